@@ -1,0 +1,59 @@
+"""What a back end returns for a kernel: code and how to launch it. Plain data that a cache can hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """A TMA descriptor the runtime encodes for a launch: a view of argument `argument`.
+
+    dtype: element type name. shape, strides (in elements, innermost stride 1 left out), box: all
+    innermost first, as cuTensorMapEncodeTiled takes them. offset: elements from the buffer's start.
+    swizzle: 0, 32, 64 or 128 bytes.
+    """
+
+    argument: int
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """Machine code of one kernel.
+
+    cpu: `code` is a relocatable object with the symbol `entry`:
+        void entry(ptr const *buffers, i64 first, i64 last, ptr scratch)
+    which runs programs first <= p < last of the row-major grid; `scratch` is `scratch_bytes` of the
+    calling thread, 64-byte aligned.
+    cuda: `code` is PTX with the kernel `entry`; its parameters are the buffer pointers in kernel
+    order, then the tensor maps by value (64-byte aligned, __grid_constant__). `launch` is the CUDA
+    grid, `threads` the block size, `shared_bytes` dynamic shared memory, `cluster` its size in x.
+    """
+
+    name: str
+    target: str
+    entry: str
+    code: bytes
+    grid: tuple[int, ...]
+    scratch_bytes: int = 0
+    launch: tuple[int, int, int] = (1, 1, 1)
+    threads: int = 0
+    shared_bytes: int = 0
+    cluster: int = 1
+    tensor_maps: tuple[TensorMap, ...] = ()
+    pdl: bool = False
+    facts: dict[str, Any] = field(default_factory=dict)  # registers, spills, tensor-core kind, ...
+
+    @property
+    def programs(self) -> int:
+        count = 1
+        for extent in self.grid:
+            count *= extent
+        return count

@@ -1,0 +1,95 @@
+"""The error tree. Every error says what happened, where, and what to do next.
+
+`where` is the ONNX node, file, tensor or region at fault; `hint` is the mend. `exit_code` is what
+the command line returns: 2 usage, 3 invalid model, 4 unsupported, 5 device, 6 memory, 70 internal.
+"""
+
+from __future__ import annotations
+
+
+class FuserError(Exception):
+    """The root of everything that fuser raises on purpose."""
+
+    exit_code = 70
+
+    def __init__(self, what: str, *, where: str = "", hint: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.hint = hint
+
+    def __str__(self) -> str:
+        text = self.what
+        if self.where:
+            text += f" (at {self.where})"
+        if self.hint:
+            text += f"; {self.hint}"
+        return text
+
+
+class UsageError(FuserError):
+    """The call, flag or argument is wrong, not the model."""
+
+    exit_code = 2
+
+
+class FeedError(UsageError):
+    """An input array is missing, unknown, or has the wrong dtype or shape."""
+
+
+class InvalidModelError(FuserError):
+    """The model file cannot be read, or breaks the ONNX specification."""
+
+    exit_code = 3
+
+
+class ShapeError(InvalidModelError):
+    """The shapes of a node do not fit together."""
+
+
+class SecurityError(InvalidModelError):
+    """The model refers to data outside its own folder."""
+
+
+class UnsupportedError(FuserError):
+    """The model is valid, but fuser cannot compile it."""
+
+    exit_code = 4
+
+
+class UnsupportedOpError(UnsupportedError):
+    """One or more operators are not supported; the message lists every such node."""
+
+
+class UnsupportedDTypeError(UnsupportedError):
+    """An element type is not supported."""
+
+
+class VerifyError(FuserError):
+    """An intermediate program breaks an invariant: a defect of fuser."""
+
+
+class ParseError(FuserError):
+    """Text of an intermediate program cannot be parsed."""
+
+    exit_code = 2
+
+
+class LoweringError(FuserError):
+    """A tile program cannot be lowered to the target: a defect or a limit of fuser."""
+
+
+class CompileError(FuserError):
+    """LLVM, ptxas or the driver refused generated code; `where` names the region and a folder."""
+
+
+class DeviceError(FuserError):
+    """No device, no driver, or the device failed."""
+
+    exit_code = 5
+
+
+class OutOfMemoryError(FuserError):
+    """The plan does not fit into memory."""
+
+    exit_code = 6

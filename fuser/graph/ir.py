@@ -1,0 +1,200 @@
+"""The Graph: a model as SSA over primitives. Tensors in, tensors out.
+
+A `Value` is produced once, by a `Node` or as a graph input. A `Node` applies one primitive (see
+graph/README.md for the list) and remembers the ONNX nodes it came from. A `Graph` keeps its nodes
+in topological order. Weights are `constant` nodes. All operands of a map primitive have one shape:
+broadcasting is always an explicit `broadcast` node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from fuser.dtypes import DType, from_numpy
+from fuser.errors import VerifyError
+from fuser.graph.dims import Dim, as_int, substitute
+
+Attrs = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """dtype and shape of a tensor; a dim is an int or a symbolic expression (graph/dims.py)."""
+
+    dtype: DType
+    shape: tuple[Dim, ...]
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def static_shape(self) -> tuple[int, ...]:
+        """The shape as ints. Raises ShapeError where a dim is still symbolic."""
+        return tuple(as_int(dim) for dim in self.shape)
+
+    @property
+    def size(self) -> int:
+        count = 1
+        for dim in self.static_shape:
+            count *= dim
+        return count
+
+    @property
+    def bytes(self) -> int:
+        return self.size * self.dtype.bytes
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(eq=False)
+class Value:
+    """One tensor. `node` is its producer, None for a graph input. Identity is equality."""
+
+    type: TensorType
+    name: str
+    node: Node | None = None
+    index: int = 0
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The static shape; use `type.shape` where dims may be symbolic."""
+        return self.type.static_shape
+
+    @property
+    def constant(self) -> np.ndarray | None:
+        """The array, if this value is a constant."""
+        return self.node.attrs["value"] if self.node and self.node.op == "constant" else None
+
+    def __repr__(self) -> str:
+        return f"%{self.name}: {self.type}"
+
+
+@dataclass(eq=False)
+class Node:
+    """One primitive applied to values. `origin` holds the names of the ONNX nodes it came from."""
+
+    op: str
+    inputs: tuple[Value, ...]
+    attrs: dict[str, Any]
+    outputs: tuple[Value, ...] = ()
+    origin: tuple[str, ...] = ()
+
+    @property
+    def output(self) -> Value:
+        return self.outputs[0]
+
+    def __repr__(self) -> str:
+        return f"{', '.join(map(repr, self.outputs))} = {self.op}({', '.join('%' + v.name for v in self.inputs)})"
+
+
+SourceKind = Literal["compute", "view", "constant", "shape"]
+
+
+@dataclass(frozen=True)
+class SourceNode:
+    """An imported ONNX node as it stood in the model: what `kernels.before` and `bytes.before` count.
+
+    inputs and outputs are the types of its distinct tensors. Only kind "compute" is counted.
+    """
+
+    name: str
+    op_type: str
+    kind: SourceKind
+    inputs: tuple[TensorType, ...]
+    outputs: tuple[TensorType, ...]
+
+
+@dataclass(eq=False)
+class Graph:
+    """A model. `outputs` may repeat a value; `output_names` gives the name of each output."""
+
+    name: str
+    inputs: list[Value] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    outputs: list[Value] = field(default_factory=list)
+    output_names: list[str] = field(default_factory=list)
+    source: list[SourceNode] = field(default_factory=list)
+    _names: int = 0
+
+    # building -----------------------------------------------------------------------------------
+
+    def fresh(self, hint: str = "v") -> str:
+        """A value name that is not yet used."""
+        self._names += 1
+        return f"{hint}{self._names}"
+
+    def add_input(self, name: str, type: TensorType) -> Value:
+        value = Value(type, name)
+        self.inputs.append(value)
+        return value
+
+    def add(
+        self,
+        op: str,
+        inputs: Iterable[Value],
+        types: TensorType | Iterable[TensorType],
+        origin: tuple[str, ...] = (),
+        **attrs: Any,
+    ) -> Node:
+        """Append a node with the given output types. graph/ops/registry.py infers them for you."""
+        node = Node(op, tuple(inputs), attrs, origin=origin)
+        out_types = (types,) if isinstance(types, TensorType) else tuple(types)
+        node.outputs = tuple(Value(t, self.fresh(), node, i) for i, t in enumerate(out_types))
+        self.nodes.append(node)
+        return node
+
+    def constant(self, array: np.ndarray, origin: tuple[str, ...] = ()) -> Value:
+        array = np.asarray(array)
+        type = TensorType(from_numpy(array.dtype), tuple(array.shape))
+        return self.add("constant", (), type, origin, value=array).output
+
+    # reading ------------------------------------------------------------------------------------
+
+    def uses(self) -> dict[Value, list[Node]]:
+        """The nodes that read each value, in graph order; graph outputs are not listed."""
+        table: dict[Value, list[Node]] = {}
+        for node in self.nodes:
+            for value in dict.fromkeys(node.inputs):
+                table.setdefault(value, []).append(node)
+        return table
+
+    def values(self) -> Iterator[Value]:
+        yield from self.inputs
+        for node in self.nodes:
+            yield from node.outputs
+
+    def symbols(self) -> set[str]:
+        """The names of the symbolic dims of the inputs."""
+        from fuser.graph.dims import symbols_of
+
+        return {name for value in self.inputs for dim in value.type.shape for name in symbols_of(dim)}
+
+    def verify(self) -> None:
+        """Raise VerifyError unless every value is defined once, before its uses."""
+        defined: set[Value] = set(self.inputs)
+        for node in self.nodes:
+            for value in node.inputs:
+                if value not in defined:
+                    raise VerifyError(f"{value!r} is used before it is defined", where=repr(node))
+            for index, value in enumerate(node.outputs):
+                if value.node is not node or value.index != index or value in defined:
+                    raise VerifyError(f"{value!r} has a wrong producer", where=repr(node))
+                defined.add(value)
+        for value in self.outputs:
+            if value not in defined:
+                raise VerifyError(f"output {value!r} is not defined")
+        if len(self.outputs) != len(self.output_names):
+            raise VerifyError("outputs and output_names differ in length")
+
+
+__all__ = ["Attrs", "Graph", "Node", "SourceNode", "TensorType", "Value", "substitute"]

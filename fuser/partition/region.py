@@ -1,0 +1,79 @@
+"""Regions: convex sets of primitives that each run as one kernel, and why they end where they do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from fuser.graph.ir import Graph, Node, Value
+
+Kind = Literal["map", "reduce", "contraction", "conv", "attention", "window", "gather", "sort", "host"]
+"""What the emitter builds. "contraction" is dot_general (one or several on one lhs) with prologue
+and epilogue; "reduce" keeps rows on chip; "map" covers pure movement and elementwise code."""
+
+
+@dataclass(eq=False)
+class Region:
+    """Nodes (in graph order) that become one kernel.
+
+    inputs: values read from memory, constants included (small scalar constants are inside the
+    region as nodes). outputs: values other regions or the graph outputs read. anchors: the dots,
+    conv or reductions that decide the iteration space. facts: what the recogniser found, e.g. for
+    attention {"scores": Value, "probabilities": Value, ...}.
+    """
+
+    id: int
+    kind: Kind
+    nodes: tuple[Node, ...]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    anchors: tuple[Node, ...] = ()
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}_{self.id}"
+
+    @property
+    def origin(self) -> tuple[str, ...]:
+        """The ONNX nodes it computes, in order, without repetition."""
+        return tuple(dict.fromkeys(name for node in self.nodes for name in node.origin))
+
+    def bytes(self) -> int:
+        """Bytes of its distinct inputs and outputs: the traffic of the kernel."""
+        return sum(v.type.bytes for v in dict.fromkeys((*self.inputs, *self.outputs)))
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A fusion that was considered and not made."""
+
+    producer: str
+    consumer: str
+    code: str  # a short stable word: "cycle", "second-anchor", "recompute", "row-too-long", ...
+    reason: str  # one sentence
+    bytes_lost: int  # what the fusion would have saved
+
+
+@dataclass(eq=False)
+class Partition:
+    """A graph cut into regions, in an order that respects data flow.
+
+    layouts: physical axis order of values that are not row-major, outermost first: an NCHW value
+    stored as NHWC has (0, 2, 3, 1).
+    """
+
+    graph: Graph
+    regions: list[Region]
+    refusals: list[Refusal] = field(default_factory=list)
+    layouts: dict[Value, tuple[int, ...]] = field(default_factory=dict)
+
+    def strides(self, value: Value) -> tuple[int, ...]:
+        """Strides, in elements, of the value's buffer, per logical axis."""
+        order = self.layouts.get(value, tuple(range(value.type.rank)))
+        strides = [0] * value.type.rank
+        step = 1
+        for axis in reversed(order):
+            strides[axis] = step
+            step *= value.shape[axis]
+        return tuple(strides)

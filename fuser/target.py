@@ -1,0 +1,78 @@
+"""Facts about devices: plain records that cost models and schedules read.
+
+No code generation and no device access here, so every stage may import it.
+Rates are peak figures of the vendor (or of the measured machine, where docs/performance.md says so).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a kernel is compiled for.
+
+    name: "cpu" or "cuda". arch: "x86-64-v4", "aarch64", "sm_80", "sm_90a" (LLVM's spelling).
+    features: LLVM feature string of the CPU ("" for the host's own list on cuda).
+    units: cores, or streaming multiprocessors. flops: f32 and f16 peak per second for the device.
+    bandwidth: bytes per second of main memory. launch_cost: seconds a kernel boundary costs.
+    """
+
+    name: Literal["cpu", "cuda"]
+    arch: str
+    units: int
+    flops_f32: float
+    flops_f16: float
+    bandwidth: float
+    launch_cost: float
+    features: str = ""
+    # cpu
+    vector_bits: int = 256
+    vector_registers: int = 16
+    l1_bytes: int = 32 << 10
+    l2_bytes: int = 1 << 20
+    # cuda
+    shared_bytes: int = 0
+    registers: int = 65536
+    l2_cache_bytes: int = 0
+
+    @property
+    def is_cuda(self) -> bool:
+        return self.name == "cuda"
+
+    @property
+    def sm(self) -> int:
+        """90 for sm_90a; 0 on a CPU."""
+        digits = "".join(c for c in self.arch.removeprefix("sm_") if c.isdigit())
+        return int(digits) if self.is_cuda and digits else 0
+
+    def lanes(self, bits: int) -> int:
+        """How many elements of `bits` one vector register holds (CPU)."""
+        return max(1, self.vector_bits // bits)
+
+
+SM_90A = Target(
+    "cuda", "sm_90a", units=132, flops_f32=60e12, flops_f16=790e12, bandwidth=4.28e12,
+    launch_cost=1.1e-6, shared_bytes=232448, l2_cache_bytes=50 << 20,
+)  # fmt: skip
+SM_80 = Target(
+    "cuda", "sm_80", units=108, flops_f32=19e12, flops_f16=280e12, bandwidth=1.8e12,
+    launch_cost=1.5e-6, shared_bytes=166912, l2_cache_bytes=40 << 20,
+)  # fmt: skip
+
+
+def cpu_target(
+    arch: str, features: str, units: int | None = None, vector_bits: int = 256
+) -> Target:
+    """A CPU target from LLVM's names; rates are per core estimates scaled by `units`."""
+    cores = units or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else units or 1
+    per_core = vector_bits / 32 * 2 * 2 * 2.6e9
+    return Target(
+        "cpu", arch, units=cores, flops_f32=per_core * cores, flops_f16=per_core * cores,
+        bandwidth=1.2e10 * cores, launch_cost=5e-7, features=features, vector_bits=vector_bits,
+        vector_registers=32 if vector_bits == 512 or arch == "aarch64" else 16,
+        l2_bytes=1 << 20,
+    )  # fmt: skip

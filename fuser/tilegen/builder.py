@@ -1,0 +1,247 @@
+"""Build tile programs: each method appends one op to the current block and infers its result type.
+
+    b = Builder("scale")
+    x = b.buffer("x", f32, 1000); y = b.buffer("y", f32, 1000, role="output")
+    i = b.program_id(0, 8)
+    at = index(i) * 128 + axis(0, 128)
+    tile = b.load(b.view(x, (1000,)), (at,), (128,))
+    b.store(b.view(y, (1000,)), (at,), b.map("mul", tile, b.full(2.0, (128,), f32)))
+    kernel = b.build()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from fuser.dtypes import DType, bool_, i32
+from fuser.errors import VerifyError
+from fuser.tilegen import ops
+from fuser.tilegen.index import Index, index
+from fuser.tilegen.ir import INDEX, Block, Buffer, Kernel, Op, Role, TileType, Value, View
+from fuser.tilegen.schedule import Schedule
+
+COMPARISONS = frozenset(
+    ("eq", "ne", "lt", "le", "gt", "ge", "is_nan", "is_inf", "logical_not", "logical_and",
+     "logical_or", "logical_xor")
+)  # fmt: skip
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides, in elements, of a contiguous array."""
+    strides, step = [], 1
+    for dim in reversed(shape):
+        strides.append(step)
+        step *= dim
+    return tuple(reversed(strides))
+
+
+class Builder:
+    """Appends ops to a kernel. Raises VerifyError where operand types do not fit."""
+
+    def __init__(self, name: str, schedule: Schedule | None = None) -> None:
+        self.kernel = Kernel(name, [], [], (), Block(), schedule or Schedule())
+        self.block = self.kernel.body
+        self.origin: tuple[str, ...] = ()
+        self._count = 0
+        self._grid: dict[int, int] = {}
+        self._program_ids: dict[int, Value] = {}
+        self._views: dict[tuple[object, ...], View] = {}
+
+    # parameters ---------------------------------------------------------------------------------
+
+    def buffer(self, name: str, dtype: DType, size: int, role: Role = "input") -> Buffer:
+        buffer = Buffer(name, dtype, size, role)
+        self.kernel.buffers.append(buffer)
+        return buffer
+
+    def view(
+        self,
+        buffer: Buffer,
+        shape: Sequence[int],
+        strides: Sequence[int] | None = None,
+        offset: int = 0,
+    ) -> View:
+        """A view of the buffer, row-major unless strides (in elements) are given; views are shared."""
+        steps = tuple(strides) if strides is not None else row_major(shape)
+        key = (buffer, tuple(shape), steps, offset)
+        if key not in self._views:
+            view = View(f"{buffer.name}{len(self._views)}", buffer, tuple(shape), steps, offset)
+            self._views[key] = view
+            self.kernel.views.append(view)
+        return self._views[key]
+
+    # ops ----------------------------------------------------------------------------------------
+
+    def _value(self, type: TileType, hint: str = "v") -> Value:
+        self._count += 1
+        return Value(type, f"{hint}{self._count}")
+
+    def _append(self, op: Op, *types: TileType, hint: str = "v") -> Value:
+        op.results = tuple(self._value(type, hint) for type in types)
+        op.origin = self.origin
+        self.block.ops.append(op)
+        return op.results[0] if types else Value(TileType(bool_), "none")
+
+    def program_id(self, axis: int, extent: int) -> Value:
+        """The program's coordinate on `axis` of the grid, which has `extent` programs there."""
+        if axis in self._program_ids:
+            return self._program_ids[axis]
+        op = ops.ProgramId(axis=axis)
+        value = self._value(TileType(INDEX), "pid")
+        value.low, value.high = 0, extent - 1
+        op.results = (value,)
+        self.kernel.body.ops.insert(0, op)
+        self._grid[axis] = extent
+        self._program_ids[axis] = value
+        return value
+
+    def index(self, expression: Index, shape: Sequence[int] = (), dtype: DType | None = None) -> Value:
+        """The values of an index expression: an index scalar, or an i32 tile."""
+        kind = dtype or (i32 if shape else INDEX)
+        op = ops.IndexTile(expression=expression, shape=tuple(shape), dtype=kind)
+        value = self._append(op, TileType(kind, tuple(shape)), hint="i")
+        value.low, value.high = expression.range
+        value.multiple = expression.multiple or 1
+        return value
+
+    def full(self, value: float | int | bool, shape: Sequence[int], dtype: DType) -> Value:
+        op = ops.Full(value=value, shape=tuple(shape), dtype=dtype)
+        return self._append(op, TileType(dtype, tuple(shape)), hint="c")
+
+    def load(
+        self,
+        view: View,
+        indices: Sequence[Index | int],
+        shape: Sequence[int],
+        pad: float | int | None = 0,
+    ) -> Value:
+        at = tuple(index(item) for item in indices)
+        if len(at) != len(view.shape):
+            raise VerifyError(f"{len(at)} indices for {view!r}")
+        op = ops.Load(view=view, indices=at, shape=tuple(shape), pad=pad)
+        return self._append(op, TileType(view.dtype, tuple(shape)), hint="x")
+
+    def store(self, view: View, indices: Sequence[Index | int], value: Value) -> None:
+        at = tuple(index(item) for item in indices)
+        if len(at) != len(view.shape):
+            raise VerifyError(f"{len(at)} indices for {view!r}")
+        if value.dtype != view.dtype:
+            raise VerifyError(f"store of {value!r} to {view!r}")
+        self._append(ops.Store(view=view, indices=at, value=value))
+
+    def atomic_add(self, view: View, indices: Sequence[Index | int], value: Value) -> None:
+        at = tuple(index(item) for item in indices)
+        self._append(ops.AtomicAdd(view=view, indices=at, value=value))
+
+    def map(self, fn: str, *args: Value) -> Value:
+        """An elementwise primitive; every operand has one shape."""
+        shape = args[0].shape
+        if any(arg.shape != shape for arg in args):
+            raise VerifyError(f"map {fn} on {args}")
+        dtype = bool_ if fn in COMPARISONS else args[-1].dtype
+        return self._append(ops.Map(fn=fn, args=args), TileType(dtype, shape))
+
+    def cast(self, x: Value, dtype: DType) -> Value:
+        """Convert; x itself if it has the dtype already."""
+        if x.dtype == dtype:
+            return x
+        value = self._append(ops.Cast(x=x, dtype=dtype), TileType(dtype, x.shape))
+        if dtype.is_integer and x.dtype.is_integer:
+            value.low, value.high, value.multiple = x.low, x.high, x.multiple
+        return value
+
+    def broadcast(self, x: Value, shape: Sequence[int], axes: Sequence[int]) -> Value:
+        """Axis i of x becomes axes[i] of the result; x itself if nothing changes."""
+        if x.shape == tuple(shape):
+            return x
+        for position, axis in enumerate(axes):
+            if x.shape[position] not in (1, shape[axis]):
+                raise VerifyError(f"broadcast of {x!r} to {tuple(shape)} by {tuple(axes)}")
+        op = ops.Broadcast(x=x, shape=tuple(shape), axes=tuple(axes))
+        return self._append(op, TileType(x.dtype, tuple(shape)))
+
+    def reshape(self, x: Value, shape: Sequence[int]) -> Value:
+        if x.shape == tuple(shape):
+            return x
+        type = TileType(x.dtype, tuple(shape))
+        if type.size != x.type.size:
+            raise VerifyError(f"reshape of {x!r} to {tuple(shape)}")
+        return self._append(ops.Reshape(x=x, shape=tuple(shape)), type)
+
+    def permute(self, x: Value, axes: Sequence[int]) -> Value:
+        if tuple(axes) == tuple(range(x.type.rank)):
+            return x
+        type = TileType(x.dtype, tuple(x.shape[axis] for axis in axes))
+        return self._append(ops.Permute(x=x, axes=tuple(axes)), type)
+
+    def reduce(self, fn: ops.ReduceFn, x: Value, axis: int) -> Value:
+        type = TileType(x.dtype, x.shape[:axis] + x.shape[axis + 1 :])
+        return self._append(ops.Reduce(fn=fn, x=x, axis=axis), type, hint="r")
+
+    def scan(self, fn: ops.ReduceFn, x: Value, axis: int, reverse: bool = False) -> Value:
+        return self._append(ops.Scan(fn=fn, x=x, axis=axis, reverse=reverse), x.type)
+
+    def dot(self, a: Value, b: Value, acc: Value, precision: str = "exact") -> Value:
+        """acc + a @ b."""
+        fits = (
+            a.type.rank == b.type.rank == 2
+            and a.shape[1] == b.shape[0]
+            and acc.shape == (a.shape[0], b.shape[1])
+            and a.dtype == b.dtype
+        )
+        if not fits:
+            raise VerifyError(f"dot of {a!r}, {b!r}, {acc!r}")
+        return self._append(ops.Dot(a=a, b=b, acc=acc, precision=precision), acc.type, hint="acc")
+
+    def loop(
+        self,
+        start: Index | int,
+        stop: Index | int,
+        step: int,
+        inits: Sequence[Value],
+        body: Callable[..., Sequence[Value]],
+    ) -> tuple[Value, ...]:
+        """for i in range(start, stop, step): carried = body(i, *carried). Returns the carried values."""
+        first, last = index(start), index(stop)
+        block = Block()
+        variable = self._value(TileType(INDEX), "i")
+        low, high = first.range[0], last.range[1] - 1
+        variable.low, variable.high = low, max(low, high)
+        if first.is_constant and last.is_constant and last.constant > first.constant:
+            trips = (last.constant - first.constant - 1) // step
+            variable.high = first.constant + trips * step
+        variable.multiple = _gcd(first.multiple, step) or 1
+        carried = [self._value(init.type, "a") for init in inits]
+        block.params = [variable, *carried]
+        with self._inside(block):
+            yielded = tuple(body(variable, *carried))
+            for have, want in zip(yielded, inits, strict=True):
+                if have.type != want.type:
+                    raise VerifyError(f"the loop carries {want.type} but yields {have!r}")
+            self._append(ops.Yield(args=yielded))
+        op = ops.For(start=first, stop=last, step=step, inits=tuple(inits), body=block)
+        op.results = tuple(self._value(init.type) for init in inits)
+        op.origin = self.origin
+        self.block.ops.append(op)
+        return op.results
+
+    @contextmanager
+    def _inside(self, block: Block) -> Iterator[None]:
+        outer, self.block = self.block, block
+        try:
+            yield
+        finally:
+            self.block = outer
+
+    def build(self) -> Kernel:
+        """The finished kernel; grid axes that no program_id used have one program."""
+        rank = max(self._grid, default=0) + 1
+        self.kernel.grid = tuple(self._grid.get(axis, 1) for axis in range(rank))
+        return self.kernel
+
+
+def _gcd(a: int, b: int) -> int:
+    from math import gcd
+
+    return gcd(a, b)

@@ -1,0 +1,411 @@
+"""Index expressions: where in a view an element of a tile lives.
+
+A load or store gives one expression per view dim, over
+  - `Axis(a, extent)`: the coordinate along axis `a` of the tile, 0 <= it < extent;
+  - `Scalar(value)`: an index scalar of the program (program id, loop variable);
+  - `Lookup(value, axes)`: an element of an integer tile, at the tile coordinates `axes` (a gather);
+and +, * by constants, floor division, modulo, min and max. An expression is kept as
+`constant + sum(coefficient * atom)` with atoms sorted and ranges known, so that splitting and
+merging dims cancels: (f // 6) * 6 + f % 6 is f again. Nothing here knows layouts or addresses.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from math import gcd
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fuser.tilegen.ir import Value
+
+UNBOUNDED = 1 << 62
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The coordinate along tile axis `axis`, in [0, extent)."""
+
+    axis: int
+    extent: int
+
+    def __str__(self) -> str:
+        return f"#{self.axis}"
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """An index scalar; its range and divisibility are facts of the value."""
+
+    value: Value
+
+    def __str__(self) -> str:
+        return f"%{self.value.name}"
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """An element of an integer tile: tile axis i of the lookup is at tile coordinate axes[i]."""
+
+    value: Value
+    axes: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"%{self.value.name}[{', '.join(f'#{a}' for a in self.axes)}]"
+
+
+@dataclass(frozen=True)
+class FloorDiv:
+    base: Index
+    divisor: int
+
+    def __str__(self) -> str:
+        return f"({self.base}) // {self.divisor}"
+
+
+@dataclass(frozen=True)
+class Mod:
+    base: Index
+    divisor: int
+
+    def __str__(self) -> str:
+        return f"({self.base}) % {self.divisor}"
+
+
+@dataclass(frozen=True)
+class Extreme:
+    """min or max of expressions."""
+
+    fn: str  # "min" or "max"
+    items: tuple[Index, ...]
+
+    def __str__(self) -> str:
+        return f"{self.fn}({', '.join(map(str, self.items))})"
+
+
+Atom = Axis | Scalar | Lookup | FloorDiv | Mod | Extreme
+
+
+def _order(atom: Atom) -> tuple[int, str]:
+    kinds = (Scalar, Lookup, FloorDiv, Mod, Extreme, Axis)
+    return (kinds.index(type(atom)), str(atom))
+
+
+@dataclass(frozen=True)
+class Index:
+    """constant + sum of coefficient * atom. Build with `index`, `axis`, `scalar` and operators."""
+
+    constant: int
+    terms: tuple[tuple[Atom, int], ...] = ()
+
+    # arithmetic ---------------------------------------------------------------------------------
+
+    def __add__(self, other: Index | int) -> Index:
+        rhs = index(other)
+        table = dict(self.terms)
+        for atom, coefficient in rhs.terms:
+            table[atom] = table.get(atom, 0) + coefficient
+        return _linear(self.constant + rhs.constant, table)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Index | int) -> Index:
+        return self + index(other) * -1
+
+    def __mul__(self, factor: int) -> Index:
+        if factor == 0:
+            return Index(0)
+        return Index(self.constant * factor, tuple((a, c * factor) for a, c in self.terms))
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, divisor: int) -> Index:
+        return floordiv(self, divisor)
+
+    def __mod__(self, divisor: int) -> Index:
+        return modulo(self, divisor)
+
+    # facts --------------------------------------------------------------------------------------
+
+    @property
+    def is_constant(self) -> bool:
+        return not self.terms
+
+    @functools.cached_property
+    def range(self) -> tuple[int, int]:
+        """Least and greatest value (inclusive); +-UNBOUNDED where unknown."""
+        low = high = self.constant
+        for atom, coefficient in self.terms:
+            atom_low, atom_high = atom_range(atom)
+            ends = (atom_low * coefficient, atom_high * coefficient)
+            low, high = low + min(ends), high + max(ends)
+        return max(low, -UNBOUNDED), min(high, UNBOUNDED)
+
+    @functools.cached_property
+    def multiple(self) -> int:
+        """The greatest known divisor of every value (0 for the constant 0)."""
+        result = self.constant
+        for atom, coefficient in self.terms:
+            result = gcd(result, coefficient * atom_multiple(atom))
+        return abs(result)
+
+    def axes(self) -> frozenset[int]:
+        """The tile axes that the value depends on."""
+        found: set[int] = set()
+        for atom, _ in self.terms:
+            found |= _atom_axes(atom)
+        return frozenset(found)
+
+    def values(self) -> tuple[Value, ...]:
+        """The SSA values it reads, without repetition."""
+        return tuple(dict.fromkeys(itertools.chain(*(_atom_values(a) for a, _ in self.terms))))
+
+    def replace(self, fn: Callable[[Atom], Index | None]) -> Index:
+        """Rebuild with every leaf atom (Axis, Scalar, Lookup) replaced where `fn` gives an Index."""
+        result = Index(self.constant)
+        for atom, coefficient in self.terms:
+            result = result + _replace_atom(atom, fn) * coefficient
+        return result
+
+    def split(self, axes: Iterable[int]) -> tuple[Index, Index]:
+        """(terms that depend on `axes`, the rest with the constant); separable addresses split."""
+        wanted = frozenset(axes)
+        inside = tuple((a, c) for a, c in self.terms if _atom_axes(a) & wanted)
+        outside = tuple((a, c) for a, c in self.terms if not _atom_axes(a) & wanted)
+        return Index(0, inside), Index(self.constant, outside)
+
+    def coefficient(self, atom: Atom) -> int:
+        return dict(self.terms).get(atom, 0)
+
+    def __str__(self) -> str:
+        parts = [_term_text(a, c) for a, c in self.terms]
+        if self.constant or not parts:
+            parts.append(str(self.constant))
+        return " + ".join(parts)
+
+
+def _term_text(atom: Atom, coefficient: int) -> str:
+    text = str(atom)
+    if coefficient == 1:
+        return text
+    return f"({text})*{coefficient}" if isinstance(atom, FloorDiv | Mod) else f"{text}*{coefficient}"
+
+
+# builders ---------------------------------------------------------------------------------------
+
+
+def index(value: Index | Value | int) -> Index:
+    """An int, an index scalar or an Index, as an Index."""
+    if isinstance(value, Index):
+        return value
+    if isinstance(value, int):
+        return Index(value)
+    return scalar(value)
+
+
+def axis(number: int, extent: int) -> Index:
+    """The coordinate along a tile axis; an extent of 1 is the constant 0."""
+    return Index(0) if extent == 1 else Index(0, ((Axis(number, extent), 1),))
+
+
+def scalar(value: Value) -> Index:
+    low, high = value.range
+    return Index(low) if low == high else Index(0, ((Scalar(value), 1),))
+
+
+def lookup(value: Value, axes: Iterable[int]) -> Index:
+    return Index(0, ((Lookup(value, tuple(axes)), 1),))
+
+
+def minimum(*items: Index | int) -> Index:
+    return _extreme("min", items)
+
+
+def maximum(*items: Index | int) -> Index:
+    return _extreme("max", items)
+
+
+def floordiv(base: Index | int, divisor: int) -> Index:
+    """base // divisor, rounded down; divisor > 0. Whole multiples leave the division."""
+    base = index(base)
+    if divisor == 1:
+        return base
+    quotient, rest = _divide(base, divisor)
+    low, high = rest.range
+    if low // divisor == high // divisor:
+        return quotient + low // divisor
+    if len(rest.terms) == 1 and rest.constant == 0 and rest.terms[0][1] == 1:
+        inner = rest.terms[0][0]
+        if isinstance(inner, FloorDiv):
+            return quotient + floordiv(inner.base, inner.divisor * divisor)
+        if isinstance(inner, Mod) and inner.divisor % divisor == 0:
+            # (x % (a*d)) // d is (x // d) % a
+            return quotient + modulo(floordiv(inner.base, divisor), inner.divisor // divisor)
+    common = gcd(rest.multiple, divisor)
+    if common > 1:
+        # every value of rest is a multiple of common only if each term is
+        if all(c % common == 0 for _, c in rest.terms) and rest.constant % common == 0:
+            reduced = Index(rest.constant // common, tuple((a, c // common) for a, c in rest.terms))
+            return quotient + floordiv(reduced, divisor // common)
+    return quotient + Index(0, ((FloorDiv(rest, divisor), 1),))
+
+
+def modulo(base: Index | int, divisor: int) -> Index:
+    """base % divisor, in [0, divisor)."""
+    base = index(base)
+    if divisor == 1:
+        return Index(0)
+    _, rest = _divide(base, divisor)
+    low, high = rest.range
+    if low // divisor == high // divisor:
+        return rest - (low // divisor) * divisor
+    if len(rest.terms) == 1 and rest.constant == 0 and rest.terms[0][1] == 1:
+        inner = rest.terms[0][0]
+        if isinstance(inner, Mod) and inner.divisor % divisor == 0:
+            return modulo(inner.base, divisor)
+    common = functools.reduce(gcd, (c for _, c in rest.terms), gcd(rest.constant, divisor))
+    if common > 1:
+        reduced = Index(rest.constant // common, tuple((a, c // common) for a, c in rest.terms))
+        return modulo(reduced, divisor // common) * common
+    return Index(0, ((Mod(rest, divisor), 1),))
+
+
+def _divide(base: Index, divisor: int) -> tuple[Index, Index]:
+    """base = divisor * quotient + rest, moving whole multiples of the divisor to the quotient."""
+    quotient: dict[Atom, int] = {}
+    rest: dict[Atom, int] = {}
+    for atom, coefficient in base.terms:
+        whole = coefficient // divisor if coefficient % divisor == 0 else 0
+        if whole:
+            quotient[atom] = whole
+        else:
+            rest[atom] = coefficient
+    # a scalar known to be a multiple of the divisor stays: its quotient is not an atom we have
+    return (
+        _linear(base.constant // divisor, quotient),
+        _linear(base.constant % divisor, rest),
+    )
+
+
+def _linear(constant: int, table: Mapping[Atom, int]) -> Index:
+    live = {atom: c for atom, c in table.items() if c}
+    merged = _merge_split(live)
+    if merged is not None:
+        extra, remaining = merged
+        return _linear(constant, remaining) + extra
+    return Index(constant, tuple(sorted(live.items(), key=lambda item: _order(item[0]))))
+
+
+def _merge_split(table: dict[Atom, int]) -> tuple[Index, dict[Atom, int]] | None:
+    """Find c*(x % k) and c*k*(x // k): together they are c*x."""
+    for atom, coefficient in table.items():
+        if not isinstance(atom, Mod):
+            continue
+        high = floordiv(atom.base, atom.divisor)
+        if len(high.terms) != 1 or high.constant or high.terms[0][1] != 1:
+            continue
+        partner = high.terms[0][0]
+        if table.get(partner) == coefficient * atom.divisor:
+            rest = {a: c for a, c in table.items() if a not in (atom, partner)}
+            return atom.base * coefficient, rest
+    return None
+
+
+def _extreme(fn: str, items: Iterable[Index | int]) -> Index:
+    flat = list(dict.fromkeys(index(item) for item in items))
+    pick = min if fn == "min" else max
+    kept: list[Index] = []
+    for item in flat:
+        low, high = item.range
+        beaten = False
+        for other in flat:
+            if other is item:
+                continue
+            other_low, other_high = other.range
+            if (fn == "min" and other_high < low) or (fn == "max" and other_low > high):
+                beaten = True
+        if not beaten:
+            kept.append(item)
+    if all(item.is_constant for item in kept):
+        return Index(pick(item.constant for item in kept))
+    if len(kept) == 1:
+        return kept[0]
+    return Index(0, ((Extreme(fn, tuple(sorted(kept, key=str))), 1),))
+
+
+# facts of atoms -----------------------------------------------------------------------------------
+
+
+def atom_range(atom: Atom) -> tuple[int, int]:
+    match atom:
+        case Axis():
+            return 0, atom.extent - 1
+        case Scalar():
+            return atom.value.range
+        case Lookup():
+            return atom.value.range
+        case FloorDiv():
+            low, high = atom.base.range
+            return low // atom.divisor, high // atom.divisor
+        case Mod():
+            return 0, atom.divisor - 1
+        case Extreme():
+            pick = min if atom.fn == "min" else max
+            lows, highs = zip(*(item.range for item in atom.items), strict=True)
+            return pick(lows), pick(highs)
+
+
+def atom_multiple(atom: Atom) -> int:
+    """The greatest known divisor of every value of the atom."""
+    match atom:
+        case Scalar():
+            return atom.value.multiple
+        case Mod():
+            return gcd(atom.base.multiple, atom.divisor)
+        case FloorDiv() if atom.base.multiple and atom.base.multiple % atom.divisor == 0:
+            return atom.base.multiple // atom.divisor
+        case Extreme():
+            return functools.reduce(gcd, (item.multiple for item in atom.items))
+        case _:
+            return 1
+
+
+def _atom_axes(atom: Atom) -> frozenset[int]:
+    match atom:
+        case Axis():
+            return frozenset((atom.axis,))
+        case Lookup():
+            return frozenset(atom.axes)
+        case FloorDiv() | Mod():
+            return atom.base.axes()
+        case Extreme():
+            return frozenset().union(*(item.axes() for item in atom.items))
+        case _:
+            return frozenset()
+
+
+def _atom_values(atom: Atom) -> tuple[Value, ...]:
+    match atom:
+        case Scalar() | Lookup():
+            return (atom.value,)
+        case FloorDiv() | Mod():
+            return atom.base.values()
+        case Extreme():
+            return tuple(itertools.chain(*(item.values() for item in atom.items)))
+        case _:
+            return ()
+
+
+def _replace_atom(atom: Atom, fn: Callable[[Atom], Index | None]) -> Index:
+    match atom:
+        case FloorDiv():
+            return floordiv(atom.base.replace(fn), atom.divisor)
+        case Mod():
+            return modulo(atom.base.replace(fn), atom.divisor)
+        case Extreme():
+            return _extreme(atom.fn, [item.replace(fn) for item in atom.items])
+        case _:
+            found = fn(atom)
+            return Index(0, ((atom, 1),)) if found is None else found

@@ -1,0 +1,213 @@
+"""Tile IR: target-free, block-level, pure SSA. docs/tile-ir.md is the reference.
+
+A `Kernel` runs one copy of its body per point of its grid. Values are index scalars or tiles with
+static shapes; memory is reached only through `View`s of the kernel's buffers. No layouts, threads,
+barriers or shared memory appear: back ends decide those. An op is a record; operands, nested
+blocks, cloning and printing are derived from its fields (see `Op`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from fuser.dtypes import DType
+from fuser.tilegen.index import UNBOUNDED, Atom, Index, Lookup, Scalar, lookup, scalar
+from fuser.tilegen.schedule import Schedule
+
+INDEX = DType("index", "int", 64, np.dtype(np.int64), "i64")
+"""The type of index scalars; a back end may compute it in 32 bits where ranges allow."""
+
+
+@dataclass(frozen=True)
+class TileType:
+    """dtype and static shape; shape () is a scalar."""
+
+    dtype: DType
+    shape: tuple[int, ...] = ()
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        count = 1
+        for dim in self.shape:
+            count *= dim
+        return count
+
+    def __str__(self) -> str:
+        if not self.shape:
+            return str(self.dtype)
+        return f"tile<{'x'.join(map(str, self.shape))}x{self.dtype}>"
+
+
+@dataclass(eq=False)
+class Value:
+    """One SSA value. `low`, `high` (inclusive) and `multiple` are facts of integer values."""
+
+    type: TileType
+    name: str
+    low: int = -UNBOUNDED
+    high: int = UNBOUNDED
+    multiple: int = 1
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.shape
+
+    @property
+    def range(self) -> tuple[int, int]:
+        return self.low, self.high
+
+    def __repr__(self) -> str:
+        return f"%{self.name}: {self.type}"
+
+
+Role = Literal["input", "output", "constant", "workspace"]
+
+
+@dataclass(eq=False)
+class Buffer:
+    """A kernel parameter: `size` elements in memory, 64-byte aligned (256 on a GPU)."""
+
+    name: str
+    dtype: DType
+    size: int
+    role: Role = "input"
+
+
+@dataclass(eq=False)
+class View:
+    """A strided window on a buffer: element i lives at offset + sum(i[d] * strides[d]) elements.
+
+    Index expressions outside `shape` are out of bounds: a load gives its pad, a store is dropped.
+    """
+
+    name: str
+    buffer: Buffer
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+
+    @property
+    def dtype(self) -> DType:
+        return self.buffer.dtype
+
+    def __repr__(self) -> str:
+        return f"&{self.name}: {self.dtype}{list(self.shape)} strides {list(self.strides)} offset {self.offset}"
+
+
+@dataclass(eq=False)
+class Block:
+    """Ops in order. `params` are the induction variable and carried values of a loop body."""
+
+    params: list[Value] = field(default_factory=list)
+    ops: list[Op] = field(default_factory=list)
+
+    def walk(self) -> Iterator[Op]:
+        """Every op, outer before inner."""
+        for op in self.ops:
+            yield op
+            for block in op.blocks():
+                yield from block.walk()
+
+
+@dataclass(eq=False, kw_only=True)
+class Op:
+    """Base of all ops. A field annotated Value, Index, Block or a tuple of them is what it says;
+    any other field is an attribute. `results` and `origin` (ONNX node names) belong to every op."""
+
+    opcode: ClassVar[str] = ""
+    results: tuple[Value, ...] = ()
+    origin: tuple[str, ...] = ()
+
+    @property
+    def result(self) -> Value:
+        return self.results[0]
+
+    def fields(self) -> Iterator[tuple[str, Any]]:
+        """The op's own fields, in order: (name, content)."""
+        for item in dataclasses.fields(self):
+            if item.name not in ("results", "origin"):
+                yield item.name, getattr(self, item.name)
+
+    def operands(self) -> tuple[Value, ...]:
+        """Every value it reads, those inside index expressions included, without repetition."""
+        found: dict[Value, None] = {}
+        for _, content in self.fields():
+            for item in content if isinstance(content, tuple) else (content,):
+                if isinstance(item, Value):
+                    found[item] = None
+                elif isinstance(item, Index):
+                    found.update(dict.fromkeys(item.values()))
+        return tuple(found)
+
+    def blocks(self) -> tuple[Block, ...]:
+        return tuple(content for _, content in self.fields() if isinstance(content, Block))
+
+    def replace_operands(self, table: dict[Value, Value]) -> None:
+        """Replace operands in place (not inside nested blocks)."""
+
+        def leaf(atom: Atom) -> Index | None:
+            if isinstance(atom, Scalar) and atom.value in table:
+                return scalar(table[atom.value])
+            if isinstance(atom, Lookup) and atom.value in table:
+                return lookup(table[atom.value], atom.axes)
+            return None
+
+        def swap(item: Any) -> Any:
+            if isinstance(item, Value):
+                return table.get(item, item)
+            return item.replace(leaf) if isinstance(item, Index) else item
+
+        for name, content in self.fields():
+            if isinstance(content, tuple):
+                setattr(self, name, tuple(swap(item) for item in content))
+            elif isinstance(content, Value | Index):
+                setattr(self, name, swap(content))
+
+    @property
+    def has_effect(self) -> bool:
+        """Whether it must stay although nothing uses its results."""
+        return any(op.has_effect for block in self.blocks() for op in block.ops)
+
+
+@dataclass(eq=False)
+class Kernel:
+    """A tile program. `grid` programs run in any order and never talk to each other."""
+
+    name: str
+    buffers: list[Buffer]
+    views: list[View]
+    grid: tuple[int, ...]
+    body: Block
+    schedule: Schedule = field(default_factory=Schedule)
+
+    def walk(self) -> Iterator[Op]:
+        yield from self.body.walk()
+
+    def rewrite(self, fn: Callable[[Block], None]) -> None:
+        """Apply `fn` to every block, inner blocks first."""
+
+        def visit(block: Block) -> None:
+            for op in block.ops:
+                for inner in op.blocks():
+                    visit(inner)
+            fn(block)
+
+        visit(self.body)
+
+    def __str__(self) -> str:
+        from fuser.tilegen.text import print_kernel
+
+        return print_kernel(self)

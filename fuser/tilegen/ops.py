@@ -1,0 +1,218 @@
+"""The ops of the Tile IR, one record each. The meaning of each is in docs/tile-ir.md and, as
+running code, in interpret.py. Result types are inferred by builder.py and checked by verify.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from fuser.dtypes import DType
+from fuser.tilegen.index import Index
+from fuser.tilegen.ir import Block, Op, Value, View
+
+ReduceFn = Literal["sum", "max", "min", "prod"]
+
+
+@dataclass(eq=False, kw_only=True)
+class ProgramId(Op):
+    """The program's coordinate on a grid axis: an index in [0, grid[axis])."""
+
+    opcode: ClassVar[str] = "program_id"
+    axis: int
+
+
+@dataclass(eq=False, kw_only=True)
+class IndexTile(Op):
+    """The values of an index expression over the tile's own coordinates: tile<shape x index or i32>.
+
+    With shape () it is an index scalar. iota, causal masks and the like are made of it.
+    """
+
+    opcode: ClassVar[str] = "index"
+    expression: Index
+    shape: tuple[int, ...]
+    dtype: DType
+
+
+@dataclass(eq=False, kw_only=True)
+class Full(Op):
+    """Every element is `value`."""
+
+    opcode: ClassVar[str] = "full"
+    value: float | int | bool
+    shape: tuple[int, ...]
+    dtype: DType
+
+
+@dataclass(eq=False, kw_only=True)
+class Load(Op):
+    """Element at tile coordinates c is view[indices(c)], or `pad` where any index is out of bounds.
+
+    pad None states that no index is ever out of bounds (checked by the interpreter).
+    Rank of `indices` is the rank of the view; axes not mentioned by any index are broadcast.
+    """
+
+    opcode: ClassVar[str] = "load"
+    view: View
+    indices: tuple[Index, ...]
+    shape: tuple[int, ...]
+    pad: float | int | None = 0
+
+
+@dataclass(eq=False, kw_only=True)
+class Store(Op):
+    """view[indices(c)] = value[c]; out of bounds elements are dropped.
+
+    Two elements of the grid never store to one place (the interpreter checks it).
+    """
+
+    opcode: ClassVar[str] = "store"
+    view: View
+    indices: tuple[Index, ...]
+    value: Value
+
+    @property
+    def has_effect(self) -> bool:
+        return True
+
+
+@dataclass(eq=False, kw_only=True)
+class AtomicAdd(Op):
+    """view[indices(c)] += value[c], in any order; out of bounds elements are dropped."""
+
+    opcode: ClassVar[str] = "atomic_add"
+    view: View
+    indices: tuple[Index, ...]
+    value: Value
+
+    @property
+    def has_effect(self) -> bool:
+        return True
+
+
+@dataclass(eq=False, kw_only=True)
+class Map(Op):
+    """An elementwise primitive of the graph (add, exp, select, lt, ...), on tiles of one shape.
+
+    `fn` is the primitive's name; it means what graph/README.md says. Comparisons give bool.
+    """
+
+    opcode: ClassVar[str] = "map"
+    fn: str
+    args: tuple[Value, ...]
+
+
+@dataclass(eq=False, kw_only=True)
+class Cast(Op):
+    """Convert each element, as the graph's cast."""
+
+    opcode: ClassVar[str] = "cast"
+    x: Value
+    dtype: DType
+
+
+@dataclass(eq=False, kw_only=True)
+class Broadcast(Op):
+    """Axis i of x becomes axis axes[i] of the result; other axes repeat it, and so do dims of 1."""
+
+    opcode: ClassVar[str] = "broadcast"
+    x: Value
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+
+
+@dataclass(eq=False, kw_only=True)
+class Reshape(Op):
+    """The same elements in row-major order under another shape."""
+
+    opcode: ClassVar[str] = "reshape"
+    x: Value
+    shape: tuple[int, ...]
+
+
+@dataclass(eq=False, kw_only=True)
+class Permute(Op):
+    """Result axis i is axis axes[i] of x."""
+
+    opcode: ClassVar[str] = "permute"
+    x: Value
+    axes: tuple[int, ...]
+
+
+@dataclass(eq=False, kw_only=True)
+class Reduce(Op):
+    """Fold one axis away. The order is the target's choice, but fixed."""
+
+    opcode: ClassVar[str] = "reduce"
+    fn: ReduceFn
+    x: Value
+    axis: int
+
+
+@dataclass(eq=False, kw_only=True)
+class Scan(Op):
+    """Running fold along an axis (inclusive)."""
+
+    opcode: ClassVar[str] = "scan"
+    fn: ReduceFn
+    x: Value
+    axis: int
+    reverse: bool = False
+
+
+@dataclass(eq=False, kw_only=True)
+class Dot(Op):
+    """acc + a @ b. a: tile<MxKxT>, b: tile<KxNxT>, acc and result: tile<MxNxA>, A = accumulate(T).
+
+    precision "exact" keeps the accuracy of T; "tf32" lets float32 operands be rounded to tf32.
+    """
+
+    opcode: ClassVar[str] = "dot"
+    a: Value
+    b: Value
+    acc: Value
+    precision: str = "exact"
+
+
+@dataclass(eq=False, kw_only=True)
+class For(Op):
+    """for i in range(start, stop, step) with carried tiles: body params are (i, *carried), it ends
+    in Yield, and the results are the carried values after the last trip."""
+
+    opcode: ClassVar[str] = "for"
+    start: Index
+    stop: Index
+    step: int
+    inits: tuple[Value, ...]
+    body: Block
+
+
+@dataclass(eq=False, kw_only=True)
+class If(Op):
+    """Run `then` where the scalar condition holds, else `other`; both end in Yield of the results."""
+
+    opcode: ClassVar[str] = "if"
+    condition: Value
+    then: Block
+    other: Block
+
+
+@dataclass(eq=False, kw_only=True)
+class Yield(Op):
+    """The end of a loop body or branch."""
+
+    opcode: ClassVar[str] = "yield"
+    args: tuple[Value, ...]
+
+    @property
+    def has_effect(self) -> bool:
+        return True
+
+
+OPS: dict[str, type[Op]] = {
+    op.opcode: op
+    for op in (
+        ProgramId, IndexTile, Full, Load, Store, AtomicAdd, Map, Cast, Broadcast, Reshape, Permute,
+        Reduce, Scan, Dot, For, If, Yield,
+    )
+}  # fmt: skip

@@ -1,0 +1,43 @@
+"""The Schedule of a kernel: plain data beside the tile program that decides speed, never meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How a back end should run a kernel.
+
+    blocks: names and sizes of the block parameters the emitter used, e.g. (("m", 128), ("k", 64)).
+    warps: warps a program on a GPU. stages: buffers of a software-pipelined loop.
+    group: program order on a 2-D grid (m, n): `group` rows of blocks are swept together so that
+    neighbours share cached operands; 0 is row-major. persistent: programs loop over the grid.
+    split_k: how many programs share one reduction. reason: one line for `fuser explain`.
+    """
+
+    blocks: tuple[tuple[str, int], ...] = ()
+    warps: int = 4
+    stages: int = 1
+    group: int = 0
+    persistent: bool = False
+    split_k: int = 1
+    reason: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def block(self, name: str, default: int = 1) -> int:
+        return dict(self.blocks).get(name, default)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the report prints."""
+        table: dict[str, Any] = {f"block_{name}": size for name, size in self.blocks}
+        table |= {"warps": self.warps, "stages": self.stages}
+        if self.group:
+            table["group"] = self.group
+        if self.split_k > 1:
+            table["split_k"] = self.split_k
+        if self.persistent:
+            table["persistent"] = True
+        return table | dict(self.extra)
