@@ -1,0 +1,101 @@
+"""Run a Graph in NumPy: the definition of what it means, and in float64 the oracle for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fuser import dtypes
+from fuser.dtypes import DType
+from fuser.errors import FeedError
+from fuser.graph.dims import DimExpr, substitute
+from fuser.graph.ir import Graph, TensorType, Value
+from fuser.graph.ops.primitive import Array
+from fuser.graph.ops.registry import primitive
+
+
+def evaluate(
+    graph: Graph, feeds: Mapping[str, Array], float64: bool = False
+) -> dict[str, Array]:
+    """The outputs of graph by name.
+
+    feeds: one array per graph input, of its dtype and shape. Symbolic dims take their values from
+    the feeds. float64: every float tensor, constants included, is computed in float64 (and float
+    outputs are float64). Values are dropped after their last use.
+    Raises FeedError for a missing, unknown or wrong feed.
+    """
+    symbols = bind_feeds(graph, feeds)
+    remaining: dict[Value, int] = {}
+    for value in (*graph.outputs, *(v for node in graph.nodes for v in node.inputs)):
+        remaining[value] = remaining.get(value, 0) + 1
+    arrays: dict[Value, Array] = {
+        value: _widen(np.asarray(feeds[value.name]), float64) for value in graph.inputs
+    }
+    for node in graph.nodes:
+        operands = [arrays[value] for value in node.inputs]
+        attrs = {key: _bound(item, symbols, float64) for key, item in node.attrs.items()}
+        results = primitive(node.op).evaluate(operands, attrs)
+        del operands
+        for value, array in zip(node.outputs, results, strict=True):
+            if value in remaining:
+                arrays[value] = array
+        for value in node.inputs:
+            remaining[value] -= 1
+            if not remaining[value]:
+                arrays.pop(value, None)
+    return {
+        name: arrays[value]
+        for name, value in zip(graph.output_names, graph.outputs, strict=True)
+    }
+
+
+def bind_feeds(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, int]:
+    """Check feeds against the graph inputs; the values of the symbolic dims. Raises FeedError."""
+    known = {value.name for value in graph.inputs}
+    if unknown := sorted(set(feeds) - known):
+        raise FeedError(
+            f"there is no input {', '.join(unknown)}", hint=f"inputs: {', '.join(sorted(known))}"
+        )
+    symbols: dict[str, int] = {}
+    for value in graph.inputs:
+        if value.name not in feeds:
+            raise FeedError(f"the input {value.name} is missing", hint=f"it is {value.type}")
+        _bind_shape(value.type, np.shape(feeds[value.name]), symbols)
+    for value in graph.inputs:
+        array = np.asarray(feeds[value.name])
+        wanted = tuple(substitute(dim, symbols) for dim in value.type.shape)
+        if array.dtype != value.dtype.numpy or array.shape != wanted:
+            raise FeedError(
+                f"the input {value.name} is {array.dtype}{list(array.shape)}, not {value.type}"
+            )
+    return symbols
+
+
+def _bind_shape(type: TensorType, shape: tuple[int, ...], symbols: dict[str, int]) -> None:
+    """Read symbols off the dims that are one symbol and nothing else."""
+    for dim, size in zip(type.shape, shape, strict=False):
+        if isinstance(dim, DimExpr) and len(dim.terms) == 1:
+            monomial, coefficient = dim.terms[0]
+            if len(monomial) == 1 and monomial[0].op == "symbol" and coefficient == 1:
+                symbols.setdefault(monomial[0].name, size)
+
+
+def _widen(array: Array, float64: bool) -> Array:
+    if float64 and dtypes.from_numpy(array.dtype).is_float:
+        return array.astype(np.float64)
+    return array
+
+
+def _bound(item: Any, symbols: Mapping[str, int], float64: bool) -> Any:
+    """An attribute with symbols replaced and, on request, floats widened."""
+    if isinstance(item, DimExpr):
+        return substitute(item, symbols)
+    if isinstance(item, tuple | list):
+        return tuple(_bound(part, symbols, float64) for part in item)
+    if isinstance(item, np.ndarray):
+        return _widen(item, float64)
+    if float64 and isinstance(item, DType) and item.is_float:
+        return dtypes.f64
+    return item

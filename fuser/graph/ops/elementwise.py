@@ -1,0 +1,186 @@
+"""Map primitives: one result element for each operand element, all operands of one shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from fuser import dtypes
+from fuser.dtypes import DType
+from fuser.errors import ShapeError
+from fuser.graph.ir import Attrs, TensorType
+from fuser.graph.ops.primitive import (
+    Array,
+    Primitive,
+    check_same_dtype,
+    check_same_shape,
+    is_half,
+    widen,
+)
+from fuser.graph.ops.special import erf
+
+
+def _infer_same(op: str) -> Callable[[Sequence[TensorType], Attrs], tuple[TensorType, ...]]:
+    def infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
+        check_same_shape(op, types)
+        check_same_dtype(op, types)
+        return (types[0],)
+
+    return infer
+
+
+def _infer_predicate(op: str) -> Callable[[Sequence[TensorType], Attrs], tuple[TensorType, ...]]:
+    def infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
+        check_same_shape(op, types)
+        check_same_dtype(op, types)
+        return (TensorType(dtypes.bool_, types[0].shape),)
+
+    return infer
+
+
+def _computed(function: Callable[..., Array], predicate: bool = False) -> Callable[..., tuple[Array]]:
+    """Apply function in float32 for the 16-bit floats and round once at the end."""
+
+    def evaluate(arrays: Sequence[Array], attrs: Attrs) -> tuple[Array]:
+        with np.errstate(all="ignore"):
+            result = np.asarray(function(*map(widen, arrays)))
+        if not predicate and is_half(arrays[0]):
+            result = result.astype(arrays[0].dtype)
+        return (result,)
+
+    return evaluate
+
+
+def _unary(name: str, function: Callable[[Array], Array]) -> Primitive:
+    return Primitive(name, "map", 1, _infer_same(name), _computed(function))
+
+
+def _binary(name: str, function: Callable[[Array, Array], Array]) -> Primitive:
+    return Primitive(name, "map", 2, _infer_same(name), _computed(function))
+
+
+def _predicate(name: str, arity: int, function: Callable[..., Array]) -> Primitive:
+    return Primitive(name, "map", arity, _infer_predicate(name), _computed(function, True))
+
+
+def _div(a: Array, b: Array) -> Array:
+    """True division of floats; integers truncate towards zero."""
+    if a.dtype.kind not in "iub":
+        return np.asarray(a / b)
+    quotient = np.asarray(np.floor_divide(a, b))
+    return np.asarray(quotient + ((quotient * b != a) & ((a < 0) != (b < 0))).astype(a.dtype))
+
+
+def _pow(a: Array, b: Array) -> Array:
+    if a.dtype.kind in "iu":
+        # NumPy refuses negative integer exponents; ONNX leaves them open.
+        return np.asarray(np.power(a.astype(np.float64), b) if (b < 0).any() else a**b, a.dtype)
+    return np.asarray(np.power(a, b))
+
+
+def _sign(x: Array) -> Array:
+    return np.asarray(np.sign(x))
+
+
+def _shift(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
+    def shift(a: Array, b: Array) -> Array:
+        # A shift by the width or more is undefined in C and LLVM: it gives 0.
+        in_range = b < a.dtype.itemsize * 8
+        return np.asarray(np.where(in_range, function(a, np.where(in_range, b, 0)), 0), a.dtype)
+
+    return shift
+
+
+def _infer_select(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
+    check_same_shape("select", types)
+    check_same_dtype("select", types[1:])
+    if types[0].dtype is not dtypes.bool_:
+        raise ShapeError(f"select: the condition is {types[0]}, not bool")
+    return (types[1],)
+
+
+def _evaluate_select(arrays: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
+    condition, a, b = arrays
+    return (np.where(condition, a, b),)
+
+
+def _infer_cast(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
+    dtype: DType = attrs["dtype"]
+    return (TensorType(dtype, types[0].shape),)
+
+
+def _evaluate_cast(arrays: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
+    (x,) = arrays
+    target: DType = attrs["dtype"]
+    with np.errstate(all="ignore"):
+        if target is dtypes.bool_:
+            return (np.asarray(x != 0),)
+        return (x.astype(target.numpy),)
+
+
+_UNARY: tuple[tuple[str, Callable[[Array], Array]], ...] = (
+    ("neg", np.negative),
+    ("abs", np.abs),
+    ("sign", _sign),
+    ("exp", np.exp),
+    ("log", np.log),
+    ("sqrt", np.sqrt),
+    ("rsqrt", lambda x: np.asarray(np.reciprocal(np.sqrt(x)))),
+    ("reciprocal", np.reciprocal),
+    ("sin", np.sin),
+    ("cos", np.cos),
+    ("tan", np.tan),
+    ("asin", np.arcsin),
+    ("acos", np.arccos),
+    ("atan", np.arctan),
+    ("sinh", np.sinh),
+    ("cosh", np.cosh),
+    ("asinh", np.arcsinh),
+    ("acosh", np.arccosh),
+    ("atanh", np.arctanh),
+    ("tanh", np.tanh),
+    ("erf", erf),
+    ("floor", np.floor),
+    ("ceil", np.ceil),
+    ("round", np.round),
+    ("logical_not", np.logical_not),
+    ("bitwise_not", np.bitwise_not),
+)
+_BINARY: tuple[tuple[str, Callable[[Array, Array], Array]], ...] = (
+    ("add", np.add),
+    ("sub", np.subtract),
+    ("mul", np.multiply),
+    ("div", _div),
+    ("mod", np.mod),
+    ("fmod", np.fmod),
+    ("pow", _pow),
+    ("min", np.minimum),
+    ("max", np.maximum),
+    ("logical_and", np.logical_and),
+    ("logical_or", np.logical_or),
+    ("logical_xor", np.logical_xor),
+    ("bitwise_and", np.bitwise_and),
+    ("bitwise_or", np.bitwise_or),
+    ("bitwise_xor", np.bitwise_xor),
+    ("shift_left", _shift(np.left_shift)),
+    ("shift_right", _shift(np.right_shift)),
+)
+_COMPARE: tuple[tuple[str, Callable[[Array, Array], Array]], ...] = (
+    ("eq", np.equal),
+    ("ne", np.not_equal),
+    ("lt", np.less),
+    ("le", np.less_equal),
+    ("gt", np.greater),
+    ("ge", np.greater_equal),
+)
+
+PRIMITIVES: tuple[Primitive, ...] = (
+    *(_unary(name, function) for name, function in _UNARY),
+    *(_binary(name, function) for name, function in _BINARY),
+    *(_predicate(name, 2, function) for name, function in _COMPARE),
+    _predicate("is_nan", 1, np.isnan),
+    _predicate("is_inf", 1, np.isinf),
+    Primitive("select", "map", 3, _infer_select, _evaluate_select),
+    Primitive("cast", "map", 1, _infer_cast, _evaluate_cast),
+)

@@ -1,0 +1,57 @@
+"""The table of primitives, and `build`, which appends one to a graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fuser.errors import ShapeError, VerifyError
+from fuser.graph.ir import Graph, Node, Value
+from fuser.graph.ops import (
+    contraction,
+    creation,
+    elementwise,
+    indexing,
+    movement,
+    reduction,
+)
+from fuser.graph.ops.primitive import Primitive
+
+PRIMITIVES: dict[str, Primitive] = {
+    primitive.name: primitive
+    for family in (creation, elementwise, reduction, contraction, indexing, movement)
+    for primitive in family.PRIMITIVES
+}
+
+
+def primitive(op: str) -> Primitive:
+    """The primitive named `op`. Raises VerifyError."""
+    found = PRIMITIVES.get(op)
+    if found is None:
+        raise VerifyError(f"there is no primitive {op!r}")
+    return found
+
+
+def is_map(node: Node) -> bool:
+    """Whether the node is a map primitive (elementwise, compare, select, cast)."""
+    return primitive(node.op).kind == "map"
+
+
+def build_node(
+    graph: Graph, op: str, *inputs: Value, origin: tuple[str, ...] = (), **attrs: Any
+) -> Node:
+    """Append `op` with inferred result types. Raises ShapeError naming `origin`."""
+    record = primitive(op)
+    if record.arity is not None and len(inputs) != record.arity:
+        raise VerifyError(f"{op} takes {record.arity} operands, got {len(inputs)}")
+    try:
+        types = record.infer([value.type for value in inputs], attrs)
+    except ShapeError as error:
+        raise ShapeError(error.what, where=error.where or ", ".join(origin)) from None
+    return graph.add(op, inputs, types, origin, **attrs)
+
+
+def build(
+    graph: Graph, op: str, *inputs: Value, origin: tuple[str, ...] = (), **attrs: Any
+) -> Value:
+    """Append `op` with inferred result types; its first result. Raises ShapeError."""
+    return build_node(graph, op, *inputs, origin=origin, **attrs).output
