@@ -53,6 +53,15 @@ class Target:
         """How many elements of `bits` one vector register holds (CPU)."""
         return max(1, self.vector_bits // bits)
 
+    def micro_tile(self, bits: int = 32) -> tuple[int, int]:
+        """(rows, columns) of the register tile of a dot on a CPU.
+
+        rows * columns accumulators plus one row of B vectors and a broadcast must fit the
+        registers: 8 x 3 vectors with 32 registers, 6 x 2 with 16.
+        """
+        rows, vectors = (8, 3) if self.vector_registers >= 32 else (6, 2)
+        return rows, vectors * self.lanes(bits)
+
 
 SM_90A = Target(
     "cuda", "sm_90a", units=132, flops_f32=60e12, flops_f16=790e12, bandwidth=4.28e12,
