@@ -1,0 +1,77 @@
+"""Write a model to a file: python -m models bert --layers 2 --hidden 64 --heads 4 -o bert.onnx.
+
+Each model is a subcommand whose options are the keywords of its builder.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import click
+import numpy as np
+import onnx
+
+from models import MODELS, example_feeds, save
+
+
+def _option(name: str, hint: Any, default: Any) -> click.Option:
+    if hint is bool:
+        return click.Option([f"--{name.replace('_', '-')}"], is_flag=True)
+    shown = "symbolic" if name in ("batch", "sequence") else default is not None
+    if name == "dtype":
+        kind: Any = click.Choice(["float32", "float16", "bfloat16"])
+    else:
+        kind = int
+    flag = f"--{name.replace('_', '-')}"
+    return click.Option([flag, name], type=kind, default=default, show_default=shown)
+
+
+def _write(
+    name: str, output: Path | None, feeds: Path | None, **options: int | str | bool | None
+) -> None:
+    model = MODELS[name](**options)
+    path = output or Path(f"{name}.onnx")
+    save(model, path)
+    weights = sum(
+        prod(tensor.dims)
+        for tensor in model.graph.initializer
+        if tensor.data_type not in (onnx.TensorProto.INT64, onnx.TensorProto.BOOL)
+    )
+    click.echo(f"{path}: {len(model.graph.node)} nodes, {weights / 1e6:.1f} M parameters")
+    if feeds is not None:
+        arrays: dict[str, Any] = dict(example_feeds(model))
+        np.savez(feeds, **arrays)
+        click.echo(f"{feeds}: {', '.join(arrays)}")
+
+
+def _command(name: str, builder: Callable[..., onnx.ModelProto]) -> click.Command:
+    function = builder.func if isinstance(builder, partial) else builder
+    hints = get_type_hints(function)
+    options: list[click.Parameter] = [
+        _option(key, hints[key], parameter.default)
+        for key, parameter in inspect.signature(builder).parameters.items()
+    ]
+    file = click.Path(dir_okay=False, path_type=Path)
+    options.append(click.Option(["-o", "--output"], type=file, help="NAME.onnx by default."))
+    options.append(click.Option(["--feeds"], type=file, help="Also write example inputs (.npz)."))
+    return click.Command(
+        name,
+        params=options,
+        callback=partial(_write, name),
+        help=inspect.getdoc(function),
+    )
+
+
+main = click.Group(
+    "models",
+    commands={name: _command(name, builder) for name, builder in MODELS.items()},
+    help="Write a model with seeded weights to an ONNX file.",
+)
+
+if __name__ == "__main__":
+    main()
