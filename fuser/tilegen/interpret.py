@@ -1,0 +1,360 @@
+"""Run a tile program in NumPy: the definition of what each op means, and the check of its promises.
+
+    arrays = {"x": np.ones(1000, np.float32), "y": np.zeros(1000, np.float32)}
+    run(kernel, arrays)            # y is filled in place
+
+Programs run one after another, but nothing may depend on that: a program that stores an element
+which another program stored or read, or reads one which another stored, is an error, and so is an
+index outside of a load without a pad, an address outside of its buffer, two elements of one store
+at one place, and an integer value outside of the range that the program claims for it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from fuser.errors import VerifyError
+from fuser.graph.ops.registry import primitive
+from fuser.tilegen import ops
+from fuser.tilegen.index import UNBOUNDED, Atom, Axis, Extreme, FloorDiv, Index, Lookup, Mod, Scalar
+from fuser.tilegen.ir import Block, Buffer, Kernel, Op, Value, View
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+NOBODY, MANY = -1, -2  # who touched an element; otherwise the number of the one program that did
+
+
+def run(kernel: Kernel, arrays: Mapping[str, Array], programs: Iterable[int] | None = None) -> None:
+    """Run the kernel on its buffers, in place.
+
+    arrays: one 1-D array a buffer name, of the buffer's dtype and size. programs: the row-major
+    numbers of the grid points to run, all by default.
+    Raises VerifyError, naming the op and its origin, for every broken promise (module docstring).
+    """
+    memory = {
+        buffer: _Memory(buffer, _array_of(kernel, buffer, arrays)) for buffer in kernel.buffers
+    }
+    for buffer in _modified(kernel):
+        memory[buffer].track()
+    total = int(np.prod(kernel.grid, dtype=np.int64))
+    for program in range(total) if programs is None else programs:
+        point = tuple(int(i) for i in np.unravel_index(program, kernel.grid))
+        _Program(kernel, memory, program, point).block(kernel.body)
+
+
+def evaluate_index(expression: Index, shape: Sequence[int], values: Mapping[Value, Array]) -> Array:
+    """The expression over tile coordinates: an int64 array that broadcasts to `shape`."""
+    fixed: dict[Atom, int] = {}
+    total: Array | None = None
+    for atom, coefficient in expression.terms:
+        if _reads_values(atom):
+            part = _atom(atom, tuple(shape), values) * coefficient
+            total = part if total is None else total + part
+        else:
+            fixed[atom] = coefficient
+    base = _fixed(Index(expression.constant, tuple(fixed.items())), tuple(shape))
+    return base if total is None else np.asarray(total + base)
+
+
+@functools.lru_cache(maxsize=4096)
+def _reads_values(atom: Atom) -> bool:
+    return bool(Index(0, ((atom, 1),)).values())
+
+
+@functools.lru_cache(maxsize=1024)
+def _fixed(expression: Index, shape: tuple[int, ...]) -> Array:
+    """An expression without values is the same in every program."""
+    total = np.asarray(expression.constant, np.int64)
+    for atom, coefficient in expression.terms:
+        total = np.asarray(total + _atom(atom, shape, {}) * coefficient)
+    total.flags.writeable = False
+    return total
+
+
+def _coordinate(axis: int, extent: int, rank: int) -> Array:
+    return np.arange(extent, dtype=np.int64).reshape((extent,) + (1,) * (rank - axis - 1))
+
+
+def _atom(atom: Atom, shape: tuple[int, ...], values: Mapping[Value, Array]) -> Array:
+    match atom:
+        case Axis():
+            if atom.axis >= len(shape) or shape[atom.axis] != atom.extent:
+                raise VerifyError(f"axis {atom} of extent {atom.extent} in a tile of shape {shape}")
+            return _coordinate(atom.axis, atom.extent, len(shape))
+        case Scalar():
+            return np.asarray(values[atom.value], np.int64)
+        case Lookup():
+            places = tuple(_coordinate(axis, shape[axis], len(shape)) for axis in atom.axes)
+            if atom.value.shape != tuple(shape[axis] for axis in atom.axes):
+                raise VerifyError(f"lookup {atom} of {atom.value!r} in a tile of shape {shape}")
+            return np.asarray(values[atom.value][places], np.int64)
+        case FloorDiv():
+            return np.asarray(evaluate_index(atom.base, shape, values) // atom.divisor)
+        case Mod():
+            return np.asarray(evaluate_index(atom.base, shape, values) % atom.divisor)
+        case Extreme():
+            pick = np.minimum if atom.fn == "min" else np.maximum
+            return functools.reduce(pick, (evaluate_index(i, shape, values) for i in atom.items))
+
+
+def _modified(kernel: Kernel) -> set[Buffer]:
+    return {op.view.buffer for op in kernel.walk() if isinstance(op, ops.Store | ops.AtomicAdd)}
+
+
+def _array_of(kernel: Kernel, buffer: Buffer, arrays: Mapping[str, Array]) -> Array:
+    where = f"kernel {kernel.name}"
+    if buffer.name not in arrays:
+        raise VerifyError(f"there is no array for buffer {buffer.name}", where=where)
+    array = arrays[buffer.name]
+    if array.shape != (buffer.size,) or array.dtype != buffer.dtype.numpy:
+        raise VerifyError(
+            f"buffer {buffer.name} is {buffer.dtype}[{buffer.size}], "
+            f"its array {array.dtype}{list(array.shape)}",
+            where=where,
+        )
+    return array
+
+
+@dataclass(eq=False)
+class _Memory:
+    """A buffer's elements and, where the kernel modifies it, which program touched each."""
+
+    buffer: Buffer
+    data: Array
+    writer: Array | None = None
+    reader: Array | None = None
+    adder: Array | None = None
+    stamp: Array | None = None
+
+    def track(self) -> None:
+        self.writer, self.reader, self.adder = (
+            np.full(self.buffer.size, NOBODY, np.int32) for _ in range(3)
+        )
+        self.stamp = np.zeros(self.buffer.size, np.int32)
+
+    def touch(
+        self, at: Array, program: int, mark: str, conflicts: Sequence[tuple[str, str]]
+    ) -> None:
+        """Note an access of the elements `at`. conflicts: (earlier access, what it is called)."""
+        if self.writer is None:
+            return
+        for name, deed in conflicts:
+            owner: Array = getattr(self, name)[at]
+            if (wrong := (owner != NOBODY) & (owner != program)).any():
+                place, other = at[wrong][0], owner[wrong][0]
+                who = "several programs" if other == MANY else f"program {other}"
+                raise VerifyError(f"element {place} of {self.buffer.name} was {deed} by {who}")
+        marks: Array = getattr(self, mark)
+        owner = marks[at]
+        marks[at] = np.where((owner == NOBODY) | (owner == program), program, MANY)
+
+    def check_distinct(self, at: Array) -> None:
+        assert self.stamp is not None
+        order = np.arange(at.size, dtype=np.int32)
+        self.stamp[at] = order
+        if (lost := self.stamp[at] != order).any():
+            raise VerifyError(
+                f"two elements of the tile go to element {at[lost][0]} of {self.buffer.name}"
+            )
+
+
+class _Program:
+    """One grid point: the values it has computed so far."""
+
+    def __init__(
+        self, kernel: Kernel, memory: dict[Buffer, _Memory], program: int, point: tuple[int, ...]
+    ) -> None:
+        self.kernel, self.memory, self.program, self.point = kernel, memory, program, point
+        self.values: dict[Value, Array] = {}
+
+    def block(self, block: Block) -> tuple[Array, ...]:
+        """Run the ops; what the final Yield gives."""
+        for op in block.ops:
+            if isinstance(op, ops.Yield):
+                return tuple(self.values[arg] for arg in op.args)
+            try:
+                results = _RULES[type(op)](self, op)
+                for value, array in zip(op.results, results, strict=True):
+                    self.define(value, array)
+            except VerifyError as error:
+                if error.where:
+                    raise
+                raise VerifyError(error.what, where=self.where(op), hint=error.hint) from None
+        return ()
+
+    def where(self, op: Op) -> str:
+        names = ", ".join(f"%{value.name}" for value in op.results)
+        text = f"{names + ' = ' if names else ''}{op.opcode}"
+        text += f" in program {self.program} of kernel {self.kernel.name}"
+        return text + (f", from {', '.join(op.origin)}" if op.origin else "")
+
+    def define(self, value: Value, array: Array) -> None:
+        """Bind a value and check its type and the facts claimed of it."""
+        if array.shape != value.shape or array.dtype != value.dtype.numpy:
+            raise VerifyError(f"{value!r} came out as {array.dtype}{list(array.shape)}")
+        if value.dtype.kind != "float" and array.size:
+            if (value.low > -UNBOUNDED and array.min() < value.low) or (
+                value.high < UNBOUNDED and array.max() > value.high
+            ):
+                raise VerifyError(
+                    f"{value!r} is claimed to be in [{value.low}, {value.high}] "
+                    f"and is in [{array.min()}, {array.max()}]"
+                )
+            if value.multiple > 1 and (array % value.multiple).any():
+                raise VerifyError(f"{value!r} is claimed to be a multiple of {value.multiple}")
+        self.values[value] = array
+
+    # memory -------------------------------------------------------------------------------------
+
+    def locate(
+        self, view: View, indices: Sequence[Index], shape: tuple[int, ...]
+    ) -> tuple[Array, Array]:
+        """(element numbers in the buffer, whether in bounds), both of the tile's shape."""
+        address = np.asarray(view.offset, np.int64)
+        inside = np.asarray(True)
+        for expression, extent, stride in zip(indices, view.shape, view.strides, strict=True):
+            place = evaluate_index(expression, shape, self.values)
+            inside = inside & (place >= 0) & (place < extent)
+            address = np.asarray(address + place * stride)
+        address = np.broadcast_to(address, shape)
+        inside = np.broadcast_to(inside, shape)
+        used = address[inside]
+        if used.size and (used.min() < 0 or used.max() >= view.buffer.size):
+            raise VerifyError(
+                f"{view!r} reaches element {used.min() if used.min() < 0 else used.max()} "
+                f"of a buffer of {view.buffer.size}"
+            )
+        return address, inside
+
+    def load(self, op: ops.Load) -> tuple[Array]:
+        address, inside = self.locate(op.view, op.indices, op.shape)
+        memory = self.memory[op.view.buffer]
+        if inside.all():
+            used = address.reshape(-1)
+            memory.touch(
+                used, self.program, "reader", (("writer", "stored"), ("adder", "added to"))
+            )
+            return (memory.data[address],)
+        if op.pad is None:
+            bad = tuple(int(i) for i in np.argwhere(~inside)[0])
+            raise VerifyError(f"element {bad} of a load without a pad is outside of {op.view!r}")
+        used = address[inside]
+        memory.touch(used, self.program, "reader", (("writer", "stored"), ("adder", "added to")))
+        result = np.full(op.shape, op.pad, op.view.dtype.numpy)
+        result[inside] = memory.data[used]
+        return (result,)
+
+    def store(self, op: ops.Store) -> tuple[()]:
+        address, inside = self.locate(op.view, op.indices, op.value.shape)
+        memory = self.memory[op.view.buffer]
+        used = address[inside]
+        memory.check_distinct(used)
+        memory.touch(
+            used, self.program, "writer",
+            (("writer", "stored"), ("reader", "read"), ("adder", "added to")),
+        )  # fmt: skip
+        memory.data[used] = self.values[op.value][inside]
+        return ()
+
+    def atomic_add(self, op: ops.AtomicAdd) -> tuple[()]:
+        address, inside = self.locate(op.view, op.indices, op.value.shape)
+        memory = self.memory[op.view.buffer]
+        used = address[inside]
+        memory.touch(used, self.program, "adder", (("writer", "stored"), ("reader", "read")))
+        np.add.at(memory.data, used, self.values[op.value][inside])
+        return ()
+
+    # values -------------------------------------------------------------------------------------
+
+    def program_id(self, op: ops.ProgramId) -> tuple[Array]:
+        return (np.asarray(self.point[op.axis], np.int64),)
+
+    def index(self, op: ops.IndexTile) -> tuple[Array]:
+        places = evaluate_index(op.expression, op.shape, self.values)
+        return (np.broadcast_to(places, op.shape).astype(op.dtype.numpy),)
+
+    def full(self, op: ops.Full) -> tuple[Array]:
+        return (np.full(op.shape, op.value, op.dtype.numpy),)
+
+    def map(self, op: ops.Map) -> tuple[Array, ...]:
+        return primitive(op.fn).evaluate([self.values[arg] for arg in op.args], {})
+
+    def cast(self, op: ops.Cast) -> tuple[Array, ...]:
+        return primitive("cast").evaluate([self.values[op.x]], {"dtype": op.dtype})
+
+    def broadcast(self, op: ops.Broadcast) -> tuple[Array]:
+        x = self.values[op.x]
+        # place the axes of x in result order, ones elsewhere
+        order = sorted(range(x.ndim), key=lambda i: op.axes[i])
+        spread = [1] * len(op.shape)
+        for position in order:
+            spread[op.axes[position]] = x.shape[position]
+        return (np.broadcast_to(x.transpose(order).reshape(spread), op.shape),)
+
+    def reshape(self, op: ops.Reshape) -> tuple[Array]:
+        return (self.values[op.x].reshape(op.shape),)
+
+    def permute(self, op: ops.Permute) -> tuple[Array]:
+        return (self.values[op.x].transpose(op.axes),)
+
+    def reduce(self, op: ops.Reduce) -> tuple[Array, ...]:
+        return primitive(f"reduce_{op.fn}").evaluate([self.values[op.x]], {"axes": (op.axis,)})
+
+    def scan(self, op: ops.Scan) -> tuple[Array]:
+        x = self.values[op.x]
+        wide = x.astype(op.x.dtype.compute.numpy)
+        if op.reverse:
+            wide = np.flip(wide, op.axis)
+        with np.errstate(all="ignore"):
+            result = np.asarray(_SCANS[op.fn].accumulate(wide, axis=op.axis, dtype=wide.dtype))
+        return ((np.flip(result, op.axis) if op.reverse else result).astype(x.dtype),)
+
+    def dot(self, op: ops.Dot) -> tuple[Array]:
+        a, b, acc = (self.values[operand] for operand in (op.a, op.b, op.acc))
+        with np.errstate(all="ignore"):
+            return (acc + a.astype(acc.dtype) @ b.astype(acc.dtype),)
+
+    # control ------------------------------------------------------------------------------------
+
+    def loop(self, op: ops.For) -> tuple[Array, ...]:
+        start, stop = (int(evaluate_index(e, (), self.values)) for e in (op.start, op.stop))
+        carried = tuple(self.values[init] for init in op.inits)
+        variable, *params = op.body.params
+        for i in range(start, stop, op.step):
+            self.define(variable, np.asarray(i, np.int64))
+            for param, array in zip(params, carried, strict=True):
+                self.define(param, array)
+            carried = self.block(op.body)
+        return carried
+
+    def branch(self, op: ops.If) -> tuple[Array, ...]:
+        return self.block(op.then if bool(self.values[op.condition]) else op.other)
+
+
+_SCANS: dict[str, np.ufunc] = {
+    "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum,
+}  # fmt: skip
+
+_RULES: dict[type[Op], Callable[[_Program, Any], tuple[Array, ...]]] = {
+    ops.ProgramId: _Program.program_id,
+    ops.IndexTile: _Program.index,
+    ops.Full: _Program.full,
+    ops.Load: _Program.load,
+    ops.Store: _Program.store,
+    ops.AtomicAdd: _Program.atomic_add,
+    ops.Map: _Program.map,
+    ops.Cast: _Program.cast,
+    ops.Broadcast: _Program.broadcast,
+    ops.Reshape: _Program.reshape,
+    ops.Permute: _Program.permute,
+    ops.Reduce: _Program.reduce,
+    ops.Scan: _Program.scan,
+    ops.Dot: _Program.dot,
+    ops.For: _Program.loop,
+    ops.If: _Program.branch,
+}
