@@ -1,0 +1,222 @@
+"""The command line: run, explain, dump, doctor. Results go to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fuser import __version__
+from fuser.errors import FuserError, UsageError
+
+STAGES = ("graph", "regions", "tile", "llvm", "ptx", "asm")
+NOTE = (
+    "On Linux another `fuser` (of psmisc) may come first on the PATH; `python -m fuser` always works."
+)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code: 0 ok, 1 mismatch, 2 usage, 3 invalid model,
+    4 unsupported, 5 device, 6 memory, 70 internal."""
+    try:
+        code = main.main(args=arguments, prog_name="fuser", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except click.ClickException as error:
+        error.show(sys.stderr)
+        return error.exit_code
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return 130
+    except FuserError as error:
+        click.echo(f"error: {error}", err=True)
+        return error.exit_code
+    except MemoryError:
+        click.echo("error: out of memory", err=True)
+        return 6
+    except Exception as error:  # a defect: one line, the traceback on request
+        if "--debug" in (arguments or sys.argv):
+            raise
+        click.echo(f"internal error: {type(error).__name__}: {error} (--debug shows where)", err=True)
+        return 70
+
+
+@click.group(epilog=NOTE, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="fuser")
+@click.option("--debug", is_flag=True, help="Show the traceback of an internal error.")
+def main(debug: bool) -> None:
+    """Compile ONNX models to few fused kernels, and run them on the CPU or an NVIDIA GPU."""
+
+
+def _parse_dims(items: Sequence[str]) -> dict[str, int]:
+    dims: dict[str, int] = {}
+    for item in items:
+        name, equals, size = item.partition("=")
+        if not equals or not size.isdigit():
+            raise UsageError(f"--dim {item}: expected NAME=N with N a whole number")
+        dims[name] = int(size)
+    return dims
+
+
+_device = click.option(
+    "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True,
+    help="Where to run; auto takes a GPU if there is one.",
+)  # fmt: skip
+_dim = click.option("--dim", "dim", multiple=True, metavar="NAME=N", help="Fix a symbolic dim.")
+_fusion = click.option("--no-fusion", is_flag=True, help="One kernel for every operator.")
+
+
+@main.command("run")
+@click.argument("model", type=click.Path(path_type=Path))
+@_device
+@click.option("-i", "--input", "inputs", multiple=True, metavar="FEED",
+              help="NAME=F.npy, F.npz or a folder of input_*.pb; random inputs without it.")  # fmt: skip
+@_dim
+@click.option("--seed", default=0, show_default=True, help="Seed of the random inputs.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the outputs to OUT.npz.")
+@click.option("--compare", "against", type=click.Choice(["reference", "unfused"]),
+              help="Compare with float64 NumPy, or with the plan without fusion.")  # fmt: skip
+@click.option("--expect", type=click.Path(path_type=Path), help="Compare with recorded outputs, F.npz.")
+@click.option("--rtol", type=float, help="Relative tolerance of an element.")
+@click.option("--atol", type=float, help="Absolute tolerance of an element.")
+@click.option("--iterations", default=10, show_default=True, help="Timed runs.")
+@click.option("--warmup", default=2, show_default=True, help="Untimed runs before them.")
+@click.option("--report", "report_file", type=click.Path(path_type=Path), help="Write the report as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, and nothing else.")
+@click.option("--threads", type=int, help="CPU threads; one a core by default.")
+@_fusion
+def run_command(
+    model: Path, device: str, inputs: tuple[str, ...], dim: tuple[str, ...], seed: int,
+    output: Path | None, against: str | None, expect: Path | None, rtol: float | None,
+    atol: float | None, iterations: int, warmup: int, report_file: Path | None, as_json: bool,
+    threads: int | None, no_fusion: bool,
+) -> int:  # fmt: skip
+    """Compile MODEL, run it, and report what fusion saved.
+
+    A folder test_data_set_0 beside the model is used as inputs and compared, unless -i is given.
+    """
+    from fuser import compiler, feeds
+    from fuser.progress import Progress
+
+    with Progress(enabled=not as_json) as progress:
+        progress.step("reading the model")
+        opened = compiler.open_model(model)
+        signature = opened.inputs
+        recorded = None if inputs else feeds.find_test_data(model)
+        given = feeds.read_feeds([*inputs, *([str(recorded)] if recorded else [])], list(signature))
+        dims = feeds.dims_of_feeds(signature, given) | _parse_dims(dim)
+        plan = compiler.compile(
+            opened, device=device, dims=dims, threads=threads, fusion=not no_fusion,
+            progress=progress.step,
+        )  # fmt: skip
+        arrays = given or compiler.random_feeds(opened, dims, seed)
+        progress.step("running")
+        outputs = plan.run(arrays)
+        latency = plan.profile(arrays, iterations=iterations, warmup=warmup)
+        report = replace(plan.report(), latency_ms=latency)
+        expected, label = None, ""
+        if expect:
+            expected, label = feeds.read_npz(expect), str(expect)
+        elif against == "reference":
+            progress.step("evaluating the float64 reference")
+            expected, label = compiler.reference(opened, arrays, dims), "float64 reference"
+        elif against == "unfused":
+            progress.step("compiling without fusion")
+            unfused = compiler.compile(opened, device=device, dims=dims, fusion=False)
+            expected, label = unfused.run(arrays), "unfused plan"
+        elif recorded:
+            expected, label = feeds.read_test_data(recorded, "output", list(outputs)), recorded.name
+    if expected:
+        from fuser.compare import compare, tolerance_of
+
+        dtypes = {array.dtype.name for array in (*arrays.values(), *outputs.values())}
+        tolerance = tolerance_of(dtypes, plan.target.name)
+        report.compare = compare(
+            outputs, expected, tolerance=tolerance, rtol=rtol, atol=atol, name=label
+        )
+    if output:
+        _save_outputs(output, outputs)
+    if report_file:
+        _write(report_file, json.dumps(report.to_dict(), indent=2) + "\n")
+    if as_json:
+        click.echo(json.dumps(report.to_dict()))
+    else:
+        from fuser.table import print_report
+
+        print_report(report, outputs, random_inputs=not given)
+    return 0 if report.compare is None or report.compare.ok else 1
+
+
+def _save_outputs(path: Path, outputs: dict[str, Any]) -> None:
+    import numpy as np
+
+    try:
+        np.savez(path, **outputs)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
+@main.command("explain")
+@click.argument("model", type=click.Path(path_type=Path))
+@_device
+@_dim
+@_fusion
+def explain_command(model: Path, device: str, dim: tuple[str, ...], no_fusion: bool) -> int:
+    """Print the regions of MODEL, and every fusion that was refused with its reason."""
+    from fuser import compiler
+    from fuser.partition import explain
+
+    opened = compiler.open_model(model)
+    partition = compiler.partition_model(
+        opened, device=device, dims=_parse_dims(dim), fusion=not no_fusion
+    )
+    click.echo(explain(partition))
+    return 0
+
+
+@main.command("dump")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("--stage", type=click.Choice(STAGES), default="tile", show_default=True)
+@click.option("--region", type=int, help="Only this region.")
+@_device
+@_dim
+@_fusion
+def dump_command(
+    model: Path, stage: str, region: int | None, device: str, dim: tuple[str, ...], no_fusion: bool
+) -> int:
+    """Print MODEL as it stands after a stage: graph, regions, tile, llvm, ptx or asm."""
+    from fuser import compiler
+
+    opened = compiler.open_model(model)
+    for text in compiler.dump(
+        opened, stage=stage, region=region, device=device, dims=_parse_dims(dim),
+        fusion=not no_fusion,
+    ):  # fmt: skip
+        click.echo(text)
+    return 0
+
+
+@main.command("doctor")
+def doctor_command() -> int:
+    """Check this machine: Python packages, CPU, GPU, kernel cache; compile and run one kernel."""
+    from fuser.doctor import examine
+
+    healthy = True
+    for check in examine():
+        mark = "ok  " if check.ok else ("note" if check.optional else "FAIL")
+        click.echo(f"{mark} {check.name}: {check.text}")
+        healthy &= check.ok or check.optional
+    return 0 if healthy else 5

@@ -1,0 +1,242 @@
+"""The pipeline on one screen: model -> graph -> regions -> tile programs -> machine code -> plan."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from fuser import report as reports
+from fuser.config import Config
+from fuser.errors import DeviceError, UsageError
+from fuser.graph.evaluate import evaluate
+from fuser.graph.ir import Graph, TensorType
+from fuser.graph.onnx_import import import_onnx, load_model, signature
+from fuser.graph.passes import run_passes as run_graph_passes
+from fuser.partition import Options, partition
+from fuser.partition.region import Partition
+from fuser.runtime.plan import Plan
+from fuser.target import Target
+from fuser.tilegen.emit import emit
+from fuser.tilegen.passes import run_passes as run_tile_passes
+from fuser.tilegen.program import TileProgram
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+Device = Literal["auto", "cpu", "cuda"]
+Step = Callable[[str], None]
+ModelSource = "str | Path | bytes | ModelProto | Model"
+
+
+def _quiet(step: str) -> None:
+    """No progress."""
+
+
+@dataclass(eq=False)
+class Model:
+    """An ONNX model that was read and checked. `inputs` maps names to types with symbolic dims."""
+
+    name: str
+    proto: ModelProto
+    inputs: dict[str, TensorType]
+    _graphs: dict[tuple[tuple[str, int], ...], Graph] = field(default_factory=dict)
+
+    def bind(self, dims: Mapping[str, int]) -> dict[str, int]:
+        """The size of every symbolic dim: as given, else 1. Raises UsageError for unknown names."""
+        symbols = dict.fromkeys(
+            str(dim) for type in self.inputs.values() for dim in type.shape if not isinstance(dim, int)
+        )
+        unknown = [name for name in dims if name not in symbols]
+        if unknown:
+            known = ", ".join(symbols) or "none: every dim of this model is fixed"
+            raise UsageError(f"unknown dim {unknown[0]!r}", hint=f"the symbolic dims are {known}")
+        return {name: dims.get(name, 1) for name in symbols}
+
+    def graph(self, dims: Mapping[str, int]) -> Graph:
+        """The imported graph with every dim an int, after the graph passes."""
+        bound = self.bind(dims)
+        key = tuple(sorted(bound.items()))
+        if key not in self._graphs:
+            self._graphs[key] = run_graph_passes(import_onnx(self.proto, bound))
+        return self._graphs[key]
+
+
+def open_model(source: str | Path | bytes | ModelProto | Model) -> Model:
+    """Read and check a model. Raises UsageError (no such file), InvalidModelError, SecurityError."""
+    if isinstance(source, Model):
+        return source
+    proto = load_model(source)
+    name = Path(source).name if isinstance(source, str | Path) else proto.graph.name or "model"
+    return Model(name, proto, signature(proto))
+
+
+def choose_target(device: Device) -> Target:
+    """The Target of a device. Raises DeviceError if "cuda" is asked for and there is none."""
+    from fuser.backend.cpu import host_target
+
+    if device == "cpu":
+        return host_target()
+    from fuser.runtime import cuda
+
+    try:
+        return cuda.device_target()
+    except DeviceError:
+        if device == "cuda":
+            raise
+        return host_target()
+
+
+def partition_model(
+    model: Model, *, device: Device = "auto", dims: Mapping[str, int] | None = None, fusion: bool = True
+) -> Partition:
+    """The first half of the pipeline: the model's graph, cut into regions for the device."""
+    graph = model.graph(dims or {})
+    return partition(graph, choose_target(device), Options(no_fusion=not fusion))
+
+
+def emit_programs(cut: Partition, target: Target, verify: bool = False) -> list[TileProgram]:
+    """The tile programs of every region, in launch order."""
+    programs = [program for region in cut.regions for program in emit(region, cut, target)]
+    for program in programs:
+        run_tile_passes(program.kernel, verify=verify)
+    return programs
+
+
+def compile(
+    model: str | Path | bytes | ModelProto | Model,
+    *,
+    device: Device = "auto",
+    dims: Mapping[str, int] | None = None,
+    threads: int | None = None,
+    fusion: bool = True,
+    progress: Step = _quiet,
+) -> Plan:
+    """Compile an ONNX model into an executable plan.
+
+    model: a path, the bytes of a model, a ModelProto, or what `open_model` gave. dims: sizes of
+    symbolic dims by name; those left out are 1. threads: CPU threads, one a core by default.
+    fusion=False gives every operator its own kernel. progress is called with the name of each step.
+    Raises FuserError: UsageError, InvalidModelError, UnsupportedOpError, DeviceError, CompileError.
+    """
+    from fuser.backend.workers import compile_all
+    from fuser.runtime.assemble import assemble
+
+    started = time.perf_counter()
+    config = Config.from_environment()
+    progress("importing the graph")
+    opened = open_model(model)
+    bound = opened.bind(dims or {})
+    graph = opened.graph(bound)
+    target = choose_target(device)
+
+    progress("partitioning")
+    cut = partition(graph, target, Options(no_fusion=not fusion))
+    progress("writing tile programs")
+    programs = emit_programs(cut, target, verify=config.verify)
+    progress(f"compiling {len(programs)} kernels")
+    compiled = compile_all([program.kernel for program in programs], target, config)
+    progress("building the plan")
+    program = assemble(cut, programs, compiled.kernels, target)
+    plan = Plan(program, threads=threads or config.threads or None)
+    plan.attach_report(
+        _report(opened, cut, programs, plan, bound, time.perf_counter() - started, compiled.cache_hits)
+    )
+    return plan
+
+
+def _report(
+    model: Model, cut: Partition, programs: list[TileProgram], plan: Plan, dims: dict[str, int],
+    seconds: float, cache_hits: int,
+) -> reports.Report:  # fmt: skip
+    read = [
+        argument.value
+        for program in programs
+        for argument in program.arguments
+        if argument.value is not None and argument.value.constant is not None
+    ]
+    flops = {region.id: 0 for region in cut.regions}
+    for program in programs:
+        flops[program.region.id] += program.flops
+    schedules = {program.region.id: program.kernel.schedule.to_dict() for program in programs}
+    return reports.Report(
+        model=model.name,
+        device=plan.device_name,
+        kernels=reports.Saving(len(reports.nodes_before(cut.graph)), plan.launches),
+        bytes=reports.Traffic(
+            reports.bytes_before(cut.graph),
+            sum(region.bytes() for region in cut.regions),
+            reports.bytes_floor(cut.graph, read),
+        ),
+        compile_s=seconds,
+        cache_hits=cache_hits,
+        peak_memory_bytes=plan.peak_memory_bytes,
+        regions=tuple(
+            reports.RegionReport(
+                region.id, region.kind, region.origin, region.bytes(), flops[region.id],
+                schedules.get(region.id, {}),
+            )
+            for region in cut.regions
+        ),
+        dims=dims,
+    )  # fmt: skip
+
+
+def reference(
+    model: Model, feeds: Mapping[str, np.ndarray], dims: Mapping[str, int] | None = None
+) -> dict[str, np.ndarray]:
+    """The outputs by NumPy in float64: the oracle."""
+    return evaluate(model.graph(dims or {}), dict(feeds), float64=True)
+
+
+def random_feeds(
+    model: Model, dims: Mapping[str, int] | None = None, seed: int = 0
+) -> dict[str, np.ndarray]:
+    """Seeded inputs with ranges that make sense: indices within their table, masks 0 or 1."""
+    from fuser.runtime.inputs import input_hints, random_feeds as draw
+
+    graph = model.graph(dims or {})
+    return draw({value.name: value.type for value in graph.inputs}, input_hints(graph), seed)
+
+
+def dump(
+    model: Model, *, stage: str, region: int | None = None, device: Device = "auto",
+    dims: Mapping[str, int] | None = None, fusion: bool = True,
+) -> Iterator[str]:  # fmt: skip
+    """The text of the model after a stage (see `fuser dump --help`), region by region."""
+    from fuser.graph.text import print_graph
+    from fuser.partition import explain
+
+    if stage == "graph":
+        yield print_graph(model.graph(dims or {}))
+        return
+    target = choose_target(device)
+    cut = partition(model.graph(dims or {}), target, Options(no_fusion=not fusion))
+    if stage == "regions":
+        yield explain(cut)
+        return
+    chosen = [r for r in cut.regions if region is None or r.id == region]
+    if not chosen:
+        raise UsageError(f"there is no region {region}", hint=f"regions are 0 to {len(cut.regions) - 1}")
+    for item in chosen:
+        for program in emit(item, cut, target):
+            run_tile_passes(program.kernel)
+            yield _kernel_text(program, stage, target)
+
+
+def _kernel_text(program: TileProgram, stage: str, target: Target) -> str:
+    from fuser.backend import cpu, nvptx
+
+    if stage == "tile":
+        return str(program.kernel)
+    backend = nvptx if target.is_cuda else cpu
+    if stage == "llvm":
+        return backend.lower_to_llvm(program.kernel, target)
+    if (stage == "ptx") != target.is_cuda:
+        other = "--device cuda" if stage == "ptx" else "--device cpu"
+        raise UsageError(f"stage {stage} is not of {target.arch}", hint=f"use {other}")
+    return backend.to_assembly(program.kernel, target)

@@ -1,0 +1,58 @@
+"""Every FUSER_* environment variable: one record, read once, a bad value is an error."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from fuser.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Config:
+    """The environment's say.
+
+    cache_dir: FUSER_CACHE_DIR, where compiled kernels are kept; the user's cache folder by default.
+    cache: FUSER_CACHE=0 turns the kernel cache off.
+    threads: FUSER_THREADS, CPU threads of a plan; 0 is one a core.
+    workers: FUSER_WORKERS, processes that compile; 0 is one a core.
+    dump: FUSER_DUMP, a folder that receives the text of every stage of every compile.
+    verify: FUSER_VERIFY=1 checks the intermediate programs after every pass.
+    """
+
+    cache_dir: Path | None = None
+    cache: bool = True
+    threads: int = 0
+    workers: int = 0
+    dump: Path | None = None
+    verify: bool = False
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Config:
+        """Read FUSER_*. Raises UsageError on an unknown name or a value that does not fit."""
+        table = os.environ if environment is None else environment
+        values: dict[str, object] = {}
+        known = {f"FUSER_{item.name.upper()}": item for item in fields(cls)}
+        for name, text in table.items():
+            if not name.startswith("FUSER_"):
+                continue
+            if name not in known:
+                raise UsageError(f"unknown variable {name}", hint="known: " + ", ".join(sorted(known)))
+            values[known[name].name] = _parse(name, str(known[name].type), text)
+        return cls(**values)  # type: ignore[arg-type]
+
+
+def _parse(name: str, kind: str, text: str) -> object:
+    if "Path" in kind:
+        return Path(text) if text else None
+    if kind == "bool":
+        if text.lower() in ("0", "false", "no", "off"):
+            return False
+        if text.lower() in ("1", "true", "yes", "on"):
+            return True
+        raise UsageError(f"{name}={text} is not a switch", hint="use 0 or 1")
+    if not text.isdigit():
+        raise UsageError(f"{name}={text} is not a whole number")
+    return int(text)

@@ -1,0 +1,96 @@
+"""Examine this machine: what fuser needs, what it found."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fuser.errors import FuserError
+
+NEEDED = ("onnx", "numpy", "networkx", "llvmlite", "ml_dtypes", "click", "rich", "platformdirs")
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding. An optional check that is not ok is a note, not a failure."""
+
+    name: str
+    text: str
+    ok: bool = True
+    optional: bool = False
+
+
+def examine() -> Iterator[Check]:
+    """Every check, in order; the last compiles and runs a kernel on the CPU."""
+    yield Check("python", f"{platform.python_version()} on {platform.machine()} {platform.system()}")
+    for package in NEEDED:
+        try:
+            yield Check(package, importlib.metadata.version(package))
+        except importlib.metadata.PackageNotFoundError:
+            yield Check(package, f"not installed; pip install {package}", ok=False)
+    yield from _cpu()
+    yield _gpu()
+    assembler = shutil.which("ptxas")
+    yield Check(
+        "ptxas", assembler or "not found; the driver assembles PTX", ok=bool(assembler), optional=True
+    )
+    yield _cache()
+    yield _self_test()
+
+
+def _cpu() -> Iterator[Check]:
+    from fuser.backend.cpu import host_target
+
+    try:
+        target = host_target()
+    except FuserError as error:
+        yield Check("cpu", str(error), ok=False)
+        return
+    yield Check("cpu", f"{target.arch}, {target.units} cores, {target.vector_bits}-bit vectors")
+
+
+def _gpu() -> Check:
+    from fuser.runtime import cuda
+
+    try:
+        target = cuda.device_target()
+    except FuserError as error:
+        return Check("gpu", str(error), ok=False, optional=True)
+    return Check("gpu", f"{cuda.device_name()}, {target.arch}, {target.units} multiprocessors")
+
+
+def _cache() -> Check:
+    from fuser.config import Config
+    from fuser.runtime.cache import KernelCache
+
+    cache = KernelCache.open(Config.from_environment())
+    return Check("kernel cache", cache.describe(), ok=cache.enabled, optional=True)
+
+
+def _self_test() -> Check:
+    """Compile y = relu(x @ w) and compare it with NumPy."""
+    import numpy as np
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    from fuser.compiler import compile
+
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((5, 33), np.float32), rng.standard_normal((33, 17), np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Relu", ["p"], ["y"])],
+        "self_test",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (5, 17))],
+        [numpy_helper.from_array(w, "w")],
+    )
+    model: onnx.ModelProto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    try:
+        y = compile(model, device="cpu").run({"x": x})["y"]
+    except FuserError as error:
+        return Check("self test", str(error), ok=False)
+    error_norm = float(np.linalg.norm(y - np.maximum(x @ w, 0)))
+    return Check("self test", f"a fused matmul agrees with NumPy ({error_norm:.1e})", ok=error_norm < 1e-4)

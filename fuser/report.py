@@ -1,0 +1,113 @@
+"""The report: what fusion saved, what ran, and how fast. Schema 1.
+
+Definitions (the same in the CLI, the API and JSON), all per run at the run's shapes:
+  kernels.before  kernels if every imported compute node ran alone; constants, shape arithmetic and
+                  pure views (Reshape and the like) are not counted
+  kernels.after   kernels the plan launches
+  bytes.before    sum over those nodes of the bytes of their distinct inputs and outputs
+  bytes.after     the same over the plan's kernels
+  bytes.floor     model inputs, weights used and outputs, each once
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from fuser.graph.ir import Graph, SourceNode, Value
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Saving:
+    """A count before and after fusion."""
+
+    before: int
+    after: int
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes moved between kernels and memory in one run."""
+
+    before: int
+    after: int
+    floor: int
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Milliseconds a run, over `iterations` timed runs."""
+
+    median: float
+    p90: float
+    p99: float
+    iterations: int
+
+
+@dataclass(frozen=True)
+class RegionReport:
+    """One region: its kernel's traffic and work, and the schedule that was chosen."""
+
+    id: int
+    kind: str
+    nodes: tuple[str, ...]
+    bytes: int
+    flops: int
+    schedule: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The plan's outputs beside a reference. max_rel is the greatest ||out - ref|| / ||ref|| of the
+    outputs; max_abs the greatest difference of one element."""
+
+    max_abs: float
+    max_rel: float
+    ok: bool
+    reference: str = ""
+
+
+@dataclass
+class Report:
+    """What `plan.report()` gives. `to_dict` is the JSON of `fuser run --report`."""
+
+    model: str
+    device: str
+    kernels: Saving
+    bytes: Traffic
+    compile_s: float
+    cache_hits: int
+    peak_memory_bytes: int
+    regions: tuple[RegionReport, ...]
+    fallbacks: tuple[str, ...] = ()
+    dims: dict[str, int] = field(default_factory=dict)
+    latency_ms: Latency | None = None
+    compare: Comparison | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; keys that were not measured are None."""
+        table = asdict(self)
+        table["regions"] = [asdict(region) | {"nodes": list(region.nodes)} for region in self.regions]
+        table["fallbacks"] = list(self.fallbacks)
+        return {"schema": SCHEMA, **table}
+
+
+def nodes_before(graph: Graph) -> list[SourceNode]:
+    """The imported nodes that would each be a kernel."""
+    return [node for node in graph.source if node.kind == "compute"]
+
+
+def bytes_before(graph: Graph) -> int:
+    """Traffic if every compute node ran alone."""
+    return sum(
+        tensor.bytes for node in nodes_before(graph) for tensor in (*node.inputs, *node.outputs)
+    )
+
+
+def bytes_floor(graph: Graph, constants: Sequence[Value]) -> int:
+    """Inputs, `constants` (the weights that kernels read) and outputs, each once."""
+    once = dict.fromkeys((*graph.inputs, *constants, *graph.outputs))
+    return sum(value.type.bytes for value in once)
