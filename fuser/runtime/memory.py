@@ -1,0 +1,83 @@
+"""Static memory: where each buffer of a plan lives in one arena, known before the first run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A buffer of `bytes` that is live in steps first <= s <= last."""
+
+    first: int
+    last: int
+    bytes: int
+
+
+def plan_memory(intervals: Sequence[Interval], alignment: int = 64) -> tuple[list[int], int]:
+    """Byte offsets, one an interval, and the total: no two buffers live at once overlap.
+
+    Greedy by size: the largest buffer first, each into the smallest gap that fits between the
+    buffers already placed that are live at the same time, else above them.
+    """
+    offsets = [0] * len(intervals)
+    placed: list[tuple[int, int, Interval]] = []  # offset, end, interval
+    order = sorted(range(len(intervals)), key=lambda i: (-intervals[i].bytes, intervals[i].first))
+    total = 0
+    for position in order:
+        item = intervals[position]
+        size = align(item.bytes, alignment)
+        if not size:
+            continue
+        taken = sorted(
+            (start, end)
+            for start, end, other in placed
+            if other.first <= item.last and item.first <= other.last
+        )
+        best, best_gap, cursor = -1, 0, 0
+        for start, end in taken:
+            gap = start - cursor
+            if gap >= size and (best < 0 or gap < best_gap):
+                best, best_gap = cursor, gap
+            cursor = max(cursor, end)
+        offset = best if best >= 0 else cursor
+        offsets[position] = offset
+        placed.append((offset, offset + size, item))
+        total = max(total, offset + size)
+    return offsets, total
+
+
+def align(size: int, alignment: int) -> int:
+    """The least multiple of alignment that is at least size."""
+    return -(-size // alignment) * alignment
+
+
+def aligned_empty(size: int, alignment: int = 64) -> np.ndarray:
+    """`size` uninitialised bytes (uint8) that start at a multiple of alignment."""
+    raw = np.empty(size + alignment, np.uint8)
+    skip = -address(raw) % alignment
+    return raw[skip : skip + size]
+
+
+def aligned_array(shape: tuple[int, ...], dtype: np.dtype, alignment: int = 64) -> np.ndarray:
+    """An uninitialised C-contiguous array that starts at a multiple of alignment."""
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    return aligned_empty(size, alignment).view(dtype).reshape(shape)
+
+
+def aligned_copy(array: np.ndarray, alignment: int = 64) -> np.ndarray:
+    """The array itself if it is C-contiguous and aligned, else a copy that is."""
+    if array.flags.c_contiguous and address(array) % alignment == 0:
+        return array
+    copy = aligned_array(array.shape, array.dtype, alignment)
+    copy[...] = array
+    return copy
+
+
+def address(array: np.ndarray) -> int:
+    """The address of the first element."""
+    data: int = array.__array_interface__["data"][0]
+    return data

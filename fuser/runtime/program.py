@@ -1,0 +1,208 @@
+"""What the compiler hands to the runtime: launches, buffers, constants. Plain data, no device access.
+
+`assemble` builds a `Program` from steps that name their buffers by any hashable key (a graph value,
+a workspace): it decides which buffer is an input, an output, a constant or a place in the arena,
+and plans the arena by liveness. Everything is known here, before the first run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from fuser.backend.module import CompiledKernel
+from fuser.dtypes import DType
+from fuser.errors import VerifyError
+from fuser.runtime.memory import Interval, plan_memory
+from fuser.target import Target
+
+Space = Literal["input", "output", "constant", "arena"]
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A model input or output, row-major. `dims` may name symbolic axes for messages: ("batch", 8)."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    dims: tuple[int | str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        count = 1
+        for dim in self.shape:
+            count *= dim
+        return count
+
+    @property
+    def bytes(self) -> int:
+        return self.size * self.dtype.bytes
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class BufferRef:
+    """Where a kernel argument lives: the index-th input, output or constant, or a byte offset
+    into the arena."""
+
+    space: Space
+    index: int
+
+
+@dataclass(frozen=True)
+class Zero:
+    """Bytes that must be zero before a launch (the target of atomic adds)."""
+
+    buffer: BufferRef
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel call. `arguments` follow the kernel's buffers. `zeros` are cleared first.
+
+    label: what a profile prints, by default the kernel's name. cost: estimated seconds on one core
+    (0: unknown); the CPU runs cheap launches on the calling thread.
+    """
+
+    kernel: CompiledKernel
+    arguments: tuple[BufferRef, ...]
+    zeros: tuple[Zero, ...] = ()
+    label: str = ""
+    cost: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return self.label or self.kernel.name
+
+
+@dataclass(frozen=True)
+class Copy:
+    """An output that no kernel writes: a copy of an input, a constant or another output."""
+
+    source: BufferRef
+    output: int
+
+
+@dataclass(frozen=True)
+class Program:
+    """A compiled model. Outputs that kernels write are written in place; `copies` come last."""
+
+    target: Target
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    launches: tuple[Launch, ...]
+    constants: tuple[np.ndarray, ...] = ()
+    arena_bytes: int = 0
+    copies: tuple[Copy, ...] = ()
+    name: str = "model"
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def constant_bytes(self) -> int:
+        return sum(array.nbytes for array in self.constants)
+
+    @property
+    def peak_memory_bytes(self) -> int:
+        """Arena, constants, inputs and outputs: all the memory a run touches."""
+        ends = sum(spec.bytes for spec in (*self.inputs, *self.outputs))
+        return self.arena_bytes + self.constant_bytes + ends
+
+
+@dataclass(frozen=True)
+class Step:
+    """A launch before its buffers have places. `operands` are keys, in the kernel's buffer order;
+    `zeroed` are those of them that must be zero first. See `Launch` for label and cost."""
+
+    kernel: CompiledKernel
+    operands: tuple[Hashable, ...]
+    zeroed: tuple[Hashable, ...] = ()
+    label: str = ""
+    cost: float = 0.0
+
+
+def assemble(
+    target: Target,
+    steps: Sequence[Step],
+    inputs: Sequence[tuple[Hashable, TensorSpec]],
+    outputs: Sequence[tuple[Hashable, TensorSpec]],
+    constants: Mapping[Hashable, np.ndarray],
+    sizes: Mapping[Hashable, int],
+    name: str = "model",
+) -> Program:
+    """Give every key a place and return the Program.
+
+    constants: C-contiguous arrays, packed as the kernels read them; only those in use are kept.
+    sizes: bytes of each key that is neither an input, an output nor a constant (values between
+    kernels, workspaces). An arena buffer lives from the first to the last step that names it.
+    An output key may also be an input or a constant, or repeat: it becomes a copy.
+    Raises VerifyError for an operand that nothing defines.
+    """
+    places: dict[Hashable, BufferRef] = {}
+    kept: list[np.ndarray] = []
+    for position, (key, _) in enumerate(inputs):
+        places.setdefault(key, BufferRef("input", position))
+
+    def constant(key: Hashable) -> BufferRef:
+        if key not in places:
+            places[key] = BufferRef("constant", len(kept))
+            kept.append(constants[key])
+        return places[key]
+
+    named = {key for step in steps for key in step.operands}
+    copies: list[Copy] = []
+    for position, (key, spec) in enumerate(outputs):
+        if key in places:
+            copies.append(Copy(places[key], position))
+        elif key in constants:
+            copies.append(Copy(constant(key), position))
+        elif key in named or spec.bytes == 0:
+            places[key] = BufferRef("output", position)
+        else:
+            raise VerifyError("no kernel writes an output", where=spec.name)
+
+    first: dict[Hashable, int] = {}
+    last: dict[Hashable, int] = {}
+    for position, step in enumerate(steps):
+        for key in step.operands:
+            if key in places:
+                continue
+            if key in constants:
+                constant(key)
+            elif key in sizes:
+                first.setdefault(key, position)
+                last[key] = position
+            else:
+                raise VerifyError(f"nothing defines the operand {key!r}", where=step.kernel.name)
+    intervals = [Interval(first[key], last[key], sizes[key]) for key in first]
+    offsets, arena_bytes = plan_memory(intervals, 256 if target.is_cuda else 64)
+    for key, offset in zip(first, offsets, strict=True):
+        places[key] = BufferRef("arena", offset)
+
+    extents = dict(sizes) | {key: spec.bytes for key, spec in outputs}
+    launches = tuple(
+        Launch(
+            step.kernel,
+            tuple(places[key] for key in step.operands),
+            tuple(Zero(places[key], extents[key]) for key in step.zeroed),
+            step.label,
+            step.cost,
+        )
+        for step in steps
+    )
+    return Program(
+        target,
+        tuple(spec for _, spec in inputs),
+        tuple(spec for _, spec in outputs),
+        launches,
+        tuple(kept),
+        arena_bytes,
+        tuple(copies),
+        name,
+    )
