@@ -16,7 +16,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import gcd
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fuser.tilegen.ir import Value
@@ -31,18 +31,12 @@ class Axis:
     axis: int
     extent: int
 
-    def __str__(self) -> str:
-        return f"#{self.axis}"
-
 
 @dataclass(frozen=True)
 class Scalar:
     """An index scalar; its range and divisibility are facts of the value."""
 
     value: Value
-
-    def __str__(self) -> str:
-        return f"%{self.value.name}"
 
 
 @dataclass(frozen=True)
@@ -52,26 +46,17 @@ class Lookup:
     value: Value
     axes: tuple[int, ...]
 
-    def __str__(self) -> str:
-        return f"%{self.value.name}[{', '.join(f'#{a}' for a in self.axes)}]"
-
 
 @dataclass(frozen=True)
 class FloorDiv:
     base: Index
     divisor: int
 
-    def __str__(self) -> str:
-        return f"({self.base}) // {self.divisor}"
-
 
 @dataclass(frozen=True)
 class Mod:
     base: Index
     divisor: int
-
-    def __str__(self) -> str:
-        return f"({self.base}) % {self.divisor}"
 
 
 @dataclass(frozen=True)
@@ -81,16 +66,8 @@ class Extreme:
     fn: str  # "min" or "max"
     items: tuple[Index, ...]
 
-    def __str__(self) -> str:
-        return f"{self.fn}({', '.join(map(str, self.items))})"
-
 
 Atom = Axis | Scalar | Lookup | FloorDiv | Mod | Extreme
-
-
-def _order(atom: Atom) -> tuple[int, str]:
-    kinds = (Scalar, Lookup, FloorDiv, Mod, Extreme, Axis)
-    return (kinds.index(type(atom)), str(atom))
 
 
 @dataclass(frozen=True)
@@ -163,7 +140,7 @@ class Index:
         return tuple(dict.fromkeys(itertools.chain(*(_atom_values(a) for a, _ in self.terms))))
 
     def replace(self, fn: Callable[[Atom], Index | None]) -> Index:
-        """Rebuild with every leaf atom (Axis, Scalar, Lookup) replaced where `fn` gives an Index."""
+        """Rebuild with each leaf (Axis, Scalar, Lookup) replaced where `fn` gives an Index."""
         result = Index(self.constant)
         for atom, coefficient in self.terms:
             result = result + _replace_atom(atom, fn) * coefficient
@@ -176,21 +153,95 @@ class Index:
         outside = tuple((a, c) for a, c in self.terms if not _atom_axes(a) & wanted)
         return Index(0, inside), Index(self.constant, outside)
 
+    def terms_of(self, chosen: Iterable[tuple[Atom, int]]) -> tuple[tuple[Atom, int], ...]:
+        """Those of the terms that are in `chosen`, in canonical order."""
+        kept = set(chosen)
+        return tuple(term for term in self.terms if term in kept)
+
     def coefficient(self, atom: Atom) -> int:
         return dict(self.terms).get(atom, 0)
 
     def __str__(self) -> str:
-        parts = [_term_text(a, c) for a, c in self.terms]
-        if self.constant or not parts:
-            parts.append(str(self.constant))
-        return " + ".join(parts)
+        return show(self)
 
 
-def _term_text(atom: Atom, coefficient: int) -> str:
-    text = str(atom)
-    if coefficient == 1:
-        return text
-    return f"({text})*{coefficient}" if isinstance(atom, FloorDiv | Mod) else f"{text}*{coefficient}"
+# order and text -----------------------------------------------------------------------------------
+
+_Key = tuple[Any, ...]
+
+
+def _serial(value: Value) -> int:
+    return value.serial
+
+
+def order_of(atom: Atom, rank: Callable[[Value], int] = _serial) -> _Key:
+    """The sort key of an atom: by kind, then by the rank of the values it reads, never by name."""
+    match atom:
+        case Scalar():
+            return (0, rank(atom.value))
+        case Lookup():
+            return (1, rank(atom.value), atom.axes)
+        case FloorDiv():
+            return (2, atom.divisor, _expression_order(atom.base, rank))
+        case Mod():
+            return (3, atom.divisor, _expression_order(atom.base, rank))
+        case Extreme():
+            items = sorted(_expression_order(item, rank) for item in atom.items)
+            return (4, atom.fn, tuple(items))
+        case Axis():
+            return (5, atom.axis, atom.extent)
+
+
+def _expression_order(expression: Index, rank: Callable[[Value], int]) -> _Key:
+    keys = sorted((order_of(atom, rank), c) for atom, c in expression.terms)
+    return (expression.constant, tuple(keys))
+
+
+def _name(value: Value) -> str:
+    return f"%{value.name}"
+
+
+def show(
+    expression: Index,
+    name: Callable[[Value], str] = _name,
+    rank: Callable[[Value], int] = _serial,
+) -> str:
+    """The expression as text, `%pid*32 + #0`: values by `name`, terms in the order of `rank`."""
+    text = ""
+    for atom, coefficient in sorted(expression.terms, key=lambda term: order_of(term[0], rank)):
+        part = _show_atom(atom, name, rank)
+        if abs(coefficient) != 1:
+            part = f"({part})" if isinstance(atom, FloorDiv | Mod) else part
+            part += f"*{abs(coefficient)}"
+        if text:
+            text += f" + {part}" if coefficient > 0 else f" - {part}"
+        else:
+            text = part if coefficient > 0 else f"-{part}"
+    if not text:
+        return str(expression.constant)
+    if expression.constant:
+        text += f" {'+' if expression.constant > 0 else '-'} {abs(expression.constant)}"
+    return text
+
+
+def _show_atom(atom: Atom, name: Callable[[Value], str], rank: Callable[[Value], int]) -> str:
+    match atom:
+        case Axis():
+            return f"#{atom.axis}"
+        case Scalar():
+            return name(atom.value)
+        case Lookup():
+            return f"{name(atom.value)}[{', '.join(f'#{a}' for a in atom.axes)}]"
+        case FloorDiv() | Mod():
+            base = show(atom.base, name, rank)
+            if len(atom.base.terms) > 1 or atom.base.constant or atom.base.terms[0][1] != 1:
+                base = f"({base})"
+            elif isinstance(atom.base.terms[0][0], FloorDiv | Mod):
+                base = f"({base})"
+            return f"{base} {'//' if isinstance(atom, FloorDiv) else '%'} {atom.divisor}"
+        case Extreme():
+            items = sorted(atom.items, key=lambda item: _expression_order(item, rank))
+            return f"{atom.fn}({', '.join(show(item, name, rank) for item in items)})"
 
 
 # builders ---------------------------------------------------------------------------------------
@@ -236,6 +287,8 @@ def floordiv(base: Index | int, divisor: int) -> Index:
     low, high = rest.range
     if low // divisor == high // divisor:
         return quotient + low // divisor
+    if (parts := _coarse_and_fine(rest, divisor)) is not None:
+        return quotient + floordiv(parts[0], divisor)
     if len(rest.terms) == 1 and rest.constant == 0 and rest.terms[0][1] == 1:
         inner = rest.terms[0][0]
         if isinstance(inner, FloorDiv):
@@ -243,12 +296,9 @@ def floordiv(base: Index | int, divisor: int) -> Index:
         if isinstance(inner, Mod) and inner.divisor % divisor == 0:
             # (x % (a*d)) // d is (x // d) % a
             return quotient + modulo(floordiv(inner.base, divisor), inner.divisor // divisor)
-    common = gcd(rest.multiple, divisor)
+    common = _common_factor(rest, divisor)
     if common > 1:
-        # every value of rest is a multiple of common only if each term is
-        if all(c % common == 0 for _, c in rest.terms) and rest.constant % common == 0:
-            reduced = Index(rest.constant // common, tuple((a, c // common) for a, c in rest.terms))
-            return quotient + floordiv(reduced, divisor // common)
+        return quotient + floordiv(_scaled_down(rest, common), divisor // common)
     return quotient + Index(0, ((FloorDiv(rest, divisor), 1),))
 
 
@@ -261,15 +311,43 @@ def modulo(base: Index | int, divisor: int) -> Index:
     low, high = rest.range
     if low // divisor == high // divisor:
         return rest - (low // divisor) * divisor
+    if (parts := _coarse_and_fine(rest, divisor)) is not None:
+        return modulo(parts[0], divisor) + parts[1]
     if len(rest.terms) == 1 and rest.constant == 0 and rest.terms[0][1] == 1:
         inner = rest.terms[0][0]
         if isinstance(inner, Mod) and inner.divisor % divisor == 0:
             return modulo(inner.base, divisor)
-    common = functools.reduce(gcd, (c for _, c in rest.terms), gcd(rest.constant, divisor))
+    common = _common_factor(rest, divisor)
     if common > 1:
-        reduced = Index(rest.constant // common, tuple((a, c // common) for a, c in rest.terms))
-        return modulo(reduced, divisor // common) * common
+        return modulo(_scaled_down(rest, common), divisor // common) * common
     return Index(0, ((Mod(rest, divisor), 1),))
+
+
+def _common_factor(rest: Index, divisor: int) -> int:
+    return functools.reduce(gcd, (c for _, c in rest.terms), gcd(rest.constant, divisor))
+
+
+def _scaled_down(rest: Index, factor: int) -> Index:
+    return Index(rest.constant // factor, tuple((a, c // factor) for a, c in rest.terms))
+
+
+def _coarse_and_fine(rest: Index, divisor: int) -> tuple[Index, Index] | None:
+    """rest = coarse + fine with coarse a multiple of some g that divides the divisor and fine in
+    [0, g): then fine changes no quotient, and is what the remainder of coarse lacks. It splits
+    (block*64 + #0) // 128 and the like, so that addresses stay sums over single axes."""
+    steps = {gcd(c * atom_multiple(atom), divisor) for atom, c in rest.terms}
+    for step in sorted(steps, reverse=True):
+        if step <= 1:
+            continue
+        coarse: dict[Atom, int] = {}
+        fine: dict[Atom, int] = {}
+        for atom, c in rest.terms:
+            (fine if c * atom_multiple(atom) % step else coarse)[atom] = c
+        remainder = _linear(rest.constant % step, fine)
+        low, high = remainder.range
+        if coarse and (fine or remainder.constant) and low >= 0 and high < step:
+            return _linear(rest.constant - rest.constant % step, coarse), remainder
+    return None
 
 
 def _divide(base: Index, divisor: int) -> tuple[Index, Index]:
@@ -282,11 +360,27 @@ def _divide(base: Index, divisor: int) -> tuple[Index, Index]:
             quotient[atom] = whole
         else:
             rest[atom] = coefficient
-    # a scalar known to be a multiple of the divisor stays: its quotient is not an atom we have
+    # A scalar known to be a multiple of the divisor stays: its quotient is not an atom we have.
     return (
         _linear(base.constant // divisor, quotient),
         _linear(base.constant % divisor, rest),
     )
+
+
+def _split_multiples(base: Index, divisor: int) -> tuple[Index, Index]:
+    """base = coarse + fine, where coarse is a multiple of some g that divides `divisor` and
+    0 <= fine < g. Then base // divisor is coarse // divisor, and base % divisor is
+    coarse % divisor + fine: a block that lies inside one row of a finer split needs no division.
+    """
+    ranked = sorted(base.terms, key=lambda t: -gcd(t[1] * atom_multiple(t[0]), divisor))
+    for count in range(len(ranked) - 1, 0, -1):
+        step = gcd(divisor, *(c * atom_multiple(a) for a, c in ranked[:count]))
+        fine = Index(base.constant % step, base.terms_of(ranked[count:]))
+        low, high = fine.range
+        if step > 1 and 0 <= low and high < step:
+            coarse = Index(base.constant - base.constant % step, base.terms_of(ranked[:count]))
+            return coarse, fine
+    return base, Index(0)
 
 
 def _linear(constant: int, table: Mapping[Atom, int]) -> Index:
@@ -295,11 +389,11 @@ def _linear(constant: int, table: Mapping[Atom, int]) -> Index:
     if merged is not None:
         extra, remaining = merged
         return _linear(constant, remaining) + extra
-    return Index(constant, tuple(sorted(live.items(), key=lambda item: _order(item[0]))))
+    return Index(constant, tuple(sorted(live.items(), key=lambda term: order_of(term[0]))))
 
 
 def _merge_split(table: dict[Atom, int]) -> tuple[Index, dict[Atom, int]] | None:
-    """Find c*(x % k) and c*k*(x // k): together they are c*x."""
+    """Find c*(x % k) and c*k*(x // k): together they are c*x; or c*k*((x // k) % j): c*(x % kj)."""
     for atom, coefficient in table.items():
         if not isinstance(atom, Mod):
             continue
@@ -310,6 +404,14 @@ def _merge_split(table: dict[Atom, int]) -> tuple[Index, dict[Atom, int]] | None
         if table.get(partner) == coefficient * atom.divisor:
             rest = {a: c for a, c in table.items() if a not in (atom, partner)}
             return atom.base * coefficient, rest
+        for other, other_coefficient in table.items():
+            if (
+                isinstance(other, Mod)
+                and other_coefficient == coefficient * atom.divisor
+                and other.base == high
+            ):
+                rest = {a: c for a, c in table.items() if a not in (atom, other)}
+                return modulo(atom.base, atom.divisor * other.divisor) * coefficient, rest
     return None
 
 
@@ -332,7 +434,11 @@ def _extreme(fn: str, items: Iterable[Index | int]) -> Index:
         return Index(pick(item.constant for item in kept))
     if len(kept) == 1:
         return kept[0]
-    return Index(0, ((Extreme(fn, tuple(sorted(kept, key=str))), 1),))
+    return Index(0, ((Extreme(fn, tuple(sorted(kept, key=_extreme_order))), 1),))
+
+
+def _extreme_order(item: Index) -> _Key:
+    return _expression_order(item, _serial)
 
 
 # facts of atoms -----------------------------------------------------------------------------------
