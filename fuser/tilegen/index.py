@@ -234,9 +234,7 @@ def _show_atom(atom: Atom, name: Callable[[Value], str], rank: Callable[[Value],
             return f"{name(atom.value)}[{', '.join(f'#{a}' for a in atom.axes)}]"
         case FloorDiv() | Mod():
             base = show(atom.base, name, rank)
-            if len(atom.base.terms) > 1 or atom.base.constant or atom.base.terms[0][1] != 1:
-                base = f"({base})"
-            elif isinstance(atom.base.terms[0][0], FloorDiv | Mod):
+            if len(atom.base.terms) > 1 or atom.base.constant or atom.base.terms[0][1] != 1 or isinstance(atom.base.terms[0][0], FloorDiv | Mod):
                 base = f"({base})"
             return f"{base} {'//' if isinstance(atom, FloorDiv) else '%'} {atom.divisor}"
         case Extreme():
@@ -377,7 +375,7 @@ def _split_multiples(base: Index, divisor: int) -> tuple[Index, Index]:
         step = gcd(divisor, *(c * atom_multiple(a) for a, c in ranked[:count]))
         fine = Index(base.constant % step, base.terms_of(ranked[count:]))
         low, high = fine.range
-        if step > 1 and 0 <= low and high < step:
+        if step > 1 and low >= 0 and high < step:
             coarse = Index(base.constant - base.constant % step, base.terms_of(ranked[:count]))
             return coarse, fine
     return base, Index(0)

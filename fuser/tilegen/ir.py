@@ -9,6 +9,7 @@ blocks, cloning and printing are derived from its fields (see `Op`).
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -49,13 +50,17 @@ class TileType:
 
 @dataclass(eq=False)
 class Value:
-    """One SSA value. `low`, `high` (inclusive) and `multiple` are facts of integer values."""
+    """One SSA value. `low`, `high` (inclusive) and `multiple` are facts of integer values.
+
+    `serial` is its age: index expressions sort by it, so that renaming changes nothing.
+    """
 
     type: TileType
     name: str
     low: int = -UNBOUNDED
     high: int = UNBOUNDED
     multiple: int = 1
+    serial: int = field(default_factory=itertools.count().__next__)
 
     @property
     def dtype(self) -> DType:
@@ -104,7 +109,8 @@ class View:
         return self.buffer.dtype
 
     def __repr__(self) -> str:
-        return f"&{self.name}: {self.dtype}{list(self.shape)} strides {list(self.strides)} offset {self.offset}"
+        text = f"&{self.name}: {self.dtype}{list(self.shape)} strides {list(self.strides)}"
+        return text + (f" offset {self.offset}" if self.offset else "")
 
 
 @dataclass(eq=False)
