@@ -50,7 +50,11 @@ def _write(
 
 
 def _command(name: str, builder: Callable[..., onnx.ModelProto]) -> click.Command:
-    function = builder.func if isinstance(builder, partial) else builder
+    function, summary = builder, inspect.getdoc(builder)
+    if isinstance(builder, partial):
+        function = builder.func
+        fixed = ", ".join(f"{key}={value}" for key, value in builder.keywords.items())
+        summary = f"{function.__name__} with {fixed}.\n\n{inspect.getdoc(function)}"
     hints = get_type_hints(function)
     options: list[click.Parameter] = [
         _option(key, hints[key], parameter.default)
@@ -63,7 +67,7 @@ def _command(name: str, builder: Callable[..., onnx.ModelProto]) -> click.Comman
         name,
         params=options,
         callback=partial(_write, name),
-        help=inspect.getdoc(function),
+        help=summary,
     )
 
 

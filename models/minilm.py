@@ -104,10 +104,10 @@ def _words(sentence: str) -> Iterator[str]:
     word = ""
     for character in unicodedata.normalize("NFD", sentence.lower()):
         category = unicodedata.category(character)
-        if character.isspace():
+        if character in "\t\n\r" or category.startswith("Z"):
             yield from [word] if word else []
             word = ""
-        elif category == "Mn" or category.startswith("C") or character == "\ufffd":
+        elif category in ("Mn", "Cc", "Cf", "Co", "Cs") or character == "\ufffd":
             continue
         elif _stands_alone(character, category):
             yield from [word, character] if word else [character]
