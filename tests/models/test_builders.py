@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from models import MODELS, TINY, build, example_feeds, save
-from models.minilm import PACKAGE, encode
+from models.minilm import PACKAGE, SENTENCES, encode
 
 DRAWN = [name for name in MODELS if name != "minilm"]
 SIZES = {"batch": 2, "sequence": 16}
@@ -160,13 +160,7 @@ def test_command_line(tmp_path: Path) -> None:
 
 @needs_minilm
 def test_minilm_puts_related_sentences_together() -> None:
-    feeds = encode(
-        [
-            "A man is eating food.",
-            "Someone is having a meal.",
-            "The stock market fell sharply today.",
-        ]
-    )
+    feeds = encode(SENTENCES)
     model = build("minilm")
     onnx.checker.check_model(model, full_check=True)
     hidden, embedding = run(model, feeds)
@@ -174,7 +168,7 @@ def test_minilm_puts_related_sentences_together() -> None:
     np.testing.assert_allclose(np.linalg.norm(embedding, axis=1), 1.0, rtol=1e-5)
     similarity = embedding @ embedding.T
     assert similarity[0, 1] > 0.6
-    assert abs(similarity[0, 2]) < 0.2
+    assert abs(similarity[0, 2:]).max() < 0.3
 
 
 @needs_minilm
