@@ -7,6 +7,8 @@
     tile = b.load(b.view(x, (1000,)), (at,), (128,))
     b.store(b.view(y, (1000,)), (at,), b.map("mul", tile, b.full(2.0, (128,), f32)))
     kernel = b.build()
+
+What is known of integer values (facts.py) is inferred along.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from contextlib import contextmanager
 from fuser.dtypes import DType, bool_, i32
 from fuser.errors import VerifyError
 from fuser.tilegen import ops
+from fuser.tilegen.facts import infer, infer_variable, set_fact
 from fuser.tilegen.index import Index, index
 from fuser.tilegen.ir import INDEX, Block, Buffer, Kernel, Op, Role, TileType, Value, View
 from fuser.tilegen.schedule import Schedule
@@ -62,7 +65,7 @@ class Builder:
         strides: Sequence[int] | None = None,
         offset: int = 0,
     ) -> View:
-        """A view of the buffer, row-major unless strides (in elements) are given; views are shared."""
+        """A view of the buffer, row-major unless strides (in elements) are given; shared."""
         steps = tuple(strides) if strides is not None else row_major(shape)
         key = (buffer, tuple(shape), steps, offset)
         if key not in self._views:
@@ -80,6 +83,8 @@ class Builder:
     def _append(self, op: Op, *types: TileType, hint: str = "v") -> Value:
         op.results = tuple(self._value(type, hint) for type in types)
         op.origin = self.origin
+        for value in op.results:
+            set_fact(value, infer(op))
         self.block.ops.append(op)
         return op.results[0] if types else Value(TileType(bool_), "none")
 
@@ -91,22 +96,23 @@ class Builder:
         value = self._value(TileType(INDEX), "pid")
         value.low, value.high = 0, extent - 1
         op.results = (value,)
-        self.kernel.body.ops.insert(0, op)
+        self.kernel.body.ops.insert(len(self._program_ids), op)
         self._grid[axis] = extent
         self._program_ids[axis] = value
         return value
 
-    def index(self, expression: Index, shape: Sequence[int] = (), dtype: DType | None = None) -> Value:
+    def index(
+        self, expression: Index, shape: Sequence[int] = (), dtype: DType | None = None
+    ) -> Value:
         """The values of an index expression: an index scalar, or an i32 tile."""
         kind = dtype or (i32 if shape else INDEX)
         op = ops.IndexTile(expression=expression, shape=tuple(shape), dtype=kind)
-        value = self._append(op, TileType(kind, tuple(shape)), hint="i")
-        value.low, value.high = expression.range
-        value.multiple = expression.multiple or 1
-        return value
+        return self._append(op, TileType(kind, tuple(shape)), hint="i")
 
     def full(self, value: float | int | bool, shape: Sequence[int], dtype: DType) -> Value:
-        op = ops.Full(value=value, shape=tuple(shape), dtype=dtype)
+        """A tile of one value; shape () gives a scalar."""
+        kind = float if dtype.is_float else bool if dtype.kind == "bool" else int
+        op = ops.Full(value=kind(value), shape=tuple(shape), dtype=dtype)
         return self._append(op, TileType(dtype, tuple(shape)), hint="c")
 
     def load(
@@ -116,23 +122,19 @@ class Builder:
         shape: Sequence[int],
         pad: float | int | None = 0,
     ) -> Value:
-        at = tuple(index(item) for item in indices)
-        if len(at) != len(view.shape):
-            raise VerifyError(f"{len(at)} indices for {view!r}")
+        at = _position(view, indices)
         op = ops.Load(view=view, indices=at, shape=tuple(shape), pad=pad)
         return self._append(op, TileType(view.dtype, tuple(shape)), hint="x")
 
     def store(self, view: View, indices: Sequence[Index | int], value: Value) -> None:
-        at = tuple(index(item) for item in indices)
-        if len(at) != len(view.shape):
-            raise VerifyError(f"{len(at)} indices for {view!r}")
         if value.dtype != view.dtype:
             raise VerifyError(f"store of {value!r} to {view!r}")
-        self._append(ops.Store(view=view, indices=at, value=value))
+        self._append(ops.Store(view=view, indices=_position(view, indices), value=value))
 
     def atomic_add(self, view: View, indices: Sequence[Index | int], value: Value) -> None:
-        at = tuple(index(item) for item in indices)
-        self._append(ops.AtomicAdd(view=view, indices=at, value=value))
+        if value.dtype != view.dtype:
+            raise VerifyError(f"atomic_add of {value!r} to {view!r}")
+        self._append(ops.AtomicAdd(view=view, indices=_position(view, indices), value=value))
 
     def map(self, fn: str, *args: Value) -> Value:
         """An elementwise primitive; every operand has one shape."""
@@ -146,10 +148,7 @@ class Builder:
         """Convert; x itself if it has the dtype already."""
         if x.dtype == dtype:
             return x
-        value = self._append(ops.Cast(x=x, dtype=dtype), TileType(dtype, x.shape))
-        if dtype.is_integer and x.dtype.is_integer:
-            value.low, value.high, value.multiple = x.low, x.high, x.multiple
-        return value
+        return self._append(ops.Cast(x=x, dtype=dtype), TileType(dtype, x.shape))
 
     def broadcast(self, x: Value, shape: Sequence[int], axes: Sequence[int]) -> Value:
         """Axis i of x becomes axes[i] of the result; x itself if nothing changes."""
@@ -202,16 +201,11 @@ class Builder:
         inits: Sequence[Value],
         body: Callable[..., Sequence[Value]],
     ) -> tuple[Value, ...]:
-        """for i in range(start, stop, step): carried = body(i, *carried). Returns the carried values."""
+        """for i in range(start, stop, step): carried = body(i, *carried). The last carried."""
         first, last = index(start), index(stop)
         block = Block()
         variable = self._value(TileType(INDEX), "i")
-        low, high = first.range[0], last.range[1] - 1
-        variable.low, variable.high = low, max(low, high)
-        if first.is_constant and last.is_constant and last.constant > first.constant:
-            trips = (last.constant - first.constant - 1) // step
-            variable.high = first.constant + trips * step
-        variable.multiple = _gcd(first.multiple, step) or 1
+        set_fact(variable, infer_variable(first, last, step))
         carried = [self._value(init.type, "a") for init in inits]
         block.params = [variable, *carried]
         with self._inside(block):
@@ -222,6 +216,30 @@ class Builder:
             self._append(ops.Yield(args=yielded))
         op = ops.For(start=first, stop=last, step=step, inits=tuple(inits), body=block)
         op.results = tuple(self._value(init.type) for init in inits)
+        op.origin = self.origin
+        self.block.ops.append(op)
+        return op.results
+
+    def branch(
+        self,
+        condition: Value,
+        then: Callable[[], Sequence[Value]],
+        other: Callable[[], Sequence[Value]],
+    ) -> tuple[Value, ...]:
+        """The values of `then()` where the scalar bool holds, else those of `other()`."""
+        blocks, yielded = [], []
+        for branch in (then, other):
+            block = Block()
+            with self._inside(block):
+                values = tuple(branch())
+                self._append(ops.Yield(args=values))
+            blocks.append(block)
+            yielded.append(values)
+        types = [tuple(value.type for value in values) for values in yielded]
+        if types[0] != types[1]:
+            raise VerifyError(f"the branches yield {types[0]} and {types[1]}")
+        op = ops.If(condition=condition, then=blocks[0], other=blocks[1])
+        op.results = tuple(self._value(type) for type in types[0])
         op.origin = self.origin
         self.block.ops.append(op)
         return op.results
@@ -241,7 +259,7 @@ class Builder:
         return self.kernel
 
 
-def _gcd(a: int, b: int) -> int:
-    from math import gcd
-
-    return gcd(a, b)
+def _position(view: View, indices: Sequence[Index | int]) -> tuple[Index, ...]:
+    if len(indices) != len(view.shape):
+        raise VerifyError(f"{len(indices)} indices for {view!r}")
+    return tuple(index(item) for item in indices)

@@ -210,8 +210,9 @@ def show(
     text = ""
     for atom, coefficient in sorted(expression.terms, key=lambda term: order_of(term[0], rank)):
         part = _show_atom(atom, name, rank)
+        if coefficient != 1 and isinstance(atom, FloorDiv | Mod):
+            part = f"({part})"
         if abs(coefficient) != 1:
-            part = f"({part})" if isinstance(atom, FloorDiv | Mod) else part
             part += f"*{abs(coefficient)}"
         if text:
             text += f" + {part}" if coefficient > 0 else f" - {part}"
@@ -224,6 +225,13 @@ def show(
     return text
 
 
+def _is_bare(base: Index) -> bool:
+    """Whether it needs no brackets as a dividend: one atom that is not a division itself."""
+    if len(base.terms) != 1 or base.constant or base.terms[0][1] != 1:
+        return False
+    return not isinstance(base.terms[0][0], FloorDiv | Mod)
+
+
 def _show_atom(atom: Atom, name: Callable[[Value], str], rank: Callable[[Value], int]) -> str:
     match atom:
         case Axis():
@@ -234,7 +242,7 @@ def _show_atom(atom: Atom, name: Callable[[Value], str], rank: Callable[[Value],
             return f"{name(atom.value)}[{', '.join(f'#{a}' for a in atom.axes)}]"
         case FloorDiv() | Mod():
             base = show(atom.base, name, rank)
-            if len(atom.base.terms) > 1 or atom.base.constant or atom.base.terms[0][1] != 1 or isinstance(atom.base.terms[0][0], FloorDiv | Mod):
+            if not _is_bare(atom.base):
                 base = f"({base})"
             return f"{base} {'//' if isinstance(atom, FloorDiv) else '%'} {atom.divisor}"
         case Extreme():

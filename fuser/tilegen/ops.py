@@ -23,7 +23,7 @@ class ProgramId(Op):
 
 @dataclass(eq=False, kw_only=True)
 class IndexTile(Op):
-    """The values of an index expression over the tile's own coordinates: tile<shape x index or i32>.
+    """The values of an index expression over the tile's own coordinates, i32 or index.
 
     With shape () it is an index scalar. iota, causal masks and the like are made of it.
     """
@@ -189,7 +189,7 @@ class For(Op):
 
 @dataclass(eq=False, kw_only=True)
 class If(Op):
-    """Run `then` where the scalar condition holds, else `other`; both end in Yield of the results."""
+    """Run `then` where the scalar condition holds, else `other`; both yield the results."""
 
     opcode: ClassVar[str] = "if"
     condition: Value

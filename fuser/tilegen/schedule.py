@@ -1,4 +1,4 @@
-"""The Schedule of a kernel: plain data beside the tile program that decides speed, never meaning."""
+"""The Schedule of a kernel: plain data beside the tile program; it decides speed, not meaning."""
 
 from __future__ import annotations
 

@@ -1,0 +1,110 @@
+"""Facts of integer values: least and greatest value and a divisor, from an op's operands.
+
+Builder, parser and passes share this, so that a program read back from text knows what the built
+one knew. An emitter may claim more (a table bounds its indices); the text then says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd
+
+from fuser.tilegen import ops
+from fuser.tilegen.index import UNBOUNDED, Index
+from fuser.tilegen.ir import Op, Value
+
+Fact = tuple[int, int, int]
+"""(low, high, multiple); multiple 0 is the constant 0."""
+
+UNKNOWN: Fact = (-UNBOUNDED, UNBOUNDED, 1)
+
+
+def fact_of(value: Value) -> Fact:
+    return value.low, value.high, value.multiple
+
+
+def set_fact(value: Value, fact: Fact) -> None:
+    value.low, value.high, value.multiple = fact[0], fact[1], fact[2] or 1
+
+
+def infer(op: Op, grid: Sequence[int] = ()) -> Fact:
+    """What is known of the (single) result of an op without blocks."""
+    if len(op.results) != 1 or not op.result.dtype.is_integer:
+        return UNKNOWN
+    match op:
+        case ops.ProgramId():
+            fact = (0, grid[op.axis] - 1, 1) if op.axis < len(grid) else UNKNOWN
+        case ops.IndexTile():
+            fact = (*op.expression.range, op.expression.multiple)
+        case ops.Full():
+            fact = (int(op.value), int(op.value), abs(int(op.value)))
+        case ops.Cast() if op.x.dtype.is_integer:
+            fact = _cast(op)
+        case ops.Cast() if op.x.dtype.kind == "bool":
+            fact = (0, 1, 1)
+        case ops.Broadcast() | ops.Reshape() | ops.Permute():
+            fact = fact_of(op.x)
+        case ops.Reduce() if op.fn in ("max", "min") and op.x.shape[op.axis]:
+            fact = fact_of(op.x)
+        case ops.Map():
+            fact = _map(op.fn, [fact_of(arg) for arg in op.args])
+        case _:
+            fact = UNKNOWN
+    return _fitted(fact, op.result)
+
+
+def infer_variable(start: Index, stop: Index, step: int) -> Fact:
+    """What is known of the variable of a loop inside of its body."""
+    low, high = start.range[0], stop.range[1] - 1
+    if start.is_constant and stop.is_constant and stop.constant > start.constant:
+        high = start.constant + (stop.constant - start.constant - 1) // step * step
+    return low, max(low, high), gcd(start.multiple, step) or 1
+
+
+def _known(fact: Fact) -> bool:
+    return fact[0] > -UNBOUNDED and fact[1] < UNBOUNDED
+
+
+def _fitted(fact: Fact, value: Value) -> Fact:
+    """The fact, unless the dtype may have wrapped around."""
+    low, high, multiple = fact
+    fits_low = low <= -UNBOUNDED or low >= value.dtype.lowest
+    fits_high = high >= UNBOUNDED or high <= value.dtype.highest
+    return (low, high, multiple or 1) if fits_low and fits_high else UNKNOWN
+
+
+def _cast(op: ops.Cast) -> Fact:
+    low, high, multiple = fact_of(op.x)
+    source, target = op.x.dtype, op.dtype
+    if max(low, source.lowest) < target.lowest or min(high, source.highest) > target.highest:
+        return UNKNOWN
+    return low, high, multiple
+
+
+def _map(fn: str, args: Sequence[Fact]) -> Fact:
+    if fn == "select":
+        return _union(args[1], args[2])
+    if fn in ("min", "max"):
+        pick = min if fn == "min" else max
+        (a_low, a_high, a_by), (b_low, b_high, b_by) = args
+        return pick(a_low, b_low), pick(a_high, b_high), gcd(a_by, b_by)
+    if not all(map(_known, args)):
+        return UNKNOWN
+    if fn == "neg":
+        low, high, by = args[0]
+        return -high, -low, by
+    if fn == "mod" and args[1][0] > 0:
+        return 0, args[1][1] - 1, 1
+    if fn not in ("add", "sub", "mul"):
+        return UNKNOWN
+    (a_low, a_high, a_by), (b_low, b_high, b_by) = args
+    if fn == "add":
+        return a_low + b_low, a_high + b_high, gcd(a_by, b_by)
+    if fn == "sub":
+        return a_low - b_high, a_high - b_low, gcd(a_by, b_by)
+    ends = [x * y for x in (a_low, a_high) for y in (b_low, b_high)]
+    return min(ends), max(ends), a_by * b_by
+
+
+def _union(a: Fact, b: Fact) -> Fact:
+    return min(a[0], b[0]), max(a[1], b[1]), gcd(a[2], b[2])
