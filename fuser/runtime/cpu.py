@@ -1,0 +1,220 @@
+"""Running a Program on the CPU: link the kernels, lay out the launch table, one native call a run."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+
+from fuser.errors import OutOfMemoryError, VerifyError
+from fuser.runtime import native
+from fuser.runtime.jit import Linked, link_objects, runtime_library
+from fuser.runtime.memory import address, align, aligned_array, aligned_copy, aligned_empty
+from fuser.runtime.program import BufferRef, Launch, Program
+from fuser.runtime.threads import available_cores, get_pool
+
+CHUNKS_PER_THREAD = 6
+"""Enough that uneven programs even out, few enough that claiming them costs nothing."""
+
+ALONE_SECONDS = 4e-6
+"""A launch cheaper than this is not worth waking another core for."""
+
+_RECORD = np.dtype(
+    [
+        ("kind", "i8"),
+        ("entry", "i8"),
+        ("arguments", "i8"),
+        ("arity", "i8"),
+        ("programs", "i8"),
+        ("chunk", "i8"),
+        ("chunks", "i8"),
+        ("unused", "i8"),
+    ]
+)
+
+
+class _Context:
+    """What one run at a time uses: its arena, scratch, and the table of base addresses."""
+
+    def __init__(self, executor: CpuExecutor) -> None:
+        program = executor.program
+        try:
+            self.arena = aligned_empty(program.arena_bytes)
+            self.scratch = aligned_empty(executor.scratch_stride * executor.threads)
+        except MemoryError as error:
+            raise OutOfMemoryError(
+                f"the plan needs {program.arena_bytes} bytes for values between kernels",
+                where=program.name,
+            ) from error
+        constants = [address(array) for array in executor.constants]
+        ends = [0] * (len(program.inputs) + len(program.outputs))
+        self.bases = np.array([*ends, *constants, address(self.arena)], np.int64)
+        self.buffers = np.zeros(executor.max_arity, np.int64)
+        self.record = np.zeros(native.CONTEXT_BYTES // 8, np.int64)
+        self.record[:6] = (
+            address(executor.table),
+            len(executor.table),
+            address(self.bases),
+            address(self.buffers),
+            address(self.scratch),
+            executor.scratch_stride,
+        )
+        self.pointer = address(self.record)
+
+
+class CpuExecutor:
+    """Runs a cpu Program. Safe to use from many threads: each run has its own `_Context`."""
+
+    def __init__(self, program: Program, threads: int | None = None) -> None:
+        self.program = program
+        self.threads = max(1, threads or available_cores())
+        self.constants = [aligned_copy(array) for array in program.constants]
+        kernels = [launch.kernel for launch in program.launches]
+        self.scratch_stride = max((align(k.scratch_bytes, 64) for k in kernels), default=0)
+        self._libraries = _link_kernels(program.launches)
+        self._arguments: list[np.ndarray] = []
+        self.table, self.labels = self._build_table()
+        self.max_arity = max(1, *self.table["arity"]) if len(self.table) else 1
+        self._parallel = self.threads > 1 and bool((self.table["chunks"] > 1).any())
+        self._free: list[_Context] = []
+        run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+        self._run = run(runtime_library()["fuser_run"])
+        self._free.append(_Context(self))
+
+    @property
+    def peak_memory_bytes(self) -> int:
+        return self.program.peak_memory_bytes + self.scratch_stride * self.threads
+
+    def run(self, inputs: Sequence[np.ndarray], times: np.ndarray | None = None) -> list[np.ndarray]:
+        """New output arrays for C-contiguous inputs of the right dtypes and shapes.
+
+        times: room for len(table) + 1 (seconds, nanoseconds) pairs of int64.
+        """
+        program = self.program
+        held = [aligned_copy(array) for array in inputs]
+        outputs = [aligned_array(spec.shape, spec.dtype.numpy) for spec in program.outputs]
+        try:
+            context = self._free.pop()
+        except IndexError:
+            context = _Context(self)
+        pointers = [address(array) for array in held]
+        pointers += [address(array) for array in outputs]
+        if pointers:
+            context.bases[: len(pointers)] = pointers
+        stamps = address(times) if times is not None else None
+        pool = get_pool(self.threads) if self._parallel else None
+        # A pool serves one run at a time; a run that finds it busy uses its own thread alone.
+        if pool is not None and pool.lock.acquire(blocking=False):
+            try:
+                self._run(context.pointer, pool.pointer, stamps)
+            finally:
+                pool.lock.release()
+        else:
+            self._run(context.pointer, None, stamps)
+        for copy in program.copies:
+            source = self._find(copy.source, held, outputs)
+            np.copyto(outputs[copy.output], source.reshape(outputs[copy.output].shape))
+        self._free.append(context)
+        return outputs
+
+    def time_kernels(self, inputs: Sequence[np.ndarray]) -> list[float]:
+        """Seconds of each launch in one run; clears count into the launch after them."""
+        times = np.zeros((len(self.table) + 1, 2), np.int64)
+        self.run(inputs, times)
+        # Differences first: nanoseconds since an epoch do not fit a float64 exactly.
+        steps = np.diff(times, axis=0)
+        seconds = steps[:, 0] + steps[:, 1] * 1e-9
+        found: dict[int, float] = {}
+        for launch, spent in zip(self.labels, seconds, strict=True):
+            found[launch] = found.get(launch, 0.0) + float(spent)
+        return [found[i] for i in range(len(self.program.launches))]
+
+    def close(self) -> None:
+        self._free.clear()
+
+    def _find(
+        self, ref: BufferRef, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
+    ) -> np.ndarray:
+        if ref.space == "input":
+            return inputs[ref.index]
+        if ref.space == "output":
+            return outputs[ref.index]
+        if ref.space == "constant":
+            return self.constants[ref.index]
+        raise VerifyError("an output cannot be copied from the arena", where=self.program.name)
+
+    def _base(self, ref: BufferRef) -> tuple[int, int]:
+        """(index into the base table, byte offset)."""
+        inputs, outputs = len(self.program.inputs), len(self.program.outputs)
+        if ref.space == "arena":
+            return inputs + outputs + len(self.constants), ref.index
+        start = {"input": 0, "output": inputs, "constant": inputs + outputs}[ref.space]
+        return start + ref.index, 0
+
+    def _build_table(self) -> tuple[np.ndarray, list[int]]:
+        """The records of `fuser.runtime.native`, and the launch each belongs to."""
+        records: list[tuple[int, ...]] = []
+        labels: list[int] = []
+
+        def arguments(refs: Sequence[BufferRef]) -> int:
+            pairs = np.array([self._base(ref) for ref in refs], np.int64).reshape(-1, 2)
+            self._arguments.append(pairs)
+            return address(pairs)
+
+        for position, launch in enumerate(self.program.launches):
+            for zero in launch.zeros:
+                records.append((1, 0, arguments([zero.buffer]), 1, zero.bytes, 0, 0, 0))
+                labels.append(position)
+            programs = launch.kernel.programs
+            if not programs:
+                continue
+            chunk, chunks = chunking(programs, self.threads, launch.cost)
+            entry = self._libraries[position]
+            at = arguments(launch.arguments)
+            records.append((0, entry, at, len(launch.arguments), programs, chunk, chunks, 0))
+            labels.append(position)
+        return np.array(records, _RECORD), labels
+
+
+def chunking(programs: int, threads: int, cost: float = 0.0) -> tuple[int, int]:
+    """(programs a chunk, chunks) of a launch; 0 chunks: the calling thread runs it alone."""
+    if threads < 2 or programs < 2 or 0 < cost < ALONE_SECONDS:
+        return programs, 0
+    wanted = threads * CHUNKS_PER_THREAD
+    if cost:  # a chunk should be worth claiming
+        wanted = min(wanted, max(threads, int(cost / ALONE_SECONDS)))
+    chunk = max(1, programs // wanted)
+    return chunk, -(-programs // chunk)
+
+
+class _Entries(dict[int, int]):
+    """Launch position -> address of its entry; keeps the code mapped."""
+
+    libraries: list[Linked]
+
+
+def _link_kernels(launches: Sequence[Launch]) -> _Entries:
+    """Link every distinct object once. Objects that define the same symbol go apart."""
+    groups: list[dict[str, bytes]] = []
+    place: dict[tuple[str, bytes], int] = {}
+    for launch in launches:
+        kernel = launch.kernel
+        key = (kernel.entry, kernel.code)
+        if key in place:
+            continue
+        for number, group in enumerate(groups):
+            if kernel.entry not in group:
+                break
+        else:
+            number = len(groups)
+            groups.append({})
+        groups[number][kernel.entry] = kernel.code
+        place[key] = number
+    entries = _Entries()
+    entries.libraries = [link_objects(group) for group in groups]
+    for position, launch in enumerate(launches):
+        kernel = launch.kernel
+        library = entries.libraries[place[kernel.entry, kernel.code]]
+        entries[position] = library[kernel.entry]
+    return entries

@@ -1,0 +1,75 @@
+"""Linking relocatable objects into this process (LLVM's ORC). Code lives as long as its `Linked`."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import platform
+import threading
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from fuser.errors import CompileError
+from fuser.runtime import native
+
+_lock = threading.Lock()
+_names = itertools.count()
+
+
+class Linked:
+    """Addresses of linked symbols. Keeps the code mapped."""
+
+    def __init__(self, trackers: list[Any], addresses: dict[str, int]) -> None:
+        self._trackers = trackers
+        self._addresses = addresses
+
+    def __getitem__(self, symbol: str) -> int:
+        return self._addresses[symbol]
+
+
+@lru_cache(maxsize=1)
+def _compiler() -> Any:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm.create_lljit_compiler()
+
+
+def link_objects(objects: Mapping[str, bytes]) -> Linked:
+    """Link one object a symbol. Symbols that the objects lack come from this process (memcpy, ...).
+
+    Raises CompileError when LLVM refuses one.
+    """
+    if not objects:
+        return Linked([], {})
+    builder = llvm.JITLibraryBuilder()
+    for symbol, code in objects.items():
+        builder.add_object_img(code).export_symbol(symbol)
+    builder.add_current_process()
+    return _link(builder, objects)
+
+
+@lru_cache(maxsize=1)
+def runtime_library() -> Linked:
+    """The runtime's own native code, compiled on first use and kept for ever."""
+    builder = llvm.JITLibraryBuilder()
+    process = ctypes.CDLL(None)
+    for symbol in native.IMPORTS:
+        pointer = ctypes.cast(getattr(process, symbol), ctypes.c_void_p).value
+        builder.import_symbol(symbol, pointer)
+    builder.add_ir(native.runtime_ir(platform.machine()))
+    for symbol in native.EXPORTS:
+        builder.export_symbol(symbol)
+    return _link(builder, native.EXPORTS)
+
+
+def _link(builder: Any, symbols: Iterable[str]) -> Linked:
+    with _lock:
+        name = f"fuser{next(_names)}"
+        try:
+            tracker = builder.link(_compiler(), name)
+        except RuntimeError as error:
+            raise CompileError(f"linking native code failed: {error}", where=name) from error
+    return Linked([tracker], {symbol: tracker[symbol] for symbol in symbols})

@@ -1,0 +1,84 @@
+"""Persistent worker threads, one pool a thread count and process, rebuilt in a forked child."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import threading
+
+from fuser.runtime import native
+from fuser.runtime.jit import runtime_library
+from fuser.runtime.memory import address, aligned_empty
+
+_VOID_P = ctypes.c_void_p
+_pools: dict[int, Pool] = {}
+_pools_lock = threading.Lock()
+
+
+def available_cores() -> int:
+    """Cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class Pool:
+    """`threads` - 1 workers in native loops; the thread that runs a plan is the missing one."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self.lock = threading.Lock()
+        self._memory = aligned_empty(native.POOL_BYTES)
+        self._memory[:] = 0
+        self.pointer = address(self._memory)
+        library = runtime_library()
+        ctypes.CFUNCTYPE(None, _VOID_P)(library["fuser_pool_init"])(self.pointer)
+        self._stop = ctypes.CFUNCTYPE(None, _VOID_P)(library["fuser_pool_stop"])
+        # A ctypes call releases the GIL, so a worker stays out of Python until the pool stops.
+        loop = ctypes.CFUNCTYPE(None, _VOID_P, ctypes.c_int64)(library["fuser_worker"])
+        self._workers = [
+            threading.Thread(
+                target=loop, args=(self.pointer, i), name=f"fuser-worker-{i}", daemon=True
+            )
+            for i in range(1, threads)
+        ]
+        for worker in self._workers:
+            worker.start()
+
+    def stop(self) -> None:
+        """End the workers. Waits for a plan that is running to finish."""
+        with self.lock:
+            self._stop(self.pointer)
+            for worker in self._workers:
+                worker.join()
+
+
+def get_pool(threads: int) -> Pool:
+    """The pool of this many threads, started on first use."""
+    pool = _pools.get(threads)
+    if pool is None:
+        with _pools_lock:
+            pool = _pools.get(threads)
+            if pool is None:
+                pool = _pools[threads] = Pool(threads)
+    return pool
+
+
+def _forget() -> None:
+    """In a forked child: the parent's workers and lock states do not exist here."""
+    global _pools_lock
+    _pools_lock = threading.Lock()
+    _pools.clear()
+
+
+def _stop_all() -> None:
+    # Native code must not be running when the interpreter frees what it runs on.
+    for pool in list(_pools.values()):
+        pool.stop()
+    _pools.clear()
+
+
+atexit.register(_stop_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,169 @@
+"""The CPU executor: launches, threads, copies, zeroed buffers, forks."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+
+import numpy as np
+import pytest
+
+from fuser.dtypes import f32
+from fuser.runtime import Program, Step, TensorSpec, assemble
+from fuser.runtime.cpu import CpuExecutor, chunking
+from fuser.runtime.threads import get_pool
+from fuser.target import cpu_target
+from .handmade import binary
+
+TARGET = cpu_target("x86-64-v3", "")
+SIZE = 10_007
+
+
+def chain(size: int = SIZE, steps: int = 5) -> Program:
+    """y = x + c, t = y * x, then `steps` more additions of x; outputs the last and the first."""
+    spec = TensorSpec("x", f32, (size,))
+    names = ["first", *(f"t{i}" for i in range(steps)), "last"]
+    add, mul = binary("add", "fadd", size), binary("mul", "fmul", size)
+    work = [Step(add, ("x", "c", "first")), Step(mul, ("first", "x", "t0"))]
+    work += [Step(add, (a, "x", b)) for a, b in zip(names[1:], names[2:], strict=False)]
+    return assemble(
+        TARGET,
+        work,
+        [("x", spec)],
+        [("last", TensorSpec("last", f32, (size,))), ("first", TensorSpec("first", f32, (size,)))],
+        {"c": np.linspace(0, 1, size, dtype=np.float32), "unused": np.zeros(3, np.float32)},
+        {name: size * 4 for name in names},
+    )
+
+
+def expected(x: np.ndarray, steps: int = 5) -> tuple[np.ndarray, np.ndarray]:
+    first = x + np.linspace(0, 1, x.size, dtype=np.float32)
+    last = first * x
+    for _ in range(steps):
+        last = last + x
+    return last, first
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_chain_of_kernels(threads: int) -> None:
+    executor = CpuExecutor(chain(), threads)
+    for seed in range(20):
+        x = np.random.default_rng(seed).standard_normal(SIZE, np.float32)
+        for got, want in zip(executor.run([x]), expected(x), strict=True):
+            np.testing.assert_array_equal(got, want)
+
+
+def test_arena_is_reused_and_constants_pruned() -> None:
+    program = chain(steps=9)
+    assert len(program.constants) == 1
+    # Two values live at once, out of nine.
+    assert program.arena_bytes == 2 * -(-SIZE * 4 // 64) * 64
+
+
+def test_misaligned_input_is_copied() -> None:
+    x = np.random.default_rng(0).standard_normal(SIZE + 1, np.float32)[1:]
+    last, _ = CpuExecutor(chain(), 2).run([x])
+    np.testing.assert_array_equal(last, expected(x)[0])
+
+
+def test_many_threads_share_an_executor() -> None:
+    executor = CpuExecutor(chain(), 2)
+    failures: list[str] = []
+
+    def use(seed: int) -> None:
+        x = np.random.default_rng(seed).standard_normal(SIZE, np.float32)
+        want = expected(x)
+        for _ in range(50):
+            for a, b in zip(executor.run([x]), want, strict=True):
+                if not np.array_equal(a, b):
+                    failures.append(f"thread {seed}")
+
+    callers = [threading.Thread(target=use, args=(seed,)) for seed in range(8)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert not failures
+
+
+def test_copies_and_repeated_outputs() -> None:
+    size = 8
+    spec = TensorSpec("x", f32, (size,))
+    constant = np.arange(size, dtype=np.float32)
+    program = assemble(
+        TARGET,
+        [Step(binary("add", "fadd", size), ("x", "x", "y"))],
+        [("x", spec)],
+        [(key, TensorSpec(f"o{i}", f32, (size,))) for i, key in enumerate("yxyc")],
+        {"c": constant},
+        {},
+    )
+    x = np.full(size, 3, np.float32)
+    outputs = CpuExecutor(program, 1).run([x])
+    for got, want in zip(outputs, (x * 2, x, x * 2, constant), strict=True):
+        np.testing.assert_array_equal(got, want)
+    assert not np.shares_memory(outputs[0], outputs[2])
+    assert not np.shares_memory(outputs[1], x)
+    assert not np.shares_memory(outputs[3], constant)
+
+
+def test_zeroed_buffers_are_cleared_on_every_run() -> None:
+    size = 1000
+    spec = TensorSpec("x", f32, (size,))
+    program = assemble(
+        TARGET,
+        [
+            Step(binary("add", "fadd", size), ("x", "w", "w"), zeroed=("w",)),
+            Step(binary("add", "fadd", size), ("w", "x", "y")),
+        ],
+        [("x", spec)],
+        [("y", TensorSpec("y", f32, (size,)))],
+        {},
+        {"w": size * 4},
+    )
+    executor = CpuExecutor(program, 2)
+    x = np.ones(size, np.float32)
+    for _ in range(3):
+        np.testing.assert_array_equal(executor.run([x])[0], x * 2)
+    assert len(executor.time_kernels([x])) == 2
+
+
+def test_time_kernels_are_positive() -> None:
+    times = CpuExecutor(chain(), 2).time_kernels([np.ones(SIZE, np.float32)])
+    assert len(times) == 7
+    assert all(0 < seconds < 1 for seconds in times)
+
+
+def test_empty_program() -> None:
+    program = assemble(TARGET, [], [], [], {}, {})
+    assert CpuExecutor(program).run([]) == []
+
+
+def _run_in_child(queue: multiprocessing.Queue, executor: CpuExecutor, x: np.ndarray) -> None:
+    queue.put(executor.run([x])[0])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_fork_rebuilds_the_pool() -> None:
+    executor = CpuExecutor(chain(), 2)
+    x = np.ones(SIZE, np.float32)
+    executor.run([x])
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    with get_pool(2).lock:  # a lock held while forking must not block the child
+        child = context.Process(target=_run_in_child, args=(queue, executor, x))
+        child.start()
+    np.testing.assert_array_equal(queue.get(timeout=20), expected(x)[0])
+    child.join(20)
+    assert child.exitcode == 0
+
+
+def test_chunking() -> None:
+    assert chunking(1, 4) == (1, 0)
+    assert chunking(1000, 1) == (1000, 0)
+    assert chunking(1000, 4, cost=1e-6) == (1000, 0)
+    for programs in (2, 3, 7, 100, 1001):
+        chunk, chunks = chunking(programs, 4)
+        assert chunk * (chunks - 1) < programs <= chunk * chunks
+    assert chunking(1000, 4)[1] in range(20, 30)
+    assert chunking(1000, 4, cost=20e-6)[1] <= 6
