@@ -15,9 +15,7 @@ from fuser import __version__
 from fuser.errors import FuserError, UsageError
 
 STAGES = ("graph", "regions", "tile", "llvm", "ptx", "asm")
-NOTE = (
-    "On Linux another `fuser` (of psmisc) may come first on the PATH; `python -m fuser` always works."
-)
+NOTE = "On Linux another `fuser` (of psmisc) may come first on the PATH; `python -m fuser` always works."
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -43,7 +41,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # a defect: one line, the traceback on request
         if "--debug" in (arguments or sys.argv):
             raise
-        click.echo(f"internal error: {type(error).__name__}: {error} (--debug shows where)", err=True)
+        click.echo(
+            f"internal error: {type(error).__name__}: {error} (--debug shows where)", err=True
+        )
         return 70
 
 
@@ -79,15 +79,21 @@ _fusion = click.option("--no-fusion", is_flag=True, help="One kernel for every o
               help="NAME=F.npy, F.npz or a folder of input_*.pb; random inputs without it.")  # fmt: skip
 @_dim
 @click.option("--seed", default=0, show_default=True, help="Seed of the random inputs.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the outputs to OUT.npz.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="Write the outputs to OUT.npz."
+)
 @click.option("--compare", "against", type=click.Choice(["reference", "unfused"]),
               help="Compare with float64 NumPy, or with the plan without fusion.")  # fmt: skip
-@click.option("--expect", type=click.Path(path_type=Path), help="Compare with recorded outputs, F.npz.")
+@click.option(
+    "--expect", type=click.Path(path_type=Path), help="Compare with recorded outputs, F.npz."
+)
 @click.option("--rtol", type=float, help="Relative tolerance of an element.")
 @click.option("--atol", type=float, help="Absolute tolerance of an element.")
 @click.option("--iterations", default=10, show_default=True, help="Timed runs.")
 @click.option("--warmup", default=2, show_default=True, help="Untimed runs before them.")
-@click.option("--report", "report_file", type=click.Path(path_type=Path), help="Write the report as JSON.")
+@click.option(
+    "--report", "report_file", type=click.Path(path_type=Path), help="Write the report as JSON."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, and nothing else.")
 @click.option("--threads", type=int, help="CPU threads; one a core by default.")
 @_fusion

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -11,19 +11,23 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from fuser import report as reports
+from fuser.backend.module import CompiledKernel
+from fuser.backend.workers import CompileJob, CompileStats, compile_all
 from fuser.config import Config
 from fuser.errors import DeviceError, UsageError
 from fuser.graph.evaluate import evaluate
-from fuser.graph.ir import Graph, TensorType
+from fuser.graph.ir import Graph, TensorType, Value
 from fuser.graph.onnx_import import import_onnx, load_model, signature
 from fuser.graph.passes import run_passes as run_graph_passes
 from fuser.partition import Options, partition
 from fuser.partition.region import Partition
+from fuser.runtime.cache import KernelCache
 from fuser.runtime.plan import Plan
+from fuser.runtime.program import Program, Step, TensorSpec, assemble
 from fuser.target import Target
 from fuser.tilegen.emit import emit
 from fuser.tilegen.passes import run_passes as run_tile_passes
-from fuser.tilegen.program import TileProgram
+from fuser.tilegen.program import Argument, Packing, TileProgram
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -49,7 +53,10 @@ class Model:
     def bind(self, dims: Mapping[str, int]) -> dict[str, int]:
         """The size of every symbolic dim: as given, else 1. Raises UsageError for unknown names."""
         symbols = dict.fromkeys(
-            str(dim) for type in self.inputs.values() for dim in type.shape if not isinstance(dim, int)
+            str(dim)
+            for type in self.inputs.values()
+            for dim in type.shape
+            if not isinstance(dim, int)
         )
         unknown = [name for name in dims if name not in symbols]
         if unknown:
@@ -92,7 +99,11 @@ def choose_target(device: Device) -> Target:
 
 
 def partition_model(
-    model: Model, *, device: Device = "auto", dims: Mapping[str, int] | None = None, fusion: bool = True
+    model: Model,
+    *,
+    device: Device = "auto",
+    dims: Mapping[str, int] | None = None,
+    fusion: bool = True,
 ) -> Partition:
     """The first half of the pipeline: the model's graph, cut into regions for the device."""
     graph = model.graph(dims or {})
@@ -123,9 +134,6 @@ def compile(
     fusion=False gives every operator its own kernel. progress is called with the name of each step.
     Raises FuserError: UsageError, InvalidModelError, UnsupportedOpError, DeviceError, CompileError.
     """
-    from fuser.backend.workers import compile_all
-    from fuser.runtime.assemble import assemble
-
     started = time.perf_counter()
     config = Config.from_environment()
     progress("importing the graph")
@@ -139,34 +147,100 @@ def compile(
     progress("writing tile programs")
     programs = emit_programs(cut, target, verify=config.verify)
     progress(f"compiling {len(programs)} kernels")
-    compiled = compile_all([program.kernel for program in programs], target, config)
+    stats = CompileStats()
+    jobs = [CompileJob(program.kernel, target, where=_place(program)) for program in programs]
+    cache = KernelCache.open(config)
+    kernels = compile_all(jobs, cache, config.workers or None, stats=stats)
     progress("building the plan")
-    program = assemble(cut, programs, compiled.kernels, target)
-    plan = Plan(program, threads=threads or config.threads or None)
-    plan.attach_report(
-        _report(opened, cut, programs, plan, bound, time.perf_counter() - started, compiled.cache_hits)
+    program = _assemble(opened.name, cut, programs, kernels, target)
+    seconds = time.perf_counter() - started
+    report = _report(opened, cut, programs, program, bound, seconds, stats.cache_hits)
+    return Plan(program, threads=threads or config.threads or None, report=lambda _: report)
+
+
+def _place(program: TileProgram) -> str:
+    """The region and its ONNX nodes, for errors."""
+    names = program.region.origin
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return f"region {program.region.id} ({shown})"
+
+
+def _assemble(
+    name: str, cut: Partition, programs: list[TileProgram], kernels: list[CompiledKernel],
+    target: Target,
+) -> Program:  # fmt: skip
+    """Bind every kernel buffer to a graph value, a packed constant or a workspace of its region."""
+    constants: dict[Hashable, np.ndarray] = {}
+    sizes: dict[Hashable, int] = {}
+    steps = []
+    for program, kernel in zip(programs, kernels, strict=True):
+        keys: list[Hashable] = []
+        zeroed: list[Hashable] = []
+        for argument in program.arguments:
+            value, key = argument.value, _key(program, argument)
+            if value is not None and value.constant is not None:
+                if key not in constants:
+                    packing = argument.packing or Packing()
+                    constants[key] = packing.apply(value.constant)
+            else:
+                sizes[key] = max(
+                    sizes.get(key, 0), argument.buffer.size * argument.buffer.dtype.bytes
+                )
+            keys.append(key)
+            if argument.zeroed:
+                zeroed.append(key)
+        cost = (
+            max(program.flops / target.flops_f32, program.region.bytes() / target.bandwidth)
+            * target.units
+        )
+        steps.append(Step(kernel, tuple(keys), tuple(zeroed), program.region.name, cost))
+    for value in cut.graph.outputs:
+        if value.constant is not None:
+            constants.setdefault(value, np.ascontiguousarray(value.constant))
+    return assemble(
+        target,
+        steps,
+        [(value, _spec(value, value.name)) for value in cut.graph.inputs],
+        [
+            (value, _spec(value, label))
+            for value, label in zip(cut.graph.outputs, cut.graph.output_names, strict=True)
+        ],
+        constants,
+        sizes,
+        name,
     )
-    return plan
+
+
+def _key(program: TileProgram, argument: Argument) -> Hashable:
+    if argument.value is None:
+        return (program.region.id, argument.workspace)
+    if argument.packing is None or argument.value.constant is None:
+        return argument.value
+    return (argument.value, argument.packing)
+
+
+def _spec(value: Value, name: str) -> TensorSpec:
+    return TensorSpec(name, value.dtype, value.shape)
 
 
 def _report(
-    model: Model, cut: Partition, programs: list[TileProgram], plan: Plan, dims: dict[str, int],
-    seconds: float, cache_hits: int,
+    model: Model, cut: Partition, programs: list[TileProgram], program: Program,
+    dims: dict[str, int], seconds: float, cache_hits: int,
 ) -> reports.Report:  # fmt: skip
     read = [
         argument.value
-        for program in programs
-        for argument in program.arguments
+        for item in programs
+        for argument in item.arguments
         if argument.value is not None and argument.value.constant is not None
     ]
     flops = {region.id: 0 for region in cut.regions}
-    for program in programs:
-        flops[program.region.id] += program.flops
-    schedules = {program.region.id: program.kernel.schedule.to_dict() for program in programs}
+    for item in programs:
+        flops[item.region.id] += item.flops
+    schedules = {item.region.id: item.kernel.schedule.to_dict() for item in programs}
     return reports.Report(
         model=model.name,
-        device=plan.device_name,
-        kernels=reports.Saving(len(reports.nodes_before(cut.graph)), plan.launches),
+        device=f"{program.target.name} ({program.target.arch})",
+        kernels=reports.Saving(len(reports.nodes_before(cut.graph)), len(program.launches)),
         bytes=reports.Traffic(
             reports.bytes_before(cut.graph),
             sum(region.bytes() for region in cut.regions),
@@ -174,7 +248,7 @@ def _report(
         ),
         compile_s=seconds,
         cache_hits=cache_hits,
-        peak_memory_bytes=plan.peak_memory_bytes,
+        peak_memory_bytes=program.peak_memory_bytes,
         regions=tuple(
             reports.RegionReport(
                 region.id, region.kind, region.origin, region.bytes(), flops[region.id],
@@ -197,7 +271,8 @@ def random_feeds(
     model: Model, dims: Mapping[str, int] | None = None, seed: int = 0
 ) -> dict[str, np.ndarray]:
     """Seeded inputs with ranges that make sense: indices within their table, masks 0 or 1."""
-    from fuser.runtime.inputs import input_hints, random_feeds as draw
+    from fuser.runtime.inputs import input_hints
+    from fuser.runtime.inputs import random_feeds as draw
 
     graph = model.graph(dims or {})
     return draw({value.name: value.type for value in graph.inputs}, input_hints(graph), seed)
@@ -221,7 +296,9 @@ def dump(
         return
     chosen = [r for r in cut.regions if region is None or r.id == region]
     if not chosen:
-        raise UsageError(f"there is no region {region}", hint=f"regions are 0 to {len(cut.regions) - 1}")
+        raise UsageError(
+            f"there is no region {region}", hint=f"regions are 0 to {len(cut.regions) - 1}"
+        )
     for item in chosen:
         for program in emit(item, cut, target):
             run_tile_passes(program.kernel)

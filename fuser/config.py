@@ -39,7 +39,9 @@ class Config:
             if not name.startswith("FUSER_"):
                 continue
             if name not in known:
-                raise UsageError(f"unknown variable {name}", hint="known: " + ", ".join(sorted(known)))
+                raise UsageError(
+                    f"unknown variable {name}", hint="known: " + ", ".join(sorted(known))
+                )
             values[known[name].name] = _parse(name, str(known[name].type), text)
         return cls(**values)  # type: ignore[arg-type]
 

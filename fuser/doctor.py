@@ -25,7 +25,9 @@ class Check:
 
 def examine() -> Iterator[Check]:
     """Every check, in order; the last compiles and runs a kernel on the CPU."""
-    yield Check("python", f"{platform.python_version()} on {platform.machine()} {platform.system()}")
+    yield Check(
+        "python", f"{platform.python_version()} on {platform.machine()} {platform.system()}"
+    )
     for package in NEEDED:
         try:
             yield Check(package, importlib.metadata.version(package))
@@ -35,7 +37,10 @@ def examine() -> Iterator[Check]:
     yield _gpu()
     assembler = shutil.which("ptxas")
     yield Check(
-        "ptxas", assembler or "not found; the driver assembles PTX", ok=bool(assembler), optional=True
+        "ptxas",
+        assembler or "not found; the driver assembles PTX",
+        ok=bool(assembler),
+        optional=True,
     )
     yield _cache()
     yield _self_test()
@@ -93,4 +98,6 @@ def _self_test() -> Check:
     except FuserError as error:
         return Check("self test", str(error), ok=False)
     error_norm = float(np.linalg.norm(y - np.maximum(x @ w, 0)))
-    return Check("self test", f"a fused matmul agrees with NumPy ({error_norm:.1e})", ok=error_norm < 1e-4)
+    return Check(
+        "self test", f"a fused matmul agrees with NumPy ({error_norm:.1e})", ok=error_norm < 1e-4
+    )

@@ -80,7 +80,9 @@ def read_test_data(folder: Path, kind: str, names: Sequence[str]) -> Arrays:
     return arrays
 
 
-def dims_of_feeds(signature: Mapping[str, TensorType], feeds: Mapping[str, np.ndarray]) -> dict[str, int]:
+def dims_of_feeds(
+    signature: Mapping[str, TensorType], feeds: Mapping[str, np.ndarray]
+) -> dict[str, int]:
     """Symbolic dims read off the shapes of the feeds. Raises FeedError where two feeds disagree."""
     dims: dict[str, int] = {}
     for name, array in feeds.items():

@@ -90,7 +90,9 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """Plain data; keys that were not measured are None."""
         table = asdict(self)
-        table["regions"] = [asdict(region) | {"nodes": list(region.nodes)} for region in self.regions]
+        table["regions"] = [
+            asdict(region) | {"nodes": list(region.nodes)} for region in self.regions
+        ]
         table["fallbacks"] = list(self.fallbacks)
         return {"schema": SCHEMA, **table}
 
