@@ -6,8 +6,8 @@ the same object, so `==`, `is` and `hash` agree and are cheap. An expression tha
 constant is an int, never a DimExpr.
 
 Symbols stand for tensor sizes, so they are taken to be >= 0 wherever a simplification needs a sign.
-The text form is Python: `4*batch*seq + 1`, `(seq + 1)//2`, `min(a, b)`; a name that is no identifier
-is quoted.
+The text form is Python: `4*batch*seq + 1`, `(seq + 1)//2`, `min(a, b)`; a name that is no
+identifier is quoted.
 """
 
 from __future__ import annotations

@@ -16,9 +16,7 @@ from fuser.graph.ops.primitive import Array
 from fuser.graph.ops.registry import primitive
 
 
-def evaluate(
-    graph: Graph, feeds: Mapping[str, Array], float64: bool = False
-) -> dict[str, Array]:
+def evaluate(graph: Graph, feeds: Mapping[str, Array], float64: bool = False) -> dict[str, Array]:
     """The outputs of graph by name.
 
     feeds: one array per graph input, of its dtype and shape. Symbolic dims take their values from
@@ -46,8 +44,7 @@ def evaluate(
             if not remaining[value]:
                 arrays.pop(value, None)
     return {
-        name: arrays[value]
-        for name, value in zip(graph.output_names, graph.outputs, strict=True)
+        name: arrays[value] for name, value in zip(graph.output_names, graph.outputs, strict=True)
     }
 
 

@@ -94,7 +94,8 @@ class Node:
         return self.outputs[0]
 
     def __repr__(self) -> str:
-        return f"{', '.join(map(repr, self.outputs))} = {self.op}({', '.join('%' + v.name for v in self.inputs)})"
+        operands = ", ".join(f"%{value.name}" for value in self.inputs)
+        return f"{', '.join(map(repr, self.outputs))} = {self.op}({operands})"
 
 
 SourceKind = Literal["compute", "view", "constant", "shape"]
@@ -102,7 +103,7 @@ SourceKind = Literal["compute", "view", "constant", "shape"]
 
 @dataclass(frozen=True)
 class SourceNode:
-    """An imported ONNX node as it stood in the model: what `kernels.before` and `bytes.before` count.
+    """An imported ONNX node as it stood in the model: `kernels.before`, `bytes.before` count these.
 
     inputs and outputs are the types of its distinct tensors. Only kind "compute" is counted.
     """
@@ -130,8 +131,11 @@ class Graph:
 
     def fresh(self, hint: str = "v") -> str:
         """A value name that is not yet used."""
-        self._names += 1
-        return f"{hint}{self._names}"
+        taken = {value.name for value in self.inputs}
+        while True:
+            self._names += 1
+            if (name := f"{hint}{self._names}") not in taken:
+                return name
 
     def add_input(self, name: str, type: TensorType) -> Value:
         value = Value(type, name)
@@ -177,7 +181,9 @@ class Graph:
         """The names of the symbolic dims of the inputs."""
         from fuser.graph.dims import symbols_of
 
-        return {name for value in self.inputs for dim in value.type.shape for name in symbols_of(dim)}
+        return {
+            name for value in self.inputs for dim in value.type.shape for name in symbols_of(dim)
+        }
 
     def verify(self) -> None:
         """Raise VerifyError unless every value is defined once, before its uses."""

@@ -1,0 +1,32 @@
+"""Read ONNX models: `load_model` checks one, `import_onnx` makes a Graph of it."""
+
+from fuser.graph.onnx_import import (  # importing a family registers its operators
+    activation,
+    attention,
+    contraction,
+    elementwise,
+    indexing,
+    movement,
+    normalization,
+    pooling,
+    reduction,
+    shape,
+)
+from fuser.graph.onnx_import.loading import ModelSource, load_model
+from fuser.graph.onnx_import.reader import import_onnx
+from fuser.graph.onnx_import.registry import supported_ops
+
+FAMILIES = (
+    activation,
+    attention,
+    contraction,
+    elementwise,
+    indexing,
+    movement,
+    normalization,
+    pooling,
+    reduction,
+    shape,
+)
+
+__all__ = ["FAMILIES", "ModelSource", "import_onnx", "load_model", "supported_ops"]

@@ -8,6 +8,7 @@ import numpy as np
 
 from fuser.dtypes import from_numpy
 from fuser.errors import ShapeError
+from fuser.graph.dims import as_int
 from fuser.graph.dims import product as dim_product
 from fuser.graph.ir import Attrs, TensorType
 from fuser.graph.ops.primitive import (
@@ -53,9 +54,9 @@ def _evaluate_dot(arrays: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
     left = lhs.transpose(*attrs["lhs_batch"], *lhs_free, *attrs["lhs_contract"])
     right = rhs.transpose(*attrs["rhs_batch"], *attrs["rhs_contract"], *rhs_free)
     batch = left.shape[: len(attrs["lhs_batch"])]
-    depth = int(dim_product([lhs.shape[axis] for axis in attrs["lhs_contract"]]))
-    rows = int(dim_product([lhs.shape[axis] for axis in lhs_free]))
-    columns = int(dim_product([rhs.shape[axis] for axis in rhs_free]))
+    depth = as_int(dim_product([lhs.shape[axis] for axis in attrs["lhs_contract"]]))
+    rows = as_int(dim_product([lhs.shape[axis] for axis in lhs_free]))
+    columns = as_int(dim_product([rhs.shape[axis] for axis in rhs_free]))
     with np.errstate(all="ignore"):
         result = np.matmul(
             left.astype(wide, copy=False).reshape(*batch, rows, depth),

@@ -39,7 +39,9 @@ def _infer_predicate(op: str) -> Callable[[Sequence[TensorType], Attrs], tuple[T
     return infer
 
 
-def _computed(function: Callable[..., Array], predicate: bool = False) -> Callable[..., tuple[Array]]:
+def _computed(
+    function: Callable[..., Array], predicate: bool = False
+) -> Callable[..., tuple[Array]]:
     """Apply function in float32 for the 16-bit floats and round once at the end."""
 
     def evaluate(arrays: Sequence[Array], attrs: Attrs) -> tuple[Array]:

@@ -77,7 +77,7 @@ def _infer_slice(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType,
         if stride == 0:
             raise ShapeError("slice: a stride is 0")
         low, high = (start, limit) if stride > 0 else (limit + 1, start + 1)
-        if isinstance(low, int) and low < 0 or _exceeds(high, size):
+        if (isinstance(low, int) and low < 0) or _exceeds(high, size):
             raise ShapeError(f"slice: {start}:{limit}:{stride} is outside of {x}")
         shape.append(_slice_extent(start, limit, stride))
     return (TensorType(x.dtype, tuple(shape)),)

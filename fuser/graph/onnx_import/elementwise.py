@@ -1,0 +1,138 @@
+"""ONNX operators that are one map primitive, or a few: arithmetic, comparison, casts."""
+
+from __future__ import annotations
+
+import math
+from functools import reduce as fold
+
+from onnx import TensorProto
+
+from fuser import dtypes
+from fuser.graph.builder import Builder
+from fuser.graph.ir import Value
+from fuser.graph.onnx_import.registry import OnnxNode, onnx_op
+from fuser.graph.onnx_import.types import onnx_dtype
+
+_UNARY = {
+    "Abs": "abs", "Acos": "acos", "Acosh": "acosh", "Asin": "asin", "Asinh": "asinh",
+    "Atan": "atan", "Atanh": "atanh", "BitwiseNot": "bitwise_not", "Ceil": "ceil", "Cos": "cos",
+    "Cosh": "cosh", "Erf": "erf", "Exp": "exp", "Floor": "floor", "IsNaN": "is_nan", "Log": "log",
+    "Neg": "neg", "Not": "logical_not", "Reciprocal": "reciprocal", "Round": "round",
+    "Sign": "sign", "Sin": "sin", "Sinh": "sinh", "Sqrt": "sqrt", "Tan": "tan", "Tanh": "tanh",
+}  # fmt: skip
+_BINARY = {
+    "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "And": "logical_and",
+    "Or": "logical_or", "Xor": "logical_xor", "BitwiseAnd": "bitwise_and",
+    "BitwiseOr": "bitwise_or", "BitwiseXor": "bitwise_xor", "Equal": "eq", "Greater": "gt",
+    "GreaterOrEqual": "ge", "Less": "lt", "LessOrEqual": "le",
+}  # fmt: skip
+
+
+@onnx_op(*_UNARY)
+def unary(b: Builder, node: OnnxNode) -> Value:
+    return b.emit(_UNARY[node.op_type], node.x)
+
+
+@onnx_op(*_BINARY)
+def binary(b: Builder, node: OnnxNode) -> Value:
+    lhs, rhs = node.operand(0), node.operand(1)
+    if "axis" in node.attrs and node.attr("broadcast", 0):
+        # Before opset 7 an axis said where rhs starts; NumPy rules align it at the end.
+        axis = node.axis(node.attrs["axis"], lhs.type.rank)
+        trailing = range(rhs.type.rank, lhs.type.rank - axis)
+        rhs = b.unsqueeze(rhs, list(trailing))
+    return b.map(_BINARY[node.op_type], lhs, rhs)
+
+
+@onnx_op("Max", "Min", "Sum", "Mean")
+def variadic(b: Builder, node: OnnxNode) -> Value:
+    values = node.present()
+    op = {"Max": "max", "Min": "min"}.get(node.op_type, "add")
+    total = fold(lambda x, y: b.map(op, x, y), values)
+    return b.map("div", total, len(values)) if node.op_type == "Mean" else total
+
+
+@onnx_op("Mod")
+def mod(b: Builder, node: OnnxNode) -> Value:
+    return b.map("fmod" if node.attr("fmod", 0) else "mod", node.operand(0), node.operand(1))
+
+
+@onnx_op("Pow")
+def power(b: Builder, node: OnnxNode) -> Value:
+    base, exponent = node.operand(0), node.operand(1)
+    if base.dtype is exponent.dtype or base.dtype.is_float:
+        return b.map("pow", base, b.cast(exponent, base.dtype))
+    wide = exponent.dtype if exponent.dtype.is_float else base.dtype
+    return b.cast(b.map("pow", b.cast(base, wide), b.cast(exponent, wide)), base.dtype)
+
+
+@onnx_op("BitShift")
+def bit_shift(b: Builder, node: OnnxNode) -> Value:
+    op = "shift_left" if node.required("direction") == "LEFT" else "shift_right"
+    return b.map(op, node.operand(0), node.operand(1))
+
+
+@onnx_op("IsInf")
+def is_inf(b: Builder, node: OnnxNode) -> Value:
+    negative, positive = node.attr("detect_negative", 1), node.attr("detect_positive", 1)
+    if negative and positive:
+        return b.emit("is_inf", node.x)
+    if negative or positive:
+        return b.map("eq", node.x, math.inf if positive else -math.inf)
+    return b.full(0, b.emit("is_inf", node.x).type)
+
+
+@onnx_op("Where")
+def where(b: Builder, node: OnnxNode) -> Value:
+    return b.map("select", node.operand(0), node.operand(1), node.operand(2))
+
+
+@onnx_op("Identity")
+def identity(b: Builder, node: OnnxNode) -> Value:
+    return node.x
+
+
+@onnx_op("Dropout")
+def dropout(b: Builder, node: OnnxNode) -> list[Value | None]:
+    training = node.optional(2)
+    if training is not None and b.read_scalar(training, "training_mode"):
+        raise node.unsupported("training_mode is on")
+    if node.opset < 7 and not node.attr("is_test", 0):
+        raise node.unsupported("is_test is off")
+    mask = None
+    if node.uses_output(1):
+        dtype = dtypes.bool_ if node.opset >= 10 else node.x.dtype
+        mask = b.cast(b.map("eq", b.full(0, node.x.type), 0), dtype)
+    return [node.x, mask]
+
+
+@onnx_op("Cast")
+def cast(b: Builder, node: OnnxNode) -> Value:
+    to = node.required("to")
+    if isinstance(to, str):  # opset 1 spelled the type as text
+        to = TensorProto.DataType.Value(to)
+    return b.cast(node.x, onnx_dtype(to, node.where))
+
+
+@onnx_op("CastLike")
+def cast_like(b: Builder, node: OnnxNode) -> Value:
+    return b.cast(node.x, node.operand(1).dtype)
+
+
+@onnx_op("Clip", since=1)
+def clip_attributes(b: Builder, node: OnnxNode) -> Value:
+    x = node.x
+    if "min" in node.attrs:
+        x = b.map("max", x, node.attrs["min"])
+    if "max" in node.attrs:
+        x = b.map("min", x, node.attrs["max"])
+    return x
+
+
+@onnx_op("Clip", since=11)
+def clip(b: Builder, node: OnnxNode) -> Value:
+    x = node.x
+    for op, bound in (("max", node.optional(1)), ("min", node.optional(2))):
+        if bound is not None:
+            x = b.map(op, x, b.reshape(bound, ()))
+    return x

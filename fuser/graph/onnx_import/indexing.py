@@ -1,0 +1,128 @@
+"""ONNX gathers and scatters. All but Gather go through linear indices into flattened data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fuser import dtypes
+from fuser.errors import InvalidModelError
+from fuser.graph.builder import Builder
+from fuser.graph.dims import Dim, as_int, product
+from fuser.graph.ir import Value
+from fuser.graph.onnx_import.registry import OnnxNode, onnx_op
+
+
+@onnx_op("Gather")
+def gather(b: Builder, node: OnnxNode) -> Value:
+    axis = node.axis(node.attr("axis", 0), node.x.type.rank)
+    return b.emit("gather", node.x, node.operand(1), axis=axis)
+
+
+def _scaled(b: Builder, index: Value, stride: Dim) -> Value:
+    if stride == 1:
+        return index
+    return b.map("mul", index, stride if isinstance(stride, int) else b.dim(stride))
+
+
+def _wrapped(b: Builder, index: Value, size: Dim) -> Value:
+    """int64 indices with the negative ones counted from the end of size."""
+    index = b.cast(index, dtypes.i64)
+    known = b.known(index)
+    if known is not None and known.dtype != object and (known >= 0).all():
+        return index
+    turned = b.map("add", index, size if isinstance(size, int) else b.dim(size))
+    return b.map("select", b.map("lt", index, 0), turned, index)
+
+
+def _sum(b: Builder, parts: Sequence[Value]) -> Value:
+    total = parts[0]
+    for part in parts[1:]:
+        total = b.map("add", total, part)
+    return total
+
+
+def _element_index(b: Builder, data: Value, index: Value, axis: int) -> Value:
+    """The linear index into data of each element of index, which replaces the place on axis."""
+    parts = []
+    for i, size in enumerate(data.type.shape):
+        stride = product(data.type.shape[i + 1 :])
+        place = _wrapped(b, index, size) if i == axis else b.iota(index.type.shape, i)
+        if i == axis or index.type.shape[i] != 1:
+            parts.append(_scaled(b, place, stride))
+    return _sum(b, parts)
+
+
+@onnx_op("GatherElements", since=11)
+def gather_elements(b: Builder, node: OnnxNode) -> Value:
+    data, index = node.operand(0), node.operand(1)
+    axis = node.axis(node.attr("axis", 0), data.type.rank)
+    flat = b.reshape(data, (product(data.type.shape),))
+    return b.emit("gather", flat, _element_index(b, data, index, axis), axis=0)
+
+
+def _tuple_index(b: Builder, sizes: Sequence[Dim], index: Value) -> Value:
+    """The linear index into an array of `sizes` of index[..., k], summed over k."""
+    parts = []
+    last = index.type.rank - 1
+    for k, size in enumerate(sizes):
+        column = b.reshape(b.slice_axis(index, last, k, k + 1), index.type.shape[:-1])
+        parts.append(_scaled(b, _wrapped(b, column, size), product(list(sizes[k + 1 :]))))
+    return _sum(b, parts)
+
+
+@onnx_op("GatherND", since=11)
+def gather_nd(b: Builder, node: OnnxNode) -> Value:
+    data, index = node.operand(0), node.operand(1)
+    batch_dims = node.attr("batch_dims", 0)
+    depth = as_int(index.type.shape[-1])
+    shape = data.type.shape
+    if not 0 < depth <= data.type.rank - batch_dims:
+        raise InvalidModelError(f"indices {index.type} do not fit {data.type}", where=node.where)
+    sizes = shape[batch_dims : batch_dims + depth]
+    if depth == 1 and batch_dims == 0:
+        return b.emit("gather", data, b.reshape(index, index.type.shape[:-1]), axis=0)
+    linear = _tuple_index(b, sizes, index)
+    for axis in range(batch_dims):
+        stride = product(shape[axis + 1 : batch_dims + depth])
+        linear = b.map("add", linear, _scaled(b, b.iota(linear.type.shape, axis), stride))
+    rest = shape[batch_dims + depth :]
+    flat = b.reshape(data, (product(shape[: batch_dims + depth]), *rest))
+    return b.emit("gather", flat, linear, axis=0)
+
+
+def _reduction(node: OnnxNode) -> str:
+    reduction: str = node.attr("reduction", "none")
+    if reduction not in ("none", "add", "mul", "max", "min"):
+        raise node.unsupported(f"reduction {reduction!r}")
+    return reduction
+
+
+@onnx_op("ScatterElements", "Scatter", since=9)
+def scatter_elements(b: Builder, node: OnnxNode) -> Value:
+    data, index, updates = (node.operand(i) for i in range(3))
+    axis = node.axis(node.attr("axis", 0), data.type.rank)
+    flat = b.reshape(data, (product(data.type.shape),))
+    count = (product(index.type.shape),)
+    linear = b.reshape(_element_index(b, data, index, axis), count)
+    changed = b.emit(
+        "scatter", flat, linear, b.reshape(updates, count), axis=0, reduction=_reduction(node)
+    )
+    return b.reshape(changed, data.type.shape)
+
+
+@onnx_op("ScatterND", since=11)
+def scatter_nd(b: Builder, node: OnnxNode) -> Value:
+    data, index, updates = (node.operand(i) for i in range(3))
+    depth = as_int(index.type.shape[-1])
+    shape = data.type.shape
+    count, rest = product(index.type.shape[:-1]), shape[depth:]
+    linear = b.reshape(_tuple_index(b, shape[:depth], index), (count,))
+    changed = b.emit(
+        "scatter",
+        b.reshape(data, (product(shape[:depth]), *rest)),
+        linear,
+        b.reshape(updates, (count, *rest)),
+        axis=0,
+        reduction=_reduction(node),
+    )
+    return b.reshape(changed, shape)

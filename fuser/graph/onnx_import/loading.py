@@ -1,0 +1,154 @@
+"""Read and check an ONNX model. Every failure is one error of the tree, with one clear line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeAlias
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import ModelProto, TensorProto
+
+from fuser.errors import InvalidModelError, SecurityError, UsageError
+
+ModelSource: TypeAlias = "str | Path | bytes | ModelProto"
+_TEXT_SUFFIXES = (".onnxtxt", ".onnxtext")
+
+
+def load_model(source: ModelSource) -> ModelProto:
+    """The checked model of a file (binary, or `.onnxtxt`), its bytes, or a ModelProto.
+
+    External data is read from the folder of the file and nowhere else; bytes and ModelProtos
+    must hold their data. Raises UsageError (no such file), InvalidModelError (not ONNX, truncated,
+    against the specification, external data missing), SecurityError (external data elsewhere).
+    """
+    if isinstance(source, ModelProto):
+        model = source
+        _require_graph(model, "the ModelProto")
+        _refuse_external(model)
+        _check(model, "the ModelProto")
+        return model
+    if isinstance(source, bytes):
+        model = _parse(source, "the bytes")
+        _refuse_external(model)
+        _check(model, "the bytes")
+        return model
+    return _load_file(Path(source))
+
+
+def _load_file(path: Path) -> ModelProto:
+    where = str(path)
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise UsageError("there is no such file", where=where) from None
+    except IsADirectoryError:
+        raise UsageError("this is a folder, not a model file", where=where) from None
+    except OSError as error:
+        raise UsageError(f"the file cannot be read: {error.strerror}", where=where) from None
+    if path.suffix in _TEXT_SUFFIXES:
+        try:
+            model = onnx.parser.parse_model(data.decode())
+        except (onnx.parser.ParseError, UnicodeDecodeError) as error:
+            raise InvalidModelError(f"not ONNX text: {_line(error)}", where=where) from None
+        _check(model, where)
+        return model
+    model = _parse(data, where)
+    del data
+    external = _external_tensors(model)
+    if not external:
+        _check(model, where)
+        return model
+    _check_external_files(external, path)
+    # The checker reads the file itself: a model with its data loaded may pass protobuf's 2 GB.
+    _check(path, where)
+    try:
+        onnx.load_external_data_for_model(model, str(path.parent))
+    except (onnx.checker.ValidationError, OSError, ValueError) as error:
+        message = f"the external data cannot be read: {_line(error)}"
+        raise InvalidModelError(message, where=where) from None
+    return model
+
+
+def _parse(data: bytes, where: str) -> ModelProto:
+    if not data:
+        raise InvalidModelError("the file is empty, not an ONNX model", where=where)
+    model = ModelProto()
+    try:
+        model.ParseFromString(data)
+    except DecodeError:
+        message = "this is not an ONNX model, or it is cut short"
+        raise InvalidModelError(message, where=where) from None
+    _require_graph(model, where)
+    return model
+
+
+def _require_graph(model: ModelProto, where: str) -> None:
+    if not model.HasField("graph") or not model.ir_version:
+        raise InvalidModelError("this is not an ONNX model: it has no graph", where=where)
+
+
+def _check(model: ModelProto | Path, where: str) -> None:
+    try:
+        onnx.checker.check_model(str(model) if isinstance(model, Path) else model)
+    except onnx.checker.ValidationError as error:
+        message = f"the model breaks the ONNX specification: {_line(error)}"
+        raise InvalidModelError(message, where=where) from None
+    except ValueError as error:
+        # Over 2 GB a loaded model cannot be serialised for the checker; import checks the rest.
+        if isinstance(model, Path) or model.ByteSize() < 2**31 - 1:
+            raise InvalidModelError(f"the model is invalid: {_line(error)}", where=where) from None
+
+
+def _line(error: Exception) -> str:
+    """The first line of what another library says."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _external_tensors(model: ModelProto) -> list[TensorProto]:
+    found: list[TensorProto] = []
+
+    def visit(graph: onnx.GraphProto) -> None:
+        found.extend(
+            t for t in graph.initializer if onnx.external_data_helper.uses_external_data(t)
+        )
+        for node in graph.node:
+            for attribute in node.attribute:
+                tensors = [attribute.t, *attribute.tensors]
+                found.extend(t for t in tensors if onnx.external_data_helper.uses_external_data(t))
+                for subgraph in (attribute.g, *attribute.graphs):
+                    if subgraph.node:
+                        visit(subgraph)
+
+    visit(model.graph)
+    return found
+
+
+def _refuse_external(model: ModelProto) -> None:
+    if external := _external_tensors(model):
+        raise InvalidModelError(
+            f"the tensor {external[0].name} keeps its data in another file",
+            hint="pass the path of the model, or load its data first (onnx.load)",
+        )
+
+
+def _check_external_files(tensors: list[TensorProto], path: Path) -> None:
+    """Raise SecurityError or InvalidModelError unless every location is a file of the folder."""
+    folder = path.parent.resolve()
+    for tensor in tensors:
+        location = next((e.value for e in tensor.external_data if e.key == "location"), "")
+        if not location:
+            raise InvalidModelError(
+                f"the external data of {tensor.name} has no location", where=str(path)
+            )
+        target = folder / location
+        # A link inside the folder may point anywhere, so what it resolves to counts.
+        if Path(location).is_absolute() or not target.resolve().is_relative_to(folder):
+            raise SecurityError(
+                f"the external data of {tensor.name} is outside of the model's folder: {location}",
+                where=str(path),
+            )
+        if not target.is_file():
+            raise InvalidModelError(
+                f"the external data file {location} of {tensor.name} is missing", where=str(path)
+            )

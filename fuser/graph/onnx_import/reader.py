@@ -1,0 +1,246 @@
+"""ModelProto -> Graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import onnx
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
+
+from fuser.errors import (
+    FuserError,
+    InvalidModelError,
+    ParseError,
+    UnsupportedError,
+    UnsupportedOpError,
+    UsageError,
+)
+from fuser.graph.builder import Builder
+from fuser.graph.dims import Dim, parse, substitute, symbol, symbols_of
+from fuser.graph.ir import Graph, SourceKind, SourceNode, TensorType, Value
+from fuser.graph.onnx_import.loading import ModelSource, load_model
+from fuser.graph.onnx_import.registry import OnnxNode, find_handler
+from fuser.graph.onnx_import.types import onnx_dtype, tensor_array
+from fuser.graph.passes.dce import remove_dead_nodes
+
+_VIEWS = {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Dropout"}
+_SHAPE_READERS = {"Shape", "Size"}
+
+
+def import_onnx(source: ModelSource, dims: Mapping[str, int] | None = None) -> Graph:
+    """The Graph of a model, with `dims` bound to ints and the other symbolic dims kept.
+
+    Every ONNX node becomes primitives; shape arithmetic is followed and leaves no nodes behind.
+    `graph.source` records the nodes as they stood in the model.
+    Raises what load_model raises; UsageError for an unknown name in dims; one UnsupportedOpError
+    that lists every unsupported node; ShapeError and InvalidModelError that name the node.
+    """
+    model = load_model(source)
+    if model.functions:
+        model = onnx.inliner.inline_local_functions(model)
+    reader = _Reader(model, dims or {})
+    return reader.read()
+
+
+class _Reader:
+    """The state of one import."""
+
+    def __init__(self, model: ModelProto, dims: Mapping[str, int]) -> None:
+        self.model = model
+        self.proto = model.graph
+        self.dims = dims
+        self.opsets = _opsets(model)
+        self.graph = Graph(name=model.graph.name or "model")
+        self.values: dict[str, Value] = {}
+        self.initializers = {tensor.name: tensor for tensor in model.graph.initializer}
+        # What a name depends on: "constant" (weights only), "shape" (input shapes too), "data".
+        self.depends: dict[str, str] = {}
+        self.failed: set[str] = set()
+        self.unsupported: list[str] = []
+
+    def read(self) -> Graph:
+        self._check_sparse()
+        self._add_inputs()
+        for index, node in enumerate(_live_nodes(self.proto)):
+            self._add_node(node, index)
+        if self.unsupported:
+            listed = "\n  ".join(self.unsupported)
+            count = len(self.unsupported)
+            raise UnsupportedOpError(
+                f"{count} node{'s are' if count > 1 else ' is'} not supported:\n  {listed}"
+            )
+        for output in self.proto.output:
+            value = self._value(output.name)
+            if value is None:
+                raise InvalidModelError(f"nothing computes the output {output.name}")
+            self.graph.outputs.append(value)
+            self.graph.output_names.append(output.name)
+        return remove_dead_nodes(self.graph)
+
+    # inputs -------------------------------------------------------------------------------------
+
+    def _check_sparse(self) -> None:
+        if self.proto.sparse_initializer:
+            raise UnsupportedError("sparse initializers are not supported")
+
+    def _add_inputs(self) -> None:
+        infos = [info for info in self.proto.input if info.name not in self.initializers]
+        types = [self._input_type(info) for info in infos]
+        known = sorted({s for type in types for dim in type.shape for s in symbols_of(dim)})
+        if unknown := sorted(set(self.dims) - set(known)):
+            raise UsageError(
+                f"the model has no symbolic dim {', '.join(unknown)}",
+                hint=f"it has: {', '.join(known)}" if known else "all its dims are fixed",
+            )
+        for name, size in self.dims.items():
+            if size < 0:
+                raise UsageError(f"the dim {name} cannot be {size}")
+        for info, type in zip(infos, types, strict=True):
+            bound = tuple(substitute(dim, self.dims) for dim in type.shape)
+            self.values[info.name] = self.graph.add_input(info.name, TensorType(type.dtype, bound))
+            self.depends[info.name] = "data"
+
+    def _input_type(self, info: ValueInfoProto) -> TensorType:
+        kind = info.type.WhichOneof("value")
+        if kind != "tensor_type":
+            raise UnsupportedError(f"the input {info.name} is a {kind}, not a tensor")
+        tensor = info.type.tensor_type
+        dtype = onnx_dtype(tensor.elem_type, f"input {info.name}")
+        if not tensor.HasField("shape"):
+            raise UnsupportedError(f"the input {info.name} has no known rank")
+        shape = tuple(
+            _read_dim(dim, f"{info.name}_dim{axis}") for axis, dim in enumerate(tensor.shape.dim)
+        )
+        return TensorType(dtype, shape)
+
+    def _value(self, name: str) -> Value | None:
+        """The value of a name; initializers become constants when first read."""
+        if name not in self.values and name in self.initializers:
+            array = tensor_array(self.initializers[name])
+            self.values[name] = self.graph.constant(array, (name,))
+            self.depends[name] = "constant"
+        return self.values.get(name)
+
+    # nodes --------------------------------------------------------------------------------------
+
+    def _add_node(self, proto: NodeProto, index: int) -> None:
+        domain = "" if proto.domain == "ai.onnx" else proto.domain
+        opset = self.opsets.get(domain, 0)
+        name = proto.name or next((o for o in proto.output if o), f"{proto.op_type}_{index}")
+        node = OnnxNode(name, proto.op_type, domain, opset, [], list(proto.output))
+        handler = find_handler(domain, proto.op_type, opset)
+        if handler is None:
+            self._fail(
+                proto, f"{proto.op_type} (domain {domain or 'ai.onnx'}, opset {opset}) {name}"
+            )
+            return
+        if any(operand in self.failed for operand in proto.input):
+            self.failed.update(proto.output)
+            return
+        for operand in proto.input:
+            value = self._value(operand) if operand else None
+            if operand and value is None:
+                raise InvalidModelError(f"nothing computes the tensor {operand}", where=node.where)
+            node.inputs.append(value)
+        try:
+            node.attrs = {a.name: _attribute(a, node.where) for a in proto.attribute}
+            results = handler(Builder(self.graph, (name,)), node)
+        except UnsupportedOpError as error:
+            self._fail(proto, error.what)
+            return
+        except FuserError as error:
+            error.where = error.where if error.where not in ("", name) else node.where
+            raise
+        outputs = [results] if isinstance(results, Value) else list(results)
+        self._bind_outputs(proto, node, outputs)
+
+    def _fail(self, proto: NodeProto, what: str) -> None:
+        self.unsupported.append(what)
+        self.failed.update(proto.output)
+
+    def _bind_outputs(self, proto: NodeProto, node: OnnxNode, outputs: list[Value | None]) -> None:
+        sources = [self.depends[name] for name in proto.input if name]
+        depends = _join(sources)
+        if proto.op_type in _SHAPE_READERS and depends == "data":
+            depends = "shape"
+        produced = dict(zip((n for n in proto.output), outputs, strict=False))
+        for name in proto.output:
+            if name:
+                value = produced.get(name)
+                if value is None:
+                    raise InvalidModelError(f"the output {name} is not computed", where=node.where)
+                self.values[name] = value
+                self.depends[name] = depends
+        kind: SourceKind = "compute"
+        if depends == "constant":
+            kind = "constant"
+        elif depends == "shape":
+            kind = "shape"
+        elif proto.op_type in _VIEWS or outputs[0] is node.optional(0):
+            kind = "view"
+        inputs = {name: self.values[name].type for name in proto.input if name}
+        types = {name: self.values[name].type for name in proto.output if name}
+        self.graph.source.append(
+            SourceNode(
+                node.name, proto.op_type, kind, tuple(inputs.values()), tuple(types.values())
+            )
+        )
+
+
+def _join(sources: Iterable[str]) -> str:
+    found = set(sources)
+    for kind in ("data", "shape"):
+        if kind in found:
+            return kind
+    return "constant"
+
+
+def _opsets(model: ModelProto) -> dict[str, int]:
+    opsets = {
+        "" if entry.domain == "ai.onnx" else entry.domain: entry.version
+        for entry in model.opset_import
+    }
+    # IR version 1 and 2 had no opset imports: they meant opset 1.
+    opsets.setdefault("", 1)
+    newest = onnx.defs.onnx_opset_version()
+    if opsets[""] > newest:
+        raise UnsupportedError(
+            f"the model uses opset {opsets['']}", hint=f"the newest known here is {newest}"
+        )
+    return opsets
+
+
+def _read_dim(dim: Any, default: str) -> Dim:
+    """An int, or a symbol: named dims by their name, unnamed ones after the input."""
+    if dim.HasField("dim_value") and dim.dim_value >= 0:
+        return int(dim.dim_value)
+    if not dim.dim_param:
+        return symbol(default)
+    try:
+        return parse(dim.dim_param)
+    except ParseError:
+        return symbol(dim.dim_param)
+
+
+def _live_nodes(graph: GraphProto) -> list[NodeProto]:
+    """The nodes that an output depends on, in order."""
+    needed = {output.name for output in graph.output}
+    live = []
+    for node in reversed(graph.node):
+        if any(name in needed for name in node.output if name):
+            needed.update(name for name in node.input if name)
+            live.append(node)
+    return live[::-1]
+
+
+def _attribute(attribute: AttributeProto, where: str) -> Any:
+    """The Python value of an attribute: strings decoded, tensors as arrays, graphs as they are."""
+    if attribute.type == AttributeProto.TENSOR:
+        return tensor_array(attribute.t, where)
+    value = onnx.helper.get_attribute_value(attribute)
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if attribute.type == AttributeProto.STRINGS:
+        return [item.decode(errors="replace") for item in value]
+    return list(value) if attribute.type in (AttributeProto.INTS, AttributeProto.FLOATS) else value

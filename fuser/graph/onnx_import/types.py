@@ -1,0 +1,51 @@
+"""ONNX element types and tensors as DTypes and arrays."""
+
+from __future__ import annotations
+
+import onnx
+from onnx import TensorProto
+
+from fuser import dtypes
+from fuser.dtypes import DType
+from fuser.errors import InvalidModelError, UnsupportedDTypeError
+from fuser.graph.ops.primitive import Array
+
+_DTYPES: dict[int, DType] = {
+    TensorProto.FLOAT: dtypes.f32,
+    TensorProto.DOUBLE: dtypes.f64,
+    TensorProto.FLOAT16: dtypes.f16,
+    TensorProto.BFLOAT16: dtypes.bf16,
+    TensorProto.INT64: dtypes.i64,
+    TensorProto.INT32: dtypes.i32,
+    TensorProto.INT16: dtypes.i16,
+    TensorProto.INT8: dtypes.i8,
+    TensorProto.UINT64: dtypes.u64,
+    TensorProto.UINT32: dtypes.u32,
+    TensorProto.UINT16: dtypes.u16,
+    TensorProto.UINT8: dtypes.u8,
+    TensorProto.BOOL: dtypes.bool_,
+}
+
+
+def onnx_dtype(elem_type: int, where: str = "") -> DType:
+    """The DType of a TensorProto element type. Raises UnsupportedDTypeError."""
+    if elem_type not in _DTYPES:
+        known = elem_type in TensorProto.DataType.values()
+        name = TensorProto.DataType.Name(elem_type) if known else str(elem_type)
+        raise UnsupportedDTypeError(
+            f"the element type {name} is not supported",
+            where=where,
+            hint="supported: " + ", ".join(d.name for d in dtypes.ALL),
+        )
+    return _DTYPES[elem_type]
+
+
+def tensor_array(tensor: TensorProto, where: str = "") -> Array:
+    """The array of a TensorProto. Raises UnsupportedDTypeError, InvalidModelError."""
+    dtype = onnx_dtype(tensor.data_type, where or tensor.name)
+    try:
+        array: Array = onnx.numpy_helper.to_array(tensor)
+    except (ValueError, TypeError) as error:
+        message = f"the tensor {tensor.name} has broken data: {error}"
+        raise InvalidModelError(message, where=where) from None
+    return array if array.dtype == dtype.numpy else array.view(dtype.numpy)
