@@ -1,0 +1,215 @@
+"""Tile programs as text: one op a line, results left, types right, ONNX nodes in a comment.
+
+    kernel @scale grid(8) {
+      buffer x: input f32[1000]
+      buffer y: output f32[1000]
+      view &x0: x[1000] strides(1)
+      view &y1: y[1000] strides(1)
+
+      %pid1 = program_id {axis = 0} : index
+      %x2 = load &x0, [%pid1*128 + #0] : tile<128xf32>    # /scale/Mul
+      store &y1, [%pid1*128 + #0], %x2                    # /scale/Mul
+    }
+
+Everything is derived from the fields of an op: operands in order, then attributes in braces (those
+equal to their default are left out, and so are `shape` and `dtype`, which the type repeats), then
+nested blocks. `fn` follows the opcode: map.add, reduce.max. docs/tile-ir.md holds the grammar.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from fuser.tilegen import facts, ops
+from fuser.tilegen.index import UNBOUNDED, Index, show
+from fuser.tilegen.ir import Block, Buffer, Kernel, Op, Value, View
+from fuser.tilegen.parse import parse_kernel
+from fuser.tilegen.schedule import Schedule
+from fuser.tilegen.syntax import FROM_TYPE, WORD, fields_of, is_default, literal, name_text
+
+__all__ = ["canonical_text", "parse_kernel", "print_kernel", "print_op", "renumber"]
+
+
+def print_kernel(kernel: Kernel) -> str:
+    """The text of a kernel; parse_kernel reads it back. Clashing value names are made unique."""
+    printer = _Printer(kernel, _own_names(kernel), kernel.views)
+    return printer.text(kernel.name, kernel.schedule, origins=True)
+
+
+def print_op(kernel: Kernel, op: Op) -> str:
+    """The first line of one op, as print_kernel prints it: for error messages."""
+    return next(_Printer(kernel, _own_names(kernel), kernel.views).op(op, origins=False))
+
+
+def canonical_text(kernel: Kernel) -> str:
+    """The text without origins and with every name a number: equal for equal programs.
+
+    It holds all that decides the generated code, so that it is the key of the kernel cache.
+    """
+    views = list(dict.fromkeys(c for op in kernel.walk() for _, c in op.fields() if _is_view(c)))
+    names: dict[object, str] = {}
+    for number, buffer in enumerate(kernel.buffers):
+        names[buffer] = f"b{number}"
+    for number, view in enumerate(views):
+        names[view] = f"v{number}"
+    for number, value in enumerate(_definitions(kernel.body)):
+        names[value] = str(number)
+    schedule = dataclasses.replace(kernel.schedule, reason="")
+    return _Printer(kernel, names, views).text("kernel", schedule, origins=False)
+
+
+def renumber(kernel: Kernel) -> None:
+    """Number the values in order of definition, keeping the word before the number: %x3, %acc4."""
+    for number, value in enumerate(_definitions(kernel.body)):
+        value.name = f"{value.name.rstrip('0123456789_.') or 'v'}{number}"
+
+
+def _is_view(content: object) -> bool:
+    return isinstance(content, View)
+
+
+def _definitions(block: Block) -> Iterator[Value]:
+    """Every value in the order in which the text defines it: results before the nested block."""
+    for op in block.ops:
+        yield from op.results
+        for inner in op.blocks():
+            yield from inner.params
+            yield from _definitions(inner)
+
+
+def _own_names(kernel: Kernel) -> dict[object, str]:
+    names: dict[object, str] = {buffer: name_text(buffer.name) for buffer in kernel.buffers}
+    for group in (kernel.views, _definitions(kernel.body)):
+        taken: set[str] = set()
+        for item in group:
+            name = base = re.sub(r"[^\w.]", "_", item.name)
+            tries = 1
+            while name in taken:
+                name, tries = f"{base}_{tries}", tries + 1
+            taken.add(name)
+            names[item] = name
+    return names
+
+
+class _Printer:
+    def __init__(self, kernel: Kernel, names: Mapping[object, str], views: Sequence[View]) -> None:
+        self.kernel, self.names, self.views = kernel, names, views
+        self.ranks = {value: rank for rank, value in enumerate(_definitions(kernel.body))}
+
+    def text(self, name: str, schedule: Schedule, origins: bool) -> str:
+        lines = [f"kernel @{name_text(name)} grid({', '.join(map(str, self.kernel.grid))}) {{"]
+        default = Schedule()
+        settings = [
+            f"{item.name} = {literal(getattr(schedule, item.name))}"
+            for item in dataclasses.fields(Schedule)
+            if getattr(schedule, item.name) != getattr(default, item.name)
+        ]
+        if settings:
+            lines.append(f"  schedule({', '.join(settings)})")
+        lines += [f"  {self.buffer(buffer)}" for buffer in self.kernel.buffers]
+        lines += [f"  {self.view(view)}" for view in self.views]
+        lines.append("")
+        lines += self.block(self.kernel.body, "  ", origins)
+        return "\n".join((*lines, "}")) + "\n"
+
+    def buffer(self, buffer: Buffer) -> str:
+        return f"buffer {self.names[buffer]}: {buffer.role} {buffer.dtype}[{buffer.size}]"
+
+    def view(self, view: View) -> str:
+        shape, strides = (", ".join(map(str, dims)) for dims in (view.shape, view.strides))
+        buffer = self.names.get(view.buffer, name_text(view.buffer.name))
+        text = f"view &{self.names[view]}: {buffer}[{shape}] strides({strides})"
+        return text + (f" offset({view.offset})" if view.offset else "")
+
+    def block(self, block: Block, indent: str, origins: bool) -> Iterator[str]:
+        for op in block.ops:
+            for line in self.op(op, origins):
+                yield indent + line
+
+    def op(self, op: Op, origins: bool) -> Iterator[str]:
+        """The lines of an op: its own, then those of its blocks."""
+        line = self.header(op)
+        comment = f"  # {', '.join(map(_origin_text, op.origin))}" if origins and op.origin else ""
+        nested = [(info.name, getattr(op, info.name)) for info in fields_of(type(op))
+                  if info.kind == "block"]  # fmt: skip
+        if not nested:
+            yield line + comment
+            return
+        for position, (name, block) in enumerate(nested):
+            params = f" ({', '.join(self.params(op, block))})" if block.params else ""
+            yield f"}} {name}{params} {{" if position else f"{line}{params} {{{comment}"
+            yield from self.block(block, "  ", origins)
+        yield "}"
+
+    def header(self, op: Op) -> str:
+        word, operands, attributes = op.opcode, [], []
+        for info in fields_of(type(op)):
+            content = getattr(op, info.name)
+            if info.name == "fn":
+                word += f".{content}"
+            elif info.kind == "attribute":
+                if not is_default(info, content) and not _repeats_type(op, info.name, content):
+                    attributes.append(f"{info.name} = {literal(content)}")
+            elif info.kind != "block":
+                operands.append(self.operand(content))
+        line = f"{', '.join(self.value(value) for value in op.results)} = " if op.results else ""
+        line += word
+        if operands:
+            line += ("" if operands[0].startswith("(") else " ") + ", ".join(operands)
+        if attributes:
+            line += f" {{{', '.join(attributes)}}}"
+        if op.results:
+            known = facts.infer(op, self.kernel.grid)
+            line += " : " + ", ".join(_type_text(value, known) for value in op.results)
+        return line
+
+    def params(self, op: Op, block: Block) -> Iterator[str]:
+        for position, value in enumerate(block.params):
+            known = facts.UNKNOWN
+            if isinstance(op, ops.For) and position == 0:
+                known = facts.infer_variable(op.start, op.stop, op.step)
+            yield f"{self.value(value)}: {_type_text(value, known)}"
+
+    def operand(self, content: Any) -> str:
+        match content:
+            case Value():
+                return self.value(content)
+            case View():
+                return f"&{self.names.get(content, content.name)}"
+            case Index():
+                return self.index(content)
+            case (Value(), *_) | ():
+                return f"({', '.join(map(self.value, content))})"
+            case _:
+                return f"[{', '.join(map(self.index, content))}]"
+
+    def value(self, value: Value) -> str:
+        return f"%{self.names.get(value, value.name)}"
+
+    def index(self, expression: Index) -> str:
+        return show(expression, self.value, lambda value: self.ranks.get(value, -1))
+
+
+def _repeats_type(op: Op, name: str, content: Any) -> bool:
+    return name in FROM_TYPE and bool(op.results) and getattr(op.result, name) == content
+
+
+def _type_text(value: Value, known: facts.Fact) -> str:
+    """The type, and the facts that parsing would not infer again."""
+    text = str(value.type)
+    if value.dtype.is_integer and facts.fact_of(value) != known:
+        low = "-inf" if value.low <= -UNBOUNDED else value.low
+        high = "inf" if value.high >= UNBOUNDED else value.high
+        text += f" in [{low}, {high}]"
+        if value.multiple != 1:
+            text += f" by {value.multiple}"
+    return text
+
+
+def _origin_text(name: str) -> str:
+    plain = re.fullmatch(r'[^\s,"][^\n,]*', name) and name == name.strip() and WORD
+    return name if plain else json.dumps(name)
