@@ -44,7 +44,7 @@ def infer(op: Op, grid: Sequence[int] = ()) -> Fact:
             fact = (0, 1, 1)
         case ops.Broadcast() | ops.Reshape() | ops.Permute():
             fact = fact_of(op.x)
-        case ops.Reduce() if op.fn in ("max", "min") and op.x.shape[op.axis]:
+        case ops.Reduce() if op.fn in ("max", "min"):
             fact = fact_of(op.x)
         case ops.Map():
             fact = _map(op.fn, [fact_of(arg) for arg in op.args])
@@ -55,8 +55,9 @@ def infer(op: Op, grid: Sequence[int] = ()) -> Fact:
 
 def infer_variable(start: Index, stop: Index, step: int) -> Fact:
     """What is known of the variable of a loop inside of its body."""
-    low, high = start.range[0], stop.range[1] - 1
-    if start.is_constant and stop.is_constant and stop.constant > start.constant:
+    low, high = start.range[0], stop.range[1]
+    high -= high < UNBOUNDED
+    if step > 0 and start.is_constant and stop.is_constant and stop.constant > start.constant:
         high = start.constant + (stop.constant - start.constant - 1) // step * step
     return low, max(low, high), gcd(start.multiple, step) or 1
 
@@ -82,17 +83,19 @@ def _cast(op: ops.Cast) -> Fact:
 
 
 def _map(fn: str, args: Sequence[Fact]) -> Fact:
-    if fn == "select":
+    if fn == "select" and len(args) == 3:
         return _union(args[1], args[2])
+    if fn == "neg" and _known(args[0]):
+        low, high, by = args[0]
+        return -high, -low, by
+    if len(args) != 2:
+        return UNKNOWN
     if fn in ("min", "max"):
         pick = min if fn == "min" else max
         (a_low, a_high, a_by), (b_low, b_high, b_by) = args
         return pick(a_low, b_low), pick(a_high, b_high), gcd(a_by, b_by)
     if not all(map(_known, args)):
         return UNKNOWN
-    if fn == "neg":
-        low, high, by = args[0]
-        return -high, -low, by
     if fn == "mod" and args[1][0] > 0:
         return 0, args[1][1] - 1, 1
     if fn not in ("add", "sub", "mul"):
