@@ -1,4 +1,4 @@
-"""Running a Program on the CPU: link the kernels, lay out the launch table, one native call a run."""
+"""Running a Program on the CPU: linked kernels, a launch table, one native call a run."""
 
 from __future__ import annotations
 
@@ -83,10 +83,17 @@ class CpuExecutor:
         self._free.append(_Context(self))
 
     @property
+    def device_name(self) -> str:
+        target = self.program.target
+        return f"cpu ({target.arch}, {self.threads} thread{'s' * (self.threads > 1)})"
+
+    @property
     def peak_memory_bytes(self) -> int:
         return self.program.peak_memory_bytes + self.scratch_stride * self.threads
 
-    def run(self, inputs: Sequence[np.ndarray], times: np.ndarray | None = None) -> list[np.ndarray]:
+    def run(
+        self, inputs: Sequence[np.ndarray], times: np.ndarray | None = None
+    ) -> list[np.ndarray]:
         """New output arrays for C-contiguous inputs of the right dtypes and shapes.
 
         times: room for len(table) + 1 (seconds, nanoseconds) pairs of int64.
@@ -203,11 +210,10 @@ def _link_kernels(launches: Sequence[Launch]) -> _Entries:
         key = (kernel.entry, kernel.code)
         if key in place:
             continue
-        for number, group in enumerate(groups):
-            if kernel.entry not in group:
-                break
-        else:
-            number = len(groups)
+        number = next(
+            (i for i, group in enumerate(groups) if kernel.entry not in group), len(groups)
+        )
+        if number == len(groups):
             groups.append({})
         groups[number][kernel.entry] = kernel.code
         place[key] = number

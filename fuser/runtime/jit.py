@@ -1,4 +1,4 @@
-"""Linking relocatable objects into this process (LLVM's ORC). Code lives as long as its `Linked`."""
+"""Linking relocatable objects into this process. Code stays mapped as long as its `Linked`."""
 
 from __future__ import annotations
 

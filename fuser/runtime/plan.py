@@ -2,43 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from fuser.errors import UsageError
+from fuser.report import Latency
+from fuser.runtime.feeds import check_feeds
+from fuser.runtime.inputs import Hints, random_feeds
 from fuser.runtime.program import Program, TensorSpec
+from fuser.target import Target
+
+if TYPE_CHECKING:
+    from fuser.report import Report
 
 
-@dataclass(frozen=True)
-class Latency:
-    """Milliseconds of a whole run, inputs and outputs in host memory."""
+class Executor(Protocol):
+    """What a device offers a plan."""
 
-    median: float
-    p90: float
-    p99: float
-    minimum: float
-    iterations: int
-
-    def to_dict(self) -> dict[str, float | int]:
-        """The `latency_ms` object of the report."""
-        return {
-            "median": self.median,
-            "p90": self.p90,
-            "p99": self.p99,
-            "iterations": self.iterations,
-        }
+    @property
+    def device_name(self) -> str: ...
+    @property
+    def peak_memory_bytes(self) -> int: ...
+    def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]: ...
+    def time_kernels(self, inputs: Sequence[np.ndarray]) -> list[float]: ...
+    def close(self) -> None: ...
 
 
 class Plan:
     """A compiled model on a device.
 
-        plan = Plan(program, threads=4)          # cpu; or device=0 for a cuda program
+        plan = Plan(program, threads=4)          # cpu; device=0 chooses among GPUs
         outputs = plan.run({"x": array})
         y = plan(array)
 
-    report: called with the plan by `plan.report()`; the compiler supplies it.
+    report: what `plan.report()` calls, with the plan; the compiler supplies it. hints: ranges of the
+    inputs, for random feeds.
     Raises DeviceError, OutOfMemoryError or CompileError where the device refuses the program.
     """
 
@@ -48,10 +49,17 @@ class Plan:
         *,
         threads: int | None = None,
         device: int = 0,
-        report: Callable[[Plan], Any] | None = None,
+        report: Callable[[Plan], Report] | None = None,
+        hints: Hints | None = None,
     ) -> None:
         self.program = program
+        self._executor: Executor | None = _executor(program, threads, device)
         self._report = report
+        self._hints: Hints = hints or {}
+
+    @property
+    def target(self) -> Target:
+        return self.program.target
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -62,36 +70,112 @@ class Plan:
         return self.program.outputs
 
     @property
+    def launches(self) -> int:
+        """Kernels a run launches."""
+        return len(self.program.launches)
+
+    @property
+    def executor(self) -> Executor:
+        """The device's half of the plan. Raises UsageError once the plan is closed."""
+        if self._executor is None:
+            raise UsageError("the plan is closed", hint="compile the model again")
+        return self._executor
+
+    @property
+    def device_name(self) -> str:
+        return self.executor.device_name
+
+    @property
     def peak_memory_bytes(self) -> int:
-        """Arena, constants, inputs and outputs (and staging on a GPU)."""
-        return self.program.peak_memory_bytes
+        """All the memory a run touches: values between kernels, constants, inputs, outputs."""
+        return self.executor.peak_memory_bytes
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Run on arrays by input name; the outputs by name. Raises FeedError."""
-        raise NotImplementedError
+        """Run on arrays by input name; new output arrays by name. Raises FeedError."""
+        arrays = check_feeds(self.program.inputs, feeds)
+        results = self.executor.run(arrays)
+        return {spec.name: a for spec, a in zip(self.program.outputs, results, strict=True)}
 
-    def __call__(self, *arrays: Any) -> Any:
-        """Run on arrays in input order. One output comes back as itself, several as a tuple."""
-        raise NotImplementedError
+    def __call__(self, *arrays: Any, **named: Any) -> Any:
+        """Run on arrays in input order, or by name. One output comes back as itself, several as a
+        tuple. Raises FeedError."""
+        names = [spec.name for spec in self.program.inputs]
+        if len(arrays) > len(names):
+            raise UsageError(
+                f"{len(arrays)} arrays for {len(names)} inputs", hint=f"the inputs are {names}"
+            )
+        feeds = dict(zip(names, arrays, strict=False))
+        twice = [name for name in named if name in feeds]
+        if twice:
+            raise UsageError(f"input {twice[0]!r} is given by position and by name")
+        results = tuple(self.run({**feeds, **named}).values())
+        return results[0] if len(results) == 1 else results
 
     def profile(
         self,
+        feeds: Mapping[str, Any] | None = None,
+        *,
         iterations: int = 30,
         warmup: int = 5,
-        feeds: Mapping[str, Any] | None = None,
     ) -> Latency:
-        """Time whole runs; seeded random feeds unless given."""
-        raise NotImplementedError
+        """Time whole runs, from host arrays to host arrays; seeded random feeds unless given."""
+        if iterations < 1:
+            raise UsageError(f"cannot time {iterations} iterations", hint="use 1 or more")
+        arrays = self._arrays(feeds)
+        executor = self.executor
+        for _ in range(warmup):
+            executor.run(arrays)
+        times = np.empty(iterations)
+        for i in range(iterations):
+            start = time.perf_counter()
+            executor.run(arrays)
+            times[i] = time.perf_counter() - start
+        median, p90, p99 = np.percentile(times * 1e3, [50, 90, 99])
+        return Latency(float(median), float(p90), float(p99), iterations)
 
     def profile_kernels(
-        self, iterations: int = 10, feeds: Mapping[str, Any] | None = None
+        self, feeds: Mapping[str, Any] | None = None, *, iterations: int = 10
     ) -> list[tuple[str, float]]:
-        """(label, median milliseconds) of each launch, in order."""
-        raise NotImplementedError
+        """(kernel, median milliseconds) of each launch, in order."""
+        arrays = self._arrays(feeds)
+        runs = [self.executor.time_kernels(arrays) for _ in range(max(2, iterations + 1))][1:]
+        medians = np.median(np.array(runs).reshape(len(runs), -1), axis=0) * 1e3
+        names = [launch.name for launch in self.program.launches]
+        return [(name, float(t)) for name, t in zip(names, medians, strict=True)]
 
-    def report(self) -> Any:
-        """The compiler's report on this plan, or None."""
-        return self._report(self) if self._report else None
+    def _arrays(self, feeds: Mapping[str, Any] | None) -> list[np.ndarray]:
+        if feeds is None:
+            feeds = random_feeds(self.program.inputs, self._hints)
+        return check_feeds(self.program.inputs, feeds)
+
+    def report(self) -> Report:
+        """What fusion saved. Raises UsageError for a plan that was not made from a model."""
+        if self._report is None:
+            raise UsageError("this plan has no report", hint="fuser.compile makes plans that do")
+        return self._report(self)
 
     def close(self) -> None:
-        """Free device memory and code. A closed plan refuses to run."""
+        """Free device memory and code; running the plan afterwards is an error."""
+        if self._executor is not None:
+            self._executor.close()
+            self._executor = None
+
+    def __enter__(self) -> Plan:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        ends = ", ".join(f"{spec.name}: {spec}" for spec in self.program.inputs)
+        return f"<Plan {self.program.name}({ends}), {self.launches} kernels>"
+
+
+def _executor(program: Program, threads: int | None, device: int) -> Executor:
+    if program.target.is_cuda:
+        from fuser.runtime.cuda import CudaExecutor
+
+        return CudaExecutor(program, device)
+    from fuser.runtime.cpu import CpuExecutor
+
+    return CpuExecutor(program, threads)

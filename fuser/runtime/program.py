@@ -1,4 +1,4 @@
-"""What the compiler hands to the runtime: launches, buffers, constants. Plain data, no device access.
+"""What the runtime runs: launches, buffers, constants. Plain data, no device access.
 
 `assemble` builds a `Program` from steps that name their buffers by any hashable key (a graph value,
 a workspace): it decides which buffer is an input, an output, a constant or a place in the arena,
@@ -24,12 +24,11 @@ Space = Literal["input", "output", "constant", "arena"]
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A model input or output, row-major. `dims` may name symbolic axes for messages: ("batch", 8)."""
+    """A model input or output, row-major."""
 
     name: str
     dtype: DType
     shape: tuple[int, ...]
-    dims: tuple[int | str, ...] = ()
 
     @property
     def size(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import threading
 
@@ -9,10 +10,11 @@ import numpy as np
 import pytest
 
 from fuser.dtypes import f32
-from fuser.runtime import Program, Step, TensorSpec, assemble
 from fuser.runtime.cpu import CpuExecutor, chunking
+from fuser.runtime.program import Program, Step, TensorSpec, assemble
 from fuser.runtime.threads import get_pool
 from fuser.target import cpu_target
+
 from .handmade import binary
 
 TARGET = cpu_target("x86-64-v3", "")
@@ -22,17 +24,17 @@ SIZE = 10_007
 def chain(size: int = SIZE, steps: int = 5) -> Program:
     """y = x + c, t = y * x, then `steps` more additions of x; outputs the last and the first."""
     spec = TensorSpec("x", f32, (size,))
-    names = ["first", *(f"t{i}" for i in range(steps)), "last"]
+    names = ["t0", *(f"t{i + 1}" for i in range(steps - 1)), "last"]
     add, mul = binary("add", "fadd", size), binary("mul", "fmul", size)
     work = [Step(add, ("x", "c", "first")), Step(mul, ("first", "x", "t0"))]
-    work += [Step(add, (a, "x", b)) for a, b in zip(names[1:], names[2:], strict=False)]
+    work += [Step(add, (a, "x", b)) for a, b in itertools.pairwise(names)]
     return assemble(
         TARGET,
         work,
         [("x", spec)],
         [("last", TensorSpec("last", f32, (size,))), ("first", TensorSpec("first", f32, (size,)))],
         {"c": np.linspace(0, 1, size, dtype=np.float32), "unused": np.zeros(3, np.float32)},
-        {name: size * 4 for name in names},
+        {name: size * 4 for name in [*names, "first"]},
     )
 
 

@@ -1,0 +1,107 @@
+"""Checking what a caller feeds: every mistake named, with what was expected and what came."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fuser.errors import FeedError
+from fuser.runtime.program import TensorSpec
+
+
+def check_feeds(specs: Sequence[TensorSpec], feeds: Mapping[str, Any]) -> list[np.ndarray]:
+    """The feeds as C-contiguous arrays in native byte order, in the order of specs.
+
+    Arrays must have the input's dtype and shape; strides and byte order are put right. Python
+    scalars and lists take the input's dtype where their values fit it.
+    Raises FeedError for a missing, unknown or unfitting feed.
+    """
+    if not isinstance(feeds, Mapping):
+        raise FeedError(
+            f"feeds are a {type(feeds).__name__}", hint="pass a dict of input name -> array"
+        )
+    names = [spec.name for spec in specs]
+    unknown = [name for name in feeds if name not in names]
+    missing = [spec for spec in specs if spec.name not in feeds]
+    if unknown:
+        close = difflib.get_close_matches(str(unknown[0]), names, 1)
+        known = f"did you mean {close[0]!r}?" if close else "the inputs are " + ", ".join(names)
+        raise FeedError(f"unknown input {unknown[0]!r}", hint=known)
+    if missing:
+        wanted = ", ".join(f"{spec.name}: {spec}" for spec in missing)
+        raise FeedError(f"missing feeds: {wanted}", hint="feed every input of the model")
+    return [_convert(spec, feeds[spec.name]) for spec in specs]
+
+
+def _convert(spec: TensorSpec, feed: Any) -> np.ndarray:
+    dtype = spec.dtype.numpy
+    array = feed if isinstance(feed, np.ndarray) else _as_array(spec, feed)
+    if array.dtype != dtype:
+        if array.dtype.newbyteorder("=") != dtype:
+            name = str(array.dtype)
+            raise FeedError(
+                f"input {spec.name!r} is {spec}, the feed has dtype {name}",
+                hint=f"convert it: array.astype({dtype.name!r})",
+            )
+        array = array.astype(dtype)
+    if array.shape != spec.shape:
+        raise FeedError(
+            f"input {spec.name!r} is {spec}, the feed has shape {list(array.shape)}",
+            hint=_shape_hint(spec, array),
+        )
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def _shape_hint(spec: TensorSpec, array: np.ndarray) -> str:
+    if array.ndim != len(spec.shape):
+        return f"it needs {len(spec.shape)} axes, not {array.ndim}"
+    if array.size == spec.size:
+        return f"the sizes agree: array.reshape({list(spec.shape)})?"
+    axes = [i for i, (a, b) in enumerate(zip(array.shape, spec.shape, strict=True)) if a != b]
+    return f"axis {axes[0]} differs; pass {list(spec.shape)}, or compile for other dims"
+
+
+def _as_array(spec: TensorSpec, feed: Any) -> np.ndarray:
+    """What is not an ndarray: array-likes by their own protocol, Python numbers and lists."""
+    try:
+        if hasattr(feed, "__dlpack__") and not hasattr(feed, "__array__"):
+            return np.from_dlpack(feed)
+        array = np.asarray(feed)
+    except Exception as error:  # foreign protocols raise what they like
+        raise FeedError(
+            f"input {spec.name!r} is {spec}, the feed ({type(feed).__name__}) is no array: {error}",
+            hint="pass a NumPy array",
+        ) from error
+    if hasattr(feed, "dtype") or array.dtype == spec.dtype.numpy:
+        return array
+    if array.dtype == object or array.dtype.kind not in "biuf":
+        raise FeedError(
+            f"input {spec.name!r} is {spec}, the feed ({type(feed).__name__}) is no array of numbers",
+            hint="pass a NumPy array",
+        )
+    return _fit(spec, array)
+
+
+def _fit(spec: TensorSpec, array: np.ndarray) -> np.ndarray:
+    """Python numbers in the input's dtype, if nothing but precision is lost."""
+    dtype = spec.dtype
+    if not array.size:
+        return array.astype(dtype.numpy)
+    fits = (
+        dtype.is_float
+        or (dtype.is_integer and array.dtype.kind in "iu" and _in_range(array, spec))
+        or (dtype.kind == "bool" and array.dtype.kind == "b")
+    )
+    if not fits:
+        raise FeedError(
+            f"input {spec.name!r} is {spec}, the feed's values ({array.dtype}) do not fit",
+            hint=f"pass an array of dtype {dtype.numpy.name}",
+        )
+    return array.astype(dtype.numpy)
+
+
+def _in_range(array: np.ndarray, spec: TensorSpec) -> bool:
+    return bool(spec.dtype.lowest <= int(array.min()) and int(array.max()) <= spec.dtype.highest)

@@ -1,0 +1,61 @@
+"""The arena: what is live together never overlaps, and the arena is not wasteful."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fuser.runtime.memory import Interval, address, aligned_array, aligned_copy, plan_memory
+
+_interval = st.builds(
+    lambda first, length, size: Interval(first, first + length, size),
+    st.integers(0, 20),
+    st.integers(0, 8),
+    st.integers(0, 5000),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(_interval, max_size=40), st.sampled_from([64, 256]))
+def test_live_buffers_never_overlap(intervals: list[Interval], alignment: int) -> None:
+    offsets, total = plan_memory(intervals, alignment)
+    assert len(offsets) == len(intervals)
+    for i, (a, item) in enumerate(zip(offsets, intervals, strict=True)):
+        assert a % alignment == 0
+        assert a + item.bytes <= total or not item.bytes
+        for b, other in list(zip(offsets, intervals, strict=True))[:i]:
+            together = item.first <= other.last and other.first <= item.last
+            assert not together or a + item.bytes <= b or b + other.bytes <= a
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(_interval, min_size=1, max_size=40))
+def test_total_is_between_the_peak_and_the_sum(intervals: list[Interval]) -> None:
+    _, total = plan_memory(intervals, 1)
+    peak = max(
+        sum(item.bytes for item in intervals if item.first <= step <= item.last)
+        for step in range(30)
+    )
+    assert peak <= total <= sum(item.bytes for item in intervals)
+
+
+def test_a_chain_needs_two_buffers() -> None:
+    chain = [Interval(i, i + 1, 1024) for i in range(50)]
+    assert plan_memory(chain)[1] == 2048
+
+
+def test_nothing_to_plan() -> None:
+    assert plan_memory([]) == ([], 0)
+    assert plan_memory([Interval(0, 3, 0)]) == ([0], 0)
+
+
+def test_aligned_arrays() -> None:
+    array = aligned_array((3, 5), np.dtype(np.float16), 256)
+    assert array.shape == (3, 5) and address(array) % 256 == 0
+    assert aligned_copy(array, 256) is array
+    odd = np.arange(100, dtype=np.uint8)[1:]
+    copy = aligned_copy(odd)
+    assert address(copy) % 64 == 0
+    np.testing.assert_array_equal(copy, odd)
+    assert aligned_copy(np.zeros((0, 4), np.float32)).shape == (0, 4)
