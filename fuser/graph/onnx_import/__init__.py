@@ -13,7 +13,7 @@ from fuser.graph.onnx_import import (  # importing a family registers its operat
     shape,
 )
 from fuser.graph.onnx_import.loading import ModelSource, load_model
-from fuser.graph.onnx_import.reader import import_onnx
+from fuser.graph.onnx_import.reader import import_onnx, signature
 from fuser.graph.onnx_import.registry import supported_ops
 
 FAMILIES = (
@@ -29,4 +29,4 @@ FAMILIES = (
     shape,
 )
 
-__all__ = ["FAMILIES", "ModelSource", "import_onnx", "load_model", "supported_ops"]
+__all__ = ["FAMILIES", "ModelSource", "import_onnx", "load_model", "signature", "supported_ops"]

@@ -85,9 +85,7 @@ def attention(b: Builder, node: OnnxNode) -> list[Value | None]:
     capped, biased, masked = _mask_scores(b, node, scores, scope, valid)
     weights = _weights(b, node, biased, masked)
     result = b.dot(b.cast(weights, v.dtype), v, ((3,), (2,)), ((0, 1), (0, 1)))
-    stages = {0: scores, 1: biased, 2: capped, 3: weights} if node.opset < 24 else {}
-    if not stages:
-        stages = {0: scores, 1: capped, 2: biased, 3: weights}
+    stages = {0: scores, 1: capped, 2: biased, 3: weights}
     debug = stages[node.attr("qk_matmul_output_mode", 0)] if node.uses_output(3) else None
     if debug is not None:
         debug = b.cast(debug, q.dtype)
@@ -109,7 +107,8 @@ def _mask_scores(
     allowed = _allowed(b, node, scope, valid)
     if allowed is not None:
         biased = b.map("select", allowed, biased, -math.inf)
-    return capped, biased, mask is not None or isinstance(scope.offset, Value)
+    may_be_empty = node.attr("left_window_size", -1) >= 0 or isinstance(scope.offset, Value)
+    return capped, biased, mask is not None or may_be_empty
 
 
 def _apply_mask(b: Builder, scores: Value, mask: Value, scope: _Scope) -> Value:

@@ -142,7 +142,10 @@ def _transpose_padding(
     for size, stride, r, e, wanted in zip(
         sizes, strides, reach, extra, shape[-spatial:], strict=True
     ):
-        total = max(0, stride * (size - 1) + e + r - wanted)
+        total = stride * (size - 1) + e + r - wanted
+        if total < 0:  # the output is longer than the windows reach: zeros at its end
+            padding.append((0, total))
+            continue
         half = total // 2
         padding.append((half, total - half) if mode == "SAME_UPPER" else (total - half, half))
     return padding

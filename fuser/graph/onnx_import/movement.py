@@ -232,5 +232,6 @@ def space_to_depth(b: Builder, node: OnnxNode) -> Value:
     n, c, h, w = node.x.type.shape
     block = node.required("blocksize")
     split = b.reshape(node.x, (n, c, h // block, block, w // block, block))
-    moved = b.transpose(split, (0, 3, 5, 1, 2, 4))
+    perm = (0, 3, 5, 1, 2, 4) if node.attr("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+    moved = b.transpose(split, perm)
     return b.reshape(moved, (n, c * block * block, h // block, w // block))

@@ -7,6 +7,7 @@ from typing import Any
 
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
+from onnx.inliner import inline_local_functions
 
 from fuser.errors import (
     FuserError,
@@ -28,19 +29,28 @@ _VIEWS = {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Dropout"}
 _SHAPE_READERS = {"Shape", "Size"}
 
 
-def import_onnx(source: ModelSource, dims: Mapping[str, int] | None = None) -> Graph:
+def import_onnx(
+    source: ModelSource, dims: Mapping[str, int] | None = None, *, check: bool = True
+) -> Graph:
     """The Graph of a model, with `dims` bound to ints and the other symbolic dims kept.
 
     Every ONNX node becomes primitives; shape arithmetic is followed and leaves no nodes behind.
-    `graph.source` records the nodes as they stood in the model.
+    `graph.source` records the nodes as they stood in the model. check=False trusts a ModelProto
+    that load_model has returned.
     Raises what load_model raises; UsageError for an unknown name in dims; one UnsupportedOpError
     that lists every unsupported node; ShapeError and InvalidModelError that name the node.
     """
-    model = load_model(source)
+    model = source if isinstance(source, ModelProto) and not check else load_model(source)
     if model.functions:
-        model = onnx.inliner.inline_local_functions(model)
+        model = inline_local_functions(model)
     reader = _Reader(model, dims or {})
     return reader.read()
+
+
+def signature(model: ModelProto) -> dict[str, TensorType]:
+    """The inputs of a model that need a feed, with symbolic dims. Raises UnsupportedError."""
+    held = {tensor.name for tensor in model.graph.initializer}
+    return {info.name: _input_type(info) for info in model.graph.input if info.name not in held}
 
 
 class _Reader:
@@ -85,9 +95,10 @@ class _Reader:
             raise UnsupportedError("sparse initializers are not supported")
 
     def _add_inputs(self) -> None:
-        infos = [info for info in self.proto.input if info.name not in self.initializers]
-        types = [self._input_type(info) for info in infos]
-        known = sorted({s for type in types for dim in type.shape for s in symbols_of(dim)})
+        inputs = signature(self.model)
+        known = sorted(
+            {s for type in inputs.values() for dim in type.shape for s in symbols_of(dim)}
+        )
         if unknown := sorted(set(self.dims) - set(known)):
             raise UsageError(
                 f"the model has no symbolic dim {', '.join(unknown)}",
@@ -96,23 +107,10 @@ class _Reader:
         for name, size in self.dims.items():
             if size < 0:
                 raise UsageError(f"the dim {name} cannot be {size}")
-        for info, type in zip(infos, types, strict=True):
+        for name, type in inputs.items():
             bound = tuple(substitute(dim, self.dims) for dim in type.shape)
-            self.values[info.name] = self.graph.add_input(info.name, TensorType(type.dtype, bound))
-            self.depends[info.name] = "data"
-
-    def _input_type(self, info: ValueInfoProto) -> TensorType:
-        kind = info.type.WhichOneof("value")
-        if kind != "tensor_type":
-            raise UnsupportedError(f"the input {info.name} is a {kind}, not a tensor")
-        tensor = info.type.tensor_type
-        dtype = onnx_dtype(tensor.elem_type, f"input {info.name}")
-        if not tensor.HasField("shape"):
-            raise UnsupportedError(f"the input {info.name} has no known rank")
-        shape = tuple(
-            _read_dim(dim, f"{info.name}_dim{axis}") for axis, dim in enumerate(tensor.shape.dim)
-        )
-        return TensorType(dtype, shape)
+            self.values[name] = self.graph.add_input(name, TensorType(type.dtype, bound))
+            self.depends[name] = "data"
 
     def _value(self, name: str) -> Value | None:
         """The value of a name; initializers become constants when first read."""
@@ -152,7 +150,7 @@ class _Reader:
         except FuserError as error:
             error.where = error.where if error.where not in ("", name) else node.where
             raise
-        outputs = [results] if isinstance(results, Value) else list(results)
+        outputs: list[Value | None] = [results] if isinstance(results, Value) else list(results)
         self._bind_outputs(proto, node, outputs)
 
     def _fail(self, proto: NodeProto, what: str) -> None:
@@ -186,6 +184,20 @@ class _Reader:
                 node.name, proto.op_type, kind, tuple(inputs.values()), tuple(types.values())
             )
         )
+
+
+def _input_type(info: ValueInfoProto) -> TensorType:
+    kind = info.type.WhichOneof("value")
+    if kind != "tensor_type":
+        raise UnsupportedError(f"the input {info.name} is a {kind}, not a tensor")
+    tensor = info.type.tensor_type
+    dtype = onnx_dtype(tensor.elem_type, f"input {info.name}")
+    if not tensor.HasField("shape"):
+        raise UnsupportedError(f"the input {info.name} has no known rank")
+    shape = tuple(
+        _read_dim(dim, f"{info.name}_dim{axis}") for axis, dim in enumerate(tensor.shape.dim)
+    )
+    return TensorType(dtype, shape)
 
 
 def _join(sources: Iterable[str]) -> str:

@@ -85,13 +85,18 @@ def _sign(x: Array) -> Array:
     return np.asarray(np.sign(x))
 
 
-def _shift(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
-    def shift(a: Array, b: Array) -> Array:
-        # A shift by the width or more is undefined in C and LLVM: it gives 0.
-        in_range = b < a.dtype.itemsize * 8
-        return np.asarray(np.where(in_range, function(a, np.where(in_range, b, 0)), 0), a.dtype)
+def _shift_left(a: Array, b: Array) -> Array:
+    """A shift by the width or more, undefined in C and LLVM, gives 0."""
+    width = a.dtype.itemsize * 8
+    return np.asarray(np.where(b < width, np.left_shift(a, np.minimum(b, width - 1)), 0), a.dtype)
 
-    return shift
+
+def _shift_right(a: Array, b: Array) -> Array:
+    """Signed shifts fill with the sign; a shift by the width or more leaves only that fill."""
+    width = a.dtype.itemsize * 8
+    shifted = np.right_shift(a, np.minimum(b, width - 1))
+    fill = np.where(a < 0, -1, 0) if a.dtype.kind == "i" else 0
+    return np.asarray(np.where(b < width, shifted, fill), a.dtype)
 
 
 def _infer_select(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -165,8 +170,8 @@ _BINARY: tuple[tuple[str, Callable[[Array, Array], Array]], ...] = (
     ("bitwise_and", np.bitwise_and),
     ("bitwise_or", np.bitwise_or),
     ("bitwise_xor", np.bitwise_xor),
-    ("shift_left", _shift(np.left_shift)),
-    ("shift_right", _shift(np.right_shift)),
+    ("shift_left", _shift_left),
+    ("shift_right", _shift_right),
 )
 _COMPARE: tuple[tuple[str, Callable[[Array, Array], Array]], ...] = (
     ("eq", np.equal),
