@@ -1,0 +1,32 @@
+"""Regions to tile programs: one emitter for each kind of iteration space, on one shared core.
+
+space.py is the core (coordinates, pieces, memo), maps.py the index maps of movement primitives,
+memory.py views, primitives.py the tile of each primitive. The emitters choose the frame, run
+their anchors, and leave everything before and after an anchor to the core.
+"""
+
+from __future__ import annotations
+
+from fuser.errors import LoweringError
+from fuser.partition.region import Partition, Region
+from fuser.target import Target
+from fuser.tilegen.emit import contraction, map, reduce
+from fuser.tilegen.program import TileProgram
+from fuser.tilegen.schedule import Schedule
+
+
+def emit(
+    region: Region, partition: Partition, target: Target, schedule: Schedule | None = None
+) -> tuple[TileProgram, ...]:
+    """The tile programs that compute a region, in order; rules choose the schedule unless given.
+
+    Raises LoweringError for a region that no emitter can express.
+    """
+    ops = {node.op for node in region.nodes}
+    if region.kind == "host" or ops & {"sort", "scatter"}:
+        raise LoweringError(f"no tile program for {sorted(ops)}", where=region.name)
+    if "dot_general" in ops:
+        return contraction.emit(region, partition, target, schedule)
+    if ops & reduce.REDUCTIONS:
+        return reduce.emit(region, partition, target, schedule)
+    return map.emit(region, partition, target, schedule)

@@ -1,0 +1,248 @@
+"""Matrix products: one or several dot_generals over one m x n space, with prologue and epilogue.
+
+Batch dims are a grid axis, lhs free dims are m, contracted dims k, rhs free dims n. Frame axes are
+m, k, n in this order, so that operand tiles come out as [m, k] and [k, n]. Operands are
+materialised inside the loop over k (the prologue), and what follows the dots is computed on the
+accumulators at coordinates that follow from theirs (the epilogue).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fuser.dtypes import DType
+from fuser.errors import LoweringError
+from fuser.graph.ir import Node, Value
+from fuser.partition.region import Partition, Region
+from fuser.target import Target
+from fuser.tilegen import ir, rules
+from fuser.tilegen.emit.map import program
+from fuser.tilegen.emit.maps import Coords, Guard, backward, delinearise, product
+from fuser.tilegen.emit.memory import uniform
+from fuser.tilegen.emit.space import Emission, Piece, Places, spread
+from fuser.tilegen.index import Index
+from fuser.tilegen.program import Packing, TileProgram
+from fuser.tilegen.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class DotShape:
+    """The axes of a dot_general by role, and their sizes."""
+
+    node: Node
+    batch: tuple[tuple[int, ...], tuple[int, ...]]  # axes of (lhs, rhs)
+    contract: tuple[tuple[int, ...], tuple[int, ...]]
+    free: tuple[tuple[int, ...], tuple[int, ...]]
+
+    @property
+    def lhs(self) -> Value:
+        return self.node.inputs[0]
+
+    @property
+    def rhs(self) -> Value:
+        return self.node.inputs[1]
+
+    def dims(self, value: Value, axes: tuple[int, ...]) -> list[int]:
+        return [value.shape[a] for a in axes]
+
+    @property
+    def b(self) -> int:
+        return product(self.dims(self.lhs, self.batch[0]))
+
+    @property
+    def m(self) -> int:
+        return product(self.dims(self.lhs, self.free[0]))
+
+    @property
+    def n(self) -> int:
+        return product(self.dims(self.rhs, self.free[1]))
+
+    @property
+    def k(self) -> int:
+        return product(self.dims(self.lhs, self.contract[0]))
+
+    def coords(self, side: int, batch: Index, free: Index, k: Index) -> Coords:
+        """Coordinates of an operand (0 lhs, 1 rhs)."""
+        value = self.node.inputs[side]
+        result = [Index(0)] * value.type.rank
+        for axes, at in ((self.batch[side], batch), (self.free[side], free), (self.contract[side], k)):
+            for axis, item in zip(axes, delinearise(at, self.dims(value, axes)), strict=True):
+                result[axis] = item
+        return tuple(result)
+
+    def result_coords(self, batch: Index, m: Index, n: Index) -> Coords:
+        lhs, rhs = self.lhs, self.rhs
+        return (
+            *delinearise(batch, self.dims(lhs, self.batch[0])),
+            *delinearise(m, self.dims(lhs, self.free[0])),
+            *delinearise(n, self.dims(rhs, self.free[1])),
+        )
+
+
+def dot_shape(node: Node) -> DotShape:
+    attrs = node.attrs
+    batch = (tuple(attrs["lhs_batch"]), tuple(attrs["rhs_batch"]))
+    contract = (tuple(attrs["lhs_contract"]), tuple(attrs["rhs_contract"]))
+    free = tuple(
+        tuple(a for a in range(value.type.rank) if a not in batch[i] and a not in contract[i])
+        for i, value in enumerate(node.inputs)
+    )
+    return DotShape(node, batch, contract, (free[0], free[1]))
+
+
+def emit(
+    region: Region, partition: Partition, target: Target, schedule: Schedule | None
+) -> tuple[TileProgram, ...]:
+    """The programs of a contraction region."""
+    dots = [dot_shape(node) for node in region.nodes if node.op == "dot_general"]
+    first = dots[0]
+    if any((d.b, d.m, d.k) != (first.b, first.m, first.k) for d in dots):
+        raise LoweringError("dots of one region differ in m or k", where=region.name)
+    columns = max(d.n for d in dots)
+    chosen = schedule or rules.dot_schedule(
+        target, first.m, columns, first.k, first.lhs.dtype.bits, len(dots), first.b
+    )
+    em = Emission(region, partition, target, chosen)
+    batch, m, n, k = frame(em, first.b, first.m, columns, first.k)
+    accumulators = multiply(em, dots, batch, m, n, k)
+    guards = [(m, first.m)]
+    places: Places = {}
+    pieces: dict[Value, Piece] = {}
+    for dot, piece in zip(dots, accumulators, strict=True):
+        places[dot.node.output] = dot.result_coords(batch, m, n), [*guards, (n, dot.n)]
+        pieces[dot.node.output] = piece
+    store_placed(em, spread(em, places, pieces))
+    return (em.finish(sum(2 * d.b * d.m * d.n * d.k for d in dots)),)
+
+
+def frame(em: Emission, b: int, m: int, n: int, k: int) -> tuple[Index, Index, Index, Index]:
+    """Indices (batch, m, n) of the program's block, and k within one block of it."""
+    block = em.schedule.block
+    offset = 0 if em.target.is_cuda and b == 1 else 1
+    batch = program(em, 0, b, 1, "") if b > 1 else Index(0)
+    # frame axes in the order m, k, n whatever the order of the grid
+    grid_m, grid_n = (offset, offset + 1) if em.target.is_cuda else (offset + 1, offset)
+    at_m = program(em, grid_m, m, block("m"))
+    at_k = em.axis(min(block("k"), k) if not em.target.is_cuda else block("k"))
+    at_n = program(em, grid_n, n, block("n"))
+    return batch, at_m, at_n, at_k
+
+
+def multiply(
+    em: Emission, dots: list[DotShape], batch: Index, m: Index, n: Index, inner: Index
+) -> list[Piece]:
+    """The accumulators of all dots, over frame axes (m, n)."""
+    depth, total = em.extents[1], dots[0].k
+    kinds = [_operand_dtype(em, d) for d in dots]
+    inits = [Piece(kind.accumulate, (0, 2), splat=0.0 if kind.is_float else 0) for kind in kinds]
+
+    def body(at: Index, carried: list[Piece]) -> list[Piece]:
+        k = at + inner
+        em.load_guards = [(k, total)] if total % depth else []
+        cache: dict[tuple[Value, Coords], ir.Value] = {}
+        results = []
+        for dot, kind, acc in zip(dots, kinds, carried, strict=True):
+            at_lhs = (dot.lhs, dot.coords(0, batch, m, k))
+            if at_lhs not in cache:
+                cache[at_lhs] = operand(em, *at_lhs, (0, 1), kind)
+            a = cache[at_lhs]
+            b = panel(em, dot, batch, n, k, kind)
+            c = em.full_value(acc, (0, 2))
+            results.append(Piece(acc.dtype, (0, 2), dot_op(em, a, b, c)))
+        em.load_guards = []
+        return results
+
+    if total <= depth:
+        results = body(Index(0), inits)
+    else:
+        results = em.loop(0, total, depth, inits, body)
+    outputs = [d.node.output.dtype.compute for d in dots]
+    return [em.cast(piece, dtype) for piece, dtype in zip(results, outputs, strict=True)]
+
+
+def dot_op(em: Emission, a: ir.Value, b: ir.Value, acc: ir.Value) -> ir.Value:
+    return em.emit((a, b, acc), lambda: em.b.dot(a, b, acc))
+
+
+def _operand_dtype(em: Emission, dot: DotShape) -> DType:
+    """What a dot multiplies: the storage type on a GPU (tensor cores), float32 on a CPU."""
+    return dot.lhs.dtype if em.target.is_cuda else dot.lhs.dtype.compute
+
+
+def operand(
+    em: Emission, value: Value, coords: Coords, axes: tuple[int, ...], dtype: DType
+) -> ir.Value:
+    """A dot operand over exactly `axes`: a bare load where it is memory behind index maps only."""
+    source, at = behind_movement(em, value, coords)
+    if not em.is_inside(source) and uniform(source) is None:
+        piece = em.load(source, at, axes=axes)
+        return em.full_value(em.cast(piece, dtype), axes)
+    piece = em.cast(em.tile(value, coords), dtype)
+    if em.load_guards:
+        zero = Piece(dtype, splat=0.0 if dtype.is_float else 0)
+        piece = em.select(em.within(em.load_guards), piece, zero)
+    return em.full_value(piece, axes)
+
+
+def behind_movement(em: Emission, value: Value, coords: Coords) -> tuple[Value, Coords]:
+    """The value and coordinates from which movement primitives alone make `value` at `coords`."""
+    while em.is_inside(value) and em.available(value, coords) is None:
+        node = value.node
+        assert node is not None
+        moved = backward(node, coords) if len(node.inputs) == 1 else None
+        if moved is None:
+            break
+        value, coords = node.inputs[0], moved
+    return value, coords
+
+
+def panel(
+    em: Emission, dot: DotShape, batch: Index, n: Index, k: Index, dtype: DType
+) -> ir.Value:
+    """The [k, n] tile of the rhs; constants are packed where the target wants it."""
+    rhs = dot.rhs
+    if em.is_inside(rhs) or rhs.constant is None or uniform(rhs) is not None:
+        return operand(em, rhs, dot.coords(1, batch, n, k), (1, 2), dtype)
+    order = (*dot.batch[1], *dot.contract[1], *dot.free[1])
+    order = () if order == tuple(range(len(order))) else order
+    if em.target.is_cuda:
+        strides = em.partition.strides(rhs)
+        inner = [a for a in range(rhs.type.rank) if rhs.shape[a] != 1 and strides[a] == 1]
+        whole = [a for side in (dot.contract[1], dot.free[1]) for a in side[-1:]]
+        if not inner or inner[0] in whole:
+            return operand(em, rhs, dot.coords(1, batch, n, k), (1, 2), dtype)
+        packing = Packing(transpose=order, reshape=(dot.b, dot.k, dot.n))
+        buffer = em.memory.buffer(rhs, packing)
+        view = em.b.view(buffer, (dot.b, dot.k, dot.n))
+        return em.full_value(em.load_view(view, (batch, k, n), axes=(1, 2)), (1, 2))
+    width = em.schedule.block("n")
+    panels = -(-dot.n // width)
+    packing = Packing(
+        transpose=order,
+        reshape=(dot.b, dot.k, dot.n),
+        pad=((0, 0), (0, 0), (0, panels * width - dot.n)) if dot.n % width else (),
+        split=(dot.b, dot.k, panels, width),
+        permute=(0, 2, 1, 3),
+        dtype=dtype if dtype != rhs.dtype else None,
+    )
+    buffer = em.memory.buffer(rhs, packing, dot.b * panels * dot.k * width)
+    if dot.b == 1:
+        view, at = em.b.view(buffer, (panels, dot.k, width)), (n // width, k, n % width)
+    else:
+        view = em.b.view(buffer, (dot.b, panels, dot.k, width))
+        at = (batch, n // width, k, n % width)  # type: ignore[assignment]
+    return em.full_value(em.load_view(view, at, axes=(1, 2)), (1, 2))
+
+
+def store_placed(em: Emission, places: Places) -> None:
+    """Store every output of the region where it was placed. Raises LoweringError."""
+    for value in em.region.outputs:
+        if value not in places:
+            raise LoweringError(
+                f"output {value!r} does not follow the anchor", where=em.region.name
+            )
+        coords, guards = places[value]
+        em.store(value, coords, em.tile(value, coords), guards)
+
+
+__all__ = ["DotShape", "Guard", "dot_shape", "emit", "frame", "multiply", "operand", "store_placed"]

@@ -1,0 +1,156 @@
+"""Buffers, and the view through which a graph value is reached at given coordinates.
+
+Coordinates are simplified by merging neighbouring dims of the view where that cancels divisions:
+the rows m // S, m % S of a [B, S, K] array are row m of a [B * S, K] view. A merge is done only
+where bounds keep their meaning, so an element out of bounds stays out of bounds.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fuser.dtypes import DType
+from fuser.graph.ir import Value
+from fuser.partition.region import Partition
+from fuser.tilegen.builder import Builder
+from fuser.tilegen.emit.maps import Coords, Guard, complexity, in_range, product
+from fuser.tilegen.index import Axis, FloorDiv, Index
+from fuser.tilegen.ir import Buffer, View
+from fuser.tilegen.program import Argument, Packing
+
+
+class Memory:
+    """The buffers of one kernel; a value has one buffer per packing."""
+
+    def __init__(self, builder: Builder, partition: Partition, outputs: tuple[Value, ...]) -> None:
+        self.builder = builder
+        self.partition = partition
+        self.outputs = outputs
+        self.arguments: list[Argument] = []
+        self._buffers: dict[tuple[Value, Packing | None], Buffer] = {}
+
+    def buffer(
+        self, value: Value, packing: Packing | None = None, size: int | None = None
+    ) -> Buffer:
+        """The buffer of a value; a packed constant has `size` elements."""
+        key = (value, packing)
+        if key not in self._buffers:
+            if value in self.outputs:
+                role, prefix = "output", "out"
+            elif value.constant is not None:
+                role, prefix = "constant", "const"
+            else:
+                role, prefix = "input", "in"
+            dtype = packing.dtype if packing and packing.dtype else value.dtype
+            name = f"{prefix}{sum(b.name.startswith(prefix) for b in self.builder.kernel.buffers)}"
+            count = value.type.size if size is None else size
+            buffer = self.builder.buffer(name, dtype, count, role)  # type: ignore[arg-type]
+            self._buffers[key] = buffer
+            self.arguments.append(Argument(buffer, value, packing))
+        return self._buffers[key]
+
+    def workspace(self, dtype: DType, size: int, number: int, zeroed: bool = False) -> Buffer:
+        """A buffer that lives between the programs of one region."""
+        buffer = self.builder.buffer(f"work{number}", dtype, size, "workspace")
+        self.arguments.append(Argument(buffer, None, workspace=number, zeroed=zeroed))
+        return buffer
+
+    def access(
+        self, value: Value, coords: Coords, guards: tuple[Guard, ...] = ()
+    ) -> tuple[View, tuple[Index, ...]]:
+        """The view of a value and the indices into it for `coords`, checked by `guards` too."""
+        shape, strides, indices = simplify(value.shape, self.partition.strides(value), coords)
+        return self.guarded(self.buffer(value), shape, strides, indices, guards)
+
+    def guarded(
+        self,
+        buffer: Buffer,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        indices: tuple[Index, ...],
+        guards: tuple[Guard, ...],
+    ) -> tuple[View, tuple[Index, ...]]:
+        """A view with one more dim, of stride 0, for each guard that its own bounds do not imply."""
+        for expression, limit in guards:
+            if not implied(expression, limit, shape, indices):
+                shape, strides, indices = (*shape, limit), (*strides, 0), (*indices, expression)
+        return self.builder.view(buffer, shape, strides), indices
+
+
+def implied(
+    expression: Index, limit: int, shape: tuple[int, ...], indices: tuple[Index, ...]
+) -> bool:
+    """Whether indices within `shape` (or known ranges) imply 0 <= expression < limit."""
+    if in_range(expression, limit):
+        return True
+    for at, dim in zip(indices, shape, strict=True):
+        if at == expression and dim <= limit:
+            return True
+        if len(at.terms) == 1 and at.constant == 0 and at.terms[0][1] == 1:
+            atom = at.terms[0][0]
+            if isinstance(atom, FloorDiv) and atom.base == expression:
+                if dim * atom.divisor <= limit:
+                    return True
+    return False
+
+
+def simplify(
+    shape: tuple[int, ...], strides: tuple[int, ...], coords: Coords
+) -> tuple[tuple[int, ...], tuple[int, ...], Coords]:
+    """Drop dims of 1 and merge neighbours (in memory order) where that removes divisions."""
+    dims = [
+        (dim, stride, at)
+        for dim, stride, at in zip(shape, strides, coords, strict=True)
+        if dim != 1 or at != Index(0)
+    ]
+    dims.sort(key=lambda item: -item[1])
+    changed = True
+    while changed:
+        changed = False
+        for i in range(len(dims) - 1):
+            (outer, outer_stride, a), (inner, inner_stride, b) = dims[i], dims[i + 1]
+            if outer_stride != inner_stride * inner or not in_range(b, inner):
+                continue
+            merged = a * inner + b
+            flat = a.is_constant and b.is_constant
+            if flat or complexity(merged) < complexity(a) + complexity(b):
+                dims[i : i + 2] = [(outer * inner, inner_stride, merged)]
+                changed = True
+                break
+    if not dims:
+        return (1,), (1,), (Index(0),)
+    return tuple(d[0] for d in dims), tuple(d[1] for d in dims), tuple(d[2] for d in dims)
+
+
+def address(view: View, indices: tuple[Index, ...]) -> Index:
+    """The linear address of an access, in elements."""
+    total = Index(view.offset)
+    for at, stride in zip(indices, view.strides, strict=True):
+        total = total + at * stride
+    return total
+
+
+def linear_in(expression: Index, axis: int) -> int | None:
+    """The coefficient of a tile axis, or None if the expression is not linear in it."""
+    found = 0
+    for atom, coefficient in expression.terms:
+        if isinstance(atom, Axis) and atom.axis == axis:
+            found = coefficient
+        elif axis in Index(0, ((atom, 1),)).axes():
+            return None
+    return found
+
+
+def uniform(value: Value) -> float | int | bool | None:
+    """The one number that every element of a constant is, if there is one."""
+    array = value.constant
+    if array is None or array.size == 0 or (array.size > 1 and array.size > 4096):
+        return None
+    first = array.reshape(-1)[0]
+    if array.size > 1 and not np.array_equal(array, np.broadcast_to(first, array.shape)):
+        return None
+    item = first.item() if hasattr(first, "item") else first
+    return item if isinstance(item, bool | int) else float(item)
+
+
+__all__ = ["Memory", "address", "implied", "linear_in", "product", "simplify", "uniform"]

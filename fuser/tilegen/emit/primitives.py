@@ -1,0 +1,277 @@
+"""How each primitive of the graph becomes tile ops at given coordinates (the backward half).
+
+`lower` is the one dispatch: map primitives, movement, creation, gather, reductions whole in a
+tile, scans and windows. Contractions are anchors and have emitters of their own.
+"""
+
+from __future__ import annotations
+
+from itertools import product as cartesian
+
+from fuser.dtypes import DType, i32
+from fuser.errors import LoweringError
+from fuser.graph.ir import Node, Value
+from fuser.tilegen.emit.maps import Coords, Guard, backward, delinearise, in_range, product
+from fuser.tilegen.emit.memory import uniform
+from fuser.tilegen.emit.space import Emission, Piece
+from fuser.tilegen.index import Index, lookup
+from fuser.tilegen.ops import ReduceFn
+
+
+def identity_of(fn: str, dtype: DType) -> float | int:
+    """The identity of a fold in `dtype`."""
+    table = {"sum": 0, "prod": 1, "max": dtype.lowest, "min": dtype.highest}
+    return float(table[fn]) if dtype.is_float else table[fn]
+
+
+def lower(em: Emission, node: Node, value: Value, coords: Coords) -> Piece:
+    """The tile of one result of a node of the region at `coords`. Raises LoweringError."""
+    from fuser.graph.ops.registry import is_map
+
+    match node.op:
+        case "constant":
+            return em.read(value, coords)
+        case "iota":
+            return em.index_piece(coords[node.attrs["axis"]], value.dtype.compute)
+        case "cast":
+            return _cast(em, node, coords)
+        case "gather":
+            return _gather(em, node, coords)
+        case "concat":
+            return _concat(em, node, coords)
+        case "pad":
+            return _pad(em, node, coords)
+        case "reduce_sum" | "reduce_max" | "reduce_min" | "reduce_prod":
+            return _reduce(em, node, coords)
+        case "argmax" | "argmin":
+            return _extreme(em, node, coords)
+        case "cumsum":
+            return _cumsum(em, node, coords)
+        case "reduce_window":
+            return _window(em, node, coords)
+    moved = backward(node, coords) if len(node.inputs) == 1 else None
+    if moved is not None:
+        return em.tile(node.inputs[0], moved)
+    if is_map(node):
+        return em.map(node.op, *(em.tile(operand, coords) for operand in node.inputs))
+    raise LoweringError(f"{node.op} cannot be computed inside a region", where=em.region.name)
+
+
+def _cast(em: Emission, node: Node, coords: Coords) -> Piece:
+    """A cast between the compute types of both sides; rounding to a narrow float waits for a store."""
+    x = em.tile(node.inputs[0], coords)
+    return em.cast(x, node.output.dtype.compute)
+
+
+def _gather(em: Emission, node: Node, coords: Coords) -> Piece:
+    """Read at an index that a tile of integers gives; negative ones count from the end."""
+    data, indices = node.inputs
+    axis, rank = node.attrs["axis"], indices.type.rank
+    found = em.tile(indices, coords[axis : axis + rank])
+    at = position(em, found, data.shape[axis])
+    return em.tile(data, (*coords[:axis], at, *coords[axis + rank :]))
+
+
+def position(em: Emission, found: Piece, size: int) -> Index:
+    """An integer piece as an index expression into an axis of `size`."""
+    if found.value is None and found.splat is not None:
+        return Index(int(found.splat) % size)
+    if found.value is not None and found.value.low < 0:
+        negative = em.map("lt", found, Piece(found.dtype, splat=0))
+        wrapped = em.map("add", found, Piece(found.dtype, splat=size))
+        found = em.map("select", negative, wrapped, found)
+    value = em.full_value(found, found.axes)
+    return lookup(value, found.axes)
+
+
+def _concat(em: Emission, node: Node, coords: Coords) -> Piece:
+    """A chain of selects on the coordinate; operands that it cannot reach are left out."""
+    axis = node.attrs["axis"]
+    low, high = coords[axis].range
+    result: Piece | None = None
+    end = node.output.shape[axis]
+    for position_, operand in reversed(list(enumerate(node.inputs))):
+        start = end - operand.shape[axis]
+        last = position_ == len(node.inputs) - 1
+        reached = (low < end or position_ == 0) and (high >= start or last)
+        if reached and operand.shape[axis]:
+            at = coords[axis] - start
+            piece = em.tile(operand, (*coords[:axis], at, *coords[axis + 1 :]))
+            if result is None:
+                result = piece
+            else:
+                limit = Piece(i32, splat=end)
+                result = em.map(
+                    "select", em.map("lt", em.index_piece(coords[axis]), limit), piece, result
+                )
+        end = start
+    if result is None:
+        raise LoweringError("an empty concat", where=em.region.name)
+    return result
+
+
+def _pad(em: Emission, node: Node, coords: Coords) -> Piece:
+    """The operand where the coordinates are inside it, the pad value elsewhere."""
+    (x,) = node.inputs
+    inner = tuple(c - low for c, low in zip(coords, node.attrs["low"], strict=True))
+    number = node.attrs["value"]
+    return padded(em, x, inner, number.item() if hasattr(number, "item") else number)
+
+
+def padded(em: Emission, x: Value, coords: Coords, number: float | int | bool) -> Piece:
+    """`x` at coordinates that may lie outside it; `number` there."""
+    guards: list[Guard] = [(c, dim) for c, dim in zip(coords, x.shape, strict=True)]
+    if all(in_range(*guard) for guard in guards):
+        return em.tile(x, coords)
+    if not em.is_inside(x) and uniform(x) is None:
+        return em.read(x, coords, pad=number)
+    condition = em.within(guards)
+    return em.select(condition, em.tile(x, coords), Piece(x.dtype.compute, splat=number))
+
+
+# reductions whole in a tile -------------------------------------------------------------------------
+
+
+def padded_extent(em: Emission, extent: int) -> int:
+    """The extent of a tile axis that holds `extent` elements: a power of two on a GPU."""
+    return 1 << (extent - 1).bit_length() if em.target.is_cuda and extent > 1 else extent
+
+
+def reduction_axis(em: Emission, total: int) -> Index:
+    """The frame axis along which rows of `total` elements are folded."""
+    if total not in em.reduction_axes:
+        em.reduction_axes[total] = em.axis(padded_extent(em, total))
+    return em.reduction_axes[total]
+
+
+def operand_coords(node: Node, coords: Coords, k: Index) -> Coords:
+    """Coordinates of the operand of a reduction, where `k` runs over the reduced dims."""
+    axes = reduced_axes(node)
+    shape = node.inputs[0].shape
+    inner = dict(zip(axes, delinearise(k, [shape[a] for a in axes]), strict=True))
+    kept = iter(coords)
+    return tuple(inner[a] if a in inner else next(kept) for a in range(len(shape)))
+
+
+def reduced_axes(node: Node) -> tuple[int, ...]:
+    """The operand axes that a reduction (or scan) folds, in increasing order."""
+    if "axes" in node.attrs:
+        return tuple(sorted(node.attrs["axes"]))
+    return (node.attrs["axis"],)
+
+
+def _whole_row(em: Emission, node: Node, coords: Coords) -> tuple[Piece, Index, int]:
+    shape = node.inputs[0].shape
+    total = product([shape[a] for a in reduced_axes(node)])
+    k = reduction_axis(em, total)
+    return em.tile(node.inputs[0], operand_coords(node, coords, k)), k, total
+
+
+def _frame_axis(k: Index) -> int | None:
+    return next(iter(k.axes()), None)
+
+
+def _reduce(em: Emission, node: Node, coords: Coords) -> Piece:
+    """Fold the reduced extent: as one tile axis, or in chunks where a row is too long for it. The
+    padded tail is neutral."""
+    fn: ReduceFn = node.op.removeprefix("reduce_")  # type: ignore[assignment]
+    shape = node.inputs[0].shape
+    total = product([shape[a] for a in reduced_axes(node)])
+    with em.outside(coords):
+        if total in em.chunks:
+            return _reduce_chunks(em, node, coords, fn, total)
+        x, k, _ = _whole_row(em, node, coords)
+        axis = _frame_axis(k)
+        if axis is None:
+            return x
+        return em.reduce(fn, neutral_tail(em, fn, x, k, total), axis)
+
+
+def _reduce_chunks(em: Emission, node: Node, coords: Coords, fn: ReduceFn, total: int) -> Piece:
+    """Fold a long row: partial results of a chunk's shape, then one fold of those."""
+    inner = em.chunks[total]
+    axis = _frame_axis(inner)
+    assert axis is not None
+    x = node.inputs[0]
+    dtype = x.dtype.compute
+    combine = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}[fn]
+    used = frozenset((axis,)).union(*(c.axes() for c in coords))
+    start = Piece(dtype, tuple(sorted(used)), splat=identity_of(fn, dtype))
+
+    def body(at: Index, carried: list[Piece]) -> list[Piece]:
+        k = at + inner
+        piece = em.tile(x, operand_coords(node, coords, k))
+        return [em.map(combine, carried[0], neutral_tail(em, fn, piece, k, total))]
+
+    (partial,) = em.loop(0, total, em.extents[axis], [start], body)
+    return em.reduce(fn, partial, axis)
+
+
+def neutral_tail(em: Emission, fn: str, x: Piece, k: Index, total: int) -> Piece:
+    """x with the identity of `fn` where k >= total."""
+    dtype = x.dtype
+    return em.select(em.within([(k, total)]), x, Piece(dtype, splat=identity_of(fn, dtype)))
+
+
+def _extreme(em: Emission, node: Node, coords: Coords) -> Piece:
+    """argmax and argmin: the least (or last) index whose element is the extreme."""
+    x, k, total = _whole_row(em, node, coords)
+    axis = _frame_axis(k)
+    if axis is None:
+        return Piece(node.output.dtype, splat=0)
+    fn: ReduceFn = "max" if node.op == "argmax" else "min"
+    x = neutral_tail(em, fn, x, k, total)
+    best = em.reduce(fn, x, axis)
+    hit = em.map("eq", x, best)
+    if x.dtype.is_float:
+        hit = em.map("logical_or", hit, em.map("is_nan", x))
+    last = node.attrs.get("select_last", False)
+    tail = em.within([(k, total)])
+    if tail is not None:
+        hit = em.map("logical_and", hit, tail)
+    none = Piece(i32, splat=-1 if last else total)
+    at = em.map("select", hit, em.index_piece(k), none)
+    return em.cast(em.reduce("max" if last else "min", at, axis), node.output.dtype)
+
+
+def _cumsum(em: Emission, node: Node, coords: Coords) -> Piece:
+    """A running sum along a tile axis that holds the whole extent."""
+    axis_ = node.attrs["axis"]
+    k = coords[axis_]
+    total = node.output.shape[axis_]
+    axis = _frame_axis(k)
+    x = em.tile(node.inputs[0], coords)
+    if total == 1:
+        return Piece(x.dtype, splat=0) if node.attrs.get("exclusive", False) else x
+    if axis is None or k != em.reduction_axes.get(total):
+        raise LoweringError("cumsum needs its axis whole in a tile", where=em.region.name)
+    reverse = node.attrs.get("reverse", False)
+    x = neutral_tail(em, "sum", x, k, total)
+    axes = x.axes if axis in x.axes else tuple(sorted((*x.axes, axis)))
+    tile = em.full_value(x, axes)
+    place = axes.index(axis)
+    value = em.emit((tile,), lambda: em.b.scan("sum", tile, place, reverse))
+    result = Piece(x.dtype, axes, value)
+    if node.attrs.get("exclusive", False):
+        result = em.map("sub", result, x)
+    return result
+
+
+def _window(em: Emission, node: Node, coords: Coords) -> Piece:
+    """Pooling: the taps of the window, unrolled."""
+    (x,), attrs = node.inputs, node.attrs
+    fn = "add" if attrs["fn"] == "sum" else "max"
+    identity: float | int = 0 if fn == "add" else x.dtype.compute.lowest
+    result: Piece | None = None
+    for taps in cartesian(*map(range, attrs["window"])):
+        at = tuple(
+            c * stride + tap * dilation - low
+            for c, stride, tap, dilation, (low, _) in zip(
+                coords, attrs["strides"], taps, attrs["dilation"], attrs["padding"], strict=True
+            )
+        )
+        piece = padded(em, x, at, identity)
+        result = piece if result is None else em.map(fn, result, piece)
+    assert result is not None
+    return result
+

@@ -1,0 +1,121 @@
+"""Rows that stay on chip: softmax, norms, means, argmax, running sums, and maps around them.
+
+The space is that of the first reduction's operand: kept dims outside the reduced ones are rows,
+kept dims inside them (in memory order) are columns, so that a mean over H and W of an NHWC array
+keeps vectors of channels. A row is one tile axis where it fits; longer rows are walked in chunks,
+once for each reduction that needs the one before and once to store.
+"""
+
+from __future__ import annotations
+
+from fuser.errors import LoweringError
+from fuser.graph.ir import Node, Value
+from fuser.partition.region import Partition, Region
+from fuser.target import Target
+from fuser.tilegen import rules
+from fuser.tilegen.emit.map import program
+from fuser.tilegen.emit.maps import Coords, Guard, delinearise, product, regroup
+from fuser.tilegen.emit.primitives import reduced_axes
+from fuser.tilegen.emit.space import Emission, Places, spread
+from fuser.tilegen.index import Index
+from fuser.tilegen.program import TileProgram
+from fuser.tilegen.schedule import Schedule
+
+REDUCTIONS = frozenset(
+    ("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "argmax", "argmin", "cumsum")
+)
+
+
+def reductions(region: Region) -> list[Node]:
+    return [node for node in region.nodes if node.op in REDUCTIONS]
+
+
+def emit(
+    region: Region, partition: Partition, target: Target, schedule: Schedule | None
+) -> tuple[TileProgram, ...]:
+    """One program: a block of rows each."""
+    anchor = reductions(region)[0]
+    operand = anchor.inputs[0]
+    shape = operand.shape
+    rows, inner, columns = split_dims(region, partition, anchor)
+    extents = [product([shape[d] for d in dims]) for dims in (rows, inner, columns)]
+    chosen = schedule or rules.reduce_schedule(target, extents[0], extents[1], extents[2])
+    em = Emission(region, partition, target, chosen)
+    row = program(em, 0, extents[0], chosen.block("rows"))
+    width = chosen.block("total", extents[1])
+    k = em.axis(width)
+    column = program(em, 1, extents[2], chosen.block("columns"))
+    guards: list[Guard] = [(row, extents[0]), (column, extents[2])]
+
+    def coords(position: Index) -> Coords:
+        found = [Index(0)] * len(shape)
+        for dims, at in zip((rows, inner, columns), (row, position, column), strict=True):
+            for dim, item in zip(dims, delinearise(at, [shape[d] for d in dims]), strict=True):
+                found[dim] = item
+        return tuple(found)
+
+    if width >= extents[1]:
+        em.reduction_axes[extents[1]] = k
+        store(em, region.outputs, operand, coords(k), [*guards, (k, extents[1])], set(inner))
+    else:
+        em.chunks[extents[1]] = k
+        short = tuple(v for v in region.outputs if v.type.size < operand.type.size)
+        full = tuple(v for v in region.outputs if v.type.size >= operand.type.size)
+        if short:
+            store(em, short, operand, coords(k), [*guards], set(inner))
+        if full:
+
+            def body(start: Index, _: object) -> list[object]:
+                at = start + k
+                store(em, full, operand, coords(at), [*guards, (at, extents[1])], set(inner))
+                return []
+
+            em.loop(0, extents[1], width, [], body)  # type: ignore[arg-type]
+    flops = sum(n.inputs[0].type.size for n in region.nodes if n.inputs)
+    return (em.finish(flops),)
+
+
+def split_dims(
+    region: Region, partition: Partition, anchor: Node
+) -> tuple[list[int], list[int], list[int]]:
+    """Dims of the operand of `anchor`, in memory order: rows, reduced, columns."""
+    operand = anchor.inputs[0]
+    order = tuple(range(operand.type.rank))
+    for value in (operand, *region.inputs, *region.outputs):
+        if value in partition.layouts and value.shape == operand.shape:
+            order = partition.layouts[value]
+            break
+    reduced = [d for d in order if d in reduced_axes(anchor)]
+    after = [d for d in order if operand.shape[d] != 1]
+    last = max((after.index(d) for d in reduced if d in after), default=len(after))
+    columns = [d for d in after[last + 1 :] if d not in reduced]
+    rows = [d for d in order if d not in reduced and d not in columns]
+    return rows, reduced, columns
+
+
+def store(
+    em: Emission,
+    outputs: tuple[Value, ...],
+    operand: Value,
+    coords: Coords,
+    guards: list[Guard],
+    reduced: set[int],
+) -> None:
+    """Store outputs at the places that follow from `operand` being at `coords`."""
+    places: Places = spread(em, {operand: (coords, guards)}, {})
+    kept = tuple(d for d in range(len(coords)) if d not in reduced)
+    folded = frozenset[int]().union(*(coords[d].axes() for d in reduced))
+    row_guards = [g for g in guards if not g[0].axes() & folded]
+    for value in outputs:
+        if value in places:
+            where, bounds = places[value]
+        elif value.type.size == operand.type.size:
+            where, more = regroup(coords, operand.shape, value.shape)
+            bounds = [*guards, *more]
+        else:
+            shape = tuple(operand.shape[d] for d in kept)
+            if value.type.size != product(shape):
+                raise LoweringError(f"{value!r} does not fit the rows", where=em.region.name)
+            where, more = regroup(tuple(coords[d] for d in kept), shape, value.shape)
+            bounds = [*row_guards, *more]
+        em.store(value, where, em.tile(value, where), bounds)

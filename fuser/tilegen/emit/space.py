@@ -1,0 +1,383 @@
+"""The heart of the emitters: the tile of a graph value at given coordinates.
+
+An `Emission` builds one kernel. Its *frame* is an open list of tile axes (rows m, reduction k,
+columns n, ...), and the coordinates of graph values are index expressions over those axes. A
+`Piece` is a tile that has only the frame axes it depends on: a bias along n stays one row, row
+statistics stay one column, and both are broadcast where they meet a full tile. `tile` walks the
+graph backwards from a value at coordinates: map primitives become map ops, movement primitives
+only change the coordinates, region inputs become loads. Everything is memoised by (value,
+coordinates), so what an anchor has left at the same coordinates is reused.
+
+Floats compute in `dtype.compute`: narrower ones are cast right after the load and before a store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from fuser.dtypes import DType, bool_, i32
+from fuser.errors import LoweringError
+from fuser.graph.ir import Value
+from fuser.partition.region import Partition, Region
+from fuser.target import Target
+from fuser.tilegen import ir
+from fuser.tilegen.builder import Builder
+from fuser.tilegen.emit.maps import Coords, Guard, forward, in_range
+from fuser.tilegen.emit.memory import Memory
+from fuser.tilegen.index import Atom, Axis, Index, Lookup, axis, index, lookup
+from fuser.tilegen.ops import ReduceFn
+from fuser.tilegen.program import TileProgram
+from fuser.tilegen.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A tile over some frame axes, in increasing order; or one number everywhere (`splat`)."""
+
+    dtype: DType
+    axes: tuple[int, ...] = ()
+    value: ir.Value | None = None
+    splat: float | int | bool | None = None
+
+
+@dataclass
+class Scope:
+    """What is available in one block of the kernel and in the blocks around it."""
+
+    block: ir.Block
+    memo: dict[tuple[Value, Coords], Piece] = field(default_factory=dict)
+
+
+class Emission:
+    """One kernel under construction, for one region."""
+
+    def __init__(
+        self, region: Region, partition: Partition, target: Target, schedule: Schedule
+    ) -> None:
+        self.region = region
+        self.partition = partition
+        self.target = target
+        self.schedule = schedule
+        self.b = Builder(region.name, schedule)
+        self.memory = Memory(self.b, partition, region.outputs)
+        self.extents: list[int] = []
+        self.scopes = [Scope(self.b.kernel.body)]
+        self.load_guards: list[Guard] = []
+        self.reduction_axes: dict[int, Index] = {}  # extent of a whole row -> its coordinate
+        self.chunks: dict[int, Index] = {}  # extent of a long row -> the coordinate in a chunk
+        self.aliases: dict[tuple[Value, Coords], tuple[Value, Coords]] = {}
+        self.accesses: list[tuple[ir.View | None, tuple[Index, ...]]] = []
+        self._depth: dict[ir.Value, int] = {}
+        self._nodes = set(region.nodes)
+
+    # frame, scopes ------------------------------------------------------------------------------
+
+    def axis(self, extent: int) -> Index:
+        """A new frame axis: the coordinate along it."""
+        self.extents.append(extent)
+        return axis(len(self.extents) - 1, extent)
+
+    def is_inside(self, value: Value) -> bool:
+        """Whether the region computes the value (else it is read from memory)."""
+        return value.node is not None and value.node in self._nodes
+
+    def depth(self, values: Iterable[ir.Value | None]) -> int:
+        return max((self._depth.get(v, 0) for v in values if v is not None), default=0)
+
+    @contextmanager
+    def at_depth(self, depth: int) -> Iterator[None]:
+        """Append ops to the block at `depth`, where all they need is known: loops stay lean."""
+        outer, self.b.block = self.b.block, self.scopes[depth].block
+        try:
+            yield
+        finally:
+            self.b.block = outer
+
+    @contextmanager
+    def outside(self, coords: Iterable[Index]) -> Iterator[None]:
+        """Work in the outermost block where `coords` are known, as if inner loops were not there."""
+        depth = self.depth(v for at in coords for v in at.values())
+        inner, self.scopes = self.scopes, self.scopes[: depth + 1]
+        try:
+            with self.at_depth(depth):
+                yield
+        finally:
+            self.scopes = inner
+
+    def emit(self, deps: Iterable[ir.Value | None], build: Callable[[], ir.Value]) -> ir.Value:
+        """Run `build` in the outermost block that knows `deps`."""
+        depth = self.depth(deps)
+        with self.at_depth(depth):
+            value = build()
+        self._depth[value] = depth
+        return value
+
+    def loop(
+        self,
+        start: Index | int,
+        stop: Index | int,
+        step: int,
+        inits: Sequence[Piece],
+        body: Callable[[Index, list[Piece]], Sequence[Piece]],
+    ) -> list[Piece]:
+        """A loop with carried pieces; `body` gets the induction variable and the pieces."""
+        values = [self.full_value(piece, piece.axes) for piece in inits]
+
+        def inner(variable: ir.Value, *carried: ir.Value) -> list[ir.Value]:
+            self.scopes.append(Scope(self.b.block))
+            for item in (variable, *carried):
+                self._depth[item] = len(self.scopes) - 1
+            pieces = [
+                Piece(init.dtype, init.axes, value)
+                for init, value in zip(inits, carried, strict=True)
+            ]
+            results = body(index(variable), pieces)
+            yielded = [
+                self.full_value(piece, init.axes) for piece, init in zip(results, inits, strict=True)
+            ]
+            self.scopes.pop()
+            return yielded
+
+        results = self.b.loop(start, stop, step, values, inner)
+        for item in results:
+            self._depth[item] = len(self.scopes) - 1
+        return [
+            Piece(init.dtype, init.axes, value) for init, value in zip(inits, results, strict=True)
+        ]
+
+    # memo ---------------------------------------------------------------------------------------
+
+    def provide(self, value: Value, coords: Coords, piece: Piece) -> None:
+        """Make a piece available as `value` at `coords` in the current block."""
+        self.scopes[-1].memo[value, coords] = piece
+
+    def available(self, value: Value, coords: Coords) -> Piece | None:
+        for scope in reversed(self.scopes):
+            if (value, coords) in scope.memo:
+                return scope.memo[value, coords]
+        return None
+
+    def _remember(self, value: Value, coords: Coords, piece: Piece) -> Piece:
+        depth = self.depth((piece.value,))
+        self.scopes[depth].memo[value, coords] = piece
+        return piece
+
+    # pieces -------------------------------------------------------------------------------------
+
+    def shape(self, axes: Iterable[int]) -> tuple[int, ...]:
+        return tuple(self.extents[a] for a in axes)
+
+    def local(self, expression: Index, axes: Sequence[int]) -> Index:
+        """A frame expression over the axes of a tile that has only `axes`."""
+
+        def leaf(atom: Atom) -> Index | None:
+            if isinstance(atom, Axis):
+                return axis(axes.index(atom.axis), atom.extent)
+            if isinstance(atom, Lookup):
+                return lookup(atom.value, (axes.index(a) for a in atom.axes))
+            return None
+
+        return expression.replace(leaf)
+
+    def full_value(self, piece: Piece, axes: Sequence[int]) -> ir.Value:
+        """The piece as a tile over exactly `axes`."""
+        shape = self.shape(axes)
+        splat = piece.splat
+        if piece.value is None:
+            assert splat is not None
+            return self.emit((), lambda: self.b.full(splat, shape, piece.dtype))
+        value = piece.value
+        if tuple(axes) == piece.axes:
+            return value
+        if not set(piece.axes) <= set(axes):
+            raise LoweringError(
+                f"a tile over axes {piece.axes} cannot be one over {tuple(axes)}",
+                where=self.region.name,
+            )
+        places = [tuple(axes).index(a) for a in piece.axes]
+        return self.emit((value,), lambda: self.b.broadcast(value, shape, places))
+
+    def map(self, fn: str, *pieces: Piece) -> Piece:
+        """An elementwise primitive on pieces, over the union of their axes."""
+        axes = tuple(sorted({a for piece in pieces for a in piece.axes}))
+        values = [self.full_value(piece, axes) for piece in pieces]
+        value = self.emit(values, lambda: self.b.map(fn, *values))
+        return Piece(value.dtype, axes, value)
+
+    def cast(self, piece: Piece, dtype: DType) -> Piece:
+        if piece.dtype == dtype:
+            return piece
+        if piece.value is None and piece.splat is not None:
+            if dtype.is_float:
+                return Piece(dtype, splat=float(piece.splat))
+            if dtype is bool_:
+                return Piece(dtype, splat=bool(piece.splat))
+            if not piece.dtype.is_float and piece.dtype.bits <= dtype.bits:
+                return Piece(dtype, splat=int(piece.splat))
+        x = self.full_value(piece, piece.axes)
+        return Piece(dtype, piece.axes, self.emit((x,), lambda: self.b.cast(x, dtype)))
+
+    def number(self, value: float | int | bool, dtype: DType) -> Piece:
+        return Piece(dtype, splat=value)
+
+    def index_piece(self, expression: Index, dtype: DType = i32) -> Piece:
+        """The values of an index expression."""
+        if expression.is_constant:
+            return self.cast(Piece(i32, splat=expression.constant), dtype)
+        axes = tuple(sorted(expression.axes()))
+        at = self.local(expression, axes)
+        self.accesses.append((None, (expression,)))
+        value = self.emit(
+            expression.values(), lambda: self.b.index(at, self.shape(axes), i32)
+        )
+        return self.cast(Piece(i32, axes, value), dtype)
+
+    def within(self, guards: Iterable[Guard]) -> Piece | None:
+        """A bool piece: every guard holds; None if they are known to."""
+        condition: Piece | None = None
+        for expression, limit in guards:
+            low, high = expression.range
+            at = self.index_piece(expression)
+            tests = []
+            if low < 0:
+                tests.append(self.map("ge", at, Piece(i32, splat=0)))
+            if high >= limit:
+                tests.append(self.map("lt", at, Piece(i32, splat=limit)))
+            for test in tests:
+                condition = test if condition is None else self.map("logical_and", condition, test)
+        return condition
+
+    def select(self, condition: Piece | None, x: Piece, other: Piece) -> Piece:
+        return x if condition is None else self.map("select", condition, x, other)
+
+    def reduce(self, fn: ReduceFn, x: Piece, frame_axis: int) -> Piece:
+        """Fold a frame axis away."""
+        axes = x.axes if frame_axis in x.axes else tuple(sorted((*x.axes, frame_axis)))
+        value = self.full_value(x, axes)
+        place = axes.index(frame_axis)
+        result = self.emit((value,), lambda: self.b.reduce(fn, value, place))
+        return Piece(x.dtype, axes[:place] + axes[place + 1 :], result)
+
+    # memory -------------------------------------------------------------------------------------
+
+    def load(
+        self,
+        value: Value,
+        coords: Coords,
+        pad: float | int = 0,
+        axes: tuple[int, ...] | None = None,
+        guards: Sequence[Guard] = (),
+    ) -> Piece:
+        """A value of memory in its storage dtype; `axes` forces the axes of the tile."""
+        used = frozenset[int]().union(*(c.axes() for c in coords))
+        wanted = tuple(g for g in (*self.load_guards, *guards) if g[0].axes() & used)
+        view, indices = self.memory.access(value, coords, wanted)
+        return self.load_view(view, indices, pad, axes)
+
+    def load_view(
+        self,
+        view: ir.View,
+        indices: tuple[Index, ...],
+        pad: float | int = 0,
+        axes: tuple[int, ...] | None = None,
+    ) -> Piece:
+        """Load view[indices] with frame expressions as indices."""
+        self.accesses.append((view, indices))
+        if axes is None:
+            axes = tuple(sorted(frozenset[int]().union(*(c.axes() for c in indices))))
+        safe = all(in_range(at, dim) for at, dim in zip(indices, view.shape, strict=True))
+        local = [self.local(at, axes) for at in indices]
+        deps = [v for at in indices for v in at.values()]
+        shape = self.shape(axes)
+        loaded = self.emit(deps, lambda: self.b.load(view, local, shape, None if safe else pad))
+        return Piece(view.dtype, axes, loaded)
+
+    def store(
+        self, value: Value, coords: Coords, piece: Piece, guards: Sequence[Guard] = ()
+    ) -> None:
+        """Store a piece as `value` at `coords`."""
+        view, indices = self.memory.access(value, coords, tuple(dict.fromkeys(guards)))
+        self.store_view(view, indices, piece)
+
+    def store_view(self, view: ir.View, indices: tuple[Index, ...], piece: Piece) -> None:
+        self.accesses.append((view, indices))
+        axes = tuple(sorted(frozenset(piece.axes).union(*(c.axes() for c in indices))))
+        tile = self.full_value(self.cast(piece, view.dtype), axes)
+        self.b.store(view, [self.local(at, axes) for at in indices], tile)
+
+    # graph values -------------------------------------------------------------------------------
+
+    def tile(self, value: Value, coords: Coords) -> Piece:
+        """`value` at `coords`, in its compute dtype."""
+        found = self.available(value, coords)
+        if found is not None:
+            return found
+        if (value, coords) in self.aliases:
+            piece = self.tile(*self.aliases[value, coords])
+        elif value.node is not None and self.is_inside(value):
+            from fuser.tilegen.emit.primitives import lower
+
+            origin, self.b.origin = self.b.origin, value.node.origin
+            piece = lower(self, value.node, value, coords)
+            self.b.origin = origin
+        else:
+            piece = self.read(value, coords)
+        return self._remember(value, coords, piece)
+
+    def read(self, value: Value, coords: Coords, pad: float | int = 0) -> Piece:
+        """A region input (or constant) at `coords`, in its compute dtype."""
+        from fuser.tilegen.emit.memory import uniform
+
+        number = uniform(value)
+        if number is not None and pad == 0:
+            return Piece(value.dtype.compute, splat=number)
+        return self.cast(self.load(value, coords, pad), value.dtype.compute)
+
+    def finish(self, flops: int = 0, notes: Sequence[str] = ()) -> TileProgram:
+        """The kernel, bound to the graph."""
+        kernel = self.b.build()
+        return TileProgram(
+            self.region, kernel, tuple(self.memory.arguments), flops, list(notes)
+        )
+
+
+Places = dict[Value, tuple[Coords, list[Guard]]]
+
+
+def spread(em: Emission, places: Places, pieces: dict[Value, Piece]) -> Places:
+    """Where the values that follow `places` live: the forward half of the index maps.
+
+    The result of a movement primitive is its operand's tile at moved coordinates; that of a map
+    primitive lives where its first placed operand lives. `places` grows and is returned.
+    """
+    from fuser.graph.ops.registry import is_map
+
+    for value, piece in pieces.items():
+        em.provide(value, places[value][0], piece)
+    for node in em.region.nodes:
+        if node.op == "constant" or not node.outputs or node.output in places:
+            continue
+        source = next((v for v in node.inputs if v in places), None)
+        if source is None:
+            continue
+        coords, guards = places[source]
+        if node.op.startswith(("reduce_", "arg")) and node.op != "reduce_window":
+            gone = {node.attrs["axis"]} if "axis" in node.attrs else set(node.attrs["axes"])
+            folded = frozenset[int]().union(*(coords[d].axes() for d in gone))
+            kept = tuple(c for d, c in enumerate(coords) if d not in gone)
+            places[node.output] = kept, [g for g in guards if not g[0].axes() & folded]
+        elif node.op == "cumsum":
+            places[node.output] = coords, guards
+        elif is_map(node):
+            merged = [g for v in node.inputs if v in places for g in places[v][1]]
+            places[node.output] = coords, list(dict.fromkeys(merged))
+        else:
+            moved = forward(node, coords) if len(node.inputs) == 1 else None
+            if moved is None:
+                continue
+            places[node.output] = moved[0], list(dict.fromkeys([*guards, *moved[1]]))
+            em.aliases[node.output, moved[0]] = (source, coords)
+    return places
+

@@ -1,0 +1,131 @@
+"""Schedules by simple cost rules: block sizes, warps and stages for each kind of region.
+
+The rules read the Target and extents only. A CPU tile is an iteration space: blocks are register
+tiles (contractions) or enough work for one program. A GPU tile is spread over warps: dims are
+powers of two, and there should be a few blocks for each multiprocessor.
+"""
+
+from __future__ import annotations
+
+from fuser.partition.region import Region
+from fuser.target import Target
+from fuser.tilegen.schedule import Schedule
+
+CPU_ELEMENTS = 4096
+"""Elements of a map program on a CPU: about 10 microseconds of simple work would be more, but the
+runtime hands out chunks of programs."""
+
+
+def power_of_two(extent: int) -> int:
+    """The least power of two that is not below `extent`."""
+    return 1 << (max(extent, 1) - 1).bit_length()
+
+
+def ceildiv(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def _product(dims: list[int]) -> int:
+    count = 1
+    for dim in dims:
+        count *= dim
+    return count
+
+
+def map_schedule(
+    target: Target, extents: list[int], lead: int | None, item_bytes: int, region: Region
+) -> Schedule:
+    """Blocks "rows" and "columns" of a map over merged dims of the given extents."""
+    columns = extents[-1]
+    rows = extents[lead] if lead is not None else _product(extents[:-1])
+    total = _product(extents)
+    if not target.is_cuda:
+        if lead is not None:
+            return _blocks(rows=min(rows, 32), columns=min(columns, 64), reason="transpose")
+        width = min(columns, CPU_ELEMENTS)
+        return _blocks(rows=max(1, min(rows, CPU_ELEMENTS // width)), columns=width)
+    if lead is not None:
+        side = 32 if total < 32 * 64 * target.units else 64
+        return _blocks(
+            rows=min(power_of_two(rows), side), columns=min(power_of_two(columns), side),
+            reason="transpose",
+        )  # fmt: skip
+    work = 2048 if item_bytes <= 2 else 1024
+    while work > 256 and ceildiv(total, work) < 2 * target.units:
+        work //= 2
+    width = min(power_of_two(columns), work)
+    height = min(power_of_two(rows), max(1, work // width))
+    return _blocks(warps=max(1, min(4, width * height // 128)), rows=height, columns=width)
+
+
+def reduce_schedule(target: Target, rows: int, total: int, columns: int) -> Schedule:
+    """Blocks "rows", "columns" (kept dims inside the reduced ones) and "total" (reduced extent).
+
+    columns is 1 where the reduced dims are the innermost in memory.
+    """
+    if not target.is_cuda:
+        width = min(columns, 64) if columns > 1 else 1
+        height = max(1, min(rows, CPU_ELEMENTS // max(1, total * width)))
+        return _blocks(rows=height, columns=width, total=total)
+    padded = power_of_two(total)
+    if columns > 1:
+        width = min(power_of_two(columns), 64)
+        return _blocks(rows=1, columns=width, total=min(padded, max(1, 8192 // width)))
+    whole = min(padded, 16384)
+    height = 1
+    while whole * height < 1024 and height * 2 <= rows and rows // (height * 2) >= target.units:
+        height *= 2
+    warps = max(1, min(16, whole * height // 512))
+    return _blocks(warps=power_of_two(warps), rows=height, columns=1, total=whole)
+
+
+def dot_schedule(
+    target: Target, m: int, n: int, k: int, bits: int, accumulators: int = 1, batch: int = 1
+) -> Schedule:
+    """Blocks "m", "n", "k" of a matrix product [m, k] x [k, n]."""
+    if not target.is_cuda:
+        rows, columns = target.micro_tile(64 if bits == 64 else 32)
+        return _blocks(m=min(rows, m), n=columns, k=k)
+    return _gpu_dot(target, m, n, k, bits, accumulators, batch)
+
+
+def _gpu_dot(
+    target: Target, m: int, n: int, k: int, bits: int, accumulators: int, batch: int
+) -> Schedule:
+    """The largest tile that still gives every multiprocessor a block, by estimated waves."""
+    half = bits == 16
+    sizes = (
+        [(128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (16, 64)]
+        if half
+        else [(64, 64), (32, 64), (64, 32), (32, 32), (16, 64), (16, 32)]
+    )
+    best: tuple[float, tuple[int, int]] | None = None
+    for rows, columns in sizes:
+        if columns * accumulators > 256 or (columns == 256 and target.sm < 90):
+            continue
+        if half and rows * columns * accumulators > 128 * 256:
+            continue
+        count = ceildiv(m, rows) * ceildiv(n, columns) * batch
+        waves = ceildiv(count, target.units)
+        # a block streams (rows + columns) * k and multiplies rows * columns * k
+        cost = waves * (rows * columns + 24 * (rows + columns) + 2048)
+        if best is None or cost < best[0]:
+            best = (cost, (rows, columns))
+    assert best is not None
+    rows, columns = best[1]
+    depth = 64 if half else 32 if bits < 64 else 16
+    while depth > 16 and depth >= 2 * k:
+        depth //= 2
+    warps = 8 if rows * columns * accumulators >= 128 * 128 else 4
+    return _blocks(
+        warps=warps, stages=4 if half else 3, group=8 if batch == 1 else 0,
+        m=rows, n=columns, k=depth,
+    )  # fmt: skip
+
+
+def _blocks(
+    warps: int = 4, stages: int = 1, group: int = 0, reason: str = "", **blocks: int
+) -> Schedule:
+    return Schedule(
+        blocks=tuple(blocks.items()), warps=warps, stages=stages, group=group, reason=reason
+    )

@@ -1,0 +1,114 @@
+"""Run regions through the emitters and the Tile IR interpreter: the compiler without a back end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fuser.graph.evaluate import evaluate
+from fuser.graph.ir import Graph, Value
+from fuser.partition.region import Kind, Partition, Region
+from fuser.target import SM_80, SM_90A, Target, cpu_target
+from fuser.tilegen.emit import emit
+from fuser.tilegen.interpret import run
+from fuser.tilegen.program import TileProgram
+from fuser.tilegen.schedule import Schedule
+from fuser.tilegen.verify import verify
+
+Array = np.ndarray[Any, Any]
+
+CPU = cpu_target("x86-64-v4", "", units=2, vector_bits=256)
+TARGETS: dict[str, Target] = {"cpu": CPU, "sm_80": SM_80, "sm_90a": SM_90A}
+
+
+def one_region(graph: Graph, kind: Kind, layouts: dict[Value, tuple[int, ...]] | None = None) -> Partition:
+    """A partition of the whole graph into one region; array constants are inputs of it."""
+    inside = tuple(n for n in graph.nodes if n.op != "constant" or n.output.type.size == 1)
+    made = {value for node in inside for value in node.outputs}
+    reads = dict.fromkeys(v for n in inside for v in n.inputs if v not in made)
+    anchors = tuple(n for n in inside if n.op in ("dot_general", "conv"))
+    outputs = tuple(dict.fromkeys(graph.outputs))
+    region = Region(0, kind, inside, tuple(reads), outputs, anchors)
+    return Partition(graph, [region], layouts=layouts or {})
+
+
+def run_program(program: TileProgram, arrays: dict[Value, Array], partition: Partition, work: dict[int, Array]) -> None:
+    """Interpret one program. `arrays` holds values as flat buffers in their memory order."""
+    buffers: dict[str, Array] = {}
+    for argument in program.arguments:
+        buffer, value = argument.buffer, argument.value
+        if value is None:
+            if argument.workspace not in work or argument.zeroed:
+                fill = 0 if argument.zeroed else 77
+                work[argument.workspace] = np.full(buffer.size, fill, buffer.dtype.numpy)
+            buffers[buffer.name] = work[argument.workspace]
+        elif buffer.role == "constant":
+            array = value.constant
+            assert array is not None
+            packed = argument.packing.apply(array) if argument.packing else array
+            buffers[buffer.name] = np.ascontiguousarray(packed).reshape(-1)
+        else:
+            if value not in arrays:
+                arrays[value] = np.zeros(value.type.size, value.dtype.numpy)
+            buffers[buffer.name] = arrays[value]
+        assert buffers[buffer.name].size == buffer.size, buffer
+    run(program.kernel, buffers)
+
+
+def run_partition(
+    partition: Partition, feeds: Mapping[str, Array], target: Target,
+    schedule: Schedule | None = None,
+) -> dict[str, Array]:
+    """The graph outputs, computed region by region with interpreted tile programs."""
+    graph = partition.graph
+    arrays: dict[Value, Array] = {}
+    for value in graph.inputs:
+        arrays[value] = physical(partition, value, np.asarray(feeds[value.name]))
+    for region in partition.regions:
+        work: dict[int, Array] = {}
+        for program in emit(region, partition, target, schedule):
+            verify(program.kernel)
+            run_program(program, arrays, partition, work)
+    results = {}
+    for name, value in zip(graph.output_names, graph.outputs, strict=True):
+        if value.constant is not None:
+            results[name] = value.constant
+        else:
+            results[name] = logical(partition, value, arrays[value])
+    return results
+
+
+def physical(partition: Partition, value: Value, array: Array) -> Array:
+    """A flat buffer of the value in its memory order."""
+    order = partition.layouts.get(value, tuple(range(value.type.rank)))
+    return np.ascontiguousarray(array.transpose(order)).reshape(-1)
+
+
+def logical(partition: Partition, value: Value, flat: Array) -> Array:
+    """The array of a value from its flat buffer."""
+    order = partition.layouts.get(value, tuple(range(value.type.rank)))
+    return flat.reshape([value.shape[d] for d in order]).transpose(np.argsort(order).astype(int))
+
+
+def check(
+    partition: Partition, feeds: Mapping[str, Array], target: Target,
+    schedule: Schedule | None = None, tolerance: float | None = None,
+) -> None:
+    """Assert that interpreted programs give what the graph means (float64 oracle for floats)."""
+    graph = partition.graph
+    expected = evaluate(graph, feeds, float64=True)
+    found = run_partition(partition, feeds, target, schedule)
+    for name, want in expected.items():
+        have = found[name]
+        assert have.shape == want.shape, (name, have.shape, want.shape)
+        if have.dtype.kind in "iub":
+            np.testing.assert_array_equal(have, want, err_msg=name)
+            continue
+        limit = tolerance or (1e-5 if have.dtype.itemsize >= 4 else 1e-2)
+        have = have.astype(np.float64)
+        finite = np.isfinite(want)
+        np.testing.assert_array_equal(np.isfinite(have), finite, err_msg=name)
+        error = np.linalg.norm((have - want)[finite]) / (np.linalg.norm(want[finite]) + 1e-30)
+        assert error < limit, (name, error)
