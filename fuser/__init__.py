@@ -21,7 +21,7 @@ __all__ = ["FuserError", "Plan", "__version__", "compile"]
 
 
 def __getattr__(name: str) -> Any:
-    # onnx, NumPy and LLVM load on first use, so that `import fuser` and `fuser --help` stay instant.
+    # onnx, NumPy and LLVM load on first use: `import fuser` and `fuser --help` stay instant.
     if name == "compile":
         from fuser.compiler import compile
 

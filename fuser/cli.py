@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fuser import __version__
 from fuser.errors import FuserError, UsageError
 
+if TYPE_CHECKING:
+    from fuser.compiler import Device
+
 STAGES = ("graph", "regions", "tile", "llvm", "ptx", "asm")
-NOTE = "On Linux another `fuser` (of psmisc) may come first on the PATH; `python -m fuser` always works."
+NOTE = (
+    "On Linux another `fuser` (of psmisc) may come first on the PATH;"
+    " `python -m fuser` always works."
+)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -25,7 +30,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         code = main.main(args=arguments, prog_name="fuser", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except click.ClickException as error:
-        error.show(sys.stderr)
+        what = _one_line(error.format_message()).rstrip(".")
+        click.echo(f"error: {what}; see fuser --help", err=True)
         return error.exit_code
     except click.exceptions.Exit as stop:
         return stop.exit_code
@@ -33,7 +39,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         click.echo("interrupted", err=True)
         return 130
     except FuserError as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"error: {_one_line(str(error))}", err=True)
         return error.exit_code
     except MemoryError:
         click.echo("error: out of memory", err=True)
@@ -41,10 +47,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # a defect: one line, the traceback on request
         if "--debug" in (arguments or sys.argv):
             raise
-        click.echo(
-            f"internal error: {type(error).__name__}: {error} (--debug shows where)", err=True
-        )
+        what = _one_line(f"{type(error).__name__}: {error}")
+        click.echo(f"internal error: {what} (fuser --debug ... shows where)", err=True)
         return 70
+
+
+def _one_line(text: str) -> str:
+    return "; ".join(line.strip() for line in text.splitlines() if line.strip())
 
 
 @click.group(epilog=NOTE, context_settings={"help_option_names": ["-h", "--help"]})
@@ -76,9 +85,10 @@ _fusion = click.option("--no-fusion", is_flag=True, help="One kernel for every o
 @click.argument("model", type=click.Path(path_type=Path))
 @_device
 @click.option("-i", "--input", "inputs", multiple=True, metavar="FEED",
-              help="NAME=F.npy, F.npz or a folder of input_*.pb; random inputs without it.")  # fmt: skip
+              help="NAME=F.npy, F.npz or a folder of input_*.pb; else random.")  # fmt: skip
 @_dim
-@click.option("--seed", default=0, show_default=True, help="Seed of the random inputs.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
+              help="Seed of the random inputs.")  # fmt: skip
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="Write the outputs to OUT.npz."
 )
@@ -89,16 +99,18 @@ _fusion = click.option("--no-fusion", is_flag=True, help="One kernel for every o
 )
 @click.option("--rtol", type=float, help="Relative tolerance of an element.")
 @click.option("--atol", type=float, help="Absolute tolerance of an element.")
-@click.option("--iterations", default=10, show_default=True, help="Timed runs.")
-@click.option("--warmup", default=2, show_default=True, help="Untimed runs before them.")
+@click.option("--iterations", type=click.IntRange(min=0), default=10, show_default=True,
+              help="Timed runs.")  # fmt: skip
+@click.option("--warmup", type=click.IntRange(min=0), default=2, show_default=True,
+              help="Untimed runs before them.")  # fmt: skip
 @click.option(
     "--report", "report_file", type=click.Path(path_type=Path), help="Write the report as JSON."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, and nothing else.")
-@click.option("--threads", type=int, help="CPU threads; one a core by default.")
+@click.option("--threads", type=click.IntRange(min=1), help="CPU threads; one a core by default.")
 @_fusion
 def run_command(
-    model: Path, device: str, inputs: tuple[str, ...], dim: tuple[str, ...], seed: int,
+    model: Path, device: Device, inputs: tuple[str, ...], dim: tuple[str, ...], seed: int,
     output: Path | None, against: str | None, expect: Path | None, rtol: float | None,
     atol: float | None, iterations: int, warmup: int, report_file: Path | None, as_json: bool,
     threads: int | None, no_fusion: bool,
@@ -107,16 +119,20 @@ def run_command(
 
     A folder test_data_set_0 beside the model is used as inputs and compared, unless -i is given.
     """
+    if against and expect:
+        raise UsageError("--compare and --expect are two references", hint="give one of them")
     from fuser import compiler, feeds
     from fuser.progress import Progress
 
     with Progress(enabled=not as_json) as progress:
         progress.step("reading the model")
         opened = compiler.open_model(model)
-        signature = opened.inputs
         recorded = None if inputs else feeds.find_test_data(model)
-        given = feeds.read_feeds([*inputs, *([str(recorded)] if recorded else [])], list(signature))
-        dims = feeds.dims_of_feeds(signature, given) | _parse_dims(dim)
+        files = [str(recorded)] if recorded else inputs
+        given = feeds.read_feeds(files, list(opened.inputs))
+        dims = feeds.dims_of_feeds(opened.inputs, given) | _parse_dims(dim)
+        if files:
+            opened.check(given, dims)
         plan = compiler.compile(
             opened, device=device, dims=dims, threads=threads, fusion=not no_fusion,
             progress=progress.step,
@@ -124,8 +140,9 @@ def run_command(
         arrays = given or compiler.random_feeds(opened, dims, seed)
         progress.step("running")
         outputs = plan.run(arrays)
-        latency = plan.profile(arrays, iterations=iterations, warmup=warmup)
-        report = replace(plan.report(), latency_ms=latency)
+        report = plan.report()
+        if iterations:
+            report.latency_ms = plan.profile(arrays, iterations=iterations, warmup=warmup)
         expected, label = None, ""
         if expect:
             expected, label = feeds.read_npz(expect), str(expect)
@@ -134,11 +151,13 @@ def run_command(
             expected, label = compiler.reference(opened, arrays, dims), "float64 reference"
         elif against == "unfused":
             progress.step("compiling without fusion")
-            unfused = compiler.compile(opened, device=device, dims=dims, fusion=False)
+            unfused = compiler.compile(
+                opened, device=device, dims=dims, threads=threads, fusion=False
+            )
             expected, label = unfused.run(arrays), "unfused plan"
         elif recorded:
             expected, label = feeds.read_test_data(recorded, "output", list(outputs)), recorded.name
-    if expected:
+    if expected is not None:
         from fuser.compare import compare, tolerance_of
 
         dtypes = {array.dtype.name for array in (*arrays.values(), *outputs.values())}
@@ -180,7 +199,7 @@ def _write(path: Path, text: str) -> None:
 @_device
 @_dim
 @_fusion
-def explain_command(model: Path, device: str, dim: tuple[str, ...], no_fusion: bool) -> int:
+def explain_command(model: Path, device: Device, dim: tuple[str, ...], no_fusion: bool) -> int:
     """Print the regions of MODEL, and every fusion that was refused with its reason."""
     from fuser import compiler
     from fuser.partition import explain
@@ -201,8 +220,9 @@ def explain_command(model: Path, device: str, dim: tuple[str, ...], no_fusion: b
 @_dim
 @_fusion
 def dump_command(
-    model: Path, stage: str, region: int | None, device: str, dim: tuple[str, ...], no_fusion: bool
-) -> int:
+    model: Path, stage: str, region: int | None, device: Device, dim: tuple[str, ...],
+    no_fusion: bool,
+) -> int:  # fmt: skip
     """Print MODEL as it stands after a stage: graph, regions, tile, llvm, ptx or asm."""
     from fuser import compiler
 

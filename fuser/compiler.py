@@ -1,10 +1,10 @@
-"""The pipeline on one screen: model -> graph -> regions -> tile programs -> machine code -> plan."""
+"""The pipeline on one screen: model, graph, regions, tile programs, machine code, plan."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -15,6 +15,7 @@ from fuser.backend.module import CompiledKernel
 from fuser.backend.workers import CompileJob, CompileStats, compile_all
 from fuser.config import Config
 from fuser.errors import DeviceError, UsageError
+from fuser.graph.dims import substitute, symbols_of
 from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph, TensorType, Value
 from fuser.graph.onnx_import import import_onnx, load_model, signature
@@ -22,6 +23,9 @@ from fuser.graph.passes import run_passes as run_graph_passes
 from fuser.partition import Options, partition
 from fuser.partition.region import Partition
 from fuser.runtime.cache import KernelCache
+from fuser.runtime.feeds import check_feeds
+from fuser.runtime.inputs import input_hints
+from fuser.runtime.inputs import random_feeds as draw_feeds
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import Program, Step, TensorSpec, assemble
 from fuser.target import Target
@@ -33,8 +37,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 Device = Literal["auto", "cpu", "cuda"]
-Step = Callable[[str], None]
-ModelSource = "str | Path | bytes | ModelProto | Model"
+Progress = Callable[[str], None]
 
 
 def _quiet(step: str) -> None:
@@ -53,16 +56,25 @@ class Model:
     def bind(self, dims: Mapping[str, int]) -> dict[str, int]:
         """The size of every symbolic dim: as given, else 1. Raises UsageError for unknown names."""
         symbols = dict.fromkeys(
-            str(dim)
+            name
             for type in self.inputs.values()
             for dim in type.shape
-            if not isinstance(dim, int)
+            for name in sorted(symbols_of(dim))
         )
         unknown = [name for name in dims if name not in symbols]
         if unknown:
             known = ", ".join(symbols) or "none: every dim of this model is fixed"
             raise UsageError(f"unknown dim {unknown[0]!r}", hint=f"the symbolic dims are {known}")
         return {name: dims.get(name, 1) for name in symbols}
+
+    def check(self, feeds: Mapping[str, np.ndarray], dims: Mapping[str, int]) -> None:
+        """Raise FeedError unless the feeds are the model's inputs at these dims."""
+        bound = self.bind(dims)
+        specs = []
+        for name, type in self.inputs.items():
+            shape = TensorType(type.dtype, tuple(substitute(dim, bound) for dim in type.shape))
+            specs.append(TensorSpec(name, type.dtype, shape.static_shape))
+        check_feeds(specs, feeds)
 
     def graph(self, dims: Mapping[str, int]) -> Graph:
         """The imported graph with every dim an int, after the graph passes."""
@@ -74,7 +86,7 @@ class Model:
 
 
 def open_model(source: str | Path | bytes | ModelProto | Model) -> Model:
-    """Read and check a model. Raises UsageError (no such file), InvalidModelError, SecurityError."""
+    """Read and check a model. Raises UsageError (no such file), InvalidModelError."""
     if isinstance(source, Model):
         return source
     proto = load_model(source)
@@ -125,7 +137,7 @@ def compile(
     dims: Mapping[str, int] | None = None,
     threads: int | None = None,
     fusion: bool = True,
-    progress: Step = _quiet,
+    progress: Progress = _quiet,
 ) -> Plan:
     """Compile an ONNX model into an executable plan.
 
@@ -149,13 +161,18 @@ def compile(
     progress(f"compiling {len(programs)} kernels")
     stats = CompileStats()
     jobs = [CompileJob(program.kernel, target, where=_place(program)) for program in programs]
-    cache = KernelCache.open(config)
+    cache = KernelCache(config.cache_dir) if config.cache else None
     kernels = compile_all(jobs, cache, config.workers or None, stats=stats)
     progress("building the plan")
     program = _assemble(opened.name, cut, programs, kernels, target)
     seconds = time.perf_counter() - started
     report = _report(opened, cut, programs, program, bound, seconds, stats.cache_hits)
-    return Plan(program, threads=threads or config.threads or None, report=lambda _: report)
+    return Plan(
+        program,
+        threads=threads or config.threads or None,
+        report=lambda plan: replace(report, peak_memory_bytes=plan.peak_memory_bytes),
+        hints=input_hints(graph),
+    )
 
 
 def _place(program: TileProgram) -> str:
@@ -271,11 +288,8 @@ def random_feeds(
     model: Model, dims: Mapping[str, int] | None = None, seed: int = 0
 ) -> dict[str, np.ndarray]:
     """Seeded inputs with ranges that make sense: indices within their table, masks 0 or 1."""
-    from fuser.runtime.inputs import input_hints
-    from fuser.runtime.inputs import random_feeds as draw
-
     graph = model.graph(dims or {})
-    return draw({value.name: value.type for value in graph.inputs}, input_hints(graph), seed)
+    return draw_feeds({value.name: value.type for value in graph.inputs}, input_hints(graph), seed)
 
 
 def dump(

@@ -71,8 +71,15 @@ def _cache() -> Check:
     from fuser.config import Config
     from fuser.runtime.cache import KernelCache
 
-    cache = KernelCache.open(Config.from_environment())
-    return Check("kernel cache", cache.describe(), ok=cache.enabled, optional=True)
+    try:
+        config = Config.from_environment()
+    except FuserError as error:
+        return Check("environment", str(error), ok=False)
+    if not config.cache:
+        return Check("kernel cache", "off (FUSER_CACHE=0)", optional=True)
+    cache = KernelCache(config.cache_dir)
+    text = str(cache.folder) if cache.enabled else cache.note
+    return Check("kernel cache", text, ok=cache.enabled, optional=True)
 
 
 def _self_test() -> Check:

@@ -47,7 +47,7 @@ class DType:
 
     @property
     def accumulate(self) -> DType:
-        """The type that sums and dot products accumulate in (design: float32, float64 for float64)."""
+        """The type that sums and dot products accumulate in: float32, float64 for float64."""
         if self.is_float:
             return self.compute
         return i64 if self.bits == 64 else i32

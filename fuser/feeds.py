@@ -60,7 +60,7 @@ def find_test_data(model: Path) -> Path | None:
 
 
 def read_test_data(folder: Path, kind: str, names: Sequence[str]) -> Arrays:
-    """input_*.pb or output_*.pb as arrays; a file without a tensor name takes its position's name."""
+    """input_*.pb or output_*.pb as arrays, by tensor name or else by position."""
     import onnx
     from onnx import numpy_helper
 
@@ -84,6 +84,8 @@ def dims_of_feeds(
     signature: Mapping[str, TensorType], feeds: Mapping[str, np.ndarray]
 ) -> dict[str, int]:
     """Symbolic dims read off the shapes of the feeds. Raises FeedError where two feeds disagree."""
+    from fuser.graph.dims import symbols_of
+
     dims: dict[str, int] = {}
     for name, array in feeds.items():
         type = signature.get(name)
@@ -91,8 +93,8 @@ def dims_of_feeds(
             continue  # the plan reports it, with what it expected
         for dim, size in zip(type.shape, array.shape, strict=True):
             symbol = str(dim)
-            if isinstance(dim, int) or not symbol.isidentifier():
-                continue
+            if symbols_of(dim) != {symbol}:
+                continue  # a number, or an expression of symbols
             if dims.setdefault(symbol, size) != size:
                 raise FeedError(
                     f"feed {name!r} has {symbol} = {size}, another feed has {dims[symbol]}"

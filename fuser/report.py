@@ -88,13 +88,19 @@ class Report:
     compare: Comparison | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; keys that were not measured are None."""
+        """Plain data, the keys in the order of the schema; what was not measured is None."""
         table = asdict(self)
-        table["regions"] = [
-            asdict(region) | {"nodes": list(region.nodes)} for region in self.regions
-        ]
-        table["fallbacks"] = list(self.fallbacks)
-        return {"schema": SCHEMA, **table}
+        compare = self.compare and {
+            key: getattr(self.compare, key) for key in ("max_abs", "max_rel", "ok")
+        }
+        return {
+            "schema": SCHEMA,
+            **{key: table[key] for key in ("model", "device", "kernels", "bytes", "latency_ms")},
+            **{key: table[key] for key in ("compile_s", "cache_hits", "peak_memory_bytes")},
+            "fallbacks": list(self.fallbacks),
+            "regions": [asdict(region) | {"nodes": list(region.nodes)} for region in self.regions],
+            "compare": compare,
+        }
 
 
 def nodes_before(graph: Graph) -> list[SourceNode]:

@@ -1,7 +1,7 @@
 """Facts about devices: plain records that cost models and schedules read.
 
 No code generation and no device access here, so every stage may import it.
-Rates are peak figures of the vendor (or of the measured machine, where docs/performance.md says so).
+Rates are peak figures of the vendor, or measured where docs/performance.md says so.
 """
 
 from __future__ import annotations
@@ -77,11 +77,13 @@ def cpu_target(
     arch: str, features: str, units: int | None = None, vector_bits: int = 256
 ) -> Target:
     """A CPU target from LLVM's names; rates are per core estimates scaled by `units`."""
-    cores = units or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else units or 1
+    if units is None:
+        affinity = getattr(os, "sched_getaffinity", None)
+        units = len(affinity(0)) if affinity else os.cpu_count() or 1
     per_core = vector_bits / 32 * 2 * 2 * 2.6e9
     return Target(
-        "cpu", arch, units=cores, flops_f32=per_core * cores, flops_f16=per_core * cores,
-        bandwidth=1.2e10 * cores, launch_cost=5e-7, features=features, vector_bits=vector_bits,
+        "cpu", arch, units=units, flops_f32=per_core * units, flops_f16=per_core * units,
+        bandwidth=1.2e10 * units, launch_cost=5e-7, features=features, vector_bits=vector_bits,
         vector_registers=32 if vector_bits == 512 or arch == "aarch64" else 16,
         l2_bytes=1 << 20,
     )  # fmt: skip
