@@ -1,4 +1,4 @@
-"""Regions: convex sets of primitives that each run as one kernel, and why they end where they do."""
+"""Regions: convex sets of primitives that each run as one kernel, and why they end there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import Any, Literal
 
 from fuser.graph.ir import Graph, Node, Value
 
-Kind = Literal["map", "reduce", "contraction", "conv", "attention", "window", "gather", "sort", "host"]
+Kind = Literal[
+    "map", "reduce", "contraction", "conv", "attention", "window", "gather",
+    "sort", "scatter", "scan", "host",
+]  # fmt: skip
 """What the emitter builds. "contraction" is dot_general (one or several on one lhs) with prologue
 and epilogue; "reduce" keeps rows on chip; "map" covers pure movement and elementwise code."""
 

@@ -1,0 +1,72 @@
+"""What things cost on a Target: bytes at the memory's rate, operations at the units', launches.
+
+A roofline, nothing finer: it decides between fusing and not fusing, where the gap is mostly large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+
+from fuser.graph.ir import Node, Value
+from fuser.partition.nodes import CREATE, REDUCE, VIEW
+from fuser.target import Target
+
+WEIGHT: dict[str, int] = {
+    "div": 4, "sqrt": 4, "rsqrt": 4, "reciprocal": 4, "mod": 6, "fmod": 6,
+    "exp": 8, "log": 10, "sin": 14, "cos": 14, "tan": 20, "tanh": 12, "erf": 14, "pow": 20,
+    "sinh": 16, "cosh": 16, "asin": 16, "acos": 16, "atan": 16,
+    "asinh": 20, "acosh": 20, "atanh": 20, "gather": 2, "pad": 1,
+}  # fmt: skip
+"""Operations per element of a primitive, in units of an addition; 1 where not listed."""
+
+
+def weight(node: Node) -> int:
+    """Operations per result element."""
+    if node.op in CREATE or node.op in VIEW:
+        return 0
+    if node.op == "concat":
+        return len(node.inputs) - 1
+    return WEIGHT.get(node.op, 1)
+
+
+def flops(node: Node) -> int:
+    """Operations of a node; a multiply-add counts as two."""
+    if node.op in CREATE or node.op in VIEW:
+        return 0
+    out = node.output
+    if node.op == "dot_general":
+        depth = prod(node.inputs[0].shape[axis] for axis in node.attrs["lhs_contract"])
+        return 2 * out.type.size * int(depth)
+    if node.op == "conv":
+        return 2 * out.type.size * int(prod(node.inputs[1].shape[1:]))
+    if node.op == "reduce_window":
+        return out.type.size * int(prod(node.attrs["window"]))
+    if node.op in REDUCE:
+        return node.inputs[0].type.size
+    return out.type.size * weight(node)
+
+
+def rate(target: Target, node: Node) -> float:
+    """Operations per second for a node: tensor cores or FMA for products, plain ones otherwise."""
+    if node.op in ("dot_general", "conv"):
+        half = node.inputs[0].dtype.bits < 32
+        # half of the peak is what a good kernel of middling size gets
+        return (target.flops_f16 if half else target.flops_f32) * 0.5
+    return map_rate(target)
+
+
+def map_rate(target: Target) -> float:
+    """Plain operations per second: no multiply-add pairs, and addresses to compute beside them."""
+    return target.flops_f32 * 0.25
+
+
+def seconds(target: Target, nodes: Iterable[Node], traffic: int) -> float:
+    """Time of one kernel that computes the nodes and moves `traffic` bytes."""
+    work = sum(flops(node) / rate(target, node) for node in nodes)
+    return max(work, traffic / target.bandwidth) + target.launch_cost
+
+
+def traffic_seconds(target: Target, values: Iterable[Value]) -> float:
+    """Time to move the values once."""
+    return sum(value.type.bytes for value in values) / target.bandwidth

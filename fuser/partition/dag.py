@@ -1,0 +1,94 @@
+"""Reachability between groups of nodes, and the order of regions: the only user of networkx.
+
+Ancestor sets are bit sets (Python ints) over node positions, kept up to date as groups merge, so
+that a cycle check costs a few machine words instead of a graph search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
+
+import networkx as nx
+
+from fuser.graph.ir import Graph, Node
+
+K = TypeVar("K")
+
+
+class Ancestors:
+    """Which nodes each group depends on, the group's own nodes included.
+
+    A group is named by an int. Bit i of a set stands for node i of the graph.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.position: dict[Node, int] = {node: i for i, node in enumerate(graph.nodes)}
+        self.node_ancestors: list[int] = []
+        for i, node in enumerate(graph.nodes):
+            bits = 1 << i
+            for value in node.inputs:
+                if value.node is not None:
+                    bits |= self.node_ancestors[self.position[value.node]]
+            self.node_ancestors.append(bits)
+        self.members: dict[int, int] = {}
+        self.ancestors: dict[int, int] = {}
+
+    def add(self, group: int, nodes: Iterable[Node]) -> None:
+        """A new group; it must not close a cycle (see `joins_cycle`)."""
+        members = ancestors = 0
+        for node in nodes:
+            i = self.position[node]
+            members |= 1 << i
+            ancestors |= self.node_ancestors[i]
+        self._settle(group, members, ancestors)
+
+    def merge(self, into: int, other: int) -> None:
+        """`into` takes the nodes of `other`, which disappears."""
+        members = self.members[into] | self.members.pop(other)
+        ancestors = self.ancestors[into] | self.ancestors.pop(other)
+        self._settle(into, members, ancestors)
+
+    def remove(self, group: int) -> None:
+        """Forget a group whose nodes were copied into their consumers."""
+        del self.members[group], self.ancestors[group]
+
+    def _settle(self, group: int, members: int, ancestors: int) -> None:
+        """Close the ancestor sets: whoever needs a node of a group needs all the group needs."""
+        for other, bits in self.members.items():
+            if other != group and bits & ancestors:
+                ancestors |= self.ancestors[other]
+        self.members[group] = members
+        self.ancestors[group] = ancestors
+        for other, bits in self.ancestors.items():
+            if other != group and bits & members:
+                self.ancestors[other] = bits | ancestors
+
+    def depends(self, group: int, members: int) -> bool:
+        """Whether a group needs one of the nodes in the bit set."""
+        return bool(self.ancestors[group] & members)
+
+
+def ordered(items: Sequence[K], before: Mapping[K, Iterable[K]], key: Mapping[K, int]) -> list[K]:
+    """Items in an order where `before[x]` come ahead of x; ties go to the lesser key.
+
+    Raises networkx.NetworkXUnfeasible if there is a cycle.
+    """
+    graph: nx.DiGraph[K] = nx.DiGraph()
+    graph.add_nodes_from(items)
+    graph.add_edges_from((source, item) for item, sources in before.items() for source in sources)
+    return list(nx.lexicographical_topological_sort(graph, key=lambda item: key[item]))
+
+
+def is_convex(graph: Graph, nodes: Iterable[Node]) -> bool:
+    """Whether no path between two of the nodes leaves the set."""
+    inside = set(nodes)
+    tainted: set[Node] = set()  # outside nodes that depend on an inside node
+    for node in graph.nodes:
+        sources = {value.node for value in node.inputs if value.node is not None}
+        if node in inside:
+            if sources & tainted:
+                return False
+        elif sources & inside or sources & tainted:
+            tainted.add(node)
+    return True

@@ -1,0 +1,173 @@
+"""From groups to Regions: outputs placed, virtual nodes copied to their readers, order fixed."""
+
+from __future__ import annotations
+
+from fuser.graph.ir import Graph, Node, Value
+from fuser.partition.dag import ordered
+from fuser.partition.grouping import Group, Grouping
+from fuser.partition.nodes import OPAQUE, is_injective
+from fuser.partition.region import Region
+
+
+def own_outputs(grouping: Grouping) -> None:
+    """Give every graph output that is only a movement of something to a group that writes it."""
+    for value in dict.fromkeys(grouping.graph.outputs):
+        node = value.node
+        assert node is not None, "graph inputs are copied before"
+        if node not in grouping.virtual:
+            continue
+        owner = _injective_owner(grouping, node)
+        positions = grouping.lead(value, owner) if owner is not None else None
+        grouping.virtual.discard(node)
+        if owner is None or positions is None:
+            grouping.new_group("map", [node], value.shape)
+        else:
+            grouping.join(node, owner, positions)
+
+
+def _injective_owner(grouping: Grouping, node: Node) -> Group | None:
+    """The group whose value the node moves without dropping or repeating an element."""
+    current: Node | None = node
+    while current is not None and (current is node or current in grouping.virtual):
+        if not is_injective(current):
+            return None
+        current = current.inputs[0].node
+    if current is None or current.op in OPAQUE or current not in grouping.group_of:
+        return None
+    owner = grouping.group_of[current]
+    return owner if current.output in owner.positions else None
+
+
+def sink_movement(grouping: Grouping) -> None:
+    """Let batched products write the merged-heads form that their reader wants.
+
+    attention [b, h, s, d] -> transpose [b, s, h, d] -> reshape [b, s, h*d]: rows of d stay whole,
+    and the next product reads a plain matrix.
+    """
+    for group in list(grouping.groups.values()):
+        batched = group.kind == "contraction" and group.anchors[0].attrs["lhs_batch"]
+        if group.kind != "attention" and not batched:
+            continue
+        for value in grouping.outputs(set(group.nodes)):
+            last = _merged(grouping, value)
+            if last is not None and value in group.positions:
+                found = grouping.lead(last.output, group)
+                assert found is not None
+                grouping.virtual.discard(last)
+                grouping.join(last, group, found)
+
+
+def _merged(grouping: Grouping, value: Value) -> Node | None:
+    """The reshape that ends a chain of private movement with a transpose that keeps rows whole."""
+    transposed = False
+    last: Node | None = None
+    current = value
+    while current not in grouping.graph_outputs:
+        users = grouping.uses.get(current, [])
+        if len(users) != 1 or users[0] not in grouping.virtual or not is_injective(users[0]):
+            break
+        node = users[0]
+        if node.op == "transpose":
+            if node.attrs["perm"][-1] != len(node.attrs["perm"]) - 1:
+                break
+            transposed = True
+        elif transposed:
+            last = node
+        current = node.output
+    return last
+
+
+def build_regions(grouping: Grouping) -> list[Region]:
+    """One Region a group, in an order that respects data flow."""
+    groups = list(grouping.groups.values())
+    nodes: dict[Group, list[Node]] = {}
+    inputs: dict[Group, list[Value]] = {}
+    for group in groups:
+        nodes[group], inputs[group] = _closure(grouping, group)
+    read = {value for values in inputs.values() for value in values}
+    read.update(grouping.graph.outputs)
+    before = {
+        group: {
+            grouping.group_of[value.node]
+            for value in inputs[group]
+            if value.node is not None and value.node in grouping.group_of
+        }
+        for group in groups
+    }
+    key = {group: max(map(grouping.position, group.nodes)) for group in groups}
+    regions = []
+    for id, group in enumerate(ordered(groups, before, key)):
+        core = sorted(group.nodes, key=grouping.position)
+        outputs = tuple(value for node in core for value in node.outputs if value in read)
+        anchors = tuple(sorted(group.anchors, key=grouping.position))
+        regions.append(
+            Region(
+                id, group.kind, tuple(nodes[group]), tuple(inputs[group]), outputs, anchors,
+                group.facts,
+            )
+        )  # fmt: skip
+    return regions
+
+
+def _closure(grouping: Grouping, group: Group) -> tuple[list[Node], list[Value]]:
+    """The group's nodes with the virtual nodes behind them, and the values read from memory."""
+    nodes: set[Node] = set(group.nodes)
+    inputs: set[Value] = set()
+    stack = list(group.nodes)
+    while stack:
+        for value in stack.pop().inputs:
+            node = value.node
+            if node in nodes:
+                continue
+            if node is None or (value.constant is not None and value.type.size != 1):
+                inputs.add(value)
+            elif node in grouping.virtual:
+                nodes.add(node)
+                stack.append(node)
+            else:
+                inputs.add(value)
+    in_order = sorted(nodes, key=grouping.position)
+    first_use = dict.fromkeys(v for node in in_order for v in node.inputs if v in inputs)
+    return in_order, list(first_use)
+
+
+def with_copied_inputs(graph: Graph) -> Graph:
+    """The live part of a graph, where every output has a node that computes it.
+
+    The nodes are new, the values of the inputs and the constants' arrays are shared.
+    """
+    live = _live(graph)
+    copy = Graph(graph.name, list(graph.inputs), [], [], list(graph.output_names), graph.source)
+    copy._names = graph._names
+    values: dict[Value, Value] = {value: value for value in graph.inputs}
+    for node in graph.nodes:
+        if node in live:
+            clone_node(copy, node, values)
+    copies: dict[Value, Value] = {}
+    for value in graph.outputs:
+        moved = values[value]
+        if moved.node is None or moved.constant is not None:
+            if moved not in copies:
+                copies[moved] = copy.add("reshape", (moved,), moved.type, shape=moved.shape).output
+            moved = copies[moved]
+        copy.outputs.append(moved)
+    return copy
+
+
+def _live(graph: Graph) -> set[Node]:
+    needed = set(graph.outputs)
+    live: set[Node] = set()
+    for node in reversed(graph.nodes):
+        if any(value in needed for value in node.outputs):
+            live.add(node)
+            needed.update(node.inputs)
+    return live
+
+
+def clone_node(graph: Graph, node: Node, values: dict[Value, Value]) -> Node:
+    """Append a copy of a node with its operands looked up in `values`, which gains its results."""
+    clone = Node(node.op, tuple(values[v] for v in node.inputs), node.attrs, (), node.origin)
+    clone.outputs = tuple(Value(v.type, v.name, clone, v.index) for v in node.outputs)
+    graph.nodes.append(clone)
+    values.update(zip(node.outputs, clone.outputs, strict=True))
+    return clone

@@ -1,0 +1,356 @@
+"""The state of partitioning: core nodes in groups, everything else virtual.
+
+A *core* node is computed by exactly one group, which may store its result. A *virtual* node is
+computed by nobody on its own: whoever reads its result computes it again on the way (constants,
+iota, reshapes, and later the cheap maps that were inlined). Each group has an iteration space of
+`size` elements; `positions` says where, in each of its values, the sampled points of that space lie
+(positions.py), which is how a value is known to line up with the rest of the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fuser.errors import UsageError
+from fuser.graph.ir import Graph, Node, Value
+from fuser.partition import positions as at
+from fuser.partition.dag import Ancestors
+from fuser.partition.nodes import ANCHORS, CREATE, REDUCE, VIEW, is_injective, reduce_axes
+from fuser.partition.options import Options
+from fuser.partition.positions import Positions
+from fuser.partition.region import Kind
+from fuser.target import Target
+
+
+@dataclass(eq=False)
+class Group:
+    """A region in the making. space: the shape whose elements it iterates over.
+
+    axes: the reduced axes of `space` in a reduce group, else None; base: the samples in `space`.
+    """
+
+    id: int
+    kind: Kind
+    nodes: list[Node]
+    space: tuple[int, ...]
+    anchors: list[Node] = field(default_factory=list)
+    axes: tuple[int, ...] | None = None
+    base: Positions | None = None
+    positions: dict[Value, Positions] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_elementwise(self) -> bool:
+        return self.kind in ("map", "gather")
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """Why a node cannot join a group."""
+
+    code: str
+    reason: str
+
+
+class Grouping:
+    """Groups of a graph, with the queries that growing them needs."""
+
+    def __init__(self, graph: Graph, target: Target, options: Options) -> None:
+        self.graph = graph
+        self.target = target
+        self.options = options
+        self.uses = graph.uses()
+        self.graph_outputs = set(graph.outputs)
+        self.dag = Ancestors(graph)
+        self.virtual: set[Node] = {n for n in graph.nodes if n.op in VIEW or n.op in CREATE}
+        self.groups: dict[int, Group] = {}
+        self.group_of: dict[Node, Group] = {}
+        self.log: dict[tuple[Node, Node], Misfit] = {}
+        self._next = 0
+        self._known = {name for node in graph.nodes for name in node.origin}
+        self._forbid = self._pairs(options.forbid)
+        self._pin = self._pairs(options.pin)
+
+    def _pairs(self, pairs: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+        for name in (name for pair in pairs for name in pair):
+            if name not in self._known:
+                raise UsageError(f"there is no node {name!r} to forbid or pin")
+        return set(pairs)
+
+    # reading ------------------------------------------------------------------------------------
+
+    def position(self, node: Node) -> int:
+        return self.dag.position[node]
+
+    def sources(self, value: Value) -> list[Value]:
+        """The values that are not virtual behind `value`: core values, graph inputs, constants."""
+        found: dict[Value, None] = {}
+        seen: set[Value] = set()
+        stack = [value]
+        while stack:
+            current = stack.pop()
+            if current in seen:
+                continue
+            seen.add(current)
+            if (
+                current.node is None
+                or current.node not in self.virtual
+                or current.constant is not None
+            ):
+                found[current] = None
+            else:
+                stack.extend(reversed(current.node.inputs))
+        return list(found)
+
+    def producers(self, node: Node) -> list[Group]:
+        """The groups whose values a node reads, through virtual nodes, without repetition."""
+        found: dict[Group, None] = {}
+        for value in node.inputs:
+            for source in self.sources(value):
+                if source.node is not None and source.node in self.group_of:
+                    found[self.group_of[source.node]] = None
+        return list(found)
+
+    def consumers(self, value: Value) -> list[Node]:
+        """The core nodes that read a value, through virtual nodes, in graph order."""
+        found: set[Node] = set()
+        seen: set[Value] = {value}
+        stack = [value]
+        while stack:
+            for node in self.uses.get(stack.pop(), ()):
+                if node not in self.virtual:
+                    found.add(node)
+                    continue
+                fresh = [v for v in node.outputs if v not in seen]
+                seen.update(fresh)
+                stack.extend(fresh)
+        return sorted(found, key=self.position)
+
+    def reaches_output(self, value: Value) -> bool:
+        """Whether the value, or a movement of it, is an output of the graph."""
+        seen: set[Value] = set()
+        stack = [value]
+        while stack:
+            current = stack.pop()
+            if current in self.graph_outputs:
+                return True
+            if current in seen:
+                continue
+            seen.add(current)
+            for node in self.uses.get(current, ()):
+                if node in self.virtual:
+                    stack.extend(node.outputs)
+        return False
+
+    def outputs(self, members: set[Node]) -> list[Value]:
+        """The values of the nodes that somebody else reads."""
+        return [
+            value
+            for node in members
+            for value in node.outputs
+            if self.reaches_output(value)
+            or any(user not in members for user in self.consumers(value))
+        ]
+
+    def forbidden(self, producer: Node, consumer: Node) -> bool:
+        return any((a, b) in self._forbid for a in producer.origin for b in consumer.origin)
+
+    def pinned(self, producers: Iterable[Node], consumer: Node) -> bool:
+        if not self._pin:
+            return False
+        return any(
+            (a, b) in self._pin for node in producers for a in node.origin for b in consumer.origin
+        )
+
+    # changing -----------------------------------------------------------------------------------
+
+    def new_group(self, kind: Kind, nodes: Iterable[Node], space: tuple[int, ...]) -> Group:
+        group = Group(self._next, kind, list(nodes), space)
+        self._next += 1
+        self.groups[group.id] = group
+        for node in group.nodes:
+            self.group_of[node] = group
+        self.dag.add(group.id, group.nodes)
+        return group
+
+    def seed(self, node: Node) -> Group:
+        """A group of one node that is not in a group yet."""
+        if node.op in REDUCE:
+            return self._seed_reduce(node)
+        kinds: dict[str, Kind] = {
+            "dot_general": "contraction", "conv": "conv", "reduce_window": "window",
+            "gather": "gather", "sort": "sort", "scatter": "scatter", "cumsum": "scan",
+            "host": "host",
+        }  # fmt: skip
+        group = self.new_group(kinds.get(node.op, "map"), [node], node.output.shape)
+        if node.op in ANCHORS:
+            group.anchors.append(node)
+        group.positions[node.output] = at.sample(at.count(node.output))
+        return group
+
+    def _seed_reduce(self, node: Node) -> Group:
+        x = node.inputs[0]
+        group = self.new_group("reduce", [node], x.shape)
+        group.anchors.append(node)
+        group.axes = reduce_axes(node)
+        group.base = at.sample(at.count(x))
+        group.positions[node.output] = at.row_of(node, group.base)
+        return group
+
+    def join(self, node: Node, group: Group, positions: Positions) -> None:
+        """Put a node that is in no group into one it fits."""
+        group.nodes.append(node)
+        group.positions[node.output] = positions
+        if node.op in REDUCE:
+            group.anchors.append(node)
+        if node.op == "gather" and group.kind == "map":
+            group.kind = "gather"
+        self.group_of[node] = group
+        single = self._next
+        self._next += 1
+        self.dag.add(single, [node])
+        self.dag.merge(group.id, single)
+
+    def absorb(self, group: Group, other: Group) -> None:
+        """`group` takes all of `other`, whose positions are in the space of `group` already."""
+        group.nodes.extend(other.nodes)
+        group.anchors.extend(other.anchors)
+        group.positions.update(other.positions)
+        for node in other.nodes:
+            self.group_of[node] = group
+        if other.kind == "gather" and group.kind == "map":
+            group.kind = "gather"
+        del self.groups[other.id]
+        self.dag.merge(group.id, other.id)
+
+    def dissolve(self, group: Group) -> None:
+        """Make a group's nodes virtual: every reader computes them again."""
+        for node in group.nodes:
+            del self.group_of[node]
+            self.virtual.add(node)
+        del self.groups[group.id]
+        self.dag.remove(group.id)
+
+    def refuse(self, producer: Node, consumer: Node, misfit: Misfit) -> None:
+        """Remember why two nodes stayed apart; the first reason stands."""
+        self.log.setdefault((producer, consumer), misfit)
+
+    # cycles -------------------------------------------------------------------------------------
+
+    def node_closes_cycle(self, node: Node, members: int, group: Group | None = None) -> bool:
+        """Whether a node that joins the members would depend on them by way of somebody else.
+
+        members: bit set of node positions, possibly more than the group has so far.
+        """
+        for value in node.inputs:
+            for source in self.sources(value):
+                producer = source.node
+                if producer is None or producer.op in CREATE:
+                    continue
+                if members >> self.position(producer) & 1:
+                    continue
+                owner = self.group_of.get(producer)
+                bits = (
+                    self.dag.ancestors[owner.id]
+                    if owner is not None
+                    else self.dag.node_ancestors[self.position(producer)]
+                )
+                if owner is group and group is not None:
+                    continue
+                if bits & members:
+                    return True
+                if owner is None and self._depends_on(producer, members):
+                    return True
+        return False
+
+    def _depends_on(self, node: Node, members: int) -> bool:
+        """Whether a node in no group depends on the members through groups merged so far."""
+        bits = self.dag.node_ancestors[self.position(node)]
+        for id, own in self.dag.members.items():
+            if own & bits and self.dag.ancestors[id] & members:
+                return True
+        return False
+
+    def groups_close_cycle(self, a: Group, b: Group) -> bool:
+        """Whether merging two groups would make the union depend on itself."""
+        for one, two in ((a, b), (b, a)):
+            for node in one.nodes:
+                for owner in self.producers(node):
+                    if owner not in (a, b) and self.dag.depends(owner.id, self.dag.members[two.id]):
+                        return True
+        return False
+
+    # fitting ------------------------------------------------------------------------------------
+
+    def fit(self, node: Node, group: Group) -> Positions | Misfit:
+        """Positions of a pointwise node's result in the group's space, or why there are none."""
+        tried = False
+        for candidate in self._candidates(node, group):
+            tried = True
+            if self._agrees(node, candidate, group):
+                return candidate
+        if not tried:
+            return Misfit("different-space", "it has another iteration space")
+        return Misfit("different-space", "it reads the value at other places than it writes to")
+
+    def _candidates(self, node: Node, group: Group) -> Iterator[Positions]:
+        for value in node.inputs:
+            found = self.lead(value, group)
+            if found is not None and node.output.shape == value.shape:
+                yield found
+        distinct: dict[bytes, Positions] = {
+            positions.tobytes(): positions
+            for own, positions in group.positions.items()
+            if own.shape == node.output.shape
+        }
+        if group.base is not None and node.output.shape == group.space:
+            distinct.setdefault(group.base.tobytes(), group.base)
+        yield from distinct.values()
+
+    def lead(self, value: Value, group: Group) -> Positions | None:
+        """Positions of a value that is a group's value moved injectively."""
+        chain: list[Node] = []
+        current = value
+        while current not in group.positions:
+            node = current.node
+            if node is None or node not in self.virtual or node.op in CREATE:
+                return None
+            if is_injective(node):
+                chain.append(node)
+                current = node.inputs[0]
+            else:
+                return None
+        positions = group.positions[current]
+        for node in reversed(chain):
+            positions = at.forward(node, positions)
+        return positions
+
+    def _agrees(self, node: Node, positions: Positions, group: Group) -> bool:
+        reads = (
+            at.backward(node, positions)
+            if node.op in ("concat", "pad", "gather")
+            else [(value, positions) for value in node.inputs]
+        )
+        return all(self.lines_up(value, where, group) for value, where in reads)
+
+    def lines_up(self, value: Value, positions: Positions | None, group: Group) -> bool:
+        """Whether reading a value at the positions meets the group's values only where they are."""
+        stack: list[tuple[Value, Positions | None]] = [(value, positions)]
+        while stack:
+            current, where = stack.pop()
+            if current in group.positions:
+                if where is None or not np.array_equal(group.positions[current], where):
+                    return False
+                continue
+            node = current.node
+            if node is None or node not in self.virtual or node.op in CREATE:
+                continue
+            if where is None:
+                stack.extend((operand, None) for operand in node.inputs)
+            else:
+                stack.extend(at.backward(node, where))
+        return True

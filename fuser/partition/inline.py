@@ -1,0 +1,193 @@
+"""Inline cheap map regions into their readers: computing again is often cheaper than a kernel.
+
+    region A: %s = mul %q, 0.125            region B: dot_general (mul %q, 0.125), %k
+    region B: dot_general %s, %k     =>
+A map region whose readers all gain by computing its values themselves is dissolved. The price is
+the work repeated (once per block of the other operand of a product), the gain is a launch and the
+traffic of writing and reading back.
+"""
+
+from __future__ import annotations
+
+from math import ceil, prod
+
+from fuser.graph.ir import Node, Value
+from fuser.partition import cost
+from fuser.partition.grouping import Group, Grouping, Misfit
+from fuser.partition.nodes import CREATE, OPAQUE, SELECTING
+
+MOST_WEIGHT = 48
+"""Operations per element above which nothing is computed twice."""
+
+BROKEN_COPY = 0.1
+"""Part of a product's time lost when an operand is computed rather than copied into place."""
+
+SCALAR_PENALTY = 8.0
+"""A CPU reads an operand of a product element by element: its prologue is not vectorised."""
+
+
+def inline_maps(grouping: Grouping) -> None:
+    """Dissolve the map groups that are cheaper inside their readers, producers first."""
+    by_position = sorted(
+        grouping.groups.values(), key=lambda g: min(map(grouping.position, g.nodes))
+    )
+    for group in by_position:
+        if not group.is_elementwise:
+            continue
+        misfit = _misfit(grouping, group)
+        if misfit is None:
+            grouping.dissolve(group)
+            continue
+        for node in group.nodes:
+            for value in node.outputs:
+                for user in grouping.consumers(value):
+                    if grouping.group_of.get(user) is not group:
+                        grouping.refuse(node, user, misfit)
+
+
+def _misfit(grouping: Grouping, group: Group) -> Misfit | None:
+    """Why a map group stays a kernel, None if it should be inlined."""
+    members = set(group.nodes)
+    outputs = grouping.outputs(members)
+    if any(grouping.reaches_output(value) for value in outputs):
+        return Misfit(
+            "graph-output", "the value is an output of the model, so it is written anyway"
+        )
+    cone = _cone(grouping, group.nodes)
+    weight = sum(cost.weight(node) for node in cone)
+    if weight > MOST_WEIGHT:
+        return Misfit("recompute", f"{weight} operations an element are too many to repeat")
+    readers = [
+        (value, user)
+        for value in outputs
+        for user in grouping.consumers(value)
+        if user not in members
+    ]
+    if any(grouping.forbidden(node, user) for _, user in readers for node in group.nodes):
+        return Misfit("forbidden", "the user forbids it")
+    if any(user.op in OPAQUE for _, user in readers):
+        return Misfit("opaque", "the reader needs its whole operand in memory")
+    if grouping.pinned(group.nodes, readers[0][1]):
+        return None
+    index_only = _is_index_only(grouping, cone)
+    if index_only and weight <= 16:
+        return None
+    keep = _keep_seconds(grouping, group, outputs, readers)
+    inlined = sum(_inline_seconds(grouping, value, user, weight, cone) for value, user in readers)
+    if inlined > keep:
+        return Misfit(
+            "recompute",
+            f"computing it again would cost {inlined * 1e6:.2f} us, a kernel {keep * 1e6:.2f} us",
+        )
+    return None
+
+
+def _cone(grouping: Grouping, nodes: list[Node]) -> list[Node]:
+    """The nodes with everything virtual behind them."""
+    seen: set[Node] = set(nodes)
+    stack = list(nodes)
+    while stack:
+        for value in stack.pop().inputs:
+            node = value.node
+            if node is not None and node in grouping.virtual and node not in seen:
+                seen.add(node)
+                stack.append(node)
+    return list(seen)
+
+
+def _is_index_only(grouping: Grouping, cone: list[Node]) -> bool:
+    """Whether the values depend on nothing but indices and scalar constants."""
+    inside = set(cone)
+    return all(
+        value.node is not None
+        and (value.node in inside or value.node.op in CREATE)
+        and (value.constant is None or value.type.size == 1)
+        for node in cone
+        for value in node.inputs
+    )
+
+
+def _leaves(grouping: Grouping, nodes: list[Node]) -> set[Value]:
+    members = set(nodes)
+    return {
+        source
+        for node in nodes
+        for value in node.inputs
+        for source in grouping.sources(value)
+        if source.node not in members
+        and not (source.constant is not None and source.type.size == 1)
+    }
+
+
+def _keep_seconds(
+    grouping: Grouping, group: Group, outputs: list[Value], readers: list[tuple[Value, Node]]
+) -> float:
+    """Time of the group as a kernel of its own, and of reading its results back."""
+    target = grouping.target
+    read_back = {(value, grouping.group_of.get(user, user)) for value, user in readers}
+    leaves = _leaves(grouping, group.nodes)
+    traffic = sum(v.type.bytes for v in (*leaves, *outputs))
+    return cost.seconds(target, group.nodes, traffic) + cost.traffic_seconds(
+        target, [value for value, _ in read_back]
+    )
+
+
+def _inline_seconds(
+    grouping: Grouping, value: Value, user: Node, weight: int, cone: list[Node]
+) -> float:
+    """Time one reader takes to compute the value itself."""
+    target = grouping.target
+    owner = grouping.group_of.get(user)
+    evaluations = float(value.type.size)
+    penalty = 0.0
+    if any(node.op in SELECTING for node in cone) or user.op in SELECTING:
+        weight += 1
+    if user.op in ("dot_general", "conv"):
+        evaluations *= _repeats(grouping, value, user, owner)
+        is_score = owner is not None and owner.kind == "attention"
+        if not is_score and not target.is_cuda:
+            evaluations *= SCALAR_PENALTY
+        if user.op == "conv":
+            evaluations *= prod(user.inputs[1].shape[2:])
+        rereads = BROKEN_COPY * cost.flops(user) / cost.rate(target, user)
+        # the query of attention is read once, into registers
+        if not (is_score and owner is not None and _is_query(grouping, value, owner)):
+            penalty = rereads
+    elif owner is not None and owner.kind == "attention":
+        qk = owner.facts["qk"]
+        blocks = ceil(qk.output.type.size / max(1, owner.facts["kv"]) / _rows(grouping))
+        evaluations = max(evaluations, min(blocks, 4096) * owner.facts["kv"])
+        if value.type.size * 8 > qk.output.type.size:
+            evaluations = qk.output.type.size
+    elif user.op == "reduce_window":
+        evaluations *= prod(user.attrs["window"])
+    elif user.op == "gather" and user.inputs[0] is value:
+        evaluations = user.output.type.size
+    leaves = sum(min(leaf.type.bytes, 8 * value.type.size) for leaf in _leaves(grouping, cone))
+    return evaluations * weight / cost.map_rate(target) + leaves / target.bandwidth + penalty
+
+
+def _rows(grouping: Grouping) -> int:
+    return 128 if grouping.target.is_cuda else 32
+
+
+def _is_query(grouping: Grouping, value: Value, owner: Group) -> bool:
+    return value in grouping.sources(owner.facts["q"])
+
+
+def _repeats(grouping: Grouping, value: Value, user: Node, owner: Group | None) -> int:
+    """How many blocks of a product read the operand."""
+    if owner is not None and owner.kind == "attention":
+        if _is_query(grouping, value, owner):
+            return 1
+        q: Value = owner.facts["q"]
+        return int(ceil(q.shape[owner.facts["q_axis"]] / _rows(grouping)))
+    block = 128 if grouping.target.is_cuda else grouping.target.micro_tile()[1]
+    if user.op == "conv":
+        return ceil(user.inputs[1].shape[0] / block)
+    side = 0 if value in grouping.sources(user.inputs[0]) else 1
+    operand = user.inputs[side]
+    others = user.output.type.size * prod(
+        operand.shape[axis] for axis in user.attrs["lhs_contract" if side == 0 else "rhs_contract"]
+    )
+    return int(ceil(others / max(1, operand.type.size) / block))

@@ -1,0 +1,55 @@
+"""What a primitive means for fusion: which nodes cost a kernel, which are only index maps."""
+
+from __future__ import annotations
+
+from math import prod
+
+from fuser.graph.ir import Node, Value
+from fuser.graph.ops.registry import PRIMITIVES
+
+CREATE = frozenset(("constant", "iota", "dims"))
+VIEW = frozenset(("reshape", "transpose", "broadcast", "slice"))
+"""Movement that reads one operand at one place: it never costs a kernel of its own."""
+
+SELECTING = frozenset(("concat", "pad", "gather"))
+"""Movement that decides per element what to read: cheap, but with a price in an inner loop."""
+
+REDUCE = frozenset(("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "argmax", "argmin"))
+OPAQUE = frozenset(("sort", "scatter", "cumsum", "host"))
+"""Primitives that run alone: nothing is fused before or behind them."""
+
+ANCHORS = frozenset(("dot_general", "conv", "reduce_window"))
+
+_MAPS = frozenset(name for name, record in PRIMITIVES.items() if record.kind == "map")
+
+
+def is_map(node: Node) -> bool:
+    return node.op in _MAPS
+
+
+def is_pointwise(node: Node) -> bool:
+    """Whether a map region may compute it: maps, and movement that selects."""
+    return node.op in _MAPS or node.op in SELECTING or node.op in VIEW or node.op == "iota"
+
+
+def is_scalar(value: Value) -> bool:
+    return prod(value.shape) == 1
+
+
+def is_injective(node: Node) -> bool:
+    """Whether every element of the operand goes to exactly one place of the result."""
+    if node.op in ("reshape", "transpose"):
+        return True
+    return node.op == "broadcast" and prod(node.output.shape) == prod(node.inputs[0].shape)
+
+
+def reduce_axes(node: Node) -> tuple[int, ...]:
+    """The reduced axes of a reduction, in order."""
+    if node.op in ("argmax", "argmin"):
+        return (int(node.attrs["axis"]),)
+    return tuple(sorted(int(axis) for axis in node.attrs["axes"]))
+
+
+def title(node: Node) -> str:
+    """How a node is called in messages: the ONNX node it came from, or its primitive and value."""
+    return node.origin[-1] if node.origin else f"{node.op} %{node.output.name}"

@@ -1,0 +1,21 @@
+"""What a user may ask of the partitioner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Options:
+    """Control over fusion.
+
+    no_fusion: every compute node becomes its own region. forbid, pin: pairs of ONNX node names
+    (producer, consumer) that must not, or must if it is legal, share a region. merge: whether
+    parallel contractions become one. attention: whether attention becomes one region.
+    """
+
+    no_fusion: bool = False
+    forbid: tuple[tuple[str, str], ...] = ()
+    pin: tuple[tuple[str, str], ...] = ()
+    merge: bool = True
+    attention: bool = True

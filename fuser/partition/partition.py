@@ -1,0 +1,56 @@
+"""Graph -> Partition: seed regions at anchors, grow, join maps and reductions, inline, order."""
+
+from __future__ import annotations
+
+from fuser.graph.ir import Graph
+from fuser.partition import finish
+from fuser.partition.epilogue import grow_epilogue
+from fuser.partition.grouping import Grouping
+from fuser.partition.inline import inline_maps
+from fuser.partition.nodes import ANCHORS, OPAQUE
+from fuser.partition.options import Options
+from fuser.partition.refuse import refusals
+from fuser.partition.region import Partition
+from fuser.partition.rows import place
+from fuser.target import Target
+
+
+def partition(graph: Graph, target: Target, options: Options | None = None) -> Partition:
+    """Cut a concrete graph (every dim an int) into regions that each become one kernel.
+
+    `Partition.graph` is a copy of the live part of `graph`, possibly rewritten; its inputs are the
+    same values. Raises UsageError if `options` names a node that does not exist.
+    """
+    options = options or Options()
+    graph = finish.with_copied_inputs(graph)
+    grouping = Grouping(graph, target, options)
+    if options.no_fusion:
+        _place_alone(grouping)
+    else:
+        _place_all(grouping)
+        inline_maps(grouping)
+    finish.own_outputs(grouping)
+    if not options.no_fusion:
+        finish.sink_movement(grouping)
+    regions = finish.build_regions(grouping)
+    return Partition(graph, regions, refusals(grouping, regions))
+
+
+def _place_alone(grouping: Grouping) -> None:
+    for node in grouping.graph.nodes:
+        if node not in grouping.virtual:
+            grouping.seed(node)
+
+
+def _place_all(grouping: Grouping) -> None:
+    """Anchors first with their epilogues, in graph order; then what is left."""
+    for node in grouping.graph.nodes:
+        if node in grouping.virtual or node in grouping.group_of:
+            continue
+        if node.op in ANCHORS or node.op in OPAQUE:
+            group = grouping.seed(node)
+            if node.op in ANCHORS:
+                grow_epilogue(grouping, group)
+    for node in grouping.graph.nodes:
+        if node not in grouping.virtual and node not in grouping.group_of:
+            place(grouping, node)

@@ -1,0 +1,98 @@
+"""Where elements go: probes that tell whether two values of a kernel line up.
+
+A kernel computes all its values at one point of an iteration space. Whether `add(x, f(x))` may run
+at one point depends on whether f reads x at the same place. Rather than compare chains of reshapes
+and transposes by shape rules, a few dozen sampled points are pushed through them: two chains that
+agree on all samples are the same map (structured maps that differ, differ nearly everywhere).
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from fuser.graph.ir import Node, Value
+from fuser.partition.nodes import is_injective, reduce_axes
+
+Positions: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+SAMPLES = 61
+
+
+def sample(size: int) -> Positions:
+    """Flat positions into `size` elements: both ends and a spread between; the same every time."""
+    if size <= SAMPLES:
+        return np.arange(size, dtype=np.int64)
+    spread = np.random.default_rng(size).integers(0, size, SAMPLES - 3)
+    return np.concatenate([np.array([0, 1, size - 1], np.int64), spread])
+
+
+def forward(node: Node, positions: Positions) -> Positions:
+    """Where an injective movement puts the operand's elements. Flat positions in and out."""
+    assert is_injective(node)
+    if node.op != "transpose":
+        return positions
+    coordinates = np.unravel_index(positions, node.inputs[0].shape)
+    moved = [coordinates[axis] for axis in node.attrs["perm"]]
+    return np.asarray(np.ravel_multi_index(moved, node.output.shape), np.int64)
+
+
+def backward(node: Node, positions: Positions) -> list[tuple[Value, Positions | None]]:
+    """The operands a node reads, with the flat positions; None where they depend on data or sample.
+
+    Valid for maps, iota and movement.
+    """
+    shape = node.output.shape
+    if node.op == "reshape":
+        return [(node.inputs[0], positions)]
+    if node.op in ("transpose", "broadcast", "slice"):
+        x = node.inputs[0]
+        coordinates = np.unravel_index(positions, shape)
+        if node.op == "transpose":
+            source = [coordinates[node.attrs["perm"].index(axis)] for axis in range(x.type.rank)]
+        elif node.op == "broadcast":
+            source = [
+                coordinates[axis] if size != 1 else np.zeros_like(positions)
+                for axis, size in zip(node.attrs["axes"], x.shape, strict=True)
+            ]
+        else:
+            source = [
+                c * stride + start
+                for c, start, stride in zip(
+                    coordinates, node.attrs["starts"], node.attrs["strides"], strict=True
+                )
+            ]
+        if not source:
+            return [(x, np.zeros_like(positions))]
+        return [(x, np.asarray(np.ravel_multi_index(source, x.shape), np.int64))]
+    if node.op in ("concat", "pad"):
+        return [(value, None) for value in node.inputs]
+    if node.op == "gather":
+        data, indices = node.inputs
+        axis = node.attrs["axis"]
+        coordinates = np.unravel_index(positions, shape)
+        inner = coordinates[axis : axis + indices.type.rank]
+        at = (
+            np.asarray(np.ravel_multi_index(inner, indices.shape), np.int64)
+            if inner
+            else np.zeros_like(positions)
+        )
+        return [(data, None), (indices, at)]
+    return [(value, positions) for value in node.inputs]
+
+
+def row_of(node: Node, positions: Positions) -> Positions:
+    """The flat positions of a reduction's result for positions of its operand."""
+    x = node.inputs[0]
+    axes = reduce_axes(node)
+    coordinates = np.unravel_index(positions, x.shape)
+    kept = [c for axis, c in enumerate(coordinates) if axis not in axes]
+    if not kept:
+        return np.zeros_like(positions)
+    return np.asarray(np.ravel_multi_index(kept, node.output.shape), np.int64)
+
+
+def count(value: Value) -> int:
+    """Elements of a value."""
+    return prod(value.shape)

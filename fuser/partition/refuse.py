@@ -1,0 +1,65 @@
+"""Why neighbours are not one kernel: a Refusal for every value that crosses between regions."""
+
+from __future__ import annotations
+
+from fuser.graph.ir import Value
+from fuser.partition.grouping import Grouping, Misfit
+from fuser.partition.region import Refusal, Region
+
+
+def refusals(grouping: Grouping, regions: list[Region]) -> list[Refusal]:
+    """One Refusal for each (producer, consumer, value), in region order."""
+    writer = {value: region for region in regions for value in region.outputs}
+    readers: dict[Value, int] = {}
+    for region in regions:
+        for value in region.inputs:
+            readers[value] = readers.get(value, 0) + 1
+    found = []
+    for region in regions:
+        for value in region.inputs:
+            producer = writer.get(value)
+            if producer is None:
+                continue
+            misfit = _reason(grouping, producer, region, value)
+            must_write = readers[value] > 1 or value in grouping.graph_outputs
+            lost = value.type.bytes * (1 if must_write else 2)
+            found.append(Refusal(producer.name, region.name, misfit.code, misfit.reason, lost))
+    return found
+
+
+def _reason(grouping: Grouping, producer: Region, consumer: Region, value: Value) -> Misfit:
+    inside = set(consumer.nodes)
+    assert value.node is not None
+    users = [node for node in grouping.consumers(value) if node in inside]
+    for user in users:
+        if (misfit := grouping.log.get((value.node, user))) and misfit.code != "placed":
+            return misfit
+    if grouping.options.no_fusion:
+        return Misfit("no-fusion", "fusion is turned off")
+    return _by_kind(producer, consumer)
+
+
+def _by_kind(producer: Region, consumer: Region) -> Misfit:
+    """The general reason for two kinds of region, where no particular one was noted."""
+    heavy = ("contraction", "conv", "attention", "window")
+    if consumer.kind in ("sort", "scatter", "scan", "host") or producer.kind in (
+        "sort", "scatter", "scan", "host",
+    ):  # fmt: skip
+        return Misfit("opaque", f"{producer.kind} and {consumer.kind} regions run alone")
+    if consumer.kind in heavy and producer.kind in heavy:
+        return Misfit("second-anchor", f"{producer.kind} and {consumer.kind} iterate differently")
+    if consumer.kind in heavy and producer.kind == "reduce":
+        return Misfit("row-in-prologue", "a row must be complete before its first product")
+    if consumer.kind in heavy:
+        return Misfit("recompute", "every block of the product would compute it again")
+    if producer.kind in heavy and consumer.kind == "reduce":
+        return Misfit(
+            "row-across-blocks", "the row it reduces is spread over blocks of the kernel before"
+        )
+    if producer.kind in heavy:
+        return Misfit(
+            "different-space", "it does not follow the elements of the product one by one"
+        )
+    if producer.kind == "reduce" and consumer.kind == "reduce":
+        return Misfit("different-rows", "the two regions keep different rows on chip")
+    return Misfit("different-space", "the two regions iterate over different spaces")

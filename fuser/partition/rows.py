@@ -1,0 +1,186 @@
+"""Join maps and reductions: elementwise chains, softmax, the norms, each read once.
+
+    %m = reduce_max %x {axes = 3}              one region: a row of %x stays on chip
+    %e = exp(sub(%x, broadcast(%m)))     =>    while its maximum and sum are found
+    %s = reduce_sum %e {axes = 3}
+    %p = div %e, broadcast(%s)
+Nodes are visited in graph order; each joins the regions of the values it reads where they share an
+iteration space (or the rows of one), or else starts a region.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from fuser.graph.ir import Node, Value
+from fuser.partition import positions as at
+from fuser.partition.grouping import Group, Grouping, Misfit
+from fuser.partition.nodes import OPAQUE, REDUCE, is_map, reduce_axes
+from fuser.partition.positions import Positions
+
+MOST_ROW_BYTES = {"cpu": 1 << 20, "cuda": 1 << 18}
+"""A longer row would leave a core's L2 cache, or an SM's shared memory, between passes."""
+
+
+def place(grouping: Grouping, node: Node) -> Group:
+    """Put a map, gather, concat, pad or reduction that is in no group into one."""
+    group: Group | None = None
+    if node.op not in OPAQUE:
+        for other in sorted(grouping.producers(node), key=lambda g: -g.id):
+            if other.id not in grouping.groups or other is group:
+                continue
+            misfit = _join(grouping, node, other, group)
+            if isinstance(misfit, Misfit):
+                _note(grouping, node, other, misfit)
+            else:
+                group = misfit
+    if group is None:
+        group = grouping.seed(node)
+    return group
+
+
+def _note(grouping: Grouping, node: Node, group: Group, misfit: Misfit) -> None:
+    for value in node.inputs:
+        for source in grouping.sources(value):
+            if source.node is not None and grouping.group_of.get(source.node) is group:
+                grouping.refuse(source.node, node, misfit)
+
+
+def _join(grouping: Grouping, node: Node, other: Group, group: Group | None) -> Group | Misfit:
+    """Join `node` (in `group` already, or in none) with a group that it reads."""
+    if other.kind not in ("map", "gather", "reduce"):
+        if node.op in REDUCE:
+            return Misfit(
+                "row-across-blocks",
+                "the row it reduces is spread over blocks of the kernel before",
+            )
+        return Misfit("different-space", "the kernel before has another iteration space")
+    for value in node.inputs:
+        for source in grouping.sources(value):
+            producer = source.node
+            if producer is not None and grouping.group_of.get(producer) is other:
+                if grouping.forbidden(producer, node):
+                    return Misfit("forbidden", "the user forbids it")
+    if group is None:
+        fits = (
+            _fit_reduce(grouping, node, other) if node.op in REDUCE else grouping.fit(node, other)
+        )
+        if isinstance(fits, Misfit):
+            return fits
+        if grouping.node_closes_cycle(node, grouping.dag.members[other.id], other):
+            return Misfit("cycle", "it also needs a value that is computed from this one elsewhere")
+        if node.op in REDUCE and other.axes is None:
+            _become_rows(grouping, other, node)
+        grouping.join(node, other, fits)
+        return other
+    if not _align(grouping, group, other, node):
+        return Misfit("different-space", "the two regions it reads iterate differently")
+    if grouping.groups_close_cycle(group, other):
+        return Misfit("cycle", "one of the regions it reads needs the other by way of a third")
+    return _unite(grouping, group, other)
+
+
+def _become_rows(grouping: Grouping, group: Group, node: Node) -> None:
+    """An elementwise group takes its first reduction: its space is now that of the operand."""
+    group.base = grouping.lead(node.inputs[0], group)
+    group.kind = "reduce"
+    group.space = node.inputs[0].shape
+    group.axes = reduce_axes(node)
+
+
+def _fit_reduce(grouping: Grouping, node: Node, group: Group) -> Positions | Misfit:
+    x = node.inputs[0]
+    axes = reduce_axes(node)
+    if group.axes is not None and (group.space != x.shape or group.axes != axes):
+        return Misfit("different-rows", "it reduces along other axes or another shape")
+    if misfit := row_misfit(grouping, x, axes):
+        return misfit
+    where = grouping.lead(x, group)
+    if where is None:
+        if group.axes is None:
+            return Misfit("different-space", "the operand is not at one place of the region before")
+        where = group.base
+        assert where is not None
+    if group.base is not None and not np.array_equal(where, group.base):
+        return Misfit("different-rows", "its rows are not the rows of the reduction before")
+    if group.axes is None and at.count(x) != prod(group.space):
+        return Misfit("different-space", "the operand has another size than the region before")
+    if not grouping.lines_up(x, where, group):
+        return Misfit("different-space", "it reads the value at other places than it is written")
+    return at.row_of(node, where)
+
+
+def row_misfit(grouping: Grouping, x: Value, axes: tuple[int, ...]) -> Misfit | None:
+    """Whether rows of x are too long to stay on chip."""
+    row = prod(x.shape[axis] for axis in axes) * max(x.dtype.bytes, 4)
+    if row > MOST_ROW_BYTES[grouping.target.name]:
+        return Misfit("row-too-long", f"a row of {row} bytes does not stay on chip")
+    return None
+
+
+def _align(grouping: Grouping, group: Group, other: Group, node: Node) -> bool:
+    """Rewrite the positions of `other` to the samples of `group`; its member `node` reads both."""
+    if group.axes is not None and other.axes is not None:
+        if group.space != other.space or group.axes != other.axes:
+            return False
+    for value in node.inputs:
+        for source in grouping.sources(value):
+            if source not in other.positions:
+                continue
+            target = group.positions[node.output]
+            if node.op in REDUCE:
+                return False
+            if not _relocate(grouping, other, source, value, target, group):
+                return False
+    return all(
+        grouping.lines_up(value, group.positions[node.output], other) for value in node.inputs
+    )
+
+
+def _relocate(
+    grouping: Grouping, other: Group, source: Value, value: Value, target: Positions, group: Group
+) -> bool:
+    """Move the samples of `other` so that `source`, read as operand `value`, is at `target`."""
+    where = _trace(grouping, value, source, target)
+    if where is None:
+        return False
+    if np.array_equal(other.positions[source], where):
+        return True
+    # Another sampling of the same space: possible only while no movement lies inside the group,
+    # where all full values have one position.
+    if other.axes is not None or at.count(source) != prod(group.space):
+        return False
+    if any(not np.array_equal(p, other.positions[source]) for p in other.positions.values()):
+        return False
+    for v in other.positions:
+        other.positions[v] = where
+    return True
+
+
+def _trace(
+    grouping: Grouping, value: Value, source: Value, positions: Positions
+) -> Positions | None:
+    """Where `source` is read when `value`, a movement of it, is read at the positions."""
+    stack: list[tuple[Value, Positions | None]] = [(value, positions)]
+    while stack:
+        current, where = stack.pop()
+        if current is source:
+            return where
+        if current.node is not None and current.node in grouping.virtual and where is not None:
+            stack.extend(at.backward(current.node, where))
+    return None
+
+
+def _unite(grouping: Grouping, group: Group, other: Group) -> Group:
+    """Merge two aligned groups; a reduction decides the kind and the space."""
+    if group.axes is None and other.axes is not None:
+        group.kind, group.space, group.axes = "reduce", other.space, other.axes
+        group.base = other.base
+    grouping.absorb(group, other)
+    return group
+
+
+def is_placeable(node: Node) -> bool:
+    return is_map(node) or node.op in REDUCE or node.op in ("gather", "concat", "pad")

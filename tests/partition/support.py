@@ -1,0 +1,73 @@
+"""Run a Partition region by region in NumPy, and small graphs to cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fuser.graph.evaluate import evaluate
+from fuser.graph.ir import Graph, Node, Value
+from fuser.graph.ops.registry import primitive
+from fuser.partition import Partition
+from fuser.partition.dag import is_convex
+
+Array = np.ndarray[Any, Any]
+
+
+def run_regions(cut: Partition, feeds: dict[str, Array]) -> dict[str, Array]:
+    """The outputs, computed region by region from each region's inputs alone."""
+    memory: dict[Value, Array] = {value: feeds[value.name] for value in cut.graph.inputs}
+    for node in cut.graph.nodes:
+        if node.op == "constant":
+            memory[node.output] = node.attrs["value"]
+    for region in cut.regions:
+        local = {value: memory[value] for value in region.inputs}
+        for node in region.nodes:
+            results = primitive(node.op).evaluate([local[v] for v in node.inputs], node.attrs)
+            local.update(zip(node.outputs, results, strict=True))
+        for value in region.outputs:
+            assert value not in memory, f"{value} is written twice"
+            memory[value] = local[value]
+    return {
+        name: memory[value]
+        for name, value in zip(cut.graph.output_names, cut.graph.outputs, strict=True)
+    }
+
+
+def random_feeds(graph: Graph, seed: int = 0) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    feeds: dict[str, Array] = {}
+    for value in graph.inputs:
+        if value.dtype.is_float:
+            feeds[value.name] = rng.standard_normal(value.shape).astype(value.dtype.numpy)
+        else:
+            feeds[value.name] = rng.integers(0, 2, value.shape).astype(value.dtype.numpy)
+    return feeds
+
+
+def check(graph: Graph, cut: Partition, tolerance: float = 1e-4) -> None:
+    """The cut covers the graph, its regions are convex, and they compute the same numbers."""
+    covered: set[Node] = {node for region in cut.regions for node in region.nodes}
+    for node in cut.graph.nodes:
+        assert node.op == "constant" or node in covered, f"{node} is in no region"
+    for region in cut.regions:
+        assert region.outputs, f"{region.name} writes nothing"
+        assert is_convex(cut.graph, region.nodes) or _recomputes(cut, region.nodes), region.name
+        positions = [cut.graph.nodes.index(node) for node in region.nodes]
+        assert positions == sorted(positions)
+    feeds = random_feeds(graph)
+    expected = evaluate(graph, feeds)
+    found = run_regions(cut, feeds)
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_allclose(
+            found[name].astype(np.float64), array.astype(np.float64), tolerance, tolerance
+        )
+
+
+def _recomputes(cut: Partition, nodes: tuple[Node, ...]) -> bool:
+    """Whether nodes of the region are also in others: then a path may leave through a copy."""
+    return any(
+        node in region.nodes for region in cut.regions for node in nodes if region.nodes != nodes
+    )
