@@ -10,7 +10,7 @@ import numpy as np
 from fuser.errors import OutOfMemoryError, VerifyError
 from fuser.runtime import native
 from fuser.runtime.jit import Linked, link_objects, runtime_library
-from fuser.runtime.memory import address, align, aligned_array, aligned_copy, aligned_empty
+from fuser.runtime.memory import address, align, aligned_copy, aligned_empty, allocate, settle
 from fuser.runtime.program import BufferRef, Launch, Program
 from fuser.runtime.threads import available_cores, get_pool
 
@@ -77,6 +77,7 @@ class CpuExecutor:
         self.table, self.labels = self._build_table()
         self.max_arity = max(1, *self.table["arity"]) if len(self.table) else 1
         self._parallel = self.threads > 1 and bool((self.table["chunks"] > 1).any())
+        self._results = [(spec.shape, spec.dtype.numpy) for spec in program.outputs]
         self._free: list[_Context] = []
         run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
         self._run = run(runtime_library()["fuser_run"])
@@ -99,16 +100,14 @@ class CpuExecutor:
         times: room for len(table) + 1 (seconds, nanoseconds) pairs of int64.
         """
         program = self.program
-        held = [aligned_copy(array) for array in inputs]
-        outputs = [aligned_array(spec.shape, spec.dtype.numpy) for spec in program.outputs]
+        held = [settle(array) for array in inputs]
+        made = [allocate(shape, dtype) for shape, dtype in self._results]
         try:
             context = self._free.pop()
         except IndexError:
             context = _Context(self)
-        pointers = [address(array) for array in held]
-        pointers += [address(array) for array in outputs]
-        if pointers:
-            context.bases[: len(pointers)] = pointers
+        for i, (_, pointer) in enumerate((*held, *made)):
+            context.bases[i] = pointer
         stamps = address(times) if times is not None else None
         pool = get_pool(self.threads) if self._parallel else None
         # A pool serves one run at a time; a run that finds it busy uses its own thread alone.
@@ -119,8 +118,9 @@ class CpuExecutor:
                 pool.lock.release()
         else:
             self._run(context.pointer, None, stamps)
+        outputs = [array for array, _ in made]
         for copy in program.copies:
-            source = self._find(copy.source, held, outputs)
+            source = self._find(copy.source, [array for array, _ in held], outputs)
             np.copyto(outputs[copy.output], source.reshape(outputs[copy.output].shape))
         self._free.append(context)
         return outputs

@@ -78,8 +78,9 @@ def _as_array(spec: TensorSpec, feed: Any) -> np.ndarray:
     if hasattr(feed, "dtype") or array.dtype == spec.dtype.numpy:
         return array
     if array.dtype == object or array.dtype.kind not in "biuf":
+        kind = type(feed).__name__
         raise FeedError(
-            f"input {spec.name!r} is {spec}, the feed ({type(feed).__name__}) is no array of numbers",
+            f"input {spec.name!r} is {spec}, the feed ({kind}) is no array of numbers",
             hint="pass a NumPy array",
         )
     return _fit(spec, array)

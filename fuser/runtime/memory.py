@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -64,17 +65,32 @@ def aligned_empty(size: int, alignment: int = 64) -> np.ndarray:
 
 def aligned_array(shape: tuple[int, ...], dtype: np.dtype, alignment: int = 64) -> np.ndarray:
     """An uninitialised C-contiguous array that starts at a multiple of alignment."""
-    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    return aligned_empty(size, alignment).view(dtype).reshape(shape)
+    return allocate(shape, dtype, alignment)[0]
+
+
+def allocate(
+    shape: tuple[int, ...], dtype: np.dtype, alignment: int = 64
+) -> tuple[np.ndarray, int]:
+    """`aligned_array` and its address: asking an array for its address takes a microsecond."""
+    raw = np.empty(math.prod(shape) * dtype.itemsize + alignment, np.uint8)
+    start = address(raw)
+    skip = -start % alignment
+    return np.ndarray(shape, dtype, raw, skip), start + skip
 
 
 def aligned_copy(array: np.ndarray, alignment: int = 64) -> np.ndarray:
     """The array itself if it is C-contiguous and aligned, else a copy that is."""
-    if array.flags.c_contiguous and address(array) % alignment == 0:
-        return array
-    copy = aligned_array(array.shape, array.dtype, alignment)
+    return settle(array, alignment)[0]
+
+
+def settle(array: np.ndarray, alignment: int = 64) -> tuple[np.ndarray, int]:
+    """`aligned_copy` and its address."""
+    start = address(array)
+    if start % alignment == 0 and array.flags.c_contiguous:
+        return array, start
+    copy, start = allocate(array.shape, array.dtype, alignment)
     copy[...] = array
-    return copy
+    return copy, start
 
 
 def address(array: np.ndarray) -> int:

@@ -38,8 +38,8 @@ class Plan:
         outputs = plan.run({"x": array})
         y = plan(array)
 
-    report: what `plan.report()` calls, with the plan; the compiler supplies it. hints: ranges of the
-    inputs, for random feeds.
+    report: what `plan.report()` calls, with the plan; the compiler supplies it. hints: ranges of
+    the inputs, for random feeds.
     Raises DeviceError, OutOfMemoryError or CompileError where the device refuses the program.
     """
 
