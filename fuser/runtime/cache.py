@@ -1,42 +1,297 @@
-"""The kernel cache on disk: content-addressed, atomic, checksummed, private and bounded."""
+"""The kernel cache on disk: content-addressed, atomic, checksummed, private and bounded.
+
+An entry is one file, named by the SHA-256 of its key material:
+
+    8 bytes magic | 32 bytes SHA-256 of all that follows | 8 bytes header length | header | payload
+
+The header is JSON and repeats the whole key material, which a hit compares; the payload is raw
+code. Nothing is unpickled or imported. An entry holds native code, so the folder must belong to
+this user and be writable by nobody else; otherwise the cache is off.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import hashlib
+import json
+import logging
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fuser.backend.module import CompiledKernel
+import platformdirs
+
+from fuser.backend.module import CompiledKernel, TensorMap
+from fuser.config import Config
+
+MAGIC = b"FUSERK1\n"
+_PREFIX = len(MAGIC) + 32 + 8
+_log = logging.getLogger("fuser")
 
 
 class KernelCache:
-    """Entries under one folder. Never raises for what the disk does: a bad entry is a miss, a bad
-    folder turns the cache off (`enabled` False, `note` says why).
+    """Entries under one folder. Never raises for what the disk does or holds: a bad entry is a
+    miss and is removed, a bad folder turns the cache off (`enabled` False, `note` says why).
 
-    folder: default `FUSER_CACHE_DIR`, else the user's cache folder.
+    folder: None is the user's cache folder. limit_bytes: beyond it the entries that were used
+    longest ago go.
     """
 
     def __init__(self, folder: Path | str | None = None, limit_bytes: int = 1 << 30) -> None:
-        self.folder: Path | None = None
+        self.folder = Path(folder) if folder else _default_folder()
         self.limit_bytes = limit_bytes
-        self.enabled = False
-        self.note = ""
         self.hits = 0
         self.misses = 0
+        self.note = ""
+        self.enabled = True
+        self.writable = True
+        self._bytes: int | None = None  # of all entries, counted on the first put
+        problem = _open_folder(self.folder)
+        if problem:
+            self.enabled = False
+            self._warn(f"the kernel cache is off: {problem}")
+
+    @classmethod
+    def open(cls, config: Config) -> KernelCache:
+        """The cache that the environment asks for (FUSER_CACHE, FUSER_CACHE_DIR)."""
+        if config.cache:
+            return cls(config.cache_dir)
+        cache = cls.__new__(cls)
+        cache.folder = config.cache_dir or _default_folder()
+        cache.limit_bytes, cache.hits, cache.misses, cache._bytes = 0, 0, 0, None
+        cache.enabled = cache.writable = False
+        cache.note = "the kernel cache is off: FUSER_CACHE=0"
+        return cache
+
+    def describe(self) -> str:
+        """One line: where it is and what it holds, or why it is off."""
+        if not self.enabled:
+            return self.note
+        sizes = [status.st_size for _, status in self._entries()]
+        text = f"{self.folder}, {len(sizes)} entries, {sum(sizes) / 1e6:.1f} MB"
+        return text + (f" ({self.note})" if self.note else "")
+
+    # kernels ------------------------------------------------------------------------------------
 
     def get(self, material: str) -> CompiledKernel | None:
         """The kernel stored under exactly this key material, or None."""
+        found = self.get_bytes(material)
+        if found is not None:
+            with contextlib.suppress(KeyError, TypeError, ValueError):
+                return kernel_from_record(*found)
+            self.hits, self.misses = self.hits - 1, self.misses + 1
         return None
 
     def put(self, material: str, kernel: CompiledKernel) -> None:
         """Store a kernel; what cannot be stored is dropped."""
+        self.put_bytes(material, *kernel_to_record(kernel))
+
+    # any bytes ----------------------------------------------------------------------------------
 
     def get_bytes(self, material: str) -> tuple[dict[str, Any], bytes] | None:
-        """(header, payload) stored under this key material, or None."""
-        return None
+        """(header, payload) stored under exactly this key material, or None."""
+        if not self.enabled:
+            return None
+        path = self._path(material)
+        found = None
+        try:
+            found = _decode(_read(path), material)
+            if found is None:
+                path.unlink()
+            else:
+                os.utime(path)  # the time of use, which eviction goes by
+        except OSError:
+            pass  # absent, or a folder that cannot be written to
+        if found is None:
+            self.misses += 1
+        else:
+            self.hits += 1
+        return found
 
     def put_bytes(self, material: str, header: dict[str, Any], payload: bytes) -> None:
-        """Store a JSON-able header and raw bytes."""
+        """Store a JSON-able header and raw bytes: all of it or nothing, even in a crash."""
+        if not (self.enabled and self.writable):
+            return
+        try:
+            data = _encode(material, header, payload)
+        except (TypeError, ValueError, AttributeError):
+            return
+        path = self._path(material)
+        try:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            _write_atomically(path, data)
+        except OSError as error:
+            self.writable = False
+            self._warn(f"cannot write to the kernel cache {self.folder}: {error.strerror}")
+            return
+        if self._bytes is None:
+            self._bytes = sum(status.st_size for _, status in self._entries())
+        else:
+            self._bytes += len(data)
+        if self._bytes > self.limit_bytes:
+            self._evict()
 
     def clear(self) -> int:
         """Delete every entry; how many there were."""
-        return 0
+        count = 0
+        for path, _ in list(self._entries()):
+            with contextlib.suppress(OSError):
+                path.unlink()
+                count += 1
+        self._bytes = None
+        return count
+
+    def verify(self) -> tuple[int, int]:
+        """(good, bad) entries; bad ones are removed."""
+        good = bad = 0
+        for path, _ in list(self._entries()):
+            with contextlib.suppress(OSError):
+                if _decode(_read(path), None) is None:
+                    bad += 1
+                    path.unlink()
+                else:
+                    good += 1
+        return good, bad
+
+    def _path(self, material: str) -> Path:
+        name = hashlib.sha256(material.encode()).hexdigest()
+        return self.folder / name[:2] / name
+
+    def _entries(self) -> Iterator[tuple[Path, os.stat_result]]:
+        if not self.enabled:
+            return
+        for path in self.folder.glob("[0-9a-f][0-9a-f]/*"):
+            with contextlib.suppress(OSError):
+                yield path, path.lstat()
+
+    def _evict(self) -> None:
+        """Remove the entries used longest ago until a fifth of the limit is free again."""
+        entries = sorted(self._entries(), key=lambda entry: entry[1].st_mtime_ns)
+        total = sum(status.st_size for _, status in entries)
+        for path, status in entries:
+            if total <= self.limit_bytes * 4 // 5:
+                break
+            with contextlib.suppress(OSError):
+                path.unlink()
+                total -= status.st_size
+        self._bytes = total
+
+    def _warn(self, note: str) -> None:
+        self.note = note
+        _log.warning(note)
+
+
+def kernel_to_record(kernel: CompiledKernel) -> tuple[dict[str, Any], bytes]:
+    """(JSON-able header, code) of a kernel."""
+    header = {
+        field.name: getattr(kernel, field.name)
+        for field in dataclasses.fields(kernel)
+        if field.name != "code"
+    }
+    header["tensor_maps"] = [dataclasses.asdict(item) for item in kernel.tensor_maps]
+    return header, kernel.code
+
+
+def kernel_from_record(header: dict[str, Any], code: bytes) -> CompiledKernel:
+    """The inverse of kernel_to_record. Raises KeyError, TypeError or ValueError."""
+    names = [field.name for field in dataclasses.fields(CompiledKernel) if field.name != "code"]
+    fields = {name: header[name] for name in names}
+    fields["grid"] = _tuple_of_ints(fields["grid"])
+    launch = _tuple_of_ints(fields["launch"])
+    if len(launch) != 3 or not all(isinstance(fields[key], str) for key in ("name", "entry")):
+        raise ValueError("the record of a kernel is malformed")
+    fields["launch"] = launch
+    fields["tensor_maps"] = tuple(_tensor_map(item) for item in fields["tensor_maps"])
+    return CompiledKernel(code=code, **fields)
+
+
+def _tensor_map(record: dict[str, Any]) -> TensorMap:
+    lists = {key: _tuple_of_ints(record[key]) for key in ("shape", "strides", "box")}
+    return TensorMap(**{**record, **lists})
+
+
+def _tuple_of_ints(items: Any) -> tuple[int, ...]:
+    if not all(isinstance(item, int) for item in items):
+        raise ValueError("integers expected")
+    return tuple(items)
+
+
+def _default_folder() -> Path:
+    return Path(platformdirs.user_cache_path("fuser")) / "kernels"
+
+
+def _open_folder(folder: Path) -> str:
+    """Create the folder if need be; why it cannot be trusted or used, else ""."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.stat()
+    except OSError as error:
+        return f"{folder}: {error.strerror}"
+    if not stat.S_ISDIR(status.st_mode):
+        return f"{folder} is not a folder"
+    if hasattr(os, "geteuid") and status.st_uid != os.geteuid():
+        return f"{folder} belongs to another user"
+    if status.st_mode & 0o022:
+        return f"others may write to {folder}; chmod 700 mends it"
+    return ""
+
+
+def _read(path: Path) -> bytes:
+    """The content of a regular file; links are refused. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+    with open(descriptor, "rb") as file:
+        status = os.fstat(file.fileno())
+        foreign = hasattr(os, "geteuid") and status.st_uid != os.geteuid()
+        return b"" if foreign or not stat.S_ISREG(status.st_mode) else file.read()
+
+
+def _encode(material: str, header: dict[str, Any], payload: bytes) -> bytes:
+    text = json.dumps({"material": material, "header": header}, default=_plain).encode()
+    body = len(text).to_bytes(8, "little") + text + payload
+    return MAGIC + hashlib.sha256(body).digest() + body
+
+
+def _plain(item: Any) -> Any:
+    """NumPy scalars as Python numbers."""
+    return item.item()
+
+
+def _decode(data: bytes, material: str | None) -> tuple[dict[str, Any], bytes] | None:
+    """(header, payload) if every byte is in order and the material is this (None: any)."""
+    body = data[_PREFIX - 8 :]
+    if len(data) < _PREFIX or not data.startswith(MAGIC):
+        return None
+    if hashlib.sha256(body).digest() != data[len(MAGIC) : len(MAGIC) + 32]:
+        return None
+    length = int.from_bytes(body[:8], "little")
+    try:
+        record = json.loads(body[8 : 8 + length])
+        if material is not None and record["material"] != material:
+            return None
+        return dict(record["header"]), body[8 + length :]
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def _write_atomically(path: Path, data: bytes) -> None:
+    """Write beside, flush to disk, rename over, flush the folder. Raises OSError."""
+    descriptor, name = tempfile.mkstemp(prefix=".new-", dir=path.parent)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
