@@ -129,3 +129,34 @@ def _blocks(
     return Schedule(
         blocks=tuple(blocks.items()), warps=warps, stages=stages, group=group, reason=reason
     )
+
+
+def conv_schedule(
+    target: Target, m: int, n: int, channels: int, taps: int, row: int, bits: int, groups: int
+) -> Schedule:
+    """Blocks "m" (pixels), "n" (output channels), "k" (input channels, or taps and channels).
+
+    row is the innermost extent of the output: on a CPU a block of pixels inside one row has an
+    affine address.
+    """
+    if not target.is_cuda:
+        rows, columns = target.micro_tile(64 if bits == 64 else 32)
+        rows = next((r for r in (rows, rows - 1) if row % r == 0), rows)
+        return _blocks(m=min(rows, m), n=columns, k=channels)
+    dot = _gpu_dot(target, m, n, channels * taps, bits, 1, groups)
+    depth = dot.block("k")
+    if channels >= 16:
+        while depth > 16 and channels % depth and depth > channels % depth:
+            depth //= 2
+    return _blocks(
+        warps=dot.warps, stages=dot.stages, m=dot.block("m"), n=dot.block("n"), k=depth
+    )
+
+
+def direct_schedule(target: Target, m: int, n: int) -> Schedule:
+    """Blocks "m" (pixels) and "n" (channels) of a convolution without a matrix product."""
+    if not target.is_cuda:
+        width = min(n, 64)
+        return _blocks(m=max(1, min(m, 1024 // width)), n=width)
+    width = min(power_of_two(n), 64)
+    return _blocks(m=min(power_of_two(m), 1024 // width), n=width)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from fuser.errors import LoweringError
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
-from fuser.tilegen.emit import contraction, map, reduce
+from fuser.tilegen.emit import contraction, conv, map, reduce
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.schedule import Schedule
 
@@ -25,6 +25,8 @@ def emit(
     ops = {node.op for node in region.nodes}
     if region.kind == "host" or ops & {"sort", "scatter"}:
         raise LoweringError(f"no tile program for {sorted(ops)}", where=region.name)
+    if "conv" in ops:
+        return conv.emit(region, partition, target, schedule)
     if "dot_general" in ops:
         return contraction.emit(region, partition, target, schedule)
     if ops & reduce.REDUCTIONS:

@@ -213,8 +213,8 @@ def panel(
             return operand(em, rhs, dot.coords(1, batch, n, k), (1, 2), dtype)
         packing = Packing(transpose=order, reshape=(dot.b, dot.k, dot.n))
         buffer = em.memory.buffer(rhs, packing)
-        view = em.b.view(buffer, (dot.b, dot.k, dot.n))
-        return em.full_value(em.load_view(view, (batch, k, n), axes=(1, 2)), (1, 2))
+        packed = em.load_packed(buffer, (dot.b, dot.k, dot.n), (batch, k, n), (1, 2))
+        return em.full_value(packed, (1, 2))
     width = em.schedule.block("n")
     panels = -(-dot.n // width)
     packing = Packing(
@@ -226,12 +226,8 @@ def panel(
         dtype=dtype if dtype != rhs.dtype else None,
     )
     buffer = em.memory.buffer(rhs, packing, dot.b * panels * dot.k * width)
-    if dot.b == 1:
-        view, at = em.b.view(buffer, (panels, dot.k, width)), (n // width, k, n % width)
-    else:
-        view = em.b.view(buffer, (dot.b, panels, dot.k, width))
-        at = (batch, n // width, k, n % width)  # type: ignore[assignment]
-    return em.full_value(em.load_view(view, at, axes=(1, 2)), (1, 2))
+    shape, at = (dot.b, panels, dot.k, width), (batch, n // width, k, n % width)
+    return em.full_value(em.load_packed(buffer, shape, at, (1, 2)), (1, 2))
 
 
 def store_placed(em: Emission, places: Places) -> None:

@@ -23,9 +23,9 @@ from fuser.graph.ir import Value
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
 from fuser.tilegen import ir
-from fuser.tilegen.builder import Builder
+from fuser.tilegen.builder import Builder, row_major
 from fuser.tilegen.emit.maps import Coords, Guard, forward, in_range
-from fuser.tilegen.emit.memory import Memory
+from fuser.tilegen.emit.memory import Memory, simplify, uniform
 from fuser.tilegen.index import Atom, Axis, Index, Lookup, axis, index, lookup
 from fuser.tilegen.ops import ReduceFn
 from fuser.tilegen.program import TileProgram
@@ -238,6 +238,8 @@ class Emission:
         """A bool piece: every guard holds; None if they are known to."""
         condition: Piece | None = None
         for expression, limit in guards:
+            if in_range(expression, limit):
+                continue
             low, high = expression.range
             at = self.index_piece(expression)
             tests = []
@@ -294,6 +296,17 @@ class Emission:
         loaded = self.emit(deps, lambda: self.b.load(view, local, shape, None if safe else pad))
         return Piece(view.dtype, axes, loaded)
 
+    def load_packed(
+        self,
+        buffer: ir.Buffer,
+        shape: tuple[int, ...],
+        at: tuple[Index, ...],
+        axes: tuple[int, ...] | None = None,
+    ) -> Piece:
+        """Load from a packed constant, a row-major array of `shape`."""
+        view, indices = self.memory.guarded(buffer, *simplify(shape, row_major(shape), at), ())
+        return self.load_view(view, indices, axes=axes)
+
     def store(
         self, value: Value, coords: Coords, piece: Piece, guards: Sequence[Guard] = ()
     ) -> None:
@@ -328,8 +341,6 @@ class Emission:
 
     def read(self, value: Value, coords: Coords, pad: float | int = 0) -> Piece:
         """A region input (or constant) at `coords`, in its compute dtype."""
-        from fuser.tilegen.emit.memory import uniform
-
         number = uniform(value)
         if number is not None and pad == 0:
             return Piece(value.dtype.compute, splat=number)

@@ -1,0 +1,215 @@
+"""Convolutions of 1 to 3 spatial dims as implicit matrix products.
+
+m runs over output pixels (n, spatial...), k over input channels, n over output channels; a loop
+walks the taps of the kernel and blocks of channels as one index, so that it can be pipelined. With
+few input channels taps and channels are one k. Groups are a grid axis; where a group has too few
+channels for a product (depthwise), taps are multiplied and added on [pixels, channels] tiles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fuser.dtypes import DType
+from fuser.graph.ir import Node, Value
+from fuser.partition.region import Partition, Region
+from fuser.target import Target
+from fuser.tilegen import ir, rules
+from fuser.tilegen.emit.contraction import dot_op, operand, store_placed
+from fuser.tilegen.emit.map import program
+from fuser.tilegen.emit.maps import Coords, Guard, delinearise, in_range, product
+from fuser.tilegen.emit.primitives import padded
+from fuser.tilegen.emit.space import Emission, Piece, Places, spread
+from fuser.tilegen.index import Index
+from fuser.tilegen.program import Packing, TileProgram
+from fuser.tilegen.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class ConvShape:
+    """Sizes of a conv node. channels and outputs are those of one group."""
+
+    node: Node
+    groups: int
+    channels: int
+    outputs: int
+    kernel: tuple[int, ...]
+    pixels: tuple[int, ...]  # batch and output spatial dims
+
+    @property
+    def x(self) -> Value:
+        return self.node.inputs[0]
+
+    @property
+    def w(self) -> Value:
+        return self.node.inputs[1]
+
+    @property
+    def taps(self) -> int:
+        return product(self.kernel)
+
+    def source(self, pixel: Index, tap: Index, channel: Index) -> Coords:
+        """Coordinates in x under `tap` of the window of an output pixel."""
+        n, *spatial = delinearise(pixel, self.pixels)
+        attrs = self.node.attrs
+        steps = zip(
+            spatial, delinearise(tap, self.kernel), attrs["strides"], attrs["dilation"],
+            attrs["padding"], strict=True,
+        )  # fmt: skip
+        return (n, channel, *(o * stride + t * step - low for o, t, stride, step, (low, _) in steps))
+
+    def result(self, pixel: Index, channel: Index) -> Coords:
+        n, *spatial = delinearise(pixel, self.pixels)
+        return (n, channel, *spatial)
+
+
+def conv_shape(node: Node) -> ConvShape:
+    x, w = node.inputs
+    groups = node.attrs["groups"]
+    batch, outputs, *spatial = node.output.shape
+    return ConvShape(
+        node, groups, w.shape[1], outputs // groups, tuple(w.shape[2:]), (batch, *spatial)
+    )
+
+
+def emit(
+    region: Region, partition: Partition, target: Target, schedule: Schedule | None
+) -> tuple[TileProgram, ...]:
+    """The program of a region around one conv."""
+    conv = conv_shape(next(node for node in region.nodes if node.op == "conv"))
+    m, n = product(conv.pixels), conv.outputs
+    direct = conv.groups > 1 and (conv.channels < 8 or conv.outputs < 8)
+    if direct:
+        n *= conv.groups
+    chosen = schedule or (
+        rules.direct_schedule(target, m, n)
+        if direct
+        else rules.conv_schedule(
+            target, m, n, conv.channels, conv.taps, conv.pixels[-1], conv.x.dtype.bits, conv.groups
+        )
+    )
+    em = Emission(region, partition, target, chosen)
+    build = _multiply_add if direct else _implicit_product
+    pixel, channel, piece, guards = build(em, conv, m, n)
+    piece = em.cast(piece, conv.node.output.dtype.compute)
+    places: Places = {conv.node.output: (conv.result(pixel, channel), guards)}
+    store_placed(em, spread(em, places, {conv.node.output: piece}))
+    flops = 2 * m * conv.groups * conv.outputs * conv.channels * conv.taps
+    return (em.finish(flops),)
+
+
+def _implicit_product(
+    em: Emission, conv: ConvShape, m: int, n: int
+) -> tuple[Index, Index, Piece, list[Guard]]:
+    """Accumulate [pixels, channels] x [channels, outputs] over taps."""
+    cuda, block = em.target.is_cuda, em.schedule.block
+    merged = block("k") > conv.channels and conv.taps > 1  # taps and channels are one k
+    depth = conv.channels * (conv.taps if merged else 1)
+    offset = 1 if conv.groups > 1 or not cuda else 0
+    group = program(em, 0, conv.groups, 1, "") if conv.groups > 1 else Index(0)
+    grid_m, grid_n = (offset, offset + 1) if cuda else (offset + 1, offset)
+    pixel = program(em, grid_m, m, block("m"))
+    inner = em.axis(block("k") if cuda else min(block("k"), depth))
+    output = program(em, grid_n, n, block("n"))
+    width = em.extents[1]
+    parts = -(-depth // width)
+    kind = conv.x.dtype if cuda else conv.x.dtype.compute
+    start = Piece(kind.accumulate, (0, 2), splat=0.0 if kind.is_float else 0)
+
+    def body(at: Index, carried: list[Piece]) -> list[Piece]:
+        if merged:
+            k = at * width + inner
+            tap, c = k // conv.channels, k % conv.channels
+            em.load_guards = [(k, depth)] if depth % width else []
+        else:
+            tap, c = at // parts, (at % parts) * width + inner
+            em.load_guards = [(c, depth)] if depth % width else []
+        source = conv.source(pixel, tap, group * conv.channels + c)
+        a = _image(em, conv.x, source, kind)
+        b = _weights(em, conv, group, tap, c, output, kind, merged)
+        em.load_guards = []
+        return [Piece(start.dtype, (0, 2), dot_op(em, a, b, em.full_value(carried[0], (0, 2))))]
+
+    trips = parts if merged else conv.taps * parts
+    (result,) = body(Index(0), [start]) if trips == 1 else em.loop(0, trips, 1, [start], body)
+    return pixel, group * n + output, result, [(pixel, m), (output, n)]
+
+
+def _image(em: Emission, x: Value, source: Coords, kind: DType) -> ir.Value:
+    """The [pixels, k] tile of x, zero outside of it."""
+    spatial = zip(source[2:], x.shape[2:], strict=True)
+    if not em.is_inside(x) or all(in_range(c, dim) for c, dim in spatial):
+        return operand(em, x, source, (0, 1), kind)
+    piece = em.cast(padded(em, x, source, 0.0 if kind.is_float else 0), kind)
+    zero = Piece(kind, splat=0.0 if kind.is_float else 0)
+    return em.full_value(em.select(em.within(em.load_guards), piece, zero), (0, 1))
+
+
+def _weights(
+    em: Emission, conv: ConvShape, group: Index, tap: Index, c: Index, output: Index, kind: DType,
+    merged: bool,
+) -> ir.Value:  # fmt: skip
+    """The [k, outputs] tile of the weights; constants are packed [group, tap, channel, output]."""
+    w, groups, taps, channels = conv.w, conv.groups, conv.taps, conv.channels
+    if em.is_inside(w) or w.constant is None:
+        coords = (group * conv.outputs + output, c, *delinearise(tap, conv.kernel))
+        return operand(em, w, coords, (1, 2), kind)
+    order = (*range(2, w.type.rank), 1, 0)
+    rows, n = taps * channels, conv.outputs
+    if em.target.is_cuda:
+        packing = Packing(
+            transpose=order, reshape=(rows, groups, n), split=(rows, groups, n), permute=(1, 0, 2)
+        )
+        buffer = em.memory.buffer(w, packing)
+        shape, at = (groups, taps, channels, n), (group, tap, c, output)
+        if merged:
+            shape, at = (groups, 1, rows, n), (group, Index(0), tap * channels + c, output)
+        return em.full_value(em.load_packed(buffer, shape, at, (1, 2)), (1, 2))
+    width = em.schedule.block("n")
+    panels = -(-n // width)
+    packing = Packing(
+        transpose=order,
+        reshape=(rows, groups, n),
+        pad=((0, 0), (0, 0), (0, panels * width - n)) if n % width else (),
+        split=(rows, groups, panels, width),
+        permute=(1, 2, 0, 3),
+        dtype=kind if kind != w.dtype else None,
+    )
+    buffer = em.memory.buffer(w, packing, groups * panels * rows * width)
+    at = (group, output // width, tap * channels + c, output % width)
+    shape = (groups, panels, rows, width)
+    return em.full_value(em.load_packed(buffer, shape, at, (1, 2)), (1, 2))
+
+
+def _multiply_add(
+    em: Emission, conv: ConvShape, m: int, n: int
+) -> tuple[Index, Index, Piece, list[Guard]]:
+    """Groups of few channels: sum over taps and channels of x * w on [pixels, outputs] tiles."""
+    pixel = program(em, 0, m, em.schedule.block("m"))
+    output = program(em, 1, n, em.schedule.block("n"))
+    kind = conv.x.dtype.accumulate
+    start = Piece(kind, (0, 1), splat=0.0 if kind.is_float else 0)
+    first = (output // conv.outputs) * conv.channels
+    constant = not em.is_inside(conv.w) and conv.w.constant is not None
+    rows = conv.taps * conv.channels
+    order = (*range(2, conv.w.type.rank), 1, 0)
+
+    def term(at: Index, total: Piece) -> Piece:
+        tap, c = at // conv.channels, at % conv.channels
+        zero = 0.0 if kind.is_float else 0
+        x = padded(em, conv.x, conv.source(pixel, tap, first + c), zero)
+        if constant:
+            buffer = em.memory.buffer(conv.w, Packing(transpose=order, reshape=(rows, n)))
+            w = em.load_packed(buffer, (rows, n), (at, output))
+        else:
+            w = em.tile(conv.w, (output, c, *delinearise(tap, conv.kernel)))
+        scaled = em.map("mul", em.cast(x, kind), em.cast(w, kind))
+        return em.map("add", total, scaled)
+
+    if rows <= 32:
+        result = start
+        for row in range(rows):
+            result = term(Index(row), result)
+    else:
+        (result,) = em.loop(0, rows, 1, [start], lambda at, c: [term(at, c[0])])
+    return pixel, output, result, [(pixel, m), (output, n)]
