@@ -76,6 +76,8 @@ def _symbolic(node: Node, operands: Sequence[Array], value: Value) -> Array | No
             return None
     except _Undecided:
         return None
+    # NumPy hands a rank-0 object array back as its element.
+    result = np.asarray(result, None if isinstance(result, np.ndarray) else object)
     if any(isinstance(element, DimExpr) for element in result.reshape(-1)):
         return result.astype(object)
     return result.astype(value.dtype.numpy)

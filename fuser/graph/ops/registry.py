@@ -55,3 +55,12 @@ def build(
 ) -> Value:
     """Append `op` with inferred result types; its first result. Raises ShapeError."""
     return build_node(graph, op, *inputs, origin=origin, **attrs).output
+
+
+def check_types(graph: Graph) -> None:
+    """Raise VerifyError unless every node has the result types that its primitive infers."""
+    for node in graph.nodes:
+        inferred = primitive(node.op).infer([value.type for value in node.inputs], node.attrs)
+        actual = tuple(value.type for value in node.outputs)
+        if inferred != actual:
+            raise VerifyError(f"the results should be {inferred}", where=repr(node))

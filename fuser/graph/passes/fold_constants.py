@@ -1,0 +1,117 @@
+"""Compute what does not depend on the inputs.
+
+    %w = constant f32[4096, 1024]               %t = constant f32[1024, 4096]
+    %t = transpose(%w) {perm = (1, 0)}    =>    %y = dot_general(%x, %t)
+    %y = dot_general(%x, %t)
+
+What is cheap to recompute stays computed, so that constants stay small: broadcasts, and masks and
+positions made of iotas and scalars only. A result that is one number throughout becomes a scalar,
+broadcast.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fuser.errors import FuserError
+from fuser.graph.builder import Builder
+from fuser.graph.dims import DimExpr
+from fuser.graph.ir import Graph, Node, Value
+from fuser.graph.ops.primitive import Array
+from fuser.graph.ops.registry import primitive
+from fuser.graph.passes.rewrite import rewrite, uniform
+
+BUDGET = 1 << 20
+"""Bytes that a folded constant may take if it is larger than the constants it is made of."""
+
+
+def fold_constants(graph: Graph) -> Graph:
+    """A graph whose nodes on constants alone are constants, within the budget."""
+    folder = _Folder(graph)
+
+    def rule(b: Builder, node: Node, operands: tuple[Value, ...]) -> Value | None:
+        if len(node.outputs) != 1 or node.output not in folder.wanted:
+            return None
+        array = folder.evaluate(node.output)
+        if array is None:
+            return None
+        result = b.constant(np.ascontiguousarray(array).reshape(array.shape))
+        fill = uniform(result) if array.ndim and folder.only_maps[node.output] else None
+        if fill is None:
+            return result
+        return b.broadcast_to(b.constant(fill), node.output.type.shape)
+
+    return rewrite(graph, rule)
+
+
+class _Folder:
+    """Which values are static, which of them to fold, and their arrays."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.arrays: dict[Value, Array | None] = {}
+        # The bytes of the constants below a static value; 0 for scalars and iotas only.
+        self.weight: dict[Value, int] = {}
+        self.wanted: set[Value] = set()
+        self.only_maps: dict[Value, bool] = {}
+        for node in graph.nodes:
+            if _is_static(node, self.weight):
+                total = sum(self.weight[value] for value in set(node.inputs))
+                if node.op == "constant" and node.attrs["value"].size > 1:
+                    total = node.attrs["value"].nbytes
+                for value in node.outputs:
+                    self.weight[value] = total
+        uses, outputs = graph.uses(), set(graph.outputs)
+        for node in reversed(graph.nodes):
+            for value in node.outputs:
+                readers = uses.get(value, [])
+                self.only_maps[value] = value not in outputs and all(
+                    primitive(reader.op).kind == "map"
+                    or (reader.op == "broadcast" and self.only_maps[reader.output])
+                    for reader in readers
+                )
+                if value in self.weight:
+                    kept = [r for r in readers if not self._is_folded(r)]
+                    if (kept or value in outputs) and self._is_foldable(value):
+                        self.wanted.add(value)
+
+    def _is_folded(self, node: Node) -> bool:
+        return all(v in self.weight and self._is_foldable(v) for v in node.outputs)
+
+    def _is_foldable(self, value: Value) -> bool:
+        node = value.node
+        if node is None or node.op in ("broadcast", "iota"):
+            return False
+        if node.op == "constant":
+            # Rewritten only to turn a uniform constant into a scalar.
+            return True
+        if node.op == "dims":
+            return True
+        if self.weight[value] == 0 and value.type.size != 1:
+            return False
+        return value.type.bytes <= max(BUDGET, self.weight[value])
+
+    def evaluate(self, value: Value) -> Array | None:
+        """The array of a static value, None if it cannot be computed (an index out of range)."""
+        if value not in self.arrays:
+            assert value.node is not None
+            operands = [self.evaluate(operand) for operand in value.node.inputs]
+            known = [operand for operand in operands if operand is not None]
+            try:
+                results = (
+                    primitive(value.node.op).evaluate(known, value.node.attrs)
+                    if len(known) == len(operands)
+                    else ()
+                )
+            except FuserError:
+                results = ()
+            for index, output in enumerate(value.node.outputs):
+                self.arrays[output] = results[index] if results else None
+        return self.arrays[value]
+
+
+def _is_static(node: Node, static: dict[Value, int]) -> bool:
+    if any(isinstance(d, DimExpr) for value in node.outputs for d in value.type.shape):
+        return False
+    if node.op == "dims":
+        return not any(isinstance(dim, DimExpr) for dim in node.attrs["values"])
+    return all(value in static for value in node.inputs)

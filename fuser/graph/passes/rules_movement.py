@@ -1,0 +1,219 @@
+"""Canonical forms of reshape, transpose, broadcast, slice, gather, cast, pad and reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+
+from fuser.graph.builder import Builder
+from fuser.graph.dims import DimExpr
+from fuser.graph.ir import Node, Value
+from fuser.graph.passes.rewrite import join_origins, producer
+
+Rule: TypeAlias = "Callable[[Builder, Node, tuple[Value, ...]], Value | None]"
+Operands: TypeAlias = "tuple[Value, ...]"
+
+
+def merge_reshape(b: Builder, node: Node, operands: Operands) -> Value | None:
+    """reshape(reshape(x)) -> reshape(x); a reshape to the same shape -> x."""
+    (x,) = operands
+    shape = node.attrs["shape"]
+    inner = producer(x, "reshape")
+    if inner is None and x.type.shape != shape:
+        return None
+    b.origin = join_origins(inner, node)
+    return b.reshape(x, shape)
+
+
+def merge_transpose(b: Builder, node: Node, operands: Operands) -> Value | None:
+    """transpose(transpose(x)) -> one; one that moves only dims of 1 -> reshape; identity -> x."""
+    (x,) = operands
+    perm = node.attrs["perm"]
+    inner = producer(x, "transpose")
+    if inner is not None:
+        perm = tuple(inner.attrs["perm"][axis] for axis in perm)
+        x = inner.inputs[0]
+    moving = [axis for axis in perm if x.type.shape[axis] != 1]
+    if moving == sorted(moving):
+        return b.reshape(x, [x.type.shape[axis] for axis in perm])
+    if inner is None:
+        return None
+    b.origin = join_origins(inner, node)
+    return b.transpose(x, perm)
+
+
+def merge_broadcast(b: Builder, node: Node, operands: Operands) -> Value | None:
+    """broadcast(broadcast(x)) -> one; one that only adds dims of 1 -> reshape."""
+    (x,) = operands
+    shape, axes = node.attrs["shape"], node.attrs["axes"]
+    added = [dim for axis, dim in enumerate(shape) if axis not in axes]
+    if all(dim == 1 for dim in added) and x.type.shape == tuple(shape[a] for a in axes):
+        return b.reshape(x, shape)
+    inner = producer(x, "broadcast")
+    if inner is not None:
+        through = [axes[axis] for axis in inner.attrs["axes"]]
+        b.origin = join_origins(inner, node)
+        return b.broadcast(inner.inputs[0], shape, through)
+    if any(a != shape[axis] and a == 1 for a, axis in zip(x.type.shape, axes, strict=True)):
+        return b.broadcast(x, shape, axes)
+    return None
+
+
+def broadcast_unsqueezed(b: Builder, node: Node, operands: Operands) -> Value | None:
+    """broadcast(reshape(x)) where the reshape only inserts dims of 1 -> broadcast(x)."""
+    inner = producer(operands[0], "reshape")
+    if inner is None:
+        return None
+    source, shape, axes = inner.inputs[0], inner.output.type.shape, node.attrs["axes"]
+    kept = [(dim, axis) for dim, axis in zip(shape, axes, strict=True) if dim != 1]
+    if tuple(dim for dim, _ in kept) != source.type.shape:
+        return None
+    b.origin = join_origins(inner, node)
+    return b.broadcast(source, node.attrs["shape"], [axis for _, axis in kept])
+
+
+def reshape_of_broadcast(b: Builder, node: Node, operands: Operands) -> Value | None:
+    """reshape(broadcast(x)) that only inserts or drops dims of 1 -> broadcast(x)."""
+    inner = producer(operands[0], "broadcast")
+    if inner is None:
+        return None
+    before, after = inner.attrs["shape"], node.attrs["shape"]
+    old = [axis for axis, dim in enumerate(before) if dim != 1]
+    new = [axis for axis, dim in enumerate(after) if dim != 1]
+    if [before[axis] for axis in old] != [after[axis] for axis in new]:
+        return None
+    moved = dict(zip(old, new, strict=True))
+    source = inner.inputs[0]
+    kept = [
+        (dim, moved[axis])
+        for dim, axis in zip(source.type.shape, inner.attrs["axes"], strict=True)
+        if axis in moved and dim != 1
+    ]
+    b.origin = join_origins(inner, node)
+    return b.broadcast(b.reshape(source, [d for d, _ in kept]), after, [a for _, a in kept])
+
+
+def merge_slice(b: Builder, node: Node, operands: Operands) -> Value | None:
+    """slice(slice(x)) with positive strides -> one; a whole slice -> x."""
+    (x,) = operands
+    starts, limits, strides = (node.attrs[key] for key in ("starts", "limits", "strides"))
+    whole = b.slice(x, starts, limits, strides) if node.output.type.shape == x.type.shape else None
+    if whole is x:
+        return x
+    inner = producer(x, "slice")
+    if inner is None or min(*strides, *inner.attrs["strides"]) < 0:
+        return None
+    first, step = inner.attrs["starts"], inner.attrs["strides"]
+    b.origin = join_origins(inner, node)
+    return b.slice(
+        inner.inputs[0],
+        [f + s * k for f, s, k in zip(first, starts, step, strict=True)],
+        [
+            # The last element read, plus one: limits of the outer slice may lie between steps.
+            f + ((n - 1) * r + s) * k + 1 if n != 0 else f + s * k
+            for f, s, r, k, n in zip(
+                first, starts, strides, step, node.output.type.shape, strict=True
+            )
+        ],
+        [r * k for r, k in zip(strides, step, strict=True)],
+    )
+
+
+def gather_to_slice(b: Builder, node: Node, operands: Operands) -> Value | None:
+    """gather with one constant index, or with consecutive ones -> slice (and reshape)."""
+    data, indices = operands
+    axis = node.attrs["axis"]
+    size = data.type.shape[axis]
+    start = _consecutive(b, indices)
+    if start is None or isinstance(size, DimExpr):
+        return None
+    count = 1
+    for dim in indices.type.shape:
+        if isinstance(dim, DimExpr):
+            return None
+        count *= dim
+    start = start + size if start < 0 else start
+    if not 0 <= start <= size - count or count == 0:
+        return None
+    part = b.slice_axis(data, axis, start, start + count)
+    return b.reshape(part, node.output.type.shape)
+
+
+def _consecutive(b: Builder, indices: Value) -> int | None:
+    """The first of indices that grow by one, all of one sign; None for any others."""
+    moved = producer(indices, "reshape")
+    iota = producer(moved.inputs[0] if moved else indices, "iota")
+    if iota is not None:
+        shape = iota.attrs["shape"]
+        others = [dim for axis, dim in enumerate(shape) if axis != iota.attrs["axis"]]
+        return 0 if all(dim == 1 for dim in others) else None
+    array = indices.constant
+    if array is None or array.size == 0:
+        return None
+    flat = array.reshape(-1).astype(np.int64)
+    first = int(flat[0])
+    consecutive = np.array_equal(flat, first + np.arange(flat.size))
+    one_sign = first >= 0 or first + flat.size <= 0
+    return first if consecutive and one_sign else None
+
+
+def drop_cast(b: Builder, node: Node, operands: Operands) -> Value | None:
+    """cast to the same type -> x; cast(cast(x, wider), type of x) -> x."""
+    (x,) = operands
+    dtype = node.attrs["dtype"]
+    if x.dtype is dtype:
+        return x
+    inner = producer(x, "cast")
+    if inner is None:
+        return None
+    source = inner.inputs[0]
+    wider = source.dtype.kind == x.dtype.kind and source.dtype.bits < x.dtype.bits
+    if not wider:
+        return None
+    b.origin = join_origins(inner, node)
+    return b.cast(source, dtype)
+
+
+def merge_pad(b: Builder, node: Node, operands: Operands) -> Value | None:
+    """conv(pad(x, 0)) -> conv with the padding."""
+    inner = producer(operands[0], "pad")
+    if inner is None or inner.attrs["value"] != 0:
+        return None
+    low, high = inner.attrs["low"], inner.attrs["high"]
+    amounts = (*low, *high)
+    if any(isinstance(a, DimExpr) or a < 0 for a in amounts) or any((*low[:2], *high[:2])):
+        return None
+    padding = tuple(
+        (before + extra_before, after + extra_after)
+        for (before, after), extra_before, extra_after in zip(
+            node.attrs["padding"], low[2:], high[2:], strict=True
+        )
+    )
+    b.origin = join_origins(inner, node)
+    attrs = {**node.attrs, "padding": padding}
+    return b.emit("conv", inner.inputs[0], operands[1], **attrs)
+
+
+def reduce_of_one(b: Builder, node: Node, operands: Operands) -> Value | None:
+    """A reduction over dims of 1 only -> reshape; over no axes -> x."""
+    (x,) = operands
+    if any(x.type.shape[axis] != 1 for axis in node.attrs["axes"]):
+        return None
+    return b.reshape(x, node.output.type.shape)
+
+
+RULES: dict[str, tuple[Rule, ...]] = {
+    "reshape": (merge_reshape, reshape_of_broadcast),
+    "transpose": (merge_transpose,),
+    "broadcast": (merge_broadcast, broadcast_unsqueezed),
+    "slice": (merge_slice,),
+    "gather": (gather_to_slice,),
+    "cast": (drop_cast,),
+    "conv": (merge_pad,),
+    "reduce_sum": (reduce_of_one,),
+    "reduce_max": (reduce_of_one,),
+    "reduce_min": (reduce_of_one,),
+    "reduce_prod": (reduce_of_one,),
+}
