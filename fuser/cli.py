@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +29,12 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0 ok, 1 mismatch, 2 usage, 3 invalid model,
     4 unsupported, 5 device, 6 memory, 70 internal."""
     try:
-        code = main.main(args=arguments, prog_name="fuser", standalone_mode=False)
+        with _notes_on_stderr():
+            code = main.main(args=arguments, prog_name="fuser", standalone_mode=False)
         return code if isinstance(code, int) else 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return error.exit_code
     except click.ClickException as error:
         what = _one_line(error.format_message()).rstrip(".")
         click.echo(f"error: {what}; see fuser --help", err=True)
@@ -50,6 +56,19 @@ def run(arguments: Sequence[str] | None = None) -> int:
         what = _one_line(f"{type(error).__name__}: {error}")
         click.echo(f"internal error: {what} (fuser --debug ... shows where)", err=True)
         return 70
+
+
+@contextmanager
+def _notes_on_stderr() -> Iterator[None]:
+    """Warnings of the library, such as a cache folder that cannot be written, as lines."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("note: %(message)s"))
+    logger = logging.getLogger("fuser")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def _one_line(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 
 Device = Literal["auto", "cpu", "cuda"]
 Progress = Callable[[str], None]
+
+
+logger = logging.getLogger("fuser")
 
 
 def _quiet(step: str) -> None:
@@ -162,6 +166,8 @@ def compile(
     stats = CompileStats()
     jobs = [CompileJob(program.kernel, target, where=_place(program)) for program in programs]
     cache = KernelCache(config.cache_dir) if config.cache else None
+    if cache is not None and not cache.enabled:
+        logger.warning("kernels are not cached: %s", cache.note)
     kernels = compile_all(jobs, cache, config.workers or None, stats=stats)
     progress("building the plan")
     program = _assemble(opened.name, cut, programs, kernels, target)

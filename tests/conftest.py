@@ -1,0 +1,40 @@
+"""Shared by all tests: a kernel cache of their own, and GPU tests that skip themselves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fuser.errors import FuserError
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    on_gpu = [item for item in items if item.get_closest_marker("cuda")]
+    reason = _why_no_gpu() if on_gpu else ""
+    if reason:
+        for item in on_gpu:
+            item.add_marker(pytest.mark.skip(reason=f"no NVIDIA GPU: {reason}"))
+
+
+def _why_no_gpu() -> str:
+    try:
+        from fuser.runtime import cuda
+
+        cuda.device_target()
+    except (FuserError, ImportError) as error:
+        return str(error)
+    return ""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Kernels are compiled by this version, once a session, and never kept for the user."""
+    folder = tmp_path_factory.mktemp("kernels")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("FUSER_")]:
+            patch.delenv(name)
+        patch.setenv("FUSER_CACHE_DIR", str(folder))
+        yield folder
