@@ -181,7 +181,8 @@ def _repeats(grouping: Grouping, value: Value, user: Node, owner: Group | None) 
         if _is_query(grouping, value, owner):
             return 1
         q: Value = owner.facts["q"]
-        return int(ceil(q.shape[owner.facts["q_axis"]] / _rows(grouping)))
+        axis: int = owner.facts["q_axis"]
+        return ceil(q.shape[axis] / _rows(grouping))
     block = 128 if grouping.target.is_cuda else grouping.target.micro_tile()[1]
     if user.op == "conv":
         return ceil(user.inputs[1].shape[0] / block)
@@ -190,4 +191,5 @@ def _repeats(grouping: Grouping, value: Value, user: Node, owner: Group | None) 
     others = user.output.type.size * prod(
         operand.shape[axis] for axis in user.attrs["lhs_contract" if side == 0 else "rhs_contract"]
     )
-    return int(ceil(others / max(1, operand.type.size) / block))
+    repeats: int = ceil(others / max(1, operand.type.size) / block)
+    return repeats

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fuser.graph.ir import Graph
 from fuser.partition import finish
+from fuser.partition.attention import seed_attention
 from fuser.partition.epilogue import grow_epilogue
 from fuser.partition.grouping import Grouping
 from fuser.partition.inline import inline_maps
@@ -44,12 +45,16 @@ def _place_alone(grouping: Grouping) -> None:
 
 def _place_all(grouping: Grouping) -> None:
     """Anchors first with their epilogues, in graph order; then what is left."""
+    if grouping.options.attention:
+        seed_attention(grouping)
     for node in grouping.graph.nodes:
-        if node in grouping.virtual or node in grouping.group_of:
+        if node in grouping.virtual:
             continue
-        if node.op in ANCHORS or node.op in OPAQUE:
-            group = grouping.seed(node)
-            if node.op in ANCHORS:
+        if node not in grouping.group_of and (node.op in ANCHORS or node.op in OPAQUE):
+            grouping.seed(node)
+        if node.op in ANCHORS and node in grouping.group_of:
+            group = grouping.group_of[node]
+            if node is group.anchors[-1]:
                 grow_epilogue(grouping, group)
     for node in grouping.graph.nodes:
         if node not in grouping.virtual and node not in grouping.group_of:

@@ -1,0 +1,318 @@
+"""Recognise attention by meaning: a product, any pointwise code, softmax over the keys, a product.
+
+    %s = dot_general %q, %k
+    %m = add(mul %s, 0.125, %mask)             scale, masks, soft cap, position bias, ...
+    %p = softmax(%m) over the keys
+    %o = dot_general %p, %v                    one region: scores and probabilities stay on chip
+Starting from the second product, the softmax is found behind casts, clean-up of rows without keys
+and movement; the first product is the one whose free axis the softmax normalises. Reshapes,
+transposes and expanded heads around either product are index maps of the region.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fuser.graph.ir import Graph, Node, Value
+from fuser.graph.ops.contraction import free_axes
+from fuser.partition import positions as at
+from fuser.partition.grouping import Group, Grouping, Misfit
+from fuser.partition.nodes import VIEW, is_injective, is_map
+from fuser.partition.softmax import Softmax, behind, match_softmax
+
+MOST_HEAD_DIM = 512
+"""A wider head leaves no room for the output block in registers."""
+
+
+@dataclass(frozen=True)
+class Attention:
+    """nodes: everything from the first product to the second. facts: what the emitter reads."""
+
+    qk: Node
+    pv: Node
+    nodes: tuple[Node, ...]
+    facts: dict[str, Any]
+
+
+def find_attention(graph: Graph) -> tuple[list[Attention], list[tuple[Node, Node, Misfit]]]:
+    """All attention of a graph that do not overlap, and what looked like it but is not."""
+    found: list[Attention] = []
+    refused: list[tuple[Node, Node, Misfit]] = []
+    taken: set[Node] = set()
+    uses = graph.uses()
+    outputs = set(graph.outputs)
+    for pv in graph.nodes:
+        if pv.op != "dot_general":
+            continue
+        for side in (0, 1):
+            match = _match(pv, side, uses, outputs)
+            if isinstance(match, tuple):
+                refused.append(match)
+            elif match is not None and taken.isdisjoint(match.nodes):
+                found.append(match)
+                taken.update(match.nodes)
+                break
+    return found, refused
+
+
+def _match(
+    pv: Node, side: int, uses: dict[Value, list[Node]], outputs: set[Value]
+) -> Attention | tuple[Node, Node, Misfit] | None:
+    contract = pv.attrs["lhs_contract" if side == 0 else "rhs_contract"]
+    if len(contract) != 1:
+        return None
+    softmax, cleanup = _find_softmax(pv.inputs[side])
+    if softmax is None:
+        return None
+    if _axis_behind(pv.inputs[side], contract[0], softmax.probabilities) != softmax.axis:
+        return None
+    for qk in _products_behind(softmax.scores):
+        axis = _axis_behind(softmax.scores, softmax.axis, qk.output)
+        keys = _keys_side(qk, axis)
+        if keys is None:
+            continue
+        nodes = _between(qk, pv, side)
+        if nodes is None:
+            continue
+        misfit = _misfit(qk, pv, side, nodes, softmax, uses, outputs)
+        if misfit is not None:
+            return qk, pv, misfit
+        return Attention(qk, pv, nodes, _facts(qk, keys, pv, side, softmax, cleanup))
+    return None
+
+
+def _facts(
+    qk: Node, keys: int, pv: Node, side: int, softmax: Softmax, cleanup: bool
+) -> dict[str, Any]:
+    """qk, pv, max, sum: nodes. q, k, v: the operands of the products. scores: the operand of the
+    softmax; softmax: its result; probabilities: the operand of pv. kv: the number of keys.
+    empty_rows: whether rows without keys give 0 (else nan). q_axis: an axis of q that runs over
+    queries. key_side, value_side: which operand of qk is k, and of pv is v."""
+    q = qk.inputs[1 - keys]
+    name = "rhs" if keys == 0 else "lhs"
+    free = free_axes(q.type.rank, qk.attrs[f"{name}_batch"], qk.attrs[f"{name}_contract"])
+    return {
+        "qk": qk,
+        "pv": pv,
+        "max": softmax.maximum,
+        "sum": softmax.total,
+        "q": q,
+        "k": qk.inputs[keys],
+        "v": pv.inputs[1 - side],
+        "key_side": keys,
+        "value_side": 1 - side,
+        "scores": softmax.scores,
+        "softmax": softmax.probabilities,
+        "probabilities": pv.inputs[side],
+        "empty_rows": cleanup,
+        "kv": softmax.scores.shape[softmax.axis],
+        "q_axis": free[-1] if free else 0,
+    }
+
+
+def _find_softmax(value: Value) -> tuple[Softmax | None, bool]:
+    """The softmax behind casts, movement, and `where(isnan(p), 0, p)`; whether that was there."""
+    cleanup = False
+    for _ in range(16):
+        softmax = match_softmax(value)
+        if softmax is not None:
+            return softmax, cleanup
+        node = value.node
+        if node is None:
+            break
+        if node.op == "cast" or is_injective(node):
+            value = node.inputs[0]
+        elif node.op == "select":
+            inner = _without_cleanup(node)
+            if inner is None:
+                break
+            value, cleanup = inner, True
+        else:
+            break
+    return None, False
+
+
+def _without_cleanup(node: Node) -> Value | None:
+    """p of select(is_nan(p), 0, p) or select(not nan, p, 0)."""
+    condition, a, b = node.inputs
+    zero, p = (a, b) if _is_zero(a) else (b, a)
+    if not _is_zero(zero):
+        return None
+    test = condition.node
+    inverted = False
+    while test is not None and test.op == "logical_not":
+        test, inverted = test.inputs[0].node, not inverted
+    if test is None or test.inputs[0] is not p:
+        return None
+    is_nan = test.op == "is_nan" or (test.op == "ne" and test.inputs[1] is p)
+    is_number = test.op == "eq" and test.inputs[1] is p
+    if inverted:
+        is_nan, is_number = is_number, is_nan
+    return p if (is_nan and zero is a) or (is_number and zero is b) else None
+
+
+def _is_zero(value: Value) -> bool:
+    array = behind(value, VIEW).constant
+    return array is not None and array.size == 1 and float(array.reshape(())) == 0.0
+
+
+def _axis_behind(value: Value, axis: int, origin: Value) -> int | None:
+    """The axis of `origin` that becomes `axis` of a value made from it by maps and movement."""
+    for _ in range(64):
+        if value is origin:
+            return axis
+        node = value.node
+        if node is None:
+            return None
+        if node.op == "transpose":
+            axis = int(node.attrs["perm"][axis])
+            value = node.inputs[0]
+        elif node.op == "reshape":
+            moved = _axis_through_reshape(node.inputs[0].shape, value.shape, axis)
+            if moved is None:
+                return None
+            axis, value = moved, node.inputs[0]
+        elif is_map(node):
+            carrier = next((v for v in node.inputs if _reads(v, origin)), None)
+            if carrier is None:
+                return None
+            value = carrier
+        else:
+            return None
+    return None
+
+
+def _axis_through_reshape(source: tuple[int, ...], shape: tuple[int, ...], axis: int) -> int | None:
+    """The axis of the operand with the same extent and the same stride, if there is one."""
+    tail = _tail(shape, axis)
+    for candidate in range(len(source)):
+        if source[candidate] == shape[axis] and _tail(source, candidate) == tail:
+            if source[candidate] != 1:
+                return candidate
+    return None
+
+
+def _tail(shape: tuple[int, ...], axis: int) -> int:
+    product = 1
+    for dim in shape[axis + 1 :]:
+        product *= dim
+    return product
+
+
+def _reads(value: Value, origin: Value) -> bool:
+    """Whether a value depends on another by maps and injective movement alone."""
+    seen: set[Value] = set()
+    stack = [value]
+    while stack:
+        current = stack.pop()
+        if current is origin:
+            return True
+        if current in seen or current.node is None:
+            continue
+        seen.add(current)
+        if is_map(current.node) or is_injective(current.node):
+            stack.extend(current.node.inputs)
+    return False
+
+
+def _products_behind(scores: Value) -> list[Node]:
+    """The dot_generals that pointwise code turns into the scores, the nearest first."""
+    found: dict[Node, None] = {}
+    seen: set[Value] = set()
+    queue = [scores]
+    while queue:
+        value = queue.pop(0)
+        node = value.node
+        if value in seen or node is None:
+            continue
+        seen.add(value)
+        if node.op == "dot_general":
+            found[node] = None
+        elif is_map(node) or is_injective(node):
+            queue.extend(node.inputs)
+    return list(found)
+
+
+def _keys_side(qk: Node, axis: int | None) -> int | None:
+    """Which operand of the first product the normalised axis comes from: that one holds keys."""
+    if axis is None:
+        return None
+    attrs = qk.attrs
+    batch = len(attrs["lhs_batch"])
+    lhs = free_axes(qk.inputs[0].type.rank, attrs["lhs_batch"], attrs["lhs_contract"])
+    if axis < batch:
+        return None
+    return 0 if axis < batch + len(lhs) else 1
+
+
+def _between(qk: Node, pv: Node, side: int) -> tuple[Node, ...] | None:
+    """The nodes on paths from the first product to the second, None if one may not be inside."""
+    depends: dict[Value, bool] = {qk.output: True}
+    inside: list[Node] = []
+    stack: list[tuple[Value, bool]] = [(pv.inputs[side], False)]
+    while stack:
+        value, done = stack.pop()
+        if value in depends and not done:
+            continue
+        node = value.node
+        if done:
+            assert node is not None
+            depends[value] = any(depends[v] for v in node.inputs)
+            if depends[value]:
+                inside.append(node)
+        elif node is None or node.op in ("dot_general", "conv", "constant"):
+            depends[value] = False
+        else:
+            depends[value] = False  # a cycle is not possible; overwritten when done
+            stack.append((value, True))
+            stack.extend((v, False) for v in node.inputs if v not in depends)
+    allowed = all(
+        is_map(n) or is_injective(n) or n.op in ("broadcast", "reduce_max", "reduce_sum")
+        for n in inside
+    )
+    if not allowed or any(depends.get(v, False) for v in pv.inputs[1 - side : 2 - side]):
+        return None
+    return (qk, *inside, pv)
+
+
+def _misfit(
+    qk: Node,
+    pv: Node,
+    side: int,
+    nodes: tuple[Node, ...],
+    softmax: Softmax,
+    uses: dict[Value, list[Node]],
+    outputs: set[Value],
+) -> Misfit | None:
+    inside = set(nodes)
+    if any(n.op.startswith("reduce_") and n not in (softmax.maximum, softmax.total) for n in nodes):
+        return Misfit("second-softmax", "more than one row reduction lies between the two products")
+    for node in nodes:
+        if node is pv:
+            continue
+        if node.output in outputs or any(u not in inside for u in uses.get(node.output, ())):
+            return Misfit("probabilities-escape", "scores or probabilities are also read elsewhere")
+    v = pv.inputs[1 - side]
+    name = "rhs" if side == 0 else "lhs"
+    free = free_axes(v.type.rank, pv.attrs[f"{name}_batch"], pv.attrs[f"{name}_contract"])
+    width = 1
+    for axis in free:
+        width *= v.shape[axis]
+    depth = qk.inputs[0].shape[qk.attrs["lhs_contract"][-1]]
+    if max(width, depth) > MOST_HEAD_DIM:
+        return Misfit("head-too-wide", f"a head of {max(width, depth)} leaves no room on chip")
+    return None
+
+
+def seed_attention(grouping: Grouping) -> None:
+    """Make every attention of the graph a group."""
+    found, refused = find_attention(grouping.graph)
+    for producer, consumer, misfit in refused:
+        grouping.refuse(producer, consumer, misfit)
+    for attention in found:
+        core = [n for n in attention.nodes if n not in grouping.virtual]
+        group: Group = grouping.new_group("attention", core, attention.pv.output.shape)
+        group.anchors.extend((attention.qk, attention.pv))
+        group.facts.update(attention.facts)
+        group.positions[attention.pv.output] = at.sample(at.count(attention.pv.output))
