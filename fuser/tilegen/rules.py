@@ -160,3 +160,23 @@ def direct_schedule(target: Target, m: int, n: int) -> Schedule:
         return _blocks(m=max(1, min(m, 1024 // width)), n=width)
     width = min(power_of_two(n), 64)
     return _blocks(m=min(power_of_two(m), 1024 // width), n=width)
+
+
+def attention_schedule(
+    target: Target, batch: int, m: int, n: int, depth: int, columns: int, bits: int
+) -> Schedule:
+    """Blocks "m" (query rows) and "n" (keys) of attention."""
+    if not target.is_cuda:
+        rows = min(m, 64 if ceildiv(m, 64) * batch >= 4 * target.units else 32)
+        return _blocks(m=rows, n=min(n, 512 if depth <= 64 else 256))
+    rows = 128
+    while rows > 16 and (rows >= 2 * m or (rows > 64 and ceildiv(m, rows) * batch < target.units)):
+        rows //= 2
+    wide = max(depth, columns)
+    keys = 128 if wide <= 64 and rows >= 128 and bits == 16 else 64
+    if bits > 16:
+        rows, keys = min(rows, 64), 32
+    while keys > 16 and keys >= 2 * n:
+        keys //= 2
+    return _blocks(warps=8 if rows >= 128 else 4 if rows >= 64 else 2 if rows >= 32 else 1,
+                   stages=2, m=rows, n=keys)  # fmt: skip

@@ -10,7 +10,7 @@ from __future__ import annotations
 from fuser.errors import LoweringError
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
-from fuser.tilegen.emit import contraction, conv, map, reduce
+from fuser.tilegen.emit import attention, contraction, conv, map, reduce
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.schedule import Schedule
 
@@ -27,6 +27,8 @@ def emit(
         raise LoweringError(f"no tile program for {sorted(ops)}", where=region.name)
     if "conv" in ops:
         return conv.emit(region, partition, target, schedule)
+    if region.kind == "attention":
+        return attention.emit(region, partition, target, schedule)
     if "dot_general" in ops:
         return contraction.emit(region, partition, target, schedule)
     if ops & reduce.REDUCTIONS:

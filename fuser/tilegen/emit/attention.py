@@ -1,0 +1,182 @@
+"""Attention: a dot, any pointwise score and mask code, a softmax, a dot, with the scores on chip.
+
+A program owns a block of query rows and walks blocks of keys with an online softmax: the running
+maximum, the running sum and the output accumulator are carried. The score code is whatever stands
+between the first dot and the softmax; it is computed on each block of scores at its coordinates,
+so masks, biases, caps and grouped heads need no code here. Frame axes: query rows, the depth of
+the first dot, keys, value columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fuser.dtypes import DType
+from fuser.errors import LoweringError
+from fuser.graph.ir import Node, Value
+from fuser.partition.region import Partition, Region
+from fuser.target import Target
+from fuser.tilegen import rules
+from fuser.tilegen.emit.contraction import DotShape, dot_op, dot_shape, operand, store_placed
+from fuser.tilegen.emit.map import program
+from fuser.tilegen.emit.maps import Coords, Guard, delinearise
+from fuser.tilegen.emit.memory import uniform
+from fuser.tilegen.emit.space import Emission, Piece, Places, spread
+from fuser.tilegen.index import Index
+from fuser.tilegen.program import TileProgram
+from fuser.tilegen.schedule import Schedule
+
+M, D, N, E = 0, 1, 2, 3
+"""Frame axes: query rows, depth, keys, value columns."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The pieces of an attention region: two dots and the value that the softmax is of."""
+
+    qk: DotShape
+    pv: DotShape
+    scores: Value
+    probabilities: Value
+
+
+def find_parts(region: Region) -> Parts:
+    """The parts, from the recogniser's facts or by shape of the code. Raises LoweringError."""
+    dots = [node for node in region.nodes if node.op == "dot_general"]
+    maxima = [node for node in region.nodes if node.op == "reduce_max"]
+    if len(dots) != 2 or not maxima:
+        raise LoweringError("no attention in this region", where=region.name)
+    qk, pv = dot_shape(dots[0]), dot_shape(dots[1])
+    scores = region.facts.get("scores", maxima[0].inputs[0])
+    return Parts(qk, pv, scores, region.facts.get("probabilities", pv.lhs))
+
+
+def emit(
+    region: Region, partition: Partition, target: Target, schedule: Schedule | None
+) -> tuple[TileProgram, ...]:
+    """The program of an attention region."""
+    parts = find_parts(region)
+    qk, pv = parts.qk, parts.pv
+    chosen = schedule or rules.attention_schedule(
+        target, qk.b, qk.m, qk.n, qk.k, pv.n, qk.lhs.dtype.bits
+    )
+    em = Emission(region, partition, target, chosen)
+    batch = program(em, 0, qk.b, 1, "") if qk.b > 1 else Index(0)
+    row = program(em, 1, qk.m, chosen.block("m"))
+    depth = em.axis(_dot_extent(em, qk.k))
+    key = em.axis(min(chosen.block("n"), qk.n) if not target.is_cuda else chosen.block("n"))
+    column = em.axis(_dot_extent(em, pv.n))
+    output, coords = _online_softmax(em, parts, batch, row, depth, key, column)
+    guards: list[Guard] = [(row, qk.m), (column, pv.n)]
+    places: Places = {pv.node.output: (coords, guards)}
+    store_placed(em, spread(em, places, {pv.node.output: output}))
+    return (em.finish(2 * qk.b * qk.m * qk.n * (qk.k + pv.n)),)
+
+
+def _dot_extent(em: Emission, extent: int) -> int:
+    """The tile extent of a whole dot dim: a multiple of 16 on a GPU."""
+    return -(-extent // 16) * 16 if em.target.is_cuda else extent
+
+
+def _online_softmax(
+    em: Emission, parts: Parts, batch: Index, row: Index, depth: Index, key: Index, column: Index
+) -> tuple[Piece, Coords]:
+    """The attention output over frame axes (rows, columns), and its coordinates in pv's result."""
+    qk, pv, block = parts.qk, parts.pv, em.extents[N]
+    masked = may_mask(em, parts)
+    wide = parts.scores.dtype.accumulate
+    kind = qk.lhs.dtype if em.target.is_cuda else qk.lhs.dtype.compute
+    p_kind = pv.rhs.dtype if em.target.is_cuda else pv.rhs.dtype.compute
+    result: list[Coords] = []
+
+    def step(at: Index, carried: list[Piece]) -> list[Piece]:
+        n = at + key
+        scores, where = _scores(em, parts, batch, row, depth, n, kind)
+        scores = em.select(em.within([(n, qk.n)]), scores, Piece(wide, splat=float("-inf")))
+        best = em.reduce("max", scores, N)
+        if carried:
+            best = em.map("max", carried[0], best)
+        # a row of -inf so far must not turn into -inf - -inf
+        finite = best
+        if masked:
+            empty = em.map("eq", best, Piece(wide, splat=float("-inf")))
+            finite = em.map("select", empty, Piece(wide, splat=0.0), best)
+        p = em.map("exp", em.map("sub", scores, finite))
+        total = em.reduce("sum", p, N)
+        coords = pv_coords(pv, where, column)
+        em.load_guards = [(n, qk.n), (column, pv.n)]
+        v = operand(em, pv.rhs, coords[1], (N, E), p_kind)
+        em.load_guards = []
+        result.append(coords[0])
+        p_value = em.full_value(em.cast(p, p_kind), (M, N))
+        start = Piece(p_kind.accumulate, (M, E), splat=0.0)
+        if carried:
+            scale = em.map("exp", em.map("sub", carried[0], finite))
+            total = em.map("add", em.map("mul", carried[1], scale), total)
+            start = em.map("mul", carried[2], scale)
+        product = dot_op(em, p_value, v, em.full_value(start, (M, E)))
+        return [best, total, Piece(start.dtype, (M, E), product)]
+
+    if qk.n <= block:
+        _, total, out = step(Index(0), [])
+    else:
+        inits = [
+            Piece(wide, (M,), splat=float("-inf")),
+            Piece(wide, (M,), splat=0.0),
+            Piece(p_kind.accumulate, (M, E), splat=0.0),
+        ]
+        _, total, out = em.loop(0, qk.n, block, inits, step)
+    out = em.map("div", em.cast(out, wide), total)
+    return em.cast(out, pv.node.output.dtype.compute), result[0]
+
+
+def _scores(
+    em: Emission, parts: Parts, batch: Index, row: Index, depth: Index, n: Index, kind: DType
+) -> tuple[Piece, Coords]:
+    """A block of scores over (rows, keys), and the coordinates of the probabilities there."""
+    qk = parts.qk
+    em.load_guards = [(depth, qk.k)]
+    q = operand(em, qk.lhs, qk.coords(0, batch, row, depth), (M, D), kind)
+    k = operand(em, qk.rhs, qk.coords(1, batch, n, depth), (D, N), kind)
+    em.load_guards = []
+    zero = Piece(kind.accumulate, (M, N), splat=0.0)
+    dot = dot_op(em, q, k, em.full_value(zero, (M, N)))
+    piece = em.cast(Piece(kind.accumulate, (M, N), dot), qk.node.output.dtype.compute)
+    start: Places = {qk.node.output: (qk.result_coords(batch, row, n), [])}
+    places = spread(em, start, {qk.node.output: piece})
+    if parts.scores not in places or parts.pv.lhs not in places:
+        raise LoweringError("the softmax does not follow the first dot", where=em.region.name)
+    scores = em.tile(parts.scores, places[parts.scores][0])
+    full = em.full_value(scores, (M, N))
+    return Piece(scores.dtype, (M, N), full), places[parts.pv.lhs][0]
+
+
+def pv_coords(pv: DotShape, lhs: Coords, column: Index) -> tuple[Coords, Coords]:
+    """Coordinates of (the result, the rhs) of a dot, from those of its lhs and the rhs column."""
+    rhs = [Index(0)] * pv.rhs.type.rank
+    columns = delinearise(column, pv.dims(pv.rhs, pv.free[1]))
+    for pair in (pv.batch, pv.contract):
+        for left, right in zip(*pair, strict=True):
+            rhs[right] = lhs[left]
+    for axis, item in zip(pv.free[1], columns, strict=True):
+        rhs[axis] = item
+    kept = (*pv.batch[0], *pv.free[0])
+    return (*(lhs[a] for a in kept), *columns), tuple(rhs)
+
+
+def may_mask(em: Emission, parts: Parts) -> bool:
+    """Whether a score may be -inf: there is a select or a non-scalar sum in the score code."""
+    pending: list[Value] = [parts.scores]
+    seen: set[Value] = set()
+    while pending:
+        value = pending.pop()
+        node: Node | None = value.node
+        if value in seen or value is parts.qk.node.output or node is None:
+            continue
+        seen.add(value)
+        if not em.is_inside(value):
+            return uniform(value) is None
+        if node.op in ("select", "add", "sub", "log", "max", "min", "concat"):
+            return True
+        pending.extend(node.inputs)
+    return False
