@@ -354,23 +354,24 @@ def may_equal(a: Dim, b: Dim) -> bool:
 def parse(text: str) -> Dim:
     """The dim that `str` printed. Raises ParseError."""
     try:
-        return _from_ast(ast.parse(text.strip(), mode="eval").body)
+        return from_ast(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, KeyError, TypeError) as error:
         raise ParseError(f"{text!r} is not a dim expression") from error
 
 
-def _from_ast(node: ast.expr) -> Dim:
+def from_ast(node: ast.expr) -> Dim:
+    """The dim that a Python expression spells. Raises ValueError, KeyError, ShapeError."""
     match node:
         case ast.Constant(value=int(value)) if not isinstance(value, bool):
             return value
         case ast.Constant(value=str(name)) | ast.Name(id=name):
             return symbol(name)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return _scale(_from_ast(operand), -1)
+            return _scale(from_ast(operand), -1)
         case ast.Call(func=ast.Name(id=name), args=[first, second], keywords=[]):
-            return _OPS[name.lower()](_from_ast(first), _from_ast(second))
+            return _OPS[name.lower()](from_ast(first), from_ast(second))
         case ast.BinOp(left=left, op=op, right=right):
-            a, b = _from_ast(left), _from_ast(right)
+            a, b = from_ast(left), from_ast(right)
             match op:
                 case ast.Add():
                     return _add(a, b)

@@ -75,10 +75,10 @@ class _Reader:
         for index, node in enumerate(_live_nodes(self.proto)):
             self._add_node(node, index)
         if self.unsupported:
-            listed = "\n  ".join(self.unsupported)
+            listed = "; ".join(self.unsupported)
             count = len(self.unsupported)
             raise UnsupportedOpError(
-                f"{count} node{'s are' if count > 1 else ' is'} not supported:\n  {listed}"
+                f"{count} node{'s are' if count > 1 else ' is'} not supported: {listed}"
             )
         for output in self.proto.output:
             value = self._value(output.name)

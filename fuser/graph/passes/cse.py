@@ -14,25 +14,36 @@ import numpy as np
 from fuser.graph.builder import Builder
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.primitive import Array
-from fuser.graph.passes.rewrite import rewrite
+from fuser.graph.passes.rewrite import join_origins, rewrite
 
 
 def eliminate_common_subexpressions(graph: Graph) -> Graph:
     """A graph in which equal nodes, equal constants included, appear once."""
     seen: dict[tuple[Any, ...], list[Node]] = {}
+    static: set[Value] = set()
 
     def rule(b: Builder, node: Node, operands: tuple[Value, ...]) -> tuple[Value, ...]:
         key = (node.op, operands, _attrs_key(node))
         for earlier in seen.get(key, ()):
             if node.op != "constant" or _same(earlier.attrs["value"], node.attrs["value"]):
-                earlier.origin = tuple(dict.fromkeys(earlier.origin + node.origin))
+                _merge_origin(earlier, node, earlier.output in static)
                 return earlier.outputs
         types = [value.type for value in node.outputs]
         made = b.graph.add(node.op, operands, types, node.origin, **node.attrs)
         seen.setdefault(key, []).append(made)
+        if all(operand in static for operand in operands):
+            static.update(made.outputs)
         return made.outputs
 
     return rewrite(graph, rule)
+
+
+def _merge_origin(kept: Node, dropped: Node, static: bool) -> None:
+    """Both origins; a number or mask that many nodes share says nothing about where it is used."""
+    if not static:
+        kept.origin = join_origins(kept, dropped)
+    elif kept.origin != dropped.origin:
+        kept.origin = ()
 
 
 def _attrs_key(node: Node) -> tuple[Any, ...]:
