@@ -1,19 +1,44 @@
 """Compile kernels in worker processes: LLVM can abort a process, and compiling is slow.
 
-jobs = [CompileJob(kernel, target) for kernel in kernels]
-compiled = compile_all(jobs, cache)          # in the order of jobs
+    jobs = [CompileJob(kernel, target) for kernel in kernels]
+    compiled = compile_all(jobs, cache)          # in the order of jobs
+
+The workers are forks of a small server process (compile_server.py), which starts once. It runs no
+code of the caller's main module, so a plain script without a main guard may compile. Kernels travel
+as canonical Tile IR text, which is also what equality and the cache go by.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from fuser.backend.compile_server import Failure, Request
 from fuser.backend.module import CompiledKernel
+from fuser.errors import CompileError
 from fuser.target import Target
 from fuser.tilegen.ir import Kernel
+from fuser.tilegen.text import canonical_text, print_kernel
+
+MOST_WORKERS = 8
+TIMEOUT = 300.0
+"""Seconds after which a kernel that does not finish counts as failed."""
 
 
 class KernelStore(Protocol):
@@ -55,10 +80,315 @@ def compile_all(
 
     processes: at most this many workers, default min(cores, 8). progress(done, distinct) is called
     as kernels finish. Raises CompileError for a kernel that fails or kills its worker; its `where`
-    names the kernel and the folder that reproduces it.
+    names the kernel, its hint the folder that reproduces it (made under `reproduction_folder`, by
+    default the folder for temporary files).
     """
-    raise NotImplementedError
+    started = time.perf_counter()
+    requests = [_request(job) for job in jobs]
+    distinct = dict.fromkeys(requests)
+    done: dict[Request, CompiledKernel] = {}
+    materials = {request: key_material(request) for request in distinct}
+    for request in distinct:
+        found = cache.get(materials[request]) if cache is not None else None
+        if found is not None:
+            done[request] = found
+    hits = len(done)
+
+    def finish(request: Request, kernel: CompiledKernel) -> None:
+        done[request] = kernel
+        if cache is not None:
+            cache.put(materials[request], kernel)
+        if progress is not None:
+            progress(len(done), len(distinct))
+
+    def fail(request: Request, failure: Failure) -> CompileError:
+        job = jobs[requests.index(request)]
+        folder = _write_reproduction(job, request, failure, reproduction_folder)
+        return CompileError(
+            f"kernel {job.kernel.name} failed to compile: {failure.reason}",
+            where=job.where or job.kernel.name,
+            hint=f"to reproduce: python -m fuser.backend.workers {folder}",
+        )
+
+    # The longest text first: it is likely the longest compile.
+    missing = sorted((r for r in distinct if r not in done), key=lambda r: -len(r.text))
+    if missing:
+        limit = processes or min(_cores(), MOST_WORKERS)
+        _pool.compile(missing, max(1, min(limit, len(missing))), finish, fail)
+    if stats is not None:
+        stats.jobs, stats.distinct, stats.cache_hits = len(jobs), len(distinct), hits
+        stats.seconds = time.perf_counter() - started
+    return [
+        dataclasses.replace(done[request], name=job.kernel.name)
+        for job, request in zip(jobs, requests, strict=True)
+    ]
+
+
+def start(target: Target) -> None:
+    """Start the server process now and return at once, so that it loads meanwhile."""
+    with _pool.lock:
+        _pool.start_server(target.name)
 
 
 def shutdown() -> None:
     """End the worker processes; the next compile_all starts new ones."""
+    with _pool.lock:
+        _pool.close()
+
+
+def key_material(request: Request) -> str:
+    """Everything that decides the code of a kernel, as text: the key of the cache."""
+    head = {"versions": versions(), "target": dataclasses.asdict(request.target)}
+    return json.dumps(head, sort_keys=True) + "\n" + request.text
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """The versions of what generates code; `source` is a hash of the generator itself."""
+    import llvmlite
+
+    import fuser
+
+    root = Path(fuser.__file__).parent
+    digest = hashlib.sha256()
+    files = [root / "dtypes.py", *root.glob("backend/**/*.py"), *root.glob("tilegen/**/*.py")]
+    for path in sorted(files):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return {
+        "fuser": str(fuser.__version__),
+        "llvmlite": str(llvmlite.__version__),
+        "source": digest.hexdigest(),
+    }
+
+
+def _request(job: CompileJob) -> Request:
+    text = canonical_text(job.kernel)
+    digest = hashlib.sha256(f"{job.target}\n{text}".encode()).hexdigest()
+    return Request(text, f"k{digest[:24]}", job.target)
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class _Worker:
+    """A connection to a forked worker, and the file that holds what it wrote to stderr."""
+
+    def __init__(self, control: socket.socket) -> None:
+        ours, theirs = socket.socketpair()
+        self.stderr = tempfile.TemporaryFile()  # noqa: SIM115
+        with theirs:
+            socket.send_fds(control, [b"w"], [theirs.fileno(), self.stderr.fileno()])
+        self.connection = Connection(ours.detach())
+        self.pid = 0  # known once the worker says hello
+        self.request: Request | None = None
+        self.deadline = 0.0
+
+    def post(self, request: Request) -> None:
+        self.request = request
+        self.deadline = time.monotonic() + TIMEOUT
+        self.connection.send(request)
+
+    def receive(self) -> CompiledKernel | Failure | None:
+        """The answer; None if that was the greeting. Raises EOFError if the worker is gone."""
+        answer: CompiledKernel | Failure | int = self.connection.recv()
+        if isinstance(answer, int):
+            self.pid = answer
+            return None
+        return answer
+
+    def alive(self) -> bool:
+        """Whether an idle worker still answers."""
+        try:
+            while self.connection.poll():
+                self.receive()
+        except (EOFError, OSError):
+            return False
+        return True
+
+    def last_words(self) -> str:
+        self.stderr.seek(0)
+        return self.stderr.read().decode(errors="replace")[-8000:]
+
+    def close(self) -> None:
+        self.connection.close()
+        self.stderr.close()
+
+
+class _Pool:
+    """The server process and its workers. One compile at a time; `lock` guards it."""
+
+    entry = "from fuser.backend.compile_server import main; main()"
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.workers: list[_Worker] = []
+        self.control: socket.socket | None = None
+        self.target = ""
+        self.server: subprocess.Popen[bytes] | None = None
+
+    def start_server(self, target: str) -> socket.socket:
+        """The control socket of a running server that has this target's back end loaded."""
+        if self.control is not None and (
+            self.target != target or self.server is None or self.server.poll() is not None
+        ):
+            self.close()
+        if self.control is not None:
+            return self.control
+        self.control, theirs = socket.socketpair()
+        self.target = target
+        paths = [path or os.getcwd() for path in sys.path]
+        paths.append(str(Path(__file__).parents[2]))  # where fuser itself is
+        program = f"import sys; sys.path[:] = {paths!r}\n{self.entry}"
+        with theirs:
+            self.server = subprocess.Popen(
+                [sys.executable, "-S", "-c", program, str(theirs.fileno()), target],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+            )
+        return self.control
+
+    def compile(
+        self,
+        requests: Sequence[Request],
+        count: int,
+        finish: Callable[[Request, CompiledKernel], None],
+        fail: Callable[[Request, Failure], CompileError],
+    ) -> None:
+        """Compile all requests on `count` workers. Raises what `fail` returns for the first that
+        fails, after ending the workers."""
+        with self.lock:
+            try:
+                self._compile(list(requests)[::-1], count, finish, fail)
+            except BaseException:
+                self.close()  # some workers are busy with what nobody wants any more
+                raise
+
+    def _compile(
+        self,
+        pending: list[Request],
+        count: int,
+        finish: Callable[[Request, CompiledKernel], None],
+        fail: Callable[[Request, Failure], CompileError],
+    ) -> None:
+        control = self.start_server(pending[0].target.name)
+        for worker in [item for item in self.workers if not item.alive()]:
+            self.workers.remove(worker)
+            worker.close()
+        while len(self.workers) < count:
+            self.workers.append(_Worker(control))
+        active = self.workers[:count]
+        for worker in active:
+            worker.post(pending.pop())
+        busy = list(active)
+        while busy:
+            ready = wait([worker.connection for worker in busy], timeout=1.0)
+            for worker in list(busy):
+                request = worker.request
+                assert request is not None
+                if worker.connection not in ready:
+                    if time.monotonic() > worker.deadline:
+                        _kill(worker.pid)
+                        raise fail(request, Failure(f"no result in {TIMEOUT:.0f} s", ""))
+                    continue
+                try:
+                    answer = worker.receive()
+                except (EOFError, OSError):
+                    words = worker.last_words()
+                    raise fail(request, Failure(_summary(words), words)) from None
+                if isinstance(answer, Failure):
+                    raise fail(request, answer)
+                if answer is None:
+                    continue
+                finish(request, answer)
+                if pending:
+                    worker.post(pending.pop())
+                else:
+                    busy.remove(worker)
+
+    def close(self) -> None:
+        """End the workers and the server: they leave when their sockets close."""
+        for worker in self.workers:
+            if worker.request is not None:
+                _kill(worker.pid)
+            worker.close()
+        self.workers = []
+        if self.control is not None:
+            self.control.close()
+            self.control = None
+        if self.server is not None:
+            try:
+                self.server.wait(2)
+            except subprocess.TimeoutExpired:
+                self.server.kill()
+                self.server.wait()
+            self.server = None
+
+    def forget(self) -> None:
+        """In a forked child: the sockets are the parent's."""
+        self.__init__()  # type: ignore[misc]
+
+
+def _kill(pid: int) -> None:
+    if pid:
+        with contextlib.suppress(OSError):
+            os.kill(pid, 9)
+
+
+def _summary(words: str) -> str:
+    """The line of a dead worker's stderr that says why."""
+    lines = [line.strip() for line in words.splitlines() if line.strip()]
+    telling = [line for line in lines if "error" in line.lower() or "assert" in line.lower()]
+    reason = (telling or lines or ["no message"])[0]
+    return f"the compiler process died: {reason[:300]}"
+
+
+def _write_reproduction(
+    job: CompileJob, request: Request, failure: Failure, parent: Path | None
+) -> Path:
+    """A folder with all that is needed to see the failure again."""
+    folder = Path(tempfile.mkdtemp(prefix="fuser-failed-", dir=parent))
+    files = {
+        "kernel.tile": print_kernel(job.kernel),
+        "canonical.tile": request.text,
+        "target.json": json.dumps(dataclasses.asdict(job.target), indent=2) + "\n",
+        "versions.json": json.dumps(versions(), indent=2) + "\n",
+        "error.txt": f"{job.where}\n{failure.reason}\n\n{failure.trace}\n",
+    }
+    with contextlib.suppress(Exception):  # it may be what failed
+        files["kernel.ll"] = _llvm_text(job)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def _llvm_text(job: CompileJob) -> str:
+    backend: Any
+    if job.target.is_cuda:
+        from fuser.backend import nvptx as backend
+    else:
+        from fuser.backend import cpu as backend
+    text: str = backend.lower_to_llvm(job.kernel, job.target)
+    return text
+
+
+def _reproduce(folder: Path) -> None:
+    """Compile a reproduction folder's kernel in this process."""
+    from fuser.backend.compile_server import compile_text
+
+    target = Target(**json.loads((folder / "target.json").read_text()))
+    kernel = compile_text(Request((folder / "canonical.tile").read_text(), "reproduced", target))
+    print(f"compiled: {len(kernel.code)} bytes, facts {kernel.facts}")
+
+
+_pool = _Pool()
+atexit.register(shutdown)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.forget)
+
+if __name__ == "__main__":
+    _reproduce(Path(sys.argv[1]))

@@ -1,0 +1,116 @@
+"""The child side of workers.py: a process that forks compile workers.
+
+It imports the compiler once and has one thread, so that each worker is a cheap and safe fork; LLVM
+may end a worker without harm to anybody else. It ends when the parent closes its socket.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import sys
+import traceback
+from multiprocessing.connection import Connection
+from typing import NamedTuple
+
+from fuser.backend.module import CompiledKernel
+from fuser.errors import FuserError
+from fuser.target import Target
+
+
+class Request(NamedTuple):
+    """A kernel to compile: its canonical Tile IR text, and the symbol to give its code."""
+
+    text: str
+    entry: str
+    target: Target
+
+
+class Failure(NamedTuple):
+    """Why a kernel could not be compiled: one line, and the traceback."""
+
+    reason: str
+    trace: str
+
+
+def compile_text(request: Request) -> CompiledKernel:
+    """Parse and compile in this process. LLVM may abort it."""
+    from fuser.tilegen.text import parse_kernel
+
+    kernel = parse_kernel(request.text)
+    kernel.name = request.entry
+    if request.target.is_cuda:
+        from fuser.backend.nvptx import compile_kernel
+    else:
+        from fuser.backend.cpu import compile_kernel
+    compiled: CompiledKernel = compile_kernel(kernel, request.target)
+    return compiled
+
+
+def work(connection: Connection) -> None:
+    """Answer requests until the parent hangs up."""
+    connection.send(os.getpid())
+    while True:
+        try:
+            request = connection.recv()
+        except EOFError:
+            return
+        answer: CompiledKernel | Failure
+        try:
+            answer = compile_text(request)
+        except FuserError as error:
+            answer = Failure(str(error), traceback.format_exc())
+        except Exception as error:  # a defect of the compiler, reported by the parent
+            answer = Failure(f"{type(error).__name__}: {error}", traceback.format_exc())
+        try:
+            connection.send(answer)
+        except OSError:
+            return  # the parent gave up
+
+
+def serve(descriptor: int, target: str) -> None:
+    """Fork a worker for each (connection, stderr) pair of descriptors that the parent sends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the workers
+    _no_core_dumps()
+    _preload(target)
+    gc.freeze()
+    control = socket.socket(fileno=descriptor)
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, 1, 2)
+        if not message:
+            return
+        if os.fork() == 0:
+            try:
+                control.close()
+                os.dup2(descriptors[1], 2)
+                work(Connection(descriptors[0]))
+            finally:
+                os._exit(0)
+        for item in descriptors:
+            os.close(item)
+
+
+def _no_core_dumps() -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _preload(target: str) -> None:
+    """Import what a worker needs, so that every fork has it."""
+    import fuser.backend.llvm
+    import fuser.tilegen.text
+
+    if target == "cuda":
+        import fuser.backend.nvptx
+    else:
+        import fuser.backend.cpu
+    fuser.backend.llvm.initialise()
+
+
+def main() -> None:
+    """`-c` entry: argv is [_, descriptor, target]."""
+    serve(int(sys.argv[1]), sys.argv[2])
