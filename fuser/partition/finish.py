@@ -136,32 +136,33 @@ def with_copied_inputs(graph: Graph) -> Graph:
 
     The nodes are new, the values of the inputs and the constants' arrays are shared.
     """
-    live = _live(graph)
-    copy = Graph(graph.name, list(graph.inputs), [], [], list(graph.output_names), graph.source)
-    copy._names = graph._names
-    values: dict[Value, Value] = {value: value for value in graph.inputs}
-    for node in graph.nodes:
-        if node in live:
-            clone_node(copy, node, values)
+    copy = without_dead(graph)
     copies: dict[Value, Value] = {}
-    for value in graph.outputs:
-        moved = values[value]
-        if moved.node is None or moved.constant is not None:
-            if moved not in copies:
-                copies[moved] = copy.add("reshape", (moved,), moved.type, shape=moved.shape).output
-            moved = copies[moved]
-        copy.outputs.append(moved)
+    for index, value in enumerate(copy.outputs):
+        if value.node is None or value.constant is not None:
+            if value not in copies:
+                moved = copy.add("reshape", (value,), value.type, shape=value.shape)
+                copies[value] = moved.output
+            copy.outputs[index] = copies[value]
     return copy
 
 
-def _live(graph: Graph) -> set[Node]:
+def without_dead(graph: Graph) -> Graph:
+    """A copy without the nodes that no output needs."""
     needed = set(graph.outputs)
     live: set[Node] = set()
     for node in reversed(graph.nodes):
         if any(value in needed for value in node.outputs):
             live.add(node)
             needed.update(node.inputs)
-    return live
+    copy = Graph(graph.name, list(graph.inputs), [], [], list(graph.output_names), graph.source)
+    copy._names = graph._names
+    values: dict[Value, Value] = {value: value for value in graph.inputs}
+    for node in graph.nodes:
+        if node in live:
+            clone_node(copy, node, values)
+    copy.outputs = [values[value] for value in graph.outputs]
+    return copy
 
 
 def clone_node(graph: Graph, node: Node, values: dict[Value, Value]) -> Node:

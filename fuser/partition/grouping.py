@@ -192,6 +192,16 @@ class Grouping:
         group.positions[node.output] = at.sample(at.count(node.output))
         return group
 
+    def seed_gate(self, products: tuple[Node, ...]) -> Group | None:
+        """A contraction with several anchors, None if one of them is placed already."""
+        if any(node in self.group_of for node in products):
+            return None
+        group = self.new_group("contraction", products, products[0].output.shape)
+        for node in products:
+            group.anchors.append(node)
+            group.positions[node.output] = at.sample(at.count(node.output))
+        return group
+
     def _seed_reduce(self, node: Node) -> Group:
         x = node.inputs[0]
         group = self.new_group("reduce", [node], x.shape)

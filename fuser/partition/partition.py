@@ -6,8 +6,10 @@ from fuser.graph.ir import Graph
 from fuser.partition import finish
 from fuser.partition.attention import seed_attention
 from fuser.partition.epilogue import grow_epilogue
+from fuser.partition.gated import find_gates
 from fuser.partition.grouping import Grouping
 from fuser.partition.inline import inline_maps
+from fuser.partition.merge import merge_products
 from fuser.partition.nodes import ANCHORS, OPAQUE
 from fuser.partition.options import Options
 from fuser.partition.refuse import refusals
@@ -24,6 +26,8 @@ def partition(graph: Graph, target: Target, options: Options | None = None) -> P
     """
     options = options or Options()
     graph = finish.with_copied_inputs(graph)
+    if options.merge and not options.no_fusion:
+        graph = merge_products(graph)
     grouping = Grouping(graph, target, options)
     if options.no_fusion:
         _place_alone(grouping)
@@ -47,6 +51,8 @@ def _place_all(grouping: Grouping) -> None:
     """Anchors first with their epilogues, in graph order; then what is left."""
     if grouping.options.attention:
         seed_attention(grouping)
+    for products in find_gates(grouping.graph):
+        grouping.seed_gate(products)
     for node in grouping.graph.nodes:
         if node in grouping.virtual:
             continue

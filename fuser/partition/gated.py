@@ -1,0 +1,80 @@
+"""Parallel products whose results meet elementwise: one region with several anchors.
+
+    %g = dot_general %x, %w1
+    %u = dot_general %x, %w2             one region reads %x once and keeps both products on chip
+    %y = mul(silu %g, %u)
+This is the gate of SwiGLU, GeGLU and their kin, found by shape, not by name.
+"""
+
+from __future__ import annotations
+
+from fuser.graph.ir import Graph, Node, Value
+from fuser.partition.nodes import is_injective, is_map
+
+DEPTH = 32
+"""Most maps between a product and the place where it meets another."""
+
+
+def find_gates(graph: Graph) -> list[tuple[Node, ...]]:
+    """Products on one operand, of one shape, all of whose readers lead to one common map."""
+    uses = graph.uses()
+    outputs = set(graph.outputs)
+    position = {node: i for i, node in enumerate(graph.nodes)}
+    found: list[tuple[Node, ...]] = []
+    for siblings in parallel_products(graph):
+        rest = list(siblings)
+        while rest:
+            first = rest.pop(0)
+            reach = _behind(first, uses)
+            for other in rest:
+                if other.output.shape != first.output.shape:
+                    continue
+                meeting = sorted(reach & _behind(other, uses), key=lambda n: position[n])
+                if meeting and _meets_whole((first, other), meeting[0], uses, outputs):
+                    found.append((first, other))
+                    rest.remove(other)
+                    break
+    return found
+
+
+def parallel_products(graph: Graph) -> list[list[Node]]:
+    """Products with the same left operand, contracted along the same axes, in graph order."""
+    table: dict[tuple[Value, tuple[int, ...], tuple[int, ...]], list[Node]] = {}
+    for node in graph.nodes:
+        if node.op == "dot_general":
+            attrs = node.attrs
+            key = (node.inputs[0], tuple(attrs["lhs_contract"]), tuple(attrs["lhs_batch"]))
+            table.setdefault(key, []).append(node)
+    return [nodes for nodes in table.values() if len(nodes) > 1]
+
+
+def _behind(node: Node, uses: dict[Value, list[Node]]) -> set[Node]:
+    """The maps that follow a node through maps and injective movement."""
+    found: set[Node] = set()
+    stack = [node]
+    while stack and len(found) < DEPTH:
+        for user in uses.get(stack.pop().output, ()):
+            if user not in found and (is_map(user) or is_injective(user)):
+                found.add(user)
+                stack.append(user)
+    return {n for n in found if is_map(n)}
+
+
+def _meets_whole(
+    products: tuple[Node, ...], meeting: Node, uses: dict[Value, list[Node]], outputs: set[Value]
+) -> bool:
+    """Whether nothing between the products and the meeting map is read elsewhere."""
+    between: set[Node] = {meeting}
+    stack: list[Node] = list(products)
+    while stack:
+        node = stack.pop()
+        if node in between:
+            continue
+        between.add(node)
+        if len(between) > 2 * DEPTH or node.output in outputs:
+            return False
+        users = uses.get(node.output, [])
+        if any(not (is_map(user) or is_injective(user)) for user in users):
+            return False
+        stack.extend(users)
+    return True

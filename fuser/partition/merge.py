@@ -1,0 +1,201 @@
+"""Merge parallel products on one operand: Q, K and V read their input once, in one kernel.
+
+    %q = add(dot_general(%x, %wq), %bq)          %m = add(dot_general(%x, [%wq %wk %wv]), [...])
+    %k = add(dot_general(%x, %wk), %bk)    =>    %q = slice %m
+    %v = add(dot_general(%x, %wv), %bv)          %k = slice %m; %v = slice %m
+Weights and biases are constants, so they are concatenated here. The slices are index maps of the
+readers. A product whose result goes on through maps of its own (an activation) keeps its kernel,
+where those maps are free.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fuser.graph.ir import Graph, Node, Value
+from fuser.graph.ops.registry import build
+from fuser.partition.attention import find_attention
+from fuser.partition.finish import clone_node, without_dead
+from fuser.partition.gated import find_gates, parallel_products
+from fuser.partition.nodes import is_injective, is_map
+
+MOST_SCALES = 4
+"""Maps between a product and attention (a scale of the query) that attention computes itself."""
+
+
+@dataclass(frozen=True)
+class _Branch:
+    """A product, its constant bias [n] if it has one, and the value that takes its place."""
+
+    product: Node
+    bias: np.ndarray | None
+    result: Value
+
+
+def merge_products(graph: Graph) -> Graph:
+    """A graph where parallel products with constant weights are one, where that is a gain."""
+    found, _ = find_attention(graph)
+    attention = {node for match in found for node in match.nodes}
+    gated = {node for pair in find_gates(graph) for node in pair}
+    uses = graph.uses()
+    outputs = set(graph.outputs)
+    merges: list[list[_Branch]] = []
+    for siblings in parallel_products(graph):
+        table: dict[tuple[object, ...], list[_Branch]] = {}
+        for product in siblings:
+            if product in gated or not _is_linear(product):
+                continue
+            branch = _branch(product, uses, outputs)
+            if _is_stored_anyway(branch.result, uses, outputs, attention):
+                key = (product.inputs[1].dtype, tuple(product.attrs["rhs_contract"]))
+                table.setdefault(key, []).append(branch)
+        merges += [branches for branches in table.values() if len(branches) > 1]
+    return _rewrite(graph, merges) if merges else graph
+
+
+def _is_linear(product: Node) -> bool:
+    """Whether it is activations [..., k] times a constant matrix."""
+    weights = product.inputs[1]
+    return (
+        weights.constant is not None
+        and weights.type.rank == 2
+        and not product.attrs["lhs_batch"]
+        and len(product.attrs["rhs_contract"]) == 1
+    )
+
+
+def _branch(product: Node, uses: dict[Value, list[Node]], outputs: set[Value]) -> _Branch:
+    """The product with the constant vector that is added to it, if nothing else reads it."""
+    users = uses.get(product.output, [])
+    if len(users) == 1 and users[0].op == "add" and product.output not in outputs:
+        add = users[0]
+        other = add.inputs[1] if add.inputs[0] is product.output else add.inputs[0]
+        bias = _row_constant(other)
+        if bias is not None and add.inputs[0] is not add.inputs[1]:
+            return _Branch(product, bias, add.output)
+    return _Branch(product, None, product.output)
+
+
+def _row_constant(value: Value) -> np.ndarray | None:
+    """The vector of a constant that is broadcast along the last axis."""
+    node = value.node
+    if node is None or node.op != "broadcast" or node.inputs[0].constant is None:
+        return None
+    array = node.inputs[0].constant
+    last = value.type.rank - 1
+    axes = node.attrs["axes"]
+    if array.size != value.shape[last] or not axes or axes[-1] != last:
+        return None
+    return array.reshape(-1)
+
+
+def _is_stored_anyway(
+    value: Value, uses: dict[Value, list[Node]], outputs: set[Value], attention: set[Node]
+) -> bool:
+    """Whether the value would be written even with a kernel of its own.
+
+    It is where a reader is no map (a product, a slice), or where the few maps that follow are
+    inlined into attention.
+    """
+    if _leads_to_output(value, uses, outputs):
+        return False  # a slice would have to be copied out
+    if _is_read_in_part(value, uses):
+        return True
+    crossed: set[Node] = set()
+    stack = [value]
+    while stack:
+        for user in uses.get(stack.pop(), ()):
+            if is_injective(user):
+                stack.append(user.output)
+            elif user in attention:
+                continue
+            elif is_map(user) and len(crossed) < MOST_SCALES:
+                crossed.add(user)
+                stack.append(user.output)
+            elif crossed:
+                return False
+    return True
+
+
+def _leads_to_output(value: Value, uses: dict[Value, list[Node]], outputs: set[Value]) -> bool:
+    stack = [value]
+    while stack:
+        current = stack.pop()
+        if current in outputs:
+            return True
+        stack.extend(user.output for user in uses.get(current, ()) if is_injective(user))
+    return False
+
+
+def _is_read_in_part(value: Value, uses: dict[Value, list[Node]]) -> bool:
+    """Whether a part of the value is read on its own, as in rotary embeddings."""
+    stack = [value]
+    while stack:
+        for user in uses.get(stack.pop(), ()):
+            if user.op in ("slice", "gather"):
+                return True
+            if is_injective(user):
+                stack.append(user.output)
+    return False
+
+
+def _rewrite(graph: Graph, merges: list[list[_Branch]]) -> Graph:
+    by_first = {branches[0].product: branches for branches in merges}
+    replaced = {branch.result for branches in merges for branch in branches}
+    gone = {branch.product for branches in merges for branch in branches}
+    result = Graph(graph.name, list(graph.inputs), [], [], list(graph.output_names), graph.source)
+    result._names = graph._names
+    values: dict[Value, Value] = {value: value for value in graph.inputs}
+    for node in graph.nodes:
+        if node in by_first:
+            _emit(result, by_first[node], values)
+        if node not in gone and node.output not in replaced:
+            clone_node(result, node, values)
+    result.outputs = [values[value] for value in graph.outputs]
+    return without_dead(result)
+
+
+def _emit(graph: Graph, branches: list[_Branch], values: dict[Value, Value]) -> None:
+    """The merged product, its bias, and a slice for each branch."""
+    first = branches[0].product
+    contract = first.attrs["rhs_contract"][0]
+    arrays = [b.product.inputs[1].constant for b in branches]
+    joined = np.concatenate([a for a in arrays if a is not None], axis=1 - contract)
+    origin = tuple(dict.fromkeys(name for b in branches for name in b.product.origin))
+    weights = graph.constant(joined)
+    lhs = values[first.inputs[0]]
+    out = build(graph, "dot_general", lhs, weights, origin=origin, **first.attrs)
+    if any(b.bias is not None for b in branches):
+        bias = np.concatenate([_bias(b) for b in branches])
+        added = graph.constant(bias)
+        last = out.type.rank - 1
+        wide = build(graph, "broadcast", added, shape=out.shape, axes=(last,), origin=origin)
+        adds = (b.result.node for b in branches if b.result.node is not None)
+        names = tuple(dict.fromkeys(name for node in adds for name in node.origin))
+        out = build(graph, "add", out, wide, origin=names)
+    start = 0
+    for branch in branches:
+        values[branch.result] = _slice(graph, out, start, branch)
+        start += branch.result.shape[-1]
+
+
+def _bias(branch: _Branch) -> np.ndarray:
+    if branch.bias is not None:
+        return branch.bias
+    return np.zeros(branch.result.shape[-1], branch.result.dtype.numpy)
+
+
+def _slice(graph: Graph, whole: Value, start: int, branch: _Branch) -> Value:
+    shape = whole.shape
+    limit = start + branch.result.shape[-1]
+    return build(
+        graph,
+        "slice",
+        whole,
+        origin=branch.product.origin,
+        starts=(0,) * (len(shape) - 1) + (start,),
+        limits=(*shape[:-1], limit),
+        strides=(1,) * len(shape),
+    )
