@@ -1,14 +1,33 @@
-"""Shared by all tests: a kernel cache of their own, and GPU tests that skip themselves."""
+"""Shared by all tests: a kernel cache of their own, goldens, seeds, and GPU tests that skip."""
 
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fuser.errors import FuserError
+from tests.golden import Golden
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="accept what golden tests find")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """Compares text with files under tests/golden."""
+    return Golden(bool(request.config.getoption("--update-golden")))
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    """Random numbers that are the same for a test in every run."""
+    return np.random.default_rng(zlib.crc32(request.node.nodeid.encode()))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
