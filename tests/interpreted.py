@@ -23,7 +23,9 @@ CPU = cpu_target("x86-64-v4", "", units=2, vector_bits=256)
 TARGETS: dict[str, Target] = {"cpu": CPU, "sm_80": SM_80, "sm_90a": SM_90A}
 
 
-def one_region(graph: Graph, kind: Kind, layouts: dict[Value, tuple[int, ...]] | None = None) -> Partition:
+def one_region(
+    graph: Graph, kind: Kind, layouts: dict[Value, tuple[int, ...]] | None = None
+) -> Partition:
     """A partition of the whole graph into one region; array constants are inputs of it."""
     inside = tuple(n for n in graph.nodes if n.op != "constant" or n.output.type.size == 1)
     made = {value for node in inside for value in node.outputs}
@@ -34,7 +36,9 @@ def one_region(graph: Graph, kind: Kind, layouts: dict[Value, tuple[int, ...]] |
     return Partition(graph, [region], layouts=layouts or {})
 
 
-def run_program(program: TileProgram, arrays: dict[Value, Array], partition: Partition, work: dict[int, Array]) -> None:
+def run_program(
+    program: TileProgram, arrays: dict[Value, Array], partition: Partition, work: dict[int, Array]
+) -> None:
     """Interpret one program. `arrays` holds values as flat buffers in their memory order."""
     buffers: dict[str, Array] = {}
     for argument in program.arguments:
@@ -58,7 +62,9 @@ def run_program(program: TileProgram, arrays: dict[Value, Array], partition: Par
 
 
 def run_partition(
-    partition: Partition, feeds: Mapping[str, Array], target: Target,
+    partition: Partition,
+    feeds: Mapping[str, Array],
+    target: Target,
     schedule: Schedule | None = None,
 ) -> dict[str, Array]:
     """The graph outputs, computed region by region with interpreted tile programs."""
@@ -93,8 +99,11 @@ def logical(partition: Partition, value: Value, flat: Array) -> Array:
 
 
 def check(
-    partition: Partition, feeds: Mapping[str, Array], target: Target,
-    schedule: Schedule | None = None, tolerance: float | None = None,
+    partition: Partition,
+    feeds: Mapping[str, Array],
+    target: Target,
+    schedule: Schedule | None = None,
+    tolerance: float | None = None,
 ) -> None:
     """Assert that interpreted programs give what the graph means (float64 oracle for floats)."""
     graph = partition.graph

@@ -148,9 +148,7 @@ def conv_schedule(
     if channels >= 16:
         while depth > 16 and channels % depth and depth > channels % depth:
             depth //= 2
-    return _blocks(
-        warps=dot.warps, stages=dot.stages, m=dot.block("m"), n=dot.block("n"), k=depth
-    )
+    return _blocks(warps=dot.warps, stages=dot.stages, m=dot.block("m"), n=dot.block("n"), k=depth)
 
 
 def direct_schedule(target: Target, m: int, n: int) -> Schedule:

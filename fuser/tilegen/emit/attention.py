@@ -32,12 +32,13 @@ M, D, N, E = 0, 1, 2, 3
 
 @dataclass(frozen=True)
 class Parts:
-    """The pieces of an attention region: two dots and the value that the softmax is of."""
+    """What attention is made of: two dots, the operand of the softmax, and whether a row without
+    keys gives 0 (else nan)."""
 
     qk: DotShape
     pv: DotShape
     scores: Value
-    probabilities: Value
+    empty_rows: bool
 
 
 def find_parts(region: Region) -> Parts:
@@ -46,9 +47,11 @@ def find_parts(region: Region) -> Parts:
     maxima = [node for node in region.nodes if node.op == "reduce_max"]
     if len(dots) != 2 or not maxima:
         raise LoweringError("no attention in this region", where=region.name)
-    qk, pv = dot_shape(dots[0]), dot_shape(dots[1])
-    scores = region.facts.get("scores", maxima[0].inputs[0])
-    return Parts(qk, pv, scores, region.facts.get("probabilities", pv.lhs))
+    facts = region.facts
+    qk = dot_shape(facts.get("qk", dots[0]), facts.get("key_side", 1) == 0)
+    pv = dot_shape(facts.get("pv", dots[1]), facts.get("value_side", 1) == 0)
+    scores = facts.get("scores", maxima[0].inputs[0])
+    return Parts(qk, pv, scores, facts.get("empty_rows", False))
 
 
 def emit(
@@ -58,7 +61,7 @@ def emit(
     parts = find_parts(region)
     qk, pv = parts.qk, parts.pv
     chosen = schedule or rules.attention_schedule(
-        target, qk.b, qk.m, qk.n, qk.k, pv.n, qk.lhs.dtype.bits
+        target, qk.b, qk.m, qk.n, qk.k, pv.n, qk.left.dtype.bits
     )
     em = Emission(region, partition, target, chosen)
     batch = program(em, 0, qk.b, 1, "") if qk.b > 1 else Index(0)
@@ -85,8 +88,8 @@ def _online_softmax(
     qk, pv, block = parts.qk, parts.pv, em.extents[N]
     masked = may_mask(em, parts)
     wide = parts.scores.dtype.accumulate
-    kind = qk.lhs.dtype if em.target.is_cuda else qk.lhs.dtype.compute
-    p_kind = pv.rhs.dtype if em.target.is_cuda else pv.rhs.dtype.compute
+    kind = qk.left.dtype if em.target.is_cuda else qk.left.dtype.compute
+    p_kind = pv.right.dtype if em.target.is_cuda else pv.right.dtype.compute
     result: list[Coords] = []
 
     def step(at: Index, carried: list[Piece]) -> list[Piece]:
@@ -105,7 +108,7 @@ def _online_softmax(
         total = em.reduce("sum", p, N)
         coords = pv_coords(pv, where, column)
         em.load_guards = [(n, qk.n), (column, pv.n)]
-        v = operand(em, pv.rhs, coords[1], (N, E), p_kind)
+        v = operand(em, pv.right, coords[1], (N, E), p_kind)
         em.load_guards = []
         result.append(coords[0])
         p_value = em.full_value(em.cast(p, p_kind), (M, N))
@@ -126,6 +129,9 @@ def _online_softmax(
             Piece(p_kind.accumulate, (M, E), splat=0.0),
         ]
         _, total, out = em.loop(0, qk.n, block, inits, step)
+    if masked and parts.empty_rows:
+        none = em.map("eq", total, Piece(wide, splat=0.0))
+        total = em.map("select", none, Piece(wide, splat=1.0), total)
     out = em.map("div", em.cast(out, wide), total)
     return em.cast(out, pv.node.output.dtype.compute), result[0]
 
@@ -136,32 +142,33 @@ def _scores(
     """A block of scores over (rows, keys), and the coordinates of the probabilities there."""
     qk = parts.qk
     em.load_guards = [(depth, qk.k)]
-    q = operand(em, qk.lhs, qk.coords(0, batch, row, depth), (M, D), kind)
-    k = operand(em, qk.rhs, qk.coords(1, batch, n, depth), (D, N), kind)
+    q = operand(em, qk.left, qk.coords(0, batch, row, depth), (M, D), kind)
+    k = operand(em, qk.right, qk.coords(1, batch, n, depth), (D, N), kind)
     em.load_guards = []
     zero = Piece(kind.accumulate, (M, N), splat=0.0)
     dot = dot_op(em, q, k, em.full_value(zero, (M, N)))
     piece = em.cast(Piece(kind.accumulate, (M, N), dot), qk.node.output.dtype.compute)
     start: Places = {qk.node.output: (qk.result_coords(batch, row, n), [])}
     places = spread(em, start, {qk.node.output: piece})
-    if parts.scores not in places or parts.pv.lhs not in places:
+    if parts.scores not in places or parts.pv.left not in places:
         raise LoweringError("the softmax does not follow the first dot", where=em.region.name)
     scores = em.tile(parts.scores, places[parts.scores][0])
     full = em.full_value(scores, (M, N))
-    return Piece(scores.dtype, (M, N), full), places[parts.pv.lhs][0]
+    return Piece(scores.dtype, (M, N), full), places[parts.pv.left][0]
 
 
-def pv_coords(pv: DotShape, lhs: Coords, column: Index) -> tuple[Coords, Coords]:
-    """Coordinates of (the result, the rhs) of a dot, from those of its lhs and the rhs column."""
-    rhs = [Index(0)] * pv.rhs.type.rank
-    columns = delinearise(column, pv.dims(pv.rhs, pv.free[1]))
+def pv_coords(pv: DotShape, left: Coords, column: Index) -> tuple[Coords, Coords]:
+    """Coordinates of (the result, the right operand), from those of the left and the column."""
+    right = [Index(0)] * pv.right.type.rank
+    columns = delinearise(column, pv.dims(1, pv.free[1]))
     for pair in (pv.batch, pv.contract):
-        for left, right in zip(*pair, strict=True):
-            rhs[right] = lhs[left]
+        for a, b in zip(*pair, strict=True):
+            right[b] = left[a]
     for axis, item in zip(pv.free[1], columns, strict=True):
-        rhs[axis] = item
-    kept = (*pv.batch[0], *pv.free[0])
-    return (*(lhs[a] for a in kept), *columns), tuple(rhs)
+        right[axis] = item
+    rows = [left[a] for a in pv.free[0]]
+    free = (*columns, *rows) if pv.flipped else (*rows, *columns)
+    return (*(left[a] for a in pv.batch[0]), *free), tuple(right)
 
 
 def may_mask(em: Emission, parts: Parts) -> bool:

@@ -1,9 +1,9 @@
 """Matrix products: one or several dot_generals over one m x n space, with prologue and epilogue.
 
-Batch dims are a grid axis, lhs free dims are m, contracted dims k, rhs free dims n. Frame axes are
-m, k, n in this order, so that operand tiles come out as [m, k] and [k, n]. Operands are
-materialised inside the loop over k (the prologue), and what follows the dots is computed on the
-accumulators at coordinates that follow from theirs (the epilogue).
+Batch dims are a grid axis, free dims of the left operand m, of the right n, contracted dims k.
+Frame axes are m, k, n in this order, so that operand tiles come out as [m, k] and [k, n]. Operands
+are materialised inside the loop over k (the prologue), and what follows the dots is computed on
+the accumulators at coordinates that follow from theirs (the epilogue).
 """
 
 from __future__ import annotations
@@ -27,80 +27,89 @@ from fuser.tilegen.schedule import Schedule
 
 @dataclass(frozen=True)
 class DotShape:
-    """The axes of a dot_general by role, and their sizes."""
+    """The axes of a dot_general by role, as pairs of axes of (left, right).
+
+    left gives the rows m and right the columns n; they are the lhs and the rhs of the node, or the
+    other way round if it is `flipped`.
+    """
 
     node: Node
-    batch: tuple[tuple[int, ...], tuple[int, ...]]  # axes of (lhs, rhs)
+    flipped: bool
+    batch: tuple[tuple[int, ...], tuple[int, ...]]
     contract: tuple[tuple[int, ...], tuple[int, ...]]
     free: tuple[tuple[int, ...], tuple[int, ...]]
 
     @property
-    def lhs(self) -> Value:
-        return self.node.inputs[0]
+    def left(self) -> Value:
+        return self.node.inputs[1 if self.flipped else 0]
 
     @property
-    def rhs(self) -> Value:
-        return self.node.inputs[1]
+    def right(self) -> Value:
+        return self.node.inputs[0 if self.flipped else 1]
 
-    def dims(self, value: Value, axes: tuple[int, ...]) -> list[int]:
+    def dims(self, side: int, axes: tuple[int, ...]) -> list[int]:
+        value = self.right if side else self.left
         return [value.shape[a] for a in axes]
 
     @property
     def b(self) -> int:
-        return product(self.dims(self.lhs, self.batch[0]))
+        return product(self.dims(0, self.batch[0]))
 
     @property
     def m(self) -> int:
-        return product(self.dims(self.lhs, self.free[0]))
+        return product(self.dims(0, self.free[0]))
 
     @property
     def n(self) -> int:
-        return product(self.dims(self.rhs, self.free[1]))
+        return product(self.dims(1, self.free[1]))
 
     @property
     def k(self) -> int:
-        return product(self.dims(self.lhs, self.contract[0]))
+        return product(self.dims(0, self.contract[0]))
 
     def coords(self, side: int, batch: Index, free: Index, k: Index) -> Coords:
-        """Coordinates of an operand (0 lhs, 1 rhs)."""
-        value = self.node.inputs[side]
-        result = [Index(0)] * value.type.rank
-        for axes, at in ((self.batch[side], batch), (self.free[side], free), (self.contract[side], k)):
-            for axis, item in zip(axes, delinearise(at, self.dims(value, axes)), strict=True):
+        """Coordinates of an operand (0 left, 1 right)."""
+        result = [Index(0)] * (self.right if side else self.left).type.rank
+        roles = ((self.batch[side], batch), (self.free[side], free), (self.contract[side], k))
+        for axes, at in roles:
+            for axis, item in zip(axes, delinearise(at, self.dims(side, axes)), strict=True):
                 result[axis] = item
         return tuple(result)
 
     def result_coords(self, batch: Index, m: Index, n: Index) -> Coords:
-        lhs, rhs = self.lhs, self.rhs
-        return (
-            *delinearise(batch, self.dims(lhs, self.batch[0])),
-            *delinearise(m, self.dims(lhs, self.free[0])),
-            *delinearise(n, self.dims(rhs, self.free[1])),
-        )
+        rows = delinearise(m, self.dims(0, self.free[0]))
+        columns = delinearise(n, self.dims(1, self.free[1]))
+        free = (*columns, *rows) if self.flipped else (*rows, *columns)
+        return (*delinearise(batch, self.dims(0, self.batch[0])), *free)
 
 
-def dot_shape(node: Node) -> DotShape:
+def dot_shape(node: Node, flipped: bool = False) -> DotShape:
     attrs = node.attrs
     batch = (tuple(attrs["lhs_batch"]), tuple(attrs["rhs_batch"]))
     contract = (tuple(attrs["lhs_contract"]), tuple(attrs["rhs_contract"]))
-    free = tuple(
+    lhs, rhs = (
         tuple(a for a in range(value.type.rank) if a not in batch[i] and a not in contract[i])
         for i, value in enumerate(node.inputs)
     )
-    return DotShape(node, batch, contract, (free[0], free[1]))
+    if flipped:
+        return DotShape(node, True, batch[::-1], contract[::-1], (rhs, lhs))
+    return DotShape(node, False, batch, contract, (lhs, rhs))
 
 
 def emit(
     region: Region, partition: Partition, target: Target, schedule: Schedule | None
 ) -> tuple[TileProgram, ...]:
     """The programs of a contraction region."""
-    dots = [dot_shape(node) for node in region.nodes if node.op == "dot_general"]
+    nodes = [node for node in region.nodes if node.op == "dot_general"]
+    # weights on the left of every dot: let them be the columns, which targets pack
+    flipped = all(v.constant is not None for node in nodes for v in node.inputs[:1])
+    dots = [dot_shape(node, flipped) for node in nodes]
     first = dots[0]
     if any((d.b, d.m, d.k) != (first.b, first.m, first.k) for d in dots):
         raise LoweringError("dots of one region differ in m or k", where=region.name)
     columns = max(d.n for d in dots)
     chosen = schedule or rules.dot_schedule(
-        target, first.m, columns, first.k, first.lhs.dtype.bits, len(dots), first.b
+        target, first.m, columns, first.k, first.left.dtype.bits, len(dots), first.b
     )
     em = Emission(region, partition, target, chosen)
     batch, m, n, k = frame(em, first.b, first.m, columns, first.k)
@@ -142,7 +151,7 @@ def multiply(
         cache: dict[tuple[Value, Coords], ir.Value] = {}
         results = []
         for dot, kind, acc in zip(dots, kinds, carried, strict=True):
-            at_lhs = (dot.lhs, dot.coords(0, batch, m, k))
+            at_lhs = (dot.left, dot.coords(0, batch, m, k))
             if at_lhs not in cache:
                 cache[at_lhs] = operand(em, *at_lhs, (0, 1), kind)
             a = cache[at_lhs]
@@ -166,7 +175,7 @@ def dot_op(em: Emission, a: ir.Value, b: ir.Value, acc: ir.Value) -> ir.Value:
 
 def _operand_dtype(em: Emission, dot: DotShape) -> DType:
     """What a dot multiplies: the storage type on a GPU (tensor cores), float32 on a CPU."""
-    return dot.lhs.dtype if em.target.is_cuda else dot.lhs.dtype.compute
+    return dot.left.dtype if em.target.is_cuda else dot.left.dtype.compute
 
 
 def operand(
@@ -196,11 +205,9 @@ def behind_movement(em: Emission, value: Value, coords: Coords) -> tuple[Value, 
     return value, coords
 
 
-def panel(
-    em: Emission, dot: DotShape, batch: Index, n: Index, k: Index, dtype: DType
-) -> ir.Value:
+def panel(em: Emission, dot: DotShape, batch: Index, n: Index, k: Index, dtype: DType) -> ir.Value:
     """The [k, n] tile of the rhs; constants are packed where the target wants it."""
-    rhs = dot.rhs
+    rhs = dot.right
     if em.is_inside(rhs) or rhs.constant is None or uniform(rhs) is not None:
         return operand(em, rhs, dot.coords(1, batch, n, k), (1, 2), dtype)
     order = (*dot.batch[1], *dot.contract[1], *dot.free[1])

@@ -56,7 +56,11 @@ class ConvShape:
             spatial, delinearise(tap, self.kernel), attrs["strides"], attrs["dilation"],
             attrs["padding"], strict=True,
         )  # fmt: skip
-        return (n, channel, *(o * stride + t * step - low for o, t, stride, step, (low, _) in steps))
+        return (
+            n,
+            channel,
+            *(o * stride + t * step - low for o, t, stride, step, (low, _) in steps),
+        )
 
     def result(self, pixel: Index, channel: Index) -> Coords:
         n, *spatial = delinearise(pixel, self.pixels)
@@ -64,7 +68,7 @@ class ConvShape:
 
 
 def conv_shape(node: Node) -> ConvShape:
-    x, w = node.inputs
+    w = node.inputs[1]
     groups = node.attrs["groups"]
     batch, outputs, *spatial = node.output.shape
     return ConvShape(

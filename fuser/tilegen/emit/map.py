@@ -138,9 +138,7 @@ def find_space(
     store_outputs(dry, outputs, tuple(coords), [])
     groups: list[list[int]] = []
     for dim in order:
-        if shape[dim] == 1 and groups:
-            groups[-1].append(dim)
-        elif groups and _mergeable(dry, groups[-1], dim, shape, number):
+        if groups and (shape[dim] == 1 or _mergeable(dry, groups[-1], dim, shape, number)):
             groups[-1].append(dim)
         else:
             groups.append([dim])
@@ -192,4 +190,3 @@ def _lead_group(dry: Emission, space: Space, number: dict[int, int]) -> int | No
     if weight[best] * 4 < total or space.extents[best] < 4 or space.extents[last] < 2:
         return None
     return best
-

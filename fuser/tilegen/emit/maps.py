@@ -28,7 +28,7 @@ def product(dims: Sequence[int]) -> int:
 def in_range(expression: Index, limit: int) -> bool:
     """Whether 0 <= expression < limit holds for every element of the tile and every program."""
     low, high = expression.range
-    return 0 <= low and high < limit
+    return low >= 0 and high < limit
 
 
 def linearise(coords: Sequence[Index], shape: Sequence[int]) -> Index:
@@ -40,7 +40,7 @@ def linearise(coords: Sequence[Index], shape: Sequence[int]) -> Index:
 
 
 def delinearise(flat: Index, shape: Sequence[int]) -> Coords:
-    """Coordinates of row-major position `flat`; the outermost dim that is not 1 keeps the excess."""
+    """Coordinates of row-major position `flat`; the outermost dim but 1s keeps the excess."""
     coords = [Index(0)] * len(shape)
     wide = [axis for axis, dim in enumerate(shape) if dim != 1]
     for axis in reversed(wide):
@@ -52,7 +52,9 @@ def delinearise(flat: Index, shape: Sequence[int]) -> Coords:
     return tuple(coords)
 
 
-def regroup(coords: Coords, source: Sequence[int], target: Sequence[int]) -> tuple[Coords, list[Guard]]:
+def regroup(
+    coords: Coords, source: Sequence[int], target: Sequence[int]
+) -> tuple[Coords, list[Guard]]:
     """Coordinates in `target` of the element at `coords` of `source`, a reshape of it.
 
     Dims are matched in groups of equal product, so that a split never mixes with its neighbours.
@@ -121,7 +123,7 @@ def forward(node: Node, coords: Coords) -> tuple[Coords, list[Guard]] | None:
 
     None where the element has no single place there (a real broadcast, a padded border).
     """
-    (x, *others), attrs = node.inputs, node.attrs
+    x, attrs = node.inputs[0], node.attrs
     shape = node.output.shape
     match node.op:
         case "reshape":
@@ -133,7 +135,9 @@ def forward(node: Node, coords: Coords) -> tuple[Coords, list[Guard]] | None:
             for axis, coordinate in zip(attrs["axes"], coords, strict=True):
                 result[axis] = coordinate
             return tuple(result), []
-        case "slice" if all(abs(s) == 1 or d == 1 for s, d in zip(attrs["strides"], shape, strict=True)):
+        case "slice" if all(
+            abs(s) == 1 or d == 1 for s, d in zip(attrs["strides"], shape, strict=True)
+        ):
             result = []
             guards: list[Guard] = []
             for at, start, stride, dim in zip(

@@ -70,7 +70,7 @@ class Memory:
         indices: tuple[Index, ...],
         guards: tuple[Guard, ...],
     ) -> tuple[View, tuple[Index, ...]]:
-        """A view with one more dim, of stride 0, for each guard that its own bounds do not imply."""
+        """A view with one more dim, of stride 0, for each guard that its bounds do not imply."""
         for expression, limit in guards:
             if not implied(expression, limit, shape, indices):
                 shape, strides, indices = (*shape, limit), (*strides, 0), (*indices, expression)

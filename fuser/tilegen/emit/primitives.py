@@ -58,7 +58,7 @@ def lower(em: Emission, node: Node, value: Value, coords: Coords) -> Piece:
 
 
 def _cast(em: Emission, node: Node, coords: Coords) -> Piece:
-    """A cast between the compute types of both sides; rounding to a narrow float waits for a store."""
+    """A cast between the compute types; rounding to a narrow float waits for a store."""
     x = em.tile(node.inputs[0], coords)
     return em.cast(x, node.output.dtype.compute)
 
@@ -129,7 +129,7 @@ def padded(em: Emission, x: Value, coords: Coords, number: float | int | bool) -
     return em.select(condition, em.tile(x, coords), Piece(x.dtype.compute, splat=number))
 
 
-# reductions whole in a tile -------------------------------------------------------------------------
+# reductions -------------------------------------------------------------------------------------
 
 
 def padded_extent(em: Emission, extent: int) -> int:
@@ -274,4 +274,3 @@ def _window(em: Emission, node: Node, coords: Coords) -> Piece:
         result = piece if result is None else em.map(fn, result, piece)
     assert result is not None
     return result
-

@@ -97,7 +97,7 @@ class Emission:
 
     @contextmanager
     def outside(self, coords: Iterable[Index]) -> Iterator[None]:
-        """Work in the outermost block where `coords` are known, as if inner loops were not there."""
+        """Work in the outermost block where `coords` are known, as if in no inner loop."""
         depth = self.depth(v for at in coords for v in at.values())
         inner, self.scopes = self.scopes, self.scopes[: depth + 1]
         try:
@@ -135,7 +135,8 @@ class Emission:
             ]
             results = body(index(variable), pieces)
             yielded = [
-                self.full_value(piece, init.axes) for piece, init in zip(results, inits, strict=True)
+                self.full_value(piece, init.axes)
+                for piece, init in zip(results, inits, strict=True)
             ]
             self.scopes.pop()
             return yielded
@@ -229,9 +230,7 @@ class Emission:
         axes = tuple(sorted(expression.axes()))
         at = self.local(expression, axes)
         self.accesses.append((None, (expression,)))
-        value = self.emit(
-            expression.values(), lambda: self.b.index(at, self.shape(axes), i32)
-        )
+        value = self.emit(expression.values(), lambda: self.b.index(at, self.shape(axes), i32))
         return self.cast(Piece(i32, axes, value), dtype)
 
     def within(self, guards: Iterable[Guard]) -> Piece | None:
@@ -349,9 +348,7 @@ class Emission:
     def finish(self, flops: int = 0, notes: Sequence[str] = ()) -> TileProgram:
         """The kernel, bound to the graph."""
         kernel = self.b.build()
-        return TileProgram(
-            self.region, kernel, tuple(self.memory.arguments), flops, list(notes)
-        )
+        return TileProgram(self.region, kernel, tuple(self.memory.arguments), flops, list(notes))
 
 
 Places = dict[Value, tuple[Coords, list[Guard]]]
@@ -391,4 +388,3 @@ def spread(em: Emission, places: Places, pieces: dict[Value, Piece]) -> Places:
             places[node.output] = moved[0], list(dict.fromkeys([*guards, *moved[1]]))
             em.aliases[node.output, moved[0]] = (source, coords)
     return places
-
