@@ -97,11 +97,15 @@ class _Parser:
 
     @property
     def next(self) -> Token:
-        self.skip_comments()
-        return self.tokens[self.position]
+        """The next token that is no comment; a comment stays for `origin` until it is passed."""
+        position = self.position
+        while self.tokens[position].kind == "comment":
+            position += 1
+        return self.tokens[position]
 
     def take(self) -> Token:
-        self.last = self.next
+        self.skip_comments()
+        self.last = self.tokens[self.position]
         self.position += 1
         return self.last
 
