@@ -1,0 +1,167 @@
+"""What a load or store touches: its linear address, the bounds to check, and how wide a vector fits.
+
+Vectors are found by asking how an index expression moves when one tile axis steps from a multiple
+of `width` to the next elements: through // and % it stays put or follows as long as `width`
+divides what matters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+
+from fuser.tilegen.index import Atom, Axis, Extreme, FloorDiv, Index, Lookup, Mod, atom_multiple
+from fuser.tilegen.ir import View
+from fuser.tilegen.ops import AtomicAdd, Load, Store
+
+VECTOR_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Access:
+    """Facts of one load or store over a tile of `shape`.
+
+    linear: element offset in the buffer. bounds: (index, size) pairs that need a check at run time.
+    order: tile axes from the one nearest in memory to the farthest. width: elements of one vector
+    access along order[0].
+    """
+
+    view: View
+    shape: tuple[int, ...]
+    linear: Index
+    bounds: tuple[tuple[Index, int], ...]
+    order: tuple[int, ...]
+    width: int
+
+    @property
+    def axis(self) -> int:
+        return self.order[0]
+
+    @property
+    def bytes(self) -> int:
+        count = self.view.dtype.bytes
+        for dim in self.shape:
+            count *= dim
+        return count
+
+
+def access_of(op: Load | Store | AtomicAdd) -> Access:
+    """The access facts of an op."""
+    shape = op.shape if isinstance(op, Load) else op.value.shape
+    view = op.view
+    linear = Index(view.offset)
+    checks: list[tuple[Index, int]] = []
+    proven = isinstance(op, Load) and op.pad is None
+    for at, size, stride in zip(op.indices, view.shape, view.strides, strict=True):
+        linear = linear + at * stride
+        low, high = at.range
+        if not proven and (low < 0 or high >= size):
+            checks.append((at, size))
+    bounds = tuple(checks)
+    rank = len(shape)
+    if not rank:
+        return Access(view, shape, linear, bounds, (), 1)
+    widest = VECTOR_BYTES // view.dtype.bytes
+    widths = {axis: _width(linear, bounds, axis, shape[axis], widest) for axis in range(rank)}
+    strides = {axis: _stride(linear, axis) for axis in range(rank)}
+    order = sorted(range(rank), key=lambda axis: (-widths[axis], strides[axis], -axis))
+    return Access(view, shape, linear, bounds, tuple(order), widths[order[0]])
+
+
+def _width(
+    linear: Index, bounds: tuple[tuple[Index, int], ...], axis: int, extent: int, widest: int
+) -> int:
+    width = widest
+    while width > 1:
+        fits = extent % width == 0 and step_of(linear, axis, width) == 1
+        if fits and multiple_of(linear, axis, width) % width == 0:
+            if all(_uniform(at, size, axis, width) for at, size in bounds):
+                return width
+        width //= 2
+    return 1
+
+
+def _uniform(at: Index, size: int, axis: int, width: int) -> bool:
+    """Whether a bounds check gives one answer for the whole vector."""
+    step = step_of(at, axis, width)
+    if step == 0:
+        return True
+    return step == 1 and size % width == 0 and multiple_of(at, axis, width) % width == 0
+
+
+def step_of(at: Index, axis: int, width: int) -> int | None:
+    """d such that the value at coordinate q * width + j is the value at q * width plus d * j."""
+    total = 0
+    for atom, coefficient in at.terms:
+        step = _atom_step(atom, axis, width)
+        if step is None:
+            return None
+        total += coefficient * step
+    return total
+
+
+def _depends(atom: Atom, axis: int) -> bool:
+    return axis in Index(0, ((atom, 1),)).axes()
+
+
+def _atom_step(atom: Atom, axis: int, width: int) -> int | None:
+    if not _depends(atom, axis):
+        return 0
+    match atom:
+        case Axis():
+            return 1
+        case FloorDiv() | Mod():
+            step = step_of(atom.base, axis, width)
+            if step == 0:
+                return 0
+            aligned = multiple_of(atom.base, axis, width) % width == 0
+            if step == 1 and aligned and atom.divisor % width == 0:
+                return 0 if isinstance(atom, FloorDiv) else 1
+    return None
+
+
+def multiple_of(at: Index, axis: int, width: int) -> int:
+    """A divisor of every value of `at`, given that the coordinate along `axis` is one of `width`."""
+    result = at.constant
+    for atom, coefficient in at.terms:
+        result = gcd(result, coefficient * _atom_multiple(atom, axis, width))
+    return abs(result)
+
+
+def _atom_multiple(atom: Atom, axis: int, width: int) -> int:
+    match atom:
+        case Axis():
+            return width if atom.axis == axis else 1
+        case Mod():
+            return gcd(multiple_of(atom.base, axis, width), atom.divisor)
+        case FloorDiv():
+            base = multiple_of(atom.base, axis, width)
+            return base // atom.divisor if base and base % atom.divisor == 0 else 1
+        case Lookup():
+            return 1
+        case Extreme():
+            result = 0
+            for item in atom.items:
+                result = gcd(result, multiple_of(item, axis, width))
+            return result
+        case _:
+            return atom_multiple(atom)
+
+
+def _stride(at: Index, axis: int) -> float:
+    """About how far memory moves for one step along a tile axis; infinity where it does not."""
+    best = float("inf")
+    for atom, coefficient in at.terms:
+        if not _depends(atom, axis):
+            continue
+        match atom:
+            case Axis():
+                size = abs(coefficient)
+            case Mod():
+                size = abs(coefficient) * _stride(atom.base, axis)
+            case FloorDiv():
+                size = abs(coefficient) * _stride(atom.base, axis) / atom.divisor
+            case _:
+                size = abs(coefficient) * 1024.0
+        best = min(best, size)
+    return best

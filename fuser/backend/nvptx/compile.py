@@ -1,0 +1,54 @@
+"""Kernel in, PTX out."""
+
+from __future__ import annotations
+
+from fuser.backend.module import CompiledKernel
+from fuser.backend.nvptx.lower import Lowering
+from fuser.backend.nvptx.target_code import module_text, to_ptx
+from fuser.errors import LoweringError
+from fuser.target import Target
+from fuser.tilegen.ir import Kernel
+
+
+def lower_to_llvm(kernel: Kernel, target: Target) -> str:
+    """The LLVM IR of a kernel, as text. Raises LoweringError."""
+    return _lower(kernel, target)[0]
+
+
+def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
+    """Compile a tile program to PTX. Raises LoweringError or CompileError."""
+    text, low, shared = _lower(kernel, target)
+    if target.shared_bytes and shared > target.shared_bytes:
+        raise LoweringError(
+            f"kernel {kernel.name} needs {shared} bytes of shared memory, {target.arch} has "
+            f"{target.shared_bytes}",
+            hint="use smaller blocks or fewer stages",
+        )
+    ptx = to_ptx(text, target)
+    kinds = {plan.kind for plan in low.assignment.dots.values()}
+    unit = next((kind for kind in ("wgmma", "mma", "tf32", "fma") if kind in kinds), "none")
+    facts = {
+        "tensor_core": {"tf32": "mma", "fma": "none"}.get(unit, unit),
+        "dot": unit,
+        "shared_bytes": shared,
+        "warps": low.warps,
+    }
+    return CompiledKernel(
+        name=kernel.name,
+        target=target.arch,
+        entry=low.entry,
+        code=ptx.encode(),
+        grid=kernel.grid,
+        launch=low.order.launch,
+        threads=32 * low.warps,
+        shared_bytes=shared,
+        facts=facts,
+    )
+
+
+def _lower(kernel: Kernel, target: Target) -> tuple[str, Lowering, int]:
+    low = Lowering(kernel, target)
+    low.run()
+    shared = low.shared.place()
+    text = module_text(low.emitter, threads=32 * low.warps, shared=bool(low.shared.slots))
+    return low.shared.resolve(text), low, shared

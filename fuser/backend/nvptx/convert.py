@@ -1,0 +1,171 @@
+"""Move a tile from one layout to another: by renaming registers, or through shared memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fuser.backend.nvptx.layout import Coordinates, Layout
+from fuser.backend.nvptx.memory import from_memory, pack, to_memory, unpack
+from fuser.backend.nvptx.shared import Slot
+from fuser.backend.nvptx.values import Tile, memory_type, vectors
+
+if TYPE_CHECKING:
+    from fuser.backend.nvptx.lower import Lowering
+
+
+def convert(low: Lowering, tile: Tile, layout: Layout) -> Tile:
+    """The same tile in another layout."""
+    source = tile.layout
+    if source == layout:
+        return tile
+    if in_registers(source, layout):
+        regs = [tile.regs[source.register_of[offset]] for offset in layout.regs]
+        return Tile(tile.dtype, tile.shape, layout, regs)
+    return _through_shared(low, tile, layout)
+
+
+def in_registers(source: Layout, layout: Layout) -> bool:
+    """Whether every thread already owns what it needs."""
+    if source.bits == layout.bits:
+        return all(offset in source.register_of for offset in layout.regs)
+    return False
+
+
+def _through_shared(low: Lowering, tile: Tile, layout: Layout) -> Tile:
+    source, rank = tile.layout, len(tile.shape)
+    bytes_ = max(1, tile.dtype.bytes)
+    axis = max(range(rank), key=lambda a: source.vector(a) + layout.vector(a) + (a == rank - 1))
+    cover = [max(a, b) for a, b in zip(source.shape, layout.shape, strict=True)]
+    order = [axis] + [a for a in reversed(range(rank)) if a != axis]
+    steps = [0] * rank
+    pitch = bytes_
+    for position, a in enumerate(order):
+        steps[a] = pitch
+        pitch *= cover[a]
+        if position == 0 and rank > 1:
+            # 16 spare bytes a row: rows start in different banks, and vectors stay aligned
+            pitch = -(-pitch // 16) * 16 + 16
+    slot = low.shared.allocate(pitch)
+    low.shared.before_write()
+    _write(low, tile, slot, steps, axis)
+    low.shared.before_read()
+    regs = _read(low, tile, layout, slot, steps, axis)
+    low.shared.free(slot)
+    return Tile(tile.dtype, tile.shape, layout, regs)
+
+
+def _address(low: Lowering, layout: Layout, steps: list[int], slot: Slot) -> str:
+    thread = low.emitter.thread_part(
+        [sum(b * s for b, s in zip(basis, steps, strict=True)) for basis in layout.bits]
+    )
+    return low.shared.pointer(slot, thread)
+
+
+def _offset(offset: Coordinates, steps: list[int]) -> int:
+    return sum(o * s for o, s in zip(offset, steps, strict=True))
+
+
+def _write(low: Lowering, tile: Tile, slot: Slot, steps: list[int], axis: int) -> None:
+    emitter, layout, dtype = low.emitter, tile.layout, tile.dtype
+    width = min(layout.vector(axis), 16 // dtype.bytes)
+    base = _address(low, layout, steps, slot)
+    type = memory_type(dtype) if width == 1 else f"<{width} x {memory_type(dtype)}>"
+    for offset, members in vectors(layout, axis, width):
+        value = pack(low, [tile.regs[m] for m in members], dtype)
+        pointer = shared_offset(low, base, _offset(offset, steps))
+        emitter.do(f"store {type} {value}, ptr addrspace(3) {pointer}, align {width * dtype.bytes}")
+
+
+def _read(
+    low: Lowering, tile: Tile, layout: Layout, slot: Slot, steps: list[int], axis: int
+) -> list[str]:
+    emitter, dtype = low.emitter, tile.dtype
+    width = min(layout.vector(axis), 16 // dtype.bytes)
+    base = _address(low, layout, steps, slot)
+    type = memory_type(dtype) if width == 1 else f"<{width} x {memory_type(dtype)}>"
+    regs = [""] * len(layout.regs)
+    for offset, members in vectors(layout, axis, width):
+        pointer = shared_offset(low, base, _offset(offset, steps))
+        name = emitter.value(
+            f"load {type}, ptr addrspace(3) {pointer}, align {width * dtype.bytes}"
+        )
+        items = [from_memory(low, name, dtype)] if width == 1 else unpack(low, name, dtype, width)
+        for member, item in zip(members, items, strict=True):
+            regs[member] = item
+    return regs
+
+
+def shared_offset(low: Lowering, pointer: str, offset: int) -> str:
+    """A shared pointer plus constant bytes."""
+    if offset == 0:
+        return pointer
+    return low.emitter.value(f"getelementptr i8, ptr addrspace(3) {pointer}, i32 {offset}")
+
+
+def reshape(low: Lowering, tile: Tile, shape: Coordinates, layout: Layout) -> Tile:
+    """The same elements in row-major order under another shape, in the given layout."""
+    source = tile.layout
+    flat = row_major_layout(source, tile.shape)
+    wanted = row_major_layout(layout, shape)
+    if in_registers(flat, wanted):
+        regs = [tile.regs[flat.register_of[offset]] for offset in wanted.regs]
+        return Tile(tile.dtype, shape, layout, regs)
+    emitter, dtype = low.emitter, tile.dtype
+    type = memory_type(dtype)
+    slot = low.shared.allocate(tile_size(shape) * dtype.bytes)
+    low.shared.before_write()
+    indexer = low.indexer(source)
+    base = _address(low, flat, [dtype.bytes], slot)
+    for offset, at, reg in zip(source.regs, flat.regs, tile.regs, strict=True):
+        condition = indexer.inside(tile.shape, offset)
+        if condition == 0:
+            continue
+        value = to_memory(low, reg, dtype)
+        pointer = shared_offset(low, base, at[0] * dtype.bytes)
+        text = f"store {type} {value}, ptr addrspace(3) {pointer}, align {dtype.bytes}"
+        if condition is None:
+            emitter.do(text)
+        else:
+            with emitter.where(condition):
+                emitter.do(text)
+    low.shared.before_read()
+    indexer = low.indexer(layout)
+    start = low.shared.pointer(slot)
+    thread = emitter.thread_part([basis[0] * dtype.bytes for basis in wanted.bits])
+    regs = []
+    for offset, at in zip(layout.regs, wanted.regs, strict=True):
+        condition = indexer.inside(shape, offset)
+        place = emitter.plus(thread, at[0] * dtype.bytes)
+        if condition is not None:  # an element past the edge reads the first one: any value will do
+            place = emitter.pick(condition, place, 0)
+        pointer = emitter.value(f"getelementptr i8, ptr addrspace(3) {start}, i32 {place}")
+        name = emitter.value(f"load {type}, ptr addrspace(3) {pointer}, align {dtype.bytes}")
+        regs.append(from_memory(low, name, dtype))
+    low.shared.free(slot)
+    return Tile(dtype, shape, layout, regs)
+
+
+def row_major_layout(layout: Layout, shape: Coordinates) -> Layout:
+    """The layout over the flat index. Exact only inside the tile's own shape."""
+    steps, step = [], 1
+    for dim in reversed(shape):
+        steps.append(step)
+        step *= dim
+    steps.reverse()
+
+    def flat(at: Coordinates) -> Coordinates:
+        return (sum(a * s for a, s in zip(at, steps, strict=True)),)
+
+    return Layout(
+        (tile_size(shape),),
+        tuple(map(flat, layout.regs)),
+        tuple(map(flat, layout.lanes)),
+        tuple(map(flat, layout.warps)),
+    )
+
+
+def tile_size(shape: Coordinates) -> int:
+    size = 1
+    for dim in shape:
+        size *= dim
+    return size

@@ -1,0 +1,351 @@
+"""Dots: operands from shared memory or registers, then mma.sync, split tf32, wgmma or plain FMAs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fuser.backend.nvptx import wgmma
+from fuser.backend.nvptx.assign import DotPlan
+from fuser.backend.nvptx.convert import _offset, _write, convert, in_registers, shared_offset
+from fuser.backend.nvptx.elementwise import cast
+from fuser.backend.nvptx.layout import Coordinates, Layout
+from fuser.backend.nvptx.memory import from_memory
+from fuser.backend.nvptx.reduce import mask_edge
+from fuser.backend.nvptx.stage import (
+    SharedAddress,
+    SharedTile,
+    fence_async,
+    operand_cover,
+    read,
+    tile_bytes,
+    write,
+)
+from fuser.backend.nvptx.values import Tile, literal, memory_type
+from fuser.tilegen import ops
+from fuser.tilegen.ir import Value
+
+if TYPE_CHECKING:
+    from fuser.backend.nvptx.lower import Lowering
+
+Source = SharedTile | Tile
+
+
+def lower_dot(low: Lowering, op: ops.Dot) -> Tile:
+    """The result tile of a dot, in its accumulator layout."""
+    plan = low.assignment.dots[op]
+    acc = low.tile(op.acc, plan.accumulator)
+    if plan.kind == "fma":
+        return _fma_dot(low, op, plan, acc)
+    left = operand(low, op, "a")
+    right = operand(low, op, "b")
+    low.shared.before_read()
+    if plan.kind == "wgmma":
+        return wgmma.wgmma_dot(low, op, plan, left, right, acc)
+    if plan.kind == "mma":
+        return _mma_dot(low, op, plan, left, right, acc)
+    return _tf32_dot(low, op, plan, left, right, acc)
+
+
+# operands -----------------------------------------------------------------------------------------
+
+
+def operand(low: Lowering, op: ops.Dot, role: str) -> Source:
+    """The operand where the instructions can read it: shared memory, or fragments in registers."""
+    value: Value = getattr(op, role)
+    key = (value, role, low.assignment.dots[op])
+    if key in low.operands:
+        return low.operands[key]
+    entry = low.env[value]
+    if isinstance(entry, SharedTile):
+        return entry
+    plan = low.assignment.dots[op]
+    assert plan.grid is not None
+    fragment: Layout | None = None
+    if role == "a":
+        k = op.a.shape[1]
+        grid = plan.grid
+        fragment = grid.left_fragment32(k) if plan.kind == "tf32" else grid.left_fragment(k)
+    if not isinstance(entry, Tile):
+        wanted = fragment or low.plain_layout(value.shape)
+        entry = low.tile(value, wanted)
+    axis = 1 if role == "a" else 0
+    if fragment is not None and in_registers(entry.layout, fragment):
+        tile = convert(low, entry, fragment)
+        return Tile(
+            tile.dtype, tile.shape, fragment, mask_edge(low, tile, (axis,), literal(0, tile.dtype))
+        )
+    return _to_shared(low, op, role, entry, axis)
+
+
+def _to_shared(low: Lowering, op: ops.Dot, role: str, tile: Tile, k_axis: int) -> SharedTile:
+    """Write an operand that is in registers to shared memory, with zeros past the end of k."""
+    shape = operand_cover(low, op, role)
+    layout = tile.layout
+    inner = max((0, 1), key=lambda axis: (layout.vector(axis), axis == k_axis))
+    slot = low.shared.allocate(tile_bytes(shape, inner, tile.dtype), 1024)
+    target = SharedTile(tile.dtype, shape, inner, slot)
+    low.shared.before_write()
+    zero = literal(0, tile.dtype)
+    if layout.shape[k_axis] < shape[k_axis]:
+        filled = low.plain_layout(shape)
+        write(low, Tile(tile.dtype, shape, filled, [zero] * len(filled.regs)), target)
+        low.shared.barrier()
+        low.shared.before_write()
+    regs = mask_edge(low, tile, (k_axis,), zero)
+    write(low, Tile(tile.dtype, tile.shape, layout, regs), target)
+    fence_async(low)
+    return target
+
+
+# mma.sync, 16-bit ---------------------------------------------------------------------------------
+
+
+def _mma_dot(
+    low: Lowering, op: ops.Dot, plan: DotPlan, left: Source, right: Source, acc: Tile
+) -> Tile:
+    grid, e = plan.grid, low.emitter
+    assert grid is not None and isinstance(right, SharedTile)
+    dtype = op.a.dtype
+    steps = -(-op.a.shape[1] // 16)
+    blocks = grid.columns // 8
+    regs = list(acc.regs)
+    lefts = _LeftFragments(low, plan, left, op.a.shape[1])
+    rights = _RightFragments(low, plan, right)
+    name, type = ("f32.f32", "<2 x half>") if dtype.name == "f16" else ("bf16", "i32")
+    for step in range(steps):
+        b = rights.step(step)
+        for band in range(grid.bands):
+            a = lefts.fragment(band, step)
+            for block in range(blocks):
+                words = [_as(low, word, type) for word in (*a, *b[block])]
+                at = (band * blocks + block) * 4
+                operands = ", ".join(f"{type} {word}" for word in words)
+                sums = ", ".join(f"float {regs[at + i]}" for i in range(4))
+                result = e.value(
+                    "call {float, float, float, float} "
+                    f"@llvm.nvvm.mma.m16n8k16.row.col.{name}({operands}, {sums})"
+                )
+                for i in range(4):
+                    regs[at + i] = e.value(f"extractvalue {{float, float, float, float}} {result}, {i}")
+    return Tile(acc.dtype, acc.shape, acc.layout, regs)
+
+
+def _as(low: Lowering, word: str, type: str) -> str:
+    return word if type == "i32" else low.emitter.value(f"bitcast i32 {word} to {type}")
+
+
+def pair_words(low: Lowering, regs: list[str], type: str) -> list[str]:
+    """Adjacent 16-bit registers as i32 words."""
+    e = low.emitter
+    words = []
+    for first, second in zip(regs[::2], regs[1::2], strict=True):
+        pair = e.value(f"insertelement <2 x {type}> poison, {type} {first}, i32 0")
+        pair = e.value(f"insertelement <2 x {type}> {pair}, {type} {second}, i32 1")
+        words.append(e.value(f"bitcast <2 x {type}> {pair} to i32"))
+    return words
+
+
+class _LeftFragments:
+    """Fragments of a 16-bit A operand: four words for 16 rows and 16 of k."""
+
+    def __init__(self, low: Lowering, plan: DotPlan, source: Source, k: int) -> None:
+        assert plan.grid is not None
+        self.low, self.source, self.grid = low, source, plan.grid
+        self.steps = -(-k // 16)
+        if isinstance(source, SharedTile):
+            k_inner = source.inner == 1
+            lanes: tuple[Coordinates, ...] = ((1, 0), (2, 0), (4, 0), (8, 0), (0, 8))
+            if not k_inner:
+                lanes = ((0, 1), (0, 2), (0, 4), (8, 0), (0, 8))
+            layout = Layout(source.shape, ((0, 0),), lanes, self.grid.warp_bits(True, False))
+            self.address = SharedAddress(low, source, layout)
+            self.turn = "" if k_inner else ".trans"
+        self._known: dict[tuple[int, int], list[str]] = {}
+
+    def fragment(self, band: int, step: int) -> list[str]:
+        key = (band, step)
+        if key not in self._known:
+            if isinstance(self.source, SharedTile):
+                pointer = self.address.pointer((band * 16, step * 16))
+                self._known[key] = load_matrices(self.low, pointer, 4, self.turn)
+            else:
+                at = (band * self.steps + step) * 8
+                regs = self.source.regs[at : at + 8]
+                self._known[key] = pair_words(self.low, regs, self.source.type)
+        return self._known[key]
+
+
+class _RightFragments:
+    """Fragments of a 16-bit B operand in shared memory: two words for 16 of k and 8 columns."""
+
+    def __init__(self, low: Lowering, plan: DotPlan, source: SharedTile) -> None:
+        assert plan.grid is not None
+        self.low, self.grid = low, plan.grid
+        k_inner = source.inner == 0
+        self.turn = "" if k_inner else ".trans"
+        bits = self.grid.warp_bits(False, True)
+        lanes: tuple[Coordinates, ...] = ((0, 1), (0, 2), (0, 4), (8, 0), (0, 8))
+        if not k_inner:
+            lanes = ((1, 0), (2, 0), (4, 0), (8, 0), (0, 8))
+        self.two = SharedAddress(low, source, Layout(source.shape, ((0, 0),), lanes, bits))
+        lanes = (*lanes[:4], (0, 0))
+        self.one = SharedAddress(low, source, Layout(source.shape, ((0, 0),), lanes, bits))
+
+    def step(self, step: int) -> list[list[str]]:
+        """Words of every 8-column block of the warp at a step of 16 along k."""
+        found: list[list[str]] = []
+        blocks = self.grid.columns // 8
+        for block in range(0, blocks - 1, 2):
+            pointer = self.two.pointer((step * 16, block * 8))
+            words = load_matrices(self.low, pointer, 4, self.turn)
+            found += [words[:2], words[2:]]
+        if blocks % 2:
+            pointer = self.one.pointer((step * 16, (blocks - 1) * 8))
+            found.append(load_matrices(self.low, pointer, 2, self.turn))
+        return found
+
+
+def load_matrices(low: Lowering, pointer: str, count: int, turn: str) -> list[str]:
+    """ldmatrix of 2 or 4 8x8 matrices; lanes 8i..8i+7 address the rows of matrix i."""
+    e = low.emitter
+    type = "{" + ", ".join(["i32"] * count) + "}"
+    name = f"@llvm.nvvm.ldmatrix.sync.aligned.m8n8.x{count}{turn}.b16.p3"
+    result = e.value(f"call {type} {name}(ptr addrspace(3) {pointer})")
+    return [e.value(f"extractvalue {type} {result}, {i}") for i in range(count)]
+
+
+# mma.sync, float32 as split tf32 ------------------------------------------------------------------
+
+
+def _tf32_dot(
+    low: Lowering, op: ops.Dot, plan: DotPlan, left: Source, right: Source, acc: Tile
+) -> Tile:
+    """float32 products on tf32 units: x = big + small, and big*big + big*small + small*big keeps
+    about 21 bits of each operand; precision "tf32" keeps big*big alone."""
+    grid = plan.grid
+    assert grid is not None and isinstance(right, SharedTile)
+    k = op.a.shape[1]
+    steps, blocks = -(-k // 8), grid.columns // 8
+    left_layout, right_layout = grid.left_fragment32(k), grid.right_fragment32(k)
+    split = op.precision != "tf32"
+    regs = list(acc.regs)
+    for step in range(steps):
+        b = _step_registers(low, right, right_layout, [(step * blocks + i) * 2 for i in range(blocks)], 2)
+        parts_b = [_split(low, words, split) for words in b]
+        starts = [(band * steps + step) * 4 for band in range(grid.bands)]
+        a = _step_registers(low, left, left_layout, starts, 4)
+        for band in range(grid.bands):
+            big_a, small_a = _split(low, a[band], split)
+            for block in range(blocks):
+                big_b, small_b = parts_b[block]
+                at = (band * blocks + block) * 4
+                sums = regs[at : at + 4]
+                if split:
+                    sums = _tf32_mma(low, small_a, big_b, sums)
+                    sums = _tf32_mma(low, big_a, small_b, sums)
+                regs[at : at + 4] = _tf32_mma(low, big_a, big_b, sums)
+    return Tile(acc.dtype, acc.shape, acc.layout, regs)
+
+
+def _step_registers(
+    low: Lowering, source: Source, layout: Layout, starts: list[int], count: int
+) -> list[list[str]]:
+    """Registers [start, start + count) of a fragment layout, for each start."""
+    if isinstance(source, Tile):
+        return [source.regs[start : start + count] for start in starts]
+    numbers = [start + i for start in starts for i in range(count)]
+    found = low.shared_registers(source, layout, numbers)
+    return [[found[start + i] for i in range(count)] for start in starts]
+
+
+def _split(low: Lowering, regs: list[str], split: bool) -> tuple[list[str], list[str]]:
+    """(big, small) tf32 words of float32 registers."""
+    e = low.emitter
+    big = [e.value(f"call i32 @llvm.nvvm.f2tf32.rna(float {reg})") for reg in regs]
+    if not split:
+        return big, []
+    small = []
+    for reg, word in zip(regs, big, strict=True):
+        rounded = e.value(f"bitcast i32 {word} to float")
+        rest = e.value(f"fsub float {reg}, {rounded}")
+        small.append(e.value(f"call i32 @llvm.nvvm.f2tf32.rna(float {rest})"))
+    return big, small
+
+
+def _tf32_mma(low: Lowering, a: list[str], b: list[str], sums: list[str]) -> list[str]:
+    e = low.emitter
+    words = ", ".join(f"i32 {word}" for word in (*a, *b))
+    floats = ", ".join(f"float {item}" for item in sums)
+    result = e.value(
+        "call {float, float, float, float} "
+        f"@llvm.nvvm.mma.m16n8k8.row.col.tf32({words}, {floats})"
+    )
+    return [e.value(f"extractvalue {{float, float, float, float}} {result}, {i}") for i in range(4)]
+
+
+# no tensor core -----------------------------------------------------------------------------------
+
+
+def _fma_dot(low: Lowering, op: ops.Dot, plan: DotPlan, acc: Tile) -> Tile:
+    """Any dtype, one multiply-add at a time: both operands in shared memory, a loop over k."""
+    e, layout = low.emitter, plan.accumulator
+    dtype = op.a.dtype
+    size, k = dtype.bytes, op.a.shape[1]
+    sources = []
+    low.shared.before_write()
+    for value, axis in ((op.a, 0), (op.b, 1)):
+        entry = low.env[value]
+        tile = low.tile(value) if isinstance(entry, Tile) else low.tile(value, low.plain_layout(value.shape))
+        rows = max(tile.layout.shape[0], layout.shape[0] if axis == 0 else 0)
+        columns = max(tile.layout.shape[1], layout.shape[1] if axis == 1 else 0)
+        steps = [columns * size, size]
+        slot = low.shared.allocate(rows * columns * size, 16)
+        _write(low, tile, slot, steps, 1)
+        sources.append((slot, steps, axis))
+    low.shared.before_read()
+    type, memory = op.acc.dtype.llvm, memory_type(dtype)
+    before, head, done = e.at, e.block("k"), e.block("k.end")
+    e.jump(head)
+    e.enter(head)
+    position = e.name_of()
+    names = [e.name_of() for _ in layout.regs]
+    mark = len(e.at.lines)
+    columns_of: list[dict[int, str]] = []
+    for slot, steps, axis in sources:
+        thread = e.thread_part([basis[axis] * steps[axis] for basis in layout.bits])
+        walk = e.times(position, steps[1 - axis])
+        base = low.shared.pointer(slot, e.plus(thread, walk))
+        found: dict[int, str] = {}
+        for offset in layout.regs:
+            at = offset[axis]
+            if at not in found:
+                spot = [0, 0]
+                spot[axis] = at
+                pointer = shared_offset(low, base, _offset(tuple(spot), steps))
+                raw = e.value(f"load {memory}, ptr addrspace(3) {pointer}, align {size}")
+                found[at] = cast(e, from_memory(low, raw, dtype), dtype, op.acc.dtype)
+        columns_of.append(found)
+    sums = []
+    for name, offset in zip(names, layout.regs, strict=True):
+        a, b = columns_of[0][offset[0]], columns_of[1][offset[1]]
+        if op.acc.dtype.is_float:
+            suffix = "f64" if type == "double" else "f32"
+            sums.append(
+                e.value(f"call {type} @llvm.fma.{suffix}({type} {a}, {type} {b}, {type} {name})")
+            )
+        else:
+            sums.append(e.value(f"add {type} {name}, {e.value(f'mul {type} {a}, {b}')}"))
+    following = e.value(f"add i32 {position}, 1")
+    more = e.value(f"icmp ult i32 {following}, {k}")
+    latch = e.at
+    phis = [f"{position} = phi i32 [ 0, %{before.label} ], [ {following}, %{latch.label} ]"]
+    for name, start, total in zip(names, acc.regs, sums, strict=True):
+        phis.append(
+            f"{name} = phi {type} [ {start}, %{before.label} ], [ {total}, %{latch.label} ]"
+        )
+    head.lines[mark:mark] = phis
+    e.branch(more, head, done)
+    e.enter(done)
+    for slot, _, _ in sources:
+        low.shared.free(slot)
+    return Tile(acc.dtype, acc.shape, acc.layout, sums)

@@ -1,0 +1,298 @@
+"""Elementwise primitives and casts, one scalar register at a time.
+
+float32 functions use the special-function unit (ex2, rcp, rsqrt) and polynomials with a relative
+error near 1e-6; everything else takes the target-neutral forms of fuser.backend.math. float16 and
+bfloat16 compute in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fuser.backend import math
+from fuser.backend.nvptx.emitter import Emitter
+from fuser.backend.text import Reg, real
+from fuser.dtypes import BY_NAME, DType
+from fuser.errors import LoweringError
+
+LOG2_E = 1.4426950408889634
+f32 = BY_NAME["f32"]
+
+_FLOAT_COMPARE = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
+_BITWISE = {
+    "logical_and": "and", "logical_or": "or", "logical_xor": "xor",
+    "bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor",
+}  # fmt: skip
+_SUFFIX = {"float": "f32", "double": "f64"}
+
+
+def apply(emitter: Emitter, fn: str, dtype: DType, args: list[str]) -> str:
+    """One primitive on scalars. dtype: of the last operand (of both values, for select)."""
+    if fn == "select":
+        return emitter.value(
+            f"select i1 {args[0]}, {dtype.llvm} {args[1]}, {dtype.llvm} {args[2]}"
+        )
+    if dtype.is_float:
+        if dtype.compute is not dtype:
+            wide = [cast(emitter, arg, dtype, f32) for arg in args]
+            result = _float(emitter, fn, f32, wide)
+            is_predicate = fn in _FLOAT_COMPARE or fn in ("is_nan", "is_inf", "logical_not")
+            return result if is_predicate else cast(emitter, result, f32, dtype)
+        return _float(emitter, fn, dtype, args)
+    return _integer(emitter, fn, dtype, args)
+
+
+# floats -------------------------------------------------------------------------------------------
+
+
+def _float(e: Emitter, fn: str, dtype: DType, args: list[str]) -> str:
+    type, suffix = dtype.llvm, _SUFFIX[dtype.llvm]
+    a = args[0]
+    if fn in _FLOAT_COMPARE:
+        return e.value(f"fcmp {_FLOAT_COMPARE[fn]} {type} {a}, {args[1]}")
+    if fn in ("add", "sub", "mul"):
+        return e.value(f"f{fn} contract {type} {a}, {args[1]}")
+    if fn in ("min", "max"):
+        return e.value(f"call {type} @llvm.{fn}imum.{suffix}({type} {a}, {type} {args[1]})")
+    if fn in ("abs", "floor", "ceil", "round"):
+        name = {"abs": "fabs", "round": "roundeven"}.get(fn, fn)
+        return e.value(f"call {type} @llvm.{name}.{suffix}({type} {a})")
+    if fn == "neg":
+        return e.value(f"fneg {type} {a}")
+    if fn == "is_nan":
+        return e.value(f"fcmp uno {type} {a}, {a}")
+    if fn == "is_inf":
+        size = e.value(f"call {type} @llvm.fabs.{suffix}({type} {a})")
+        return e.value(f"fcmp oeq {type} {size}, {real(float('inf'), type)}")
+    if type == "float" and fn in _FAST:
+        return _FAST[fn](e, *args)
+    if fn == "div":
+        return e.value(f"fdiv {type} {a}, {args[1]}")
+    if fn == "sqrt":
+        return e.value(f"call {type} @llvm.sqrt.{suffix}({type} {a})")
+    if fn in math.FUNCTIONS:
+        return math.FUNCTIONS[fn](e, *(Reg(type, arg) for arg in args)).ref
+    raise LoweringError(f"{fn} of {dtype} has no lowering for NVIDIA GPUs")
+
+
+def _div(e: Emitter, a: str, b: str) -> str:
+    return e.value(f"call float @llvm.nvvm.div.full(float {a}, float {b})")
+
+
+def _exp2(e: Emitter, a: str) -> str:
+    return e.value(f"call float @llvm.nvvm.ex2.approx.ftz.f(float {a})")
+
+
+def _exp(e: Emitter, a: str) -> str:
+    return _exp2(e, e.value(f"fmul contract float {a}, {real(LOG2_E)}"))
+
+
+def _reciprocal(e: Emitter, a: str) -> str:
+    return _div(e, real(1.0).ref, a)
+
+
+def _sqrt(e: Emitter, a: str) -> str:
+    return e.value(f"call float @llvm.nvvm.sqrt.rn.f(float {a})")
+
+
+def _rsqrt(e: Emitter, a: str) -> str:
+    return e.value(f"call float @llvm.nvvm.rsqrt.approx.f(float {a})")
+
+
+def _horner(e: Emitter, x: str, coefficients: tuple[float, ...]) -> str:
+    return math.horner(e, Reg("float", x), coefficients).ref
+
+
+def _fma(e: Emitter, a: str, b: str, c: str) -> str:
+    return e.value(f"call float @llvm.fma.f32(float {a}, float {b}, float {c})")
+
+
+def _fabs(e: Emitter, a: str) -> str:
+    return e.value(f"call float @llvm.fabs.f32(float {a})")
+
+
+def _signed(e: Emitter, size: str, sign: str) -> str:
+    return e.value(f"call float @llvm.copysign.f32(float {size}, float {sign})")
+
+
+# (tanh(x) / x - 1) / x^2 as a polynomial of x^2 on |x| < 0.6: error 3e-8
+_TANH = (-0.33333331, 0.13332932, -0.05387632, 0.02112145, -0.00628366)
+# erf(x) / x as a polynomial of x^2 on |x| < 1: error 1e-9
+_ERF = (
+    1.12837917, -0.376126271, 0.112836002, -0.0268544445, 0.00518953509, -0.000802083916,
+    0.0000788911275,
+)  # fmt: skip
+# log2(erfc(x)) / x on 0.95 < x < 4: erf within 1e-9
+_ERFC = (
+    -1.6283204, -0.916229682, -0.153431461, 0.0344216776, -0.0053208269, 0.000481805689,
+    -0.0000178023587,
+)  # fmt: skip
+
+
+def _tanh(e: Emitter, a: str) -> str:
+    square = e.value(f"fmul contract float {a}, {a}")
+    inner = e.value(f"fmul contract float {square}, {_horner(e, square, _TANH)}")
+    near = _fma(e, inner, a, a)
+    size = _fabs(e, a)
+    grown = _exp2(e, e.value(f"fmul contract float {size}, {real(2 * LOG2_E)}"))
+    ratio = _div(e, real(2.0).ref, e.value(f"fadd float {grown}, {real(1.0)}"))
+    far = _signed(e, e.value(f"fsub float {real(1.0)}, {ratio}"), a)
+    small = e.value(f"fcmp olt float {size}, {real(0.6)}")
+    return e.value(f"select i1 {small}, float {near}, float {far}")
+
+
+def _erf(e: Emitter, a: str) -> str:
+    square = e.value(f"fmul contract float {a}, {a}")
+    near = e.value(f"fmul contract float {a}, {_horner(e, square, _ERF)}")
+    size = _fabs(e, a)
+    clamped = e.value(f"call float @llvm.minimum.f32(float {size}, float {real(4.0)})")
+    power = e.value(f"fmul contract float {clamped}, {_horner(e, clamped, _ERFC)}")
+    far = _signed(e, e.value(f"fsub float {real(1.0)}, {_exp2(e, power)}"), a)
+    small = e.value(f"fcmp olt float {size}, {real(0.97)}")
+    return e.value(f"select i1 {small}, float {near}, float {far}")
+
+
+def _sign(e: Emitter, a: str) -> str:
+    one = _signed(e, real(1.0).ref, a)
+    apart = e.value(f"fcmp one float {a}, {real(0.0)}")  # false for NaN, which stays itself
+    return e.value(f"select i1 {apart}, float {one}, float {a}")
+
+
+_FAST: dict[str, Callable[..., str]] = {
+    "div": _div, "exp": _exp, "reciprocal": _reciprocal, "sqrt": _sqrt, "rsqrt": _rsqrt,
+    "tanh": _tanh, "erf": _erf, "sign": _sign,
+}  # fmt: skip
+
+
+# integers and bool --------------------------------------------------------------------------------
+
+
+def _integer(e: Emitter, fn: str, dtype: DType, args: list[str]) -> str:
+    type = dtype.llvm
+    letter = "s" if dtype.kind == "int" else "u"
+    a = args[0]
+    b = args[1] if len(args) > 1 else ""
+    if fn in ("eq", "ne"):
+        return e.value(f"icmp {fn} {type} {a}, {b}")
+    if fn in ("lt", "le", "gt", "ge"):
+        return e.value(f"icmp {letter}{fn} {type} {a}, {b}")
+    if fn in _BITWISE:
+        return e.value(f"{_BITWISE[fn]} {type} {a}, {b}")
+    if fn in ("logical_not", "bitwise_not"):
+        ones = "true" if dtype.kind == "bool" else "-1"
+        if fn == "logical_not" and dtype.kind != "bool":
+            return e.value(f"icmp eq {type} {a}, 0")
+        return e.value(f"xor {type} {a}, {ones}")
+    if dtype.kind == "bool":
+        simple = {"add": "or", "max": "or", "mul": "and", "min": "and", "sub": "xor"}
+        if fn in simple:
+            return e.value(f"{simple[fn]} i1 {a}, {b}")
+    if fn in ("add", "sub", "mul"):
+        return e.value(f"{fn} {type} {a}, {b}")
+    if fn in ("min", "max"):
+        return e.value(f"call {type} @llvm.{letter}{fn}.{type}({type} {a}, {type} {b})")
+    if fn == "neg":
+        return e.value(f"sub {type} 0, {a}")
+    if fn == "abs":
+        if letter == "u":
+            return a
+        return e.value(f"call {type} @llvm.abs.{type}({type} {a}, i1 false)")
+    if fn == "sign":
+        above = e.value(f"icmp {letter}gt {type} {a}, 0")
+        one = e.value(f"zext i1 {above} to {type}")
+        if letter == "u":
+            return one
+        below = e.value(f"ashr {type} {a}, {dtype.bits - 1}")
+        return e.value(f"or {type} {one}, {below}")
+    if fn == "div":
+        return e.value(f"{letter}div {type} {a}, {b}")
+    if fn == "fmod" or (fn == "mod" and letter == "u"):
+        return e.value(f"{letter}rem {type} {a}, {b}")
+    if fn == "mod":
+        rest = e.value(f"srem {type} {a}, {b}")
+        moved = e.value(f"add {type} {rest}, {b}")
+        signs = e.value(f"xor {type} {rest}, {b}")
+        differ = e.value(f"icmp slt {type} {signs}, 0")
+        some = e.value(f"icmp ne {type} {rest}, 0")
+        wrong = e.value(f"and i1 {differ}, {some}")
+        return e.value(f"select i1 {wrong}, {type} {moved}, {type} {rest}")
+    if fn in ("shift_left", "shift_right"):
+        op = "shl" if fn == "shift_left" else ("ashr" if letter == "s" else "lshr")
+        shifted = e.value(f"{op} {type} {a}, {b}")
+        fits = e.value(f"icmp ult {type} {b}, {dtype.bits}")
+        gone = e.value(f"ashr {type} {a}, {dtype.bits - 1}") if op == "ashr" else "0"
+        return e.value(f"select i1 {fits}, {type} {shifted}, {type} {gone}")
+    if fn == "pow":
+        return _integer_pow(e, dtype, a, b)
+    raise LoweringError(f"{fn} of {dtype} has no lowering for NVIDIA GPUs")
+
+
+def _integer_pow(e: Emitter, dtype: DType, base: str, exponent: str) -> str:
+    """Square and multiply, without branches; a negative exponent gives 0 or +-1 as NumPy does not
+    define it."""
+    type = dtype.llvm
+    result, power = "1", base
+    for bit in range(min(6, dtype.bits - 1)):
+        shifted = e.value(f"lshr {type} {exponent}, {bit}")
+        odd = e.value(f"trunc {type} {shifted} to i1")
+        product = e.value(f"mul {type} {result}, {power}")
+        result = e.value(f"select i1 {odd}, {type} {product}, {type} {result}")
+        power = e.value(f"mul {type} {power}, {power}")
+    return result
+
+
+# casts --------------------------------------------------------------------------------------------
+
+
+def cast(emitter: Emitter, x: str, source: DType, target: DType) -> str:
+    """Convert one element: float to int truncates, anything to bool is `!= 0`."""
+    if source == target:
+        return x
+    e, a, b = emitter, source.llvm, target.llvm
+    if target.kind == "bool":
+        if source.is_float:
+            return e.value(f"fcmp une {a} {x}, {real(0.0, a)}")
+        return e.value(f"icmp ne {a} {x}, 0")
+    if source.is_float and target.is_float:
+        if source.bits == target.bits:  # float16 <-> bfloat16
+            return cast(e, cast(e, x, source, f32), f32, target)
+        return e.value(f"{'fpext' if source.bits < target.bits else 'fptrunc'} {a} {x} to {b}")
+    if source.is_float:
+        if source.bits == 16:
+            return cast(e, cast(e, x, source, f32), f32, target)
+        op = "fptosi" if target.kind == "int" else "fptoui"
+        if target.bits < 32:  # through 32 bits, so that out of range values wrap
+            wide = BY_NAME["i32"]
+            return cast(e, cast(e, x, source, wide), wide, target)
+        return e.value(f"call {b} @llvm.{op}.sat.{b}.{_SUFFIX[a]}({a} {x})")
+    if target.is_float:
+        if target.bits == 16:
+            return cast(e, cast(e, x, source, f32), f32, target)
+        op = "sitofp" if source.kind == "int" else "uitofp"
+        return e.value(f"{op} {a} {x} to {b}")
+    if source.bits == target.bits and source.kind != "bool":
+        return x
+    if source.kind == "bool" or source.bits < target.bits:
+        op = "sext" if source.kind == "int" else "zext"
+        return e.value(f"{op} {a} {x} to {b}")
+    return e.value(f"trunc {a} {x} to {b}")
+
+
+def cast_registers(emitter: Emitter, regs: list[str], source: DType, target: DType) -> list[str]:
+    """Convert a tile's registers; float32 to 16 bits goes in pairs, one instruction each."""
+    packed = source.name == "f32" and target.name in ("f16", "bf16")
+    if not packed:
+        return [cast(emitter, reg, source, target) for reg in regs]
+    results: list[str] = []
+    type = target.llvm
+    for start in range(0, len(regs) - 1, 2):
+        low, high = regs[start], regs[start + 1]
+        short = "bf16x2" if type == "bfloat" else "f16x2"
+        pair = emitter.value(
+            f"call <2 x {type}> @llvm.nvvm.ff2{short}.rn(float {high}, float {low})"
+        )
+        for position in range(2):
+            results.append(emitter.value(f"extractelement <2 x {type}> {pair}, i32 {position}"))
+    if len(regs) % 2:
+        results.append(cast(emitter, regs[-1], source, target))
+    return results

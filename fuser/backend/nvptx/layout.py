@@ -1,0 +1,297 @@
+"""Layouts: which thread's which register holds each element of a tile.
+
+A layout gives every register an offset and every bit of the thread number a basis vector; element
+coordinates are their sum:
+
+    coordinates = regs[r] + sum(bit b of the lane) lanes[b] + sum(bit b of the warp) warps[b]
+
+This is the linear layout of the literature with the register part kept as an explicit list, so that
+a tile dim need not be a power of two (80 rows are five repeats of 16). A zero basis repeats the
+tile over that bit: reductions and broadcasts make them. `shape` is what the layout covers; a tile
+may be smaller, and then elements past its edge are garbage that reductions, dots and stores mask.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+Coordinates = tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """A distribution of a tile over registers, 32 lanes and 2^n warps."""
+
+    shape: Coordinates
+    regs: tuple[Coordinates, ...]
+    lanes: tuple[Coordinates, ...]
+    warps: tuple[Coordinates, ...]
+
+    @functools.cached_property
+    def key(self) -> tuple[object, ...]:
+        return (self.regs, self.lanes, self.warps)
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Layout) and self.key == other.key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def bits(self) -> tuple[Coordinates, ...]:
+        """Basis of every bit of the thread number, lanes first."""
+        return self.lanes + self.warps
+
+    @functools.cached_property
+    def register_of(self) -> dict[Coordinates, int]:
+        """Register number by offset."""
+        return {offset: number for number, offset in enumerate(self.regs)}
+
+    def thread_span(self, axis: int) -> int:
+        """One more than the greatest coordinate that threads alone reach along an axis."""
+        return 1 + sum(basis[axis] for basis in self.bits)
+
+    def vector(self, axis: int) -> int:
+        """The greatest power of two of consecutive elements along `axis` that a thread owns."""
+        width = 1
+        while width < 16:
+            wider = width * 2
+            if self.shape[axis] % wider or any(basis[axis] % wider for basis in self.bits):
+                break
+            if not all(self._run(offset, axis, wider) for offset in self.regs):
+                break
+            width = wider
+        return width
+
+    def _run(self, offset: Coordinates, axis: int, width: int) -> bool:
+        start = offset[axis] - offset[axis] % width
+        return all(
+            (*offset[:axis], start + step, *offset[axis + 1 :]) in self.register_of
+            for step in range(width)
+        )
+
+    def coalesced(self, axis: int) -> int:
+        """How many consecutive elements along `axis` the lanes of a warp touch in one access."""
+        run = self.vector(axis)
+        for basis in self.lanes:
+            if basis[axis] == run and sum(basis) == run:
+                run *= 2
+        return run
+
+    # derived layouts ----------------------------------------------------------------------------
+
+    def reduced(self, axis: int) -> Layout:
+        """The layout of a reduction along `axis`: that coordinate dropped, repeats merged."""
+        return self.project([d for d in range(self.rank) if d != axis])
+
+    def project(self, axes: Sequence[int], ones: Sequence[bool] = ()) -> Layout:
+        """The layout of an operand whose axis i is axis axes[i] here; ones[i] marks dims of 1.
+
+        Every thread then owns what it needs of a broadcast operand.
+        """
+        flat = list(ones) or [False] * len(axes)
+
+        def keep(at: Coordinates) -> Coordinates:
+            return tuple(0 if one else at[a] for a, one in zip(axes, flat, strict=True))
+
+        return Layout(
+            tuple(1 if one else self.shape[a] for a, one in zip(axes, flat, strict=True)),
+            tuple(dict.fromkeys(keep(offset) for offset in self.regs)),
+            tuple(keep(basis) for basis in self.lanes),
+            tuple(keep(basis) for basis in self.warps),
+        )
+
+    def permuted(self, axes: Sequence[int]) -> Layout:
+        """Axis i of the result is axis axes[i] here."""
+
+        def move(at: Coordinates) -> Coordinates:
+            return tuple(at[a] for a in axes)
+
+        return Layout(
+            move(self.shape),
+            tuple(map(move, self.regs)),
+            tuple(map(move, self.lanes)),
+            tuple(map(move, self.warps)),
+        )
+
+    def __str__(self) -> str:
+        lanes = " ".join(map(str, self.lanes))
+        warps = " ".join(map(str, self.warps))
+        return f"{list(self.shape)}: {len(self.regs)} registers, lanes {lanes}, warps {warps}"
+
+
+def _log2(count: int) -> int:
+    return count.bit_length() - 1
+
+
+def next_power(count: int) -> int:
+    """The least power of two that is not less than count."""
+    return 1 << max(0, count - 1).bit_length()
+
+
+def blocked(
+    shape: Sequence[int], warps: int, order: Sequence[int], vector: int, spread: bool = False
+) -> Layout:
+    """Coalesced vectors: `vector` elements a thread along order[0], lanes from the fastest axis on.
+
+    order: axes, fastest first. Warps take the slowest axes first, so that reductions along the
+    fastest stay inside a warp, unless `spread` puts them along the fastest axis too. What is left
+    of the tile repeats in registers.
+    """
+    rank = len(shape)
+    unit = [1] * rank
+    if rank:
+        unit[order[0]] = vector
+
+    def room(axis: int) -> int:
+        return next_power(-(-shape[axis] // unit[axis]))
+
+    def take(bits: int, axes: Sequence[int]) -> tuple[Coordinates, ...]:
+        found: list[Coordinates] = []
+        for axis in axes:
+            while len(found) < bits and room(axis) > 1:
+                found.append(tuple(unit[axis] if d == axis else 0 for d in range(rank)))
+                unit[axis] *= 2
+        found += [(0,) * rank] * (bits - len(found))
+        return tuple(found)
+
+    lanes = take(5, order)
+    warp_bits = take(_log2(warps), order if spread else tuple(reversed(order)))
+    repeats = [-(-shape[d] // unit[d]) for d in range(rank)]
+    regs: list[Coordinates] = []
+    outer = [axis for axis in reversed(order)]
+    for point in product(*(range(repeats[axis]) for axis in outer)):
+        start = [0] * rank
+        for axis, step in zip(outer, point, strict=True):
+            start[axis] = step * unit[axis]
+        if not rank:
+            regs.append(())
+            continue
+        for lane in range(vector):
+            regs.append(
+                tuple(start[d] + (lane if d == order[0] else 0) for d in range(rank))
+            )
+    covered = tuple(unit[d] * repeats[d] for d in range(rank))
+    return Layout(covered, tuple(regs), lanes, warp_bits)
+
+
+def scalar_layout(warps: int) -> Layout:
+    """A single element that every thread holds."""
+    return Layout((), ((),), ((),) * 5, ((),) * _log2(warps))
+
+
+_ROW_LANES = ((0, 2), (0, 4), (1, 0), (2, 0), (4, 0))
+"""Lanes of an m16n8 accumulator and of a 16-bit A fragment: four lanes along a row, eight rows."""
+
+
+@dataclass(frozen=True)
+class WarpGrid:
+    """How the warps of a program share the [m, n] tile of a dot.
+
+    Each warp owns `rows` x `columns`, in bands of 16 rows that are `band` rows apart: 16 for
+    mma.sync; 64 for wgmma, where the four warps of a group interleave.
+    """
+
+    m: int
+    n: int
+    warps_m: int
+    warps_n: int
+    wgmma: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Rows of a warp (of a warp group, for wgmma) along m."""
+        unit = 64 if self.wgmma else 16
+        parts = max(1, self.warps_m // 4) if self.wgmma else self.warps_m
+        return -(-self.m // (unit * parts)) * unit
+
+    @property
+    def columns(self) -> int:
+        return -(-self.n // (8 * self.warps_n)) * 8
+
+    @property
+    def band(self) -> int:
+        return 64 if self.wgmma else 16
+
+    @property
+    def bands(self) -> int:
+        return self.rows // self.band
+
+    def warp_bits(self, along_m: bool, along_n: bool) -> tuple[Coordinates, ...]:
+        steps: list[Coordinates] = []
+        count = self.warps_m
+        if self.wgmma:
+            steps += [(16 * along_m, 0), (32 * along_m, 0)]
+            count //= 4
+        steps += [((self.rows << b) * along_m, 0) for b in range(_log2(count))]
+        steps += [(0, (self.columns << b) * along_n) for b in range(_log2(self.warps_n))]
+        return tuple(steps)
+
+    @property
+    def covered(self) -> tuple[int, int]:
+        parts = self.warps_m // 4 if self.wgmma else self.warps_m
+        return self.rows * parts, self.columns * self.warps_n
+
+    def accumulator(self) -> Layout:
+        """The result: for each band and 8 columns, elements (r, c) (r, c+1) (r+8, c) (r+8, c+1)."""
+        regs = tuple(
+            (band * self.band + half * 8, block * 8 + pair)
+            for band in range(self.bands)
+            for block in range(self.columns // 8)
+            for half in range(2)
+            for pair in range(2)
+        )
+        return Layout(self.covered, regs, _ROW_LANES, self.warp_bits(True, True))
+
+    def left_fragment(self, k: int) -> Layout:
+        """The 16-bit A operand [m, k] as mma.sync and wgmma take it, 16 of k a step."""
+        regs = tuple(
+            (band * self.band + half * 8, step * 16 + upper * 8 + pair)
+            for band in range(self.bands)
+            for step in range(-(-k // 16))
+            for upper in range(2)
+            for half in range(2)
+            for pair in range(2)
+        )
+        shape = (self.covered[0], -(-k // 16) * 16)
+        return Layout(shape, regs, _ROW_LANES, self.warp_bits(True, False))
+
+    def left_fragment32(self, k: int) -> Layout:
+        """The 32-bit A operand, 8 of k a step.
+
+        A product does not care how k is numbered as long as both operands agree: lane t holds
+        k = 2t and 2t + 1 where the instruction says t and t + 4. So an accumulator is an operand as
+        it stands, and shared memory is read in pairs.
+        """
+        regs = tuple(
+            (band * self.band + half * 8, step * 8 + pair)
+            for band in range(self.bands)
+            for step in range(-(-k // 8))
+            for pair in range(2)
+            for half in range(2)
+        )
+        shape = (self.covered[0], -(-k // 8) * 8)
+        return Layout(shape, regs, _ROW_LANES, self.warp_bits(True, False))
+
+    def right_fragment32(self, k: int) -> Layout:
+        """The 32-bit B operand [k, n] in the same numbering of k."""
+        regs = tuple(
+            (step * 8 + pair, block * 8)
+            for step in range(-(-k // 8))
+            for block in range(self.columns // 8)
+            for pair in range(2)
+        )
+        lanes = ((2, 0), (4, 0), (0, 1), (0, 2), (0, 4))
+        shape = (-(-k // 8) * 8, self.covered[1])
+        return Layout(shape, regs, lanes, self.warp_bits(False, True))

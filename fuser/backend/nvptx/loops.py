@@ -1,0 +1,273 @@
+"""Loops and branches. A loop whose loads feed dots becomes a pipeline through shared memory:
+
+    copy(0); ...; copy(stages - 2)                 each its own commit group
+    for i:
+        wait until the group of stage i has landed; barrier
+        copy(i + stages - 1)                       into the stage that i - 1 has finished with
+        body(i) on stage i
+
+The barrier serves both sides: everyone's copies have landed, and everyone is done with the stage
+that is written next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fuser.backend.nvptx.assign import is_tile, operand_layout
+from fuser.backend.nvptx.dot import operand
+from fuser.backend.nvptx.emitter import Operand
+from fuser.backend.nvptx.stage import SharedTile, copy_async, fence_async, shared_tile_for
+from fuser.backend.nvptx.values import Tile
+from fuser.tilegen import ops
+from fuser.tilegen.ir import Block, Op, Value
+
+if TYPE_CHECKING:
+    from fuser.backend.nvptx.lower import Lowering
+
+
+@dataclass
+class Pipeline:
+    """The staged loads of one loop."""
+
+    loads: list[ops.Load]
+    scalars: list[ops.IndexTile]
+    tiles: list[SharedTile]
+    stages: int
+
+
+def lower_for(low: Lowering, op: ops.For) -> None:
+    """Emit a loop. Carried tiles become phis, one a register."""
+    e = low.emitter
+    start, stop = low.evaluate(op.start), low.evaluate(op.stop)
+    carried = op.body.params[1:]
+    inits = [low.tile(value, low.layout(param)) for value, param in zip(op.inits, carried, strict=True)]
+    if isinstance(start, int) and isinstance(stop, int) and start >= stop:
+        for result, init in zip(op.results, inits, strict=True):
+            low.env[result] = init
+        return
+    _prepare_outer_values(low, op.body)
+    once = isinstance(start, int) and isinstance(stop, int) and start + op.step >= stop
+    if once:
+        low.env[op.body.params[0]] = start
+        for param, init in zip(carried, inits, strict=True):
+            low.env[param] = init
+        low.block(op.body)
+        for result, tile in zip(op.results, _yielded(low, op.body, inits), strict=True):
+            low.env[result] = tile
+        return
+    pipeline = _plan_pipeline(low, op)
+    low.shared.forget()
+    if pipeline:
+        low.shared.before_write()
+        for number in range(pipeline.stages - 1):
+            _fill(low, op, pipeline, e.plus(start, number * op.step), stop, number)
+    before, head = e.at, e.block("loop")
+    body, done = e.block("body"), e.block("loop.end")
+    e.jump(head)
+    e.enter(head)
+    mark = len(head.lines)
+    variable = e.name_of()
+    stage = e.name_of()
+    phis = [
+        Tile(init.dtype, init.shape, init.layout, [e.name_of() for _ in init.regs])
+        for init in inits
+    ]
+    certain = isinstance(start, int) and isinstance(stop, int)
+    if certain:
+        e.jump(body)
+    else:
+        e.branch(e.value(f"icmp slt i32 {variable}, {stop}"), body, done)
+    e.enter(body)
+    low.env[op.body.params[0]] = variable
+    for param, tile in zip(carried, phis, strict=True):
+        low.env[param] = tile
+    if pipeline:
+        _advance(low, op, pipeline, variable, stop, stage)
+    else:
+        low.shared.forget()
+    outside, operands = dict(low.converted), dict(low.operands)
+    low.block(op.body)
+    results = _yielded(low, op.body, inits)
+    low.converted, low.operands = outside, operands
+    following = e.value(f"add i32 {variable}, {op.step}")
+    latch = e.at
+    lines = [f"{variable} = phi i32 [ {start}, %{before.label} ], [ {following}, %{latch.label} ]"]
+    if pipeline:
+        more = e.value(f"add i32 {stage}, 1")
+        wraps = e.value(f"icmp eq i32 {more}, {pipeline.stages}")
+        after = e.value(f"select i1 {wraps}, i32 0, i32 {more}")
+        lines.append(f"{stage} = phi i32 [ 0, %{before.label} ], [ {after}, %{latch.label} ]")
+    for phi, init, result in zip(phis, inits, results, strict=True):
+        for name, first, last in zip(phi.regs, init.regs, result.regs, strict=True):
+            lines.append(
+                f"{name} = phi {phi.type} [ {first}, %{before.label} ], [ {last}, %{latch.label} ]"
+            )
+    head.lines[mark:mark] = lines
+    if certain:
+        again = e.value(f"icmp slt i32 {following}, {stop}")
+        e.do(f"br i1 {again}, label %{head.label}, label %{done.label}, !llvm.loop !0")
+        finals = results
+    else:
+        e.do(f"br label %{head.label}, !llvm.loop !0")
+        finals = phis
+    e.enter(done)
+    low.shared.forget()
+    if pipeline:
+        for tile in pipeline.tiles:
+            low.shared.free(tile.slot)
+    for result, tile in zip(op.results, finals, strict=True):
+        low.env[result] = tile
+
+
+def _yielded(low: Lowering, block: Block, like: list[Tile]) -> list[Tile]:
+    last = block.ops[-1]
+    assert isinstance(last, ops.Yield)
+    return [low.tile(value, tile.layout) for value, tile in zip(last.args, like, strict=True)]
+
+
+def _prepare_outer_values(low: Lowering, body: Block) -> None:
+    """Convert, before the loop, what it reads from outside in another form."""
+    inside = {value for op in body.walk() for value in op.results}
+    inside |= {value for op in body.walk() for block in op.blocks() for value in block.params}
+    inside |= set(body.params)
+
+    def outer(value: Value) -> bool:
+        return value not in inside and isinstance(low.env.get(value), Tile)
+
+    for op in body.walk():
+        match op:
+            case ops.Dot():
+                if low.assignment.dots[op].kind == "fma":
+                    continue
+                for role in ("a", "b"):
+                    value = getattr(op, role)
+                    if outer(value):
+                        low.operands[value, role, low.assignment.dots[op]] = operand(low, op, role)
+            case ops.Map():
+                for value in op.args:
+                    if outer(value):
+                        low.tile(value, low.layout(op.result))
+            case ops.Broadcast():
+                if outer(op.x):
+                    layout = low.layout(op.result)
+                    low.tile(op.x, operand_layout(layout, op.axes, op.x.shape))
+
+
+# pipeline -----------------------------------------------------------------------------------------
+
+
+def _plan_pipeline(low: Lowering, op: ops.For) -> Pipeline | None:
+    """Which loads of the body can be issued ahead, and how many stages fit."""
+    wanted = low.kernel.schedule.stages
+    if wanted < 2:
+        return None
+    scalars = [item for item in op.body.ops if isinstance(item, ops.IndexTile) and not is_tile(item.result)]
+    ahead: set[Value] = {op.body.params[0]}
+    usable: list[ops.IndexTile] = []
+    local = {value for item in op.body.ops for value in item.results} | set(op.body.params[1:])
+    for item in scalars:
+        if not set(item.operands()) & (local - ahead):
+            ahead.add(item.result)
+            usable.append(item)
+    loads = [
+        item
+        for item in op.body.ops
+        if isinstance(item, ops.Load)
+        and item in low.assignment.staged
+        and not set(item.operands()) & (local - ahead)
+    ]
+    if not loads:
+        return None
+    tiles = [shared_tile_for(low, item, wanted) for item in loads]
+    stage_bytes = sum(tile.bytes for tile in tiles)
+    fixed = sum(
+        slot.bytes
+        for slot in low.shared.slots
+        if slot.last is None and all(slot is not tile.slot for tile in tiles)
+    )
+    stages = min(wanted, (low.target.shared_bytes - fixed - 1024) // stage_bytes)
+    if stages < 2:
+        for tile in tiles:
+            low.shared.cancel(tile.slot)
+        return None
+    for tile in tiles:
+        tile.slot.bytes = tile.bytes * stages
+    return Pipeline(loads, usable, tiles, stages)
+
+
+def _fill(
+    low: Lowering, op: ops.For, plan: Pipeline, variable: Operand, stop: Operand, stage: Operand
+) -> None:
+    """Issue the copies of one trip into a stage, if there is such a trip, and commit the group."""
+    e = low.emitter
+
+    def copies() -> None:
+        low.env[op.body.params[0]] = variable
+        for scalar in plan.scalars:
+            low.env[scalar.result] = low.evaluate(scalar.expression)
+        for load, tile in zip(plan.loads, plan.tiles, strict=True):
+            copy_async(low, load, tile.at_stage(e.times(stage, tile.bytes)))
+
+    if isinstance(variable, int) and isinstance(stop, int):
+        if variable < stop:
+            copies()
+    else:
+        with e.where(e.value(f"icmp slt i32 {variable}, {stop}")):
+            copies()
+    e.do("call void @llvm.nvvm.cp.async.commit.group()")
+
+
+def _advance(
+    low: Lowering, op: ops.For, plan: Pipeline, variable: str, stop: Operand, stage: str
+) -> None:
+    """The head of a trip: wait for its stage, issue the copies of a later trip."""
+    e = low.emitter
+    e.do(f"call void @llvm.nvvm.cp.async.wait.group(i32 {plan.stages - 2})")
+    fence_async(low)
+    low.shared.barrier()
+    later = e.plus(variable, (plan.stages - 1) * op.step)
+    back = e.value(f"icmp eq i32 {stage}, 0")
+    target = e.pick(back, plan.stages - 1, e.minus(stage, 1))
+    _fill(low, op, plan, later, stop, target)
+    low.env[op.body.params[0]] = variable
+    for load, tile in zip(plan.loads, plan.tiles, strict=True):
+        low.env[load.result] = tile.at_stage(e.times(stage, tile.bytes))
+    low.piped.update(plan.loads)
+
+
+# branches -----------------------------------------------------------------------------------------
+
+
+def lower_if(low: Lowering, op: ops.If) -> None:
+    """A branch that every thread of the program takes alike."""
+    e = low.emitter
+    condition = low.tile(op.condition, low.scalar_layout).regs[0]
+    then, other, done = e.block("if"), e.block("else"), e.block("if.end")
+    e.branch(condition, then, other)
+    ends: list[tuple[list[Tile], str]] = []
+    state = low.shared.state
+    for label, block in ((then, op.then), (other, op.other)):
+        e.enter(label)
+        low.shared.state = state
+        outside, operands = dict(low.converted), dict(low.operands)
+        low.block(block)
+        last: Op = block.ops[-1]
+        assert isinstance(last, ops.Yield)
+        tiles = [
+            low.tile(value, low.layout(result))
+            for value, result in zip(last.args, op.results, strict=True)
+        ]
+        low.converted, low.operands = outside, operands
+        ends.append((tiles, e.at.label))
+        e.jump(done)
+    e.enter(done)
+    low.shared.forget()
+    (left, left_end), (right, right_end) = ends
+    for result, a, b in zip(op.results, left, right, strict=True):
+        regs = [
+            e.value(f"phi {a.type} [ {x}, %{left_end} ], [ {y}, %{right_end} ]")
+            for x, y in zip(a.regs, b.regs, strict=True)
+        ]
+        low.env[result] = Tile(a.dtype, a.shape, a.layout, regs)

@@ -1,0 +1,315 @@
+"""Walk a kernel and emit it: one rule an op, on tiles that already have layouts (assign.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fuser.backend.nvptx import dot as dots
+from fuser.backend.nvptx import loops, scan
+from fuser.backend.nvptx.assign import (
+    Assignment,
+    DotPlan,
+    access_layout,
+    assign,
+    choose_blocked,
+    is_tile,
+    operand_layout,
+)
+from fuser.backend.nvptx.convert import convert, reshape
+from fuser.backend.nvptx.elementwise import apply, cast_registers
+from fuser.backend.nvptx.emitter import Emitter, Operand
+from fuser.backend.nvptx.indexing import INT32, Indexer
+from fuser.backend.nvptx.layout import Coordinates, Layout, scalar_layout
+from fuser.backend.nvptx.memory import atomic_add_tile, load_tile, parameter, store_tile
+from fuser.backend.nvptx.order import ProgramOrder
+from fuser.backend.nvptx.reduce import reduce_tile
+from fuser.backend.nvptx.shared import SharedMemory
+from fuser.backend.nvptx.stage import SharedTile, read, stage_once
+from fuser.backend.nvptx.values import Tile, literal
+from fuser.errors import LoweringError
+from fuser.target import Target
+from fuser.tilegen import ops
+from fuser.tilegen.index import Index, Lookup
+from fuser.tilegen.ir import INDEX, Block, Buffer, Kernel, Op, Value
+
+Flexible = ops.Full | ops.IndexTile
+Entry = Tile | SharedTile | Flexible | Operand
+
+
+class Lowering:
+    """One kernel being lowered: the function, the assignment, and what each value is by now."""
+
+    def __init__(self, kernel: Kernel, target: Target) -> None:
+        self.kernel = kernel
+        self.target = target
+        self.assignment: Assignment = assign(kernel, target)
+        self.written = {
+            op.view.buffer for op in kernel.walk() if isinstance(op, ops.Store | ops.AtomicAdd)
+        }
+        self.names = {
+            buffer: f"{parameter(buffer)}_{number}" for number, buffer in enumerate(kernel.buffers)
+        }
+        params = [
+            ("ptr addrspace(1) noalias align 16", self.names[buffer]) for buffer in kernel.buffers
+        ]
+        self.entry = "".join(c if c.isalnum() or c == "_" else "_" for c in kernel.name)
+        self.emitter = Emitter(self.entry, params, "#0")
+        self.shared = SharedMemory(self.emitter)
+        self.order = ProgramOrder(kernel.grid, kernel.schedule.group)
+        self.env: dict[Value, Entry] = {}
+        self.converted: dict[tuple[Value, Layout], Tile] = {}
+        self.operands: dict[tuple[Value, str, DotPlan], SharedTile | Tile] = {}
+        self.piped: set[ops.Load] = set()
+
+    @property
+    def warps(self) -> int:
+        return self.assignment.warps
+
+    def run(self) -> None:
+        """Emit the whole kernel."""
+        self.block(self.kernel.body)
+        self.emitter.finish()
+
+    def block(self, block: Block) -> None:
+        for op in block.ops:
+            if not isinstance(op, ops.Yield):
+                self.op(op)
+
+    def op(self, op: Op) -> None:
+        rule = RULES.get(type(op))
+        if rule is None:
+            raise LoweringError(f"{op.opcode} has no lowering for NVIDIA GPUs")
+        rule(self, op)
+
+    # values -------------------------------------------------------------------------------------
+
+    def is_constant(self, buffer: Buffer) -> bool:
+        """Whether nothing in this kernel writes the buffer."""
+        return buffer not in self.written
+
+    def pointer(self, buffer: Buffer) -> str:
+        return f"%{self.names[buffer]}"
+
+    def scalar(self, value: Value) -> Operand:
+        """An index scalar as an i32."""
+        entry = self.env[value]
+        if isinstance(entry, str | int):
+            return entry
+        if isinstance(entry, ops.Full):
+            return int(entry.value)
+        if isinstance(entry, Tile) and not entry.shape:
+            return self.as_i32(entry.regs[0], entry)
+        raise LoweringError(f"{value!r} is used as an index scalar")
+
+    def as_i32(self, reg: str, tile: Tile) -> str:
+        bits = tile.dtype.bits
+        if bits == 32:
+            return reg
+        if bits > 32:
+            return self.emitter.value(f"trunc {tile.type} {reg} to i32")
+        extend = "sext" if tile.dtype.kind == "int" else "zext"
+        return self.emitter.value(f"{extend} {tile.type} {reg} to i32")
+
+    def indexer(self, layout: Layout) -> Indexer:
+        return Indexer(self.emitter, layout, self.scalar, self._lookup)
+
+    def _lookup(self, atom: Lookup, layout: Layout, offset: Coordinates) -> str:
+        wanted = operand_layout(layout, atom.axes, atom.value.shape)
+        tile = self.tile(atom.value, wanted)
+        at = tuple(
+            0 if dim == 1 else offset[axis]
+            for axis, dim in zip(atom.axes, atom.value.shape, strict=True)
+        )
+        return self.as_i32(tile.regs[wanted.register_of[at]], tile)
+
+    def layout(self, value: Value) -> Layout:
+        """The layout that the assignment gives a value."""
+        return self.assignment.layouts[value]
+
+    def tile(self, value: Value, layout: Layout | None = None) -> Tile:
+        """A value in registers, in its own layout or the given one."""
+        entry = self.env[value]
+        if isinstance(entry, Tile):
+            if layout is None or entry.layout == layout:
+                return entry
+            key = (value, layout)
+            if key not in self.converted:
+                self.converted[key] = convert(self, entry, layout)
+            return self.converted[key]
+        if isinstance(entry, Flexible):
+            if layout is None:
+                layout = self.layout(value)
+            return self.materialise(entry, layout)
+        raise LoweringError(f"{value!r} is not a tile in registers")
+
+    def materialise(self, op: Flexible, layout: Layout) -> Tile:
+        """A constant or a tile of indices, in whatever layout is wanted."""
+        dtype = op.result.dtype
+        if isinstance(op, ops.Full):
+            return Tile(dtype, op.shape, layout, [literal(op.value, dtype)] * len(layout.regs))
+        indexer = self.indexer(layout)
+        regs = []
+        for offset in layout.regs:
+            total = self.emitter.total(indexer.evaluate(op.expression, offset))
+            bits = 64 if dtype is INDEX else dtype.bits
+            if bits > 32 and isinstance(total, str):
+                total = self.emitter.value(f"sext i32 {total} to {dtype.llvm}")
+            elif bits < 32 and isinstance(total, str):
+                total = self.emitter.value(f"trunc i32 {total} to {dtype.llvm}")
+            regs.append(str(total))
+        return Tile(dtype, op.shape, layout, regs)
+
+    def evaluate(self, at: Index) -> Operand:
+        """An index expression without tile axes, as an i32."""
+        low, high = at.range
+        if low < -INT32 - 1 or high > INT32:
+            unbounded = all(abs(end) >= 1 << 40 for end in at.range)
+            if not unbounded:
+                raise LoweringError(f"the index {at} needs more than 32 bits")
+        indexer = self.indexer(self.scalar_layout)
+        return self.emitter.total(indexer.evaluate(at, ()))
+
+    @property
+    def scalar_layout(self) -> Layout:
+        return scalar_layout(self.warps)
+
+    def plain_layout(self, shape: Coordinates) -> Layout:
+        """A layout for a tile that nothing else decides about."""
+        return choose_blocked(shape, [], set(), self.warps) if shape else self.scalar_layout
+
+    def shared_registers(
+        self, tile: SharedTile, layout: Layout, numbers: list[int]
+    ) -> dict[int, str]:
+        """Registers of a layout, read from a tile in shared memory."""
+        return read(self, tile, layout, numbers)
+
+    def set(self, value: Value, tile: Tile) -> None:
+        """Bind a result, converted to its assigned layout."""
+        layout = self.assignment.layouts.get(value, tile.layout)
+        self.env[value] = convert(self, tile, layout)
+
+
+# rules --------------------------------------------------------------------------------------------
+
+
+def _program_id(low: Lowering, op: ops.ProgramId) -> None:
+    low.env[op.result] = low.order.coordinate(low.emitter, op.axis)
+
+
+def _index_tile(low: Lowering, op: ops.IndexTile) -> None:
+    low.env[op.result] = op if is_tile(op.result) else low.evaluate(op.expression)
+
+
+def _full(low: Lowering, op: ops.Full) -> None:
+    low.env[op.result] = op if is_tile(op.result) else int(op.value)
+
+
+def _load(low: Lowering, op: ops.Load) -> None:
+    access = low.assignment.accesses[op]
+    if op in low.assignment.staged:
+        if op not in low.piped:
+            stage_once(low, op)
+        return
+    layout = low.layout(op.result)
+    tile = load_tile(low, access, access_layout(access, layout, low.warps), op.pad)
+    low.set(op.result, tile)
+
+
+def _store(low: Lowering, op: ops.Store) -> None:
+    access = low.assignment.accesses[op]
+    layout = low.assignment.layouts.get(op.value)
+    if layout is None:
+        layout = choose_blocked(access.shape, [access], set(), low.warps)
+    tile = low.tile(op.value, layout)
+    store_tile(low, access, low.tile(op.value, access_layout(access, tile.layout, low.warps)))
+
+
+def _atomic_add(low: Lowering, op: ops.AtomicAdd) -> None:
+    atomic_add_tile(low, low.assignment.accesses[op], low.tile(op.value))
+
+
+def _map(low: Lowering, op: ops.Map) -> None:
+    layout = low.layout(op.result)
+    tiles = [low.tile(arg, layout) for arg in op.args]
+    dtype = op.args[-1].dtype
+    columns = zip(*(tile.regs for tile in tiles), strict=True)
+    regs = [apply(low.emitter, op.fn, dtype, list(column)) for column in columns]
+    low.set(op.result, Tile(op.result.dtype, op.result.shape, layout, regs))
+
+
+def _cast(low: Lowering, op: ops.Cast) -> None:
+    layout = low.layout(op.result)
+    tile = low.tile(op.x, layout)
+    regs = cast_registers(low.emitter, tile.regs, op.x.dtype, op.dtype)
+    low.set(op.result, Tile(op.dtype, op.result.shape, layout, regs))
+
+
+def _broadcast(low: Lowering, op: ops.Broadcast) -> None:
+    layout = low.layout(op.result)
+    tile = low.tile(op.x, operand_layout(layout, op.axes, op.x.shape))
+    table = tile.layout.register_of
+    ones = [dim == 1 for dim in op.x.shape]
+    regs = [
+        tile.regs[table[tuple(0 if o else at[a] for a, o in zip(op.axes, ones, strict=True))]]
+        for at in layout.regs
+    ]
+    low.set(op.result, Tile(op.x.dtype, op.shape, layout, regs))
+
+
+def _reshape(low: Lowering, op: ops.Reshape) -> None:
+    layout = low.layout(op.result)
+    entry = low.env[op.x]
+    tile = low.tile(op.x) if isinstance(entry, Tile) else low.tile(op.x, low.plain_layout(op.x.shape))
+    low.set(op.result, reshape(low, tile, op.shape, layout))
+
+
+def _permute(low: Lowering, op: ops.Permute) -> None:
+    entry = low.env[op.x]
+    if isinstance(entry, SharedTile):
+        low.env[op.result] = entry.permuted(op.axes)
+        return
+    tile = low.tile(op.x) if isinstance(entry, Tile) else low.tile(op.x, low.plain_layout(op.x.shape))
+    moved = Tile(tile.dtype, op.result.shape, tile.layout.permuted(op.axes), tile.regs)
+    low.set(op.result, moved)
+
+
+def _reduce(low: Lowering, op: ops.Reduce) -> None:
+    entry = low.env[op.x]
+    tile = low.tile(op.x) if isinstance(entry, Tile) else low.tile(op.x, low.plain_layout(op.x.shape))
+    low.set(op.result, reduce_tile(low, op.fn, tile, op.axis))
+
+
+def _scan(low: Lowering, op: ops.Scan) -> None:
+    low.set(op.result, scan.scan_tile(low, op, low.tile(op.x, low.layout(op.result))))
+
+
+def _dot(low: Lowering, op: ops.Dot) -> None:
+    low.set(op.result, dots.lower_dot(low, op))
+
+
+def _for(low: Lowering, op: ops.For) -> None:
+    loops.lower_for(low, op)
+
+
+def _if(low: Lowering, op: ops.If) -> None:
+    loops.lower_if(low, op)
+
+
+RULES: dict[type[Op], Callable[..., None]] = {
+    ops.ProgramId: _program_id,
+    ops.IndexTile: _index_tile,
+    ops.Full: _full,
+    ops.Load: _load,
+    ops.Store: _store,
+    ops.AtomicAdd: _atomic_add,
+    ops.Map: _map,
+    ops.Cast: _cast,
+    ops.Broadcast: _broadcast,
+    ops.Reshape: _reshape,
+    ops.Permute: _permute,
+    ops.Reduce: _reduce,
+    ops.Scan: _scan,
+    ops.Dot: _dot,
+    ops.For: _for,
+    ops.If: _if,
+}

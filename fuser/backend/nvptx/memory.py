@@ -1,0 +1,238 @@
+"""Loads and stores of tiles: vectors, one branch per distinct predicate, plain IR throughout.
+
+LLVM merges equal conditions and ptxas turns the branches into predicated accesses, so nothing
+smarter than `br` is needed for bounds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fuser.backend.nvptx.access import Access
+from fuser.backend.nvptx.emitter import Operand
+from fuser.backend.nvptx.indexing import INT32, Indexer
+from fuser.backend.nvptx.layout import Coordinates, Layout
+from fuser.backend.nvptx.values import Tile, literal, memory_type, vectors
+from fuser.dtypes import DType
+from fuser.tilegen.ir import Buffer, View
+
+if TYPE_CHECKING:
+    from fuser.backend.nvptx.lower import Lowering
+
+
+class Pointers:
+    """Global addresses of the registers of one layout."""
+
+    def __init__(self, low: Lowering, access: Access, indexer: Indexer) -> None:
+        self.low = low
+        self.access = access
+        self.indexer = indexer
+        self._bases: dict[Operand | None, str] = {}
+        self.wide = access.view.buffer.size * access.view.dtype.bytes > INT32
+
+    def at(self, offset: Coordinates) -> str:
+        """A pointer to the element at a register's coordinates."""
+        emitter = self.low.emitter
+        bytes_ = self.access.view.dtype.bytes
+        buffer = self.low.pointer(self.access.view.buffer)
+        dynamic, constant = self._linear(offset)
+        if dynamic not in self._bases:
+            base = buffer
+            if dynamic is not None:
+                kind = "i64" if self.wide else "i32"
+                type = memory_type(self.access.view.dtype)
+                base = emitter.value(
+                    f"getelementptr {type}, ptr addrspace(1) {buffer}, {kind} {dynamic}"
+                )
+            self._bases[dynamic] = base
+        base = self._bases[dynamic]
+        if constant == 0:
+            return base
+        return emitter.value(f"getelementptr i8, ptr addrspace(1) {base}, i64 {constant * bytes_}")
+
+    def _linear(self, offset: Coordinates) -> tuple[Operand | None, int]:
+        if not self.wide:
+            return self.indexer.evaluate(self.access.linear, offset)
+        # offsets of more than 31 bits: the terms are small, their products are not
+        emitter, total, constant = self.low.emitter, None, self.access.linear.constant
+        for atom, coefficient in self.access.linear.terms:
+            from fuser.tilegen.index import Index
+
+            part, rest = self.indexer.evaluate(Index(0, ((atom, 1),)), offset)
+            constant += coefficient * rest
+            if part is None:
+                continue
+            key = (part, coefficient)
+            if key not in self._products:
+                long = emitter.value(f"sext i32 {part} to i64")
+                self._products[key] = str(emitter.times(long, coefficient, "i64"))
+            product = self._products[key]
+            pair = (total, product)
+            if total is None:
+                total = product
+            else:
+                if pair not in self._totals:
+                    self._totals[pair] = str(emitter.plus(total, product, "i64"))
+                total = self._totals[pair]
+        return total, constant
+
+    @property
+    def _products(self) -> dict[tuple[str, int], str]:
+        return self.__dict__.setdefault("_product_table", {})
+
+    @property
+    def _totals(self) -> dict[tuple[str | None, str], str]:
+        return self.__dict__.setdefault("_total_table", {})
+
+
+def load_tile(low: Lowering, access: Access, layout: Layout, pad: float | int | None) -> Tile:
+    """Read a tile into registers of a layout, `pad` where out of bounds."""
+    emitter = low.emitter
+    dtype = access.view.dtype
+    indexer = low.indexer(layout)
+    pointers = Pointers(low, access, indexer)
+    width = _width(access, layout)
+    regs = [""] * len(layout.regs)
+    guarded: dict[Operand, list[tuple[str, list[int]]]] = {}
+    fill = literal(pad or 0, dtype)
+    for offset, members in vectors(layout, access.axis if access.order else 0, width):
+        condition = indexer.conditions(access.bounds, access.shape, offset)
+        if condition == 0:
+            for member in members:
+                regs[member] = fill
+            continue
+        pointer = pointers.at(offset)
+        if condition is None:
+            for member, name in zip(members, _load(low, access.view, pointer, width), strict=True):
+                regs[member] = name
+        else:
+            guarded.setdefault(condition, []).append((pointer, members))
+    for condition, group in guarded.items():
+        before = emitter.at
+        then, done = emitter.block("load"), emitter.block("loaded")
+        emitter.branch(condition, then, done)
+        emitter.enter(then)
+        found = [
+            (member, name)
+            for pointer, members in group
+            for member, name in zip(members, _load(low, access.view, pointer, width), strict=True)
+        ]
+        emitter.jump(done)
+        emitter.enter(done)
+        for member, name in found:
+            regs[member] = emitter.value(
+                f"phi {dtype.llvm} [ {name}, %{then.label} ], [ {fill}, %{before.label} ]"
+            )
+    return Tile(dtype, access.shape, layout, regs)
+
+
+def _width(access: Access, layout: Layout) -> int:
+    return min(access.width, layout.vector(access.axis)) if access.order else 1
+
+
+def _load(low: Lowering, view: View, pointer: str, width: int) -> list[str]:
+    emitter, dtype = low.emitter, view.dtype
+    type = memory_type(dtype)
+    tail = ", !invariant.load !2" if low.is_constant(view.buffer) else ""
+    align = width * dtype.bytes
+    if width == 1:
+        name = emitter.value(f"load {type}, ptr addrspace(1) {pointer}, align {align}{tail}")
+        return [from_memory(low, name, dtype)]
+    vector = f"<{width} x {type}>"
+    name = emitter.value(f"load {vector}, ptr addrspace(1) {pointer}, align {align}{tail}")
+    return unpack(low, name, dtype, width)
+
+
+def unpack(low: Lowering, name: str, dtype: DType, width: int) -> list[str]:
+    """The elements of a vector of memory elements."""
+    vector = f"<{width} x {memory_type(dtype)}>"
+    found = [low.emitter.value(f"extractelement {vector} {name}, i32 {i}") for i in range(width)]
+    return [from_memory(low, item, dtype) for item in found]
+
+
+def pack(low: Lowering, regs: list[str], dtype: DType) -> str:
+    """A vector of memory elements (the element itself where there is one)."""
+    emitter, type = low.emitter, memory_type(dtype)
+    items = [to_memory(low, reg, dtype) for reg in regs]
+    if len(items) == 1:
+        return items[0]
+    vector = f"<{len(items)} x {type}>"
+    name = "poison"
+    for position, item in enumerate(items):
+        name = emitter.value(f"insertelement {vector} {name}, {type} {item}, i32 {position}")
+    return name
+
+
+def from_memory(low: Lowering, name: str, dtype: DType) -> str:
+    return low.emitter.value(f"icmp ne i8 {name}, 0") if dtype.kind == "bool" else name
+
+
+def to_memory(low: Lowering, name: str, dtype: DType) -> str:
+    return low.emitter.value(f"zext i1 {name} to i8") if dtype.kind == "bool" else name
+
+
+def store_tile(low: Lowering, access: Access, tile: Tile) -> None:
+    """Write a tile; elements out of bounds are dropped."""
+    emitter, layout, dtype = low.emitter, tile.layout, tile.dtype
+    indexer = low.indexer(layout)
+    pointers = Pointers(low, access, indexer)
+    width = _width(access, layout)
+    type = memory_type(dtype) if width == 1 else f"<{width} x {memory_type(dtype)}>"
+    guarded: dict[Operand | None, list[tuple[str, list[int]]]] = {}
+    for offset, members in vectors(layout, access.axis if access.order else 0, width):
+        condition = indexer.conditions(access.bounds, access.shape, offset)
+        if condition == 0:
+            continue
+        guarded.setdefault(condition, []).append((pointers.at(offset), members))
+    for condition, group in guarded.items():
+        packed = [(p, pack(low, [tile.regs[m] for m in members], dtype)) for p, members in group]
+
+        def write(packed: list[tuple[str, str]] = packed) -> None:
+            for pointer, value in packed:
+                emitter.do(
+                    f"store {type} {value}, ptr addrspace(1) {pointer}, align {width * dtype.bytes}"
+                )
+
+        if condition is None:
+            write()
+        else:
+            with emitter.where(condition):
+                write()
+
+
+def atomic_add_tile(low: Lowering, access: Access, tile: Tile) -> None:
+    """Add a tile to memory. Threads that repeat an element of the tile must add it once."""
+    emitter, layout, dtype = low.emitter, tile.layout, tile.dtype
+    indexer = low.indexer(layout)
+    pointers = Pointers(low, access, indexer)
+    op = "fadd" if dtype.is_float else "add"
+    single = only_once(low, layout)
+    for offset, number in layout.register_of.items():
+        condition = indexer.conditions(access.bounds, access.shape, offset)
+        condition = emitter.both(single, condition)
+        if condition == 0:
+            continue
+        pointer = pointers.at(offset)
+        text = (
+            f"atomicrmw {op} ptr addrspace(1) {pointer}, {dtype.llvm} {tile.regs[number]} "
+            f'syncscope("device") monotonic'
+        )
+        if condition is None:
+            emitter.value(text)
+        else:
+            with emitter.where(condition):
+                emitter.value(text)
+
+
+def only_once(low: Lowering, layout: Layout) -> Operand | None:
+    """A condition that holds in one of the threads that repeat an element; None if none do."""
+    mask = sum(1 << bit for bit, basis in enumerate(layout.bits) if not any(basis))
+    if not mask:
+        return None
+    part = low.emitter.hoisted(f"and i32 {low.emitter.tid}, {mask}")
+    return low.emitter.hoisted(f"icmp eq i32 {part}, 0")
+
+
+def parameter(buffer: Buffer) -> str:
+    """The name of a buffer's kernel parameter."""
+    return "".join(c if c.isalnum() or c == "_" else "_" for c in buffer.name)

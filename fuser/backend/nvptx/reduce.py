@@ -1,0 +1,173 @@
+"""Reductions and scans over a distributed tile: registers, then lanes by shuffles, then warps through
+shared memory. The order is fixed by the layout, so equal inputs give equal bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fuser.backend.nvptx.convert import shared_offset
+from fuser.backend.nvptx.elementwise import apply
+from fuser.backend.nvptx.layout import Coordinates, Layout
+from fuser.backend.nvptx.memory import from_memory, to_memory
+from fuser.backend.nvptx.values import Tile, literal, memory_type
+from fuser.dtypes import DType
+
+if TYPE_CHECKING:
+    from fuser.backend.nvptx.lower import Lowering
+
+Combine = Callable[[str, str], str]
+_PRIMITIVE = {"sum": "add", "max": "max", "min": "min", "prod": "mul"}
+
+
+def identity(fn: str, dtype: DType) -> str:
+    """The element that a fold starts from."""
+    value = {"sum": 0, "prod": 1, "max": dtype.lowest, "min": dtype.highest}[fn]
+    return literal(value, dtype)
+
+
+def combiner(low: Lowering, fn: str, dtype: DType) -> Combine:
+    """Emit one step of a fold."""
+    name = _PRIMITIVE[fn]
+    if dtype.kind == "bool":
+        name = {"add": "logical_or", "max": "logical_or", "min": "logical_and"}.get(
+            name, "logical_and"
+        )
+    return lambda a, b: apply(low.emitter, name, dtype, [a, b])
+
+
+def mask_edge(low: Lowering, tile: Tile, axes: tuple[int, ...], fill: str) -> list[str]:
+    """Registers with `fill` where an element lies past the tile's edge along `axes`."""
+    layout = tile.layout
+    if all(layout.shape[a] == tile.shape[a] for a in axes):
+        return tile.regs
+    indexer = low.indexer(layout)
+    limits = tuple(
+        tile.shape[a] if a in axes else layout.shape[a] for a in range(len(tile.shape))
+    )
+    regs = []
+    for offset, reg in zip(layout.regs, tile.regs, strict=True):
+        condition = indexer.inside(limits, offset)
+        if condition is None:
+            regs.append(reg)
+        elif condition == 0:
+            regs.append(fill)
+        else:
+            regs.append(
+                low.emitter.value(f"select i1 {condition}, {tile.type} {reg}, {tile.type} {fill}")
+            )
+    return regs
+
+
+def reduce_tile(low: Lowering, fn: str, tile: Tile, axis: int) -> Tile:
+    """Fold an axis away; the result's layout is the tile's without that axis."""
+    layout, dtype = tile.layout, tile.dtype
+    combine = combiner(low, fn, dtype)
+    start = identity(fn, dtype)
+    regs = mask_edge(low, tile, (axis,), start)
+    result = layout.reduced(axis)
+    parts: dict[Coordinates, list[str]] = {offset: [] for offset in result.regs}
+    for offset, reg in zip(layout.regs, regs, strict=True):
+        parts[(*offset[:axis], *offset[axis + 1 :])].append(reg)
+    folded = [_tree(items, combine) for items in parts.values()]
+    for bit, basis in enumerate(layout.lanes):
+        if basis[axis]:
+            folded = [combine(x, shuffle(low, x, dtype, 1 << bit)) for x in folded]
+    bits = [bit for bit, basis in enumerate(layout.warps) if basis[axis]]
+    if bits:
+        folded = _across_warps(low, folded, dtype, result, bits, combine)
+    shape = (*tile.shape[:axis], *tile.shape[axis + 1 :])
+    return Tile(dtype, shape, result, folded)
+
+
+def _tree(items: list[str], combine: Combine) -> str:
+    while len(items) > 1:
+        items = [
+            combine(items[i], items[i + 1]) if i + 1 < len(items) else items[i]
+            for i in range(0, len(items), 2)
+        ]
+    return items[0]
+
+
+def shuffle(low: Lowering, name: str, dtype: DType, mask: int) -> str:
+    """The value that the lane whose number differs by `mask` holds."""
+    return _exchange(low, name, dtype, f"bfly.i32(i32 -1, i32 {{}}, i32 {mask}, i32 31)")
+
+
+def shuffle_up(low: Lowering, name: str, dtype: DType, distance: int) -> str:
+    """The value of the lane `distance` below; its own where there is none."""
+    return _exchange(low, name, dtype, f"up.i32(i32 -1, i32 {{}}, i32 {distance}, i32 0)")
+
+
+def shuffle_down(low: Lowering, name: str, dtype: DType, distance: int) -> str:
+    """The value of the lane `distance` above; its own where there is none."""
+    return _exchange(low, name, dtype, f"down.i32(i32 -1, i32 {{}}, i32 {distance}, i32 31)")
+
+
+def _exchange(low: Lowering, name: str, dtype: DType, call: str) -> str:
+    emitter, type = low.emitter, dtype.llvm
+    bits = 1 if dtype.kind == "bool" else dtype.bits
+
+    def move(word: str) -> str:
+        return emitter.value("call i32 @llvm.nvvm.shfl.sync." + call.format(word))
+
+    if bits == 64:
+        pair = emitter.value(f"bitcast {type} {name} to <2 x i32>")
+        words = [emitter.value(f"extractelement <2 x i32> {pair}, i32 {i}") for i in range(2)]
+        moved = "poison"
+        for i, word in enumerate(words):
+            moved = emitter.value(f"insertelement <2 x i32> {moved}, i32 {move(word)}, i32 {i}")
+        return emitter.value(f"bitcast <2 x i32> {moved} to {type}")
+    if bits == 32:
+        word = name if type == "i32" else emitter.value(f"bitcast {type} {name} to i32")
+        word = move(word)
+        return word if type == "i32" else emitter.value(f"bitcast i32 {word} to {type}")
+    short = name
+    if dtype.is_float:
+        short = emitter.value(f"bitcast {type} {name} to i{bits}")
+    word = move(emitter.value(f"zext i{bits} {short} to i32"))
+    short = emitter.value(f"trunc i32 {word} to i{bits}")
+    return emitter.value(f"bitcast i{bits} {short} to {type}") if dtype.is_float else short
+
+
+def _across_warps(
+    low: Lowering,
+    regs: list[str],
+    dtype: DType,
+    layout: Layout,
+    bits: list[int],
+    combine: Combine,
+) -> list[str]:
+    """Combine the partial results of warps that differ in `bits` of the warp number."""
+    emitter, type = low.emitter, memory_type(dtype)
+    size, steps = dtype.bytes, []
+    for dim in reversed(layout.shape):
+        steps.append(size)
+        size *= dim
+    steps.reverse()
+    # part p of the partial results lies p * size bytes into the slot
+    place = [sum(b * s for b, s in zip(basis, steps, strict=True)) for basis in layout.bits]
+    part = [0] * len(place)
+    for position, bit in enumerate(bits):
+        part[5 + bit] = size << position
+    slot = low.shared.allocate(size << len(bits))
+    low.shared.before_write()
+    mine = emitter.plus(emitter.thread_part(place), emitter.thread_part(part))
+    base = low.shared.pointer(slot, mine)
+    offsets = [sum(o * s for o, s in zip(at, steps, strict=True)) for at in layout.regs]
+    for offset, reg in zip(offsets, regs, strict=True):
+        pointer = shared_offset(low, base, offset)
+        value = to_memory(low, reg, dtype)
+        emitter.do(f"store {type} {value}, ptr addrspace(3) {pointer}, align {dtype.bytes}")
+    low.shared.before_read()
+    base = low.shared.pointer(slot, emitter.thread_part(place))
+    results = []
+    for offset in offsets:
+        items = []
+        for number in range(1 << len(bits)):
+            pointer = shared_offset(low, base, offset + number * size)
+            name = emitter.value(f"load {type}, ptr addrspace(3) {pointer}, align {dtype.bytes}")
+            items.append(from_memory(low, name, dtype))
+        results.append(_tree(items, combine))
+    low.shared.free(slot)
+    return results

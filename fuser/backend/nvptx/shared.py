@@ -1,0 +1,131 @@
+"""Shared memory: slots placed by liveness when the kernel is complete, and when a barrier is due.
+
+Addresses are written with a token for the slot's offset; `place` chooses offsets so that slots that
+are never live together may overlap, and replaces the tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fuser.backend.nvptx.emitter import Emitter, Operand
+
+TOKEN = "SHARED_SLOT_{}_OFFSET"
+
+
+@dataclass(eq=False)
+class Slot:
+    """A region of shared memory, live from position `first` to `last` of the program."""
+
+    number: int
+    bytes: int
+    align: int
+    first: int
+    last: int | None = None
+    offset: int = 0
+
+    @property
+    def token(self) -> str:
+        return TOKEN.format(self.number)
+
+
+class SharedMemory:
+    """Allocation and barriers of one kernel."""
+
+    def __init__(self, emitter: Emitter) -> None:
+        self.emitter = emitter
+        self.slots: list[Slot] = []
+        self._position = 0
+        self._reads = self._writes = False
+
+    # slots --------------------------------------------------------------------------------------
+
+    def allocate(self, size: int, align: int = 16) -> Slot:
+        self._position += 1
+        slot = Slot(len(self.slots), size, align, self._position)
+        self.slots.append(slot)
+        return slot
+
+    def free(self, slot: Slot) -> None:
+        self._position += 1
+        slot.last = self._position
+
+    def cancel(self, slot: Slot) -> None:
+        """Take back an allocation that was not used."""
+        slot.bytes = 0
+        self.free(slot)
+
+    def place(self) -> int:
+        """Choose every slot's offset, first fit in order of birth; the bytes needed."""
+        placed: list[Slot] = []
+        total = 0
+        for slot in self.slots:
+            end = slot.last if slot.last is not None else self._position + 1
+            rivals = sorted(
+                (
+                    other
+                    for other in placed
+                    if not (other.last is not None and other.last < slot.first)
+                    and not end < other.first
+                ),
+                key=lambda other: other.offset,
+            )
+            offset = 0
+            for other in rivals:
+                if offset + slot.bytes <= other.offset:
+                    break
+                offset = max(offset, -(-(other.offset + other.bytes) // slot.align) * slot.align)
+            slot.offset = offset
+            placed.append(slot)
+            total = max(total, offset + slot.bytes)
+        return total
+
+    def resolve(self, text: str) -> str:
+        """Replace the tokens of placed slots; longest numbers first is not needed, tokens end."""
+        for slot in self.slots:
+            text = text.replace(slot.token, str(slot.offset))
+        return text
+
+    def pointer(self, slot: Slot, offset: Operand = 0) -> str:
+        """A pointer `offset` bytes into a slot."""
+        base = f"getelementptr (i8, ptr addrspace(3) @shared_memory, i32 {slot.token})"
+        if offset == 0:
+            return base
+        return self.emitter.value(f"getelementptr i8, ptr addrspace(3) {base}, i32 {offset}")
+
+    # barriers -----------------------------------------------------------------------------------
+
+    def barrier(self) -> None:
+        """Every thread of the program waits for every other."""
+        self.emitter.do("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)")
+        self._reads = self._writes = False
+
+    def before_write(self) -> None:
+        """Wait until what was read may be overwritten, and note a write."""
+        if self._reads:
+            self.barrier()
+        self._writes = True
+
+    def before_read(self) -> None:
+        """Wait until what was written can be read, and note a read."""
+        if self._writes:
+            self.barrier()
+        self._reads = True
+
+    def note_read(self) -> None:
+        """A read that needed no barrier of its own."""
+        self._reads = True
+
+    @property
+    def state(self) -> tuple[bool, bool]:
+        """(reads pending, writes pending), to restore at the other side of a branch."""
+        return self._reads, self._writes
+
+    @state.setter
+    def state(self, state: tuple[bool, bool]) -> None:
+        self._reads, self._writes = state
+
+    def forget(self) -> None:
+        """Control flow joins here: anything may be pending."""
+        if self.slots:
+            self._reads = self._writes = True

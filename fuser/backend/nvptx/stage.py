@@ -1,0 +1,285 @@
+"""Operands of dots in shared memory: a swizzled tile, its addresses, and copies into it.
+
+A tile is cut along its contiguous axis into blocks of `span` bytes; a block is rows of `span` bytes
+whose 16-byte chunks are permuted by the row number, so that eight rows at one column fall into
+eight different bank groups. This is the hardware's own swizzle (32, 64 or 128 bytes), which ldmatrix
+does not care about and which wgmma and TMA name in their descriptors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fuser.backend.nvptx.access import Access
+from fuser.backend.nvptx.emitter import Linear, Operand
+from fuser.backend.nvptx.layout import Coordinates, Layout, blocked, next_power
+from fuser.backend.nvptx.memory import Pointers, from_memory, pack, unpack
+from fuser.backend.nvptx.shared import Slot
+from fuser.backend.nvptx.values import Tile, memory_type, vectors
+from fuser.dtypes import DType
+from fuser.tilegen import ops
+
+if TYPE_CHECKING:
+    from fuser.backend.nvptx.lower import Lowering
+
+
+@dataclass(frozen=True, eq=False)
+class SharedTile:
+    """A [rows, columns] tile in shared memory. `inner` is its contiguous axis; `shape` what is
+    allocated (the tile may be smaller). `stage` is the byte offset of the current stage."""
+
+    dtype: DType
+    shape: tuple[int, int]
+    inner: int
+    slot: Slot
+    stage: Operand = 0
+
+    @property
+    def span(self) -> int:
+        """Bytes of a row of a block."""
+        return span_of(self.shape, self.inner, self.dtype)
+
+    @property
+    def rows(self) -> int:
+        return self.shape[1 - self.inner]
+
+    @property
+    def block_bytes(self) -> int:
+        return self.rows * self.span
+
+    @property
+    def bytes(self) -> int:
+        return tile_bytes(self.shape, self.inner, self.dtype)
+
+    def permuted(self, axes: Coordinates) -> SharedTile:
+        if tuple(axes) == (0, 1):
+            return self
+        return dataclasses.replace(self, shape=self.shape[::-1], inner=1 - self.inner)
+
+    def at_stage(self, stage: Operand) -> SharedTile:
+        return dataclasses.replace(self, stage=stage)
+
+
+def span_of(shape: tuple[int, int], inner: int, dtype: DType) -> int:
+    return max(32, min(128, next_power(shape[inner] * dtype.bytes)))
+
+
+def tile_bytes(shape: tuple[int, int], inner: int, dtype: DType) -> int:
+    """Bytes that a shared tile takes."""
+    span = span_of(shape, inner, dtype)
+    blocks = -(-shape[inner] * dtype.bytes // span)
+    return blocks * shape[1 - inner] * span
+
+
+class SharedAddress:
+    """Byte offsets in a shared tile of the registers of a layout over it.
+
+    The permuted chunk number is (chunk ^ f(row)); with the thread's bits and the register's bits of
+    the column disjoint, only an xor with a constant depends on the register.
+    """
+
+    def __init__(self, low: Lowering, tile: SharedTile, layout: Layout) -> None:
+        self.low, self.tile, self.layout = low, tile, layout
+        row_axis = 1 - tile.inner
+        size = tile.dtype.bytes
+        self.row = low.emitter.thread_coordinate(layout.bits, row_axis)
+        steps = [basis[tile.inner] * size for basis in layout.bits]
+        self.column = low.emitter.thread_part(steps)
+        mask = 0
+        for step in steps:
+            mask |= step
+        self.column_mask = mask if mask == sum(steps) else None
+        self._known: dict[tuple[int, ...], Operand] = {}
+
+    def at(self, offset: Coordinates) -> Linear:
+        """The byte offset in the slot of the element at a register's coordinates."""
+        tile = self.tile
+        row = offset[1 - tile.inner]
+        column = offset[tile.inner] * tile.dtype.bytes
+        if self.column_mask is None or self.column_mask & column:
+            key = (1, row % 8, column)
+            if key not in self._known:
+                moved = self.low.emitter.plus(self.column, column)
+                self._known[key] = self._place(moved, row % 8, 0)
+            constant = (row - row % 8) * tile.span
+        else:
+            chunk = column % tile.span // 16
+            key = (0, row % 8, chunk)
+            if key not in self._known:
+                self._known[key] = self._place(self.column, row % 8, chunk)
+            block = column // tile.span * tile.block_bytes
+            constant = (row - row % 8) * tile.span + column % 16 + block
+        dynamic = self._known[key]
+        if isinstance(dynamic, int):
+            return Linear(None, dynamic + constant)
+        return Linear(dynamic, constant)
+
+    def _place(self, column: Operand, row_rest: int, chunk: int) -> Operand:
+        """Offset of (thread row + row_rest, column bytes with chunk number ^ chunk)."""
+        e, span = self.low.emitter, self.tile.span
+        row = e.plus(self.row, row_rest)
+        # rows per 128 bytes decide which row bits take part in the permutation
+        shift = {128: 0, 64: 1, 32: 2}[span]
+        twist = e.bitwise("and", e.shift("lshr", row, shift), span // 16 - 1)
+        number = e.bitwise("and", e.shift("lshr", column, 4), span // 16 - 1)
+        number = e.bitwise("xor", e.bitwise("xor", number, twist), chunk)
+        total = e.plus(e.times(row, span), e.shift("shl", number, 4))
+        total = e.plus(total, e.bitwise("and", column, 15))
+        block = e.shift("lshr", column, span.bit_length() - 1)
+        total = e.plus(total, e.times(block, self.tile.block_bytes))
+        return e.plus(total, self.tile.stage)
+
+    def pointer(self, offset: Coordinates) -> str:
+        """A shared pointer to the element at a register's coordinates."""
+        dynamic, constant = self.at(offset)
+        shared = self.low.shared
+        if dynamic is None:
+            return shared.pointer(self.tile.slot, constant)
+        base = shared.pointer(self.tile.slot, dynamic)
+        if constant == 0:
+            return base
+        return self.low.emitter.value(
+            f"getelementptr i8, ptr addrspace(3) {base}, i32 {constant}"
+        )
+
+
+# registers <-> shared -----------------------------------------------------------------------------
+
+
+def read(low: Lowering, tile: SharedTile, layout: Layout, numbers: list[int]) -> dict[int, str]:
+    """Load the given registers of a layout over a shared tile, in vectors where they are adjacent."""
+    emitter, dtype = low.emitter, tile.dtype
+    address = SharedAddress(low, tile, layout)
+    width = min(layout.vector(tile.inner), 16 // dtype.bytes)
+    wanted = set(numbers)
+    found: dict[int, str] = {}
+    type = memory_type(dtype) if width == 1 else f"<{width} x {memory_type(dtype)}>"
+    for offset, members in vectors(layout, tile.inner, width):
+        if not wanted.intersection(members):
+            continue
+        pointer = address.pointer(offset)
+        name = emitter.value(f"load {type}, ptr addrspace(3) {pointer}, align {width * dtype.bytes}")
+        items = [from_memory(low, name, dtype)] if width == 1 else unpack(low, name, dtype, width)
+        found.update(zip(members, items, strict=True))
+    return found
+
+
+def write(low: Lowering, source: Tile, target: SharedTile) -> None:
+    """Store a tile from registers into a shared tile that is at least as large."""
+    emitter, dtype, layout = low.emitter, source.dtype, source.layout
+    address = SharedAddress(low, target, layout)
+    indexer = low.indexer(layout)
+    width = min(layout.vector(target.inner), 16 // dtype.bytes)
+    type = memory_type(dtype) if width == 1 else f"<{width} x {memory_type(dtype)}>"
+    for offset, members in vectors(layout, target.inner, width):
+        condition = indexer.inside(target.shape, offset)
+        if condition == 0:
+            continue
+        value = pack(low, [source.regs[m] for m in members], dtype)
+        pointer = address.pointer(offset)
+        text = f"store {type} {value}, ptr addrspace(3) {pointer}, align {width * dtype.bytes}"
+        if condition is None:
+            emitter.do(text)
+        else:
+            with emitter.where(condition):
+                emitter.do(text)
+
+
+# global -> shared ---------------------------------------------------------------------------------
+
+
+def copy_layout(access: Access, tile: SharedTile, warps: int) -> Layout:
+    """How threads share the copy: 16-byte pieces, lanes along rows."""
+    return blocked(tile.shape, warps, (tile.inner, 1 - tile.inner), access.width)
+
+
+def copy_async(low: Lowering, op: ops.Load, tile: SharedTile) -> None:
+    """Issue the copies of a load into a shared tile: zeros where it is out of bounds."""
+    access = low.assignment.accesses[op]
+    emitter = low.emitter
+    layout = copy_layout(access, tile, low.warps)
+    indexer = low.indexer(layout)
+    pointers = Pointers(low, access, indexer)
+    address = SharedAddress(low, tile, layout)
+    size = access.width * tile.dtype.bytes
+    mode = "cg" if size == 16 else "ca"
+    for offset, _ in vectors(layout, tile.inner, access.width):
+        allocated = indexer.inside(tile.shape, offset)
+        if allocated == 0:
+            continue
+        condition = indexer.conditions(access.bounds, access.shape, offset)
+        pointer = pointers.at(offset)
+        target = address.pointer(offset)
+        name = f"@llvm.nvvm.cp.async.{mode}.shared.global.{size}"
+        operands = f"ptr addrspace(3) {target}, ptr addrspace(1) {pointer}"
+        text = f"call void {name}({operands})"
+        if condition is not None:
+            count = emitter.pick(condition, size, 0)
+            text = f"call void {name}.s({operands}, i32 {count})"
+        if allocated is None:
+            emitter.do(text)
+        else:
+            with emitter.where(allocated):
+                emitter.do(text)
+
+
+def shared_tile_for(low: Lowering, op: ops.Load, stages: int = 1) -> SharedTile:
+    """Allocate a load's tile, large enough for every dot that reads it."""
+    access = low.assignment.accesses[op]
+    inner = access.axis
+    shape = _cover(low, op)
+    slot = low.shared.allocate(tile_bytes(shape, inner, op.view.dtype) * stages, 1024)
+    return SharedTile(op.view.dtype, shape, inner, slot)
+
+
+def _cover(low: Lowering, op: ops.Load) -> tuple[int, int]:
+    """The extents that the dots read, garbage-free: warps may cover more than the tile."""
+    rows, columns = op.shape
+    pending: list[tuple[ops.Op, bool]] = []
+    table = low.assignment.uses
+    todo = [(op.result, False)]
+    while todo:
+        value, turned = todo.pop()
+        for use in table.get(value, ()):
+            if isinstance(use, ops.Permute):
+                todo.append((use.result, turned ^ (tuple(use.axes) == (1, 0))))
+            elif isinstance(use, ops.Dot):
+                pending.append((use, turned))
+                for role in ("a", "b"):
+                    if getattr(use, role) is not value:
+                        continue
+                    need = operand_cover(low, use, role)
+                    if turned:
+                        need = need[::-1]
+                    rows, columns = max(rows, need[0]), max(columns, need[1])
+    return rows, columns
+
+
+def operand_cover(low: Lowering, op: ops.Dot, role: str) -> tuple[int, int]:
+    """The shape of the operand that the dot's instructions read."""
+    plan = low.assignment.dots[op]
+    assert plan.grid is not None
+    step = 8 if plan.kind == "tf32" else 16
+    k = -(-op.a.shape[1] // step) * step
+    m, n = plan.grid.covered
+    return (m, k) if role == "a" else (k, n)
+
+
+def stage_once(low: Lowering, op: ops.Load) -> None:
+    """Copy a load into shared memory where it stands, and wait for it."""
+    tile = shared_tile_for(low, op)
+    low.shared.before_write()
+    copy_async(low, op, tile)
+    emitter = low.emitter
+    emitter.do("call void @llvm.nvvm.cp.async.commit.group()")
+    emitter.do("call void @llvm.nvvm.cp.async.wait.group(i32 0)")
+    fence_async(low)
+    low.env[op.result] = tile
+
+
+def fence_async(low: Lowering) -> None:
+    """Make this thread's shared-memory writes visible to wgmma and TMA."""
+    if any(plan.kind == "wgmma" for plan in low.assignment.dots.values()):
+        low.emitter.do("call void @llvm.nvvm.fence.proxy.async.shared_cta()")

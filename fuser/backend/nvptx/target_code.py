@@ -1,0 +1,43 @@
+"""The LLVM side of a kernel: module text around a function, and PTX out of it."""
+
+from __future__ import annotations
+
+from fuser.backend import llvm
+from fuser.backend.nvptx.emitter import Emitter
+from fuser.target import Target
+
+TRIPLE = "nvptx64-nvidia-cuda"
+DATA_LAYOUT = (
+    "e-p3:32:32-p4:32:32-p5:32:32-p6:32:32-p7:32:32-i64:64-i128:128-i256:256-v16:16-v32:32-n16:32:64"
+)
+
+
+def machine(target: Target) -> llvm.Machine:
+    """LLVM's machine for an architecture.
+
+    PTX 8.0 is enough below Hopper, 8.3 for wgmma and TMA; a newer version than the driver's own
+    compiler knows would be refused. Shared pointers are 32-bit.
+    """
+    llvm.set_option("--nvptx-short-ptr")
+    return llvm.Machine(TRIPLE, target.arch, "+ptx83" if target.sm >= 90 else "+ptx80", 3)
+
+
+def module_text(function: Emitter, *, threads: int, shared: bool) -> str:
+    """The module of one kernel."""
+    lines = [f'target datalayout = "{DATA_LAYOUT}"', f'target triple = "{TRIPLE}"']
+    if shared:
+        lines.append("@shared_memory = external addrspace(3) global [0 x i8], align 1024")
+    lines.append(str(function))
+    lines += [
+        f'attributes #0 = {{ nounwind "nvvm.maxntid"="{threads}" "nvvm.minctasm"="1" }}',
+        "attributes #1 = { nounwind convergent }",
+        "!0 = distinct !{!0, !1}",
+        '!1 = !{!"llvm.loop.unroll.disable"}',
+        "!2 = !{}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def to_ptx(text: str, target: Target) -> str:
+    """Optimise and print PTX. Raises CompileError."""
+    return llvm.emit_assembly(text, machine(target), level=3)
