@@ -189,10 +189,36 @@ def sink_broadcast(b: Builder, node: Node, operands: Operands) -> Value | None:
     return b.broadcast(small, node.output.type.shape, axes)
 
 
+def sink_unsqueeze(b: Builder, node: Node, operands: Operands) -> Value | None:
+    """map(reshape(x), c) -> reshape(map(x, c)) where the reshape only inserts dims of 1.
+
+    The statistics of a norm whose exporter kept the reduced axis then meet their broadcast.
+    """
+    inner = [producer(value, "reshape") for value in operands]
+    sources = {part.inputs[0].type.shape for part in inner if part is not None}
+    if len(sources) != 1:
+        return None
+    shape = sources.pop()
+    if len(shape) >= node.output.type.rank or [d for d in shape if d != 1] != [
+        d for d in node.output.type.shape if d != 1
+    ]:
+        return None
+    parts: list[Value] = []
+    for value, part in zip(operands, inner, strict=True):
+        stretched = producer(value, "broadcast")
+        if part is not None:
+            parts.append(part.inputs[0])
+        elif stretched is not None and stretched.inputs[0].type.rank == 0:
+            parts.append(b.broadcast(stretched.inputs[0], shape, ()))
+        else:
+            return None
+    return b.reshape(b.emit(node.op, *parts, **node.attrs), node.output.type.shape)
+
+
 def _with_sink(rules: dict[str, tuple[Rule, ...]]) -> dict[str, tuple[Rule, ...]]:
-    """Every map primitive also sinks broadcasts."""
+    """Every map primitive also sinks broadcasts and unsqueezes."""
     maps = [name for name, record in PRIMITIVES.items() if record.kind == "map"]
-    return {op: (*rules.get(op, ()), sink_broadcast) for op in maps}
+    return {op: (*rules.get(op, ()), sink_broadcast, sink_unsqueeze) for op in maps}
 
 
 RULES = _with_sink(

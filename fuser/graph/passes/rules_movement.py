@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
 
 from fuser.graph.builder import Builder
-from fuser.graph.dims import DimExpr
+from fuser.graph.dims import Dim, DimExpr
 from fuser.graph.ir import Node, Value
 from fuser.graph.passes.rewrite import join_origins, producer
 
@@ -42,6 +42,43 @@ def merge_transpose(b: Builder, node: Node, operands: Operands) -> Value | None:
         return None
     b.origin = join_origins(inner, node)
     return b.transpose(x, perm)
+
+
+def transpose_of_merge(b: Builder, node: Node, operands: Operands) -> Value | None:
+    """transpose(reshape(x)) where the reshape merges neighbouring axes -> reshape(transpose(x)).
+
+    Exporters merge batch and heads around a transpose and split them again: the reshapes then meet.
+    """
+    inner = producer(operands[0], "reshape")
+    if inner is None:
+        return None
+    source = inner.inputs[0]
+    groups = merged_axes(source.type.shape, inner.attrs["shape"])
+    if groups is None:
+        return None
+    b.origin = join_origins(inner, node)
+    perm = [axis for merged in node.attrs["perm"] for axis in groups[merged]]
+    return b.reshape(b.transpose(source, perm), node.output.type.shape)
+
+
+def merged_axes(before: Sequence[Dim], after: Sequence[Dim]) -> list[list[int]] | None:
+    """For each dim of after, the neighbouring axes of before that it is the product of."""
+    groups: list[list[int]] = []
+    position = 0
+    for wanted in after:
+        group: list[int] = []
+        size: Dim = 1
+        while position < len(before) and (size != wanted or (not group and before[position] == 1)):
+            size = size * before[position]
+            group.append(position)
+            position += 1
+        if size != wanted:
+            return None
+        groups.append(group)
+    if any(before[axis] != 1 for axis in range(position, len(before))) or not groups:
+        return None
+    groups[-1].extend(range(position, len(before)))
+    return groups if all(groups) else None
 
 
 def merge_broadcast(b: Builder, node: Node, operands: Operands) -> Value | None:
@@ -206,7 +243,7 @@ def reduce_of_one(b: Builder, node: Node, operands: Operands) -> Value | None:
 
 RULES: dict[str, tuple[Rule, ...]] = {
     "reshape": (merge_reshape, reshape_of_broadcast),
-    "transpose": (merge_transpose,),
+    "transpose": (merge_transpose, transpose_of_merge),
     "broadcast": (merge_broadcast, broadcast_unsqueezed),
     "slice": (merge_slice,),
     "gather": (gather_to_slice,),
