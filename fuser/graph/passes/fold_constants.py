@@ -5,14 +5,15 @@
     %y = dot_general(%x, %t)
 
 What is cheap to recompute stays computed, so that constants stay small: broadcasts, and masks and
-positions made of iotas and scalars only. A result that is one number throughout becomes a scalar,
-broadcast.
+positions made of iotas and numbers only, but for indices of a gather, which tell more as constants.
+A result that is one number throughout becomes that number, broadcast.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from fuser import dtypes
 from fuser.errors import FuserError
 from fuser.graph.builder import Builder
 from fuser.graph.dims import DimExpr
@@ -24,13 +25,20 @@ from fuser.graph.passes.rewrite import rewrite, uniform
 BUDGET = 1 << 20
 """Bytes that a folded constant may take if it is larger than the constants it is made of."""
 
+MASK_LIMIT = 1 << 22
+"""Masks of more elements are not looked into for being true or false throughout."""
+
 
 def fold_constants(graph: Graph) -> Graph:
     """A graph whose nodes on constants alone are constants, within the budget."""
     folder = _Folder(graph)
 
     def rule(b: Builder, node: Node, operands: tuple[Value, ...]) -> Value | None:
-        if len(node.outputs) != 1 or node.output not in folder.wanted:
+        if len(node.outputs) != 1:
+            return None
+        if node.output in folder.masks:
+            return _fold_uniform_mask(b, folder.evaluate(node.output), node.output)
+        if node.output not in folder.wanted:
             return None
         array = folder.evaluate(node.output)
         if array is None:
@@ -44,6 +52,12 @@ def fold_constants(graph: Graph) -> Graph:
     return rewrite(graph, rule)
 
 
+def _fold_uniform_mask(b: Builder, array: Array | None, value: Value) -> Value | None:
+    if array is None or array.size == 0 or array.all() != array.any():
+        return None
+    return b.full(bool(array.all()), value.type)
+
+
 class _Folder:
     """Which values are static, which of them to fold, and their arrays."""
 
@@ -52,6 +66,8 @@ class _Folder:
         # The bytes of the constants below a static value; 0 for scalars and iotas only.
         self.weight: dict[Value, int] = {}
         self.wanted: set[Value] = set()
+        self.masks: set[Value] = set()
+        self.indices: set[Value] = set()
         self.only_maps: dict[Value, bool] = {}
         for node in graph.nodes:
             if _is_static(node, self.weight):
@@ -62,6 +78,8 @@ class _Folder:
                     self.weight[value] = total
         uses, outputs = graph.uses(), set(graph.outputs)
         for node in reversed(graph.nodes):
+            if node.op == "gather":
+                self.indices.add(node.inputs[1])
             for value in node.outputs:
                 readers = uses.get(value, [])
                 self.only_maps[value] = value not in outputs and all(
@@ -73,6 +91,8 @@ class _Folder:
                     kept = [r for r in readers if not self._is_folded(r)]
                     if (kept or value in outputs) and self._is_foldable(value):
                         self.wanted.add(value)
+                    elif kept and self._is_mask(value):
+                        self.masks.add(value)
 
     def _is_folded(self, node: Node) -> bool:
         return all(v in self.weight and self._is_foldable(v) for v in node.outputs)
@@ -86,9 +106,13 @@ class _Folder:
             return True
         if node.op == "dims":
             return True
-        if self.weight[value] == 0 and value.type.size != 1:
+        if self.weight[value] == 0 and value.type.size != 1 and value not in self.indices:
             return False
         return value.type.bytes <= max(BUDGET, self.weight[value])
+
+    def _is_mask(self, value: Value) -> bool:
+        is_map = value.node is not None and primitive(value.node.op).kind == "map"
+        return is_map and value.dtype is dtypes.bool_ and value.type.size <= MASK_LIMIT
 
     def evaluate(self, value: Value) -> Array | None:
         """The array of a static value, None if it cannot be computed (an index out of range)."""
