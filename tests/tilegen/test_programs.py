@@ -1,4 +1,4 @@
-"""Every program of the corpus verifies, prints and parses back, and the passes keep what it does."""
+"""Programs of the corpus verify, print and parse back, and the passes keep what they do."""
 
 from __future__ import annotations
 
