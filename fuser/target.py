@@ -74,16 +74,29 @@ SM_80 = Target(
 
 
 def cpu_target(
-    arch: str, features: str, units: int | None = None, vector_bits: int = 256
+    arch: str,
+    features: str,
+    units: int | None = None,
+    vector_bits: int = 256,
+    *,
+    vector_registers: int | None = None,
+    l1_bytes: int = 32 << 10,
+    l2_bytes: int = 1 << 20,
 ) -> Target:
     """A CPU target from LLVM's names; rates are per core estimates scaled by `units`."""
     if units is None:
         affinity = getattr(os, "sched_getaffinity", None)
         units = len(affinity(0)) if affinity else os.cpu_count() or 1
     per_core = vector_bits / 32 * 2 * 2 * 2.6e9
+    registers = 32 if vector_bits == 512 or arch == "aarch64" else 16
     return Target(
         "cpu", arch, units=units, flops_f32=per_core * units, flops_f16=per_core * units,
         bandwidth=1.2e10 * units, launch_cost=5e-7, features=features, vector_bits=vector_bits,
-        vector_registers=32 if vector_bits == 512 or arch == "aarch64" else 16,
-        l2_bytes=1 << 20,
+        vector_registers=vector_registers or registers, l1_bytes=l1_bytes, l2_bytes=l2_bytes,
     )  # fmt: skip
+
+
+X86_64_V3 = cpu_target("x86-64-v3", "+avx2,+fma,+f16c,+bmi2", 8, 256)
+X86_64_V4 = cpu_target("x86-64-v4", "+avx512f,+avx512vl,+avx512dq,+avx512bw", 8, 512)
+AARCH64 = cpu_target("aarch64", "+neon", 8, 128)
+"""CPU targets to compile for from another machine."""

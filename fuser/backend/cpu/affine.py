@@ -1,0 +1,168 @@
+"""Coordinates while a loop nest is emitted: index expressions over loop counters and one lane.
+
+Inside a nest every tile axis stands at an `Index` over scalars (program ids, loop counters) plus,
+along the vectorised axis, the *lane*: `Axis(0, width)`. Substituting the coordinates into a load's
+expressions and simplifying shows at once what the load is: no lane left means one element for all
+lanes, `1 * lane` means consecutive elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import gcd
+
+from fuser.tilegen.index import (
+    Atom,
+    Axis,
+    Extreme,
+    FloorDiv,
+    Index,
+    Lookup,
+    Mod,
+    atom_multiple,
+    floordiv,
+    maximum,
+    minimum,
+    modulo,
+)
+
+Leaf = Callable[[Atom], Index | None]
+
+
+def lane(width: int) -> Index:
+    """0 .. width - 1 across a vector; the constant 0 for one lane."""
+    return Index(0) if width == 1 else Index(0, ((Axis(0, width), 1),))
+
+
+def has_lane(index: Index) -> bool:
+    return bool(index.axes())
+
+
+def at_lane(index: Index, position: int) -> Index:
+    """The expression in one lane (no looked up vectors)."""
+    return substitute(index, lambda atom: Index(position) if isinstance(atom, Axis) else None)
+
+
+def width_of(coords: Sequence[Index]) -> int:
+    """The lanes of a point: the extent of the lane that its coordinates mention, or 1."""
+    for coord in coords:
+        for atom, _ in coord.terms:
+            found = _atom_width(atom)
+            if found > 1:
+                return found
+    return 1
+
+
+def _atom_width(atom: Atom) -> int:
+    match atom:
+        case Axis():
+            return atom.extent
+        case Lookup():
+            return atom.value.shape[0] if atom.axes else 1
+        case FloorDiv() | Mod():
+            return width_of((atom.base,))
+        case Extreme():
+            return width_of(atom.items)
+        case _:
+            return 1
+
+
+def substitute(index: Index, leaf: Leaf) -> Index:
+    """Replace leaf atoms and simplify, divisions by aligned groups included."""
+    if not index.terms:
+        return index
+    result = Index(index.constant)
+    for atom, coefficient in index.terms:
+        result = result + _substitute_atom(atom, leaf) * coefficient
+    return result
+
+
+def _substitute_atom(atom: Atom, leaf: Leaf) -> Index:
+    match atom:
+        case FloorDiv():
+            return divide(substitute(atom.base, leaf), atom.divisor)
+        case Mod():
+            return remainder(substitute(atom.base, leaf), atom.divisor)
+        case Extreme():
+            items = [substitute(item, leaf) for item in atom.items]
+            return minimum(*items) if atom.fn == "min" else maximum(*items)
+        case _:
+            found = leaf(atom)
+            return Index(0, ((atom, 1),)) if found is None else found
+
+
+def _aligned(base: Index, divisor: int) -> tuple[Index, Index] | None:
+    """base = big + small with big a multiple of some g | divisor and 0 <= small < g.
+
+    Then base // divisor = big // divisor and base % divisor = big % divisor + small: a group of
+    g neighbours never straddles a multiple of the divisor.
+    """
+    if len(base.terms) + bool(base.constant) < 2:
+        return None
+    groups = {gcd(divisor, abs(c) * atom_multiple(a)) for a, c in base.terms}
+    for group in sorted(groups, reverse=True):
+        if group <= 1:
+            break
+        big = tuple((a, c) for a, c in base.terms if c * atom_multiple(a) % group == 0)
+        small = tuple((a, c) for a, c in base.terms if c * atom_multiple(a) % group)
+        rest = Index(base.constant % group, small)
+        low, high = rest.range
+        if (small or rest.constant) and low >= 0 and high < group:
+            return Index(base.constant - rest.constant, big), rest
+    return None
+
+
+def divide(base: Index, divisor: int) -> Index:
+    split = _aligned(base, divisor)
+    return floordiv(split[0] if split else base, divisor)
+
+
+def remainder(base: Index, divisor: int) -> Index:
+    split = _aligned(base, divisor)
+    if split is None:
+        return modulo(base, divisor)
+    return modulo(split[0], divisor) + split[1]
+
+
+def flatten(coords: Sequence[Index], shape: Sequence[int]) -> Index:
+    """The row-major position of a point."""
+    flat = Index(0)
+    for coord, extent in zip(coords, shape, strict=True):
+        flat = flat * extent + coord
+    return flat
+
+
+def unflatten(flat: Index, shape: Sequence[int]) -> tuple[Index, ...]:
+    """The coordinates of a row-major position."""
+    coords: list[Index] = []
+    step = 1
+    for position, extent in reversed(list(enumerate(shape))):
+        if extent == 1:
+            coords.append(Index(0))
+            continue
+        quotient = divide(flat, step)
+        coords.append(quotient if position == 0 else remainder(quotient, extent))
+        step *= extent
+    coords.reverse()
+    return tuple(coords)
+
+
+@dataclass(frozen=True)
+class LaneForm:
+    """An address seen from the lanes: `rest` is equal for all; `step` elements a lane.
+
+    step None: no single step (a division, or an index looked up, differs between lanes).
+    """
+
+    step: int | None
+    rest: Index
+
+
+def lane_form(index: Index) -> LaneForm:
+    inside, rest = index.split((0,))
+    if not inside.terms:
+        return LaneForm(0, rest)
+    if len(inside.terms) == 1 and isinstance(inside.terms[0][0], Axis):
+        return LaneForm(inside.terms[0][1], rest)
+    return LaneForm(None, rest)

@@ -1,0 +1,108 @@
+"""Kernels to native code: the entry function around the lowered program."""
+
+from __future__ import annotations
+
+from fuser.backend import llvm, text
+from fuser.backend.cpu.analysis import analyse
+from fuser.backend.cpu.lower import Lowering
+from fuser.backend.module import CompiledKernel
+from fuser.backend.text import Function, Module, Reg, integer
+from fuser.target import Target
+from fuser.tilegen import ops
+from fuser.tilegen.ir import Kernel
+
+ENTRY = "entry"
+
+
+def machine(target: Target) -> llvm.Machine:
+    """LLVM's description of a CPU target."""
+    triple = ""
+    if target.arch == "aarch64":
+        triple = "aarch64-unknown-linux-gnu"
+        return llvm.Machine(triple, "generic", target.features)
+    if target.arch.startswith("x86-64"):
+        triple = "x86_64-unknown-linux-gnu"
+    return llvm.Machine(triple, target.arch, target.features)
+
+
+def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
+    """Native code of a kernel. Raises LoweringError and CompileError."""
+    module, scratch = _lower(kernel, target)
+    code = llvm.emit_object(str(module), machine(target))
+    return CompiledKernel(
+        name=kernel.name, target=target.name, entry=ENTRY, code=code, grid=kernel.grid,
+        scratch_bytes=scratch,
+    )  # fmt: skip
+
+
+def lower_to_llvm(kernel: Kernel, target: Target) -> str:
+    """The LLVM IR text that compile_kernel hands to LLVM."""
+    return str(_lower(kernel, target)[0])
+
+
+def assembly(kernel: Kernel, target: Target) -> str:
+    """Assembly of a kernel, for dumps and tests."""
+    return llvm.emit_assembly(lower_to_llvm(kernel, target), machine(target))
+
+
+def _lower(kernel: Kernel, target: Target) -> tuple[Module, int]:
+    where = machine(target)
+    module = Module(where.triple or llvm.host_triple(), llvm.data_layout(where))
+    attributes = module.attributes("nounwind nofree norecurse")
+    facts = analyse(kernel, target)
+    written = {op.view.buffer for op in kernel.walk() if isinstance(op, ops.Store | ops.AtomicAdd)}
+    params = []
+    for position, buffer in enumerate(kernel.buffers):
+        access = "" if buffer in written else " readonly"
+        params.append((f"ptr noalias{access} align 64", f"b{position}"))
+    params += [("i64", f"pid{axis}") for axis in range(len(kernel.grid))]
+    program = module.function(
+        "program", "void", params, attributes=attributes + " noinline", linkage="internal"
+    )
+    buffers = dict(zip(kernel.buffers, program.args, strict=False))
+    low = Lowering(module, program, target, facts, buffers)
+    for op in kernel.body.ops:
+        if isinstance(op, ops.ProgramId):
+            low.scalars[op.result] = program.args[len(kernel.buffers) + op.axis]
+            low.depths[op.result] = 0
+    low.block(kernel.body)
+    program.ret()
+    offsets, scratch = [], 0
+    for size in low.tiles:
+        program.params.append(("ptr noalias align 64", f"t{len(offsets)}"))
+        offsets.append(scratch)
+        scratch += -(-size // 64) * 64
+    if low.zero_bytes:
+        count = -(-low.zero_bytes // 64) * 64
+        module.add_global(f"@zeros = internal constant [{count} x i8] zeroinitializer, align 64")
+    _entry(module, kernel, attributes, offsets)
+    return module, scratch
+
+
+def _entry(module: Module, kernel: Kernel, attributes: str, offsets: list[int]) -> None:
+    """The loop over programs first <= p < last of the row-major grid."""
+    f: Function = module.function(
+        ENTRY, "void", [("ptr", "buffers"), ("i64", "first"), ("i64", "last"), ("ptr", "scratch")],
+        attributes=attributes,
+    )  # fmt: skip
+    buffers, first, last, scratch = f.args
+    pointers = [f.load("ptr", f.gep(buffers, i, "ptr"), 8) for i in range(len(kernel.buffers))]
+    tiles = [f.gep(scratch, offset) for offset in offsets]
+
+    def trip(p: Reg, carried: list[Reg]) -> list[Reg]:
+        ids: list[Reg] = []
+        rest = p
+        for extent in reversed(kernel.grid[1:]):
+            ids.append(f.op("i64", f"urem {rest.typed}, {extent}") if extent > 1 else integer(0))
+            if extent > 1:
+                rest = f.op("i64", f"udiv {rest.typed}, {extent}")
+        ids.append(rest)
+        ids.reverse()
+        f.call_void("program", *pointers, *ids, *tiles)
+        return []
+
+    f.loop(first, last, 1, [], trip, hint="programs")
+    f.ret()
+
+
+__all__ = ["ENTRY", "assembly", "compile_kernel", "lower_to_llvm", "machine", "text"]

@@ -1,0 +1,228 @@
+"""Loops and branches of tile programs on a CPU.
+
+A carried tile is a phi (one element), a set of phis (registers), or a place in scratch that each
+trip updates. The yielded values of one trip are computed from the old carried values before any
+of these is overwritten.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fuser.backend.cpu import analysis as an
+from fuser.backend.text import Reg
+from fuser.tilegen import ops
+from fuser.tilegen.index import Index
+from fuser.tilegen.ir import Block, Op, Value
+
+if TYPE_CHECKING:
+    from fuser.backend.cpu.lower import Lowering, Memory
+
+
+def zeros(value: Value) -> tuple[Index, ...]:
+    return tuple(Index(0) for _ in value.shape)
+
+
+def lower_for(low: Lowering, op: ops.For) -> None:
+    """Emit a loop and give its results places."""
+    from fuser.backend.cpu.lower import Cells, Memory, One
+
+    _require_outside(low, op.body)
+    variable, *params = op.body.params
+    kinds = [low.known.kind(param) for param in params]
+    cells = {
+        slot: low.cells(param.shape) for slot, param in enumerate(params)
+        if kinds[slot] == "registers"
+    }  # fmt: skip
+    held: dict[int, Memory] = {}
+    starts: list[Reg] = []
+    for slot, (init, kind) in enumerate(zip(op.inits, kinds, strict=True)):
+        low.require(init)
+        if kind == "scalar":
+            starts.append(low.at(init, zeros(init)))
+        elif kind == "registers":
+            starts += [low.vector_at(init, coords, lanes) for coords, lanes in cells[slot]]
+        else:
+            held[slot] = low.allocate(params[slot])
+            low.fill(init, held[slot])
+    for slot in held:
+        _run_in_place(low, op, slot, held[slot])
+
+    def bind(values: list[Value], regs: list[Reg]) -> None:
+        stream = iter(regs)
+        for slot, value in enumerate(values):
+            if kinds[slot] == "scalar":
+                low.places[value] = One(next(stream))
+            elif kinds[slot] == "registers":
+                low.places[value] = Cells({coords: next(stream) for coords, _ in cells[slot]})
+            else:
+                low.places[value] = held[slot]
+
+    def trip(i: Reg, carried: list[Reg]) -> list[Reg]:
+        with low.scope():
+            low.scalars[variable] = i
+            low.depths[variable] = low.depth
+            bind(params, carried)
+            low.block(op.body)
+            return _yielded(low, op, kinds, cells, held)
+
+    first, last = low.resolve(op.start, ()), low.resolve(op.stop, ())
+    nonempty = (last - first).range[0] >= 1
+    done = low.f.loop(
+        low.index(first), low.index(last), op.step, starts, trip, hint="for", nonempty=nonempty
+    )
+    bind(list(op.results), done)
+
+
+def _require_outside(low: Lowering, block: Block) -> None:
+    """Compute, before a loop or branch, what its body reads of the values made outside."""
+    inside = {value for op in block.walk() for value in op.results} | set(block.params)
+    for op in block.walk():
+        for inner in op.blocks():
+            inside |= set(inner.params)
+    wanted: dict[Value, None] = {}
+    for op in block.walk():
+        for operand in op.operands():
+            if operand not in inside:
+                wanted[operand] = None
+        if isinstance(op, ops.Dot):
+            plan = low.known.dots[op]
+            for operand in (plan.a, plan.b):
+                owner = low.known.blocks[operand]
+                if owner is not block and not _within(owner, block):
+                    wanted[operand] = None
+    for value in wanted:
+        low.require(value)
+
+
+def _within(inner: Block, outer: Block) -> bool:
+    return inner is outer or any(inner is block for op in outer.walk() for block in op.blocks())
+
+
+def _reads(low: Lowering, value: Value, param: Value, elementwise: bool = True) -> bool | None:
+    """Whether the inline tree of `value` reads `param`; None if it does so not element by element."""
+    if value is param:
+        return True if elementwise else None
+    if low.known.kind(value) != "inline":
+        return False
+    op = low.known.producers.get(value)
+    if op is None:
+        return False
+    simple = elementwise and isinstance(op, ops.Map | ops.Cast)
+    found: bool | None = False
+    for operand in op.operands():
+        here = _reads(low, operand, param, simple)
+        if here is None:
+            return None
+        found = found or here
+    return found
+
+
+def _run_in_place(low: Lowering, op: ops.For, slot: int, place: Memory) -> None:
+    """Let a dot that updates a carried tile, and alone reads it, write where the tile is."""
+    param = op.body.params[1 + slot]
+    arg = an.yield_of(op.body)[slot]
+    producer = low.known.producers.get(arg)
+    if not isinstance(producer, ops.Dot) or low.known.parents[producer] is not op.body:
+        return
+    if low.known.strides(arg) != place.strides or not _reads(low, producer.acc, param):
+        return
+    # Every use of the parameter must be inside the accumulator's tree.
+    tree: set[Op] = set()
+
+    def walk(value: Value) -> None:
+        if low.known.kind(value) == "inline" and value is not param:
+            owner = low.known.producers.get(value)
+            if owner is not None:
+                tree.add(owner)
+                for operand in owner.operands():
+                    walk(operand)
+
+    walk(producer.acc)
+    tree.add(producer)
+    reached = {param}
+    for user in op.body.walk():
+        if any(operand in reached for operand in user.operands()):
+            if user not in tree:
+                if not (isinstance(user, ops.Yield) and arg in user.args):
+                    return
+                if param in user.args or any(v in reached and v is not arg for v in user.args):
+                    return
+                continue
+            if user is not producer:
+                reached.update(user.results)
+    if producer.a in reached or producer.b in reached:
+        return
+    low.in_place[producer] = place
+
+
+def _yielded(
+    low: Lowering,
+    op: ops.For,
+    kinds: list[an.Kind],
+    cells: dict[int, list[tuple[tuple[Index, ...], int]]],
+    held: dict[int, Memory],
+) -> list[Reg]:
+    """The next carried registers; carried places in scratch are updated."""
+    args = an.yield_of(op.body)
+    params = op.body.params[1:]
+    for arg in args:
+        low.require(arg)
+    regs: list[Reg] = []
+    for slot, arg in enumerate(args):
+        if kinds[slot] == "scalar":
+            regs.append(low.at(arg, zeros(arg)))
+        elif kinds[slot] == "registers":
+            regs += [low.vector_at(arg, coords, lanes) for coords, lanes in cells[slot]]
+    direct: list[int] = []
+    copied: list[tuple[int, Value, Memory]] = []
+    for slot in held:
+        arg = args[slot]
+        if low.places.get(arg) == held[slot] and arg is params[slot]:
+            continue
+        if low.places.get(arg) == held[slot] and arg not in params:
+            continue
+        others = [param for other, param in enumerate(params) if other != slot and other in held]
+        foreign = any(_reads(low, arg, param) is not False for param in others)
+        if arg in params or foreign or _reads(low, arg, params[slot]) is None:
+            place = low.allocate(arg)
+            low.fill(arg, place)
+            copied.append((slot, arg, place))
+        else:
+            direct.append(slot)
+    for slot in direct:
+        low.fill(args[slot], held[slot])
+    for slot, arg, place in copied:
+        low.copy(arg, place, held[slot])
+    return regs
+
+
+def lower_if(low: Lowering, op: ops.If) -> None:
+    """Emit a branch; tiles that it gives are written by whichever side runs."""
+    from fuser.backend.cpu.lower import One
+
+    low.require(op.condition)
+    _require_outside(low, op.then)
+    _require_outside(low, op.other)
+    held = {
+        slot: low.allocate(value)
+        for slot, value in enumerate(op.results)
+        if low.known.kind(value) == "memory"
+    }
+
+    def side(block: Block) -> list[Reg]:
+        regs = []
+        with low.scope():
+            low.block(block)
+            for slot, arg in enumerate(an.yield_of(block)):
+                low.require(arg)
+                if slot in held:
+                    low.fill(arg, held[slot])
+                else:
+                    regs.append(low.at(arg, zeros(arg)))
+        return regs
+
+    condition = low.at(op.condition, zeros(op.condition))
+    regs = iter(low.f.when(condition, lambda: side(op.then), lambda: side(op.other)))
+    for slot, value in enumerate(op.results):
+        low.places[value] = held[slot] if slot in held else One(next(regs))

@@ -1,0 +1,154 @@
+"""Dots on a CPU: a register tile of accumulators and one step of k per trip of the innermost loop.
+
+A trip loads the vectors of one operand and broadcasts elements of the other from memory, one FMA
+for each accumulator. LLVM must not unroll the loop: it would hoist broadcasts and spill.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fuser.backend import text
+from fuser.backend.cpu import affine
+from fuser.backend.cpu.analysis import DotPlan
+from fuser.backend.text import Reg
+from fuser.tilegen import ops
+from fuser.tilegen.index import Index
+
+if TYPE_CHECKING:
+    from fuser.backend.cpu.lower import Lowering, Memory, Point
+
+Chunk = tuple[Index, int]
+
+
+def lower_dot(low: Lowering, op: ops.Dot) -> None:
+    """Compute a dot into registers (its tile is one register tile) or into scratch."""
+    from fuser.backend.cpu.lower import Cells
+
+    plan = low.known.dots[op]
+    for operand in (plan.a, plan.b, op.acc):
+        low.require(operand)
+    rows, columns = op.result.shape
+    if low.known.kind(op.result) == "registers":
+        cells = low.cells(op.result.shape)
+        accs = [low.vector_at(op.acc, coords, lanes) for coords, lanes in cells]
+        per_row = len(cells) // rows
+        chunks = [(coords[1] - affine.lane(n), n) for coords, n in cells[:per_row]]
+        regs = _tile(low, op, plan, [Index(r) for r in range(rows)], chunks, accs)
+        table = {coords: reg for (coords, _), reg in zip(cells, regs, strict=True)}
+        low.places[op.result] = Cells(table)
+        return
+    place = low.in_place.get(op) or low.allocate(op.result)
+    if plan.vector_axis == 1:
+        _blocks(low, op, plan, rows, columns, place)
+    else:
+        _blocks(low, op, plan, columns, rows, place)
+    low.places[op.result] = place
+
+
+def _blocks(
+    low: Lowering, op: ops.Dot, plan: DotPlan, rows: int, columns: int, place: Memory
+) -> None:
+    """Cover the result with register tiles: column blocks outside, so that they stay in cache."""
+    width = low.target.lanes(max(32, op.result.dtype.bits))
+    full, tail = divmod(columns, width)
+    groups = full // plan.chunks
+
+    def column_block(start: Index, chunks: list[Chunk]) -> None:
+        here = [(start + offset, lanes) for offset, lanes in chunks]
+        count = rows // plan.rows
+
+        def row_block(i: Reg, carried: list[Reg]) -> list[Reg]:
+            with low.scope():
+                first = low.counter(i, 0, (count - 1) * plan.rows, plan.rows)
+                _one(low, op, plan, [first + r for r in range(plan.rows)], here, place)
+            return []
+
+        if count == 1:
+            _one(low, op, plan, [Index(r) for r in range(plan.rows)], here, place)
+        elif count:
+            low.f.loop(0, count * plan.rows, plan.rows, [], row_block, hint="rows")
+        if rows % plan.rows:
+            left = [Index(r) for r in range(count * plan.rows, rows)]
+            _one(low, op, plan, left, here, place)
+
+    step = plan.chunks * width
+    block = [(Index(c * width), width) for c in range(plan.chunks)]
+    if groups == 1:
+        column_block(Index(0), block)
+    elif groups:
+
+        def columns_trip(i: Reg, carried: list[Reg]) -> list[Reg]:
+            with low.scope():
+                column_block(low.counter(i, 0, (groups - 1) * step, step), block)
+            return []
+
+        low.f.loop(0, groups * step, step, [], columns_trip, hint="columns")
+    rest = [(Index(c * width), width) for c in range(groups * plan.chunks, full)]
+    if tail:
+        rest.append((Index(full * width), tail))
+    if rest:
+        column_block(Index(0), rest)
+
+
+def _one(
+    low: Lowering,
+    op: ops.Dot,
+    plan: DotPlan,
+    rows: list[Index],
+    chunks: list[Chunk],
+    place: Memory,
+) -> None:
+    """One register tile: load or compute acc, run k, write to scratch."""
+
+    def point(row: Index, chunk: Chunk) -> Point:
+        here = chunk[0] + affine.lane(chunk[1])
+        return (row, here) if plan.vector_axis == 1 else (here, row)
+
+    points = [(point(row, chunk), chunk[1]) for row in rows for chunk in chunks]
+    accs = [low.vector_at(op.acc, coords, lanes) for coords, lanes in points]
+    regs = _tile(low, op, plan, rows, chunks, accs)
+    for (coords, lanes), reg in zip(points, regs, strict=True):
+        address = low.memory_address(place, coords)
+        low.write(place.pointer, op.result.dtype, address, reg, lanes)
+
+
+def _tile(
+    low: Lowering,
+    op: ops.Dot,
+    plan: DotPlan,
+    rows: list[Index],
+    chunks: list[Chunk],
+    accs: list[Reg],
+) -> list[Reg]:
+    """The k loop of a register tile; accs are row by row."""
+    f = low.f
+    depth = op.a.shape[1]
+    row_operand, vector_operand = (plan.a, plan.b) if plan.vector_axis == 1 else (plan.b, plan.a)
+    is_float = op.result.dtype.is_float
+
+    def trip(i: Reg, carried: list[Reg]) -> list[Reg]:
+        out = []
+        with low.scope():
+            k = low.counter(i, 0, depth - 1)
+            vectors = []
+            for start, lanes in chunks:
+                here = start + affine.lane(lanes)
+                point = (k, here) if plan.vector_axis == 1 else (here, k)
+                vectors.append(low.vector_at(vector_operand, point, lanes))
+            for r, row in enumerate(rows):
+                point = (row, k) if plan.vector_axis == 1 else (k, row)
+                item = low.at(row_operand, point)
+                wide: dict[int, Reg] = {}
+                for c, (_, lanes) in enumerate(chunks):
+                    if lanes not in wide:
+                        wide[lanes] = f.splat(item, lanes)
+                    acc = carried[r * len(chunks) + c]
+                    if is_float:
+                        out.append(f.fma(wide[lanes], vectors[c], acc))
+                    else:
+                        out.append(f.binary("add", acc, f.binary("mul", wide[lanes], vectors[c])))
+        return out
+
+    assert all(text.lanes(acc.type) >= 1 for acc in accs)
+    return f.loop(0, depth, 1, accs, trip, hint="k")

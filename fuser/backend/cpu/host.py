@@ -1,0 +1,48 @@
+"""What the machine that runs this process can do."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from fuser.backend import llvm
+from fuser.target import Target, cpu_target
+
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+
+
+def host_target() -> Target:
+    """The CPU target of this machine: LLVM's name and features, vector width, cores and caches."""
+    features = llvm.host_features()
+    name = llvm.host_cpu()
+    if llvm.host_triple().startswith(("aarch64", "arm64")):
+        bits = 128
+    else:
+        bits = 512 if {"avx512f", "avx512vl", "avx512dq", "avx512bw"} <= features else 256
+    spelled = ",".join(f"+{feature}" for feature in sorted(features))
+    l1, l2 = cache_bytes(1), cache_bytes(2)
+    return cpu_target(
+        name, spelled, cores(), bits, l1_bytes=l1 or 32 << 10, l2_bytes=l2 or 1 << 20,
+        vector_registers=32 if bits in (128, 512) else 16,
+    )  # fmt: skip
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def cache_bytes(level: int) -> int:
+    """Bytes of the data or unified cache of a level; 0 where the system does not say."""
+    for index in sorted(_CACHES.glob("index*")) if _CACHES.is_dir() else ():
+        try:
+            if (index / "type").read_text().strip() == "Instruction":
+                continue
+            if int((index / "level").read_text()) == level:
+                size = (index / "size").read_text().strip()
+                return int(size[:-1]) << {"K": 10, "M": 20, "G": 30}[size[-1]]
+        except (OSError, KeyError, ValueError):
+            continue
+    return 0

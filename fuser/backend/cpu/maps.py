@@ -1,0 +1,314 @@
+"""Map primitives and casts on LLVM values: scalars or vectors of any width.
+
+Meaning follows graph/README.md: integer `div` truncates, `mod` has the sign of b, `fmod` of a,
+min and max propagate NaN, comparisons give i1. float16 and bfloat16 compute in float32 and round
+once. What C leaves undefined is defined here: integer division by zero gives 0, a shift by the
+width or more gives 0, a float outside an integer's range saturates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fuser.backend import math, text
+from fuser.backend.text import Function, Reg, integer, like, real
+from fuser.dtypes import DType, bf16, f16, f32, f64
+from fuser.errors import LoweringError
+
+_COMPARE = {
+    "eq": ("oeq", "eq", "eq"),
+    "ne": ("une", "ne", "ne"),
+    "lt": ("olt", "slt", "ult"),
+    "le": ("ole", "sle", "ule"),
+    "gt": ("ogt", "sgt", "ugt"),
+    "ge": ("oge", "sge", "uge"),
+}
+_BITWISE = {
+    "bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor",
+    "logical_and": "and", "logical_or": "or", "logical_xor": "xor",
+}  # fmt: skip
+_FLOAT_BINARY = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
+_FLOAT_UNARY = {
+    "abs": "fabs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "round": "roundeven",
+}  # fmt: skip
+
+
+def apply(f: Function, fn: str, dtype: DType, args: Sequence[Reg]) -> Reg:
+    """The primitive `fn` on operands of `dtype` (of the last two for select), all of one LLVM type.
+
+    Raises LoweringError for a primitive that the dtype does not have.
+    """
+    if fn == "select":
+        condition, a, b = args
+        return f.select(condition, a, b)
+    if dtype in (f16, bf16):
+        wide = [cast(f, x, dtype, f32) for x in args]
+        result = apply(f, fn, f32, wide)
+        return result if text.element(result.type) == "i1" else cast(f, result, f32, dtype)
+    if fn in _COMPARE:
+        ordered, signed, unsigned = _COMPARE[fn]
+        if dtype.is_float:
+            return f.fcmp(ordered, *args)
+        return f.icmp(signed if dtype.kind == "int" else unsigned, *args)
+    if fn.startswith("logical_"):
+        args = [cast(f, x, dtype, _bool()) for x in args]
+        if fn == "logical_not":
+            return f.binary("xor", args[0], integer(1, args[0].type))
+    if fn in _BITWISE:
+        return f.binary(_BITWISE[fn], *args)
+    if dtype.is_float:
+        return _float(f, fn, args)
+    return _integer(f, fn, dtype, args)
+
+
+def _bool() -> DType:
+    from fuser.dtypes import bool_
+
+    return bool_
+
+
+def _float(f: Function, fn: str, args: Sequence[Reg]) -> Reg:
+    x = args[0]
+    type = x.type
+    if fn in _FLOAT_BINARY:
+        return f.binary(_FLOAT_BINARY[fn], *args)
+    if fn in _FLOAT_UNARY:
+        return f.intrinsic(_FLOAT_UNARY[fn], x)
+    match fn:
+        case "neg":
+            return f.fneg(x)
+        case "reciprocal":
+            return f.binary("fdiv", real(1.0, type), x)
+        case "rsqrt":
+            return f.binary("fdiv", real(1.0, type), f.intrinsic("sqrt", x))
+        case "sign":
+            one = f.intrinsic("copysign", real(1.0, type), x)
+            flat = f.fcmp("ueq", x, real(0.0, type))  # keeps NaN and zero
+            return f.select(flat, x, one)
+        case "max" | "min":
+            return extreme(f, fn, *args)
+        case "is_nan":
+            return f.fcmp("uno", x, x)
+        case "is_inf":
+            return f.fcmp("oeq", f.intrinsic("fabs", x), real(float("inf"), type))
+        case "fmod":
+            return math.fmod(f, *args)
+        case "mod":
+            rest = math.fmod(f, *args)
+            zero = real(0.0, type)
+            differ = f.binary("xor", f.fcmp("olt", rest, zero), f.fcmp("olt", args[1], zero))
+            differ = f.binary("and", differ, f.fcmp("une", rest, zero))
+            return f.select(differ, f.binary("fadd", rest, args[1]), rest)
+    emitter = math.FUNCTIONS.get(fn)
+    if emitter is None:
+        raise LoweringError(f"no float lowering of the map {fn!r}")
+    return emitter(f, *args)
+
+
+def _is_literal(x: Reg) -> bool:
+    return not x.ref.startswith("%") and "0x7FF8" not in x.ref
+
+
+def extreme(f: Function, fn: str, a: Reg, b: Reg) -> Reg:
+    """min or max of floats; NaN if either is NaN. One instruction where one side is a literal."""
+    predicate = "ogt" if fn == "max" else "olt"
+    if _is_literal(b):
+        a, b = b, a
+    # `a > b ? a : b` is b where either is NaN, which is what the vector instructions do.
+    picked = f.select(f.fcmp(predicate, a, b), a, b)
+    if _is_literal(a):
+        return picked
+    return f.select(f.fcmp("uno", a, a), a, picked)
+
+
+def _integer(f: Function, fn: str, dtype: DType, args: Sequence[Reg]) -> Reg:
+    x = args[0]
+    type = x.type
+    signed = dtype.kind == "int"
+    zero, one = integer(0, type), integer(1, type)
+    if dtype.kind == "bool":
+        # Booleans add and multiply as or and and, the way NumPy has it.
+        as_logic = {"add": "or", "max": "or", "mul": "and", "min": "and"}
+        if fn in as_logic:
+            return f.binary(as_logic[fn], *args)
+        if fn in ("abs", "sign"):
+            return x
+        if fn == "bitwise_not":
+            return f.binary("xor", x, one)
+        raise LoweringError(f"no lowering of the map {fn!r} on bool")
+    match fn:
+        case "add" | "sub" | "mul":
+            return f.binary(fn, *args)
+        case "neg":
+            return f.binary("sub", zero, x)
+        case "abs":
+            return (
+                f.call(type, f"llvm.abs.{text.mangle(type)}", x, Reg("i1", "false"))
+                if signed
+                else x
+            )
+        case "sign":
+            positive = f.convert("zext", f.icmp("sgt" if signed else "ugt", x, zero), type)
+            if not signed:
+                return positive
+            negative = f.convert("sext", f.icmp("slt", x, zero), type)
+            return f.binary("or", positive, negative)
+        case "min" | "max":
+            return f.intrinsic(("s" if signed else "u") + fn, *args)
+        case "bitwise_not":
+            return f.binary("xor", x, integer(-1, type))
+        case "floor" | "ceil" | "round":
+            return x
+        case "is_nan" | "is_inf":
+            return integer(0, like(type, "i1"))
+        case "shift_left" | "shift_right":
+            name = "shl" if fn == "shift_left" else "ashr" if signed else "lshr"
+            fits = f.icmp("ult", args[1], integer(dtype.bits, type))
+            shifted = f.binary(name, x, f.select(fits, args[1], zero))
+            return f.select(fits, shifted, zero)
+        case "div":
+            return _divide(f, x, args[1], signed)[0]
+        case "fmod":
+            return _divide(f, x, args[1], signed)[1]
+        case "mod":
+            rest = _divide(f, x, args[1], signed)[1]
+            if not signed:
+                return rest
+            differ = f.icmp("slt", f.binary("xor", rest, args[1]), zero)
+            differ = f.binary("and", differ, f.icmp("ne", rest, zero))
+            return f.select(differ, f.binary("add", rest, args[1]), rest)
+        case "pow":
+            return _integer_pow(f, x, args[1], dtype)
+    raise LoweringError(f"no integer lowering of the map {fn!r}")
+
+
+def _divide(f: Function, a: Reg, b: Reg, signed: bool) -> tuple[Reg, Reg]:
+    """(quotient, rest), truncating; both 0 where b is 0, and no trap for least / -1."""
+    type = a.type
+    zero, one = integer(0, type), integer(1, type)
+    none = f.icmp("eq", b, zero)
+    bad = none
+    if signed:
+        least = f.icmp("eq", a, integer(1 << (text.bits(type) - 1), type))
+        minus = f.icmp("eq", b, integer(-1, type))
+        bad = f.binary("or", none, f.binary("and", least, minus))
+    safe = f.select(bad, one, b)
+    quotient = f.binary("sdiv" if signed else "udiv", a, safe)
+    rest = f.binary("srem" if signed else "urem", a, safe)
+    return f.select(none, zero, quotient), f.select(none, zero, rest)
+
+
+def _integer_pow(f: Function, a: Reg, b: Reg, dtype: DType) -> Reg:
+    """a ** b, wrapping; a negative exponent gives the truncated real power (0, or +-1 for |a| = 1)."""
+    type = a.type
+    zero, one = integer(0, type), integer(1, type)
+    negative = f.icmp("slt", b, zero) if dtype.kind == "int" else None
+
+    def step(i: Reg, carried: list[Reg]) -> list[Reg]:
+        base, exponent, result = carried
+        odd = f.icmp("ne", f.binary("and", exponent, one), zero)
+        result = f.select(odd, f.binary("mul", result, base), result)
+        return [f.binary("mul", base, base), f.binary("lshr", exponent, one), result]
+
+    # For -1 the parity of a negative exponent is that of its low bit, which the loop sees too.
+    result = f.loop(0, dtype.bits, 1, [a, b, one], step, hint="pow")[2]
+    if negative is None:
+        return result
+    unit = f.icmp("ule", f.binary("add", a, one), integer(2, type))
+    unit = f.binary("and", unit, f.icmp("ne", a, zero))
+    return f.select(negative, f.select(unit, result, zero), result)
+
+
+# casts --------------------------------------------------------------------------------------------
+
+
+def cast(f: Function, x: Reg, source: DType, target: DType) -> Reg:
+    """Convert a value: float to int truncates, to bool is `!= 0`, to a narrower float rounds."""
+    if source == target or (source.llvm == target.llvm and source.is_integer and target.is_integer):
+        return x
+    type = like(x.type, target.llvm)
+    if target.kind == "bool":
+        if source.is_float:
+            wide = cast(f, x, source, source.compute)
+            return f.fcmp("une", wide, real(0.0, wide.type))
+        return f.icmp("ne", x, integer(0, x.type))
+    if source.is_float and target.is_float:
+        return _float_cast(f, x, source, target, type)
+    if source.is_float:
+        wide = cast(f, x, source, source.compute)
+        name = "fptosi" if target.kind == "int" else "fptoui"
+        return f.call(type, f"llvm.{name}.sat.{text.mangle(type)}.{text.mangle(wide.type)}", wide)
+    if target.is_float:
+        name = "sitofp" if source.kind == "int" else "uitofp"
+        wide_type = target.compute
+        return cast(f, f.convert(name, x, like(x.type, wide_type.llvm)), wide_type, target)
+    if target.bits <= source.bits:
+        return f.convert("trunc", x, type) if source.kind != "bool" else f.convert("zext", x, type)
+    return f.convert("sext" if source.kind == "int" else "zext", x, type)
+
+
+def _float_cast(f: Function, x: Reg, source: DType, target: DType, type: str) -> Reg:
+    if source.bits == target.bits == 16:
+        return cast(f, cast(f, x, source, f32), f32, target)
+    if source == bf16:
+        # bfloat16 is the upper half of a float32.
+        raw = f.convert("bitcast", x, like(x.type, "i16"))
+        word = f.convert("zext", raw, like(x.type, "i32"))
+        word = f.binary("shl", word, integer(16, word.type))
+        return cast(f, f.convert("bitcast", word, like(x.type, "float")), f32, target)
+    if target.bits > source.bits:
+        return f.convert("fpext", x, type)
+    if source == f64 and target.bits == 16:
+        return cast(f, _round_to_odd(f, x), f32, target)
+    if target == bf16:
+        return _to_bfloat(f, x)
+    return f.convert("fptrunc", x, type)
+
+
+def _round_to_odd(f: Function, x: Reg) -> Reg:
+    """float64 to float32 so that a second rounding, to 16 bits, is still correct.
+
+    An inexact result whose last bit is even moves to its odd neighbour towards x.
+    """
+    near = f.convert("fptrunc", x, like(x.type, "float"))
+    back = f.convert("fpext", near, x.type)
+    word = f.convert("bitcast", near, like(x.type, "i32"))
+    one = integer(1, word.type)
+    even = f.icmp("eq", f.binary("and", word, one), integer(0, word.type))
+    inexact = f.fcmp("one", back, x)
+    grow = f.fcmp("olt", f.intrinsic("fabs", back), f.intrinsic("fabs", x))
+    moved = f.select(grow, f.binary("add", word, one), f.binary("sub", word, one))
+    word = f.select(f.binary("and", even, inexact), moved, word)
+    return f.convert("bitcast", word, near.type)
+
+
+def _to_bfloat(f: Function, x: Reg) -> Reg:
+    """float32 to bfloat16, to nearest even; denormals kept (the x86 instruction drops them)."""
+    word = f.convert("bitcast", x, like(x.type, "i32"))
+    shift = integer(16, word.type)
+    last = f.binary("and", f.binary("lshr", word, shift), integer(1, word.type))
+    bumped = f.binary("add", word, f.binary("add", last, integer(0x7FFF, word.type)))
+    quiet = f.binary("or", word, integer(0x400000, word.type))
+    word = f.select(f.fcmp("uno", x, x), quiet, bumped)
+    half = f.convert("trunc", f.binary("lshr", word, shift), like(x.type, "i16"))
+    return f.convert("bitcast", half, like(x.type, "bfloat"))
+
+
+# folding ------------------------------------------------------------------------------------------
+
+
+def identity(fn: str, dtype: DType) -> float | int:
+    """What a fold of `fn` starts from."""
+    return {"sum": 0, "prod": 1, "max": dtype.lowest, "min": dtype.highest}[fn]
+
+
+def combine(f: Function, fn: str, dtype: DType, a: Reg, b: Reg) -> Reg:
+    """One step of a fold: a and b of `dtype`."""
+    name = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}[fn]
+    return apply(f, name, dtype, [a, b])
+
+
+def literal(value: float | int | bool, dtype: DType, lanes: int = 1) -> Reg:
+    """A constant of the dtype."""
+    type = text.vector(dtype.llvm, lanes)
+    return real(float(value), type) if dtype.is_float else integer(int(value), type)
