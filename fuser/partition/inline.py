@@ -19,7 +19,7 @@ from fuser.partition.nodes import CREATE, OPAQUE, SELECTING
 MOST_WEIGHT = 48
 """Operations per element above which nothing is computed twice."""
 
-BROKEN_COPY = 0.1
+BROKEN_COPY = {"cpu": 0.02, "cuda": 0.1}
 """Part of a product's time lost when an operand is computed rather than copied into place."""
 
 SCALAR_PENALTY = 8.0
@@ -138,27 +138,24 @@ def _inline_seconds(
     """Time one reader takes to compute the value itself."""
     target = grouping.target
     owner = grouping.group_of.get(user)
-    evaluations = float(value.type.size)
+    evaluations: float = value.type.size
     penalty = 0.0
     if any(node.op in SELECTING for node in cone) or user.op in SELECTING:
         weight += 1
     if user.op in ("dot_general", "conv"):
-        evaluations *= _repeats(grouping, value, user, owner)
+        operand = user.inputs[0 if value in grouping.sources(user.inputs[0]) else 1]
+        evaluations = max(evaluations, operand.type.size) * _repeats(grouping, value, user, owner)
         is_score = owner is not None and owner.kind == "attention"
         if not is_score and not target.is_cuda:
             evaluations *= SCALAR_PENALTY
         if user.op == "conv":
             evaluations *= prod(user.inputs[1].shape[2:])
-        rereads = BROKEN_COPY * cost.flops(user) / cost.rate(target, user)
+        rereads = BROKEN_COPY[target.name] * cost.flops(user) / cost.rate(target, user)
         # the query of attention is read once, into registers
         if not (is_score and owner is not None and _is_query(grouping, value, owner)):
             penalty = rereads
     elif owner is not None and owner.kind == "attention":
-        qk = owner.facts["qk"]
-        blocks = ceil(qk.output.type.size / max(1, owner.facts["kv"]) / _rows(grouping))
-        evaluations = max(evaluations, min(blocks, 4096) * owner.facts["kv"])
-        if value.type.size * 8 > qk.output.type.size:
-            evaluations = qk.output.type.size
+        evaluations = _score_evaluations(grouping, value, owner)
     elif user.op == "reduce_window":
         evaluations *= prod(user.attrs["window"])
     elif user.op == "gather" and user.inputs[0] is value:
@@ -167,8 +164,18 @@ def _inline_seconds(
     return evaluations * weight / cost.map_rate(target) + leaves / target.bandwidth + penalty
 
 
+def _score_evaluations(grouping: Grouping, value: Value, owner: Group) -> float:
+    """How often attention computes a value that its scores read: a mask, a bias."""
+    scores: Value = owner.facts["qk"].output
+    keys: int = owner.facts["kv"]
+    queries: int = owner.facts["q"].shape[owner.facts["q_axis"]]
+    if value.type.size >= keys * queries > keys:
+        return float(scores.type.size)  # it varies along both, and every head does it again
+    return max(value.type.size, ceil(scores.type.size / _rows(grouping)))
+
+
 def _rows(grouping: Grouping) -> int:
-    return 128 if grouping.target.is_cuda else 32
+    return 128 if grouping.target.is_cuda else 64
 
 
 def _is_query(grouping: Grouping, value: Value, owner: Group) -> bool:

@@ -15,6 +15,7 @@ from fuser.partition.options import Options
 from fuser.partition.refuse import refusals
 from fuser.partition.region import Partition
 from fuser.partition.rows import place
+from fuser.partition.scales import hoist_scales
 from fuser.target import Target
 
 
@@ -26,8 +27,10 @@ def partition(graph: Graph, target: Target, options: Options | None = None) -> P
     """
     options = options or Options()
     graph = finish.with_copied_inputs(graph)
-    if options.merge and not options.no_fusion:
-        graph = merge_products(graph)
+    if not options.no_fusion:
+        graph = hoist_scales(graph)
+        if options.merge:
+            graph = merge_products(graph)
     grouping = Grouping(graph, target, options)
     if options.no_fusion:
         _place_alone(grouping)

@@ -1,0 +1,80 @@
+"""Move scalar factors from the operands of a product behind it.
+
+    %a = mul %q, 0.35
+    %b = transpose(mul %k, 0.35)         %s = mul(dot_general(%q, transpose %k), 0.1225)
+    %s = dot_general %a, %b        =>
+Before the product a factor would be applied once per block that reads the operand, and would keep a
+tensor core from reading memory as it is; behind it, it is a free epilogue on the float32 sum.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fuser.graph.ir import Graph, Node, Value
+from fuser.graph.ops.registry import build
+from fuser.partition.finish import clone_node, without_dead
+from fuser.partition.nodes import VIEW
+from fuser.partition.softmax import behind
+
+
+def hoist_scales(graph: Graph) -> Graph:
+    """A graph in which no dot_general has a scalar multiple as an operand."""
+    if not any(n.op == "dot_general" and any(map(_scaled, n.inputs)) for n in graph.nodes):
+        return graph
+    result = Graph(graph.name, list(graph.inputs), [], [], list(graph.output_names), graph.source)
+    result._names = graph._names
+    values: dict[Value, Value] = {value: value for value in graph.inputs}
+    for node in graph.nodes:
+        if node.op == "dot_general" and any(map(_scaled, node.inputs)):
+            values[node.output] = _hoist(result, node, values)
+        else:
+            clone_node(result, node, values)
+    result.outputs = [values[value] for value in graph.outputs]
+    return without_dead(result)
+
+
+def _hoist(graph: Graph, node: Node, values: dict[Value, Value]) -> Value:
+    factor = 1.0
+    operands: list[Value] = []
+    origin = list(node.origin)
+    for operand in node.inputs:
+        found = _scaled(operand)
+        if found is None:
+            operands.append(values[operand])
+            continue
+        product, plain, scalar = found
+        factor *= scalar
+        origin += product.origin
+        operands.append(_moved(graph, operand, product.output, values[plain]))
+    dot = build(graph, "dot_general", *operands, origin=node.origin, **node.attrs)
+    constant = graph.constant(np.asarray(factor, dot.dtype.numpy))
+    names = tuple(dict.fromkeys(origin))
+    wide = build(graph, "broadcast", constant, shape=dot.shape, axes=(), origin=names)
+    return build(graph, "mul", dot, wide, origin=names)
+
+
+def _scaled(value: Value) -> tuple[Node, Value, float] | None:
+    """(the product, its other operand, the factor) of a movement of x times a scalar constant."""
+    node = behind(value, VIEW).node
+    if node is None or node.op != "mul" or not node.output.dtype.is_float:
+        return None
+    for scale, plain in ((node.inputs[1], node.inputs[0]), (node.inputs[0], node.inputs[1])):
+        array = behind(scale, VIEW).constant
+        if array is not None and array.size == 1 and np.isfinite(np.float64(array.reshape(()))):
+            return node, plain, float(array.reshape(()))
+    return None
+
+
+def _moved(graph: Graph, value: Value, start: Value, plain: Value) -> Value:
+    """The chain of movement from `start` to `value`, applied to `plain` instead."""
+    chain: list[Node] = []
+    while value is not start:
+        assert value.node is not None
+        chain.append(value.node)
+        value = value.node.inputs[0]
+    table = {start: plain}
+    for node in reversed(chain):
+        clone_node(graph, node, table)
+        table[node.output].name = graph.fresh()
+    return table[chain[0].output] if chain else plain
