@@ -205,7 +205,7 @@ class _Program:
                     f"{value!r} is claimed to be in [{value.low}, {value.high}] "
                     f"and is in [{array.min()}, {array.max()}]"
                 )
-            if value.multiple > 1 and (array % value.multiple).any():
+            if value.multiple > 1 and (array.astype(np.int64) % value.multiple).any():
                 raise VerifyError(f"{value!r} is claimed to be a multiple of {value.multiple}")
         self.values[value] = array
 

@@ -1,0 +1,53 @@
+"""Attention: masks, grouped heads, ragged lengths and odd head dims, in blocks and whole."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fuser import dtypes
+from fuser.dtypes import DType
+from fuser.tilegen.schedule import Schedule
+from tests.interpreted import TARGETS, check, one_region
+from tests.tilegen_emit.graphs import Model
+
+ALL = pytest.mark.parametrize("target", TARGETS)
+SMALL = Schedule(blocks=(("m", 16), ("n", 16)))
+CASES = {  # batch, heads, kv heads, queries, keys, head dim, value dim, mask
+    "plain": (2, 2, 2, 17, 17, 8, 8, None),
+    "padding mask": (1, 4, 2, 33, 33, 16, 24, "padding"),
+    "causal grouped": (2, 2, 1, 20, 20, 17, 17, "causal"),
+    "one query": (1, 2, 2, 1, 100, 8, 8, "causal"),
+    "causal": (1, 2, 2, 40, 40, 8, 8, "causal"),
+    "empty first keys": (1, 2, 2, 20, 40, 16, 16, "late"),
+}
+
+
+@ALL
+@pytest.mark.parametrize("schedule", [None, SMALL], ids=["rules", "small"])
+@pytest.mark.parametrize("dtype", [dtypes.f32, dtypes.f16])
+@pytest.mark.parametrize("case", CASES)
+def test_attention(target: str, schedule: Schedule | None, dtype: DType, case: str) -> None:
+    batch, heads, kv, queries, keys, width, columns, mask = CASES[case]
+    m = Model(dtype)
+    q = m.heads(m.input(batch, queries, heads * width), heads)
+    k = m.heads(m.input(batch, keys, kv * width), kv, heads // kv)
+    v = m.heads(m.input(batch, keys, kv * columns), kv, heads // kv)
+    scores = m.dot(q, m.b.transpose(k, (0, 1, 3, 2)), (3, 2), (0, 1))
+    scores = m.b.map("mul", scores, float(width**-0.5))
+    if mask == "padding":
+        bias = m.input(batch, 1, 1, keys)
+        drop = m.random.random((batch, 1, 1, keys)) < 0.2
+        drop[..., 0] = False
+        m.feeds[bias.name] = np.where(drop, -1e4, 0).astype(dtype.numpy)
+        scores = m.b.map("add", scores, bias)
+    elif mask is not None:
+        row, column = m.b.iota((queries, keys), 0), m.b.iota((queries, keys), 1)
+        seen = m.b.map("ge", m.b.map("add", row, keys - queries), column)
+        if mask == "late":  # every row misses the first 18 keys
+            seen = m.b.map("logical_and", seen, m.b.map("ge", column, 18))
+        scores = m.b.map("select", seen, scores, float("-inf"))
+    out = m.dot(m.softmax(scores), v, (3, 2), (0, 1))
+    out = m.b.reshape(m.b.transpose(out, (0, 2, 1, 3)), (batch, queries, heads * columns))
+    m.output(out)
+    check(one_region(m.graph, "attention"), m.feeds, TARGETS[target], schedule)

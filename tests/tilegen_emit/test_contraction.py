@@ -1,0 +1,94 @@
+"""Matrix products with prologues, epilogues, batches and odd sizes."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuser import dtypes
+from fuser.dtypes import DType
+from fuser.tilegen.emit import emit
+from fuser.tilegen.schedule import Schedule
+from tests.interpreted import CPU, TARGETS, check, one_region
+from tests.tilegen_emit.graphs import Model
+
+ALL = pytest.mark.parametrize("target", TARGETS)
+SMALL = Schedule(blocks=(("m", 16), ("n", 16), ("k", 16)))
+SCHEDULES = pytest.mark.parametrize("schedule", [None, SMALL], ids=["rules", "small"])
+
+
+@ALL
+@SCHEDULES
+@pytest.mark.parametrize("dtype", [dtypes.f32, dtypes.f16, dtypes.bf16])
+@pytest.mark.parametrize("sizes", [(2, 7, 17, 3, 5), (1, 1, 100, 2, 8), (2, 16, 33, 4, 16)])
+def test_linear_into_heads(
+    target: str, schedule: Schedule | None, dtype: DType, sizes: tuple[int, ...]
+) -> None:
+    """bias, residual, split heads and activation after a product."""
+    batch, length, depth, heads, width = sizes
+    m = Model(dtype)
+    z = m.dot(m.input(batch, length, depth), m.weight(depth, heads * width), (2, 0))
+    z = m.heads(m.b.map("add", z, m.weight(heads * width)), heads)
+    z = m.b.map("add", z, m.input(batch, heads, length, width))
+    m.output(z, m.b.map("tanh", m.b.reshape(z, (batch * heads, length, width))))
+    check(one_region(m.graph, "contraction"), m.feeds, TARGETS[target], schedule)
+
+
+@ALL
+@SCHEDULES
+@pytest.mark.parametrize("sizes", [(2, 7, 17, 5), (3, 1, 100, 129), (1, 33, 16, 16)])
+def test_batched_with_prologue(
+    target: str, schedule: Schedule | None, sizes: tuple[int, ...]
+) -> None:
+    batch, rows, depth, columns = sizes
+    m = Model()
+    x = m.b.map("exp", m.b.map("mul", m.input(batch, rows, depth), m.input(depth)))
+    z = m.dot(x, m.input(batch, columns, depth), (2, 2), (0,))
+    m.output(m.b.map("mul", z, 0.125))
+    check(one_region(m.graph, "contraction"), m.feeds, TARGETS[target], schedule)
+
+
+@ALL
+@SCHEDULES
+def test_two_products_on_one_operand(target: str, schedule: Schedule | None) -> None:
+    m = Model()
+    x = m.input(2, 9, 40)
+    gate, up = m.dot(x, m.weight(40, 50), (2, 0)), m.dot(x, m.weight(50, 40), (2, 1))
+    m.output(m.b.map("mul", m.b.map("tanh", gate), up))
+    check(one_region(m.graph, "contraction"), m.feeds, TARGETS[target], schedule)
+
+
+@ALL
+def test_weights_on_the_left(target: str) -> None:
+    m = Model()
+    m.output(m.b.map("add", m.dot(m.weight(20, 33), m.input(33, 7), (1, 0)), 1.0))
+    check(one_region(m.graph, "contraction"), m.feeds, TARGETS[target])
+
+
+@ALL
+def test_norm_in_the_prologue(target: str) -> None:
+    m = Model()
+    normed = m.b.map("mul", m.norm(m.input(5, 48)), m.weight(48))
+    m.output(m.dot(normed, m.weight(48, 20), (1, 0)))
+    check(one_region(m.graph, "contraction"), m.feeds, TARGETS[target], SMALL)
+
+
+@ALL
+@pytest.mark.parametrize("dtype", [dtypes.i32, dtypes.i64, dtypes.f64])
+def test_other_types(target: str, dtype: DType) -> None:
+    m = Model()
+    x = m.b.cast(m.b.map("mul", m.input(5, 20), 4.0), dtype)
+    y = m.b.cast(m.b.map("mul", m.input(20, 9), 4.0), dtype)
+    m.output(m.dot(x, y, (1, 0)))
+    check(one_region(m.graph, "contraction"), m.feeds, TARGETS[target])
+
+
+def test_cpu_reads_packed_panels() -> None:
+    m = Model(dtypes.f16)
+    m.output(m.dot(m.input(6, 32), m.weight(32, 40), (1, 0)))
+    partition = one_region(m.graph, "contraction")
+    (program,) = emit(partition.regions[0], partition, CPU)
+    packed = next(a for a in program.arguments if a.packing)
+    columns = CPU.micro_tile(32)[1]
+    assert packed.packing is not None and packed.packing.dtype is dtypes.f32
+    assert packed.buffer.size == -(-40 // columns) * columns * 32
+    assert packed.packing.apply(packed.value.constant).shape == (1, -(-40 // columns), 32, columns)

@@ -1,0 +1,79 @@
+"""Convolutions: strides, dilation, padding, groups, both memory orders, prologue and epilogue."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuser import dtypes
+from fuser.tilegen.schedule import Schedule
+from tests.interpreted import TARGETS, check, one_region
+from tests.tilegen_emit.graphs import Model
+
+ALL = pytest.mark.parametrize("target", TARGETS)
+SMALL = Schedule(blocks=(("m", 16), ("n", 16), ("k", 16)))
+CASES = {  # batch, channels, outputs, height, width, kernel, stride, pad, dilation, groups
+    "few channels": (1, 3, 17, 9, 11, 3, 2, 1, 1, 1),
+    "one by one": (2, 16, 24, 7, 7, 1, 1, 0, 1, 1),
+    "odd": (1, 33, 20, 8, 5, 3, 1, 1, 1, 1),
+    "dilated": (1, 32, 48, 6, 6, 3, 1, 2, 2, 1),
+    "depthwise": (1, 20, 20, 7, 9, 3, 1, 1, 1, 20),
+    "two groups": (2, 16, 32, 5, 5, 3, 2, 1, 1, 2),
+    "small groups": (1, 12, 24, 5, 5, 3, 1, 1, 1, 6),
+    "stem": (1, 3, 8, 14, 14, 7, 2, 3, 1, 1),
+}
+
+
+@ALL
+@pytest.mark.parametrize("schedule", [None, SMALL], ids=["rules", "small"])
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_conv(target: str, schedule: Schedule | None, channels_last: bool, case: str) -> None:
+    n, c, o, h, w, k, s, p, d, g = CASES[case]
+    m = Model()
+    x = m.input(n, c, h, w)
+    y = m.b.emit(
+        "conv", x, m.weight(o, c // g, k, k), strides=(s, s), padding=((p, p), (p, p)),
+        dilation=(d, d), groups=g,
+    )
+    y = m.b.map("max", m.b.map("add", y, m.weight(o, 1, 1)), 0.0)
+    m.output(m.b.map("add", y, m.input(*y.shape)))
+    nhwc = (0, 2, 3, 1)
+    layouts = dict.fromkeys((x, m.graph.outputs[0], m.graph.inputs[1]), nhwc)
+    partition = one_region(m.graph, "conv", layouts if channels_last else {})
+    check(partition, m.feeds, TARGETS[target], schedule)
+
+
+@ALL
+@pytest.mark.parametrize("rank", [1, 3])
+def test_other_ranks_with_prologue(target: str, rank: int) -> None:
+    m = Model(dtypes.f16)
+    x = m.b.emit("exp", m.input(2, 5, *(6, 7, 8)[:rank]))
+    m.output(
+        m.b.emit(
+            "conv",
+            x,
+            m.weight(7, 5, *(3,) * rank),
+            strides=(1,) * rank,
+            padding=((1, 1),) * rank,
+            dilation=(1,) * rank,
+            groups=1,
+        )
+    )
+    check(one_region(m.graph, "conv"), m.feeds, TARGETS[target])
+
+
+@ALL
+def test_weights_that_are_not_constant(target: str) -> None:
+    m = Model()
+    m.output(
+        m.b.emit(
+            "conv",
+            m.input(1, 8, 5, 5),
+            m.input(9, 8, 3, 3),
+            strides=(1, 1),
+            padding=((0, 0), (0, 0)),
+            dilation=(1, 1),
+            groups=1,
+        )
+    )
+    check(one_region(m.graph, "conv"), m.feeds, TARGETS[target])

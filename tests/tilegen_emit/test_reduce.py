@@ -1,0 +1,70 @@
+"""Rows on chip: softmax, norms, means over outer axes, argmax, running sums, long rows."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuser import dtypes
+from fuser.tilegen.schedule import Schedule
+from tests.interpreted import TARGETS, check, one_region
+from tests.tilegen_emit.graphs import Model
+
+ALL = pytest.mark.parametrize("target", TARGETS)
+CHUNKS = Schedule(blocks=(("rows", 2), ("columns", 1), ("total", 32)))
+
+
+@ALL
+@pytest.mark.parametrize("shape", [(2, 5, 100), (9, 129), (1, 1000), (7, 1), (3, 17)])
+@pytest.mark.parametrize("schedule", [None, CHUNKS], ids=["whole", "chunks"])
+def test_softmax(target: str, shape: tuple[int, ...], schedule: Schedule | None) -> None:
+    m = Model()
+    m.output(m.softmax(m.input(*shape)))
+    check(one_region(m.graph, "reduce"), m.feeds, TARGETS[target], schedule)
+
+
+@ALL
+@pytest.mark.parametrize("schedule", [None, CHUNKS], ids=["whole", "chunks"])
+def test_residual_and_norm(target: str, schedule: Schedule | None) -> None:
+    m = Model(dtypes.f16)
+    total = m.b.map("add", m.input(3, 7, 100), m.input(3, 7, 100))
+    normed = m.b.map("add", m.b.map("mul", m.norm(total), m.weight(100)), m.weight(100))
+    m.output(total, m.b.reshape(normed, (21, 100)))
+    check(one_region(m.graph, "reduce"), m.feeds, TARGETS[target], schedule)
+
+
+@ALL
+@pytest.mark.parametrize("op", ["reduce_sum", "reduce_max", "reduce_min", "reduce_prod"])
+@pytest.mark.parametrize("axes", [(0,), (1,), (2,), (0, 2), (1, 2), (0, 1, 2)])
+def test_axes(target: str, op: str, axes: tuple[int, ...]) -> None:
+    m = Model()
+    m.output(m.b.map("mul", m.b.emit(op, m.input(5, 6, 7), axes=axes), 0.5))
+    check(one_region(m.graph, "reduce"), m.feeds, TARGETS[target])
+
+
+@ALL
+@pytest.mark.parametrize("layout", [(0, 1, 2, 3), (0, 2, 3, 1)])
+def test_mean_over_pixels(target: str, layout: tuple[int, ...]) -> None:
+    m = Model()
+    x = m.input(2, 17, 7, 7)
+    m.output(m.b.map("mul", m.b.emit("reduce_sum", x, axes=(2, 3)), 1 / 49))
+    check(one_region(m.graph, "reduce", {x: layout}), m.feeds, TARGETS[target])
+
+
+@ALL
+@pytest.mark.parametrize("op", ["argmax", "argmin"])
+@pytest.mark.parametrize("last", [False, True])
+def test_arg(target: str, op: str, last: bool) -> None:
+    m = Model()
+    small = m.b.cast(m.b.map("mul", m.input(5, 100), 2.0), dtypes.i32)
+    m.output(m.b.emit(op, small, axis=1, select_last=last), m.b.emit(op, m.input(5, 100), axis=1))
+    check(one_region(m.graph, "reduce"), m.feeds, TARGETS[target])
+
+
+@ALL
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_running_sum(target: str, exclusive: bool, reverse: bool) -> None:
+    m = Model()
+    x = m.integers(0, 9, 3, 17, 4)
+    m.output(m.b.emit("cumsum", x, axis=1, exclusive=exclusive, reverse=reverse))
+    check(one_region(m.graph, "reduce"), m.feeds, TARGETS[target])
