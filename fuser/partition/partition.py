@@ -9,6 +9,7 @@ from fuser.partition.epilogue import grow_epilogue
 from fuser.partition.gated import find_gates
 from fuser.partition.grouping import Grouping
 from fuser.partition.inline import inline_maps
+from fuser.partition.layout import choose_layouts
 from fuser.partition.merge import merge_products
 from fuser.partition.nodes import ANCHORS, OPAQUE
 from fuser.partition.options import Options
@@ -41,7 +42,8 @@ def partition(graph: Graph, target: Target, options: Options | None = None) -> P
     if not options.no_fusion:
         finish.sink_movement(grouping)
     regions = finish.build_regions(grouping)
-    return Partition(graph, regions, refusals(grouping, regions))
+    layouts = choose_layouts(grouping, regions)
+    return Partition(graph, regions, refusals(grouping, regions), layouts)
 
 
 def _place_alone(grouping: Grouping) -> None:
