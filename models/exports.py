@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -174,20 +174,44 @@ def export(
         attention = "eager" if (exporter, dtype) == ("torchscript", "float16") else "sdpa"
     # torch.export takes a dimension of 1 for a constant.
     feeds = export_feeds(name, size, dtype, batch=2 if dynamic else batch, length=length, seed=seed)
-    module = _torch_module(name, size, dtype, attention, seed)
+    module = torch_module(name, size, dtype, attention, seed)
+    return export_module(name, module, feeds, exporter, dynamic)
+
+
+def export_module(
+    name: str,
+    module: Any,
+    feeds: Mapping[str, Array],
+    exporter: Exporter = "dynamo",
+    dynamic: bool = False,
+) -> onnx.ModelProto:
+    """Export what `torch_module` made, for inputs of the shapes of `feeds`."""
     write = _export_torchscript if exporter == "torchscript" else _export_dynamo
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return write(name, module, feeds, dynamic)
 
 
-def _torch_module(name: str, size: Size, dtype: str, attention: str, seed: int) -> Any:
-    """A torch module in inference mode: inputs by position, a plain tuple as its result."""
+def torch_module(
+    name: str,
+    size: Size = "tiny",
+    dtype: str = "float32",
+    attention: str = "sdpa",
+    seed: int = 0,
+    *,
+    inputs: Sequence[str] | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> Any:
+    """A torch module in inference mode: inputs by position, a plain tuple as its result.
+
+    inputs: the names of its inputs, by default `input_names`; a mask that is left out is all ones.
+    config: options of the transformers configuration that replace those of the size.
+    """
     import torch
     import transformers
 
     model_class = getattr(transformers, _HEADS[name])
-    options = dict((_TINY if size == "tiny" else _BASE)[name])
+    options = {**(_TINY if size == "tiny" else _BASE)[name], **(config or {})}
     if name != "resnet":
         options["attn_implementation"] = attention
     if name in ("gpt2", "llama"):
@@ -195,7 +219,7 @@ def _torch_module(name: str, size: Size, dtype: str, attention: str, seed: int) 
     torch.manual_seed(seed)
     model = model_class(model_class.config_class(**options)).eval()
     _randomise_vectors(model)
-    names = input_names(name)
+    names = inputs or input_names(name)
 
     class Positional(torch.nn.Module):  # type: ignore[misc, unused-ignore]
         def __init__(self) -> None:
