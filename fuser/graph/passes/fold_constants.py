@@ -5,8 +5,8 @@
     %y = dot_general(%x, %t)
 
 What is cheap to recompute stays computed, so that constants stay small: broadcasts, and masks and
-positions made of iotas and numbers only, but for indices of a gather, which tell more as constants.
-A result that is one number throughout becomes that number, broadcast.
+positions made of iotas and numbers only. Indices of a gather and weights always fold. A result
+that is one number throughout becomes that number, broadcast.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ class _Folder:
         self.weight: dict[Value, int] = {}
         self.wanted: set[Value] = set()
         self.masks: set[Value] = set()
-        self.indices: set[Value] = set()
+        # Indices and weights: plain constants tell later stages more than how they are made.
+        self.always: set[Value] = set()
         self.only_maps: dict[Value, bool] = {}
         for node in graph.nodes:
             if _is_static(node, self.weight):
@@ -78,8 +79,8 @@ class _Folder:
                     self.weight[value] = total
         uses, outputs = graph.uses(), set(graph.outputs)
         for node in reversed(graph.nodes):
-            if node.op == "gather":
-                self.indices.add(node.inputs[1])
+            if node.op in ("gather", "conv", "dot_general"):
+                self.always.add(node.inputs[1])
             for value in node.outputs:
                 readers = uses.get(value, [])
                 self.only_maps[value] = value not in outputs and all(
@@ -99,6 +100,8 @@ class _Folder:
 
     def _is_foldable(self, value: Value) -> bool:
         node = value.node
+        if value in self.always:
+            return node is not None
         if node is None or node.op in ("broadcast", "iota"):
             return False
         if node.op == "constant":
@@ -106,7 +109,7 @@ class _Folder:
             return True
         if node.op == "dims":
             return True
-        if self.weight[value] == 0 and value.type.size != 1 and value not in self.indices:
+        if self.weight[value] == 0 and value.type.size != 1:
             return False
         return value.type.bytes <= max(BUDGET, self.weight[value])
 
