@@ -41,6 +41,9 @@ Device = Literal["auto", "cpu", "cuda"]
 Progress = Callable[[str], None]
 
 
+# A sequence of one token or an image of one pixel says nothing of a model; this is small and usual.
+DEFAULT_DIM = 128
+
 logger = logging.getLogger("fuser")
 
 
@@ -58,18 +61,18 @@ class Model:
     _graphs: dict[tuple[tuple[str, int], ...], Graph] = field(default_factory=dict)
 
     def bind(self, dims: Mapping[str, int]) -> dict[str, int]:
-        """The size of every symbolic dim: as given, else 1. Raises UsageError for unknown names."""
-        symbols = dict.fromkeys(
-            name
-            for type in self.inputs.values()
-            for dim in type.shape
-            for name in sorted(symbols_of(dim))
-        )
+        """The size of every symbolic dim: as given, else 1 for an outermost axis (the batch) and
+        DEFAULT_DIM for others. Raises UsageError for unknown names."""
+        symbols: dict[str, int] = {}
+        for type in self.inputs.values():
+            for axis, dim in enumerate(type.shape):
+                for name in sorted(symbols_of(dim)):
+                    symbols.setdefault(name, DEFAULT_DIM if axis else 1)
         unknown = [name for name in dims if name not in symbols]
         if unknown:
             known = ", ".join(symbols) or "none: every dim of this model is fixed"
             raise UsageError(f"unknown dim {unknown[0]!r}", hint=f"the symbolic dims are {known}")
-        return {name: dims.get(name, 1) for name in symbols}
+        return {name: dims.get(name, size) for name, size in symbols.items()}
 
     def check(self, feeds: Mapping[str, np.ndarray], dims: Mapping[str, int]) -> None:
         """Raise FeedError unless the feeds are the model's inputs at these dims."""
@@ -146,7 +149,7 @@ def compile(
     """Compile an ONNX model into an executable plan.
 
     model: a path, the bytes of a model, a ModelProto, or what `open_model` gave. dims: sizes of
-    symbolic dims by name; those left out are 1. threads: CPU threads, one a core by default.
+    symbolic dims by name; those left out are 1 (an outermost axis) or 128. threads: CPU threads, one a core by default.
     fusion=False gives every operator its own kernel. progress is called with the name of each step.
     Raises FuserError: UsageError, InvalidModelError, UnsupportedOpError, DeviceError, CompileError.
     """
