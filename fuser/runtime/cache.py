@@ -23,8 +23,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
 from fuser.backend.module import CompiledKernel, TensorMap
 from fuser.config import Config
 
@@ -221,6 +219,8 @@ def _tuple_of_ints(items: Any) -> tuple[int, ...]:
 
 
 def _default_folder() -> Path:
+    import platformdirs
+
     return Path(platformdirs.user_cache_path("fuser")) / "kernels"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -124,6 +125,18 @@ class CpuExecutor:
             np.copyto(outputs[copy.output], source.reshape(outputs[copy.output].shape))
         self._free.append(context)
         return outputs
+
+    def time_replays(
+        self, inputs: Sequence[np.ndarray], iterations: int, warmup: int
+    ) -> list[float]:
+        """Seconds of each of `iterations` runs."""
+        times = []
+        for i in range(-warmup, iterations):
+            start = time.perf_counter()
+            self.run(inputs)
+            if i >= 0:
+                times.append(time.perf_counter() - start)
+        return times
 
     def time_kernels(self, inputs: Sequence[np.ndarray]) -> list[float]:
         """Seconds of each launch in one run; clears count into the launch after them."""

@@ -1,0 +1,370 @@
+"""Running a Program on an NVIDIA GPU: one allocation, one CUDA graph, replayed by every run.
+
+The graph copies the inputs from page-locked memory, launches every kernel and copies the outputs
+back; a second graph has the kernels alone, for data that is on the device already.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fuser.errors import DeviceError, OutOfMemoryError, UsageError
+from fuser.runtime import driver
+from fuser.runtime.device_code import Module, load_modules, tensor_map
+from fuser.runtime.memory import align
+from fuser.runtime.program import BufferRef, Launch, Program
+from fuser.target import SM_80, SM_90A, Target
+
+ALIGNMENT = 256
+
+
+@functools.cache
+def device_target(ordinal: int = 0) -> Target:
+    """The Target of a GPU of this machine. Raises DeviceError."""
+    major = driver.attribute("COMPUTE_CAPABILITY_MAJOR", ordinal)
+    minor = driver.attribute("COMPUTE_CAPABILITY_MINOR", ordinal)
+    if major < 8:
+        raise DeviceError(
+            f"{driver.name(ordinal)} has compute capability {major}.{minor}",
+            hint="fuser needs 8.0 (Ampere) or later; or use the cpu",
+        )
+    units = driver.attribute("MULTIPROCESSOR_COUNT", ordinal)
+    shared = driver.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN", ordinal)
+    cache = driver.attribute("L2_CACHE_SIZE", ordinal)
+    return describe(major * 10 + minor, units, shared, cache)
+
+
+def describe(capability: int, units: int, shared_bytes: int, l2_bytes: int) -> Target:
+    """The Target of a GPU by its attributes: rates scale with the multiprocessors of the record of
+    its generation. What is newer than Hopper runs code for sm_80, which every later GPU accepts."""
+    base = SM_90A if capability == 90 else SM_80
+    if capability in (86, 87, 88, 89):
+        base = replace(base, arch=f"sm_{capability}")
+    scale = units / base.units
+    return replace(
+        base,
+        units=units,
+        flops_f32=base.flops_f32 * scale,
+        flops_f16=base.flops_f16 * scale,
+        shared_bytes=shared_bytes,
+        l2_cache_bytes=l2_bytes,
+    )
+
+
+def device_name(ordinal: int = 0) -> str:
+    return driver.name(ordinal)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Byte offsets into the plan's one allocation: values between kernels first."""
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    constants: tuple[int, ...]
+    total: int
+
+    def offset(self, ref: BufferRef) -> int:
+        if ref.space == "arena":
+            return ref.index
+        places = {"input": self.inputs, "output": self.outputs, "constant": self.constants}
+        return places[ref.space][ref.index]
+
+
+def lay_out(program: Program) -> Layout:
+    """Places of the arena, inputs, outputs and constants, each 256-byte aligned."""
+    top = align(program.arena_bytes, ALIGNMENT)
+
+    def stack(sizes: Sequence[int]) -> tuple[int, ...]:
+        nonlocal top
+        places = []
+        for size in sizes:
+            places.append(top)
+            top += align(size, ALIGNMENT)
+        return tuple(places)
+
+    inputs = stack([spec.bytes for spec in program.inputs])
+    outputs = stack([spec.bytes for spec in program.outputs])
+    constants = stack([array.nbytes for array in program.constants])
+    return Layout(inputs, outputs, constants, max(top, ALIGNMENT))
+
+
+class CudaExecutor:
+    """Runs a cuda Program. Runs from several threads take turns: a plan owns one set of buffers.
+
+    Raises DeviceError, OutOfMemoryError (before anything is launched) or CompileError.
+    """
+
+    def __init__(self, program: Program, ordinal: int = 0) -> None:
+        self.program = program
+        self.ordinal = ordinal
+        self.layout = lay_out(program)
+        self.lock = threading.Lock()
+        self._release: list[Callable[[], Any]] = []  # undone in reverse
+        self._check_memory()
+        try:
+            with driver.current(ordinal):
+                self._build()
+        except BaseException:
+            self.close()
+            raise
+
+    def _check_memory(self) -> None:
+        free, total = driver.memory(self.ordinal)
+        if self.layout.total > free:
+            raise OutOfMemoryError(
+                f"the plan needs {self.layout.total / 2**20:.0f} MiB of GPU memory, "
+                f"{free / 2**20:.0f} of {total / 2**20:.0f} MiB are free",
+                where=self.program.name,
+                hint="use smaller dims or free memory of other programs",
+            )
+
+    def _build(self) -> None:
+        cu, program = driver.api(), self.program
+        self.base = int(driver.call("cuMemAlloc", self.layout.total))
+        self._release.append(lambda: cu.cuMemFree(self.base))
+        for array, place in zip(program.constants, self.layout.constants, strict=True):
+            source = np.ascontiguousarray(array)
+            if source.nbytes:
+                driver.call("cuMemcpyHtoD", self.base + place, source.ctypes.data, source.nbytes)
+        self._stage()
+        self.stream = driver.call("cuStreamCreate", cu.CUstream_flags.CU_STREAM_NON_BLOCKING.value)
+        self._release.append(lambda: cu.cuStreamDestroy(self.stream))
+        kernels = [launch.kernel for launch in program.launches]
+        self.modules: dict[bytes, Module] = load_modules(kernels, self.ordinal)
+        for module in self.modules.values():
+            self._release.append(functools.partial(cu.cuModuleUnload, module.handle))
+        self.calls = [self._prepare(launch) for launch in program.launches]
+        self.kernels_graph = self._capture(copies=False)
+        self.whole_graph = self._capture(copies=True)
+
+    def _stage(self) -> None:
+        """Page-locked memory for inputs and outputs, and NumPy views of it."""
+        cu, program = driver.api(), self.program
+        sizes = [spec.bytes for spec in (*program.inputs, *program.outputs)]
+        total = max(1, sum(align(size, ALIGNMENT) for size in sizes))
+        pinned = int(driver.call("cuMemHostAlloc", total, 0))
+        self._release.append(lambda: cu.cuMemFreeHost(pinned))
+        memory = np.ctypeslib.as_array((ctypes.c_uint8 * total).from_address(pinned))
+        views, places, top = [], [], 0
+        for spec in (*program.inputs, *program.outputs):
+            view = memory[top : top + spec.bytes].view(spec.dtype.numpy).reshape(spec.shape)
+            views.append(view)
+            places.append(pinned + top)
+            top += align(spec.bytes, ALIGNMENT)
+        count = len(program.inputs)
+        self.staged_inputs, self.staged_outputs = views[:count], views[count:]
+        self._pinned_inputs, self._pinned_outputs = places[:count], places[count:]
+
+    # building the graph -------------------------------------------------------------------------
+
+    def _address(self, ref: BufferRef) -> int:
+        return self.base + self.layout.offset(ref)
+
+    def _prepare(self, launch: Launch) -> Callable[[bool], None]:
+        """A function that launches a kernel on the stream; its argument allows the launch to begin
+        while the kernel before it ends."""
+        cu, kernel = driver.api(), launch.kernel
+        addresses = [self._address(ref) for ref in launch.arguments]
+        function = self.modules[kernel.code].function(kernel)
+        maps = [tensor_map(item, addresses[item.argument]) for item in kernel.tensor_maps]
+        values = (*addresses, *maps)
+        types = (*(ctypes.c_void_p for _ in addresses), *(None for _ in maps))
+
+        def go(overlap: bool) -> None:
+            config = cu.CUlaunchConfig()
+            config.gridDimX, config.gridDimY, config.gridDimZ = kernel.launch
+            config.blockDimX, config.blockDimY, config.blockDimZ = kernel.threads, 1, 1
+            config.sharedMemBytes = kernel.shared_bytes
+            config.hStream = self.stream
+            config.attrs = _attributes(kernel.cluster, kernel.pdl and overlap)
+            config.numAttrs = len(config.attrs)
+            driver.call("cuLaunchKernelEx", config, function, (values, types), 0)
+
+        return go
+
+    def _launch_all(self, after: Callable[[int], None] | None = None) -> None:
+        """Clear, launch and copy on the stream, in order; after(i) follows launch i."""
+        kernel_before = False
+        for position, launch in enumerate(self.program.launches):
+            for zero in launch.zeros:
+                place = self._address(zero.buffer)
+                driver.call("cuMemsetD8Async", place, 0, zero.bytes, self.stream)
+                kernel_before = False
+            if all(launch.kernel.launch):
+                self.calls[position](kernel_before and after is None)
+                kernel_before = True
+            if after is not None:
+                after(position)
+        for copy in self.program.copies:
+            size = self.program.outputs[copy.output].bytes
+            if size:
+                target = self._address(BufferRef("output", copy.output))
+                source = self._address(copy.source)
+                driver.call("cuMemcpyDtoDAsync", target, source, size, self.stream)
+
+    def _capture(self, copies: bool, events: Sequence[Any] = ()) -> Any:
+        """The plan as an executable graph; with `copies`, from and to page-locked memory. `events`
+        (one more than launches) are recorded around the launches."""
+        cu, program = driver.api(), self.program
+        mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        driver.call("cuStreamBeginCapture", self.stream, mode)
+        try:
+            if copies:
+                for spec, pinned, place in zip(
+                    program.inputs, self._pinned_inputs, self.layout.inputs, strict=True
+                ):
+                    if spec.bytes:
+                        target = self.base + place
+                        driver.call("cuMemcpyHtoDAsync", target, pinned, spec.bytes, self.stream)
+
+            def record(position: int) -> None:
+                external = cu.CUevent_record_flags.CU_EVENT_RECORD_EXTERNAL.value
+                event = events[position + 1]
+                driver.call("cuEventRecordWithFlags", event, self.stream, external)
+
+            if events:
+                record(-1)
+            self._launch_all(record if events else None)
+            if copies:
+                for spec, pinned, place in zip(
+                    program.outputs, self._pinned_outputs, self.layout.outputs, strict=True
+                ):
+                    if spec.bytes:
+                        source = self.base + place
+                        driver.call("cuMemcpyDtoHAsync", pinned, source, spec.bytes, self.stream)
+        finally:
+            status, graph = cu.cuStreamEndCapture(self.stream)
+        if int(status):
+            raise DeviceError(f"cuStreamEndCapture failed: {status.name}", where=program.name)
+        try:
+            executable = driver.call("cuGraphInstantiate", graph, 0)
+        finally:
+            cu.cuGraphDestroy(graph)
+        self._release.append(lambda: cu.cuGraphExecDestroy(executable))
+        return executable
+
+    # running ------------------------------------------------------------------------------------
+
+    @property
+    def device_name(self) -> str:
+        return f"cuda ({driver.name(self.ordinal)})"
+
+    @property
+    def peak_memory_bytes(self) -> int:
+        return self.layout.total
+
+    def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """New host arrays for host arrays."""
+        with self.lock, driver.current(self.ordinal):
+            for staged, array in zip(self.staged_inputs, inputs, strict=True):
+                staged[...] = array
+            driver.call("cuGraphLaunch", self.whole_graph, self.stream)
+            driver.call("cuStreamSynchronize", self.stream)
+            return [array.copy() for array in self.staged_outputs]
+
+    def run_device(self, inputs: Sequence[int], outputs: Sequence[int], stream: int = 0) -> None:
+        """Run from device addresses to device addresses, each of the spec's bytes, in order with
+        the work of `stream` (0: the default stream). Returns when the outputs are there."""
+        program = self.program
+        if len(inputs) != len(program.inputs) or len(outputs) != len(program.outputs):
+            raise UsageError("one address for each input and each output is needed")
+        with self.lock, driver.current(self.ordinal):
+            driver.call("cuStreamSynchronize", stream)
+            for spec, source, place in zip(program.inputs, inputs, self.layout.inputs, strict=True):
+                if spec.bytes:
+                    target = self.base + place
+                    driver.call("cuMemcpyDtoDAsync", target, source, spec.bytes, self.stream)
+            driver.call("cuGraphLaunch", self.kernels_graph, self.stream)
+            for spec, target, place in zip(
+                program.outputs, outputs, self.layout.outputs, strict=True
+            ):
+                if spec.bytes:
+                    source = self.base + place
+                    driver.call("cuMemcpyDtoDAsync", target, source, spec.bytes, self.stream)
+            driver.call("cuStreamSynchronize", self.stream)
+
+    def time_replays(
+        self, inputs: Sequence[np.ndarray], iterations: int, warmup: int
+    ) -> list[float]:
+        """Seconds of each replay of the kernels, by the device's clock, without copies."""
+        self.run(inputs)
+        with self.lock, driver.current(self.ordinal):
+            events = [driver.call("cuEventCreate", 0) for _ in range(iterations + 1)]
+            try:
+                for _ in range(warmup):
+                    driver.call("cuGraphLaunch", self.kernels_graph, self.stream)
+                driver.call("cuEventRecord", events[0], self.stream)
+                for event in events[1:]:
+                    driver.call("cuGraphLaunch", self.kernels_graph, self.stream)
+                    driver.call("cuEventRecord", event, self.stream)
+                driver.call("cuStreamSynchronize", self.stream)
+                return _elapsed(events)
+            finally:
+                for event in events:
+                    driver.api().cuEventDestroy(event)
+
+    def time_kernels(self, inputs: Sequence[np.ndarray]) -> list[float]:
+        """Seconds of each launch in one run, by events between them (about a microsecond each)."""
+        self.run(inputs)
+        with self.lock, driver.current(self.ordinal):
+            if not hasattr(self, "_events"):
+                self._events = [
+                    driver.call("cuEventCreate", 0) for _ in range(len(self.program.launches) + 1)
+                ]
+                for event in self._events:
+                    destroy = driver.api().cuEventDestroy
+                    self._release.append(functools.partial(destroy, event))
+                self._timed_graph = self._capture(copies=False, events=self._events)
+            driver.call("cuGraphLaunch", self._timed_graph, self.stream)
+            driver.call("cuStreamSynchronize", self.stream)
+            return _elapsed(self._events)
+
+    def facts(self) -> list[dict[str, Any]]:
+        """What the driver knows of each launch's kernel: registers, spills, compiler warnings."""
+        return [self.modules[launch.kernel.code].facts for launch in self.program.launches]
+
+    def close(self) -> None:
+        release, self._release = self._release, []
+        if not release:
+            return
+        try:
+            with driver.current(self.ordinal):
+                driver.api().cuCtxSynchronize()
+                for action in reversed(release):
+                    action()
+        except DeviceError:
+            pass  # a lost device has nothing left to free
+
+
+def _attributes(cluster: int, overlap: bool) -> list[Any]:
+    cu = driver.api()
+    attributes = []
+    if cluster > 1:
+        attribute, value = cu.CUlaunchAttribute(), cu.CUlaunchAttributeValue()
+        attribute.id = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        value.clusterDim.x, value.clusterDim.y, value.clusterDim.z = cluster, 1, 1
+        attribute.value = value
+        attributes.append(attribute)
+    if overlap:
+        attribute, value = cu.CUlaunchAttribute(), cu.CUlaunchAttributeValue()
+        attribute.id = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        value.programmaticStreamSerializationAllowed = 1
+        attribute.value = value
+        attributes.append(attribute)
+    return attributes
+
+
+def _elapsed(events: Sequence[Any]) -> list[float]:
+    """Seconds between neighbours."""
+    return [
+        float(driver.call("cuEventElapsedTime", a, b)) * 1e-3 for a, b in itertools.pairwise(events)
+    ]

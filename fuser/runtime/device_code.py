@@ -1,0 +1,167 @@
+"""Loading PTX into the driver, and tensor maps: what a launch needs besides addresses."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from fuser.backend.module import CompiledKernel, TensorMap
+from fuser.dtypes import BY_NAME
+from fuser.errors import CompileError
+from fuser.runtime import driver
+
+LOG_BYTES = 1 << 16
+
+_MAP_TYPES = {
+    "f64": "FLOAT64",
+    "f32": "FLOAT32",
+    "f16": "FLOAT16",
+    "bf16": "BFLOAT16",
+    "i64": "INT64",
+    "i32": "INT32",
+    "u64": "UINT64",
+    "u32": "UINT32",
+    "i16": "UINT16",
+    "u16": "UINT16",
+    "i8": "UINT8",
+    "u8": "UINT8",
+    "bool": "UINT8",
+}
+
+
+@dataclass
+class Module:
+    """A loaded module. facts: registers, local_bytes (spills), warnings (ptxas's C75xx), log."""
+
+    handle: Any
+    facts: dict[str, Any]
+    _functions: dict[str, Any] = field(default_factory=dict)
+
+    def function(self, kernel: CompiledKernel) -> Any:
+        """The kernel's function, allowed the shared memory it asks for."""
+        if kernel.entry not in self._functions:
+            cu = driver.api()
+            function = driver.call("cuModuleGetFunction", self.handle, kernel.entry.encode())
+            attribute = cu.CUfunction_attribute
+            most = attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            if kernel.shared_bytes > 48 << 10:
+                driver.call("cuFuncSetAttribute", function, most, kernel.shared_bytes)
+            registers = attribute.CU_FUNC_ATTRIBUTE_NUM_REGS
+            local = attribute.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES
+            self.facts["registers"] = int(driver.call("cuFuncGetAttribute", registers, function))
+            self.facts["local_bytes"] = int(driver.call("cuFuncGetAttribute", local, function))
+            self._functions[kernel.entry] = function
+        return self._functions[kernel.entry]
+
+
+def load_modules(kernels: Sequence[CompiledKernel], ordinal: int) -> dict[bytes, Module]:
+    """Load every distinct code, several at a time: the driver compiles PTX to machine code here
+    (and keeps it in a cache of its own). Raises CompileError with the driver's words."""
+    distinct = {kernel.code: kernel for kernel in kernels}
+    workers = min(8, len(distinct), len(os.sched_getaffinity(0)))
+    loaded: dict[bytes, Module] = {}
+    if not distinct:
+        return loaded
+    with ThreadPoolExecutor(workers) as pool:
+        futures = {code: pool.submit(_load, kernel, ordinal) for code, kernel in distinct.items()}
+    errors = []
+    for code, future in futures.items():
+        try:
+            loaded[code] = future.result()
+        except Exception as error:
+            errors.append(error)
+    if errors:
+        for module in loaded.values():
+            driver.api().cuModuleUnload(module.handle)
+        raise errors[0]
+    return loaded
+
+
+def _load(kernel: CompiledKernel, ordinal: int) -> Module:
+    cu = driver.api()
+    information, errors = bytearray(LOG_BYTES), bytearray(LOG_BYTES)
+    option = cu.CUjit_option
+    options: dict[Any, Any] = {
+        option.CU_JIT_INFO_LOG_BUFFER: information,
+        option.CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES: LOG_BYTES,
+        option.CU_JIT_ERROR_LOG_BUFFER: errors,
+        option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES: LOG_BYTES,
+        option.CU_JIT_LOG_VERBOSE: 1,
+    }
+    with driver.current(ordinal):
+        status, handle = cu.cuModuleLoadDataEx(
+            kernel.code + b"\0", len(options), list(options), list(options.values())
+        )
+    if int(status):
+        words = _text(errors) or _text(information) or "no message"
+        raise CompileError(
+            f"the driver refuses the code of kernel {kernel.name}: {status.name}: "
+            + words.splitlines()[0],
+            where=kernel.name,
+        )
+    return Module(handle, read_log(_text(information)))
+
+
+def _text(log: bytearray) -> str:
+    return bytes(log).split(b"\0")[0].decode(errors="replace").strip()
+
+
+def read_log(log: str) -> dict[str, Any]:
+    """Facts from ptxas's verbose log: warnings are its C75xx codes (serialised wgmma)."""
+    facts: dict[str, Any] = {"log": log, "warnings": sorted(set(re.findall(r"\bC75\d\d\b", log)))}
+    spills = re.findall(r"(\d+) bytes spill (?:stores|loads)", log)
+    if spills:
+        facts["spill_bytes"] = sum(map(int, spills))
+    return facts
+
+
+def map_arguments(record: TensorMap, address: int) -> dict[str, Any]:
+    """The arguments of cuTensorMapEncodeTiled as plain data. Raises CompileError for what the
+    hardware cannot describe."""
+    size = BY_NAME[record.dtype].bytes
+    start = address + record.offset * size
+    strides = tuple(stride * size for stride in record.strides)
+    rank = len(record.shape)
+    problem = ""
+    if not 1 <= rank <= 5 or len(record.box) != rank or len(strides) != rank - 1:
+        problem = f"rank {rank}"
+    elif start % 16 or any(stride % 16 or not 0 < stride < 1 << 40 for stride in strides):
+        problem = "a start or stride that is no multiple of 16 bytes"
+    elif any(not 0 < extent <= 256 for extent in record.box):
+        problem = f"the box {record.box}"
+    elif record.swizzle and record.box[0] * size > record.swizzle:
+        problem = f"a box row of {record.box[0] * size} bytes under a {record.swizzle} byte swizzle"
+    if problem:
+        raise CompileError(f"no tensor map has {problem}", where=f"argument {record.argument}")
+    return {
+        "type": f"CU_TENSOR_MAP_DATA_TYPE_{_MAP_TYPES[record.dtype]}",
+        "rank": rank,
+        "address": start,
+        "shape": record.shape,
+        "strides": strides,
+        "box": record.box,
+        "swizzle": "CU_TENSOR_MAP_SWIZZLE_" + (f"{record.swizzle}B" if record.swizzle else "NONE"),
+    }
+
+
+def tensor_map(record: TensorMap, address: int) -> Any:
+    """The encoded descriptor of a view of the buffer at `address`."""
+    cu, plain = driver.api(), map_arguments(record, address)
+    return driver.call(
+        "cuTensorMapEncodeTiled",
+        getattr(cu.CUtensorMapDataType, plain["type"]),
+        plain["rank"],
+        plain["address"],
+        [cu.cuuint64_t(extent) for extent in plain["shape"]],
+        [cu.cuuint64_t(stride) for stride in plain["strides"]],
+        [cu.cuuint32_t(extent) for extent in plain["box"]],
+        [cu.cuuint32_t(1)] * plain["rank"],
+        cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        getattr(cu.CUtensorMapSwizzle, plain["swizzle"]),
+        cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+        cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    )
