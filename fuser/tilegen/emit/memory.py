@@ -97,7 +97,8 @@ def implied(
 def simplify(
     shape: tuple[int, ...], strides: tuple[int, ...], coords: Coords
 ) -> tuple[tuple[int, ...], tuple[int, ...], Coords]:
-    """Drop dims of 1 and merge neighbours (in memory order) where that removes divisions."""
+    """Drop dims of 1, and merge neighbours (in memory order) where that removes divisions or where
+    the outer one is the same for the whole tile."""
     dims = [
         (dim, stride, at)
         for dim, stride, at in zip(shape, strides, coords, strict=True)
@@ -112,8 +113,8 @@ def simplify(
             if outer_stride != inner_stride * inner or not in_range(b, inner):
                 continue
             merged = a * inner + b
-            flat = a.is_constant and b.is_constant
-            if flat or complexity(merged) < complexity(a) + complexity(b):
+            before, after = complexity(a) + complexity(b), complexity(merged)
+            if after < before or (after == before and not a.axes()):
                 dims[i : i + 2] = [(outer * inner, inner_stride, merged)]
                 changed = True
                 break
