@@ -29,18 +29,15 @@ _VIEWS = {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Dropout"}
 _SHAPE_READERS = {"Shape", "Size"}
 
 
-def import_onnx(
-    source: ModelSource, dims: Mapping[str, int] | None = None, *, check: bool = True
-) -> Graph:
+def import_onnx(source: ModelSource, dims: Mapping[str, int] | None = None) -> Graph:
     """The Graph of a model, with `dims` bound to ints and the other symbolic dims kept.
 
     Every ONNX node becomes primitives; shape arithmetic is followed and leaves no nodes behind.
-    `graph.source` records the nodes as they stood in the model. check=False trusts a ModelProto
-    that load_model has returned.
+    `graph.source` records the nodes as they stood in the model.
     Raises what load_model raises; UsageError for an unknown name in dims; one UnsupportedOpError
     that lists every unsupported node; ShapeError and InvalidModelError that name the node.
     """
-    model = source if isinstance(source, ModelProto) and not check else load_model(source)
+    model = load_model(source)
     if model.functions:
         model = inline_local_functions(model)
     reader = _Reader(model, dims or {})
