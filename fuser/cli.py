@@ -85,8 +85,8 @@ def main(debug: bool) -> None:
 def _parse_dims(items: Sequence[str]) -> dict[str, int]:
     dims: dict[str, int] = {}
     for item in items:
-        name, equals, size = item.partition("=")
-        if not equals or not size.isdigit():
+        name, _, size = item.partition("=")
+        if not name or not size.isdigit():
             raise UsageError(f"--dim {item}: expected NAME=N with N a whole number")
         dims[name] = int(size)
     return dims

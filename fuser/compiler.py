@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -43,8 +42,6 @@ Progress = Callable[[str], None]
 
 # A sequence of one token or an image of one pixel says nothing of a model; this is small and usual.
 DEFAULT_DIM = 128
-
-logger = logging.getLogger("fuser")
 
 
 def _quiet(step: str) -> None:
@@ -149,7 +146,8 @@ def compile(
     """Compile an ONNX model into an executable plan.
 
     model: a path, the bytes of a model, a ModelProto, or what `open_model` gave. dims: sizes of
-    symbolic dims by name; those left out are 1 (an outermost axis) or 128. threads: CPU threads, one a core by default.
+    symbolic dims by name; those left out are 1 (an outermost axis) or 128. threads: CPU threads,
+    one a core by default.
     fusion=False gives every operator its own kernel. progress is called with the name of each step.
     Raises FuserError: UsageError, InvalidModelError, UnsupportedOpError, DeviceError, CompileError.
     """
@@ -169,8 +167,6 @@ def compile(
     stats = CompileStats()
     jobs = [CompileJob(program.kernel, target, where=_place(program)) for program in programs]
     cache = KernelCache(config.cache_dir) if config.cache else None
-    if cache is not None and not cache.enabled:
-        logger.warning("kernels are not cached: %s", cache.note)
     kernels = compile_all(jobs, cache, config.workers or None, stats=stats)
     progress("building the plan")
     program = _assemble(opened.name, cut, programs, kernels, target)
@@ -333,10 +329,12 @@ def _kernel_text(program: TileProgram, stage: str, target: Target) -> str:
 
     if stage == "tile":
         return str(program.kernel)
-    backend = nvptx if target.is_cuda else cpu
     if stage == "llvm":
-        return backend.lower_to_llvm(program.kernel, target)
+        lower = nvptx.lower_to_llvm if target.is_cuda else cpu.lower_to_llvm
+        return lower(program.kernel, target)
     if (stage == "ptx") != target.is_cuda:
         other = "--device cuda" if stage == "ptx" else "--device cpu"
         raise UsageError(f"stage {stage} is not of {target.arch}", hint=f"use {other}")
-    return backend.to_assembly(program.kernel, target)
+    if target.is_cuda:
+        return nvptx.compile_kernel(program.kernel, target).code.decode()
+    return cpu.assembly(program.kernel, target)

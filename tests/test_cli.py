@@ -247,7 +247,7 @@ def test_random_indices_stay_in_their_table(fuser: Fuser, tmp_path: Path) -> Non
 def test_explain_lists_regions_and_refusals(fuser: Fuser, bert: Path) -> None:
     code, out, err = fuser("explain", bert, "--device", "cpu", "--dim", "sequence=16")
     assert (code, err) == (0, "")
-    for word in ("attention", "contraction", "gather"):
+    for word in ("attention", "contraction", "refused", "second-anchor"):
         assert word in out
 
 

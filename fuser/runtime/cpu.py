@@ -45,7 +45,7 @@ class _Context:
             self.scratch = aligned_empty(executor.scratch_stride * executor.threads)
         except MemoryError as error:
             raise OutOfMemoryError(
-                f"the plan needs {program.arena_bytes} bytes for values between kernels",
+                f"the plan needs {program.arena_bytes} bytes of memory for values between kernels",
                 where=program.name,
             ) from error
         constants = [address(array) for array in executor.constants]
