@@ -64,6 +64,18 @@ class Ancestors:
             if other != group and bits & members:
                 self.ancestors[other] = bits | ancestors
 
+    def closure(self, members: int) -> int:
+        """Everything that the nodes in a bit set depend on, by way of groups too."""
+        bits, rest = 0, members
+        while rest:
+            low = rest & -rest
+            bits |= self.node_ancestors[low.bit_length() - 1]
+            rest ^= low
+        for id, own in self.members.items():
+            if own & bits:
+                bits |= self.ancestors[id]
+        return bits
+
     def depends(self, group: int, members: int) -> bool:
         """Whether a group needs one of the nodes in the bit set."""
         return bool(self.ancestors[group] & members)

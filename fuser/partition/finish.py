@@ -10,7 +10,10 @@ from fuser.partition.region import Region
 
 
 def own_outputs(grouping: Grouping) -> None:
-    """Give every graph output that is only a movement of something to a group that writes it."""
+    """Give every graph output that is only a movement of something to a group that writes it.
+
+    The node stays virtual: other readers go on through it, so no dependency is added.
+    """
     for value in dict.fromkeys(grouping.graph.outputs):
         node = value.node
         assert node is not None, "graph inputs are copied before"
@@ -18,7 +21,6 @@ def own_outputs(grouping: Grouping) -> None:
             continue
         owner = _injective_owner(grouping, node)
         positions = grouping.lead(value, owner) if owner is not None else None
-        grouping.virtual.discard(node)
         if owner is None or positions is None:
             grouping.new_group("map", [node], value.shape)
         else:

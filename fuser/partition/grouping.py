@@ -275,7 +275,23 @@ class Grouping:
                     return True
                 if owner is None and self._depends_on(producer, members):
                     return True
-        return False
+        return self._needs_reader_of(node, members, group)
+
+    def _needs_reader_of(self, node: Node, members: int, group: Group | None) -> bool:
+        """Whether the members depend on a placed group that depends on the node.
+
+        An epilogue may hold a reader of a node that is not placed yet.
+        """
+        own = 1 << self.position(node)
+        readers = [
+            id
+            for id, bits in self.dag.ancestors.items()
+            if bits & own and (group is None or id != group.id)
+        ]
+        if not readers:
+            return False
+        needed = self.dag.closure(members)
+        return any(self.dag.members[id] & needed for id in readers)
 
     def _depends_on(self, node: Node, members: int) -> bool:
         """Whether a node in no group depends on the members through groups merged so far."""

@@ -8,6 +8,7 @@ agree on all samples are the same map (structured maps that differ, differ nearl
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any, TypeAlias
 
@@ -28,14 +29,26 @@ def sample(size: int) -> Positions:
     return np.concatenate([np.array([0, 1, size - 1], np.int64), spread])
 
 
+def _unravel(positions: Positions, shape: tuple[int, ...]) -> list[Positions]:
+    """One array of coordinates an axis; none for a scalar."""
+    return list(np.unravel_index(positions, shape)) if shape else []
+
+
+def _ravel(coordinates: Sequence[Positions], shape: tuple[int, ...], like: Positions) -> Positions:
+    """Flat positions from coordinates; zeros for a scalar."""
+    if not shape:
+        return np.zeros_like(like)
+    return np.asarray(np.ravel_multi_index(tuple(coordinates), shape), np.int64)
+
+
 def forward(node: Node, positions: Positions) -> Positions:
     """Where an injective movement puts the operand's elements. Flat positions in and out."""
     assert is_injective(node)
     if node.op != "transpose":
         return positions
-    coordinates = np.unravel_index(positions, node.inputs[0].shape)
+    coordinates = _unravel(positions, node.inputs[0].shape)
     moved = [coordinates[axis] for axis in node.attrs["perm"]]
-    return np.asarray(np.ravel_multi_index(moved, node.output.shape), np.int64)
+    return _ravel(moved, node.output.shape, positions)
 
 
 def backward(node: Node, positions: Positions) -> list[tuple[Value, Positions | None]]:
@@ -48,7 +61,7 @@ def backward(node: Node, positions: Positions) -> list[tuple[Value, Positions | 
         return [(node.inputs[0], positions)]
     if node.op in ("transpose", "broadcast", "slice"):
         x = node.inputs[0]
-        coordinates = np.unravel_index(positions, shape)
+        coordinates = _unravel(positions, shape)
         if node.op == "transpose":
             source = [coordinates[node.attrs["perm"].index(axis)] for axis in range(x.type.rank)]
         elif node.op == "broadcast":
@@ -63,21 +76,15 @@ def backward(node: Node, positions: Positions) -> list[tuple[Value, Positions | 
                     coordinates, node.attrs["starts"], node.attrs["strides"], strict=True
                 )
             ]
-        if not source:
-            return [(x, np.zeros_like(positions))]
-        return [(x, np.asarray(np.ravel_multi_index(source, x.shape), np.int64))]
+        return [(x, _ravel(source, x.shape, positions))]
     if node.op in ("concat", "pad"):
         return [(value, None) for value in node.inputs]
     if node.op == "gather":
         data, indices = node.inputs
         axis = node.attrs["axis"]
-        coordinates = np.unravel_index(positions, shape)
+        coordinates = _unravel(positions, shape)
         inner = coordinates[axis : axis + indices.type.rank]
-        at = (
-            np.asarray(np.ravel_multi_index(inner, indices.shape), np.int64)
-            if inner
-            else np.zeros_like(positions)
-        )
+        at = _ravel(inner, indices.shape, positions)
         return [(data, None), (indices, at)]
     return [(value, positions) for value in node.inputs]
 
@@ -86,11 +93,9 @@ def row_of(node: Node, positions: Positions) -> Positions:
     """The flat positions of a reduction's result for positions of its operand."""
     x = node.inputs[0]
     axes = reduce_axes(node)
-    coordinates = np.unravel_index(positions, x.shape)
+    coordinates = _unravel(positions, x.shape)
     kept = [c for axis, c in enumerate(coordinates) if axis not in axes]
-    if not kept:
-        return np.zeros_like(positions)
-    return np.asarray(np.ravel_multi_index(kept, node.output.shape), np.int64)
+    return _ravel(kept, node.output.shape, positions)
 
 
 def count(value: Value) -> int:
