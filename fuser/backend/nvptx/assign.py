@@ -128,11 +128,18 @@ def dot_kind(
 ) -> DotKind:
     """Which unit can multiply these operands."""
     if dtype.name in ("f16", "bf16") and acc.name == "f32":
-        wide = target.arch == "sm_90a" and warps % 4 == 0 and m % 64 == 0 and n % 8 == 0
-        return "wgmma" if wide and k % 16 == 0 and m >= 16 * warps else "mma"
+        return "wgmma" if target.arch == "sm_90a" and _fits_wgmma(m, n, k, warps) else "mma"
     if dtype.name == "f32" and acc.name == "f32":
         return "tf32"
     return "fma"
+
+
+def _fits_wgmma(m: int, n: int, k: int, warps: int) -> bool:
+    if warps % 4 or m % 64 or n % 8 or k % 16:
+        return False
+    grid = warp_grid(m, n, warps, chained=False, wgmma=True)
+    aligned = grid.warps_n == 1 or grid.columns % 64 == 0
+    return grid.covered == (m, n) and grid.columns <= 256 and aligned
 
 
 def warp_grid(m: int, n: int, warps: int, *, chained: bool, wgmma: bool) -> WarpGrid:

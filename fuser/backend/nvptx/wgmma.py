@@ -1,5 +1,185 @@
-"""placeholder"""
+"""Dots on Hopper's asynchronous tensor cores: m64nNk16, operands described in shared memory.
+
+A descriptor holds a start address, two strides and the swizzle mode; stepping along k or to the
+next 64 rows only adds to its low word. Accumulators go in and out of every call as tied operands,
+so LLVM keeps them in place; the wait is tied to them too, and nothing touches them in between.
+"""
+
 from __future__ import annotations
-from typing import Any
-def wgmma_dot(*args: Any) -> Any:
-    raise NotImplementedError
+
+from typing import TYPE_CHECKING
+
+from fuser.backend.nvptx.assign import DotPlan
+from fuser.backend.nvptx.emitter import Operand
+from fuser.backend.nvptx.layout import WarpGrid
+from fuser.backend.nvptx.stage import SharedTile
+from fuser.backend.nvptx.values import Tile
+from fuser.tilegen import ops
+
+if TYPE_CHECKING:
+    from fuser.backend.nvptx.lower import Lowering
+
+_MODE = {128: 1, 64: 2, 32: 3}
+
+
+def wgmma_dot(
+    low: Lowering,
+    op: ops.Dot,
+    plan: DotPlan,
+    left: SharedTile | Tile,
+    right: SharedTile | Tile,
+    acc: Tile,
+) -> Tile:
+    """Issue every product of the dot as one group, and wait for it."""
+    grid, e = plan.grid, low.emitter
+    assert grid is not None and isinstance(right, SharedTile)
+    steps = op.a.shape[1] // 16
+    count = grid.columns // 2
+    fresh = is_zero(low, op)
+    name = "f16" if op.a.dtype.name == "f16" else "bf16"
+    b = Descriptor(low, right, 0, grid)
+    a = Descriptor(low, left, 1, grid) if isinstance(left, SharedTile) else None
+    words: list[str] = []
+    if isinstance(left, Tile):
+        from fuser.backend.nvptx.dot import pair_words
+
+        words = pair_words(low, left.regs, left.type)
+    e.do("call void @llvm.nvvm.wgmma.fence.sync.aligned()")
+    regs = list(acc.regs)
+    for band in range(grid.bands):
+        sums = regs[band * count : (band + 1) * count]
+        if fresh:
+            sums = ["poison"] * count
+        for step in range(steps):
+            keep = "false" if fresh and step == 0 else "true"
+            b_word = b.at(0, step)
+            if a is not None:
+                source = [f"i64 {a.at(band, step)}"]
+                turns = f"{a.transposed}, {b.transposed}"
+            else:
+                at = (band * steps + step) * 4
+                source = [f"i32 {word}" for word in words[at : at + 4]]
+                turns = f"{b.transposed}"
+            sums = _issue(low, name, grid.columns, sums, source, b_word, keep, turns)
+        regs[band * count : (band + 1) * count] = sums
+    e.do("call void @llvm.nvvm.wgmma.commit_group.sync.aligned()")
+    return Tile(acc.dtype, acc.shape, acc.layout, wait(low, regs, 0))
+
+
+def is_zero(low: Lowering, op: ops.Dot) -> bool:
+    """Whether the accumulator starts as a constant zero, which the first product then ignores."""
+    entry = low.env[op.acc]
+    return isinstance(entry, ops.Full) and entry.value == 0
+
+
+def _issue(
+    low: Lowering,
+    name: str,
+    columns: int,
+    sums: list[str],
+    source: list[str],
+    right: str,
+    keep: str,
+    turns: str,
+) -> list[str]:
+    """One asynchronous product; the accumulator registers after it."""
+    n = len(sums)
+    outputs = "{" + ", ".join(f"${i}" for i in range(n)) + "}"
+    if len(source) == 1:
+        left, place = f"${2 * n}", 2 * n + 1
+    else:
+        left = "{" + ", ".join(f"${2 * n + i}" for i in range(4)) + "}"
+        place = 2 * n + 4
+    text = (
+        f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{name}.{name} {outputs}, {left}, "
+        f"${place}, ${place + 1}, 1, 1, {turns};"
+    )
+    kinds = ["l"] if len(source) == 1 else ["r"] * 4
+    operands = [f"float {item}" for item in sums] + source + [f"i64 {right}", f"i1 {keep}"]
+    return tied(low, text, n, [*kinds, "l", "b"], operands)
+
+
+def tied(
+    low: Lowering, text: str, count: int, constraints: list[str], operands: list[str]
+) -> list[str]:
+    """Inline assembly whose first `count` operands are its float results, in place."""
+    e = low.emitter
+    type = "{" + ", ".join(["float"] * count) + "}"
+    listed = ",".join(["=f"] * count + [str(i) for i in range(count)] + constraints)
+    result = e.value(
+        f'call {type} asm sideeffect "{text}", "{listed}"({", ".join(operands)}) #1'
+    )
+    return [e.value(f"extractvalue {type} {result}, {i}") for i in range(count)]
+
+
+def wait(low: Lowering, regs: list[str], pending: int) -> list[str]:
+    """Wait until at most `pending` groups are in flight; use only what this returns."""
+    text = f"wgmma.wait_group.sync.aligned {pending};"
+    return tied(low, text, len(regs), [], [f"float {reg}" for reg in regs])
+
+
+class Descriptor:
+    """Matrix descriptors into a shared operand. k_axis: which of its axes is k."""
+
+    def __init__(self, low: Lowering, tile: SharedTile, role_axis: int, grid: WarpGrid) -> None:
+        """role_axis: the axis of k: 1 for the left operand, 0 for the right."""
+        self.low, self.tile = low, tile
+        self.k_inner = tile.inner == role_axis
+        self.transposed = 0 if self.k_inner else 1
+        e = low.emitter
+        span = tile.span
+        stride = 8 * span
+        leading = 16 if self.k_inner else tile.block_bytes
+        self.high = (stride >> 4) | (_MODE[span] << 30)
+        if self.high >= 1 << 31:
+            self.high -= 1 << 32
+        # the part of the tile that belongs to this warp group
+        count = (grid.warps_m // 4, grid.rows) if role_axis == 1 else (grid.warps_n, grid.columns)
+        start: Operand = 0
+        groups, extent = count
+        if groups > 1:
+            start = self._group(groups, grid, left=role_axis == 1, extent=extent)
+        base = e.value(f"ptrtoint ptr addrspace(3) {low.shared.pointer(tile.slot)} to i32")
+        address = e.plus(e.plus(base, tile.stage), start)
+        self.low_word = e.bitwise("or", e.shift("lshr", address, 4), (leading >> 4) << 16)
+
+    def _group(self, groups: int, grid: WarpGrid, *, left: bool, extent: int) -> Operand:
+        """Byte offset of this warp group's rows (or columns). The warp number is the same in a
+        warp; passing it through a shuffle tells the compiler so."""
+        e, tile = self.low.emitter, self.tile
+        number = e.hoisted(f"lshr i32 {e.tid}, 7")
+        number = e.hoisted(f"call i32 @llvm.nvvm.shfl.sync.idx.i32(i32 -1, i32 {number}, i32 0, i32 31)")
+        along_m = grid.warps_m // 4
+        if left:
+            number = e.hoisted(f"and i32 {number}, {along_m - 1}")
+        elif along_m > 1:
+            number = e.hoisted(f"udiv i32 {number}, {along_m}")
+        if self.k_inner:
+            return e.times(number, extent * tile.span)
+        # blocks of span bytes along m or n
+        width = tile.span // tile.dtype.bytes
+        if extent % width == 0:
+            return e.times(number, extent // width * tile.block_bytes)
+        raise_narrow(extent, width)
+        return 0
+
+    def at(self, band: int, step: int) -> str:
+        """The descriptor of a band of 64 rows (0 for the right operand) and 16 of k."""
+        tile, e = self.tile, self.low.emitter
+        span, size = tile.span, tile.dtype.bytes
+        if self.k_inner:
+            column = step * 16 * size
+            offset = band * 64 * span + column // span * tile.block_bytes + column % span
+        else:
+            across = band * 64 * size
+            offset = step * 16 * span + across // span * tile.block_bytes + across % span
+        word = e.plus(self.low_word, offset >> 4)
+        pair = e.value(f"insertelement <2 x i32> <i32 poison, i32 {self.high}>, i32 {word}, i32 0")
+        return e.value(f"bitcast <2 x i32> {pair} to i64")
+
+
+def raise_narrow(extent: int, width: int) -> None:
+    """A warp group's share that starts inside a swizzle block has no descriptor."""
+    from fuser.errors import LoweringError
+
+    raise LoweringError(f"{extent} columns a warp group do not fill blocks of {width}")

@@ -1,0 +1,274 @@
+"""Kernels on a GPU against the Tile IR interpreter. sm_80 code runs on newer GPUs through the driver's
+compiler, so both paths are checked on one machine."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fuser import dtypes
+from fuser.backend.nvptx import compile_kernel
+from fuser.dtypes import DType, bf16, bool_, f16, f32, f64, i8, i32, i64
+from fuser.errors import LoweringError
+from fuser.target import SM_80, SM_90A, Target
+from fuser.tilegen.interpret import run
+from fuser.tilegen.ir import Kernel
+from tests.backend.cuda_launch import context, run_on_device
+from tests.backend.nvptx import kernels
+
+pytestmark = pytest.mark.cuda
+
+
+def _targets() -> tuple[Target, ...]:
+    return (SM_80, SM_90A)
+
+
+TOLERANCE = {"f64": 1e-12, "f32": 2e-6, "f16": 2e-3, "bf16": 1.6e-2}
+
+
+@pytest.fixture(params=_targets(), ids=lambda t: t.arch)
+def target(request: pytest.FixtureRequest) -> Target:
+    if context() is None:
+        pytest.skip("no NVIDIA GPU")
+    return request.param
+
+
+def random_array(
+    rng: np.random.Generator, dtype: DType, size: int, low: float = -3, high: float = 3
+) -> np.ndarray:
+    if dtype.kind == "bool":
+        return rng.integers(0, 2, size).astype(np.bool_)
+    if dtype.is_integer:
+        start = 0 if dtype.kind == "uint" else -50
+        return rng.integers(start, 50, size).astype(dtype.numpy)
+    return rng.uniform(low, high, size).astype(dtype.numpy)
+
+
+def check(
+    kernel: Kernel,
+    target: Target,
+    arrays: dict[str, np.ndarray],
+    tolerance: float,
+    absolute: float | None = None,
+) -> None:
+    """Device results equal the interpreter's: relative to the size of the output, or exactly."""
+    expected = {name: array.copy() for name, array in arrays.items()}
+    with np.errstate(all="ignore"):
+        run(kernel, expected)
+    found = run_on_device(kernel, compile_kernel(kernel, target), arrays)
+    for buffer in kernel.buffers:
+        want, have = expected[buffer.name], found[buffer.name]
+        if buffer.role == "input":
+            assert np.array_equal(have, arrays[buffer.name], equal_nan=not buffer.dtype.is_integer)
+            continue
+        if not buffer.dtype.is_float:
+            np.testing.assert_array_equal(have, want)
+            continue
+        a, b = have.astype(np.float64), want.astype(np.float64)
+        scale = absolute if absolute is not None else float(np.nanmax(np.abs(b), initial=0)) * 1e-3
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * scale + 1e-30)
+
+
+def arrays_for(
+    kernel: Kernel, rng: np.random.Generator, low: float = -3, high: float = 3
+) -> dict[str, np.ndarray]:
+    return {
+        buffer.name: random_array(rng, buffer.dtype, buffer.size, low, high)
+        if buffer.role == "input"
+        else np.zeros(buffer.size, buffer.dtype.numpy)
+        for buffer in kernel.buffers
+    }
+
+
+UNARY = (
+    "neg abs sign exp log sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh asinh acosh "
+    "atanh tanh erf floor ceil round is_nan is_inf"
+).split()
+BINARY = "add sub mul div mod fmod pow min max eq ne lt le gt ge".split()
+INTEGER = (
+    "add sub mul div mod fmod min max eq lt ge bitwise_and bitwise_or bitwise_xor shift_left "
+    "shift_right"
+).split()
+DOMAIN = {
+    "log": (0.01, 9), "sqrt": (0, 9), "rsqrt": (0.01, 9), "reciprocal": (0.1, 3), "asin": (-1, 1),
+    "acos": (-1, 1), "acosh": (1, 9), "atanh": (-0.99, 0.99), "pow": (0.1, 3), "tan": (-1.4, 1.4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [f32, f64, f16, bf16], ids=str)
+@pytest.mark.parametrize("fn", UNARY + BINARY)
+def test_float_map(fn: str, dtype: DType, target: Target, rng: np.random.Generator) -> None:
+    kernel = kernels.elementwise(fn, dtype, 2 if fn in BINARY else 1)
+    try:
+        compile_kernel(kernel, target)
+    except LoweringError as error:
+        pytest.skip(str(error))
+    check(
+        kernel, target, arrays_for(kernel, rng, *DOMAIN.get(fn, (-3, 3))),
+        TOLERANCE[dtype.name], absolute=1e-1 if fn in ("log", "sin", "cos", "tan") else None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("fn", ["exp", "tanh", "erf", "log", "max", "min", "is_nan", "is_inf", "sign"])
+def test_special_values(fn: str, target: Target) -> None:
+    values = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-30, -90.0, 88.0, 1e4, -1e4], np.float32)
+    operands = 2 if fn in ("max", "min") else 1
+    kernel = kernels.elementwise(fn, f32, operands, n=len(values), block=32, warps=1)
+    try:
+        compile_kernel(kernel, target)
+    except LoweringError as error:
+        pytest.skip(str(error))
+    arrays = {"x0": values, "y": np.zeros(len(values), kernel.buffers[-1].dtype.numpy)}
+    if operands == 2:
+        arrays["x1"] = values[::-1].copy()
+    check(kernel, target, arrays, 2e-5, absolute=1e-30)
+
+
+@pytest.mark.parametrize("fn", INTEGER)
+def test_integer_map(fn: str, target: Target, rng: np.random.Generator) -> None:
+    for dtype in dtypes.ALL:
+        if not dtype.is_integer:
+            continue
+        kernel = kernels.elementwise(fn, dtype, 2)
+        arrays = arrays_for(kernel, rng)
+        if fn in ("div", "mod", "fmod"):
+            arrays["x1"][arrays["x1"] == 0] = 7
+        if "shift" in fn:
+            arrays["x1"] = (np.abs(arrays["x1"]) % 7).astype(dtype.numpy)
+        check(kernel, target, arrays, 0)
+
+
+@pytest.mark.parametrize("source", dtypes.ALL, ids=str)
+def test_casts(source: DType, target: Target, rng: np.random.Generator) -> None:
+    for goal in dtypes.ALL:
+        if goal == source:
+            continue
+        kernel = kernels.cast(source, goal)
+        arrays = arrays_for(kernel, rng, 0 if goal.kind == "uint" else -50, 50)
+        if source.kind == "int" and goal.kind == "uint":
+            arrays["x0"] = np.abs(arrays["x0"])
+        check(kernel, target, arrays, 1e-9, absolute=1e-30)
+
+
+def test_select_and_bool(target: Target, rng: np.random.Generator) -> None:
+    for dtype in (f32, f16, i64, bool_, i8):
+        kernel = kernels.elementwise("select", dtype, 3)
+        check(kernel, target, arrays_for(kernel, rng), 0)
+    for fn, count in (("logical_and", 2), ("logical_or", 2), ("logical_xor", 2), ("logical_not", 1)):
+        kernel = kernels.elementwise(fn, bool_, count)
+        check(kernel, target, arrays_for(kernel, rng), 0)
+
+
+@pytest.mark.parametrize("fn", ["sum", "max", "min", "prod"])
+@pytest.mark.parametrize("over", [0, 1])
+@pytest.mark.parametrize("warps", [1, 4, 8])
+def test_reduce(fn: str, over: int, warps: int, target: Target, rng: np.random.Generator) -> None:
+    low, high = (0.9, 1.1) if fn == "prod" else (-3, 3)
+    for dtype, rows, columns, block in (
+        (f32, 77, 100, (16, 128) if over else (128, 16)),
+        (f32, 3, 1000, (1, 1024) if over else (4, 256)),
+        (f64, 50, 40, (32, 64) if over else (64, 32)),
+        (i32, 50, 40, (32, 64) if over else (64, 32)),
+        (f32, 20, 80, (4, 80) if over else (20, 4)),
+    ):
+        kernel = kernels.reduce_axis(fn, dtype, rows, columns, block, over, warps)
+        arrays = arrays_for(kernel, rng, low, high)
+        if fn == "prod" and dtype is i32:
+            arrays["x0"] = (arrays["x0"] % 2 + 1).astype(np.int32)
+        check(kernel, target, arrays, 1e-12 if dtype is f64 else 1e-5, absolute=1.0)
+
+
+def test_scan(target: Target, rng: np.random.Generator) -> None:
+    for reverse in (False, True):
+        for dtype, rows, columns, block in (
+            (f32, 5, 1000, (1, 1024)), (i32, 50, 30, (16, 32)), (f64, 7, 200, (2, 256)),
+        ):  # fmt: skip
+            kernel = kernels.scan("sum", dtype, rows, columns, block, reverse)
+            check(kernel, target, arrays_for(kernel, rng), 1e-4, absolute=1.0)
+
+
+@pytest.mark.parametrize("dtype", [f32, f16, bf16], ids=str)
+def test_rows(dtype: DType, target: Target, rng: np.random.Generator) -> None:
+    for rows, columns, block, warps in (
+        (77, 1000, (1, 1024), 4), (77, 64, (16, 64), 4), (9, 513, (2, 1024), 8), (33, 768, (4, 768), 4),
+    ):  # fmt: skip
+        for kernel in (
+            kernels.softmax(rows, columns, dtype, block, warps),
+            kernels.layernorm(rows, columns, dtype, block, warps),
+        ):
+            check(kernel, target, arrays_for(kernel, rng), max(1e-4, TOLERANCE[dtype.name]), absolute=0.1)
+
+
+def test_movement(target: Target, rng: np.random.Generator) -> None:
+    for dtype in (f32, f16, i8, bool_, f64):
+        for kernel in (
+            kernels.transpose(100, 200, dtype, (64, 64)),
+            kernels.transpose(64, 64, dtype, (32, 32)),
+            kernels.reshape(dtype, (16, 16), (4, 64)),
+            kernels.reshape(dtype, (6, 10), (4, 15)),
+            kernels.reshape(dtype, (4, 8, 16), (32, 16)),
+            kernels.gather(100, 200, 33, dtype),
+            kernels.gather(100, 77, 33, dtype),
+        ):
+            arrays = arrays_for(kernel, rng)
+            if "x1" in arrays:
+                arrays["x1"] = rng.integers(0, 100, len(arrays["x1"])).astype(np.int64)
+            check(kernel, target, arrays, 0)
+    kernel = kernels.accumulate(100, 200)
+    check(kernel, target, arrays_for(kernel, rng), 1e-5, absolute=1.0)
+
+
+@pytest.mark.parametrize("dtype", [f16, bf16, f32], ids=str)
+@pytest.mark.parametrize("transposed", ["", "a", "b", "ab"])
+def test_matmul(dtype: DType, transposed: str, target: Target, rng: np.random.Generator) -> None:
+    shapes: tuple[tuple[tuple[int, int, int], tuple[int, int, int], int, int], ...] = (
+        ((256, 256, 128), (128, 128, 32), 4, 3),
+        ((200, 136, 104), (64, 64, 64), 4, 3),
+        ((100, 99, 77), (64, 64, 32), 4, 2),
+        ((33, 100, 65), (16, 32, 16), 2, 3),
+        ((256, 256, 256), (128, 256, 64), 8, 2),
+    )
+    for (m, n, k), blocks, warps, stages in shapes:
+        if dtype is f32 and blocks[1] == 256:
+            blocks = (64, 128, 32)
+        kernel = kernels.matmul(
+            m, n, k, dtype, blocks, warps=warps, stages=stages, transpose_a="a" in transposed,
+            transpose_b="b" in transposed, group=2,
+        )  # fmt: skip
+        arrays = arrays_for(kernel, rng, -1, 1)
+        tolerance = {"f16": 2e-3, "bf16": 1.6e-2, "f32": 1e-5}[dtype.name]
+        check(kernel, target, arrays, tolerance, absolute=1.0)
+
+
+def test_matmul_other_dtypes(target: Target, rng: np.random.Generator) -> None:
+    for dtype, blocks in ((f64, (32, 32, 32)), (i8, (32, 32, 32)), (i32, (16, 64, 16))):
+        kernel = kernels.matmul(
+            70, 50, 60, dtype, blocks, epilogue=False, out=dtype.accumulate
+        )
+        check(kernel, target, arrays_for(kernel, rng), 1e-11, absolute=1.0)
+    kernel = kernels.matmul(128, 128, 128, f32, (64, 64, 32), precision="tf32")
+    check(kernel, target, arrays_for(kernel, rng, -1, 1), 1e-2, absolute=1.0)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype", [f16, bf16, f32], ids=str)
+def test_attention(dtype: DType, causal: bool, target: Target, rng: np.random.Generator) -> None:
+    for length, keys, width, blocks, warps in (
+        (128, 128, 64, (64, 64), 4), (100, 100, 32, (64, 64), 4), (70, 77, 64, (128, 64), 8),
+        (128, 160, 128, (64, 80), 4),
+    ):  # fmt: skip
+        if dtype is f32 and width == 128:
+            continue
+        kernel = kernels.attention(
+            2, length, length if causal else keys, width, dtype, blocks, causal=causal, warps=warps
+        )
+        tolerance = {"f16": 2e-3, "bf16": 1.6e-2, "f32": 1e-4}[dtype.name]
+        check(kernel, target, arrays_for(kernel, rng, -1, 1), tolerance, absolute=1.0)
+
+
+@pytest.mark.parametrize("dtype", [f16, f32], ids=str)
+def test_convolution(dtype: DType, target: Target, rng: np.random.Generator) -> None:
+    for size, channels, filters, stride in ((14, 64, 96, 1), (9, 24, 40, 2), (7, 3, 16, 1)):
+        kernel = kernels.convolution(2, size, channels, filters, dtype, stride=stride)
+        tolerance = {"f16": 2e-3, "f32": 1e-5}[dtype.name]
+        check(kernel, target, arrays_for(kernel, rng, -1, 1), tolerance, absolute=1.0)
