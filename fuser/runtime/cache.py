@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from fuser.backend.module import CompiledKernel, TensorMap
-from fuser.config import Config
 
 MAGIC = b"FUSERK1\n"
 _PREFIX = len(MAGIC) + 32 + 8
@@ -52,18 +51,6 @@ class KernelCache:
         if problem:
             self.enabled = False
             self._warn(f"the kernel cache is off: {problem}")
-
-    @classmethod
-    def open(cls, config: Config) -> KernelCache:
-        """The cache that the environment asks for (FUSER_CACHE, FUSER_CACHE_DIR)."""
-        if config.cache:
-            return cls(config.cache_dir)
-        cache = cls.__new__(cls)
-        cache.folder = config.cache_dir or _default_folder()
-        cache.limit_bytes, cache.hits, cache.misses, cache._bytes = 0, 0, 0, None
-        cache.enabled = cache.writable = False
-        cache.note = "the kernel cache is off: FUSER_CACHE=0"
-        return cache
 
     def describe(self) -> str:
         """One line: where it is and what it holds, or why it is off."""

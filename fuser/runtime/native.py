@@ -113,6 +113,7 @@ entry:
   %at.stride = getelementptr i8, ptr %pool, i64 168
   br label %claim
 claim:
+  %ran = phi i64 [ 0, %entry ], [ %ran.next, %run ]
   %word = atomicrmw add ptr %pool, i64 1 acq_rel
   %next = and i64 %word, 4294967295
   %chunks = lshr i64 %word, 32
@@ -132,9 +133,15 @@ run:
   %skip = mul i64 %thread, %stride
   %scratch = getelementptr i8, ptr %scratch.base, i64 %skip
   call void %kernel(ptr %buffers, i64 %first, i64 %last, ptr %scratch)
-  %d = atomicrmw add ptr %at.done, i64 1 release
+  %ran.next = add i64 %ran, 1
   br label %claim
 out:
+  %idle = icmp eq i64 %ran, 0
+  br i1 %idle, label %left, label %report
+report:
+  %d = atomicrmw add ptr %at.done, i64 %ran release
+  br label %left
+left:
   ret void
 }
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from fuser.backend.module import CompiledKernel, TensorMap
-from fuser.config import Config
 from fuser.runtime.cache import KernelCache
 
 KERNEL = CompiledKernel(
@@ -166,13 +165,6 @@ def test_concurrent_writers_and_readers(cache: KernelCache) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(use, range(100)))
-
-
-def test_the_environment_decides(tmp_path: Path) -> None:
-    off = KernelCache.open(Config(cache=False))
-    off.put("key", KERNEL)
-    assert not off.enabled and off.get("key") is None and "FUSER_CACHE=0" in off.describe()
-    assert KernelCache.open(Config(cache_dir=tmp_path / "x")).folder == tmp_path / "x"
 
 
 def test_unserialisable_facts_are_dropped(cache: KernelCache) -> None:
