@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import llvmlite.binding as llvm
 
 from fuser.errors import CompileError
-
-CodeModel = Literal["default", "small", "large"]
 
 
 @dataclass(frozen=True)
@@ -110,20 +108,3 @@ def emit_assembly(text: str, machine: Machine, level: int = 2) -> str:
 def optimised(text: str, machine: Machine, level: int = 2) -> str:
     """The module's text after optimisation, for dumps."""
     return str(compile_module(text, machine, level))
-
-
-class LoadedCode:
-    """An object linked into this process. Its memory lives as long as this record."""
-
-    def __init__(self, code: bytes, symbols: tuple[str, ...], name: str = "code") -> None:
-        """Link `code` and look `symbols` up. Raises CompileError for undefined references."""
-        initialise()
-        self._jit = llvm.create_lljit_compiler()
-        try:
-            builder = llvm.JITLibraryBuilder().add_object_img(code)
-            for symbol in symbols:
-                builder.export_symbol(symbol)
-            self._tracker = builder.add_current_process().link(self._jit, name)
-        except RuntimeError as error:
-            raise CompileError(f"cannot link generated code: {error}", where=name) from error
-        self.addresses = {symbol: int(self._tracker[symbol]) for symbol in symbols}

@@ -118,6 +118,13 @@ def real(value: float, type: str = "float") -> Reg:
     return _splat_literal(type, f"0x{pattern:016X}")
 
 
+def real_bits(value: float, scalar: str) -> int:
+    """The bit pattern of a float or double."""
+    if scalar == "float":
+        return int(struct.unpack("<I", struct.pack("<f", value))[0])
+    return int(struct.unpack("<Q", struct.pack("<d", value))[0])
+
+
 def _half_literal(value: float, scalar: str) -> str:
     import ml_dtypes
     import numpy as np
@@ -198,6 +205,8 @@ class Function:
         self.params = list(params)
         self.convention, self.attributes, self.linkage = convention, attributes, linkage
         self.args = [Reg(_bare(type), f"%{name}") for type, name in params]
+        self.traits: frozenset[str] = frozenset()
+        """Abilities of the target that shared emitters (math.py) may use."""
         self._names: dict[str, int] = {}
         self.blocks: list[Block] = []
         self.at = self.enter(self.block("start"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuser.backend import llvm, text
+from fuser.backend import llvm, math
 from fuser.backend.cpu.analysis import analyse
 from fuser.backend.cpu.lower import Lowering
 from fuser.backend.module import CompiledKernel
@@ -11,7 +11,11 @@ from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Kernel
 
-ENTRY = "entry"
+
+
+def entry_name(kernel: Kernel) -> str:
+    """The symbol of a kernel's entry function: its name, as a C identifier."""
+    return "".join(c if c.isalnum() and c.isascii() else "_" for c in kernel.name) or "kernel"
 
 
 def machine(target: Target) -> llvm.Machine:
@@ -30,7 +34,7 @@ def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
     module, scratch = _lower(kernel, target)
     code = llvm.emit_object(str(module), machine(target))
     return CompiledKernel(
-        name=kernel.name, target=target.name, entry=ENTRY, code=code, grid=kernel.grid,
+        name=kernel.name, target=target.name, entry=entry_name(kernel), code=code, grid=kernel.grid,
         scratch_bytes=scratch,
     )  # fmt: skip
 
@@ -57,8 +61,10 @@ def _lower(kernel: Kernel, target: Target) -> tuple[Module, int]:
         params.append((f"ptr noalias{access} align 64", f"b{position}"))
     params += [("i64", f"pid{axis}") for axis in range(len(kernel.grid))]
     program = module.function(
-        "program", "void", params, attributes=attributes + " noinline", linkage="internal"
+        f"{entry_name(kernel)}.program", "void", params, attributes=attributes + " noinline", linkage="internal"
     )
+    if "+avx512f" in target.features and "+avx512vl" in target.features:
+        program.traits = frozenset({math.SCALEF})
     buffers = dict(zip(kernel.buffers, program.args, strict=False))
     low = Lowering(module, program, target, facts, buffers)
     for op in kernel.body.ops:
@@ -82,7 +88,7 @@ def _lower(kernel: Kernel, target: Target) -> tuple[Module, int]:
 def _entry(module: Module, kernel: Kernel, attributes: str, offsets: list[int]) -> None:
     """The loop over programs first <= p < last of the row-major grid."""
     f: Function = module.function(
-        ENTRY, "void", [("ptr", "buffers"), ("i64", "first"), ("i64", "last"), ("ptr", "scratch")],
+        entry_name(kernel), "void", [("ptr", "buffers"), ("i64", "first"), ("i64", "last"), ("ptr", "scratch")],
         attributes=attributes,
     )  # fmt: skip
     buffers, first, last, scratch = f.args
@@ -98,11 +104,9 @@ def _entry(module: Module, kernel: Kernel, attributes: str, offsets: list[int]) 
                 rest = f.op("i64", f"udiv {rest.typed}, {extent}")
         ids.append(rest)
         ids.reverse()
-        f.call_void("program", *pointers, *ids, *tiles)
+        f.call_void(f"{entry_name(kernel)}.program", *pointers, *ids, *tiles)
         return []
 
     f.loop(first, last, 1, [], trip, hint="programs")
     f.ret()
 
-
-__all__ = ["ENTRY", "assembly", "compile_kernel", "lower_to_llvm", "machine", "text"]
