@@ -1,0 +1,1 @@
+"""Timings of fuser beside its peers, in one run."""
