@@ -17,6 +17,7 @@ from fuser.tilegen.passes.fold import fold_constants
 from fuser.tilegen.passes.hoist import hoist_loop_invariants
 from fuser.tilegen.passes.masks import drop_proven_masks
 from fuser.tilegen.passes.movement import merge_movement
+from fuser.tilegen.passes.narrow import narrow_comparisons
 from fuser.tilegen.text import renumber
 from fuser.tilegen.verify import verify as verify_kernel
 
@@ -34,6 +35,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("control", inline_single_trips),
     Pass("movement", merge_movement),
     Pass("refold", fold_constants),  # the bodies of former loops now see constants
+    Pass("narrow", narrow_comparisons),
     Pass("cse", eliminate_common_values),
     Pass("masks", drop_proven_masks),  # before hoist: a load in bounds stays in a loop of no trip
     Pass("hoist", hoist_loop_invariants),
