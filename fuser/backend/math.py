@@ -111,7 +111,7 @@ def _through_double(emit: Callable[..., Reg]) -> Callable[..., Reg]:
     return wrapped
 
 
-# exp and log ----------------------------------------------------------------------------------------
+# exp and log --------------------------------------------------------------------------------------
 
 
 def _scale(f: Function, x: Reg, n: Reg, biased: Reg) -> Reg:
@@ -218,7 +218,7 @@ def _log1p(f: Function, u: Reg) -> Reg:
     return _pick(f, exact, u, result)
 
 
-# hyperbolic -----------------------------------------------------------------------------------------
+# hyperbolic ---------------------------------------------------------------------------------------
 
 
 def _odd(f: Function, x: Reg, table: Sequence[float]) -> Reg:
@@ -269,7 +269,8 @@ def acosh(f: Function, x: Reg) -> Reg:
     t = _add(f, _at_most(f, x, 1e9), -1.0)
     root = f.intrinsic("sqrt", _fma(f, t, t, _add(f, t, t)))
     near = _log1p(f, _add(f, t, root))
-    return _pick(f, huge, _add(f, log(f, x), LN2), near)
+    result = _pick(f, huge, _add(f, log(f, x), LN2), near)
+    return _pick(f, _test(f, "olt", x, 1.0), NAN, result)
 
 
 def atanh(f: Function, x: Reg) -> Reg:
@@ -280,7 +281,7 @@ def atanh(f: Function, x: Reg) -> Reg:
     return _pick(f, _test(f, "ogt", size, 1.0), NAN, result)
 
 
-# erf ------------------------------------------------------------------------------------------------
+# erf ----------------------------------------------------------------------------------------------
 
 
 def erf(f: Function, x: Reg) -> Reg:
@@ -304,7 +305,7 @@ def erf(f: Function, x: Reg) -> Reg:
     return _pick(f, _test(f, "olt", size, near), small, _copysign(f, far, x))
 
 
-# circular -------------------------------------------------------------------------------------------
+# circular -----------------------------------------------------------------------------------------
 
 _PI_2 = (math.pi / 2, 6.123233995736766e-17, -1.4973849048591833e-33)
 
@@ -404,7 +405,9 @@ def pow(f: Function, a: Reg, b: Reg) -> Reg:
     odd = f.binary("and", whole, _test(f, "une", f.intrinsic("trunc", half), half))
     negative = f.icmp("slt", _bits(f, a), integer(0, _word(a.type)))
     result = f.select(f.binary("and", negative, odd), f.fneg(result), result)
-    invalid = f.binary("and", _test(f, "olt", a, 0.0), f.binary("xor", whole, integer(-1, whole.type)))
+    invalid = f.binary(
+        "and", _test(f, "olt", a, 0.0), f.binary("xor", whole, integer(-1, whole.type))
+    )
     invalid = f.binary("and", invalid, _test(f, "une", size, INFINITY))
     result = _pick(f, invalid, NAN, result)
     unit = f.binary("or", _test(f, "oeq", b, 0.0), _test(f, "oeq", a, 1.0))
@@ -416,8 +419,6 @@ def fmod(f: Function, a: Reg, b: Reg) -> Reg:
     """The rest of a / b with the sign of a, exact: long division, a few bits of quotient a step."""
     x, y = _abs(f, a), _abs(f, b)
     bits = 20 if _is_double(a) else 9
-    steps = -(-2100 // bits) if _is_double(a) else -(-280 // bits)
-    del steps
     small = 2.0**bits
 
     def more(i: Reg, carried: list[Reg]) -> list[Reg]:
@@ -450,7 +451,11 @@ def _shifted(f: Function, rest: Reg, y: Reg, ratio: Reg, bits: int) -> Reg:
     ratio = _at_most(f, ratio, 2.0 ** (bias - 1))
     exponent = f.binary("lshr", _bits(f, ratio), integer(mantissa, word))
     k = f.binary("sub", exponent, integer(bias + bits - 2, word))
-    factor = _float(f, f.binary("shl", f.binary("add", k, integer(bias, word)), integer(mantissa, word)), rest.type)
+    factor = _float(
+        f,
+        f.binary("shl", f.binary("add", k, integer(bias, word)), integer(mantissa, word)),
+        rest.type,
+    )
     step = _mul(f, y, factor)
     quotient = f.intrinsic("trunc", _div(f, rest, step))
     result = _fma(f, f.fneg(quotient), step, rest)

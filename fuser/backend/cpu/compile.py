@@ -12,7 +12,6 @@ from fuser.tilegen import ops
 from fuser.tilegen.ir import Kernel
 
 
-
 def entry_name(kernel: Kernel) -> str:
     """The symbol of a kernel's entry function: its name, as a C identifier."""
     return "".join(c if c.isalnum() and c.isascii() else "_" for c in kernel.name) or "kernel"
@@ -61,7 +60,11 @@ def _lower(kernel: Kernel, target: Target) -> tuple[Module, int]:
         params.append((f"ptr noalias{access} align 64", f"b{position}"))
     params += [("i64", f"pid{axis}") for axis in range(len(kernel.grid))]
     program = module.function(
-        f"{entry_name(kernel)}.program", "void", params, attributes=attributes + " noinline", linkage="internal"
+        f"{entry_name(kernel)}.program",
+        "void",
+        params,
+        attributes=attributes + " noinline",
+        linkage="internal",
     )
     if "+avx512f" in target.features and "+avx512vl" in target.features:
         program.traits = frozenset({math.SCALEF})
@@ -109,4 +112,3 @@ def _entry(module: Module, kernel: Kernel, attributes: str, offsets: list[int]) 
 
     f.loop(first, last, 1, [], trip, hint="programs")
     f.ret()
-

@@ -221,9 +221,7 @@ class _Assigner:
         self.kernel = kernel
         self.plan = plan
         self.groups = _Groups()
-        self.in_shared = {
-            value for load in plan.staged for value in shared_values(load, plan)
-        }
+        self.in_shared = {value for load in plan.staged for value in shared_values(load, plan)}
         self.members: dict[Value, list[Value]] = defaultdict(list)
         self.chosen: dict[Value, Layout] = {}
 

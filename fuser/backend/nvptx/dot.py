@@ -126,7 +126,9 @@ def _mma_dot(
                     f"@llvm.nvvm.mma.m16n8k16.row.col.{name}({operands}, {sums})"
                 )
                 for i in range(4):
-                    regs[at + i] = e.value(f"extractvalue {{float, float, float, float}} {result}, {i}")
+                    regs[at + i] = e.value(
+                        f"extractvalue {{float, float, float, float}} {result}, {i}"
+                    )
     return Tile(acc.dtype, acc.shape, acc.layout, regs)
 
 
@@ -230,7 +232,9 @@ def _tf32_dot(
     split = op.precision != "tf32"
     regs = list(acc.regs)
     for step in range(steps):
-        b = _step_registers(low, right, right_layout, [(step * blocks + i) * 2 for i in range(blocks)], 2)
+        b = _step_registers(
+            low, right, right_layout, [(step * blocks + i) * 2 for i in range(blocks)], 2
+        )
         parts_b = [_split(low, words, split) for words in b]
         starts = [(band * steps + step) * 4 for band in range(grid.bands)]
         a = _step_registers(low, left, left_layout, starts, 4)
@@ -295,7 +299,11 @@ def _fma_dot(low: Lowering, op: ops.Dot, plan: DotPlan, acc: Tile) -> Tile:
     low.shared.before_write()
     for value, axis in ((op.a, 0), (op.b, 1)):
         entry = low.env[value]
-        tile = low.tile(value) if isinstance(entry, Tile) else low.tile(value, low.plain_layout(value.shape))
+        tile = (
+            low.tile(value)
+            if isinstance(entry, Tile)
+            else low.tile(value, low.plain_layout(value.shape))
+        )
         rows = max(tile.layout.shape[0], layout.shape[0] if axis == 0 else 0)
         columns = max(tile.layout.shape[1], layout.shape[1] if axis == 1 else 0)
         steps = [columns * size, size]

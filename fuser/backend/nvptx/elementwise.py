@@ -29,9 +29,7 @@ _SUFFIX = {"float": "f32", "double": "f64"}
 def apply(emitter: Emitter, fn: str, dtype: DType, args: list[str]) -> str:
     """One primitive on scalars. dtype: of the last operand (of both values, for select)."""
     if fn == "select":
-        return emitter.value(
-            f"select i1 {args[0]}, {dtype.llvm} {args[1]}, {dtype.llvm} {args[2]}"
-        )
+        return emitter.value(f"select i1 {args[0]}, {dtype.llvm} {args[1]}, {dtype.llvm} {args[2]}")
     if dtype.is_float:
         if dtype.compute is not dtype:
             wide = [cast(emitter, arg, dtype, f32) for arg in args]

@@ -88,7 +88,9 @@ class Indexer:
                     if isinstance(best, int) and isinstance(item, int):
                         best = min(best, item) if atom.fn == "min" else max(best, item)
                     else:
-                        best = emitter.value(f"call i32 @llvm.s{atom.fn}.i32(i32 {best}, i32 {item})")
+                        best = emitter.value(
+                            f"call i32 @llvm.s{atom.fn}.i32(i32 {best}, i32 {item})"
+                        )
                 return best
             case Lookup():
                 return self._lookup(atom, self.layout, offset)
@@ -106,7 +108,9 @@ class Indexer:
         low = base.range[0] - base.constant + rest
         lift = -(low // divisor) if low < 0 else 0
         if lift * divisor > INT32:
-            raise LoweringError(f"the range of ({base}) is unknown, so // {divisor} has no 32-bit form")
+            raise LoweringError(
+                f"the range of ({base}) is unknown, so // {divisor} has no 32-bit form"
+            )
         lifted = emitter.plus(dynamic, rest + lift * divisor)
         if not quotient:
             return emitter.value(f"urem i32 {lifted}, {divisor}")

@@ -179,9 +179,7 @@ def blocked(
             regs.append(())
             continue
         for lane in range(vector):
-            regs.append(
-                tuple(start[d] + (lane if d == order[0] else 0) for d in range(rank))
-            )
+            regs.append(tuple(start[d] + (lane if d == order[0] else 0) for d in range(rank)))
     covered = tuple(unit[d] * repeats[d] for d in range(rank))
     return Layout(covered, tuple(regs), lanes, warp_bits)
 

@@ -42,7 +42,9 @@ def lower_for(low: Lowering, op: ops.For) -> None:
     e = low.emitter
     start, stop = low.evaluate(op.start), low.evaluate(op.stop)
     carried = op.body.params[1:]
-    inits = [low.tile(value, low.layout(param)) for value, param in zip(op.inits, carried, strict=True)]
+    inits = [
+        low.tile(value, low.layout(param)) for value, param in zip(op.inits, carried, strict=True)
+    ]
     if isinstance(start, int) and isinstance(stop, int) and start >= stop:
         for result, init in zip(op.results, inits, strict=True):
             low.env[result] = init
@@ -163,7 +165,9 @@ def _plan_pipeline(low: Lowering, op: ops.For) -> Pipeline | None:
     wanted = low.kernel.schedule.stages
     if wanted < 2:
         return None
-    scalars = [item for item in op.body.ops if isinstance(item, ops.IndexTile) and not is_tile(item.result)]
+    scalars = [
+        item for item in op.body.ops if isinstance(item, ops.IndexTile) and not is_tile(item.result)
+    ]
     ahead: set[Value] = {op.body.params[0]}
     usable: list[ops.IndexTile] = []
     local = {value for item in op.body.ops for value in item.results} | set(op.body.params[1:])

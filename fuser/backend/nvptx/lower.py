@@ -259,7 +259,9 @@ def _broadcast(low: Lowering, op: ops.Broadcast) -> None:
 def _reshape(low: Lowering, op: ops.Reshape) -> None:
     layout = low.layout(op.result)
     entry = low.env[op.x]
-    tile = low.tile(op.x) if isinstance(entry, Tile) else low.tile(op.x, low.plain_layout(op.x.shape))
+    tile = (
+        low.tile(op.x) if isinstance(entry, Tile) else low.tile(op.x, low.plain_layout(op.x.shape))
+    )
     low.set(op.result, reshape(low, tile, op.shape, layout))
 
 
@@ -268,14 +270,18 @@ def _permute(low: Lowering, op: ops.Permute) -> None:
     if isinstance(entry, SharedTile):
         low.env[op.result] = entry.permuted(op.axes)
         return
-    tile = low.tile(op.x) if isinstance(entry, Tile) else low.tile(op.x, low.plain_layout(op.x.shape))
+    tile = (
+        low.tile(op.x) if isinstance(entry, Tile) else low.tile(op.x, low.plain_layout(op.x.shape))
+    )
     moved = Tile(tile.dtype, op.result.shape, tile.layout.permuted(op.axes), tile.regs)
     low.set(op.result, moved)
 
 
 def _reduce(low: Lowering, op: ops.Reduce) -> None:
     entry = low.env[op.x]
-    tile = low.tile(op.x) if isinstance(entry, Tile) else low.tile(op.x, low.plain_layout(op.x.shape))
+    tile = (
+        low.tile(op.x) if isinstance(entry, Tile) else low.tile(op.x, low.plain_layout(op.x.shape))
+    )
     low.set(op.result, reduce_tile(low, op.fn, tile, op.axis))
 
 

@@ -42,9 +42,7 @@ def mask_edge(low: Lowering, tile: Tile, axes: tuple[int, ...], fill: str) -> li
     if all(layout.shape[a] == tile.shape[a] for a in axes):
         return tile.regs
     indexer = low.indexer(layout)
-    limits = tuple(
-        tile.shape[a] if a in axes else layout.shape[a] for a in range(len(tile.shape))
-    )
+    limits = tuple(tile.shape[a] if a in axes else layout.shape[a] for a in range(len(tile.shape)))
     regs = []
     for offset, reg in zip(layout.regs, tile.regs, strict=True):
         condition = indexer.inside(limits, offset)

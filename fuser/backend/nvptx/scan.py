@@ -61,7 +61,9 @@ def scan_tile(low: Lowering, op: ops.Scan, tile: Tile) -> Tile:
     warps = [bit for bit, basis in enumerate(layout.warps) if basis[axis]]
     if warps:
         before = _warps(low, totals, layout, axis, warps, combine, start, tile, op.reverse)
-        prefixes = [b if p is None else combine(b, p) for b, p in zip(before, prefixes, strict=True)]
+        prefixes = [
+            b if p is None else combine(b, p) for b, p in zip(before, prefixes, strict=True)
+        ]
     for prefix, members in zip(prefixes, rows.values(), strict=True):
         if prefix is not None:
             for number in members:
@@ -77,7 +79,13 @@ def _place(low: Lowering, bits: list[int], reverse: bool) -> Operand:
 
 
 def _lanes(
-    low: Lowering, total: str, lanes: list[int], combine: Combine, start: str, tile: Tile, reverse: bool
+    low: Lowering,
+    total: str,
+    lanes: list[int],
+    combine: Combine,
+    start: str,
+    tile: Tile,
+    reverse: bool,
 ) -> tuple[str, str]:
     """(inclusive total, what lies before this lane) over lanes that share the scanned axis.
 
@@ -140,7 +148,9 @@ def _warps(
             for text in stores:
                 e.do(text)
     low.shared.before_read()
-    mine = e.thread_part([0] * 5 + [(1 << bits.index(b)) if b in bits else 0 for b in range(len(rows) - 5)])
+    mine = e.thread_part(
+        [0] * 5 + [(1 << bits.index(b)) if b in bits else 0 for b in range(len(rows) - 5)]
+    )
     base = low.shared.pointer(slot, e.thread_part(rows))
     count = 1 << len(bits)
     order = range(count - 1, 0, -1) if reverse else range(count - 1)

@@ -140,9 +140,7 @@ class SharedAddress:
         base = shared.pointer(self.tile.slot, dynamic)
         if constant == 0:
             return base
-        return self.low.emitter.value(
-            f"getelementptr i8, ptr addrspace(3) {base}, i32 {constant}"
-        )
+        return self.low.emitter.value(f"getelementptr i8, ptr addrspace(3) {base}, i32 {constant}")
 
 
 # registers <-> shared -----------------------------------------------------------------------------
@@ -160,7 +158,9 @@ def read(low: Lowering, tile: SharedTile, layout: Layout, numbers: list[int]) ->
         if not wanted.intersection(members):
             continue
         pointer = address.pointer(offset)
-        name = emitter.value(f"load {type}, ptr addrspace(3) {pointer}, align {width * dtype.bytes}")
+        name = emitter.value(
+            f"load {type}, ptr addrspace(3) {pointer}, align {width * dtype.bytes}"
+        )
         items = [from_memory(low, name, dtype)] if width == 1 else unpack(low, name, dtype, width)
         found.update(zip(members, items, strict=True))
     return found

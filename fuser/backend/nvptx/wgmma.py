@@ -106,9 +106,7 @@ def tied(
     e = low.emitter
     type = "{" + ", ".join(["float"] * count) + "}"
     listed = ",".join(["=f"] * count + [str(i) for i in range(count)] + constraints)
-    result = e.value(
-        f'call {type} asm sideeffect "{text}", "{listed}"({", ".join(operands)}) #1'
-    )
+    result = e.value(f'call {type} asm sideeffect "{text}", "{listed}"({", ".join(operands)}) #1')
     return [e.value(f"extractvalue {type} {result}, {i}") for i in range(count)]
 
 
@@ -148,7 +146,9 @@ class Descriptor:
         warp; passing it through a shuffle tells the compiler so."""
         e, tile = self.low.emitter, self.tile
         number = e.hoisted(f"lshr i32 {e.tid}, 7")
-        number = e.hoisted(f"call i32 @llvm.nvvm.shfl.sync.idx.i32(i32 -1, i32 {number}, i32 0, i32 31)")
+        number = e.hoisted(
+            f"call i32 @llvm.nvvm.shfl.sync.idx.i32(i32 -1, i32 {number}, i32 0, i32 31)"
+        )
         along_m = grid.warps_m // 4
         if left:
             number = e.hoisted(f"and i32 {number}, {along_m - 1}")
