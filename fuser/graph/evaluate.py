@@ -10,7 +10,7 @@ import numpy as np
 from fuser import dtypes
 from fuser.dtypes import DType
 from fuser.errors import FeedError
-from fuser.graph.dims import DimExpr, substitute
+from fuser.graph.dims import DimExpr, as_int, substitute, symbols_of
 from fuser.graph.ir import Graph, TensorType, Value
 from fuser.graph.ops.primitive import Array
 from fuser.graph.ops.registry import primitive
@@ -71,12 +71,17 @@ def bind_feeds(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, int]:
 
 
 def _bind_shape(type: TensorType, shape: tuple[int, ...], symbols: dict[str, int]) -> None:
-    """Read symbols off the dims that are one symbol and nothing else."""
+    """Read symbols off the dims that are linear in one symbol: `n`, `4*n + 1`."""
     for dim, size in zip(type.shape, shape, strict=False):
-        if isinstance(dim, DimExpr) and len(dim.terms) == 1:
-            monomial, coefficient = dim.terms[0]
-            if len(monomial) == 1 and monomial[0].op == "symbol" and coefficient == 1:
-                symbols.setdefault(monomial[0].name, size)
+        names = symbols_of(dim)
+        if len(names) != 1 or not isinstance(dim, DimExpr):
+            continue
+        (name,) = names
+        offset = as_int(substitute(dim, {name: 0}))
+        slope = as_int(substitute(dim, {name: 1})) - offset
+        candidate = (size - offset) // slope if slope else 0
+        if candidate >= 0 and substitute(dim, {name: candidate}) == size:
+            symbols.setdefault(name, candidate)
 
 
 def _widen(array: Array, float64: bool) -> Array:

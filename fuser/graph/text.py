@@ -164,7 +164,7 @@ class _Parser:
         self.graph = Graph(_unquoted(match[1]))
         for item in _split(match[2]):
             name, _, type = _partition(item, ": ")
-            value = self.graph.add_input(_unquoted(name[1:]), _parse_type(type))
+            value = self.graph.add_input(_unquoted(name[1:]), parse_type(type))
             self.values[name] = value
 
     def _node(self, graph: Graph, line: str) -> None:
@@ -174,7 +174,7 @@ class _Parser:
             raise ParseError("expected: %result = primitive(%operand, ...) {attributes} : type")
         names, op = _split(match[1]), match[2]
         body, _, types = _rpartition(match[3], " : ")
-        out_types = [_parse_type(type) for type in _split(types)]
+        out_types = [parse_type(type) for type in _split(types)]
         operands: list[Value] = []
         if op == "constant":
             attrs: dict[str, Any] = {"value": self._array(body.strip(), out_types[0])}
@@ -256,7 +256,8 @@ def _rpartition(text: str, separator: str) -> tuple[str, str, str]:
     return text[: found[-1]], separator, text[found[-1] + len(separator) :]
 
 
-def _parse_type(text: str) -> TensorType:
+def parse_type(text: str) -> TensorType:
+    """`f32[batch, 4]` as a TensorType. Raises ParseError."""
     name, bracket, dims = text.partition("[")
     if name not in BY_NAME or not bracket or not dims.endswith("]"):
         raise ParseError(f"{text!r} is not a tensor type")

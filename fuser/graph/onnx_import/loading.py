@@ -104,6 +104,10 @@ def _check(model: ModelProto, where: str) -> None:
         for tensor in full.initializer
         if tensor.name not in declared
     )
+    for info in (*graph.input, *graph.output):
+        # Runtimes accept outputs without a shape; the checker does not.
+        if info.type.HasField("tensor_type"):
+            info.type.tensor_type.shape.SetInParent()
     try:
         onnx.checker.check_model(light)
     except (onnx.checker.ValidationError, ValueError) as error:

@@ -8,7 +8,6 @@ import numpy as np
 
 from fuser import dtypes
 from fuser.dtypes import DType
-from fuser.errors import InvalidModelError
 from fuser.graph.builder import Builder
 from fuser.graph.dims import Dim, ceildiv, maximum, product
 from fuser.graph.ir import TensorType, Value
@@ -111,16 +110,3 @@ def one_hot(b: Builder, node: OnnxNode) -> Value:
 
 def _as_value(b: Builder, dim: Dim, dtype: DType = dtypes.i64) -> Value:
     return b.scalar(dim, dtype) if isinstance(dim, int) else b.dim(dim, dtype)
-
-
-@onnx_op("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli",
-         "Multinomial")  # fmt: skip
-def random(b: Builder, node: OnnxNode) -> Value:
-    raise node.unsupported("random numbers are not reproducible across runtimes")
-
-
-def check_positive(node: OnnxNode, what: str, value: int) -> int:
-    """Raise InvalidModelError unless value > 0."""
-    if value <= 0:
-        raise InvalidModelError(f"{what} is {value}", where=node.where)
-    return value

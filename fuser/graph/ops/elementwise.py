@@ -47,8 +47,8 @@ def _computed(
     def evaluate(arrays: Sequence[Array], attrs: Attrs) -> tuple[Array]:
         with np.errstate(all="ignore"):
             result = np.asarray(function(*map(widen, arrays)))
-        if not predicate and is_half(arrays[0]):
-            result = result.astype(arrays[0].dtype)
+            if not predicate and is_half(arrays[0]):
+                result = result.astype(arrays[0].dtype)
         return (result,)
 
     return evaluate

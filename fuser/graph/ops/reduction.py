@@ -73,12 +73,9 @@ def _evaluate_cumsum(arrays: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]
         wide = np.flip(wide, axis)
     total = np.cumsum(wide, axis=axis, dtype=wide.dtype)
     if attrs.get("exclusive", False):
-        total = total - wide
-        if wide.dtype.kind not in "iub":
-            # Subtracting would turn inf into nan: shift instead.
-            shifted = np.roll(np.cumsum(wide, axis=axis, dtype=wide.dtype), 1, axis)
-            shifted[(slice(None),) * axis + (slice(0, 1),)] = 0
-            total = shifted
+        # Shifted, not total - x: that would turn inf into nan.
+        total = np.roll(total, 1, axis)
+        total[(slice(None),) * axis + (slice(0, 1),)] = 0
     if attrs.get("reverse", False):
         total = np.flip(total, axis)
     return (total.astype(x.dtype),)
