@@ -13,6 +13,7 @@ from fuser.partition.layout import choose_layouts
 from fuser.partition.merge import merge_products
 from fuser.partition.nodes import ANCHORS, OPAQUE
 from fuser.partition.options import Options
+from fuser.partition.outer import expand_outer_products
 from fuser.partition.refuse import refusals
 from fuser.partition.region import Partition
 from fuser.partition.rows import place
@@ -27,7 +28,7 @@ def partition(graph: Graph, target: Target, options: Options | None = None) -> P
     same values. Raises UsageError if `options` names a node that does not exist.
     """
     options = options or Options()
-    graph = finish.with_copied_inputs(graph)
+    graph = expand_outer_products(finish.with_copied_inputs(graph))
     if not options.no_fusion:
         graph = hoist_scales(graph)
         if options.merge:

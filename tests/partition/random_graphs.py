@@ -31,7 +31,8 @@ class RandomGraph:
         moves = (
             self.unary, self.binary, self.binary, self.reduce, self.softmax, self.reshape,
             self.transpose, self.slice, self.concat, self.dot, self.dot, self.broadcast,
-            self.gather, self.pad, self.window, self.normalise, self.residual,
+            self.gather, self.pad, self.window, self.normalise, self.residual, self.attention,
+            self.parallel, self.self_product,
         )  # fmt: skip
         for _ in range(steps):
             moves[int(self.rng.integers(len(moves)))]()
@@ -195,6 +196,81 @@ class RandomGraph:
                 rhs_contract=(0,), lhs_batch=(), rhs_batch=(),
             )
         )  # fmt: skip
+
+    def scaled(self, x: Value) -> Value:
+        scale = self.graph.constant(np.float32(self.rng.choice([0.5, 0.25, 2.0])))
+        wide = build(self.graph, "broadcast", scale, shape=x.shape, axes=())
+        return build(self.graph, "mul", x, wide)
+
+    def weights(self, depth: int, width: int) -> Value:
+        array = self.rng.standard_normal((depth, width)) / np.sqrt(depth)
+        return self.graph.constant(array.astype(np.float32))
+
+    def linear(self, x: Value, width: int) -> Value:
+        return build(
+            self.graph, "dot_general", x, self.weights(x.shape[-1], width),
+            lhs_contract=(x.type.rank - 1,), rhs_contract=(0,), lhs_batch=(), rhs_batch=(),
+        )  # fmt: skip
+
+    def parallel(self) -> None:
+        """Products on one operand; sometimes they meet again."""
+        x = self.pick()
+        if not x.type.rank:
+            return
+        width = int(self.rng.integers(1, 6))
+        gate, up = self.linear(x, width), self.linear(x, width)
+        if self.rng.random() < 0.5:
+            self.keep(build(self.graph, "mul", build(self.graph, "tanh", gate), up))
+        else:
+            bias = self.graph.constant(self.rng.standard_normal(width).astype(np.float32))
+            last = (gate.type.rank - 1,)
+            wide = build(self.graph, "broadcast", bias, shape=gate.shape, axes=last)
+            self.keep(build(self.graph, "add", gate, wide))
+            self.keep(up)
+
+    def self_product(self) -> None:
+        """x times its own transpose: [b, r, c] -> [b, r, r]."""
+        x = self.pick()
+        if x.type.rank == 3:
+            product = self.batched(x, x, 2)
+            self.keep(build(self.graph, "tanh", product))
+
+    def batched(self, lhs: Value, rhs: Value, axis: int) -> Value:
+        return build(
+            self.graph, "dot_general", lhs, rhs, lhs_contract=(2,), rhs_contract=(axis,),
+            lhs_batch=(0,), rhs_batch=(0,),
+        )  # fmt: skip
+
+    def attention(self) -> None:
+        """Self-attention with random projections, scales and masks."""
+        x = self.pick()
+        if x.type.rank != 3:
+            return
+        width = int(self.rng.integers(1, 6))
+        q, k, v = (self.linear(x, width) for _ in range(3))
+        if self.rng.random() < 0.5:
+            q = self.scaled(q)
+        scores = self.batched(q, k, 2)
+        if self.rng.random() < 0.5:
+            scores = self.scaled(scores)
+        if self.rng.random() < 0.5:
+            rows, columns = (
+                build(self.graph, "iota", shape=scores.shape, axis=axis, dtype=dtypes.i32)
+                for axis in (1, 2)
+            )
+            seen = build(self.graph, "le", columns, rows)
+            low = self.graph.constant(np.float32(-1e9))
+            wide = build(self.graph, "broadcast", low, shape=scores.shape, axes=())
+            scores = build(self.graph, "select", seen, scores, wide)
+        axes = (2,)
+        peak = build(self.graph, "reduce_max", scores, axes=axes)
+        centred = build(self.graph, "sub", scores, self.restored(peak, scores, axes))
+        powers = build(self.graph, "exp", centred)
+        total = build(self.graph, "reduce_sum", powers, axes=axes)
+        weights = build(self.graph, "div", powers, self.restored(total, scores, axes))
+        self.keep(self.batched(weights, v, 1))
+        if self.rng.random() < 0.1:
+            self.keep(weights)
 
 
 def random_graph(seed: int, steps: int) -> Graph:
