@@ -15,7 +15,7 @@ from fuser.runtime.memory import address, align, aligned_copy, aligned_empty, al
 from fuser.runtime.program import BufferRef, Launch, Program
 from fuser.runtime.threads import available_cores, get_pool
 
-CHUNKS_PER_THREAD = 6
+CHUNKS_PER_THREAD = 8
 """Enough that uneven programs even out, few enough that claiming them costs nothing."""
 
 ALONE_SECONDS = 4e-6

@@ -1,16 +1,19 @@
 """The native half of the CPU runtime, as LLVM IR text: the loop over launches and the worker loop.
 
-One call of `fuser_run` walks a launch table. Each launch is cut into chunks of programs, which the
-calling thread and the workers claim from one 64-bit word, `chunks << 32 | next`: an atomic add both
-claims a chunk and tells whether there was one, so a late worker can never run a stale launch, and
-nobody waits for a worker that claimed nothing. Whoever holds a chunk keeps the launch (and so its
-descriptor) from ending. Programs are independent: who runs which changes nothing in the result.
+`fuser_run` walks a launch table. A launch is cut into chunks of programs, and the chunks into one
+contiguous range a thread; a thread takes its own range in order, so that neighbouring programs find
+their data in its cache, and then helps with the other ranges. A range is one 64-bit word,
+`chunks << 32 | next`: an atomic add both claims a chunk and tells whether there was one, so a late
+thread can never run a stale launch, and nobody waits for a worker that claimed nothing. Whoever
+holds a chunk keeps the launch (and so its descriptor) from ending. Programs are independent: who
+runs which changes nothing in the result.
 
 A worker without work spins for some tens of microseconds, then sleeps on a condition variable.
 
-Layouts (bytes); the Python side writes them in `fuser.runtime.cpu`:
-  pool: 0 word, 64 done, 128 entry, 136 buffers, 144 programs, 152 chunk, 160 scratch, 168 stride,
-        192 sleepers, 196 stop, 200 epoch, 256 mutex, 320 condition
+Layouts (bytes); the Python side writes them in `fuser.runtime.cpu` and `fuser.runtime.threads`:
+  pool: 0 generation of posts, 64 chunks done, 128 entry, 136 buffers, 144 programs, 152 chunk,
+        160 scratch, 168 stride, 176 chunks a range, 192 sleepers, 196 stop, 200 threads,
+        256 mutex, 320 condition, 512 + 64 t: the range of thread t
   context: 0 table, 8 count, 16 bases, 24 buffers, 32 scratch, 40 stride
   table record: 0 kind (0 kernel, 1 clear), 8 entry, 16 arguments, 24 argument count, 32 programs
         (bytes, for clear), 40 chunk, 48 chunks (0: run alone)
@@ -22,9 +25,9 @@ from __future__ import annotations
 import time
 
 POOL_BYTES = 512
+"""Of a pool without its ranges, 64 bytes a thread."""
+POOL_THREADS = 200
 CONTEXT_BYTES = 64
-RECORD_BYTES = 64
-POOL_STOP = 196
 SPINS = 1500
 """Pauses before a worker sleeps: some 50 microseconds where a pause takes 35 ns."""
 
@@ -69,7 +72,7 @@ define void @fuser_pool_init(ptr %pool) {
   ret void
 }
 
-; Wake every sleeping worker. The lock orders this after a worker's last look at the word.
+; Wake every sleeping worker. The lock orders this after a worker's last look for work.
 define internal void @wake(ptr %pool) {
   %at = getelementptr i8, ptr %pool, i64 192
   %sleepers = load atomic i32, ptr %at seq_cst, align 4
@@ -93,15 +96,7 @@ define void @fuser_pool_stop(ptr %pool) {
   ret void
 }
 
-define internal i1 @has_work(ptr %pool) alwaysinline {
-  %word = load atomic i64, ptr %pool seq_cst, align 8
-  %next = and i64 %word, 4294967295
-  %chunks = lshr i64 %word, 32
-  %more = icmp ult i64 %next, %chunks
-  ret i1 %more
-}
-
-; Claim and run chunks until none is left.
+; Claim and run chunks until none is left: those of %thread's range, then those of the others.
 define internal void @work(ptr %pool, i64 %thread) {
 entry:
   %at.done = getelementptr i8, ptr %pool, i64 64
@@ -111,14 +106,37 @@ entry:
   %at.chunk = getelementptr i8, ptr %pool, i64 152
   %at.scratch = getelementptr i8, ptr %pool, i64 160
   %at.stride = getelementptr i8, ptr %pool, i64 168
-  br label %claim
+  %at.share = getelementptr i8, ptr %pool, i64 176
+  %at.threads = getelementptr i8, ptr %pool, i64 200
+  %threads = load i64, ptr %at.threads
+  br label %range
+range:
+  %tried = phi i64 [ 0, %entry ], [ %tried.next, %exhausted ]
+  %ran.range = phi i64 [ 0, %entry ], [ %ran, %exhausted ]
+  %all = icmp uge i64 %tried, %threads
+  br i1 %all, label %out, label %pick
+pick:
+  %ahead = add i64 %thread, %tried
+  %past = icmp uge i64 %ahead, %threads
+  %wrapped = sub i64 %ahead, %threads
+  %owner = select i1 %past, i64 %wrapped, i64 %ahead
+  %skip.word = mul i64 %owner, 64
+  %at.words = getelementptr i8, ptr %pool, i64 512
+  %at.word = getelementptr i8, ptr %at.words, i64 %skip.word
+  br label %look
+look:
+  %ran = phi i64 [ %ran.range, %pick ], [ %ran.next, %run ]
+  %seen = load atomic i64, ptr %at.word monotonic, align 8
+  %seen.next = and i64 %seen, 4294967295
+  %seen.chunks = lshr i64 %seen, 32
+  %some = icmp ult i64 %seen.next, %seen.chunks
+  br i1 %some, label %claim, label %exhausted
 claim:
-  %ran = phi i64 [ 0, %entry ], [ %ran.next, %run ]
-  %word = atomicrmw add ptr %pool, i64 1 acq_rel
+  %word = atomicrmw add ptr %at.word, i64 1 acq_rel
   %next = and i64 %word, 4294967295
   %chunks = lshr i64 %word, 32
   %mine = icmp ult i64 %next, %chunks
-  br i1 %mine, label %run, label %out
+  br i1 %mine, label %run, label %exhausted
 run:
   %kernel = load ptr, ptr %at.entry
   %buffers = load ptr, ptr %at.buffers
@@ -126,7 +144,10 @@ run:
   %chunk = load i64, ptr %at.chunk
   %scratch.base = load ptr, ptr %at.scratch
   %stride = load i64, ptr %at.stride
-  %first = mul i64 %next, %chunk
+  %share = load i64, ptr %at.share
+  %before = mul i64 %owner, %share
+  %position = add i64 %before, %next
+  %first = mul i64 %position, %chunk
   %end = add i64 %first, %chunk
   %over = icmp ugt i64 %end, %programs
   %last = select i1 %over, i64 %programs, i64 %end
@@ -134,12 +155,15 @@ run:
   %scratch = getelementptr i8, ptr %scratch.base, i64 %skip
   call void %kernel(ptr %buffers, i64 %first, i64 %last, ptr %scratch)
   %ran.next = add i64 %ran, 1
-  br label %claim
+  br label %look
+exhausted:
+  %tried.next = add i64 %tried, 1
+  br label %range
 out:
-  %idle = icmp eq i64 %ran, 0
+  %idle = icmp eq i64 %ran.range, 0
   br i1 %idle, label %left, label %report
 report:
-  %d = atomicrmw add ptr %at.done, i64 %ran release
+  %d = atomicrmw add ptr %at.done, i64 %ran.range release
   br label %left
 left:
   ret void
@@ -150,12 +174,11 @@ define void @fuser_worker(ptr %pool, i64 %thread) {
 entry:
   %at.sleepers = getelementptr i8, ptr %pool, i64 192
   %at.stop = getelementptr i8, ptr %pool, i64 196
-  %at.epoch = getelementptr i8, ptr %pool, i64 200
   %mutex = getelementptr i8, ptr %pool, i64 256
   %condition = getelementptr i8, ptr %pool, i64 320
   br label %awake
 awake:
-  %epoch = load atomic i64, ptr %at.epoch seq_cst, align 8
+  %seen = phi i64 [ 0, %entry ], [ %posted, %busy ], [ %seen, %wake ]
   br label %spin
 spin:
   %count = phi i32 [ 0, %awake ], [ %count.next, %idle ]
@@ -163,8 +186,9 @@ spin:
   %stopped = icmp ne i32 %stop, 0
   br i1 %stopped, label %out, label %look
 look:
-  %more = call i1 @has_work(ptr %pool)
-  br i1 %more, label %busy, label %idle
+  %posted = load atomic i64, ptr %pool acquire, align 8
+  %fresh = icmp ne i64 %posted, %seen
+  br i1 %fresh, label %busy, label %idle
 busy:
   call void @work(ptr %pool, i64 %thread)
   br label %awake
@@ -180,11 +204,9 @@ sleep:
 check:
   %stop.2 = load atomic i32, ptr %at.stop seq_cst, align 4
   %stopped.2 = icmp ne i32 %stop.2, 0
-  %more.2 = call i1 @has_work(ptr %pool)
-  %epoch.2 = load atomic i64, ptr %at.epoch seq_cst, align 8
-  %fresh = icmp ne i64 %epoch, %epoch.2
-  %either = or i1 %stopped.2, %more.2
-  %rise = or i1 %either, %fresh
+  %posted.2 = load atomic i64, ptr %pool seq_cst, align 8
+  %fresh.2 = icmp ne i64 %posted.2, %seen
+  %rise = or i1 %stopped.2, %fresh.2
   br i1 %rise, label %wake, label %wait
 wait:
   %c = call i32 @pthread_cond_wait(ptr %condition, ptr %mutex)
@@ -227,14 +249,18 @@ entry:
   %stride = load i64, ptr %at.stride
   %alone = icmp eq ptr %pool, null
   call void @stamp(ptr %times, i64 0)
-  br i1 %alone, label %head, label %rouse
+  br i1 %alone, label %single, label %rouse
+single:
+  br label %head
 rouse:
-  %at.epoch = getelementptr i8, ptr %pool, i64 200
-  %r = atomicrmw add ptr %at.epoch, i64 1 seq_cst
+  %p.threads = getelementptr i8, ptr %pool, i64 200
+  %threads = load i64, ptr %p.threads
+  %r = atomicrmw add ptr %pool, i64 1 seq_cst
   call void @wake(ptr %pool)
   br label %head
 head:
-  %i = phi i64 [ 0, %entry ], [ 0, %rouse ], [ %i.next, %next ]
+  %i = phi i64 [ 0, %single ], [ 0, %rouse ], [ %i.next, %next ]
+  %ranges = phi i64 [ 1, %single ], [ %threads, %rouse ], [ %ranges, %next ]
   %finished = icmp uge i64 %i, %count
   br i1 %finished, label %out, label %launch
 launch:
@@ -278,8 +304,8 @@ clear:
   %m = call ptr @memset(ptr %target, i32 0, i64 %programs)
   br label %next
 choose:
-  %single = icmp ult i64 %chunks, 2
-  %serial = or i1 %alone, %single
+  %few = icmp ult i64 %chunks, 2
+  %serial = or i1 %alone, %few
   br i1 %serial, label %direct, label %post
 direct:
   call void %kernel(ptr %buffers, i64 0, i64 %programs, ptr %scratch)
@@ -299,13 +325,32 @@ post:
   store ptr %scratch, ptr %p.scratch
   %p.stride = getelementptr i8, ptr %pool, i64 168
   store i64 %stride, ptr %p.stride
-  %word = shl i64 %chunks, 32
-  store atomic i64 %word, ptr %pool seq_cst, align 8
+  %padded = add i64 %chunks, %ranges
+  %above = sub i64 %padded, 1
+  %share = udiv i64 %above, %ranges
+  %p.share = getelementptr i8, ptr %pool, i64 176
+  store i64 %share, ptr %p.share
+  %p.words = getelementptr i8, ptr %pool, i64 512
+  br label %cut
+cut:
+  %t = phi i64 [ 0, %post ], [ %t.next, %cut ]
+  %before = mul i64 %t, %share
+  %rest = call i64 @llvm.usub.sat.i64(i64 %chunks, i64 %before)
+  %mine = call i64 @llvm.umin.i64(i64 %rest, i64 %share)
+  %word = shl i64 %mine, 32
+  %skip.word = mul i64 %t, 64
+  %p.word = getelementptr i8, ptr %p.words, i64 %skip.word
+  store atomic i64 %word, ptr %p.word release, align 8
+  %t.next = add i64 %t, 1
+  %cut.all = icmp uge i64 %t.next, %ranges
+  br i1 %cut.all, label %announce, label %cut
+announce:
+  %g = atomicrmw add ptr %pool, i64 1 seq_cst
   call void @wake(ptr %pool)
   call void @work(ptr %pool, i64 0)
   br label %join
 join:
-  %waits = phi i32 [ 0, %post ], [ %waits.next, %join.spin ], [ 0, %join.yield ]
+  %waits = phi i32 [ 0, %announce ], [ %waits.next, %join.spin ], [ 0, %join.yield ]
   %done = load atomic i64, ptr %p.done acquire, align 8
   %joined = icmp uge i64 %done, %chunks
   br i1 %joined, label %next, label %join.more
