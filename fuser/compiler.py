@@ -14,7 +14,7 @@ from fuser import report as reports
 from fuser.backend.module import CompiledKernel
 from fuser.backend.workers import CompileJob, CompileStats, compile_all
 from fuser.config import Config
-from fuser.errors import DeviceError, UsageError
+from fuser.errors import DeviceError, InvalidModelError, UsageError
 from fuser.graph.dims import substitute, symbols_of
 from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph, TensorType, Value
@@ -40,8 +40,9 @@ Device = Literal["auto", "cpu", "cuda"]
 Progress = Callable[[str], None]
 
 
-# A sequence of one token or an image of one pixel says nothing of a model; this is small and usual.
-DEFAULT_DIM = 128
+# A sequence of one token or an image of one pixel says nothing of a model. The first is a usual
+# length; the others are for models whose tables are shorter.
+DEFAULT_SIZES = (128, 32, 8, 1)
 
 
 def _quiet(step: str) -> None:
@@ -59,17 +60,27 @@ class Model:
 
     def bind(self, dims: Mapping[str, int]) -> dict[str, int]:
         """The size of every symbolic dim: as given, else 1 for an outermost axis (the batch) and
-        DEFAULT_DIM for others. Raises UsageError for unknown names."""
+        the first of DEFAULT_SIZES that the model accepts for others. Raises UsageError for unknown
+        names."""
         symbols: dict[str, int] = {}
         for type in self.inputs.values():
             for axis, dim in enumerate(type.shape):
                 for name in sorted(symbols_of(dim)):
-                    symbols.setdefault(name, DEFAULT_DIM if axis else 1)
+                    symbols.setdefault(name, 0 if axis else 1)
         unknown = [name for name in dims if name not in symbols]
         if unknown:
             known = ", ".join(symbols) or "none: every dim of this model is fixed"
             raise UsageError(f"unknown dim {unknown[0]!r}", hint=f"the symbolic dims are {known}")
-        return {name: dims.get(name, size) for name, size in symbols.items()}
+        bound = {name: dims.get(name, size) for name, size in symbols.items()}
+        for size in DEFAULT_SIZES if 0 in bound.values() else ():
+            trial = {name: given or size for name, given in bound.items()}
+            try:
+                self._graph(trial)
+                return trial
+            except InvalidModelError:
+                if size == DEFAULT_SIZES[-1]:
+                    raise
+        return bound
 
     def check(self, feeds: Mapping[str, np.ndarray], dims: Mapping[str, int]) -> None:
         """Raise FeedError unless the feeds are the model's inputs at these dims."""
@@ -82,7 +93,9 @@ class Model:
 
     def graph(self, dims: Mapping[str, int]) -> Graph:
         """The imported graph with every dim an int, after the graph passes."""
-        bound = self.bind(dims)
+        return self._graph(self.bind(dims))
+
+    def _graph(self, bound: Mapping[str, int]) -> Graph:
         key = tuple(sorted(bound.items()))
         if key not in self._graphs:
             self._graphs[key] = run_graph_passes(import_onnx(self.proto, bound))
@@ -146,7 +159,8 @@ def compile(
     """Compile an ONNX model into an executable plan.
 
     model: a path, the bytes of a model, a ModelProto, or what `open_model` gave. dims: sizes of
-    symbolic dims by name; those left out are 1 (an outermost axis) or 128. threads: CPU threads,
+    symbolic dims by name; those left out are 1 (an outermost axis) or 128
+    (less where the model has shorter tables). threads: CPU threads,
     one a core by default.
     fusion=False gives every operator its own kernel. progress is called with the name of each step.
     Raises FuserError: UsageError, InvalidModelError, UnsupportedOpError, DeviceError, CompileError.
