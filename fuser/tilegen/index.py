@@ -432,7 +432,10 @@ def _extreme(fn: str, items: Iterable[Index | int]) -> Index:
             if other is item:
                 continue
             other_low, other_high = other.range
-            if (fn == "min" and other_high < low) or (fn == "max" and other_low > high):
+            # a tie drops the constant: min(x, 512) is x where x <= 512
+            if (fn == "min" and other_high < low + item.is_constant) or (
+                fn == "max" and other_low > high - item.is_constant
+            ):
                 beaten = True
         if not beaten:
             kept.append(item)

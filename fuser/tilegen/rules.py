@@ -85,7 +85,8 @@ def dot_schedule(
     """Blocks "m", "n", "k" of a matrix product [m, k] x [k, n]."""
     if not target.is_cuda:
         rows, columns = target.micro_tile(64 if bits == 64 else 32)
-        return _blocks(m=min(rows, m), n=columns, k=k)
+        rows = max(1, rows // accumulators)
+        return _blocks(m=ceildiv(m, ceildiv(m, rows)), n=columns, k=k)
     return _gpu_dot(target, m, n, k, bits, accumulators, batch)
 
 

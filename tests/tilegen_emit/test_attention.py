@@ -7,6 +7,8 @@ import pytest
 
 from fuser import dtypes
 from fuser.dtypes import DType
+from fuser.tilegen import ops
+from fuser.tilegen.emit import emit
 from fuser.tilegen.schedule import Schedule
 from tests.interpreted import TARGETS, check, one_region
 from tests.tilegen_emit.graphs import Model
@@ -51,3 +53,32 @@ def test_attention(target: str, schedule: Schedule | None, dtype: DType, case: s
     out = m.b.reshape(m.b.transpose(out, (0, 2, 1, 3)), (batch, queries, heads * columns))
     m.output(out)
     check(one_region(m.graph, "attention"), m.feeds, TARGETS[target], schedule)
+
+
+@pytest.mark.parametrize("spelling", ["compare", "table", "added table", "added select"])
+def test_causal_blocks_are_skipped(spelling: str) -> None:
+    """The loop over keys of a causal mask ends at the diagonal, however the mask is spelled."""
+    m = Model()
+    length = 64
+    q, k, v = (m.input(2, length, 16) for _ in range(3))
+    scores = m.dot(q, k, (2, 2), (0,))
+    visible = np.tri(length, dtype=np.bool_)
+    low = float(np.finfo(np.float32).min)
+    seen = m.b.map("ge", m.b.iota((length, length), 0), m.b.iota((length, length), 1))
+    if spelling == "compare":
+        scores = m.b.map("select", seen, scores, float("-inf"))
+    elif spelling == "table":
+        scores = m.b.map("select", m.b.constant(visible), scores, low)
+    elif spelling == "added table":
+        table = np.where(visible, np.float32(0), np.float32(low))
+        scores = m.b.map("add", scores, m.b.constant(table[None]))
+    else:
+        zero = m.b.scalar(0.0, dtypes.f32)
+        scores = m.b.map("add", scores, m.b.map("select", seen, zero, m.b.scalar(low, dtypes.f32)))
+    m.output(m.dot(m.softmax(scores), v, (2, 1), (0,)))
+    partition = one_region(m.graph, "attention")
+    check(partition, m.feeds, TARGETS["sm_90a"], SMALL)
+    (program,) = emit(partition.regions[0], partition, TARGETS["sm_90a"], SMALL)
+    (loop,) = (op for op in program.kernel.walk() if isinstance(op, ops.For))
+    assert str(loop.stop).endswith("*16 + 16")
+    assert not any(b.dtype is dtypes.bool_ for b in program.kernel.buffers)

@@ -32,8 +32,13 @@ def test_conv(target: str, schedule: Schedule | None, channels_last: bool, case:
     m = Model()
     x = m.input(n, c, h, w)
     y = m.b.emit(
-        "conv", x, m.weight(o, c // g, k, k), strides=(s, s), padding=((p, p), (p, p)),
-        dilation=(d, d), groups=g,
+        "conv",
+        x,
+        m.weight(o, c // g, k, k),
+        strides=(s, s),
+        padding=((p, p), (p, p)),
+        dilation=(d, d),
+        groups=g,
     )
     y = m.b.map("max", m.b.map("add", y, m.weight(o, 1, 1)), 0.0)
     m.output(m.b.map("add", y, m.input(*y.shape)))

@@ -20,9 +20,10 @@ from fuser.tilegen import rules
 from fuser.tilegen.emit.contraction import DotShape, dot_op, dot_shape, operand, store_placed
 from fuser.tilegen.emit.map import program
 from fuser.tilegen.emit.maps import Coords, Guard, delinearise
+from fuser.tilegen.emit.masks import key_bounds
 from fuser.tilegen.emit.memory import uniform
 from fuser.tilegen.emit.space import Emission, Piece, Places, spread
-from fuser.tilegen.index import Index
+from fuser.tilegen.index import Axis, Index
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.schedule import Schedule
 
@@ -128,12 +129,25 @@ def _online_softmax(
             Piece(wide, (M,), splat=0.0),
             Piece(p_kind.accumulate, (M, E), splat=0.0),
         ]
-        _, total, out = em.loop(0, qk.n, block, inits, step)
+        start, stop = _visible(em, parts, batch, row)
+        _, total, out = em.loop(start, stop, block, inits, step)
     if masked and parts.empty_rows:
         none = em.map("eq", total, Piece(wide, splat=0.0))
         total = em.map("select", none, Piece(wide, splat=1.0), total)
     out = em.map("div", em.cast(out, wide), total)
     return em.cast(out, pv.node.output.dtype.compute), result[0]
+
+
+def _visible(em: Emission, parts: Parts, batch: Index, row: Index) -> tuple[Index, Index]:
+    """The range of keys that the rows of this program may see."""
+    qk = parts.qk
+    key = Axis(len(em.extents), qk.n)  # no axis of the frame: it stands for every key
+    start: Places = {qk.node.output: (qk.result_coords(batch, row, Index(0, ((key, 1),))), [])}
+    places = spread(em, start, {})
+    if parts.scores not in places:
+        return Index(0), Index(qk.n)
+    coords = places[parts.scores][0]
+    return key_bounds(em, parts.scores, coords, qk.node.output, key, qk.n, em.extents[N])
 
 
 def _scores(

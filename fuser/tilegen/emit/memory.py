@@ -7,6 +7,8 @@ where bounds keep their meaning, so an element out of bounds stays out of bounds
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from fuser.dtypes import DType
@@ -140,6 +142,37 @@ def linear_in(expression: Index, axis: int) -> int | None:
         elif axis in Index(0, ((atom, 1),)).axes():
             return None
     return found
+
+
+@dataclass(frozen=True)
+class Triangle:
+    """A constant that is `seen` where coords[row] + shift >= coords[column], else `unseen`."""
+
+    row: int
+    column: int
+    shift: int
+    seen: float | bool
+    unseen: float | bool
+
+
+def triangle(value: Value) -> Triangle | None:
+    """A constant table of two numbers with a causal boundary, as checkpoints carry them."""
+    array = value.constant
+    if array is None or array.dtype.kind in "iu" or array.size > 1 << 24:
+        return None
+    wide = [axis for axis, dim in enumerate(array.shape) if dim != 1]
+    if len(wide) != 2:
+        return None
+    shape = (array.shape[wide[0]], array.shape[wide[1]])
+    table = array.reshape(shape)
+    seen, unseen = table[-1, 0], table[0, -1]
+    if seen == unseen:
+        return None
+    shift = int((table[0] == seen).sum()) - 1
+    if not np.array_equal(table, np.where(np.tri(*shape, shift, dtype=bool), seen, unseen)):
+        return None
+    kind = bool if array.dtype.kind == "b" else float
+    return Triangle(wide[0], wide[1], shift, kind(seen), kind(unseen))
 
 
 def uniform(value: Value) -> float | int | bool | None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from itertools import product as cartesian
 
+import numpy as np
+
 from fuser.dtypes import DType, i32
 from fuser.errors import LoweringError
 from fuser.graph.ir import Node, Value
@@ -52,9 +54,59 @@ def lower(em: Emission, node: Node, value: Value, coords: Coords) -> Piece:
     moved = backward(node, coords) if len(node.inputs) == 1 else None
     if moved is not None:
         return em.tile(node.inputs[0], moved)
+    if node.op in ("eq", "ne", "lt", "le", "gt", "ge"):
+        sides = [index_of(em, operand, coords) for operand in node.inputs]
+        if all(side is not None and max(map(abs, side.range)) < 1 << 31 for side in sides):
+            return em.map(node.op, *(em.index_piece(side) for side in sides if side is not None))
     if is_map(node):
         return em.map(node.op, *(em.tile(operand, coords) for operand in node.inputs))
     raise LoweringError(f"{node.op} cannot be computed inside a region", where=em.region.name)
+
+
+def index_of(em: Emission, value: Value, coords: Coords) -> Index | None:
+    """An integer value at `coords` as an index expression, if it is made of positions: iota,
+    constant numbers and ranges, their sums and multiples. Comparisons of those are masks."""
+    if not value.dtype.is_integer:
+        return None
+    number = uniform(value)
+    if number is not None:
+        return Index(int(number))
+    node = value.node
+    if value.constant is not None:
+        return _range_of(value, coords)
+    if node is None or not em.is_inside(value):
+        return None
+    match node.op:
+        case "iota":
+            axis: int = node.attrs["axis"]
+            return coords[axis]
+        case "cast":
+            return index_of(em, node.inputs[0], coords)
+        case "add" | "sub" | "mul":
+            a, b = (index_of(em, operand, coords) for operand in node.inputs)
+            if a is None or b is None:
+                return None
+            if node.op == "mul":
+                if a.is_constant:
+                    a, b = b, a
+                return a * b.constant if b.is_constant else None
+            return a + b if node.op == "add" else a - b
+    moved = backward(node, coords) if len(node.inputs) == 1 else None
+    return None if moved is None else index_of(em, node.inputs[0], moved)
+
+
+def _range_of(value: Value, coords: Coords) -> Index | None:
+    """A constant whose elements are start + step * coordinate along one axis."""
+    array = value.constant
+    assert array is not None
+    wide = [axis for axis, dim in enumerate(array.shape) if dim != 1]
+    if len(wide) != 1 or array.size > 1 << 20:
+        return None
+    items = array.reshape(-1)
+    start, step = int(items[0]), int(items[1]) - int(items[0])
+    if not np.array_equal(items, start + step * np.arange(items.size)):
+        return None
+    return coords[wide[0]] * step + start
 
 
 def _cast(em: Emission, node: Node, coords: Coords) -> Piece:

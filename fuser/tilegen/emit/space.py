@@ -25,7 +25,7 @@ from fuser.target import Target
 from fuser.tilegen import ir
 from fuser.tilegen.builder import Builder, row_major
 from fuser.tilegen.emit.maps import Coords, Guard, forward, in_range
-from fuser.tilegen.emit.memory import Memory, simplify, uniform
+from fuser.tilegen.emit.memory import Memory, simplify, triangle, uniform
 from fuser.tilegen.index import Atom, Axis, Index, Lookup, axis, index, lookup
 from fuser.tilegen.ops import ReduceFn
 from fuser.tilegen.program import TileProgram
@@ -343,6 +343,15 @@ class Emission:
         number = uniform(value)
         if number is not None and pad == 0:
             return Piece(value.dtype.compute, splat=number)
+        table = triangle(value) if value.constant is not None and pad == 0 else None
+        if table is not None:
+            row = self.index_piece(coords[table.row] + table.shift)
+            seen = self.map("ge", row, self.index_piece(coords[table.column]))
+            if table.seen is True:
+                return seen
+            dtype = value.dtype.compute
+            sides = (Piece(dtype, splat=table.seen), Piece(dtype, splat=table.unseen))
+            return self.map("select", seen, *sides)
         return self.cast(self.load(value, coords, pad), value.dtype.compute)
 
     def finish(self, flops: int = 0, notes: Sequence[str] = ()) -> TileProgram:
