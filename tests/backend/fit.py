@@ -16,11 +16,16 @@ mp.mp.dps = 40
 Real = Callable[[mp.mpf], mp.mpf]
 
 
-def remez(f: Real, weight: Real, powers: Sequence[int], low: float, high: float) -> tuple[list[mp.mpf], float]:
+def remez(
+    f: Real, weight: Real, powers: Sequence[int], low: float, high: float
+) -> tuple[list[mp.mpf], float]:
     """(coefficients of the powers, greatest |weight * error|)."""
     count = len(powers)
     a, b = mp.mpf(low), mp.mpf(high)
-    points = [(a + b) / 2 - (b - a) / 2 * mp.cos(mp.pi * (2 * i + 1) / (2 * count + 2)) for i in range(count + 1)]
+    points = [
+        (a + b) / 2 - (b - a) / 2 * mp.cos(mp.pi * (2 * i + 1) / (2 * count + 2))
+        for i in range(count + 1)
+    ]
     grid = [(a + b) / 2 - (b - a) / 2 * mp.cos(mp.pi * i / 600) for i in range(601)]
     grid = [x for x in grid if x != 0]
     values = [(x, f(x), weight(x)) for x in grid]
@@ -96,7 +101,14 @@ def main() -> None:
     show("EXP_F32", mp.exp, lambda x: mp.exp(-x), range(7), -half, half)
     show("EXP_F64", mp.exp, lambda x: mp.exp(-x), range(12), -half, half)
     root = float(mp.sqrt(2))
-    show("LOG_F32", _log_rest, lambda f: abs(f * f) + mp.mpf("1e-6"), range(8), root / 2 - 1, root - 1)
+    show(
+        "LOG_F32",
+        _log_rest,
+        lambda f: abs(f * f) + mp.mpf("1e-6"),
+        range(8),
+        root / 2 - 1,
+        root - 1,
+    )
     edge = ((root - 1) / (root + 1)) ** 2 * 1.001
     show("LOG_F64", _atanh_rest, lambda z: z + mp.mpf("1e-9"), range(7), 0, edge)
     show("TANH_F32", _odd_rest(mp.tanh, -1 / 3), lambda z: z + mp.mpf("1e-5"), range(5), 0, 0.4)
@@ -109,7 +121,7 @@ def main() -> None:
         x = mp.sqrt(z)
         return mp.erf(x) / x if z > 1e-20 else scale
 
-    show("ERF_F32", erf_rest, one, range(6), 0, 0.93**2)
+    show("ERF_F32", erf_rest, one, range(7), 0, 0.93**2)
     show("ERFC_F32", lambda t: mp.log(mp.erfc(t)), lambda t: mp.erfc(t), range(8), 0.92, 3.95)
     show("ERF_F64", erf_rest, one, range(13), 0, 1.0)
 

@@ -41,7 +41,13 @@ def cast(source: DType, target: DType, n: int = 999, block: int = 512) -> Kernel
 
 
 def reduce_axis(
-    fn: str, dtype: DType, rows: int, columns: int, block: tuple[int, int], over: int, warps: int = 4
+    fn: str,
+    dtype: DType,
+    rows: int,
+    columns: int,
+    block: tuple[int, int],
+    over: int,
+    warps: int = 4,
 ) -> Kernel:
     """One tile of the whole array in a program each way: y = reduce(x, over)."""
     b = Builder(f"reduce_{fn}_{dtype}_{over}", Schedule(warps=warps))
@@ -72,7 +78,9 @@ def scan(
     return b.build()
 
 
-def softmax(rows: int, columns: int, dtype: DType, block: tuple[int, int], warps: int = 4) -> Kernel:
+def softmax(
+    rows: int, columns: int, dtype: DType, block: tuple[int, int], warps: int = 4
+) -> Kernel:
     b = Builder("softmax", Schedule(warps=warps))
     x = b.buffer("x0", dtype, rows * columns)
     y = b.buffer("y", dtype, rows * columns, role="output")
@@ -123,9 +131,7 @@ def transpose(rows: int, columns: int, dtype: DType, block: tuple[int, int]) -> 
     j = index(b.program_id(1, -(-columns // block[1]))) * block[1]
     tile = b.load(b.view(x, (rows, columns)), (i + axis(0, block[0]), j + axis(1, block[1])), block)
     flat = b.permute(tile, (1, 0))
-    b.store(
-        b.view(y, (columns, rows)), (j + axis(0, block[1]), i + axis(1, block[0])), flat
-    )
+    b.store(b.view(y, (columns, rows)), (j + axis(0, block[1]), i + axis(1, block[0])), flat)
     return b.build()
 
 
@@ -137,9 +143,7 @@ def reshape(dtype: DType, source: tuple[int, ...], target: tuple[int, ...]) -> K
         size *= dim
     x = b.buffer("x0", dtype, size)
     y = b.buffer("y", dtype, size, role="output")
-    tile = b.load(
-        b.view(x, source), [axis(i, dim) for i, dim in enumerate(source)], source
-    )
+    tile = b.load(b.view(x, source), [axis(i, dim) for i, dim in enumerate(source)], source)
     b.store(
         b.view(y, target), [axis(i, dim) for i, dim in enumerate(target)], b.reshape(tile, target)
     )
@@ -297,7 +301,9 @@ def convolution(
     out = (size - 1) // stride + 1
     pixels = batch * out * out
     b = Builder("convolution", Schedule(warps=warps, stages=stages))
-    x_view = b.view(b.buffer("x0", dtype, batch * size * size * channels), (batch, size, size, channels))
+    x_view = b.view(
+        b.buffer("x0", dtype, batch * size * size * channels), (batch, size, size, channels)
+    )
     w_view = b.view(b.buffer("x1", dtype, 9 * channels * filters), (3, 3, channels, filters))
     first = index(b.program_id(0, -(-pixels // bm))) * bm
     columns = index(b.program_id(1, -(-filters // bn))) * bn

@@ -80,15 +80,9 @@ def arrays_for(
     }
 
 
-UNARY = (
-    "neg abs sign exp log sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh asinh acosh "
-    "atanh tanh erf floor ceil round is_nan is_inf"
-).split()
-BINARY = "add sub mul div mod fmod pow min max eq ne lt le gt ge".split()
-INTEGER = (
-    "add sub mul div mod fmod min max eq lt ge bitwise_and bitwise_or bitwise_xor shift_left "
-    "shift_right"
-).split()
+UNARY = ["neg", "abs", "sign", "exp", "log", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "tanh", "erf", "floor", "ceil", "round", "is_nan", "is_inf"]
+BINARY = ["add", "sub", "mul", "div", "mod", "fmod", "pow", "min", "max", "eq", "ne", "lt", "le", "gt", "ge"]
+INTEGER = ["add", "sub", "mul", "div", "mod", "fmod", "min", "max", "eq", "lt", "ge", "bitwise_and", "bitwise_or", "bitwise_xor", "shift_left", "shift_right"]
 DOMAIN = {
     "log": (0.01, 9), "sqrt": (0, 9), "rsqrt": (0.01, 9), "reciprocal": (0.1, 3), "asin": (-1, 1),
     "acos": (-1, 1), "acosh": (1, 9), "atanh": (-0.99, 0.99), "pow": (0.1, 3), "tan": (-1.4, 1.4),
@@ -109,9 +103,13 @@ def test_float_map(fn: str, dtype: DType, target: Target, rng: np.random.Generat
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("fn", ["exp", "tanh", "erf", "log", "max", "min", "is_nan", "is_inf", "sign"])
+@pytest.mark.parametrize(
+    "fn", ["exp", "tanh", "erf", "log", "max", "min", "is_nan", "is_inf", "sign"]
+)
 def test_special_values(fn: str, target: Target) -> None:
-    values = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-30, -90.0, 88.0, 1e4, -1e4], np.float32)
+    values = np.array(
+        [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-30, -90.0, 88.0, 1e4, -1e4], np.float32
+    )
     operands = 2 if fn in ("max", "min") else 1
     kernel = kernels.elementwise(fn, f32, operands, n=len(values), block=32, warps=1)
     try:
@@ -154,7 +152,12 @@ def test_select_and_bool(target: Target, rng: np.random.Generator) -> None:
     for dtype in (f32, f16, i64, bool_, i8):
         kernel = kernels.elementwise("select", dtype, 3)
         check(kernel, target, arrays_for(kernel, rng), 0)
-    for fn, count in (("logical_and", 2), ("logical_or", 2), ("logical_xor", 2), ("logical_not", 1)):
+    for fn, count in (
+        ("logical_and", 2),
+        ("logical_or", 2),
+        ("logical_xor", 2),
+        ("logical_not", 1),
+    ):
         kernel = kernels.elementwise(fn, bool_, count)
         check(kernel, target, arrays_for(kernel, rng), 0)
 
@@ -196,7 +199,13 @@ def test_rows(dtype: DType, target: Target, rng: np.random.Generator) -> None:
             kernels.softmax(rows, columns, dtype, block, warps),
             kernels.layernorm(rows, columns, dtype, block, warps),
         ):
-            check(kernel, target, arrays_for(kernel, rng), max(1e-4, TOLERANCE[dtype.name]), absolute=0.1)
+            check(
+                kernel,
+                target,
+                arrays_for(kernel, rng),
+                max(1e-4, TOLERANCE[dtype.name]),
+                absolute=0.1,
+            )
 
 
 def test_movement(target: Target, rng: np.random.Generator) -> None:
@@ -242,9 +251,7 @@ def test_matmul(dtype: DType, transposed: str, target: Target, rng: np.random.Ge
 
 def test_matmul_other_dtypes(target: Target, rng: np.random.Generator) -> None:
     for dtype, blocks in ((f64, (32, 32, 32)), (i8, (32, 32, 32)), (i32, (16, 64, 16))):
-        kernel = kernels.matmul(
-            70, 50, 60, dtype, blocks, epilogue=False, out=dtype.accumulate
-        )
+        kernel = kernels.matmul(70, 50, 60, dtype, blocks, epilogue=False, out=dtype.accumulate)
         check(kernel, target, arrays_for(kernel, rng), 1e-11, absolute=1.0)
     kernel = kernels.matmul(128, 128, 128, f32, (64, 64, 32), precision="tf32")
     check(kernel, target, arrays_for(kernel, rng, -1, 1), 1e-2, absolute=1.0)
