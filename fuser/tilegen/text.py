@@ -159,7 +159,9 @@ class _Printer:
         line = f"{', '.join(self.value(value) for value in op.results)} = " if op.results else ""
         line += word
         if operands:
-            line += ("" if operands[0].startswith("(") else " ") + ", ".join(operands)
+            # map.add(%a, %b), but: index (#0 + 1) // 2
+            called = fields_of(type(op))[-1].kind == "values" and len(operands) == 1
+            line += ("" if called else " ") + ", ".join(operands)
         if attributes:
             line += f" {{{', '.join(attributes)}}}"
         if op.results:

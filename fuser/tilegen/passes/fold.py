@@ -145,10 +145,10 @@ class _Folder:
                 return None if known is None else _full(known, op.result)
             case ops.Reduce():
                 known = self.constant(op.x)
-                if known is not None and (
-                    op.fn in ("max", "min") or (op.fn == "sum" and not known)
-                ):
+                if known is not None and op.fn in ("max", "min"):
                     return _full(known, op.result)
+                if known == 0 and op.fn == "sum":
+                    return _full(abs(known), op.result)
         return None
 
     def map(self, op: ops.Map) -> Op | Value | None:
