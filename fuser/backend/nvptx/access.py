@@ -1,4 +1,4 @@
-"""What a load or store touches: its linear address, the bounds to check, and how wide a vector fits.
+"""What a load or store touches: its linear address, bounds to check, and how wide a vector fits.
 
 Vectors are found by asking how an index expression moves when one tile axis steps from a multiple
 of `width` to the next elements: through // and % it stays put or follows as long as `width`
@@ -121,7 +121,7 @@ def _atom_step(atom: Atom, axis: int, width: int) -> int | None:
 
 
 def multiple_of(at: Index, axis: int, width: int) -> int:
-    """A divisor of every value of `at`, given that the coordinate along `axis` is one of `width`."""
+    """A divisor of every value of `at`, where the coordinate along `axis` is one of `width`."""
     result = at.constant
     for atom, coefficient in at.terms:
         result = gcd(result, coefficient * _atom_multiple(atom, axis, width))
@@ -156,7 +156,7 @@ def _stride(at: Index, axis: int) -> float:
             continue
         match atom:
             case Axis():
-                size = abs(coefficient)
+                size = float(abs(coefficient))
             case Mod():
                 size = abs(coefficient) * _stride(atom.base, axis)
             case FloorDiv():

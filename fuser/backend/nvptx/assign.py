@@ -339,10 +339,10 @@ class _Assigner:
     @property
     def _makers(self) -> dict[Value, Op]:
         if not hasattr(self, "_maker_table"):
-            self._maker_table = {
+            self._maker_table: dict[Value, Op] = {
                 op.result: op for op in self.kernel.walk() if isinstance(op, ops.Load)
             }
-        return self._maker_table  # type: ignore[no-any-return]
+        return self._maker_table
 
     def _choose(self, root: Value) -> Layout:
         """A blocked layout that suits the loads and stores of the group."""
@@ -394,7 +394,7 @@ def access_layout(access: Access, layout: Layout, warps: int) -> Layout:
         return layout
     axis, size = access.axis, access.view.dtype.bytes
     own = layout.coalesced(axis) * size
-    if own >= 32 or access.width == 1 and not _contiguous(access):
+    if own >= 32 or (access.width == 1 and not _contiguous(access)):
         return layout
     better = choose_blocked(access.shape, [access], set(), warps)
     return better if better.coalesced(axis) * size >= 2 * own else layout

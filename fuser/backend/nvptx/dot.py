@@ -1,4 +1,4 @@
-"""Dots: operands from shared memory or registers, then mma.sync, split tf32, wgmma or plain FMAs."""
+"""Dots: operands from shared memory or registers, then mma.sync, split tf32, wgmma or FMAs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fuser.backend.nvptx.stage import (
     SharedTile,
     fence_async,
     operand_cover,
-    read,
     tile_bytes,
     write,
 )
 from fuser.backend.nvptx.values import Tile, literal, memory_type
+from fuser.backend.text import real
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Value
 
@@ -230,7 +230,8 @@ def _tf32_dot(
     steps, blocks = -(-k // 8), grid.columns // 8
     left_layout, right_layout = grid.left_fragment32(k), grid.right_fragment32(k)
     split = op.precision != "tf32"
-    regs = list(acc.regs)
+    # the unit truncates its sums: a fresh start each dot, added in float32, keeps that from growing
+    regs = [real(0.0).ref] * len(acc.regs) if split else list(acc.regs)
     for step in range(steps):
         b = _step_registers(
             low, right, right_layout, [(step * blocks + i) * 2 for i in range(blocks)], 2
@@ -248,6 +249,10 @@ def _tf32_dot(
                     sums = _tf32_mma(low, small_a, big_b, sums)
                     sums = _tf32_mma(low, big_a, small_b, sums)
                 regs[at : at + 4] = _tf32_mma(low, big_a, big_b, sums)
+    if split:
+        regs = [
+            low.emitter.value(f"fadd float {a}, {b}") for a, b in zip(acc.regs, regs, strict=True)
+        ]
     return Tile(acc.dtype, acc.shape, acc.layout, regs)
 
 

@@ -24,7 +24,7 @@ class Linear(NamedTuple):
 
 
 class Emitter(Function):
-    """A kernel function. Most values are plain names here; `Reg`s are made where helpers want them."""
+    """A kernel function. Values are plain names here; `Reg`s are made where helpers want them."""
 
     def __init__(self, name: str, params: Sequence[tuple[str, str]], attributes: str) -> None:
         super().__init__(name, "void", params, convention="ptx_kernel", attributes=attributes)

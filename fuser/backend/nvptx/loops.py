@@ -56,8 +56,8 @@ def lower_for(low: Lowering, op: ops.For) -> None:
         for param, init in zip(carried, inits, strict=True):
             low.env[param] = init
         low.block(op.body)
-        for result, tile in zip(op.results, _yielded(low, op.body, inits), strict=True):
-            low.env[result] = tile
+        for result, final in zip(op.results, _yielded(low, op.body, inits), strict=True):
+            low.env[result] = final
         return
     pipeline = _plan_pipeline(low, op)
     low.shared.forget()
@@ -83,8 +83,8 @@ def lower_for(low: Lowering, op: ops.For) -> None:
         e.branch(e.value(f"icmp slt i32 {variable}, {stop}"), body, done)
     e.enter(body)
     low.env[op.body.params[0]] = variable
-    for param, tile in zip(carried, phis, strict=True):
-        low.env[param] = tile
+    for param, phi in zip(carried, phis, strict=True):
+        low.env[param] = phi
     if pipeline:
         _advance(low, op, pipeline, variable, stop, stage)
     else:
@@ -101,8 +101,8 @@ def lower_for(low: Lowering, op: ops.For) -> None:
         wraps = e.value(f"icmp eq i32 {more}, {pipeline.stages}")
         after = e.value(f"select i1 {wraps}, i32 0, i32 {more}")
         lines.append(f"{stage} = phi i32 [ 0, %{before.label} ], [ {after}, %{latch.label} ]")
-    for phi, init, result in zip(phis, inits, results, strict=True):
-        for name, first, last in zip(phi.regs, init.regs, result.regs, strict=True):
+    for phi, init, end in zip(phis, inits, results, strict=True):
+        for name, first, last in zip(phi.regs, init.regs, end.regs, strict=True):
             lines.append(
                 f"{name} = phi {phi.type} [ {first}, %{before.label} ], [ {last}, %{latch.label} ]"
             )
@@ -117,8 +117,8 @@ def lower_for(low: Lowering, op: ops.For) -> None:
     e.enter(done)
     low.shared.forget()
     if pipeline:
-        for tile in pipeline.tiles:
-            low.shared.free(tile.slot)
+        for staged in pipeline.tiles:
+            low.shared.free(staged.slot)
     for result, tile in zip(op.results, finals, strict=True):
         low.env[result] = tile
 

@@ -14,6 +14,7 @@ from fuser.backend.nvptx.indexing import INT32, Indexer
 from fuser.backend.nvptx.layout import Coordinates, Layout
 from fuser.backend.nvptx.values import Tile, literal, memory_type, vectors
 from fuser.dtypes import DType
+from fuser.tilegen.index import Index
 from fuser.tilegen.ir import Buffer, View
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ class Pointers:
         self.access = access
         self.indexer = indexer
         self._bases: dict[Operand | None, str] = {}
+        self._products: dict[tuple[str, int], str] = {}
+        self._totals: dict[tuple[str | None, str], str] = {}
         self.wide = access.view.buffer.size * access.view.dtype.bytes > INT32
 
     def at(self, offset: Coordinates) -> str:
@@ -56,8 +59,6 @@ class Pointers:
         # offsets of more than 31 bits: the terms are small, their products are not
         emitter, total, constant = self.low.emitter, None, self.access.linear.constant
         for atom, coefficient in self.access.linear.terms:
-            from fuser.tilegen.index import Index
-
             part, rest = self.indexer.evaluate(Index(0, ((atom, 1),)), offset)
             constant += coefficient * rest
             if part is None:
@@ -75,14 +76,6 @@ class Pointers:
                     self._totals[pair] = str(emitter.plus(total, product, "i64"))
                 total = self._totals[pair]
         return total, constant
-
-    @property
-    def _products(self) -> dict[tuple[str, int], str]:
-        return self.__dict__.setdefault("_product_table", {})
-
-    @property
-    def _totals(self) -> dict[tuple[str | None, str], str]:
-        return self.__dict__.setdefault("_total_table", {})
 
 
 def load_tile(low: Lowering, access: Access, layout: Layout, pad: float | int | None) -> Tile:

@@ -1,5 +1,5 @@
-"""Reductions and scans over a distributed tile: registers, then lanes by shuffles, then warps through
-shared memory. The order is fixed by the layout, so equal inputs give equal bits."""
+"""Reductions of a distributed tile: registers, then lanes by shuffles, then warps through shared
+memory. The order is fixed by the layout, so equal inputs give equal bits."""
 
 from __future__ import annotations
 

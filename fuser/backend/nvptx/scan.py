@@ -7,6 +7,7 @@ folded into it at the end. A reverse scan is the same with every order turned ro
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.convert import convert, shared_offset
@@ -50,7 +51,7 @@ def scan_tile(low: Lowering, op: ops.Scan, tile: Tile) -> Tile:
     totals = []
     for members in rows.values():
         members.sort(key=lambda number: layout.regs[number][axis], reverse=op.reverse)
-        for before, number in zip(members, members[1:], strict=False):
+        for before, number in pairwise(members):
             results[number] = combine(results[before], results[number])
         totals.append(results[members[-1]])
     prefixes: list[str | None] = [None] * len(totals)
@@ -60,9 +61,9 @@ def scan_tile(low: Lowering, op: ops.Scan, tile: Tile) -> Tile:
         totals, prefixes = [t for t, _ in pairs], [p for _, p in pairs]
     warps = [bit for bit, basis in enumerate(layout.warps) if basis[axis]]
     if warps:
-        before = _warps(low, totals, layout, axis, warps, combine, start, tile, op.reverse)
+        earlier = _warps(low, totals, layout, axis, warps, combine, start, tile, op.reverse)
         prefixes = [
-            b if p is None else combine(b, p) for b, p in zip(before, prefixes, strict=True)
+            b if p is None else combine(b, p) for b, p in zip(earlier, prefixes, strict=True)
         ]
     for prefix, members in zip(prefixes, rows.values(), strict=True):
         if prefix is not None:

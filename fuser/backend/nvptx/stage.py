@@ -2,7 +2,7 @@
 
 A tile is cut along its contiguous axis into blocks of `span` bytes; a block is rows of `span` bytes
 whose 16-byte chunks are permuted by the row number, so that eight rows at one column fall into
-eight different bank groups. This is the hardware's own swizzle (32, 64 or 128 bytes), which ldmatrix
+eight different bank groups. It is the hardware's own swizzle (32, 64 or 128 bytes), which ldmatrix
 does not care about and which wgmma and TMA name in their descriptors.
 """
 
@@ -147,7 +147,7 @@ class SharedAddress:
 
 
 def read(low: Lowering, tile: SharedTile, layout: Layout, numbers: list[int]) -> dict[int, str]:
-    """Load the given registers of a layout over a shared tile, in vectors where they are adjacent."""
+    """Load the given registers of a layout over a shared tile, in vectors where adjacent."""
     emitter, dtype = low.emitter, tile.dtype
     address = SharedAddress(low, tile, layout)
     width = min(layout.vector(tile.inner), 16 // dtype.bytes)
@@ -237,7 +237,6 @@ def shared_tile_for(low: Lowering, op: ops.Load, stages: int = 1) -> SharedTile:
 def _cover(low: Lowering, op: ops.Load) -> tuple[int, int]:
     """The extents that the dots read, garbage-free: warps may cover more than the tile."""
     rows, columns = op.shape
-    pending: list[tuple[ops.Op, bool]] = []
     table = low.assignment.uses
     todo = [(op.result, False)]
     while todo:
@@ -246,7 +245,6 @@ def _cover(low: Lowering, op: ops.Load) -> tuple[int, int]:
             if isinstance(use, ops.Permute):
                 todo.append((use.result, turned ^ (tuple(use.axes) == (1, 0))))
             elif isinstance(use, ops.Dot):
-                pending.append((use, turned))
                 for role in ("a", "b"):
                     if getattr(use, role) is not value:
                         continue

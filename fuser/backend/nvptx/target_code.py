@@ -7,7 +7,10 @@ from fuser.backend.nvptx.emitter import Emitter
 from fuser.target import Target
 
 TRIPLE = "nvptx64-nvidia-cuda"
-DATA_LAYOUT = "e-p3:32:32-p4:32:32-p5:32:32-p6:32:32-p7:32:32-i64:64-i128:128-i256:256-v16:16-v32:32-n16:32:64"
+DATA_LAYOUT = (
+    "e-p3:32:32-p4:32:32-p5:32:32-p6:32:32-p7:32:32-i64:64-i128:128-i256:256-"
+    "v16:16-v32:32-n16:32:64"
+)
 
 
 def machine(target: Target) -> llvm.Machine:

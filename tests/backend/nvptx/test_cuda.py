@@ -1,5 +1,5 @@
-"""Kernels on a GPU against the Tile IR interpreter. sm_80 code runs on newer GPUs through the driver's
-compiler, so both paths are checked on one machine."""
+"""Kernels on a GPU against the Tile IR interpreter. sm_80 code runs on newer GPUs through the
+driver's compiler, so both paths are checked on one machine."""
 
 from __future__ import annotations
 
@@ -80,9 +80,19 @@ def arrays_for(
     }
 
 
-UNARY = ["neg", "abs", "sign", "exp", "log", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "tanh", "erf", "floor", "ceil", "round", "is_nan", "is_inf"]
-BINARY = ["add", "sub", "mul", "div", "mod", "fmod", "pow", "min", "max", "eq", "ne", "lt", "le", "gt", "ge"]
-INTEGER = ["add", "sub", "mul", "div", "mod", "fmod", "min", "max", "eq", "lt", "ge", "bitwise_and", "bitwise_or", "bitwise_xor", "shift_left", "shift_right"]
+UNARY = [
+    "neg", "abs", "sign", "exp", "log", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "tan",
+    "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "tanh", "erf", "floor",
+    "ceil", "round", "is_nan", "is_inf",
+]  # fmt: skip
+BINARY = [
+    "add", "sub", "mul", "div", "mod", "fmod", "pow", "min", "max", "eq", "ne", "lt", "le", "gt",
+    "ge",
+]  # fmt: skip
+INTEGER = [
+    "add", "sub", "mul", "div", "mod", "fmod", "min", "max", "eq", "lt", "ge", "bitwise_and",
+    "bitwise_or", "bitwise_xor", "shift_left", "shift_right",
+]  # fmt: skip
 DOMAIN = {
     "log": (0.01, 9), "sqrt": (0, 9), "rsqrt": (0.01, 9), "reciprocal": (0.1, 3), "asin": (-1, 1),
     "acos": (-1, 1), "acosh": (1, 9), "atanh": (-0.99, 0.99), "pow": (0.1, 3), "tan": (-1.4, 1.4),
@@ -193,7 +203,8 @@ def test_scan(target: Target, rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("dtype", [f32, f16, bf16], ids=str)
 def test_rows(dtype: DType, target: Target, rng: np.random.Generator) -> None:
     for rows, columns, block, warps in (
-        (77, 1000, (1, 1024), 4), (77, 64, (16, 64), 4), (9, 513, (2, 1024), 8), (33, 768, (4, 768), 4),
+        (77, 1000, (1, 1024), 4), (77, 64, (16, 64), 4), (9, 513, (2, 1024), 8),
+        (33, 768, (4, 768), 4),
     ):  # fmt: skip
         for kernel in (
             kernels.softmax(rows, columns, dtype, block, warps),
