@@ -22,9 +22,7 @@ def tolerance(dtype: DType, reduction_length: int = 1) -> float:
     return 4 * (stored + EPSILON[dtype.accumulate.name] * reduction_length**0.5)
 
 
-def assert_close(
-    actual: Array, reference: Array, dtype: DType, reduction_length: int = 1
-) -> None:
+def assert_close(actual: Array, reference: Array, dtype: DType, reduction_length: int = 1) -> None:
     """Every element of actual is close to the float64 reference; the worst one is in the message.
 
     Errors are relative to the element plus the root mean square of all, since an element near zero
