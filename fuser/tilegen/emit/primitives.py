@@ -292,21 +292,24 @@ def _cumsum(em: Emission, node: Node, coords: Coords) -> Piece:
     k = coords[axis_]
     total = node.output.shape[axis_]
     axis = _frame_axis(k)
-    x = em.tile(node.inputs[0], coords)
     if total == 1:
+        x = em.tile(node.inputs[0], coords)
         return Piece(x.dtype, splat=0) if node.attrs.get("exclusive", False) else x
     if axis is None or k != em.reduction_axes.get(total):
         raise LoweringError("cumsum needs its axis whole in a tile", where=em.region.name)
     reverse = node.attrs.get("reverse", False)
+    if node.attrs.get("exclusive", False):
+        # the running sum of the operand moved by one: subtracting would turn inf into nan
+        before = k + 1 if reverse else k - 1
+        x = padded(em, node.inputs[0], (*coords[:axis_], before, *coords[axis_ + 1 :]), 0)
+    else:
+        x = em.tile(node.inputs[0], coords)
     x = neutral_tail(em, "sum", x, k, total)
     axes = x.axes if axis in x.axes else tuple(sorted((*x.axes, axis)))
     tile = em.full_value(x, axes)
     place = axes.index(axis)
     value = em.emit((tile,), lambda: em.b.scan("sum", tile, place, reverse))
-    result = Piece(x.dtype, axes, value)
-    if node.attrs.get("exclusive", False):
-        result = em.map("sub", result, x)
-    return result
+    return Piece(x.dtype, axes, value)
 
 
 def _window(em: Emission, node: Node, coords: Coords) -> Piece:
