@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -13,6 +14,7 @@ from fuser.report import Latency
 from fuser.runtime.feeds import check_feeds
 from fuser.runtime.inputs import Hints, random_feeds
 from fuser.runtime.program import Program, TensorSpec
+from fuser.runtime.store import load_program, save_program
 from fuser.target import Target
 
 if TYPE_CHECKING:
@@ -166,6 +168,17 @@ class Plan:
         if self._report is None:
             raise UsageError("this plan has no report", hint="fuser.compile makes plans that do")
         return self._report(self)
+
+    def save(self, path: Path | str) -> None:
+        """Write the compiled program to a file for `Plan.load`; it holds native code for this
+        device. Raises UsageError."""
+        save_program(self.program, path)
+
+    @classmethod
+    def load(cls, path: Path | str, *, threads: int | None = None, device: int = 0) -> Plan:
+        """A saved plan, ready to run on a device of the same kind; trust it as you trust a program.
+        Raises UsageError, InvalidModelError or DeviceError."""
+        return cls(load_program(path), threads=threads, device=device)
 
     def close(self) -> None:
         """Free device memory and code; running the plan afterwards is an error."""

@@ -1,0 +1,176 @@
+"""A Program as one file: JSON for what it is, raw bytes for code and constants. No pickle.
+
+    8 bytes magic | 32 bytes SHA-256 of all that follows | 8 bytes manifest length | manifest |
+    blobs, each at a multiple of 64 bytes from the start of the blobs
+
+A file holds native code, so it is to be trusted like any program. The checksum finds damage, not
+malice; every count and reference of the manifest is checked all the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fuser.dtypes import BY_NAME, from_numpy
+from fuser.errors import InvalidModelError, UsageError
+from fuser.runtime.cache import kernel_from_record, kernel_to_record
+from fuser.runtime.memory import align, aligned_array
+from fuser.runtime.program import BufferRef, Copy, Launch, Program, TensorSpec, Zero
+from fuser.target import Target
+
+MAGIC = b"FUSERP1\n"
+ALIGNMENT = 64
+_HEAD = len(MAGIC) + 32
+
+
+def save_program(program: Program, path: Path | str) -> None:
+    """Write a Program. Raises UsageError where the file cannot be written."""
+    blobs: list[bytes | memoryview] = []
+
+    def blob(data: bytes | memoryview) -> list[int]:
+        start = sum(align(len(item), ALIGNMENT) for item in blobs)
+        blobs.append(data)
+        return [start, len(data)]
+
+    kernels = list({id(launch.kernel): launch.kernel for launch in program.launches}.values())
+    position = {id(kernel): i for i, kernel in enumerate(kernels)}
+    code = {kernel.code: blob(kernel.code) for kernel in kernels}
+    manifest = {
+        "name": program.name,
+        "target": dataclasses.asdict(program.target),
+        "inputs": [_spec_record(spec) for spec in program.inputs],
+        "outputs": [_spec_record(spec) for spec in program.outputs],
+        "arena_bytes": program.arena_bytes,
+        "kernels": [
+            {"record": kernel_to_record(kernel)[0], "blob": code[kernel.code]} for kernel in kernels
+        ],
+        "constants": [
+            {
+                "dtype": from_numpy(array.dtype).name,
+                "shape": list(array.shape),
+                "blob": blob(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data),
+            }
+            for array in program.constants
+        ],
+        "launches": [
+            {
+                "kernel": position[id(launch.kernel)],
+                "arguments": [_ref_record(ref) for ref in launch.arguments],
+                "zeros": [[*_ref_record(zero.buffer), zero.bytes] for zero in launch.zeros],
+                "label": launch.label,
+                "cost": launch.cost,
+            }
+            for launch in program.launches
+        ],
+        "copies": [[*_ref_record(copy.source), copy.output] for copy in program.copies],
+    }
+    text = json.dumps(manifest).encode()
+    parts: list[bytes | memoryview] = [len(text).to_bytes(8, "little"), text]
+    for item in blobs:
+        parts += [item, bytes(-len(item) % ALIGNMENT)]
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    try:
+        with open(path, "wb") as file:
+            file.write(MAGIC + digest.digest())
+            for part in parts:
+                file.write(part)
+    except OSError as error:
+        raise UsageError(f"cannot write the plan {path}: {error.strerror}") from error
+
+
+def load_program(path: Path | str) -> Program:
+    """Read a Program. Raises UsageError (no such file) or InvalidModelError (not a whole plan)."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read the plan {path}: {error.strerror}") from error
+    body = memoryview(data)[_HEAD:]
+    if not data.startswith(MAGIC) or hashlib.sha256(body).digest() != data[len(MAGIC) : _HEAD]:
+        raise InvalidModelError(
+            "the file is not a plan, or was damaged", where=str(path), hint="compile it again"
+        )
+    length = int.from_bytes(body[:8], "little")
+    try:
+        program = _read(json.loads(bytes(body[8 : 8 + length])), body[8 + length :])
+        _check(program)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise InvalidModelError(f"the plan is malformed: {error!r}", where=str(path)) from error
+    return program
+
+
+def _read(manifest: dict[str, Any], blobs: memoryview) -> Program:
+    def blob(place: Sequence[int]) -> memoryview:
+        start, size = place
+        if not 0 <= start <= start + size <= len(blobs):
+            raise ValueError("a blob lies outside the file")
+        return blobs[start : start + size]
+
+    kernels = [
+        kernel_from_record(item["record"], bytes(blob(item["blob"])))
+        for item in manifest["kernels"]
+    ]
+    constants = []
+    for item in manifest["constants"]:
+        array = aligned_array(tuple(item["shape"]), BY_NAME[item["dtype"]].numpy)
+        array.reshape(-1).view(np.uint8)[:] = np.frombuffer(blob(item["blob"]), np.uint8)
+        constants.append(array)
+    launches = tuple(
+        Launch(
+            kernels[item["kernel"]],
+            tuple(BufferRef(*ref) for ref in item["arguments"]),
+            tuple(Zero(BufferRef(space, index), size) for space, index, size in item["zeros"]),
+            str(item["label"]),
+            float(item["cost"]),
+        )
+        for item in manifest["launches"]
+    )
+    return Program(
+        Target(**manifest["target"]),
+        tuple(_spec(item) for item in manifest["inputs"]),
+        tuple(_spec(item) for item in manifest["outputs"]),
+        launches,
+        tuple(constants),
+        int(manifest["arena_bytes"]),
+        tuple(Copy(BufferRef(space, index), at) for space, index, at in manifest["copies"]),
+        str(manifest["name"]),
+    )
+
+
+def _check(program: Program) -> None:
+    """Raise ValueError for references to buffers that are not there."""
+    counts = {
+        "input": len(program.inputs),
+        "output": len(program.outputs),
+        "constant": len(program.constants),
+        "arena": program.arena_bytes + 1,
+    }
+    for launch in program.launches:
+        for ref in (*launch.arguments, *(zero.buffer for zero in launch.zeros)):
+            if not 0 <= ref.index < counts[ref.space]:
+                raise ValueError(f"{ref} is out of range")
+    for copy in program.copies:
+        if not (0 <= copy.source.index < counts[copy.source.space]) or not (
+            0 <= copy.output < counts["output"]
+        ):
+            raise ValueError(f"{copy} is out of range")
+
+
+def _spec_record(spec: TensorSpec) -> dict[str, Any]:
+    return {"name": spec.name, "dtype": spec.dtype.name, "shape": list(spec.shape)}
+
+
+def _spec(record: dict[str, Any]) -> TensorSpec:
+    return TensorSpec(record["name"], BY_NAME[record["dtype"]], tuple(record["shape"]))
+
+
+def _ref_record(ref: BufferRef) -> list[Any]:
+    return [ref.space, ref.index]
