@@ -27,10 +27,11 @@ PASSES: tuple[Pass, ...] = (
     Pass("dce", remove_dead_nodes),
     Pass("fold_constants", fold_constants),  # first: rules look for constants
     Pass("canonicalise", canonicalise),
-    Pass("fold_affine", fold_affine),  # needs scales and shifts on the right
     Pass("refold_constants", fold_constants),  # what the rules brought together
+    Pass("fold_affine", fold_affine),  # needs scales and shifts as constants, on the right
     Pass("cse", eliminate_common_subexpressions),
     Pass("recanonicalise", canonicalise),  # cse makes operands the same
+    Pass("final_fold", fold_constants),
     Pass("final_dce", remove_dead_nodes),
 )
 

@@ -111,6 +111,18 @@ def reciprocal_forms(b: Builder, node: Node, operands: Operands) -> Value | None
     return b.emit("rsqrt", inner.inputs[0])
 
 
+def divide_by_root(b: Builder, node: Node, operands: Operands) -> Value | None:
+    """x / broadcast(sqrt(v)) -> x * broadcast(rsqrt(v)): the norms, one division a row."""
+    x, rhs = operands
+    stretched = producer(rhs, "broadcast")
+    root = producer(stretched.inputs[0], "sqrt") if stretched else None
+    if stretched is None or root is None:
+        return None
+    b.origin = join_origins(root, node)
+    scale = b.emit("rsqrt", root.inputs[0])
+    return b.emit("mul", x, b.broadcast(scale, rhs.type.shape, stretched.attrs["axes"]))
+
+
 def reduce_power(b: Builder, node: Node, operands: Operands) -> Value | None:
     """pow with a constant exponent -> products, roots and reciprocals."""
     x, rhs = operands
@@ -226,7 +238,7 @@ RULES = _with_sink(
         "add": (commute, drop_neutral, negate),
         "sub": (drop_neutral, negate),
         "mul": (commute, drop_neutral, absorb, negate, merge_scale),
-        "div": (drop_neutral, reciprocal_forms, divide_by_constant),
+        "div": (drop_neutral, reciprocal_forms, divide_by_constant, divide_by_root),
         "pow": (reduce_power,),
         "neg": (negate,),
         "reciprocal": (reciprocal_forms,),
