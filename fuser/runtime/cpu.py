@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fuser.errors import OutOfMemoryError, VerifyError
+from fuser.backend.llvm import host_features
+from fuser.errors import DeviceError, OutOfMemoryError, VerifyError
 from fuser.runtime import native
 from fuser.runtime.jit import Linked, link_objects, runtime_library
 from fuser.runtime.memory import address, align, aligned_copy, aligned_empty, allocate, settle
@@ -69,6 +70,7 @@ class CpuExecutor:
 
     def __init__(self, program: Program, threads: int | None = None) -> None:
         self.program = program
+        _check_host(program)
         self.threads = max(1, threads or available_cores())
         self.constants = [aligned_copy(array) for array in program.constants]
         kernels = [launch.kernel for launch in program.launches]
@@ -195,6 +197,18 @@ class CpuExecutor:
             records.append((0, entry, at, len(launch.arguments), programs, chunk, chunks, 0))
             labels.append(position)
         return np.array(records, _RECORD), labels
+
+
+def _check_host(program: Program) -> None:
+    """Raise DeviceError for code that this processor cannot run."""
+    wanted = {name[1:] for name in program.target.features.split(",") if name.startswith("+")}
+    missing = wanted and wanted - host_features()
+    if missing:
+        raise DeviceError(
+            f"the plan needs a processor with {', '.join(sorted(missing))}",
+            where=program.name,
+            hint="compile the model on this machine",
+        )
 
 
 def chunking(programs: int, threads: int, cost: float = 0.0) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import multiprocessing
 import threading
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from fuser.dtypes import f32
+from fuser.errors import DeviceError
 from fuser.runtime.cpu import CpuExecutor, chunking
 from fuser.runtime.program import Program, Step, TensorSpec, assemble
 from fuser.runtime.threads import get_pool
@@ -169,3 +171,9 @@ def test_chunking() -> None:
         assert chunk * (chunks - 1) < programs <= chunk * chunks
     assert chunking(1000, 4)[1] in range(30, 40)
     assert chunking(1000, 4, cost=20e-6)[1] <= 6
+
+
+def test_code_for_another_processor_is_refused() -> None:
+    target = cpu_target("x86-64-v3", "+sse2,-avx512f,+flux-capacitor")
+    with pytest.raises(DeviceError, match="flux-capacitor"):
+        CpuExecutor(dataclasses.replace(chain(), target=target))
