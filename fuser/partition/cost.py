@@ -21,6 +21,11 @@ WEIGHT: dict[str, int] = {
 """Operations per element of a primitive, in units of an addition; 1 where not listed."""
 
 
+RAMP = {"cpu": 3e-6, "cuda": 1e-6}
+"""What a kernel takes beside its launch before and after it is busy: the first loads and the last
+stores on a GPU, waking and joining the threads on a CPU."""
+
+
 def weight(node: Node) -> int:
     """Operations per result element."""
     if node.op in CREATE or node.op in VIEW:
@@ -63,8 +68,13 @@ def map_rate(target: Target) -> float:
 
 def seconds(target: Target, nodes: Iterable[Node], traffic: int) -> float:
     """Time of one kernel that computes the nodes and moves `traffic` bytes."""
-    work = sum(flops(node) / rate(target, node) for node in nodes)
-    return max(work, traffic / target.bandwidth) + target.launch_cost
+    busy = max(work_seconds(target, nodes), traffic / target.bandwidth)
+    return busy + target.launch_cost + RAMP[target.name]
+
+
+def work_seconds(target: Target, nodes: Iterable[Node]) -> float:
+    """Time of the operations alone."""
+    return sum(flops(node) / rate(target, node) for node in nodes)
 
 
 def traffic_seconds(target: Target, values: Iterable[Value]) -> float:

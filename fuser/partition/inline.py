@@ -26,6 +26,10 @@ SCALAR_PENALTY = 8.0
 """A CPU reads an operand of a product element by element: its prologue is not vectorised."""
 
 
+SLACK = 0.03
+"""A reader may become this much slower for one kernel less to compile and to launch."""
+
+
 def inline_maps(grouping: Grouping) -> None:
     """Dissolve the map groups that are cheaper inside their readers, producers first."""
     by_position = sorted(
@@ -73,8 +77,18 @@ def _misfit(grouping: Grouping, group: Group) -> Misfit | None:
     if index_only and weight <= 16:
         return None
     keep = _keep_seconds(grouping, group, outputs, readers)
-    inlined = sum(_inline_seconds(grouping, value, user, weight, cone) for value, user in readers)
-    if inlined > keep:
+    price: dict[tuple[Value, Group | Node], float] = {}
+    for value, user in readers:
+        # nodes of one region share what they compute
+        key = (value, grouping.group_of.get(user, user))
+        seconds = _inline_seconds(grouping, value, user, weight, cone)
+        price[key] = max(price.get(key, 0.0), seconds)
+    inlined = sum(price.values())
+    slack = SLACK * sum(
+        cost.work_seconds(grouping.target, owner.nodes if isinstance(owner, Group) else [owner])
+        for owner in {owner for _, owner in price}
+    )
+    if inlined > keep + slack:
         return Misfit(
             "recompute",
             f"computing it again would cost {inlined * 1e6:.2f} us, a kernel {keep * 1e6:.2f} us",

@@ -22,7 +22,7 @@ class RegionRow:
 
 @dataclass(frozen=True)
 class RefusalRow:
-    """Fusions refused for one reason between two kinds of region."""
+    """Fusions refused with one code between two kinds of region; reason: that of the first."""
 
     producer: str
     consumer: str
@@ -51,12 +51,15 @@ def region_rows(partition: Partition) -> list[RegionRow]:
 
 
 def refusal_rows(refusals: Iterable[Refusal]) -> list[RefusalRow]:
-    """Refusals of one code, reason and pair of kinds added up, the dearest first."""
-    table: dict[tuple[str, str, str, str], list[int]] = {}
+    """Refusals of one code and pair of kinds added up, with the first reason; the dearest first."""
+    table: dict[tuple[str, str, str], list[Refusal]] = {}
     for refusal in refusals:
         kinds = (refusal.producer.rsplit("_", 1)[0], refusal.consumer.rsplit("_", 1)[0])
-        table.setdefault((*kinds, refusal.code, refusal.reason), []).append(refusal.bytes_lost)
-    rows = [RefusalRow(*key, len(lost), sum(lost)) for key, lost in table.items()]
+        table.setdefault((*kinds, refusal.code), []).append(refusal)
+    rows = [
+        RefusalRow(*key, same[0].reason, len(same), sum(r.bytes_lost for r in same))
+        for key, same in table.items()
+    ]
     return sorted(rows, key=lambda row: -row.bytes_lost)
 
 
