@@ -58,6 +58,8 @@ class Facts:
     kinds: dict[Value, Kind] = field(default_factory=dict)
     orders: dict[Value, tuple[int, ...]] = field(default_factory=dict)
     dots: dict[Op, DotPlan] = field(default_factory=dict)
+    pinned: set[Value] = field(default_factory=set)
+    """Memory values whose order of axes may not change any more."""
 
     def kind(self, value: Value) -> Kind:
         return self.kinds.get(value, "inline")
@@ -514,41 +516,50 @@ def _repeats(op: ops.Broadcast) -> int:
 
 def _plan_dot(facts: Facts, op: ops.Dot) -> None:
     rows, columns = op.result.shape
-    a, b = _widen(facts, op, op.a), _widen(facts, op, op.b)
+    operands = {0: _widen(facts, op, op.a), 1: _widen(facts, op, op.b)}
     width = facts.target.lanes(max(32, op.result.dtype.bits))
     in_registers = facts.kind(op.result) == "registers"
-    plans = {}
+    costs = {}
     for axis in (1,) if in_registers or rows < 8 else (1, 0):
-        row_operand, vector_operand = (a, b) if axis == 1 else (b, a)
-        plans[axis] = _row_cost(facts, op, row_operand, axis, width) + _vector_cost(
-            facts, op, vector_operand, axis, width
+        costs[axis] = _row_cost(facts, op, operands[1 - axis], width) + _vector_cost(
+            facts, op, operands[axis], axis, width
         )
-    axis = min(plans, key=lambda item: (plans[item], -item))
-    row_operand, vector_operand = (a, b) if axis == 1 else (b, a)
-    if _row_cost(facts, op, row_operand, axis, width) > 0:
-        keep_operand(facts, row_operand, None)
-    if _vector_cost(facts, op, vector_operand, axis, width) > 0:
-        keep_operand(facts, vector_operand, (0, 1) if axis == 1 else (1, 0))
-    if not in_registers:
-        facts.orders[op.result] = (0, 1) if axis == 1 else (1, 0)
-    extent_rows, extent_vector = (rows, columns) if axis == 1 else (columns, rows)
+    axis = min(costs, key=lambda item: (costs[item], -item))
+    order = (0, 1) if axis == 1 else (1, 0)
+    if _row_cost(facts, op, operands[1 - axis], width) > 0:
+        keep(facts, operands[1 - axis])
+    if _movable(facts, operands[axis]):
+        facts.orders[operands[axis]] = order
+        facts.pinned.add(operands[axis])
+    elif _vector_cost(facts, op, operands[axis], axis, width) > 0:
+        if facts.kind(operands[axis]) != "inline":
+            operands[axis] = _cast(facts, op, operands[axis])
+        keep(facts, operands[axis], order)
+        facts.pinned.add(operands[axis])
     if in_registers:
         tile = (rows, -(-columns // facts.width))
     else:
+        facts.orders[op.result] = order
+        extent_rows, extent_vector = (rows, columns) if axis == 1 else (columns, rows)
         tile = _register_tile(facts.target, extent_rows, -(-extent_vector // width))
-    facts.dots[op] = DotPlan(a, b, axis, *tile)
+    facts.dots[op] = DotPlan(operands[0], operands[1], axis, *tile)
 
 
-def keep_operand(facts: Facts, value: Value, order: tuple[int, ...] | None) -> None:
-    if facts.kind(value) == "inline":
-        keep(facts, value, order)
+def _movable(facts: Facts, value: Value) -> bool:
+    """Whether a value is kept in memory anyway, in an order of axes that may still change."""
+    owner = facts.producers.get(value)
+    kept = facts.kind(value) == "memory" and isinstance(owner, ops.Map | ops.Cast | ops.Load)
+    return kept and value not in facts.pinned
 
 
 def _widen(facts: Facts, op: ops.Dot, value: Value) -> Value:
     """The operand in the accumulator's dtype: a cast that only the lowering sees."""
+    return value if value.dtype == op.result.dtype else _cast(facts, op, value)
+
+
+def _cast(facts: Facts, op: ops.Dot, value: Value) -> Value:
+    """A copy of an operand in the accumulator's dtype, as a value of its own."""
     dtype = op.result.dtype
-    if value.dtype == dtype:
-        return value
     cast = ops.Cast(x=value, dtype=dtype)
     wide = Value(TileType(dtype, value.shape), f"{value.name}.wide")
     cast.results = (wide,)
@@ -584,7 +595,7 @@ def _reuse(facts: Facts, op: ops.Dot, value: Value) -> float:
     return max(1.0, facts.trips[op] / made)
 
 
-def _row_cost(facts: Facts, op: ops.Dot, value: Value, axis: int, width: int) -> float:
+def _row_cost(facts: Facts, op: ops.Dot, value: Value, width: int) -> float:
     """What copying the row operand costs; 0 if its elements can be broadcast where they are."""
     if facts.kind(value) != "inline" or _leaf_load(facts, value):
         return 0.0
@@ -593,6 +604,8 @@ def _row_cost(facts: Facts, op: ops.Dot, value: Value, axis: int, width: int) ->
 
 def _vector_cost(facts: Facts, op: ops.Dot, value: Value, axis: int, width: int) -> float:
     """What copying the vector operand costs; 0 if its vectors can be loaded where they are."""
+    if _movable(facts, value):
+        return 0.0
     coords = probe(value.shape, axis, width)
     vectors_at = lane_cost(facts, value, coords, width)
     rows = op.result.shape[1 - axis]
