@@ -12,7 +12,7 @@ from fuser.backend.llvm import host_features
 from fuser.errors import DeviceError, OutOfMemoryError, VerifyError
 from fuser.runtime import native
 from fuser.runtime.jit import Linked, link_objects, runtime_library
-from fuser.runtime.memory import address, align, aligned_copy, aligned_empty, allocate, settle
+from fuser.runtime.memory import Recycler, address, align, aligned_copy, aligned_empty, settle
 from fuser.runtime.program import BufferRef, Launch, Program
 from fuser.runtime.threads import available_cores, get_pool
 
@@ -80,7 +80,7 @@ class CpuExecutor:
         self.table, self.labels = self._build_table()
         self.max_arity = max(1, *self.table["arity"]) if len(self.table) else 1
         self._parallel = self.threads > 1 and bool((self.table["chunks"] > 1).any())
-        self._results = [(spec.shape, spec.dtype.numpy) for spec in program.outputs]
+        self._results = [Recycler(spec.shape, spec.dtype.numpy) for spec in program.outputs]
         self._free: list[_Context] = []
         run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
         self._run = run(runtime_library()["fuser_run"])
@@ -104,7 +104,7 @@ class CpuExecutor:
         """
         program = self.program
         held = [settle(array) for array in inputs]
-        made = [allocate(shape, dtype) for shape, dtype in self._results]
+        made = [allocate() for allocate in self._results]
         try:
             context = self._free.pop()
         except IndexError:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
+RECYCLED_BYTES = 1 << 20
+"""Results smaller than this are cheap to allocate."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,44 @@ def allocate(
     start = address(raw)
     skip = -start % alignment
     return np.ndarray(shape, dtype, raw, skip), start + skip
+
+
+class Recycler:
+    """Allocates result arrays of one shape, again in the memory of an earlier result that nobody
+    holds any more: fresh pages cost as much as writing them does.
+
+    Safe from many threads: a buffer is taken off the list before it is looked at.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype, alignment: int = 64) -> None:
+        self.shape, self.dtype, self.alignment = shape, dtype, alignment
+        self.bytes = math.prod(shape) * dtype.itemsize
+        self._kept: list[np.ndarray] = []
+
+    def __call__(self) -> tuple[np.ndarray, int]:
+        """An uninitialised array and its address, as `allocate` gives."""
+        if self.bytes < RECYCLED_BYTES:
+            return allocate(self.shape, self.dtype, self.alignment)
+        raw = self._unused()
+        if raw is None:
+            raw = np.empty(self.bytes + self.alignment, np.uint8)
+        if len(self._kept) < 2:
+            self._kept.append(raw)
+        start = address(raw)
+        skip = -start % self.alignment
+        return np.ndarray(self.shape, self.dtype, raw, skip), start + skip
+
+    def _unused(self) -> np.ndarray | None:
+        for _ in range(len(self._kept)):
+            try:
+                raw = self._kept.pop(0)
+            except IndexError:
+                break
+            # Two references: `raw` and the argument. Every view of a result refers to its buffer.
+            if sys.getrefcount(raw) == 2:
+                return raw
+            self._kept.append(raw)
+        return None
 
 
 def aligned_copy(array: np.ndarray, alignment: int = 64) -> np.ndarray:

@@ -6,7 +6,14 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fuser.runtime.memory import Interval, address, aligned_array, aligned_copy, plan_memory
+from fuser.runtime.memory import (
+    Interval,
+    Recycler,
+    address,
+    aligned_array,
+    aligned_copy,
+    plan_memory,
+)
 
 _interval = st.builds(
     lambda first, length, size: Interval(first, first + length, size),
@@ -59,3 +66,23 @@ def test_aligned_arrays() -> None:
     assert address(copy) % 64 == 0
     np.testing.assert_array_equal(copy, odd)
     assert aligned_copy(np.zeros((0, 4), np.float32)).shape == (0, 4)
+
+
+def test_results_are_recycled_only_when_nobody_holds_them() -> None:
+    make = Recycler((1 << 19,), np.dtype(np.float32))
+    first, place = make()
+    view = first[::2][3:]
+    assert address(first) == place and place % 64 == 0
+    del first
+    second, other = make()
+    assert not np.shares_memory(view, second) and other != place
+    held = memoryview(second)
+    del second, view
+    assert make()[1] == place  # the first is free, the second is not
+    third = make()[0]
+    assert not np.shares_memory(third, np.asarray(held))
+
+
+def test_small_results_are_simply_allocated() -> None:
+    make = Recycler((3,), np.dtype(np.float32))
+    assert not np.shares_memory(make()[0], make()[0])
