@@ -119,8 +119,8 @@ def _emit(b: Builder, chain: _Chain, node: Node) -> Value | None:
 
 def _stretch(b: Builder, array: Array, node: Node) -> Value:
     kept = [axis for axis, size in enumerate(array.shape) if size != 1]
-    vector = b.constant(np.ascontiguousarray(array.reshape([array.shape[a] for a in kept])))
-    return b.broadcast(vector, node.output.type.shape, kept)
+    vector = array.reshape([array.shape[axis] for axis in kept]).copy()
+    return b.broadcast(b.constant(vector), node.output.type.shape, kept)
 
 
 def _weight_axes(value: Value) -> dict[int, int] | None:
