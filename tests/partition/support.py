@@ -6,13 +6,63 @@ from typing import Any
 
 import numpy as np
 
+from fuser import dtypes
+from fuser.dtypes import DType
+from fuser.graph.builder import Builder
 from fuser.graph.evaluate import evaluate
-from fuser.graph.ir import Graph, Node, Value
+from fuser.graph.ir import Graph, Node, TensorType, Value
 from fuser.graph.ops.registry import primitive
-from fuser.partition import Partition
+from fuser.partition import Partition, Region
 from fuser.partition.dag import is_convex
+from fuser.target import SM_90A, Target, cpu_target
 
 Array = np.ndarray[Any, Any]
+CPU = cpu_target("x86-64-v4", "", units=2, vector_bits=512)
+TARGETS: dict[str, Target] = {"cpu": CPU, "cuda": SM_90A}
+
+
+class Net:
+    """A graph under construction: `b` is its builder, `weights` draws seeded constants."""
+
+    def __init__(self, name: str = "net") -> None:
+        self.graph = Graph(name)
+        self.b = Builder(self.graph)
+        self._rng = np.random.default_rng(0)
+
+    def input(self, name: str, *shape: int, dtype: DType = dtypes.f32) -> Value:
+        return self.graph.add_input(name, TensorType(dtype, shape))
+
+    def weights(self, *shape: int) -> Value:
+        array = self._rng.standard_normal(shape) / np.sqrt(shape[0])
+        return self.b.constant(array.astype(np.float32))
+
+    def linear(self, x: Value, width: int, bias: bool = False) -> Value:
+        self.b.origin = (f"linear{len(self.graph.nodes)}",)
+        y = self.b.matmul(x, self.weights(x.shape[-1], width))
+        return self.b.map("add", y, self.weights(width)) if bias else y
+
+    def named(self, name: str) -> Builder:
+        """The builder, with what it emits next coming from the ONNX node `name`."""
+        self.b.origin = (name,)
+        return self.b
+
+    def finish(self, *outputs: Value) -> Graph:
+        self.graph.outputs = list(outputs)
+        self.graph.output_names = [f"out{i}" for i in range(len(outputs))]
+        self.graph.verify()
+        return self.graph
+
+
+def kinds(cut: Partition) -> list[str]:
+    return [region.kind for region in cut.regions]
+
+
+def codes(cut: Partition) -> set[str]:
+    return {refusal.code for refusal in cut.refusals}
+
+
+def ops(region: Region) -> list[str]:
+    return [node.op for node in region.nodes]
 
 
 def run_regions(cut: Partition, feeds: dict[str, Array]) -> dict[str, Array]:

@@ -1,0 +1,263 @@
+"""Each kind of region, from the smallest graph that has it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fuser import dtypes
+from fuser.graph import compose
+from fuser.graph.ir import Value
+from fuser.partition import Options, Partition, partition
+from tests.partition.support import CPU, SM_90A, Net, check, kinds, ops
+
+
+def cut_of(net: Net, *outputs: Value) -> Partition:
+    graph = net.finish(*outputs)
+    for target in (CPU, SM_90A):
+        cut = partition(graph, target)
+        check(graph, cut)
+    return cut
+
+
+def test_a_chain_of_maps_is_one_region() -> None:
+    net = Net()
+    x = net.input("x", 8, 16)
+    y = net.b.map("mul", net.b.map("tanh", net.b.map("add", x, 1.0)), x)
+    assert kinds(cut_of(net, y)) == ["map"]
+
+
+def test_maps_fuse_through_movement_that_keeps_every_element() -> None:
+    net = Net()
+    x = net.input("x", 8, 16)
+    y = net.b.transpose(net.b.map("exp", x), (1, 0))
+    z = net.b.reshape(net.b.map("neg", y), (128,))
+    cut = cut_of(net, net.b.map("tanh", z))
+    assert kinds(cut) == ["map"]
+
+
+def test_a_value_and_its_transpose_meet_in_two_regions() -> None:
+    """exp(x) at (i, j) and at (j, i): one element needs two, so exp(x) is written or repeated."""
+    net = Net()
+    x = net.input("x", 512, 512)
+    e = net.b.map("exp", net.b.map("sin", net.b.map("tan", net.b.map("exp", x))))
+    cut = cut_of(net, net.b.map("add", e, net.b.transpose(e, (1, 0))))
+    assert kinds(cut) == ["map", "map"]
+
+
+def test_softmax_is_one_region() -> None:
+    net = Net()
+    x = net.input("x", 8, 16)
+    cut = cut_of(net, compose.softmax(net.b, net.b.map("mul", x, 0.5), [1]))
+    assert kinds(cut) == ["reduce"]
+    assert cut.regions[0].inputs == (x,)
+    assert len(cut.regions[0].anchors) == 2
+
+
+@pytest.mark.parametrize("axes", [(2,), (1, 2), (1,)])
+def test_layer_norm_with_its_residual_is_one_region(axes: tuple[int, ...]) -> None:
+    net = Net()
+    x, r = net.input("x", 2, 6, 16), net.input("r", 2, 6, 16)
+    total = net.b.map("add", x, r)
+    y, *_ = compose.standardize(net.b, total, axes, 1e-5)
+    cut = cut_of(net, net.b.map("mul", y, net.weights(16)), total)
+    assert kinds(cut) == ["reduce"]
+    assert len(cut.regions[0].outputs) == 2
+
+
+def test_rms_norm_in_float32_of_half_precision_is_one_region() -> None:
+    net = Net()
+    x = net.input("x", 4, 16, dtype=dtypes.f16)
+    wide = net.b.cast(x, dtypes.f32)
+    y = net.b.cast(compose.rms_normalize(net.b, wide, [1], 1e-6), dtypes.f16)
+    assert kinds(partition(net.finish(y), SM_90A)) == ["reduce"]
+
+
+def test_statistics_of_one_operand_share_their_rows() -> None:
+    """E[x^2] - E[x]^2: two reductions that meet in a row."""
+    net = Net()
+    x = net.input("x", 8, 16)
+    mean = net.b.mean(x, [1])
+    square = net.b.mean(net.b.map("mul", x, x), [1])
+    cut = cut_of(net, net.b.map("sub", square, net.b.map("mul", mean, mean)))
+    assert kinds(cut) == ["reduce"]
+    assert cut.regions[0].inputs == (x,)
+
+
+def test_embeddings_are_loads_of_the_norm() -> None:
+    net = Net()
+    ids = net.input("ids", 2, 8, dtype=dtypes.i64)
+    words = net.b.emit("gather", net.weights(10, 16), ids, axis=0)
+    total = net.b.map("add", words, net.weights(8, 16))
+    y, *_ = compose.standardize(net.b, total, [2], 1e-5)
+    assert kinds(cut_of(net, y)) == ["reduce"]
+
+
+def test_a_gather_alone() -> None:
+    net = Net()
+    ids = net.input("ids", 5, dtype=dtypes.i64)
+    y = net.b.emit("gather", net.weights(10, 16), ids, axis=0)
+    assert kinds(cut_of(net, net.b.map("mul", y, 2.0))) == ["gather"]
+
+
+def test_bias_activation_and_residual_follow_the_product() -> None:
+    net = Net()
+    x, r = net.input("x", 4, 16), net.input("r", 4, 8)
+    y = net.b.map("add", compose.gelu(net.b, net.linear(x, 8, bias=True)), r)
+    cut = cut_of(net, y)
+    assert kinds(cut) == ["contraction"]
+    assert cut.regions[0].outputs[0].node is cut.regions[0].nodes[-1]
+
+
+def test_split_heads_follow_the_product_when_they_are_an_output() -> None:
+    net = Net()
+    x = net.input("x", 2, 6, 16)
+    y = net.b.transpose(net.b.reshape(net.linear(x, 8), (2, 6, 2, 4)), (0, 2, 1, 3))
+    cut = cut_of(net, y)
+    assert kinds(cut) == ["contraction"]
+    assert cut.regions[0].outputs[0].shape == (2, 2, 6, 4)
+
+
+def test_a_cast_is_a_prologue() -> None:
+    net = Net()
+    x = net.input("x", 256, 256, dtype=dtypes.f16)
+    cut = partition(net.finish(net.linear(net.b.cast(x, dtypes.f32), 64)), SM_90A)
+    assert kinds(cut) == ["contraction"]
+    assert "cast" in ops(cut.regions[0])
+
+
+def test_an_expensive_prologue_is_a_kernel() -> None:
+    net = Net()
+    x = net.input("x", 4096, 1024)
+    cut = partition(net.finish(net.linear(net.b.map("erf", x), 4096)), SM_90A)
+    assert kinds(cut) == ["map", "contraction"]
+    assert cut.refusals[0].code == "recompute"
+
+
+def test_scalar_factors_move_behind_the_product() -> None:
+    net = Net()
+    x, y = net.input("x", 2, 4, 8), net.input("y", 2, 6, 8)
+    dot = net.b.dot(net.b.map("mul", x, 0.5), net.b.map("mul", y, 0.25), ((2,), (2,)), ((0,), (0,)))
+    cut = cut_of(net, dot)
+    assert kinds(cut) == ["contraction"]
+    assert ops(cut.regions[0])[-1] == "mul"
+    scalars = [n.attrs["value"] for n in cut.regions[0].nodes if n.op == "constant"]
+    assert scalars == [np.float32(0.125)]
+
+
+def test_parallel_products_are_merged() -> None:
+    net = Net()
+    x = net.input("x", 4, 16)
+    sizes = (8, 4, 4)
+    parts = [net.linear(x, size, bias=size == 8) for size in sizes]
+    # each is read by another product, so each would be written
+    outs = [net.b.dot(part, part, ((0,), (0,))) for part in parts]
+    cut = cut_of(net, *outs)
+    assert kinds(cut) == ["contraction"] * 4
+    merged = cut.regions[0].outputs[0]
+    assert merged.shape == (4, 16)
+    assert kinds(partition(net.graph, CPU, Options(merge=False))) == ["contraction"] * 6
+
+
+def test_products_with_activations_of_their_own_stay_apart() -> None:
+    net = Net()
+    x = net.input("x", 4, 16)
+    parts = [compose.gelu(net.b, net.linear(x, 8)) for _ in range(2)]
+    cut = cut_of(net, *[net.linear(part, 4) for part in parts])
+    assert kinds(cut) == ["contraction"] * 4
+
+
+@pytest.mark.parametrize("gate_first", [True, False])
+def test_a_gate_is_one_region_with_two_anchors(gate_first: bool) -> None:
+    net = Net()
+    x = net.input("x", 4, 16)
+    first, second = net.linear(x, 8), net.linear(x, 8)
+    gate, up = (first, second) if gate_first else (second, first)
+    silu = net.b.map("mul", gate, compose.sigmoid(net.b, gate))
+    cut = cut_of(net, net.linear(net.b.map("mul", silu, up), 16))
+    assert kinds(cut) == ["contraction", "contraction"]
+    assert len(cut.regions[0].anchors) == 2
+
+
+def conv(net: Net, x: Value, channels: int, window: int = 3) -> Value:
+    return net.b.emit(
+        "conv", x, net.weights(channels, x.shape[1], window, window), strides=(1, 1),
+        padding=((window // 2,) * 2,) * 2, dilation=(1, 1), groups=1,
+    )  # fmt: skip
+
+
+def relu(net: Net, x: Value) -> Value:
+    return net.b.map("max", x, 0.0)
+
+
+def pool(net: Net, x: Value) -> Value:
+    return net.b.emit(
+        "reduce_window", x, fn="max", window=(1, 1, 2, 2), strides=(1, 1, 2, 2),
+        padding=((0, 0),) * 4, dilation=(1,) * 4,
+    )  # fmt: skip
+
+
+def test_convolutions_take_bias_residual_and_activation_and_channels_come_last() -> None:
+    net = Net()
+    x = net.input("x", 1, 3, 8, 8)
+    stem = relu(net, conv(net, x, 4))
+    bias = net.b.broadcast(net.weights(4), (1, 4, 8, 8), (1,))
+    branch = relu(net, net.b.map("add", conv(net, stem, 4), bias))
+    joined = relu(net, net.b.map("add", conv(net, branch, 4), stem))
+    small = pool(net, joined)
+    mean = net.b.mean(small, [2, 3])
+    cut = cut_of(net, net.linear(mean, 2))
+    assert kinds(cut) == ["conv", "conv", "conv", "window", "reduce", "contraction"]
+    between = [region.outputs[0] for region in cut.regions[:4]]
+    assert all(cut.layouts[value] == (0, 2, 3, 1) for value in between)
+    assert x not in cut.layouts
+    assert cut.strides(between[0]) == (256, 1, 32, 4)
+
+
+def test_a_convolution_that_is_an_output_keeps_its_layout() -> None:
+    net = Net()
+    x = net.input("x", 1, 3, 8, 8)
+    cut = cut_of(net, conv(net, relu(net, x), 4))
+    assert cut.layouts == {}
+
+
+def test_a_moved_input_is_copied() -> None:
+    net = Net()
+    x = net.input("x", 4, 6)
+    cut = cut_of(net, net.b.transpose(x, (1, 0)))
+    assert kinds(cut) == ["map"]
+
+
+def test_an_input_or_a_constant_that_is_an_output_is_copied() -> None:
+    net = Net()
+    x = net.input("x", 4, 6)
+    cut = cut_of(net, x, net.weights(3), x)
+    assert kinds(cut) == ["map", "map"]
+
+
+def test_sort_runs_alone() -> None:
+    net = Net()
+    x = net.input("x", 4, 6)
+    ordered = net.b.emit("sort", net.b.map("exp", x), axis=1)
+    cut = cut_of(net, net.b.map("neg", ordered))
+    assert kinds(cut) == ["map", "sort", "map"]
+    assert {refusal.code for refusal in cut.refusals} == {"opaque", "different-space"}
+
+
+def test_an_outer_product_is_a_map() -> None:
+    """positions times frequencies: rotary tables are one region with two outputs."""
+    net = Net()
+    x, y = net.input("x", 2, 8, 1), net.input("y", 2, 1, 4)
+    angles = net.b.dot(x, y, ((2,), (1,)), ((0,), (0,)))
+    cut = cut_of(net, net.b.map("cos", angles), net.b.map("sin", angles))
+    assert kinds(cut) == ["map"]
+    assert len(cut.regions[0].outputs) == 2
+
+
+def test_masks_are_computed_where_they_are_read() -> None:
+    net = Net()
+    mask, x = net.input("mask", 2, 8, dtype=dtypes.i64), net.input("x", 2, 4, 8, 8)
+    dropped = net.b.map("mul", net.b.map("sub", 1.0, net.b.cast(mask, dtypes.f32)), -1e9)
+    wide = net.b.broadcast(dropped, x.shape, (0, 3))
+    cut = cut_of(net, *(compose.softmax(net.b, net.b.map("add", x, wide), [a]) for a in (2, 3)))
+    assert kinds(cut) == ["reduce", "reduce"]
