@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fuser.backend.compile_server import Failure, Request
+from fuser.backend.cores import available_cores
 from fuser.backend.module import CompiledKernel
 from fuser.errors import CompileError
 from fuser.target import Target
@@ -113,7 +114,7 @@ def compile_all(
     # The longest text first: it is likely the longest compile.
     missing = sorted((r for r in distinct if r not in done), key=lambda r: -len(r.text))
     if missing:
-        limit = processes or min(_cores(), MOST_WORKERS)
+        limit = processes or min(available_cores(), MOST_WORKERS)
         _pool.compile(missing, max(1, min(limit, len(missing))), finish, fail)
     if stats is not None:
         stats.jobs, stats.distinct, stats.cache_hits = len(jobs), len(distinct), hits
@@ -165,12 +166,6 @@ def _request(job: CompileJob) -> Request:
     text = canonical_text(job.kernel)
     digest = hashlib.sha256(f"{job.target}\n{text}".encode()).hexdigest()
     return Request(text, f"k{digest[:24]}", job.target)
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 class _Worker:

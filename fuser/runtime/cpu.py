@@ -8,13 +8,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fuser.backend.cores import available_cores
 from fuser.backend.llvm import host_features
 from fuser.errors import DeviceError, OutOfMemoryError, VerifyError
 from fuser.runtime import native
 from fuser.runtime.jit import Linked, link_objects, runtime_library
 from fuser.runtime.memory import Recycler, address, align, aligned_copy, aligned_empty, settle
 from fuser.runtime.program import BufferRef, Launch, Program
-from fuser.runtime.threads import available_cores, get_pool
+from fuser.runtime.threads import get_pool
 
 CHUNKS_PER_THREAD = 8
 """Enough that uneven programs even out, few enough that claiming them costs nothing."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from fuser.backend.cores import available_cores
 from fuser.backend.module import CompiledKernel, TensorMap
 from fuser.dtypes import BY_NAME
 from fuser.errors import CompileError
@@ -62,7 +62,7 @@ def load_modules(kernels: Sequence[CompiledKernel], ordinal: int) -> dict[bytes,
     """Load every distinct code, several at a time: the driver compiles PTX to machine code here
     (and keeps it in a cache of its own). Raises CompileError with the driver's words."""
     distinct = {kernel.code: kernel for kernel in kernels}
-    workers = min(8, len(distinct), len(os.sched_getaffinity(0)))
+    workers = min(8, len(distinct), available_cores())
     loaded: dict[bytes, Module] = {}
     if not distinct:
         return loaded

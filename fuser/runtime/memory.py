@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-RECYCLED_BYTES = 1 << 20
+RECYCLED_BYTES = 1 << 18
 """Results smaller than this are cheap to allocate."""
 
 

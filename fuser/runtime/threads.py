@@ -18,13 +18,6 @@ _pools: dict[int, Pool] = {}
 _pools_lock = threading.Lock()
 
 
-def available_cores() -> int:
-    """Cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 class Pool:
     """`threads` - 1 workers in native loops; the thread that runs a plan is the missing one."""
 
