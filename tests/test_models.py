@@ -180,8 +180,10 @@ def draw_weights(model: onnx.ModelProto) -> onnx.ModelProto:
             kept.append(node)
             continue
         shape = tuple(shapes[node.input[0]].tolist())
+        array: Array
         if len(shape) > 1:  # so that activations keep their size
-            array = rng.standard_normal(shape) * np.sqrt(1.5 / np.prod(shape[1:]))
+            array = rng.standard_normal(shape, np.float32)
+            array *= np.float32(np.sqrt(1.5 / np.prod(shape[1:])))
         else:
             array = rng.uniform(0.5, 1.5, shape) - 0.9 * (node.output[0] not in variances)
         tensor = numpy_helper.from_array(array.astype(np.float32), node.output[0])
