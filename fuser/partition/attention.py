@@ -35,10 +35,18 @@ class Attention:
     facts: dict[str, Any]
 
 
-def find_attention(graph: Graph) -> tuple[list[Attention], list[tuple[Node, Node, Misfit]]]:
+@dataclass(frozen=True)
+class Rejected:
+    """Nodes that compute attention but cannot be one region."""
+
+    nodes: tuple[Node, ...]
+    misfit: Misfit
+
+
+def find_attention(graph: Graph) -> tuple[list[Attention], list[Rejected]]:
     """All attention of a graph that do not overlap, and what looked like it but is not."""
     found: list[Attention] = []
-    refused: list[tuple[Node, Node, Misfit]] = []
+    refused: list[Rejected] = []
     taken: set[Node] = set()
     uses = graph.uses()
     outputs = set(graph.outputs)
@@ -47,7 +55,7 @@ def find_attention(graph: Graph) -> tuple[list[Attention], list[tuple[Node, Node
             continue
         for side in (0, 1):
             match = _match(pv, side, uses, outputs)
-            if isinstance(match, tuple):
+            if isinstance(match, Rejected):
                 refused.append(match)
             elif match is not None and taken.isdisjoint(match.nodes):
                 found.append(match)
@@ -58,7 +66,7 @@ def find_attention(graph: Graph) -> tuple[list[Attention], list[tuple[Node, Node
 
 def _match(
     pv: Node, side: int, uses: dict[Value, list[Node]], outputs: set[Value]
-) -> Attention | tuple[Node, Node, Misfit] | None:
+) -> Attention | Rejected | None:
     contract = pv.attrs["lhs_contract" if side == 0 else "rhs_contract"]
     if len(contract) != 1:
         return None
@@ -77,7 +85,7 @@ def _match(
             continue
         misfit = _misfit(qk, pv, side, nodes, softmax, uses, outputs)
         if misfit is not None:
-            return qk, pv, misfit
+            return Rejected(nodes, misfit)
         return Attention(qk, pv, nodes, _facts(qk, keys, pv, side, softmax, cleanup))
     return None
 
@@ -308,11 +316,21 @@ def _misfit(
 def seed_attention(grouping: Grouping) -> None:
     """Make every attention of the graph a group."""
     found, refused = find_attention(grouping.graph)
-    for producer, consumer, misfit in refused:
-        grouping.refuse(producer, consumer, misfit)
+    for rejected in refused:
+        _note(grouping, rejected)
     for attention in found:
         core = [n for n in attention.nodes if n not in grouping.virtual]
         group: Group = grouping.new_group("attention", core, attention.pv.output.shape)
         group.anchors.extend((attention.qk, attention.pv))
         group.facts.update(attention.facts)
         group.positions[attention.pv.output] = at.sample(at.count(attention.pv.output))
+
+
+def _note(grouping: Grouping, rejected: Rejected) -> None:
+    """The reason stands for every pair of the nodes that ends up in two regions."""
+    inside = set(rejected.nodes)
+    for node in rejected.nodes:
+        for value in node.inputs:
+            for source in grouping.sources(value):
+                if source.node in inside and source.node is not None:
+                    grouping.refuse(source.node, node, rejected.misfit)

@@ -76,7 +76,7 @@ def _merged(grouping: Grouping, value: Value) -> Node | None:
         elif transposed:
             last = node
         current = node.output
-    return last
+    return None if last in grouping.group_of else last
 
 
 def build_regions(grouping: Grouping) -> list[Region]:

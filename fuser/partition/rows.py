@@ -15,6 +15,7 @@ from math import prod
 import numpy as np
 
 from fuser.graph.ir import Node, Value
+from fuser.partition import cost
 from fuser.partition import positions as at
 from fuser.partition.grouping import Group, Grouping, Misfit
 from fuser.partition.nodes import OPAQUE, REDUCE, is_map, reduce_axes
@@ -22,6 +23,9 @@ from fuser.partition.positions import Positions
 
 MOST_ROW_BYTES = {"cpu": 1 << 20, "cuda": 1 << 18}
 """A longer row would leave a core's L2 cache, or an SM's shared memory, between passes."""
+
+MOST_REPEATED = 12
+"""Operations an element that are repeated in every pass over a long row rather than written."""
 
 
 def place(grouping: Grouping, node: Node) -> Group:
@@ -75,6 +79,10 @@ def _join(grouping: Grouping, node: Node, other: Group, group: Group | None) -> 
             _become_rows(grouping, other, node)
         grouping.join(node, other, fits)
         return other
+    for rows, maps in ((group, other), (other, group)):
+        if rows.axes is not None and maps.axes is None:
+            if misfit := row_misfit(grouping, maps, rows.space, rows.axes):
+                return misfit
     if not _align(grouping, group, other, node):
         return Misfit("different-space", "the two regions it reads iterate differently")
     if grouping.groups_close_cycle(group, other):
@@ -95,7 +103,7 @@ def _fit_reduce(grouping: Grouping, node: Node, group: Group) -> Positions | Mis
     axes = reduce_axes(node)
     if group.axes is not None and (group.space != x.shape or group.axes != axes):
         return Misfit("different-rows", "it reduces along other axes or another shape")
-    if misfit := row_misfit(grouping, x, axes):
+    if group.axes is None and (misfit := row_misfit(grouping, group, x.shape, axes)):
         return misfit
     where = grouping.lead(x, group)
     if where is None:
@@ -112,11 +120,17 @@ def _fit_reduce(grouping: Grouping, node: Node, group: Group) -> Positions | Mis
     return at.row_of(node, where)
 
 
-def row_misfit(grouping: Grouping, x: Value, axes: tuple[int, ...]) -> Misfit | None:
-    """Whether rows of x are too long to stay on chip."""
-    row = prod(x.shape[axis] for axis in axes) * max(x.dtype.bytes, 4)
-    if row > MOST_ROW_BYTES[grouping.target.name]:
-        return Misfit("row-too-long", f"a row of {row} bytes does not stay on chip")
+def row_misfit(
+    grouping: Grouping, maps: Group, shape: tuple[int, ...], axes: tuple[int, ...]
+) -> Misfit | None:
+    """Whether rows are too long to stay on chip, so that every pass would compute `maps` again."""
+    row = 4 * prod(shape[axis] for axis in axes)
+    work = sum(cost.weight(node) for node in maps.nodes)
+    if row > MOST_ROW_BYTES[grouping.target.name] and work > MOST_REPEATED:
+        return Misfit(
+            "row-too-long",
+            f"a row of {row} bytes does not stay on chip: each pass would repeat {work} operations",
+        )
     return None
 
 

@@ -1,0 +1,174 @@
+"""Every value that crosses between regions says why, and what it costs; users may decide."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuser import dtypes
+from fuser.errors import UsageError
+from fuser.graph import compose
+from fuser.graph.ir import Graph, Value
+from fuser.partition import Options, explain, partition
+from fuser.partition.text import amount, refusal_rows, region_rows
+from tests.partition.support import SM_90A, Net, check, kinds
+
+
+def only_refusal(net: Net, *outputs: Value) -> tuple[str, int]:
+    graph = net.finish(*outputs)
+    cut = partition(graph, SM_90A)
+    check(graph, cut)
+    (refusal,) = cut.refusals
+    assert refusal.reason
+    assert refusal.producer == cut.regions[0].name
+    return refusal.code, refusal.bytes_lost
+
+
+def test_a_product_behind_a_product() -> None:
+    net = Net()
+    y = net.linear(net.linear(net.input("x", 8, 16), 32), 4)
+    assert only_refusal(net, y) == ("second-anchor", 2 * 8 * 32 * 4)
+
+
+def test_a_row_spread_over_blocks() -> None:
+    net = Net()
+    y = net.linear(net.input("x", 8, 16), 32)
+    code, lost = only_refusal(net, compose.softmax(net.b, y, [1]))
+    assert (code, lost) == ("row-across-blocks", 2 * 8 * 32 * 4)
+
+
+def test_a_row_before_a_product() -> None:
+    net = Net()
+    y = compose.softmax(net.b, net.input("x", 8, 16), [1])
+    assert only_refusal(net, net.linear(y, 4)) == ("row-in-prologue", 2 * 8 * 16 * 4)
+
+
+def test_a_value_that_is_also_an_output_loses_one_read() -> None:
+    net = Net()
+    y = compose.softmax(net.b, net.input("x", 8, 16), [1])
+    assert only_refusal(net, net.linear(y, 4), y) == ("row-in-prologue", 8 * 16 * 4)
+
+
+def test_reductions_along_different_axes() -> None:
+    net = Net()
+    y = compose.softmax(net.b, net.input("x", 8, 16), [1])
+    assert only_refusal(net, compose.softmax(net.b, y, [0]))[0] == "different-rows"
+
+
+def test_a_row_too_long_for_the_chip() -> None:
+    """Each pass over a row that does not stay would repeat what is before it: fine if cheap."""
+    net = Net()
+    x = net.input("x", 2, 1 << 18)
+    y = net.b.map("mul", x, x)
+    cut = partition(net.finish(compose.softmax(net.b, y, [1])), SM_90A)
+    assert kinds(cut) == ["reduce"]
+    for op in ("sin", "erf", "tanh", "exp", "cos"):
+        y = net.b.map(op, y)
+    cut = partition(net.finish(compose.softmax(net.b, y, [1])), SM_90A)
+    assert kinds(cut) == ["map", "reduce"]
+    assert {refusal.code for refusal in cut.refusals} == {"row-too-long"}
+
+
+def test_a_residual_around_a_product() -> None:
+    """relu(x) is read by the product and, later, by the sum: it cannot wait for itself."""
+    net = Net()
+    first = net.b.map("max", net.linear(net.input("x", 8, 16), 16), 0.0)
+    graph = net.finish(net.b.map("add", net.linear(first, 16), first))
+    cut = partition(graph, SM_90A)
+    assert kinds(cut) == ["contraction", "contraction"]
+    assert {refusal.code for refusal in cut.refusals} <= {"second-anchor", "cycle"}
+
+
+def test_an_opaque_reader() -> None:
+    net = Net()
+    y = net.b.map("exp", net.input("x", 8, 16))
+    assert only_refusal(net, net.b.emit("sort", y, axis=1))[0] == "opaque"
+
+
+def test_no_fusion_gives_every_compute_node_a_region() -> None:
+    net = Net()
+    x = net.input("x", 8, 16)
+    y = net.b.map("add", net.b.map("exp", net.b.reshape(x, (16, 8))), 1.0)
+    graph = net.finish(net.b.transpose(net.linear(y, 4), (1, 0)))
+    cut = partition(graph, SM_90A, Options(no_fusion=True))
+    check(graph, cut)
+    assert kinds(cut) == ["map", "map", "contraction"]
+    assert {refusal.code for refusal in cut.refusals} == {"no-fusion"}
+
+
+# user control -------------------------------------------------------------------------------------
+
+
+def gelu_net() -> tuple[Graph, list[str]]:
+    net = Net()
+    x = net.input("x", 8, 16)
+    net.b.origin = ("product",)
+    y = net.b.matmul(x, net.weights(16, 4))
+    y = net.named("activation").map("tanh", y)
+    y = net.named("norm").map("sub", y, net.b.mean(y, [1], keep=True))
+    return net.finish(y), ["product", "activation", "norm"]
+
+
+def test_a_forbidden_pair_stays_apart() -> None:
+    graph, _ = gelu_net()
+    assert kinds(partition(graph, SM_90A)) == ["contraction", "reduce"]
+    cut = partition(graph, SM_90A, Options(forbid=(("product", "activation"),)))
+    check(graph, cut)
+    assert kinds(cut) == ["contraction", "reduce"]
+    assert "activation" not in cut.regions[0].origin
+    assert [refusal.code for refusal in cut.refusals] == ["forbidden"]
+
+
+def test_a_pinned_pair_is_fused_whatever_it_costs() -> None:
+    net = Net()
+    x = net.input("x", 4096, 1024)
+    y = net.named("erf").map("erf", x)
+    net.b.origin = ("product",)
+    graph = net.finish(net.b.matmul(y, net.weights(1024, 4096)))
+    assert kinds(partition(graph, SM_90A)) == ["map", "contraction"]
+    cut = partition(graph, SM_90A, Options(pin=(("erf", "product"),)))
+    assert kinds(cut) == ["contraction"]
+
+
+def test_unknown_names_are_an_error() -> None:
+    graph, _ = gelu_net()
+    with pytest.raises(UsageError, match="no node 'gelu'"):
+        partition(graph, SM_90A, Options(forbid=(("product", "gelu"),)))
+
+
+# text ---------------------------------------------------------------------------------------------
+
+
+def test_explain_lists_regions_and_refusals() -> None:
+    graph, names = gelu_net()
+    cut = partition(graph, SM_90A)
+    text = explain(cut)
+    assert text.startswith("2 regions\n")
+    assert "1 fusions refused" in text
+    assert "contraction -> reduce" in text and "row-across-blocks" in text
+    assert all(name in text for name in names)
+    rows = region_rows(cut)
+    assert [row.kind for row in rows] == ["contraction", "reduce"]
+    assert rows[0].nodes == ("product", "activation")
+    assert rows[0].bytes == 4 * (8 * 16 + 16 * 4 + 8 * 4)
+
+
+def test_refusals_add_up_by_code_and_kind() -> None:
+    net = Net()
+    y = net.input("x", 8, 16)
+    for _ in range(3):
+        y = net.linear(y, 16)
+    (row,) = refusal_rows(partition(net.finish(y), SM_90A).refusals)
+    assert (row.code, row.count, row.bytes_lost) == ("second-anchor", 2, 2 * 2 * 8 * 16 * 4)
+
+
+def test_amounts_have_three_digits() -> None:
+    assert [amount(n) for n in (0, 999, 1500, 2_000_000, 3_210_000_000)] == [
+        "0", "999", "1.5K", "2M", "3.21G",
+    ]  # fmt: skip
+
+
+def test_half_precision_bytes() -> None:
+    net = Net()
+    x = net.input("x", 8, 16, dtype=dtypes.f16)
+    cut = partition(net.finish(net.b.map("neg", x)), SM_90A)
+    assert cut.regions[0].bytes() == 2 * 2 * 8 * 16
