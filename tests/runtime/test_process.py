@@ -1,0 +1,93 @@
+"""Processes that end, fork or are interrupted while a plan is alive."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+START = f"""
+import sys
+sys.path[:0] = {[str(Path(__file__).parents[2]), *sys.path]!r}
+import os, threading, time
+import numpy as np
+from tests.runtime.test_cpu import SIZE, CpuExecutor, chain, expected
+executor = CpuExecutor(chain(), 3)
+x = np.ones(SIZE, np.float32)
+executor.run([x])
+"""
+
+
+def python(code: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", START + textwrap.dedent(code)],
+        capture_output=True, text=True, timeout=30, **options,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [("", 0), ("sys.exit(3)", 3), ("raise SystemError", 1), ("os._exit(4)", 4)],
+)
+def test_exit_with_live_workers(end: str, code: int) -> None:
+    assert python(end).returncode == code
+
+
+def test_exit_while_other_threads_run() -> None:
+    done = python(
+        """
+        def forever():
+            while True:
+                executor.run([x])
+        for _ in range(3):
+            threading.Thread(target=forever, daemon=True).start()
+        time.sleep(0.1)
+        """
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_fork_while_other_threads_run() -> None:
+    done = python(
+        """
+        stop = False
+        def until_stopped():
+            while not stop:
+                executor.run([x])
+        callers = [threading.Thread(target=until_stopped) for _ in range(3)]
+        for caller in callers:
+            caller.start()
+        codes = []
+        for _ in range(10):
+            child = os.fork()
+            if child == 0:
+                good = np.array_equal(executor.run([x])[0], expected(x)[0])
+                os._exit(0 if good else 1)
+            codes.append(os.waitpid(child, 0)[1])
+        stop = True
+        for caller in callers:
+            caller.join()
+        assert not any(codes), codes
+        """
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_interrupt_ends_a_loop_of_runs() -> None:
+    code = "print('ready', flush=True)\nwhile True: executor.run([x])\n"
+    process = subprocess.Popen(
+        [sys.executable, "-c", START + code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert "KeyboardInterrupt" in errors and process.returncode == -signal.SIGINT
