@@ -15,6 +15,7 @@ from fuser.graph.ir import Node, Value
 from fuser.partition import cost
 from fuser.partition.grouping import Group, Grouping, Misfit
 from fuser.partition.nodes import CREATE, OPAQUE, SELECTING
+from fuser.partition.rows import long_rows
 
 MOST_WEIGHT = 48
 """Operations per element above which nothing is computed twice."""
@@ -174,6 +175,8 @@ def _inline_seconds(
         evaluations *= prod(user.attrs["window"])
     elif user.op == "gather" and user.inputs[0] is value:
         evaluations = user.output.type.size
+    elif owner is not None and owner.axes is not None and long_rows(grouping, owner):
+        evaluations *= len(owner.anchors) + 1
     leaves = sum(min(leaf.type.bytes, 8 * value.type.size) for leaf in _leaves(grouping, cone))
     return evaluations * weight / cost.map_rate(target) + leaves / target.bandwidth + penalty
 

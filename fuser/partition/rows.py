@@ -124,7 +124,7 @@ def row_misfit(
     grouping: Grouping, maps: Group, shape: tuple[int, ...], axes: tuple[int, ...]
 ) -> Misfit | None:
     """Whether rows are too long to stay on chip, so that every pass would compute `maps` again."""
-    row = 4 * prod(shape[axis] for axis in axes)
+    row = _row_bytes(shape, axes)
     work = sum(cost.weight(node) for node in maps.nodes)
     if row > MOST_ROW_BYTES[grouping.target.name] and work > MOST_REPEATED:
         return Misfit(
@@ -132,6 +132,17 @@ def row_misfit(
             f"a row of {row} bytes does not stay on chip: each pass would repeat {work} operations",
         )
     return None
+
+
+def _row_bytes(shape: tuple[int, ...], axes: tuple[int, ...]) -> int:
+    """Bytes of a row in float32, which it is computed in."""
+    return 4 * prod(shape[axis] for axis in axes)
+
+
+def long_rows(grouping: Grouping, group: Group) -> bool:
+    """Whether a reduce group passes over its rows several times."""
+    assert group.axes is not None
+    return _row_bytes(group.space, group.axes) > MOST_ROW_BYTES[grouping.target.name]
 
 
 def _align(grouping: Grouping, group: Group, other: Group, node: Node) -> bool:
