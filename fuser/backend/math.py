@@ -415,6 +415,26 @@ def pow(f: Function, a: Reg, b: Reg) -> Reg:
     return _pick(f, f.binary("or", unit, endless), 1.0, result)
 
 
+def divide_all(f: Function, x: Reg, divisor: Reg) -> Reg:
+    """x / divisor for a vector x of floats and one scalar divisor, without a vector division.
+
+    One reciprocal for all lanes, then a step that corrects the product's last bit.
+    """
+    count = text.lanes(x.type)
+    # A divisor whose reciprocal would overflow is scaled, and x with it.
+    tiny = _test(f, "olt", _abs(f, divisor), 2.0**-100)
+    scale = _pick(f, tiny, real(2.0**64, divisor.type), 1.0)
+    divisor = _mul(f, divisor, scale)
+    inverse = f.splat(_div(f, 1.0, divisor), count)
+    wide = f.splat(divisor, count)
+    scaled = _mul(f, x, f.splat(scale, count))
+    product = _mul(f, scaled, inverse)
+    rest = f.fma(f.fneg(product), wide, scaled)
+    better = f.fma(rest, inverse, product)
+    # The correction of an infinity is NaN: keep the product.
+    return _pick(f, _test(f, "uno", better, better), product, better)
+
+
 def fmod(f: Function, a: Reg, b: Reg) -> Reg:
     """The rest of a / b with the sign of a, exact: long division, a few bits of quotient a step."""
     x, y = _abs(f, a), _abs(f, b)

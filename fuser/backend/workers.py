@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -69,7 +69,7 @@ class CompileStats:
 
 
 def compile_all(
-    jobs: Sequence[CompileJob],
+    jobs: Iterable[CompileJob],
     cache: KernelStore | None = None,
     processes: int | None = None,
     *,
@@ -79,50 +79,57 @@ def compile_all(
 ) -> list[CompiledKernel]:
     """Compile every job, in their order; equal kernels are compiled once.
 
-    processes: at most this many workers, default min(cores, 8). progress(done, distinct) is called
-    as kernels finish. Raises CompileError for a kernel that fails or kills its worker; its `where`
-    names the kernel, its hint the folder that reproduces it (made under `reproduction_folder`, by
-    default the folder for temporary files).
+    jobs may be a generator: workers compile what it has given while it makes the next.
+    processes: at most this many workers, default min(cores, 8). progress(done, distinct so far) is
+    called as kernels finish. Raises CompileError for a kernel that fails or kills its worker; its
+    `where` names the region, its hint the folder that reproduces it (made under
+    `reproduction_folder`, by default the folder for temporary files).
     """
     started = time.perf_counter()
-    requests = [_request(job) for job in jobs]
-    distinct = dict.fromkeys(requests)
-    done: dict[Request, CompiledKernel] = {}
-    materials = {request: key_material(request) for request in distinct}
-    for request in distinct:
-        found = cache.get(materials[request]) if cache is not None else None
-        if found is not None:
-            done[request] = found
-    hits = len(done)
+    limit = max(1, processes or min(available_cores(), MOST_WORKERS))
+    order: list[tuple[CompileJob, Request]] = []
+    done: dict[Request, CompiledKernel | None] = {}  # None while a worker has it
+    hits = finished = 0
 
-    def finish(request: Request, kernel: CompiledKernel) -> None:
-        done[request] = kernel
-        if cache is not None:
-            cache.put(materials[request], kernel)
-        if progress is not None:
-            progress(len(done), len(distinct))
+    def settle(timeout: float) -> None:
+        nonlocal finished
+        for request, answer in _pool.collect(timeout, limit):
+            if isinstance(answer, Failure):
+                job = next(job for job, made in order if made == request)
+                raise _error(job, request, answer, reproduction_folder)
+            done[request] = answer
+            finished += 1
+            if cache is not None:
+                cache.put(key_material(request), answer)
+            if progress is not None:
+                progress(finished + hits, len(done))
 
-    def fail(request: Request, failure: Failure) -> CompileError:
-        job = jobs[requests.index(request)]
-        folder = _write_reproduction(job, request, failure, reproduction_folder)
-        return CompileError(
-            f"kernel {job.kernel.name} failed to compile: {failure.reason}",
-            where=job.where or job.kernel.name,
-            hint=f"to reproduce: python -m fuser.backend.workers {folder}",
-        )
-
-    # The longest text first: it is likely the longest compile.
-    missing = sorted((r for r in distinct if r not in done), key=lambda r: -len(r.text))
-    if missing:
-        limit = processes or min(available_cores(), MOST_WORKERS)
-        _pool.compile(missing, max(1, min(limit, len(missing))), finish, fail)
+    with _pool.lock:
+        try:
+            for job in jobs:
+                request = _request(job)
+                order.append((job, request))
+                if request not in done:
+                    found = cache.get(key_material(request)) if cache is not None else None
+                    done[request] = found
+                    hits += found is not None
+                    if found is None:
+                        _pool.submit(request, limit)
+                settle(0.0)
+            while _pool.busy:
+                settle(1.0)
+        except BaseException:
+            _pool.close()  # some workers are busy with what nobody wants any more
+            raise
     if stats is not None:
-        stats.jobs, stats.distinct, stats.cache_hits = len(jobs), len(distinct), hits
+        stats.jobs, stats.distinct, stats.cache_hits = len(order), len(done), hits
         stats.seconds = time.perf_counter() - started
-    return [
-        dataclasses.replace(done[request], name=job.kernel.name)
-        for job, request in zip(jobs, requests, strict=True)
-    ]
+    kernels = []
+    for job, request in order:
+        kernel = done[request]
+        assert kernel is not None
+        kernels.append(dataclasses.replace(kernel, name=job.kernel.name))
+    return kernels
 
 
 def start(target: Target) -> None:
@@ -213,27 +220,24 @@ class _Worker:
 
 
 class _Pool:
-    """The server process and its workers. One compile at a time; `lock` guards it."""
+    """The server process, its workers and what waits for them. `lock` guards a compile_all."""
 
     entry = "from fuser.backend.compile_server import main; main()"
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.workers: list[_Worker] = []
+        self.pending: list[Request] = []
         self.control: socket.socket | None = None
-        self.target = ""
         self.server: subprocess.Popen[bytes] | None = None
 
     def start_server(self, target: str) -> socket.socket:
-        """The control socket of a running server that has this target's back end loaded."""
-        if self.control is not None and (
-            self.target != target or self.server is None or self.server.poll() is not None
-        ):
+        """The control socket of a running server. A new one loads this target's back end."""
+        if self.server is not None and self.server.poll() is not None:
             self.close()
         if self.control is not None:
             return self.control
         self.control, theirs = socket.socketpair()
-        self.target = target
         paths = [path or os.getcwd() for path in sys.path]
         paths.append(str(Path(__file__).parents[2]))  # where fuser itself is
         program = f"import sys; sys.path[:] = {paths!r}\n{self.entry}"
@@ -247,63 +251,58 @@ class _Pool:
             )
         return self.control
 
-    def compile(
-        self,
-        requests: Sequence[Request],
-        count: int,
-        finish: Callable[[Request, CompiledKernel], None],
-        fail: Callable[[Request, Failure], CompileError],
-    ) -> None:
-        """Compile all requests on `count` workers. Raises what `fail` returns for the first that
-        fails, after ending the workers."""
-        with self.lock:
-            try:
-                self._compile(list(requests)[::-1], count, finish, fail)
-            except BaseException:
-                self.close()  # some workers are busy with what nobody wants any more
-                raise
+    @property
+    def busy(self) -> bool:
+        return any(worker.request is not None for worker in self.workers)
 
-    def _compile(
-        self,
-        pending: list[Request],
-        count: int,
-        finish: Callable[[Request, CompiledKernel], None],
-        fail: Callable[[Request, Failure], CompileError],
-    ) -> None:
-        control = self.start_server(pending[0].target.name)
-        for worker in [item for item in self.workers if not item.alive()]:
-            self.workers.remove(worker)
-            worker.close()
-        while len(self.workers) < count:
-            self.workers.append(_Worker(control))
-        active = self.workers[:count]
-        for worker in active:
-            worker.post(pending.pop())
-        busy = list(active)
-        while busy:
-            ready = wait([worker.connection for worker in busy], timeout=1.0)
-            for worker in list(busy):
-                request = worker.request
-                assert request is not None
-                if worker.connection not in ready:
-                    if time.monotonic() > worker.deadline:
-                        _kill(worker.pid)
-                        raise fail(request, Failure(f"no result in {TIMEOUT:.0f} s", ""))
-                    continue
+    def submit(self, request: Request, limit: int) -> None:
+        """Give a request to an idle worker, one of at most `limit`, or let it wait for one."""
+        self.pending.append(request)
+        self._dispatch(limit)
+
+    def _dispatch(self, limit: int) -> None:
+        # The longest text first: it is likely the longest compile.
+        self.pending.sort(key=lambda request: len(request.text))
+        while self.pending and sum(worker.request is not None for worker in self.workers) < limit:
+            control = self.start_server(self.pending[-1].target.name)
+            idle = next((worker for worker in self.workers if worker.request is None), None)
+            if idle is None:
+                idle = _Worker(control)
+                self.workers.append(idle)
+            elif not idle.alive():
+                self._drop(idle)
+                continue
+            idle.post(self.pending.pop())
+
+    def collect(
+        self, timeout: float, limit: int
+    ) -> Iterator[tuple[Request, CompiledKernel | Failure]]:
+        """What finished within the timeout. A worker that died or hangs gives a Failure."""
+        busy = [worker for worker in self.workers if worker.request is not None]
+        ready = wait([worker.connection for worker in busy], timeout) if busy else []
+        for worker in busy:
+            request = worker.request
+            assert request is not None
+            answer: CompiledKernel | Failure | None = None
+            if worker.connection in ready:
                 try:
                     answer = worker.receive()
                 except (EOFError, OSError):
                     words = worker.last_words()
-                    raise fail(request, Failure(_summary(words), words)) from None
-                if isinstance(answer, Failure):
-                    raise fail(request, answer)
-                if answer is None:
-                    continue
-                finish(request, answer)
-                if pending:
-                    worker.post(pending.pop())
-                else:
-                    busy.remove(worker)
+                    answer = Failure(_summary(words), words)
+                    self._drop(worker)
+            elif time.monotonic() > worker.deadline:
+                answer = Failure(f"no result in {TIMEOUT:.0f} s", "")
+                _kill(worker.pid)
+                self._drop(worker)
+            if answer is not None:
+                worker.request = None
+                yield request, answer
+        self._dispatch(limit)
+
+    def _drop(self, worker: _Worker) -> None:
+        self.workers.remove(worker)
+        worker.close()
 
     def close(self) -> None:
         """End the workers and the server: they leave when their sockets close."""
@@ -311,7 +310,7 @@ class _Pool:
             if worker.request is not None:
                 _kill(worker.pid)
             worker.close()
-        self.workers = []
+        self.workers, self.pending = [], []
         if self.control is not None:
             self.control.close()
             self.control = None
@@ -326,6 +325,17 @@ class _Pool:
     def forget(self) -> None:
         """In a forked child: the sockets are the parent's."""
         self.__init__()  # type: ignore[misc]
+
+
+def _error(
+    job: CompileJob, request: Request, failure: Failure, parent: Path | None
+) -> CompileError:
+    folder = _write_reproduction(job, request, failure, parent)
+    return CompileError(
+        f"kernel {job.kernel.name} failed to compile: {failure.reason}",
+        where=job.where or job.kernel.name,
+        hint=f"to reproduce: python -m fuser.backend.workers {folder}",
+    )
 
 
 def _kill(pid: int) -> None:

@@ -28,6 +28,10 @@ _EXPENSIVE = {
 }  # fmt: skip
 
 
+MOST_UNROLLED = 300
+"""Instructions up to which what follows a register tile is unrolled over all its vectors."""
+
+
 @dataclass(frozen=True)
 class DotPlan:
     """How a dot is blocked. `vector_axis` 1: vectors run along N (row operand a); 0: along M.
@@ -58,6 +62,8 @@ class Facts:
     kinds: dict[Value, Kind] = field(default_factory=dict)
     orders: dict[Value, tuple[int, ...]] = field(default_factory=dict)
     dots: dict[Op, DotPlan] = field(default_factory=dict)
+    spilled: set[Value] = field(default_factory=set)
+    """Register tiles that move to memory once they are complete: their consumers are long."""
     pinned: set[Value] = field(default_factory=set)
     """Memory values whose order of axes may not change any more."""
 
@@ -231,7 +237,7 @@ def probe(shape: Sequence[int], axis: int, width: int) -> tuple[Index, ...]:
 
 def lane_cost(facts: Facts, value: Value, coords: Sequence[Index], width: int) -> float:
     """Memory instructions of one vector of the value: 1 if consecutive, 0 if equal in all lanes."""
-    if facts.kind(value) == "memory":
+    if facts.kind(value) == "memory" or value in facts.spilled:
         return _access_cost(memory_address(facts, value, coords), width)
     if facts.kind(value) != "inline":
         return 0.0
@@ -352,6 +358,20 @@ def _registers(facts: Facts) -> None:
         chosen -= dropped
     for value in chosen:
         facts.kinds[value] = "registers"
+    for value in chosen:
+        # Unrolled code for every vector of the tile is only worth it while it is short.
+        cost = sum(tree_cost(facts, op.value) for op in _stores_of(facts, value))
+        if value in facts.producers and cost * vectors(value.shape, facts.width) > MOST_UNROLLED:
+            facts.spilled.add(value)
+
+
+def _stores_of(facts: Facts, value: Value) -> Iterator[ops.Store]:
+    """The stores that maps and casts lead to from a register tile."""
+    for op in facts.users.get(value, ()):
+        if isinstance(op, ops.Store):
+            yield op
+        elif isinstance(op, ops.Map | ops.Cast):
+            yield from _stores_of(facts, op.result)
 
 
 def _twins(facts: Facts, value: Value) -> list[Value]:
@@ -457,7 +477,7 @@ def _worth_keeping(facts: Facts, value: Value) -> bool:
 def reads_registers(facts: Facts, value: Value) -> bool:
     """Whether an inline value is computed from a register tile."""
     if facts.kind(value) == "registers":
-        return True
+        return value not in facts.spilled
     if facts.kind(value) != "inline":
         return False
     op = facts.producers.get(value)

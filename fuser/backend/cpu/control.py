@@ -54,7 +54,8 @@ def lower_for(low: Lowering, op: ops.For) -> None:
             if kinds[slot] == "scalar":
                 low.places[value] = One(next(stream))
             elif kinds[slot] == "registers":
-                low.places[value] = Cells({coords: next(stream) for coords, _ in cells[slot]})
+                table = {coords: next(stream) for coords, _ in cells[slot]}
+                low.keep_cells(value, Cells(table))
             else:
                 low.places[value] = held[slot]
 

@@ -6,19 +6,22 @@ for each accumulator. LLVM must not unroll the loop: it would hoist broadcasts a
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fuser.backend import text
 from fuser.backend.cpu import affine
+from fuser.backend.cpu import analysis as an
 from fuser.backend.cpu.analysis import DotPlan
-from fuser.backend.text import Reg
+from fuser.backend.text import Reg, integer
 from fuser.tilegen import ops
-from fuser.tilegen.index import Index
+from fuser.tilegen.index import Index, Scalar
 
 if TYPE_CHECKING:
     from fuser.backend.cpu.lower import Lowering, Memory, Point
 
 Chunk = tuple[Index, int]
+MOST_SHARING = 16
+"""Programs that share one panel's prefetches; those after them fetch nothing new."""
 
 
 def lower_dot(low: Lowering, op: ops.Dot) -> None:
@@ -34,9 +37,10 @@ def lower_dot(low: Lowering, op: ops.Dot) -> None:
         accs = [low.vector_at(op.acc, coords, lanes) for coords, lanes in cells]
         per_row = len(cells) // rows
         chunks = [(coords[1] - affine.lane(n), n) for coords, n in cells[:per_row]]
-        regs = _tile(low, op, plan, [Index(r) for r in range(rows)], chunks, accs)
+        ahead = _read_ahead(low, op, plan)
+        regs = _tile(low, op, plan, [Index(r) for r in range(rows)], chunks, accs, ahead)
         table = {coords: reg for (coords, _), reg in zip(cells, regs, strict=True)}
-        low.places[op.result] = Cells(table)
+        low.keep_cells(op.result, Cells(table))
         return
     place = low.in_place.get(op) or low.allocate(op.result)
     if plan.vector_axis == 1:
@@ -44,6 +48,53 @@ def lower_dot(low: Lowering, op: ops.Dot) -> None:
     else:
         _blocks(low, op, plan, columns, rows, place)
     low.places[op.result] = place
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """Prefetches, spread over the programs that share a panel, of the panel that comes next."""
+
+    pointer: Reg
+    bytes: int
+    lines: int
+
+    def step(self, low: Lowering, k: Reg) -> None:
+        """The prefetches of one trip of the k loop."""
+        at = low.f.gep(self.pointer, low.f.mul(k, self.bytes))
+        for line in range(self.lines):
+            flags = [Reg("i32", "0"), Reg("i32", "2"), Reg("i32", "1")]  # read, to L2, data
+            low.f.call_void("llvm.prefetch.p0", low.f.gep(at, line * 64), *flags)
+
+
+def _read_ahead(low: Lowering, op: ops.Dot, plan: DotPlan) -> Ahead | None:
+    """How to fetch the next panel of B while this one is in use.
+
+    Where neighbouring programs share a contiguous panel that the fastest grid axis does not move,
+    each of them fetches its share of the panel of the next program along the slower axis.
+    """
+    load = low.known.producers.get(plan.b)
+    if plan.vector_axis != 1 or not isinstance(load, ops.Load):
+        return None
+    axes = [axis for axis, extent in enumerate(low.known.kernel.grid) if extent > 1]
+    ids = {v.axis: v.result for v in low.known.kernel.body.ops if isinstance(v, ops.ProgramId)}
+    if len(axes) < 2 or any(axis not in ids for axis in axes[-2:]):
+        return None
+    slow, fast = (Scalar(ids[axis]) for axis in axes[-2:])
+    depth, columns = op.b.shape
+    start = an.address_of(low.known, load, (Index(0), Index(0)))
+    following = an.address_of(low.known, load, (Index(1), Index(0))) - start
+    if start.coefficient(fast) or start.coefficient(slow) != depth * columns:
+        return None
+    if following != Index(columns) or set(start.values()) - {ids[axis] for axis in axes}:
+        return None
+    sharing = min(low.known.kernel.grid[axes[-1]], MOST_SHARING)
+    size = load.view.dtype.bytes
+    step = -(-columns * size // sharing)
+    f = low.f
+    share = f.intrinsic("smin", low.scalars[fast.value], integer(sharing - 1))
+    base = low.buffers[load.view.buffer]
+    panel = f.gep(base, low.index(low.resolve(start, ()) + depth * columns), load.view.dtype.llvm)
+    return Ahead(f.gep(panel, f.mul(share, depth * step)), step, -(-step // 64))
 
 
 def _blocks(
@@ -120,6 +171,7 @@ def _tile(
     rows: list[Index],
     chunks: list[Chunk],
     accs: list[Reg],
+    ahead: Ahead | None = None,
 ) -> list[Reg]:
     """The k loop of a register tile; accs are row by row."""
     f = low.f
@@ -131,6 +183,8 @@ def _tile(
         out = []
         with low.scope():
             k = low.counter(i, 0, depth - 1)
+            if ahead is not None:
+                ahead.step(low, i)
             vectors = []
             for start, lanes in chunks:
                 here = start + affine.lane(lanes)
@@ -150,5 +204,4 @@ def _tile(
                         out.append(f.binary("add", acc, f.binary("mul", wide[lanes], vectors[c])))
         return out
 
-    assert all(text.lanes(acc.type) >= 1 for acc in accs)
     return f.loop(0, depth, 1, accs, trip, hint="k")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fuser.backend import text
+from fuser.backend import math, text
 from fuser.backend.cpu import affine, dot, maps
 from fuser.backend.cpu import analysis as an
 from fuser.backend.cpu.emitter import Condition, Emitter, Fact
@@ -117,7 +117,10 @@ class Lowering(Emitter):
             case ops.Load():
                 return self._load(op, coords)
             case ops.Map():
-                args = self._aligned([self.at(arg, coords) for arg in op.args])
+                args = [self.at(arg, coords) for arg in op.args]
+                if op.fn == "div" and self._by_one(args):
+                    return math.divide_all(f, *args)
+                args = self._aligned(args)
                 return maps.apply(f, op.fn, op.args[-1].dtype, args)
             case ops.Cast():
                 return maps.cast(f, self.at(op.x, coords), op.x.dtype, op.dtype)
@@ -141,6 +144,11 @@ class Lowering(Emitter):
                 ((operand, point),) = an.operands_at(self.known, op, coords)
                 return self.at(operand, point)
         raise LoweringError(f"no lowering of {op.opcode} at a point")
+
+    def _by_one(self, args: list[Reg]) -> bool:
+        """Whether float32 vectors are divided by one computed scalar."""
+        x, divisor = args
+        return x.type.endswith("x float>") and divisor.type == "float" and divisor.ref[0] == "%"
 
     def _aligned(self, regs: list[Reg]) -> list[Reg]:
         """Splat the scalars among vectors."""
@@ -710,6 +718,17 @@ class Lowering(Emitter):
         from fuser.backend.cpu.fold import lower_scan
 
         lower_scan(self, op)
+
+    def keep_cells(self, value: Value, cells: Cells) -> None:
+        """Give a register tile its place: the registers, or scratch if it is to be spilled."""
+        if value not in self.known.spilled:
+            self.places[value] = cells
+            return
+        place = self.allocate(value)
+        for coords, reg in cells.regs.items():
+            address = self.memory_address(place, coords)
+            self.write(place.pointer, value.dtype, address, reg, text.lanes(reg.type))
+        self.places[value] = place
 
     def gather_through(self, value: Value) -> None:
         """Prepare a nest over the whole of `value`: kept values in its tree that are not computed

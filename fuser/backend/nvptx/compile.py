@@ -18,6 +18,8 @@ def lower_to_llvm(kernel: Kernel, target: Target) -> str:
 def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
     """Compile a tile program to PTX. Raises LoweringError or CompileError."""
     text, low, shared = _lower(kernel, target)
+    while target.shared_bytes and shared > target.shared_bytes and low.stages > 1:
+        text, low, shared = _lower(kernel, target, low.stages - 1)
     if target.shared_bytes and shared > target.shared_bytes:
         raise LoweringError(
             f"kernel {kernel.name} needs {shared} bytes of shared memory, {target.arch} has "
@@ -32,6 +34,7 @@ def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
         "dot": unit,
         "shared_bytes": shared,
         "warps": low.warps,
+        "copies": "tma" if low.streams else "cp.async" if low.assignment.staged else "none",
     }
     return CompiledKernel(
         name=kernel.name,
@@ -40,15 +43,18 @@ def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
         code=ptx.encode(),
         grid=kernel.grid,
         launch=low.order.launch,
-        threads=32 * low.warps,
+        threads=low.threads,
         shared_bytes=shared,
+        tensor_maps=tuple(low.tensor_maps),
         facts=facts,
     )
 
 
-def _lower(kernel: Kernel, target: Target) -> tuple[str, Lowering, int]:
-    low = Lowering(kernel, target)
+def _lower(
+    kernel: Kernel, target: Target, stages: int | None = None
+) -> tuple[str, Lowering, int]:
+    low = Lowering(kernel, target, stages)
     low.run()
     shared = low.shared.place()
-    text = module_text(low.emitter, threads=32 * low.warps, shared=bool(low.shared.slots))
+    text = module_text(low.emitter, threads=low.threads, shared=bool(low.shared.slots))
     return low.shared.resolve(text), low, shared

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fuser.backend.nvptx import wgmma
+from fuser.backend.nvptx import roles, wgmma
 from fuser.backend.nvptx.assign import DotPlan
 from fuser.backend.nvptx.convert import _offset, _write, convert, in_registers, shared_offset
 from fuser.backend.nvptx.elementwise import cast
@@ -39,8 +39,11 @@ def lower_dot(low: Lowering, op: ops.Dot) -> Tile:
     left = operand(low, op, "a")
     right = operand(low, op, "b")
     low.shared.before_read()
+    roles.before_dot(low, op)
     if plan.kind == "wgmma":
-        return wgmma.wgmma_dot(low, op, plan, left, right, acc)
+        result = wgmma.wgmma_dot(low, op, plan, left, right, acc)
+        roles.after_dot(low, op)
+        return result
     if plan.kind == "mma":
         return _mma_dot(low, op, plan, left, right, acc)
     return _tf32_dot(low, op, plan, left, right, acc)

@@ -12,14 +12,17 @@ that is written next.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fuser.backend.nvptx import roles
 from fuser.backend.nvptx.assign import is_tile, operand_layout
 from fuser.backend.nvptx.dot import operand
 from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.stage import SharedTile, copy_async, fence_async, shared_tile_for
 from fuser.backend.nvptx.values import Tile
+from fuser.backend.nvptx.wgmma import wait
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Block, Op, Value
 
@@ -59,7 +62,8 @@ def lower_for(low: Lowering, op: ops.For) -> None:
         for result, final in zip(op.results, _yielded(low, op.body, inits), strict=True):
             low.env[result] = final
         return
-    pipeline = _plan_pipeline(low, op)
+    stream = low.streams.get(op)
+    pipeline = None if stream else _plan_pipeline(low, op)
     low.shared.forget()
     if pipeline:
         low.shared.before_write()
@@ -71,7 +75,7 @@ def lower_for(low: Lowering, op: ops.For) -> None:
     e.enter(head)
     mark = len(head.lines)
     variable = e.name_of()
-    stage = e.name_of()
+    stage, phase = e.name_of(), e.name_of()
     phis = [
         Tile(init.dtype, init.shape, init.layout, [e.name_of() for _ in init.regs])
         for init in inits
@@ -85,7 +89,12 @@ def lower_for(low: Lowering, op: ops.For) -> None:
     low.env[op.body.params[0]] = variable
     for param, phi in zip(carried, phis, strict=True):
         low.env[param] = phi
-    if pipeline:
+    if stream:
+        stream.stage, stream.phase = stage, phase
+        stream.first, stream.variable = start, variable
+        roles.begin_trip(low, stream)
+        low.shared.forget()
+    elif pipeline:
         _advance(low, op, pipeline, variable, stop, stage)
     else:
         low.shared.forget()
@@ -101,6 +110,8 @@ def lower_for(low: Lowering, op: ops.For) -> None:
         wraps = e.value(f"icmp eq i32 {more}, {pipeline.stages}")
         after = e.value(f"select i1 {wraps}, i32 0, i32 {more}")
         lines.append(f"{stage} = phi i32 [ 0, %{before.label} ], [ {after}, %{latch.label} ]")
+    if stream:
+        lines += roles.advance(low, stream, stage, phase, before.label)
     for phi, init, end in zip(phis, inits, results, strict=True):
         for name, first, last in zip(phi.regs, init.regs, end.regs, strict=True):
             lines.append(
@@ -116,9 +127,16 @@ def lower_for(low: Lowering, op: ops.For) -> None:
         finals = phis
     e.enter(done)
     low.shared.forget()
-    if pipeline:
-        for staged in pipeline.tiles:
-            low.shared.free(staged.slot)
+    if stream:
+        if stream.deferred:
+            position = op.body.params.index(stream.deferred.acc) - 1
+            last = finals[position]
+            finals[position] = dataclasses.replace(last, regs=wait(low, last.regs, 0))
+        staged = [tile for channel in stream.channels for tile in channel.tiles]
+    else:
+        staged = pipeline.tiles if pipeline else []
+    for buffer in staged:
+        low.shared.free(buffer.slot)
     for result, tile in zip(op.results, finals, strict=True):
         low.env[result] = tile
 
@@ -162,7 +180,7 @@ def _prepare_outer_values(low: Lowering, body: Block) -> None:
 
 def _plan_pipeline(low: Lowering, op: ops.For) -> Pipeline | None:
     """Which loads of the body can be issued ahead, and how many stages fit."""
-    wanted = low.kernel.schedule.stages
+    wanted = low.stages
     if wanted < 2:
         return None
     scalars = [

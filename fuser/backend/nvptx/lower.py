@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fuser.backend.nvptx import dot as dots
-from fuser.backend.nvptx import loops, scan
+from fuser.backend.nvptx import loops, roles, scan
 from fuser.backend.nvptx.assign import (
     Assignment,
     DotPlan,
@@ -26,6 +26,7 @@ from fuser.backend.nvptx.reduce import reduce_tile
 from fuser.backend.nvptx.shared import SharedMemory
 from fuser.backend.nvptx.stage import SharedTile, read, stage_once
 from fuser.backend.nvptx.values import Tile, literal
+from fuser.backend.module import TensorMap
 from fuser.errors import LoweringError
 from fuser.target import Target
 from fuser.tilegen import ops
@@ -39,7 +40,8 @@ Entry = Tile | SharedTile | Flexible | Operand
 class Lowering:
     """One kernel being lowered: the function, the assignment, and what each value is by now."""
 
-    def __init__(self, kernel: Kernel, target: Target) -> None:
+    def __init__(self, kernel: Kernel, target: Target, stages: int | None = None) -> None:
+        """stages: instead of the schedule's, where those do not fit."""
         self.kernel = kernel
         self.target = target
         self.assignment: Assignment = assign(kernel, target)
@@ -60,14 +62,27 @@ class Lowering:
         self.converted: dict[tuple[Value, Layout], Tile] = {}
         self.operands: dict[tuple[Value, str, DotPlan], SharedTile | Tile] = {}
         self.piped: set[ops.Load] = set()
+        self.tensor_maps: list[TensorMap] = []
+        self.streams: dict[ops.For, roles.Stream] = {}
+        self.stages = kernel.schedule.stages if stages is None else stages
 
     @property
     def warps(self) -> int:
+        """Warps that compute."""
         return self.assignment.warps
+
+    @property
+    def threads(self) -> int:
+        """Threads of a program, a producer warp included."""
+        return 32 * (self.warps + bool(self.streams))
 
     def run(self) -> None:
         """Emit the whole kernel."""
-        self.block(self.kernel.body)
+        self.streams = roles.plan_streams(self, self.stages)
+        if self.streams:
+            roles.split_roles(self)
+        else:
+            self.block(self.kernel.body)
         self.emitter.finish()
 
     def block(self, block: Block) -> None:

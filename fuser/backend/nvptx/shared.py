@@ -37,6 +37,7 @@ class SharedMemory:
         self.slots: list[Slot] = []
         self._position = 0
         self._reads = self._writes = False
+        self.threads = 0
 
     # slots --------------------------------------------------------------------------------------
 
@@ -96,8 +97,12 @@ class SharedMemory:
     # barriers -----------------------------------------------------------------------------------
 
     def barrier(self) -> None:
-        """Every thread of the program waits for every other."""
-        self.emitter.do("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)")
+        """Every computing thread of the program waits for every other."""
+        call = "call void @llvm.nvvm.barrier.cta.sync.aligned."
+        if self.threads:  # a producer warp does not take part
+            self.emitter.do(f"{call}count(i32 1, i32 {self.threads})")
+        else:
+            self.emitter.do(f"{call}all(i32 0)")
         self._reads = self._writes = False
 
     def before_write(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fuser.backend.nvptx import roles
 from fuser.backend.nvptx.assign import DotPlan
 from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.layout import WarpGrid
@@ -63,7 +64,8 @@ def wgmma_dot(
             sums = _issue(low, name, grid.columns, sums, source, b_word, keep, turns)
         regs[band * count : (band + 1) * count] = sums
     e.do("call void @llvm.nvvm.wgmma.commit_group.sync.aligned()")
-    return Tile(acc.dtype, acc.shape, acc.layout, wait(low, regs, 0))
+    pending = 1 if roles.is_deferred(low, op) else 0
+    return Tile(acc.dtype, acc.shape, acc.layout, wait(low, regs, pending))
 
 
 def is_zero(low: Lowering, op: ops.Dot) -> bool:

@@ -1,0 +1,384 @@
+"""Warp roles on Hopper: one producer warp issues tensor-map copies, the other warps compute.
+
+A loop whose staged loads are all boxes becomes a stream: `stages` buffers, and for every channel
+(the loads that one dot waits for) a pair of barriers a stage, "full" and "empty". The producer runs
+the loop's index arithmetic alone and stays as many trips ahead as there are stages; consumers run
+the kernel as it stands, waiting on "full" before a dot and arriving on "empty" after it. Where a
+loop does nothing but accumulate one dot, the wait for trip i happens during trip i + 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fuser.backend.nvptx.assign import is_tile, shared_values
+from fuser.backend.nvptx.emitter import Operand
+from fuser.backend.nvptx.shared import Slot
+from fuser.backend.nvptx.stage import SharedTile, shared_tile_for, tile_bytes
+from fuser.backend.nvptx.tensor_map import Box, add_map, box_of, fetch
+from fuser.tilegen import ops
+from fuser.tilegen.ir import Op, Value
+
+if TYPE_CHECKING:
+    from fuser.backend.nvptx.lower import Lowering
+
+
+@dataclass(eq=False)
+class Channel:
+    """Loads that are waited for together. barriers: `stages` full ones, then as many empty."""
+
+    loads: list[ops.Load]
+    boxes: list[Box]
+    dots: list[ops.Dot]
+    tiles: list[SharedTile] = field(default_factory=list)
+    maps: list[str] = field(default_factory=list)
+    barriers: Slot | None = None
+    waited: bool = False
+    done: int = 0
+
+    @property
+    def bytes(self) -> int:
+        return sum(tile.bytes for tile in self.tiles)
+
+
+@dataclass(eq=False)
+class Stream:
+    """A loop fed by the producer. stage, phase: names of the current consumer trip's."""
+
+    loop: ops.For
+    channels: list[Channel]
+    deferred: ops.Dot | None
+    stages: int = 0
+    stage: str = ""
+    phase: str = ""
+    first: Operand = 0
+    variable: Operand = 0
+
+    def full(self, low: Lowering, channel: Channel, stage: Operand) -> str:
+        assert channel.barriers is not None
+        return low.shared.pointer(channel.barriers, low.emitter.times(stage, 8))
+
+    def empty(self, low: Lowering, channel: Channel, stage: Operand) -> str:
+        assert channel.barriers is not None
+        offset = low.emitter.plus(low.emitter.times(stage, 8), 8 * self.stages)
+        return low.shared.pointer(channel.barriers, offset)
+
+
+# planning -----------------------------------------------------------------------------------------
+
+
+def plan_streams(low: Lowering, stages: int) -> dict[ops.For, Stream]:
+    """The streams of a kernel; empty where it cannot be split into roles."""
+    plan, kernel = low.assignment, low.kernel
+    if low.target.arch != "sm_90a" or stages < 2 or low.warps % 4:
+        return {}
+    known: set[Value] = set()
+    streams: dict[ops.For, Stream] = {}
+    seen = 0
+    for op in kernel.body.ops:
+        if isinstance(op, ops.ProgramId) or _is_scalar(op, known):
+            known.add(op.result)
+        if isinstance(op, ops.For):
+            inside = _staged(low, op)
+            seen += len(inside)
+            if not inside:
+                continue
+            stream = _plan_stream(low, op, inside, known)
+            if stream is None:
+                return {}
+            streams[op] = stream
+        elif op in plan.staged:
+            seen += 1
+    if seen != len(plan.staged) or not streams:
+        return {}
+    return streams if _allocate(low, streams, stages) else {}
+
+
+def _is_scalar(op: Op, known: set[Value]) -> bool:
+    """Whether an op is index arithmetic on known scalars."""
+    scalar = isinstance(op, ops.IndexTile) and not is_tile(op.result)
+    return scalar and set(op.operands()) <= known
+
+
+def _staged(low: Lowering, loop: ops.For) -> list[ops.Load]:
+    return [op for op in loop.body.ops if isinstance(op, ops.Load) and op in low.assignment.staged]
+
+
+def _plan_stream(
+    low: Lowering, loop: ops.For, loads: list[ops.Load], known: set[Value]
+) -> Stream | None:
+    plan = low.assignment
+    if not set(loop.operands()) - set(loop.inits) <= known:
+        return None
+    if loop.start.is_constant and loop.stop.is_constant:
+        if loop.stop.constant - loop.start.constant <= loop.step:
+            return None
+    inner = known | {loop.body.params[0]}
+    for op in loop.body.ops:
+        if _is_scalar(op, inner):
+            inner.add(op.result)
+    channels: list[Channel] = []
+    for load in loads:
+        box = box_of(load, plan.accesses[load])
+        if box is None or not set(load.operands()) <= inner:
+            return None
+        dots = _dots_of(low, load)
+        if any(plan.dots[dot].kind != "wgmma" or dot not in loop.body.ops for dot in dots):
+            return None
+        match = next((c for c in channels if set(c.dots) & set(dots)), None)
+        if match is None:
+            channels.append(Channel([load], [box], dots))
+        else:
+            match.loads.append(load)
+            match.boxes.append(box)
+            match.dots += [dot for dot in dots if dot not in match.dots]
+    return Stream(loop, channels, _deferred(low, loop))
+
+
+def _dots_of(low: Lowering, load: ops.Load) -> list[ops.Dot]:
+    found: list[ops.Dot] = []
+    for value in shared_values(load, low.assignment):
+        for use in low.assignment.uses.get(value, ()):
+            if isinstance(use, ops.Dot) and use not in found:
+                found.append(use)
+    return found
+
+
+def _deferred(low: Lowering, loop: ops.For) -> ops.Dot | None:
+    """The loop's only dot, if it only accumulates into a carried value."""
+    dots = [op for op in loop.body.ops if isinstance(op, ops.Dot)]
+    if len(dots) != 1:
+        return None
+    dot, last = dots[0], loop.body.ops[-1]
+    assert isinstance(last, ops.Yield)
+    uses = low.assignment.uses
+    lone = uses.get(dot.result, []) == [last] and uses.get(dot.acc, []) == [dot]
+    if not lone or dot.acc not in loop.body.params[1:]:
+        return None
+    position = loop.body.params.index(dot.acc) - 1
+    return dot if last.args[position] is dot.result else None
+
+
+def _allocate(low: Lowering, streams: dict[ops.For, Stream], stages: int) -> bool:
+    """Buffers and barriers of every stream. They live from the start: the producer runs ahead of
+    whatever else uses shared memory."""
+    resident = sum(
+        tile_bytes((op.shape[0], op.shape[1]), low.assignment.accesses[op].axis, op.view.dtype)
+        for op in low.kernel.body.ops
+        if isinstance(op, ops.Load) and op in low.assignment.staged
+    )
+    for stream in streams.values():
+        for channel in stream.channels:
+            channel.tiles = [shared_tile_for(low, load) for load in channel.loads]
+            for load, tile in zip(channel.loads, channel.tiles, strict=True):
+                if tile.shape != load.shape:
+                    return _take_back(low, streams)
+    each = sum(c.bytes for s in streams.values() for c in s.channels)
+    room = low.target.shared_bytes - resident - 1024 * len(low.shared.slots) - 2048
+    stages = min(stages, room // each)
+    if stages < 2:
+        return _take_back(low, streams)
+    for stream in streams.values():
+        stream.stages = stages
+        for channel in stream.channels:
+            for tile in channel.tiles:
+                tile.slot.bytes = tile.bytes * stages
+            channel.barriers = low.shared.allocate(16 * stages, 16)
+            channel.maps = [
+                add_map(low, load, box, tile)
+                for load, box, tile in zip(
+                    channel.loads, channel.boxes, channel.tiles, strict=True
+                )
+            ]
+    return True
+
+
+def _take_back(low: Lowering, streams: dict[ops.For, Stream]) -> bool:
+    for stream in streams.values():
+        for channel in stream.channels:
+            for tile in channel.tiles:
+                low.shared.cancel(tile.slot)
+    return False
+
+
+# code ---------------------------------------------------------------------------------------------
+
+
+def split_roles(low: Lowering) -> None:
+    """Emit the whole kernel: barriers, the producer warp, then the consumers."""
+    e = low.emitter
+    threads = 32 * low.warps
+    initialise = e.value(f"icmp eq i32 {e.tid}, {threads}")
+    with e.where(initialise):
+        for stream in low.streams.values():
+            for channel in stream.channels:
+                for stage in range(stream.stages):
+                    for pointer, count in (
+                        (stream.full(low, channel, stage), 1),
+                        (stream.empty(low, channel, stage), low.warps // 4),
+                    ):
+                        e.do(
+                            "call void @llvm.nvvm.mbarrier.init.shared("
+                            f"ptr addrspace(3) {pointer}, i32 {count})"
+                        )
+                for name in channel.maps:
+                    e.do(f"call void @llvm.nvvm.prefetch.tensormap.p0(ptr {name})")
+        e.do("call void @llvm.nvvm.fence.mbarrier_init.release.cluster()")
+    e.do("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)")
+    producer, consumer, out = e.block("producer"), e.block("consumer"), e.block("exit")
+    is_extra = e.value(f"icmp uge i32 {e.tid}, {threads}")
+    e.branch(is_extra, producer, consumer)
+    e.enter(producer)
+    elected = e.value(f"icmp eq i32 {e.tid}, {threads}")
+    issue = e.block("issue")
+    e.branch(elected, issue, out)
+    e.enter(issue)
+    _produce(low)
+    e.jump(out)
+    e.enter(consumer)
+    low.shared.threads = threads
+    low.block(low.kernel.body)
+    e.jump(out)
+    e.enter(out)
+
+
+def _produce(low: Lowering) -> None:
+    """The producer's part: index arithmetic and the copies of every stream, in program order."""
+    saved, low.env = low.env, {}
+    for op in low.kernel.body.ops:
+        if isinstance(op, ops.For) and op in low.streams:
+            _produce_stream(low, low.streams[op])
+        elif isinstance(op, ops.ProgramId):
+            low.op(op)
+        elif isinstance(op, ops.IndexTile) and set(op.operands()) <= set(low.env):
+            if not is_tile(op.result):
+                low.op(op)
+    low.env = saved
+
+
+def _produce_stream(low: Lowering, stream: Stream) -> None:
+    e, loop = low.emitter, stream.loop
+    start, stop = low.evaluate(loop.start), low.evaluate(loop.stop)
+    before, head = e.at, e.block("fill")
+    body, done = e.block("fill.body"), e.block("fill.end")
+    e.jump(head)
+    e.enter(head)
+    mark = len(head.lines)
+    variable, stage, phase = e.name_of(), e.name_of(), e.name_of()
+    e.branch(e.value(f"icmp slt i32 {variable}, {stop}"), body, done)
+    e.enter(body)
+    low.env[loop.body.params[0]] = variable
+    for op in loop.body.ops:
+        if isinstance(op, ops.IndexTile) and not is_tile(op.result):
+            if set(op.operands()) <= set(low.env):
+                low.op(op)
+    free = e.value(f"xor i32 {phase}, 1")
+    for channel in stream.channels:
+        wait_barrier(low, stream.empty(low, channel, stage), free)
+        full = stream.full(low, channel, stage)
+        e.value(
+            "call i64 @llvm.nvvm.mbarrier.arrive.expect.tx.scope.cta.space.cta("
+            f"ptr addrspace(3) {full}, i32 {channel.bytes})"
+        )
+        for box, tile, name in zip(channel.boxes, channel.tiles, channel.maps, strict=True):
+            fetch(low, box, tile.at_stage(e.times(stage, tile.bytes)), name, full)
+    following = e.value(f"add i32 {variable}, {loop.step}")
+    lines = advance(low, stream, stage, phase, before.label)
+    lines.append(
+        f"{variable} = phi i32 [ {start}, %{before.label} ], [ {following}, %{e.at.label} ]"
+    )
+    e.do(f"br label %{head.label}, !llvm.loop !0")
+    head.lines[mark:mark] = lines
+    e.enter(done)
+
+
+def advance(low: Lowering, stream: Stream, stage: str, phase: str, before: str) -> list[str]:
+    """The next stage and phase; the phi lines of both."""
+    e = low.emitter
+    more = e.value(f"add i32 {stage}, 1")
+    wraps = e.value(f"icmp eq i32 {more}, {stream.stages}")
+    after = e.value(f"select i1 {wraps}, i32 0, i32 {more}")
+    turned = e.value(f"xor i32 {phase}, 1")
+    flipped = e.value(f"select i1 {wraps}, i32 {turned}, i32 {phase}")
+    latch = e.at.label
+    return [
+        f"{stage} = phi i32 [ 0, %{before} ], [ {after}, %{latch} ]",
+        f"{phase} = phi i32 [ 0, %{before} ], [ {flipped}, %{latch} ]",
+    ]
+
+
+def wait_barrier(low: Lowering, pointer: str, parity: str) -> None:
+    """Spin until a barrier's phase of the given parity is complete."""
+    e = low.emitter
+    again, done = e.block("wait"), e.block("waited")
+    e.jump(again)
+    e.enter(again)
+    ready = e.value(
+        "call i1 @llvm.nvvm.mbarrier.try.wait.parity.scope.cta.space.cta("
+        f"ptr addrspace(3) {pointer}, i32 {parity})"
+    )
+    e.branch(ready, done, again)
+    e.enter(done)
+
+
+# consumers ----------------------------------------------------------------------------------------
+
+
+def begin_trip(low: Lowering, stream: Stream) -> None:
+    """Bind the loads of a trip to the current stage."""
+    for channel in stream.channels:
+        channel.waited, channel.done = False, 0
+        for load, tile in zip(channel.loads, channel.tiles, strict=True):
+            low.env[load.result] = tile.at_stage(low.emitter.times(stream.stage, tile.bytes))
+            low.piped.add(load)
+
+
+def before_dot(low: Lowering, op: ops.Dot) -> None:
+    """Wait for the operands that the producer brings."""
+    for stream, channel in _channels(low, op):
+        if not channel.waited:
+            wait_barrier(low, stream.full(low, channel, stream.stage), stream.phase)
+            channel.waited = True
+
+
+def after_dot(low: Lowering, op: ops.Dot) -> None:
+    """Release what the dot has read, once it is complete (or the trip before it, if deferred)."""
+    e = low.emitter
+    for stream, channel in _channels(low, op):
+        channel.done += 1
+        if channel.done < len(channel.dots):
+            continue
+        if stream.deferred is op:
+            later = e.value(f"icmp ne i32 {stream.variable}, {stream.first}")
+            elected = e.value(f"and i1 {_elected(low)}, {later}")
+            back = e.value(f"icmp eq i32 {stream.stage}, 0")
+            previous = e.value(f"sub i32 {stream.stage}, 1")
+            stage: str = e.value(f"select i1 {back}, i32 {stream.stages - 1}, i32 {previous}")
+        else:
+            elected, stage = _elected(low), stream.stage
+        with e.where(elected):
+            e.value(
+                "call i64 @llvm.nvvm.mbarrier.arrive.scope.cta.space.cta("
+                f"ptr addrspace(3) {stream.empty(low, channel, stage)}, i32 1)"
+            )
+
+
+def _elected(low: Lowering) -> str:
+    """One thread of each warp group."""
+    part = low.emitter.hoisted(f"and i32 {low.emitter.tid}, 127")
+    return low.emitter.hoisted(f"icmp eq i32 {part}, 0")
+
+
+def _channels(low: Lowering, op: ops.Dot) -> list[tuple[Stream, Channel]]:
+    return [
+        (stream, channel)
+        for stream in low.streams.values()
+        for channel in stream.channels
+        if op in channel.dots
+    ]
+
+
+def is_deferred(low: Lowering, op: ops.Dot) -> bool:
+    """Whether the dot's result may stay in flight until the next trip."""
+    return any(stream.deferred is op for stream in low.streams.values())

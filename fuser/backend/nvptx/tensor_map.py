@@ -1,0 +1,110 @@
+"""Loads as tensor-map boxes: what Hopper's copy engine (TMA) can fetch by itself.
+
+A box is a [rows, columns] window on a view: one tile axis runs along a view dim of stride 1, the
+other along any other dim, and the remaining dims are fixed by index scalars. The engine fills zeros
+out of bounds in every dim, which is what a padded load means.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fuser.backend.module import TensorMap
+from fuser.backend.nvptx.access import Access
+from fuser.backend.nvptx.stage import SharedTile
+from fuser.tilegen import ops
+from fuser.tilegen.index import Axis, Index
+
+if TYPE_CHECKING:
+    from fuser.backend.nvptx.lower import Lowering
+
+MAX_BOX = 256
+MAX_RANK = 5
+
+
+@dataclass(frozen=True)
+class Dim:
+    """A view dim as the tensor map has it: extent, stride in elements, and where a box starts."""
+
+    extent: int
+    stride: int
+    start: Index
+
+
+@dataclass(frozen=True)
+class Box:
+    """dims: columns first, then rows, then the fixed dims."""
+
+    dims: tuple[Dim, ...]
+
+
+def box_of(op: ops.Load, access: Access) -> Box | None:
+    """The box of a two-dimensional load, or None where the copy engine cannot fetch it."""
+    view, size = op.view, op.view.dtype.bytes
+    inner = access.axis
+    found: dict[int, Dim] = {}
+    fixed: list[Dim] = []
+    for at, extent, stride in zip(op.indices, view.shape, view.strides, strict=True):
+        axes = at.axes()
+        if not axes:
+            if extent > 1 or not (at.is_constant and at.constant == 0):
+                fixed.append(Dim(extent, stride, at))
+            continue
+        if len(axes) > 1:
+            return None
+        (axis,) = axes
+        moving, start = at.split(axes)
+        if moving.terms != ((Axis(axis, op.shape[axis]), 1),) or axis in found:
+            return None
+        found[axis] = Dim(extent, stride, start)
+    if set(found) != {0, 1} or found[inner].stride != 1 or size != 2:
+        return None
+    dims = (found[inner], found[1 - inner], *fixed)
+    if len(dims) > MAX_RANK or view.offset * size % 16:
+        return None
+    if any(dim.stride <= 0 or dim.stride * size % 16 for dim in dims[1:]):
+        return None
+    return Box(dims)
+
+
+def add_map(low: Lowering, op: ops.Load, box: Box, tile: SharedTile) -> str:
+    """Describe the box to the launcher; the name of the kernel parameter."""
+    columns = tile.span // tile.dtype.bytes
+    shape = (columns, min(tile.rows, MAX_BOX)) + (1,) * (len(box.dims) - 2)
+    record = TensorMap(
+        argument=low.kernel.buffers.index(op.view.buffer),
+        dtype=tile.dtype.name,
+        shape=tuple(dim.extent for dim in box.dims),
+        strides=tuple(dim.stride for dim in box.dims[1:]),
+        box=shape,
+        swizzle=tile.span,
+        offset=op.view.offset,
+    )
+    if record in low.tensor_maps:
+        return f"%map{low.tensor_maps.index(record)}"
+    low.tensor_maps.append(record)
+    name = f"map{len(low.tensor_maps) - 1}"
+    low.emitter.params.append(('ptr byval([128 x i8]) align 64 "nvvm.grid_constant"', name))
+    return f"%{name}"
+
+
+def fetch(low: Lowering, box: Box, tile: SharedTile, name: str, barrier: str) -> None:
+    """Issue the copies of a box into a shared tile, for one thread; they complete on `barrier`."""
+    e, rank = low.emitter, len(box.dims)
+    starts = [low.evaluate(dim.start) for dim in box.dims]
+    columns = tile.span // tile.dtype.bytes
+    for block in range(-(-tile.shape[tile.inner] // columns)):
+        for row in range(0, tile.rows, MAX_BOX):
+            at = [e.plus(starts[0], block * columns), e.plus(starts[1], row), *starts[2:]]
+            place = e.plus(tile.stage, block * tile.block_bytes + row * tile.span)
+            pointer = low.shared.pointer(tile.slot, place)
+            target = e.value(
+                f"addrspacecast ptr addrspace(3) {pointer} to ptr addrspace(7)"
+            )
+            listed = ", ".join(f"i32 {item}" for item in at)
+            e.do(
+                f"call void @llvm.nvvm.cp.async.bulk.tensor.g2s.tile.{rank}d("
+                f"ptr addrspace(7) {target}, ptr addrspace(3) {barrier}, ptr {name}, {listed}, "
+                "i16 0, i64 0, i1 0, i1 0, i32 0)"
+            )
