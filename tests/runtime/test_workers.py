@@ -54,11 +54,33 @@ def test_order_names_and_equal_kernels() -> None:
     compiled = compile_all(jobs, processes=2, stats=stats, progress=lambda *n: seen.append(n))
     assert [kernel.name for kernel in compiled] == [f"map_{i}" for i in range(12)]
     assert (stats.jobs, stats.distinct, stats.cache_hits) == (12, 5, 0)
-    assert seen == [(i, 5) for i in range(1, 6)]
+    assert [count for count, _ in seen] == [1, 2, 3, 4, 5] and seen[-1] == (5, 5)
     for i, kernel in enumerate(compiled):
         assert kernel.entry == compiled[i % 5].entry and kernel.grid == (8,)
     assert len({kernel.entry for kernel in compiled}) == 5
     assert len({kernel.code for kernel in compiled}) == 2  # both workers took part
+
+
+def test_jobs_compile_while_the_next_are_made() -> None:
+    def make() -> Iterator[CompileJob]:
+        yield job("first", 10)
+        deadline = time.monotonic() + 10
+        while not workers._pool.workers or not workers._pool.workers[0].connection.poll():
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        yield job("second", 11)
+
+    assert [kernel.name for kernel in compile_all(make(), processes=1)] == ["first", "second"]
+
+
+def test_an_error_of_the_generator_leaves_the_pool_usable() -> None:
+    def make() -> Iterator[CompileJob]:
+        yield job("first", 10)
+        raise KeyError("emitter")
+
+    with pytest.raises(KeyError):
+        compile_all(make(), processes=1)
+    assert len(compile_all([job("again", 10)], processes=1)) == 1
 
 
 def test_the_cache_comes_first(tmp_path: Path) -> None:
