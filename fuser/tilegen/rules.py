@@ -7,7 +7,6 @@ powers of two, and there should be a few blocks for each multiprocessor.
 
 from __future__ import annotations
 
-from fuser.partition.region import Region
 from fuser.target import Target
 from fuser.tilegen.schedule import Schedule
 
@@ -32,9 +31,7 @@ def _product(dims: list[int]) -> int:
     return count
 
 
-def map_schedule(
-    target: Target, extents: list[int], lead: int | None, item_bytes: int, region: Region
-) -> Schedule:
+def map_schedule(target: Target, extents: list[int], lead: int | None, item_bytes: int) -> Schedule:
     """Blocks "rows" and "columns" of a map over merged dims of the given extents."""
     columns = extents[-1]
     rows = extents[lead] if lead is not None else _product(extents[:-1])
@@ -179,3 +176,10 @@ def attention_schedule(
         keys //= 2
     return _blocks(warps=8 if rows >= 128 else 4 if rows >= 64 else 2 if rows >= 32 else 1,
                    stages=2, m=rows, n=keys)  # fmt: skip
+
+
+def sort_schedule(target: Target, length: int) -> Schedule:
+    """Blocks "m" (elements placed by a program) and "n" (elements compared at once)."""
+    if not target.is_cuda:
+        return _blocks(m=min(length, 64), n=min(length, 512))
+    return _blocks(m=min(power_of_two(length), 64), n=min(power_of_two(length), 64))

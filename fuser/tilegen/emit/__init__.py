@@ -10,7 +10,7 @@ from __future__ import annotations
 from fuser.errors import LoweringError
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
-from fuser.tilegen.emit import attention, contraction, conv, map, reduce
+from fuser.tilegen.emit import attention, contraction, conv, map, reduce, scatter, sort
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.schedule import Schedule
 
@@ -23,8 +23,12 @@ def emit(
     Raises LoweringError for a region that no emitter can express.
     """
     ops = {node.op for node in region.nodes}
-    if region.kind == "host" or ops & {"sort", "scatter"}:
+    if region.kind == "host":
         raise LoweringError(f"no tile program for {sorted(ops)}", where=region.name)
+    if "sort" in ops:
+        return sort.emit(region, partition, target, schedule)
+    if any(node.op == "scatter" and scatter.is_large(node) for node in region.nodes):
+        return scatter.emit_large(region, partition, target, schedule)
     if "conv" in ops:
         return conv.emit(region, partition, target, schedule)
     if region.kind == "attention":

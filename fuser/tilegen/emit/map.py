@@ -68,7 +68,7 @@ def _emit_outputs(
 ) -> TileProgram:
     space = find_space(region, partition, target, outputs)
     chosen = schedule or rules.map_schedule(
-        target, space.extents, space.lead, max(v.dtype.bytes for v in outputs), region
+        target, space.extents, space.lead, max(v.dtype.bytes for v in outputs)
     )
     em = Emission(region, partition, target, chosen)
     at, guards = walk(em, space)

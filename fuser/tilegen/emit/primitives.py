@@ -51,6 +51,10 @@ def lower(em: Emission, node: Node, value: Value, coords: Coords) -> Piece:
             return _cumsum(em, node, coords)
         case "reduce_window":
             return _window(em, node, coords)
+        case "scatter":
+            from fuser.tilegen.emit.scatter import lower_scatter
+
+            return lower_scatter(em, node, coords)
     moved = backward(node, coords) if len(node.inputs) == 1 else None
     if moved is not None:
         return em.tile(node.inputs[0], moved)
@@ -266,24 +270,58 @@ def neutral_tail(em: Emission, fn: str, x: Piece, k: Index, total: int) -> Piece
 
 
 def _extreme(em: Emission, node: Node, coords: Coords) -> Piece:
-    """argmax and argmin: the least (or last) index whose element is the extreme."""
-    x, k, total = _whole_row(em, node, coords)
-    axis = _frame_axis(k)
-    if axis is None:
-        return Piece(node.output.dtype, splat=0)
+    """argmax and argmin: the least (or last) index whose element is the extreme. Long rows keep the
+    best of each place of a chunk, with its index."""
+    total = node.inputs[0].shape[node.attrs["axis"]]
     fn: ReduceFn = "max" if node.op == "argmax" else "min"
-    x = neutral_tail(em, fn, x, k, total)
-    best = em.reduce(fn, x, axis)
-    hit = em.map("eq", x, best)
-    if x.dtype.is_float:
-        hit = em.map("logical_or", hit, em.map("is_nan", x))
     last = node.attrs.get("select_last", False)
-    tail = em.within([(k, total)])
-    if tail is not None:
-        hit = em.map("logical_and", hit, tail)
-    none = Piece(i32, splat=-1 if last else total)
-    at = em.map("select", hit, em.index_piece(k), none)
-    return em.cast(em.reduce("max" if last else "min", at, axis), node.output.dtype)
+    with em.outside(coords):
+        if total in em.chunks:
+            x, at = _extreme_chunks(em, node, coords, fn, last)
+            axis = _frame_axis(em.chunks[total])
+        else:
+            x, k, _ = _whole_row(em, node, coords)
+            x, at = neutral_tail(em, fn, x, k, total), em.index_piece(k)
+            axis = _frame_axis(k)
+        if axis is None:
+            return Piece(node.output.dtype, splat=0)
+        hit = em.map("eq", x, em.reduce(fn, x, axis))
+        if x.dtype.is_float:
+            hit = em.map("logical_or", hit, em.map("is_nan", x))
+        inside = em.map("lt", at, Piece(i32, splat=total))
+        none = Piece(i32, splat=-1 if last else total)
+        at = em.map("select", em.map("logical_and", hit, inside), at, none)
+        return em.cast(em.reduce("max" if last else "min", at, axis), node.output.dtype)
+
+
+def _extreme_chunks(
+    em: Emission, node: Node, coords: Coords, fn: ReduceFn, last: bool
+) -> tuple[Piece, Piece]:
+    """The extreme of every place of a chunk over all chunks, and its index in the row."""
+    x = node.inputs[0]
+    total = x.shape[node.attrs["axis"]]
+    inner = em.chunks[total]
+    dtype = x.dtype.compute
+    axes = tuple(sorted(inner.axes().union(*(c.axes() for c in coords))))
+    better = {"max": "ge" if last else "gt", "min": "le" if last else "lt"}[fn]
+
+    def body(at: Index, carried: list[Piece]) -> list[Piece]:
+        k = at + inner
+        piece = neutral_tail(em, fn, em.tile(x, operand_coords(node, coords, k)), k, total)
+        wins = em.map(better, piece, carried[0])
+        if dtype.is_float:
+            fresh = em.map("logical_not", em.map("is_nan", carried[0]))
+            wins = em.map("logical_or", wins, em.map("logical_and", em.map("is_nan", piece), fresh))
+        first = em.map("lt", carried[1], Piece(i32, splat=0))  # nothing was seen here yet
+        wins = em.map("logical_or", wins, first)
+        return [
+            em.map("select", wins, piece, carried[0]),
+            em.map("select", wins, em.index_piece(k), carried[1]),
+        ]
+
+    start = [Piece(dtype, axes, splat=identity_of(fn, dtype)), Piece(i32, axes, splat=-1)]
+    best, at = em.loop(0, total, em.extents[next(iter(inner.axes()))], start, body)
+    return best, at
 
 
 def _cumsum(em: Emission, node: Node, coords: Coords) -> Piece:
@@ -295,7 +333,8 @@ def _cumsum(em: Emission, node: Node, coords: Coords) -> Piece:
     if total == 1:
         x = em.tile(node.inputs[0], coords)
         return Piece(x.dtype, splat=0) if node.attrs.get("exclusive", False) else x
-    if axis is None or k != em.reduction_axes.get(total):
+    carried = em.running.get(node)
+    if axis is None or (k != em.reduction_axes.get(total) and carried is None):
         raise LoweringError("cumsum needs its axis whole in a tile", where=em.region.name)
     reverse = node.attrs.get("reverse", False)
     if node.attrs.get("exclusive", False):
@@ -309,7 +348,11 @@ def _cumsum(em: Emission, node: Node, coords: Coords) -> Piece:
     tile = em.full_value(x, axes)
     place = axes.index(axis)
     value = em.emit((tile,), lambda: em.b.scan("sum", tile, place, reverse))
-    return Piece(x.dtype, axes, value)
+    result = Piece(x.dtype, axes, value)
+    if carried is not None:
+        em.running[node] = em.map("add", carried, em.reduce("sum", x, axis))
+        result = em.map("add", result, carried)
+    return result
 
 
 def _window(em: Emission, node: Node, coords: Coords) -> Piece:

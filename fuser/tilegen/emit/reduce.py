@@ -8,6 +8,8 @@ once for each reduction that needs the one before and once to store.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fuser.errors import LoweringError
 from fuser.graph.ir import Node, Value
 from fuser.partition.region import Partition, Region
@@ -16,7 +18,7 @@ from fuser.tilegen import rules
 from fuser.tilegen.emit.map import program
 from fuser.tilegen.emit.maps import Coords, Guard, delinearise, product, regroup
 from fuser.tilegen.emit.primitives import reduced_axes
-from fuser.tilegen.emit.space import Emission, Places, spread
+from fuser.tilegen.emit.space import Emission, Piece, Places, spread
 from fuser.tilegen.index import Index
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.schedule import Schedule
@@ -57,6 +59,8 @@ def emit(
     if width >= extents[1]:
         em.reduction_axes[extents[1]] = k
         store(em, region.outputs, operand, coords(k), [*guards, (k, extents[1])], set(inner))
+    elif anchor.op == "cumsum":
+        _scan_chunks(em, anchor, coords, k, guards, set(inner))
     else:
         em.chunks[extents[1]] = k
         short = tuple(v for v in region.outputs if v.type.size < operand.type.size)
@@ -73,6 +77,33 @@ def emit(
             em.loop(0, extents[1], width, [], body)  # type: ignore[arg-type]
     flops = sum(n.inputs[0].type.size for n in region.nodes if n.inputs)
     return (em.finish(flops),)
+
+
+def _scan_chunks(
+    em: Emission,
+    anchor: Node,
+    coords: Callable[[Index], Coords],
+    k: Index,
+    guards: list[Guard],
+    reduced: set[int],
+) -> None:
+    """A running sum along rows longer than a tile: chunk after chunk, from the end if reversed."""
+    operand = anchor.inputs[0]
+    total = operand.shape[anchor.attrs["axis"]]
+    width = em.extents[1]
+    trips = -(-total // width)
+    dtype = operand.dtype.compute
+    kept = frozenset[int]().union(*(c.axes() for c in coords(k))) - k.axes()
+    start = Piece(dtype, tuple(sorted(kept)), splat=0.0 if dtype.is_float else 0)
+
+    def body(trip: Index, carried: list[Piece]) -> list[Piece]:
+        chunk = (trip * -1 + (trips - 1) if anchor.attrs.get("reverse", False) else trip) * width
+        em.running[anchor] = carried[0]
+        bounds: list[Guard] = [*guards, (chunk + k, total)]
+        store(em, em.region.outputs, operand, coords(chunk + k), bounds, reduced)
+        return [em.running.pop(anchor)]
+
+    em.loop(0, trips, 1, [start], body)
 
 
 def split_dims(

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from fuser.dtypes import DType, bool_, i32
 from fuser.errors import LoweringError
-from fuser.graph.ir import Value
+from fuser.graph.ir import Node, Value
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
 from fuser.tilegen import ir
@@ -67,6 +67,7 @@ class Emission:
         self.load_guards: list[Guard] = []
         self.reduction_axes: dict[int, Index] = {}  # extent of a whole row -> its coordinate
         self.chunks: dict[int, Index] = {}  # extent of a long row -> the coordinate in a chunk
+        self.running: dict[Node, Piece] = {}  # sums of the chunks before, for scans of long rows
         self.aliases: dict[tuple[Value, Coords], tuple[Value, Coords]] = {}
         self.accesses: list[tuple[ir.View | None, tuple[Index, ...]]] = []
         self._depth: dict[ir.Value, int] = {}
@@ -307,17 +308,25 @@ class Emission:
         return self.load_view(view, indices, axes=axes)
 
     def store(
-        self, value: Value, coords: Coords, piece: Piece, guards: Sequence[Guard] = ()
+        self,
+        value: Value,
+        coords: Coords,
+        piece: Piece,
+        guards: Sequence[Guard] = (),
+        add: bool = False,
     ) -> None:
-        """Store a piece as `value` at `coords`."""
+        """Store a piece as `value` at `coords`, or add it to what is there."""
         view, indices = self.memory.access(value, coords, tuple(dict.fromkeys(guards)))
-        self.store_view(view, indices, piece)
+        self.store_view(view, indices, piece, add)
 
-    def store_view(self, view: ir.View, indices: tuple[Index, ...], piece: Piece) -> None:
+    def store_view(
+        self, view: ir.View, indices: tuple[Index, ...], piece: Piece, add: bool = False
+    ) -> None:
         self.accesses.append((view, indices))
         axes = tuple(sorted(frozenset(piece.axes).union(*(c.axes() for c in indices))))
         tile = self.full_value(self.cast(piece, view.dtype), axes)
-        self.b.store(view, [self.local(at, axes) for at in indices], tile)
+        write = self.b.atomic_add if add else self.b.store
+        write(view, [self.local(at, axes) for at in indices], tile)
 
     # graph values -------------------------------------------------------------------------------
 
