@@ -87,8 +87,8 @@ def _require_graph(model: ModelProto, where: str) -> None:
         raise InvalidModelError("this is not an ONNX model: it has no graph", where=where)
 
 
-def _check(model: ModelProto, where: str) -> None:
-    """Check all but the weights, whose data import reads anyway: gigabytes would take seconds."""
+def without_weights(model: ModelProto) -> ModelProto:
+    """A copy of the model whose weights are inputs: small, and enough to check and to inline."""
     light = ModelProto(ir_version=model.ir_version)
     light.opset_import.extend(model.opset_import)
     light.functions.extend(model.functions)
@@ -104,7 +104,13 @@ def _check(model: ModelProto, where: str) -> None:
         for tensor in full.initializer
         if tensor.name not in declared
     )
-    for info in (*graph.input, *graph.output):
+    return light
+
+
+def _check(model: ModelProto, where: str) -> None:
+    """Check all but the weights, whose data import reads anyway: gigabytes would take seconds."""
+    light = without_weights(model)
+    for info in (*light.graph.input, *light.graph.output):
         # Runtimes accept outputs without a shape; the checker does not.
         if info.type.HasField("tensor_type"):
             info.type.tensor_type.shape.SetInParent()

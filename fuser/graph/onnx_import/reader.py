@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
-from onnx.inliner import inline_local_functions
+from onnx import AttributeProto, ModelProto, NodeProto, ValueInfoProto
 
 from fuser.errors import (
     FuserError,
@@ -20,6 +19,7 @@ from fuser.errors import (
 from fuser.graph.builder import Builder
 from fuser.graph.dims import Dim, parse, substitute, symbol, symbols_of
 from fuser.graph.ir import Graph, SourceKind, SourceNode, TensorType, Value
+from fuser.graph.onnx_import.functions import inline_functions
 from fuser.graph.onnx_import.loading import ModelSource, load_model
 from fuser.graph.onnx_import.registry import OnnxNode, find_handler
 from fuser.graph.onnx_import.types import onnx_dtype, tensor_array
@@ -38,10 +38,7 @@ def import_onnx(source: ModelSource, dims: Mapping[str, int] | None = None) -> G
     that lists every unsupported node; ShapeError and InvalidModelError that name the node.
     """
     model = load_model(source)
-    if model.functions:
-        model = inline_local_functions(model)
-    reader = _Reader(model, dims or {})
-    return reader.read()
+    return _Reader(model, dims or {}).read()
 
 
 def signature(model: ModelProto) -> dict[str, TensorType]:
@@ -69,7 +66,9 @@ class _Reader:
     def read(self) -> Graph:
         self._check_sparse()
         self._add_inputs()
-        for index, node in enumerate(_live_nodes(self.proto)):
+        outputs = [output.name for output in self.proto.output]
+        nodes = inline_functions(self.model, self.opsets)
+        for index, node in enumerate(_live_nodes(nodes, outputs)):
             self._add_node(node, index)
         if self.unsupported:
             listed = "; ".join(self.unsupported)
@@ -144,6 +143,10 @@ class _Reader:
         except UnsupportedOpError as error:
             self._fail(proto, error.what)
             return
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            # A handler met attributes or operands that no valid model has.
+            message = f"the node is malformed: {type(error).__name__}: {error}"
+            raise InvalidModelError(message, where=node.where) from error
         except FuserError as error:
             error.where = error.where if error.where not in ("", name) else node.where
             raise
@@ -232,11 +235,11 @@ def _read_dim(dim: Any, default: str) -> Dim:
         return symbol(dim.dim_param)
 
 
-def _live_nodes(graph: GraphProto) -> list[NodeProto]:
+def _live_nodes(nodes: Sequence[NodeProto], outputs: Sequence[str]) -> list[NodeProto]:
     """The nodes that an output depends on, in order."""
-    needed = {output.name for output in graph.output}
+    needed = set(outputs)
     live = []
-    for node in reversed(graph.node):
+    for node in reversed(nodes):
         if any(name in needed for name in node.output if name):
             needed.update(name for name in node.input if name)
             live.append(node)
