@@ -50,6 +50,40 @@ def grow_epilogue(grouping: Grouping, group: Group) -> None:
             )  # fmt: skip
 
 
+def append_maps(grouping: Grouping) -> None:
+    """Let map regions that nobody inlined follow the anchor they read, as a further output.
+
+    That saves a launch and reading the value back. It comes last, since a reader that inlines a map
+    also saves writing it.
+    """
+    for group in list(grouping.groups.values()):
+        if group.kind != "map":
+            continue
+        for owner in {o: None for node in group.nodes for o in grouping.producers(node)}:
+            if owner.kind in ("contraction", "conv", "attention", "window"):
+                if _append(grouping, owner, group):
+                    break
+
+
+def _append(grouping: Grouping, owner: Group, group: Group) -> bool:
+    nodes = sorted(group.nodes, key=grouping.position)
+    if any(not is_map(node) for node in nodes) or grouping.groups_close_cycle(owner, group):
+        return False
+    if any(grouping.forbidden(a, b) for a in owner.nodes for b in nodes):
+        return False
+    found: dict[Value, Positions] = {}
+    for node in nodes:
+        positions = grouping.fit(node, owner)
+        if isinstance(positions, Misfit):
+            for value in found:
+                del owner.positions[value]
+            return False
+        found[node.output] = owner.positions[node.output] = positions
+    group.positions = found
+    grouping.absorb(owner, group)
+    return True
+
+
 def _next(
     grouping: Grouping, group: Group, members: set[Node], bits: int, refused: set[Node]
 ) -> tuple[Node, Positions] | None:

@@ -25,11 +25,11 @@ def find_gates(graph: Graph) -> list[tuple[Node, ...]]:
         rest = list(siblings)
         while rest:
             first = rest.pop(0)
-            reach = _behind(first, uses)
+            reach = maps_behind(first, uses)
             for other in rest:
                 if other.output.shape != first.output.shape:
                     continue
-                meeting = sorted(reach & _behind(other, uses), key=lambda n: position[n])
+                meeting = sorted(reach & maps_behind(other, uses), key=lambda n: position[n])
                 if meeting and _meets_whole((first, other), meeting[0], uses, outputs):
                     found.append((first, other))
                     rest.remove(other)
@@ -48,7 +48,7 @@ def parallel_products(graph: Graph) -> list[list[Node]]:
     return [nodes for nodes in table.values() if len(nodes) > 1]
 
 
-def _behind(node: Node, uses: dict[Value, list[Node]]) -> set[Node]:
+def maps_behind(node: Node, uses: dict[Value, list[Node]]) -> set[Node]:
     """The maps that follow a node through maps and injective movement."""
     found: set[Node] = set()
     stack = [node]

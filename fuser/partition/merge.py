@@ -26,7 +26,7 @@ MOST_SCALES = 4
 
 
 @dataclass(frozen=True)
-class _Branch:
+class Branch:
     """A product, its constant bias [n] if it has one, and the value that takes its place."""
 
     product: Node
@@ -41,13 +41,13 @@ def merge_products(graph: Graph) -> Graph:
     gated = {node for pair in find_gates(graph) for node in pair}
     uses = graph.uses()
     outputs = set(graph.outputs)
-    merges: list[list[_Branch]] = []
+    merges: list[list[Branch]] = []
     for siblings in parallel_products(graph):
-        table: dict[tuple[object, ...], list[_Branch]] = {}
+        table: dict[tuple[object, ...], list[Branch]] = {}
         for product in siblings:
-            if product in gated or not _is_linear(product):
+            if product in gated or not is_linear(product):
                 continue
-            branch = _branch(product, uses, outputs)
+            branch = product_with_bias(product, uses, outputs)
             if _is_stored_anyway(branch.result, uses, outputs, attention):
                 key = (product.inputs[1].dtype, tuple(product.attrs["rhs_contract"]))
                 table.setdefault(key, []).append(branch)
@@ -55,7 +55,7 @@ def merge_products(graph: Graph) -> Graph:
     return _rewrite(graph, merges) if merges else graph
 
 
-def _is_linear(product: Node) -> bool:
+def is_linear(product: Node) -> bool:
     """Whether it is activations [..., k] times a constant matrix."""
     weights = product.inputs[1]
     return (
@@ -66,7 +66,7 @@ def _is_linear(product: Node) -> bool:
     )
 
 
-def _branch(product: Node, uses: dict[Value, list[Node]], outputs: set[Value]) -> _Branch:
+def product_with_bias(product: Node, uses: dict[Value, list[Node]], outputs: set[Value]) -> Branch:
     """The product with the constant vector that is added to it, if nothing else reads it."""
     users = uses.get(product.output, [])
     if len(users) == 1 and users[0].op == "add" and product.output not in outputs:
@@ -74,8 +74,8 @@ def _branch(product: Node, uses: dict[Value, list[Node]], outputs: set[Value]) -
         other = add.inputs[1] if add.inputs[0] is product.output else add.inputs[0]
         bias = _row_constant(other)
         if bias is not None and add.inputs[0] is not add.inputs[1]:
-            return _Branch(product, bias, add.output)
-    return _Branch(product, None, product.output)
+            return Branch(product, bias, add.output)
+    return Branch(product, None, product.output)
 
 
 def _row_constant(value: Value) -> np.ndarray | None:
@@ -141,7 +141,7 @@ def _is_read_in_part(value: Value, uses: dict[Value, list[Node]]) -> bool:
     return False
 
 
-def _rewrite(graph: Graph, merges: list[list[_Branch]]) -> Graph:
+def _rewrite(graph: Graph, merges: list[list[Branch]]) -> Graph:
     by_first = {branches[0].product: branches for branches in merges}
     replaced = {branch.result for branches in merges for branch in branches}
     gone = {branch.product for branches in merges for branch in branches}
@@ -157,7 +157,7 @@ def _rewrite(graph: Graph, merges: list[list[_Branch]]) -> Graph:
     return without_dead(result)
 
 
-def _emit(graph: Graph, branches: list[_Branch], values: dict[Value, Value]) -> None:
+def _emit(graph: Graph, branches: list[Branch], values: dict[Value, Value]) -> None:
     """The merged product, its bias, and a slice for each branch."""
     first = branches[0].product
     contract = first.attrs["rhs_contract"][0]
@@ -181,13 +181,13 @@ def _emit(graph: Graph, branches: list[_Branch], values: dict[Value, Value]) -> 
         start += branch.result.shape[-1]
 
 
-def _bias(branch: _Branch) -> np.ndarray:
+def _bias(branch: Branch) -> np.ndarray:
     if branch.bias is not None:
         return branch.bias
     return np.zeros(branch.result.shape[-1], branch.result.dtype.numpy)
 
 
-def _slice(graph: Graph, whole: Value, start: int, branch: _Branch) -> Value:
+def _slice(graph: Graph, whole: Value, start: int, branch: Branch) -> Value:
     shape = whole.shape
     limit = start + branch.result.shape[-1]
     return build(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fuser.graph.ir import Graph
 from fuser.partition import finish
 from fuser.partition.attention import seed_attention
-from fuser.partition.epilogue import grow_epilogue
+from fuser.partition.epilogue import append_maps, grow_epilogue
 from fuser.partition.gated import find_gates
 from fuser.partition.grouping import Grouping
 from fuser.partition.inline import inline_maps
@@ -18,6 +18,8 @@ from fuser.partition.refuse import refusals
 from fuser.partition.region import Partition
 from fuser.partition.rows import place
 from fuser.partition.scales import hoist_scales
+from fuser.partition.siblings import join_siblings
+from fuser.partition.split import split_products
 from fuser.target import Target
 
 
@@ -32,13 +34,15 @@ def partition(graph: Graph, target: Target, options: Options | None = None) -> P
     if not options.no_fusion:
         graph = hoist_scales(graph)
         if options.merge:
-            graph = merge_products(graph)
+            graph = merge_products(split_products(graph))
     grouping = Grouping(graph, target, options)
     if options.no_fusion:
         _place_alone(grouping)
     else:
         _place_all(grouping)
         inline_maps(grouping)
+        append_maps(grouping)
+        join_siblings(grouping)
     finish.own_outputs(grouping)
     if not options.no_fusion:
         finish.sink_movement(grouping)
