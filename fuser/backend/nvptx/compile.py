@@ -50,9 +50,7 @@ def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
     )
 
 
-def _lower(
-    kernel: Kernel, target: Target, stages: int | None = None
-) -> tuple[str, Lowering, int]:
+def _lower(kernel: Kernel, target: Target, stages: int | None = None) -> tuple[str, Lowering, int]:
     low = Lowering(kernel, target, stages)
     low.run()
     shared = low.shared.place()

@@ -130,8 +130,8 @@ def lower_for(low: Lowering, op: ops.For) -> None:
     if stream:
         if stream.deferred:
             position = op.body.params.index(stream.deferred.acc) - 1
-            last = finals[position]
-            finals[position] = dataclasses.replace(last, regs=wait(low, last.regs, 0))
+            flying = finals[position]
+            finals[position] = dataclasses.replace(flying, regs=wait(low, flying.regs, 0))
         staged = [tile for channel in stream.channels for tile in channel.tiles]
     else:
         staged = pipeline.tiles if pipeline else []

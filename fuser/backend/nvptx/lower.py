@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fuser.backend.module import TensorMap
 from fuser.backend.nvptx import dot as dots
 from fuser.backend.nvptx import loops, roles, scan
 from fuser.backend.nvptx.assign import (
@@ -26,7 +27,6 @@ from fuser.backend.nvptx.reduce import reduce_tile
 from fuser.backend.nvptx.shared import SharedMemory
 from fuser.backend.nvptx.stage import SharedTile, read, stage_once
 from fuser.backend.nvptx.values import Tile, literal
-from fuser.backend.module import TensorMap
 from fuser.errors import LoweringError
 from fuser.target import Target
 from fuser.tilegen import ops
@@ -74,7 +74,7 @@ class Lowering:
     @property
     def threads(self) -> int:
         """Threads of a program, a producer warp included."""
-        return 32 * (self.warps + bool(self.streams))
+        return 32 * (self.warps + (roles.producer_warps(self.warps) if self.streams else 0))
 
     def run(self) -> None:
         """Emit the whole kernel."""

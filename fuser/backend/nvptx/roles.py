@@ -65,12 +65,18 @@ class Stream:
         return low.shared.pointer(channel.barriers, offset)
 
 
+DEFAULT = False
+"""Whether kernels are split into roles where they can be; `schedule.extra["roles"]` overrides."""
+
+
 # planning -----------------------------------------------------------------------------------------
 
 
 def plan_streams(low: Lowering, stages: int) -> dict[ops.For, Stream]:
     """The streams of a kernel; empty where it cannot be split into roles."""
     plan, kernel = low.assignment, low.kernel
+    if not kernel.schedule.extra.get("roles", DEFAULT):
+        return {}
     if low.target.arch != "sm_90a" or stages < 2 or low.warps % 4:
         return {}
     known: set[Value] = set()
@@ -187,9 +193,7 @@ def _allocate(low: Lowering, streams: dict[ops.For, Stream], stages: int) -> boo
             channel.barriers = low.shared.allocate(16 * stages, 16)
             channel.maps = [
                 add_map(low, load, box, tile)
-                for load, box, tile in zip(
-                    channel.loads, channel.boxes, channel.tiles, strict=True
-                )
+                for load, box, tile in zip(channel.loads, channel.boxes, channel.tiles, strict=True)
             ]
     return True
 
@@ -200,6 +204,22 @@ def _take_back(low: Lowering, streams: dict[ops.For, Stream]) -> bool:
             for tile in channel.tiles:
                 low.shared.cancel(tile.slot)
     return False
+
+
+REGISTERS = {8: (40, 232), 12: (32, 160)}
+"""Registers a thread of (the producer, the consumers), by computing warps: together no more than a
+multiprocessor has. Where a count is not listed, all warps share evenly."""
+
+
+def producer_warps(warps: int) -> int:
+    """Warps beside the computing ones; registers move between whole groups of four."""
+    return 4 if warps in REGISTERS else 1
+
+
+def _set_registers(low: Lowering, role: int) -> None:
+    if low.warps in REGISTERS:
+        count, verb = REGISTERS[low.warps][role], ("dec", "inc")[role]
+        low.emitter.do(f"call void @llvm.nvvm.setmaxnreg.{verb}.sync.aligned.u32(i32 {count})")
 
 
 # code ---------------------------------------------------------------------------------------------
@@ -230,6 +250,7 @@ def split_roles(low: Lowering) -> None:
     is_extra = e.value(f"icmp uge i32 {e.tid}, {threads}")
     e.branch(is_extra, producer, consumer)
     e.enter(producer)
+    _set_registers(low, 0)
     elected = e.value(f"icmp eq i32 {e.tid}, {threads}")
     issue = e.block("issue")
     e.branch(elected, issue, out)
@@ -237,6 +258,7 @@ def split_roles(low: Lowering) -> None:
     _produce(low)
     e.jump(out)
     e.enter(consumer)
+    _set_registers(low, 1)
     low.shared.threads = threads
     low.block(low.kernel.body)
     e.jump(out)

@@ -99,9 +99,7 @@ def fetch(low: Lowering, box: Box, tile: SharedTile, name: str, barrier: str) ->
             at = [e.plus(starts[0], block * columns), e.plus(starts[1], row), *starts[2:]]
             place = e.plus(tile.stage, block * tile.block_bytes + row * tile.span)
             pointer = low.shared.pointer(tile.slot, place)
-            target = e.value(
-                f"addrspacecast ptr addrspace(3) {pointer} to ptr addrspace(7)"
-            )
+            target = e.value(f"addrspacecast ptr addrspace(3) {pointer} to ptr addrspace(7)")
             listed = ", ".join(f"i32 {item}" for item in at)
             e.do(
                 f"call void @llvm.nvvm.cp.async.bulk.tensor.g2s.tile.{rank}d("

@@ -11,6 +11,10 @@ from fuser.tilegen.schedule import Schedule
 MINUS_INFINITY = float("-inf")
 
 
+def _extra(roles: bool | None) -> dict[str, bool]:
+    return {} if roles is None else {"roles": roles}
+
+
 def elementwise(
     fn: str, dtype: DType, operands: int, n: int = 999, block: int = 512, warps: int = 4
 ) -> Kernel:
@@ -197,11 +201,12 @@ def matmul(
     epilogue: bool = True,
     out: DType | None = None,
     precision: str = "exact",
+    roles: bool | None = None,
 ) -> Kernel:
     """y = relu(a @ b + bias) + residual, or a @ b alone."""
     bm, bn, bk = blocks
     result = out or dtype
-    b = Builder("matmul", Schedule(warps=warps, stages=stages, group=group))
+    b = Builder("matmul", Schedule(warps=warps, stages=stages, group=group, extra=_extra(roles)))
     a_view = b.view(b.buffer("x0", dtype, m * k), (m, k), (1, m) if transpose_a else (k, 1))
     b_view = b.view(b.buffer("x1", dtype, k * n), (k, n), (1, k) if transpose_b else (n, 1))
     rows = index(b.program_id(0, -(-m // bm))) * bm
@@ -237,10 +242,11 @@ def attention(
     causal: bool = False,
     warps: int = 4,
     stages: int = 2,
+    roles: bool | None = None,
 ) -> Kernel:
     """softmax(q @ k^T * scale) @ v with an online softmax over blocks of keys."""
     bm, bn = blocks
-    b = Builder("attention", Schedule(warps=warps, stages=stages))
+    b = Builder("attention", Schedule(warps=warps, stages=stages, extra=_extra(roles)))
     q = b.buffer("x0", dtype, heads * length * width)
     k = b.buffer("x1", dtype, heads * keys * width)
     v = b.buffer("x2", dtype, heads * keys * width)

@@ -268,6 +268,43 @@ def test_matmul_other_dtypes(target: Target, rng: np.random.Generator) -> None:
     check(kernel, target, arrays_for(kernel, rng, -1, 1), 1e-2, absolute=1.0)
 
 
+@pytest.mark.parametrize("transposed", ["", "a", "b", "ab"])
+def test_matmul_roles(transposed: str, target: Target, rng: np.random.Generator) -> None:
+    """A producer warp and tensor-map copies, where the target has them; all strides a multiple of
+    16 bytes, extents that no block divides."""
+    if target.sm < 90:
+        pytest.skip("needs the copy engine of sm_90")
+    for (m, n, k), blocks, warps, stages in (
+        ((256, 256, 256), (128, 128, 64), 4, 3),
+        ((200, 136, 104), (64, 64, 64), 4, 2),
+        ((264, 520, 328), (128, 256, 64), 8, 3),
+        ((72, 96, 64), (64, 96, 32), 4, 4),
+        ((136, 264, 1032), (128, 128, 32), 8, 4),
+    ):
+        kernel = kernels.matmul(
+            m, n, k, bf16, blocks, warps=warps, stages=stages, transpose_a="a" in transposed,
+            transpose_b="b" in transposed, group=2, roles=True,
+        )  # fmt: skip
+        assert compile_kernel(kernel, target).facts["copies"] == "tma"
+        check(kernel, target, arrays_for(kernel, rng, -1, 1), 1.6e-2, absolute=1.0)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_roles(causal: bool, target: Target, rng: np.random.Generator) -> None:
+    if target.sm < 90:
+        pytest.skip("needs the copy engine of sm_90")
+    for length, keys, width, blocks, warps in (
+        (128, 128, 64, (64, 64), 4), (100, 100, 64, (64, 64), 4), (256, 384, 128, (128, 128), 8),
+        (200, 160, 64, (128, 80), 8),
+    ):  # fmt: skip
+        kernel = kernels.attention(
+            2, length, length if causal else keys, width, f16, blocks, causal=causal, warps=warps,
+            roles=True,
+        )  # fmt: skip
+        assert compile_kernel(kernel, target).facts["copies"] == "tma"
+        check(kernel, target, arrays_for(kernel, rng, -1, 1), 2e-3, absolute=1.0)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dtype", [f16, bf16, f32], ids=str)
 def test_attention(dtype: DType, causal: bool, target: Target, rng: np.random.Generator) -> None:
