@@ -9,7 +9,8 @@ from fuser import dtypes
 from fuser.graph import compose
 from fuser.graph.ir import Value
 from fuser.partition import Options, Partition, partition
-from tests.partition.support import CPU, SM_90A, Net, check, kinds, ops
+from tests.interpreted import check as check_emitted
+from tests.partition.support import CPU, SM_90A, Net, check, kinds, ops, random_feeds
 
 
 def cut_of(net: Net, *outputs: Value) -> Partition:
@@ -261,3 +262,69 @@ def test_masks_are_computed_where_they_are_read() -> None:
     wide = net.b.broadcast(dropped, x.shape, (0, 3))
     cut = cut_of(net, *(compose.softmax(net.b, net.b.map("add", x, wide), [a]) for a in (2, 3)))
     assert kinds(cut) == ["reduce", "reduce"]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_gate_written_as_one_matrix_is_split(bias: bool) -> None:
+    net = Net()
+    both = net.linear(net.input("x", 4, 16), 24, bias)
+    up, gate = net.b.slice_axis(both, 1, 0, 12), net.b.slice_axis(both, 1, 12, 24)
+    cut = cut_of(net, net.linear(net.b.map("mul", compose.gelu(net.b, gate), up), 16))
+    assert kinds(cut) == ["contraction", "contraction"]
+    assert [a.output.shape for a in cut.regions[0].anchors] == [(4, 12), (4, 12)]
+
+
+def test_parts_of_a_product_that_do_not_meet_stay_one_product() -> None:
+    net = Net()
+    whole = net.linear(net.input("x", 4, 16), 24)
+    parts = [net.b.slice_axis(whole, 1, start, start + 8) for start in (0, 8, 16)]
+    cut = cut_of(net, *(net.b.dot(part, part, ((0,), (0,))) for part in parts))
+    assert kinds(cut) == ["contraction"] * 4
+
+
+def test_siblings_share_their_input() -> None:
+    """The largest and the least of a row meet nowhere, and are still one pass over it."""
+    net = Net()
+    x = net.input("x", 512, 512)
+    cut = cut_of(net, *(net.b.reduce(f"reduce_{op}", x, [1]) for op in ("max", "min")))
+    assert kinds(cut) == ["reduce"]
+
+
+def test_large_maps_with_nothing_in_common_stay_apart() -> None:
+    net = Net()
+    x, y = net.input("x", 4096, 2048), net.input("y", 4096, 2048)
+    graph = net.finish(net.b.map("exp", x), net.b.map("exp", y))
+    assert kinds(partition(graph, SM_90A)) == kinds(partition(graph, CPU)) == ["map", "map"]
+
+
+def test_small_maps_share_a_launch() -> None:
+    net = Net()
+    x, y = net.input("x", 8, 8), net.input("y", 8, 8)
+    assert kinds(cut_of(net, net.b.map("exp", x), net.b.map("exp", y))) == ["map"]
+
+
+def test_a_map_that_depends_on_the_other_is_no_sibling() -> None:
+    net = Net()
+    x = net.input("x", 8, 8)
+    y = net.b.map("exp", x)
+    z = net.b.map("add", y, net.b.transpose(y, (1, 0)))
+    assert kinds(cut_of(net, y, z)) == ["map", "map"]
+
+
+def test_a_value_and_its_activation_are_both_written_by_their_product() -> None:
+    """Pre-activation residuals: the sum goes on, its activation feeds a window of the next."""
+    net = Net()
+    x = net.input("x", 1, 32, 112, 112)
+    y = net.b.map("add", conv(net, x, 32), x)
+    z = conv(net, compose.gelu(net.b, y), 32)
+    cut = partition(net.finish(net.b.map("add", z, y)), SM_90A)
+    assert kinds(cut) == ["conv", "conv"]
+    assert len(cut.regions[0].outputs) == 2
+
+
+def test_padding_is_zero_whatever_the_prologue_makes_of_zero() -> None:
+    net = Net()
+    x, y = net.input("x", 1, 3, 6, 6), net.input("y", 1, 2, 6, 6)
+    joined = net.b.concat([net.b.map("add", x, 1.0), y], 1)
+    cut = cut_of(net, conv(net, joined, 4))
+    check_emitted(cut, random_feeds(net.graph), SM_90A, tolerance=1e-4)
