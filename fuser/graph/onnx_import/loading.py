@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeAlias
 
@@ -109,7 +110,12 @@ def without_weights(model: ModelProto) -> ModelProto:
 
 def _check(model: ModelProto, where: str) -> None:
     """Check all but the weights, whose data import reads anyway: gigabytes would take seconds."""
-    light = without_weights(model)
+    try:
+        light = without_weights(model)
+    except (UnicodeDecodeError, TypeError):  # names of weights, which protobuf hands out as bytes
+        raise InvalidModelError("a name in the model is not UTF-8", where=where) from None
+    if not all(isinstance(name, str) for name in _names(light.graph)):
+        raise InvalidModelError("a name in the model is not UTF-8", where=where)
     for info in (*light.graph.input, *light.graph.output):
         # Runtimes accept outputs without a shape; the checker does not.
         if info.type.HasField("tensor_type"):
@@ -119,6 +125,18 @@ def _check(model: ModelProto, where: str) -> None:
     except (onnx.checker.ValidationError, ValueError) as error:
         message = f"the model breaks the ONNX specification: {_line(error)}"
         raise InvalidModelError(message, where=where) from None
+
+
+def _names(graph: onnx.GraphProto) -> Iterator[str]:
+    """Every name that import reads. Protobuf does not check their encoding."""
+    yield graph.name
+    for info in (*graph.input, *graph.output):
+        yield info.name
+        for dim in info.type.tensor_type.shape.dim:
+            yield dim.dim_param
+    for node in graph.node:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        yield from (attribute.name for attribute in node.attribute)
 
 
 def _line(error: Exception) -> str:
