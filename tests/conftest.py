@@ -53,7 +53,8 @@ def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Kernels are compiled by this version, once a session, and never kept for the user."""
     folder = tmp_path_factory.mktemp("kernels")
     with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("FUSER_")]:
+        kept = ("FUSER_WORKERS", "FUSER_THREADS")
+        for name in [key for key in os.environ if key.startswith("FUSER_") and key not in kept]:
             patch.delenv(name)
         patch.setenv("FUSER_CACHE_DIR", str(folder))
         yield folder
