@@ -81,7 +81,8 @@ def _constant_operand(node: Node) -> Array | None:
         shape[axis] = size
     if array.size > 1 and sum(size > 1 for size in shape) > 1:
         return None  # more than one channel axis: not per channel
-    return array.astype(np.float64).reshape(shape)
+    with np.errstate(invalid="ignore"):  # NumPy warns of nan in a bfloat16 array
+        return array.astype(np.float64).reshape(shape)
 
 
 def _extend(chain: _Chain, node: Node, constant: Array) -> _Chain:
