@@ -65,7 +65,7 @@ class Stream:
         return low.shared.pointer(channel.barriers, offset)
 
 
-DEFAULT = False
+DEFAULT = True
 """Whether kernels are split into roles where they can be; `schedule.extra["roles"]` overrides."""
 
 

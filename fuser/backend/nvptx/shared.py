@@ -132,5 +132,4 @@ class SharedMemory:
 
     def forget(self) -> None:
         """Control flow joins here: anything may be pending."""
-        if self.slots:
-            self._reads = self._writes = True
+        self._reads = self._writes = True
