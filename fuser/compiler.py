@@ -299,8 +299,10 @@ def _report(
 def reference(
     model: Model, feeds: Mapping[str, np.ndarray], dims: Mapping[str, int] | None = None
 ) -> dict[str, np.ndarray]:
-    """The outputs by NumPy in float64: the oracle."""
-    return evaluate(model.graph(dims or {}), dict(feeds), float64=True)
+    """The outputs by NumPy in float64: the oracle. It reads the graph as imported, so that it does
+    not depend on the graph passes either."""
+    graph = import_onnx(model.proto, model.bind(dims or {}))
+    return evaluate(graph, dict(feeds), float64=True)
 
 
 def random_feeds(
