@@ -88,7 +88,9 @@ def analyse(kernel: Kernel, target: Target) -> Facts:
     facts = Facts(kernel, target)
     _index(facts, kernel.body, 1)
     _registers(facts)
-    _places(facts, kernel.body)
+    _kinds(facts, kernel.body)
+    _kept(facts, kernel.body)
+    _orders(facts, kernel.body)
     return facts
 
 
@@ -305,7 +307,8 @@ def tree_cost(facts: Facts, value: Value) -> float:
         case ops.Reshape():
             return tree_cost(facts, op.x)
         case ops.IndexTile():
-            return 2.0
+            # Positions mostly fold into constants and sums that leave the loop.
+            return sum(8.0 for _ in lookups(op.expression))
         case _:
             return 0.0
 
@@ -425,35 +428,46 @@ def _yields_to(facts: Facts, op: ops.Yield, value: Value) -> set[Value]:
 # memory -------------------------------------------------------------------------------------------
 
 
-def _places(facts: Facts, block: Block) -> None:
-    """Kinds, axis orders and dot plans of the values of a block, in program order."""
-    for op in block.ops:
-        match op:
-            case ops.Dot():
-                _plan_dot(facts, op)
-                facts.kinds.setdefault(op.result, "memory")
-            case ops.Reduce():
-                facts.kinds[op.result] = "scalar" if _size(op.result) == 1 else "memory"
-            case ops.Scan():
+def _kinds(facts: Facts, block: Block) -> None:
+    """Kinds of the results of folds, dots, loops and branches."""
+    for op in block.walk():
+        values: tuple[Value, ...] = op.results
+        if isinstance(op, ops.For):
+            values += tuple(op.body.params[1:])
+        if not isinstance(op, ops.Dot | ops.Reduce | ops.Scan | ops.For | ops.If):
+            continue
+        for value in values:
+            one = _size(value) == 1 and not isinstance(op, ops.Dot | ops.Scan)
+            facts.kinds.setdefault(value, "scalar" if one else "memory")
+
+
+def _kept(facts: Facts, block: Block) -> None:
+    """Mark inline values that are worth keeping, consumers first: what a kept value reads is used
+    once, however often the kept value is."""
+    for op in reversed(block.ops):
+        for inner in op.blocks():
+            _kept(facts, inner)
+        if isinstance(op, ops.Map | ops.Cast | ops.Load):
+            if op.result.dtype.name != "index" and _worth_keeping(facts, op.result):
                 facts.kinds[op.result] = "memory"
-            case ops.For():
-                for value in (*op.body.params[1:], *op.results):
-                    kind: Kind = "scalar" if _size(value) == 1 else "memory"
-                    facts.kinds.setdefault(value, kind)
-                _places(facts, op.body)
-            case ops.If():
-                for value in op.results:
-                    facts.kinds[value] = "scalar" if _size(value) == 1 else "memory"
-                _places(facts, op.then)
-                _places(facts, op.other)
-            case ops.Map() | ops.Cast() | ops.Load():
-                if op.result.dtype.name != "index" and _worth_keeping(facts, op.result):
-                    keep(facts, op.result)
+
+
+def _orders(facts: Facts, block: Block) -> None:
+    """Axis orders of kept values and the plans of dots, in program order."""
+    for op in block.ops:
+        if isinstance(op, ops.Dot):
+            _plan_dot(facts, op)
+        elif isinstance(op, ops.Map | ops.Cast | ops.Load):
+            if facts.kind(op.result) == "memory":
+                keep(facts, op.result)
+        for inner in op.blocks():
+            _orders(facts, inner)
 
 
 def keep(facts: Facts, value: Value, order: tuple[int, ...] | None = None) -> None:
     """Make an inline value a memory tile; its innermost axis is the one cheapest to vectorise."""
     if order is None:
+        facts.kinds[value] = "inline"
         width = facts.target.lanes(max(32, value.dtype.bits))
         axis, _ = choose_axis(facts, value.shape, [value], width)
         order = tuple(a for a in range(value.type.rank) if a != axis)
@@ -471,7 +485,9 @@ def _worth_keeping(facts: Facts, value: Value) -> bool:
     if cost <= 1:
         return False
     uses = _uses(facts, value, facts.trips[facts.producers[value]])
-    return uses * cost > cost + 3 + uses
+    # A copy costs a write and a read for each use; masks are packed and unpacked as well.
+    write, read = (8, 3) if value.dtype.kind == "bool" else (3, 1)
+    return uses * cost > cost + write + read * uses
 
 
 def reads_registers(facts: Facts, value: Value) -> bool:
@@ -502,6 +518,10 @@ def _collect(
     for op in facts.users.get(value, ()):
         again = factor * max(1.0, facts.trips[op] / trips)
         key: object = op
+        if op.results and facts.kind(op.result) == "memory" and not isinstance(op, ops.For):
+            if isinstance(op, ops.Map | ops.Cast | ops.Load):
+                roots[op] = max(roots.get(op, 0.0), again)
+                continue
         match op:
             case ops.Map() | ops.Cast() | ops.Permute() | ops.Reshape():
                 _collect(facts, op.result, trips, factor, roots)

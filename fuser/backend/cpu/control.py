@@ -7,6 +7,7 @@ of these is overwritten.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from fuser.backend.cpu import analysis as an
@@ -59,15 +60,22 @@ def lower_for(low: Lowering, op: ops.For) -> None:
             else:
                 low.places[value] = held[slot]
 
+    first, last = low.resolve(op.start, ()), low.resolve(op.stop, ())
+
     def trip(i: Reg, carried: list[Reg]) -> list[Reg]:
         with low.scope():
             low.scalars[variable] = i
             low.depths[variable] = low.depth
+            if first.is_constant:
+                # The last trip starts at a whole number of steps below the greatest stop.
+                trips = max(0, (last.range[1] - 1 - first.constant) // op.step)
+                high = first.constant + trips * op.step
+                step = math.gcd(first.constant, op.step)
+                low.counters[variable] = low.counter(i, first.constant, high, step)
             bind(params, carried)
             low.block(op.body)
             return _yielded(low, op, kinds, cells, held)
 
-    first, last = low.resolve(op.start, ()), low.resolve(op.stop, ())
     nonempty = (last - first).range[0] >= 1
     done = low.f.loop(
         low.index(first), low.index(last), op.step, starts, trip, hint="for", nonempty=nonempty

@@ -79,7 +79,9 @@ class Emitter:
 
     def counter(self, reg: Reg, low: int, high: int, multiple: int = 1, hint: str = "i") -> Index:
         """An index scalar held in an i64 register, as an Index."""
-        value = Value(TileType(INDEX), f"{hint}{len(self.scalars)}", low, max(low, high), multiple)
+        if high <= low:
+            return Index(low)
+        value = Value(TileType(INDEX), f"{hint}{len(self.scalars)}", low, high, multiple)
         self.scalars[value] = reg
         self.depths[value] = self.depth
         return Index(0, ((Scalar(value), 1),))

@@ -69,6 +69,8 @@ class Lowering(Emitter):
         """Memory values that the nest being emitted computes and writes on its way."""
         self.pending: dict[Value, Memory] = {}
         self.in_place: dict[Op, Memory] = {}
+        self.counters: dict[Value, Index] = {}
+        """Loop variables of the tile program, as scalars of known steps."""
         self.tiles: list[int] = []
         """Bytes of each scratch tile; the caller turns them into pointer parameters %t.0, %t.1..."""
         self._stored: set[Op] = set()
@@ -117,6 +119,9 @@ class Lowering(Emitter):
             case ops.Load():
                 return self._load(op, coords)
             case ops.Map():
+                folded = self._folded(op, coords)
+                if folded is not None:
+                    return folded
                 args = [self.at(arg, coords) for arg in op.args]
                 if op.fn == "div" and self._by_one(args):
                     return math.divide_all(f, *args)
@@ -144,6 +149,51 @@ class Lowering(Emitter):
                 ((operand, point),) = an.operands_at(self.known, op, coords)
                 return self.at(operand, point)
         raise LoweringError(f"no lowering of {op.opcode} at a point")
+
+    def _folded(self, op: ops.Map, coords: Point) -> Reg | None:
+        """The result of a comparison of positions that the ranges decide, and what follows."""
+        if op.fn in ("lt", "le", "gt", "ge", "eq", "ne"):
+            left, right = (self._position(arg, coords) for arg in op.args)
+            if left is None or right is None:
+                return None
+            low, high = (left - right).range
+            decided = {
+                "lt": high < 0 or (None if low < 0 else False),
+                "le": high <= 0 or (None if low <= 0 else False),
+                "gt": low > 0 or (None if high > 0 else False),
+                "ge": low >= 0 or (None if high >= 0 else False),
+                "eq": low == high == 0 or (None if low <= 0 <= high else False),
+                "ne": not low <= 0 <= high or (False if low == high == 0 else None),
+            }[op.fn]
+            return None if decided is None else text.integer(int(decided), "i1")
+        if op.fn in ("logical_and", "logical_or", "select"):
+            sides = [self.at(arg, coords) for arg in op.args[: 1 if op.fn == "select" else 2]]
+            for position, side in enumerate(sides):
+                known = side.literal
+                if known is None:
+                    continue
+                if op.fn == "select":
+                    return self.at(op.args[1 if known else 2], coords)
+                keeps = known == int(op.fn == "logical_and")
+                return sides[1 - position] if keeps else side
+        return None
+
+    def _position(self, value: Value, coords: Point) -> Index | None:
+        """An integer value at a point as an expression, where it is one."""
+        if self.known.kind(value) != "inline":
+            return None
+        op = self.known.producers.get(value)
+        match op:
+            case ops.Full() if op.dtype.is_integer:
+                return Index(int(op.value))
+            case ops.IndexTile() if not an.lookups(op.expression):
+                return self.resolve(op.expression, coords)
+            case ops.Broadcast() | ops.Permute() | ops.Reshape():
+                ((operand, point),) = an.operands_at(self.known, op, coords)
+                return self._position(operand, point)
+            case ops.Cast() if op.dtype.is_integer and op.dtype.bits >= op.x.dtype.bits:
+                return self._position(op.x, coords) if op.x.dtype.is_integer else None
+        return None
 
     def _by_one(self, args: list[Reg]) -> bool:
         """Whether float32 vectors are divided by one computed scalar."""
@@ -173,6 +223,8 @@ class Lowering(Emitter):
         return affine.substitute(index, leaf)
 
     def _scalar(self, value: Value) -> Index | None:
+        if value in self.counters:
+            return self.counters[value]
         if value in self.scalars:
             return None
         op = self.known.producers[value]
@@ -628,6 +680,8 @@ class Lowering(Emitter):
         def leaf(atom: Atom) -> Index | None:
             if isinstance(atom, Axis):
                 return coords[atom.axis]
+            if isinstance(atom, Scalar) and atom.value in self.counters:
+                return self.counters[atom.value]
             if isinstance(atom, Scalar) and atom.value not in self.scalars:
                 op = self.known.producers[atom.value]
                 if isinstance(op, ops.IndexTile) and not op.shape:
