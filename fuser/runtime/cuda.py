@@ -10,15 +10,17 @@ import ctypes
 import functools
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from fuser.errors import DeviceError, OutOfMemoryError, UsageError
+from fuser.errors import DeviceError, OutOfMemoryError
 from fuser.runtime import driver
+from fuser.runtime.device_array import DeviceArray, device_address
 from fuser.runtime.device_code import Module, load_modules, tensor_map
+from fuser.runtime.feeds import check_names
 from fuser.runtime.memory import Recycler, align
 from fuser.runtime.program import BufferRef, Launch, Program
 from fuser.target import SM_80, SM_90A, Target
@@ -140,7 +142,7 @@ class CudaExecutor:
         self.stream = driver.call("cuStreamCreate", cu.CUstream_flags.CU_STREAM_NON_BLOCKING.value)
         self._release.append(lambda: cu.cuStreamDestroy(self.stream))
         kernels = [launch.kernel for launch in program.launches]
-        self.modules: dict[bytes, Module] = load_modules(kernels, self.ordinal)
+        self.modules: dict[bytes, Module] = load_modules(kernels)
         for module in self.modules.values():
             self._release.append(functools.partial(cu.cuModuleUnload, module.handle))
         self.calls = [self._prepare(launch) for launch in program.launches]
@@ -206,11 +208,9 @@ class CudaExecutor:
             if after is not None:
                 after(position)
         for copy in self.program.copies:
+            target = self._address(BufferRef("output", copy.output))
             size = self.program.outputs[copy.output].bytes
-            if size:
-                target = self._address(BufferRef("output", copy.output))
-                source = self._address(copy.source)
-                driver.call("cuMemcpyDtoDAsync", target, source, size, self.stream)
+            self._move(target, self._address(copy.source), size)
 
     def _capture(self, copies: bool, events: Sequence[Any] = ()) -> Any:
         """The plan as an executable graph; with `copies`, from and to page-locked memory. `events`
@@ -275,26 +275,28 @@ class CudaExecutor:
                 array[...] = staged
             return outputs
 
-    def run_device(self, inputs: Sequence[int], outputs: Sequence[int], stream: int = 0) -> None:
-        """Run from device addresses to device addresses, each of the spec's bytes, in order with
-        the work of `stream` (0: the default stream). Returns when the outputs are there."""
+    def run_device(self, feeds: Mapping[str, Any]) -> dict[str, DeviceArray]:
+        """New device arrays for arrays in the memory of this GPU. Raises FeedError."""
         program = self.program
-        if len(inputs) != len(program.inputs) or len(outputs) != len(program.outputs):
-            raise UsageError("one address for each input and each output is needed")
+        check_names(program.inputs, feeds)
+        found = [device_address(spec, feeds[spec.name]) for spec in program.inputs]
+        outputs = [DeviceArray(spec.shape, spec.dtype, self.ordinal) for spec in program.outputs]
         with self.lock, driver.current(self.ordinal):
-            driver.call("cuStreamSynchronize", stream)
-            for spec, source, place in zip(program.inputs, inputs, self.layout.inputs, strict=True):
-                if spec.bytes:
-                    target = self.base + place
-                    driver.call("cuMemcpyDtoDAsync", target, source, spec.bytes, self.stream)
-            driver.call("cuGraphLaunch", self.kernels_graph, self.stream)
-            for spec, target, place in zip(
-                program.outputs, outputs, self.layout.outputs, strict=True
+            for stream in dict.fromkeys(stream for _, stream in found):
+                driver.call("cuStreamSynchronize", stream)  # what computes the feeds
+            for (source, _), place, spec in zip(
+                found, self.layout.inputs, program.inputs, strict=True
             ):
-                if spec.bytes:
-                    source = self.base + place
-                    driver.call("cuMemcpyDtoDAsync", target, source, spec.bytes, self.stream)
+                self._move(self.base + place, source, spec.bytes)
+            driver.call("cuGraphLaunch", self.kernels_graph, self.stream)
+            for output, place in zip(outputs, self.layout.outputs, strict=True):
+                self._move(output.pointer, self.base + place, output.bytes)
             driver.call("cuStreamSynchronize", self.stream)
+        return {spec.name: a for spec, a in zip(program.outputs, outputs, strict=True)}
+
+    def _move(self, target: int, source: int, size: int) -> None:
+        if size:
+            driver.call("cuMemcpyDtoDAsync", target, source, size, self.stream)
 
     def time_replays(
         self, inputs: Sequence[np.ndarray], iterations: int, warmup: int

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from fuser.backend.cores import available_cores
 from fuser.backend.module import CompiledKernel, TensorMap
 from fuser.dtypes import BY_NAME
 from fuser.errors import CompileError
@@ -58,30 +56,23 @@ class Module:
         return self._functions[kernel.entry]
 
 
-def load_modules(kernels: Sequence[CompiledKernel], ordinal: int) -> dict[bytes, Module]:
-    """Load every distinct code, several at a time: the driver compiles PTX to machine code here
-    (and keeps it in a cache of its own). Raises CompileError with the driver's words."""
-    distinct = {kernel.code: kernel for kernel in kernels}
-    workers = min(8, len(distinct), available_cores())
+def load_modules(kernels: Sequence[CompiledKernel]) -> dict[bytes, Module]:
+    """Load every distinct code into the current context: the driver compiles PTX to machine code
+    here, one module at a time whatever the threads, and keeps it in a cache of its own.
+    Raises CompileError with the driver's words."""
     loaded: dict[bytes, Module] = {}
-    if not distinct:
-        return loaded
-    with ThreadPoolExecutor(workers) as pool:
-        futures = {code: pool.submit(_load, kernel, ordinal) for code, kernel in distinct.items()}
-    errors = []
-    for code, future in futures.items():
-        try:
-            loaded[code] = future.result()
-        except Exception as error:
-            errors.append(error)
-    if errors:
+    try:
+        for kernel in kernels:
+            if kernel.code not in loaded:
+                loaded[kernel.code] = _load(kernel)
+    except BaseException:
         for module in loaded.values():
             driver.api().cuModuleUnload(module.handle)
-        raise errors[0]
+        raise
     return loaded
 
 
-def _load(kernel: CompiledKernel, ordinal: int) -> Module:
+def _load(kernel: CompiledKernel) -> Module:
     cu = driver.api()
     information, errors = bytearray(LOG_BYTES), bytearray(LOG_BYTES)
     option = cu.CUjit_option
@@ -92,10 +83,9 @@ def _load(kernel: CompiledKernel, ordinal: int) -> Module:
         option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES: LOG_BYTES,
         option.CU_JIT_LOG_VERBOSE: 1,
     }
-    with driver.current(ordinal):
-        status, handle = cu.cuModuleLoadDataEx(
-            kernel.code + b"\0", len(options), list(options), list(options.values())
-        )
+    status, handle = cu.cuModuleLoadDataEx(
+        kernel.code + b"\0", len(options), list(options), list(options.values())
+    )
     if int(status):
         words = _text(errors) or _text(information) or "no message"
         raise CompileError(

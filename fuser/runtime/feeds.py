@@ -19,6 +19,12 @@ def check_feeds(specs: Sequence[TensorSpec], feeds: Mapping[str, Any]) -> list[n
     scalars and lists take the input's dtype where their values fit it.
     Raises FeedError for a missing, unknown or unfitting feed.
     """
+    check_names(specs, feeds)
+    return [_convert(spec, feeds[spec.name]) for spec in specs]
+
+
+def check_names(specs: Sequence[TensorSpec], feeds: Mapping[str, Any]) -> None:
+    """Raise FeedError unless there is a feed for every input and no other."""
     if not isinstance(feeds, Mapping):
         raise FeedError(
             f"feeds are a {type(feeds).__name__}", hint="pass a dict of input name -> array"
@@ -33,7 +39,6 @@ def check_feeds(specs: Sequence[TensorSpec], feeds: Mapping[str, Any]) -> list[n
     if missing:
         wanted = ", ".join(f"{spec.name}: {spec}" for spec in missing)
         raise FeedError(f"missing feeds: {wanted}", hint="feed every input of the model")
-    return [_convert(spec, feeds[spec.name]) for spec in specs]
 
 
 def _convert(spec: TensorSpec, feed: Any) -> np.ndarray:

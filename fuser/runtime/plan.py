@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from fuser.errors import UsageError
+from fuser.errors import DeviceError, UsageError
 from fuser.report import Latency
 from fuser.runtime.feeds import check_feeds
 from fuser.runtime.inputs import Hints, random_feeds
@@ -100,6 +100,16 @@ class Plan:
         arrays = check_feeds(self.program.inputs, feeds)
         results = self.executor.run(arrays)
         return {spec.name: a for spec, a in zip(self.program.outputs, results, strict=True)}
+
+    def run_device(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """Run on arrays in GPU memory (`__cuda_array_interface__`: PyTorch, CuPy, ...); the outputs
+        are `DeviceArray`s, which those read without a copy. Raises FeedError, or DeviceError for a
+        plan on the CPU."""
+        from fuser.runtime.cuda import CudaExecutor
+
+        if not isinstance(self.executor, CudaExecutor):
+            raise DeviceError("the plan is for the cpu", hint="use run()")
+        return dict(self.executor.run_device(feeds))
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
         """Run on arrays in input order, or by name. One output comes back as itself, several as a

@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
 from fuser.backend.module import CompiledKernel, TensorMap
-from fuser.dtypes import f32
-from fuser.errors import CompileError, DeviceError, OutOfMemoryError
+from fuser.dtypes import bf16, f32
+from fuser.errors import CompileError, DeviceError, FeedError, OutOfMemoryError
 from fuser.runtime import cuda, driver
+from fuser.runtime.device_array import DeviceArray, device_address
 from fuser.runtime.device_code import map_arguments, read_log
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import Launch, Program, Step, TensorSpec, assemble
@@ -133,6 +135,37 @@ def test_logs_are_read() -> None:
     assert read_log("")["warnings"] == []
 
 
+@dataclass
+class Foreign:
+    """An array of another framework."""
+
+    typestr: str = "<f4"
+    shape: tuple[int, ...] = (2, 3)
+    strides: tuple[int, ...] | None = None
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, object]:
+        return {
+            "typestr": self.typestr,
+            "shape": self.shape,
+            "strides": self.strides,
+            "data": (4096, False),
+            "version": 3,
+            "stream": 7,
+        }
+
+
+def test_foreign_arrays_are_checked() -> None:
+    spec = TensorSpec("x", f32, (2, 3))
+    assert device_address(spec, Foreign()) == (4096, 7)
+    assert device_address(spec, Foreign(strides=(12, 4))) == (4096, 7)
+    bad = [Foreign("<f8"), Foreign(shape=(3, 2)), Foreign(strides=(4, 8)), np.zeros((2, 3))]
+    for feed in bad:
+        with pytest.raises(FeedError, match="input 'x'"):
+            device_address(spec, feed)
+    assert device_address(TensorSpec("x", bf16, (2, 3)), Foreign("|V2"))[0] == 4096
+
+
 def test_without_bindings(monkeypatch: pytest.MonkeyPatch) -> None:
     driver.api.cache_clear()
     for name in ("cuda", "cuda.bindings"):
@@ -202,19 +235,26 @@ def test_zeroed_buffers() -> None:
 
 
 @pytest.mark.cuda
-def test_device_addresses(plan: Plan) -> None:
-    executor = plan.executor
-    assert isinstance(executor, cuda.CudaExecutor)
+def test_device_arrays(plan: Plan) -> None:
     x = np.arange(1000, dtype=np.float32)
+    feed = DeviceArray((1000,), f32)
     with driver.current():
-        places = [int(driver.call("cuMemAlloc", 4000)) for _ in range(4)]
-        driver.call("cuMemcpyHtoD", places[0], x.ctypes.data, 4000)
-        executor.run_device(places[:1], places[1:])
-        out = np.empty(1000, np.float32)
-        driver.call("cuMemcpyDtoH", out.ctypes.data, places[2], 4000)
-        for place in places:
-            driver.call("cuMemFree", place)
-    np.testing.assert_array_equal(out, expected(x))
+        driver.call("cuMemcpyHtoD", feed.pointer, x.ctypes.data, 4000)
+    outputs = plan.run_device({"x": feed})
+    np.testing.assert_array_equal(outputs["o1"].numpy(), expected(x))
+    np.testing.assert_array_equal(outputs["o2"].numpy(), x)
+    again = plan.run_device({"x": outputs["o2"]})
+    np.testing.assert_array_equal(again["o0"].numpy(), expected(x))
+
+
+@pytest.mark.cuda
+def test_tensors_of_torch(plan: Plan) -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.linspace(0, 1, 1000, device="cuda") * 3
+    outputs = plan.run_device({"x": x})
+    got = torch.as_tensor(outputs["o0"], device="cuda")
+    assert got.data_ptr() == outputs["o0"].pointer
+    np.testing.assert_array_equal(got.cpu().numpy(), expected(x.cpu().numpy()))
 
 
 @pytest.mark.cuda
