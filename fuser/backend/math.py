@@ -155,11 +155,15 @@ def _exp_parts(f: Function, x: Reg) -> tuple[Reg, Reg, Reg]:
 
 
 def exp(f: Function, x: Reg) -> Reg:
-    low, high = (-746.0, 710.0) if _is_double(x) else (-104.5, 89.0)
-    x = _at_most(f, _at_least(f, x, low), high)
+    low, high = (-745.2, 710.0) if _is_double(x) else (-104.0, 89.0)
+    # Arguments whose result is 0, such as masked scores, must not go through denormal numbers:
+    # processors take a hundred cycles over each of those.
+    none = _test(f, "olt", x, low)
+    x = _pick(f, none, 0.0, _at_most(f, x, high))
     n, whole, rest = _exp_parts(f, x)
     table = tables.EXP_F64 if _is_double(x) else tables.EXP_F32
-    return _scale(f, horner(f, rest, (1.0, 1.0, *table[2:])), n, whole)
+    result = _scale(f, horner(f, rest, (1.0, 1.0, *table[2:])), n, whole)
+    return _pick(f, none, 0.0, result)
 
 
 def log(f: Function, x: Reg) -> Reg:
