@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import re
+import shutil
+import subprocess
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -14,6 +17,7 @@ import pytest
 from onnx import numpy_helper
 
 from fuser.backend.cpu import host_target
+from fuser.backend.nvptx import compile_kernel
 from fuser.compiler import Device, Model, compile, emit_programs, open_model, reference
 from fuser.partition import partition
 from fuser.runtime.plan import Plan
@@ -267,3 +271,35 @@ def test_kernel_count(case: str, target: str) -> None:
     cut = partition(model.graph(dims), device)
     assert all(region.kind != "host" for region in cut.regions)
     assert len(emit_programs(cut, device)) <= DEPTHS[case][2]
+
+
+# PTX ---------------------------------------------------------------------------------------------
+
+# Full width, one layer: every kernel that the full-size models have.
+WIDTHS: dict[str, tuple[str, Options]] = {
+    "bert-base": ("bert", {"layers": 1, "vocabulary": 100}),
+    "gpt2-small": ("gpt2", {"layers": 1, "vocabulary": 1001}),
+    "resnet50": ("resnet50", {}),
+    "llama-1b": ("llama", {"layers": 1, "vocabulary": 1000}),
+    "vit-base": ("vit", {"layers": 1}),
+}
+
+
+@pytest.mark.skipif(shutil.which("ptxas") is None, reason="there is no ptxas")
+@pytest.mark.parametrize("target", [SM_80, SM_90A], ids=lambda target: target.arch)
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("case", WIDTHS)
+def test_ptx_assembles(case: str, dtype: str, target: Target, tmp_path: Path) -> None:
+    name, sizes = WIDTHS[case]
+    model = open_model(build(name, dtype, **sizes))
+    dims = {name: {"batch": 1, "sequence": 128}[name] for name in model.bind({})}
+    programs = emit_programs(partition(model.graph(dims), target), target)
+    for number, program in enumerate(programs):
+        file = tmp_path / f"{number}.ptx"
+        file.write_bytes(compile_kernel(program.kernel, target).code)
+        command = ["ptxas", "-v", f"-arch={target.arch}", file, "-o", tmp_path / "cubin"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        log, place = done.stdout + done.stderr, f"{program.kernel.name} {program.region.origin}"
+        assert done.returncode == 0, f"{place}: {log}"
+        assert re.search("[1-9][0-9]* bytes spill", log) is None, f"{place}: {log}"
+        assert not re.search("C75[0-9]{2}|warning", log), f"{place}: {log}"
