@@ -76,14 +76,37 @@ def reduce_schedule(target: Target, rows: int, total: int, columns: int) -> Sche
     return _blocks(warps=power_of_two(warps), rows=height, columns=1, total=whole)
 
 
+def register_tile(
+    target: Target, m: int, n: int, bits: int, accumulators: int = 1
+) -> tuple[int, int]:
+    """(rows, columns) of the register tile of a CPU dot that covers [m, n] with the least work.
+
+    rows * vectors accumulators a dot, a row of B and one broadcast fit the registers; tiles that
+    fill them run at about the same speed, so what counts is what hangs over the edges of [m, n].
+    """
+    lanes = target.lanes(64 if bits == 64 else 32)
+    best: tuple[float, int, int] | None = None
+    for vectors in range(1, 5):
+        most = (target.vector_registers - 1 - vectors) // (vectors * accumulators)
+        panels = ceildiv(n, vectors * lanes)
+        for rows in range(max(1, most // 2), most + 1):
+            height = min(rows, m)
+            # multiply-adds of a step of k, its loads, and a share of the start and end of the tile
+            step = height * vectors + 0.15 * (height + vectors) + 2
+            cost = ceildiv(m, height) * panels * step
+            if best is None or cost < best[0]:
+                best = (cost, height, vectors * lanes)
+    assert best is not None
+    return best[1], best[2]
+
+
 def dot_schedule(
     target: Target, m: int, n: int, k: int, bits: int, accumulators: int = 1, batch: int = 1
 ) -> Schedule:
     """Blocks "m", "n", "k" of a matrix product [m, k] x [k, n]."""
     if not target.is_cuda:
-        rows, columns = target.micro_tile(64 if bits == 64 else 32)
-        rows = max(1, rows // accumulators)
-        return _blocks(m=ceildiv(m, ceildiv(m, rows)), n=columns, k=k)
+        rows, columns = register_tile(target, m, n, bits, accumulators)
+        return _blocks(m=rows, n=columns, k=k, reason="register tile with the least waste")
     return _gpu_dot(target, m, n, k, bits, accumulators, batch)
 
 
@@ -130,17 +153,12 @@ def _blocks(
 
 
 def conv_schedule(
-    target: Target, m: int, n: int, channels: int, taps: int, row: int, bits: int, groups: int
+    target: Target, m: int, n: int, channels: int, taps: int, bits: int, groups: int
 ) -> Schedule:
-    """Blocks "m" (pixels), "n" (output channels), "k" (input channels, or taps and channels).
-
-    row is the innermost extent of the output: on a CPU a block of pixels inside one row has an
-    affine address.
-    """
+    """Blocks "m" (pixels), "n" (output channels), "k" (input channels, or taps and channels)."""
     if not target.is_cuda:
-        rows, columns = target.micro_tile(64 if bits == 64 else 32)
-        rows = next((r for r in (rows, rows - 1) if row % r == 0), rows)
-        return _blocks(m=min(rows, m), n=columns, k=channels)
+        rows, columns = register_tile(target, m, n, bits)
+        return _blocks(m=rows, n=columns, k=channels, reason="register tile with the least waste")
     dot = _gpu_dot(target, m, n, channels * taps, bits, 1, groups)
     depth = dot.block("k")
     if channels >= 16:

@@ -88,7 +88,7 @@ def test_cpu_reads_packed_panels() -> None:
     partition = one_region(m.graph, "contraction")
     (program,) = emit(partition.regions[0], partition, CPU)
     packed = next(a for a in program.arguments if a.packing)
-    columns = CPU.micro_tile(32)[1]
+    columns = program.kernel.schedule.block("n")
     assert packed.packing is not None and packed.packing.dtype is dtypes.f32
     assert packed.buffer.size == -(-40 // columns) * columns * 32
     assert packed.packing.apply(packed.value.constant).shape == (1, -(-40 // columns), 32, columns)

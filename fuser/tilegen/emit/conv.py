@@ -89,7 +89,7 @@ def emit(
         rules.direct_schedule(target, m, n)
         if direct
         else rules.conv_schedule(
-            target, m, n, conv.channels, conv.taps, conv.pixels[-1], conv.x.dtype.bits, conv.groups
+            target, m, n, conv.channels, conv.taps, conv.x.dtype.bits, conv.groups
         )
     )
     em = Emission(region, partition, target, chosen)
