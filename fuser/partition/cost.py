@@ -31,7 +31,7 @@ def weight(node: Node) -> int:
     if node.op in CREATE or node.op in VIEW:
         return 0
     if node.op == "concat":
-        return len(node.inputs) - 1
+        return 3 * (len(node.inputs) - 1)  # a bound, a load and a select for each further operand
     return WEIGHT.get(node.op, 1)
 
 

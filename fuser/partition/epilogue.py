@@ -112,7 +112,7 @@ def _misfit(
     if node in grouping.group_of or not is_map(node):
         return behind_anchor(group, node)
     if any(grouping.forbidden(producer, node) for producer in _feeding(grouping, node, members)):
-        return Misfit("forbidden", "the user forbids it")
+        return grouping.forbidden_reason()
     found = grouping.fit(node, group)
     if not isinstance(found, Misfit) and grouping.node_closes_cycle(node, bits, group):
         return Misfit("cycle", "it also needs a value that is computed from this one elsewhere")

@@ -157,7 +157,15 @@ class Grouping:
         ]
 
     def forbidden(self, producer: Node, consumer: Node) -> bool:
+        """Whether the options keep two nodes apart."""
+        if self.options.no_fusion:
+            return producer.origin != consumer.origin or not producer.origin
         return any((a, b) in self._forbid for a in producer.origin for b in consumer.origin)
+
+    def forbidden_reason(self) -> Misfit:
+        if self.options.no_fusion:
+            return Misfit("no-fusion", "fusion is turned off")
+        return Misfit("forbidden", "the user forbids it")
 
     def pinned(self, producers: Iterable[Node], consumer: Node) -> bool:
         if not self._pin:
@@ -244,6 +252,13 @@ class Grouping:
             self.virtual.add(node)
         del self.groups[group.id]
         self.dag.remove(group.id)
+
+    def release(self, node: Node) -> None:
+        """Make one node of a group virtual: its readers compute it again."""
+        group = self.group_of.pop(node)
+        group.nodes.remove(node)
+        group.positions.pop(node.output, None)
+        self.virtual.add(node)
 
     def refuse(self, producer: Node, consumer: Node, misfit: Misfit) -> None:
         """Remember why two nodes stayed apart; the first reason stands."""

@@ -14,7 +14,7 @@ from math import ceil, prod
 from fuser.graph.ir import Node, Value
 from fuser.partition import cost
 from fuser.partition.grouping import Group, Grouping, Misfit
-from fuser.partition.nodes import CREATE, OPAQUE, SELECTING
+from fuser.partition.nodes import CREATE, OPAQUE, SELECTING, is_map
 from fuser.partition.rows import long_rows
 
 MOST_WEIGHT = 48
@@ -50,6 +50,38 @@ def inline_maps(grouping: Grouping) -> None:
                         grouping.refuse(node, user, misfit)
 
 
+def shed_outputs(grouping: Grouping) -> None:
+    """Drop outputs that their readers can compute from another output, last nodes first.
+
+    region: %y = norm %x; %m = mul %y, %mask          region: %y = norm %x
+    (both are written, %m only for one reader)  =>    the reader computes mul %y, %mask
+    """
+    for node in reversed(grouping.graph.nodes):
+        group = grouping.group_of.get(node)
+        if group is None or len(group.nodes) < 2 or not is_map(node):
+            continue
+        members = set(group.nodes)
+        users = grouping.consumers(node.output)
+        if grouping.reaches_output(node.output) or not members.isdisjoint(users) or not users:
+            continue
+        own = {v for x in node.inputs for v in grouping.sources(x) if v.node in members}
+        if own and own <= set(grouping.outputs(members)) and _sheds(grouping, node, users):
+            grouping.release(node)
+
+
+def _sheds(grouping: Grouping, node: Node, users: list[Node]) -> bool:
+    """Whether the readers of a node gain by computing it themselves."""
+    if any(user.op in OPAQUE or grouping.forbidden(node, user) for user in users):
+        return False
+    cone = _cone(grouping, [node])
+    weight = sum(cost.weight(part) for part in cone)
+    if weight > MOST_WEIGHT:
+        return False
+    again = sum(_inline_seconds(grouping, node.output, user, weight, cone) for user in users)
+    traffic = (1 + len(users)) * node.output.type.bytes
+    return again < traffic / grouping.target.bandwidth
+
+
 def _misfit(grouping: Grouping, group: Group) -> Misfit | None:
     """Why a map group stays a kernel, None if it should be inlined."""
     members = set(group.nodes)
@@ -69,7 +101,7 @@ def _misfit(grouping: Grouping, group: Group) -> Misfit | None:
         if user not in members
     ]
     if any(grouping.forbidden(node, user) for _, user in readers for node in group.nodes):
-        return Misfit("forbidden", "the user forbids it")
+        return grouping.forbidden_reason()
     if any(user.op in OPAQUE for _, user in readers):
         return Misfit("opaque", "the reader needs its whole operand in memory")
     if grouping.pinned(group.nodes, readers[0][1]):

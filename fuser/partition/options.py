@@ -9,9 +9,10 @@ from dataclasses import dataclass
 class Options:
     """Control over fusion.
 
-    no_fusion: every compute node becomes its own region. forbid, pin: pairs of ONNX node names
-    (producer, consumer) that must not, or must if it is legal, share a region. merge: whether
-    parallel contractions become one. attention: whether attention becomes one region.
+    no_fusion: every operator of the model becomes a region (several, if it has several anchors).
+    forbid, pin: pairs of ONNX node names (producer, consumer) that must not, or must if it is
+    legal, share a region. merge: whether parallel contractions become one. attention: whether
+    attention becomes one region.
     """
 
     no_fusion: bool = False

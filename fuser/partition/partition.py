@@ -8,7 +8,7 @@ from fuser.partition.attention import seed_attention
 from fuser.partition.epilogue import append_maps, grow_epilogue
 from fuser.partition.gated import find_gates
 from fuser.partition.grouping import Grouping
-from fuser.partition.inline import inline_maps
+from fuser.partition.inline import inline_maps, shed_outputs
 from fuser.partition.layout import choose_layouts
 from fuser.partition.merge import merge_products
 from fuser.partition.nodes import ANCHORS, OPAQUE
@@ -36,12 +36,11 @@ def partition(graph: Graph, target: Target, options: Options | None = None) -> P
         if options.merge:
             graph = merge_products(split_products(graph))
     grouping = Grouping(graph, target, options)
-    if options.no_fusion:
-        _place_alone(grouping)
-    else:
-        _place_all(grouping)
+    _place_all(grouping)
+    if not options.no_fusion:
         inline_maps(grouping)
         append_maps(grouping)
+        shed_outputs(grouping)
         join_siblings(grouping)
     finish.own_outputs(grouping)
     if not options.no_fusion:
@@ -51,18 +50,14 @@ def partition(graph: Graph, target: Target, options: Options | None = None) -> P
     return Partition(graph, regions, refusals(grouping, regions), layouts)
 
 
-def _place_alone(grouping: Grouping) -> None:
-    for node in grouping.graph.nodes:
-        if node not in grouping.virtual:
-            grouping.seed(node)
-
-
 def _place_all(grouping: Grouping) -> None:
     """Anchors first with their epilogues, in graph order; then what is left."""
-    if grouping.options.attention:
+    options = grouping.options
+    if options.attention and not options.no_fusion:
         seed_attention(grouping)
-    for products in find_gates(grouping.graph):
-        grouping.seed_gate(products)
+    if not options.no_fusion:
+        for products in find_gates(grouping.graph):
+            grouping.seed_gate(products)
     for node in grouping.graph.nodes:
         if node in grouping.virtual:
             continue

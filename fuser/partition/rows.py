@@ -66,7 +66,7 @@ def _join(grouping: Grouping, node: Node, other: Group, group: Group | None) -> 
             producer = source.node
             if producer is not None and grouping.group_of.get(producer) is other:
                 if grouping.forbidden(producer, node):
-                    return Misfit("forbidden", "the user forbids it")
+                    return grouping.forbidden_reason()
     if group is None:
         fits = (
             _fit_reduce(grouping, node, other) if node.op in REDUCE else grouping.fit(node, other)

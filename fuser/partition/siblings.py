@@ -42,9 +42,7 @@ def _may_join(grouping: Grouping, a: Group, b: Group) -> bool:
     dag = grouping.dag
     if dag.depends(a.id, dag.members[b.id]) or dag.depends(b.id, dag.members[a.id]):
         return False
-    if grouping.options.forbid and any(
-        grouping.forbidden(m, n) or grouping.forbidden(n, m) for m in a.nodes for n in b.nodes
-    ):
+    if any(grouping.forbidden(m, n) or grouping.forbidden(n, m) for m in a.nodes for n in b.nodes):
         return False
     reads_a, reads_b = _reads(grouping, a.nodes), _reads(grouping, b.nodes)
     writes = grouping.outputs(set(a.nodes) | set(b.nodes))

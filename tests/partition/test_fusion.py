@@ -322,6 +322,18 @@ def test_a_value_and_its_activation_are_both_written_by_their_product() -> None:
     assert len(cut.regions[0].outputs) == 2
 
 
+def test_an_output_that_its_reader_can_compute_is_not_written() -> None:
+    """Masked mean: the masked rows are read along another axis, the rows themselves are kept."""
+    net = Net()
+    x, mask = net.input("x", 2, 64, 32), net.input("mask", 2, 64)
+    y, *_ = compose.standardize(net.b, x, [2], 1e-5)
+    masked = net.b.map("mul", y, net.b.broadcast(mask, y.shape, (0, 1)))
+    cut = cut_of(net, y, net.b.reduce("reduce_sum", masked, [1]))
+    assert kinds(cut) == ["reduce", "reduce"]
+    assert len(cut.regions[0].outputs) == 1
+    assert "mul" in ops(cut.regions[1])
+
+
 def test_padding_is_zero_whatever_the_prologue_makes_of_zero() -> None:
     net = Net()
     x, y = net.input("x", 1, 3, 6, 6), net.input("y", 1, 2, 6, 6)
