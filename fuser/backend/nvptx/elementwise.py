@@ -68,9 +68,33 @@ def _float(e: Emitter, fn: str, dtype: DType, args: list[str]) -> str:
         return e.value(f"fdiv {type} {a}, {args[1]}")
     if fn == "sqrt":
         return e.value(f"call {type} @llvm.sqrt.{suffix}({type} {a})")
+    if fn in ("rsqrt", "reciprocal"):
+        below = _float(e, "sqrt", dtype, [a]) if fn == "rsqrt" else a
+        return e.value(f"fdiv {type} {real(1.0, type)}, {below}")
+    if fn == "sign":
+        one = e.value(f"call {type} @llvm.copysign.{suffix}({type} {real(1.0, type)}, {type} {a})")
+        apart = e.value(f"fcmp one {type} {a}, {real(0.0, type)}")  # false for NaN: stays itself
+        return e.value(f"select i1 {apart}, {type} {one}, {type} {a}")
+    if fn in ("fmod", "mod"):
+        return _remainder(e, fn, type, a, args[1])
     if fn in math.FUNCTIONS:
         return math.FUNCTIONS[fn](e, *(Reg(type, arg) for arg in args)).ref
     raise LoweringError(f"{fn} of {dtype} has no lowering for NVIDIA GPUs")
+
+
+def _remainder(e: Emitter, fn: str, type: str, a: str, b: str) -> str:
+    """fmod has the sign of a, mod the sign of b."""
+    rest = e.value(f"frem {type} {a}, {b}")
+    if fn == "fmod":
+        return rest
+    zero = real(0.0, type)
+    below = e.value(f"fcmp olt {type} {rest}, {zero}")
+    negative = e.value(f"fcmp olt {type} {b}, {zero}")
+    differ = e.value(f"xor i1 {below}, {negative}")
+    some = e.value(f"fcmp une {type} {rest}, {zero}")
+    wrong = e.value(f"and i1 {differ}, {some}")
+    moved = e.value(f"fadd {type} {rest}, {b}")
+    return e.value(f"select i1 {wrong}, {type} {moved}, {type} {rest}")
 
 
 def _div(e: Emitter, a: str, b: str) -> str:
@@ -150,15 +174,9 @@ def _erf(e: Emitter, a: str) -> str:
     return e.value(f"select i1 {small}, float {near}, float {far}")
 
 
-def _sign(e: Emitter, a: str) -> str:
-    one = _signed(e, real(1.0).ref, a)
-    apart = e.value(f"fcmp one float {a}, {real(0.0)}")  # false for NaN, which stays itself
-    return e.value(f"select i1 {apart}, float {one}, float {a}")
-
-
 _FAST: dict[str, Callable[..., str]] = {
     "div": _div, "exp": _exp, "reciprocal": _reciprocal, "sqrt": _sqrt, "rsqrt": _rsqrt,
-    "tanh": _tanh, "erf": _erf, "sign": _sign,
+    "tanh": _tanh, "erf": _erf,
 }  # fmt: skip
 
 

@@ -1,0 +1,102 @@
+"""PTX of representative kernels assembles for sm_80 and sm_90a: no errors, no spills, no wgmma
+serialisation warnings (ptxas C75xx). Skips where there is no ptxas."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fuser.backend.nvptx import compile_kernel, lower_to_llvm
+from fuser.dtypes import bf16, f16, f32, f64
+from fuser.errors import LoweringError
+from fuser.target import SM_80, SM_90A, Target
+from fuser.tilegen.ir import Kernel
+from tests.backend.nvptx import kernels
+
+PTXAS = shutil.which("ptxas")
+
+KERNELS: dict[str, Callable[[], Kernel]] = {
+    "map": lambda: kernels.elementwise("erf", f16, 1, n=4096),
+    "softmax": lambda: kernels.softmax(77, 4096, f32, (1, 4096), 8),
+    "layernorm": lambda: kernels.layernorm(77, 768, f16, (1, 1024)),
+    "column_sum": lambda: kernels.reduce_axis("sum", f32, 300, 70, (512, 64), 0),
+    "scan": lambda: kernels.scan("sum", f32, 5, 1000, (1, 1024), True),
+    "transpose": lambda: kernels.transpose(100, 200, f16, (64, 64)),
+    "gather": lambda: kernels.gather(100, 200, 33, f16),
+    "matmul_f16": lambda: kernels.matmul(1000, 1000, 1000),
+    "matmul_wide": lambda: kernels.matmul(
+        1024, 1024, 1024, bf16, (128, 256, 64), warps=8, transpose_b=True
+    ),
+    "matmul_no_roles": lambda: kernels.matmul(
+        1024, 1024, 1024, bf16, (128, 128, 64), warps=8, roles=False
+    ),
+    "matmul_odd": lambda: kernels.matmul(99, 77, 101, f16, (64, 64, 32)),
+    "matmul_small": lambda: kernels.matmul(8, 1024, 1024, f16, (16, 64, 64)),
+    "matmul_f32": lambda: kernels.matmul(1000, 1000, 1000, f32, (64, 64, 32)),
+    "matmul_f64": lambda: kernels.matmul(70, 50, 60, f64, (32, 32, 32), epilogue=False),
+    "attention_64": lambda: kernels.attention(2, 1000, 1000, 64, f16, causal=True),
+    "attention_128": lambda: kernels.attention(2, 512, 512, 128, bf16, (128, 64), warps=8),
+    "attention_f32": lambda: kernels.attention(2, 512, 512, 64, f32),
+    "convolution": lambda: kernels.convolution(2, 14, 64, 96),
+    "convolution_stem": lambda: kernels.convolution(2, 14, 3, 96, stride=2),
+}
+
+
+def assemble(ptx: bytes, target: Target, folder: Path) -> str:
+    """ptxas's verbose log."""
+    source = folder / "kernel.ptx"
+    source.write_bytes(ptx)
+    command = [str(PTXAS), f"-arch={target.arch}", "-v", str(source), "-o", str(folder / "cubin")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.mark.skipif(PTXAS is None, reason="no ptxas")
+@pytest.mark.parametrize("target", [SM_80, SM_90A], ids=lambda t: t.arch)
+@pytest.mark.parametrize("name", KERNELS)
+def test_assembles(name: str, target: Target, tmp_path: Path) -> None:
+    log = assemble(compile_kernel(KERNELS[name](), target).code, target, tmp_path)
+    assert not re.search(r"C75\d\d|warning", log), log
+    assert all(int(n) == 0 for n in re.findall(r"(\d+) bytes spill", log)), log
+
+
+@pytest.mark.parametrize(
+    "name, target, unit, copies",
+    [
+        ("matmul_f16", SM_80, "mma", "cp.async"),
+        ("matmul_f16", SM_90A, "wgmma", "tma"),
+        ("matmul_no_roles", SM_90A, "wgmma", "cp.async"),
+        ("matmul_small", SM_90A, "mma", "cp.async"),
+        ("matmul_f32", SM_80, "mma", "cp.async"),
+        ("matmul_f64", SM_80, "none", "none"),
+        ("attention_64", SM_90A, "wgmma", "tma"),
+        ("convolution", SM_90A, "wgmma", "cp.async"),
+        ("map", SM_90A, "none", "none"),
+    ],
+)
+def test_units(name: str, target: Target, unit: str, copies: str) -> None:
+    facts = compile_kernel(KERNELS[name](), target).facts
+    assert (facts["tensor_core"], facts["copies"]) == (unit, copies)
+
+
+def test_vectors_are_sixteen_bytes() -> None:
+    ptx = compile_kernel(KERNELS["softmax"](), SM_90A).code.decode()
+    assert "ld.global.nc.v4.b32" in ptx and "st.global.v4.b32" in ptx
+
+
+def test_score_tile_stays_in_registers() -> None:
+    """The probabilities of attention become the second dot's left operand without shared memory."""
+    text = lower_to_llvm(kernels.attention(2, 128, 128, 64, f16), SM_80)
+    loop = text[text.index("\nbody.") : text.index("\nloop.end.")]
+    assert "mma" in loop and "store" not in loop
+
+
+def test_too_much_shared_memory_is_an_error() -> None:
+    with pytest.raises(LoweringError, match="shared memory"):
+        compile_kernel(kernels.matmul(512, 512, 512, f64, (256, 256, 64), epilogue=False), SM_80)
