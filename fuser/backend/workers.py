@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from fuser.backend.compile_server import Failure, Request
 from fuser.backend.cores import available_cores
@@ -211,8 +211,7 @@ class _Worker:
         return True
 
     def last_words(self) -> str:
-        self.stderr.seek(0)
-        return self.stderr.read().decode(errors="replace")[-8000:]
+        return _content(self.stderr)
 
     def close(self) -> None:
         self.connection.close()
@@ -229,15 +228,17 @@ class _Pool:
         self.workers: list[_Worker] = []
         self.pending: list[Request] = []
         self.control: socket.socket | None = None
+        self.stderr: IO[bytes] | None = None  # what the server wrote there
         self.server: subprocess.Popen[bytes] | None = None
 
     def start_server(self, target: str) -> socket.socket:
         """The control socket of a running server. A new one loads this target's back end."""
         if self.server is not None and self.server.poll() is not None:
-            self.close()
+            self._end_server()  # its workers live on
         if self.control is not None:
             return self.control
         self.control, theirs = socket.socketpair()
+        self.stderr = tempfile.TemporaryFile()  # noqa: SIM115
         paths = [path or os.getcwd() for path in sys.path]
         paths.append(str(Path(__file__).parents[2]))  # where fuser itself is
         program = f"import sys; sys.path[:] = {paths!r}\n{self.entry}"
@@ -247,6 +248,7 @@ class _Pool:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
+                stderr=self.stderr,
                 env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
             )
         return self.control
@@ -288,7 +290,7 @@ class _Pool:
                 try:
                     answer = worker.receive()
                 except (EOFError, OSError):
-                    words = worker.last_words()
+                    words = worker.last_words() or _content(self.stderr)
                     answer = Failure(_summary(words), words)
                     self._drop(worker)
             elif time.monotonic() > worker.deadline:
@@ -305,12 +307,17 @@ class _Pool:
         worker.close()
 
     def close(self) -> None:
-        """End the workers and the server: they leave when their sockets close."""
+        """Forget what waits; end the workers and the server: they leave when their sockets close,
+        but a busy worker would first finish its kernel."""
+        self.pending = []
         for worker in self.workers:
             if worker.request is not None:
                 _kill(worker.pid)
             worker.close()
-        self.workers, self.pending = [], []
+        self.workers = []
+        self._end_server()
+
+    def _end_server(self) -> None:
         if self.control is not None:
             self.control.close()
             self.control = None
@@ -321,6 +328,9 @@ class _Pool:
                 self.server.kill()
                 self.server.wait()
             self.server = None
+        if self.stderr is not None:
+            self.stderr.close()
+            self.stderr = None
 
     def forget(self) -> None:
         """In a forked child: the sockets are the parent's."""
@@ -344,11 +354,19 @@ def _kill(pid: int) -> None:
             os.kill(pid, 9)
 
 
+def _content(file: IO[bytes] | None) -> str:
+    """The end of what was written to a file."""
+    if file is None:
+        return ""
+    file.seek(0)
+    return file.read().decode(errors="replace")[-8000:]
+
+
 def _summary(words: str) -> str:
     """The line of a dead worker's stderr that says why."""
     lines = [line.strip() for line in words.splitlines() if line.strip()]
     telling = [line for line in lines if "error" in line.lower() or "assert" in line.lower()]
-    reason = (telling or lines or ["no message"])[0]
+    reason = (telling or lines[-1:] or ["no message"])[0]
     return f"the compiler process died: {reason[:300]}"
 
 

@@ -132,6 +132,25 @@ def test_failures_are_reported(size: int, message: str, tmp_path: Path) -> None:
     assert len(compile_all(jobs[:3], processes=2)) == 3  # usable again
 
 
+def test_a_server_that_does_not_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(workers._pool, "entry", "raise ImportError('half a package')")
+    for _ in range(2):
+        with pytest.raises(CompileError, match="ImportError: half a package"):
+            compile_all([job("a", 10), job("b", 11)], reproduction_folder=tmp_path)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_server_killed_between_compiles() -> None:
+    compile_all([job("a", 10)], processes=1)
+    assert workers._pool.server is not None
+    workers._pool.server.kill()
+    workers._pool.server.wait()
+    jobs = [job(f"b{i}", 11 + i) for i in range(20)]
+    assert len(compile_all(jobs, processes=3)) == 20
+
+
 def test_a_hanging_kernel_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(workers, "TIMEOUT", 0.2)
     with pytest.raises(CompileError, match="no result"):
