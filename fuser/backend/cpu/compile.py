@@ -76,7 +76,8 @@ def _lower(kernel: Kernel, target: Target) -> tuple[Module, int]:
             low.depths[op.result] = 0
     low.block(kernel.body)
     program.ret()
-    offsets, scratch = [], 0
+    offsets: list[int] = []
+    scratch = 0
     for size in low.tiles:
         program.params.append(("ptr noalias align 64", f"t{len(offsets)}"))
         offsets.append(scratch)
@@ -91,7 +92,8 @@ def _lower(kernel: Kernel, target: Target) -> tuple[Module, int]:
 def _entry(module: Module, kernel: Kernel, attributes: str, offsets: list[int]) -> None:
     """The loop over programs first <= p < last of the row-major grid."""
     f: Function = module.function(
-        entry_name(kernel), "void", [("ptr", "buffers"), ("i64", "first"), ("i64", "last"), ("ptr", "scratch")],
+        entry_name(kernel), "void",
+        [("ptr", "buffers"), ("i64", "first"), ("i64", "last"), ("ptr", "scratch")],
         attributes=attributes,
     )  # fmt: skip
     buffers, first, last, scratch = f.args

@@ -10,14 +10,15 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from fuser.backend.cpu import analysis as an
+from fuser.backend.cpu import tree
+from fuser.backend.cpu.places import Cells, Memory, One
 from fuser.backend.text import Reg
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index
 from fuser.tilegen.ir import Block, Op, Value
 
 if TYPE_CHECKING:
-    from fuser.backend.cpu.lower import Lowering, Memory
+    from fuser.backend.cpu.lower import Lowering
 
 
 def zeros(value: Value) -> tuple[Index, ...]:
@@ -26,8 +27,6 @@ def zeros(value: Value) -> tuple[Index, ...]:
 
 def lower_for(low: Lowering, op: ops.For) -> None:
     """Emit a loop and give its results places."""
-    from fuser.backend.cpu.lower import Cells, Memory, One
-
     _require_outside(low, op.body)
     variable, *params = op.body.params
     kinds = [low.known.kind(param) for param in params]
@@ -109,7 +108,7 @@ def _within(inner: Block, outer: Block) -> bool:
 
 
 def _reads(low: Lowering, value: Value, param: Value, elementwise: bool = True) -> bool | None:
-    """Whether the inline tree of `value` reads `param`; None if it does so not element by element."""
+    """Whether the inline tree of `value` reads `param`; None: not element by element."""
     if value is param:
         return True if elementwise else None
     if low.known.kind(value) != "inline":
@@ -130,29 +129,29 @@ def _reads(low: Lowering, value: Value, param: Value, elementwise: bool = True) 
 def _run_in_place(low: Lowering, op: ops.For, slot: int, place: Memory) -> None:
     """Let a dot that updates a carried tile, and alone reads it, write where the tile is."""
     param = op.body.params[1 + slot]
-    arg = an.yield_of(op.body)[slot]
+    arg = tree.yield_of(op.body)[slot]
     producer = low.known.producers.get(arg)
     if not isinstance(producer, ops.Dot) or low.known.parents[producer] is not op.body:
         return
     if low.known.strides(arg) != place.strides or not _reads(low, producer.acc, param):
         return
     # Every use of the parameter must be inside the accumulator's tree.
-    tree: set[Op] = set()
+    inside: set[Op] = set()
 
     def walk(value: Value) -> None:
         if low.known.kind(value) == "inline" and value is not param:
             owner = low.known.producers.get(value)
             if owner is not None:
-                tree.add(owner)
+                inside.add(owner)
                 for operand in owner.operands():
                     walk(operand)
 
     walk(producer.acc)
-    tree.add(producer)
+    inside.add(producer)
     reached = {param}
     for user in op.body.walk():
         if any(operand in reached for operand in user.operands()):
-            if user not in tree:
+            if user not in inside:
                 if not (isinstance(user, ops.Yield) and arg in user.args):
                     return
                 if param in user.args or any(v in reached and v is not arg for v in user.args):
@@ -168,12 +167,12 @@ def _run_in_place(low: Lowering, op: ops.For, slot: int, place: Memory) -> None:
 def _yielded(
     low: Lowering,
     op: ops.For,
-    kinds: list[an.Kind],
+    kinds: list[tree.Kind],
     cells: dict[int, list[tuple[tuple[Index, ...], int]]],
     held: dict[int, Memory],
 ) -> list[Reg]:
     """The next carried registers; carried places in scratch are updated."""
-    args = an.yield_of(op.body)
+    args = tree.yield_of(op.body)
     params = op.body.params[1:]
     for arg in args:
         low.require(arg)
@@ -208,8 +207,6 @@ def _yielded(
 
 def lower_if(low: Lowering, op: ops.If) -> None:
     """Emit a branch; tiles that it gives are written by whichever side runs."""
-    from fuser.backend.cpu.lower import One
-
     low.require(op.condition)
     _require_outside(low, op.then)
     _require_outside(low, op.other)
@@ -223,7 +220,7 @@ def lower_if(low: Lowering, op: ops.If) -> None:
         regs = []
         with low.scope():
             low.block(block)
-            for slot, arg in enumerate(an.yield_of(block)):
+            for slot, arg in enumerate(tree.yield_of(block)):
                 low.require(arg)
                 if slot in held:
                     low.fill(arg, held[slot])

@@ -9,15 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fuser.backend.cpu import affine
-from fuser.backend.cpu import analysis as an
-from fuser.backend.cpu.analysis import DotPlan
+from fuser.backend.cpu import affine, tree
+from fuser.backend.cpu.places import Cells, Memory, Point
+from fuser.backend.cpu.tree import DotPlan
 from fuser.backend.text import Reg, integer
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index, Scalar
 
 if TYPE_CHECKING:
-    from fuser.backend.cpu.lower import Lowering, Memory, Point
+    from fuser.backend.cpu.lower import Lowering
 
 Chunk = tuple[Index, int]
 MOST_SHARING = 16
@@ -26,8 +26,6 @@ MOST_SHARING = 16
 
 def lower_dot(low: Lowering, op: ops.Dot) -> None:
     """Compute a dot into registers (its tile is one register tile) or into scratch."""
-    from fuser.backend.cpu.lower import Cells
-
     plan = low.known.dots[op]
     for operand in (plan.a, plan.b, op.acc):
         low.require(operand)
@@ -81,8 +79,8 @@ def _read_ahead(low: Lowering, op: ops.Dot, plan: DotPlan) -> Ahead | None:
         return None
     slow, fast = (Scalar(ids[axis]) for axis in axes[-2:])
     depth, columns = op.b.shape
-    start = an.address_of(low.known, load, (Index(0), Index(0)))
-    following = an.address_of(low.known, load, (Index(1), Index(0))) - start
+    start = tree.address_of(low.known, load, (Index(0), Index(0)))
+    following = tree.address_of(low.known, load, (Index(1), Index(0))) - start
     if start.coefficient(fast) or start.coefficient(slow) != depth * columns:
         return None
     if following != Index(columns) or set(start.values()) - {ids[axis] for axis in axes}:

@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fuser.backend import text
-from fuser.backend.cpu import affine, maps
-from fuser.backend.cpu import analysis as an
+from fuser.backend.cpu import affine, costs, maps
+from fuser.backend.cpu.places import One, Point
 from fuser.backend.text import Reg
 from fuser.dtypes import DType, f32
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index
 
 if TYPE_CHECKING:
-    from fuser.backend.cpu.lower import Lowering, Point
+    from fuser.backend.cpu.lower import Lowering
 
 
 def accumulator(dtype: DType) -> DType:
@@ -34,18 +34,16 @@ def lower_reduce(low: Lowering, first: ops.Reduce) -> None:
     shape = first.result.shape
     width = low.width_for([op.x for op in group])
     trees = [op.x for op in group]
-    along = an.probe(x.shape, axis, width)
+    along = costs.probe(x.shape, axis, width)
     lanes = min(width, x.shape[axis])
-    inner = sum(an.lane_cost(low.known, tree, along, lanes) for tree in trees)
+    inner = sum(costs.lane_cost(low.known, tree, along, lanes) for tree in trees)
     # Folding the lanes of one result costs about as much as ten vectors.
     inner = (inner + 0.5) / lanes + 10 / max(1, x.shape[axis])
-    outer_axis, outer = an.choose_axis(low.known, x.shape, trees, width, banned=axis)
+    outer_axis, outer = costs.choose_axis(low.known, x.shape, trees, width, banned=axis)
     horizontal = outer_axis < 0 or inner <= outer
     if first.result.type.size == 1:
         zeros = tuple(Index(0) for _ in shape)
         results = _fold(low, group, zeros, width if horizontal else 1)
-        from fuser.backend.cpu.lower import One
-
         for op, reg in zip(group, results, strict=True):
             low.places[op.result] = One(reg)
     else:
@@ -84,7 +82,7 @@ def _fold(low: Lowering, group: list[ops.Reduce], coords: Point, width: int) -> 
     """The results at a point; width > 1: the point has no lane and the fold makes its own."""
     first = group[0]
     axis, extent = first.axis, first.x.shape[first.axis]
-    cost = sum(an.tree_cost(low.known, op.x) for op in group)
+    cost = sum(costs.tree_cost(low.known, op.x) for op in group)
     full, tail = divmod(extent, width)
     unroll = _accumulators(full, cost)
     lanes = max(affine.width_of(coords), width)
@@ -191,7 +189,7 @@ def lower_scan(low: Lowering, op: ops.Scan) -> None:
     dtype = accumulator(x.dtype)
     width = low.width_for([x])
     shape = tuple(1 if a == axis else n for a, n in enumerate(x.shape))
-    vector, cost = an.choose_axis(low.known, x.shape, [x], width, banned=axis)
+    vector, cost = costs.choose_axis(low.known, x.shape, [x], width, banned=axis)
     if cost > 4 / width:
         vector = -1
     extent = x.shape[axis]

@@ -47,15 +47,16 @@ def apply(f: Function, fn: str, dtype: DType, args: Sequence[Reg]) -> Reg:
         return result if text.element(result.type) == "i1" else cast(f, result, f32, dtype)
     if fn in _COMPARE:
         ordered, signed, unsigned = _COMPARE[fn]
+        a, b = args
         if dtype.is_float:
-            return f.fcmp(ordered, *args)
-        return f.icmp(signed if dtype.kind == "int" else unsigned, *args)
+            return f.fcmp(ordered, a, b)
+        return f.icmp(signed if dtype.kind == "int" else unsigned, a, b)
     if fn.startswith("logical_"):
         args = [cast(f, x, dtype, _bool()) for x in args]
         if fn == "logical_not":
             return f.binary("xor", args[0], integer(1, args[0].type))
     if fn in _BITWISE:
-        return f.binary(_BITWISE[fn], *args)
+        return f.binary(_BITWISE[fn], args[0], args[1])
     if dtype.is_float:
         return _float(f, fn, args)
     return _integer(f, fn, dtype, args)
@@ -71,7 +72,7 @@ def _float(f: Function, fn: str, args: Sequence[Reg]) -> Reg:
     x = args[0]
     type = x.type
     if fn in _FLOAT_BINARY:
-        return f.binary(_FLOAT_BINARY[fn], *args)
+        return f.binary(_FLOAT_BINARY[fn], x, args[1])
     if fn in _FLOAT_UNARY:
         return f.intrinsic(_FLOAT_UNARY[fn], x)
     match fn:
@@ -130,7 +131,7 @@ def _integer(f: Function, fn: str, dtype: DType, args: Sequence[Reg]) -> Reg:
         # Booleans add and multiply as or and and, the way NumPy has it.
         as_logic = {"add": "or", "max": "or", "mul": "and", "min": "and"}
         if fn in as_logic:
-            return f.binary(as_logic[fn], *args)
+            return f.binary(as_logic[fn], x, args[1])
         if fn in ("abs", "sign"):
             return x
         if fn == "bitwise_not":
@@ -138,7 +139,7 @@ def _integer(f: Function, fn: str, dtype: DType, args: Sequence[Reg]) -> Reg:
         raise LoweringError(f"no lowering of the map {fn!r} on bool")
     match fn:
         case "add" | "sub" | "mul":
-            return f.binary(fn, *args)
+            return f.binary(fn, x, args[1])
         case "neg":
             return f.binary("sub", zero, x)
         case "abs":
@@ -199,7 +200,7 @@ def _divide(f: Function, a: Reg, b: Reg, signed: bool) -> tuple[Reg, Reg]:
 
 
 def _integer_pow(f: Function, a: Reg, b: Reg, dtype: DType) -> Reg:
-    """a ** b, wrapping; a negative exponent gives the truncated real power (0, or +-1 for |a| = 1)."""
+    """a ** b, wrapping; negative exponents truncate: 0, or +-1 where |a| is 1."""
     type = a.type
     zero, one = integer(0, type), integer(1, type)
     negative = f.icmp("slt", b, zero) if dtype.kind == "int" else None

@@ -1,0 +1,281 @@
+"""Loads and stores at points: vectors, broadcasts, gathers, padding and masks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd
+
+from fuser.backend import text
+from fuser.backend.cpu import affine, maps
+from fuser.backend.cpu.emitter import Condition, Emitter
+from fuser.backend.text import Reg, integer
+from fuser.dtypes import DType
+from fuser.tilegen.index import Index
+
+ZERO_LINE_BYTES = 64 << 10
+"""The longest line of zeros that padded loads are redirected to."""
+PAD_LINE_ELEMENTS = 1024
+
+
+class Access(Emitter):
+    """Reads and writes memory at points."""
+
+    def alignment(self, address: Index, dtype: DType) -> int:
+        """Bytes that `address` elements from a 64-byte aligned base are aligned to."""
+        multiple = address.multiple * dtype.bytes
+        return gcd(multiple, 64) if multiple else 64
+
+    def read(
+        self,
+        base: Reg,
+        dtype: DType,
+        address: Index,
+        width: int,
+        conditions: Sequence[Condition] = (),
+        pad: float | int = 0,
+    ) -> Reg:
+        """The elements at `address` (in elements from base), `pad` where a condition fails.
+
+        A scalar where neither the address nor a condition has a lane, else <width x dtype>.
+        """
+        form = affine.lane_form(address)
+        masked = any(affine.has_lane(expression) for expression, _ in conditions)
+        stored = "i8" if dtype.kind == "bool" else dtype.llvm
+        if form.step in (0, 1) and not masked:
+            count = width if form.step == 1 else 1
+            pointer = self._pointer(base, dtype, form.rest, conditions, pad, count)
+            align = dtype.bytes if conditions else self.alignment(form.rest, dtype)
+            raw = self.f.load(text.vector(stored, count), pointer, align)
+        elif form.step == 1:
+            raw = self._masked_load(base, dtype, form.rest, width, conditions, pad)
+        else:
+            raw = self._gather(base, dtype, address, width, conditions, pad)
+        return self.from_memory(raw, dtype)
+
+    def from_memory(self, raw: Reg, dtype: DType) -> Reg:
+        """bool is stored as a byte and computed as i1."""
+        return self.f.icmp("ne", raw, 0) if dtype.kind == "bool" else raw
+
+    def to_memory(self, value: Reg, dtype: DType) -> Reg:
+        if dtype.kind != "bool":
+            return value
+        return self.f.convert("zext", value, text.like(value.type, "i8"))
+
+    def _pointer(
+        self,
+        base: Reg,
+        dtype: DType,
+        address: Index,
+        conditions: Sequence[Condition],
+        pad: float | int,
+        count: int,
+    ) -> Reg:
+        """base + address; a line of pads where a condition fails.
+
+        What varies in deeper loops than the conditions is added after the choice, so that the
+        choice is made outside those loops.
+        """
+        f = self.f
+        stored = "i8" if dtype.kind == "bool" else dtype.llvm
+        condition = self.holds(conditions)
+        if condition is None:
+            constant = address.constant
+            pointer = f.gep(base, self.index(address - constant), stored)
+            return f.gep(pointer, constant, stored)
+        level = max(self.depth_of(expression) for expression, _ in conditions)
+        inner = Index(
+            0, tuple(t for t in address.terms if self._shallowest(Index(0, (t,))) > level)
+        )
+        low, high = inner.range
+        zero = pad == 0 and not str(pad).startswith("-")
+        limit = ZERO_LINE_BYTES // dtype.bytes if zero else PAD_LINE_ELEMENTS
+        if low < 0 or high + count > limit:
+            inner = Index(0)
+        length = inner.range[1] + count
+        key = ("padded", base, address - inner, tuple(conditions), pad, length)
+        chosen = self.recall(key)
+        if chosen is None:
+            real = f.gep(base, self.index(address - inner), stored)
+            chosen = f.select(condition, real, self._pad_line(dtype, pad, length, zero))
+            self.remember(key, chosen)
+        return f.gep(chosen, self.index(inner), stored)
+
+    def _shallowest(self, index: Index) -> int:
+        return min((self.depths.get(value, 0) for value in index.values()), default=0)
+
+    def _pad_line(self, dtype: DType, pad: float | int, count: int, zero: bool) -> Reg:
+        if zero:
+            self.zero_bytes = max(self.zero_bytes, count * dtype.bytes)
+            return Reg("ptr", "@zeros")
+        value = maps.literal(pad, dtype)
+        if dtype.kind == "bool":
+            value = integer(int(bool(pad)), "i8")
+        count = -(-count // 64) * 64
+        name = f"@pad.{dtype.name}.{count}." + "".join(c if c.isalnum() else "_" for c in str(pad))
+        items = ", ".join([value.typed] * count)
+        array = f"[{count} x {value.type}]"
+        self.module.add_global(
+            f"{name} = private unnamed_addr constant {array} [{items}], align 64"
+        )
+        return Reg("ptr", name)
+
+    def _masked_load(
+        self,
+        base: Reg,
+        dtype: DType,
+        address: Index,
+        width: int,
+        conditions: Sequence[Condition],
+        pad: float | int,
+    ) -> Reg:
+        f = self.f
+        stored = "i8" if dtype.kind == "bool" else dtype.llvm
+        type = text.vector(stored, width)
+        pointer = f.gep(base, self.index(address), stored)
+        fill = self._fill(pad, dtype, width)
+        if stored in ("half", "bfloat"):
+            type = text.vector("i16", width)
+            fill = f.convert("bitcast", fill, type)
+        suffix = f"{text.mangle(type)}.p0"
+        raw = f.call(
+            type, f"llvm.masked.load.{suffix}",
+            Reg(f"ptr align {dtype.bytes}", pointer.ref), self.mask(conditions, width), fill,
+        )  # fmt: skip
+        return f.convert("bitcast", raw, text.vector(stored, width))
+
+    def _fill(self, pad: float | int, dtype: DType, width: int) -> Reg:
+        if dtype.kind == "bool":
+            return integer(int(bool(pad)), text.vector("i8", width))
+        return maps.literal(pad, dtype, width)
+
+    def _pointers(self, base: Reg, dtype: DType, address: Index, width: int) -> Reg:
+        offsets = self.index_vector(address, width)
+        stored = "i8" if dtype.kind == "bool" else dtype.llvm
+        return self.f.op(
+            f"<{width} x ptr>", f"getelementptr {stored}, {base.typed}, {offsets.typed}", "p"
+        )
+
+    def _gather(
+        self,
+        base: Reg,
+        dtype: DType,
+        address: Index,
+        width: int,
+        conditions: Sequence[Condition],
+        pad: float | int,
+    ) -> Reg:
+        f = self.f
+        stored = "i8" if dtype.kind == "bool" else dtype.llvm
+        type = text.vector(stored, width)
+        form = affine.lane_form(address)
+        if not conditions and form.step is not None:
+            # A constant stride: plain loads are as fast as a gather, on every target.
+            first = f.gep(base, self.index(form.rest), stored)
+            total = text.poison(type)
+            for i in range(width):
+                item = f.load(stored, f.gep(first, i * form.step, stored), dtype.bytes)
+                total = f.insert(total, item, i)
+            return total
+        pointers = self._pointers(base, dtype, address, width)
+        if conditions or (self.is_x86 and dtype.bits >= 32 and width > 2):
+            fill = self._fill(pad, dtype, width)
+            if stored in ("half", "bfloat"):
+                type = text.vector("i16", width)
+                fill = f.convert("bitcast", fill, type)
+            raw = f.call(
+                type, f"llvm.masked.gather.{text.mangle(type)}.v{width}p0",
+                Reg(f"<{width} x ptr> align {dtype.bytes}", pointers.ref),
+                self.mask(conditions, width), fill,
+            )  # fmt: skip
+            return f.convert("bitcast", raw, text.vector(stored, width))
+        total = text.poison(type)
+        for i in range(width):
+            item = f.load(stored, f.extract(pointers, i), dtype.bytes)
+            total = f.insert(total, item, i)
+        return total
+
+    def write(
+        self,
+        base: Reg,
+        dtype: DType,
+        address: Index,
+        value: Reg,
+        width: int,
+        conditions: Sequence[Condition] = (),
+    ) -> None:
+        """Store a scalar or <width x dtype> at `address`; nothing where a condition fails."""
+        f = self.f
+        value = self.to_memory(value, dtype)
+        uniform = [c for c in conditions if not affine.has_lane(c[0])]
+        lanes = [c for c in conditions if affine.has_lane(c[0])]
+        form = affine.lane_form(address)
+
+        def plain() -> list[Reg]:
+            with self.scope():
+                self._write(base, dtype, address, form, value, width, lanes)
+            return []
+
+        condition = self.holds(uniform)
+        if condition is None:
+            plain()
+        else:
+            f.when(condition, plain, hint="inside")
+
+    def _write(
+        self,
+        base: Reg,
+        dtype: DType,
+        address: Index,
+        form: affine.LaneForm,
+        value: Reg,
+        width: int,
+        lanes: Sequence[Condition],
+    ) -> None:
+        f = self.f
+        stored = text.element(value.type)
+        if width > 1 and (form.step != 0 or lanes) and text.lanes(value.type) == 1:
+            value = f.splat(value, width)
+        if form.step == 1 and not lanes:
+            pointer = self._pointer(base, dtype, form.rest, (), 0, width)
+            f.store(value, pointer, self.alignment(form.rest, dtype))
+        elif form.step == 0 and not lanes:
+            # Every lane goes to one place: the last one stays.
+            item = f.extract(value, width - 1) if text.lanes(value.type) > 1 else value
+            f.store(item, self._pointer(base, dtype, form.rest, (), 0, 1), dtype.bytes)
+        elif form.step == 1:
+            if stored in ("half", "bfloat"):
+                value = f.convert("bitcast", value, text.like(value.type, "i16"))
+            pointer = f.gep(base, self.index(form.rest), stored)
+            f.call_void(
+                f"llvm.masked.store.{text.mangle(value.type)}.p0",
+                value, Reg(f"ptr align {dtype.bytes}", pointer.ref), self.mask(lanes, width),
+            )  # fmt: skip
+        else:
+            self._scatter(base, dtype, address, form, value, width, lanes)
+
+    def _scatter(
+        self,
+        base: Reg,
+        dtype: DType,
+        address: Index,
+        form: affine.LaneForm,
+        value: Reg,
+        width: int,
+        lanes: Sequence[Condition],
+    ) -> None:
+        f = self.f
+        stored = text.element(value.type)
+        if not lanes and form.step is not None:
+            first = f.gep(base, self.index(form.rest), stored)
+            for i in range(width):
+                pointer = f.gep(first, i * form.step, stored)
+                f.store(f.extract(value, i), pointer, dtype.bytes)
+            return
+        if stored in ("half", "bfloat"):
+            value = f.convert("bitcast", value, text.like(value.type, "i16"))
+        pointers = self._pointers(base, dtype, address, width)
+        f.call_void(
+            f"llvm.masked.scatter.{text.mangle(value.type)}.v{width}p0",
+            value, Reg(f"<{width} x ptr> align {dtype.bytes}", pointers.ref),
+            self.mask(lanes, width),
+        )  # fmt: skip

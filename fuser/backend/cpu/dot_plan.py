@@ -1,0 +1,143 @@
+"""How dots are blocked on a CPU, and where their operands live."""
+
+from __future__ import annotations
+
+from fuser.backend.cpu import costs, tree
+from fuser.backend.cpu.tree import DotPlan, Facts
+from fuser.target import Target
+from fuser.tilegen import ops
+from fuser.tilegen.ir import TileType, Value
+
+
+def plan_dot(facts: Facts, op: ops.Dot) -> None:
+    rows, columns = op.result.shape
+    operands = {0: _widen(facts, op, op.a), 1: _widen(facts, op, op.b)}
+    width = facts.target.lanes(max(32, op.result.dtype.bits))
+    in_registers = facts.kind(op.result) == "registers"
+    costs = {}
+    for axis in (1,) if in_registers or rows < 8 else (1, 0):
+        costs[axis] = _row_cost(facts, op, operands[1 - axis], width) + _vector_cost(
+            facts, op, operands[axis], axis, width
+        )
+    axis = min(costs, key=lambda item: (costs[item], -item))
+    order = (0, 1) if axis == 1 else (1, 0)
+    if _row_cost(facts, op, operands[1 - axis], width) > 0:
+        keep(facts, operands[1 - axis])
+    if _movable(facts, operands[axis]):
+        facts.orders[operands[axis]] = order
+        facts.pinned.add(operands[axis])
+    elif _vector_cost(facts, op, operands[axis], axis, width) > 0:
+        if facts.kind(operands[axis]) != "inline":
+            operands[axis] = _cast(facts, op, operands[axis])
+        keep(facts, operands[axis], order)
+        facts.pinned.add(operands[axis])
+    if in_registers:
+        tile = (rows, -(-columns // facts.width))
+    else:
+        facts.orders[op.result] = order
+        extent_rows, extent_vector = (rows, columns) if axis == 1 else (columns, rows)
+        tile = _register_tile(facts.target, extent_rows, -(-extent_vector // width))
+    facts.dots[op] = DotPlan(operands[0], operands[1], axis, *tile)
+
+
+def keep(facts: Facts, value: Value, order: tuple[int, ...] | None = None) -> None:
+    """Make an inline value a memory tile; its innermost axis is the one cheapest to vectorise."""
+    if order is None:
+        facts.kinds[value] = "inline"
+        width = facts.target.lanes(max(32, value.dtype.bits))
+        axis, _ = costs.choose_axis(facts, value.shape, [value], width)
+        order = tuple(a for a in range(value.type.rank) if a != axis)
+        order += (axis,) if axis >= 0 else ()
+    facts.kinds[value] = "memory"
+    facts.orders[value] = order
+
+
+def _movable(facts: Facts, value: Value) -> bool:
+    """Whether a value is kept in memory anyway, in an order of axes that may still change."""
+    owner = facts.producers.get(value)
+    kept = facts.kind(value) == "memory" and isinstance(owner, ops.Map | ops.Cast | ops.Load)
+    return kept and value not in facts.pinned
+
+
+def _widen(facts: Facts, op: ops.Dot, value: Value) -> Value:
+    """The operand in the accumulator's dtype: a cast that only the lowering sees."""
+    return value if value.dtype == op.result.dtype else _cast(facts, op, value)
+
+
+def _cast(facts: Facts, op: ops.Dot, value: Value) -> Value:
+    """A copy of an operand in the accumulator's dtype, as a value of its own."""
+    dtype = op.result.dtype
+    cast = ops.Cast(x=value, dtype=dtype)
+    wide = Value(TileType(dtype, value.shape), f"{value.name}.wide")
+    cast.results = (wide,)
+    facts.producers[wide] = cast
+    # It belongs where the operand is, so that what a loop does not change is converted once.
+    facts.blocks[wide] = facts.blocks[value]
+    owner = facts.producers.get(value)
+    facts.trips[cast] = facts.trips[owner] if owner else facts.trips[op]
+    facts.parents[cast] = facts.blocks[value]
+    facts.users.setdefault(value, []).append(cast)
+    facts.users[wide] = [op]
+    return wide
+
+
+def _leaf_load(facts: Facts, value: Value) -> bool:
+    """Whether a value is only a load or a kept tile, seen through movement."""
+    while True:
+        if facts.kind(value) != "inline":
+            return True
+        op = facts.producers.get(value)
+        if isinstance(op, ops.Broadcast | ops.Permute | ops.Reshape):
+            value = op.x
+            continue
+        if isinstance(op, ops.Load):
+            return not any(tree.lookups(index) for index in op.indices)
+        return isinstance(op, ops.Full)
+
+
+def _reuse(facts: Facts, op: ops.Dot, value: Value) -> float:
+    """How many runs of the dot share one copy of an operand."""
+    owner = facts.producers.get(value)
+    made = facts.trips[owner] if owner else facts.trips[op]
+    return max(1.0, facts.trips[op] / made)
+
+
+def _row_cost(facts: Facts, op: ops.Dot, value: Value, width: int) -> float:
+    """What copying the row operand costs; 0 if its elements can be broadcast where they are."""
+    if facts.kind(value) != "inline" or _leaf_load(facts, value):
+        return 0.0
+    return value.type.size * costs.tree_cost(facts, value) / width / _reuse(facts, op, value)
+
+
+def _vector_cost(facts: Facts, op: ops.Dot, value: Value, axis: int, width: int) -> float:
+    """What copying the vector operand costs; 0 if its vectors can be loaded where they are."""
+    if _movable(facts, value):
+        return 0.0
+    coords = costs.probe(value.shape, axis, width)
+    vectors_at = costs.lane_cost(facts, value, coords, width)
+    rows = op.result.shape[1 - axis]
+    compute = costs.tree_cost(facts, value)
+    cheap = compute <= 2 or (rows <= 12 and compute <= 4)
+    if vectors_at <= 1 and (cheap or facts.kind(value) != "inline"):
+        return 0.0
+    copy = value.type.size / width * (compute + vectors_at)
+    return copy / _reuse(facts, op, value) + 1
+
+
+def _register_tile(target: Target, rows: int, chunks: int) -> tuple[int, int]:
+    """(rows, vectors) of a register tile for a large dot: few leftovers, many FMAs a load."""
+    registers = target.vector_registers
+    best, best_cost = (1, 1), float("inf")
+    for wide in range(1, min(chunks, 4) + 1):
+        for high in range(1, 13):
+            if high * wide + wide + 1 > registers - 1 or high > rows:
+                continue
+            tiles = -(-rows // high) * -(-chunks // wide)
+            # Two loads and two FMAs a cycle; eight FMAs are needed to hide their latency.
+            step = max(high * wide / 2, (high + wide) / 2, 4.0) + 0.25
+            cost = tiles * step
+            if rows % high or chunks % wide:
+                cost *= 1.05
+            if cost < best_cost:
+                best, best_cost = (high, wide), cost
+    return best

@@ -1,0 +1,36 @@
+"""Where a value that is not evaluated on demand can be found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fuser.backend.text import Reg
+from fuser.tilegen.index import Index
+
+Point = tuple[Index, ...]
+"""One coordinate a tile axis, over loop counters and the lane."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A tile in scratch."""
+
+    pointer: Reg
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Cells:
+    """A tile in registers: one SSA value a point of its fixed grid of points."""
+
+    regs: dict[Point, Reg]
+
+
+@dataclass(frozen=True)
+class One:
+    """A tile of one element."""
+
+    reg: Reg
+
+
+Place = Memory | Cells | One

@@ -1,0 +1,199 @@
+"""What the CPU lowering knows about a kernel, and how inlined values read their operands.
+
+Values live in one of four ways:
+- inline: evaluated at each point where it is wanted (loads, maps, casts, movement);
+- scalar: one element, in a register (reductions of a row, carried statistics);
+- registers: a few vectors, fully unrolled (the accumulators of a register-blocked dot);
+- memory: in the thread's scratch, with an order of axes (reductions of many rows, large dots,
+  values used often enough to be worth keeping).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from fuser.backend.cpu import affine
+from fuser.target import Target
+from fuser.tilegen import ops
+from fuser.tilegen.index import Atom, Axis, Index, Lookup, Scalar
+from fuser.tilegen.ir import Block, Kernel, Op, Value
+
+Kind = Literal["inline", "scalar", "registers", "memory"]
+
+
+@dataclass(frozen=True)
+class DotPlan:
+    """How a dot is blocked. `vector_axis` 1: vectors run along N (row operand a); 0: along M.
+
+    rows and chunks (vectors) are the register tile. a and b are the operands in accumulator type.
+    """
+
+    a: Value
+    b: Value
+    vector_axis: int
+    rows: int
+    chunks: int
+
+
+@dataclass
+class Facts:
+    """What the analysis found; `lower.py` reads it."""
+
+    kernel: Kernel
+    target: Target
+    width: int = 16
+    producers: dict[Value, Op] = field(default_factory=dict)
+    blocks: dict[Value, Block] = field(default_factory=dict)
+    users: dict[Value, list[Op]] = field(default_factory=dict)
+    trips: dict[Op, int] = field(default_factory=dict)
+    parents: dict[Op, Block] = field(default_factory=dict)
+    slots: dict[Value, tuple[ops.For, int]] = field(default_factory=dict)
+    kinds: dict[Value, Kind] = field(default_factory=dict)
+    orders: dict[Value, tuple[int, ...]] = field(default_factory=dict)
+    dots: dict[Op, DotPlan] = field(default_factory=dict)
+    spilled: set[Value] = field(default_factory=set)
+    """Register tiles that move to memory once they are complete: their consumers are long."""
+    pinned: set[Value] = field(default_factory=set)
+    """Memory values whose order of axes may not change any more."""
+
+    def kind(self, value: Value) -> Kind:
+        return self.kinds.get(value, "inline")
+
+    def order(self, value: Value) -> tuple[int, ...]:
+        """Axes of a memory value from outermost to innermost."""
+        return self.orders.get(value, tuple(range(value.type.rank)))
+
+    def strides(self, value: Value) -> tuple[int, ...]:
+        """Elements between neighbours along each axis of a memory value."""
+        steps = [0] * value.type.rank
+        step = 1
+        for axis in reversed(self.order(value)):
+            steps[axis] = step
+            step *= value.shape[axis]
+        return tuple(steps)
+
+
+def yield_of(block: Block) -> tuple[Value, ...]:
+    last = block.ops[-1] if block.ops else None
+    return last.args if isinstance(last, ops.Yield) else ()
+
+
+def resolve(facts: Facts, index: Index, coords: Sequence[Index]) -> Index:
+    """An expression over tile axes at a point, index scalars replaced by what they stand for."""
+
+    def leaf(atom: Atom) -> Index | None:
+        if isinstance(atom, Axis):
+            return coords[atom.axis]
+        if isinstance(atom, Scalar):
+            op = facts.producers.get(atom.value)
+            if isinstance(op, ops.IndexTile) and not op.shape:
+                return resolve(facts, op.expression, ())
+        return None
+
+    return affine.substitute(index, leaf)
+
+
+def operands_at(
+    facts: Facts, op: Op, coords: Sequence[Index]
+) -> Iterator[tuple[Value, tuple[Index, ...]]]:
+    """The operands that an inlined op reads at a point, each with its own point."""
+    match op:
+        case ops.Map():
+            for arg in op.args:
+                yield arg, tuple(coords)
+        case ops.Cast():
+            yield op.x, tuple(coords)
+        case ops.Broadcast():
+            yield op.x, broadcast_point(op, coords)
+        case ops.Permute():
+            yield op.x, permute_point(op, coords)
+        case ops.Reshape():
+            yield op.x, reshape_point(op, coords)
+        case ops.Load():
+            for index in op.indices:
+                for atom in lookups(index):
+                    yield atom.value, tuple(coords[axis] for axis in atom.axes)
+        case ops.IndexTile():
+            for atom in lookups(op.expression):
+                yield atom.value, tuple(coords[axis] for axis in atom.axes)
+
+
+def lookups(index: Index) -> list[Lookup]:
+    """Every Lookup in an expression."""
+    found: list[Lookup] = []
+
+    def leaf(atom: Atom) -> Index | None:
+        if isinstance(atom, Lookup):
+            found.append(atom)
+        return None
+
+    index.replace(leaf)
+    return found
+
+
+def broadcast_point(op: ops.Broadcast, coords: Sequence[Index]) -> tuple[Index, ...]:
+    return tuple(
+        Index(0) if extent == 1 else coords[axis]
+        for extent, axis in zip(op.x.shape, op.axes, strict=True)
+    )
+
+
+def permute_point(op: ops.Permute, coords: Sequence[Index]) -> tuple[Index, ...]:
+    point = [Index(0)] * len(coords)
+    for position, axis in enumerate(op.axes):
+        point[axis] = coords[position]
+    return tuple(point)
+
+
+def reshape_point(op: ops.Reshape, coords: Sequence[Index]) -> tuple[Index, ...]:
+    # Dims of 1 come and go without arithmetic.
+    source = [extent for extent in op.x.shape if extent != 1]
+    target = [extent for extent in op.shape if extent != 1]
+    if source == target:
+        kept = iter([c for c, extent in zip(coords, op.shape, strict=True) if extent != 1])
+        return tuple(Index(0) if extent == 1 else next(kept) for extent in op.x.shape)
+    return affine.unflatten(affine.flatten(coords, op.shape), op.x.shape)
+
+
+def address_of(
+    facts: Facts, op: ops.Load | ops.Store | ops.AtomicAdd, coords: Sequence[Index]
+) -> Index:
+    """Elements from the buffer's start, Lookups left in place."""
+    total = Index(op.view.offset)
+    for index, stride in zip(op.indices, op.view.strides, strict=True):
+        total = total + resolve(facts, index, coords) * stride
+    return total
+
+
+def memory_address(facts: Facts, value: Value, coords: Sequence[Index]) -> Index:
+    total = Index(0)
+    for coord, stride in zip(coords, facts.strides(value), strict=True):
+        total = total + coord * stride
+    return total
+
+
+def chunk_starts(extent: int, width: int) -> list[tuple[int, int]]:
+    """(first element, lanes) of the vectors that cover an axis; the last may be narrower."""
+    return [(start, min(width, extent - start)) for start in range(0, extent, width)]
+
+
+def vectors(shape: Sequence[int], width: int) -> int:
+    """How many vectors hold a tile whose last axis is vectorised."""
+    count = -(-shape[-1] // width) if shape else 1
+    for extent in shape[:-1]:
+        count *= extent
+    return count
+
+
+def reads_registers(facts: Facts, value: Value) -> bool:
+    """Whether an inline value is computed from a register tile."""
+    if facts.kind(value) == "registers":
+        return value not in facts.spilled
+    if facts.kind(value) != "inline":
+        return False
+    op = facts.producers.get(value)
+    if not isinstance(op, ops.Map | ops.Cast | ops.Broadcast | ops.Permute | ops.Reshape):
+        return False
+    return any(reads_registers(facts, operand) for operand in op.operands())

@@ -1,0 +1,276 @@
+"""Tile values at points: the lazy evaluation that loop nests are filled with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fuser.backend import math, text
+from fuser.backend.cpu import affine, maps, tree
+from fuser.backend.cpu.access import Access
+from fuser.backend.cpu.emitter import Condition
+from fuser.backend.cpu.places import Cells, Memory, One, Place, Point
+from fuser.backend.cpu.tree import Facts
+from fuser.backend.text import Function, Module, Reg
+from fuser.dtypes import DType
+from fuser.errors import LoweringError
+from fuser.target import Target
+from fuser.tilegen import ops
+from fuser.tilegen.index import Atom, Axis, Index, Lookup, Scalar
+from fuser.tilegen.ir import INDEX, Buffer, Op, TileType, Value
+
+
+class Values(Access):
+    """Evaluates tile values of one kernel at points."""
+
+    def __init__(
+        self,
+        module: Module,
+        function: Function,
+        target: Target,
+        facts: Facts,
+        buffers: dict[Buffer, Reg],
+    ) -> None:
+        super().__init__(module, function, target)
+        self.known = facts
+        self.buffers = buffers
+        self.places: dict[Value, Place] = {}
+        self.through: set[Value] = set()
+        """Memory values that the nest being emitted computes and writes on its way."""
+        self.pending: dict[Value, Memory] = {}
+        self.in_place: dict[Op, Memory] = {}
+        self.counters: dict[Value, Index] = {}
+        """Loop variables of the tile program, as scalars of known steps."""
+        self.tiles: list[int] = []
+        """Bytes of each scratch tile; the caller makes them pointer parameters %t0, %t1..."""
+        self.atoms: dict[Reg, Value] = {}
+        self.stored: set[Op] = set()
+
+    def at(self, value: Value, coords: Point) -> Reg:
+        """The value at a point: a scalar where it is equal for all lanes, else a vector."""
+        key = (value, coords)
+        found = self.recall(key)
+        if found is not None:
+            return found
+        reg = self._compute(value, coords)
+        return self.remember(key, reg)
+
+    def vector_at(self, value: Value, coords: Point, width: int) -> Reg:
+        """The value at a point as a vector, whether its lanes differ or not."""
+        reg = self.at(value, coords)
+        return self.f.splat(reg, width) if width > 1 and text.lanes(reg.type) == 1 else reg
+
+    def _compute(self, value: Value, coords: Point) -> Reg:
+        place = self.places.get(value)
+        match place:
+            case One():
+                return place.reg
+            case Cells():
+                return place.regs[coords]
+            case Memory():
+                address = self.memory_address(place, coords)
+                return self.read(place.pointer, value.dtype, address, affine.width_of(coords))
+        if value in self.scalars:
+            return self.scalars[value]
+        op = self.known.producers[value]
+        if self.known.kind(value) != "inline" and value not in self.through:
+            raise LoweringError(f"{value!r} is wanted before it was computed")
+        reg = self._evaluate(op, coords)
+        if value in self.through:
+            self._keep_at(value, coords, reg)
+        return reg
+
+    def _evaluate(self, op: Op, coords: Point) -> Reg:
+        f = self.f
+        match op:
+            case ops.Full():
+                return maps.literal(op.value, op.dtype)
+            case ops.Load():
+                return self._load(op, coords)
+            case ops.Map():
+                folded = self._folded(op, coords)
+                if folded is not None:
+                    return folded
+                args = [self.at(arg, coords) for arg in op.args]
+                if op.fn == "div" and self._by_one(args):
+                    return math.divide_all(f, *args)
+                args = self._aligned(args)
+                return maps.apply(f, op.fn, op.args[-1].dtype, args)
+            case ops.Cast():
+                return maps.cast(f, self.at(op.x, coords), op.x.dtype, op.dtype)
+            case ops.IndexTile():
+                expression = self.resolve(op.expression, coords)
+                if not affine.has_lane(expression):
+                    reg = self.index(expression)
+                else:
+                    reg = self.index_vector(expression, affine.width_of(coords))
+                type = text.like(reg.type, op.dtype.llvm)
+                if text.bits(type) == text.bits(reg.type):
+                    return reg
+                name = "trunc" if text.bits(type) < text.bits(reg.type) else "sext"
+                literal = reg.literal
+                return (
+                    text.integer(literal, type)
+                    if literal is not None
+                    else f.convert(name, reg, type)
+                )
+            case ops.Broadcast() | ops.Permute() | ops.Reshape():
+                ((operand, point),) = tree.operands_at(self.known, op, coords)
+                return self.at(operand, point)
+        raise LoweringError(f"no lowering of {op.opcode} at a point")
+
+    def _folded(self, op: ops.Map, coords: Point) -> Reg | None:
+        """The result of a comparison of positions that the ranges decide, and what follows."""
+        if op.fn in ("lt", "le", "gt", "ge", "eq", "ne"):
+            left, right = (self._position(arg, coords) for arg in op.args)
+            if left is None or right is None:
+                return None
+            low, high = (left - right).range
+            decided = {
+                "lt": high < 0 or (None if low < 0 else False),
+                "le": high <= 0 or (None if low <= 0 else False),
+                "gt": low > 0 or (None if high > 0 else False),
+                "ge": low >= 0 or (None if high >= 0 else False),
+                "eq": low == high == 0 or (None if low <= 0 <= high else False),
+                "ne": not low <= 0 <= high or (False if low == high == 0 else None),
+            }[op.fn]
+            return None if decided is None else text.integer(int(decided), "i1")
+        if op.fn in ("logical_and", "logical_or", "select"):
+            sides = [self.at(arg, coords) for arg in op.args[: 1 if op.fn == "select" else 2]]
+            for position, side in enumerate(sides):
+                known = side.literal
+                if known is None:
+                    continue
+                if op.fn == "select":
+                    return self.at(op.args[1 if known else 2], coords)
+                keeps = known == int(op.fn == "logical_and")
+                return sides[1 - position] if keeps else side
+        return None
+
+    def _position(self, value: Value, coords: Point) -> Index | None:
+        """An integer value at a point as an expression, where it is one."""
+        if self.known.kind(value) != "inline":
+            return None
+        op = self.known.producers.get(value)
+        match op:
+            case ops.Full() if op.dtype.is_integer:
+                return Index(int(op.value))
+            case ops.IndexTile() if not tree.lookups(op.expression):
+                return self.resolve(op.expression, coords)
+            case ops.Broadcast() | ops.Permute() | ops.Reshape():
+                ((operand, point),) = tree.operands_at(self.known, op, coords)
+                return self._position(operand, point)
+            case ops.Cast() if op.dtype.is_integer and op.dtype.bits >= op.x.dtype.bits:
+                return self._position(op.x, coords) if op.x.dtype.is_integer else None
+        return None
+
+    def _by_one(self, args: list[Reg]) -> bool:
+        """Whether float32 vectors are divided by one computed scalar."""
+        x, divisor = args
+        return x.type.endswith("x float>") and divisor.type == "float" and divisor.ref[0] == "%"
+
+    def _aligned(self, regs: list[Reg]) -> list[Reg]:
+        """Splat the scalars among vectors."""
+        width = max(text.lanes(reg.type) for reg in regs)
+        return [
+            self.f.splat(reg, width) if text.lanes(reg.type) == 1 and width > 1 else reg
+            for reg in regs
+        ]
+
+    def resolve(self, index: Index, coords: Sequence[Index]) -> Index:
+        """An expression at a point, over scalars in registers and the lane."""
+
+        def leaf(atom: Atom) -> Index | None:
+            if isinstance(atom, Axis):
+                return coords[atom.axis]
+            if isinstance(atom, Scalar):
+                return self._scalar(atom.value)
+            if isinstance(atom, Lookup):
+                return self._looked_up(atom, tuple(coords[axis] for axis in atom.axes))
+            return None
+
+        return affine.substitute(index, leaf)
+
+    def _scalar(self, value: Value) -> Index | None:
+        if value in self.counters:
+            return self.counters[value]
+        if value in self.scalars:
+            return None
+        op = self.known.producers[value]
+        if isinstance(op, ops.IndexTile) and not op.shape:
+            return self.resolve(op.expression, ())
+        return self._as_index(value, self.at(value, ()), value.dtype)
+
+    def _looked_up(self, atom: Lookup, point: Point) -> Index:
+        return self._as_index(atom.value, self.at(atom.value, point), atom.value.dtype)
+
+    def _as_index(self, value: Value, reg: Reg, dtype: DType) -> Index:
+        """A computed integer as an atom of index expressions; with lanes, a Lookup along them."""
+        wide = self.recall(("atom", reg))
+        if wide is None:
+            wide = reg
+            if text.lanes(reg.type) == 1:
+                wide = self.f.convert("zext" if dtype.kind == "uint" else "sext", reg, "i64")
+            self.remember(("atom", reg), wide)
+        found = self.atoms.get(wide)
+        if found is None:
+            shape = (text.lanes(reg.type),) if text.lanes(reg.type) > 1 else ()
+            name = f"{value.name}{len(self.scalars)}"
+            found = Value(TileType(INDEX, shape), name, value.low, value.high, value.multiple)
+            self.scalars[found] = wide
+            self.depths[found] = self.depth
+            self.atoms[wide] = found
+        atom = Lookup(found, (0,)) if found.shape else Scalar(found)
+        return Index(0, ((atom, 1),))
+
+    def _load(self, op: ops.Load, coords: Point) -> Reg:
+        expressions = [self.resolve(index, coords) for index in op.indices]
+        conditions: list[Condition] = []
+        if op.pad is not None:
+            conditions = self.open_conditions(expressions, op.view.shape)
+        address = Index(op.view.offset)
+        for expression, stride in zip(expressions, op.view.strides, strict=True):
+            address = address + expression * stride
+        return self.read(
+            self.buffers[op.view.buffer], op.view.dtype, address,
+            max(affine.width_of(expressions), affine.width_of(coords)), conditions, op.pad or 0,
+        )  # fmt: skip
+
+    def memory_address(self, place: Memory, coords: Point) -> Index:
+        total = Index(0)
+        for coord, stride in zip(coords, place.strides, strict=True):
+            total = total + coord * stride
+        return total
+
+    def allocate(self, value: Value) -> Memory:
+        """A place in scratch for a value, in its planned order of axes."""
+        self.tiles.append(value.type.size * value.dtype.bytes)
+        pointer = Reg("ptr", f"%t{len(self.tiles) - 1}")
+        return Memory(pointer, self.known.strides(value))
+
+    def _keep_at(self, value: Value, coords: Point, reg: Reg) -> None:
+        place = self.places.get(value)
+        held = self.pending[value] if place is None else place
+        assert isinstance(held, Memory)
+        width = affine.width_of(coords)
+        address = self.memory_address(held, coords)
+        self.write(held.pointer, value.dtype, address, reg, width)
+
+    def ready(self, value: Value) -> bool:
+        """Whether everything that the inline tree of a value reads has been computed."""
+        if value in self.places or value in self.scalars or value in self.through:
+            return True
+        op = self.known.producers.get(value)
+        if op is None or self.known.kind(value) != "inline":
+            return False
+        return all(self.ready(operand) for operand in op.operands())
+
+    def keep_cells(self, value: Value, cells: Cells) -> None:
+        """Give a register tile its place: the registers, or scratch if it is to be spilled."""
+        if value not in self.known.spilled:
+            self.places[value] = cells
+            return
+        place = self.allocate(value)
+        for coords, reg in cells.regs.items():
+            address = self.memory_address(place, coords)
+            self.write(place.pointer, value.dtype, address, reg, text.lanes(reg.type))
+        self.places[value] = place
