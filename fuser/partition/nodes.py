@@ -36,6 +36,11 @@ def is_scalar(value: Value) -> bool:
     return prod(value.shape) == 1
 
 
+def is_empty(value: Value) -> bool:
+    """Whether the tensor has no elements."""
+    return 0 in value.shape
+
+
 def is_injective(node: Node) -> bool:
     """Whether every element of the operand goes to exactly one place of the result."""
     if node.op in ("reshape", "transpose"):

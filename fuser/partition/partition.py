@@ -5,6 +5,7 @@ from __future__ import annotations
 from fuser.graph.ir import Graph
 from fuser.partition import finish
 from fuser.partition.attention import seed_attention
+from fuser.partition.empty import fold_empty
 from fuser.partition.epilogue import append_maps, grow_epilogue
 from fuser.partition.gated import find_gates
 from fuser.partition.grouping import Grouping
@@ -30,7 +31,8 @@ def partition(graph: Graph, target: Target, options: Options | None = None) -> P
     same values. Raises UsageError if `options` names a node that does not exist.
     """
     options = options or Options()
-    graph = expand_outer_products(finish.with_copied_inputs(graph))
+    graph = finish.with_copied_inputs(fold_empty(graph))
+    graph = expand_outer_products(graph)
     if not options.no_fusion:
         graph = hoist_scales(graph)
         if options.merge:

@@ -340,3 +340,14 @@ def test_padding_is_zero_whatever_the_prologue_makes_of_zero() -> None:
     joined = net.b.concat([net.b.map("add", x, 1.0), y], 1)
     cut = cut_of(net, conv(net, joined, 4))
     check_emitted(cut, random_feeds(net.graph), SM_90A, tolerance=1e-4)
+
+
+def test_tensors_without_elements_need_no_kernel() -> None:
+    net = Net()
+    x, y = net.input("x", 3, 0), net.input("y", 2, 4)
+    total = net.b.reduce("reduce_sum", x, [1])
+    product = net.b.dot(x, net.b.reshape(x, (0, 3)), ((1,), (0,)))
+    joined = net.b.concat([net.b.reshape(x, (0, 4)), net.b.map("neg", y)], 0)
+    cut = cut_of(net, total, product, net.b.map("exp", joined))
+    assert set(kinds(cut)) == {"map"}
+    assert all(value.type.size for region in cut.regions for value in region.inputs)
