@@ -45,6 +45,7 @@ class Assignment:
     accesses: dict[Op, Access] = field(default_factory=dict)
     uses: dict[Value, list[Op]] = field(default_factory=dict)
     home: dict[Value, Block] = field(default_factory=dict)
+    makers: dict[Value, Op] = field(default_factory=dict)
 
     @property
     def threads(self) -> int:
@@ -101,6 +102,7 @@ def _collect(block: Block, plan: Assignment) -> None:
             plan.uses.setdefault(operand, []).append(op)
         for result in op.results:
             plan.home[result] = block
+            plan.makers[result] = op
         for inner in op.blocks():
             _collect(inner, plan)
 
@@ -118,7 +120,7 @@ def plan_dot(op: ops.Dot, plan: Assignment, target: Target) -> DotPlan:
         order = (1, 0)
         vector = min(4, next_power(max(1, m * n // plan.threads)), next_power(n))
         return DotPlan(kind, None, blocked((m, n), warps, order, vector))
-    chained = feeds_rows(op.result, plan)
+    chained = feeds_rows(op.result, plan) or made_of_dot(op.a, plan)
     grid = warp_grid(m, n, warps, chained=chained, wgmma=kind == "wgmma")
     return DotPlan(kind, grid, grid.accumulator())
 
@@ -181,6 +183,23 @@ def feeds_rows(value: Value, plan: Assignment) -> bool:
                 return True
             if isinstance(use, ops.Map | ops.Cast):
                 pending.append(use.result)
+    return False
+
+
+def made_of_dot(value: Value, plan: Assignment) -> bool:
+    """Whether a left operand is computed from another dot's result, element by element."""
+    seen: set[Value] = set()
+    pending = [value]
+    while pending:
+        current = pending.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        maker = plan.makers.get(current)
+        if isinstance(maker, ops.Dot):
+            return True
+        if isinstance(maker, ops.Map | ops.Cast):
+            pending += maker.operands()
     return False
 
 
@@ -331,18 +350,10 @@ class _Assigner:
             for use in self.plan.uses.get(value, ())
             if isinstance(use, ops.Store | ops.AtomicAdd) and use.value is value
         ]
-        maker = self._makers.get(value)
-        if maker is not None:
+        maker = self.plan.makers.get(value)
+        if isinstance(maker, ops.Load):
             found.append(self.plan.accesses[maker])
         return found
-
-    @property
-    def _makers(self) -> dict[Value, Op]:
-        if not hasattr(self, "_maker_table"):
-            self._maker_table: dict[Value, Op] = {
-                op.result: op for op in self.kernel.walk() if isinstance(op, ops.Load)
-            }
-        return self._maker_table
 
     def _choose(self, root: Value) -> Layout:
         """A blocked layout that suits the loads and stores of the group."""

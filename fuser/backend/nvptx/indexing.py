@@ -108,14 +108,25 @@ class Indexer:
         low = base.range[0] - base.constant + rest
         lift = -(low // divisor) if low < 0 else 0
         if lift * divisor > INT32:
-            raise LoweringError(
-                f"the range of ({base}) is unknown, so // {divisor} has no 32-bit form"
-            )
+            return self._divide_signed(dynamic, constant, divisor, quotient=quotient)
         lifted = emitter.plus(dynamic, rest + lift * divisor)
         if not quotient:
             return emitter.value(f"urem i32 {lifted}, {divisor}")
         result = emitter.value(f"udiv i32 {lifted}, {divisor}")
         return emitter.plus(result, whole - lift)
+
+    def _divide_signed(
+        self, dynamic: str, constant: int, divisor: int, *, quotient: bool
+    ) -> Operand:
+        """The same where nothing is known about the range: a signed division, rounded down."""
+        e = self.emitter
+        total = e.plus(dynamic, constant)
+        rest = e.value(f"srem i32 {total}, {divisor}")
+        negative = e.value(f"icmp slt i32 {rest}, 0")
+        if not quotient:
+            return e.value(f"select i1 {negative}, i32 {e.plus(rest, divisor)}, i32 {rest}")
+        result = e.value(f"sdiv i32 {total}, {divisor}")
+        return e.value(f"select i1 {negative}, i32 {e.plus(result, -1)}, i32 {result}")
 
     # conditions ---------------------------------------------------------------------------------
 

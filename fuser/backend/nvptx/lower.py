@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from fuser.backend.module import TensorMap
 from fuser.backend.nvptx import dot as dots
 from fuser.backend.nvptx import loops, roles, scan
+from fuser.backend.nvptx.access import Access
 from fuser.backend.nvptx.assign import (
     Assignment,
     DotPlan,
@@ -188,9 +189,11 @@ class Lowering:
     def scalar_layout(self) -> Layout:
         return scalar_layout(self.warps)
 
-    def plain_layout(self, shape: Coordinates) -> Layout:
-        """A layout for a tile that nothing else decides about."""
-        return choose_blocked(shape, [], set(), self.warps) if shape else self.scalar_layout
+    def plain_layout(self, shape: Coordinates, accesses: Sequence[Access] = ()) -> Layout:
+        """A layout for a tile that nothing but the given accesses decides about."""
+        if not shape:
+            return self.scalar_layout
+        return choose_blocked(shape, list(accesses), set(), self.warps)
 
     def shared_registers(
         self, tile: SharedTile, layout: Layout, numbers: list[int]
@@ -232,15 +235,15 @@ def _load(low: Lowering, op: ops.Load) -> None:
 
 def _store(low: Lowering, op: ops.Store) -> None:
     access = low.assignment.accesses[op]
-    layout = low.assignment.layouts.get(op.value)
-    if layout is None:
-        layout = choose_blocked(access.shape, [access], set(), low.warps)
+    layout = low.assignment.layouts.get(op.value) or low.plain_layout(access.shape, [access])
     tile = low.tile(op.value, layout)
     store_tile(low, access, low.tile(op.value, access_layout(access, tile.layout, low.warps)))
 
 
 def _atomic_add(low: Lowering, op: ops.AtomicAdd) -> None:
-    atomic_add_tile(low, low.assignment.accesses[op], low.tile(op.value))
+    access = low.assignment.accesses[op]
+    layout = low.assignment.layouts.get(op.value) or low.plain_layout(access.shape, [access])
+    atomic_add_tile(low, access, low.tile(op.value, layout))
 
 
 def _map(low: Lowering, op: ops.Map) -> None:
