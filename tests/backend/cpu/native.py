@@ -18,9 +18,7 @@ Array = np.ndarray[Any, Any]
 HOST = host_target()
 GUARD = 4096
 _FILL = 0x5A
-_ENTRY = ctypes.CFUNCTYPE(
-    None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
-)
+_ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
 
 
 class Guarded:

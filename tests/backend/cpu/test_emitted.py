@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tests import interpreted
-from tests.backend import native
+from tests.backend.cpu import native
 from tests.tilegen_emit.test_attention import *  # noqa: F403
 from tests.tilegen_emit.test_contraction import *  # noqa: F403
 from tests.tilegen_emit.test_conv import *  # noqa: F403
+from tests.tilegen_emit.test_data_dependent import *  # noqa: F403
 from tests.tilegen_emit.test_map import *  # noqa: F403
+from tests.tilegen_emit.test_models import *  # noqa: F403
+from tests.tilegen_emit.test_random import *  # noqa: F403
 from tests.tilegen_emit.test_reduce import *  # noqa: F403
 
 
