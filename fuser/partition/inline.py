@@ -20,6 +20,9 @@ from fuser.partition.rows import long_rows
 MOST_WEIGHT = 48
 """Operations per element above which nothing is computed twice."""
 
+MOST_PIECES = 8
+"""Tensors behind a concat that a reader looks through itself."""
+
 BROKEN_COPY = {"cpu": 0.02, "cuda": 0.1}
 """Part of a product's time lost when an operand is computed rather than copied into place."""
 
@@ -94,6 +97,9 @@ def _misfit(grouping: Grouping, group: Group) -> Misfit | None:
     weight = sum(cost.weight(node) for node in cone)
     if weight > MOST_WEIGHT:
         return Misfit("recompute", f"{weight} operations an element are too many to repeat")
+    pieces = len(_leaves(grouping, cone)) if any(n.op == "concat" for n in cone) else 0
+    if pieces > MOST_PIECES:
+        return Misfit("recompute", f"every element would look for its place in {pieces} tensors")
     readers = [
         (value, user)
         for value in outputs
