@@ -91,8 +91,13 @@ class Model:
             specs.append(TensorSpec(name, type.dtype, shape.static_shape))
         check_feeds(specs, feeds)
 
-    def graph(self, dims: Mapping[str, int]) -> Graph:
-        """The imported graph with every dim an int, after the graph passes."""
+    def graph(
+        self, dims: Mapping[str, int], values: Mapping[str, np.ndarray] | None = None
+    ) -> Graph:
+        """The imported graph with every dim an int, after the graph passes. values: inputs that
+        are constants in it; such a graph is not kept."""
+        if values:
+            return run_graph_passes(import_onnx(self.proto, self.bind(dims), values))
         return self._graph(self.bind(dims))
 
     def _graph(self, bound: Mapping[str, int]) -> Graph:
@@ -152,6 +157,7 @@ def compile(
     *,
     device: Device = "auto",
     dims: Mapping[str, int] | None = None,
+    values: Mapping[str, np.ndarray] | None = None,
     threads: int | None = None,
     fusion: bool = True,
     progress: Progress = _quiet,
@@ -160,8 +166,8 @@ def compile(
 
     model: a path, the bytes of a model, a ModelProto, or what `open_model` gave. dims: sizes of
     symbolic dims by name; those left out are 1 (an outermost axis) or 128
-    (less where the model has shorter tables). threads: CPU threads,
-    one a core by default.
+    (less where the model has shorter tables). values: inputs whose values the plan is for (a shape,
+    axes, a count): they are no inputs of the plan. threads: CPU threads, one a core by default.
     fusion=False gives every operator its own kernel. progress is called with the name of each step.
     Raises FuserError: UsageError, InvalidModelError, UnsupportedOpError, DeviceError, CompileError.
     """
@@ -170,7 +176,7 @@ def compile(
     progress("importing the graph")
     opened = open_model(model)
     bound = opened.bind(dims or {})
-    graph = opened.graph(bound)
+    graph = opened.graph(bound, values)
     target = choose_target(device)
 
     progress("partitioning")
@@ -186,6 +192,7 @@ def compile(
     program = _assemble(opened.name, cut, programs, kernels, target)
     seconds = time.perf_counter() - started
     report = _report(opened, cut, programs, program, bound, seconds, stats.cache_hits)
+    report.values = tuple(values or ())
     return Plan(
         program,
         threads=threads or config.threads or None,

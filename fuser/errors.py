@@ -6,6 +6,8 @@ the command line returns: 2 usage, 3 invalid model, 4 unsupported, 5 device, 6 m
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class FuserError(Exception):
     """The root of everything that fuser raises on purpose."""
@@ -55,6 +57,16 @@ class UnsupportedError(FuserError):
     """The model is valid, but fuser cannot compile it."""
 
     exit_code = 4
+
+
+class ValueNeededError(UnsupportedError):
+    """A shape, an axis or a count depends on what is fed to `inputs`: bind their values."""
+
+    def __init__(
+        self, what: str, inputs: Iterable[str], *, where: str = "", hint: str = ""
+    ) -> None:
+        super().__init__(what, where=where, hint=hint)
+        self.inputs = frozenset(inputs)
 
 
 class UnsupportedOpError(UnsupportedError):

@@ -84,6 +84,8 @@ class Report:
     regions: tuple[RegionReport, ...]
     fallbacks: tuple[str, ...] = ()
     dims: dict[str, int] = field(default_factory=dict)
+    values: tuple[str, ...] = ()
+    """Inputs whose values the plan was compiled for."""
     latency_ms: Latency | None = None
     compare: Comparison | None = None
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from fuser import dtypes
 from fuser.dtypes import DType
-from fuser.errors import ShapeError, UnsupportedError
+from fuser.errors import ShapeError, UnsupportedError, ValueNeededError
 from fuser.graph.dims import Dim, DimExpr, floordiv, may_equal, product
 from fuser.graph.ir import Graph, Node, TensorType, Value
 from fuser.graph.known import KnownValues
@@ -247,10 +247,9 @@ class Builder:
         """The elements of an integer tensor as dims. Raises UnsupportedError if data decides."""
         array = self.known(value)
         if array is None:
-            raise UnsupportedError(
+            raise self._value_needed(
+                value,
                 f"{what} depends on data, or on symbolic dims in a way that cannot be followed",
-                where=", ".join(self.origin),
-                hint="bind the symbolic dims" if self.graph.symbols() else "",
             )
         return [d if isinstance(d, DimExpr) else int(d) for d in array.reshape(-1).tolist()]
 
@@ -267,8 +266,39 @@ class Builder:
         """The only element of a constant tensor. Raises UnsupportedError."""
         array = self.known(value)
         if array is None or array.size != 1 or array.dtype == object:
-            raise UnsupportedError(f"{what} is not a constant scalar", where=", ".join(self.origin))
+            raise self._value_needed(value, f"{what} is not a constant scalar")
         return array.reshape(-1)[0].item()
+
+    def read_array(self, value: Value, what: str) -> Array:
+        """The elements of a constant tensor. Raises UnsupportedError."""
+        array = self.known(value)
+        if array is None or array.dtype == object:
+            raise self._value_needed(value, f"{what} is not constant")
+        return array
+
+    def _value_needed(self, value: Value, what: str) -> UnsupportedError:
+        where = ", ".join(self.origin)
+        if self.graph.symbols():
+            return UnsupportedError(what, where=where, hint="bind the symbolic dims")
+        return ValueNeededError(
+            what, source_inputs(value), where=where, hint="fix the values of the inputs behind it"
+        )
+
+
+def source_inputs(value: Value) -> set[str]:
+    """The names of the graph inputs that a value is computed from."""
+    seen: set[Value] = set()
+    stack, found = [value], set()
+    while stack:
+        current = stack.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        if current.node is None:
+            found.add(current.name)
+        else:
+            stack.extend(current.node.inputs)
+    return found
 
 
 def broadcast_shapes(op: str, shapes: Sequence[Sequence[Dim]]) -> tuple[Dim, ...]:

@@ -59,7 +59,7 @@ def bind_feeds(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, int]:
     for value in graph.inputs:
         if value.name not in feeds:
             raise FeedError(f"the input {value.name} is missing", hint=f"it is {value.type}")
-        _bind_shape(value.type, np.shape(feeds[value.name]), symbols)
+        bind_shape(value.type, np.shape(feeds[value.name]), symbols)
     for value in graph.inputs:
         array = np.asarray(feeds[value.name])
         wanted = tuple(substitute(dim, symbols) for dim in value.type.shape)
@@ -70,7 +70,7 @@ def bind_feeds(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, int]:
     return symbols
 
 
-def _bind_shape(type: TensorType, shape: tuple[int, ...], symbols: dict[str, int]) -> None:
+def bind_shape(type: TensorType, shape: tuple[int, ...], symbols: dict[str, int]) -> None:
     """Read symbols off the dims that are linear in one symbol: `n`, `4*n + 1`."""
     for dim, size in zip(type.shape, shape, strict=False):
         names = symbols_of(dim)

@@ -23,22 +23,27 @@ from fuser.graph.onnx_import.functions import inline_functions
 from fuser.graph.onnx_import.loading import ModelSource, load_model
 from fuser.graph.onnx_import.registry import OnnxNode, find_handler
 from fuser.graph.onnx_import.types import onnx_dtype, tensor_array
+from fuser.graph.ops.primitive import Array
 from fuser.graph.passes.dce import remove_dead_nodes
 
 _VIEWS = {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Dropout"}
 _SHAPE_READERS = {"Shape", "Size"}
 
 
-def import_onnx(source: ModelSource, dims: Mapping[str, int] | None = None) -> Graph:
+def import_onnx(
+    source: ModelSource,
+    dims: Mapping[str, int] | None = None,
+    values: Mapping[str, Array] | None = None,
+) -> Graph:
     """The Graph of a model, with `dims` bound to ints and the other symbolic dims kept.
 
-    Every ONNX node becomes primitives; shape arithmetic is followed and leaves no nodes behind.
+    values: inputs that are constants from here on; the graph has no input of that name. Every ONNX node becomes primitives; shape arithmetic is followed and leaves no nodes behind.
     `graph.source` records the nodes as they stood in the model.
     Raises what load_model raises; UsageError for an unknown name in dims; one UnsupportedOpError
     that lists every unsupported node; ShapeError and InvalidModelError that name the node.
     """
     model = load_model(source)
-    return _Reader(model, dims or {}).read()
+    return _Reader(model, dims or {}, values or {}).read()
 
 
 def signature(model: ModelProto) -> dict[str, TensorType]:
@@ -50,10 +55,13 @@ def signature(model: ModelProto) -> dict[str, TensorType]:
 class _Reader:
     """The state of one import."""
 
-    def __init__(self, model: ModelProto, dims: Mapping[str, int]) -> None:
+    def __init__(
+        self, model: ModelProto, dims: Mapping[str, int], values: Mapping[str, Array]
+    ) -> None:
         self.model = model
         self.proto = model.graph
         self.dims = dims
+        self.bound = values
         self.opsets = _opsets(model)
         self.graph = Graph(name=model.graph.name or "model")
         self.values: dict[str, Value] = {}
@@ -104,6 +112,10 @@ class _Reader:
             if size < 0:
                 raise UsageError(f"the dim {name} cannot be {size}")
         for name, type in inputs.items():
+            if name in self.bound:
+                self.values[name] = self.graph.constant(self.bound[name], (name,))
+                self.depends[name] = "constant"
+                continue
             bound = tuple(substitute(dim, self.dims) for dim in type.shape)
             self.values[name] = self.graph.add_input(name, TensorType(type.dtype, bound))
             self.depends[name] = "data"
