@@ -116,11 +116,22 @@ def _gpu_dot(
     """The largest tile that still gives every multiprocessor a block, by estimated waves."""
     half = bits == 16
     sizes = (
-        [(128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (16, 64)]
+        [
+            (128, 256),
+            (128, 128),
+            (128, 64),
+            (64, 128),
+            (64, 64),
+            (64, 32),
+            (32, 64),
+            (32, 32),
+            (16, 64),
+            (16, 32),
+        ]
         if half
         else [(64, 64), (32, 64), (64, 32), (32, 32), (16, 64), (16, 32)]
     )
-    best: tuple[float, tuple[int, int]] | None = None
+    best: tuple[float, int, int, str] | None = None
     for rows, columns in sizes:
         if columns * accumulators > 256 or (columns == 256 and target.sm < 90):
             continue
@@ -131,16 +142,17 @@ def _gpu_dot(
         # a block streams (rows + columns) * k and multiplies rows * columns * k
         cost = waves * (rows * columns + 24 * (rows + columns) + 2048)
         if best is None or cost < best[0]:
-            best = (cost, (rows, columns))
+            reason = f"{count} blocks in {waves} waves on {target.units} multiprocessors"
+            best = (cost, rows, columns, reason)
     assert best is not None
-    rows, columns = best[1]
+    _, rows, columns, reason = best
     depth = 64 if half else 32 if bits < 64 else 16
     while depth > 16 and depth >= 2 * k:
         depth //= 2
     warps = 8 if rows * columns * accumulators >= 128 * 128 else 4
     return _blocks(
         warps=warps, stages=4 if half else 3, group=8 if batch == 1 else 0,
-        m=rows, n=columns, k=depth,
+        reason=reason, m=rows, n=columns, k=depth,
     )  # fmt: skip
 
 
@@ -164,7 +176,10 @@ def conv_schedule(
     if channels >= 16:
         while depth > 16 and channels % depth and depth > channels % depth:
             depth //= 2
-    return _blocks(warps=dot.warps, stages=dot.stages, m=dot.block("m"), n=dot.block("n"), k=depth)
+    return _blocks(
+        warps=dot.warps, stages=dot.stages, reason=dot.reason,
+        m=dot.block("m"), n=dot.block("n"), k=depth,
+    )  # fmt: skip
 
 
 def direct_schedule(target: Target, m: int, n: int) -> Schedule:
