@@ -3,7 +3,7 @@
 Meaning follows graph/README.md: integer `div` truncates, `mod` has the sign of b, `fmod` of a,
 min and max propagate NaN, comparisons give i1. float16 and bfloat16 compute in float32 and round
 once. What C leaves undefined is defined here: integer division by zero gives 0, a shift by the
-width or more gives 0, a float outside an integer's range saturates.
+width or more leaves nothing but the sign, a float outside an integer's range saturates.
 """
 
 from __future__ import annotations
@@ -166,7 +166,8 @@ def _integer(f: Function, fn: str, dtype: DType, args: Sequence[Reg]) -> Reg:
             name = "shl" if fn == "shift_left" else "ashr" if signed else "lshr"
             fits = f.icmp("ult", args[1], integer(dtype.bits, type))
             shifted = f.binary(name, x, f.select(fits, args[1], zero))
-            return f.select(fits, shifted, zero)
+            gone = f.binary("ashr", x, integer(dtype.bits - 1, type)) if name == "ashr" else zero
+            return f.select(fits, shifted, gone)
         case "div":
             return _divide(f, x, args[1], signed)[0]
         case "fmod":

@@ -27,9 +27,7 @@ def fits(fn: str, dtype: DType) -> bool:
         return fn in LOGICAL | {"eq", "ne"}
     if fn in LOGICAL:
         return False
-    if fn in ("shift_left", "shift_right"):
-        return dtype.kind == "uint"
-    if fn in INTEGER_ONLY:
+    if fn in INTEGER_ONLY or fn in ("shift_left", "shift_right"):
         return dtype.is_integer
     return dtype.is_float or fn not in FLOAT_ONLY
 
@@ -71,6 +69,9 @@ def test_map(fn: str, dtype: DType, rng: np.random.Generator) -> None:
         arrays.append(values(dtype, rng, small=fn in ("pow", "shift_left", "shift_right")))
         if fn == "pow" and dtype.is_float:
             arrays[0] = np.abs(arrays[0].astype(np.float64)).astype(dtype.numpy)
+        if fn in ("shift_left", "shift_right"):
+            arrays[1][::5] = dtype.bits  # by the width: nothing but the sign is left
+            arrays[1][1::5] = min(100, int(dtype.highest))
         if fn in ("div", "mod", "fmod") and dtype.is_integer:
             arrays[1][arrays[1] == 0] = 3
     with np.errstate(all="ignore"):
