@@ -10,16 +10,19 @@ import ctypes
 import functools
 import itertools
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from fuser.errors import DeviceError, OutOfMemoryError
+from fuser.errors import DeviceError, FeedError, OutOfMemoryError
 from fuser.runtime import driver
+from fuser.runtime.binding import Binding
 from fuser.runtime.device_array import DeviceArray, device_address
 from fuser.runtime.device_code import Module, load_modules, tensor_map
+from fuser.runtime.device_tensors import DeviceTensor, check_tensors
 from fuser.runtime.feeds import check_names
 from fuser.runtime.memory import Recycler, align
 from fuser.runtime.program import BufferRef, Launch, Program
@@ -99,6 +102,21 @@ def lay_out(program: Program) -> Layout:
     return Layout(inputs, outputs, constants, max(top, ALIGNMENT))
 
 
+@dataclass(frozen=True)
+class Places:
+    """Device addresses of a run's buffers: in the plan's allocation at `base`, or where bound
+    inputs and outputs are."""
+
+    base: int
+    layout: Layout
+    inputs: tuple[int, ...] | None = None
+    outputs: tuple[int, ...] | None = None
+
+    def address(self, ref: BufferRef) -> int:
+        bound = {"input": self.inputs, "output": self.outputs}.get(ref.space)
+        return self.base + self.layout.offset(ref) if bound is None else bound[ref.index]
+
+
 class CudaExecutor:
     """Runs a cuda Program. Runs from several threads take turns: a plan owns one set of buffers.
 
@@ -112,6 +130,7 @@ class CudaExecutor:
         self.lock = threading.Lock()
         self._results = [Recycler(spec.shape, spec.dtype.numpy) for spec in program.outputs]
         self._release: list[Callable[[], Any]] = []  # undone in reverse
+        self.bindings: weakref.WeakSet[Binding] = weakref.WeakSet()
         self._check_memory()
         try:
             with driver.current(ordinal):
@@ -145,7 +164,10 @@ class CudaExecutor:
         self.modules: dict[bytes, Module] = load_modules(kernels)
         for module in self.modules.values():
             self._release.append(functools.partial(cu.cuModuleUnload, module.handle))
-        self.calls = [self._prepare(launch) for launch in program.launches]
+        self.places = Places(self.base, self.layout)
+        self.calls = self.prepare(self.places)
+        self.last_run = driver.call("cuEventCreate", cu.CUevent_flags.CU_EVENT_DISABLE_TIMING.value)
+        self._release.append(lambda: cu.cuEventDestroy(self.last_run))
         self.kernels_graph = self._capture(copies=False)
         self.whole_graph = self._capture(copies=True)
 
@@ -169,56 +191,66 @@ class CudaExecutor:
 
     # building the graph -------------------------------------------------------------------------
 
-    def _address(self, ref: BufferRef) -> int:
-        return self.base + self.layout.offset(ref)
+    def prepare(self, places: Places) -> list[Callable[[Any, bool], None]]:
+        """For each launch a function that puts it on a stream; its second argument allows the
+        launch to begin while the kernel before it ends."""
+        return [self._prepare(launch, places) for launch in self.program.launches]
 
-    def _prepare(self, launch: Launch) -> Callable[[bool], None]:
-        """A function that launches a kernel on the stream; its argument allows the launch to begin
-        while the kernel before it ends."""
+    def _prepare(self, launch: Launch, places: Places) -> Callable[[Any, bool], None]:
         cu, kernel = driver.api(), launch.kernel
-        addresses = [self._address(ref) for ref in launch.arguments]
+        addresses = [places.address(ref) for ref in launch.arguments]
         function = self.modules[kernel.code].function(kernel)
         maps = [tensor_map(item, addresses[item.argument]) for item in kernel.tensor_maps]
         values = (*addresses, *maps)
         types = (*(ctypes.c_void_p for _ in addresses), *(None for _ in maps))
 
-        def go(overlap: bool) -> None:
+        def go(stream: Any, overlap: bool) -> None:
             config = cu.CUlaunchConfig()
             config.gridDimX, config.gridDimY, config.gridDimZ = kernel.launch
             config.blockDimX, config.blockDimY, config.blockDimZ = kernel.threads, 1, 1
             config.sharedMemBytes = kernel.shared_bytes
-            config.hStream = self.stream
+            config.hStream = stream
             config.attrs = _attributes(kernel.cluster, kernel.pdl and overlap)
             config.numAttrs = len(config.attrs)
             driver.call("cuLaunchKernelEx", config, function, (values, types), 0)
 
         return go
 
-    def _launch_all(self, after: Callable[[int], None] | None = None) -> None:
+    def enqueue(
+        self,
+        stream: Any,
+        calls: Sequence[Callable[[Any, bool], None]],
+        places: Places,
+        after: Callable[[int], None] | None = None,
+    ) -> None:
         """Clear, launch and copy on the stream, in order; after(i) follows launch i."""
         kernel_before = False
         for position, launch in enumerate(self.program.launches):
             for zero in launch.zeros:
-                place = self._address(zero.buffer)
-                driver.call("cuMemsetD8Async", place, 0, zero.bytes, self.stream)
+                place = places.address(zero.buffer)
+                driver.call("cuMemsetD8Async", place, 0, zero.bytes, stream)
                 kernel_before = False
             if all(launch.kernel.launch):
-                self.calls[position](kernel_before and after is None)
+                calls[position](stream, kernel_before and after is None)
                 kernel_before = True
             if after is not None:
                 after(position)
         for copy in self.program.copies:
-            target = self._address(BufferRef("output", copy.output))
+            target = places.address(BufferRef("output", copy.output))
             size = self.program.outputs[copy.output].bytes
-            self._move(target, self._address(copy.source), size)
+            self._move(target, places.address(copy.source), size, stream)
 
     def _capture(self, copies: bool, events: Sequence[Any] = ()) -> Any:
         """The plan as an executable graph; with `copies`, from and to page-locked memory. `events`
         (one more than launches) are recorded around the launches."""
-        cu, program = driver.api(), self.program
-        mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-        driver.call("cuStreamBeginCapture", self.stream, mode)
-        try:
+        program = self.program
+
+        def record(position: int) -> None:
+            external = driver.api().CUevent_record_flags.CU_EVENT_RECORD_EXTERNAL.value
+            event = events[position + 1]
+            driver.call("cuEventRecordWithFlags", event, self.stream, external)
+
+        def body() -> None:
             if copies:
                 for spec, pinned, place in zip(
                     program.inputs, self._pinned_inputs, self.layout.inputs, strict=True
@@ -226,15 +258,10 @@ class CudaExecutor:
                     if spec.bytes:
                         target = self.base + place
                         driver.call("cuMemcpyHtoDAsync", target, pinned, spec.bytes, self.stream)
-
-            def record(position: int) -> None:
-                external = cu.CUevent_record_flags.CU_EVENT_RECORD_EXTERNAL.value
-                event = events[position + 1]
-                driver.call("cuEventRecordWithFlags", event, self.stream, external)
-
             if events:
                 record(-1)
-            self._launch_all(record if events else None)
+            after = record if events else None
+            self.enqueue(self.stream, self.calls, self.places, after)
             if copies:
                 for spec, pinned, place in zip(
                     program.outputs, self._pinned_outputs, self.layout.outputs, strict=True
@@ -242,16 +269,26 @@ class CudaExecutor:
                     if spec.bytes:
                         source = self.base + place
                         driver.call("cuMemcpyDtoHAsync", pinned, source, spec.bytes, self.stream)
+
+        executable = self.capture(body)
+        self._release.append(lambda: driver.api().cuGraphExecDestroy(executable))
+        return executable
+
+    def capture(self, body: Callable[[], None]) -> Any:
+        """What `body` puts on the plan's stream as an executable graph, the caller's to destroy."""
+        cu = driver.api()
+        mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        driver.call("cuStreamBeginCapture", self.stream, mode)
+        try:
+            body()
         finally:
             status, graph = cu.cuStreamEndCapture(self.stream)
         if int(status):
-            raise DeviceError(f"cuStreamEndCapture failed: {status.name}", where=program.name)
+            raise DeviceError(f"cuStreamEndCapture failed: {status.name}", where=self.program.name)
         try:
-            executable = driver.call("cuGraphInstantiate", graph, 0)
+            return driver.call("cuGraphInstantiate", graph, 0)
         finally:
             cu.cuGraphDestroy(graph)
-        self._release.append(lambda: cu.cuGraphExecDestroy(executable))
-        return executable
 
     # running ------------------------------------------------------------------------------------
 
@@ -268,6 +305,7 @@ class CudaExecutor:
         with self.lock, driver.current(self.ordinal):
             for staged, array in zip(self.staged_inputs, inputs, strict=True):
                 staged[...] = array
+            self._wait_for_bindings()
             driver.call("cuGraphLaunch", self.whole_graph, self.stream)
             driver.call("cuStreamSynchronize", self.stream)
             outputs = [make()[0] for make in self._results]
@@ -284,6 +322,7 @@ class CudaExecutor:
         with self.lock, driver.current(self.ordinal):
             for stream in dict.fromkeys(stream for _, stream in found):
                 driver.call("cuStreamSynchronize", stream)  # what computes the feeds
+            self._wait_for_bindings()
             for (source, _), place, spec in zip(
                 found, self.layout.inputs, program.inputs, strict=True
             ):
@@ -294,9 +333,29 @@ class CudaExecutor:
             driver.call("cuStreamSynchronize", self.stream)
         return {spec.name: a for spec, a in zip(program.outputs, outputs, strict=True)}
 
-    def _move(self, target: int, source: int, size: int) -> None:
+    def _move(self, target: int, source: int, size: int, stream: Any = None) -> None:
         if size:
-            driver.call("cuMemcpyDtoDAsync", target, source, size, self.stream)
+            stream = self.stream if stream is None else stream
+            driver.call("cuMemcpyDtoDAsync", target, source, size, stream)
+
+    def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Binding:
+        """See `Plan.bind`."""
+        program, ordinal = self.program, self.ordinal
+        sources = check_tensors(program.inputs, inputs, ordinal, "input")
+        targets = check_tensors(program.outputs, outputs, ordinal, "output")
+        _check_overlap(program, sources, targets)
+        with self.lock, driver.current(ordinal):
+            places = Places(
+                self.base, self.layout,
+                tuple(item.address for item in sources), tuple(item.address for item in targets),
+            )  # fmt: skip
+            binding = Binding(self, places, (*sources, *targets))
+        self.bindings.add(binding)
+        return binding
+
+    def _wait_for_bindings(self) -> None:
+        """Runs share the arena: the stream goes on after the last bound run."""
+        driver.call("cuStreamWaitEvent", self.stream, self.last_run, 0)
 
     def time_replays(
         self, inputs: Sequence[np.ndarray], iterations: int, warmup: int
@@ -342,6 +401,8 @@ class CudaExecutor:
         release, self._release = self._release, []
         if not release:
             return
+        for binding in list(self.bindings):
+            binding.close()
         try:
             with driver.current(self.ordinal):
                 driver.api().cuCtxSynchronize()
@@ -349,6 +410,26 @@ class CudaExecutor:
                     action()
         except DeviceError:
             pass  # a lost device has nothing left to free
+
+
+def _check_overlap(
+    program: Program, sources: Sequence[DeviceTensor], targets: Sequence[DeviceTensor]
+) -> None:
+    """Raises FeedError if an output shares memory with an input or another output: kernels may
+    write it before the last one has read."""
+    ranges = [
+        (item.address, item.address + spec.bytes, spec, index >= len(sources))
+        for index, (item, spec) in enumerate(
+            zip((*sources, *targets), (*program.inputs, *program.outputs), strict=True)
+        )
+        if spec.bytes
+    ]
+    for first, second in itertools.combinations(ranges, 2):
+        if (first[3] or second[3]) and first[0] < second[1] and second[0] < first[1]:
+            raise FeedError(
+                f"{first[2].name!r} and {second[2].name!r} share memory",
+                hint="bind outputs to memory of their own",
+            )
 
 
 def _attributes(cluster: int, overlap: bool) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from fuser.target import Target
 
 if TYPE_CHECKING:
     from fuser.report import Report
+    from fuser.runtime.binding import Binding
+    from fuser.runtime.cuda import CudaExecutor
 
 
 class Executor(Protocol):
@@ -125,6 +127,19 @@ class Plan:
             raise UsageError(f"input {twice[0]!r} is given by position and by name")
         results = tuple(self.run({**feeds, **named}).values())
         return results[0] if len(results) == 1 else results
+
+    def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Binding:
+        """The plan on tensors of the GPU, by name, read and written where they are.
+
+            bound = plan.bind({"x": x}, {"y": y})     # torch, CuPy, JAX, ...: DLPack
+            bound.run(torch.cuda.current_stream().cuda_stream)
+
+        Tensors must have the model's dtypes and shapes, be row-major and aligned to 16 bytes; an
+        output must share memory with nothing else. Raises FeedError, or UsageError on a CPU.
+        """
+        if not self.target.is_cuda:
+            raise UsageError("this plan is for a CPU", hint="plan.run takes arrays of the host")
+        return cast("CudaExecutor", self.executor).bind(inputs, outputs)
 
     def profile(
         self,

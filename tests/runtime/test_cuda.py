@@ -12,7 +12,7 @@ import pytest
 
 from fuser.backend.module import CompiledKernel, TensorMap
 from fuser.dtypes import bf16, f32
-from fuser.errors import CompileError, DeviceError, FeedError, OutOfMemoryError
+from fuser.errors import CompileError, DeviceError, FeedError, OutOfMemoryError, UsageError
 from fuser.runtime import cuda, driver
 from fuser.runtime.device_array import DeviceArray, device_address
 from fuser.runtime.device_code import map_arguments, read_log
@@ -277,3 +277,48 @@ def test_the_many_kernels_of_a_plan_overlap_nothing() -> None:
         x = np.random.default_rng(0).uniform(0.9, 1.1, 100_000).astype(np.float32)
         np.testing.assert_array_equal(plan(x)[0], expected(x, 100))
         assert plan.launches == 101
+
+
+@pytest.mark.cuda
+def test_bound_tensors_are_read_and_written_in_place(plan: Plan) -> None:
+    torch = pytest.importorskip("torch")
+    stream = torch.cuda.current_stream().cuda_stream
+    x = torch.linspace(0, 1, 1000, device="cuda") * 3
+    y = {spec.name: torch.empty(spec.shape, device="cuda") for spec in plan.outputs}
+    bound = plan.bind({"x": x}, y)
+    for scale in (1.0, 2.0):  # the same memory, other values
+        x.mul_(scale)
+        bound.run(stream)
+        np.testing.assert_array_equal(y["o0"].cpu().numpy(), expected(x.cpu().numpy()))
+    with pytest.raises(FeedError, match="share memory"):
+        plan.bind({"x": x}, {**y, "o0": x})
+
+
+@pytest.mark.cuda
+def test_bound_runs_join_a_capture(plan: Plan) -> None:
+    torch = pytest.importorskip("torch")
+    first = torch.linspace(0, 1, 1000, device="cuda")
+    x = torch.empty_like(first)
+    y = {spec.name: torch.empty(spec.shape, device="cuda") for spec in plan.outputs}
+    bound = plan.bind({"x": x}, y)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        torch.mul(first, 2, out=x)
+        bound.run(torch.cuda.current_stream().cuda_stream)
+    for value in (y["o0"], x):
+        value.zero_()
+    graph.replay()
+    np.testing.assert_array_equal(y["o0"].cpu().numpy(), expected((first * 2).cpu().numpy()))
+
+
+@pytest.mark.cuda
+def test_a_closed_plan_ends_its_bindings() -> None:
+    torch = pytest.importorskip("torch")
+    made = Plan(program(1000, 2))
+    x = torch.ones(1000, device="cuda")
+    y = {spec.name: torch.empty(spec.shape, device="cuda") for spec in made.outputs}
+    bound = made.bind({"x": x}, y)
+    bound.run()
+    made.close()
+    with pytest.raises(UsageError, match="closed"):
+        bound.run()

@@ -72,6 +72,11 @@ def test_a_closed_plan_refuses() -> None:
     plan.close()
 
 
+def test_a_plan_for_a_cpu_binds_nothing(plan: Plan) -> None:
+    with pytest.raises(UsageError, match="for a CPU"):
+        plan.bind({}, {})
+
+
 GOOD = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
