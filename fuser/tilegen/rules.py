@@ -100,6 +100,12 @@ def register_tile(
     return best[1], best[2]
 
 
+HALF_TILES = ((128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (32, 32),
+              (16, 64), (16, 32))  # fmt: skip
+WIDE_TILES = ((64, 64), (32, 64), (64, 32), (32, 32), (16, 64), (16, 32))
+"""(rows, columns) of a GPU dot of 16-bit operands and of others, the largest first."""
+
+
 def dot_schedule(
     target: Target, m: int, n: int, k: int, bits: int, accumulators: int = 1, batch: int = 1
 ) -> Schedule:
@@ -115,27 +121,11 @@ def _gpu_dot(
 ) -> Schedule:
     """The largest tile that still gives every multiprocessor a block, by estimated waves."""
     half = bits == 16
-    sizes = (
-        [
-            (128, 256),
-            (128, 128),
-            (128, 64),
-            (64, 128),
-            (64, 64),
-            (64, 32),
-            (32, 64),
-            (32, 32),
-            (16, 64),
-            (16, 32),
-        ]
-        if half
-        else [(64, 64), (32, 64), (64, 32), (32, 32), (16, 64), (16, 32)]
-    )
+    sizes = HALF_TILES if half else WIDE_TILES
     best: tuple[float, int, int, str] | None = None
     for rows, columns in sizes:
-        if columns * accumulators > 256 or (columns == 256 and target.sm < 90):
-            continue
-        if half and rows * columns * accumulators > 128 * 256:
+        too_wide = columns * accumulators > 256 or rows * columns * accumulators > sizes[0][0] * 256
+        if (too_wide and (rows, columns) != sizes[-1]) or (columns == 256 and target.sm < 90):
             continue
         count = ceildiv(m, rows) * ceildiv(n, columns) * batch
         waves = ceildiv(count, target.units)
