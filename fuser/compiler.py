@@ -172,13 +172,35 @@ def compile(
     Raises FuserError: UsageError, InvalidModelError, UnsupportedOpError, DeviceError, CompileError.
     """
     started = time.perf_counter()
-    config = Config.from_environment()
     progress("importing the graph")
     opened = open_model(model)
     bound = opened.bind(dims or {})
-    graph = opened.graph(bound, values)
-    target = choose_target(device)
+    return compile_graph(
+        opened.graph(bound, values), name=opened.name, device=device, threads=threads,
+        fusion=fusion, progress=progress, dims=bound, values=tuple(values or ()), started=started,
+    )  # fmt: skip
 
+
+def compile_graph(
+    graph: Graph,
+    *,
+    name: str = "",
+    device: Device = "auto",
+    threads: int | None = None,
+    fusion: bool = True,
+    progress: Progress = _quiet,
+    dims: Mapping[str, int] | None = None,
+    values: tuple[str, ...] = (),
+    started: float | None = None,
+) -> Plan:
+    """Compile a graph after the graph passes, its dims ints: what every front end ends in.
+
+    name, dims and values are for the report; started: when the work on it began.
+    Raises FuserError: UnsupportedError, DeviceError, CompileError.
+    """
+    started = time.perf_counter() if started is None else started
+    config = Config.from_environment()
+    target = choose_target(device)
     progress("partitioning")
     cut = partition(graph, target, Options(no_fusion=not fusion))
     progress("writing tile programs")
@@ -189,10 +211,10 @@ def compile(
     cache = KernelCache(config.cache_dir) if config.cache else None
     kernels = compile_all(jobs, cache, config.workers or None, stats=stats)
     progress("building the plan")
-    program = _assemble(opened.name, cut, programs, kernels, target)
+    program = _assemble(name or graph.name, cut, programs, kernels, target)
     seconds = time.perf_counter() - started
-    report = _report(opened, cut, programs, program, bound, seconds, stats.cache_hits)
-    report.values = tuple(values or ())
+    report = _report(cut, programs, program, dict(dims or {}), seconds, stats.cache_hits)
+    report.values = values
     return Plan(
         program,
         threads=threads or config.threads or None,
@@ -267,7 +289,7 @@ def _spec(value: Value, name: str) -> TensorSpec:
 
 
 def _report(
-    model: Model, cut: Partition, programs: list[TileProgram], program: Program,
+    cut: Partition, programs: list[TileProgram], program: Program,
     dims: dict[str, int], seconds: float, cache_hits: int,
 ) -> reports.Report:  # fmt: skip
     read = [
@@ -281,7 +303,7 @@ def _report(
         flops[item.region.id] += item.flops
     schedules = {item.region.id: item.kernel.schedule.to_dict() for item in programs}
     return reports.Report(
-        model=model.name,
+        model=program.name,
         device=f"{program.target.name} ({program.target.arch})",
         kernels=reports.Saving(len(reports.nodes_before(cut.graph)), len(program.launches)),
         bytes=reports.Traffic(
