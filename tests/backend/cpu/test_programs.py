@@ -141,3 +141,19 @@ def test_nan_reaches_a_maximum() -> None:
     arrays = {"x": x, "y": np.zeros_like(x)}
     native.run(kernel, arrays)
     assert np.isnan(arrays["y"][:100]).all() and (arrays["y"][100:] == 0).all()
+
+
+def test_dot_of_a_stretched_vector(rng: np.random.Generator) -> None:
+    """An operand that is a broadcast of computed numbers, with one step of k."""
+    b = Builder("outer")
+    x, w = b.buffer("x", f32, 21), b.buffer("w", f32, 16)
+    y = b.buffer("y", f32, 21 * 16, role="output")
+    b.program_id(0, 1)
+    column = b.load(b.view(x, (21,)), (axis(0, 21),), (21,))
+    positive = b.map("gt", column, b.full(0.0, (21,), f32))
+    kept = b.map("select", positive, column, b.full(0.25, (21,), f32))
+    row = b.load(b.view(w, (1, 16)), (axis(0, 1), axis(1, 16)), (1, 16))
+    product = b.dot(b.broadcast(kept, (21, 1), (0,)), row, b.full(0.0, (21, 16), f32))
+    b.store(b.view(y, (21, 16)), (axis(0, 21), axis(1, 16)), product)
+    kernel = b.build()
+    compare(kernel, programs.random_arrays(kernel, rng))
