@@ -440,51 +440,53 @@ def divide_all(f: Function, x: Reg, divisor: Reg) -> Reg:
 
 
 def fmod(f: Function, a: Reg, b: Reg) -> Reg:
-    """The rest of a / b with the sign of a, exact: long division, a few bits of quotient a step."""
+    """The rest of a / b with the sign of a, exact: long division of the mantissas as integers."""
+    mantissa, bias, step = (52, 1075, 11) if _is_double(a) else (23, 150, 8)
+    word = _word(a.type)
+    one, zero = integer(1, word), integer(0, word)
     x, y = _abs(f, a), _abs(f, b)
-    bits = 20 if _is_double(a) else 9
-    small = 2.0**bits
 
-    def more(i: Reg, carried: list[Reg]) -> list[Reg]:
-        rest = carried[0]
-        # The largest y * 2**k that leaves a quotient below 2**bits: each step is then exact.
-        ratio = _div(f, rest, y)
-        large = _test(f, "oge", ratio, small)
-        quotient = f.intrinsic("trunc", ratio)
-        plain = _fma(f, f.fneg(quotient), y, rest)
-        plain = _pick(f, _test(f, "olt", plain, 0.0), _add(f, plain, y), plain)
-        plain = _pick(f, _test(f, "oge", plain, y), _sub(f, plain, y), plain)
-        shifted = _shifted(f, rest, y, ratio, bits)
-        return [f.select(large, shifted, plain)]
+    def parts(value: Reg) -> tuple[Reg, Reg]:
+        """value = m * 2**(e - bias), denormals included."""
+        bits = _bits(f, value)
+        field = f.binary("lshr", bits, integer(mantissa, word))
+        fraction = f.binary("and", bits, integer((1 << mantissa) - 1, word))
+        tiny = f.icmp("eq", field, zero)
+        whole = f.binary("or", fraction, integer(1 << mantissa, word))
+        return f.select(tiny, fraction, whole), f.select(tiny, one, field)
 
-    count = -(-2100 // bits) if _is_double(a) else -(-280 // bits)
-    result = f.loop(0, count + 1, 1, [x], more, hint="fmod")[0]
+    (top, top_exponent), (divisor, exponent) = parts(x), parts(y)
+    divisor = f.select(f.icmp("eq", divisor, zero), one, divisor)
+    steps = f.intrinsic("smax", f.binary("sub", top_exponent, exponent), zero)
+    finite = f.binary("and", _test(f, "olt", x, INFINITY), _test(f, "olt", y, INFINITY))
+    steps = f.select(finite, steps, zero)
+    # While any lane has bits left: rest = rest * 2**k mod divisor.
+    before, head, body, done = f.at, f.block("fmod"), f.block("fmod.step"), f.block("fmod.end")
+    start = f.binary("urem", top, divisor)
+    f.br(head)
+    f.enter(head)
+    rest = f.phi(word, (start, before))
+    left = f.phi(word, (steps, before))
+    more = f.icmp("sgt", left.reg, zero)
+    some = more if text.lanes(word) == 1 else f.intrinsic("vector.reduce.or", more, type="i1")
+    f.cbr(some, body, done)
+    f.enter(body)
+    shift = f.intrinsic("smin", left.reg, integer(step, word))
+    rest.add(f.binary("urem", f.binary("shl", rest.reg, shift), divisor), f.at)
+    left.add(f.binary("sub", left.reg, shift), f.at)
+    f.br(head)
+    f.enter(done)
+    # m * 2**(e - bias) by two exact factors.
+    result = f.convert("uitofp", rest.reg, a.type)
+    power = f.binary("sub", exponent, integer(bias, word))
+    half = f.binary("ashr", power, one)
+    for part in (half, f.binary("sub", power, half)):
+        field = f.binary("add", part, integer(bias - mantissa, word))
+        result = _mul(f, result, _float(f, f.binary("shl", field, integer(mantissa, word)), a.type))
+    result = _pick(f, _test(f, "olt", x, y), x, result)
     result = _copysign(f, result, a)
-    result = _pick(f, _test(f, "oeq", y, INFINITY), a, result)
     bad = f.binary("or", _test(f, "oeq", x, INFINITY), _test(f, "oeq", y, 0.0))
-    bad = f.binary("or", bad, _test(f, "uno", a, b))
-    return _pick(f, bad, NAN, result)
-
-
-def _shifted(f: Function, rest: Reg, y: Reg, ratio: Reg, bits: int) -> Reg:
-    """rest - trunc(rest / (y 2**k)) y 2**k with k so that the quotient has at most `bits` bits."""
-    mantissa = 52 if _is_double(rest) else 23
-    word = _word(rest.type)
-    bias = 1023 if _is_double(rest) else 127
-    # An infinite ratio (y denormal) shifts by the most that stays finite.
-    ratio = _at_most(f, ratio, 2.0 ** (bias - 1))
-    exponent = f.binary("lshr", _bits(f, ratio), integer(mantissa, word))
-    k = f.binary("sub", exponent, integer(bias + bits - 2, word))
-    factor = _float(
-        f,
-        f.binary("shl", f.binary("add", k, integer(bias, word)), integer(mantissa, word)),
-        rest.type,
-    )
-    step = _mul(f, y, factor)
-    quotient = f.intrinsic("trunc", _div(f, rest, step))
-    result = _fma(f, f.fneg(quotient), step, rest)
-    result = _pick(f, _test(f, "olt", result, 0.0), _add(f, result, step), result)
-    return _pick(f, _test(f, "oge", result, step), _sub(f, result, step), result)
+    return _pick(f, f.binary("or", bad, _test(f, "uno", a, b)), NAN, result)
 
 
 FUNCTIONS: dict[str, Callable[..., Reg]] = {
@@ -506,3 +508,24 @@ FUNCTIONS: dict[str, Callable[..., Reg]] = {
     "pow": _through_double(pow),
 }
 """Emitters by the graph primitive's name."""
+
+MAX_ULP: dict[str, tuple[float, float]] = {
+    "exp": (1.0, 1.0),
+    "log": (0.9, 0.9),
+    "tanh": (1.5, 1.5),
+    "erf": (2.5, 1.8),
+    "sin": (0.501, 1.8),
+    "cos": (0.501, 1.8),
+    "tan": (0.501, 3.0),
+    "asin": (0.501, 2.5),
+    "acos": (0.501, 1.5),
+    "atan": (0.501, 3.0),
+    "sinh": (0.501, 3.0),
+    "cosh": (0.501, 3.0),
+    "asinh": (0.501, 3.0),
+    "acosh": (0.501, 3.0),
+    "atanh": (0.501, 3.0),
+    "pow": (0.501, 1000.0),
+}
+"""Greatest error of the float and the double version. pow of doubles has no extended logarithm:
+its error grows with |b log a|."""

@@ -8,6 +8,7 @@ and lookups pass layouts on. Conversions remain only where two choices meet.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Literal
@@ -25,11 +26,20 @@ DotKind = Literal["wgmma", "mma", "tf32", "fma"]
 
 @dataclass(frozen=True, eq=False)
 class DotPlan:
-    """How a dot runs: on which unit, and how warps share its result."""
+    """How a dot runs: on which unit, and how warps share its result.
+
+    With split_k > 1, groups of warps take turns along k and hold partial sums of the same elements
+    in `accumulator`; they are added up after the loop, into the layout `result`.
+    """
 
     kind: DotKind
     grid: WarpGrid | None
     accumulator: Layout
+    result: Layout
+
+    @property
+    def split_k(self) -> int:
+        return self.grid.warps_k if self.grid else 1
 
 
 @dataclass
@@ -46,6 +56,7 @@ class Assignment:
     uses: dict[Value, list[Op]] = field(default_factory=dict)
     home: dict[Value, Block] = field(default_factory=dict)
     makers: dict[Value, Op] = field(default_factory=dict)
+    loops: dict[Block, ops.For] = field(default_factory=dict)
 
     @property
     def threads(self) -> int:
@@ -103,6 +114,8 @@ def _collect(block: Block, plan: Assignment) -> None:
         for result in op.results:
             plan.home[result] = block
             plan.makers[result] = op
+        if isinstance(op, ops.For):
+            plan.loops[op.body] = op
         for inner in op.blocks():
             _collect(inner, plan)
 
@@ -119,10 +132,45 @@ def plan_dot(op: ops.Dot, plan: Assignment, target: Target) -> DotPlan:
     if kind == "fma":
         order = (1, 0)
         vector = min(4, next_power(max(1, m * n // plan.threads)), next_power(n))
-        return DotPlan(kind, None, blocked((m, n), warps, order, vector))
+        layout = blocked((m, n), warps, order, vector)
+        return DotPlan(kind, None, layout, layout)
     chained = feeds_rows(op.result, plan) or made_of_dot(op.a, plan)
     grid = warp_grid(m, n, warps, chained=chained, wgmma=kind == "wgmma")
-    return DotPlan(kind, grid, grid.accumulator())
+    result = grid.accumulator()
+    loop = plan.loops.get(plan.home[op.result])
+    if kind == "mma" and loop is not None and lone_dot(loop, plan) is op:
+        grid = split_warps(grid, -(-k // 16))
+    return DotPlan(kind, grid, grid.accumulator(), result)
+
+
+def split_warps(grid: WarpGrid, steps: int) -> WarpGrid:
+    """Turn warps along n into warps along k where a warp's share of the tile is too thin to keep
+    its tensor core busy: chains of dependent products are short, operands are read less often."""
+    while (
+        grid.warps_n > 1
+        and grid.rows * grid.columns < 16 * 64
+        and grid.columns * 2 <= 64
+        and steps % (grid.warps_k * 2) == 0
+    ):
+        grid = dataclasses.replace(grid, warps_n=grid.warps_n // 2, warps_k=grid.warps_k * 2)
+    return grid
+
+
+def lone_dot(loop: ops.For, plan: Assignment) -> ops.Dot | None:
+    """The loop's only dot, if all it does is to accumulate into a carried value over some trips."""
+    dots = [op for op in loop.body.ops if isinstance(op, ops.Dot)]
+    if len(dots) != 1:
+        return None
+    if loop.start.is_constant and loop.stop.is_constant:
+        if loop.stop.constant - loop.start.constant <= loop.step:
+            return None
+    dot, last = dots[0], loop.body.ops[-1]
+    assert isinstance(last, ops.Yield)
+    lone = plan.uses.get(dot.result, []) == [last] and plan.uses.get(dot.acc, []) == [dot]
+    if not lone or dot.acc not in loop.body.params[1:]:
+        return None
+    position = loop.body.params.index(dot.acc) - 1
+    return dot if last.args[position] is dot.result else None
 
 
 def dot_kind(
@@ -250,8 +298,8 @@ class _Assigner:
             if is_tile(value) and value not in self.plan.flexible and value not in self.in_shared:
                 self.members[self.groups.find(value)].append(value)
         for op, dot in self.plan.dots.items():
-            self.chosen.setdefault(self.groups.find(op.acc), dot.accumulator)
-            self.chosen.setdefault(self.groups.find(op.result), dot.accumulator)
+            self.chosen.setdefault(self.groups.find(op.acc), dot.result)
+            self.chosen.setdefault(self.groups.find(op.result), dot.result)
         self._propagate()
         order = sorted(self.members, key=self._weight, reverse=True)
         for root in order:

@@ -15,6 +15,7 @@ from fuser.backend.nvptx.stage import (
     SharedAddress,
     SharedTile,
     fence_async,
+    land_copies,
     operand_cover,
     tile_bytes,
     write,
@@ -38,6 +39,7 @@ def lower_dot(low: Lowering, op: ops.Dot) -> Tile:
         return _fma_dot(low, op, plan, acc)
     left = operand(low, op, "a")
     right = operand(low, op, "b")
+    land_copies(low)
     low.shared.before_read()
     roles.before_dot(low, op)
     if plan.kind == "wgmma":
@@ -69,10 +71,10 @@ def operand(low: Lowering, op: ops.Dot, role: str) -> Source:
         grid = plan.grid
         fragment = grid.left_fragment32(k) if plan.kind == "tf32" else grid.left_fragment(k)
     if not isinstance(entry, Tile):
-        wanted = fragment or low.plain_layout(value.shape)
+        wanted = fragment if fragment and plan.split_k == 1 else low.plain_layout(value.shape)
         entry = low.tile(value, wanted)
     axis = 1 if role == "a" else 0
-    if fragment is not None and in_registers(entry.layout, fragment):
+    if plan.split_k == 1 and fragment is not None and in_registers(entry.layout, fragment):
         tile = convert(low, entry, fragment)
         return Tile(
             tile.dtype, tile.shape, fragment, mask_edge(low, tile, (axis,), literal(0, tile.dtype))
@@ -115,7 +117,7 @@ def _mma_dot(
     lefts = _LeftFragments(low, plan, left, op.a.shape[1])
     rights = _RightFragments(low, plan, right)
     name, type = ("f32.f32", "<2 x half>") if dtype.name == "f16" else ("bf16", "i32")
-    for step in range(steps):
+    for step in range(0, steps, grid.warps_k):
         b = rights.step(step)
         for band in range(grid.bands):
             a = lefts.fragment(band, step)
@@ -133,6 +135,47 @@ def _mma_dot(
                         f"extractvalue {{float, float, float, float}} {result}, {i}"
                     )
     return Tile(acc.dtype, acc.shape, acc.layout, regs)
+
+
+def zeros(low: Lowering, op: ops.Dot) -> Tile:
+    """What partial sums start from."""
+    layout = low.assignment.dots[op].accumulator
+    return Tile(op.acc.dtype, op.acc.shape, layout, [literal(0, op.acc.dtype)] * len(layout.regs))
+
+
+def add_partials(low: Lowering, op: ops.Dot, partial: Tile, start: Tile) -> Tile:
+    """start plus the partial sums of the groups of warps that shared k, through shared memory."""
+    plan, e = low.assignment.dots[op], low.emitter
+    assert plan.grid is not None
+    source, size = partial.layout, op.acc.dtype.bytes
+    pitch = source.shape[1] * size + 16
+    whole = source.shape[0] * pitch
+    groups = plan.split_k
+    # the part of a group lies `whole` bytes after the part before it
+    first = len(source.bits) - groups.bit_length() + 1
+    parts = [0] * first + [whole << bit for bit in range(groups.bit_length() - 1)]
+    slot = low.shared.allocate(whole * groups)
+    low.shared.before_write()
+    threads = [r * pitch + c * size for r, c in source.bits]
+    base = low.shared.pointer(slot, e.plus(e.thread_part(threads), e.thread_part(parts)))
+    for (row, column), (even, odd) in zip(
+        source.regs[::2], zip(partial.regs[::2], partial.regs[1::2], strict=True), strict=True
+    ):
+        pair = e.value(f"insertelement <2 x float> poison, float {even}, i32 0")
+        pair = e.value(f"insertelement <2 x float> {pair}, float {odd}, i32 1")
+        pointer = shared_offset(low, base, row * pitch + column * size)
+        e.do(f"store <2 x float> {pair}, ptr addrspace(3) {pointer}, align 8")
+    low.shared.before_read()
+    layout = start.layout
+    base = low.shared.pointer(slot, e.thread_part([r * pitch + c * size for r, c in layout.bits]))
+    regs = list(start.regs)
+    for group in range(groups):
+        for number, (row, column) in enumerate(layout.regs):
+            pointer = shared_offset(low, base, group * whole + row * pitch + column * size)
+            part = e.value(f"load float, ptr addrspace(3) {pointer}, align 4")
+            regs[number] = e.value(f"fadd float {regs[number]}, {part}")
+    low.shared.free(slot)
+    return Tile(start.dtype, start.shape, layout, regs)
 
 
 def _as(low: Lowering, word: str, type: str) -> str:
@@ -162,7 +205,7 @@ class _LeftFragments:
             lanes: tuple[Coordinates, ...] = ((1, 0), (2, 0), (4, 0), (8, 0), (0, 8))
             if not k_inner:
                 lanes = ((0, 1), (0, 2), (0, 4), (8, 0), (0, 8))
-            layout = Layout(source.shape, ((0, 0),), lanes, self.grid.warp_bits(True, False))
+            layout = Layout(source.shape, ((0, 0),), lanes, self.grid.warp_bits(True, False, 1))
             self.address = SharedAddress(low, source, layout)
             self.turn = "" if k_inner else ".trans"
         self._known: dict[tuple[int, int], list[str]] = {}
@@ -188,7 +231,7 @@ class _RightFragments:
         self.low, self.grid = low, plan.grid
         k_inner = source.inner == 0
         self.turn = "" if k_inner else ".trans"
-        bits = self.grid.warp_bits(False, True)
+        bits = self.grid.warp_bits(False, True, 0)
         lanes: tuple[Coordinates, ...] = ((0, 1), (0, 2), (0, 4), (8, 0), (0, 8))
         if not k_inner:
             lanes = ((1, 0), (2, 0), (4, 0), (8, 0), (0, 8))

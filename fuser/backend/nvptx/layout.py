@@ -198,7 +198,8 @@ class WarpGrid:
     """How the warps of a program share the [m, n] tile of a dot.
 
     Each warp owns `rows` x `columns`, in bands of 16 rows that are `band` rows apart: 16 for
-    mma.sync; 64 for wgmma, where the four warps of a group interleave.
+    mma.sync; 64 for wgmma, where the four warps of a group interleave. `warps_k` groups of warps
+    share the work along k and hold partial sums of the same elements.
     """
 
     m: int
@@ -206,6 +207,7 @@ class WarpGrid:
     warps_m: int
     warps_n: int
     wgmma: bool = False
+    warps_k: int = 1
 
     @property
     def rows(self) -> int:
@@ -226,7 +228,11 @@ class WarpGrid:
     def bands(self) -> int:
         return self.rows // self.band
 
-    def warp_bits(self, along_m: bool, along_n: bool) -> tuple[Coordinates, ...]:
+    def warp_bits(
+        self, along_m: bool, along_n: bool, k_axis: int | None = None
+    ) -> tuple[Coordinates, ...]:
+        """Basis of the warp bits in an operand (or the result) that has the dims m, n it says;
+        k_axis: its axis of k, along which groups of warps take steps of 16 in turn."""
         steps: list[Coordinates] = []
         count = self.warps_m
         if self.wgmma:
@@ -234,6 +240,8 @@ class WarpGrid:
             count //= 4
         steps += [((self.rows << b) * along_m, 0) for b in range(_log2(count))]
         steps += [(0, (self.columns << b) * along_n) for b in range(_log2(self.warps_n))]
+        for bit in range(_log2(self.warps_k)):
+            steps.append(tuple(16 << bit if axis == k_axis else 0 for axis in range(2)))
         return tuple(steps)
 
     @property

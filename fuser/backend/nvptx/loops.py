@@ -1,9 +1,9 @@
 """Loops and branches. A loop whose loads feed dots becomes a pipeline through shared memory:
 
-    copy(0); ...; copy(stages - 2)                 each its own commit group
+    copy(0); ...; copy(ahead - 1)                  each its own commit group; ahead < stages
     for i:
         wait until the group of stage i has landed; barrier
-        copy(i + stages - 1)                       into the stage that i - 1 has finished with
+        copy(i + ahead)                            into a stage that everyone has finished with
         body(i) on stage i
 
 The barrier serves both sides: everyone's copies have landed, and everyone is done with the stage
@@ -17,10 +17,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx import roles
-from fuser.backend.nvptx.assign import is_tile, operand_layout
-from fuser.backend.nvptx.dot import operand
+from fuser.backend.nvptx.assign import is_tile, lone_dot, operand_layout
+from fuser.backend.nvptx.dot import add_partials, operand, zeros
 from fuser.backend.nvptx.emitter import Operand
-from fuser.backend.nvptx.stage import SharedTile, copy_async, fence_async, shared_tile_for
+from fuser.backend.nvptx.stage import (
+    SharedTile,
+    copy_async,
+    fence_async,
+    land_copies,
+    shared_tile_for,
+)
 from fuser.backend.nvptx.values import Tile
 from fuser.backend.nvptx.wgmma import wait
 from fuser.tilegen import ops
@@ -38,6 +44,7 @@ class Pipeline:
     scalars: list[ops.IndexTile]
     tiles: list[SharedTile]
     stages: int
+    ahead: int
 
 
 def lower_for(low: Lowering, op: ops.For) -> None:
@@ -53,6 +60,7 @@ def lower_for(low: Lowering, op: ops.For) -> None:
             low.env[result] = init
         return
     _prepare_outer_values(low, op.body)
+    land_copies(low)
     once = isinstance(start, int) and isinstance(stop, int) and start + op.step >= stop
     if once:
         low.env[op.body.params[0]] = start
@@ -67,8 +75,14 @@ def lower_for(low: Lowering, op: ops.For) -> None:
     low.shared.forget()
     if pipeline:
         low.shared.before_write()
-        for number in range(pipeline.stages - 1):
+        for number in range(pipeline.ahead):
             _fill(low, op, pipeline, e.plus(start, number * op.step), stop, number)
+    lone = lone_dot(op, low.assignment)
+    place = op.body.params.index(lone.acc) - 1 if lone else 0
+    partial = lone is not None and low.assignment.dots[lone].split_k > 1
+    whole = inits[place] if lone and partial else None
+    if lone and partial:
+        inits[place] = zeros(low, lone)
     before, head = e.at, e.block("loop")
     body, done = e.block("body"), e.block("loop.end")
     e.jump(head)
@@ -127,11 +141,12 @@ def lower_for(low: Lowering, op: ops.For) -> None:
         finals = phis
     e.enter(done)
     low.shared.forget()
+    if lone and roles.is_deferred(low, lone):
+        flying = finals[place]
+        finals[place] = dataclasses.replace(flying, regs=wait(low, flying.regs, 0))
+    if lone and whole:
+        finals[place] = add_partials(low, lone, finals[place], whole)
     if stream:
-        if stream.deferred:
-            position = op.body.params.index(stream.deferred.acc) - 1
-            flying = finals[position]
-            finals[position] = dataclasses.replace(flying, regs=wait(low, flying.regs, 0))
         staged = [tile for channel in stream.channels for tile in channel.tiles]
     else:
         staged = pipeline.tiles if pipeline else []
@@ -210,13 +225,19 @@ def _plan_pipeline(low: Lowering, op: ops.For) -> Pipeline | None:
         if slot.last is None and all(slot is not tile.slot for tile in tiles)
     )
     stages = min(wanted, (low.target.shared_bytes - fixed - 1024) // stage_bytes)
+    lone = lone_dot(op, low.assignment)
     if stages < 2:
         for tile in tiles:
             low.shared.cancel(tile.slot)
         return None
     for tile in tiles:
         tile.slot.bytes = tile.bytes * stages
-    return Pipeline(loads, usable, tiles, stages)
+    distance = stages - 1
+    if lone and low.assignment.dots[lone].kind == "wgmma" and stages > 2:
+        # the products of a trip may run on into the next one, so one more stage is in use
+        low.deferred.add(lone)
+        distance -= 1
+    return Pipeline(loads, usable, tiles, stages, distance)
 
 
 def _fill(
@@ -246,12 +267,13 @@ def _advance(
 ) -> None:
     """The head of a trip: wait for its stage, issue the copies of a later trip."""
     e = low.emitter
-    e.do(f"call void @llvm.nvvm.cp.async.wait.group(i32 {plan.stages - 2})")
+    e.do(f"call void @llvm.nvvm.cp.async.wait.group(i32 {plan.ahead - 1})")
     fence_async(low)
     low.shared.barrier()
-    later = e.plus(variable, (plan.stages - 1) * op.step)
-    back = e.value(f"icmp eq i32 {stage}, 0")
-    target = e.pick(back, plan.stages - 1, e.minus(stage, 1))
+    later = e.plus(variable, plan.ahead * op.step)
+    # the stage that is `ahead` trips on, round the ring
+    over = e.value(f"icmp uge i32 {stage}, {plan.stages - plan.ahead}")
+    target = e.pick(over, e.minus(stage, plan.stages - plan.ahead), e.plus(stage, plan.ahead))
     _fill(low, op, plan, later, stop, target)
     low.env[op.body.params[0]] = variable
     for load, tile in zip(plan.loads, plan.tiles, strict=True):

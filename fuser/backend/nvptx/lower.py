@@ -63,6 +63,8 @@ class Lowering:
         self.converted: dict[tuple[Value, Layout], Tile] = {}
         self.operands: dict[tuple[Value, str, DotPlan], SharedTile | Tile] = {}
         self.piped: set[ops.Load] = set()
+        self.copies_pending = False
+        self.deferred: set[ops.Dot] = set()
         self.tensor_maps: list[TensorMap] = []
         self.streams: dict[ops.For, roles.Stream] = {}
         self.stages = kernel.schedule.stages if stages is None else stages
@@ -308,7 +310,11 @@ def _scan(low: Lowering, op: ops.Scan) -> None:
 
 
 def _dot(low: Lowering, op: ops.Dot) -> None:
-    low.set(op.result, dots.lower_dot(low, op))
+    tile = dots.lower_dot(low, op)
+    if low.assignment.dots[op].split_k > 1:
+        low.env[op.result] = tile  # partial sums, which the end of the loop adds up
+    else:
+        low.set(op.result, tile)
 
 
 def _for(low: Lowering, op: ops.For) -> None:

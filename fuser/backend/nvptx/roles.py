@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fuser.backend.nvptx.assign import is_tile, shared_values
+from fuser.backend.nvptx.assign import is_tile, lone_dot, shared_values
 from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.shared import Slot
 from fuser.backend.nvptx.stage import SharedTile, shared_tile_for, tile_bytes
@@ -139,7 +139,7 @@ def _plan_stream(
             match.loads.append(load)
             match.boxes.append(box)
             match.dots += [dot for dot in dots if dot not in match.dots]
-    return Stream(loop, channels, _deferred(low, loop))
+    return Stream(loop, channels, lone_dot(loop, plan))
 
 
 def _dots_of(low: Lowering, load: ops.Load) -> list[ops.Dot]:
@@ -149,21 +149,6 @@ def _dots_of(low: Lowering, load: ops.Load) -> list[ops.Dot]:
             if isinstance(use, ops.Dot) and use not in found:
                 found.append(use)
     return found
-
-
-def _deferred(low: Lowering, loop: ops.For) -> ops.Dot | None:
-    """The loop's only dot, if it only accumulates into a carried value."""
-    dots = [op for op in loop.body.ops if isinstance(op, ops.Dot)]
-    if len(dots) != 1:
-        return None
-    dot, last = dots[0], loop.body.ops[-1]
-    assert isinstance(last, ops.Yield)
-    uses = low.assignment.uses
-    lone = uses.get(dot.result, []) == [last] and uses.get(dot.acc, []) == [dot]
-    if not lone or dot.acc not in loop.body.params[1:]:
-        return None
-    position = loop.body.params.index(dot.acc) - 1
-    return dot if last.args[position] is dot.result else None
 
 
 def _allocate(low: Lowering, streams: dict[ops.For, Stream], stages: int) -> bool:
@@ -403,4 +388,4 @@ def _channels(low: Lowering, op: ops.Dot) -> list[tuple[Stream, Channel]]:
 
 def is_deferred(low: Lowering, op: ops.Dot) -> bool:
     """Whether the dot's result may stay in flight until the next trip."""
-    return any(stream.deferred is op for stream in low.streams.values())
+    return op in low.deferred or any(s.deferred is op for s in low.streams.values())

@@ -266,15 +266,21 @@ def operand_cover(low: Lowering, op: ops.Dot, role: str) -> tuple[int, int]:
 
 
 def stage_once(low: Lowering, op: ops.Load) -> None:
-    """Copy a load into shared memory where it stands, and wait for it."""
+    """Copy a load into shared memory where it stands; the first dot after it waits."""
     tile = shared_tile_for(low, op)
     low.shared.before_write()
     copy_async(low, op, tile)
-    emitter = low.emitter
-    emitter.do("call void @llvm.nvvm.cp.async.commit.group()")
-    emitter.do("call void @llvm.nvvm.cp.async.wait.group(i32 0)")
-    fence_async(low)
+    low.emitter.do("call void @llvm.nvvm.cp.async.commit.group()")
+    low.copies_pending = True
     low.env[op.result] = tile
+
+
+def land_copies(low: Lowering) -> None:
+    """Wait for copies that were issued outside of a pipeline."""
+    if low.copies_pending:
+        low.emitter.do("call void @llvm.nvvm.cp.async.wait.group(i32 0)")
+        fence_async(low)
+        low.copies_pending = False
 
 
 def fence_async(low: Lowering) -> None:

@@ -8,12 +8,16 @@ import pytest
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     kept, dropped = [], []
     for item in items:
-        params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(
-            item, "callspec"
-        ) else {}
-        foreign = item.module.__name__.endswith("cpu.test_emitted") if isinstance(
-            item, pytest.Function
-        ) else False
+        params = (
+            item.callspec.params
+            if isinstance(item, pytest.Function) and hasattr(item, "callspec")
+            else {}
+        )
+        foreign = (
+            item.module.__name__.endswith("cpu.test_emitted")
+            if isinstance(item, pytest.Function)
+            else False
+        )
         (dropped if foreign and params.get("target", "cpu") != "cpu" else kept).append(item)
     if dropped:
         config.hook.pytest_deselected(items=dropped)

@@ -247,6 +247,8 @@ def test_matmul(dtype: DType, transposed: str, target: Target, rng: np.random.Ge
         ((100, 99, 77), (64, 64, 32), 4, 2),
         ((33, 100, 65), (16, 32, 16), 2, 3),
         ((256, 256, 256), (128, 256, 64), 8, 2),
+        ((20, 96, 256), (16, 64, 64), 4, 4),
+        ((40, 200, 136), (32, 32, 32), 4, 3),
     )
     for (m, n, k), blocks, warps, stages in shapes:
         if dtype is f32 and blocks[1] == 256:

@@ -1,0 +1,133 @@
+"""Elementary functions over the whole range of their type, against wider arithmetic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fuser.backend.math import MAX_ULP
+from fuser.dtypes import DType, f32, f64
+from fuser.tilegen.builder import Builder
+from fuser.tilegen.index import axis, index
+from tests.backend.cpu import native
+
+Array = np.ndarray[Any, Any]
+WIDER: dict[str, Callable[..., Array]] = {
+    "exp": np.exp, "log": np.log, "tanh": np.tanh, "erf": np.vectorize(math.erf), "sin": np.sin,
+    "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan,
+    "sinh": np.sinh, "cosh": np.cosh, "asinh": np.arcsinh, "acosh": np.arccosh,
+    "atanh": np.arctanh, "pow": np.power,
+}  # fmt: skip
+SPECIAL = (0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 0.5, -0.5, 2.0, -2.0, 88.8, -104.0, 1e-45)
+CIRCULAR = ("sin", "cos", "tan")
+BLOCK = 4096
+
+
+def apply(fn: str, arrays: list[Array], dtype: DType) -> Array:
+    """The function on whole arrays, natively; sizes are multiples of BLOCK."""
+    size = arrays[0].size
+    b = Builder(fn)
+    inputs = [b.buffer(f"x{i}", dtype, size) for i in range(len(arrays))]
+    y = b.buffer("y", dtype, size, role="output")
+    at = index(b.program_id(0, size // BLOCK)) * BLOCK + axis(0, BLOCK)
+    tiles = [b.load(b.view(x, (size,)), (at,), (BLOCK,), pad=None) for x in inputs]
+    b.store(b.view(y, (size,)), (at,), b.map(fn, *tiles))
+    feeds = {f"x{i}": array for i, array in enumerate(arrays)} | {"y": np.zeros(size, dtype.numpy)}
+    native.run(b.build(), feeds)
+    return feeds["y"]
+
+
+def spread(dtype: DType, count: int, rng: np.random.Generator, fn: str) -> Array:
+    """Any bit pattern in one half, usual magnitudes in the other."""
+    word = np.uint32 if dtype is f32 else np.uint64
+    patterns = rng.integers(0, np.iinfo(word).max, count, dtype=word, endpoint=True)
+    x = patterns.view(dtype.numpy).copy()
+    scales = rng.choice([1e-3, 0.1, 1.0, 3.0, 30.0], count // 2)
+    x[: count // 2] = (rng.standard_normal(count // 2) * scales).astype(dtype.numpy)
+    x[: len(SPECIAL)] = SPECIAL
+    if fn in CIRCULAR:
+        x[~(np.abs(x) < 2.0**30)] = 1.5
+    return x
+
+
+@pytest.mark.parametrize("fn", sorted(WIDER))
+def test_float(fn: str, rng: np.random.Generator) -> None:
+    count = 1 << 17
+    arrays = [spread(f32, count, rng, fn)]
+    with np.errstate(all="ignore"):
+        if fn == "pow":
+            arrays.append(rng.permutation(spread(f32, count, rng, fn)))
+            arrays[1][::2] = np.round(arrays[1][::2])
+        want = WIDER[fn](*(a.astype(np.float64) for a in arrays))
+        rounded = want.astype(np.float32)
+    have = apply(fn, arrays, f32)
+    assert (np.isnan(have) == np.isnan(rounded)).all()
+    differ = (have != rounded) & ~np.isnan(have)
+    with np.errstate(all="ignore"):
+        step = np.spacing(np.minimum(np.abs(rounded), np.float32(3.4e38))).astype(np.float64)
+        error = np.abs(have.astype(np.float64) - want) / step
+    assert np.max(error[differ], initial=0.0) <= MAX_ULP[fn][0]
+
+
+@pytest.mark.parametrize("fn", sorted(set(WIDER) - {"pow"}))
+def test_double(fn: str, rng: np.random.Generator) -> None:
+    mpmath = pytest.importorskip("mpmath")
+    x = spread(f64, BLOCK, rng, fn)
+    x[600:] = rng.permutation(x)[600:]
+    have = apply(fn, [x], f64)
+    with np.errstate(all="ignore"):
+        near = WIDER[fn](x)
+    exact = getattr(mpmath, fn)
+    worst = 0.0
+    with mpmath.workdps(40):
+        for argument, found, about in zip(x[:600], have[:600], near[:600], strict=True):
+            if not np.isfinite(about) or not np.isfinite(argument):
+                assert found == about or (np.isnan(found) and np.isnan(about)), argument
+                continue
+            error = abs(mpmath.mpf(float(found)) - exact(mpmath.mpf(float(argument))))
+            worst = max(worst, float(error / mpmath.mpf(float(np.spacing(abs(about))))))
+    assert worst <= MAX_ULP[fn][1]
+
+
+def test_pow_of_doubles(rng: np.random.Generator) -> None:
+    a, b = np.exp(rng.standard_normal(BLOCK)), rng.standard_normal(BLOCK) * 50
+    have, want = apply("pow", [a, b], f64), np.power(a, b)
+    assert np.max(np.abs(have - want) / np.spacing(want)) <= MAX_ULP["pow"][1]
+
+
+@pytest.mark.parametrize("dtype", [f32, f64], ids=str)
+def test_fmod_is_exact(dtype: DType, rng: np.random.Generator) -> None:
+    a, b = (spread(dtype, BLOCK, rng, "fmod") for _ in range(2))
+    b = rng.permutation(b)
+    with np.errstate(all="ignore"):
+        want = np.fmod(a, b)
+    np.testing.assert_array_equal(apply("fmod", [a, b], dtype), want)
+
+
+def test_divide_all_rounds_correctly(rng: np.random.Generator) -> None:
+    """A vector over one divisor gives the quotients of a division."""
+    rows, columns = 64, 96
+    b = Builder("divide")
+    x, d = b.buffer("x", f32, rows * columns), b.buffer("d", f32, rows)
+    y = b.buffer("y", f32, rows * columns, role="output")
+    row = index(b.program_id(0, rows))
+    tile = b.load(b.view(x, (rows, columns)), (row, axis(1, columns)), (1, columns), pad=None)
+    by = b.load(b.view(d, (rows,)), (row + axis(0, 1),), (1,), pad=None)
+    made = b.map("div", tile, b.broadcast(by, (1, columns), (0,)))
+    b.store(b.view(y, (rows, columns)), (row, axis(1, columns)), made)
+    numerators = spread(f32, rows * columns, rng, "div")
+    divisors = spread(f32, rows, rng, "div")
+    feeds = {"x": numerators, "d": divisors, "y": np.zeros(rows * columns, np.float32)}
+    native.run(b.build(), feeds)
+    with np.errstate(all="ignore"):
+        want = (numerators.reshape(rows, columns) / divisors[:, None]).reshape(-1)
+    have, all_divisors = feeds["y"], np.repeat(np.abs(divisors), columns)
+    # The remainder of a tiny numerator, and the reciprocal of a huge divisor, are denormal.
+    far = (np.abs(want) > 1e-30) & (np.abs(numerators) > 1e-25) & (all_divisors < 1e37)
+    normal = far | ~np.isfinite(want)
+    np.testing.assert_array_equal(have[normal], want[normal])
+    np.testing.assert_allclose(have, want, 1e-5, 1e-37)
