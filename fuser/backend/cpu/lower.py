@@ -41,7 +41,9 @@ class Lowering(Nests):
                 fold.lower_scan(self, op)
             case ops.Dot():
                 dot.lower_dot(self, op)
-            case ops.Map() | ops.Cast() | ops.Load() | ops.Broadcast() | ops.Reshape() | ops.Permute():
+            case ops.Map() | ops.Cast() | ops.Load():
+                self._materialise(value)
+            case ops.Broadcast() | ops.Reshape() | ops.Permute():
                 self._materialise(value)
             case _:
                 raise LoweringError(f"{value!r} of {op.opcode} is wanted before it was computed")
