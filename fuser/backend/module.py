@@ -1,4 +1,4 @@
-"""What a back end returns for a kernel: code and how to launch it. Plain data that a cache can hold."""
+"""What a back end returns for a kernel: code and how to launch it. Plain data for a cache."""
 
 from __future__ import annotations
 
