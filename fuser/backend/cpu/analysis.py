@@ -114,7 +114,8 @@ def _elementwise(facts: Facts, value: Value, chosen: set[Value]) -> bool:
                 if not _elementwise(facts, op.result, chosen):
                     return False
             case ops.Store():
-                pass
+                if any(value in index.values() for index in op.indices):
+                    return False
             case ops.Dot():
                 if op.acc is not value or op.result not in chosen or value in (op.a, op.b):
                     return False
