@@ -1,0 +1,70 @@
+"""Timing on the GPU: sides in turns, each a CUDA graph over several sets of tensors."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+L2_BYTES = 60 << 20
+ROUND_MS = 3.0
+ROUNDS = 5
+LEAST_CALLS = 16
+"""Calls in a graph: so many that what lies between two replays does not count."""
+
+
+def count_sets(bytes_of_one: int) -> int:
+    """How many sets of tensors so that none is in the L2 when its turn comes again."""
+    return min(128, max(2, math.ceil(2.5 * L2_BYTES / max(1, bytes_of_one))))
+
+
+def capture(calls: Sequence[Callable[[], Any]]) -> Any:
+    """The calls as one CUDA graph, repeated to LEAST_CALLS at least; and how many there are."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # workspaces, compilers and autotuners do their work here
+        for call in calls[:2]:
+            call()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    passes = math.ceil(LEAST_CALLS / len(calls))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        for call in list(calls) * passes:
+            call()
+    return graph, passes * len(calls)
+
+
+def time_sides(sides: Mapping[str, Sequence[Callable[[], Any]]]) -> dict[str, float]:
+    """Median milliseconds of a call of each side; they take turns."""
+    graphs = {name: capture(calls) for name, calls in sides.items()}
+    replays, times = {}, {}
+    for name, (graph, calls) in graphs.items():
+        graph.replay()
+        replays[name] = max(1, math.ceil(ROUND_MS / max(1e-4, _elapsed(graph, 1))))
+        times[name] = []
+    for _, (name, (graph, calls)) in itertools.product(range(ROUNDS), graphs.items()):
+        times[name].append(_elapsed(graph, replays[name]) / replays[name] / calls)
+    return {name: sorted(found)[ROUNDS // 2] for name, found in times.items()}
+
+
+def _elapsed(graph: Any, replays: int) -> float:
+    """Milliseconds."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(replays):
+        graph.replay()
+    end.record()
+    torch.cuda.synchronize()
+    return float(start.elapsed_time(end))
+
+
+def copy_bandwidth() -> float:
+    """Bytes read and written a second by a large copy between buffers of the device."""
+    source = torch.empty(2 << 30, dtype=torch.uint8, device="cuda").random_()
+    target = torch.empty_like(source)
+    milliseconds = time_sides({"copy": [lambda: target.copy_(source)]})["copy"]
+    return 2 * source.numel() / (milliseconds * 1e-3)
