@@ -13,7 +13,8 @@ L2_BYTES = 60 << 20
 ROUND_MS = 3.0
 ROUNDS = 5
 LEAST_CALLS = 16
-"""Calls in a graph: so many that what lies between two replays does not count."""
+LONG_MS = 0.5
+"""Calls in a graph, unless one takes longer than LONG_MS: so many that what lies between two replays does not count."""
 
 
 def count_sets(bytes_of_one: int) -> int:
@@ -30,7 +31,8 @@ def capture(calls: Sequence[Callable[[], Any]]) -> Any:
             call()
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
-    passes = math.ceil(LEAST_CALLS / len(calls))
+    least = LEAST_CALLS if _elapsed(calls[0], 1) < LONG_MS else 1
+    passes = math.ceil(least / len(calls))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         for call in list(calls) * passes:
@@ -42,21 +44,21 @@ def time_sides(sides: Mapping[str, Sequence[Callable[[], Any]]]) -> dict[str, fl
     """Median milliseconds of a call of each side; they take turns."""
     graphs = {name: capture(calls) for name, calls in sides.items()}
     replays, times = {}, {}
-    for name, (graph, calls) in graphs.items():
+    for name, (graph, _) in graphs.items():
         graph.replay()
-        replays[name] = max(1, math.ceil(ROUND_MS / max(1e-4, _elapsed(graph, 1))))
+        replays[name] = max(1, math.ceil(ROUND_MS / max(1e-4, _elapsed(graph.replay, 1))))
         times[name] = []
     for _, (name, (graph, calls)) in itertools.product(range(ROUNDS), graphs.items()):
-        times[name].append(_elapsed(graph, replays[name]) / replays[name] / calls)
+        times[name].append(_elapsed(graph.replay, replays[name]) / replays[name] / calls)
     return {name: sorted(found)[ROUNDS // 2] for name, found in times.items()}
 
 
-def _elapsed(graph: Any, replays: int) -> float:
+def _elapsed(call: Callable[[], Any], times: int) -> float:
     """Milliseconds."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
-    for _ in range(replays):
-        graph.replay()
+    for _ in range(times):
+        call()
     end.record()
     torch.cuda.synchronize()
     return float(start.elapsed_time(end))

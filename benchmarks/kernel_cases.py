@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 TORCH = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
 ONNX = {"f16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16, "f32": TensorProto.FLOAT}
 NUMPY = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32}
-OPSET = 23
+OPSET = 25
 
 Tensors = Mapping[str, torch.Tensor]
 Call = Callable[[Tensors, torch.Tensor], Any]
@@ -63,7 +63,7 @@ class Case:
         output = helper.make_tensor_value_info("y", kind, self.result)
         graph = helper.make_graph(list(self.nodes), "kernel", inputs, [output], weights)
         return helper.make_model(
-            graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10
+            graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=12
         )
 
     def draw(self, seed: int) -> dict[str, torch.Tensor]:
