@@ -243,10 +243,10 @@ def dump_command(
     no_fusion: bool,
 ) -> int:  # fmt: skip
     """Print MODEL as it stands after a stage: graph, regions, tile, llvm, ptx or asm."""
-    from fuser import compiler
+    from fuser import compiler, stages
 
     opened = compiler.open_model(model)
-    for text in compiler.dump(
+    for text in stages.dump(
         opened, stage=stage, region=region, device=device, dims=_parse_dims(dim),
         fusion=not no_fusion,
     ):  # fmt: skip

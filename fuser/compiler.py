@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from fuser import report as reports
-from fuser.backend.module import CompiledKernel
 from fuser.backend.workers import CompileJob, CompileStats, compile_all
+from fuser.binding import bind_program, report_on
 from fuser.config import Config
 from fuser.errors import DeviceError, InvalidModelError, UsageError
 from fuser.graph.dims import substitute, symbols_of
 from fuser.graph.evaluate import evaluate
-from fuser.graph.ir import Graph, TensorType, Value
+from fuser.graph.ir import Graph, TensorType
 from fuser.graph.onnx_import import import_onnx, load_model, signature
 from fuser.graph.passes import run_passes as run_graph_passes
 from fuser.partition import Options, partition
@@ -27,11 +26,11 @@ from fuser.runtime.feeds import check_feeds
 from fuser.runtime.inputs import input_hints
 from fuser.runtime.inputs import random_feeds as draw_feeds
 from fuser.runtime.plan import Plan
-from fuser.runtime.program import Program, Step, TensorSpec, assemble
+from fuser.runtime.program import TensorSpec
 from fuser.target import Target
 from fuser.tilegen.emit import emit
 from fuser.tilegen.passes import run_passes as run_tile_passes
-from fuser.tilegen.program import Argument, Packing, TileProgram
+from fuser.tilegen.program import TileProgram
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -210,10 +209,14 @@ def compile_graph(
     jobs = [CompileJob(program.kernel, target, where=_place(program)) for program in programs]
     cache = KernelCache(config.cache_dir) if config.cache else None
     kernels = compile_all(jobs, cache, config.workers or None, stats=stats)
+    if config.dump:
+        from fuser.stages import write_stages
+
+        write_stages(config.dump, cut, programs, target)
     progress("building the plan")
-    program = _assemble(name or graph.name, cut, programs, kernels, target)
+    program = bind_program(name or graph.name, cut, programs, kernels, target)
     seconds = time.perf_counter() - started
-    report = _report(cut, programs, program, dict(dims or {}), seconds, stats.cache_hits)
+    report = report_on(cut, programs, program, dict(dims or {}), seconds, stats.cache_hits)
     report.values = values
     return Plan(
         program,
@@ -228,101 +231,6 @@ def _place(program: TileProgram) -> str:
     names = program.region.origin
     shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     return f"region {program.region.id} ({shown})"
-
-
-def _assemble(
-    name: str, cut: Partition, programs: list[TileProgram], kernels: list[CompiledKernel],
-    target: Target,
-) -> Program:  # fmt: skip
-    """Bind every kernel buffer to a graph value, a packed constant or a workspace of its region."""
-    constants: dict[Hashable, np.ndarray] = {}
-    sizes: dict[Hashable, int] = {}
-    steps = []
-    for program, kernel in zip(programs, kernels, strict=True):
-        keys: list[Hashable] = []
-        zeroed: list[Hashable] = []
-        for argument in program.arguments:
-            value, key = argument.value, _key(program, argument)
-            if value is not None and value.constant is not None:
-                if key not in constants:
-                    packing = argument.packing or Packing()
-                    constants[key] = packing.apply(value.constant)
-            else:
-                sizes[key] = max(
-                    sizes.get(key, 0), argument.buffer.size * argument.buffer.dtype.bytes
-                )
-            keys.append(key)
-            if argument.zeroed:
-                zeroed.append(key)
-        cost = (
-            max(program.flops / target.flops_f32, program.region.bytes() / target.bandwidth)
-            * target.units
-        )
-        steps.append(Step(kernel, tuple(keys), tuple(zeroed), program.region.name, cost))
-    for value in cut.graph.outputs:
-        if value.constant is not None:
-            constants.setdefault(value, np.ascontiguousarray(value.constant))
-    return assemble(
-        target,
-        steps,
-        [(value, _spec(value, value.name)) for value in cut.graph.inputs],
-        [
-            (value, _spec(value, label))
-            for value, label in zip(cut.graph.outputs, cut.graph.output_names, strict=True)
-        ],
-        constants,
-        sizes,
-        name,
-    )
-
-
-def _key(program: TileProgram, argument: Argument) -> Hashable:
-    if argument.value is None:
-        return (program.region.id, argument.workspace)
-    if argument.packing is None or argument.value.constant is None:
-        return argument.value
-    return (argument.value, argument.packing)
-
-
-def _spec(value: Value, name: str) -> TensorSpec:
-    return TensorSpec(name, value.dtype, value.shape)
-
-
-def _report(
-    cut: Partition, programs: list[TileProgram], program: Program,
-    dims: dict[str, int], seconds: float, cache_hits: int,
-) -> reports.Report:  # fmt: skip
-    read = [
-        argument.value
-        for item in programs
-        for argument in item.arguments
-        if argument.value is not None and argument.value.constant is not None
-    ]
-    flops = {region.id: 0 for region in cut.regions}
-    for item in programs:
-        flops[item.region.id] += item.flops
-    schedules = {item.region.id: item.kernel.schedule.to_dict() for item in programs}
-    return reports.Report(
-        model=program.name,
-        device=f"{program.target.name} ({program.target.arch})",
-        kernels=reports.Saving(len(reports.nodes_before(cut.graph)), len(program.launches)),
-        bytes=reports.Traffic(
-            reports.bytes_before(cut.graph),
-            sum(region.bytes() for region in cut.regions),
-            reports.bytes_floor(cut.graph, read),
-        ),
-        compile_s=seconds,
-        cache_hits=cache_hits,
-        peak_memory_bytes=program.peak_memory_bytes,
-        regions=tuple(
-            reports.RegionReport(
-                region.id, region.kind, region.origin, region.bytes(), flops[region.id],
-                schedules.get(region.id, {}),
-            )
-            for region in cut.regions
-        ),
-        dims=dims,
-    )  # fmt: skip
 
 
 def reference(
@@ -340,46 +248,3 @@ def random_feeds(
     """Seeded inputs with ranges that make sense: indices within their table, masks 0 or 1."""
     graph = model.graph(dims or {})
     return draw_feeds({value.name: value.type for value in graph.inputs}, input_hints(graph), seed)
-
-
-def dump(
-    model: Model, *, stage: str, region: int | None = None, device: Device = "auto",
-    dims: Mapping[str, int] | None = None, fusion: bool = True,
-) -> Iterator[str]:  # fmt: skip
-    """The text of the model after a stage (see `fuser dump --help`), region by region."""
-    from fuser.graph.text import print_graph
-    from fuser.partition import explain
-
-    if stage == "graph":
-        yield print_graph(model.graph(dims or {}))
-        return
-    target = choose_target(device)
-    cut = partition(model.graph(dims or {}), target, Options(no_fusion=not fusion))
-    if stage == "regions":
-        yield explain(cut)
-        return
-    chosen = [r for r in cut.regions if region is None or r.id == region]
-    if not chosen:
-        raise UsageError(
-            f"there is no region {region}", hint=f"regions are 0 to {len(cut.regions) - 1}"
-        )
-    for item in chosen:
-        for program in emit(item, cut, target):
-            run_tile_passes(program.kernel)
-            yield _kernel_text(program, stage, target)
-
-
-def _kernel_text(program: TileProgram, stage: str, target: Target) -> str:
-    from fuser.backend import cpu, nvptx
-
-    if stage == "tile":
-        return str(program.kernel)
-    if stage == "llvm":
-        lower = nvptx.lower_to_llvm if target.is_cuda else cpu.lower_to_llvm
-        return lower(program.kernel, target)
-    if (stage == "ptx") != target.is_cuda:
-        other = "--device cuda" if stage == "ptx" else "--device cpu"
-        raise UsageError(f"stage {stage} is not of {target.arch}", hint=f"use {other}")
-    if target.is_cuda:
-        return nvptx.compile_kernel(program.kernel, target).code.decode()
-    return cpu.assembly(program.kernel, target)

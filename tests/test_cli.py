@@ -274,6 +274,18 @@ def test_dump_of_a_gpu_stage_on_the_cpu_says_what_to_do(fuser: Fuser, mlp: Path)
     assert_one_line(result, 2, "--device cuda")
 
 
+def test_dump_folder_receives_every_stage(
+    fuser: Fuser, mlp: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FUSER_DUMP", str(tmp_path / "dumps"))
+    assert fuser("run", mlp, "--device", "cpu", "--iterations", "0")[0] == 0
+    files = {file.name: file.read_text() for file in (tmp_path / "dumps" / "mlp").iterdir()}
+    assert "dot_general" in files["graph.txt"] and "3 regions" in files["regions.txt"]
+    for suffix, word in ((".tile", "dot"), (".llvm", "define"), (".asm", "ret")):
+        texts = [text for name, text in sorted(files.items()) if name.endswith(suffix)]
+        assert len(texts) == 3 and all(word in text for text in texts)
+
+
 def test_doctor_checks_this_machine(fuser: Fuser) -> None:
     code, out, err = fuser("doctor")
     assert (code, err) == (0, ""), out
