@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """An input or output: shape holds ints, names of symbolic dims, and None where nothing is known;
+    """An input or output. shape: ints, names of symbolic dims, and None where nothing is known;
     type is spelt `tensor(float)`."""
 
     name: str
@@ -114,4 +114,4 @@ def type_text(type: TypeProto) -> str:
 
 
 def _element(elem_type: int) -> str:
-    return onnx.TensorProto.DataType.Name(elem_type).lower()
+    return str(onnx.TensorProto.DataType.Name(elem_type)).lower()
