@@ -100,8 +100,11 @@ def register_tile(
     return best[1], best[2]
 
 
-HALF_TILES = ((128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (32, 32),
-              (16, 64), (16, 32))  # fmt: skip
+HALF_TILES = (
+    *((128, columns) for columns in (256, 192, 128)),
+    *((64, 192), (128, 64), (64, 128), (64, 64), (64, 32)),
+    *((32, 64), (32, 32), (16, 64), (16, 32)),
+)
 WIDE_TILES = ((64, 64), (32, 64), (64, 32), (32, 32), (16, 64), (16, 32))
 """(rows, columns) of a GPU dot of 16-bit operands and of others, the largest first."""
 
@@ -113,37 +116,51 @@ def dot_schedule(
     if not target.is_cuda:
         rows, columns = register_tile(target, m, n, bits, accumulators)
         return _blocks(m=rows, n=columns, k=k, reason="register tile with the least waste")
-    return _gpu_dot(target, m, n, k, bits, accumulators, batch)
-
-
-def _gpu_dot(
-    target: Target, m: int, n: int, k: int, bits: int, accumulators: int, batch: int
-) -> Schedule:
-    """The largest tile that still gives every multiprocessor a block, by estimated waves."""
+    rows, columns, waves, reason = _gpu_tile(target, m, n, bits, accumulators, batch)
     half = bits == 16
-    sizes = HALF_TILES if half else WIDE_TILES
-    best: tuple[float, int, int, str] | None = None
-    for rows, columns in sizes:
-        too_wide = columns * accumulators > 256 or rows * columns * accumulators > sizes[0][0] * 256
-        if (too_wide and (rows, columns) != sizes[-1]) or (columns == 256 and target.sm < 90):
-            continue
-        count = ceildiv(m, rows) * ceildiv(n, columns) * batch
-        waves = ceildiv(count, target.units)
-        # a block streams (rows + columns) * k and multiplies rows * columns * k
-        cost = waves * (rows * columns + 24 * (rows + columns) + 2048)
-        if best is None or cost < best[0]:
-            reason = f"{count} blocks in {waves} waves on {target.units} multiprocessors"
-            best = (cost, rows, columns, reason)
-    assert best is not None
-    _, rows, columns, reason = best
     depth = 64 if half else 32 if bits < 64 else 16
     while depth > 16 and depth >= 2 * k:
         depth //= 2
     warps = 8 if rows * columns * accumulators >= 128 * 128 else 4
+    stages = 4 if half else 3
+    if half and waves == 1 and rows + columns * accumulators <= 192:
+        stages = 6  # one block a multiprocessor has the shared memory for itself
     return _blocks(
-        warps=warps, stages=4 if half else 3, group=8 if batch == 1 else 0,
-        reason=reason, m=rows, n=columns, k=depth,
+        warps=warps, stages=stages, group=8 if batch == 1 else 0, reason=reason,
+        m=rows, n=columns, k=depth,
     )  # fmt: skip
+
+
+def _gpu_tile(
+    target: Target,
+    m: int,
+    n: int,
+    bits: int,
+    accumulators: int,
+    batch: int,
+    most: int = 1 << 15,
+    row_cost: int = 24,
+) -> tuple[int, int, int, str]:
+    """(rows, columns, waves, reason): the tile of least estimated time.
+
+    A wave is one block on every multiprocessor. In a step of k a block multiplies rows * columns
+    and streams both operands; row_cost is the cost of a row of the left one, in multiply-adds.
+    Fitted to an H200. most: the largest tile, in elements of all accumulators.
+    """
+    sizes = HALF_TILES if bits == 16 else WIDE_TILES
+    best: tuple[float, int, int, int] | None = None
+    for rows, columns in sizes:
+        too_wide = columns * accumulators > 256 or rows * columns * accumulators > most
+        if (too_wide and (rows, columns) != sizes[-1]) or (columns > 128 and target.sm < 90):
+            continue
+        waves = ceildiv(ceildiv(m, rows) * ceildiv(n, columns) * batch, target.units)
+        cost = waves * (rows * columns + row_cost * rows + 24 * columns + 2048)
+        if best is None or cost < best[0]:
+            best = (cost, rows, columns, waves)
+    assert best is not None
+    _, rows, columns, waves = best
+    count = ceildiv(m, rows) * ceildiv(n, columns) * batch
+    return rows, columns, waves, f"{count} blocks in {waves} waves on {target.units} processors"
 
 
 def _blocks(
@@ -161,15 +178,17 @@ def conv_schedule(
     if not target.is_cuda:
         rows, columns = register_tile(target, m, n, bits)
         return _blocks(m=rows, n=columns, k=channels, reason="register tile with the least waste")
-    dot = _gpu_dot(target, m, n, channels * taps, bits, 1, groups)
-    depth = dot.block("k")
-    if channels >= 16:
-        while depth > 16 and channels % depth and depth > channels % depth:
-            depth //= 2
-    return _blocks(
-        warps=dot.warps, stages=dot.stages, reason=dot.reason,
-        m=dot.block("m"), n=dot.block("n"), k=depth,
-    )  # fmt: skip
+    half = bits == 16
+    # rows are gathered; with a short k the output dominates, and several blocks a processor hide it
+    most = 1 << 13 if channels * taps <= 256 else 1 << 14
+    rows, columns, _, reason = _gpu_tile(target, m, n, bits, 1, groups, most, row_cost=60)
+    depth = 64 if half else 32 if bits < 64 else 16
+    if channels < 16:
+        return _blocks(stages=3, reason=reason, m=min(rows, 64), n=min(columns, 64), k=16)
+    while depth > 16 and channels % depth and depth > channels % depth:
+        depth //= 2
+    warps = 8 if rows * columns >= 128 * 128 else 4
+    return _blocks(warps=warps, stages=4 if half else 3, reason=reason, m=rows, n=columns, k=depth)
 
 
 def direct_schedule(target: Target, m: int, n: int) -> Schedule:
@@ -188,17 +207,15 @@ def attention_schedule(
     if not target.is_cuda:
         rows = min(m, 64 if ceildiv(m, 64) * batch >= 4 * target.units else 32)
         return _blocks(m=rows, n=min(n, 512 if depth <= 64 else 256))
-    rows = 128
-    while rows > 16 and (rows >= 2 * m or (rows > 64 and ceildiv(m, rows) * batch < target.units)):
+    rows = 64
+    while rows > 16 and rows >= 2 * m:
         rows //= 2
-    wide = max(depth, columns)
-    keys = 128 if wide <= 64 and rows >= 128 and bits == 16 else 64
+    keys = 128 if max(depth, columns) <= 64 and n % 128 == 0 else 64
     if bits > 16:
-        rows, keys = min(rows, 64), 32
+        keys = 32
     while keys > 16 and keys >= 2 * n:
         keys //= 2
-    return _blocks(warps=8 if rows >= 128 else 4 if rows >= 64 else 2 if rows >= 32 else 1,
-                   stages=2, m=rows, n=keys)  # fmt: skip
+    return _blocks(warps=rows // 16, stages=2, m=rows, n=keys)
 
 
 def sort_schedule(target: Target, length: int) -> Schedule:
