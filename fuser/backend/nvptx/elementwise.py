@@ -180,6 +180,17 @@ _FAST: dict[str, Callable[..., str]] = {
 }  # fmt: skip
 
 
+def exponential_of_difference(e: Emitter, xs: list[str], ys: list[str], scale: float) -> list[str]:
+    """exp2(x * scale - y * log2(e)) for registers; a y that repeats is multiplied once."""
+    scaled: dict[str, str] = {}
+    results = []
+    for x, y in zip(xs, ys, strict=True):
+        if y not in scaled:
+            scaled[y] = e.value(f"fmul float {y}, {real(-LOG2_E)}")
+        results.append(_exp2(e, _fma(e, x, real(scale).ref, scaled[y])))
+    return results
+
+
 # integers and bool --------------------------------------------------------------------------------
 
 

@@ -287,6 +287,7 @@ def _advance(
 def lower_if(low: Lowering, op: ops.If) -> None:
     """A branch that every thread of the program takes alike."""
     e = low.emitter
+    land_copies(low)
     condition = low.tile(op.condition, low.scalar_layout).regs[0]
     then, other, done = e.block("if"), e.block("else"), e.block("if.end")
     e.branch(condition, then, other)

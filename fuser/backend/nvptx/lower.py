@@ -18,7 +18,7 @@ from fuser.backend.nvptx.assign import (
     operand_layout,
 )
 from fuser.backend.nvptx.convert import convert, reshape
-from fuser.backend.nvptx.elementwise import apply, cast_registers
+from fuser.backend.nvptx.elementwise import LOG2_E, apply, cast_registers, exponential_of_difference
 from fuser.backend.nvptx.emitter import Emitter, Operand
 from fuser.backend.nvptx.indexing import INT32, Indexer
 from fuser.backend.nvptx.layout import Coordinates, Layout, scalar_layout
@@ -252,9 +252,36 @@ def _map(low: Lowering, op: ops.Map) -> None:
     layout = low.layout(op.result)
     tiles = [low.tile(arg, layout) for arg in op.args]
     dtype = op.args[-1].dtype
-    columns = zip(*(tile.regs for tile in tiles), strict=True)
-    regs = [apply(low.emitter, op.fn, dtype, list(column)) for column in columns]
+    regs = fused_exponential(low, op, layout)
+    if regs is None:
+        columns = zip(*(tile.regs for tile in tiles), strict=True)
+        regs = [apply(low.emitter, op.fn, dtype, list(column)) for column in columns]
     low.set(op.result, Tile(op.result.dtype, op.result.shape, layout, regs))
+
+
+def fused_exponential(low: Lowering, op: ops.Map, layout: Layout) -> list[str] | None:
+    """exp(x * c - y) as exp2 of one fused multiply-add a element, y * log2(e) once a row.
+
+    Only beside 16-bit dots, whose softmax it is: rounding y * log2(e) costs |y| * 6e-8.
+    """
+    plan = low.assignment
+    shift = plan.makers.get(op.args[0])
+    if op.fn != "exp" or not isinstance(shift, ops.Map) or shift.fn != "sub":
+        return None
+    if op.result.dtype.name != "f32" or not any(dot.a.dtype.bits == 16 for dot in plan.dots):
+        return None
+    value, scale = shift.args[0], LOG2_E
+    maker = plan.makers.get(value)
+    if isinstance(maker, ops.Map) and maker.fn == "mul":
+        for first, second in (maker.args, maker.args[::-1]):
+            factor = plan.makers.get(second)
+            if isinstance(factor, ops.Full):
+                value, scale = first, LOG2_E * float(factor.value)
+                break
+    if value not in low.env or shift.args[1] not in low.env:
+        return None
+    x, y = low.tile(value, layout), low.tile(shift.args[1], layout)
+    return exponential_of_difference(low.emitter, x.regs, y.regs, scale)
 
 
 def _cast(low: Lowering, op: ops.Cast) -> None:

@@ -167,7 +167,7 @@ def _allocate(low: Lowering, streams: dict[ops.For, Stream], stages: int) -> boo
                     return _take_back(low, streams)
     each = sum(c.bytes for s in streams.values() for c in s.channels)
     room = low.target.shared_bytes - resident - 1024 * len(low.shared.slots) - 2048
-    stages = min(stages, room // each)
+    stages = min(max(stages, _depth(low, each)), room // each)
     if stages < 2:
         return _take_back(low, streams)
     for stream in streams.values():
@@ -181,6 +181,16 @@ def _allocate(low: Lowering, streams: dict[ops.For, Stream], stages: int) -> boo
                 for load, box, tile in zip(channel.loads, channel.boxes, channel.tiles, strict=True)
             ]
     return True
+
+
+def _depth(low: Lowering, each: int) -> int:
+    """Stages that keep enough bytes on their way where a multiprocessor runs one small block: a
+    round trip to L2 takes near a microsecond, in which it could receive some 64 KiB."""
+    programs = 1
+    for extent in low.kernel.grid:
+        programs *= extent
+    alone = programs <= low.target.units and low.stages == low.kernel.schedule.stages
+    return min(16, (96 << 10) // each) if alone else 0
 
 
 def _take_back(low: Lowering, streams: dict[ops.For, Stream]) -> bool:
