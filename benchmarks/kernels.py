@@ -21,7 +21,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -76,20 +76,21 @@ class Row:
         return self.milliseconds[self.best] / self.milliseconds["fuser"]
 
 
-def compile_case(case: Case) -> tuple[Any, dict[str, torch.Tensor], float]:
-    """(plan, constants, seconds)."""
-    with torch.no_grad():
-        drawn = case.draw(1)
-        constants = {name: drawn[name] for name in case.constants}
-        model = case.model(constants)
+def compile_model(model: Any) -> tuple[Any, float]:
+    """(plan, seconds)."""
     started = time.perf_counter()
     plan = fuser.compile(model, device="cuda")
-    return plan, constants, time.perf_counter() - started
+    return plan, time.perf_counter() - started
+
+
+def constants_of(case: Case) -> dict[str, torch.Tensor]:
+    return {name: value for name, value in case.draw(1).items() if name in case.constants}
 
 
 def measure(case: Case, compiled: Any, options: argparse.Namespace) -> Row:
     row = Row(case.group, case.name, case.dtype, case.unit, case.work)
-    plan, constants, row.compile_s = compiled
+    plan, row.compile_s = compiled
+    constants = constants_of(case)
     row.kernels = plan.launches
     row.schedules = [region.schedule for region in plan.report().regions]
     row.facts = [
@@ -227,7 +228,9 @@ def run_group(name: str, options: argparse.Namespace) -> tuple[list[Row], bool]:
     print("| --- " * 10 + "|", flush=True)
     rows, failed = [], False
     with ThreadPoolExecutor(options.jobs) as pool:
-        jobs: list[Future[Any]] = [pool.submit(compile_case, case) for case in cases]
+        models = [case.model(constants_of(case)) for case in cases]
+        jobs: list[Future[Any]] = [pool.submit(compile_model, model) for model in models]
+        wait(jobs)  # PyTorch may not wait for the device while a plan captures its graph
         for case, job in zip(cases, jobs, strict=True):
             faulthandler.dump_traceback_later(CASE_SECONDS, exit=True)
             try:
