@@ -79,20 +79,30 @@ def _read_ahead(low: Lowering, op: ops.Dot, plan: DotPlan) -> Ahead | None:
         return None
     slow, fast = (Scalar(ids[axis]) for axis in axes[-2:])
     depth, columns = op.b.shape
-    start = tree.address_of(low.known, load, (Index(0), Index(0)))
-    following = tree.address_of(low.known, load, (Index(1), Index(0))) - start
-    if start.coefficient(fast) or start.coefficient(slow) != depth * columns:
+    start = low.resolve(tree.address_of(low.known, load, (Index(0), Index(0))), ())
+    following = tree.address_of(low.known, load, (Index(1), Index(0)))
+    following = low.resolve(following, ()) - start
+    panel = start.coefficient(slow)
+    # Where in the panel this dot starts, if loops around it walk the panel (taps of a convolution).
+    inside = Index(0, tuple((a, c) for a, c in start.terms if a not in (slow, fast)))
+    walked = Index(0, tuple((a, c) for a, c in inside.terms if set(Index(0, ((a, c),)).values())
+                            - set(ids.values())))  # fmt: skip
+    contiguous = following == Index(columns) and panel % columns == 0
+    within = walked.range[0] >= 0 and walked.range[1] + depth * columns <= panel
+    if start.coefficient(fast) or not contiguous or not within or panel <= 0:
         return None
-    if following != Index(columns) or set(start.values()) - {ids[axis] for axis in axes}:
+    if any(c % columns for _, c in walked.terms):
         return None
     sharing = min(low.known.kernel.grid[axes[-1]], MOST_SHARING)
     size = load.view.dtype.bytes
     step = -(-columns * size // sharing)
     f = low.f
     share = f.intrinsic("smin", low.scalars[fast.value], integer(sharing - 1))
+    rows = Index(0, tuple((a, c // columns) for a, c in walked.terms))
+    done = f.add(f.mul(share, panel // columns), low.index(rows))
     base = low.buffers[load.view.buffer]
-    panel = f.gep(base, low.index(low.resolve(start, ()) + depth * columns), load.view.dtype.llvm)
-    return Ahead(f.gep(panel, f.mul(share, depth * step)), step, -(-step // 64))
+    following_panel = f.gep(base, low.index(start - walked + panel), load.view.dtype.llvm)
+    return Ahead(f.gep(following_panel, f.mul(done, step)), step, -(-step // 64))
 
 
 def _blocks(
