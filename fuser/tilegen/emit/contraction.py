@@ -216,11 +216,16 @@ def panel(em: Emission, dot: DotShape, batch: Index, n: Index, k: Index, dtype: 
         strides = em.partition.strides(rhs)
         inner = [a for a in range(rhs.type.rank) if rhs.shape[a] != 1 and strides[a] == 1]
         whole = [a for side in (dot.contract[1], dot.free[1]) for a in side[-1:]]
-        if not inner or inner[0] in whole:
+        # rows of an odd number of bytes cannot be copied 16 bytes at a time: they get a pad
+        across = bool(inner) and inner[0] in dot.free[1][-1:] and dot.n * dtype.bytes % 16 != 0
+        spare = -dot.n % 64 if across else 0
+        if not inner or (inner[0] in whole and not spare):
             return operand(em, rhs, dot.coords(1, batch, n, k), (1, 2), dtype)
-        packing = Packing(transpose=order, reshape=(dot.b, dot.k, dot.n))
-        buffer = em.memory.buffer(rhs, packing)
-        packed = em.load_packed(buffer, (dot.b, dot.k, dot.n), (batch, k, n), (1, 2))
+        pad = ((0, 0), (0, 0), (0, spare)) if spare else ()
+        packing = Packing(transpose=order, reshape=(dot.b, dot.k, dot.n), pad=pad)
+        extents = (dot.b, dot.k, dot.n + spare)
+        buffer = em.memory.buffer(rhs, packing, dot.b * dot.k * (dot.n + spare))
+        packed = em.load_packed(buffer, extents, (batch, k, n), (1, 2))
         return em.full_value(packed, (1, 2))
     width = em.schedule.block("n")
     panels = -(-dot.n // width)
