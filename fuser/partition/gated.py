@@ -16,10 +16,9 @@ DEPTH = 32
 
 
 def find_gates(graph: Graph) -> list[tuple[Node, ...]]:
-    """Products on one operand, of one shape, all of whose readers lead to one common map."""
+    """Products on one operand, of one shape, all of whose readers lead to common maps."""
     uses = graph.uses()
     outputs = set(graph.outputs)
-    position = {node: i for i, node in enumerate(graph.nodes)}
     found: list[tuple[Node, ...]] = []
     for siblings in parallel_products(graph):
         rest = list(siblings)
@@ -29,8 +28,8 @@ def find_gates(graph: Graph) -> list[tuple[Node, ...]]:
             for other in rest:
                 if other.output.shape != first.output.shape:
                     continue
-                meeting = sorted(reach & maps_behind(other, uses), key=lambda n: position[n])
-                if meeting and _meets_whole((first, other), meeting[0], uses, outputs):
+                meeting = reach & maps_behind(other, uses)
+                if meeting and _meets_whole((first, other), meeting, uses, outputs):
                     found.append((first, other))
                     rest.remove(other)
                     break
@@ -61,17 +60,20 @@ def maps_behind(node: Node, uses: dict[Value, list[Node]]) -> set[Node]:
 
 
 def _meets_whole(
-    products: tuple[Node, ...], meeting: Node, uses: dict[Value, list[Node]], outputs: set[Value]
+    products: tuple[Node, ...],
+    meeting: set[Node],
+    uses: dict[Value, list[Node]],
+    outputs: set[Value],
 ) -> bool:
-    """Whether nothing between the products and the meeting map is read elsewhere."""
-    between: set[Node] = {meeting}
+    """Whether nothing between the products and the maps where they meet is read elsewhere."""
+    between: set[Node] = set(meeting)
     stack: list[Node] = list(products)
     while stack:
         node = stack.pop()
         if node in between:
             continue
         between.add(node)
-        if len(between) > 2 * DEPTH or node.output in outputs:
+        if len(between) > 4 * DEPTH or node.output in outputs:
             return False
         users = uses.get(node.output, [])
         if any(not (is_map(user) or is_injective(user)) for user in users):

@@ -30,7 +30,7 @@ SCALAR_PENALTY = 8.0
 """A CPU reads an operand of a product element by element: its prologue is not vectorised."""
 
 
-SLACK = 0.03
+SLACK = 0.1
 """A reader may become this much slower for one kernel less to compile and to launch."""
 
 
