@@ -50,6 +50,19 @@ def grow_epilogue(grouping: Grouping, group: Group) -> None:
             )  # fmt: skip
 
 
+def join_parts(grouping: Grouping, group: Group) -> None:
+    """Let a group whose outputs are the parts of one concat write them where they belong."""
+    outputs = grouping.outputs(set(group.nodes))
+    readers = {user for value in outputs for user in grouping.consumers(value)}
+    readers -= set(group.nodes)
+    if len(outputs) < 2 or len(readers) != 1 or any(map(grouping.reaches_output, outputs)):
+        return
+    (node,) = readers
+    if node.op == "concat" and node not in grouping.group_of and set(node.inputs) == set(outputs):
+        if all(value in group.positions for value in outputs):
+            grouping.close(node, group)
+
+
 def append_maps(grouping: Grouping) -> None:
     """Let map regions that nobody inlined follow the anchor they read, as a further output.
 

@@ -233,6 +233,11 @@ class Grouping:
         self.dag.add(single, [node])
         self.dag.merge(group.id, single)
 
+    def close(self, node: Node, group: Group) -> None:
+        """Put a node behind a group that nothing can follow: its result lies at no one place."""
+        self.join(node, group, np.zeros(0, np.int64))
+        del group.positions[node.output]
+
     def absorb(self, group: Group, other: Group) -> None:
         """`group` takes all of `other`, whose positions are in the space of `group` already."""
         group.nodes.extend(other.nodes)

@@ -99,7 +99,7 @@ def _is_stored_anyway(
     It is where a reader is no map (a product, a slice), or where the few maps that follow are
     inlined into attention.
     """
-    if _leads_to_output(value, uses, outputs):
+    if leads_to_output(value, uses, outputs):
         return False  # a slice would have to be copied out
     if _is_read_in_part(value, uses):
         return True
@@ -119,7 +119,8 @@ def _is_stored_anyway(
     return True
 
 
-def _leads_to_output(value: Value, uses: dict[Value, list[Node]], outputs: set[Value]) -> bool:
+def leads_to_output(value: Value, uses: dict[Value, list[Node]], outputs: set[Value]) -> bool:
+    """Whether a movement of the value is an output of the graph."""
     stack = [value]
     while stack:
         current = stack.pop()

@@ -6,7 +6,7 @@ from fuser.graph.ir import Graph
 from fuser.partition import finish
 from fuser.partition.attention import seed_attention
 from fuser.partition.empty import fold_empty
-from fuser.partition.epilogue import append_maps, grow_epilogue
+from fuser.partition.epilogue import append_maps, grow_epilogue, join_parts
 from fuser.partition.gated import find_gates
 from fuser.partition.grouping import Grouping
 from fuser.partition.inline import inline_maps, shed_outputs
@@ -17,6 +17,7 @@ from fuser.partition.options import Options
 from fuser.partition.outer import expand_outer_products
 from fuser.partition.refuse import refusals
 from fuser.partition.region import Partition
+from fuser.partition.rotary import rotate_in_place
 from fuser.partition.rows import place
 from fuser.partition.scales import hoist_scales
 from fuser.partition.siblings import join_siblings
@@ -36,7 +37,7 @@ def partition(graph: Graph, target: Target, options: Options | None = None) -> P
     if not options.no_fusion:
         graph = hoist_scales(graph)
         if options.merge:
-            graph = merge_products(split_products(graph))
+            graph = merge_products(rotate_in_place(split_products(graph)))
     grouping = Grouping(graph, target, options)
     _place_all(grouping)
     if not options.no_fusion:
@@ -69,6 +70,7 @@ def _place_all(grouping: Grouping) -> None:
             group = grouping.group_of[node]
             if node is group.anchors[-1]:
                 grow_epilogue(grouping, group)
+                join_parts(grouping, group)
     for node in grouping.graph.nodes:
         if node not in grouping.virtual and node not in grouping.group_of:
             place(grouping, node)

@@ -243,8 +243,20 @@ def panel(em: Emission, dot: DotShape, batch: Index, n: Index, k: Index, dtype: 
 
 
 def store_placed(em: Emission, places: Places) -> None:
-    """Store every output of the region where it was placed. Raises LoweringError."""
+    """Store every output of the region where it was placed, the parts of a concat one by one.
+
+    Raises LoweringError.
+    """
     for value in em.region.outputs:
+        node = value.node
+        if node is not None and node.op == "concat" and all(v in places for v in node.inputs):
+            start, axis = 0, node.attrs["axis"]
+            for part in node.inputs:
+                coords, guards = places[part]
+                shifted = (*coords[:axis], coords[axis] + start, *coords[axis + 1 :])
+                em.store(value, shifted, em.tile(part, coords), guards)
+                start += part.shape[axis]
+            continue
         if value not in places:
             raise LoweringError(
                 f"output {value!r} does not follow the anchor", where=em.region.name
