@@ -16,6 +16,7 @@ from typing import Literal
 from fuser.backend.nvptx.access import VECTOR_BYTES, Access, access_of
 from fuser.backend.nvptx.layout import Layout, WarpGrid, blocked, next_power, scalar_layout
 from fuser.dtypes import DType
+from fuser.errors import LoweringError
 from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.index import Lookup
@@ -188,6 +189,8 @@ def _fits_wgmma(m: int, n: int, k: int, warps: int) -> bool:
     if warps % 4 or m % 64 or n % 8 or k % 16:
         return False
     grid = warp_grid(m, n, warps, chained=False, wgmma=True)
+    if warps & (warps - 1) and grid.warps_m != warps:
+        return False
     aligned = grid.warps_n == 1 or grid.columns % 64 == 0
     return grid.covered == (m, n) and grid.columns <= 256 and aligned
 
@@ -201,6 +204,10 @@ def warp_grid(m: int, n: int, warps: int, *, chained: bool, wgmma: bool) -> Warp
         while m % (64 * parts):
             parts //= 2
         return WarpGrid(m, n, 4 * parts, groups // parts, wgmma=True)
+    if warps & (warps - 1):
+        raise LoweringError(
+            f"a [{m}, {n}] dot cannot be shared by {warps} warps", hint="use a power of two"
+        )
     best: tuple[float, int] | None = None
     split = 1
     while split <= warps:

@@ -131,8 +131,9 @@ class Layout:
         return f"{list(self.shape)}: {len(self.regs)} registers, lanes {lanes}, warps {warps}"
 
 
-def _log2(count: int) -> int:
-    return count.bit_length() - 1
+def _bits(count: int) -> int:
+    """Bits that number `count` warps; 12 warps have four, and use 12 of 16 patterns."""
+    return (count - 1).bit_length()
 
 
 def next_power(count: int) -> int:
@@ -167,7 +168,9 @@ def blocked(
         return tuple(found)
 
     lanes = take(5, order)
-    warp_bits = take(_log2(warps), order if spread else tuple(reversed(order)))
+    whole = warps.bit_length() - 1  # warps beyond a power of two repeat the first ones
+    warp_bits = take(whole, order if spread else tuple(reversed(order)))
+    warp_bits += ((0,) * rank,) * (_bits(warps) - whole)
     repeats = [-(-shape[d] // unit[d]) for d in range(rank)]
     regs: list[Coordinates] = []
     outer = [axis for axis in reversed(order)]
@@ -186,7 +189,7 @@ def blocked(
 
 def scalar_layout(warps: int) -> Layout:
     """A single element that every thread holds."""
-    return Layout((), ((),), ((),) * 5, ((),) * _log2(warps))
+    return Layout((), ((),), ((),) * 5, ((),) * _bits(warps))
 
 
 _ROW_LANES = ((0, 2), (0, 4), (1, 0), (2, 0), (4, 0))
@@ -238,9 +241,9 @@ class WarpGrid:
         if self.wgmma:
             steps += [(16 * along_m, 0), (32 * along_m, 0)]
             count //= 4
-        steps += [((self.rows << b) * along_m, 0) for b in range(_log2(count))]
-        steps += [(0, (self.columns << b) * along_n) for b in range(_log2(self.warps_n))]
-        for bit in range(_log2(self.warps_k)):
+        steps += [((self.rows << b) * along_m, 0) for b in range(_bits(count))]
+        steps += [(0, (self.columns << b) * along_n) for b in range(_bits(self.warps_n))]
+        for bit in range(_bits(self.warps_k)):
             steps.append(tuple(16 << bit if axis == k_axis else 0 for axis in range(2)))
         return tuple(steps)
 

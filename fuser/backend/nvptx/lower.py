@@ -23,7 +23,7 @@ from fuser.backend.nvptx.emitter import Emitter, Operand
 from fuser.backend.nvptx.indexing import INT32, Indexer
 from fuser.backend.nvptx.layout import Coordinates, Layout, scalar_layout
 from fuser.backend.nvptx.memory import atomic_add_tile, load_tile, parameter, store_tile
-from fuser.backend.nvptx.order import ProgramOrder
+from fuser.backend.nvptx.order import ProgramOrder, growing_axes
 from fuser.backend.nvptx.reduce import reduce_tile
 from fuser.backend.nvptx.shared import SharedMemory
 from fuser.backend.nvptx.stage import SharedTile, read, stage_once
@@ -58,7 +58,7 @@ class Lowering:
         self.entry = "".join(c if c.isalnum() or c == "_" else "_" for c in kernel.name)
         self.emitter = Emitter(self.entry, params, "#0")
         self.shared = SharedMemory(self.emitter)
-        self.order = ProgramOrder(kernel.grid, kernel.schedule.group)
+        self.order = ProgramOrder(kernel.grid, kernel.schedule.group, growing_axes(kernel))
         self.env: dict[Value, Entry] = {}
         self.converted: dict[tuple[Value, Layout], Tile] = {}
         self.operands: dict[tuple[Value, str, DotPlan], SharedTile | Tile] = {}

@@ -3,8 +3,44 @@
 from __future__ import annotations
 
 from fuser.backend.nvptx.emitter import Emitter, Operand
+from fuser.tilegen import ops
+from fuser.tilegen.index import Extreme, FloorDiv, Index, Scalar
+from fuser.tilegen.ir import Kernel
 
 MAX_YZ = 65535
+
+
+def growing_axes(kernel: Kernel) -> frozenset[int]:
+    """Grid axes along which programs have more to do: loops run further as the coordinate grows,
+    as in causal attention. Started from the far end, the short programs fill the tail."""
+    names = {op.result: op.axis for op in kernel.body.ops if isinstance(op, ops.ProgramId)}
+    meaning = {
+        op.result: op.expression
+        for op in kernel.body.ops
+        if isinstance(op, ops.IndexTile) and not op.shape
+    }
+    found: set[int] = set()
+
+    def visit(at: Index, sign: int) -> None:
+        for atom, coefficient in at.terms:
+            along = sign if coefficient > 0 else -sign
+            match atom:
+                case Scalar() if atom.value in names:
+                    if along > 0:
+                        found.add(names[atom.value])
+                case Scalar() if atom.value in meaning:
+                    visit(meaning[atom.value], along)
+                case FloorDiv():
+                    visit(atom.base, along)
+                case Extreme():
+                    for item in atom.items:
+                        visit(item, along)
+
+    for op in kernel.body.ops:
+        if isinstance(op, ops.For):
+            visit(op.stop, 1)
+            visit(op.start, -1)
+    return frozenset(found)
 
 
 class ProgramOrder:
@@ -13,11 +49,14 @@ class ProgramOrder:
     Without a group, the last three axes are block x, y, z where they fit; otherwise, and with a
     group, the blocks are numbered in one dimension. `group` rows of blocks of the last two axes
     (m, n) are swept together, column by column, so that the blocks that run at one time share
-    operands in L2.
+    operands in L2. Axes of `reverse` are counted from the far end.
     """
 
-    def __init__(self, grid: tuple[int, ...], group: int) -> None:
+    def __init__(
+        self, grid: tuple[int, ...], group: int, reverse: frozenset[int] = frozenset()
+    ) -> None:
         self.grid = grid
+        self.reverse = reverse
         self.group = group if len(grid) >= 2 and grid[-2] > 1 and grid[-1] > 1 else 0
         tail = grid[-3:][::-1]
         fits = len(grid) <= 3 and all(extent <= MAX_YZ for extent in tail[1:])
@@ -39,6 +78,9 @@ class ProgramOrder:
             return 0
         if not self._known:
             self._decode(emitter)
+            for turned in self.reverse & self._known.keys():
+                last = self.grid[turned] - 1
+                self._known[turned] = emitter.hoisted(f"sub i32 {last}, {self._known[turned]}")
         return self._known[axis]
 
     def _decode(self, emitter: Emitter) -> None:

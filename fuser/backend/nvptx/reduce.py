@@ -163,6 +163,9 @@ def _across_warps(
     for offset in offsets:
         items = []
         for number in range(1 << len(bits)):
+            warp = sum(1 << bit for i, bit in enumerate(bits) if number >> i & 1)
+            if warp >= low.warps:  # twelve warps have four bits
+                continue
             pointer = shared_offset(low, base, offset + number * size)
             name = emitter.value(f"load {type}, ptr addrspace(3) {pointer}, align {dtype.bytes}")
             items.append(from_memory(low, name, dtype))

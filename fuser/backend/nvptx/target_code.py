@@ -16,11 +16,12 @@ DATA_LAYOUT = (
 def machine(target: Target) -> llvm.Machine:
     """LLVM's machine for an architecture.
 
-    PTX 8.0 is enough below Hopper, 8.3 for wgmma and TMA; a newer version than the driver's own
+    PTX 8.0 is enough below Hopper, 8.3 for wgmma and TMA, 8.6 is Blackwell's first; a newer version than the driver's own
     compiler knows would be refused. Shared pointers are 32-bit.
     """
     llvm.set_option("--nvptx-short-ptr")
-    return llvm.Machine(TRIPLE, target.arch, "+ptx83" if target.sm >= 90 else "+ptx80", 3)
+    version = 80 if target.sm < 90 else 83 if target.sm < 100 else 86
+    return llvm.Machine(TRIPLE, target.arch, f"+ptx{version}", 3)
 
 
 def module_text(function: Emitter, *, threads: int, shared: bool) -> str:

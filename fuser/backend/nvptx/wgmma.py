@@ -152,9 +152,9 @@ class Descriptor:
             f"call i32 @llvm.nvvm.shfl.sync.idx.i32(i32 -1, i32 {number}, i32 0, i32 31)"
         )
         along_m = grid.warps_m // 4
-        if left:
+        if left and grid.warps_n > 1:
             number = e.hoisted(f"and i32 {number}, {along_m - 1}")
-        elif along_m > 1:
+        elif not left and along_m > 1:
             number = e.hoisted(f"udiv i32 {number}, {along_m}")
         if self.k_inner:
             return e.times(number, extent * tile.span)

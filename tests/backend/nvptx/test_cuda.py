@@ -297,7 +297,8 @@ def test_attention_roles(causal: bool, target: Target, rng: np.random.Generator)
         pytest.skip("needs the copy engine of sm_90")
     for length, keys, width, blocks, warps in (
         (128, 128, 64, (64, 64), 4), (100, 100, 64, (64, 64), 4), (256, 384, 128, (128, 128), 8),
-        (200, 160, 64, (128, 80), 8),
+        (200, 160, 64, (128, 80), 8), (400, 300, 64, (192, 128), 12),
+        (200, 260, 128, (192, 64), 12),
     ):  # fmt: skip
         kernel = kernels.attention(
             2, length, length if causal else keys, width, f16, blocks, causal=causal, warps=warps,

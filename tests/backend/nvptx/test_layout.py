@@ -10,7 +10,9 @@ import pytest
 from fuser.backend.nvptx.assign import choose_blocked, warp_grid
 from fuser.backend.nvptx.convert import in_registers
 from fuser.backend.nvptx.layout import Coordinates, Layout, WarpGrid, blocked
+from fuser.backend.nvptx.order import growing_axes
 from fuser.backend.nvptx.scan import scan_layout
+from tests.backend.nvptx import kernels
 
 
 def owners(layout: Layout) -> dict[Coordinates, list[tuple[int, int]]]:
@@ -101,6 +103,13 @@ def test_scans_put_the_axis_in_runs() -> None:
     layout = scan_layout((2, 1000), 1, 4)
     assert_covers(layout, (2, 1000))
     assert layout.vector(1) == 8
+
+
+def test_longer_programs_start_first() -> None:
+    causal = kernels.attention(2, 256, 256, 64, causal=True)
+    assert growing_axes(causal) == {1}
+    assert growing_axes(kernels.attention(2, 256, 256, 64)) == frozenset()
+    assert growing_axes(kernels.matmul(256, 256, 256)) == frozenset()
 
 
 def test_rows_stay_inside_a_warp() -> None:

@@ -61,7 +61,9 @@ def check(
     assert seen
 
 
-@pytest.mark.parametrize("target, dtype", [(SM_80, "float32"), (SM_90A, "float16")], ids=["sm_80", "sm_90a"])
+@pytest.mark.parametrize(
+    "target, dtype", [(SM_80, "float32"), (SM_90A, "float16")], ids=["sm_80", "sm_90a"]
+)
 @pytest.mark.parametrize("name", NAMES)
 def test_small_models(name: str, target: Target, dtype: str, tmp_path: Path) -> None:
     check(name, dtype, target, models.TINY[name], SMALL, tmp_path)
