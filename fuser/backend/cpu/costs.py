@@ -32,11 +32,17 @@ def probe(shape: Sequence[int], axis: int, width: int) -> tuple[Index, ...]:
     return tuple(coords)
 
 
-def lane_cost(facts: Facts, value: Value, coords: Sequence[Index], width: int) -> float:
-    """Memory instructions of one vector of the value: 1 if consecutive, 0 if equal in all lanes."""
-    if facts.kind(value) == "memory" or value in facts.spilled:
+def lane_cost(
+    facts: Facts, value: Value, coords: Sequence[Index], width: int, defined: bool = False
+) -> float:
+    """Memory instructions of one vector of the value: 1 if consecutive, 0 if equal in all lanes.
+
+    defined: of its definition, where it is to be kept but has no place yet.
+    """
+    if not defined and (facts.kind(value) == "memory" or value in facts.spilled):
         return access_cost(tree.memory_address(facts, value, coords), width)
-    if facts.kind(value) != "inline":
+    kept = defined and isinstance(facts.producers.get(value), ops.Map | ops.Cast | ops.Load)
+    if facts.kind(value) != "inline" and not kept:
         return 0.0
     op = facts.producers.get(value)
     if op is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fuser.backend import text
-from fuser.backend.cpu import affine, control, costs, dot, fold, tree
+from fuser.backend.cpu import affine, control, costs, dot, fold, tree, turn
 from fuser.backend.cpu.emitter import Condition
 from fuser.backend.cpu.nest import Nests
 from fuser.backend.cpu.places import Point
@@ -79,6 +79,8 @@ class Lowering(Nests):
         width = self.width_for(values)
         axis, _ = costs.choose_axis(self.known, shape, values, width, group)
         conditions = [(e, extent) for e, extent in wanted if not self.proved_over(e, extent, shape)]
+        if len(group) == 1 and self._turned_store(first, width):
+            return
         clips, established = self._clips(conditions, shape)
 
         def body(coords: Point, lanes: int) -> None:
@@ -90,6 +92,24 @@ class Lowering(Nests):
             hoist=lambda coords: [(value, coords) for value in values],
             clips=clips, established=established, conditions=conditions,
         )  # fmt: skip
+
+    def _turned_store(self, op: ops.Store, width: int) -> bool:
+        """Emit a store that runs along another axis than its value, if it is one."""
+        shape = op.value.shape
+        if tree.reads_registers(self.known, op.value):
+            return False
+        for across in reversed(range(len(shape))):
+            address = tree.address_of(self.known, op, costs.probe(shape, across, width))
+            written = costs.access_cost(address, width)
+            along = turn.source_axis(self, op.value, shape, across, width, written)
+            if written == 1 and along >= 0:
+                turn.turned_nest(
+                    self, shape, along, across, width,
+                    lambda coords: self.at(op.value, coords),
+                    lambda coords, reg, lanes: self._put(op, coords, reg, lanes),
+                )  # fmt: skip
+                return True
+        return False
 
     def _require_indices(self, op: ops.Store | ops.AtomicAdd) -> None:
         for index in op.indices:
@@ -155,12 +175,15 @@ class Lowering(Nests):
         return clips, established
 
     def _store(self, op: ops.Store | ops.AtomicAdd, coords: Point, lanes: int) -> None:
+        self._put(op, coords, self.at(op.value, coords), lanes)
+
+    def _put(self, op: ops.Store | ops.AtomicAdd, coords: Point, reg: Reg, lanes: int) -> None:
+        """Store a computed value at a point."""
         expressions = [self.resolve(index, coords) for index in op.indices]
         conditions = self.open_conditions(expressions, op.view.shape)
         address = Index(op.view.offset)
         for expression, stride in zip(expressions, op.view.strides, strict=True):
             address = address + expression * stride
-        reg = self.at(op.value, coords)
         base = self.buffers[op.view.buffer]
         if isinstance(op, ops.AtomicAdd):
             for i in range(lanes):

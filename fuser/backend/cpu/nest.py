@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from fuser.backend import text
-from fuser.backend.cpu import affine, costs, tree
+from fuser.backend.cpu import affine, costs, tree, turn
 from fuser.backend.cpu.emitter import Condition, Fact
 from fuser.backend.cpu.places import Cells, Memory, One, Point
 from fuser.backend.cpu.values import Values
@@ -25,18 +25,25 @@ class Nests(Values):
 
     def fill(self, value: Value, place: Memory) -> None:
         """Write an inline (or pending) value to a place, element by element."""
-        tree = self._stand_in(value)
+        evaluate = self._stand_in(value)
         axis = min(
             (a for a, step in enumerate(place.strides) if step == 1 and value.shape[a] > 1),
             default=-1,
         )
         width = self.width_for([value])
 
-        def body(coords: Point, lanes: int) -> None:
-            reg = tree(coords)
+        def put(coords: Point, reg: Reg, lanes: int) -> None:
             address = self.memory_address(place, coords)
             self.write(place.pointer, value.dtype, address, reg, lanes)
 
+        def body(coords: Point, lanes: int) -> None:
+            put(coords, evaluate(coords), lanes)
+
+        if value not in self.places and not tree.reads_registers(self.known, value):
+            along = turn.source_axis(self, value, value.shape, axis, width, 1) if axis >= 0 else -1
+            if along >= 0:
+                turn.turned_nest(self, value.shape, along, axis, width, evaluate, put)
+                return
         self.nest(value.shape, axis, width, body, values=[value], hoist=self._inputs(value))
 
     def _stand_in(self, value: Value) -> Callable[[Point], Reg]:
