@@ -16,8 +16,8 @@ DATA_LAYOUT = (
 def machine(target: Target) -> llvm.Machine:
     """LLVM's machine for an architecture.
 
-    PTX 8.0 is enough below Hopper, 8.3 for wgmma and TMA, 8.6 is Blackwell's first; a newer version than the driver's own
-    compiler knows would be refused. Shared pointers are 32-bit.
+    PTX 8.0 is enough below Hopper, 8.3 for wgmma and TMA, and 8.6 is Blackwell's first; a newer
+    version than the driver's own compiler knows would be refused. Shared pointers are 32-bit.
     """
     llvm.set_option("--nvptx-short-ptr")
     version = 80 if target.sm < 90 else 83 if target.sm < 100 else 86
