@@ -85,11 +85,10 @@ def test_map(fn: str, dtype: DType, rng: np.random.Generator) -> None:
     np.testing.assert_allclose(have.astype(np.float64), want.astype(np.float64), limit, limit)
 
 
-@pytest.mark.parametrize("source", ALL, ids=str)
-@pytest.mark.parametrize("target", ALL, ids=str)
+@pytest.mark.parametrize(
+    "source,target", [(a, b) for a in ALL for b in ALL if a != b], ids=lambda item: str(item)
+)
 def test_cast(source: DType, target: DType, rng: np.random.Generator) -> None:
-    if source == target:
-        pytest.skip("no cast")
     x = values(source, rng)
     if source.is_float and target.is_integer:
         x = np.abs(np.nan_to_num(x.astype(np.float64), posinf=1, neginf=1)).astype(source.numpy)
