@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import re
+import signal
 import time
 import unittest
 import warnings
@@ -37,6 +38,10 @@ class _Backend(FuserBackend):
     @classmethod
     def supports_device(cls, device: str) -> bool:
         return True
+
+
+LIMIT = 20
+"""Seconds a test may take."""
 
 
 @dataclass(frozen=True)
@@ -107,13 +112,22 @@ def _run_index(index: int) -> Outcome:
     return run_test(_TESTS[index])
 
 
+def _give_up(*_: object) -> None:
+    raise TimeoutError(f"more than {LIMIT} seconds")
+
+
 def run_test(test: Test) -> Outcome:
     """One test by the rules of unittest."""
     result = unittest.TestResult()
     started = time.perf_counter()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        test.case().run(result)
+    signal.signal(signal.SIGALRM, _give_up)
+    signal.alarm(LIMIT)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            test.case().run(result)
+    finally:
+        signal.alarm(0)
     seconds = time.perf_counter() - started
     problems = [text for _, text in (*result.errors, *result.failures)]
     passed = result.testsRun == 1 and not problems and not result.skipped

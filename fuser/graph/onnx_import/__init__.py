@@ -9,7 +9,11 @@ from fuser.graph.onnx_import import (  # importing a family registers its operat
     movement,
     normalization,
     pooling,
+    quantization,
+    recurrent,
     reduction,
+    resize,
+    sampling,
     shape,
 )
 from fuser.graph.onnx_import.loading import ModelSource, load_model
@@ -25,7 +29,11 @@ FAMILIES = (
     movement,
     normalization,
     pooling,
+    quantization,
+    recurrent,
     reduction,
+    resize,
+    sampling,
     shape,
 )
 

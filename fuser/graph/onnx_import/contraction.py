@@ -71,12 +71,17 @@ def spatial_padding(
 
 @onnx_op("Conv")
 def conv(b: Builder, node: OnnxNode) -> Value:
-    x, weight, bias = node.operand(0), node.operand(1), node.optional(2)
+    result = convolve(b, node, node.operand(0), node.operand(1))
+    return add_channel_bias(b, result, node.optional(2))
+
+
+def convolve(b: Builder, node: OnnxNode, x: Value, weight: Value) -> Value:
+    """The convolution that the attributes of a Conv-like node describe."""
     spatial = x.type.rank - 2
     window = [as_int(dim) for dim in weight.type.shape[2:]]
     strides = spatial_attr(node, "strides", spatial)
     dilation = spatial_attr(node, "dilations", spatial)
-    result = b.emit(
+    return b.emit(
         "conv",
         x,
         weight,
@@ -85,7 +90,6 @@ def conv(b: Builder, node: OnnxNode) -> Value:
         dilation=tuple(dilation),
         groups=node.attr("group", 1),
     )
-    return add_channel_bias(b, result, bias)
 
 
 def add_channel_bias(b: Builder, x: Value, bias: Value | None) -> Value:
@@ -117,7 +121,7 @@ def conv_transpose(b: Builder, node: OnnxNode) -> Value:
     )
     result = b.emit(
         "conv",
-        _stuff_zeros(b, x, strides),
+        stuff_zeros(b, x, strides),
         _flip_kernel(b, weight, groups),
         strides=(1,) * spatial,
         padding=padding,
@@ -151,7 +155,7 @@ def _transpose_padding(
     return padding
 
 
-def _stuff_zeros(b: Builder, x: Value, strides: list[int]) -> Value:
+def stuff_zeros(b: Builder, x: Value, strides: list[int]) -> Value:
     """x with stride - 1 zeros between neighbours on each spatial axis."""
     for axis, stride in enumerate(strides, 2):
         if stride == 1:
@@ -189,12 +193,14 @@ def einsum(b: Builder, node: OnnxNode) -> Value:
     if not arrow:
         letters = sorted(set(terms) - {","})
         result = "".join(letter for letter in letters if terms.count(letter) == 1)
-    if any(len(set(label)) != len(label) for label in (*labels, result)):
-        raise node.unsupported(f"equation {equation!r} repeats a letter in one operand")
+    if len(set(result)) != len(result):
+        raise node.unsupported(f"equation {equation!r} repeats a letter of the result")
     if len(labels) != len(values) or any(
         len(label) != value.type.rank for label, value in zip(labels, values, strict=False)
     ):
         raise InvalidModelError(f"equation {equation!r} does not fit", where=node.where)
+    for index, label in enumerate(labels):
+        labels[index], values[index] = _take_diagonals(b, label, values[index])
     label, value = labels[0], values[0]
     for index in range(1, len(values)):
         later = "".join(labels[index + 1 :]) + result
@@ -222,6 +228,19 @@ def _spell_ellipsis(equation: str, values: list[Value]) -> str:
         single = sorted(c for c in set(terms) - set(".,") if terms.count(c) == 1)
         return ",".join(labels) + "->" + letters + "".join(single)
     return ",".join(labels) + "->" + result.replace("...", letters)
+
+
+def _take_diagonals(b: Builder, label: str, value: Value) -> tuple[str, Value]:
+    """An operand in which a letter stands twice, reduced to where the two indices agree."""
+    for letter in dict.fromkeys(label):
+        while label.count(letter) > 1:
+            first = label.index(letter)
+            second = label.index(letter, first + 1)
+            rows, columns = (b.iota(value.type.shape, axis) for axis in (first, second))
+            kept = b.map("select", b.map("eq", rows, columns), value, 0)
+            value = b.reduce("reduce_sum", kept, [second])
+            label = label[:second] + label[second + 1 :]
+    return label, value
 
 
 def _sum_missing(b: Builder, label: str, value: Value, keep: str) -> tuple[str, Value]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from functools import reduce as fold
 
+import numpy as np
 from onnx import TensorProto
 
 from fuser import dtypes
 from fuser.graph.builder import Builder
-from fuser.graph.ir import Value
+from fuser.graph.ir import TensorType, Value
 from fuser.graph.onnx_import.registry import OnnxNode, onnx_op
 from fuser.graph.onnx_import.types import onnx_dtype
 
@@ -96,7 +97,7 @@ def identity(b: Builder, node: OnnxNode) -> Value:
 def dropout(b: Builder, node: OnnxNode) -> list[Value | None]:
     training = node.optional(2)
     if training is not None and b.read_scalar(training, "training_mode"):
-        raise node.unsupported("training_mode is on")
+        return _train_dropout(b, node)
     if node.opset < 7 and not node.attr("is_test", 0):
         raise node.unsupported("is_test is off")
     mask = None
@@ -104,6 +105,20 @@ def dropout(b: Builder, node: OnnxNode) -> list[Value | None]:
         dtype = dtypes.bool_ if node.opset >= 10 else node.x.dtype
         mask = b.cast(b.map("eq", b.full(0, node.x.type), 0), dtype)
     return [node.x, mask]
+
+
+def _train_dropout(b: Builder, node: OnnxNode) -> list[Value | None]:
+    """With a seed the mask is the same in every run, and so a constant."""
+    x, operand = node.x, node.optional(1)
+    ratio = 0.5 if operand is None else float(b.read_scalar(operand, "ratio"))
+    if ratio == 0:
+        return [x, b.full(True, TensorType(dtypes.bool_, x.type.shape))]
+    if "seed" not in node.attrs:
+        raise node.unsupported("training mode without a seed")
+    draw = np.random.RandomState(node.attrs["seed"]).uniform(0, 1, x.type.static_shape)
+    mask = b.constant(draw >= ratio)
+    kept = b.map("select", mask, x, 0)
+    return [b.map("div", kept, 1 - ratio), mask]
 
 
 @onnx_op("Cast")

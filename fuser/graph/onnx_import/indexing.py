@@ -126,3 +126,38 @@ def scatter_nd(b: Builder, node: OnnxNode) -> Value:
         reduction=_reduction(node),
     )
     return b.reshape(changed, shape)
+
+
+@onnx_op("ReverseSequence", since=10)
+def reverse_sequence(b: Builder, node: OnnxNode) -> Value:
+    """The first lengths[i] elements of row i backwards, the others as they are."""
+    x, lengths = node.operand(0), b.cast(node.operand(1), dtypes.i64)
+    time = node.axis(node.attr("time_axis", 0), x.type.rank)
+    batch = node.axis(node.attr("batch_axis", 1), x.type.rank)
+    ends = b.broadcast(lengths, x.type.shape, (batch,))
+    at = b.iota(x.type.shape, time)
+    turned = b.map("sub", b.map("sub", ends, 1), at)
+    return take_along(b, x, b.map("select", b.map("lt", at, ends), turned, at), time)
+
+
+def take_along(b: Builder, data: Value, index: Value, axis: int) -> Value:
+    """data[..., index[...], ...]: numpy.take_along_axis."""
+    flat = b.reshape(data, (product(data.type.shape),))
+    return b.emit("gather", flat, _element_index(b, data, index, axis), axis=0)
+
+
+@onnx_op("TensorScatter", since=24)
+def tensor_scatter(b: Builder, node: OnnxNode) -> Value:
+    """A cache with each row of the batch updated from its own position on."""
+    cache, update, start = node.operand(0), node.operand(1), node.optional(2)
+    axis = node.axis(node.attr("axis", -2), cache.type.rank)
+    shape = cache.type.shape
+    length, room = as_int(update.type.shape[axis]), as_int(shape[axis])
+    at = b.iota(shape, axis)
+    if start is not None:
+        at = b.map("sub", at, b.broadcast(b.cast(start, dtypes.i64), shape, (0,)))
+    if node.attr("mode", "linear") == "circular":
+        at = b.map("mod", at, room)
+    inside = b.map("logical_and", b.map("ge", at, 0), b.map("lt", at, length))
+    safe = b.map("min", b.map("max", at, 0), length - 1)
+    return b.map("select", inside, take_along(b, update, safe, axis), cache)

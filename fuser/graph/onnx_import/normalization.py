@@ -68,14 +68,24 @@ def _per_channel(b: Builder, vector: Value, like: Value) -> Value:
 
 
 @onnx_op("BatchNormalization")
-def batch_normalization(b: Builder, node: OnnxNode) -> Value:
-    """Inference: (x - mean) * (scale * rsqrt(var + epsilon)) + bias, per channel."""
-    if node.attr("training_mode", 0) or (node.opset < 7 and not node.attr("is_test", 0)):
+def batch_normalization(b: Builder, node: OnnxNode) -> Value | list[Value | None]:
+    """(x - mean) * (scale * rsqrt(var + epsilon)) + bias, per channel. In training mode with the
+    statistics of the batch; the running ones are further results."""
+    if node.attr("training_mode", 0):
+        return _train_batch_normalization(b, node)
+    if node.opset < 7 and not node.attr("is_test", 0):
         raise node.unsupported("training mode")
     if node.opset < 9 and not node.attr("spatial", 1):
         raise node.unsupported("spatial=0")
     x = node.x
-    scale, bias, mean, variance = (node.operand(i) for i in range(1, 5))
+    mean, variance = node.operand(3), node.operand(4)
+    return _normalize_channels(b, node, x, mean, variance)
+
+
+def _normalize_channels(
+    b: Builder, node: OnnxNode, x: Value, mean: Value, variance: Value
+) -> Value:
+    scale, bias = node.operand(1), node.operand(2)
     spread = b.map("add", variance, node.attr("epsilon", 1e-5))
     factor = b.map("mul", b.cast(b.map("rsqrt", spread), scale.dtype), scale)
     if mean.dtype is not x.dtype or factor.dtype is not x.dtype:
@@ -83,6 +93,23 @@ def batch_normalization(b: Builder, node: OnnxNode) -> Value:
     centred = b.map("sub", x, _per_channel(b, mean, x))
     scaled = b.map("mul", centred, _per_channel(b, factor, x))
     return b.map("add", scaled, _per_channel(b, bias, x))
+
+
+def _train_batch_normalization(b: Builder, node: OnnxNode) -> list[Value | None]:
+    x, running = node.x, (node.operand(3), node.operand(4))
+    axes = [axis for axis in range(x.type.rank) if axis != 1]
+    wide = compose.stash(b, x)
+    mean = b.mean(wide, axes)
+    centred = b.map("sub", wide, b.restore(mean, wide, axes))
+    variance = b.mean(b.map("mul", centred, centred), axes)
+    momentum = node.attr("momentum", 0.9)
+    updated = [
+        b.map("add", b.map("mul", old, momentum),
+              b.cast(b.map("mul", new, 1 - momentum), old.dtype))
+        for old, new in zip(running, (mean, variance), strict=True)
+    ]  # fmt: skip
+    mean, variance = (b.cast(v, old.dtype) for v, old in zip((mean, variance), running, strict=True))
+    return [_normalize_channels(b, node, x, mean, variance), *updated]
 
 
 @onnx_op("InstanceNormalization")

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fuser import dtypes
 from fuser.graph.builder import Builder
-from fuser.graph.dims import Dim, as_int
-from fuser.graph.ir import Value
+from fuser.graph.dims import Dim, as_int, product
+from fuser.graph.ir import TensorType, Value
 from fuser.graph.onnx_import.contraction import Padding, spatial_attr, spatial_padding
 from fuser.graph.onnx_import.registry import OnnxNode, onnx_op
 
@@ -81,10 +82,93 @@ def _overhang(
 
 
 @onnx_op("MaxPool")
-def max_pool(b: Builder, node: OnnxNode) -> Value:
+def max_pool(b: Builder, node: OnnxNode) -> Value | list[Value | None]:
     if node.uses_output(1):
-        raise node.unsupported("the output Indices")
+        return list(_max_with_index(b, node, _read_pool(node)))
     return _read_pool(node).emit(b, "max", node.x, 2)
+
+
+def _max_with_index(b: Builder, node: OnnxNode, pool: _Pool) -> tuple[Value, Value]:
+    """The maxima, and where in the flattened operand they are: tap after tap of the window.
+
+    storage_order=1 counts the spatial axes column-major.
+    """
+    x = node.x
+    sizes = [as_int(size) for size in x.type.shape[2:]]
+    low = [before for before, _ in pool.padding]
+    high = [after + extra for (_, after), extra in zip(pool.padding, pool.overhang, strict=True)]
+    fill = x.dtype.lowest
+    padded = b.pad(x, [0, 0, *low], [0, 0, *high], fill)
+    spans = [as_int(size) for size in padded.type.shape[2:]]
+    reach = [(w - 1) * d + 1 for w, d in zip(pool.window, pool.dilation, strict=True)]
+    counts = [(s - r) // step + 1 for s, r, step in zip(spans, reach, pool.strides, strict=True)]
+    shape = (*x.type.shape[:2], *counts)
+    strides = _strides(sizes, column_major=bool(node.attr("storage_order", 0)))
+    best: Value | None = None
+    place: Value | None = None
+    for taps in np.ndindex(*pool.window):
+        starts = [tap * d for tap, d in zip(taps, pool.dilation, strict=True)]
+        limits = [
+            start + (count - 1) * step + 1
+            for start, count, step in zip(starts, counts, pool.strides, strict=True)
+        ]
+        piece = b.slice(
+            padded, [0, 0, *starts], [*x.type.shape[:2], *limits], [1, 1, *pool.strides]
+        )
+        offset = sum((s - before) * n for s, before, n in zip(starts, low, strides, strict=True))
+        index = b.full(offset, TensorType(dtypes.i64, shape))
+        if best is None or place is None:
+            best, place = piece, index
+            continue
+        wins = b.map("gt", piece, best)
+        best = b.map("select", wins, piece, best)
+        place = b.map("select", wins, index, place)
+    assert best is not None and place is not None
+    for axis, (step, stride) in enumerate(zip(pool.strides, strides, strict=True), 2):
+        place = b.map("add", place, b.map("mul", b.iota(shape, axis), step * stride))
+    volume = int(np.prod(sizes))
+    channels = as_int(x.type.shape[1])
+    for axis, stride in ((0, channels * volume), (1, volume)):
+        place = b.map("add", place, b.map("mul", b.iota(shape, axis), stride))
+    return best, place
+
+
+def _strides(sizes: Sequence[int], column_major: bool) -> list[int]:
+    """How many elements lie between neighbours on each axis."""
+    order = range(len(sizes)) if column_major else range(len(sizes))[::-1]
+    strides, step = [0] * len(sizes), 1
+    for axis in order:
+        strides[axis] = step
+        step *= sizes[axis]
+    return strides
+
+
+@onnx_op("MaxUnpool", since=9)
+def max_unpool(b: Builder, node: OnnxNode) -> Value:
+    """Zeros, with the elements of x where the pooling that made them found them."""
+    x, index, given = node.operand(0), node.operand(1), node.optional(2)
+    window = node.required("kernel_shape")
+    rank = len(window)
+    strides = spatial_attr(node, "strides", rank)
+    pads = list(node.attr("pads", None) or [0] * (2 * rank))
+    sizes = [
+        (as_int(size) - 1) * stride + w - low - high
+        for size, stride, w, low, high in zip(
+            x.type.shape[2:], strides, window, pads[:rank], pads[rank:], strict=True
+        )
+    ]
+    shape = (*x.type.shape[:2], *sizes)
+    count = (product(x.type.shape),)
+    zeros = b.full(0, TensorType(x.dtype, (product(shape),)))
+    flat = b.emit(
+        "scatter", zeros, b.reshape(index, count), b.reshape(x, count), axis=0, reduction="none"
+    )
+    result = b.reshape(flat, shape)
+    if given is None:
+        return result
+    wanted = b.read_ints(given, "the output shape")
+    high = [want - as_int(size) for want, size in zip(wanted, shape, strict=True)]
+    return b.pad(result, [0] * len(wanted), high)
 
 
 @onnx_op("AveragePool")

@@ -72,12 +72,14 @@ def arg_extreme(b: Builder, node: OnnxNode) -> Value:
 
 
 @onnx_op("CumSum", since=11)
-def cumsum(b: Builder, node: OnnxNode) -> Value:
+@onnx_op("CumProd", since=26)
+def cumulate(b: Builder, node: OnnxNode) -> Value:
     axis = node.axis(b.read_ints(node.operand(1), "axis")[0], node.x.type.rank)
     return b.emit(
         "cumsum",
         node.x,
         axis=axis,
+        **({"fn": "prod"} if node.op_type == "CumProd" else {}),
         exclusive=bool(node.attr("exclusive", 0)),
         reverse=bool(node.attr("reverse", 0)),
     )

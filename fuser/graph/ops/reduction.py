@@ -62,6 +62,8 @@ def _arg(name: str, function: Callable[..., Array]) -> Primitive:
 
 def _infer_cumsum(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
     check_axis("cumsum", attrs["axis"], types[0].rank)
+    if attrs.get("fn", "sum") not in ("sum", "prod"):
+        raise ShapeError(f"cumsum: fn is {attrs['fn']!r}, not 'sum' or 'prod'")
     return (types[0],)
 
 
@@ -71,11 +73,12 @@ def _evaluate_cumsum(arrays: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]
     wide = widen(x)
     if attrs.get("reverse", False):
         wide = np.flip(wide, axis)
-    total = np.cumsum(wide, axis=axis, dtype=wide.dtype)
+    is_sum = attrs.get("fn", "sum") == "sum"
+    total = (np.cumsum if is_sum else np.cumprod)(wide, axis=axis, dtype=wide.dtype)
     if attrs.get("exclusive", False):
         # Shifted, not total - x: that would turn inf into nan.
         total = np.roll(total, 1, axis)
-        total[(slice(None),) * axis + (slice(0, 1),)] = 0
+        total[(slice(None),) * axis + (slice(0, 1),)] = 0 if is_sum else 1
     if attrs.get("reverse", False):
         total = np.flip(total, axis)
     return (total.astype(x.dtype),)

@@ -330,9 +330,11 @@ def _cumsum(em: Emission, node: Node, coords: Coords) -> Piece:
     k = coords[axis_]
     total = node.output.shape[axis_]
     axis = _frame_axis(k)
+    fn: ReduceFn = node.attrs.get("fn", "sum")
+    identity = identity_of(fn, node.output.dtype.compute)
     if total == 1:
         x = em.tile(node.inputs[0], coords)
-        return Piece(x.dtype, splat=0) if node.attrs.get("exclusive", False) else x
+        return Piece(x.dtype, splat=identity) if node.attrs.get("exclusive", False) else x
     carried = em.running.get(node)
     if axis is None or (k != em.reduction_axes.get(total) and carried is None):
         raise LoweringError("cumsum needs its axis whole in a tile", where=em.region.name)
@@ -340,18 +342,19 @@ def _cumsum(em: Emission, node: Node, coords: Coords) -> Piece:
     if node.attrs.get("exclusive", False):
         # the running sum of the operand moved by one: subtracting would turn inf into nan
         before = k + 1 if reverse else k - 1
-        x = padded(em, node.inputs[0], (*coords[:axis_], before, *coords[axis_ + 1 :]), 0)
+        x = padded(em, node.inputs[0], (*coords[:axis_], before, *coords[axis_ + 1 :]), identity)
     else:
         x = em.tile(node.inputs[0], coords)
-    x = neutral_tail(em, "sum", x, k, total)
+    x = neutral_tail(em, fn, x, k, total)
     axes = x.axes if axis in x.axes else tuple(sorted((*x.axes, axis)))
     tile = em.full_value(x, axes)
     place = axes.index(axis)
-    value = em.emit((tile,), lambda: em.b.scan("sum", tile, place, reverse))
+    value = em.emit((tile,), lambda: em.b.scan(fn, tile, place, reverse))
     result = Piece(x.dtype, axes, value)
     if carried is not None:
-        em.running[node] = em.map("add", carried, em.reduce("sum", x, axis))
-        result = em.map("add", result, carried)
+        combine = "add" if fn == "sum" else "mul"
+        em.running[node] = em.map(combine, carried, em.reduce(fn, x, axis))
+        result = em.map(combine, result, carried)
     return result
 
 

@@ -17,7 +17,7 @@ from fuser.target import Target
 from fuser.tilegen import rules
 from fuser.tilegen.emit.map import program
 from fuser.tilegen.emit.maps import Coords, Guard, delinearise, product, regroup
-from fuser.tilegen.emit.primitives import reduced_axes
+from fuser.tilegen.emit.primitives import identity_of, reduced_axes
 from fuser.tilegen.emit.space import Emission, Piece, Places, spread
 from fuser.tilegen.index import Index
 from fuser.tilegen.program import TileProgram
@@ -94,7 +94,8 @@ def _scan_chunks(
     trips = -(-total // width)
     dtype = operand.dtype.compute
     kept = frozenset[int]().union(*(c.axes() for c in coords(k))) - k.axes()
-    start = Piece(dtype, tuple(sorted(kept)), splat=0.0 if dtype.is_float else 0)
+    identity = identity_of(anchor.attrs.get("fn", "sum"), dtype)
+    start = Piece(dtype, tuple(sorted(kept)), splat=identity)
 
     def body(trip: Index, carried: list[Piece]) -> list[Piece]:
         chunk = (trip * -1 + (trips - 1) if anchor.attrs.get("reverse", False) else trip) * width

@@ -1,0 +1,12 @@
+"""Plain NumPy-style Python, recorded as a Graph of primitives.
+
+A traced function is called once on arrays without values (`TracedArray`). Whatever it does to them,
+by operators, indexing or NumPy functions, is appended to the graph in the builder's spelling.
+"""
+
+from __future__ import annotations
+
+from fuser.graph.trace.array import TracedArray
+from fuser.graph.trace.tracer import ArraySpec, Recording, cond, record
+
+__all__ = ["ArraySpec", "Recording", "TracedArray", "cond", "record"]

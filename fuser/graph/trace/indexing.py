@@ -1,0 +1,176 @@
+"""x[index]: numbers, slices, None, Ellipsis, integer arrays, and masks whose values are known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index as as_index
+from typing import Any
+
+import numpy as np
+
+from fuser import dtypes
+from fuser.errors import TraceError
+from fuser.graph.builder import Builder, broadcast_shapes
+from fuser.graph.ir import Value
+from fuser.graph.trace.context import current, is_traced, lift, wrap
+
+
+def get_item(x: Any, index: Any) -> Any:
+    """x[index] as NumPy has it. Raises TraceError for an index that cannot be traced."""
+    trace = current()
+    operands = [x.value, *(part.value for part in _parts(index) if is_traced(part))]
+    return wrap(
+        trace.recorder.record(
+            "getitem", operands, lambda: _get(trace.builder, lift(x), _parts(index)), lambda v: [v]
+        )
+    )
+
+
+def _parts(index: Any) -> tuple[Any, ...]:
+    return index if isinstance(index, tuple) else (index,)
+
+
+def _get(b: Builder, x: Value, parts: tuple[Any, ...]) -> Value:
+    items = _spell_out(x, parts)
+    value, items = _basic(b, x, items)
+    arrays = {axis: item for axis, item in enumerate(items) if isinstance(item, Value)}
+    return _advanced(b, value, arrays) if arrays else value
+
+
+def _spell_out(x: Value, parts: tuple[Any, ...]) -> list[Any]:
+    """One item an axis, None for new ones; ellipses and masks replaced, arrays as Values."""
+    items: list[Any] = []
+    for part in parts:
+        if part is None or part is Ellipsis or isinstance(part, slice):
+            items.append(part)
+        elif isinstance(part, bool | np.bool_):
+            raise TraceError("an index is True or False", hint="use np.where")
+        elif isinstance(part, int | np.integer):
+            items.append(as_index(part))
+        elif is_traced(part) or isinstance(part, np.ndarray | list):
+            items += _array_items(part)
+        else:
+            raise TraceError(f"an index is a {type(part).__name__}, not an int, slice or array")
+    used = sum(item is not None and item is not Ellipsis for item in items)
+    if used > x.type.rank:
+        raise TraceError(f"{used} indices for an array with {x.type.rank} axes ({x.type})")
+    whole = [slice(None)] * (x.type.rank - used)
+    if Ellipsis not in [item for item in items if item is Ellipsis]:
+        return items + whole
+    at = next(i for i, item in enumerate(items) if item is Ellipsis)
+    if any(item is Ellipsis for item in items[at + 1 :]):
+        raise TraceError("an index has more than one ellipsis")
+    return items[:at] + whole + items[at + 1 :]
+
+
+def _array_items(part: Any) -> list[Value]:
+    value = lift(np.asarray(part, np.int64) if isinstance(part, list) and not part else part)
+    if value.dtype.is_integer:
+        return [value]
+    if value.dtype is not dtypes.bool_:
+        raise TraceError(f"an index is {value.type}, not integers")
+    if is_traced(part):
+        raise TraceError(
+            "an index is a mask that depends on data, and so would the shape of the result",
+            hint="keep the whole array and mask it: np.where(mask, x, 0)",
+        )
+    return [lift(places) for places in np.nonzero(np.asarray(part))]
+
+
+def _basic(b: Builder, x: Value, items: list[Any]) -> tuple[Value, list[Any]]:
+    """x sliced, and what is left to do: slices are done, arrays stay, numbers join the arrays if
+    there are any."""
+    advanced = any(isinstance(item, Value) for item in items)
+    starts, limits, strides = [], [], []
+    axis = 0
+    for item in items:
+        if item is None:
+            continue
+        size = x.shape[axis]
+        start, limit, stride = 0, size, 1
+        if isinstance(item, slice):
+            start, limit, stride = _bounds(item, size)
+        elif isinstance(item, int) and not advanced:
+            start = _place(item, size, axis)
+            limit = start + 1
+        starts.append(start)
+        limits.append(limit)
+        strides.append(stride)
+        axis += 1
+    value = b.slice(x, starts, limits, strides)
+    shape: list[int] = []
+    left: list[Any] = []
+    axis = 0
+    for item in items:
+        if item is None:
+            shape.append(1)
+            left.append(None)
+            continue
+        size = value.shape[axis]
+        axis += 1
+        if isinstance(item, int) and not advanced:
+            continue
+        if isinstance(item, int):
+            item = b.constant(np.asarray(_place(item, size, axis - 1)))
+        shape.append(size)
+        left.append(item)
+    return b.reshape(value, shape), left
+
+
+def _bounds(item: slice, size: int) -> tuple[int, int, int]:
+    try:
+        start, limit, stride = item.indices(size)
+    except TypeError as error:
+        if any(map(is_traced, (item.start, item.stop, item.step))):
+            raise TraceError(
+                "a bound of a slice depends on data",
+                hint="index with an array: x[start + np.arange(length)]",
+            ) from error
+        raise
+    if stride > 0:
+        return start, max(start, limit), stride
+    if limit >= start:  # empty
+        return 0, 0, 1
+    return start, limit, stride
+
+
+def _place(item: int, size: int, axis: int) -> int:
+    if not -size <= item < size:
+        raise TraceError(f"index {item} is outside of axis {axis}, which has size {size}")
+    return item % size
+
+
+def _advanced(b: Builder, x: Value, arrays: dict[int, Value]) -> Value:
+    """Integer arrays at some axes: they broadcast together, and their axes stand where the first
+    of them is, or in front if they are not neighbours."""
+    axes = sorted(arrays)
+    if len(axes) == 1:
+        return b.emit("gather", x, arrays[axes[0]], axis=axes[0])
+    neighbours = axes[-1] - axes[0] == len(axes) - 1
+    rest = [axis for axis in range(x.type.rank) if axis not in arrays]
+    places = linear_places(b, [arrays[a] for a in axes], [x.shape[a] for a in axes])
+    front = b.transpose(x, [*axes, *rest])
+    merged = b.reshape(
+        front, (int(np.prod([x.shape[a] for a in axes])), *(x.shape[a] for a in rest))
+    )
+    result = b.emit("gather", merged, places, axis=0)
+    if not neighbours:
+        return result
+    before = sum(axis < axes[0] for axis in rest)
+    rank = places.type.rank
+    order = [
+        *range(rank, rank + before), *range(rank), *range(rank + before, result.type.rank)
+    ]  # fmt: skip
+    return b.transpose(result, order)
+
+
+def linear_places(b: Builder, indices: Sequence[Value], sizes: Sequence[int]) -> Value:
+    """Row-major places of index tuples; negative indices count from the end."""
+    shape = broadcast_shapes("index", [value.type.shape for value in indices])
+    total: Value | None = None
+    for value, size in zip(indices, sizes, strict=True):
+        wide = b.cast(b.broadcast_to(value, shape), dtypes.i64)
+        wide = b.map("select", b.map("lt", wide, 0), b.map("add", wide, size), wide)
+        total = wide if total is None else b.map("add", b.map("mul", total, size), wide)
+    assert total is not None
+    return total
