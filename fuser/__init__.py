@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fuser.errors import FuserError
@@ -15,19 +16,32 @@ from fuser.errors import FuserError
 if TYPE_CHECKING:
     from fuser.compiler import compile
     from fuser.runtime.plan import Plan
+    from fuser.session import InferenceSession
+    from fuser.traced import cond, jit, spec, trace
 
 __version__ = "0.1.0"
-__all__ = ["FuserError", "Plan", "__version__", "compile"]
+__all__ = [
+    "FuserError",
+    "InferenceSession",
+    "Plan",
+    "__version__",
+    "compile",
+    "cond",
+    "jit",
+    "spec",
+    "trace",
+]
+
+# onnx, NumPy and LLVM load on first use: `import fuser` and `fuser --help` stay instant.
+_HOMES = {
+    "compile": "fuser.compiler",
+    "Plan": "fuser.runtime.plan",
+    "InferenceSession": "fuser.session",
+    **dict.fromkeys(("cond", "jit", "spec", "trace"), "fuser.traced"),
+}
 
 
 def __getattr__(name: str) -> Any:
-    # onnx, NumPy and LLVM load on first use: `import fuser` and `fuser --help` stay instant.
-    if name == "compile":
-        from fuser.compiler import compile
-
-        return compile
-    if name == "Plan":
-        from fuser.runtime.plan import Plan
-
-        return Plan
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'fuser' has no attribute {name!r}")

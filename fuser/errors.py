@@ -77,6 +77,10 @@ class UnsupportedDTypeError(UnsupportedError):
     """An element type is not supported."""
 
 
+class TraceError(UnsupportedError, TypeError):
+    """A traced function does what cannot be recorded, such as branching on the values of data."""
+
+
 class VerifyError(FuserError):
     """An intermediate program breaks an invariant: a defect of fuser."""
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from fuser.errors import FeedError
@@ -72,9 +74,11 @@ def _shape_hint(spec: TensorSpec, array: np.ndarray) -> str:
 def _as_array(spec: TensorSpec, feed: Any) -> np.ndarray:
     """What is not an ndarray: array-likes by their own protocol, Python numbers and lists."""
     try:
-        if hasattr(feed, "__dlpack__") and not hasattr(feed, "__array__"):
-            return np.from_dlpack(feed)
-        array = np.asarray(feed)
+        array = host_array(feed)
+    except FeedError as error:
+        raise FeedError(
+            f"input {spec.name!r} is {spec}, the feed is {error.what}", hint=error.hint
+        ) from error
     except Exception as error:  # foreign protocols raise what they like
         raise FeedError(
             f"input {spec.name!r} is {spec}, the feed ({type(feed).__name__}) is no array: {error}",
@@ -89,6 +93,40 @@ def _as_array(spec: TensorSpec, feed: Any) -> np.ndarray:
             hint="pass a NumPy array",
         )
     return _fit(spec, array)
+
+
+def host_array(feed: Any) -> np.ndarray:
+    """An array-like as a NumPy array, without a copy where its protocol allows that.
+
+    PyTorch tensors have protocols of their own kind: NumPy cannot read bfloat16 or 8-bit floats by
+    DLPack, so those cross as integers of the same size. Raises FeedError for a tensor that is not
+    in host memory, and what a foreign protocol raises.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(feed, torch.Tensor):
+        return _torch_array(torch, feed)
+    if hasattr(feed, "__cuda_array_interface__") and not hasattr(feed, "__array__"):
+        raise FeedError(
+            f"a {type(feed).__name__} in GPU memory",
+            hint="copy it to the host, or use run_device()",
+        )
+    if hasattr(feed, "__dlpack__") and not hasattr(feed, "__array__"):
+        return np.from_dlpack(feed)
+    return np.asarray(feed)
+
+
+def _torch_array(torch: Any, feed: Any) -> np.ndarray:
+    tensor = feed.detach()
+    if tensor.device.type != "cpu":
+        raise FeedError(
+            f"a tensor on {tensor.device}", hint="pass tensor.cpu(), or use run_device()"
+        )
+    tensor = tensor.resolve_conj().resolve_neg()
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name != "bfloat16" and not name.startswith("float8"):
+        return np.asarray(tensor.numpy())
+    raw = tensor.view(torch.int16 if name == "bfloat16" else torch.uint8).numpy()
+    return np.asarray(raw).view(getattr(ml_dtypes, name))
 
 
 def _fit(spec: TensorSpec, array: np.ndarray) -> np.ndarray:

@@ -117,7 +117,19 @@ def promotion_kind(x: Any) -> Any:
         return x.weak or x.dtype
     if type(x) in (bool, int, float):
         return type(x)
+    if isinstance(x, list | tuple) and any(map(is_traced, _leaves(x))):
+        return result_type(*_leaves(x))
     return np.asarray(x).dtype if not isinstance(x, np.ndarray) else x.dtype
+
+
+def promotion_kinds(operands: Sequence[Any]) -> list[Any]:
+    """The kinds of operands that meet. Beside a dtype of ml_dtypes a Python number takes that
+    dtype, as it does beside NumPy's own; NumPy by itself would go to float32."""
+    kinds = [promotion_kind(x) for x in operands]
+    foreign = next((k for k in kinds if isinstance(k, np.dtype) and k.kind == "V"), None)
+    if foreign is None:
+        return kinds
+    return [foreign if isinstance(kind, type) else kind for kind in kinds]
 
 
 _DEFAULTS = {bool: np.dtype(np.bool_), int: np.dtype(np.int64), float: np.dtype(np.float64)}
@@ -126,7 +138,7 @@ _DEFAULTS = {bool: np.dtype(np.bool_), int: np.dtype(np.int64), float: np.dtype(
 def result_type(*operands: Any) -> np.dtype:
     """The dtype that operands promote to: numpy.result_type, with the rules of NumPy 2 for
     Python numbers."""
-    kinds = [promotion_kind(x) for x in operands]
+    kinds = promotion_kinds(operands)
     strong = [kind for kind in kinds if isinstance(kind, np.dtype)]
     if not strong:
         return np.result_type(*(_DEFAULTS[kind] for kind in kinds))

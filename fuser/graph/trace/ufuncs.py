@@ -17,7 +17,7 @@ from fuser.dtypes import from_numpy
 from fuser.errors import TraceError
 from fuser.graph.builder import Builder
 from fuser.graph.ir import Value
-from fuser.graph.trace.context import current, default_kinds, is_traced, lift, promotion_kind, wrap
+from fuser.graph.trace.context import current, default_kinds, is_traced, lift, promotion_kinds, wrap
 
 Rule: TypeAlias = "Callable[..., Value | tuple[Value, ...]]"
 
@@ -354,7 +354,7 @@ def apply(ufunc: Any, inputs: tuple[Any, ...], dtype: Any = None) -> Any:
     if rule is None:
         raise TraceError(f"{ufunc.__name__} is not among the functions that can be traced")
     trace = current()
-    kinds = [promotion_kind(x) for x in inputs]
+    kinds = promotion_kinds(inputs)
     weak = max((kind for kind in kinds if isinstance(kind, type)), key=_order, default=None)
     if any(isinstance(kind, np.dtype) for kind in kinds):
         weak = None

@@ -1,0 +1,232 @@
+"""`fuser.trace` and `fuser.jit`: functions over NumPy-style Python, compiled.
+
+@fuser.jit
+def layer(x, w):
+    return np.maximum(x @ w, 0)
+
+y = layer(x, w)                                     # compiled for these shapes and dtypes
+f = fuser.trace(layer.function, fuser.spec((8, 64)), fuser.spec((64, 64)))
+f.graph, f.plan, f(x, w)
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from functools import cached_property, update_wrapper
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from fuser.compiler import Device, compile_graph
+from fuser.errors import FeedError, UsageError
+from fuser.graph.ir import Graph
+from fuser.graph.passes import run_passes
+from fuser.graph.trace import ArraySpec, TracedArray, cond, record
+from fuser.graph.trace import tree as trees
+from fuser.report import Report
+from fuser.runtime.feeds import host_array
+from fuser.runtime.plan import Plan
+
+MOST_PLANS = 64
+"""Plans that a jitted function keeps; the one unused for longest goes first."""
+
+
+def spec(shape: int | Sequence[int], dtype: Any = "float32") -> ArraySpec:
+    """An argument of `fuser.trace`: its shape and dtype."""
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    return ArraySpec(sizes, np.dtype(dtype))
+
+
+class _Bound:
+    """The arguments of a call, taken apart: arrays by name, and what stays as it is."""
+
+    def __init__(
+        self, signature: inspect.Signature, static: frozenset[str],
+        args: tuple[Any, ...], kwargs: dict[str, Any],
+    ) -> None:  # fmt: skip
+        try:
+            self.bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise UsageError(f"the arguments do not fit {signature}: {error}") from None
+        self.static = {k: v for k, v in self.bound.arguments.items() if k in static}
+        dynamic = {k: v for k, v in self.bound.arguments.items() if k not in static}
+        self.leaves, self.tree = trees.flatten(dynamic)
+        self.names = [
+            label
+            for key, child in zip(self.tree.keys, self.tree.children, strict=True)
+            for label in trees.names(child, str(key))
+        ]
+
+    def specs(self) -> dict[str, ArraySpec]:
+        return {
+            name: _spec_of(name, leaf) for name, leaf in zip(self.names, self.leaves, strict=True)
+        }
+
+    def key(self) -> Hashable:
+        try:
+            fixed = tuple(self.static.items())
+            hash(fixed)
+        except TypeError as error:
+            raise UsageError(f"static arguments must be hashable: {error}") from None
+        return self.tree, tuple(self.specs().values()), fixed
+
+    def arguments(self, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """args and kwargs of the function, with other leaves in place of the arrays."""
+        dynamic = trees.unflatten(self.tree, leaves)
+        order = list(self.bound.arguments)
+        self.bound.arguments = {
+            k: self.static[k] if k in self.static else dynamic[k] for k in order
+        }
+        return self.bound.args, self.bound.kwargs
+
+
+def _spec_of(name: str, leaf: Any) -> ArraySpec:
+    if isinstance(leaf, ArraySpec):
+        return leaf
+    if type(leaf) in (bool, int, float):
+        return ArraySpec((), np.asarray(leaf).dtype, type(leaf))
+    if isinstance(leaf, np.ndarray):
+        return ArraySpec(leaf.shape, leaf.dtype.newbyteorder("="))
+    if hasattr(leaf, "__array__") or hasattr(leaf, "__dlpack__"):
+        array = host_array(leaf)
+        return ArraySpec(array.shape, array.dtype.newbyteorder("="))
+    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
+        return ArraySpec(tuple(leaf.shape), np.dtype(leaf.dtype))
+    raise FeedError(
+        f"argument {name!r} is a {type(leaf).__name__}, not an array or a number",
+        hint=f"if it is an option, make it static: static_argnames=({name!r},)",
+    )
+
+
+class Traced:
+    """A function recorded for arguments of given shapes; called with such arguments, it runs the
+    plan, which is compiled on first use."""
+
+    def __init__(
+        self, function: Callable[..., Any], bound: _Bound, name: str, device: Device,
+        threads: int | None, fusion: bool,
+    ) -> None:  # fmt: skip
+        self._started = time.perf_counter()
+        self._bound_tree, self._static = bound.tree, bound.static
+        self._options: dict[str, Any] = {"device": device, "threads": threads, "fusion": fusion}
+        self._names = bound.names
+        recording = record(function, bound.specs(), bound.arguments, name)
+        self._outputs = recording.outputs
+        self._signature = inspect.signature(function)
+        self.graph: Graph = run_passes(recording.graph)
+        """The function as primitives, after the graph passes."""
+
+    @cached_property
+    def plan(self) -> Plan:
+        return compile_graph(
+            self.graph, name=self.graph.name, started=self._started, **self._options
+        )
+
+    def report(self) -> Report:
+        return self.plan.report()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The function's result, arrays as NumPy arrays. Raises FeedError."""
+        static = frozenset(self._static)
+        bound = _Bound(self._signature, static, args, {**kwargs})
+        if bound.tree != self._bound_tree:
+            raise FeedError("the arguments nest otherwise than those it was traced for")
+        return self.run(bound.leaves)
+
+    def run(self, leaves: Sequence[Any]) -> Any:
+        """The result for the arrays of the arguments, in order."""
+        outputs = self.plan.run(dict(zip(self._names, leaves, strict=True)))
+        return trees.unflatten(self._outputs, list(outputs.values()))
+
+
+def trace(
+    function: Callable[..., Any], *specs: Any, device: Device = "auto",
+    threads: int | None = None, fusion: bool = True, static: dict[str, Any] | None = None,
+) -> Traced:  # fmt: skip
+    """Record `function` for arguments of the given specs: `fuser.spec`, arrays to take the shape
+    of, Python numbers, and nested tuples, lists and dicts of those.
+
+    static: arguments by name that are no arrays; they are fixed.
+    device, threads, fusion: as for `fuser.compile`.
+    Raises TraceError where the function cannot be recorded.
+    """
+    fixed = static or {}
+    bound = _Bound(inspect.signature(function), frozenset(fixed), specs, dict(fixed))
+    return Traced(function, bound, _name(function), device, threads, fusion)
+
+
+class Jitted:
+    """A function that is traced and compiled for each combination of shapes, dtypes and static
+    arguments it is called with. Safe to use from many threads."""
+
+    def __init__(
+        self, function: Callable[..., Any], static_argnames: Sequence[str], device: Device,
+        threads: int | None, fusion: bool,
+    ) -> None:  # fmt: skip
+        self.function = function
+        self._signature = inspect.signature(function)
+        self._static = frozenset(static_argnames)
+        unknown = self._static - set(self._signature.parameters)
+        if unknown:
+            raise UsageError(
+                f"static_argnames names {sorted(unknown)}, which {_name(function)} does not have",
+                hint=f"its parameters are {list(self._signature.parameters)}",
+            )
+        self._options: tuple[Device, int | None, bool] = (device, threads, fusion)
+        self._cache: OrderedDict[Hashable, Traced] = OrderedDict()
+        self._lock = Lock()
+        update_wrapper(self, function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        bound = _Bound(self._signature, self._static, args, kwargs)
+        if any(isinstance(leaf, TracedArray) for leaf in bound.leaves):
+            return self.function(*args, **kwargs)  # within another trace: part of it
+        return self._find(bound).run(bound.leaves)
+
+    def trace(self, *args: Any, **kwargs: Any) -> Traced:
+        """What serves such arguments: its graph, plan and report."""
+        return self._find(_Bound(self._signature, self._static, args, kwargs))
+
+    @property
+    def traces(self) -> tuple[Traced, ...]:
+        """Every trace made so far, the latest used last."""
+        return tuple(self._cache.values())
+
+    def _find(self, bound: _Bound) -> Traced:
+        key = bound.key()
+        with self._lock:
+            found = self._cache.get(key)
+            if found is None:
+                found = Traced(self.function, bound, _name(self.function), *self._options)
+                self._cache[key] = found
+                if len(self._cache) > MOST_PLANS:
+                    self._cache.popitem(last=False)
+            self._cache.move_to_end(key)
+            return found
+
+
+def jit(
+    function: Callable[..., Any] | None = None, *, static_argnames: str | Sequence[str] = (),
+    device: Device = "auto", threads: int | None = None, fusion: bool = True,
+) -> Any:  # fmt: skip
+    """Compile a function on its first call with arguments of given shapes and dtypes.
+
+    static_argnames: parameters that are no arrays (options, sizes); each value is compiled for.
+    Works as a decorator with and without arguments. Arrays that the function closes over are
+    constants: do not change them afterwards. Raises TraceError where it cannot be recorded.
+    """
+    named = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
+    if function is None:
+        return lambda f: Jitted(f, named, device, threads, fusion)
+    return Jitted(function, named, device, threads, fusion)
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__name__", type(function).__name__)).strip("<>")
+
+
+__all__ = ["ArraySpec", "Jitted", "Traced", "cond", "jit", "spec", "trace"]
