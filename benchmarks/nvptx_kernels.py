@@ -84,7 +84,8 @@ def attention(
     flops = 4 * heads * length * length * width / (2 if causal else 1) / 1e12
     print(
         f"attention {heads}x{length}x{width} causal={causal} {target.arch} {options} {note}: "
-        f"{flops / spent:.0f} TFLOP/s, torch {flops / reference:.0f}, error {error:.1e}", flush=True,
+        f"{flops / spent:.0f} TFLOP/s, torch {flops / reference:.0f}, error {error:.1e}",
+        flush=True,
     )  # fmt: skip
 
 
