@@ -15,6 +15,8 @@ from fuser.graph.onnx_import import (  # importing a family registers its operat
     resize,
     sampling,
     shape,
+    signal,
+    training,
 )
 from fuser.graph.onnx_import.loading import ModelSource, load_model
 from fuser.graph.onnx_import.reader import import_onnx, signature
@@ -35,6 +37,8 @@ FAMILIES = (
     resize,
     sampling,
     shape,
+    signal,
+    training,
 )
 
 __all__ = ["FAMILIES", "ModelSource", "import_onnx", "load_model", "signature", "supported_ops"]

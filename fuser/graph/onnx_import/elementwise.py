@@ -69,8 +69,15 @@ def power(b: Builder, node: OnnxNode) -> Value:
 
 @onnx_op("BitShift")
 def bit_shift(b: Builder, node: OnnxNode) -> Value:
-    op = "shift_left" if node.required("direction") == "LEFT" else "shift_right"
-    return b.map(op, node.operand(0), node.operand(1))
+    x, amount = node.operand(0), node.operand(1)
+    if node.required("direction") == "LEFT":
+        return b.map("shift_left", x, amount)
+    if x.dtype.kind == "int":
+        # A shift by the width or more, or by a negative amount, leaves the sign.
+        last = x.dtype.bits - 1
+        too_far = b.map("logical_or", b.map("lt", amount, 0), b.map("gt", amount, last))
+        amount = b.map("select", too_far, b.full(last, amount.type), amount)
+    return b.map("shift_right", x, amount)
 
 
 @onnx_op("IsInf")

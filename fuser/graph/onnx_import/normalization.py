@@ -108,7 +108,9 @@ def _train_batch_normalization(b: Builder, node: OnnxNode) -> list[Value | None]
               b.cast(b.map("mul", new, 1 - momentum), old.dtype))
         for old, new in zip(running, (mean, variance), strict=True)
     ]  # fmt: skip
-    mean, variance = (b.cast(v, old.dtype) for v, old in zip((mean, variance), running, strict=True))
+    mean, variance = (
+        b.cast(v, old.dtype) for v, old in zip((mean, variance), running, strict=True)
+    )
     return [_normalize_channels(b, node, x, mean, variance), *updated]
 
 

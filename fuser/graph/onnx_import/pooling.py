@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +36,11 @@ class _Pool:
             (low, high + extra)
             for (low, high), extra in zip(self.padding, self.overhang, strict=True)
         )
+        if int(np.prod(self.window)) > MOST_TAPS and len(self.window) > 1:
+            # A window of windows: sums and maxima can be taken axis by axis.
+            for axis in range(len(self.window)):
+                x = self._emit_axis(b, fn, x, leading + axis, axis, full[axis])
+            return x
         return b.emit(
             "reduce_window",
             x,
@@ -44,6 +50,28 @@ class _Pool:
             padding=((0, 0),) * leading + full,
             dilation=(1,) * leading + self.dilation,
         )
+
+    def _emit_axis(
+        self, b: Builder, fn: str, x: Value, place: int, axis: int, padding: tuple[int, int]
+    ) -> Value:
+        """The reduction along one axis of the window, which is axis `place` of x."""
+
+        def along(entry: Any, other: Any) -> tuple[Any, ...]:
+            return tuple(entry if i == place else other for i in range(x.type.rank))
+
+        return b.emit(
+            "reduce_window",
+            x,
+            fn=fn,
+            window=along(self.window[axis], 1),
+            strides=along(self.strides[axis], 1),
+            padding=along(padding, (0, 0)),
+            dilation=along(self.dilation[axis], 1),
+        )
+
+
+MOST_TAPS = 256
+"""Windows with more elements are reduced axis by axis: kernels unroll a window."""
 
 
 def _read_pool(node: OnnxNode) -> _Pool:
@@ -104,26 +132,25 @@ def _max_with_index(b: Builder, node: OnnxNode, pool: _Pool) -> tuple[Value, Val
     counts = [(s - r) // step + 1 for s, r, step in zip(spans, reach, pool.strides, strict=True)]
     shape = (*x.type.shape[:2], *counts)
     strides = _strides(sizes, column_major=bool(node.attr("storage_order", 0)))
-    best: Value | None = None
-    place: Value | None = None
-    for taps in np.ndindex(*pool.window):
+    best = pool.emit(b, "max", x, 2)
+    # The first tap that holds the maximum, by its number; then what that tap adds to the index.
+    count = int(np.prod(pool.window))
+    first = b.full(count - 1, TensorType(dtypes.i64, shape))
+    offsets = []
+    for number, taps in enumerate(np.ndindex(*pool.window)):
         starts = [tap * d for tap, d in zip(taps, pool.dilation, strict=True)]
         limits = [
-            start + (count - 1) * step + 1
-            for start, count, step in zip(starts, counts, pool.strides, strict=True)
+            start + (n - 1) * step + 1
+            for start, n, step in zip(starts, counts, pool.strides, strict=True)
         ]
         piece = b.slice(
             padded, [0, 0, *starts], [*x.type.shape[:2], *limits], [1, 1, *pool.strides]
         )
-        offset = sum((s - before) * n for s, before, n in zip(starts, low, strides, strict=True))
-        index = b.full(offset, TensorType(dtypes.i64, shape))
-        if best is None or place is None:
-            best, place = piece, index
-            continue
-        wins = b.map("gt", piece, best)
-        best = b.map("select", wins, piece, best)
-        place = b.map("select", wins, index, place)
-    assert best is not None and place is not None
+        hit = b.map("select", b.map("eq", piece, best), b.full(number, first.type), count - 1)
+        first = b.map("min", first, hit)
+        offsets.append(sum((s - before) * n for s, before, n in zip(starts, low, strides,
+                                                                    strict=True)))  # fmt: skip
+    place = b.emit("gather", b.constant(np.asarray(offsets, np.int64)), first, axis=0)
     for axis, (step, stride) in enumerate(zip(pool.strides, strides, strict=True), 2):
         place = b.map("add", place, b.map("mul", b.iota(shape, axis), step * stride))
     volume = int(np.prod(sizes))

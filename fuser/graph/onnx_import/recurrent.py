@@ -35,7 +35,9 @@ class _Direction:
     peepholes: list[Value] | None = None
 
 
-def _activation(b: Builder, node: OnnxNode, name: str, alpha: float | None, beta: float | None) -> Activation:  # noqa: E501
+def _activation(
+    b: Builder, node: OnnxNode, name: str, alpha: float | None, beta: float | None
+) -> Activation:  # noqa: E501
     def scaled(x: Value, factor: float, shift: float) -> Value:
         return b.map("add", b.map("mul", x, factor), shift)
 
@@ -72,7 +74,9 @@ def _activation(b: Builder, node: OnnxNode, name: str, alpha: float | None, beta
     raise node.unsupported(f"the activation {name!r}")
 
 
-def _functions(b: Builder, node: OnnxNode, defaults: Sequence[str], directions: int) -> list[list[Activation]]:  # noqa: E501
+def _functions(
+    b: Builder, node: OnnxNode, defaults: Sequence[str], directions: int
+) -> list[list[Activation]]:  # noqa: E501
     """The activations of each direction, clipped on their way in where the node says so."""
     names = list(node.attr("activations", None) or list(defaults) * directions)
     alphas = iter(node.attr("activation_alpha", None) or ())
@@ -136,8 +140,12 @@ def recurrent(b: Builder, node: OnnxNode) -> list[Value | None]:
             _pick(b, both, 1),
             functions[index],
             zero if initial[0] is None else _pick(b, initial[0], index),
-            (zero if initial[1] is None else _pick(b, initial[1], index)) if kind == "LSTM" else None,  # noqa: E501
-            None if peepholes is None else [
+            (zero if initial[1] is None else _pick(b, initial[1], index))
+            if kind == "LSTM"
+            else None,  # noqa: E501
+            None
+            if peepholes is None
+            else [
                 _pick(b, b.reshape(_pick(b, peepholes, index), (3, hidden)), i) for i in range(3)
             ],
         )

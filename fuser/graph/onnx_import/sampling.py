@@ -163,7 +163,10 @@ def roi_align(b: Builder, node: OnnxNode) -> Value:
     samples = node.attr("sampling_ratio", 0)
     if samples == 0:
         raise node.unsupported("sampling_ratio 0 takes as many samples as a region is wide")
-    half = node.opset >= 16 and node.attr("coordinate_transformation_mode", "half_pixel") != "output_half_pixel"  # noqa: E501
+    half = (
+        node.opset >= 16
+        and node.attr("coordinate_transformation_mode", "half_pixel") != "output_half_pixel"
+    )  # noqa: E501
     scale = node.attr("spatial_scale", 1.0)
     sizes = [as_int(dim) for dim in x.type.shape[2:]]
     count = rois.type.shape[0]
@@ -266,9 +269,7 @@ def col2im(b: Builder, node: OnnxNode) -> Value:
     rank = len(image)
     strides, dilation = (spatial_attr(node, name, rank) for name in ("strides", "dilations"))
     pads = list(node.attr("pads", None) or [0] * (2 * rank))
-    spans = [
-        size + pads[i] + pads[i + rank] for i, size in enumerate(image)
-    ]
+    spans = [size + pads[i] + pads[i + rank] for i, size in enumerate(image)]
     counts = [
         (span - (k - 1) * d - 1) // s + 1
         for span, k, d, s in zip(spans, block, dilation, strides, strict=True)
@@ -291,5 +292,3 @@ def col2im(b: Builder, node: OnnxNode) -> Value:
     starts = [0, 0, *pads[:rank]]
     limits = [batch, channels, *(p + n for p, n in zip(pads[:rank], image, strict=True))]
     return b.slice(total, starts, limits)
-
-

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from operator import index as as_index
 from typing import Any
 
@@ -10,8 +9,9 @@ import numpy as np
 
 from fuser import dtypes
 from fuser.errors import TraceError
-from fuser.graph.builder import Builder, broadcast_shapes
+from fuser.graph.builder import Builder
 from fuser.graph.ir import Value
+from fuser.graph.places import gather_at
 from fuser.graph.trace.context import current, is_traced, lift, wrap
 
 
@@ -34,7 +34,7 @@ def _get(b: Builder, x: Value, parts: tuple[Any, ...]) -> Value:
     items = _spell_out(x, parts)
     value, items = _basic(b, x, items)
     arrays = {axis: item for axis, item in enumerate(items) if isinstance(item, Value)}
-    return _advanced(b, value, arrays) if arrays else value
+    return gather_at(b, value, arrays) if arrays else value
 
 
 def _spell_out(x: Value, parts: tuple[Any, ...]) -> list[Any]:
@@ -138,39 +138,3 @@ def _place(item: int, size: int, axis: int) -> int:
     if not -size <= item < size:
         raise TraceError(f"index {item} is outside of axis {axis}, which has size {size}")
     return item % size
-
-
-def _advanced(b: Builder, x: Value, arrays: dict[int, Value]) -> Value:
-    """Integer arrays at some axes: they broadcast together, and their axes stand where the first
-    of them is, or in front if they are not neighbours."""
-    axes = sorted(arrays)
-    if len(axes) == 1:
-        return b.emit("gather", x, arrays[axes[0]], axis=axes[0])
-    neighbours = axes[-1] - axes[0] == len(axes) - 1
-    rest = [axis for axis in range(x.type.rank) if axis not in arrays]
-    places = linear_places(b, [arrays[a] for a in axes], [x.shape[a] for a in axes])
-    front = b.transpose(x, [*axes, *rest])
-    merged = b.reshape(
-        front, (int(np.prod([x.shape[a] for a in axes])), *(x.shape[a] for a in rest))
-    )
-    result = b.emit("gather", merged, places, axis=0)
-    if not neighbours:
-        return result
-    before = sum(axis < axes[0] for axis in rest)
-    rank = places.type.rank
-    order = [
-        *range(rank, rank + before), *range(rank), *range(rank + before, result.type.rank)
-    ]  # fmt: skip
-    return b.transpose(result, order)
-
-
-def linear_places(b: Builder, indices: Sequence[Value], sizes: Sequence[int]) -> Value:
-    """Row-major places of index tuples; negative indices count from the end."""
-    shape = broadcast_shapes("index", [value.type.shape for value in indices])
-    total: Value | None = None
-    for value, size in zip(indices, sizes, strict=True):
-        wide = b.cast(b.broadcast_to(value, shape), dtypes.i64)
-        wide = b.map("select", b.map("lt", wide, 0), b.map("add", wide, size), wide)
-        total = wide if total is None else b.map("add", b.map("mul", total, size), wide)
-    assert total is not None
-    return total

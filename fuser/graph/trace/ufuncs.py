@@ -17,6 +17,7 @@ from fuser.dtypes import from_numpy
 from fuser.errors import TraceError
 from fuser.graph.builder import Builder
 from fuser.graph.ir import Value
+from fuser.graph.numeric import arctan2, expm1, floor_divide, log1p, power, trunc
 from fuser.graph.trace.context import current, default_kinds, is_traced, lift, promotion_kinds, wrap
 
 Rule: TypeAlias = "Callable[..., Value | tuple[Value, ...]]"
@@ -117,47 +118,15 @@ def _divide(b: Builder, x: Value, y: Value) -> Value:
     return b.map("div", x, y)
 
 
-@_rule("floor_divide")
-def _floor_divide(b: Builder, x: Value, y: Value) -> Value:
-    return floor_divide(b, x, y)
-
-
-def floor_divide(b: Builder, x: Value, y: Value) -> Value:
-    """Rounded down. Of floats, the quotient that belongs to the remainder, as NumPy has it."""
-    if not x.dtype.is_float:
-        quotient = b.map("div", x, y)
-        if x.dtype.kind == "uint":
-            return quotient
-        rest = b.map("sub", x, b.map("mul", quotient, y))
-        apart = b.map("logical_xor", b.map("lt", rest, 0), b.map("lt", y, 0))
-        below = b.map("logical_and", b.map("ne", rest, 0), apart)
-        return b.map("sub", quotient, b.cast(below, x.dtype))
-    exact = b.map("div", b.map("sub", x, b.map("mod", x, y)), y)
-    floor = b.map("floor", exact)
-    up = b.map("gt", b.map("sub", exact, floor), 0.5)
-    return b.map(
-        "select", b.map("eq", y, 0), b.map("div", x, y), b.map("add", floor, b.cast(up, x.dtype))
-    )
+UFUNCS.update(
+    floor_divide=floor_divide, power=power, float_power=power, trunc=trunc, expm1=expm1, log1p=log1p,
+    arctan2=arctan2,
+)  # fmt: skip
 
 
 @_rule("divmod")
 def _divmod(b: Builder, x: Value, y: Value) -> tuple[Value, Value]:
     return floor_divide(b, x, y), b.map("mod", x, y)
-
-
-@_rule("power", "float_power")
-def _power(b: Builder, x: Value, y: Value) -> Value:
-    """Small constant exponents are products, and a root: what people write them for."""
-    exponent = y.constant.item() if y.constant is not None and y.constant.size == 1 else None
-    if exponent == 1:
-        return x
-    if exponent == 2:
-        return b.map("mul", x, x)
-    if exponent == 3:
-        return b.map("mul", b.map("mul", x, x), x)
-    if exponent == 0.5 and x.dtype.is_float:
-        return b.map("sqrt", x)
-    return b.map("pow", x, y)
 
 
 @_rule("square")
@@ -180,49 +149,9 @@ def _sign(b: Builder, x: Value) -> Value:
     return b.cast(b.map("ne", x, 0), x.dtype) if x.dtype.kind == "uint" else b.map("sign", x)
 
 
-@_rule("trunc")
-def _trunc(b: Builder, x: Value) -> Value:
-    return trunc(b, x)
-
-
-def trunc(b: Builder, x: Value) -> Value:
-    if not x.dtype.is_float:
-        return x
-    return b.map("select", b.map("lt", x, 0), b.map("ceil", x), b.map("floor", x))
-
-
 @_rule("exp2")
 def _exp2(b: Builder, x: Value) -> Value:
     return b.map("pow", b.scalar(2, x.dtype), x)
-
-
-@_rule("expm1")
-def _expm1(b: Builder, x: Value) -> Value:
-    return expm1(b, x)
-
-
-def expm1(b: Builder, x: Value) -> Value:
-    """exp(x) - 1 without cancellation: (u - 1) * x / log(u), u = exp(x) (Kahan's device)."""
-    u = b.map("exp", x)
-    y = b.map("sub", u, 1)
-    fine = b.map("div", b.map("mul", y, x), b.map("log", u))
-    far = b.map("logical_or", b.map("gt", x, 20), b.map("lt", x, -20))
-    result = b.map("select", far, y, fine)
-    return b.map("select", b.map("eq", u, 1), x, result)
-
-
-@_rule("log1p")
-def _log1p(b: Builder, x: Value) -> Value:
-    return log1p(b, x)
-
-
-def log1p(b: Builder, x: Value) -> Value:
-    """log(1 + x) without cancellation: log(u) * x / (u - 1), u = 1 + x (Kahan's device)."""
-    u = b.map("add", x, 1)
-    log = b.map("log", u)
-    fine = b.map("div", b.map("mul", log, x), b.map("sub", u, 1))
-    result = b.map("select", b.map("gt", x, 1e4), log, fine)
-    return b.map("select", b.map("eq", u, 1), x, result)
 
 
 @_rule("log2")
@@ -253,23 +182,6 @@ def _radians(b: Builder, x: Value) -> Value:
 @_rule("rad2deg", "degrees")
 def _degrees(b: Builder, x: Value) -> Value:
     return b.map("mul", x, 180 / math.pi)
-
-
-@_rule("arctan2")
-def _arctan2(b: Builder, y: Value, x: Value) -> Value:
-    return arctan2(b, y, x)
-
-
-def arctan2(b: Builder, y: Value, x: Value) -> Value:
-    """The angle of (x, y). Zeros count as positive: a primitive does not see their sign."""
-    ratio = b.map("div", y, x)
-    both = b.map("logical_and", b.map("is_inf", y), b.map("is_inf", x))
-    unit = b.map("mul", b.map("sign", y), b.map("sign", x))
-    angle = b.map("atan", b.map("select", both, unit, ratio))
-    turn = b.map("select", b.map("lt", y, 0), -math.pi, b.scalar(math.pi, y.dtype))
-    angle = b.map("select", b.map("lt", x, 0), b.map("add", angle, turn), angle)
-    still = b.map("logical_and", b.map("eq", y, 0), b.map("eq", x, 0))
-    return b.map("select", still, 0, angle)
 
 
 @_rule("fmax")

@@ -9,6 +9,7 @@ import numpy as np
 from fuser import dtypes
 from fuser.errors import TraceError
 from fuser.graph.ir import Value
+from fuser.graph.places import gather_along
 from fuser.graph.trace.context import current, lift, result_type, wrap
 from fuser.graph.trace.functions.registry import array_function, one_axis
 from fuser.graph.trace.ufuncs import apply
@@ -91,28 +92,7 @@ def take_along_axis(x: Any, indices: Any, /, axis: Any = -1) -> Any:
     if axis is None:
         b = current().builder
         value, axis = b.reshape(value, (value.type.size,)), 0
-    return wrap(gather_along(value, places, one_axis(axis, value.type.rank)))
-
-
-def gather_along(value: Value, places: Value, axis: int) -> Value:
-    """value[..., places[i...], ...]: one gather of the flattened array, at linear places."""
-    b = current().builder
-    shape = places.shape
-    lead = [max(a, n) if i != axis else n for i, (a, n) in enumerate(zip(
-        value.shape, shape, strict=True))]  # fmt: skip
-    places = b.broadcast_to(b.cast(places, dtypes.i64), lead)
-    kept = [n if i != axis else value.shape[axis] for i, n in enumerate(lead)]
-    value = b.broadcast_to(value, kept)
-    inside = b.map("select", b.map("lt", places, 0), b.map("add", places, kept[axis]), places)
-    linear = None
-    stride = 1
-    for i in reversed(range(len(kept))):
-        part = inside if i == axis else b.iota(lead, i)
-        part = b.map("mul", part, stride) if stride != 1 else part
-        linear = part if linear is None else b.map("add", linear, part)
-        stride *= kept[i]
-    assert linear is not None
-    return b.emit("gather", b.reshape(value, (value.type.size,)), linear, axis=0)
+    return wrap(gather_along(current().builder, value, places, one_axis(axis, value.type.rank)))
 
 
 def _sorted(x: Any, axis: Any, descending: bool) -> tuple[Value, Value]:

@@ -1,0 +1,67 @@
+"""Reads and writes at places that arrays of indices name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from fuser import dtypes
+from fuser.graph.builder import Builder, broadcast_shapes
+from fuser.graph.ir import Value
+
+
+def gather_at(b: Builder, x: Value, arrays: Mapping[int, Value]) -> Value:
+    """Integer arrays at some axes: they broadcast together, and their axes stand where the first
+    of them is, or in front if they are not neighbours."""
+    axes = sorted(arrays)
+    if len(axes) == 1:
+        return b.emit("gather", x, arrays[axes[0]], axis=axes[0])
+    neighbours = axes[-1] - axes[0] == len(axes) - 1
+    rest = [axis for axis in range(x.type.rank) if axis not in arrays]
+    places = linear_places(b, [arrays[a] for a in axes], [x.shape[a] for a in axes])
+    front = b.transpose(x, [*axes, *rest])
+    merged = b.reshape(
+        front, (int(np.prod([x.shape[a] for a in axes])), *(x.shape[a] for a in rest))
+    )
+    result = b.emit("gather", merged, places, axis=0)
+    if not neighbours:
+        return result
+    before = sum(axis < axes[0] for axis in rest)
+    rank = places.type.rank
+    order = [
+        *range(rank, rank + before), *range(rank), *range(rank + before, result.type.rank)
+    ]  # fmt: skip
+    return b.transpose(result, order)
+
+
+def linear_places(b: Builder, indices: Sequence[Value], sizes: Sequence[int]) -> Value:
+    """Row-major places of index tuples; negative indices count from the end."""
+    shape = broadcast_shapes("index", [value.type.shape for value in indices])
+    total: Value | None = None
+    for value, size in zip(indices, sizes, strict=True):
+        wide = b.cast(b.broadcast_to(value, shape), dtypes.i64)
+        wide = b.map("select", b.map("lt", wide, 0), b.map("add", wide, size), wide)
+        total = wide if total is None else b.map("add", b.map("mul", total, size), wide)
+    assert total is not None
+    return total
+
+
+def gather_along(b: Builder, value: Value, places: Value, axis: int) -> Value:
+    """value[..., places[i...], ...]: one gather of the flattened array, at linear places."""
+    shape = places.shape
+    lead = [max(a, n) if i != axis else n for i, (a, n) in enumerate(zip(
+        value.shape, shape, strict=True))]  # fmt: skip
+    places = b.broadcast_to(b.cast(places, dtypes.i64), lead)
+    kept = [n if i != axis else value.shape[axis] for i, n in enumerate(lead)]
+    value = b.broadcast_to(value, kept)
+    inside = b.map("select", b.map("lt", places, 0), b.map("add", places, kept[axis]), places)
+    linear = None
+    stride = 1
+    for i in reversed(range(len(kept))):
+        part = inside if i == axis else b.iota(lead, i)
+        part = b.map("mul", part, stride) if stride != 1 else part
+        linear = part if linear is None else b.map("add", linear, part)
+        stride *= kept[i]
+    assert linear is not None
+    return b.emit("gather", b.reshape(value, (value.type.size,)), linear, axis=0)
