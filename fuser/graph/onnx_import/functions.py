@@ -6,7 +6,7 @@ body that its schema defines, if it has one: losses, window functions and more c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -48,6 +48,9 @@ def _expandable(nodes: Sequence[NodeProto], opsets: Mapping[str, int]) -> list[t
     """The operators that have a body in their schema but no handler."""
     found = set()
     for node in nodes:
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                found.update(_expandable(body.node, opsets))
         domain = "" if node.domain == "ai.onnx" else node.domain
         opset = opsets.get(domain, 0)
         if find_handler(domain, node.op_type, opset) is None and _has_body(node, domain, opset):
@@ -59,7 +62,7 @@ def _spell_defaults(
     model: ModelProto, names: Sequence[tuple[str, str]], opsets: Mapping[str, int]
 ) -> None:
     """Give calls the attributes that they leave to their default: inlining drops those."""
-    for node in model.graph.node:
+    for node in _all_nodes(model.graph):
         if (node.domain, node.op_type) in names:
             domain = "" if node.domain == "ai.onnx" else node.domain
             schema: Any = onnx.defs.get_schema(node.op_type, opsets.get(domain, 0), domain)
@@ -69,6 +72,15 @@ def _spell_defaults(
                 for name, entry in schema.attributes.items()
                 if name not in given and entry.default_value.type
             )
+
+
+def _all_nodes(graph: onnx.GraphProto) -> Iterator[NodeProto]:
+    """The nodes of a graph and of its subgraphs."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                yield from _all_nodes(body)
 
 
 def _has_body(node: NodeProto, domain: str, opset: int) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import onnx
-from onnx import AttributeProto, ModelProto, NodeProto, ValueInfoProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from fuser.errors import (
     FuserError,
@@ -64,10 +65,13 @@ class _Reader:
         self.bound = values
         self.opsets = _opsets(model)
         self.graph = Graph(name=model.graph.name or "model")
-        self.values: dict[str, Value] = {}
-        self.initializers = {tensor.name: tensor for tensor in model.graph.initializer}
+        # Names of a subgraph hide those outside of it: each scope is a map in front of the others.
+        self.values: ChainMap[str, Value] = ChainMap()
+        self.initializers: ChainMap[str, onnx.TensorProto] = ChainMap(
+            {tensor.name: tensor for tensor in model.graph.initializer}
+        )
         # What a name depends on: "constant" (weights only), "shape" (input shapes too), "data".
-        self.depends: dict[str, str] = {}
+        self.depends: ChainMap[str, str] = ChainMap()
         self.failed: set[str] = set()
         self.unsupported: list[str] = []
 
@@ -123,10 +127,34 @@ class _Reader:
     def _value(self, name: str) -> Value | None:
         """The value of a name; initializers become constants when first read."""
         if name not in self.values and name in self.initializers:
+            # Bound in the scope that holds it, so that unrolled bodies share one constant.
+            depth = next(i for i, held in enumerate(self.initializers.maps) if name in held)
             array = tensor_array(self.initializers[name])
-            self.values[name] = self.graph.constant(array, (name,))
-            self.depends[name] = "constant"
+            self.values.maps[depth][name] = self.graph.constant(array, (name,))
+            self.depends.maps[depth][name] = "constant"
         return self.values.get(name)
+
+    def inline(self, body: GraphProto, operands: Sequence[Value]) -> list[Value]:
+        """The outputs of a subgraph whose inputs are `operands`, written out in place.
+
+        Raises UnsupportedOpError where an operator in it is not supported.
+        """
+        scopes = self.values, self.initializers, self.depends
+        self.values, self.depends = self.values.new_child(), self.depends.new_child()
+        held = {tensor.name: tensor for tensor in body.initializer}
+        self.initializers = self.initializers.new_child(held)
+        try:
+            for info, operand in zip(body.input, operands, strict=True):
+                self.values[info.name], self.depends[info.name] = operand, "data"
+            for index, node in enumerate(_live_nodes(body.node, [o.name for o in body.output])):
+                self._add_node(node, index)
+            outputs = [self._value(output.name) for output in body.output]
+        finally:
+            self.values, self.initializers, self.depends = scopes
+        found = [value for value in outputs if value is not None]
+        if len(found) != len(outputs):
+            raise UnsupportedOpError(f"the subgraph {body.name} has operators without support")
+        return found
 
     # nodes --------------------------------------------------------------------------------------
 
@@ -135,13 +163,14 @@ class _Reader:
         opset = self.opsets.get(domain, 0)
         name = proto.name or next((o for o in proto.output if o), f"{proto.op_type}_{index}")
         node = OnnxNode(name, proto.op_type, domain, opset, [], list(proto.output))
+        node.inline = self.inline
         handler = find_handler(domain, proto.op_type, opset)
         if handler is None:
             self._fail(
                 proto, f"{proto.op_type} (domain {domain or 'ai.onnx'}, opset {opset}) {name}"
             )
             return
-        if any(operand in self.failed for operand in proto.input):
+        if any(operand in self.failed for operand in (*proto.input, *captured_names(proto))):
             self.failed.update(proto.output)
             return
         for operand in proto.input:
@@ -254,8 +283,21 @@ def _live_nodes(nodes: Sequence[NodeProto], outputs: Sequence[str]) -> list[Node
     for node in reversed(nodes):
         if any(name in needed for name in node.output if name):
             needed.update(name for name in node.input if name)
+            needed.update(captured_names(node))
             live.append(node)
     return live[::-1]
+
+
+def captured_names(node: NodeProto) -> set[str]:
+    """The names that the subgraphs of a node may read from around it."""
+    found: set[str] = set()
+    for attribute in node.attribute:
+        for body in (attribute.g, *attribute.graphs):
+            for inner in body.node:
+                found.update(name for name in inner.input if name)
+                found |= captured_names(inner)
+            found.update(output.name for output in body.output)
+    return found
 
 
 def _attribute(attribute: AttributeProto, where: str) -> Any:

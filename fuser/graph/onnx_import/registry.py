@@ -34,6 +34,14 @@ class OnnxNode:
     inputs: list[Value | None]
     outputs: list[str]
     attrs: dict[str, Any] = field(default_factory=dict)
+    inline: Callable[[Any, Sequence[Value]], list[Value]] | None = None
+    """Writes out a subgraph (a GraphProto) with the given operands; set by the reader."""
+
+    def expand(self, body: Any, operands: Sequence[Value]) -> list[Value]:
+        """The outputs of a subgraph of this node. Raises UnsupportedOpError."""
+        if self.inline is None:
+            raise self.unsupported("it has a subgraph")
+        return self.inline(body, operands)
 
     @property
     def where(self) -> str:

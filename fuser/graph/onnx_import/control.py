@@ -1,0 +1,128 @@
+"""If, Loop and Scan, written out: the branch that is taken, and as many bodies as there are trips.
+
+A condition or a number of trips that an input gives is asked for by value (ValueNeededError).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fuser import dtypes
+from fuser.graph.builder import Builder
+from fuser.graph.dims import as_int
+from fuser.graph.ir import Value
+from fuser.graph.onnx_import.registry import OnnxNode, onnx_op
+
+MOST_TRIPS = 1024
+
+
+@onnx_op("If")
+def branch(b: Builder, node: OnnxNode) -> list[Value | None]:
+    """The branch taken; where data decides, both, if they compute tensors of one type."""
+    condition = b.reshape(node.operand(0), ())
+    known = b.known(condition)
+    if known is not None and known.dtype != object:
+        name = "then_branch" if known.item() else "else_branch"
+        return list(node.expand(node.required(name), []))
+    taken = node.expand(node.required("then_branch"), [])
+    other = node.expand(node.required("else_branch"), [])
+    if all(a.type == c.type for a, c in zip(taken, other, strict=True)):
+        return [b.map("select", condition, a, c) for a, c in zip(taken, other, strict=True)]
+    b.read_scalar(condition, "a condition")  # asks for the value
+    raise node.unsupported("the branches differ in type")
+
+
+def _stack(b: Builder, items: Sequence[Value], axis: int = 0) -> Value:
+    return b.concat([b.unsqueeze(item, [axis]) for item in items], axis)
+
+
+@onnx_op("Loop")
+def loop(b: Builder, node: OnnxNode) -> list[Value | None]:
+    """The body once for each trip, while the condition is known to hold."""
+    body = node.required("body")
+    limit, condition = node.optional(0), node.optional(1)
+    trips = MOST_TRIPS + 1
+    if limit is not None:
+        trips = int(b.read_scalar(limit, "the number of trips"))
+    carried = [node.operand(i) for i in range(2, len(node.inputs))]
+    going = True if condition is None else bool(b.read_scalar(condition, "a condition"))
+    scanned: list[list[Value]] = []
+    trip = 0
+    while going and trip < trips:
+        if trip >= MOST_TRIPS:
+            raise node.unsupported(f"more than {MOST_TRIPS} trips")
+        first = b.scalar(trip, dtypes.i64)
+        alive = b.scalar(True, dtypes.bool_)
+        results = node.expand(body, [first, alive, *carried])
+        carried = results[1 : 1 + len(carried)]
+        scanned.append(results[1 + len(carried) :])
+        going = bool(b.read_scalar(results[0], "the condition of a loop"))
+        trip += 1
+    count = len(body.output) - 1 - len(carried)
+    if count and not scanned:
+        raise node.unsupported("no trip, and scan outputs whose shape is not known")
+    return [*carried, *(_stack(b, [items[i] for items in scanned]) for i in range(count))]
+
+
+@onnx_op("Scan", since=8)
+def scan_8(b: Builder, node: OnnxNode) -> list[Value | None]:
+    """Opset 8: operands have a batch axis in front, and a first operand with lengths."""
+    if node.optional(0) is not None:
+        raise node.unsupported("sequence_lens")
+    count = node.required("num_scan_inputs")
+    operands = [node.operand(i) for i in range(1, len(node.inputs))]
+    states, inputs = operands[: len(operands) - count], operands[len(operands) - count :]
+    batch = as_int(operands[0].type.shape[0])
+    found = [
+        _scan(b, node, [_pick(b, s, 0, i) for s in states], [_pick(b, x, 0, i) for x in inputs],
+              [0] * count, node.attr("directions", None) or [0] * count, None, None)
+        for i in range(batch)
+    ]  # fmt: skip
+    return [_stack(b, [row[i] for row in found]) for i in range(len(found[0]))]
+
+
+@onnx_op("Scan", since=9)
+def scan(b: Builder, node: OnnxNode) -> list[Value | None]:
+    count = node.required("num_scan_inputs")
+    operands = node.present()
+    states, inputs = operands[: len(operands) - count], operands[len(operands) - count :]
+    axes = node.attr("scan_input_axes", None) or [0] * count
+    axes = [node.axis(axis, x.type.rank) for axis, x in zip(axes, inputs, strict=True)]
+    directions = node.attr("scan_input_directions", None) or [0] * count
+    return list(
+        _scan(b, node, states, inputs, axes, directions,
+              node.attr("scan_output_axes", None), node.attr("scan_output_directions", None))
+    )  # fmt: skip
+
+
+def _pick(b: Builder, x: Value, axis: int, index: int) -> Value:
+    """x[..., index, ...] without the axis."""
+    return b.squeeze(b.slice_axis(x, axis, index, index + 1), [axis])
+
+
+def _scan(
+    b: Builder, node: OnnxNode, states: list[Value], inputs: list[Value], axes: list[int],
+    directions: list[int], output_axes: list[int] | None, output_directions: list[int] | None,
+) -> list[Value]:  # fmt: skip
+    body = node.required("body")
+    length = as_int(inputs[0].type.shape[axes[0]])
+    if length > MOST_TRIPS:
+        raise node.unsupported(f"more than {MOST_TRIPS} trips")
+    scanned: list[list[Value]] = []
+    for trip in range(length):
+        items = [
+            _pick(b, x, axis, length - 1 - trip if backward else trip)
+            for x, axis, backward in zip(inputs, axes, directions, strict=True)
+        ]
+        results = node.expand(body, [*states, *items])
+        scanned.append(results[len(states) :])
+        states = results[: len(states)]
+    outputs = []
+    count = len(body.output) - len(states)
+    for i in range(count):
+        rows = [items[i] for items in scanned]
+        if output_directions and output_directions[i]:
+            rows.reverse()
+        axis = output_axes[i] if output_axes else 0
+        outputs.append(_stack(b, rows, node.axis(axis, rows[0].type.rank + 1)))
+    return [*states, *outputs]
