@@ -62,9 +62,7 @@ class Case:
 
     def module(self) -> Any:
         """The same weights every time, on the CPU."""
-        return torch_module(
-            self.name, "base", "float16", inputs=self.inputs, config=self.config
-        )
+        return torch_module(self.name, "base", "float16", inputs=self.inputs, config=self.config)
 
 
 CASES: Mapping[str, Case] = {
@@ -136,9 +134,9 @@ def _measure(name: str, exported: Future[Path], options: Namespace) -> Row:
             outputs = plan.run(feeds).values()
             row.error = max(_error(a, b) for a, b in zip(outputs, expected, strict=True))
             sides: dict[str, Callable[[], float]] = {
-                "fuser": lambda: plan.profile_device(
-                    feeds, iterations=options.iterations, warmup=10
-                ).median
+                "fuser": lambda: (
+                    plan.profile_device(feeds, iterations=options.iterations, warmup=10).median
+                )
             }
             if not options.skip_peers:
                 if case.inputs == ("pixel_values",):  # how PyTorch is fastest with convolutions
@@ -174,19 +172,32 @@ def _float32_outputs(module: Any, arguments: Sequence[Any]) -> list[np.ndarray[A
 def _torch(
     module: Any, arguments: Sequence[Any], options: Namespace
 ) -> dict[str, Callable[[], Any]]:
-    """What to call for one run in each mode of PyTorch."""
+    """What to call for one run in each mode of PyTorch.
+
+    Attention is kept to PyTorch's fused kernels: under graph capture it would otherwise fall back
+    to unfused float32 arithmetic, several times slower, and stay there.
+    """
     import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    fused = [
+        SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION,
+    ]  # fmt: skip
+
+    def eager() -> Any:
+        with sdpa_kernel(fused):
+            return module(*arguments)
 
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(3):
-            module(*arguments)
+            eager()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        module(*arguments)
-    modes = {"eager": lambda: module(*arguments), "eager graph": graph.replay}
+        eager()
+    modes = {"eager": eager, "eager graph": graph.replay}
     if not options.skip_compile:
         compiled = torch.compile(module, mode="reduce-overhead")
         modes["torch.compile"] = lambda: compiled(*arguments)
