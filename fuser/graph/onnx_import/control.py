@@ -126,3 +126,22 @@ def _scan(
         axis = output_axes[i] if output_axes else 0
         outputs.append(_stack(b, rows, node.axis(axis, rows[0].type.rank + 1)))
     return [*states, *outputs]
+
+
+@onnx_op("OptionalHasElement", since=15)
+def optional_has_element(b: Builder, node: OnnxNode) -> Value:
+    """A tensor is an optional that holds it; an omitted operand is one that holds nothing."""
+    return b.scalar(node.optional(0) is not None, dtypes.bool_)
+
+
+@onnx_op("OptionalGetElement", since=15)
+def optional_get_element(b: Builder, node: OnnxNode) -> Value:
+    return node.operand(0)
+
+
+@onnx_op("Optional", since=15)
+def optional(b: Builder, node: OnnxNode) -> Value:
+    value = node.optional(0)
+    if value is None:
+        raise node.unsupported("an empty optional as a result")
+    return value

@@ -6,86 +6,101 @@ body that its schema defines, if it has one: losses, window functions and more c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx
-from onnx import ModelProto, NodeProto
-from onnx.inliner import inline_local_functions, inline_selected_functions
+from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto, TypeProto
+from onnx.inliner import inline_local_functions
 
 from fuser.errors import InvalidModelError
 from fuser.graph.onnx_import.loading import without_weights
-from fuser.graph.onnx_import.registry import find_handler
-
-_ROUNDS = 4  # a body may call operators that have bodies themselves
 
 
-def inline_functions(model: ModelProto, opsets: Mapping[str, int]) -> Sequence[NodeProto]:
-    """The nodes of the model without calls. Raises InvalidModelError."""
-    nodes = list(model.graph.node)
-    if not model.functions and not _expandable(nodes, opsets):
-        return nodes
-    light = without_weights(model)
+def inline_functions(model: ModelProto) -> Sequence[NodeProto]:
+    """The nodes of the model without calls of its own functions. Raises InvalidModelError."""
+    if not model.functions:
+        return list(model.graph.node)
     try:
-        if light.functions:
-            light = inline_local_functions(light)
+        return list(inline_local_functions(without_weights(model)).graph.node)
     except (RuntimeError, ValueError) as error:
         message = f"the functions of the model cannot be inlined: {error}"
         raise InvalidModelError(message) from None
-    for _ in range(_ROUNDS):
-        names = _expandable(list(light.graph.node), opsets)
-        if not names:
-            break
-        _spell_defaults(light, names, opsets)
-        try:
-            light = inline_selected_functions(light, names, inline_schema_functions=True)
-        except RuntimeError:
-            break  # a body that depends on types that are not known: the operator stays unsupported
-    return list(light.graph.node)
 
 
-def _expandable(nodes: Sequence[NodeProto], opsets: Mapping[str, int]) -> list[tuple[str, str]]:
-    """The operators that have a body in their schema but no handler."""
-    found = set()
-    for node in nodes:
-        for attribute in node.attribute:
-            for body in (attribute.g, *attribute.graphs):
-                found.update(_expandable(body.node, opsets))
-        domain = "" if node.domain == "ai.onnx" else node.domain
-        opset = opsets.get(domain, 0)
-        if find_handler(domain, node.op_type, opset) is None and _has_body(node, domain, opset):
-            found.add((node.domain, node.op_type))
-    return sorted(found)
-
-
-def _spell_defaults(
-    model: ModelProto, names: Sequence[tuple[str, str]], opsets: Mapping[str, int]
-) -> None:
-    """Give calls the attributes that they leave to their default: inlining drops those."""
-    for node in _all_nodes(model.graph):
-        if (node.domain, node.op_type) in names:
-            domain = "" if node.domain == "ai.onnx" else node.domain
-            schema: Any = onnx.defs.get_schema(node.op_type, opsets.get(domain, 0), domain)
-            given = {attribute.name for attribute in node.attribute}
-            node.attribute.extend(
-                entry.default_value
-                for name, entry in schema.attributes.items()
-                if name not in given and entry.default_value.type
-            )
-
-
-def _all_nodes(graph: onnx.GraphProto) -> Iterator[NodeProto]:
-    """The nodes of a graph and of its subgraphs."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for body in (attribute.g, *attribute.graphs):
-                yield from _all_nodes(body)
-
-
-def _has_body(node: NodeProto, domain: str, opset: int) -> bool:
+def schema_body(
+    node: NodeProto, domain: str, opset: int, types: Sequence[TypeProto]
+) -> FunctionProto | None:
+    """The function that the schema of an operator defines, with the attributes of `node` filled
+    in; None if it has none. types: of the operands, empty for one that is omitted."""
     try:
         schema: Any = onnx.defs.get_schema(node.op_type, opset, domain)
     except onnx.defs.SchemaError:
-        return False
-    return bool(schema.has_function or schema.has_context_dependent_function)
+        return None
+    attributes = {attribute.name: attribute for attribute in node.attribute}
+    for name, entry in schema.attributes.items():
+        if name not in attributes and entry.default_value.type:
+            attributes[name] = entry.default_value
+    body = FunctionProto()
+    if schema.has_function:
+        version = _newest(schema.function_opset_versions, opset)
+        body.ParseFromString(schema.get_function_with_opset_version(version))
+    elif schema.has_context_dependent_function:
+        spelled = NodeProto()
+        spelled.CopyFrom(node)
+        del spelled.attribute[:]
+        spelled.attribute.extend(attributes.values())
+        version = _newest(schema.context_dependent_function_opset_versions, opset)
+        try:
+            text = schema.get_context_dependent_function_with_opset_version(
+                version, spelled.SerializeToString(), [type.SerializeToString() for type in types]
+            )
+        except RuntimeError:
+            return None
+        body.ParseFromString(text)
+    else:
+        return None
+    given = {name for name, operand in zip(body.input, node.input, strict=False) if operand}
+    omitted = set(body.input) - given
+    for inner in body.node:
+        _fill(inner, attributes, omitted)
+    return body
+
+
+def _newest(versions: Sequence[int], opset: int) -> int:
+    """The newest body that an opset may use."""
+    return max((version for version in versions if version <= opset), default=min(versions))
+
+
+def _fill(
+    node: NodeProto, attributes: Mapping[str, AttributeProto], omitted: set[str]
+) -> None:
+    """Replace references to attributes of the call, and names of operands that it leaves out."""
+    for index, name in enumerate(node.input):
+        if name in omitted:
+            node.input[index] = ""
+    kept = []
+    for attribute in node.attribute:
+        if attribute.ref_attr_name:
+            value = attributes.get(attribute.ref_attr_name)
+            if value is None:
+                continue  # the operator inside falls back to its own default
+            filled = AttributeProto()
+            filled.CopyFrom(value)
+            filled.name = attribute.name
+            attribute = filled
+        for graph in (attribute.g, *attribute.graphs):
+            for inner in graph.node:
+                _fill(inner, attributes, omitted)
+        kept.append(attribute)
+    copies = [AttributeProto.FromString(item.SerializeToString()) for item in kept]
+    del node.attribute[:]
+    node.attribute.extend(copies)
+
+
+def body_opsets(body: FunctionProto) -> Mapping[str, int]:
+    """The opsets that a function is written in."""
+    return {
+        "" if entry.domain == "ai.onnx" else entry.domain: entry.version
+        for entry in body.opset_import
+    }

@@ -7,7 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TypeProto,
+    ValueInfoProto,
+)
 
 from fuser.errors import (
     FuserError,
@@ -20,7 +28,7 @@ from fuser.errors import (
 from fuser.graph.builder import Builder
 from fuser.graph.dims import Dim, parse, substitute, symbol, symbols_of
 from fuser.graph.ir import Graph, SourceKind, SourceNode, TensorType, Value
-from fuser.graph.onnx_import.functions import inline_functions
+from fuser.graph.onnx_import.functions import body_opsets, inline_functions, schema_body
 from fuser.graph.onnx_import.loading import ModelSource, load_model
 from fuser.graph.onnx_import.registry import OnnxNode, find_handler
 from fuser.graph.onnx_import.types import onnx_dtype, tensor_array
@@ -79,7 +87,7 @@ class _Reader:
         self._check_sparse()
         self._add_inputs()
         outputs = [output.name for output in self.proto.output]
-        nodes = inline_functions(self.model, self.opsets)
+        nodes = inline_functions(self.model)
         for index, node in enumerate(_live_nodes(nodes, outputs)):
             self._add_node(node, index)
         if self.unsupported:
@@ -165,6 +173,8 @@ class _Reader:
         node = OnnxNode(name, proto.op_type, domain, opset, [], list(proto.output))
         node.inline = self.inline
         handler = find_handler(domain, proto.op_type, opset)
+        if handler is None and self._expand(proto, domain, opset):
+            return
         if handler is None:
             self._fail(
                 proto, f"{proto.op_type} (domain {domain or 'ai.onnx'}, opset {opset}) {name}"
@@ -193,6 +203,44 @@ class _Reader:
             raise
         outputs: list[Value | None] = [results] if isinstance(results, Value) else list(results)
         self._bind_outputs(proto, node, outputs)
+
+    def _expand(self, proto: NodeProto, domain: str, opset: int) -> bool:
+        """Write out the function body that the schema of an operator has, if it has one."""
+        if any(operand in self.failed for operand in proto.input):
+            return False
+        operands = [self._value(operand) if operand else None for operand in proto.input]
+        types = [TypeProto() if value is None else _type_proto(value.type) for value in operands]
+        body = schema_body(proto, domain, opset, types)
+        if body is None:
+            return False
+        before, unsupported = self.opsets, len(self.unsupported)
+        scopes = self.values, self.initializers, self.depends
+        depends = {name: self.depends[operand] for name, operand in
+                   zip(body.input, proto.input, strict=False) if operand}  # fmt: skip
+        # A function sees its operands and nothing else.
+        self.values, self.initializers = ChainMap(), ChainMap()
+        self.depends = ChainMap(depends)
+        self.opsets = {**before, **body_opsets(body)}
+        try:
+            for name, value in zip(body.input, operands, strict=False):
+                if value is not None:
+                    self.values[name] = value
+            for index, inner in enumerate(_live_nodes(body.node, _wanted(body, proto))):
+                named = NodeProto()
+                named.CopyFrom(inner)
+                named.name = f"{proto.name or proto.op_type}.{inner.name or inner.op_type}"
+                self._add_node(named, index)
+            found = [self.values.get(name) for name in body.output]
+            kinds = [self.depends.get(name, "data") for name in body.output]
+        finally:
+            self.values, self.initializers, self.depends = scopes
+            self.opsets = before
+        for name, value, kind in zip(proto.output, found, kinds, strict=False):
+            if name and value is not None:
+                self.values[name], self.depends[name] = value, kind
+            elif name:
+                self.failed.add(name)
+        return len(self.unsupported) > unsupported or not self.failed & set(proto.output)
 
     def _fail(self, proto: NodeProto, what: str) -> None:
         self.unsupported.append(what)
@@ -225,6 +273,18 @@ class _Reader:
                 node.name, proto.op_type, kind, tuple(inputs.values()), tuple(types.values())
             )
         )
+
+
+def _wanted(body: FunctionProto, proto: NodeProto) -> list[str]:
+    """The results of a body that the call uses."""
+    pairs = zip(body.output, proto.output, strict=False)
+    return [name for name, output in pairs if output]
+
+
+def _type_proto(type: TensorType) -> TypeProto:
+    dims = [dim if isinstance(dim, int) else None for dim in type.shape]
+    elem_type = onnx.helper.np_dtype_to_tensor_dtype(type.dtype.numpy)
+    return onnx.helper.make_tensor_type_proto(elem_type, dims)
 
 
 def _input_type(info: ValueInfoProto) -> TensorType:
