@@ -17,7 +17,9 @@ import numpy as np
 import onnx
 
 from fuser.compiler import Device, Model, open_model
-from fuser.errors import UsageError
+from fuser.errors import UnsupportedError, UsageError
+from fuser.graph.onnx_import import load_model
+from fuser.host import Segmented
 from fuser.runtime.plan import Plan
 from fuser.specialise import Specialised
 
@@ -35,10 +37,18 @@ class TensorInfo:
     type: str
 
 
+@dataclass(frozen=True)
+class _Options:
+    device: Device
+    fusion: bool
+    threads: int | None
+
+
 class InferenceSession:
     """A model that is compiled for the feeds it meets.
 
-    model, device, threads, fusion: as for `fuser.compile`.
+    model, device, threads, fusion: as for `fuser.compile`. fallback: what cannot be compiled runs
+    on the host (fuser/host.py) instead of being an error; `fallbacks` lists it.
     Raises UsageError, InvalidModelError; `run` raises what compiling raises.
     """
 
@@ -49,13 +59,23 @@ class InferenceSession:
         device: Device = "auto",
         threads: int | None = None,
         fusion: bool = True,
+        fallback: bool = True,
     ) -> None:
-        opened = open_model(model)
-        self._model = opened
-        graph = opened.proto.graph
-        self._inputs = [_info(i) for i in graph.input if i.name in opened.inputs]
-        self._outputs = [_info(i) for i in graph.output]
-        self._compiled = Specialised(opened, device=device, fusion=fusion, threads=threads)
+        proto = model.proto if isinstance(model, Model) else load_model(model)
+        held = {tensor.name for tensor in proto.graph.initializer}
+        self._inputs = [_info(i) for i in proto.graph.input if i.name not in held]
+        self._outputs = [_info(i) for i in proto.graph.output]
+        self._fallback = fallback
+        self._how: Specialised | Segmented
+        self._options = _Options(device, fusion, threads)
+        try:
+            opened = model if isinstance(model, Model) else open_model(proto)
+            self._how = Specialised(opened, **vars(self._options))
+        except UnsupportedError:
+            if not fallback:
+                raise
+            self._how = Segmented(proto, **vars(self._options))
+        self._proto = proto
 
     def get_inputs(self) -> list[TensorInfo]:
         """The inputs that need a feed."""
@@ -70,22 +90,32 @@ class InferenceSession:
         for name in output_names or ():
             if name not in names:
                 raise UsageError(f"there is no output {name!r}", hint=f"outputs: {names}")
-        found = self._compiled.run(feeds)
+        found = self._run(feeds)
         return [found[name] for name in output_names or names]
 
-    def plan(self, feeds: Mapping[str, Any]) -> Plan:
-        """The plan that serves these feeds, for its report."""
-        return self._compiled.plan(feeds)
+    def _run(self, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+        try:
+            return self._how.run(feeds)
+        except UnsupportedError:
+            if not self._fallback or isinstance(self._how, Segmented):
+                raise
+        self._how = Segmented(self._proto, **vars(self._options))
+        return self._how.run(feeds)
+
+    @property
+    def fallbacks(self) -> tuple[str, ...]:
+        """The operators that ran on the host so far."""
+        return tuple(self._how.fallbacks) if isinstance(self._how, Segmented) else ()
 
     @property
     def plans(self) -> Sequence[Plan]:
         """Every plan compiled so far."""
-        return self._compiled.plans
+        return tuple(self._how.plans)
 
     @property
     def value_inputs(self) -> tuple[str, ...]:
         """Inputs that decide shapes: each of their values has plans of its own."""
-        return self._compiled.value_inputs
+        return self._how.value_inputs if isinstance(self._how, Specialised) else ()
 
 
 def _info(info: ValueInfoProto) -> TensorInfo:

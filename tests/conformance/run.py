@@ -138,8 +138,9 @@ def run_test(test: Test) -> Outcome:
 def _how() -> str:
     if _Backend.last is None:
         return ""
-    plans = _Backend.last.session.plans
-    if any(plan.report().fallbacks for plan in plans):
+    session = _Backend.last.session
+    plans = session.plans
+    if session.fallbacks:
         return "host"
     return "kernels" if any(plan.launches for plan in plans) else "folded"
 

@@ -67,14 +67,21 @@ def schema_body(
     return body
 
 
+def has_body(node: NodeProto, domain: str, opset: int) -> bool:
+    """Whether the schema of an operator defines it by a function."""
+    try:
+        schema: Any = onnx.defs.get_schema(node.op_type, opset, domain)
+    except onnx.defs.SchemaError:
+        return False
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
 def _newest(versions: Sequence[int], opset: int) -> int:
     """The newest body that an opset may use."""
     return max((version for version in versions if version <= opset), default=min(versions))
 
 
-def _fill(
-    node: NodeProto, attributes: Mapping[str, AttributeProto], omitted: set[str]
-) -> None:
+def _fill(node: NodeProto, attributes: Mapping[str, AttributeProto], omitted: set[str]) -> None:
     """Replace references to attributes of the call, and names of operands that it leaves out."""
     for index, name in enumerate(node.input):
         if name in omitted:

@@ -37,7 +37,7 @@ class _Direction:
 
 def _activation(
     b: Builder, node: OnnxNode, name: str, alpha: float | None, beta: float | None
-) -> Activation:  # noqa: E501
+) -> Activation:
     def scaled(x: Value, factor: float, shift: float) -> Value:
         return b.map("add", b.map("mul", x, factor), shift)
 
@@ -76,7 +76,7 @@ def _activation(
 
 def _functions(
     b: Builder, node: OnnxNode, defaults: Sequence[str], directions: int
-) -> list[list[Activation]]:  # noqa: E501
+) -> list[list[Activation]]:
     """The activations of each direction, clipped on their way in where the node says so."""
     names = list(node.attr("activations", None) or list(defaults) * directions)
     alphas = iter(node.attr("activation_alpha", None) or ())
@@ -142,7 +142,7 @@ def recurrent(b: Builder, node: OnnxNode) -> list[Value | None]:
             zero if initial[0] is None else _pick(b, initial[0], index),
             (zero if initial[1] is None else _pick(b, initial[1], index))
             if kind == "LSTM"
-            else None,  # noqa: E501
+            else None,
             None
             if peepholes is None
             else [

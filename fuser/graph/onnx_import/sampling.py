@@ -166,7 +166,7 @@ def roi_align(b: Builder, node: OnnxNode) -> Value:
     half = (
         node.opset >= 16
         and node.attr("coordinate_transformation_mode", "half_pixel") != "output_half_pixel"
-    )  # noqa: E501
+    )
     scale = node.attr("spatial_scale", 1.0)
     sizes = [as_int(dim) for dim in x.type.shape[2:]]
     count = rois.type.shape[0]

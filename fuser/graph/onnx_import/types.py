@@ -40,6 +40,11 @@ def onnx_dtype(elem_type: int, where: str = "") -> DType:
     return _DTYPES[elem_type]
 
 
+def is_supported(elem_type: int) -> bool:
+    """Whether kernels compute on a TensorProto element type."""
+    return elem_type in _DTYPES
+
+
 def tensor_array(tensor: TensorProto, where: str = "") -> Array:
     """The array of a TensorProto. Raises UnsupportedDTypeError, InvalidModelError."""
     dtype = onnx_dtype(tensor.data_type, where or tensor.name)
