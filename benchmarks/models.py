@@ -32,6 +32,9 @@ class Row:
     problem: str = ""
 
     def ratio(self, peer: str) -> float:
+        """Time of a peer, or of the "best peer", in times of fuser."""
+        if peer == "best peer":
+            return min(self.peers.values(), default=math.nan) / self.fuser
         return self.peers.get(peer, math.nan) / self.fuser
 
 
@@ -50,14 +53,15 @@ def print_table(rows: Sequence[Row], peers: Sequence[str]) -> None:
             cells += [f"{row.error:.1e}", *(f"{row.peers.get(p, math.nan):.3f}" for p in peers)]
             cells += [f"{row.ratio(peer):.2f}" for peer in peers]
         print("| " + " | ".join(cells) + " |")
-    for peer in peers:
+    best = ["best peer"] if len(peers) > 1 else []
+    for peer in (*peers, *best):
         ratios = [row.ratio(peer) for row in rows if not math.isnan(row.ratio(peer))]
         if ratios:
             mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-            best = sum(ratio >= 1 for ratio in ratios)
+            wins = sum(ratio >= 1 for ratio in ratios)
             print(
                 f"{peer} / fuser: geometric mean {mean:.2f}, least {min(ratios):.2f},"
-                f" fuser at least as fast on {best} of {len(ratios)}"
+                f" fuser at least as fast on {wins} of {len(ratios)}"
             )
 
 
@@ -73,7 +77,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the rows to this file too")
     options = parser.parse_args()
     if options.device == "cpu":
-        from benchmarks import cpu as runner
+        from benchmarks import models_cpu as runner
     else:
         from benchmarks import cuda as runner  # type: ignore[no-redef]
     unknown = set(options.models or ()) - set(runner.CASES)

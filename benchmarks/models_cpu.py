@@ -1,26 +1,48 @@
-"""CPU: fuser beside ONNX Runtime, float32, as many threads each, in turns."""
+"""CPU: fuser beside ONNX Runtime and OpenVINO, the same ONNX files, as many threads each, in turns.
+
+    python -m benchmarks.models_cpu                       # 1 and 2 threads
+    python -m benchmarks.models_cpu --models bert vit --threads 2 --rounds 10
+    python -m benchmarks.models_cpu --threads 1 --clock cpu
+
+On a machine that does other work as well, compare minima (`--statistic min`), and with one thread
+the processor time instead of the time on the wall (`--clock cpu`). OpenVINO runs with the
+inference-precision hint f32; without the package its column stays away.
+"""
 
 from __future__ import annotations
 
+import argparse
+import importlib.util
+import json
 import platform
+import sys
+import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 
 import fuser
-from benchmarks.models import Row
+from benchmarks.models import Row, print_table
 from models import build, example_feeds
 
 TOLERANCE = 1e-4  # two float32 implementations, each within 1e-5 or so of the truth
+Feeds = Mapping[str, np.ndarray[Any, Any]]
+Side = Callable[[], list[np.ndarray[Any, Any]]]
 
 # name: (builder, its keywords, sizes of symbolic dims)
 CASES: Mapping[str, tuple[str, Mapping[str, int], Mapping[str, int]]] = {
     "minilm": ("minilm", {}, {"batch": 1, "sequence": 128}),
     "resnet50": ("resnet50", {}, {"batch": 1}),
+    "resnet50 x8": ("resnet50", {}, {"batch": 8}),
     "bert": ("bert", {}, {"batch": 1, "sequence": 128}),
+    "bert 384": ("bert", {}, {"batch": 1, "sequence": 384}),
+    "bert x8": ("bert", {}, {"batch": 8, "sequence": 128}),
     "gpt2": ("gpt2", {}, {"batch": 1, "sequence": 128}),
     "vit": ("vit", {}, {"batch": 1}),
     "tiny_llama": ("tiny_llama", {}, {"batch": 1, "sequence": 64}),
@@ -29,10 +51,14 @@ CASES: Mapping[str, tuple[str, Mapping[str, int], Mapping[str, int]]] = {
     "attention": ("attention", {}, {"batch": 1, "sequence": 128}),
 }
 SECONDS = 0.3  # of one side in one round
+PAUSE = 0.1  # between sides: either may keep its threads spinning for a while
 
 
 def peers(options: Namespace) -> list[str]:
-    return [] if options.skip_peers else ["onnxruntime"]
+    if options.skip_peers:
+        return []
+    found = ["onnxruntime", "openvino"]
+    return [name for name in found if importlib.util.find_spec(name) is not None]
 
 
 def describe_machine(options: Namespace) -> str:
@@ -40,14 +66,16 @@ def describe_machine(options: Namespace) -> str:
 
     target = host_target()
     threads = options.threads or target.units
+    how = getattr(options, "statistic", "median")
+    clock = "processor time" if getattr(options, "clock", "wall") == "cpu" else "time"
     text = f"{target.arch}, {target.vector_bits}-bit vectors, {threads} threads, float32"
-    return f"{text}, Python {platform.python_version()}; medians of whole runs"
+    return f"{text}, Python {platform.python_version()}; {how} {clock} of whole runs"
 
 
 def run(names: Sequence[str], options: Namespace) -> list[Row]:
     rows = []
     for name in names:
-        print(f"{name} ...", flush=True)
+        print(f"{name} ...", flush=True, file=sys.stderr)
         try:
             rows.append(_measure(name, options))
         except fuser.FuserError as error:
@@ -59,38 +87,66 @@ def _measure(name: str, options: Namespace) -> Row:
     builder, keywords, sizes = CASES[name]
     model = build(builder, **keywords)
     feeds = example_feeds(model, sizes)
+    threads = options.threads or _cores()
     started = time.perf_counter()
-    plan = fuser.compile(
-        model, device="cpu", dims=dict(sizes), threads=options.threads or None
-    )
-    row = Row(name, kernels=plan.launches, compile_s=time.perf_counter() - started)
+    plan = fuser.compile(model, device="cpu", dims=dict(sizes), threads=threads)
+    row = Row(name, kernels=plan.launches, compile_s=time.perf_counter() - started, error=0.0)
     outputs = plan.run(feeds)
-    sides: dict[str, Callable[[], Any]] = {"fuser": lambda: plan.run(feeds)}
-    if not options.skip_peers:
-        session = _session(model, options)
-        sides["onnxruntime"] = lambda: session.run(None, feeds)
-        expected = dict(zip(outputs, session.run(list(outputs), feeds), strict=True))
-        row.error = max(_error(outputs[key], expected[key]) for key in outputs)
-    else:
-        row.error = 0.0
-    times = _interleave(sides, options.rounds)
-    row.fuser = times.pop("fuser")
-    row.peers = times
+    names = list(outputs)
+    sides: dict[str, Side] = {"fuser": lambda: list(plan.run(feeds).values())}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        wanted = peers(options)
+        if wanted:
+            onnx.save(model, path)
+        makers = {"onnxruntime": _onnxruntime, "openvino": _openvino}
+        for peer in wanted:
+            sides[peer] = makers[peer](path, names, feeds, threads)
+            expected = sides[peer]()
+            errors = [_error(outputs[key], e) for key, e in zip(names, expected, strict=True)]
+            row.error = max(row.error, *errors)
+        row.peers = _interleave(sides, options)
+        row.fuser = row.peers.pop("fuser")
     return row
 
 
-def _session(model: Any, options: Namespace) -> Any:
-    import onnxruntime
-
+def _cores() -> int:
     from fuser.backend.cpu import host_target
 
+    return host_target().units
+
+
+def _onnxruntime(path: Path, names: list[str], feeds: Feeds, threads: int) -> Side:
+    import onnxruntime
+
     settings = onnxruntime.SessionOptions()
-    settings.intra_op_num_threads = options.threads or host_target().units
+    settings.intra_op_num_threads = threads
     settings.inter_op_num_threads = 1
     settings.log_severity_level = 3
-    return onnxruntime.InferenceSession(
-        model.SerializeToString(), settings, providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(path, settings, providers=["CPUExecutionProvider"])
+    return lambda: list(session.run(names, dict(feeds)))
+
+
+def _openvino(path: Path, names: list[str], feeds: Feeds, threads: int) -> Side:
+    import openvino
+
+    core = openvino.Core()
+    model = core.read_model(path)
+    # Static shapes, as the plan has: what the model's author would do for speed.
+    model.reshape({key: list(array.shape) for key, array in feeds.items()})
+    settings = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_NUM_THREADS": threads,
+        "NUM_STREAMS": 1,
+    }
+    request = core.compile_model(model, "CPU", settings).create_infer_request()
+
+    def call() -> list[np.ndarray[Any, Any]]:
+        found = request.infer(dict(feeds), share_inputs=True)
+        return [np.array(found[name]) for name in names]
+
+    return call
 
 
 def _error(output: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> float:
@@ -98,21 +154,53 @@ def _error(output: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> floa
     return float(np.linalg.norm(left - right) / np.linalg.norm(right))
 
 
-def _interleave(sides: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Median milliseconds of each side. They take turns, so that a slow minute of the machine hits
-    both, with a pause between: either may keep its threads spinning for a while."""
+def _interleave(sides: Mapping[str, Side], options: Namespace) -> dict[str, float]:
+    """Milliseconds of each side. They take turns, so that a slow minute of the machine hits all."""
+    cpu = getattr(options, "clock", "wall") == "cpu"
+    clock = time.process_time if cpu else time.perf_counter
     times: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(rounds):
+    for _ in range(options.rounds):
         for name, call in sides.items():
-            time.sleep(0.1)
+            time.sleep(PAUSE)
             call()
             call()
             end = time.perf_counter() + SECONDS
-            while True:
-                start = time.perf_counter()
+            while time.perf_counter() < end:
+                start = clock()
                 call()
-                stop = time.perf_counter()
-                times[name].append((stop - start) * 1e3)
-                if stop > end:
-                    break
-    return {name: float(np.median(values)) for name, values in times.items()}
+                times[name].append((clock() - start) * 1e3)
+    fold = np.min if getattr(options, "statistic", "median") == "min" else np.median
+    return {name: float(fold(values)) for name, values in times.items()}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--models", nargs="*", metavar="NAME", help="only these")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=7, help="turns of every side")
+    parser.add_argument("--statistic", choices=("median", "min"), default="median")
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
+    parser.add_argument("--skip-peers", action="store_true", help="time fuser alone")
+    parser.add_argument("--json", type=Path, help="write the rows to this file too")
+    options = parser.parse_args()
+    unknown = set(options.models or ()) - set(CASES)
+    if unknown:
+        parser.error(f"unknown {', '.join(sorted(unknown))}; choose among {', '.join(CASES)}")
+    everything: dict[int, list[Row]] = {}
+    for threads in options.threads:
+        here = argparse.Namespace(**{**vars(options), "threads": threads})
+        rows = everything[threads] = run(options.models or list(CASES), here)
+        print(f"\n{describe_machine(here)}\n")
+        print_table(rows, peers(here))
+    if options.json:
+        plain = {threads: [asdict(row) for row in rows] for threads, rows in everything.items()}
+        options.json.write_text(json.dumps(plain, indent=2) + "\n")
+    every = [row for rows in everything.values() for row in rows]
+    wrong = [row for row in every if row.problem or not row.error < TOLERANCE]
+    for row in wrong:
+        print(f"WRONG {row.model}: {row.problem or f'error {row.error:.1e}'}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
