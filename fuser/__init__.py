@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fuser.errors import FuserError
 
 if TYPE_CHECKING:
-    from fuser.compiler import compile
+    from fuser.frontends import compile
     from fuser.runtime.plan import Plan
     from fuser.session import InferenceSession
     from fuser.traced import cond, jit, spec, trace
@@ -34,7 +34,7 @@ __all__ = [
 
 # onnx, NumPy and LLVM load on first use: `import fuser` and `fuser --help` stay instant.
 _HOMES = {
-    "compile": "fuser.compiler",
+    "compile": "fuser.frontends",
     "Plan": "fuser.runtime.plan",
     "InferenceSession": "fuser.session",
     **dict.fromkeys(("cond", "jit", "spec", "trace"), "fuser.traced"),

@@ -48,20 +48,32 @@ def linear_places(b: Builder, indices: Sequence[Value], sizes: Sequence[int]) ->
 
 
 def gather_along(b: Builder, value: Value, places: Value, axis: int) -> Value:
-    """value[..., places[i...], ...]: one gather of the flattened array, at linear places."""
-    shape = places.shape
-    lead = [max(a, n) if i != axis else n for i, (a, n) in enumerate(zip(
-        value.shape, shape, strict=True))]  # fmt: skip
-    places = b.broadcast_to(b.cast(places, dtypes.i64), lead)
-    kept = [n if i != axis else value.shape[axis] for i, n in enumerate(lead)]
-    value = b.broadcast_to(value, kept)
-    inside = b.map("select", b.map("lt", places, 0), b.map("add", places, kept[axis]), places)
-    linear = None
+    """value[..., places[i...], ...]: one gather of the flattened array, at linear places. Other
+    axes broadcast."""
+    lead = [
+        n if i == axis else max(m, n)
+        for i, (m, n) in enumerate(zip(value.shape, places.shape, strict=True))
+    ]
+    whole = [value.shape[i] if i == axis else n for i, n in enumerate(lead)]
+    value = b.broadcast_to(value, whole)
+    linear = along_places(b, b.broadcast_to(places, lead), whole, axis)
+    return b.emit("gather", b.reshape(value, (value.type.size,)), linear, axis=0)
+
+
+def along_places(b: Builder, places: Value, shape: Sequence[int], axis: int) -> Value:
+    """The row-major place in an array of `shape` that each element of `places` names along `axis`,
+    at its own position on the other axes; negative ones count from the end."""
+    places = b.cast(places, dtypes.i64)
+    linear: Value | None = None
     stride = 1
-    for i in reversed(range(len(kept))):
-        part = inside if i == axis else b.iota(lead, i)
+    for i in reversed(range(len(shape))):
+        if i == axis:
+            wrapped = b.map("add", places, shape[axis])
+            part = b.map("select", b.map("lt", places, 0), wrapped, places)
+        else:
+            part = b.iota(places.type.shape, i)
         part = b.map("mul", part, stride) if stride != 1 else part
         linear = part if linear is None else b.map("add", linear, part)
-        stride *= kept[i]
+        stride *= shape[i]
     assert linear is not None
-    return b.emit("gather", b.reshape(value, (value.type.size,)), linear, axis=0)
+    return linear

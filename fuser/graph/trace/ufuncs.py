@@ -119,8 +119,8 @@ def _divide(b: Builder, x: Value, y: Value) -> Value:
 
 
 UFUNCS.update(
-    floor_divide=floor_divide, power=power, float_power=power, trunc=trunc, expm1=expm1, log1p=log1p,
-    arctan2=arctan2,
+    floor_divide=floor_divide, power=power, float_power=power, trunc=trunc, expm1=expm1,
+    log1p=log1p, arctan2=arctan2,
 )  # fmt: skip
 
 

@@ -1,0 +1,72 @@
+"""`fuser.compile`: whatever the model is, to what runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, overload
+
+import numpy as np
+
+from fuser import compiler
+from fuser.compiler import Device, Model, Progress
+from fuser.runtime.plan import Plan
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from fuser.torch_backend import CompiledModule, CompiledProgram
+
+
+class TorchModule(Protocol):
+    """What is taken for an `nn.Module` or a `GraphModule`."""
+
+    training: bool
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+class TorchProgram(Protocol):
+    """What is taken for a `torch.export.ExportedProgram`."""
+
+    @property
+    def graph_signature(self) -> Any: ...
+
+
+@overload
+def compile(  # type: ignore[overload-overlap]  # no path is a program
+    model: str | Path | bytes | ModelProto | Model, *, device: Device = "auto",
+    dims: Mapping[str, int] | None = None, values: Mapping[str, np.ndarray] | None = None,
+    threads: int | None = None, fusion: bool = True, progress: Progress = ...,
+) -> Plan: ...  # fmt: skip
+@overload
+def compile(
+    model: TorchModule, *, example_inputs: Sequence[Any] | None = None, device: Device = "auto",
+    threads: int | None = None, fusion: bool = True,
+) -> CompiledModule: ...  # fmt: skip
+@overload
+def compile(
+    model: TorchProgram, *, example_inputs: Sequence[Any] | None = None, device: Device = "auto",
+    threads: int | None = None, fusion: bool = True,
+) -> CompiledProgram: ...  # fmt: skip
+def compile(
+    model: Any, *, example_inputs: Sequence[Any] | None = None, device: Device = "auto",
+    threads: int | None = None, fusion: bool = True, **options: Any,
+) -> Any:  # fmt: skip
+    """Compile a model.
+
+    An ONNX model (a path, bytes, a ModelProto) becomes a `Plan`: `fuser.compiler.compile` has the
+    other options (dims, values, progress).
+
+    A PyTorch model (an `nn.Module`, a `GraphModule`, an `ExportedProgram`) becomes a callable of
+    tensors, compiled for the shapes it meets, and for those of `example_inputs` at once. device is
+    then where its kernels run; its tensors are in host memory, "auto" being the CPU.
+    Raises FuserError: UsageError, InvalidModelError, UnsupportedOpError, DeviceError, CompileError.
+    """
+    from fuser import torch_backend as torches
+
+    if torches.is_torch(model):
+        where: Device = "cpu" if device == "auto" else device
+        chosen = torches.Options(where, threads, fusion)
+        return torches.compile_torch(model, example_inputs, chosen)
+    return compiler.compile(model, device=device, threads=threads, fusion=fusion, **options)

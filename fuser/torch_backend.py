@@ -1,0 +1,383 @@
+"""PyTorch programs: `fuser.compile` of modules and exported programs, and `torch.compile`.
+
+    compiled = fuser.compile(module, example_inputs=(x,))     # or an ExportedProgram, a GraphModule
+    y = compiled(x)                                           # tensors in, tensors out
+
+    fast = torch.compile(module, backend="fuser")
+
+A plan is compiled for the shapes and dtypes of its inputs; others compile one more, and all are
+kept. Parameters and buffers are constants that share the tensors' memory where a kernel reads them
+as they are; one that is changed in place becomes an input.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from fuser.compiler import Device, compile_graph
+from fuser.errors import FeedError, UnsupportedError, UsageError
+from fuser.graph.ir import TensorType
+from fuser.graph.passes import run_passes
+from fuser.graph.torch_import import Imported, Input, check_operators, import_fx, tensor_array
+from fuser.graph.torch_import.registry import dtype_of
+from fuser.report import Report
+from fuser.runtime.feeds import host_array
+from fuser.runtime.plan import Plan
+
+MOST_PLANS = 64
+"""Plans that are kept for one program; the one unused for longest goes first."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to compile: as for `fuser.compile`."""
+
+    device: Device = "cpu"
+    threads: int | None = None
+    fusion: bool = True
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    imported: Imported
+    plan: Plan | None  # None: nothing is computed
+    inputs: tuple[tuple[int, str], ...]  # place among the arguments, name
+
+
+class FxProgram:
+    """A GraphModule of functional ATen operators and its plans, one for each combination of shapes,
+    dtypes and numbers. static: places of arguments that are constants while they stay unchanged."""
+
+    def __init__(self, module: Any, name: str, static: Iterable[int], options: Options) -> None:
+        check_operators(module)
+        self.module, self.name, self.options = module, name, options
+        self._static = set(static)
+        self._placeholders = [n.name for n in module.graph.nodes if n.op == "placeholder"]
+        self._plans: OrderedDict[Hashable, _Compiled] = OrderedDict()
+        self._lock = Lock()
+        self._versions: dict[int, Hashable] = {}
+
+    def __call__(self, arguments: Sequence[Any]) -> list[Any]:
+        """What the module returns, in order; new tensors. Raises what compiling raises."""
+        found = self.find(arguments)
+        feeds = {name: host_array(arguments[place]) for place, name in found.inputs}
+        arrays = list(found.plan.run(feeds).values()) if found.plan else []
+        return [
+            to_tensor(arrays[entry]) if isinstance(entry, int) else entry[1]
+            for entry in found.imported.results
+        ]
+
+    def find(self, arguments: Sequence[Any]) -> _Compiled:
+        """The plan for such arguments, compiled if there is none yet."""
+        with self._lock:
+            self._release_changed(arguments)
+            key = tuple(self._key(place, x) for place, x in enumerate(arguments))
+            found = self._plans.get(key)
+            if found is None:
+                found = self._plans[key] = self._compile(arguments)
+                if len(self._plans) > MOST_PLANS:
+                    self._plans.popitem(last=False)
+            self._plans.move_to_end(key)
+            return found
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        return tuple(found.plan for found in self._plans.values() if found.plan)
+
+    def _release_changed(self, arguments: Sequence[Any]) -> None:
+        """Static arguments that were changed in place become inputs: they will change again."""
+        for place in list(self._static):
+            x = arguments[place]
+            state = (x.data_ptr(), version(x)) if _is_tensor(x) else None
+            if self._versions.setdefault(place, state) != state:
+                self._static.discard(place)
+                self._plans.clear()
+
+    def _key(self, place: int, x: Any) -> Hashable:
+        if not _is_tensor(x):
+            return type(x), x
+        return tuple(x.shape), x.dtype, place in self._static
+
+    def _compile(self, arguments: Sequence[Any]) -> _Compiled:
+        given: list[Any] = []
+        inputs = []
+        for place, (name, x) in enumerate(zip(self._placeholders, arguments, strict=True)):
+            if not _is_tensor(x):
+                given.append(x)
+            elif place in self._static:
+                given.append(tensor_array(x))
+            else:
+                given.append(Input(name, TensorType(dtype_of(x.dtype), tuple(x.shape))))
+                inputs.append((place, name))
+        imported = import_fx(self.module, given, self.name)
+        if not imported.graph.outputs:
+            return _Compiled(imported, None, ())
+        options = self.options
+        plan = compile_graph(
+            run_passes(imported.graph), name=self.name, device=options.device,
+            threads=options.threads, fusion=options.fusion,
+        )  # fmt: skip
+        return _Compiled(imported, plan, tuple(inputs))
+
+
+def _is_tensor(x: Any) -> bool:
+    return hasattr(x, "data_ptr")
+
+
+def version(tensor: Any) -> int:
+    """How often a tensor was changed in place; tensors of inference mode do not count."""
+    return 0 if tensor.is_inference() else int(tensor._version)
+
+
+def to_tensor(array: np.ndarray) -> Any:
+    """A tensor in the memory of an array."""
+    import torch
+
+    array = array if array.flags.writeable else array.copy()
+    if array.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """PyTorch's table of core ATen, less what the partitioner knows whole: attention."""
+    import torch
+
+    table: dict[Any, Callable[..., Any]] = dict(torch.export.default_decompositions())
+    for name in ("scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu"):
+        table.pop(getattr(torch.ops.aten, name).default, None)
+    return table
+
+
+class CompiledProgram:
+    """A `torch.export.ExportedProgram`, callable as the module it was exported from."""
+
+    def __init__(self, exported: Any, options: Options, name: str = "") -> None:
+        from torch.export.graph_signature import InputKind, OutputKind
+
+        self._exported = exported = exported.run_decompositions(decompositions())
+        self._kinds, self._out_kinds = InputKind, OutputKind
+        signature = exported.graph_signature
+        static = [
+            place for place, spec in enumerate(signature.input_specs)
+            if spec.kind is not InputKind.USER_INPUT
+        ]  # fmt: skip
+        label = name or type(exported.graph_module).__name__
+        self._program = FxProgram(exported.graph_module, label, static, options)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's result; buffers and inputs that it changes are changed. Raises FeedError."""
+        from torch.utils import _pytree
+
+        users, arguments = self._arguments(args, kwargs)
+        results = self._program(arguments)
+        outputs = []
+        kinds = self._out_kinds
+        for spec, result in zip(self._exported.graph_signature.output_specs, results, strict=True):
+            if spec.kind is kinds.USER_OUTPUT or spec.kind is kinds.LOSS_OUTPUT:
+                outputs.append(result)
+            elif spec.kind is kinds.BUFFER_MUTATION:
+                self._tensor(spec.target).copy_(result)
+            elif spec.kind is kinds.USER_INPUT_MUTATION:
+                users[spec.target].copy_(result)
+            else:
+                raise UnsupportedError(f"an exported program with an output of kind {spec.kind}")
+        return _pytree.tree_unflatten(outputs, self._exported.call_spec.out_spec)
+
+    def plan(self, *args: Any, **kwargs: Any) -> Plan:
+        """The plan that serves such inputs. Raises UsageError where nothing is computed."""
+        plan = self._program.find(self._arguments(args, kwargs)[1]).plan
+        if plan is None:
+            raise UsageError("this program computes nothing, so it has no plan")
+        return plan
+
+    def report(self, *args: Any, **kwargs: Any) -> Report:
+        return self.plan(*args, **kwargs).report()
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """Every plan compiled so far."""
+        return self._program.plans
+
+    def _arguments(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[dict[str, Any], list[Any]]:
+        """The user's inputs by name, and one argument a placeholder."""
+        from torch.utils import _pytree
+
+        leaves, spec = _pytree.tree_flatten((args, kwargs))
+        wanted = self._exported.call_spec.in_spec
+        if spec != wanted:
+            raise FeedError(
+                "the inputs nest otherwise than those the program was exported with",
+                hint=f"expected {wanted}",
+            )
+        given = iter(leaves)
+        users: dict[str, Any] = {}
+        arguments = []
+        places = [n for n in self._exported.graph.nodes if n.op == "placeholder"]
+        for place, item in zip(places, self._exported.graph_signature.input_specs, strict=True):
+            if item.kind is self._kinds.USER_INPUT:
+                x = next(given)
+                _check(place, x)
+                users[place.name] = x
+                arguments.append(x)
+            else:
+                arguments.append(self._tensor(item.target))
+        return users, arguments
+
+    def _tensor(self, name: str) -> Any:
+        exported = self._exported
+        found = exported.state_dict.get(name)
+        return exported.constants[name] if found is None else found
+
+
+def _check(node: Any, x: Any) -> None:
+    """Raise FeedError unless x is what the program was exported for; symbolic sizes are free."""
+    wanted = node.meta.get("val")
+    if not _is_tensor(wanted):
+        if wanted is not None and isinstance(wanted, int | float | bool) and x != wanted:
+            raise FeedError(f"input {node.name!r} is {x!r}, but the program is for {wanted!r}")
+        return
+    expected = f"{dtype_of(wanted.dtype)}[{', '.join(map(str, wanted.shape))}]"
+    if not _is_tensor(x):
+        raise FeedError(f"input {node.name!r} is {expected}, the feed is a {type(x).__name__}",
+                        hint="pass a torch.Tensor")  # fmt: skip
+    pairs = list(zip(x.shape, wanted.shape, strict=False))
+    fixed = [(n, size) for n, size in pairs if isinstance(size, int)]
+    same_rank = len(x.shape) == len(wanted.shape)
+    if x.dtype != wanted.dtype or not same_rank or any(n != size for n, size in fixed):
+        came = f"{dtype_of(x.dtype)}[{', '.join(map(str, x.shape))}]"
+        raise FeedError(
+            f"input {node.name!r} is {expected}, the feed is {came}",
+            hint="export with dynamic_shapes, or compile the module itself: it adapts",
+        )
+
+
+class CompiledModule:
+    """An `nn.Module` or `GraphModule`, exported and compiled for each combination of input shapes,
+    dtypes and options it is called with."""
+
+    def __init__(self, module: Any, options: Options) -> None:
+        self._module, self._options = module, options
+        self._programs: OrderedDict[Hashable, CompiledProgram] = OrderedDict()
+        self._lock = Lock()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's result. Raises UnsupportedOpError, and what exporting raises."""
+        return self._find(args, kwargs)(*args, **kwargs)
+
+    def plan(self, *args: Any, **kwargs: Any) -> Plan:
+        """The plan that serves such inputs."""
+        return self._find(args, kwargs).plan(*args, **kwargs)
+
+    def report(self, *args: Any, **kwargs: Any) -> Report:
+        return self.plan(*args, **kwargs).report()
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """Every plan compiled so far."""
+        return tuple(plan for program in self._programs.values() for plan in program.plans)
+
+    def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CompiledProgram:
+        import torch
+        from torch.utils import _pytree
+
+        leaves, spec = _pytree.tree_flatten((args, kwargs))
+        key = (str(spec), self._module.training, *(
+            (tuple(x.shape), x.dtype) if _is_tensor(x) else (type(x), repr(x)) for x in leaves
+        ))  # fmt: skip
+        with self._lock:
+            found = self._programs.get(key)
+            if found is None:
+                exported = torch.export.export(self._module, args, kwargs or None, strict=False)
+                found = CompiledProgram(exported, self._options, type(self._module).__name__)
+                self._programs[key] = found
+                if len(self._programs) > MOST_PLANS:
+                    self._programs.popitem(last=False)
+            self._programs.move_to_end(key)
+            return found
+
+
+def is_torch(model: object) -> bool:
+    """Whether a model is one of PyTorch's: an ExportedProgram, a GraphModule or an nn.Module."""
+    names = {f"{base.__module__}.{base.__qualname__}" for base in type(model).__mro__}
+    kinds = {"torch.nn.modules.module.Module", "torch.export.exported_program.ExportedProgram"}
+    return bool(names & kinds)
+
+
+def compile_torch(
+    model: Any, example_inputs: Sequence[Any] | None, options: Options
+) -> CompiledProgram | CompiledModule:
+    """Compile a PyTorch model; with example inputs, at once for their shapes."""
+    compiled: CompiledProgram | CompiledModule
+    if hasattr(model, "graph_signature"):
+        compiled = CompiledProgram(model, options)
+    else:
+        compiled = CompiledModule(model, options)
+    if example_inputs is not None:
+        compiled.plan(*example_inputs)
+    return compiled
+
+
+# torch.compile ----------------------------------------------------------------------------------
+
+
+def backend(
+    module: Any, example_inputs: Sequence[Any], *, options: dict[str, Any] | None = None, **_: Any
+) -> Any:
+    """What `torch.compile(m, backend="fuser")` calls with each graph that it captures.
+
+    options: `device`, `threads`, `fusion`, as for `fuser.compile`. A graph with an operator that is
+    not supported runs in PyTorch, with a warning that names it. In training the forward and the
+    backward graph are compiled apart.
+    """
+    from torch._dynamo.backends.common import aot_autograd
+
+    chosen = Options(**(options or {}))
+    table = decompositions()
+    compiler = aot_autograd(
+        fw_compiler=lambda gm, inputs: _compile_captured(gm, chosen, forward=True),
+        bw_compiler=lambda gm, inputs: _compile_captured(gm, chosen, forward=False),
+        decompositions=table,
+    )
+    return compiler(module, example_inputs)
+
+
+def _compile_captured(module: Any, options: Options, forward: bool) -> Any:
+    from functorch.compile import make_boxed_func
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    static = list(metadata.static_input_indices or ()) if forward and metadata else []
+    try:
+        program = FxProgram(module, "forward" if forward else "backward", static, options)
+    except UnsupportedError as error:
+        _warn(error)
+        return make_boxed_func(module.forward)
+    fallen: list[UnsupportedError] = []
+
+    def run(*arguments: Any) -> Any:
+        if not fallen:
+            try:
+                return program(arguments)
+            except UnsupportedError as error:
+                _warn(error)
+                fallen.append(error)
+        return module.forward(*arguments)
+
+    run.program = program  # type: ignore[attr-defined]  # for tests and the curious
+    return make_boxed_func(run)
+
+
+def _warn(error: Exception) -> None:
+    warnings.warn(f"fuser leaves a graph to PyTorch: {error}", RuntimeWarning, stacklevel=3)
