@@ -21,6 +21,7 @@ class Recorder:
         self.builder = builder
         self._counts: Counter[str] = Counter()
         self._inside = False
+        self._fixed: set[Value] = set()
 
     def record(
         self,
@@ -44,12 +45,17 @@ class Recorder:
         finally:
             self.builder.origin, self._inside = (), False
         ops = {node.op for node in graph.nodes[before:]}
-        inputs = tuple(value.type for value in dict.fromkeys(operands))
-        outputs = tuple(value.type for value in dict.fromkeys(results(result)))
+        read, made = dict.fromkeys(operands), dict.fromkeys(results(result))
+        inputs, outputs = (tuple(value.type for value in values) for values in (read, made))
+        # What only constants decide is computed once, when the graph is compiled.
+        known = all(value.constant is not None or value in self._fixed for value in read)
+        fixed = known and (bool(read) or ops <= _CREATES)
+        if fixed:
+            self._fixed.update(made)
         kind: SourceKind = "compute"
         if ops <= _VIEWS:
             kind = "view"
-        elif not inputs and ops <= _CREATES:
+        elif fixed:
             kind = "constant"
         graph.source.append(SourceNode(name, op_type, kind, inputs, outputs))
         return result

@@ -99,7 +99,7 @@ def attention(
 ) -> Value:  # fmt: skip
     """softmax(q k^T scale + mask) v over [..., length, features]."""
     rank = q.type.rank
-    if enable_gqa and k.shape[-3] != q.shape[-3]:
+    if rank > 3 and k.shape[-3] != q.shape[-3]:  # enable_gqa
         k, v = (_repeat_heads(b, x, q.shape[-3] // k.shape[-3]) for x in (k, v))
     scores = b.matmul(q, b.swap(k, rank - 2, rank - 1))
     scores = b.map("mul", scores, q.shape[-1] ** -0.5 if scale is None else scale)
@@ -136,6 +136,18 @@ def flash_attention(
     attn_mask: Value | None = None, scale: float | None = None,
 ) -> tuple[Value, None]:  # fmt: skip
     return attention(b, q, k, v, attn_mask, dropout, is_causal, scale=scale), None
+
+
+@aten("_cdist_forward")
+def cdist(b: Builder, x: Value, y: Value, p: float, mode: Any = None) -> Value:
+    """Distances of all pairs of rows, from differences: products cancel for near rows."""
+    if p not in (1.0, 2.0):
+        raise UnsupportedError(f"distances of order {p}")
+    rank = x.type.rank
+    gap = b.map("sub", b.unsqueeze(x, [rank - 1]), b.unsqueeze(y, [rank - 2]))
+    if p == 1.0:
+        return b.reduce("reduce_sum", b.map("abs", gap), [rank])
+    return b.map("sqrt", b.reduce("reduce_sum", b.map("mul", gap, gap), [rank]))
 
 
 def _heads(b: Builder, x: Value, heads: int) -> Value:

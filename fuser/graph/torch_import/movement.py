@@ -214,6 +214,16 @@ def as_strided(b: Builder, x: Value, shape: Any, strides: Any, offset: Any = Non
     return b.emit("gather", b.reshape(x, (x.type.size,)), b.constant(places), axis=0)
 
 
+@aten("unfold", "unfold_copy")
+def unfold(b: Builder, x: Value, axis: int, size: int, step: int) -> Value:
+    """Windows along an axis; their elements become the last axis."""
+    at = axis_of(axis, x.type.rank)
+    starts = np.arange(0, x.shape[at] - size + 1, step)
+    found = b.emit("gather", x, b.constant(starts[:, None] + np.arange(size)), axis=at)
+    order = [a for a in range(found.type.rank) if a != at + 1]
+    return b.transpose(found, [*order, at + 1])
+
+
 @aten("copy")
 def copy(b: Builder, x: Value, source: Value, non_blocking: bool = False) -> Value:
     return b.broadcast_to(b.cast(source, x.dtype), x.type.shape)

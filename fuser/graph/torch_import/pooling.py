@@ -43,7 +43,7 @@ def _max_pool(rank: int) -> Any:
     def handler(
         b: Builder, x: Value, window: Any, strides: Any = (), padding: Any = 0, dilation: Any = 1,
         ceil_mode: bool = False,
-    ) -> tuple[Value, None]:  # fmt: skip
+    ) -> tuple[Value, Value]:  # fmt: skip
         sizes = x.shape[-rank:]
         shape, pads, spacing = (_spread(v, rank) for v in (window, padding, dilation))
         steps = _spread(strides, rank) if strides else shape
@@ -52,10 +52,47 @@ def _max_pool(rank: int) -> Any:
             for each in zip(sizes, shape, steps, pads, spacing, strict=True)
         ]
         ends = [(p, p + e) for p, e in zip(pads, extra, strict=True)]
-        # The places of the maxima are not computed: no model's forward pass reads them but unpool.
-        return _windows(b, "max", x, shape, steps, ends, spacing), None
+        result = _windows(b, "max", x, shape, steps, ends, spacing)
+        out = result.shape[-rank:]
+        return result, _places_of_maxima(b, x, out, shape, steps, pads, spacing)
 
     return handler
+
+
+def _places_of_maxima(
+    b: Builder, x: Value, out: Sequence[int], window: Sequence[int], steps: Sequence[int],
+    pads: Sequence[int], spacing: Sequence[int],
+) -> Value:  # fmt: skip
+    """The row-major place in its image of each window's maximum; removed again if nobody reads it.
+
+    Windows are gathered from the flattened image, which an element of -inf at its end stands for
+    the padding of.
+    """
+    rank = len(window)
+    sizes = x.shape[-rank:]
+    area = int(np.prod(sizes))
+    places = np.zeros((1, 1), np.int64)
+    inside = np.ones((1, 1), bool)
+    each = zip(sizes, out, window, steps, pads, spacing, strict=True)
+    for size, count, width, step, pad, gap in each:
+        line = np.arange(count)[:, None] * step - pad + np.arange(width) * gap
+        shape = (places.shape[0] * count, places.shape[1] * width)
+        fits = (line >= 0) & (line < size)
+        places = (places[:, None, :, None] * size + line[None, :, None, :]).reshape(shape)
+        inside = (inside[:, None, :, None] & fits[None, :, None, :]).reshape(shape)
+    places = np.where(inside, places, area)
+    flat = b.reshape(x, (*x.shape[:-rank], area))
+    lead = flat.type.rank - 1
+    lowest = x.dtype.lowest
+    flat = b.pad(flat, [0] * (lead + 1), [0] * lead + [1], lowest)
+    best = b.emit(
+        "argmax", b.emit("gather", flat, b.constant(places), axis=lead), axis=lead + 1,
+        select_last=False,
+    )  # fmt: skip
+    row = b.map("mul", b.iota(best.type.shape, lead), places.shape[1])
+    linear = b.map("add", row, best)
+    found = b.emit("gather", b.constant(places.reshape(-1)), linear, axis=0)
+    return b.reshape(found, (*x.shape[:-rank], *out))
 
 
 def _average_pool(rank: int) -> Any:

@@ -231,6 +231,26 @@ def topk(
     return [b.slice_axis(value, at, 0, k) for value in _sorted(b, x, at, largest)]
 
 
+@aten("kthvalue")
+def kth_value(
+    b: Builder, x: Value, k: int, axis: int = -1, keep: bool = False
+) -> tuple[Value, ...]:
+    at = axis_of(axis, x.type.rank)
+    found = [b.slice_axis(value, at, k - 1, k) for value in _sorted(b, x, at, False)]
+    return tuple(value if keep else b.squeeze(value, [at]) for value in found)
+
+
+@aten("median.dim")
+def median(b: Builder, x: Value, axis: int = -1, keep: bool = False) -> tuple[Value, ...]:
+    """The lower of the two in the middle, as PyTorch has it."""
+    return kth_value(b, x, (x.shape[axis_of(axis, x.type.rank)] + 1) // 2, axis, keep)
+
+
+@aten("median.default")
+def median_of_all(b: Builder, x: Value) -> Value:
+    return median(b, b.reshape(x, (x.type.size,)))[0]
+
+
 @aten("count_nonzero")
 def count_nonzero(b: Builder, x: Value, axes: Any = None) -> Value:
     return _total(b, "reduce_sum", b.cast(x, dtypes.bool_), axes, False, None)

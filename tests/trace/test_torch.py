@@ -1,0 +1,188 @@
+"""PyTorch modules through `fuser.compile` and `torch.compile`, beside eager PyTorch on the CPU."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.utils import _pytree  # noqa: E402
+
+import fuser  # noqa: E402
+from fuser.errors import FeedError, UnsupportedOpError  # noqa: E402
+from tests.trace.torch_modules import MODULES, Function, Residual  # noqa: E402
+
+pytestmark = [
+    pytest.mark.export,
+    pytest.mark.filterwarnings("ignore:.*treespec.*"),
+    pytest.mark.filterwarnings("ignore:.*_flat_weights.*"),
+    pytest.mark.filterwarnings("ignore:.*meshgrid.*"),
+]
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(3)
+    torch._dynamo.reset()
+
+
+def close(found: Any, wanted: Any) -> None:
+    got, tree = _pytree.tree_flatten(found)
+    expected, other = _pytree.tree_flatten(wanted)
+    assert tree == other
+    for a, b in zip(got, expected, strict=True):
+        if not isinstance(b, torch.Tensor):
+            assert a == b
+            continue
+        assert a.dtype == b.dtype
+        assert a.shape == b.shape
+        loose = {torch.bfloat16: 2e-2, torch.float16: 2e-3}.get(b.dtype, 2e-5)
+        torch.testing.assert_close(a, b, rtol=loose, atol=loose)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_export(name: str) -> None:
+    make, inputs = MODULES[name]
+    module, args = make().eval(), inputs()
+    with torch.no_grad():
+        close(fuser.compile(module, example_inputs=args)(*args), module(*args))
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_torch_compile(name: str) -> None:
+    make, inputs = MODULES[name]
+    module, args = make().eval(), inputs()
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.filterwarnings("error", "fuser leaves")
+        close(torch.compile(module, backend="fuser")(*args), module(*args))
+
+
+def test_dynamic_batch() -> None:
+    module = Residual().eval()
+    compiled = fuser.compile(module)
+    fast = torch.compile(module, backend="fuser", dynamic=True)
+    batch = torch.export.Dim("batch", min=1, max=64)
+    exported = torch.export.export(
+        module, (torch.randn(2, 4, 8, 8),), dynamic_shapes=({0: batch},), strict=False
+    )
+    program = fuser.compile(exported)
+    with torch.no_grad():
+        for size in (2, 5, 3, 2):
+            x = torch.randn(size, 4, 8, 8)
+            wanted = module(x)
+            close(compiled(x), wanted)
+            close(program(x), wanted)
+            close(fast(x), wanted)
+    assert len(compiled.plans) == len(program.plans) == 3
+    with pytest.raises(FeedError, match=r"'x' is f32\[s\w+, 4, 8, 8\], the feed is f32\[2, 4, 9"):
+        program(torch.randn(2, 4, 9, 8))
+    with pytest.raises(FeedError, match="nest otherwise"):
+        program(torch.randn(2, 4, 8, 8), 1)
+
+
+def test_parameters_are_shared_and_followed() -> None:
+    module = nn.Linear(4, 4)
+    compiled = fuser.compile(module)
+    x = torch.randn(2, 4)
+    with torch.no_grad():
+        close(compiled(x), module(x))
+        for _ in range(2):
+            module.weight.add_(1)
+            module.bias.mul_(2)
+            close(compiled(x), module(x))
+    assert len(compiled.plans) == 1  # changed parameters became inputs, and stay so
+
+
+def test_constants_share_the_memory_of_parameters() -> None:
+    from fuser.graph.torch_import import import_fx, tensor_array
+
+    weight = torch.randn(3, 3)
+    graph = torch.fx.symbolic_trace(nn.Identity())
+    imported = import_fx(graph, [tensor_array(weight)], "shared")
+    assert imported.graph.outputs[0].constant.ctypes.data == weight.data_ptr()
+
+
+def test_buffers_and_inputs_are_changed() -> None:
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(3)
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x: Any) -> Any:
+            self.calls += 1
+            x.mul_(2)
+            return self.norm(x) + self.calls
+
+    module, twin, third = Counts(), Counts(), Counts()
+    compiled, fast = fuser.compile(module), torch.compile(third, backend="fuser")
+    with torch.no_grad():
+        for _ in range(3):
+            x = torch.randn(4, 3)
+            y, z = x.clone(), x.clone()
+            wanted = twin(x)
+            close(compiled(y), wanted)
+            close(fast(z), wanted)
+            close(y, x)
+            close(z, x)
+    close(dict(module.named_buffers()), dict(twin.named_buffers()))
+    close(dict(third.named_buffers()), dict(twin.named_buffers()))
+
+
+def test_training_step() -> None:
+    module = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 3))
+    x, labels = torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
+
+    def step(call: Any) -> Any:
+        module.zero_grad()
+        loss = nn.functional.cross_entropy(call(x), labels)
+        loss.backward()
+        return loss.detach(), [p.grad.clone() for p in module.parameters()]
+
+    wanted = step(module)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "fuser leaves")
+        close(step(torch.compile(module, backend="fuser")), wanted)
+
+
+def test_graph_breaks() -> None:
+    def function(x: Any) -> Any:
+        y = x.sin() + 1
+        if y.sum() > 4:
+            return y * 2
+        return y.exp()
+
+    fast = torch.compile(function, backend="fuser")
+    for x in (torch.zeros(3), torch.ones(9)):
+        close(fast(x), function(x))
+
+
+def test_fx_graph_modules_and_reports() -> None:
+    module = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
+    x = torch.randn(3, 4)
+    compiled = fuser.compile(torch.fx.symbolic_trace(module), example_inputs=(x,))
+    close(compiled(x), module(x).detach())
+    report = compiled.report(x)
+    assert report.kernels.after == compiled.plan(x).launches <= 2
+    assert report.kernels.before == 3
+    assert any("addmm" in name for region in report.regions for name in region.nodes)
+
+
+def test_what_is_not_supported_is_named() -> None:
+    module = Function(lambda x: torch.linalg.svdvals(x) + torch.rand(3))
+    x = torch.rand(3, 3)
+    with pytest.raises(UnsupportedOpError, match=r"aten._linalg_svd.*aten.rand"):
+        fuser.compile(module, example_inputs=(x,))
+    function = Function(lambda x: torch.linalg.svdvals(x).sin())
+    with pytest.warns(RuntimeWarning, match="aten._linalg_svd"):
+        close(torch.compile(function, backend="fuser")(x), function(x))
+
+
+def test_the_backend_is_known_to_torch() -> None:
+    assert "fuser" in torch._dynamo.list_backends()
+    f = torch.compile(lambda x: x + 1, backend="fuser", options={"threads": 1, "fusion": False})
+    close(f(torch.ones(3)), torch.ones(3) + 1)
