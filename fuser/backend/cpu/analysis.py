@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from fuser.backend.cpu import costs, tree
 from fuser.backend.cpu.dot_plan import keep, plan_dot
 from fuser.backend.cpu.tree import Facts
@@ -79,21 +77,12 @@ def _registers(facts: Facts) -> None:
         facts.kinds[value] = "registers"
     for value in chosen:
         # Unrolled code for every vector of the tile is only worth it while it is short.
-        cost = sum(costs.tree_cost(facts, op.value) for op in _stores_of(facts, value))
+        cost = sum(costs.tree_cost(facts, op.value) for op in tree.stores_of(facts, value))
         if (
             value in facts.producers
             and cost * tree.vectors(value.shape, facts.width) > MOST_UNROLLED
         ):
             facts.spilled.add(value)
-
-
-def _stores_of(facts: Facts, value: Value) -> Iterator[ops.Store]:
-    """The stores that maps and casts lead to from a register tile."""
-    for op in facts.users.get(value, ()):
-        if isinstance(op, ops.Store):
-            yield op
-        elif isinstance(op, ops.Map | ops.Cast):
-            yield from _stores_of(facts, op.result)
 
 
 def _twins(facts: Facts, value: Value) -> list[Value]:

@@ -6,22 +6,20 @@ for each accumulator. LLVM must not unroll the loop: it would hoist broadcasts a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fuser.backend.cpu import affine, tree
+from fuser.backend.cpu import affine
+from fuser.backend.cpu.ahead import Ahead, read_ahead
 from fuser.backend.cpu.places import Cells, Memory, Point
 from fuser.backend.cpu.tree import DotPlan
-from fuser.backend.text import Reg, integer
+from fuser.backend.text import Reg
 from fuser.tilegen import ops
-from fuser.tilegen.index import Index, Scalar
+from fuser.tilegen.index import Index
 
 if TYPE_CHECKING:
     from fuser.backend.cpu.lower import Lowering
 
 Chunk = tuple[Index, int]
-MOST_SHARING = 16
-"""Programs that share one panel's prefetches; those after them fetch nothing new."""
 
 
 def lower_dot(low: Lowering, op: ops.Dot) -> None:
@@ -35,7 +33,7 @@ def lower_dot(low: Lowering, op: ops.Dot) -> None:
         accs = [low.vector_at(op.acc, coords, lanes) for coords, lanes in cells]
         per_row = len(cells) // rows
         chunks = [(coords[1] - affine.lane(n), n) for coords, n in cells[:per_row]]
-        ahead = _read_ahead(low, op, plan)
+        ahead = read_ahead(low, op, plan)
         regs = _tile(low, op, plan, [Index(r) for r in range(rows)], chunks, accs, ahead)
         table = {coords: reg for (coords, _), reg in zip(cells, regs, strict=True)}
         low.keep_cells(op.result, Cells(table))
@@ -46,63 +44,6 @@ def lower_dot(low: Lowering, op: ops.Dot) -> None:
     else:
         _blocks(low, op, plan, columns, rows, place)
     low.places[op.result] = place
-
-
-@dataclass(frozen=True)
-class Ahead:
-    """Prefetches, spread over the programs that share a panel, of the panel that comes next."""
-
-    pointer: Reg
-    bytes: int
-    lines: int
-
-    def step(self, low: Lowering, k: Reg) -> None:
-        """The prefetches of one trip of the k loop."""
-        at = low.f.gep(self.pointer, low.f.mul(k, self.bytes))
-        for line in range(self.lines):
-            flags = [Reg("i32", "0"), Reg("i32", "2"), Reg("i32", "1")]  # read, to L2, data
-            low.f.call_void("llvm.prefetch.p0", low.f.gep(at, line * 64), *flags)
-
-
-def _read_ahead(low: Lowering, op: ops.Dot, plan: DotPlan) -> Ahead | None:
-    """How to fetch the next panel of B while this one is in use.
-
-    Where neighbouring programs share a contiguous panel that the fastest grid axis does not move,
-    each of them fetches its share of the panel of the next program along the slower axis.
-    """
-    load = low.known.producers.get(plan.b)
-    if plan.vector_axis != 1 or not isinstance(load, ops.Load):
-        return None
-    axes = [axis for axis, extent in enumerate(low.known.kernel.grid) if extent > 1]
-    ids = {v.axis: v.result for v in low.known.kernel.body.ops if isinstance(v, ops.ProgramId)}
-    if len(axes) < 2 or any(axis not in ids for axis in axes[-2:]):
-        return None
-    slow, fast = (Scalar(ids[axis]) for axis in axes[-2:])
-    depth, columns = op.b.shape
-    start = low.resolve(tree.address_of(low.known, load, (Index(0), Index(0))), ())
-    following = tree.address_of(low.known, load, (Index(1), Index(0)))
-    following = low.resolve(following, ()) - start
-    panel = start.coefficient(slow)
-    # Where in the panel this dot starts, if loops around it walk the panel (taps of a convolution).
-    inside = Index(0, tuple((a, c) for a, c in start.terms if a not in (slow, fast)))
-    walked = Index(0, tuple((a, c) for a, c in inside.terms if set(Index(0, ((a, c),)).values())
-                            - set(ids.values())))  # fmt: skip
-    contiguous = following == Index(columns) and panel % columns == 0
-    within = walked.range[0] >= 0 and walked.range[1] + depth * columns <= panel
-    if start.coefficient(fast) or not contiguous or not within or panel <= 0:
-        return None
-    if any(c % columns for _, c in walked.terms):
-        return None
-    sharing = min(low.known.kernel.grid[axes[-1]], MOST_SHARING)
-    size = load.view.dtype.bytes
-    step = -(-columns * size // sharing)
-    f = low.f
-    share = f.intrinsic("smin", low.scalars[fast.value], integer(sharing - 1))
-    rows = Index(0, tuple((a, c // columns) for a, c in walked.terms))
-    done = f.add(f.mul(share, panel // columns), low.index(rows))
-    base = low.buffers[load.view.buffer]
-    following_panel = f.gep(base, low.index(start - walked + panel), load.view.dtype.llvm)
-    return Ahead(f.gep(following_panel, f.mul(done, step)), step, -(-step // 64))
 
 
 def _blocks(

@@ -197,3 +197,12 @@ def reads_registers(facts: Facts, value: Value) -> bool:
     if not isinstance(op, ops.Map | ops.Cast | ops.Broadcast | ops.Permute | ops.Reshape):
         return False
     return any(reads_registers(facts, operand) for operand in op.operands())
+
+
+def stores_of(facts: Facts, value: Value) -> Iterator[ops.Store]:
+    """The stores that maps and casts lead to from a register tile."""
+    for op in facts.users.get(value, ()):
+        if isinstance(op, ops.Store):
+            yield op
+        elif isinstance(op, ops.Map | ops.Cast):
+            yield from stores_of(facts, op.result)
