@@ -17,8 +17,9 @@ from fuser.runtime.program import TensorSpec
 def check_feeds(specs: Sequence[TensorSpec], feeds: Mapping[str, Any]) -> list[np.ndarray]:
     """The feeds as C-contiguous arrays in native byte order, in the order of specs.
 
-    Arrays must have the input's dtype and shape; strides and byte order are put right. Python
-    scalars and lists take the input's dtype where their values fit it.
+    Arrays must have the input's dtype and shape; strides, alignment and byte order are put right,
+    and nothing is copied that is right. Arrays of other libraries are read by their own protocols
+    (`host_array`). Python scalars and lists take the input's dtype where their values fit it.
     Raises FeedError for a missing, unknown or unfitting feed.
     """
     check_names(specs, feeds)
@@ -46,6 +47,8 @@ def check_names(specs: Sequence[TensorSpec], feeds: Mapping[str, Any]) -> None:
 def _convert(spec: TensorSpec, feed: Any) -> np.ndarray:
     dtype = spec.dtype.numpy
     array = feed if isinstance(feed, np.ndarray) else _as_array(spec, feed)
+    if dtype.kind == "V" and array.dtype == np.dtype((np.void, dtype.itemsize)):
+        array = array.view(dtype)  # what np.load makes of a type that NumPy does not know
     if array.dtype != dtype:
         if array.dtype.newbyteorder("=") != dtype:
             name = str(array.dtype)
@@ -59,6 +62,8 @@ def _convert(spec: TensorSpec, feed: Any) -> np.ndarray:
             f"input {spec.name!r} is {spec}, the feed has shape {list(array.shape)}",
             hint=_shape_hint(spec, array),
         )
+    if not array.flags.aligned:
+        return array.copy()
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 
 
