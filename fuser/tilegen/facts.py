@@ -57,8 +57,8 @@ def infer_variable(start: Index, stop: Index, step: int) -> Fact:
     """What is known of the variable of a loop inside of its body."""
     low, high = start.range[0], stop.range[1]
     high -= high < UNBOUNDED
-    if step > 0 and start.is_constant and stop.is_constant and stop.constant > start.constant:
-        high = start.constant + (stop.constant - start.constant - 1) // step * step
+    if step > 0 and start.is_constant and start.constant < stop.range[1] < UNBOUNDED:
+        high = start.constant + (stop.range[1] - start.constant - 1) // step * step
     return low, max(low, high), gcd(start.multiple, step) or 1
 
 

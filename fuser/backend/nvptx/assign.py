@@ -165,13 +165,17 @@ def lone_dot(loop: ops.For, plan: Assignment) -> ops.Dot | None:
     if loop.start.is_constant and loop.stop.is_constant:
         if loop.stop.constant - loop.start.constant <= loop.step:
             return None
-    dot, last = dots[0], loop.body.ops[-1]
+    return dots[0] if accumulates(dots[0], loop, plan) else None
+
+
+def accumulates(dot: ops.Dot, loop: ops.For, plan: Assignment) -> bool:
+    """Whether a dot only adds to a carried value that nothing else in the body looks at."""
+    last = loop.body.ops[-1]
     assert isinstance(last, ops.Yield)
-    lone = plan.uses.get(dot.result, []) == [last] and plan.uses.get(dot.acc, []) == [dot]
-    if not lone or dot.acc not in loop.body.params[1:]:
-        return None
-    position = loop.body.params.index(dot.acc) - 1
-    return dot if last.args[position] is dot.result else None
+    alone = plan.uses.get(dot.result, []) == [last] and plan.uses.get(dot.acc, []) == [dot]
+    if not alone or dot.acc not in loop.body.params[1:]:
+        return False
+    return last.args[loop.body.params.index(dot.acc) - 1] is dot.result
 
 
 def dot_kind(

@@ -44,11 +44,28 @@ def lower_dot(low: Lowering, op: ops.Dot) -> Tile:
     roles.before_dot(low, op)
     if plan.kind == "wgmma":
         result = wgmma.wgmma_dot(low, op, plan, left, right, acc)
+        group = roles.group_of(low, op)
+        if group and not _land_group(low, op, group, result):
+            return result
         roles.after_dot(low, op)
-        return result
+        return low.tile(op.result) if group else result
     if plan.kind == "mma":
         return _mma_dot(low, op, plan, left, right, acc)
     return _tf32_dot(low, op, plan, left, right, acc)
+
+
+def _land_group(low: Lowering, op: ops.Dot, group: list[ops.Dot], result: Tile) -> bool:
+    """Note a dot of a group; behind the last, leave this trip's products in flight and bind the
+    results. Whether it was the last."""
+    stream = next(s for s in low.streams.values() if op in s.group)
+    stream.flying[op] = result
+    if op is not group[-1]:
+        return False
+    wgmma.commit(low)
+    for dot, tile in zip(group, wgmma.wait_all(low, [*stream.flying.values()], 1), strict=True):
+        low.env[dot.result] = tile
+    stream.flying = {}
+    return True
 
 
 # operands -----------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from fuser.backend.nvptx import roles
 from fuser.backend.nvptx.assign import is_tile, lone_dot, operand_layout
 from fuser.backend.nvptx.dot import add_partials, operand, zeros
 from fuser.backend.nvptx.emitter import Operand
+from fuser.backend.nvptx.rotate import Rotated, find_chain
 from fuser.backend.nvptx.stage import (
     SharedTile,
     copy_async,
@@ -28,7 +29,7 @@ from fuser.backend.nvptx.stage import (
     shared_tile_for,
 )
 from fuser.backend.nvptx.values import Tile
-from fuser.backend.nvptx.wgmma import wait
+from fuser.backend.nvptx.wgmma import wait, wait_all
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Block, Op, Value
 
@@ -71,6 +72,17 @@ def lower_for(low: Lowering, op: ops.For) -> None:
             low.env[result] = final
         return
     stream = low.streams.get(op)
+    if stream and stream.quiet:
+        low.shared.barrier()
+    chain = find_chain(low, stream) if stream else None
+    if stream and chain:
+        finals = Rotated(low, stream, chain).emit(start, stop, inits)
+        for channel in stream.channels:
+            for buffer in channel.tiles:
+                low.shared.free(buffer.slot)
+        for result, tile in zip(op.results, finals, strict=True):
+            low.env[result] = tile
+        return
     pipeline = None if stream else _plan_pipeline(low, op)
     low.shared.forget()
     if pipeline:
@@ -108,6 +120,8 @@ def lower_for(low: Lowering, op: ops.For) -> None:
         stream.first, stream.variable = start, variable
         roles.begin_trip(low, stream)
         low.shared.forget()
+        if stream.quiet:
+            low.shared.state = (False, False)
     elif pipeline:
         _advance(low, op, pipeline, variable, stop, stage)
     else:
@@ -144,6 +158,10 @@ def lower_for(low: Lowering, op: ops.For) -> None:
     if lone and roles.is_deferred(low, lone):
         flying = finals[place]
         finals[place] = dataclasses.replace(flying, regs=wait(low, flying.regs, 0))
+    if stream and stream.group:
+        at = [op.body.params.index(dot.acc) - 1 for dot in stream.group]
+        for position, tile in zip(at, wait_all(low, [finals[i] for i in at], 0), strict=True):
+            finals[position] = tile
     if lone and whole:
         finals[place] = add_partials(low, lone, finals[place], whole)
     if stream:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from fuser.backend.module import TensorMap
@@ -270,18 +271,43 @@ def fused_exponential(low: Lowering, op: ops.Map, layout: Layout) -> list[str] |
         return None
     if op.result.dtype.name != "f32" or not any(dot.a.dtype.bits == 16 for dot in plan.dots):
         return None
-    value, scale = shift.args[0], LOG2_E
-    maker = plan.makers.get(value)
-    if isinstance(maker, ops.Map) and maker.fn == "mul":
-        for first, second in (maker.args, maker.args[::-1]):
-            factor = plan.makers.get(second)
-            if isinstance(factor, ops.Full):
-                value, scale = first, LOG2_E * float(factor.value)
-                break
+    value = shift.args[0]
     if value not in low.env or shift.args[1] not in low.env:
         return None
-    x, y = low.tile(value, layout), low.tile(shift.args[1], layout)
-    return exponential_of_difference(low.emitter, x.regs, y.regs, scale)
+    found = unscaled(low, value, layout)
+    xs, scale = found if found else (low.tile(value, layout).regs, 1.0)
+    y = low.tile(shift.args[1], layout)
+    return exponential_of_difference(low.emitter, xs, y.regs, LOG2_E * scale)
+
+
+def unscaled(low: Lowering, value: Value, layout: Layout) -> tuple[list[str], float] | None:
+    """(registers of x, c) where a value is x * c for a positive number c, also behind selects that
+    put -inf elsewhere: what is monotone can be computed of x, and c applied later."""
+    maker = low.assignment.makers.get(value)
+    if not isinstance(maker, ops.Map) or value.dtype.name != "f32":
+        return None
+    if maker.fn == "mul":
+        for first, second in (maker.args, maker.args[::-1]):
+            factor = low.assignment.makers.get(second)
+            if isinstance(factor, ops.Full) and 0 < float(factor.value) < math.inf:
+                if first in low.env and isinstance(low.env[first], Tile):
+                    return low.tile(first, layout).regs, float(factor.value)
+    if maker.fn == "select":
+        condition, kept, other = maker.args
+        least = low.assignment.makers.get(other)
+        if not isinstance(least, ops.Full) or least.value != -math.inf:
+            return None
+        found = unscaled(low, kept, layout)
+        if found is None:
+            return None
+        flags = low.tile(condition, layout).regs
+        floor = literal(-math.inf, value.dtype)
+        chosen = [
+            low.emitter.value(f"select i1 {flag}, float {reg}, float {floor}")
+            for flag, reg in zip(flags, found[0], strict=True)
+        ]
+        return chosen, found[1]
+    return None
 
 
 def _cast(low: Lowering, op: ops.Cast) -> None:
@@ -326,6 +352,16 @@ def _permute(low: Lowering, op: ops.Permute) -> None:
 
 def _reduce(low: Lowering, op: ops.Reduce) -> None:
     entry = low.env[op.x]
+    if op.fn == "max" and isinstance(entry, Tile):
+        found = unscaled(low, op.x, entry.layout)
+        if found is not None:  # rounding is monotone: max(x * c) is max(x) * c to the last bit
+            regs, scale = found
+            bare = Tile(entry.dtype, entry.shape, entry.layout, regs)
+            most = reduce_tile(low, op.fn, bare, op.axis)
+            by = literal(scale, entry.dtype)
+            scaled = [low.emitter.value(f"fmul float {reg}, {by}") for reg in most.regs]
+            low.set(op.result, Tile(most.dtype, most.shape, most.layout, scaled))
+            return
     tile = (
         low.tile(op.x) if isinstance(entry, Tile) else low.tile(op.x, low.plain_layout(op.x.shape))
     )

@@ -12,11 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fuser.backend.nvptx.assign import is_tile, lone_dot, shared_values
+from fuser.backend.nvptx.assign import accumulates, is_tile, lone_dot, shared_values
 from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.shared import Slot
 from fuser.backend.nvptx.stage import SharedTile, shared_tile_for, tile_bytes
 from fuser.backend.nvptx.tensor_map import Box, add_map, box_of, fetch
+from fuser.backend.nvptx.values import Tile
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Op, Value
 
@@ -44,11 +45,18 @@ class Channel:
 
 @dataclass(eq=False)
 class Stream:
-    """A loop fed by the producer. stage, phase: names of the current consumer trip's."""
+    """A loop fed by the producer. stage, phase: names of the current consumer trip's.
+
+    quiet: the body touches no shared memory but the stages. group: where it only accumulates
+    several dots, all of them; they are issued as one. flying: their results of this trip.
+    """
 
     loop: ops.For
     channels: list[Channel]
     deferred: ops.Dot | None
+    group: list[ops.Dot] = field(default_factory=list)
+    flying: dict[ops.Dot, Tile] = field(default_factory=dict)
+    quiet: bool = False
     stages: int = 0
     stage: str = ""
     phase: str = ""
@@ -139,7 +147,33 @@ def _plan_stream(
             match.loads.append(load)
             match.boxes.append(box)
             match.dots += [dot for dot in dots if dot not in match.dots]
-    return Stream(loop, channels, lone_dot(loop, plan))
+    stream = Stream(loop, channels, lone_dot(loop, plan))
+    stream.quiet = _is_quiet(low, loop)
+    every = [op for op in loop.body.ops if isinstance(op, ops.Dot)]
+    if stream.quiet and len(every) > 1 and all(accumulates(dot, loop, plan) for dot in every):
+        if all(plan.dots[dot].kind == "wgmma" for dot in every):
+            stream.group = every
+    return stream
+
+
+def _is_quiet(low: Lowering, loop: ops.For) -> bool:
+    """Whether a body only multiplies what the producer brings or what is there before the loop."""
+    local = {value for op in loop.body.ops for value in op.results} | set(loop.body.params)
+    brought: set[Value] = set()
+    for op in loop.body.ops:
+        match op:
+            case ops.Load() if op in low.assignment.staged:
+                brought.add(op.result)
+            case ops.Permute() if op.x in brought:
+                brought.add(op.result)
+            case ops.Dot():
+                if not {op.a, op.b} & local <= brought:
+                    return False
+            case ops.IndexTile() | ops.Full() | ops.Yield():
+                pass
+            case _:
+                return False
+    return True
 
 
 def _dots_of(low: Lowering, load: ops.Load) -> list[ops.Dot]:
@@ -352,8 +386,9 @@ def begin_trip(low: Lowering, stream: Stream) -> None:
 
 
 def before_dot(low: Lowering, op: ops.Dot) -> None:
-    """Wait for the operands that the producer brings."""
-    for stream, channel in _channels(low, op):
+    """Wait for the operands that the producer brings (all that one group of dots needs)."""
+    group = group_of(low, op) or [op]
+    for stream, channel in dict.fromkeys(pair for dot in group for pair in _channels(low, dot)):
         if not channel.waited:
             wait_barrier(low, stream.full(low, channel, stream.stage), stream.phase)
             channel.waited = True
@@ -362,26 +397,33 @@ def before_dot(low: Lowering, op: ops.Dot) -> None:
 def after_dot(low: Lowering, op: ops.Dot) -> None:
     """Release what the dot has read, once it is complete (or the trip before it, if deferred)."""
     e = low.emitter
-    for stream, channel in _channels(low, op):
+    group = group_of(low, op)
+    for stream, channel in dict.fromkeys(
+        pair for dot in group or [op] for pair in _channels(low, dot)
+    ):
         channel.done += 1
-        if channel.done < len(channel.dots):
+        if not group and channel.done < len(channel.dots):
             continue
-        if stream.deferred is op:
+        if stream.deferred is op or group:
             later = e.value(f"icmp ne i32 {stream.variable}, {stream.first}")
-            elected = e.value(f"and i1 {_elected(low)}, {later}")
+            chosen = e.value(f"and i1 {elected(low)}, {later}")
             back = e.value(f"icmp eq i32 {stream.stage}, 0")
             previous = e.value(f"sub i32 {stream.stage}, 1")
             stage: str = e.value(f"select i1 {back}, i32 {stream.stages - 1}, i32 {previous}")
         else:
-            elected, stage = _elected(low), stream.stage
-        with e.where(elected):
-            e.value(
-                "call i64 @llvm.nvvm.mbarrier.arrive.scope.cta.space.cta("
-                f"ptr addrspace(3) {stream.empty(low, channel, stage)}, i32 1)"
-            )
+            chosen, stage = elected(low), stream.stage
+        arrive_where(low, stream.empty(low, channel, stage), chosen)
 
 
-def _elected(low: Lowering) -> str:
+def arrive_where(low: Lowering, pointer: str, condition: str) -> None:
+    """Arrive on a barrier where the condition holds, without a branch."""
+    low.emitter.do(
+        'call void asm sideeffect "@$1 mbarrier.arrive.shared::cta.b64 _, [$0];", '
+        f'"r,b,~{{memory}}"(ptr addrspace(3) {pointer}, i1 {condition})'
+    )
+
+
+def elected(low: Lowering) -> str:
     """One thread of each warp group."""
     part = low.emitter.hoisted(f"and i32 {low.emitter.tid}, 127")
     return low.emitter.hoisted(f"icmp eq i32 {part}, 0")
@@ -394,6 +436,11 @@ def _channels(low: Lowering, op: ops.Dot) -> list[tuple[Stream, Channel]]:
         for channel in stream.channels
         if op in channel.dots
     ]
+
+
+def group_of(low: Lowering, op: ops.Dot) -> list[ops.Dot]:
+    """The dots that are issued together with this one; empty where it is alone."""
+    return next((s.group for s in low.streams.values() if op in s.group), [])
 
 
 def is_deferred(low: Lowering, op: ops.Dot) -> bool:

@@ -31,21 +31,66 @@ def wgmma_dot(
     right: SharedTile | Tile,
     acc: Tile,
 ) -> Tile:
-    """Issue every product of the dot as one group, and wait for it."""
-    grid, e = plan.grid, low.emitter
-    assert grid is not None and isinstance(right, SharedTile)
+    """Issue every product of the dot as one group, and wait for it.
+
+    Dots of one group are committed and waited for behind the last of them; what this returns for
+    the others is in flight, and `lower_dot` waits for all.
+    """
+    from fuser.backend.nvptx.dot import pair_words
+
+    assert isinstance(right, SharedTile)
+    source = pair_words(low, left.regs, left.type) if isinstance(left, Tile) else left
+    group = roles.group_of(low, op)
+    if not group or group[0] is op:
+        fence(low)
+    regs = issue(low, op, plan, source, right, acc)
+    if group:
+        return Tile(acc.dtype, acc.shape, acc.layout, regs)
+    commit(low)
+    pending = 1 if roles.is_deferred(low, op) else 0
+    return Tile(acc.dtype, acc.shape, acc.layout, wait(low, regs, pending))
+
+
+def wait_all(low: Lowering, tiles: list[Tile], pending: int) -> list[Tile]:
+    """Wait until at most `pending` groups are in flight; the tiles after it."""
+    regs = wait(low, [reg for tile in tiles for reg in tile.regs], pending)
+    found, at = [], 0
+    for tile in tiles:
+        count = len(tile.regs)
+        found.append(Tile(tile.dtype, tile.shape, tile.layout, regs[at : at + count]))
+        at += count
+    return found
+
+
+def fence(low: Lowering) -> None:
+    """Registers written so far may be read by the products that follow."""
+    low.emitter.do("call void @llvm.nvvm.wgmma.fence.sync.aligned()")
+
+
+def commit(low: Lowering) -> None:
+    """Close a group of products, which `wait` counts."""
+    low.emitter.do("call void @llvm.nvvm.wgmma.commit_group.sync.aligned()")
+
+
+def issue(
+    low: Lowering,
+    op: ops.Dot,
+    plan: DotPlan,
+    left: SharedTile | Tile | list[str],
+    right: SharedTile | Tile,
+    acc: Tile,
+) -> list[str]:
+    """Issue the products of a dot; the accumulator registers, in flight. left: in shared memory or
+    as words of register fragments."""
+    grid = plan.grid
+    assert grid is not None and isinstance(right, SharedTile) and not isinstance(left, Tile)
     steps = op.a.shape[1] // 16
     count = grid.columns // 2
     fresh = is_zero(low, op)
     name = "f16" if op.a.dtype.name == "f16" else "bf16"
     b = Descriptor(low, right, 0, grid)
     a = Descriptor(low, left, 1, grid) if isinstance(left, SharedTile) else None
-    words: list[str] = []
-    if isinstance(left, Tile):
-        from fuser.backend.nvptx.dot import pair_words
-
-        words = pair_words(low, left.regs, left.type)
-    e.do("call void @llvm.nvvm.wgmma.fence.sync.aligned()")
+    words = left if isinstance(left, list) else []
     regs = list(acc.regs)
     for band in range(grid.bands):
         sums = regs[band * count : (band + 1) * count]
@@ -63,9 +108,7 @@ def wgmma_dot(
                 turns = f"{b.transposed}"
             sums = _issue(low, name, grid.columns, sums, source, b_word, keep, turns)
         regs[band * count : (band + 1) * count] = sums
-    e.do("call void @llvm.nvvm.wgmma.commit_group.sync.aligned()")
-    pending = 1 if roles.is_deferred(low, op) else 0
-    return Tile(acc.dtype, acc.shape, acc.layout, wait(low, regs, pending))
+    return regs
 
 
 def is_zero(low: Lowering, op: ops.Dot) -> bool:

@@ -21,7 +21,7 @@ from fuser.tilegen.emit.contraction import DotShape, dot_op, dot_shape, operand,
 from fuser.tilegen.emit.map import program
 from fuser.tilegen.emit.maps import Coords, Guard, delinearise
 from fuser.tilegen.emit.masks import key_bounds
-from fuser.tilegen.emit.memory import uniform
+from fuser.tilegen.emit.memory import triangle, uniform
 from fuser.tilegen.emit.space import Emission, Piece, Places, spread
 from fuser.tilegen.index import Axis, Index
 from fuser.tilegen.program import TileProgram
@@ -62,7 +62,7 @@ def emit(
     parts = find_parts(region)
     qk, pv = parts.qk, parts.pv
     chosen = schedule or rules.attention_schedule(
-        target, qk.b, qk.m, qk.n, qk.k, pv.n, qk.left.dtype.bits
+        target, qk.b, qk.m, qk.n, qk.k, pv.n, qk.left.dtype.bits, _reads(region, parts)
     )
     em = Emission(region, partition, target, chosen)
     batch = program(em, 0, qk.b, 1, "") if qk.b > 1 else Index(0)
@@ -75,6 +75,23 @@ def emit(
     places: Places = {pv.node.output: (coords, guards)}
     store_placed(em, spread(em, places, {pv.node.output: output}))
     return (em.finish(2 * qk.b * qk.m * qk.n * (qk.k + pv.n)),)
+
+
+def _reads(region: Region, parts: Parts) -> bool:
+    """Whether the score code loads tiles, as of a mask or a bias."""
+    pending: list[Value] = [parts.scores]
+    seen: set[Value] = set()
+    while pending:
+        value = pending.pop()
+        if value in seen or value is parts.qk.node.output:
+            continue
+        seen.add(value)
+        if value.node is None or value.node not in region.nodes:
+            if uniform(value) is None and triangle(value) is None:
+                return True
+            continue
+        pending.extend(value.node.inputs)
+    return False
 
 
 def _dot_extent(em: Emission, extent: int) -> int:

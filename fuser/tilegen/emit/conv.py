@@ -17,7 +17,7 @@ from fuser.target import Target
 from fuser.tilegen import ir, rules
 from fuser.tilegen.emit.contraction import dot_op, operand, store_placed
 from fuser.tilegen.emit.map import program
-from fuser.tilegen.emit.maps import Coords, Guard, delinearise, in_range, product
+from fuser.tilegen.emit.maps import Coords, Guard, backward, delinearise, in_range, product
 from fuser.tilegen.emit.primitives import padded
 from fuser.tilegen.emit.space import Emission, Piece, Places, spread
 from fuser.tilegen.index import Index
@@ -140,7 +140,14 @@ def _implicit_product(
 
 
 def _image(em: Emission, x: Value, source: Coords, kind: DType) -> ir.Value:
-    """The [pixels, k] tile of x, zero outside of it."""
+    """The [pixels, k] tile of x, zero outside of it: a bare load, whose bounds give the zeros,
+    where x is memory behind transpositions."""
+    while em.is_inside(x) and em.available(x, source) is None:
+        node = x.node
+        moved = backward(node, source) if node is not None and node.op == "transpose" else None
+        if node is None or moved is None:
+            break
+        x, source = node.inputs[0], moved
     spatial = zip(source[2:], x.shape[2:], strict=True)
     if not em.is_inside(x) or all(in_range(c, dim) for c, dim in spatial):
         return operand(em, x, source, (0, 1), kind)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuser.dtypes import DType, bool_, f16, f32, i32
+from fuser.dtypes import DType, bf16, bool_, f16, f32, i32
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import Index, axis, index, lookup, minimum
 from fuser.tilegen.ir import Kernel, Value
@@ -228,6 +228,39 @@ def matmul(
         acc = b.map("add", acc, b.cast(residual, f32))
     y = b.buffer("y", result, m * n, role="output")
     b.store(b.view(y, (m, n)), at, b.cast(acc, result))
+    return b.build()
+
+
+def gated(
+    m: int,
+    n: int,
+    k: int,
+    dtype: DType = bf16,
+    blocks: tuple[int, int, int] = (128, 64, 64),
+    *,
+    warps: int = 8,
+    stages: int = 3,
+) -> Kernel:
+    """y = (x @ g) * (x @ u): a loop that accumulates two dots."""
+    bm, bn, bk = blocks
+    b = Builder("gated", Schedule(warps=warps, stages=stages, group=8))
+    x_view = b.view(b.buffer("x0", dtype, m * k), (m, k))
+    sides = [b.view(b.buffer(f"x{i}", dtype, k * n), (k, n)) for i in (1, 2)]
+    rows = index(b.program_id(0, -(-m // bm))) * bm
+    columns = index(b.program_id(1, -(-n // bn))) * bn
+
+    def body(i: Value, *sums: Value) -> list[Value]:
+        left = b.load(x_view, (rows + axis(0, bm), index(i) + axis(1, bk)), (bm, bk))
+        at = (index(i) + axis(0, bk), columns + axis(1, bn))
+        return [
+            b.dot(left, b.load(view, at, (bk, bn)), total)
+            for view, total in zip(sides, sums, strict=True)
+        ]
+
+    gate, up = b.loop(0, k, bk, [b.full(0, (bm, bn), f32)] * 2, body)
+    y = b.buffer("y", dtype, m * n, role="output")
+    at = (rows + axis(0, bm), columns + axis(1, bn))
+    b.store(b.view(y, (m, n)), at, b.cast(b.map("mul", gate, up), dtype))
     return b.build()
 
 

@@ -291,6 +291,15 @@ def test_matmul_roles(transposed: str, target: Target, rng: np.random.Generator)
         check(kernel, target, arrays_for(kernel, rng, -1, 1), 1.6e-2, absolute=1.0)
 
 
+def test_two_dots_at_once(target: Target, rng: np.random.Generator) -> None:
+    for (m, n, k), blocks, warps in (
+        ((256, 128, 256), (128, 64, 64), 8), ((200, 136, 328), (64, 64, 64), 4),
+        ((16, 72, 512), (16, 32, 64), 4), ((264, 264, 72), (128, 128, 64), 8),
+    ):  # fmt: skip
+        kernel = kernels.gated(m, n, k, bf16, blocks, warps=warps)
+        check(kernel, target, arrays_for(kernel, rng, -1, 1), 1.6e-2, absolute=1.0)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_roles(causal: bool, target: Target, rng: np.random.Generator) -> None:
     if target.sm < 90:
@@ -298,7 +307,7 @@ def test_attention_roles(causal: bool, target: Target, rng: np.random.Generator)
     for length, keys, width, blocks, warps in (
         (128, 128, 64, (64, 64), 4), (100, 100, 64, (64, 64), 4), (256, 384, 128, (128, 128), 8),
         (200, 160, 64, (128, 80), 8), (400, 300, 64, (192, 128), 12),
-        (200, 260, 128, (192, 64), 12),
+        (200, 260, 128, (192, 64), 12), (330, 250, 256, (128, 64), 8), (600, 600, 64, (128, 64), 8),
     ):  # fmt: skip
         kernel = kernels.attention(
             2, length, length if causal else keys, width, f16, blocks, causal=causal, warps=warps,

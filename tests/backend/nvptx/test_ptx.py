@@ -41,6 +41,11 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     "matmul_f64": lambda: kernels.matmul(70, 50, 60, f64, (32, 32, 32), epilogue=False),
     "attention_64": lambda: kernels.attention(2, 1000, 1000, 64, f16, causal=True),
     "attention_128": lambda: kernels.attention(2, 512, 512, 128, bf16, (128, 64), warps=8),
+    "attention_192": lambda: kernels.attention(
+        2, 1152, 1152, 64, bf16, (192, 128), causal=True, warps=12
+    ),
+    "attention_256": lambda: kernels.attention(2, 512, 512, 256, bf16, (128, 64), warps=8),
+    "gated": lambda: kernels.gated(1024, 512, 768),
     "attention_f32": lambda: kernels.attention(2, 512, 512, 64, f32),
     "convolution": lambda: kernels.convolution(2, 14, 64, 96),
     "convolution_stem": lambda: kernels.convolution(2, 14, 3, 96, stride=2),
@@ -61,6 +66,8 @@ def assemble(ptx: bytes, target: Target, folder: Path) -> str:
 @pytest.mark.parametrize("target", [SM_80, SM_90A], ids=lambda t: t.arch)
 @pytest.mark.parametrize("name", KERNELS)
 def test_assembles(name: str, target: Target, tmp_path: Path) -> None:
+    if name in ("attention_192", "attention_256") and target.sm < 90:
+        pytest.skip("needs groups of 64 rows, as wgmma has them, or more shared memory")
     log = assemble(compile_kernel(KERNELS[name](), target).code, target, tmp_path)
     assert not re.search(r"C75\d\d|warning", log), log
     assert all(int(n) == 0 for n in re.findall(r"(\d+) bytes spill", log)), log
@@ -95,6 +102,21 @@ def test_score_tile_stays_in_registers() -> None:
     text = lower_to_llvm(kernels.attention(2, 128, 128, 64, f16), SM_80)
     loop = text[text.index("\nbody.") : text.index("\nloop.end.")]
     assert "mma" in loop and "store" not in loop
+
+
+def test_products_of_attention_overlap() -> None:
+    """Both products of a trip are in flight while the softmax runs, and whole blocks below the
+    diagonal have a loop without selects."""
+    ptx = compile_kernel(KERNELS["attention_192"](), SM_90A).code.decode()
+    assert "wgmma.wait_group.sync.aligned 1" in ptx
+    trips = [part for part in ptx.split("wgmma.wait_group.sync.aligned 1")[1:]]
+    plain = trips[0].split("wgmma.wait_group.sync.aligned 0")[0]
+    assert len(trips) == 2 and "ex2" in plain and plain.count("selp.f32") < 8
+
+
+def test_dots_of_a_trip_share_a_group() -> None:
+    ptx = compile_kernel(KERNELS["gated"](), SM_90A).code.decode()
+    assert ptx.count("wgmma.commit_group") == 1
 
 
 def test_too_much_shared_memory_is_an_error() -> None:

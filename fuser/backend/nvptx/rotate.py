@@ -1,0 +1,449 @@
+"""Loops with a chain of two dots, as in attention, rotated so that no unit waits for another.
+
+    S = q K[i]; P = f(S, carried); acc = g(acc, carried) + P V[i]          as written
+
+    S = q K[0]; P, acc = f, g                                              before the loop
+    for i = 1, ...:
+        issue S = q K[i]; issue acc += P V[i - 1]                          both in flight
+        wait for S; give K back; P = f(S, carried)                         while acc is computed
+        wait for acc; give V back; acc = g(acc)
+    acc += P V[last]                                                       after it
+
+Between issue and wait the code is straight (predicated arrivals, no branches), P is rounded to 16
+bits only after the wait because the flying product reads the old one's registers, and what the
+first dot and the code before it need is evaluated before anything is in flight; otherwise ptxas
+serialises the products (C75xx).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fuser.backend.nvptx import roles
+from fuser.backend.nvptx.convert import in_registers
+from fuser.backend.nvptx.dot import operand, pair_words
+from fuser.backend.nvptx.emitter import Operand
+from fuser.backend.nvptx.stage import SharedTile
+from fuser.backend.nvptx.values import Tile
+from fuser.backend.nvptx.wgmma import commit, fence, issue, wait
+from fuser.backend.text import Block
+from fuser.tilegen import ops
+from fuser.tilegen.index import Axis, Index, Scalar
+from fuser.tilegen.ir import Op, Value
+
+if TYPE_CHECKING:
+    from fuser.backend.nvptx.lower import Lowering
+
+STRAIGHT = (ops.Map, ops.Cast, ops.Broadcast, ops.Reduce, ops.IndexTile, ops.Full)
+"""Ops whose code has no branch and no barrier where a row lies within a warp."""
+
+
+@dataclass(eq=False)
+class Chain:
+    """A rotatable body. head: ops up to the first dot and all that depend on neither the scores
+    nor carried values; middle: from scores to probabilities; late: the cast of the probabilities;
+    scale: from the carried sum to what the second dot adds to; values: loads of the second dot."""
+
+    first: ops.Dot
+    second: ops.Dot
+    cast: ops.Cast
+    position: int
+    head: list[Op]
+    middle: list[Op]
+    scale: list[Op]
+    values: list[Op]
+    keys: list[roles.Channel]
+    others: list[roles.Channel]
+
+
+def find_chain(low: Lowering, stream: roles.Stream) -> Chain | None:
+    """The chain of a stream's loop, or None where it has another shape."""
+    plan, loop = low.assignment, stream.loop
+    body, last = loop.body.ops, loop.body.ops[-1]
+    assert isinstance(last, ops.Yield)
+    dots = [op for op in body if isinstance(op, ops.Dot)]
+    if len(dots) != 2 or any(plan.dots[dot].kind != "wgmma" for dot in dots):
+        return None
+    first, second = dots
+    cast = plan.makers.get(second.a)
+    if not isinstance(cast, ops.Cast) or cast not in body or cast.x.dtype.name != "f32":
+        return None
+    if plan.uses[second.a] != [second] or plan.uses[second.result] != [last]:
+        return None
+    if last.args.count(second.result) != 1 or not isinstance(plan.makers.get(first.acc), ops.Full):
+        return None
+    grid = plan.dots[second].grid
+    if grid is None or not in_registers(
+        plan.layouts[second.a], grid.left_fragment(second.a.shape[1])
+    ):
+        return None
+    position = last.args.index(second.result)
+    total = loop.body.params[1 + position]
+    on_scores = _dependent(body, {first.result})
+    on_carried = _dependent(body, set(loop.body.params[1:]))
+    on_total = _dependent(body, {total})
+    if set(first.operands()) & (on_carried | on_scores) or second.acc not in on_total:
+        return None
+    values = _needed(body, second.b)
+    chain = Chain(first, second, cast, position, [], [], [], values, [], [])
+    for op in body[:-1]:
+        if op in (second, cast) or op in values:
+            continue
+        if set(op.results) & on_total:
+            if not isinstance(op, STRAIGHT):
+                return None
+            chain.scale.append(op)
+        elif op is first or not set(op.results) & (on_scores | on_carried):
+            chain.head.append(op)
+        elif isinstance(op, STRAIGHT) and _within_warp(low, op):
+            chain.middle.append(op)
+        else:
+            return None
+    ends = set(last.args) - {second.result}
+    if ends & on_total or on_total & _inputs(chain.middle):
+        return None
+    for channel in stream.channels:
+        if channel.dots == [first]:
+            chain.keys.append(channel)
+        elif channel.dots == [second]:
+            chain.others.append(channel)
+        else:
+            return None
+    return chain if chain.keys and chain.others else None
+
+
+def _dependent(body: list[Op], roots: set[Value]) -> set[Value]:
+    found = set(roots)
+    for op in body:
+        if set(op.operands()) & found:
+            found.update(op.results)
+    return found
+
+
+def _needed(body: list[Op], value: Value) -> list[Op]:
+    """The loads and permutations that a shared operand is made of."""
+    wanted = {value}
+    found: list[Op] = []
+    for op in reversed(body):
+        if isinstance(op, ops.Load | ops.Permute) and set(op.results) & wanted:
+            found.append(op)
+            if isinstance(op, ops.Permute):
+                wanted.add(op.x)
+    return found[::-1]
+
+
+def _inputs(items: list[Op]) -> set[Value]:
+    return {value for op in items for value in op.operands()}
+
+
+def _within_warp(low: Lowering, op: Op) -> bool:
+    """Whether a reduction needs no shared memory."""
+    if not isinstance(op, ops.Reduce):
+        return True
+    layout = low.layout(op.x)
+    return not any(basis[op.axis] for basis in layout.bits[5:])
+
+
+def _always(condition: ops.Map) -> ops.Full:
+    """The constant that a condition is."""
+    full = ops.Full(value=True, shape=condition.result.shape, dtype=condition.result.dtype)
+    full.results = condition.results
+    return full
+
+
+def _extreme(low: Lowering, value: Value, sign: int) -> Index | None:
+    """The greatest (sign 1) or least (-1) element of an integer tile, as an index scalar."""
+    maker = low.assignment.makers.get(value)
+    if isinstance(maker, ops.Broadcast):
+        return _extreme(low, maker.x, sign)
+    if isinstance(maker, ops.Full):
+        return Index(int(maker.value))
+    if not isinstance(maker, ops.IndexTile):
+        return None
+    result = Index(maker.expression.constant)
+    for atom, coefficient in maker.expression.terms:
+        if isinstance(atom, Axis):
+            result = result + (coefficient * (atom.extent - 1) if coefficient * sign > 0 else 0)
+        elif Index(0, ((atom, 1),)).axes():
+            return None
+        else:
+            result = result + Index(0, ((atom, coefficient),))
+    return result
+
+
+# code ---------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _State:
+    """What one trip hands to the next: carried tiles by position (the sum: what the second dot adds
+    to) and the words of the probabilities."""
+
+    tiles: list[Tile]
+    words: list[str]
+
+
+class Rotated:
+    """Emits one rotated loop."""
+
+    def __init__(self, low: Lowering, stream: roles.Stream, chain: Chain) -> None:
+        self.low, self.stream, self.chain = low, stream, chain
+        self.loop, self.e = stream.loop, low.emitter
+        self._certain: set[Op] = set()
+        self._hand_over: list[Operand] = []
+        self.turns = (
+            low.warps == 8
+            and len(low.streams) == 1
+            and bool(low.kernel.schedule.extra.get("turns", TURNS))
+        )
+
+    def emit(self, start: Operand, stop: Operand, inits: list[Tile]) -> list[Tile]:
+        """The whole loop; the results."""
+        e, low = self.e, self.low
+        low.shared.barrier()
+        before = e.at
+        enter, tail, done = e.block("first"), e.block("tail"), e.block("loop.end")
+        certain = isinstance(start, int) and isinstance(stop, int)
+        if certain:
+            e.jump(enter)
+        else:
+            e.branch(e.value(f"icmp slt i32 {start}, {stop}"), enter, done)
+        e.enter(enter)
+        if self.turns:
+            self._first_turn()
+        state = self._trip(start, inits)
+        limit, certainties = self._unmasked()
+        self._hand_over = [e.plus(start, self.loop.step), 1, 0, 0, 0]
+        if limit is not None:
+            after = e.block("loop.masked")
+            least = e.value(f"call i32 @llvm.smin.i32(i32 {limit}, i32 {stop})")
+            state = self._trips(state, least, after, certainties)
+            e.enter(after)
+        state = self._trips(state, stop, tail, [])
+        phis, words = state.tiles, state.words
+        old, older = (str(item) for item in self._hand_over[3:])
+        e.enter(tail)
+        finals = list(phis)
+        finals[self.chain.position] = self._last(phis[self.chain.position], words, (old, older))
+        leave = e.at
+        e.jump(done)
+        e.enter(done)
+        low.shared.forget()
+        if certain:
+            return finals
+        return [
+            Tile(a.dtype, a.shape, a.layout, [
+                e.value(f"phi {a.type} [ {x}, %{before.label} ], [ {y}, %{leave.label} ]")
+                for x, y in zip(a.regs, b.regs, strict=True)
+            ])
+            for a, b in zip(inits, finals, strict=True)
+        ]  # fmt: skip
+
+    def _trips(
+        self, state: _State, stop: Operand, after: Block, certainties: list[ops.Map]
+    ) -> _State:
+        """Trips up to `stop`, and a jump to `after`; the state there. certainties: conditions that
+        hold for every element of these trips."""
+        e = self.e
+        head, body = e.block("loop"), e.block("body")
+        latch = e.at
+        e.jump(head)
+        e.enter(head)
+        mark = len(head.lines)
+        variable, stage, phase, old, older = names = [e.name_of() for _ in range(5)]
+        phis = [
+            Tile(t.dtype, t.shape, t.layout, [e.name_of() for _ in t.regs]) for t in state.tiles
+        ]
+        words = [e.name_of() for _ in state.words]
+        e.branch(e.value(f"icmp slt i32 {variable}, {stop}"), body, after)
+        e.enter(body)
+        self.stream.stage, self.stream.phase = stage, phase
+        for condition in certainties:
+            self.low.env[condition.result] = _always(condition)
+        self._certain = set(certainties)
+        end = self._trip(variable, phis, words, (old, older))
+        self._certain = set()
+        following = e.value(f"add i32 {variable}, {self.loop.step}")
+        more = e.value(f"add i32 {stage}, 1")
+        wraps = e.value(f"icmp eq i32 {more}, {self.stream.stages}")
+        next_stage = e.value(f"select i1 {wraps}, i32 0, i32 {more}")
+        turned = e.value(f"xor i32 {phase}, 1")
+        flipped = e.value(f"select i1 {wraps}, i32 {turned}, i32 {phase}")
+        ends = [following, next_stage, flipped, stage, phase]
+        entries = [("i32", *item) for item in zip(names, self._hand_over, ends, strict=True)]
+        for phi, a, b in zip(phis, state.tiles, end.tiles, strict=True):
+            entries += [(phi.type, *regs) for regs in zip(phi.regs, a.regs, b.regs, strict=True)]
+        entries += [("i32", *regs) for regs in zip(words, state.words, end.words, strict=True)]
+        head.lines[mark:mark] = [
+            f"{name} = phi {type} [ {a}, %{latch.label} ], [ {b}, %{e.at.label} ]"
+            for type, name, a, b in entries
+        ]
+        e.do(f"br label %{head.label}, !llvm.loop !0")
+        self._hand_over = list(names)
+        return _State(phis, words)
+
+    def _unmasked(self) -> tuple[Operand | None, list[ops.Map]]:
+        """Where trips begin that need their masks: (a bound of the loop variable, conditions that
+        hold for every element before it); None where no condition is of that kind."""
+        low, e = self.low, self.e
+        loop_variable = self.loop.body.params[0]
+        limits: list[Operand] = []
+        found: list[ops.Map] = []
+        for op in self.chain.middle + self.chain.head:
+            if not isinstance(op, ops.Map) or op.fn not in ("le", "lt", "ge", "gt"):
+                continue
+            small, large = op.args if op.fn in ("le", "lt") else op.args[::-1]
+            most, least = _extreme(low, small, 1), _extreme(low, large, -1)
+            if most is None or least is None:
+                continue
+            slack = least - most - (1 if op.fn in ("lt", "gt") else 0)
+            atom = Scalar(loop_variable)
+            if slack.coefficient(atom) != -1:
+                continue
+            rest = slack + Index(0, ((atom, 1),))
+            if loop_variable in rest.values() or not set(rest.values()) <= set(low.env):
+                continue
+            limits.append(e.plus(low.evaluate(rest), 1))
+            found.append(op)
+        if not limits:
+            return None, []
+        limit = limits[0]
+        for other in limits[1:]:
+            limit = e.value(f"call i32 @llvm.smin.i32(i32 {limit}, i32 {other})")
+        return limit, found
+
+    def _trip(
+        self,
+        variable: Operand,
+        carried: list[Tile],
+        words: list[str] | None = None,
+        previous: tuple[str, str] | None = None,
+    ) -> _State:
+        """One trip; without words the first, which has no product to add."""
+        low, chain, stream = self.low, self.chain, self.stream
+        outside, operands = dict(low.converted), dict(low.operands)
+        if words is None:
+            stream.stage, stream.phase = "0", "0"
+        low.env[self.loop.body.params[0]] = variable
+        for position, param in enumerate(self.loop.body.params[1:]):
+            if position != chain.position:
+                low.env[param] = carried[position]
+        for channel in chain.keys:
+            self._bind(channel, stream.stage)
+        for op in chain.head:
+            if op is not chain.first and op not in self._certain:
+                low.op(op)
+        plan = low.assignment.dots[chain.first]
+        left, right = operand(low, chain.first, "a"), operand(low, chain.first, "b")
+        scores = low.tile(chain.first.acc, plan.accumulator)
+        for channel in chain.keys:
+            roles.wait_barrier(low, stream.full(low, channel, stream.stage), stream.phase)
+        added: list[str] = []
+        if words is not None and previous is not None:
+            value = self._values(previous)
+            if self.turns:
+                self._wait_turn()
+            fence(low)
+            flying = issue(low, chain.first, plan, left, right, scores)
+            commit(low)
+            added = self._issue_second(carried[chain.position], words, value)
+            commit(low)
+            if self.turns:
+                self._pass_turn()
+            flying = wait(low, flying, 1)
+        else:
+            fence(low)
+            flying = issue(low, chain.first, plan, left, right, scores)
+            commit(low)
+            flying = wait(low, flying, 0)
+        self._release(chain.keys, stream.stage)
+        low.set(chain.first.result, Tile(scores.dtype, scores.shape, plan.accumulator, flying))
+        for op in chain.middle:
+            if op not in self._certain:
+                low.op(op)
+        total = carried[chain.position]
+        if previous is not None:
+            wide = low.tile(chain.cast.x)
+            both = wait(low, added + wide.regs, 0)
+            total = Tile(total.dtype, total.shape, total.layout, both[: len(added)])
+            low.env[chain.cast.x] = Tile(wide.dtype, wide.shape, wide.layout, both[len(added) :])
+            for key in [key for key in low.converted if key[0] is chain.cast.x]:
+                del low.converted[key]
+            self._release(chain.others, previous[0])
+        low.op(chain.cast)
+        source = operand(low, chain.second, "a")
+        assert isinstance(source, Tile)
+        fresh = pair_words(low, source.regs, source.type)
+        low.env[self.loop.body.params[1 + chain.position]] = total
+        for op in chain.scale:
+            low.op(op)
+        last = self.loop.body.ops[-1]
+        assert isinstance(last, ops.Yield)
+        tiles = []
+        for position, (value_, tile) in enumerate(zip(last.args, carried, strict=True)):
+            wanted = chain.second.acc if position == chain.position else value_
+            tiles.append(low.tile(wanted, tile.layout))
+        low.converted, low.operands = outside, operands
+        return _State(tiles, fresh)
+
+    def _last(self, total: Tile, words: list[str], previous: tuple[str, str]) -> Tile:
+        value = self._values(previous)
+        fence(self.low)
+        regs = self._issue_second(total, words, value)
+        commit(self.low)
+        regs = wait(self.low, regs, 0)
+        self._release(self.chain.others, previous[0])
+        return Tile(total.dtype, total.shape, total.layout, regs)
+
+    def _values(self, previous: tuple[str, str]) -> SharedTile:
+        """Wait for the second dot's right operand of the trip before."""
+        low, stream = self.low, self.stream
+        for channel in self.chain.others:
+            self._bind(channel, previous[0])
+            roles.wait_barrier(low, stream.full(low, channel, previous[0]), previous[1])
+        for op in self.chain.values:
+            low.op(op)
+        found = operand(low, self.chain.second, "b")
+        assert isinstance(found, SharedTile)
+        return found
+
+    def _issue_second(self, total: Tile, words: list[str], value: SharedTile) -> list[str]:
+        second = self.chain.second
+        self.low.env[second.acc] = total
+        return issue(self.low, second, self.low.assignment.dots[second], words, value, total)
+
+    def _bind(self, channel: roles.Channel, stage: str) -> None:
+        low = self.low
+        for load, tile in zip(channel.loads, channel.tiles, strict=True):
+            low.env[load.result] = tile.at_stage(low.emitter.times(stage, tile.bytes))
+            low.piped.add(load)
+
+    def _release(self, channels: list[roles.Channel], stage: str) -> None:
+        for channel in channels:
+            roles.arrive_where(
+                self.low, self.stream.empty(self.low, channel, stage), roles.elected(self.low)
+            )
+
+    # turns: one warp group issues its products while the other computes ---------------------------
+
+    def _bar(self, verb: str, ahead: int) -> None:
+        e = self.e
+        group = e.hoisted(f"lshr i32 {e.tid}, 7")
+        number = e.hoisted(f"{'sub i32 3,' if ahead else 'add i32 2,'} {group}")
+        e.do(f"call void @llvm.nvvm.barrier.cta.{verb}.aligned.count(i32 {number}, i32 256)")
+
+    def _first_turn(self) -> None:
+        e = self.e
+        with e.where(e.hoisted(f"icmp ult i32 {e.tid}, 128")):
+            e.do("call void @llvm.nvvm.barrier.cta.arrive.aligned.count(i32 2, i32 256)")
+
+    def _wait_turn(self) -> None:
+        self._bar("sync", 0)
+
+    def _pass_turn(self) -> None:
+        self._bar("arrive", 1)
+
+
+TURNS = True
+"""Whether two computing warp groups take turns at the tensor cores; `extra["turns"]` overrides."""
