@@ -1,4 +1,4 @@
-"""Models with operators that no kernel can express: compiled segments between operators on the host.
+"""Models with operators that no kernel can express: compiled segments, and the host between them.
 
 Strings, sequences, optionals and maps, results whose shape depends on data, and dtypes without
 kernels run in NumPy, by the reference implementation of the onnx package, one operator at a time.

@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.conformance.categories import ORDER
+from tests.conformance.document import write
 from tests.conformance.run import Outcome, load_tests, run_tests
 
 
@@ -20,7 +21,8 @@ def main() -> int:
     parser.add_argument("--no-fusion", action="store_true", help="every operator on its own")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--json", type=Path, help="write every outcome to this file")
-    parser.add_argument("--doc", type=Path, help="write the table and the failures as Markdown")
+    parser.add_argument("--doc", type=Path, help="write this run (and --also) as Markdown")
+    parser.add_argument("--also", type=Path, nargs="*", default=[], help="files of --json to add")
     parser.add_argument("-v", "--verbose", action="store_true", help="print failures as they come")
     arguments = parser.parse_args()
     started = time.perf_counter()
@@ -33,12 +35,14 @@ def main() -> int:
     outcomes.sort(key=lambda item: (ORDER.index(item.category), item.name))
     print(table(outcomes))
     print(f"{time.perf_counter() - started:.0f} s")
+    title = f"{arguments.device}, {'no fusion' if arguments.no_fusion else 'fused'}"
     if arguments.json:
-        arguments.json.write_text(json.dumps([vars(item) for item in outcomes], indent=0))
+        data = {"title": title, "outcomes": [vars(item) for item in outcomes]}
+        arguments.json.write_text(json.dumps(data, indent=0))
     if arguments.doc:
-        from tests.conformance.document import write
-
-        write(arguments.doc, outcomes)
+        others = [json.loads(path.read_text()) for path in arguments.also]
+        runs = {item["title"]: [Outcome(**row) for row in item["outcomes"]] for item in others}
+        write(arguments.doc, {title: outcomes, **runs})
     return 0 if all(item.passed for item in outcomes) else 1
 
 

@@ -136,6 +136,17 @@ def cast(b: Builder, node: OnnxNode) -> Value:
     return b.cast(node.x, onnx_dtype(to, node.where))
 
 
+@onnx_op("BitCast", since=26)
+def bit_cast(b: Builder, node: OnnxNode) -> Value:
+    """Between integers of one width: a cast, which wraps. Floats have no primitive for it."""
+    x, dtype = node.x, onnx_dtype(node.required("to"), node.where)
+    if x.dtype.bits != dtype.bits:
+        raise node.unsupported(f"{x.dtype} and {dtype} differ in width")
+    if x.dtype is not dtype and (x.dtype.is_float or dtype.is_float or dtype is dtypes.bool_):
+        raise node.unsupported(f"from {x.dtype} to {dtype}")
+    return b.cast(x, dtype)
+
+
 @onnx_op("CastLike")
 def cast_like(b: Builder, node: OnnxNode) -> Value:
     return b.cast(node.x, node.operand(1).dtype)

@@ -46,7 +46,8 @@ def import_onnx(
 ) -> Graph:
     """The Graph of a model, with `dims` bound to ints and the other symbolic dims kept.
 
-    values: inputs that are constants from here on; the graph has no input of that name. Every ONNX node becomes primitives; shape arithmetic is followed and leaves no nodes behind.
+    values: inputs that are constants from here on; the graph has no input of that name.
+    Every ONNX node becomes primitives; shape arithmetic is followed and leaves no nodes behind.
     `graph.source` records the nodes as they stood in the model.
     Raises what load_model raises; UsageError for an unknown name in dims; one UnsupportedOpError
     that lists every unsupported node; ShapeError and InvalidModelError that name the node.

@@ -193,7 +193,7 @@ def _taps(node: OnnxNode, item: _Axis, origin: Array, mode: str, nearest: str) -
 
 
 def _triangle(distance: Array) -> Array:
-    return np.maximum(0, 1 - np.abs(distance))
+    return np.asarray(np.maximum(0, 1 - np.abs(distance)))
 
 
 def _cubic(distance: Array, a: float) -> Array:

@@ -3,6 +3,8 @@ all parameters, all gradients, and one group for each state."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fuser.graph.builder import Builder
 from fuser.graph.ir import Value
 from fuser.graph.onnx_import.registry import OnnxNode, onnx_op
@@ -21,7 +23,7 @@ def _regularized(b: Builder, node: OnnxNode, x: Value, gradient: Value) -> Value
     return b.map("add", gradient, b.map("mul", x, factor)) if factor else gradient
 
 
-def _gather(results: list[tuple[Value, ...]]) -> list[Value | None]:
+def _gather(results: Sequence[tuple[Value, ...]]) -> list[Value | None]:
     """Results by parameter as results by group."""
     return [value for group in zip(*results, strict=True) for value in group]
 
