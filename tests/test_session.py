@@ -1,0 +1,121 @@
+"""InferenceSession: plans for the feeds it meets, and the host for what has no kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import fuser
+from fuser import onnx_backend
+from fuser.errors import FeedError, UnsupportedError, UsageError
+from fuser.session import InferenceSession, type_text
+
+Array = np.ndarray[Any, Any]
+
+
+def model(text: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {text}')
+
+
+def test_signature() -> None:
+    session = InferenceSession(
+        model("m (float[batch, 3] x, int64 n) => (float[batch, 3] y) { y = Relu(x) }")
+    )
+    assert [(i.name, i.shape, i.type) for i in session.get_inputs()] == [
+        ("x", ["batch", 3], "tensor(float)"),
+        ("n", [], "tensor(int64)"),
+    ]
+    assert session.get_outputs()[0].shape == ["batch", 3]
+    assert fuser.InferenceSession is InferenceSession
+    kind = onnx.helper.make_sequence_type_proto(onnx.helper.make_tensor_type_proto(8, None))
+    assert type_text(kind) == "seq(tensor(string))"
+
+
+def test_sizes_come_from_the_feeds(rng: np.random.Generator) -> None:
+    session = InferenceSession(
+        model("m (float[n, k] a, float[k, 4] b) => (float[n, 4] y) { y = MatMul(a, b) }")
+    )
+    for n, k in ((2, 3), (5, 7), (2, 3)):
+        a, b = (rng.standard_normal(s).astype(np.float32) for s in ((n, k), (k, 4)))
+        (y,) = session.run(None, {"a": a, "b": b})
+        np.testing.assert_allclose(y, a @ b, rtol=1e-5, atol=1e-5)
+    assert len(session.plans) == 2
+    with pytest.raises(FeedError, match="missing"):
+        session.run(None, {"a": a})
+    with pytest.raises(UsageError, match="no output"):
+        session.run(["z"], {"a": a, "b": b})
+
+
+def test_a_plan_for_each_value_that_decides_a_shape(rng: np.random.Generator) -> None:
+    session = InferenceSession(
+        model("m (float[2, 6] x, int64[2] shape) => (float[r, c] y) { y = Reshape(x, shape) }"),
+        fallback=False,
+    )
+    x = rng.standard_normal((2, 6)).astype(np.float32)
+    for shape in ([3, 4], [12, 1], [3, 4], [-1, 2]):
+        (y,) = session.run(None, {"x": x, "shape": np.array(shape)})
+        np.testing.assert_array_equal(y, x.reshape(shape))
+    assert session.value_inputs == ("shape",)
+    assert len(session.plans) == 3
+    assert session.plans[-1].report().values == ("shape",)
+
+
+def test_trips_and_branches() -> None:
+    session = InferenceSession(
+        model(
+            """m (float[2] x, int64 n, bool up) => (float[2] y, float[t, 2] all) {
+                start = If(up) <then_branch = a () => (float[2] p) { p = Identity(x) },
+                                else_branch = b () => (float[2] q) { q = Neg(x) }>
+                always = Constant<value = bool {1}>()
+                y, all = Loop(n, always, start) <body = step
+                    (int64 i, bool going, float[2] s) => (bool on, float[2] next, float[2] seen) {
+                        on = Identity(going)
+                        next = Add(s, x)
+                        seen = Identity(s)
+                    }>
+            }"""
+        ),
+        fallback=False,
+    )
+    x = np.array([1, 2], np.float32)
+    for n, up in ((3, True), (2, False)):
+        y, rows = session.run(None, {"x": x, "n": np.array(n), "up": np.array(up)})
+        first = x if up else -x
+        np.testing.assert_allclose(y, first + n * x)
+        np.testing.assert_allclose(rows, [first + i * x for i in range(n)])
+    assert session.fallbacks == ()
+    assert session.value_inputs == ("n",)  # the branches are selected from, not asked for
+
+
+def test_what_depends_on_data_runs_on_the_host(rng: np.random.Generator) -> None:
+    text = """m (float[n] x) => (float[k] y) {
+        doubled = Add(x, x)
+        at = NonZero(doubled)
+        flat = Squeeze(at)
+        kept = Gather(doubled, flat)
+        y = Exp(kept)
+    }"""
+    session = InferenceSession(model(text))
+    for size in (4, 9):
+        x = rng.standard_normal(size).astype(np.float32) * (rng.random(size) > 0.5)
+        x = x.astype(np.float32)
+        x[:2] = 1
+        (y,) = session.run(None, {"x": x})
+        np.testing.assert_allclose(y, np.exp(2 * x[x != 0]), rtol=1e-5)
+    assert [name.split()[0] for name in session.fallbacks] == ["NonZero"]
+    assert session.plans
+    with pytest.raises(UnsupportedError, match="NonZero"):
+        InferenceSession(model(text), fallback=False).run(None, {"x": x})
+
+
+def test_backend_runs_one_node() -> None:
+    node = onnx.helper.make_node("Resize", ["x", "", "scales"], ["y"], mode="linear")
+    x = np.array([[[[1, 3]]]], np.float32)
+    (y,) = onnx_backend.run_node(node, [x, np.array([1, 1, 1, 2], np.float32)])
+    np.testing.assert_allclose(y, [[[[1, 1.5, 2.5, 3]]]])
+    assert onnx_backend.supports_device("CPU")
+    with pytest.raises(UsageError, match="device"):
+        onnx_backend.run_node(node, [x, np.array([1, 1, 1, 2], np.float32)], device="TPU")
