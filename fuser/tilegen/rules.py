@@ -83,8 +83,10 @@ def register_tile(
 
     rows * vectors accumulators a dot, a row of B and one broadcast fit the registers; tiles that
     fill them run at about the same speed, so what counts is what hangs over the edges of [m, n].
+    Tiles of few rows wait for B: L2 gives a line in 2.7 cycles, in which 5.4 products are done.
     """
     lanes = target.lanes(64 if bits == 64 else 32)
+    stream = 5.4 * target.vector_bits / 512
     best: tuple[float, int, int] | None = None
     for vectors in range(1, 5):
         most = (target.vector_registers - 1 - vectors) // (vectors * accumulators)
@@ -92,7 +94,7 @@ def register_tile(
         for rows in range(max(1, most // 2), most + 1):
             height = min(rows, m)
             # multiply-adds of a step of k, its loads, and a share of the start and end of the tile
-            step = height * vectors + 0.15 * (height + vectors) + 2
+            step = max(height, stream) * vectors + 0.15 * (height + vectors) + 2
             cost = ceildiv(m, height) * panels * step
             if best is None or cost < best[0]:
                 best = (cost, height, vectors * lanes)
@@ -116,18 +118,40 @@ def dot_schedule(
     if not target.is_cuda:
         rows, columns = register_tile(target, m, n, bits, accumulators)
         return _blocks(m=rows, n=columns, k=k, reason="register tile with the least waste")
-    rows, columns, waves, reason = _gpu_tile(target, m, n, bits, accumulators, batch)
     half = bits == 16
+    if half and m <= 16 and k >= 1024 and batch * ceildiv(n, 32) >= target.units // 2:
+        return _thin_schedule(target, m, n, k, accumulators, batch)
+    rows, columns, waves, reason = _gpu_tile(target, m, n, bits, accumulators, batch)
+    if bits == 32 and accumulators == 1 and (rows, columns) == (64, 64):
+        taller = ceildiv(m, 128) * ceildiv(n, 64) * batch
+        if m % 128 == 0 and taller >= 2 * target.units:
+            # splitting float32 into two parts costs an instruction a row and a column of a warp
+            rows, reason = 128, f"{taller} blocks on {target.units} processors"
     depth = 64 if half else 32 if bits < 64 else 16
     while depth > 16 and depth >= 2 * k:
         depth //= 2
     warps = 8 if rows * columns * accumulators >= 128 * 128 else 4
     stages = 4 if half else 3
     if half and waves == 1 and rows + columns * accumulators <= 192:
-        stages = 6  # one block a multiprocessor has the shared memory for itself
+        # one block a multiprocessor has the shared memory for itself
+        room = PREFETCHED // ((rows + columns * accumulators) * depth * 2)
+        stages = max(4, min(room, 10, ceildiv(k, depth)))
     return _blocks(
         warps=warps, stages=stages, group=8 if batch == 1 else 0, reason=reason,
         m=rows, n=columns, k=depth,
+    )  # fmt: skip
+
+
+def _thin_schedule(
+    target: Target, m: int, n: int, k: int, accumulators: int, batch: int
+) -> Schedule:
+    """Few rows: the time is that of streaming the right operand, so what counts is how many bytes
+    are under way. Two blocks a processor, where narrow ones make that many, hide each other."""
+    columns = 16 if batch * ceildiv(n, 32) < 2 * target.units else 32
+    return _blocks(
+        stages=8 if columns * accumulators == 16 else 6, group=8 if batch == 1 else 0,
+        reason=f"{batch * ceildiv(n, columns)} narrow blocks stream the right operand",
+        m=16, n=columns, k=128,
     )  # fmt: skip
 
 
