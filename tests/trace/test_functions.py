@@ -123,16 +123,20 @@ CASES: dict[str, Case] = {
 }  # fmt: skip
 
 
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", CASES)
-def test_matches_numpy(name: str) -> None:
+def test_matches_numpy(name: str, device: str) -> None:
     function, arrays = CASES[name]
     if name == "casts":
         expected = tuple(function(*arrays))[:3]
-        found = fuser.jit(lambda *a: function(*a)[:3], device="cpu")(*arrays)
+        found = fuser.jit(lambda *a: function(*a)[:3], device=device)(*arrays)
     else:
         with np.errstate(all="ignore"):
             expected = function(*arrays)
-        found = fuser.jit(function, device="cpu")(*arrays)
+        found = fuser.jit(function, device=device)(*arrays)
     pairs = (
         zip(expected, found, strict=True) if isinstance(expected, tuple) else [(expected, found)]
     )

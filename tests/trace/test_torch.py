@@ -61,6 +61,15 @@ def test_torch_compile(name: str) -> None:
         close(torch.compile(module, backend="fuser")(*args), module(*args))
 
 
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", ["residual", "decoder", "windows", "bfloat16"])
+def test_on_a_gpu(name: str) -> None:
+    make, inputs = MODULES[name]
+    module, args = make().eval(), inputs()
+    with torch.no_grad():
+        close(fuser.compile(module, example_inputs=args, device="cuda")(*args), module(*args))
+
+
 def test_dynamic_batch() -> None:
     module = Residual().eval()
     compiled = fuser.compile(module)
