@@ -109,6 +109,8 @@ HALF_TILES = (
 )
 WIDE_TILES = ((64, 64), (32, 64), (64, 32), (32, 32), (16, 64), (16, 32))
 """(rows, columns) of a GPU dot of 16-bit operands and of others, the largest first."""
+PREFETCHED = 144 << 10
+"""Bytes of operands under way in a block that has a multiprocessor for itself."""
 
 
 def dot_schedule(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from fuser.backend.nvptx.access import Access
 from fuser.backend.nvptx.emitter import Linear, Operand
 from fuser.backend.nvptx.layout import Coordinates, Layout, blocked, next_power
-from fuser.backend.nvptx.memory import Pointers, from_memory, pack, unpack
+from fuser.backend.nvptx.memory import Pointers, from_memory, only_once, pack, unpack
 from fuser.backend.nvptx.shared import Slot
 from fuser.backend.nvptx.values import Tile, memory_type, vectors
 from fuser.dtypes import DType
@@ -205,8 +205,10 @@ def copy_async(low: Lowering, op: ops.Load, tile: SharedTile) -> None:
     address = SharedAddress(low, tile, layout)
     size = access.width * tile.dtype.bytes
     mode = "cg" if size == 16 else "ca"
+    # Copies of one element by two threads would race, though with one value.
+    single = only_once(low, layout)
     for offset, _ in vectors(layout, tile.inner, access.width):
-        allocated = indexer.inside(tile.shape, offset)
+        allocated = emitter.both(single, indexer.inside(tile.shape, offset))
         if allocated == 0:
             continue
         condition = indexer.conditions(access.bounds, access.shape, offset)
