@@ -164,37 +164,47 @@ class CompiledProgram:
         from torch.export.graph_signature import InputKind, OutputKind
 
         self._exported = exported = exported.run_decompositions(decompositions())
-        self._kinds, self._out_kinds = InputKind, OutputKind
         signature = exported.graph_signature
-        static = [
-            place for place, spec in enumerate(signature.input_specs)
-            if spec.kind is not InputKind.USER_INPUT
-        ]  # fmt: skip
+        self._mutations = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
+        known = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT, *self._mutations)
+        for spec in signature.output_specs:
+            if spec.kind not in known:
+                raise UnsupportedError(f"an exported program with an output of kind {spec.kind}")
+        self._outputs = [(spec.kind, spec.target) for spec in signature.output_specs]
+        # One entry a placeholder: what is checked of a user's input, or the tensor that it is.
+        self._places: list[_Expected | Any] = []
+        nodes = [node for node in exported.graph.nodes if node.op == "placeholder"]
+        for node, item in zip(nodes, signature.input_specs, strict=True):
+            user = item.kind is InputKind.USER_INPUT
+            self._places.append(_Expected.of(node) if user else self._tensor(item.target))
+        static = [i for i, place in enumerate(self._places) if not isinstance(place, _Expected)]
         label = name or type(exported.graph_module).__name__
         self._program = FxProgram(exported.graph_module, label, static, options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The module's result; buffers and inputs that it changes are changed. Raises FeedError."""
+        return self.run(self._flatten(args, kwargs))
+
+    def run(self, leaves: Sequence[Any]) -> Any:
+        """The same for inputs taken apart, in order."""
         from torch.utils import _pytree
 
-        users, arguments = self._arguments(args, kwargs)
-        results = self._program(arguments)
+        arguments = self._arguments(leaves)
         outputs = []
-        kinds = self._out_kinds
-        for spec, result in zip(self._exported.graph_signature.output_specs, results, strict=True):
-            if spec.kind is kinds.USER_OUTPUT or spec.kind is kinds.LOSS_OUTPUT:
+        for (kind, target), result in zip(self._outputs, self._program(arguments), strict=True):
+            if kind not in self._mutations:
                 outputs.append(result)
-            elif spec.kind is kinds.BUFFER_MUTATION:
-                self._tensor(spec.target).copy_(result)
-            elif spec.kind is kinds.USER_INPUT_MUTATION:
-                users[spec.target].copy_(result)
+            elif kind is self._mutations[0]:
+                self._tensor(target).copy_(result)
             else:
-                raise UnsupportedError(f"an exported program with an output of kind {spec.kind}")
+                place = next(i for i, x in enumerate(self._places)
+                             if isinstance(x, _Expected) and x.name == target)  # fmt: skip
+                arguments[place].copy_(result)
         return _pytree.tree_unflatten(outputs, self._exported.call_spec.out_spec)
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """The plan that serves such inputs. Raises UsageError where nothing is computed."""
-        plan = self._program.find(self._arguments(args, kwargs)[1]).plan
+        plan = self._program.find(self._arguments(self._flatten(args, kwargs))).plan
         if plan is None:
             raise UsageError("this program computes nothing, so it has no plan")
         return plan
@@ -207,10 +217,7 @@ class CompiledProgram:
         """Every plan compiled so far."""
         return self._program.plans
 
-    def _arguments(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[dict[str, Any], list[Any]]:
-        """The user's inputs by name, and one argument a placeholder."""
+    def _flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         from torch.utils import _pytree
 
         leaves, spec = _pytree.tree_flatten((args, kwargs))
@@ -220,19 +227,19 @@ class CompiledProgram:
                 "the inputs nest otherwise than those the program was exported with",
                 hint=f"expected {wanted}",
             )
+        return leaves
+
+    def _arguments(self, leaves: Sequence[Any]) -> list[Any]:
+        """One argument a placeholder."""
         given = iter(leaves)
-        users: dict[str, Any] = {}
         arguments = []
-        places = [n for n in self._exported.graph.nodes if n.op == "placeholder"]
-        for place, item in zip(places, self._exported.graph_signature.input_specs, strict=True):
-            if item.kind is self._kinds.USER_INPUT:
-                x = next(given)
-                _check(place, x)
-                users[place.name] = x
-                arguments.append(x)
+        for place in self._places:
+            if isinstance(place, _Expected):
+                arguments.append(x := next(given))
+                place.check(x)
             else:
-                arguments.append(self._tensor(item.target))
-        return users, arguments
+                arguments.append(place)
+        return arguments
 
     def _tensor(self, name: str) -> Any:
         exported = self._exported
@@ -240,26 +247,43 @@ class CompiledProgram:
         return exported.constants[name] if found is None else found
 
 
-def _check(node: Any, x: Any) -> None:
-    """Raise FeedError unless x is what the program was exported for; symbolic sizes are free."""
-    wanted = node.meta.get("val")
-    if not _is_tensor(wanted):
-        if wanted is not None and isinstance(wanted, int | float | bool) and x != wanted:
-            raise FeedError(f"input {node.name!r} is {x!r}, but the program is for {wanted!r}")
-        return
-    expected = f"{dtype_of(wanted.dtype)}[{', '.join(map(str, wanted.shape))}]"
-    if not _is_tensor(x):
-        raise FeedError(f"input {node.name!r} is {expected}, the feed is a {type(x).__name__}",
-                        hint="pass a torch.Tensor")  # fmt: skip
-    pairs = list(zip(x.shape, wanted.shape, strict=False))
-    fixed = [(n, size) for n, size in pairs if isinstance(size, int)]
-    same_rank = len(x.shape) == len(wanted.shape)
-    if x.dtype != wanted.dtype or not same_rank or any(n != size for n, size in fixed):
-        came = f"{dtype_of(x.dtype)}[{', '.join(map(str, x.shape))}]"
+@dataclass(frozen=True)
+class _Expected:
+    """A user's input: `value` is a tensor whose symbolic sizes are free, or a fixed number."""
+
+    name: str
+    value: Any
+    sizes: tuple[int | None, ...] = ()
+
+    @classmethod
+    def of(cls, node: Any) -> _Expected:
+        value = node.meta.get("val")
+        if not _is_tensor(value):
+            return cls(node.name, value)
+        sizes = tuple(size if isinstance(size, int) else None for size in value.shape)
+        return cls(node.name, value, sizes)
+
+    def check(self, x: Any) -> None:
+        """Raise FeedError unless x is what the program was exported for."""
+        if not _is_tensor(self.value):
+            if isinstance(self.value, int | float | bool) and x != self.value:
+                raise FeedError(
+                    f"input {self.name!r} is {x!r}, but the program is for {self.value!r}",
+                    hint="export it anew, or compile the module itself: it adapts",
+                )
+            return
+        fits = _is_tensor(x) and x.dtype == self.value.dtype and len(x.shape) == len(self.sizes)
+        if fits and all(a is None or a == b for a, b in zip(self.sizes, x.shape, strict=True)):
+            return
+        came = _shown(x) if _is_tensor(x) else f"a {type(x).__name__}"
         raise FeedError(
-            f"input {node.name!r} is {expected}, the feed is {came}",
+            f"input {self.name!r} is {_shown(self.value)}, the feed is {came}",
             hint="export with dynamic_shapes, or compile the module itself: it adapts",
         )
+
+
+def _shown(tensor: Any) -> str:
+    return f"{dtype_of(tensor.dtype)}[{', '.join(map(str, tensor.shape))}]"
 
 
 class CompiledModule:
@@ -273,11 +297,12 @@ class CompiledModule:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The module's result. Raises UnsupportedOpError, and what exporting raises."""
-        return self._find(args, kwargs)(*args, **kwargs)
+        program, leaves = self._find(args, kwargs)
+        return program.run(leaves)
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """The plan that serves such inputs."""
-        return self._find(args, kwargs).plan(*args, **kwargs)
+        return self._find(args, kwargs)[0].plan(*args, **kwargs)
 
     def report(self, *args: Any, **kwargs: Any) -> Report:
         return self.plan(*args, **kwargs).report()
@@ -287,12 +312,19 @@ class CompiledModule:
         """Every plan compiled so far."""
         return tuple(plan for program in self._programs.values() for plan in program.plans)
 
-    def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CompiledProgram:
+    def _find(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[CompiledProgram, Sequence[Any]]:
+        """The program for such inputs, and the inputs taken apart."""
         import torch
         from torch.utils import _pytree
 
-        leaves, spec = _pytree.tree_flatten((args, kwargs))
-        key = (str(spec), self._module.training, *(
+        leaves: Sequence[Any] = args
+        nest = ""
+        if kwargs or not all(map(_is_tensor, args)):
+            leaves, spec = _pytree.tree_flatten((args, kwargs))
+            nest = str(spec)
+        key = (nest, self._module.training, *(
             (tuple(x.shape), x.dtype) if _is_tensor(x) else (type(x), repr(x)) for x in leaves
         ))  # fmt: skip
         with self._lock:
@@ -304,7 +336,7 @@ class CompiledModule:
                 if len(self._programs) > MOST_PLANS:
                     self._programs.popitem(last=False)
             self._programs.move_to_end(key)
-            return found
+            return found, leaves
 
 
 def is_torch(model: object) -> bool:
