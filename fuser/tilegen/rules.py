@@ -235,12 +235,12 @@ def attention_schedule(
         rows = min(m, 64 if ceildiv(m, 64) * batch >= 4 * target.units else 32)
         return _blocks(m=rows, n=min(n, 512 if depth <= 64 else 256))
     wide = max(depth, columns)
-    if bits == 16 and target.arch == "sm_90a" and wide <= 256:
-        # warp groups share the keys on their way; three of them pay where products are short, if
-        # the score code leaves them the registers and there are trips enough to fill
+    if bits == 16 and target.arch == "sm_90a" and wide <= 256 and not reads:
+        # warp groups share the keys on their way; three of them pay where products are short and
+        # there are trips enough; loads of the score code hide better behind small blocks
         blocks = [(128, 64 if wide > 128 else 128, 8)]
         if wide <= 64:
-            blocks = blocks if reads else [(192, 128, 12), *blocks]
+            blocks.insert(0, (192, 128, 12))
         for rows, keys, warps in blocks:
             full = n >= 1024 if wide <= 64 else n > keys
             exact = rows != 192 or n % keys == 0
@@ -254,7 +254,8 @@ def attention_schedule(
         keys = 32
     while keys > 16 and keys >= 2 * n:
         keys //= 2
-    return _blocks(warps=rows // 16, stages=2, m=rows, n=keys)
+    stages = 3 if rows == 16 else 2  # few queries: the time is that of streaming the keys
+    return _blocks(warps=rows // 16, stages=stages, m=rows, n=keys)
 
 
 def sort_schedule(target: Target, length: int) -> Schedule:

@@ -46,6 +46,7 @@ def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
         threads=low.threads,
         shared_bytes=shared,
         tensor_maps=tuple(low.tensor_maps),
+        pdl=low.follows_early,
         facts=facts,
     )
 

@@ -39,6 +39,10 @@ Flexible = ops.Full | ops.IndexTile
 Entry = Tile | SharedTile | Flexible | Operand
 
 
+OVERLAP = False
+"""Whether kernels start under the end of the one before; `schedule.extra["overlap"]` overrides."""
+
+
 class Lowering:
     """One kernel being lowered: the function, the assignment, and what each value is by now."""
 
@@ -60,6 +64,7 @@ class Lowering:
         self.emitter = Emitter(self.entry, params, "#0")
         self.shared = SharedMemory(self.emitter)
         self.order = ProgramOrder(kernel.grid, kernel.schedule.group, growing_axes(kernel))
+        self.ready: dict[Buffer, str] = {}
         self.env: dict[Value, Entry] = {}
         self.converted: dict[tuple[Value, Layout], Tile] = {}
         self.operands: dict[tuple[Value, str, DotPlan], SharedTile | Tile] = {}
@@ -86,8 +91,42 @@ class Lowering:
         if self.streams:
             roles.split_roles(self)
         else:
+            self.await_previous()
             self.block(self.kernel.body)
         self.emitter.finish()
+
+    @property
+    def follows_early(self) -> bool:
+        """Whether the kernel may be launched while the one before it still runs (PDL)."""
+        wanted = self.kernel.schedule.extra.get("overlap", OVERLAP)
+        return self.target.sm >= 90 and bool(wanted)
+
+    def await_previous(self) -> None:
+        """Let the next kernel be launched, and wait until the one before this has ended.
+
+        Every program of every kernel waits, so that what is complete is complete for all that
+        follow. The pointers to data go through the wait: no load can be moved before it. Constants
+        do not change and need no wait.
+        """
+        if not self.follows_early:
+            return
+        e, text = self.emitter, "griddepcontrol.launch_dependents; griddepcontrol.wait;"
+        data = [buffer for buffer in self.kernel.buffers if buffer.role != "constant"]
+        type = "ptr addrspace(1)"
+        listed = ",".join(["=l"] * len(data) + [str(i) for i in range(len(data))] + ["~{memory}"])
+        operands = ", ".join(f"{type} {self.pointer(buffer)}" for buffer in data)
+        if len(data) <= 1:
+            kind = type if data else "void"
+            call = f'call {kind} asm sideeffect "{text}", "{listed}"({operands}) #1'
+            if data:
+                self.ready[data[0]] = e.value(call)
+            else:
+                e.do(call)
+            return
+        kind = "{" + ", ".join([type] * len(data)) + "}"
+        result = e.value(f'call {kind} asm sideeffect "{text}", "{listed}"({operands}) #1')
+        for number, buffer in enumerate(data):
+            self.ready[buffer] = e.value(f"extractvalue {kind} {result}, {number}")
 
     def block(self, block: Block) -> None:
         for op in block.ops:
@@ -107,7 +146,7 @@ class Lowering:
         return buffer not in self.written
 
     def pointer(self, buffer: Buffer) -> str:
-        return f"%{self.names[buffer]}"
+        return self.ready.get(buffer, f"%{self.names[buffer]}")
 
     def scalar(self, value: Value) -> Operand:
         """An index scalar as an i32."""

@@ -275,6 +275,7 @@ def split_roles(low: Lowering) -> None:
                     e.do(f"call void @llvm.nvvm.prefetch.tensormap.p0(ptr {name})")
         e.do("call void @llvm.nvvm.fence.mbarrier_init.release.cluster()")
     e.do("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)")
+    low.await_previous()
     producer, consumer, out = e.block("producer"), e.block("consumer"), e.block("exit")
     is_extra = e.value(f"icmp uge i32 {e.tid}, {threads}")
     e.branch(is_extra, producer, consumer)

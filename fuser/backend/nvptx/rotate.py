@@ -17,6 +17,7 @@ serialises the products (C75xx).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -73,6 +74,8 @@ def find_chain(low: Lowering, stream: roles.Stream) -> Chain | None:
         return None
     if last.args.count(second.result) != 1 or not isinstance(plan.makers.get(first.acc), ops.Full):
         return None
+    if not _pays(low, loop, second):
+        return None
     grid = plan.dots[second].grid
     if grid is None or not in_registers(
         plan.layouts[second.a], grid.left_fragment(second.a.shape[1])
@@ -111,6 +114,15 @@ def find_chain(low: Lowering, stream: roles.Stream) -> Chain | None:
         else:
             return None
     return chain if chain.keys and chain.others else None
+
+
+def _pays(low: Lowering, loop: ops.For, second: ops.Dot) -> bool:
+    """Small blocks that share a multiprocessor overlap with one another, and the registers of a
+    rotated loop would cost them company; nor do loads of the score code hide behind one block."""
+    if any(isinstance(op, ops.Load) and op not in low.assignment.staged for op in loop.body.ops):
+        return False
+    alone = math.prod(low.kernel.grid) <= low.target.units
+    return low.warps >= 8 or alone or second.b.shape[1] >= 128
 
 
 def _dependent(body: list[Op], roots: set[Value]) -> set[Value]:
