@@ -40,9 +40,12 @@ def linearise(coords: Sequence[Index], shape: Sequence[int]) -> Index:
 
 
 def delinearise(flat: Index, shape: Sequence[int]) -> Coords:
-    """Coordinates of row-major position `flat`; the outermost dim but 1s keeps the excess."""
+    """Coordinates of row-major position `flat`; the outermost dim but 1s keeps the excess, or the
+    last dim where all are 1."""
     coords = [Index(0)] * len(shape)
     wide = [axis for axis, dim in enumerate(shape) if dim != 1]
+    if not wide and shape:
+        coords[-1] = flat
     for axis in reversed(wide):
         if axis == wide[0]:
             coords[axis] = flat

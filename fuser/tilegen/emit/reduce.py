@@ -41,7 +41,10 @@ def emit(
     shape = operand.shape
     rows, inner, columns = split_dims(region, partition, anchor)
     extents = [product([shape[d] for d in dims]) for dims in (rows, inner, columns)]
-    chosen = schedule or rules.reduce_schedule(target, extents[0], extents[1], extents[2])
+    item_bytes = max(v.dtype.bytes for v in (*region.inputs, *region.outputs))
+    chosen = schedule or rules.reduce_schedule(
+        target, extents[0], extents[1], extents[2], item_bytes
+    )
     em = Emission(region, partition, target, chosen)
     row = program(em, 0, extents[0], chosen.block("rows"))
     width = chosen.block("total", extents[1])
