@@ -13,11 +13,12 @@ import numpy as np
 from fuser.backend.workers import CompileJob, CompileStats, compile_all
 from fuser.binding import bind_program, report_on
 from fuser.config import Config
+from fuser.dtypes import DType
 from fuser.errors import DeviceError, InvalidModelError, UsageError
 from fuser.graph.dims import substitute, symbols_of
 from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph, TensorType
-from fuser.graph.onnx_import import import_onnx, load_model, signature
+from fuser.graph.onnx_import import import_onnx, load_model, narrow_types, signature
 from fuser.graph.passes import run_passes as run_graph_passes
 from fuser.partition import Options, partition
 from fuser.partition.region import Partition
@@ -177,6 +178,7 @@ def compile(
     return compile_graph(
         opened.graph(bound, values), name=opened.name, device=device, threads=threads,
         fusion=fusion, progress=progress, dims=bound, values=tuple(values or ()), started=started,
+        types=narrow_types(opened.proto),
     )  # fmt: skip
 
 
@@ -191,10 +193,12 @@ def compile_graph(
     dims: Mapping[str, int] | None = None,
     values: tuple[str, ...] = (),
     started: float | None = None,
+    types: Mapping[str, DType] | None = None,
 ) -> Plan:
     """Compile a graph after the graph passes, its dims ints: what every front end ends in.
 
     name, dims and values are for the report; started: when the work on it began.
+    types: dtypes of the inputs and outputs whose bytes the graph holds as u8.
     Raises FuserError: UnsupportedError, DeviceError, CompileError.
     """
     started = time.perf_counter() if started is None else started
@@ -215,6 +219,12 @@ def compile_graph(
         write_stages(config.dump, cut, programs, target)
     progress("building the plan")
     program = bind_program(name or graph.name, cut, programs, kernels, target)
+    if types:
+        inputs, outputs = (
+            tuple(replace(spec, dtype=types.get(spec.name, spec.dtype)) for spec in specs)
+            for specs in (program.inputs, program.outputs)
+        )
+        program = replace(program, inputs=inputs, outputs=outputs)
     seconds = time.perf_counter() - started
     report = report_on(cut, programs, program, dict(dims or {}), seconds, stats.cache_hits)
     report.values = values

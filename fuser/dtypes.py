@@ -94,7 +94,25 @@ u8 = _dtype("u8", "uint", np.uint8, "i8")
 bool_ = _dtype("bool", "bool", np.bool_, "i1")
 
 ALL: tuple[DType, ...] = (f64, f32, f16, bf16, i64, i32, i16, i8, u64, u32, u16, u8, bool_)
-BY_NAME: dict[str, DType] = {dtype.name: dtype for dtype in ALL}
+
+_NARROW: tuple[tuple[str, Kind, type], ...] = (
+    ("f8e4m3fn", "float", ml_dtypes.float8_e4m3fn),
+    ("f8e4m3fnuz", "float", ml_dtypes.float8_e4m3fnuz),
+    ("f8e5m2", "float", ml_dtypes.float8_e5m2),
+    ("f8e5m2fnuz", "float", ml_dtypes.float8_e5m2fnuz),
+    ("f4e2m1", "float", ml_dtypes.float4_e2m1fn),
+    ("i4", "int", ml_dtypes.int4),
+    ("u4", "uint", ml_dtypes.uint4),
+    ("i2", "int", ml_dtypes.int2),
+    ("u2", "uint", ml_dtypes.uint2),
+)
+NARROW: tuple[DType, ...] = tuple(
+    DType(name, kind, 8, np.dtype(scalar), "i8") for name, kind, scalar in _NARROW
+)
+"""Types of a byte an element that only inputs, outputs and weights have: kernels see their codes as
+u8, and decode and encode them (graph/onnx_import/narrow.py)."""
+
+BY_NAME: dict[str, DType] = {dtype.name: dtype for dtype in (*ALL, *NARROW)}
 _BY_NUMPY: dict[np.dtype, DType] = {dtype.numpy: dtype for dtype in ALL}
 
 

@@ -20,7 +20,7 @@ from fuser.graph.onnx_import import (  # importing a family registers its operat
     training,
 )
 from fuser.graph.onnx_import.loading import ModelSource, load_model
-from fuser.graph.onnx_import.reader import import_onnx, signature
+from fuser.graph.onnx_import.reader import import_onnx, narrow_types, signature
 from fuser.graph.onnx_import.registry import supported_ops
 
 FAMILIES = (
@@ -43,4 +43,12 @@ FAMILIES = (
     training,
 )
 
-__all__ = ["FAMILIES", "ModelSource", "import_onnx", "load_model", "signature", "supported_ops"]
+__all__ = [
+    "FAMILIES",
+    "ModelSource",
+    "import_onnx",
+    "load_model",
+    "narrow_types",
+    "signature",
+    "supported_ops",
+]

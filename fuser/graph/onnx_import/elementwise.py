@@ -9,10 +9,12 @@ import numpy as np
 from onnx import TensorProto
 
 from fuser import dtypes
+from fuser.dtypes import DType
 from fuser.graph.builder import Builder
 from fuser.graph.ir import TensorType, Value
+from fuser.graph.onnx_import.narrow import decode, encode
 from fuser.graph.onnx_import.registry import OnnxNode, onnx_op
-from fuser.graph.onnx_import.types import onnx_dtype
+from fuser.graph.onnx_import.types import narrow_dtype, onnx_dtype
 
 _UNARY = {
     "Abs": "abs", "Acos": "acos", "Acosh": "acosh", "Asin": "asin", "Asinh": "asinh",
@@ -133,7 +135,22 @@ def cast(b: Builder, node: OnnxNode) -> Value:
     to = node.required("to")
     if isinstance(to, str):  # opset 1 spelled the type as text
         to = TensorProto.DataType.Value(to)
-    return b.cast(node.x, onnx_dtype(to, node.where))
+    return convert(b, node, narrow_dtype(to) or onnx_dtype(to, node.where))
+
+
+def convert(b: Builder, node: OnnxNode, dtype: DType) -> Value:
+    """The first operand in another dtype, narrow ones included."""
+    x = node.x
+    held = node.narrow(0)
+    if held is None and dtype not in dtypes.NARROW:
+        return b.cast(x, dtype)
+    if held is dtype:
+        return x
+    wide = x if held is None else decode(b, x, held)
+    if dtype not in dtypes.NARROW:
+        return b.cast(wide, dtype)
+    saturate = dtype.is_float and bool(node.attr("saturate", 1))
+    return node.mark(encode(b, wide, dtype, saturate), dtype)
 
 
 @onnx_op("BitCast", since=26)
@@ -149,7 +166,7 @@ def bit_cast(b: Builder, node: OnnxNode) -> Value:
 
 @onnx_op("CastLike")
 def cast_like(b: Builder, node: OnnxNode) -> Value:
-    return b.cast(node.x, node.operand(1).dtype)
+    return convert(b, node, node.narrow(1) or node.operand(1).dtype)
 
 
 @onnx_op("Clip", since=1)

@@ -12,8 +12,9 @@ from fuser.graph.builder import Builder
 from fuser.graph.dims import as_int
 from fuser.graph.ir import Value
 from fuser.graph.onnx_import.contraction import convolve
+from fuser.graph.onnx_import.narrow import decode, encode
 from fuser.graph.onnx_import.registry import OnnxNode, onnx_op
-from fuser.graph.onnx_import.types import onnx_dtype
+from fuser.graph.onnx_import.types import narrow_dtype, onnx_dtype
 
 
 def spread(b: Builder, node: OnnxNode, factor: Value, like: Value) -> Value:
@@ -67,25 +68,38 @@ def quantize_linear(b: Builder, node: OnnxNode) -> Value:
     x, scale, zero = node.x, node.operand(1), node.optional(2)
     dtype = dtypes.u8
     if zero is not None:
-        dtype = zero.dtype
+        dtype = node.narrow(2) or zero.dtype
     elif node.attr("output_dtype", 0):
-        dtype = onnx_dtype(node.attrs["output_dtype"], node.where)
+        code = node.attrs["output_dtype"]
+        dtype = narrow_dtype(code) or onnx_dtype(code, node.where)
     precision = node.attr("precision", 0)
     compute = onnx_dtype(precision, node.where) if precision else scale.dtype
     if not compute.is_float or not x.dtype.is_float:
         compute = dtypes.f32
     wide = b.cast(x, compute)
     factor = b.cast(spread(b, node, scale, x), compute)
-    shift = None if zero is None else spread(b, node, zero, x)
-    level = b.cast(b.emit("round", b.map("div", wide, factor)), dtypes.f32)
+    shift = None if zero is None else spread(b, node, _decoded(b, node, 2, zero), x)
+    ratio = b.map("div", wide, factor)
+    level = b.cast(ratio if dtype.is_float else b.emit("round", ratio), dtypes.f32)
     if shift is not None:
         level = b.map("add", level, b.cast(shift, dtypes.f32))
+    if dtype in dtypes.NARROW:
+        return node.mark(encode(b, level, dtype, saturate=True), dtype)
     return saturate(b, level, dtype)
+
+
+def _decoded(b: Builder, node: OnnxNode, index: int, value: Value) -> Value:
+    """An operand, or the numbers that its codes stand for."""
+    dtype = node.narrow(index)
+    return value if dtype is None else decode(b, value, dtype)
 
 
 @onnx_op("DequantizeLinear", since=10)
 def dequantize_linear(b: Builder, node: OnnxNode) -> Value:
     x, scale, zero = node.x, node.operand(1), node.optional(2)
+    if zero is not None:
+        zero = _decoded(b, node, 2, zero)
+    x = _decoded(b, node, 0, x)
     shift = None if zero is None else spread(b, node, zero, x)
     result = dequantize(b, x, spread(b, node, scale, x), shift)
     if node.attr("output_dtype", 0):

@@ -17,6 +17,7 @@ from onnx import (
     ValueInfoProto,
 )
 
+from fuser.dtypes import NARROW, DType, u8
 from fuser.errors import (
     FuserError,
     InvalidModelError,
@@ -30,8 +31,9 @@ from fuser.graph.dims import Dim, parse, substitute, symbol, symbols_of
 from fuser.graph.ir import Graph, SourceKind, SourceNode, TensorType, Value
 from fuser.graph.onnx_import.functions import body_opsets, inline_functions, schema_body
 from fuser.graph.onnx_import.loading import ModelSource, load_model
+from fuser.graph.onnx_import.narrow import NARROW_MOVES, NARROW_OPS, narrow_of, to_codes
 from fuser.graph.onnx_import.registry import OnnxNode, find_handler
-from fuser.graph.onnx_import.types import onnx_dtype, tensor_array
+from fuser.graph.onnx_import.types import narrow_dtype, onnx_dtype, tensor_array
 from fuser.graph.ops.primitive import Array
 from fuser.graph.passes.dce import remove_dead_nodes
 
@@ -62,6 +64,15 @@ def signature(model: ModelProto) -> dict[str, TensorType]:
     return {info.name: _input_type(info) for info in model.graph.input if info.name not in held}
 
 
+def narrow_types(model: ModelProto) -> dict[str, DType]:
+    """The inputs and outputs of a model whose dtype is carried as codes of a byte."""
+    found = {}
+    for info in (*model.graph.input, *model.graph.output):
+        if dtype := narrow_dtype(info.type.tensor_type.elem_type):
+            found[info.name] = dtype
+    return found
+
+
 class _Reader:
     """The state of one import."""
 
@@ -81,6 +92,7 @@ class _Reader:
         )
         # What a name depends on: "constant" (weights only), "shape" (input shapes too), "data".
         self.depends: ChainMap[str, str] = ChainMap()
+        self.codes: dict[Value, DType] = {}
         self.failed: set[str] = set()
         self.unsupported: list[str] = []
 
@@ -126,11 +138,15 @@ class _Reader:
                 raise UsageError(f"the dim {name} cannot be {size}")
         for name, type in inputs.items():
             if name in self.bound:
-                self.values[name] = self.graph.constant(self.bound[name], (name,))
+                self.values[name] = self._constant(self.bound[name], name)
                 self.depends[name] = "constant"
                 continue
             bound = tuple(substitute(dim, self.dims) for dim in type.shape)
-            self.values[name] = self.graph.add_input(name, TensorType(type.dtype, bound))
+            is_narrow = type.dtype in NARROW
+            held = TensorType(u8 if is_narrow else type.dtype, bound)
+            self.values[name] = self.graph.add_input(name, held)
+            if is_narrow:
+                self.codes[self.values[name]] = type.dtype
             self.depends[name] = "data"
 
     def _value(self, name: str) -> Value | None:
@@ -139,9 +155,17 @@ class _Reader:
             # Bound in the scope that holds it, so that unrolled bodies share one constant.
             depth = next(i for i, held in enumerate(self.initializers.maps) if name in held)
             array = tensor_array(self.initializers[name])
-            self.values.maps[depth][name] = self.graph.constant(array, (name,))
+            self.values.maps[depth][name] = self._constant(array, name)
             self.depends.maps[depth][name] = "constant"
         return self.values.get(name)
+
+    def _constant(self, array: Array, name: str) -> Value:
+        dtype = narrow_of(array)
+        if dtype is None:
+            return self.graph.constant(array, (name,))
+        value = self.graph.constant(to_codes(array), (name,))
+        self.codes[value] = dtype
+        return value
 
     def inline(self, body: GraphProto, operands: Sequence[Value]) -> list[Value]:
         """The outputs of a subgraph whose inputs are `operands`, written out in place.
@@ -172,7 +196,7 @@ class _Reader:
         opset = self.opsets.get(domain, 0)
         name = proto.name or next((o for o in proto.output if o), f"{proto.op_type}_{index}")
         node = OnnxNode(name, proto.op_type, domain, opset, [], list(proto.output))
-        node.inline = self.inline
+        node.inline, node.codes = self.inline, self.codes
         handler = find_handler(domain, proto.op_type, opset)
         if handler is None and self._expand(proto, domain, opset):
             return
@@ -189,6 +213,10 @@ class _Reader:
             if operand and value is None:
                 raise InvalidModelError(f"nothing computes the tensor {operand}", where=node.where)
             node.inputs.append(value)
+        if any(value in self.codes for value in node.inputs if value is not None):
+            if proto.op_type not in (*NARROW_OPS, *NARROW_MOVES):
+                self._fail(proto, f"{node.where} (opset {opset}): operands of a narrow dtype")
+                return
         try:
             node.attrs = {a.name: _attribute(a, node.where) for a in proto.attribute}
             results = handler(Builder(self.graph, (name,)), node)
@@ -203,6 +231,10 @@ class _Reader:
             error.where = error.where if error.where not in ("", name) else node.where
             raise
         outputs: list[Value | None] = [results] if isinstance(results, Value) else list(results)
+        if proto.op_type in NARROW_MOVES and (dtype := node.narrow(0)):
+            for value in outputs:
+                if value is not None:
+                    self.codes[value] = dtype
         self._bind_outputs(proto, node, outputs)
 
     def _expand(self, proto: NodeProto, domain: str, opset: int) -> bool:
@@ -293,7 +325,8 @@ def _input_type(info: ValueInfoProto) -> TensorType:
     if kind != "tensor_type":
         raise UnsupportedError(f"the input {info.name} is a {kind}, not a tensor")
     tensor = info.type.tensor_type
-    dtype = onnx_dtype(tensor.elem_type, f"input {info.name}")
+    dtype = narrow_dtype(tensor.elem_type)
+    dtype = dtype or onnx_dtype(tensor.elem_type, f"input {info.name}")
     if not tensor.HasField("shape"):
         raise UnsupportedError(f"the input {info.name} has no known rank")
     shape = tuple(

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from fuser.dtypes import DType
 from fuser.errors import InvalidModelError, UnsupportedOpError
 from fuser.graph.builder import Builder
 from fuser.graph.ir import Value
@@ -36,6 +37,18 @@ class OnnxNode:
     attrs: dict[str, Any] = field(default_factory=dict)
     inline: Callable[[Any, Sequence[Value]], list[Value]] | None = None
     """Writes out a subgraph (a GraphProto) with the given operands; set by the reader."""
+    codes: dict[Value, DType] = field(default_factory=dict)
+    """The values that are codes of a narrow dtype; shared by all nodes of an import."""
+
+    def narrow(self, index: int) -> DType | None:
+        """The narrow dtype whose codes an operand holds, else None."""
+        value = self.optional(index)
+        return None if value is None else self.codes.get(value)
+
+    def mark(self, value: Value, dtype: DType) -> Value:
+        """Note that `value` holds codes of a narrow dtype."""
+        self.codes[value] = dtype
+        return value
 
     def expand(self, body: Any, operands: Sequence[Value]) -> list[Value]:
         """The outputs of a subgraph of this node. Raises UnsupportedOpError."""

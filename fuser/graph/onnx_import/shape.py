@@ -11,6 +11,7 @@ from fuser.dtypes import DType
 from fuser.graph.builder import Builder
 from fuser.graph.dims import Dim, ceildiv, maximum, product
 from fuser.graph.ir import TensorType, Value
+from fuser.graph.onnx_import.narrow import narrow_of, to_codes
 from fuser.graph.onnx_import.registry import OnnxNode, onnx_op
 from fuser.graph.onnx_import.types import onnx_dtype
 
@@ -34,7 +35,9 @@ def constant(b: Builder, node: OnnxNode) -> Value:
             return b.constant(np.asarray(node.attrs[name], kind))
     if "value" not in node.attrs:
         raise node.unsupported(f"the constant has {', '.join(node.attrs) or 'no value'}")
-    return b.constant(node.attrs["value"])
+    array = node.attrs["value"]
+    dtype = narrow_of(array)
+    return b.constant(array) if dtype is None else node.mark(b.constant(to_codes(array)), dtype)
 
 
 @onnx_op("ConstantOfShape")

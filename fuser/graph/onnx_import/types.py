@@ -27,6 +27,22 @@ _DTYPES: dict[int, DType] = {
 }
 
 
+_NARROW: dict[int, DType] = {
+    getattr(TensorProto, name): dtypes.BY_NAME[short]
+    for name, short in (
+        ("FLOAT8E4M3FN", "f8e4m3fn"), ("FLOAT8E4M3FNUZ", "f8e4m3fnuz"),
+        ("FLOAT8E5M2", "f8e5m2"), ("FLOAT8E5M2FNUZ", "f8e5m2fnuz"), ("FLOAT4E2M1", "f4e2m1"),
+        ("INT4", "i4"), ("UINT4", "u4"), ("INT2", "i2"), ("UINT2", "u2"),
+    )
+    if hasattr(TensorProto, name)
+}  # fmt: skip
+
+
+def narrow_dtype(elem_type: int) -> DType | None:
+    """The DType of an element type that is carried as codes of a byte (narrow.py), else None."""
+    return _NARROW.get(elem_type)
+
+
 def onnx_dtype(elem_type: int, where: str = "") -> DType:
     """The DType of a TensorProto element type. Raises UnsupportedDTypeError."""
     if elem_type not in _DTYPES:
@@ -42,12 +58,12 @@ def onnx_dtype(elem_type: int, where: str = "") -> DType:
 
 def is_supported(elem_type: int) -> bool:
     """Whether kernels compute on a TensorProto element type."""
-    return elem_type in _DTYPES
+    return elem_type in _DTYPES or elem_type in _NARROW
 
 
 def tensor_array(tensor: TensorProto, where: str = "") -> Array:
     """The array of a TensorProto. Raises UnsupportedDTypeError, InvalidModelError."""
-    dtype = onnx_dtype(tensor.data_type, where or tensor.name)
+    dtype = narrow_dtype(tensor.data_type) or onnx_dtype(tensor.data_type, where or tensor.name)
     try:
         array: Array = onnx.numpy_helper.to_array(tensor)
     except (ValueError, TypeError) as error:
