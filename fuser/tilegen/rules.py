@@ -55,10 +55,12 @@ def map_schedule(target: Target, extents: list[int], lead: int | None, item_byte
     return _blocks(warps=max(1, min(4, width * height // 128)), rows=height, columns=width)
 
 
-def reduce_schedule(target: Target, rows: int, total: int, columns: int) -> Schedule:
+def reduce_schedule(
+    target: Target, rows: int, total: int, columns: int, item_bytes: int = 4
+) -> Schedule:
     """Blocks "rows", "columns" (kept dims inside the reduced ones) and "total" (reduced extent).
 
-    columns is 1 where the reduced dims are the innermost in memory.
+    columns is 1 where the reduced dims are the innermost in memory. item_bytes: of an element read.
     """
     if not target.is_cuda:
         width = min(columns, 64) if columns > 1 else 1
@@ -73,6 +75,8 @@ def reduce_schedule(target: Target, rows: int, total: int, columns: int) -> Sche
     while whole * height < 1024 and height * 2 <= rows and rows // (height * 2) >= target.units:
         height *= 2
     warps = max(1, min(16, whole * height // 512))
+    if item_bytes <= 2 and whole * height == 4096:
+        warps = 4  # bytes in flight of many small blocks rather than of few large ones
     return _blocks(warps=power_of_two(warps), rows=height, columns=1, total=whole)
 
 
@@ -104,7 +108,7 @@ def register_tile(
 
 HALF_TILES = (
     *((128, columns) for columns in (256, 192, 128)),
-    *((64, 192), (128, 64), (64, 128), (64, 64), (64, 32)),
+    *((64, 192), (64, 128), (128, 64), (64, 64), (64, 32)),
     *((32, 64), (32, 32), (16, 64), (16, 32)),
 )
 WIDE_TILES = ((64, 64), (32, 64), (64, 32), (32, 32), (16, 64), (16, 32))
@@ -135,13 +139,17 @@ def dot_schedule(
     warps = 8 if rows * columns * accumulators >= 128 * 128 else 4
     stages = 4 if half else 3
     if half and waves == 1 and rows + columns * accumulators <= 192:
-        # one block a multiprocessor has the shared memory for itself
-        room = PREFETCHED // ((rows + columns * accumulators) * depth * 2)
-        stages = max(4, min(room, 10, ceildiv(k, depth)))
+        stages = deep_stages(rows + columns * accumulators, depth, ceildiv(k, depth))
     return _blocks(
         warps=warps, stages=stages, group=8 if batch == 1 else 0, reason=reason,
         m=rows, n=columns, k=depth,
     )  # fmt: skip
+
+
+def deep_stages(lines: int, depth: int, trips: int) -> int:
+    """Stages of a block that has a multiprocessor, and its shared memory, for itself. lines: rows
+    of the left operand and columns of the right ones; depth: 16-bit elements of each in a stage."""
+    return max(4, min(PREFETCHED // (lines * depth * 2), 10, trips))
 
 
 def _thin_schedule(
@@ -174,17 +182,19 @@ def _gpu_tile(
     Fitted to an H200. most: the largest tile, in elements of all accumulators.
     """
     sizes = HALF_TILES if bits == 16 else WIDE_TILES
-    best: tuple[float, int, int, int] | None = None
+    best: tuple[float, bool, int, int, int] | None = None
     for rows, columns in sizes:
         too_wide = columns * accumulators > 256 or rows * columns * accumulators > most
         if (too_wide and (rows, columns) != sizes[-1]) or (columns > 128 and target.sm < 90):
             continue
         waves = ceildiv(ceildiv(m, rows) * ceildiv(n, columns) * batch, target.units)
         cost = waves * (rows * columns + row_cost * rows + 24 * columns + 2048)
-        if best is None or cost < best[0]:
-            best = (cost, rows, columns, waves)
+        # of a tile and its transpose the wide one, while one accumulator fills its columns
+        tie = columns * accumulators > 128
+        if best is None or (cost, tie) < best[:2]:
+            best = (cost, tie, rows, columns, waves)
     assert best is not None
-    _, rows, columns, waves = best
+    _, _, rows, columns, waves = best
     count = ceildiv(m, rows) * ceildiv(n, columns) * batch
     return rows, columns, waves, f"{count} blocks in {waves} waves on {target.units} processors"
 
@@ -207,14 +217,20 @@ def conv_schedule(
     half = bits == 16
     # rows are gathered; with a short k the output dominates, and several blocks a processor hide it
     most = 1 << 13 if channels * taps <= 256 else 1 << 14
-    rows, columns, _, reason = _gpu_tile(target, m, n, bits, 1, groups, most, row_cost=60)
+    rows, columns, waves, reason = _gpu_tile(target, m, n, bits, 1, groups, most, row_cost=60)
     depth = 64 if half else 32 if bits < 64 else 16
     if channels < 16:
         return _blocks(stages=3, reason=reason, m=min(rows, 64), n=min(columns, 64), k=16)
     while depth > 16 and channels % depth and depth > channels % depth:
         depth //= 2
     warps = 8 if rows * columns >= 128 * 128 else 4
-    return _blocks(warps=warps, stages=4 if half else 3, reason=reason, m=rows, n=columns, k=depth)
+    stages = 4 if half else 3
+    if half and waves == 1:
+        # one block a multiprocessor: many bytes on their way, and few barriers
+        if rows + columns <= 96 and channels % 128 == 0:
+            depth = 128
+        stages = deep_stages(rows + columns, depth, taps * ceildiv(channels, depth))
+    return _blocks(warps=warps, stages=stages, reason=reason, m=rows, n=columns, k=depth)
 
 
 def direct_schedule(target: Target, m: int, n: int) -> Schedule:

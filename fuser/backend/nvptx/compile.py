@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from fuser.backend.module import CompiledKernel
 from fuser.backend.nvptx.lower import Lowering
 from fuser.backend.nvptx.target_code import module_text, to_ptx
 from fuser.errors import LoweringError
 from fuser.target import Target
+from fuser.tilegen import ops
 from fuser.tilegen.ir import Kernel
 
 
@@ -55,5 +58,26 @@ def _lower(kernel: Kernel, target: Target, stages: int | None = None) -> tuple[s
     low = Lowering(kernel, target, stages)
     low.run()
     shared = low.shared.place()
-    text = module_text(low.emitter, threads=low.threads, shared=bool(low.shared.slots))
+    used = bool(low.shared.slots)
+    text = module_text(low.emitter, threads=low.threads, shared=used, blocks=resident_blocks(low))
     return low.shared.resolve(text), low, shared
+
+
+def resident_blocks(low: Lowering) -> int:
+    """Blocks that a multiprocessor should hold at once, which bounds the registers of a thread.
+
+    Long rows of 16-bit elements: one block of 16 warps has too few bytes under way, and its values
+    fit half of the registers. Longer elements have the bytes, and would be spilled. Rows that are
+    read several times must stay in the L2 meanwhile.
+    """
+    wide = low.threads == 512 and not low.assignment.dots
+    views = {op: access.view for op, access in low.assignment.accesses.items()}
+    if not wide or max((view.dtype.bytes for view in views.values()), default=4) > 2:
+        return 1
+    if any(isinstance(op, ops.For) for op in low.kernel.walk()):
+        read = {view.buffer: view.dtype.bytes for op, view in views.items() if op.results}
+        total = sum(buffer.size * size for buffer, size in read.items())
+        held = 2 * low.target.units * total / math.prod(low.kernel.grid)
+        if held > 0.75 * low.target.l2_cache_bytes:
+            return 1
+    return 2

@@ -19,7 +19,15 @@ from fuser.backend.nvptx.assign import (
     operand_layout,
 )
 from fuser.backend.nvptx.convert import convert, reshape
-from fuser.backend.nvptx.elementwise import LOG2_E, apply, cast_registers, exponential_of_difference
+from fuser.backend.nvptx.elementwise import (
+    LOG2_E,
+    apply,
+    cast_registers,
+    exponential_of_difference,
+    one_plus_erf,
+    one_plus_tanh,
+    short_tanh,
+)
 from fuser.backend.nvptx.emitter import Emitter, Operand
 from fuser.backend.nvptx.indexing import INT32, Indexer
 from fuser.backend.nvptx.layout import Coordinates, Layout, scalar_layout
@@ -292,7 +300,7 @@ def _map(low: Lowering, op: ops.Map) -> None:
     layout = low.layout(op.result)
     tiles = [low.tile(arg, layout) for arg in op.args]
     dtype = op.args[-1].dtype
-    regs = fused_exponential(low, op, layout)
+    regs = fused_exponential(low, op, layout) or short_form(low, op, layout)
     if regs is None:
         columns = zip(*(tile.regs for tile in tiles), strict=True)
         regs = [apply(low.emitter, op.fn, dtype, list(column)) for column in columns]
@@ -317,6 +325,71 @@ def fused_exponential(low: Lowering, op: ops.Map, layout: Layout) -> list[str] |
     xs, scale = found if found else (low.tile(value, layout).regs, 1.0)
     y = low.tile(shift.args[1], layout)
     return exponential_of_difference(low.emitter, xs, y.regs, LOG2_E * scale)
+
+
+def short_form(low: Lowering, op: ops.Map, layout: Layout) -> list[str] | None:
+    """Cheaper registers for x / c, 1 + tanh(x), and for what is rounded to 16 bits 1 + erf(x) and
+    tanh(x). The plain forms that they leave without use are removed as dead code."""
+    makers, e = low.assignment.makers, low.emitter
+    if op.result.dtype.name != "f32" or op.fn not in ("div", "add", "tanh"):
+        return None
+    if op.fn == "tanh":
+        return apply_scaled(low, op, layout, short_tanh) if feeds_halves(low, op) else None
+    found = number_beside(low, op)
+    if found is None:
+        return None
+    value, number = found
+    if op.fn == "div":
+        inverse = 1 / number if value is op.args[0] and number else math.inf
+        if not 2.0**-100 < abs(inverse) < 2.0**100:
+            return None
+        regs = low.tile(value, layout).regs
+        factor = literal(inverse, op.result.dtype)
+        return [e.value(f"fmul contract float {reg}, {factor}") for reg in regs]
+    inner = makers.get(value)
+    if number != 1.0 or not isinstance(inner, ops.Map) or inner.args[0] not in low.env:
+        return None
+    if inner.fn == "tanh":
+        return apply_scaled(low, inner, layout, one_plus_tanh)
+    if inner.fn == "erf" and feeds_halves(low, op):
+        return [one_plus_erf(e, reg) for reg in low.tile(inner.args[0], layout).regs]
+    return None
+
+
+def apply_scaled(
+    low: Lowering, op: ops.Map, layout: Layout, fn: Callable[[Emitter, str, float], str]
+) -> list[str]:
+    """fn(x, c) where the operand of `op` is x * c."""
+    found = unscaled(low, op.args[0], layout)
+    regs, scale = found if found else (low.tile(op.args[0], layout).regs, 1.0)
+    return [fn(low.emitter, reg, scale) for reg in regs]
+
+
+def number_beside(low: Lowering, op: ops.Map) -> tuple[Value, float] | None:
+    """(the other operand, the number) of a map of two operands, one of them a number."""
+    for value, other in (op.args, op.args[::-1]):
+        maker = low.assignment.makers.get(other)
+        if isinstance(maker, ops.Full):
+            return value, float(maker.value)
+    return None
+
+
+def feeds_halves(low: Lowering, op: ops.Map) -> bool:
+    """Whether all that becomes of a result, through maps, is rounded to 16-bit floats, or is the
+    score of a dot of 16-bit operands."""
+    pending, seen = [op.result], {op.result}
+    short = any(dot.a.dtype.bits == 16 for dot in low.assignment.dots)
+    while pending:
+        for use in low.assignment.uses.get(pending.pop(), ()):
+            if isinstance(use, ops.Cast) and use.dtype.is_float and use.dtype.bits == 16:
+                continue
+            softmax = short and isinstance(use, ops.Reduce)
+            if not (isinstance(use, ops.Map) and use.result.dtype.is_float) and not softmax:
+                return False
+            if use.result not in seen and not softmax:
+                seen.add(use.result)
+                pending.append(use.result)
+    return True
 
 
 def unscaled(low: Lowering, value: Value, layout: Layout) -> tuple[list[str], float] | None:

@@ -24,14 +24,14 @@ def machine(target: Target) -> llvm.Machine:
     return llvm.Machine(TRIPLE, target.arch, f"+ptx{version}", 3)
 
 
-def module_text(function: Emitter, *, threads: int, shared: bool) -> str:
+def module_text(function: Emitter, *, threads: int, shared: bool, blocks: int = 1) -> str:
     """The module of one kernel."""
     lines = [f'target datalayout = "{DATA_LAYOUT}"', f'target triple = "{TRIPLE}"']
     if shared:
         lines.append("@shared_memory = external addrspace(3) global [0 x i8], align 1024")
     lines.append(str(function))
     lines += [
-        f'attributes #0 = {{ nounwind "nvvm.maxntid"="{threads}" "nvvm.minctasm"="1" }}',
+        f'attributes #0 = {{ nounwind "nvvm.maxntid"="{threads}" "nvvm.minctasm"="{blocks}" }}',
         "attributes #1 = { nounwind convergent }",
         "!0 = distinct !{!0, !1}",
         '!1 = !{!"llvm.loop.unroll.disable"}',

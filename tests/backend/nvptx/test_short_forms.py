@@ -1,0 +1,87 @@
+"""Cheaper code where results are rounded to 16 bits, and what rows of them leave in registers."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+import fuser
+from fuser.backend.nvptx import compile_kernel
+from fuser.backend.nvptx.elementwise import _ERF_LOGIT
+from fuser.compiler import emit_programs, open_model
+from fuser.partition import partition
+from fuser.target import SM_90A
+from fuser.tilegen import rules
+
+HALF, SINGLE = TensorProto.FLOAT16, TensorProto.FLOAT
+
+
+def model(kind: str, shape: tuple[int, ...], dtype: int, **attributes: Any) -> Any:
+    """One node of one operand."""
+    x, y = (helper.make_tensor_value_info(name, dtype, shape) for name in "xy")
+    graph = helper.make_graph([helper.make_node(kind, ["x"], ["y"], **attributes)], "one", [x], [y])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+
+
+def ptx(kind: str, shape: tuple[int, ...], dtype: int, **attributes: Any) -> str:
+    """The PTX of its one kernel."""
+    cut = partition(open_model(model(kind, shape, dtype, **attributes)).graph({}), SM_90A)
+    (program,) = emit_programs(cut, SM_90A)
+    return compile_kernel(program.kernel, SM_90A).code.decode()
+
+
+def test_erf_logit() -> None:
+    x = np.linspace(-6, 6, 4001, dtype=np.float32)
+    square = np.minimum(x * x, np.float32(10.24))
+    logit = x * np.polynomial.polynomial.polyval(square, np.float32(_ERF_LOGIT))
+    found = 1 / (0.5 + 0.5 * np.exp2(-logit.astype(np.float64)))
+    expected = 1 + np.array([math.erf(value) for value in x])
+    assert np.abs(found - expected).max() < 5e-6
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu_of_halves_has_no_branches(approximate: str) -> None:
+    text = ptx("Gelu", (64, 1024), HALF, approximate=approximate)
+    assert "rcp.approx" in text
+    assert not re.search(r"copysign|selp\.f32|div\.full", text)
+
+
+def test_erf_of_singles_is_exact() -> None:
+    assert "rcp.approx" not in ptx("Gelu", (64, 1024), SINGLE, approximate="none")
+
+
+@pytest.mark.parametrize(("dtype", "blocks"), [(HALF, 2), (SINGLE, 1)])
+def test_long_rows_share_a_processor(dtype: int, blocks: int) -> None:
+    text = ptx("LogSoftmax", (512, 16384), dtype, axis=1)
+    assert re.search(rf"\.minnctapersm {blocks}\b", text)
+
+
+def test_schedules_of_thin_products() -> None:
+    thin = rules.dot_schedule(SM_90A, 1, 4096, 4096, 16)
+    assert (thin.block("m"), thin.block("n"), thin.block("k"), thin.stages) == (16, 16, 128, 8)
+    assert rules.dot_schedule(SM_90A, 64, 4096, 4096, 16).stages == 10
+    wide = rules.dot_schedule(SM_90A, 1024, 1024, 1024, 16)
+    assert (wide.block("m"), wide.block("n")) == (64, 128)
+    split = rules.dot_schedule(SM_90A, 4096, 4096, 4096, 32)
+    assert (split.block("m"), split.block("n")) == (128, 64)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(HALF, 1e-3), (SINGLE, 1e-6)])
+def test_gelu(dtype: int, tolerance: float, approximate: str) -> None:
+    x = np.linspace(-9, 9, 64 * 1024).reshape(64, 1024)
+    x = x.astype(np.float16 if dtype == HALF else np.float32)
+    plan = fuser.compile(model("Gelu", x.shape, dtype, approximate=approximate), device="cuda")
+    found = plan.run({"x": x})["y"].astype(np.float64)
+    wide = x.astype(np.float64)
+    if approximate == "tanh":
+        expected = wide / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3)))
+    else:
+        expected = wide / 2 * (1 + np.vectorize(math.erf)(wide * math.sqrt(0.5)))
+    assert np.abs(found - expected).max() <= tolerance * 9
