@@ -6,6 +6,8 @@ thresholds between neighbours, rounding half to even as the tables of ml_dtypes 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from fuser import dtypes
@@ -88,15 +90,15 @@ def _encode_float(b: Builder, x: Value, dtype: DType, saturate: bool) -> Value:
         above = b.map("gt", magnitude, b.emit("gather", steps, probe, axis=0))
         code = b.map("add", code, b.map("select", above, b.full(1 << bit, code.type), 0))
     special = _specials(dtype, table)
-    if not saturate and special["overflow"] is not None:
+    if not saturate and special.overflow is not None:
         step = numbers[-1] - numbers[-2]
         beyond = b.map("gt", magnitude, float(numbers[-1] + step / 2))
         edge = b.map("eq", magnitude, float(numbers[-1] + step / 2))
         if count % 2 == 0:  # the largest number is odd: a tie goes up
             beyond = b.map("logical_or", beyond, edge)
-        code = b.map("select", beyond, b.full(special["overflow"], code.type), code)
+        code = b.map("select", beyond, b.full(special.overflow, code.type), code)
     negative = b.map("lt", x, 0)
-    if special["negative_zero"]:
+    if special.negative_zero:
         # -0 compares equal to 0: its reciprocal tells.
         zero = b.map("logical_and", b.map("eq", x, 0), b.map("lt", b.emit("reciprocal", x), 0))
         negative = b.map("logical_or", negative, zero)
@@ -105,8 +107,7 @@ def _encode_float(b: Builder, x: Value, dtype: DType, saturate: bool) -> Value:
         kept = b.map("eq", code, 0)
         signed = b.map("select", kept, code, b.map("bitwise_or", code, sign))
     code = b.map("select", negative, signed, code)
-    if special["nan"] is not None:
-        code = b.map("select", b.emit("is_nan", x), b.full(special["nan"], code.type), code)
+    code = b.map("select", b.emit("is_nan", x), b.full(special.nan, code.type), code)
     return b.cast(code, dtypes.u8)
 
 
@@ -114,19 +115,18 @@ def _like(value: Value, dtype: DType) -> TensorType:
     return TensorType(dtype, value.type.shape)
 
 
-def _specials(dtype: DType, table: Array) -> dict[str, int | None]:
-    """The codes of nan and of overflow (None: there is none), and whether there is a -0."""
+@dataclass(frozen=True)
+class _Special:
+    """The codes of what is no number. overflow: None if it always saturates."""
 
-    def code(number: float) -> int | None:
-        made = np.asarray(number, np.float32).astype(dtype.numpy)
-        back = float(made.astype(np.float32))
-        same = np.isnan(back) if np.isnan(number) else back == number
-        return int(made.view(np.uint8)) if same else None
+    nan: int
+    overflow: int | None
+    negative_zero: bool
 
-    nan, infinity = code(np.nan), code(np.inf)
-    half = len(table) // 2
-    return {
-        "nan": nan,
-        "overflow": infinity if infinity is not None else nan,
-        "negative_zero": int(table[half] == 0),
-    }
+
+def _specials(dtype: DType, table: Array) -> _Special:
+    nan, infinity = (
+        int(np.asarray(x).astype(dtype.numpy).view(np.uint8)) for x in (np.nan, np.inf)
+    )
+    overflow = None if np.isfinite(table).all() else infinity
+    return _Special(nan, overflow, bool(table[len(table) // 2] == 0))
