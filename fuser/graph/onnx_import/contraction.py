@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fuser.errors import InvalidModelError
+from fuser.graph import einsum as einstein
 from fuser.graph.builder import Builder
 from fuser.graph.dims import Dim, as_int, ceildiv
 from fuser.graph.ir import Value
@@ -183,86 +184,5 @@ def _flip_kernel(b: Builder, weight: Value, groups: int) -> Value:
 
 @onnx_op("Einsum", since=12)
 def einsum(b: Builder, node: OnnxNode) -> Value:
-    """Any number of operands, contracted from the left; ellipses and repeated letters are not."""
-    equation = node.required("equation").replace(" ", "")
-    values = node.present()
-    if "..." in equation:
-        equation = _spell_ellipsis(equation, values)
-    terms, arrow, result = equation.partition("->")
-    labels = terms.split(",")
-    if not arrow:
-        letters = sorted(set(terms) - {","})
-        result = "".join(letter for letter in letters if terms.count(letter) == 1)
-    if len(set(result)) != len(result):
-        raise node.unsupported(f"equation {equation!r} repeats a letter of the result")
-    if len(labels) != len(values) or any(
-        len(label) != value.type.rank for label, value in zip(labels, values, strict=False)
-    ):
-        raise InvalidModelError(f"equation {equation!r} does not fit", where=node.where)
-    for index, label in enumerate(labels):
-        labels[index], values[index] = _take_diagonals(b, label, values[index])
-    label, value = labels[0], values[0]
-    for index in range(1, len(values)):
-        later = "".join(labels[index + 1 :]) + result
-        label, value = _contract(b, label, value, labels[index], values[index], later)
-    label, value = _sum_missing(b, label, value, result)
-    value = b.transpose(value, [label.index(letter) for letter in result if letter in label])
-    return value
-
-
-def _spell_ellipsis(equation: str, values: list[Value]) -> str:
-    """The equation with each ellipsis spelt as capital letters, aligned at the end."""
-    terms, arrow, result = equation.partition("->")
-    labels = terms.split(",")
-    ranks = [
-        value.type.rank - len(label) + 3 if "..." in label else 0
-        for label, value in zip(labels, values, strict=False)
-    ]
-    unused = [c for c in map(chr, range(ord("A"), ord("Z") + 1)) if c not in equation]
-    letters = "".join(unused[: max(ranks)])
-    labels = [
-        label.replace("...", letters[len(letters) - rank :])
-        for label, rank in zip(labels, ranks, strict=True)
-    ]
-    if not arrow:
-        single = sorted(c for c in set(terms) - set(".,") if terms.count(c) == 1)
-        return ",".join(labels) + "->" + letters + "".join(single)
-    return ",".join(labels) + "->" + result.replace("...", letters)
-
-
-def _take_diagonals(b: Builder, label: str, value: Value) -> tuple[str, Value]:
-    """An operand in which a letter stands twice, reduced to where the two indices agree."""
-    for letter in dict.fromkeys(label):
-        while label.count(letter) > 1:
-            first = label.index(letter)
-            second = label.index(letter, first + 1)
-            rows, columns = (b.iota(value.type.shape, axis) for axis in (first, second))
-            kept = b.map("select", b.map("eq", rows, columns), value, 0)
-            value = b.reduce("reduce_sum", kept, [second])
-            label = label[:second] + label[second + 1 :]
-    return label, value
-
-
-def _sum_missing(b: Builder, label: str, value: Value, keep: str) -> tuple[str, Value]:
-    axes = [axis for axis, letter in enumerate(label) if letter not in keep]
-    kept = "".join(letter for letter in label if letter in keep)
-    return kept, b.reduce("reduce_sum", value, axes)
-
-
-def _contract(
-    b: Builder, left: str, lhs: Value, right: str, rhs: Value, later: str
-) -> tuple[str, Value]:
-    """One dot_general of two operands; letters that `later` does not need are summed."""
-    left, lhs = _sum_missing(b, left, lhs, right + later)
-    right, rhs = _sum_missing(b, right, rhs, left + later)
-    shared = [letter for letter in left if letter in right]
-    batch = [letter for letter in shared if letter in later]
-    contract = [letter for letter in shared if letter not in later]
-    value = b.dot(
-        lhs,
-        rhs,
-        ([left.index(c) for c in contract], [right.index(c) for c in contract]),
-        ([left.index(c) for c in batch], [right.index(c) for c in batch]),
-    )
-    free = [c for c in left if c not in shared] + [c for c in right if c not in shared]
-    return "".join(batch + free), value
+    """Any number of operands, contracted from the left."""
+    return einstein.einsum(b, node.required("equation"), node.present())
