@@ -96,7 +96,13 @@ _device = click.option(
     "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True,
     help="Where to run; auto takes a GPU if there is one.",
 )  # fmt: skip
-_dim = click.option("--dim", "dim", multiple=True, metavar="NAME=N", help="Fix a symbolic dim.")
+_dim = click.option(
+    "--dim",
+    "dim",
+    multiple=True,
+    metavar="NAME=N",
+    help="Fix a symbolic dim; else 1 for a batch, about 128 for others.",
+)
 _fusion = click.option("--no-fusion", is_flag=True, help="One kernel for every operator.")
 
 
