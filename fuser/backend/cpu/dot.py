@@ -6,10 +6,11 @@ for each accumulator. LLVM must not unroll the loop: it would hoist broadcasts a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fuser.backend.cpu import affine
-from fuser.backend.cpu.ahead import Ahead, read_ahead
+from fuser.backend.cpu.ahead import Prefetch, prefetches
 from fuser.backend.cpu.places import Cells, Memory, Point
 from fuser.backend.cpu.tree import DotPlan
 from fuser.backend.text import Reg
@@ -33,8 +34,8 @@ def lower_dot(low: Lowering, op: ops.Dot) -> None:
         accs = [low.vector_at(op.acc, coords, lanes) for coords, lanes in cells]
         per_row = len(cells) // rows
         chunks = [(coords[1] - affine.lane(n), n) for coords, n in cells[:per_row]]
-        ahead = read_ahead(low, op, plan)
-        regs = _tile(low, op, plan, [Index(r) for r in range(rows)], chunks, accs, ahead)
+        early = prefetches(low, op, plan)
+        regs = _tile(low, op, plan, [Index(r) for r in range(rows)], chunks, accs, early)
         table = {coords: reg for (coords, _), reg in zip(cells, regs, strict=True)}
         low.keep_cells(op.result, Cells(table))
         return
@@ -120,7 +121,7 @@ def _tile(
     rows: list[Index],
     chunks: list[Chunk],
     accs: list[Reg],
-    ahead: Ahead | None = None,
+    early: Sequence[Prefetch] = (),
 ) -> list[Reg]:
     """The k loop of a register tile; accs are row by row."""
     f = low.f
@@ -132,8 +133,8 @@ def _tile(
         out = []
         with low.scope():
             k = low.counter(i, 0, depth - 1)
-            if ahead is not None:
-                ahead.step(low, i)
+            for fetch in early:
+                fetch.step(low, i)
             vectors = []
             for start, lanes in chunks:
                 here = start + affine.lane(lanes)
