@@ -16,12 +16,14 @@ from fuser.tilegen.ir import Buffer, Kernel
 class Packing:
     """How a constant is rewritten once, when the plan is built, so that a kernel reads it in order.
 
-    Applied in this sequence; None or empty skips a step. transpose: axis order of the logical
-    array. reshape: its new shape. pad: (low, high) zeros per axis. split: a second reshape.
+    Applied in this sequence; None or empty skips a step. mix: (axis, rows of a matrix) pairs; the
+    array is multiplied with each matrix along its axis, in float64. transpose: axis order of the
+    logical array. reshape: its new shape. pad: (low, high) zeros per axis. split: a second reshape.
     permute: axis order of that. dtype: element type to convert to. With [K, N] weights, pad
     ((0, 0), (0, p)), split (K, N // r, r), permute (1, 0, 2) gives panels of r columns.
     """
 
+    mix: tuple[tuple[int, tuple[tuple[float, ...], ...]], ...] = ()
     transpose: tuple[int, ...] = ()
     reshape: tuple[int, ...] = ()
     pad: tuple[tuple[int, int], ...] = ()
@@ -31,6 +33,11 @@ class Packing:
 
     def apply(self, array: np.ndarray) -> np.ndarray:
         """The packed copy, C-contiguous."""
+        dtype = array.dtype
+        for axis, rows in self.mix:
+            mixed = np.tensordot(array.astype(np.float64), np.array(rows), (axis, 1))
+            array = np.moveaxis(mixed, -1, axis)
+        array = array.astype(dtype, copy=False)
         if self.transpose:
             array = array.transpose(self.transpose)
         if self.reshape:

@@ -242,6 +242,40 @@ def direct_schedule(target: Target, m: int, n: int) -> Schedule:
     return _blocks(m=min(power_of_two(m), 1024 // width), n=width)
 
 
+WINOGRAD_RATE = 0.75
+"""Of the peak of one core, what a product reaches."""
+STREAM_BYTES = 2e10
+"""Bytes a second that one core reads or writes past its own caches."""
+
+
+def winograd_pays(
+    target: Target, channels: int, outputs: int, pixels: tuple[int, ...], squares: int,
+    products: int,
+) -> bool:  # fmt: skip
+    """Whether a 3x3 convolution is faster as `products` products of `squares` rows.
+
+    Both ways are multiply-adds beside a stream of weights; the squares also go through memory
+    twice, before and after the products.
+    """
+    if min(channels, outputs) < 32:
+        return False
+    rate = WINOGRAD_RATE * target.flops_f32 / target.units
+    count = _product(list(pixels))
+    direct = max(2 * 9 * count * channels * outputs / rate,
+                 4 * 9 * channels * outputs / STREAM_BYTES)  # fmt: skip
+    weights = 4 * products * channels * outputs / STREAM_BYTES
+    tiles = ceildiv(squares, 8) * 8
+    multiply = max(2 * products * tiles * channels * outputs / rate, weights)
+    move = 2 * 4 * products * squares * (channels + outputs) / STREAM_BYTES
+    return multiply + move < 0.85 * direct
+
+
+def squares_schedule(target: Target, squares: int, channels: int) -> Schedule:
+    """Blocks "m" (squares) and "n" (channels) of a transform of Winograd's."""
+    width = min(channels, 64)
+    return _blocks(m=max(1, min(squares, 256 // width)), n=width)
+
+
 def attention_schedule(
     target: Target, batch: int, m: int, n: int, depth: int, columns: int, bits: int,
     reads: bool = False,

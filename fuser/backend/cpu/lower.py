@@ -59,17 +59,23 @@ class Lowering(Nests):
         """Emit a store, with the following stores of the same shape that are ready, in one nest."""
         group = [first]
         wanted = self._bounds(first)
+        unrolled = tree.reads_registers(self.known, first.value)
+        clipped = self._clippable(wanted, first.value.shape)
         self.require(first.value)
         self._require_indices(first)
         position = block.ops.index(first)
-        written = {first.view.buffer}
         for op in block.ops[position + 1 :]:
             if op.has_effect and not isinstance(op, ops.Store):
                 break
             if not isinstance(op, ops.Store):
                 continue
-            same = op.value.shape == first.value.shape and self._bounds(op) == wanted
-            if not same or op.view.buffer in written or not self.ready(op.value):
+            bounds = self._bounds(op)
+            same = bounds == wanted or (
+                not unrolled and self._clippable(bounds, op.value.shape) == clipped
+            )
+            if not same or op.value.shape != first.value.shape or not self.ready(op.value):
+                break
+            if not all(tree.apart(op, other) for other in group):
                 break
             self._require_indices(op)
             group.append(op)
@@ -147,6 +153,21 @@ class Lowering(Nests):
 
         return affine.substitute(index, leaf)
 
+    def _clippable(
+        self, conditions: Sequence[Condition], shape: tuple[int, ...]
+    ) -> list[Condition]:
+        """The bounds of the form `axis + scalars`."""
+        found = []
+        for expression, extent in conditions:
+            axes = expression.axes()
+            if len(axes) != 1:
+                continue
+            (axis,) = axes
+            inside, rest = expression.split((axis,))
+            if inside.terms == ((Axis(axis, shape[axis]), 1),) and not any(tree.lookups(rest)):
+                found.append((expression, extent))
+        return found
+
     def _clips(
         self, conditions: Sequence[Condition], shape: tuple[int, ...]
     ) -> tuple[dict[int, tuple[Reg, Reg]], list[Condition]]:
@@ -154,16 +175,9 @@ class Lowering(Nests):
         f = self.f
         clips: dict[int, tuple[Reg, Reg]] = {}
         established: list[Condition] = []
-        for expression, extent in conditions:
-            axes = expression.axes()
-            if len(axes) != 1:
-                continue
-            (axis,) = axes
-            inside, rest = expression.split((axis,))
-            if inside.terms != ((Axis(axis, shape[axis]), 1),):
-                continue
-            if any(tree.lookups(rest)):
-                continue
+        for expression, extent in self._clippable(conditions, shape):
+            (axis,) = expression.axes()
+            rest = expression.split((axis,))[1]
             offset = self.resolve(rest, ())
             low, high = clips.get(axis, (text.integer(0), text.integer(shape[axis])))
             start = self.index(offset)

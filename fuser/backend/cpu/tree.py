@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from math import gcd
 from typing import Literal
 
 from fuser.backend.cpu import affine
@@ -197,6 +198,27 @@ def reads_registers(facts: Facts, value: Value) -> bool:
     if not isinstance(op, ops.Map | ops.Cast | ops.Broadcast | ops.Permute | ops.Reshape):
         return False
     return any(reads_registers(facts, operand) for operand in op.operands())
+
+
+def apart(a: ops.Store, b: ops.Store) -> bool:
+    """Whether two stores are known to write different elements, at all points and in all programs:
+    to other buffers, or where the indices of one dim differ modulo what their terms count in."""
+    if a.view.buffer is not b.view.buffer:
+        return True
+    span = 0
+    for stride, extent in sorted(zip(a.view.strides, a.view.shape, strict=True)):
+        if stride and extent > 1 and stride <= span:
+            return False  # two points of the view may be one element
+        span += stride * (extent - 1)
+    same_window = a.view.shape == b.view.shape and a.view.strides == b.view.strides
+    if not same_window or a.view.offset != b.view.offset:
+        return False
+    for stride, left, right in zip(a.view.strides, a.indices, b.indices, strict=True):
+        step = gcd(*(coefficient for _, coefficient in (*left.terms, *right.terms)))
+        distance = left.constant - right.constant
+        if stride and (distance % step if step else distance):
+            return True
+    return False
 
 
 def stores_of(facts: Facts, value: Value) -> Iterator[ops.Store]:

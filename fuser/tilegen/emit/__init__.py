@@ -10,7 +10,7 @@ from __future__ import annotations
 from fuser.errors import LoweringError
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
-from fuser.tilegen.emit import attention, contraction, conv, map, reduce, scatter, sort
+from fuser.tilegen.emit import attention, contraction, conv, map, reduce, scatter, sort, winograd
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.schedule import Schedule
 
@@ -29,6 +29,8 @@ def emit(
         return sort.emit(region, partition, target, schedule)
     if any(node.op == "scatter" and scatter.is_large(node) for node in region.nodes):
         return scatter.emit_large(region, partition, target, schedule)
+    if "conv" in ops and schedule is None and winograd.applies(region, target):
+        return winograd.emit(region, partition, target)
     if "conv" in ops:
         return conv.emit(region, partition, target, schedule)
     if region.kind == "attention":

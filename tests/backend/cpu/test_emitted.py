@@ -14,6 +14,7 @@ from tests.tilegen_emit.test_map import *  # noqa: F403
 from tests.tilegen_emit.test_models import *  # noqa: F403
 from tests.tilegen_emit.test_random import *  # noqa: F403
 from tests.tilegen_emit.test_reduce import *  # noqa: F403
+from tests.tilegen_emit.test_winograd import *  # noqa: F403
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,98 @@
+"""Winograd's convolutions: padding, sizes that squares hang over, both memory orders, epilogues."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fuser import dtypes
+from fuser.target import SM_90A, cpu_target
+from fuser.tilegen import rules
+from fuser.tilegen.emit import winograd
+from fuser.tilegen.program import Packing
+from tests.interpreted import CPU, check, one_region
+from tests.tilegen_emit.graphs import Model
+
+CASES = {  # batch, channels, outputs, height, width, padding
+    "whole squares": (1, 8, 16, 8, 12, ((1, 1), (1, 1))),
+    "odd sizes, two images": (2, 5, 18, 7, 9, ((1, 1), (1, 1))),
+    "no padding": (1, 16, 3, 10, 6, ((0, 0), (0, 0))),
+    "uneven padding": (1, 4, 33, 5, 6, ((2, 0), (0, 1))),
+    "smaller than a square": (3, 7, 9, 3, 2, ((1, 1), (1, 1))),
+}
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "winograd_pays", lambda *_: True)
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_winograd(channels_last: bool, case: str) -> None:
+    n, c, o, h, w, padding = CASES[case]
+    m = Model()
+    x = m.input(n, c, h, w)
+    y = _conv(m, x, m.weight(o, c, 3, 3), padding)
+    y = m.b.map("max", m.b.map("add", y, m.weight(o, 1, 1)), 0.0)
+    m.output(m.b.map("add", y, m.input(*y.shape)))
+    nhwc = (0, 2, 3, 1)
+    layouts = dict.fromkeys((x, m.graph.outputs[0], m.graph.inputs[1]), nhwc)
+    partition = one_region(m.graph, "conv", layouts if channels_last else {})
+    assert winograd.applies(partition.regions[0], CPU)
+    check(partition, m.feeds, CPU)
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize(
+    "change",
+    [{"strides": (2, 2)}, {"dilation": (2, 2)}, {"groups": 2}, {"dtype": dtypes.f16}, {"k": 5}],
+    ids=str,
+)
+def test_what_it_leaves_alone(change: dict[str, object]) -> None:
+    attrs = dict(change)
+    m = Model(attrs.pop("dtype", dtypes.f32))  # type: ignore[arg-type]
+    k, groups = attrs.pop("k", 3), attrs.get("groups", 1)
+    weights = m.weight(8, 8 // groups, k, k)  # type: ignore[operator,arg-type]
+    m.output(_conv(m, m.input(1, 8, 9, 9), weights, ((1, 1), (1, 1)), **attrs))
+    assert not winograd.applies(one_region(m.graph, "conv").regions[0], CPU)
+
+
+@pytest.mark.usefixtures("always")
+def test_weights_that_are_not_constant_and_gpus() -> None:
+    m = Model()
+    m.output(_conv(m, m.input(1, 8, 9, 9), m.input(8, 8, 3, 3), ((1, 1), (1, 1))))
+    assert not winograd.applies(one_region(m.graph, "conv").regions[0], CPU)
+    m = Model()
+    m.output(_conv(m, m.input(1, 8, 9, 9), m.weight(8, 8, 3, 3), ((1, 1), (1, 1))))
+    assert not winograd.applies(one_region(m.graph, "conv").regions[0], SM_90A)
+
+
+@pytest.mark.parametrize(
+    ("channels", "side", "batch", "pays"),
+    [(64, 56, 1, True), (128, 28, 1, True), (256, 14, 1, True), (512, 7, 1, False),
+     (512, 7, 8, True), (3, 224, 1, False)],
+)  # fmt: skip
+def test_where_it_pays(channels: int, side: int, batch: int, pays: bool) -> None:
+    """In layers of ResNet: not where four times the weights are more than the image."""
+    target = cpu_target("sapphirerapids", "", units=2, vector_bits=512)
+    squares = batch * (-(-side // 4)) ** 2
+    wanted = rules.winograd_pays(target, channels, 64, (batch, side, side), squares, 36)
+    if channels > 3:
+        wanted = rules.winograd_pays(target, channels, channels, (batch, side, side), squares, 36)
+    assert wanted is pays
+
+
+def test_filters_are_mixed_in_double_precision() -> None:
+    w = np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(np.float32)
+    packed = Packing(mix=((2, winograd.FILTER), (3, winograd.FILTER))).apply(w)
+    g = np.array(winograd.FILTER)
+    expected = np.einsum("ia,ocab,jb->ocij", g, w.astype(np.float64), g)
+    assert packed.dtype == np.float32
+    np.testing.assert_array_equal(packed, expected.astype(np.float32))
+
+
+def _conv(m: Model, x, w, padding, **change):  # type: ignore[no-untyped-def]
+    attrs = {"strides": (1, 1), "dilation": (1, 1), "groups": 1, **change}
+    return m.b.emit("conv", x, w, padding=padding, **attrs)
