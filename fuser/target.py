@@ -12,6 +12,30 @@ from typing import Literal
 
 
 @dataclass(frozen=True)
+class DotUnit:
+    """An instruction that multiplies groups of `group` neighbours along k and adds them up.
+
+    name: "amx" (tiles of 16 rows by 64 bytes) or "avx512_bf16" (vectors). features: what LLVM
+    calls it, all needed. group: elements of k that share 32 bits. depth: elements of k in a step.
+    rate: multiply-adds a cycle and core, over those of the float32 vectors.
+    """
+
+    name: Literal["amx", "avx512_bf16"]
+    dtype: str
+    features: tuple[str, ...]
+    group: int
+    depth: int
+    rate: float
+
+
+DOT_UNITS = (
+    DotUnit("amx", "bf16", ("amx-tile", "amx-bf16"), 2, 32, 8.0),
+    DotUnit("avx512_bf16", "bf16", ("avx512bf16", "avx512vl"), 2, 2, 1.0),
+)
+"""The best first. Everything else multiplies with float32 (or float64, int32) vectors."""
+
+
+@dataclass(frozen=True)
 class Target:
     """What a kernel is compiled for.
 
@@ -48,6 +72,14 @@ class Target:
         """90 for sm_90a; 0 on a CPU."""
         digits = "".join(c for c in self.arch.removeprefix("sm_") if c.isdigit())
         return int(digits) if self.is_cuda and digits else 0
+
+    def dot_unit(self, dtype: str) -> DotUnit | None:
+        """What multiplies operands of a dtype (its name) on this CPU; None: plain vectors do."""
+        if self.is_cuda:
+            return None
+        have = {name[1:] for name in self.features.split(",") if name.startswith("+")}
+        fitting = (u for u in DOT_UNITS if u.dtype == dtype and have.issuperset(u.features))
+        return next(fitting, None)
 
     def lanes(self, bits: int) -> int:
         """How many elements of `bits` one vector register holds (CPU)."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fuser.dtypes import DType
+
 
 @dataclass(frozen=True)
 class Options:
@@ -12,7 +14,8 @@ class Options:
     no_fusion: every operator of the model becomes a region (several, if it has several anchors).
     forbid, pin: pairs of ONNX node names (producer, consumer) that must not, or must if it is
     legal, share a region. merge: whether parallel contractions become one. attention: whether
-    attention becomes one region.
+    attention becomes one region. operands: the dtype that float32 products round their operands
+    to (graph/precision.py); None leaves them as they are.
     """
 
     no_fusion: bool = False
@@ -20,3 +23,4 @@ class Options:
     pin: tuple[tuple[str, str], ...] = ()
     merge: bool = True
     attention: bool = True
+    operands: DType | None = None

@@ -7,7 +7,8 @@ powers of two, and there should be a few blocks for each multiprocessor.
 
 from __future__ import annotations
 
-from fuser.target import Target
+from fuser.dtypes import BY_NAME
+from fuser.target import DotUnit, Target
 from fuser.tilegen.schedule import Schedule
 
 CPU_ELEMENTS = 4096
@@ -118,9 +119,12 @@ PREFETCHED = 144 << 10
 
 
 def dot_schedule(
-    target: Target, m: int, n: int, k: int, bits: int, accumulators: int = 1, batch: int = 1
-) -> Schedule:
-    """Blocks "m", "n", "k" of a matrix product [m, k] x [k, n]."""
+    target: Target, m: int, n: int, k: int, bits: int, accumulators: int = 1, batch: int = 1,
+    unit: DotUnit | None = None,
+) -> Schedule:  # fmt: skip
+    """Blocks "m", "n", "k" of a matrix product [m, k] x [k, n]. unit: what multiplies on a CPU."""
+    if unit is not None:
+        return unit_schedule(target, unit, m, n, k, accumulators, batch)
     if not target.is_cuda:
         rows, columns = register_tile(target, m, n, bits, accumulators)
         return _blocks(m=rows, n=columns, k=k, reason="register tile with the least waste")
@@ -144,6 +148,31 @@ def dot_schedule(
         warps=warps, stages=stages, group=8 if batch == 1 else 0, reason=reason,
         m=rows, n=columns, k=depth,
     )  # fmt: skip
+
+
+def unit_schedule(
+    target: Target, unit: DotUnit, m: int, n: int, k: int, accumulators: int, batch: int
+) -> Schedule:
+    """Blocks of a CPU product by tile or dot-product instructions.
+
+    Rows are rounded to the narrow type, or copied, once a program, and that costs as much as some
+    16 columns; the panels of a program are read again by the program of the next rows, from L2.
+    """
+    rows = balanced(m, UNIT_ROWS, 16 if m > 16 else 1)
+    bytes = k * BY_NAME[unit.dtype].bytes * accumulators
+    most = max(32, target.l2_bytes // 2 // bytes // 32 * 32)
+    while most > 64 and ceildiv(n, most) * ceildiv(m, rows) * batch < 4 * target.units:
+        most = most // 2 // 32 * 32
+    columns = balanced(n, min(most, 512), 32)
+    return _blocks(m=rows, n=columns, k=k, reason=f"{unit.name}, panels in half of L2")
+
+
+UNIT_ROWS = 64
+
+
+def balanced(extent: int, most: int, multiple: int) -> int:
+    """The block that covers an extent in as few blocks as `most` allows, and evenly."""
+    return ceildiv(ceildiv(extent, ceildiv(extent, most)), multiple) * multiple
 
 
 def deep_stages(lines: int, depth: int, trips: int) -> int:

@@ -17,6 +17,13 @@ ZERO_LINE_BYTES = 64 << 10
 PAD_LINE_ELEMENTS = 1024
 
 
+def _plain(type: str) -> str:
+    """The type to load or store a vector as: LLVM has no code for odd numbers of bfloat."""
+    count = text.lanes(type)
+    odd = count & (count - 1) and text.element(type) == "bfloat"
+    return text.like(type, "i16") if odd else type
+
+
 class Access(Emitter):
     """Reads and writes memory at points."""
 
@@ -45,7 +52,9 @@ class Access(Emitter):
             count = width if form.step == 1 else 1
             pointer = self._pointer(base, dtype, form.rest, conditions, pad, count)
             align = dtype.bytes if conditions else self.alignment(form.rest, dtype)
-            raw = self.f.load(text.vector(stored, count), pointer, align)
+            type = text.vector(stored, count)
+            raw = self.f.load(_plain(type), pointer, align)
+            raw = self.f.convert("bitcast", raw, type)
         elif form.step == 1:
             raw = self._masked_load(base, dtype, form.rest, width, conditions, pad)
         else:
@@ -237,6 +246,7 @@ class Access(Emitter):
             value = f.splat(value, width)
         if form.step == 1 and not lanes:
             pointer = self._pointer(base, dtype, form.rest, (), 0, width)
+            value = f.convert("bitcast", value, _plain(value.type))
             f.store(value, pointer, self.alignment(form.rest, dtype))
         elif form.step == 0 and not lanes:
             # Every lane goes to one place: the last one stays.

@@ -7,7 +7,7 @@ from fuser.backend.cpu.dot_plan import keep, plan_dot
 from fuser.backend.cpu.tree import Facts
 from fuser.target import Target
 from fuser.tilegen import ops
-from fuser.tilegen.ir import Block, Kernel, TileType, Value
+from fuser.tilegen.ir import Block, Kernel, Op, TileType, Value
 
 MOST_UNROLLED = 300
 """Instructions up to which what follows a register tile is unrolled over all its vectors."""
@@ -53,7 +53,7 @@ def _registers(facts: Facts) -> None:
     candidates = [
         value
         for value, op in facts.producers.items()
-        if isinstance(op, ops.Dot | ops.For) and _size(value) > 1
+        if isinstance(op, ops.Dot | ops.For) and _size(value) > 1 and not by_unit(facts, op)
     ]
     candidates += [param for param in facts.slots if _size(param) > 1]
     wide = any(value.dtype.bits == 64 for value in candidates)
@@ -83,6 +83,11 @@ def _registers(facts: Facts) -> None:
             and cost * tree.vectors(value.shape, facts.width) > MOST_UNROLLED
         ):
             facts.spilled.add(value)
+
+
+def by_unit(facts: Facts, op: Op) -> bool:
+    """Whether an op is a dot by tiles or dot-product vectors: its result lies in scratch."""
+    return isinstance(op, ops.Dot) and facts.target.dot_unit(op.a.dtype.name) is not None
 
 
 def _twins(facts: Facts, value: Value) -> list[Value]:
@@ -213,6 +218,8 @@ def _collect(
                 continue
             case ops.Load() | ops.IndexTile():
                 again *= 2
+            case ops.Dot() if by_unit(facts, op):
+                again = factor  # an operand is copied once, where it is made
             case ops.Dot():
                 again = again if op.acc is value else 2 * again
             case ops.Reduce() if op.result.shape == ():

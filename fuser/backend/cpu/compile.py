@@ -85,20 +85,25 @@ def _lower(kernel: Kernel, target: Target) -> tuple[Module, int]:
     if low.zero_bytes:
         count = -(-low.zero_bytes // 64) * 64
         module.add_global(f"@zeros = internal constant [{count} x i8] zeroinitializer, align 64")
-    _entry(module, kernel, attributes, offsets)
+    _entry(module, kernel, attributes, offsets, low.uses_tiles)
     return module, scratch
 
 
-def _entry(module: Module, kernel: Kernel, attributes: str, offsets: list[int]) -> None:
-    """The loop over programs first <= p < last of the row-major grid."""
+def _entry(
+    module: Module, kernel: Kernel, attributes: str, offsets: list[int], tiles: bool
+) -> None:
+    """The loop over programs first <= p < last of the row-major grid. tiles: whether they use tile
+    registers."""
     f: Function = module.function(
         entry_name(kernel), "void",
         [("ptr", "buffers"), ("i64", "first"), ("i64", "last"), ("ptr", "scratch")],
         attributes=attributes,
     )  # fmt: skip
     buffers, first, last, scratch = f.args
+    if tiles:
+        f.call_void("llvm.x86.ldtilecfg", _tile_shapes(module))
     pointers = [f.load("ptr", f.gep(buffers, i, "ptr"), 8) for i in range(len(kernel.buffers))]
-    tiles = [f.gep(scratch, offset) for offset in offsets]
+    areas = [f.gep(scratch, offset) for offset in offsets]
 
     def trip(p: Reg, carried: list[Reg]) -> list[Reg]:
         ids: list[Reg] = []
@@ -109,8 +114,19 @@ def _entry(module: Module, kernel: Kernel, attributes: str, offsets: list[int]) 
                 rest = f.op("i64", f"udiv {rest.typed}, {extent}")
         ids.append(rest)
         ids.reverse()
-        f.call_void(f"{entry_name(kernel)}.program", *pointers, *ids, *tiles)
+        f.call_void(f"{entry_name(kernel)}.program", *pointers, *ids, *areas)
         return []
 
     f.loop(first, last, 1, [], trip, hint="programs")
+    if tiles:
+        f.call_void("llvm.x86.tilerelease")
     f.ret()
+
+
+def _tile_shapes(module: Module) -> Reg:
+    """What ldtilecfg reads: palette 1, and 16 rows of 64 bytes for each of the 8 tile registers."""
+    row_bytes, rows = [64, 0] * 8 + [0] * 16, [16] * 8 + [0] * 8
+    items = ", ".join(f"i8 {item}" for item in [1, *[0] * 15, *row_bytes, *rows])
+    name = "@tile.shapes"
+    module.add_global(f"{name} = private constant [64 x i8] [{items}], align 64")
+    return Reg("ptr", name)

@@ -13,6 +13,7 @@ from fuser.backend.cpu import affine
 from fuser.backend.cpu.ahead import Prefetch, prefetches
 from fuser.backend.cpu.places import Cells, Memory, Point
 from fuser.backend.cpu.tree import DotPlan
+from fuser.backend.cpu.unit_dot import lower_unit_dot
 from fuser.backend.text import Reg
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index
@@ -28,6 +29,9 @@ def lower_dot(low: Lowering, op: ops.Dot) -> None:
     plan = low.known.dots[op]
     for operand in (plan.a, plan.b, op.acc):
         low.require(operand)
+    if plan.unit is not None:
+        lower_unit_dot(low, op, plan.unit)
+        return
     rows, columns = op.result.shape
     if low.known.kind(op.result) == "registers":
         cells = low.cells(op.result.shape)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from fuser.backend.cpu import costs, tree
 from fuser.backend.cpu.tree import DotPlan, Facts
+from fuser.backend.cpu.unit_plan import plan_unit_dot
 from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.ir import TileType, Value
 
 
 def plan_dot(facts: Facts, op: ops.Dot) -> None:
+    """Choose how a dot is computed, and make the copies of operands that this needs."""
+    unit = facts.target.dot_unit(op.a.dtype.name)
+    if unit is not None:
+        plan_unit_dot(facts, op, unit)
+        return
     rows, columns = op.result.shape
     operands = {0: _widen(facts, op, op.a), 1: _widen(facts, op, op.b)}
     width = facts.target.lanes(max(32, op.result.dtype.bits))
@@ -36,7 +42,7 @@ def plan_dot(facts: Facts, op: ops.Dot) -> None:
     else:
         facts.orders[op.result] = order
         extent_rows, extent_vector = (rows, columns) if axis == 1 else (columns, rows)
-        tile = _register_tile(facts.target, extent_rows, -(-extent_vector // width))
+        tile = register_tile(facts.target, extent_rows, -(-extent_vector // width))
     facts.dots[op] = DotPlan(operands[0], operands[1], axis, *tile)
 
 
@@ -124,7 +130,7 @@ def _vector_cost(facts: Facts, op: ops.Dot, value: Value, axis: int, width: int)
     return copy / _reuse(facts, op, value) + 1
 
 
-def _register_tile(target: Target, rows: int, chunks: int) -> tuple[int, int]:
+def register_tile(target: Target, rows: int, chunks: int) -> tuple[int, int]:
     """(rows, vectors) of a register tile for a large dot: few leftovers, many FMAs a load."""
     registers = target.vector_registers
     best, best_cost = (1, 1), float("inf")

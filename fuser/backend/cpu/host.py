@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import os
+import platform
 from pathlib import Path
 
 from fuser.backend import llvm
@@ -14,6 +17,8 @@ _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 def host_target() -> Target:
     """The CPU target of this machine: LLVM's name and features, vector width, cores and caches."""
     features = llvm.host_features()
+    if "amx-tile" in features and not tiles_granted():
+        features = frozenset(name for name in features if not name.startswith("amx-"))
     name = llvm.host_cpu()
     if llvm.host_triple().startswith(("aarch64", "arm64")):
         bits = 128
@@ -25,6 +30,18 @@ def host_target() -> Target:
         name, spelled, cores(), bits, l1_bytes=l1 or 32 << 10, l2_bytes=l2 or 1 << 20,
         vector_registers=32 if bits in (128, 512) else 16,
     )  # fmt: skip
+
+
+@functools.cache
+def tiles_granted() -> bool:
+    """Ask the system for the tile registers (AMX), for all threads of this process.
+
+    Linux wants a process to ask before it touches them, and may refuse (arch/x86/kernel/fpu).
+    """
+    if platform.system() != "Linux" or platform.machine() not in ("x86_64", "AMD64"):
+        return False
+    arch_prctl, request_permission, tile_data = 158, 0x1023, 18
+    return int(ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data)) == 0
 
 
 def cores() -> int:

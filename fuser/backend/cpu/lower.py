@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fuser.backend import text
-from fuser.backend.cpu import affine, control, costs, dot, fold, tree, turn
+from fuser.backend.cpu import affine, control, costs, dot, fold, tree, turn, unit_dot
 from fuser.backend.cpu.emitter import Condition
 from fuser.backend.cpu.nest import Nests
 from fuser.backend.cpu.places import Point
@@ -52,7 +52,11 @@ class Lowering(Nests):
         for operand in self.known.producers[value].operands():
             self.require(operand)
         place = self.allocate(value)
-        self.fill(value, place)
+        packed = self.known.packed.get(value)
+        if packed is None:
+            self.fill(value, place)
+        else:
+            unit_dot.fill_packed(self, value, place, packed)
         self.places[value] = place
 
     def _store_group(self, first: ops.Store, block: Block) -> None:

@@ -16,7 +16,7 @@ from math import gcd
 from typing import Literal
 
 from fuser.backend.cpu import affine
-from fuser.target import Target
+from fuser.target import DotUnit, Target
 from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Axis, Index, Lookup, Scalar
 from fuser.tilegen.ir import Block, Kernel, Op, Value
@@ -28,7 +28,8 @@ Kind = Literal["inline", "scalar", "registers", "memory"]
 class DotPlan:
     """How a dot is blocked. `vector_axis` 1: vectors run along N (row operand a); 0: along M.
 
-    rows and chunks (vectors) are the register tile. a and b are the operands in accumulator type.
+    rows and chunks (vectors) are the register tile. a and b are the operands in accumulator type;
+    with a unit, in the form that it reads (unit_plan.py).
     """
 
     a: Value
@@ -36,6 +37,15 @@ class DotPlan:
     vector_axis: int
     rows: int
     chunks: int
+    unit: DotUnit | None = None
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A copy of a dot operand in the form that a unit reads: the right one in panels."""
+
+    unit: DotUnit
+    right: bool
 
 
 @dataclass
@@ -58,6 +68,10 @@ class Facts:
     """Register tiles that move to memory once they are complete: their consumers are long."""
     pinned: set[Value] = field(default_factory=set)
     """Memory values whose order of axes may not change any more."""
+    extents: dict[Value, tuple[int, ...]] = field(default_factory=dict)
+    """What a memory value takes along each axis, where that is more than its shape."""
+    packed: dict[Value, Packed] = field(default_factory=dict)
+    copies: dict[tuple[Value, Packed], Value] = field(default_factory=dict)
 
     def kind(self, value: Value) -> Kind:
         return self.kinds.get(value, "inline")
@@ -72,8 +86,12 @@ class Facts:
         step = 1
         for axis in reversed(self.order(value)):
             steps[axis] = step
-            step *= value.shape[axis]
+            step *= self.room(value)[axis]
         return tuple(steps)
+
+    def room(self, value: Value) -> tuple[int, ...]:
+        """The extents that a memory value takes."""
+        return self.extents.get(value, value.shape)
 
 
 def yield_of(block: Block) -> tuple[Value, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from fuser.backend import math, text
 from fuser.backend.cpu import affine, maps, tree
@@ -44,6 +45,8 @@ class Values(Access):
         """Bytes of each scratch tile; the caller makes them pointer parameters %t0, %t1..."""
         self.atoms: dict[Reg, Value] = {}
         self.stored: set[Op] = set()
+        self.uses_tiles = False
+        """Whether tile registers are used: the entry sets them up."""
 
     def at(self, value: Value, coords: Point) -> Reg:
         """The value at a point: a scalar where it is equal for all lanes, else a vector."""
@@ -243,7 +246,7 @@ class Values(Access):
 
     def allocate(self, value: Value) -> Memory:
         """A place in scratch for a value, in its planned order of axes."""
-        self.tiles.append(value.type.size * value.dtype.bytes)
+        self.tiles.append(prod(self.known.room(value)) * value.dtype.bytes)
         pointer = Reg("ptr", f"%t{len(self.tiles) - 1}")
         return Memory(pointer, self.known.strides(value))
 

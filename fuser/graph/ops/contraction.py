@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fuser.dtypes import from_numpy
+from fuser.dtypes import BY_NAME, from_numpy
 from fuser.errors import ShapeError
 from fuser.graph.dims import as_int
 from fuser.graph.dims import product as dim_product
@@ -45,8 +45,17 @@ def _infer_dot(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, .
     return (TensorType(lhs.dtype, shape),)
 
 
+def _rounded(arrays: Sequence[Array], attrs: Attrs) -> list[Array]:
+    """Operands as the product sees them: rounded to the dtype `operands`, if there is one."""
+    asked = attrs.get("operands")
+    if not asked:
+        return list(arrays)
+    with np.errstate(all="ignore"):
+        return [a.astype(BY_NAME[asked].numpy).astype(a.dtype) for a in arrays]
+
+
 def _evaluate_dot(arrays: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
-    lhs, rhs = arrays
+    lhs, rhs = _rounded(arrays, attrs)
     (out,) = _infer_dot([TensorType(from_numpy(a.dtype), a.shape) for a in arrays], attrs)
     wide = out.dtype.accumulate.numpy
     lhs_free = free_axes(lhs.ndim, attrs["lhs_batch"], attrs["lhs_contract"])
@@ -92,7 +101,7 @@ def _infer_conv(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, 
 
 def _evaluate_conv(arrays: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
     """Unfold the windows (im2col) and multiply, one batch entry at a time to bound memory."""
-    x, w = arrays
+    x, w = _rounded(arrays, attrs)
     (out,) = _infer_conv([TensorType(from_numpy(a.dtype), a.shape) for a in arrays], attrs)
     wide = out.dtype.accumulate.numpy
     groups, padding = attrs["groups"], attrs["padding"]

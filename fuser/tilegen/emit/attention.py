@@ -17,7 +17,14 @@ from fuser.graph.ir import Node, Value
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
 from fuser.tilegen import rules
-from fuser.tilegen.emit.contraction import DotShape, dot_op, dot_shape, operand, store_placed
+from fuser.tilegen.emit.contraction import (
+    DotShape,
+    dot_dtype,
+    dot_op,
+    dot_shape,
+    operand,
+    store_placed,
+)
 from fuser.tilegen.emit.map import program
 from fuser.tilegen.emit.maps import Coords, Guard, delinearise
 from fuser.tilegen.emit.masks import key_bounds
@@ -106,8 +113,7 @@ def _online_softmax(
     qk, pv, block = parts.qk, parts.pv, em.extents[N]
     masked = may_mask(em, parts)
     wide = parts.scores.dtype.accumulate
-    kind = qk.left.dtype if em.target.is_cuda else qk.left.dtype.compute
-    p_kind = pv.right.dtype if em.target.is_cuda else pv.right.dtype.compute
+    kind, p_kind = dot_dtype(em.target, qk.node), dot_dtype(em.target, pv.node)
     result: list[Coords] = []
 
     def step(at: Index, carried: list[Piece]) -> list[Piece]:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fuser.dtypes import DType
+from fuser.dtypes import BY_NAME, DType
 from fuser.errors import LoweringError
 from fuser.graph.ir import Node, Value
+from fuser.graph.precision import operand_dtype
 from fuser.partition.region import Partition, Region
-from fuser.target import Target
+from fuser.target import DotUnit, Target
 from fuser.tilegen import ir, rules
 from fuser.tilegen.emit.map import program
 from fuser.tilegen.emit.maps import Coords, Guard, backward, delinearise, product
@@ -23,6 +24,10 @@ from fuser.tilegen.emit.space import Emission, Piece, Places, spread
 from fuser.tilegen.index import Index
 from fuser.tilegen.program import Packing, TileProgram
 from fuser.tilegen.schedule import Schedule
+
+
+PANEL = 16
+"""Columns of a panel of weights for a dot unit: a vector of float32, or a row of a tile."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +114,9 @@ def emit(
         raise LoweringError("dots of one region differ in m or k", where=region.name)
     columns = max(d.n for d in dots)
     chosen = schedule or rules.dot_schedule(
-        target, first.m, columns, first.k, first.left.dtype.bits, len(dots), first.b
-    )
+        target, first.m, columns, first.k, first.left.dtype.bits, len(dots), first.b,
+        dot_unit(target, first.node),
+    )  # fmt: skip
     em = Emission(region, partition, target, chosen)
     batch, m, n, k = frame(em, first.b, first.m, columns, first.k)
     accumulators = multiply(em, dots, batch, m, n, k)
@@ -142,7 +148,7 @@ def multiply(
 ) -> list[Piece]:
     """The accumulators of all dots, over frame axes (m, n)."""
     depth, total = em.extents[1], dots[0].k
-    kinds = [_operand_dtype(em, d) for d in dots]
+    kinds = [dot_dtype(em.target, d.node) for d in dots]
     inits = [Piece(kind.accumulate, (0, 2), splat=0.0 if kind.is_float else 0) for kind in kinds]
 
     def body(at: Index, carried: list[Piece]) -> list[Piece]:
@@ -173,9 +179,18 @@ def dot_op(em: Emission, a: ir.Value, b: ir.Value, acc: ir.Value) -> ir.Value:
     return em.emit((a, b, acc), lambda: em.b.dot(a, b, acc))
 
 
-def _operand_dtype(em: Emission, dot: DotShape) -> DType:
-    """What a dot multiplies: the storage type on a GPU (tensor cores), float32 on a CPU."""
-    return dot.left.dtype if em.target.is_cuda else dot.left.dtype.compute
+def dot_dtype(target: Target, node: Node) -> DType:
+    """What the dots of a product multiply: what it asks for, or storage types where the target has
+    an instruction for them; float32 for others on a CPU."""
+    dtype = operand_dtype(node)
+    if target.is_cuda or "operands" in node.attrs or target.dot_unit(dtype.name) is not None:
+        return dtype
+    return dtype.compute
+
+
+def dot_unit(target: Target, node: Node) -> DotUnit | None:
+    """The instruction beyond plain vectors that multiplies for a product."""
+    return target.dot_unit(dot_dtype(target, node).name)
 
 
 def operand(
@@ -227,6 +242,10 @@ def panel(em: Emission, dot: DotShape, batch: Index, n: Index, k: Index, dtype: 
         buffer = em.memory.buffer(rhs, packing, dot.b * dot.k * (dot.n + spare))
         packed = em.load_packed(buffer, extents, (batch, k, n), (1, 2))
         return em.full_value(packed, (1, 2))
+    unit = em.target.dot_unit(dtype.name)
+    if unit is not None:
+        shape = (dot.b, dot.k, dot.n)
+        return grouped_panel(em, rhs, order, shape, unit, (batch, k, n))
     width = em.schedule.block("n")
     panels = -(-dot.n // width)
     packing = Packing(
@@ -240,6 +259,36 @@ def panel(em: Emission, dot: DotShape, batch: Index, n: Index, k: Index, dtype: 
     buffer = em.memory.buffer(rhs, packing, dot.b * panels * dot.k * width)
     shape, at = (dot.b, panels, dot.k, width), (batch, n // width, k, n % width)
     return em.full_value(em.load_packed(buffer, shape, at, (1, 2)), (1, 2))
+
+
+def grouped_panel(
+    em: Emission, rhs: Value, order: tuple[int, ...], shape: tuple[int, int, int], unit: DotUnit,
+    at: tuple[Index, Index, Index],
+) -> ir.Value:  # fmt: skip
+    """The [k, n] tile at (batch, k, n) of a constant packed for a dot unit: panels of 16 columns,
+    in each the groups of k that an instruction adds up lie together. Zeros fill the last step of k
+    and the last block of n.
+
+    order: axes of rhs that make it [batch, k, n], of extents `shape`.
+    """
+    batches, depth, columns = shape
+    batch, k, n = at
+    block = em.schedule.block("n")
+    high, wide = -(-depth // unit.depth) * unit.depth, -(-columns // block) * block
+    wide = -(-wide // PANEL) * PANEL
+    dtype = BY_NAME[unit.dtype]
+    packing = Packing(
+        transpose=order,
+        reshape=shape,
+        pad=((0, 0), (0, high - depth), (0, wide - columns)),
+        split=(batches, high // unit.group, unit.group, wide // PANEL, PANEL),
+        permute=(0, 3, 1, 4, 2),
+        dtype=dtype if dtype != rhs.dtype else None,
+    )
+    buffer = em.memory.buffer(rhs, packing, batches * high * wide)
+    packed = (batches, wide // PANEL, high // unit.group, PANEL, unit.group)
+    place = (batch, n // PANEL, k // unit.group, n % PANEL, k % unit.group)
+    return em.full_value(em.load_packed(buffer, packed, place, (1, 2)), (1, 2))
 
 
 def store_placed(em: Emission, places: Places) -> None:

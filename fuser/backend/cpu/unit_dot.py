@@ -1,0 +1,342 @@
+"""Dots by tile registers (AMX) and by dot-product vectors, on operands that unit_plan.py laid out.
+
+The result is a tile in scratch, padded to whole rows of tiles and panels; what lies in the padding
+is never read. Left rows are padded with zeros along k, and so are right panels, since a zero times
+whatever lay there before might be NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fuser.backend import text
+from fuser.backend.cpu import affine, costs, tree, turn
+from fuser.backend.cpu.dot_plan import register_tile
+from fuser.backend.cpu.places import Memory
+from fuser.backend.cpu.tree import Packed
+from fuser.backend.cpu.unit_plan import PANEL, ROWS, panels_in_place, rows_in_place
+from fuser.backend.text import Reg, integer
+from fuser.target import DotUnit
+from fuser.tilegen import ops
+from fuser.tilegen.index import Index
+from fuser.tilegen.ir import Value
+
+if TYPE_CHECKING:
+    from fuser.backend.cpu.lower import Lowering
+
+TILE_BYTES = 64
+"""Of a row of a tile register, and of a line of memory."""
+
+
+class Operand:
+    """An operand in memory: rows of the left one, panels of the right one, `step` elements apart.
+
+    address(i): elements from `base` to row or panel i, at k = 0.
+    """
+
+    def __init__(self, base: Reg, dtype: str, step: int, address: Callable[[Index], Index]) -> None:
+        self.base, self.dtype, self.step, self.address = base, dtype, step, address
+
+    def at(self, low: Lowering, position: Index) -> Reg:
+        address = self.address(position)
+        constant = address.constant
+        start = low.f.gep(self.base, low.index(address - constant), self.dtype)
+        return low.f.gep(start, constant, self.dtype)
+
+
+def lower_unit_dot(low: Lowering, op: ops.Dot, unit: DotUnit) -> None:
+    """Compute a dot into scratch."""
+    place = low.in_place.get(op) or low.allocate(op.result)
+    zero = _is_zero(low, op.acc)
+    if not zero and low.places.get(op.acc) != place:
+        low.fill(op.acc, place)
+    plan = low.known.dots[op]
+    left, right = _left(low, plan.a, unit), _right(low, plan.b, unit)
+    if unit.name == "amx":
+        low.uses_tiles = True
+        _tiles(low, op, unit, left, right, place, zero)
+    else:
+        _vectors(low, op, unit, left, right, place, zero)
+    low.places[op.result] = place
+
+
+def _is_zero(low: Lowering, value: Value) -> bool:
+    made = low.known.producers.get(value)
+    return isinstance(made, ops.Full) and made.value == 0
+
+
+def _left(low: Lowering, value: Value, unit: DotUnit) -> Operand:
+    if value in low.known.packed:
+        place = low.places[value]
+        assert isinstance(place, Memory)
+        step = place.strides[0]
+        return Operand(place.pointer, value.dtype.llvm, step, lambda row: row * step)
+    load = low.known.producers[value]
+    assert isinstance(load, ops.Load)
+    return Operand(
+        low.buffers[load.view.buffer], load.view.dtype.llvm, rows_in_place(low.known, value, unit),
+        lambda row: low.resolve(tree.address_of(low.known, load, (row, Index(0))), ()),
+    )  # fmt: skip
+
+
+def _right(low: Lowering, value: Value, unit: DotUnit) -> Operand:
+    if value in low.known.packed:
+        place = low.places[value]
+        assert isinstance(place, Memory)
+        step = low.known.extents[value][0] * PANEL
+        return Operand(place.pointer, value.dtype.llvm, step, lambda panel: panel * step)
+    load = low.known.producers[value]
+    assert isinstance(load, ops.Load)
+    return Operand(
+        low.buffers[load.view.buffer], load.view.dtype.llvm,
+        panels_in_place(low.known, value, unit),
+        lambda panel: low.resolve(tree.address_of(low.known, load, (Index(0), panel * PANEL)), ()),
+    )  # fmt: skip
+
+
+def _cover(
+    low: Lowering, extent: int, size: int, hint: str, body: Callable[[Index, int], None]
+) -> None:
+    """Call body(start, size) for whole blocks of an extent, in a loop, and for what is left."""
+    whole = extent // size
+    if whole == 1:
+        body(Index(0), size)
+    elif whole:
+
+        def trip(i: Reg, carried: list[Reg]) -> list[Reg]:
+            with low.scope():
+                body(low.counter(i, 0, (whole - 1) * size, size), size)
+            return []
+
+        low.f.loop(0, whole * size, size, [], trip, hint=hint)
+    if extent % size:
+        with low.scope():
+            body(Index(whole * size), extent % size)
+
+
+# tile registers -----------------------------------------------------------------------------------
+
+
+def _tiles(
+    low: Lowering, op: ops.Dot, unit: DotUnit, left: Operand, right: Operand, place: Memory,
+    zero: bool,
+) -> None:  # fmt: skip
+    """Two tiles of rows by two of columns: each tile that is loaded is used twice."""
+    f = low.f
+    rows, columns = op.result.shape
+    steps = -(-op.a.shape[1] // unit.depth)
+    size = op.a.dtype.bytes
+
+    def tile(number: int) -> Reg:
+        return Reg("i8", str(number))
+
+    def block(panel: Index, wide: int, row: Index, high: int) -> None:
+        accs = [(i, j, i * 2 + j) for i in range(high) for j in range(wide)]
+        lines = [left.at(low, (row + i) * ROWS) for i in range(high)]
+        panels = [right.at(low, panel + j) for j in range(wide)]
+        places = {}
+        for i, j, number in accs:
+            at = ((row + i) * ROWS, (panel + j) * PANEL)
+            address = low.index(low.memory_address(place, at))
+            places[number] = f.gep(place.pointer, address, "float")
+            if zero:
+                f.call_void("llvm.x86.tilezero", tile(number))
+            else:
+                stride = integer(place.strides[0] * 4)
+                f.call_void("llvm.x86.tileloadd64", tile(number), places[number], stride)
+
+        def trip(i: Reg, carried: list[Reg]) -> list[Reg]:
+            for j in range(wide):
+                at = f.gep(panels[j], f.mul(i, unit.depth * PANEL * size))
+                f.call_void("llvm.x86.tileloadd64", tile(6 + j), at, integer(TILE_BYTES))
+            for r in range(high):
+                at = f.gep(lines[r], f.mul(i, TILE_BYTES))
+                stride = integer(left.step * size)
+                f.call_void("llvm.x86.tileloadd64", tile(4 + r), at, stride)
+                for j in range(wide):
+                    f.call_void("llvm.x86.tdpbf16ps", tile(r * 2 + j), tile(4 + r), tile(6 + j))
+            return []
+
+        f.loop(0, steps, 1, [], trip, hint="k")
+        for number, at in places.items():
+            f.call_void(
+                "llvm.x86.tilestored64", tile(number), at, integer(place.strides[0] * 4)
+            )
+
+    def across(panel: Index, wide: int) -> None:
+        _cover(low, -(-rows // ROWS), 2, "rows", lambda row, high: block(panel, wide, row, high))
+
+    _cover(low, -(-columns // PANEL), 2, "panels", across)
+
+
+# vectors ------------------------------------------------------------------------------------------
+
+
+def _vectors(
+    low: Lowering, op: ops.Dot, unit: DotUnit, left: Operand, right: Operand, place: Memory,
+    zero: bool,
+) -> None:  # fmt: skip
+    """A register tile of accumulators; a step loads panels and broadcasts a group of each row."""
+    f = low.f
+    rows, columns = op.result.shape
+    panels = -(-columns // PANEL)
+    steps = -(-op.a.shape[1] // unit.depth)
+    high, wide = register_tile(low.target, rows, panels)
+    group = text.vector(op.a.dtype.llvm, PANEL * unit.group)
+    words = text.vector("i32", PANEL)
+
+    def block(panel: Index, wide: int, row: Index, high: int) -> None:
+        cells = [
+            f.gep(place.pointer, low.index(low.memory_address(place, (row + i, (panel + j) * PANEL))),
+                  "float")
+            for i in range(high) for j in range(wide)
+        ]  # fmt: skip
+        type = text.vector("float", PANEL)
+        starts = [text.zero(type) if zero else f.load(type, cell, 4) for cell in cells]
+        lines = [left.at(low, row + i) for i in range(high)]
+        sources = [right.at(low, panel + j) for j in range(wide)]
+
+        def trip(k: Reg, carried: list[Reg]) -> list[Reg]:
+            at = f.mul(k, PANEL * 4)
+            loaded = [f.load(words, f.gep(source, at), TILE_BYTES) for source in sources]
+            vectors = [f.convert("bitcast", reg, group) for reg in loaded]
+            out = []
+            for i, line in enumerate(lines):
+                item = f.load("i32", f.gep(line, f.mul(k, 4)), op.a.dtype.bytes)
+                wide_item = f.convert("bitcast", f.splat(item, PANEL), group)
+                for j, vector in enumerate(vectors):
+                    acc = carried[i * len(vectors) + j]
+                    name = "llvm.x86.avx512bf16.dpbf16ps.512"
+                    out.append(f.call(type, name, acc, wide_item, vector))
+            return out
+
+        for cell, acc in zip(cells, f.loop(0, steps, 1, starts, trip, hint="k"), strict=True):
+            f.store(acc, cell, 4)
+
+    def across(panel: Index, wide: int) -> None:
+        _cover(low, rows, high, "rows", lambda row, count: block(panel, wide, row, count))
+
+    _cover(low, panels, wide, "panels", across)
+
+
+# copies -------------------------------------------------------------------------------------------
+
+
+def fill_packed(low: Lowering, value: Value, place: Memory, packed: Packed) -> None:
+    """Write an operand to scratch in the form that its unit reads."""
+    if not packed.right:
+        low.fill(value, place)
+        _clear_rows(low, value, place)
+        return
+    source = low.known.producers[value].operands()[0]
+    along_n = costs.lane_cost(low.known, source, costs.probe(value.shape, 1, PANEL), PANEL)
+    along_k = costs.lane_cost(low.known, source, costs.probe(value.shape, 0, PANEL), PANEL)
+    if along_k < along_n:
+        _fill_turned(low, value, source, place, packed.unit)
+    else:
+        _fill_panels(low, value, source, place, packed.unit)
+
+
+def _clear_rows(low: Lowering, value: Value, place: Memory) -> None:
+    """Zeros behind the last k of every row."""
+    rows, depth = value.shape
+    spare = place.strides[0] - depth
+    if not spare:
+        return
+    size = value.dtype.bytes
+
+    def trip(i: Reg, carried: list[Reg]) -> list[Reg]:
+        at = low.f.gep(place.pointer, low.f.add(low.f.mul(i, place.strides[0]), depth),
+                       value.dtype.llvm)  # fmt: skip
+        low.f.store(text.zero(text.vector(f"i{value.dtype.bits}", spare)), at, size)
+        return []
+
+    low.f.loop(0, rows, 1, [], trip, hint="clear")
+
+
+def _widened(low: Lowering, reg: Reg, lanes: int) -> Reg:
+    """A vector with zeros behind its last lane."""
+    have = text.lanes(reg.type)
+    if have == lanes:
+        return reg
+    scalar = text.element(reg.type)
+    if have == 1:
+        return low.f.insert(text.zero(text.vector(scalar, lanes)), reg, 0)
+    order = [min(i, have) for i in range(lanes)]
+    return low.f.shuffle(reg, text.zero(reg.type), order)
+
+
+def _fill_panels(
+    low: Lowering, value: Value, source: Value, place: Memory, unit: DotUnit
+) -> None:
+    """From vectors along n: the rows of a group are interleaved."""
+    f = low.f
+    depth, columns = value.shape
+    extent = low.known.extents[value][0]
+    bits = f"i{value.dtype.bits}"  # LLVM has no code for some shuffles of bfloat
+    order = [i // unit.group + (i % unit.group) * PANEL for i in range(PANEL * unit.group)]
+
+    def store(panel: Index, k: Index, regs: list[Reg]) -> None:
+        while len(regs) < unit.group:
+            regs.append(text.zero(regs[0].type))
+        pairs = f.shuffle(regs[0], regs[1], order)
+        address = panel * (extent * PANEL) + k * PANEL
+        pointer = f.gep(place.pointer, low.index(address), value.dtype.llvm)
+        f.store(pairs, pointer, TILE_BYTES)
+
+    def panels(panel: Index, lanes: int) -> None:
+        here = panel * PANEL + affine.lane(lanes)
+
+        def groups(k: Index, count: int) -> None:
+            regs = [low.vector_at(source, (k + i, here), lanes) for i in range(count)]
+            plain = [f.convert("bitcast", reg, text.like(reg.type, bits)) for reg in regs]
+            store(panel, k, [_widened(low, reg, PANEL) for reg in plain])
+
+        _cover(low, depth, unit.group, "groups", groups)
+        for k in range(-(-depth // unit.group) * unit.group, extent, unit.group):
+            zero = text.zero(text.vector(bits, PANEL))
+            store(panel, Index(k), [zero])
+
+    _over_panels(low, columns, panels)
+
+
+def _over_panels(low: Lowering, columns: int, body: Callable[[Index, int], None]) -> None:
+    """Call body(panel, columns of it) for the panels of a right operand."""
+    _cover(low, columns // PANEL, 1, "panels", lambda panel, _: body(panel, PANEL))
+    if columns % PANEL:
+        with low.scope():
+            body(Index(columns // PANEL), columns % PANEL)
+
+
+def _fill_turned(
+    low: Lowering, value: Value, source: Value, place: Memory, unit: DotUnit
+) -> None:
+    """From vectors along k, one a column: squares of 16 columns by 16 groups are transposed."""
+    f = low.f
+    depth, columns = value.shape
+    extent = low.known.extents[value][0]
+    width = PANEL * unit.group
+    words = text.vector("i32", PANEL)
+
+    def panels(panel: Index, count: int) -> None:
+        def squares(k: Index, lanes: int) -> None:
+            lines = []
+            for column in range(PANEL):
+                if column < count:
+                    point = (k + affine.lane(lanes), panel * PANEL + column)
+                    reg = low.vector_at(source, point, lanes)
+                    reg = f.convert("bitcast", reg, text.like(reg.type, f"i{value.dtype.bits}"))
+                    reg = _widened(low, reg, width)
+                    lines.append(f.convert("bitcast", reg, words))
+                else:
+                    lines.append(text.zero(words))
+            start = low.index(panel * (extent * PANEL) + k * PANEL)
+            pointer = f.gep(place.pointer, start, value.dtype.llvm)
+            left = PANEL if lanes == width else (extent - depth + lanes) // unit.group
+            for i, reg in enumerate(turn.transpose(f, lines)[:left]):
+                f.store(reg, f.gep(pointer, i * TILE_BYTES), TILE_BYTES)
+
+        _cover(low, depth, width, "squares", squares)
+
+    _over_panels(low, columns, panels)
