@@ -17,7 +17,9 @@ from fuser.errors import FuserError, UsageError
 
 if TYPE_CHECKING:
     from fuser.compiler import Device
+    from fuser.precision import Precision
 
+PRECISIONS = ("model", "bf16")
 STAGES = ("graph", "regions", "tile", "llvm", "ptx", "asm")
 NOTE = (
     "On Linux another `fuser` (of psmisc) may come first on the PATH;"
@@ -104,6 +106,10 @@ _dim = click.option(
     help="Fix a symbolic dim; else 1 for a batch, about 128 for others.",
 )
 _fusion = click.option("--no-fusion", is_flag=True, help="One kernel for every operator.")
+_precision = click.option(
+    "--precision", type=click.Choice(PRECISIONS), default="model", show_default=True,
+    help="What a CPU may round: bf16 multiplies float32 products as bfloat16.",
+)  # fmt: skip
 
 
 @main.command("run")
@@ -134,11 +140,12 @@ _fusion = click.option("--no-fusion", is_flag=True, help="One kernel for every o
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, and nothing else.")
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads; one a core by default.")
 @_fusion
+@_precision
 def run_command(
     model: Path, device: Device, inputs: tuple[str, ...], dim: tuple[str, ...], seed: int,
     output: Path | None, against: str | None, expect: Path | None, rtol: float | None,
     atol: float | None, iterations: int, warmup: int, report_file: Path | None, as_json: bool,
-    threads: int | None, no_fusion: bool,
+    threads: int | None, no_fusion: bool, precision: Precision,
 ) -> int:  # fmt: skip
     """Compile MODEL, run it, and report what fusion saved.
 
@@ -160,7 +167,7 @@ def run_command(
             opened.check(given, dims)
         plan = compiler.compile(
             opened, device=device, dims=dims, threads=threads, fusion=not no_fusion,
-            progress=progress.step,
+            precision=precision, progress=progress.step,
         )  # fmt: skip
         arrays = given or compiler.random_feeds(opened, dims, seed)
         progress.step("running")
@@ -177,8 +184,9 @@ def run_command(
         elif against == "unfused":
             progress.step("compiling without fusion")
             unfused = compiler.compile(
-                opened, device=device, dims=dims, threads=threads, fusion=False
-            )
+                opened, device=device, dims=dims, threads=threads, fusion=False,
+                precision=precision,
+            )  # fmt: skip
             expected, label = unfused.run(arrays), "unfused plan"
         elif recorded:
             expected, label = feeds.read_test_data(recorded, "output", list(outputs)), recorded.name
@@ -186,6 +194,8 @@ def run_command(
         from fuser.compare import compare, tolerance_of
 
         dtypes = {array.dtype.name for array in (*arrays.values(), *outputs.values())}
+        if report.precision.startswith("bf16"):
+            dtypes.add("bfloat16")
         tolerance = tolerance_of(dtypes, plan.target.name)
         report.compare = compare(
             outputs, expected, tolerance=tolerance, rtol=rtol, atol=atol, name=label
@@ -224,14 +234,17 @@ def _write(path: Path, text: str) -> None:
 @_device
 @_dim
 @_fusion
-def explain_command(model: Path, device: Device, dim: tuple[str, ...], no_fusion: bool) -> int:
+@_precision
+def explain_command(
+    model: Path, device: Device, dim: tuple[str, ...], no_fusion: bool, precision: Precision
+) -> int:
     """Print the regions of MODEL, and every fusion that was refused with its reason."""
     from fuser import compiler
     from fuser.partition import explain
 
     opened = compiler.open_model(model)
     partition = compiler.partition_model(
-        opened, device=device, dims=_parse_dims(dim), fusion=not no_fusion
+        opened, device=device, dims=_parse_dims(dim), fusion=not no_fusion, precision=precision
     )
     click.echo(explain(partition))
     return 0
@@ -244,9 +257,10 @@ def explain_command(model: Path, device: Device, dim: tuple[str, ...], no_fusion
 @_device
 @_dim
 @_fusion
+@_precision
 def dump_command(
     model: Path, stage: str, region: int | None, device: Device, dim: tuple[str, ...],
-    no_fusion: bool,
+    no_fusion: bool, precision: Precision,
 ) -> int:  # fmt: skip
     """Print MODEL as it stands after a stage: graph, regions, tile, llvm, ptx or asm."""
     from fuser import compiler, stages
@@ -254,7 +268,7 @@ def dump_command(
     opened = compiler.open_model(model)
     for text in stages.dump(
         opened, stage=stage, region=region, device=device, dims=_parse_dims(dim),
-        fusion=not no_fusion,
+        fusion=not no_fusion, precision=precision,
     ):  # fmt: skip
         click.echo(text)
     return 0

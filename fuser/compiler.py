@@ -22,6 +22,7 @@ from fuser.graph.onnx_import import import_onnx, load_model, narrow_types, signa
 from fuser.graph.passes import run_passes as run_graph_passes
 from fuser.partition import Options, partition
 from fuser.partition.region import Partition
+from fuser.precision import Precision, rounding
 from fuser.runtime.cache import KernelCache
 from fuser.runtime.feeds import check_feeds
 from fuser.runtime.inputs import input_hints
@@ -138,10 +139,12 @@ def partition_model(
     device: Device = "auto",
     dims: Mapping[str, int] | None = None,
     fusion: bool = True,
+    precision: Precision = "model",
 ) -> Partition:
     """The first half of the pipeline: the model's graph, cut into regions for the device."""
-    graph = model.graph(dims or {})
-    return partition(graph, choose_target(device), Options(no_fusion=not fusion))
+    graph, target = model.graph(dims or {}), choose_target(device)
+    operands = rounding(precision, target).operands
+    return partition(graph, target, Options(no_fusion=not fusion, operands=operands))
 
 
 def emit_programs(cut: Partition, target: Target, verify: bool = False) -> list[TileProgram]:
@@ -160,6 +163,7 @@ def compile(
     values: Mapping[str, np.ndarray] | None = None,
     threads: int | None = None,
     fusion: bool = True,
+    precision: Precision = "model",
     progress: Progress = _quiet,
 ) -> Plan:
     """Compile an ONNX model into an executable plan.
@@ -168,7 +172,9 @@ def compile(
     symbolic dims by name; those left out are 1 (an outermost axis) or 128
     (less where the model has shorter tables). values: inputs whose values the plan is for (a shape,
     axes, a count): they are no inputs of the plan. threads: CPU threads, one a core by default.
-    fusion=False gives every operator its own kernel. progress is called with the name of each step.
+    fusion=False gives every operator its own kernel. precision: what may be rounded
+    (fuser/precision.py); report().precision says what was. progress is called with the name of each
+    step.
     Raises FuserError: UsageError, InvalidModelError, UnsupportedOpError, DeviceError, CompileError.
     """
     started = time.perf_counter()
@@ -177,7 +183,8 @@ def compile(
     bound = opened.bind(dims or {})
     return compile_graph(
         opened.graph(bound, values), name=opened.name, device=device, threads=threads,
-        fusion=fusion, progress=progress, dims=bound, values=tuple(values or ()), started=started,
+        fusion=fusion, precision=precision, progress=progress, dims=bound,
+        values=tuple(values or ()), started=started,
         types=narrow_types(opened.proto),
     )  # fmt: skip
 
@@ -189,6 +196,7 @@ def compile_graph(
     device: Device = "auto",
     threads: int | None = None,
     fusion: bool = True,
+    precision: Precision = "model",
     progress: Progress = _quiet,
     dims: Mapping[str, int] | None = None,
     values: tuple[str, ...] = (),
@@ -204,8 +212,9 @@ def compile_graph(
     started = time.perf_counter() if started is None else started
     config = Config.from_environment()
     target = choose_target(device)
+    rounded = rounding(precision, target)
     progress("partitioning")
-    cut = partition(graph, target, Options(no_fusion=not fusion))
+    cut = partition(graph, target, Options(no_fusion=not fusion, operands=rounded.operands))
     progress("writing tile programs")
     programs = emit_programs(cut, target, verify=config.verify)
     progress(f"compiling {len(programs)} kernels")
@@ -228,6 +237,7 @@ def compile_graph(
     seconds = time.perf_counter() - started
     report = report_on(cut, programs, program, dict(dims or {}), seconds, stats.cache_hits)
     report.values = values
+    report.precision = rounded.text
     return Plan(
         program,
         threads=threads or config.threads or None,

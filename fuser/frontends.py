@@ -10,6 +10,7 @@ import numpy as np
 
 from fuser import compiler
 from fuser.compiler import Device, Model, Progress
+from fuser.precision import Precision
 from fuser.runtime.plan import Plan
 
 if TYPE_CHECKING:
@@ -37,21 +38,23 @@ class TorchProgram(Protocol):
 def compile(  # type: ignore[overload-overlap]  # no path is a program
     model: str | Path | bytes | ModelProto | Model, *, device: Device = "auto",
     dims: Mapping[str, int] | None = None, values: Mapping[str, np.ndarray] | None = None,
-    threads: int | None = None, fusion: bool = True, progress: Progress = ...,
+    threads: int | None = None, fusion: bool = True, precision: Precision = "model",
+    progress: Progress = ...,
 ) -> Plan: ...  # fmt: skip
 @overload
 def compile(
     model: TorchModule, *, example_inputs: Sequence[Any] | None = None, device: Device = "auto",
-    threads: int | None = None, fusion: bool = True,
+    threads: int | None = None, fusion: bool = True, precision: Precision = "model",
 ) -> CompiledModule: ...  # fmt: skip
 @overload
 def compile(
     model: TorchProgram, *, example_inputs: Sequence[Any] | None = None, device: Device = "auto",
-    threads: int | None = None, fusion: bool = True,
+    threads: int | None = None, fusion: bool = True, precision: Precision = "model",
 ) -> CompiledProgram: ...  # fmt: skip
 def compile(
     model: Any, *, example_inputs: Sequence[Any] | None = None, device: Device = "auto",
-    threads: int | None = None, fusion: bool = True, **options: Any,
+    threads: int | None = None, fusion: bool = True, precision: Precision = "model",
+    **options: Any,
 ) -> Any:  # fmt: skip
     """Compile a model.
 
@@ -61,12 +64,16 @@ def compile(
     A PyTorch model (an `nn.Module`, a `GraphModule`, an `ExportedProgram`) becomes a callable of
     tensors, compiled for the shapes it meets, and for those of `example_inputs` at once. device is
     then where its kernels run; its tensors are in host memory, "auto" being the CPU.
+
+    precision: what products may round their operands to, "model" or "bf16" (fuser/precision.py).
     Raises FuserError: UsageError, InvalidModelError, UnsupportedOpError, DeviceError, CompileError.
     """
     from fuser import torch_backend as torches
 
     if torches.is_torch(model):
         where: Device = "cpu" if device == "auto" else device
-        chosen = torches.Options(where, threads, fusion)
+        chosen = torches.Options(where, threads, fusion, precision)
         return torches.compile_torch(model, example_inputs, chosen)
-    return compiler.compile(model, device=device, threads=threads, fusion=fusion, **options)
+    return compiler.compile(
+        model, device=device, threads=threads, fusion=fusion, precision=precision, **options
+    )

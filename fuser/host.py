@@ -24,6 +24,7 @@ from fuser.graph.onnx_import.functions import has_body
 from fuser.graph.onnx_import.reader import captured_names
 from fuser.graph.onnx_import.registry import find_handler
 from fuser.graph.onnx_import.types import is_supported
+from fuser.precision import Precision
 from fuser.runtime.plan import Plan
 from fuser.specialise import Specialised
 
@@ -47,12 +48,13 @@ class Segmented:
 
     def __init__(
         self, proto: ModelProto, *, device: Device = "auto", fusion: bool = True,
-        threads: int | None = None,
+        threads: int | None = None, precision: Precision = "model",
     ) -> None:  # fmt: skip
         self.proto = proto
         self.device: Device = device
         self.fusion = fusion
         self.threads = threads
+        self.precision: Precision = precision
         self.fallbacks: list[str] = []
         self._constants = {
             tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in proto.graph.initializer
@@ -195,8 +197,9 @@ class Segmented:
             )
             del model.graph.value_info[:]
             segment.compiled[signature] = Specialised(
-                open_model(model), device=self.device, fusion=self.fusion, threads=self.threads
-            )
+                open_model(model), device=self.device, fusion=self.fusion, threads=self.threads,
+                precision=self.precision,
+            )  # fmt: skip
         return dict(segment.compiled[signature].run(arrays))
 
     def _model(

@@ -86,6 +86,8 @@ class Report:
     dims: dict[str, int] = field(default_factory=dict)
     values: tuple[str, ...] = ()
     """Inputs whose values the plan was compiled for."""
+    precision: str = "model"
+    """What products round their operands to, and on what instruction (fuser/precision.py)."""
     latency_ms: Latency | None = None
     compare: Comparison | None = None
 
@@ -99,6 +101,7 @@ class Report:
             "schema": SCHEMA,
             **{key: table[key] for key in ("model", "device", "kernels", "bytes", "latency_ms")},
             **{key: table[key] for key in ("compile_s", "cache_hits", "peak_memory_bytes")},
+            "precision": self.precision,
             "fallbacks": list(self.fallbacks),
             "regions": [asdict(region) | {"nodes": list(region.nodes)} for region in self.regions],
             "compare": compare,

@@ -20,6 +20,7 @@ from fuser.compiler import Device, Model, open_model
 from fuser.errors import UnsupportedError, UsageError
 from fuser.graph.onnx_import import load_model
 from fuser.host import Segmented
+from fuser.precision import Precision
 from fuser.runtime.plan import Plan
 from fuser.specialise import Specialised
 
@@ -42,13 +43,14 @@ class _Options:
     device: Device
     fusion: bool
     threads: int | None
+    precision: Precision
 
 
 class InferenceSession:
     """A model that is compiled for the feeds it meets.
 
-    model, device, threads, fusion: as for `fuser.compile`. fallback: what cannot be compiled runs
-    on the host (fuser/host.py) instead of being an error; `fallbacks` lists it.
+    model, device, threads, fusion, precision: as for `fuser.compile`. fallback: what cannot be
+    compiled runs on the host (fuser/host.py) instead of being an error; `fallbacks` lists it.
     Raises UsageError, InvalidModelError; `run` raises what compiling raises.
     """
 
@@ -59,6 +61,7 @@ class InferenceSession:
         device: Device = "auto",
         threads: int | None = None,
         fusion: bool = True,
+        precision: Precision = "model",
         fallback: bool = True,
     ) -> None:
         proto = model.proto if isinstance(model, Model) else load_model(model)
@@ -67,7 +70,7 @@ class InferenceSession:
         self._outputs = [_info(i) for i in proto.graph.output]
         self._fallback = fallback
         self._how: Specialised | Segmented
-        self._options = _Options(device, fusion, threads)
+        self._options = _Options(device, fusion, threads, precision)
         try:
             opened = model if isinstance(model, Model) else open_model(proto)
             self._how = Specialised(opened, **vars(self._options))

@@ -20,6 +20,7 @@ from fuser.errors import ValueNeededError
 from fuser.graph.dims import substitute
 from fuser.graph.evaluate import bind_shape
 from fuser.graph.ir import TensorType
+from fuser.precision import Precision
 from fuser.runtime.feeds import check_feeds, check_names
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import TensorSpec
@@ -38,12 +39,13 @@ class Specialised:
 
     def __init__(
         self, model: Model, *, device: Device = "auto", fusion: bool = True,
-        threads: int | None = None,
+        threads: int | None = None, precision: Precision = "model",
     ) -> None:  # fmt: skip
         self.model = model
         self.device: Device = device
         self.fusion = fusion
         self.threads = threads
+        self.precision: Precision = precision
         self.value_inputs: tuple[str, ...] = ()
         """The inputs whose values plans are compiled for, as far as feeds have shown it."""
         self._plans: OrderedDict[_Key, Plan] = OrderedDict()
@@ -84,7 +86,7 @@ class Specialised:
                 try:
                     plan = compile_model(
                         self.model, device=self.device, dims=dims, values=values,
-                        threads=self.threads, fusion=self.fusion,
+                        threads=self.threads, fusion=self.fusion, precision=self.precision,
                     )  # fmt: skip
                 except ValueNeededError as error:
                     self._bind(error, arrays)

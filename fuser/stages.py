@@ -11,6 +11,7 @@ from fuser.errors import UsageError
 from fuser.graph.text import print_graph
 from fuser.partition import Options, explain, partition
 from fuser.partition.region import Partition
+from fuser.precision import Precision, rounding
 from fuser.target import Target
 from fuser.tilegen.emit import emit
 from fuser.tilegen.passes import run_passes as run_tile_passes
@@ -19,14 +20,15 @@ from fuser.tilegen.program import TileProgram
 
 def dump(
     model: Model, *, stage: str, region: int | None = None, device: Device = "auto",
-    dims: Mapping[str, int] | None = None, fusion: bool = True,
+    dims: Mapping[str, int] | None = None, fusion: bool = True, precision: Precision = "model",
 ) -> Iterator[str]:  # fmt: skip
     """The text of the model after a stage (see `fuser dump --help`), region by region."""
     if stage == "graph":
         yield print_graph(model.graph(dims or {}))
         return
     target = choose_target(device)
-    cut = partition(model.graph(dims or {}), target, Options(no_fusion=not fusion))
+    options = Options(no_fusion=not fusion, operands=rounding(precision, target).operands)
+    cut = partition(model.graph(dims or {}), target, options)
     if stage == "regions":
         yield explain(cut)
         return

@@ -32,6 +32,8 @@ def print_report(report: Report, outputs: Mapping[str, np.ndarray], random_input
     table.add_column()
     kernels, traffic = report.kernels, report.bytes
     table.add_row("model", f"{report.model} on {report.device}")
+    if report.precision != "model":
+        table.add_row("precision", report.precision)
     if report.dims:
         table.add_row("dims", ", ".join(f"{name} = {size}" for name, size in report.dims.items()))
     table.add_row(

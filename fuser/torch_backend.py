@@ -28,6 +28,7 @@ from fuser.graph.ir import TensorType
 from fuser.graph.passes import run_passes
 from fuser.graph.torch_import import Imported, Input, check_operators, import_fx, tensor_array
 from fuser.graph.torch_import.registry import dtype_of
+from fuser.precision import Precision
 from fuser.report import Report
 from fuser.runtime.feeds import host_array
 from fuser.runtime.plan import Plan
@@ -43,6 +44,7 @@ class Options:
     device: Device = "cpu"
     threads: int | None = None
     fusion: bool = True
+    precision: Precision = "model"
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ class FxProgram:
         options = self.options
         plan = compile_graph(
             run_passes(imported.graph), name=self.name, device=options.device,
-            threads=options.threads, fusion=options.fusion,
+            threads=options.threads, fusion=options.fusion, precision=options.precision,
         )  # fmt: skip
         return _Compiled(imported, plan, tuple(inputs))
 
@@ -368,9 +370,9 @@ def backend(
 ) -> Any:
     """What `torch.compile(m, backend="fuser")` calls with each graph that it captures.
 
-    options: `device`, `threads`, `fusion`, as for `fuser.compile`. A graph with an operator that is
-    not supported runs in PyTorch, with a warning that names it. In training the forward and the
-    backward graph are compiled apart.
+    options: `device`, `threads`, `fusion`, `precision`, as for `fuser.compile`. A graph with an
+    operator that is not supported runs in PyTorch, with a warning that names it. In training the
+    forward and the backward graph are compiled apart.
     """
     from torch._dynamo.backends.common import aot_autograd
 

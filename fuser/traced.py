@@ -27,6 +27,7 @@ from fuser.graph.ir import Graph
 from fuser.graph.passes import run_passes
 from fuser.graph.trace import ArraySpec, TracedArray, cond, record
 from fuser.graph.trace import tree as trees
+from fuser.precision import Precision
 from fuser.report import Report
 from fuser.runtime.feeds import host_array
 from fuser.runtime.plan import Plan
@@ -108,11 +109,13 @@ class Traced:
 
     def __init__(
         self, function: Callable[..., Any], bound: _Bound, name: str, device: Device,
-        threads: int | None, fusion: bool,
+        threads: int | None, fusion: bool, precision: Precision = "model",
     ) -> None:  # fmt: skip
         self._started = time.perf_counter()
         self._bound_tree, self._static = bound.tree, bound.static
-        self._options: dict[str, Any] = {"device": device, "threads": threads, "fusion": fusion}
+        self._options: dict[str, Any] = {
+            "device": device, "threads": threads, "fusion": fusion, "precision": precision,
+        }  # fmt: skip
         self._names = bound.names
         recording = record(function, bound.specs(), bound.arguments, name)
         self._outputs = recording.outputs
@@ -146,17 +149,18 @@ class Traced:
 def trace(
     function: Callable[..., Any], *specs: Any, device: Device = "auto",
     threads: int | None = None, fusion: bool = True, static: dict[str, Any] | None = None,
+    precision: Precision = "model",
 ) -> Traced:  # fmt: skip
     """Record `function` for arguments of the given specs: `fuser.spec`, arrays to take the shape
     of, Python numbers, and nested tuples, lists and dicts of those.
 
     static: arguments by name that are no arrays; they are fixed.
-    device, threads, fusion: as for `fuser.compile`.
+    device, threads, fusion, precision: as for `fuser.compile`.
     Raises TraceError where the function cannot be recorded.
     """
     fixed = static or {}
     bound = _Bound(inspect.signature(function), frozenset(fixed), specs, dict(fixed))
-    return Traced(function, bound, _name(function), device, threads, fusion)
+    return Traced(function, bound, _name(function), device, threads, fusion, precision)
 
 
 class Jitted:
@@ -165,7 +169,7 @@ class Jitted:
 
     def __init__(
         self, function: Callable[..., Any], static_argnames: Sequence[str], device: Device,
-        threads: int | None, fusion: bool,
+        threads: int | None, fusion: bool, precision: Precision = "model",
     ) -> None:  # fmt: skip
         self.function = function
         self._signature = inspect.signature(function)
@@ -176,7 +180,8 @@ class Jitted:
                 f"static_argnames names {sorted(unknown)}, which {_name(function)} does not have",
                 hint=f"its parameters are {list(self._signature.parameters)}",
             )
-        self._options: tuple[Device, int | None, bool] = (device, threads, fusion)
+        self._options: tuple[Device, int | None, bool, Precision]
+        self._options = (device, threads, fusion, precision)
         self._cache: OrderedDict[Hashable, Traced] = OrderedDict()
         self._lock = Lock()
         update_wrapper(self, function)
@@ -212,6 +217,7 @@ class Jitted:
 def jit(
     function: Callable[..., Any] | None = None, *, static_argnames: str | Sequence[str] = (),
     device: Device = "auto", threads: int | None = None, fusion: bool = True,
+    precision: Precision = "model",
 ) -> Any:  # fmt: skip
     """Compile a function on its first call with arguments of given shapes and dtypes.
 
@@ -221,8 +227,8 @@ def jit(
     """
     named = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
     if function is None:
-        return lambda f: Jitted(f, named, device, threads, fusion)
-    return Jitted(function, named, device, threads, fusion)
+        return lambda f: Jitted(f, named, device, threads, fusion, precision)
+    return Jitted(function, named, device, threads, fusion, precision)
 
 
 def _name(function: Callable[..., Any]) -> str:

@@ -22,7 +22,7 @@ Fuser = Callable[..., tuple[int, str, str]]
 
 SCHEMA_KEYS = [
     "schema", "model", "device", "kernels", "bytes", "latency_ms", "compile_s", "cache_hits",
-    "peak_memory_bytes", "fallbacks", "regions", "compare",
+    "peak_memory_bytes", "precision", "fallbacks", "regions", "compare",
 ]  # fmt: skip
 
 
@@ -126,6 +126,17 @@ def test_json_is_one_object_and_nothing_else(fuser: Fuser, mlp: Path) -> None:
     assert report["kernels"]["after"] <= report["kernels"]["before"]
     assert report["bytes"]["floor"] <= report["bytes"]["after"] <= report["bytes"]["before"]
     assert report["peak_memory_bytes"] > 0
+
+
+def test_precision(fuser: Fuser, mlp: Path) -> None:
+    code, out, err = fuser("run", mlp, "--device", "cpu", "--precision", "bf16", "--json",
+                           "--compare", "reference")  # fmt: skip
+    assert (code, err) == (0, "")
+    assert "bf16" in json.loads(out)["precision"]
+    code, out, _ = fuser("run", mlp, "--device", "cpu", "--json")
+    assert json.loads(out)["precision"] == "model"
+    code, _, err = fuser("run", mlp, "--precision", "int3")
+    assert code == 2 and "bf16" in err
 
 
 def test_report_file_is_what_json_prints(fuser: Fuser, mlp: Path, tmp_path: Path) -> None:

@@ -20,14 +20,20 @@ def operand_dtype(node: Node) -> DType:
     return BY_NAME[asked] if asked else node.inputs[0].dtype
 
 
+def _rounds(node: Node) -> bool:
+    """Whether a node is a product worth rounding: grouped convolutions have too few channels."""
+    return node.op in PRODUCTS and node.inputs[0].dtype is f32 and node.attrs.get("groups", 1) == 1
+
+
 def round_operands(graph: Graph, dtype: DType) -> Graph:
-    """A copy in which every float32 product rounds its operands to `dtype`."""
+    """A copy in which every float32 product rounds its operands to `dtype`; grouped convolutions
+    do not."""
     copy = Graph(graph.name, list(graph.inputs), [], [], list(graph.output_names), graph.source)
     copy._names = graph._names
     values: dict[Value, Value] = {value: value for value in graph.inputs}
     for node in graph.nodes:
         attrs = node.attrs
-        if node.op in PRODUCTS and node.inputs[0].dtype is f32:
+        if _rounds(node):
             attrs = {**attrs, "operands": dtype.name}
         clone = Node(node.op, tuple(values[v] for v in node.inputs), attrs, (), node.origin)
         clone.outputs = tuple(Value(v.type, v.name, clone, v.index) for v in node.outputs)

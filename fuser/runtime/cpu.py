@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fuser.backend.cores import available_cores
+from fuser.backend.cpu.host import tiles_granted
 from fuser.backend.llvm import host_features
 from fuser.errors import DeviceError, OutOfMemoryError, VerifyError
 from fuser.runtime import native
@@ -204,6 +205,8 @@ def _check_host(program: Program) -> None:
     """Raise DeviceError for code that this processor cannot run."""
     wanted = {name[1:] for name in program.target.features.split(",") if name.startswith("+")}
     missing = wanted and wanted - host_features()
+    if "amx-tile" in wanted and not tiles_granted():  # asks for it, too
+        missing = {*missing, "amx-tile"}
     if missing:
         raise DeviceError(
             f"the plan needs a processor with {', '.join(sorted(missing))}",

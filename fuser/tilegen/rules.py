@@ -7,6 +7,8 @@ powers of two, and there should be a few blocks for each multiprocessor.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fuser.dtypes import BY_NAME
 from fuser.target import DotUnit, Target
 from fuser.tilegen.schedule import Schedule
@@ -237,9 +239,14 @@ def _blocks(
 
 
 def conv_schedule(
-    target: Target, m: int, n: int, channels: int, taps: int, bits: int, groups: int
-) -> Schedule:
+    target: Target, m: int, n: int, channels: int, taps: int, bits: int, groups: int,
+    unit: DotUnit | None = None,
+) -> Schedule:  # fmt: skip
     """Blocks "m" (pixels), "n" (output channels), "k" (input channels, or taps and channels)."""
+    if unit is not None:
+        found = unit_schedule(target, unit, m, n, channels * taps, 1, 1)
+        k = channels * taps if channels < unit.depth else channels
+        return replace(found, blocks=(*found.blocks[:2], ("k", k)))
     if not target.is_cuda:
         rows, columns = register_tile(target, m, n, bits)
         return _blocks(m=rows, n=columns, k=channels, reason="register tile with the least waste")

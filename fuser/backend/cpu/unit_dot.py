@@ -127,6 +127,7 @@ def _tiles(
     rows, columns = op.result.shape
     steps = -(-op.a.shape[1] // unit.depth)
     size = op.a.dtype.bytes
+    stride, apart = integer(left.step * size), integer(place.strides[0] * 4)
 
     def tile(number: int) -> Reg:
         return Reg("i8", str(number))
@@ -135,7 +136,7 @@ def _tiles(
         accs = [(i, j, i * 2 + j) for i in range(high) for j in range(wide)]
         lines = [left.at(low, (row + i) * ROWS) for i in range(high)]
         panels = [right.at(low, panel + j) for j in range(wide)]
-        places = {}
+        places: dict[int, Reg] = {}
         for i, j, number in accs:
             at = ((row + i) * ROWS, (panel + j) * PANEL)
             address = low.index(low.memory_address(place, at))
@@ -143,26 +144,22 @@ def _tiles(
             if zero:
                 f.call_void("llvm.x86.tilezero", tile(number))
             else:
-                stride = integer(place.strides[0] * 4)
-                f.call_void("llvm.x86.tileloadd64", tile(number), places[number], stride)
+                f.call_void("llvm.x86.tileloadd64", tile(number), places[number], apart)
 
         def trip(i: Reg, carried: list[Reg]) -> list[Reg]:
             for j in range(wide):
-                at = f.gep(panels[j], f.mul(i, unit.depth * PANEL * size))
-                f.call_void("llvm.x86.tileloadd64", tile(6 + j), at, integer(TILE_BYTES))
+                source = f.gep(panels[j], f.mul(i, unit.depth * PANEL * size))
+                f.call_void("llvm.x86.tileloadd64", tile(6 + j), source, integer(TILE_BYTES))
             for r in range(high):
-                at = f.gep(lines[r], f.mul(i, TILE_BYTES))
-                stride = integer(left.step * size)
-                f.call_void("llvm.x86.tileloadd64", tile(4 + r), at, stride)
+                source = f.gep(lines[r], f.mul(i, TILE_BYTES))
+                f.call_void("llvm.x86.tileloadd64", tile(4 + r), source, stride)
                 for j in range(wide):
                     f.call_void("llvm.x86.tdpbf16ps", tile(r * 2 + j), tile(4 + r), tile(6 + j))
             return []
 
         f.loop(0, steps, 1, [], trip, hint="k")
-        for number, at in places.items():
-            f.call_void(
-                "llvm.x86.tilestored64", tile(number), at, integer(place.strides[0] * 4)
-            )
+        for number, pointer in places.items():
+            f.call_void("llvm.x86.tilestored64", tile(number), pointer, apart)
 
     def across(panel: Index, wide: int) -> None:
         _cover(low, -(-rows // ROWS), 2, "rows", lambda row, high: block(panel, wide, row, high))
@@ -187,11 +184,11 @@ def _vectors(
     words = text.vector("i32", PANEL)
 
     def block(panel: Index, wide: int, row: Index, high: int) -> None:
-        cells = [
-            f.gep(place.pointer, low.index(low.memory_address(place, (row + i, (panel + j) * PANEL))),
-                  "float")
-            for i in range(high) for j in range(wide)
-        ]  # fmt: skip
+        cells = []
+        for i in range(high):
+            for j in range(wide):
+                address = low.memory_address(place, (row + i, (panel + j) * PANEL))
+                cells.append(f.gep(place.pointer, low.index(address), "float"))
         type = text.vector("float", PANEL)
         starts = [text.zero(type) if zero else f.load(type, cell, 4) for cell in cells]
         lines = [left.at(low, row + i) for i in range(high)]

@@ -25,7 +25,6 @@ from fuser.tilegen.index import Index
 from fuser.tilegen.program import Packing, TileProgram
 from fuser.tilegen.schedule import Schedule
 
-
 PANEL = 16
 """Columns of a panel of weights for a dot unit: a vector of float32, or a row of a tile."""
 
@@ -244,8 +243,7 @@ def panel(em: Emission, dot: DotShape, batch: Index, n: Index, k: Index, dtype: 
         return em.full_value(packed, (1, 2))
     unit = em.target.dot_unit(dtype.name)
     if unit is not None:
-        shape = (dot.b, dot.k, dot.n)
-        return grouped_panel(em, rhs, order, shape, unit, (batch, k, n))
+        return grouped_panel(em, rhs, order, (dot.b, dot.k, dot.n), unit, (batch, k, n))
     width = em.schedule.block("n")
     panels = -(-dot.n // width)
     packing = Packing(

@@ -15,7 +15,14 @@ from fuser.graph.ir import Node, Value
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
 from fuser.tilegen import ir, rules
-from fuser.tilegen.emit.contraction import dot_op, operand, store_placed
+from fuser.tilegen.emit.contraction import (
+    dot_dtype,
+    dot_op,
+    dot_unit,
+    grouped_panel,
+    operand,
+    store_placed,
+)
 from fuser.tilegen.emit.map import program
 from fuser.tilegen.emit.maps import Coords, Guard, backward, delinearise, in_range, product
 from fuser.tilegen.emit.primitives import padded
@@ -89,7 +96,8 @@ def emit(
         rules.direct_schedule(target, m, n)
         if direct
         else rules.conv_schedule(
-            target, m, n, conv.channels, conv.taps, conv.x.dtype.bits, conv.groups
+            target, m, n, conv.channels, conv.taps, conv.x.dtype.bits, conv.groups,
+            dot_unit(target, conv.node) if conv.groups == 1 else None,
         )
     )
     em = Emission(region, partition, target, chosen)
@@ -117,7 +125,7 @@ def _implicit_product(
     output = program(em, grid_n, n, block("n"))
     width = em.extents[1]
     parts = -(-depth // width)
-    kind = conv.x.dtype if cuda else conv.x.dtype.compute
+    kind = dot_dtype(em.target, conv.node)
     start = Piece(kind.accumulate, (0, 2), splat=0.0 if kind.is_float else 0)
 
     def body(at: Index, carried: list[Piece]) -> list[Piece]:
@@ -176,6 +184,12 @@ def _weights(
         if merged:
             shape, at = (groups, 1, rows, n), (group, Index(0), tap * channels + c, output)
         return em.full_value(em.load_packed(buffer, shape, at, (1, 2)), (1, 2))
+    unit = em.target.dot_unit(kind.name)
+    if unit is not None and groups == 1:
+        if merged:
+            k = tap * channels + c
+            return grouped_panel(em, w, order, (1, rows, n), unit, (Index(0), k, output))
+        return grouped_panel(em, w, order, (taps, channels, n), unit, (tap, c, output))
     width = em.schedule.block("n")
     panels = -(-n // width)
     packing = Packing(

@@ -1,0 +1,50 @@
+"""`precision=`: what a plan may round, chosen by the caller and recorded in the report.
+
+"model"   the dtypes of the model: float32 products stay float32. The default.
+"bf16"    float32 matrix products, convolutions and attention products round their operands to
+          bfloat16 (to nearest, ties to even) and add up in float32; everything else stays as
+          it is. Weights are rounded once, when the plan is built. For CPUs that multiply
+          bfloat16 (AMX, AVX-512 BF16); on others it changes nothing, and the report says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from fuser.dtypes import DType, bf16
+from fuser.errors import UsageError
+from fuser.target import Target
+
+Precision = Literal["model", "bf16"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """What a precision comes to on a target.
+
+    operands: the dtype that products round float32 operands to (None: not at all). text: one line
+    for the report.
+    """
+
+    operands: DType | None = None
+    text: str = "model"
+
+
+def rounding(precision: Precision, target: Target) -> Rounding:
+    """What to round. Raises UsageError for a precision that there is not, or not on this device."""
+    if precision not in PRECISIONS:
+        raise UsageError(
+            f"there is no precision {precision!r}", hint=f"one of {', '.join(PRECISIONS)}"
+        )
+    if precision == "model":
+        return Rounding()
+    if target.is_cuda:
+        raise UsageError(
+            f"precision {precision!r} is for the CPU", hint="give the GPU a float16 model"
+        )
+    unit = target.dot_unit("bf16")
+    if unit is None:
+        return Rounding(None, "model (bf16 was asked for; this CPU does not multiply bfloat16)")
+    return Rounding(bf16, f"bf16 ({unit.name})")

@@ -1,0 +1,174 @@
+"""Products that round their operands: by tiles, by dot-product vectors, and without either."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fuser import dtypes
+from fuser.backend.cpu import assembly
+from fuser.graph.evaluate import evaluate
+from fuser.graph.precision import round_operands
+from fuser.target import DOT_UNITS, Target, cpu_target
+from fuser.tilegen.emit import emit
+from fuser.tilegen.schedule import Schedule
+from tests import interpreted
+from tests.backend.cpu import native
+from tests.interpreted import check, one_region, run_partition
+from tests.tilegen_emit.graphs import Model
+
+UNITS = ("amx", "avx512_bf16", "plain")
+DROPPED = {
+    "amx": (),
+    "avx512_bf16": ("+amx-tile", "+amx-bf16"),
+    "plain": ("+amx-tile", "+amx-bf16", "+avx512bf16"),
+}
+ROUNDING = 2.0**-9
+"""Of a number to the nearest bfloat16, relative: 8 bits of significand."""
+
+
+def target_of(unit: str) -> Target:
+    """This machine with nothing better than `unit`. Skips where it has not even that."""
+    features = [f for f in native.HOST.features.split(",") if f not in DROPPED[unit]]
+    target = replace(native.HOST, features=",".join(features))
+    found = target.dot_unit("bf16")
+    if (found.name if found else "plain") != unit:
+        pytest.skip(f"this processor has no {unit}")
+    return target
+
+
+@pytest.fixture(params=UNITS)
+def target(request: pytest.FixtureRequest) -> Target:
+    return target_of(request.param)
+
+
+@pytest.fixture(params=["interpreted", "native"])
+def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    if request.param == "native":
+        monkeypatch.setattr(interpreted, "run", native.run)
+    yield request.param
+
+
+def linear(rows: int, depth: int, columns: int, turned: bool = False) -> Model:
+    m = Model()
+    shape = (columns, depth) if turned else (depth, columns)
+    z = m.dot(m.input(rows, depth), m.weight(*shape), (1, 1 if turned else 0))
+    m.output(m.b.map("tanh", m.b.map("add", z, m.weight(columns))))
+    return m
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(
+    "sizes",
+    [(1, 1, 1), (3, 5, 7), (16, 32, 16), (17, 33, 31), (33, 100, 50), (64, 64, 96), (1, 300, 130)],
+)
+def test_weights(how: str, target: Target, sizes: tuple[int, int, int], turned: bool) -> None:
+    m = linear(*sizes, turned)
+    graph = round_operands(m.graph, dtypes.bf16)
+    check(one_region(graph, "contraction"), m.feeds, target)
+
+
+@pytest.mark.parametrize("blocks", [(32, 32), (16, 64), (48, 96)])
+def test_blocks_that_do_not_divide(how: str, target: Target, blocks: tuple[int, int]) -> None:
+    m = linear(70, 40, 150)
+    graph = round_operands(m.graph, dtypes.bf16)
+    schedule = Schedule(blocks=(("m", blocks[0]), ("n", blocks[1]), ("k", 40)))
+    check(one_region(graph, "contraction"), m.feeds, target, schedule)
+
+
+@pytest.mark.parametrize("contract", [(2, 1), (2, 2), (1, 1), (1, 2)])
+@pytest.mark.parametrize("sizes", [(2, 5, 9, 3), (3, 33, 64, 40), (1, 20, 70, 33)])
+def test_two_activations(
+    how: str, target: Target, sizes: tuple[int, int, int, int], contract: tuple[int, int]
+) -> None:
+    """Every order of the axes, with code in front of one operand."""
+    batch, rows, depth, columns = sizes
+    m = Model()
+    x = m.input(*((batch, rows, depth) if contract[0] == 2 else (batch, depth, rows)))
+    y = m.input(*((batch, depth, columns) if contract[1] == 1 else (batch, columns, depth)))
+    z = m.dot(m.b.map("tanh", x), y, contract, (0,))
+    m.output(m.b.map("mul", z, 0.5))
+    check(one_region(round_operands(m.graph, dtypes.bf16), "contraction"), m.feeds, target)
+
+
+def test_two_products_of_one_operand(how: str, target: Target) -> None:
+    m = Model()
+    x = m.input(2, 19, 40)
+    gate, up = m.dot(x, m.weight(40, 50), (2, 0)), m.dot(x, m.weight(50, 40), (2, 1))
+    m.output(m.b.map("mul", m.b.map("tanh", gate), up))
+    check(one_region(round_operands(m.graph, dtypes.bf16), "contraction"), m.feeds, target)
+
+
+@pytest.mark.parametrize("channels,outputs,window", [(3, 20, 3), (40, 33, 3), (64, 48, 1)])
+def test_convolution(how: str, target: Target, channels: int, outputs: int, window: int) -> None:
+    m = Model()
+    pad = window // 2
+    y = m.b.emit(
+        "conv", m.input(2, channels, 9, 7), m.weight(outputs, channels, window, window),
+        strides=(1, 1), padding=((pad, pad), (pad, pad)), dilation=(1, 1), groups=1,
+    )  # fmt: skip
+    m.output(m.b.map("max", y, 0.0))
+    check(one_region(round_operands(m.graph, dtypes.bf16), "conv"), m.feeds, target)
+
+
+@pytest.mark.parametrize("length", [5, 40, 130])
+def test_attention(how: str, target: Target, length: int) -> None:
+    """The probabilities are rounded before their sum divides them: half a unit in either case."""
+    m = Model()
+    q, k, v = (m.input(2, length, 24) for _ in range(3))
+    scores = m.b.map("mul", m.dot(q, k, (2, 2), (0,)), 24**-0.5)
+    m.output(m.dot(m.softmax(scores), v, (2, 1), (0,)))
+    schedule = Schedule(blocks=(("m", 32), ("n", 48)))
+    graph = round_operands(m.graph, dtypes.bf16)
+    check(one_region(graph, "attention"), m.feeds, target, schedule, tolerance=2 * ROUNDING)
+
+
+def test_error_beside_unrounded_operands(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No element is farther off than the roundings of its operands and of the float32 sum allow."""
+    monkeypatch.setattr(interpreted, "run", native.run)
+    m = Model()
+    x, w = m.input(50, 257), m.weight(257, 70)
+    m.output(m.dot(x, w, (1, 0)))
+    have = run_partition(
+        one_region(round_operands(m.graph, dtypes.bf16), "contraction"), m.feeds, target
+    )["y0"]
+    left, right = m.feeds["x0"].astype(np.float64), w.constant
+    assert right is not None
+    size = np.abs(left) @ np.abs(right)
+    error = np.abs(have - left @ right)
+    assert (error <= (2 * ROUNDING + ROUNDING**2 + 257 * 2.0**-24) * size).all()
+    assert error.max() > 1e-3 * ROUNDING * size.max()  # it did round
+
+
+def test_special_numbers(how: str, target: Target) -> None:
+    """Infinities and NaNs stay in their rows; padding along k must not make more of them."""
+    m = linear(20, 33, 20)
+    m.feeds["x0"][3, 32], m.feeds["x0"][7, 0], m.feeds["x0"][9, 5] = np.inf, np.nan, 3e38
+    graph = round_operands(m.graph, dtypes.bf16)
+    want = evaluate(graph, m.feeds, float64=False)["y0"]
+    have = run_partition(one_region(graph, "contraction"), m.feeds, target)["y0"]
+    np.testing.assert_allclose(have, want, 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("unit,instruction", [("amx", "tdpbf16ps"), ("avx512_bf16", "vdpbf16ps")])
+def test_instructions(unit: str, instruction: str) -> None:
+    """Code for such a processor can be made anywhere, and uses its instruction."""
+    features = next(u.features for u in DOT_UNITS if u.name == unit)
+    base = "+avx512f,+avx512vl,+avx512dq,+avx512bw"
+    target = cpu_target("x86-64-v4", ",".join([base, *(f"+{f}" for f in features)]), 8, 512)
+    cut = one_region(round_operands(linear(64, 64, 64).graph, dtypes.bf16), "contraction")
+    (program,) = emit(cut.regions[0], cut, target)
+    text = assembly(program.kernel, target)
+    assert instruction in text
+    assert ("ldtilecfg" in text) == ("tilerelease" in text) == (unit == "amx")
+
+
+def test_same_bits_again(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interpreted, "run", native.run)
+    m = linear(40, 70, 50)
+    cut = one_region(round_operands(m.graph, dtypes.bf16), "contraction")
+    first, second = (run_partition(cut, m.feeds, target)["y0"] for _ in range(2))
+    np.testing.assert_array_equal(first, second)

@@ -1,0 +1,101 @@
+"""`precision=`: what it rounds, where, and what the report says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import fuser
+from fuser import compiler, dtypes
+from fuser.backend.cpu import host_target
+from fuser.errors import UsageError
+from fuser.graph.evaluate import evaluate
+from fuser.graph.precision import round_operands
+from fuser.precision import rounding
+from fuser.target import AARCH64, SM_90A, X86_64_V3
+from models import build, example_feeds
+
+HOST = host_target()
+HAS_UNIT = pytest.mark.skipif(
+    HOST.dot_unit("bf16") is None, reason="this processor does not multiply bfloat16"
+)
+TOLERANCE = 0.03
+"""Of a whole model beside float32: a rounding of 2**-9 an operand, through tens of layers."""
+
+
+def test_what_is_rounded_where() -> None:
+    assert rounding("model", HOST) == rounding("model", SM_90A)
+    for target in (X86_64_V3, AARCH64):
+        found = rounding("bf16", target)
+        assert found.operands is None and "does not multiply bfloat16" in found.text
+    capable = replace(HOST, features="+avx512bf16,+avx512vl")
+    assert rounding("bf16", capable).operands is dtypes.bf16
+    assert rounding("bf16", capable).text == "bf16 (avx512_bf16)"
+    with pytest.raises(UsageError, match="for the CPU"):
+        rounding("bf16", SM_90A)
+    with pytest.raises(UsageError, match="no precision"):
+        rounding("int3", HOST)  # type: ignore[arg-type]
+
+
+@HAS_UNIT
+@pytest.mark.parametrize(
+    "name,sizes",
+    [("mlp", {"batch": 5}), ("attention", {"batch": 2, "sequence": 33}),
+     ("conv_block", {"batch": 1}), ("tiny_llama", {"batch": 1, "sequence": 20})],
+)  # fmt: skip
+def test_models(name: str, sizes: dict[str, int]) -> None:
+    """Near the definition (the graph with rounded operands), and not too far from float32."""
+    model = compiler.open_model(build(name))
+    feeds = example_feeds(build(name), sizes)
+    plan = fuser.compile(model, device="cpu", dims=sizes, precision="bf16")
+    exact = fuser.compile(model, device="cpu", dims=sizes)
+    assert plan.report().precision.startswith("bf16")
+    assert exact.report().precision == "model"
+    have, plain = plan.run(feeds), exact.run(feeds)
+    want = evaluate(round_operands(model.graph(sizes), dtypes.bf16), feeds, float64=True)
+    for key, array in have.items():
+        assert array.dtype == plain[key].dtype
+        size = np.linalg.norm(plain[key])
+        rounded = np.linalg.norm(array - plain[key]) / size
+        # Values near the middle of two bfloat16 numbers may go either way, and in a deep model
+        # nearly all go their own: two roundings of one size, independent at worst.
+        limit = 1e-4 if name == "conv_block" else 1.5 * rounded
+        assert np.linalg.norm(array - want[key]) / size < limit
+        assert 1e-5 < rounded < TOLERANCE
+
+
+@HAS_UNIT
+def test_the_same_bits_from_any_number_of_threads() -> None:
+    model, sizes = build("mlp"), {"batch": 70}
+    feeds = example_feeds(model, sizes)
+    runs = [
+        fuser.compile(model, device="cpu", dims=sizes, threads=n, precision="bf16").run(feeds)
+        for n in (1, 2)
+    ]
+    for key in runs[0]:
+        np.testing.assert_array_equal(runs[0][key], runs[1][key])
+
+
+@HAS_UNIT
+@pytest.mark.parametrize("front", ["jit", "trace", "session"])
+def test_front_ends(front: str) -> None:
+    """Every front end hands the choice on: the results are those of rounded operands."""
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape, np.float32) for shape in ((9, 40), (40, 12)))
+    run: Callable[..., np.ndarray]
+    if front == "session":
+        model = build("mlp")
+        feeds = example_feeds(model, {"batch": 3})
+        (have,) = fuser.InferenceSession(model, device="cpu", precision="bf16").run(None, feeds)
+        (plain,) = fuser.InferenceSession(model, device="cpu").run(None, feeds)
+        assert 1e-5 < np.linalg.norm(have - plain) / np.linalg.norm(plain) < TOLERANCE
+        return
+    if front == "jit":
+        run = fuser.jit(lambda a, b: a @ b, device="cpu", precision="bf16")
+    else:
+        run = fuser.trace(lambda a, b: a @ b, x, w, device="cpu", precision="bf16")
+    left, right = (a.astype(dtypes.bf16.numpy).astype(np.float64) for a in (x, w))
+    np.testing.assert_allclose(run(x, w), left @ right, 1e-5, 1e-5)
