@@ -63,25 +63,28 @@ class Model:
         """The size of every symbolic dim: as given, else 1 for an outermost axis (the batch) and
         the first of DEFAULT_SIZES that the model accepts for others. Raises UsageError for unknown
         names."""
-        symbols: dict[str, int] = {}
+        symbols: dict[str, bool] = {}  # name -> whether it is an outermost axis
         for type in self.inputs.values():
             for axis, dim in enumerate(type.shape):
                 for name in sorted(symbols_of(dim)):
-                    symbols.setdefault(name, 0 if axis else 1)
+                    symbols.setdefault(name, not axis)
         unknown = [name for name in dims if name not in symbols]
         if unknown:
             known = ", ".join(symbols) or "none: every dim of this model is fixed"
             raise UsageError(f"unknown dim {unknown[0]!r}", hint=f"the symbolic dims are {known}")
-        bound = {name: dims.get(name, size) for name, size in symbols.items()}
-        for size in DEFAULT_SIZES if 0 in bound.values() else ():
-            trial = {name: given or size for name, given in bound.items()}
+        bound = {name: 1 for name, outermost in symbols.items() if outermost} | dict(dims)
+        if len(bound) == len(symbols):
+            return {name: bound[name] for name in symbols}
+        trial: dict[str, int] = {}
+        for size in DEFAULT_SIZES:
+            trial = {name: bound.get(name, size) for name in symbols}
             try:
                 self._graph(trial)
-                return trial
+                break
             except InvalidModelError:
                 if size == DEFAULT_SIZES[-1]:
                     raise
-        return bound
+        return trial
 
     def check(self, feeds: Mapping[str, np.ndarray], dims: Mapping[str, int]) -> None:
         """Raise FeedError unless the feeds are the model's inputs at these dims."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -32,6 +32,7 @@ from fuser.precision import Precision
 from fuser.report import Report
 from fuser.runtime.feeds import host_array
 from fuser.runtime.plan import Plan
+from fuser.torch_decompositions import decompositions
 
 MOST_PLANS = 64
 """Plans that are kept for one program; the one unused for longest goes first."""
@@ -147,16 +148,6 @@ def to_tensor(array: np.ndarray) -> Any:
     if array.dtype == ml_dtypes.bfloat16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
-
-
-def decompositions() -> dict[Any, Callable[..., Any]]:
-    """PyTorch's table of core ATen, less what the partitioner knows whole: attention."""
-    import torch
-
-    table: dict[Any, Callable[..., Any]] = dict(torch.export.default_decompositions())
-    for name in ("scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu"):
-        table.pop(getattr(torch.ops.aten, name).default, None)
-    return table
 
 
 class CompiledProgram:

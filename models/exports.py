@@ -218,7 +218,7 @@ def torch_module(
         options["use_cache"] = False
     torch.manual_seed(seed)
     model = model_class(model_class.config_class(**options)).eval()
-    _randomise_vectors(model)
+    randomise_vectors(model)
     names = inputs or input_names(name)
 
     class Positional(torch.nn.Module):  # type: ignore[misc, unused-ignore]
@@ -233,7 +233,7 @@ def torch_module(
     return module.half() if dtype == "float16" else module
 
 
-def _randomise_vectors(model: Any) -> None:
+def randomise_vectors(model: Any) -> None:
     """Move biases, norm scales and running statistics off the zeros and ones they start at.
 
     Equal parameters hide mistakes, and the TorchScript exporter merges them.

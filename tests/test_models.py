@@ -119,6 +119,14 @@ def test_without_fusion(name: str, device: Device) -> None:
     check(model, example_feeds(model, SIZES), "float32", device, fusion=False)
 
 
+def test_default_sizes_of_symbolic_dims() -> None:
+    """A dim of size 0 is a size, not one that was left out."""
+    model = open_model(build("bert", **TINY["bert"]))
+    assert model.bind({}) == {"batch": 1, "sequence": 32}
+    assert model.bind({"batch": 0}) == {"batch": 0, "sequence": 32}
+    assert model.bind({"sequence": 0}) == {"batch": 1, "sequence": 0}
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_same_bits_every_run(device: Device) -> None:
     model = build("bert", **TINY["bert"])

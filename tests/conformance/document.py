@@ -11,6 +11,8 @@ import onnx
 from tests.conformance.categories import ORDER
 from tests.conformance.run import Outcome
 
+MODELS_BEGIN = "<!-- models: python -m tests.zoo -->"
+"""What follows on the page is not of this suite, and kept."""
 WAYS = ("kernels", "folded", "host")
 
 _INTRODUCTION = """# ONNX conformance
@@ -45,7 +47,8 @@ def write(path: Path, runs: Mapping[str, list[Outcome]]) -> None:
     lines = [_INTRODUCTION.format(version=onnx.__version__)]
     for title, outcomes in runs.items():
         lines += [f"## {title}", "", *_table(outcomes), "", *_failures(outcomes), ""]
-    path.write_text("\n".join(lines).rstrip() + "\n")
+    _, mark, models = path.read_text().partition(MODELS_BEGIN) if path.exists() else ("", "", "")
+    path.write_text("\n".join(lines).rstrip() + "\n" + (f"\n{mark}{models}" if mark else ""))
 
 
 def _table(outcomes: list[Outcome]) -> list[str]:

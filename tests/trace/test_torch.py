@@ -70,6 +70,16 @@ def test_on_a_gpu(name: str) -> None:
         close(fuser.compile(module, example_inputs=args, device="cuda")(*args), module(*args))
 
 
+def test_recurrent_layers_by_torch_compile() -> None:
+    """Dynamo traces an LSTM only on request; PyTorch then names a layer of its own library."""
+    make, inputs = MODULES["lstm"]
+    module, args = make().eval(), inputs()
+    with torch.no_grad(), torch._dynamo.config.patch(allow_rnn=True), warnings.catch_warnings():
+        warnings.filterwarnings("error", "fuser leaves")
+        fast = torch.compile(module, backend="fuser", fullgraph=True)
+        close(fast(*args), module(*args))
+
+
 def test_dynamic_batch() -> None:
     module = Residual().eval()
     compiled = fuser.compile(module)

@@ -300,6 +300,16 @@ class Windows(nn.Module):
         return torch.roll(y, (1, 1), (1, 2)) + x
 
 
+class Cover(nn.Module):
+    """Pooling windows that reach beyond the image, as large as they come."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        return (
+            F.avg_pool2d(x, 300, ceil_mode=True), F.max_pool2d(x, 300, ceil_mode=True),
+            F.max_pool2d(x, (300, 2), ceil_mode=True), F.avg_pool2d(x, 5, 5, 2, ceil_mode=True),
+        )  # fmt: skip
+
+
 def images(*shape: int) -> Callable[[], tuple[Any, ...]]:
     return lambda: (torch.randn(*shape),)
 
@@ -321,6 +331,7 @@ MODULES: dict[str, Case] = {
                 images(1, 2, 5, 5, 5)),
     "norms": (Norms, images(2, 4, 5)),
     "pooling": (of(pooling), images(1, 2, 7, 7)),
+    "large windows": (Cover, images(1, 2, 5, 4)),
     "resampling": (of(resampling), images(1, 2, 4, 4)),
     "padding": (of(padding), images(1, 4, 5, 5)),
     "attention": (lambda: Attention(False), images(2, 6, 16)),

@@ -9,6 +9,7 @@ from fuser.graph.builder import Builder
 from fuser.graph.dims import as_int, product
 from fuser.graph.ir import Value
 from fuser.graph.onnx_import.registry import OnnxNode, onnx_op
+from fuser.graph.windows import reduce_windows
 
 _SOFTMAX: dict[str, Callable[..., Value]] = {
     "Softmax": compose.softmax,
@@ -169,15 +170,10 @@ def local_response_normalization(b: Builder, node: OnnxNode) -> Value:
     x, size = node.x, as_int(node.required("size"))
     low = (size - 1) // 2
     rest = x.type.rank - 2
-    squares = b.emit(
-        "reduce_window",
-        b.map("mul", x, x),
-        fn="sum",
-        window=(1, size, *(1,) * rest),
-        strides=(1,) * x.type.rank,
-        padding=((0, 0), (low, size - 1 - low), *((0, 0),) * rest),
-        dilation=(1,) * x.type.rank,
-    )
+    spans = (size, *(1,) * rest)
+    padding = ((low, size - 1 - low), *((0, 0),) * rest)
+    ones = (1,) * (rest + 1)
+    squares = reduce_windows(b, "sum", b.map("mul", x, x), spans, ones, padding, ones)
     scaled = b.map("mul", squares, node.attr("alpha", 1e-4) / size)
     base = b.map("add", scaled, node.attr("bias", 1.0))
     return b.map("div", x, b.map("pow", base, node.attr("beta", 0.75)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from fuser.graph.dims import Dim, as_int, product
 from fuser.graph.ir import TensorType, Value
 from fuser.graph.onnx_import.contraction import Padding, spatial_attr, spatial_padding
 from fuser.graph.onnx_import.registry import OnnxNode, onnx_op
+from fuser.graph.windows import reduce_windows
 
 
 @dataclass(frozen=True)
@@ -30,48 +30,13 @@ class _Pool:
     def padded(self) -> bool:
         return any(any(pair) for pair in self.padding) or any(self.overhang)
 
-    def emit(self, b: Builder, fn: str, x: Value, leading: int) -> Value:
-        """reduce_window over x [leading dims..., spatial...]."""
+    def emit(self, b: Builder, fn: str, x: Value) -> Value:
+        """The reduction of each window of x [leading dims..., spatial...]."""
         full = tuple(
             (low, high + extra)
             for (low, high), extra in zip(self.padding, self.overhang, strict=True)
         )
-        if int(np.prod(self.window)) > MOST_TAPS and len(self.window) > 1:
-            # A window of windows: sums and maxima can be taken axis by axis.
-            for axis in range(len(self.window)):
-                x = self._emit_axis(b, fn, x, leading + axis, axis, full[axis])
-            return x
-        return b.emit(
-            "reduce_window",
-            x,
-            fn=fn,
-            window=(1,) * leading + self.window,
-            strides=(1,) * leading + self.strides,
-            padding=((0, 0),) * leading + full,
-            dilation=(1,) * leading + self.dilation,
-        )
-
-    def _emit_axis(
-        self, b: Builder, fn: str, x: Value, place: int, axis: int, padding: tuple[int, int]
-    ) -> Value:
-        """The reduction along one axis of the window, which is axis `place` of x."""
-
-        def along(entry: Any, other: Any) -> tuple[Any, ...]:
-            return tuple(entry if i == place else other for i in range(x.type.rank))
-
-        return b.emit(
-            "reduce_window",
-            x,
-            fn=fn,
-            window=along(self.window[axis], 1),
-            strides=along(self.strides[axis], 1),
-            padding=along(padding, (0, 0)),
-            dilation=along(self.dilation[axis], 1),
-        )
-
-
-MOST_TAPS = 256
-"""Windows with more elements are reduced axis by axis: kernels unroll a window."""
+        return reduce_windows(b, fn, x, self.window, self.strides, full, self.dilation)
 
 
 def _read_pool(node: OnnxNode) -> _Pool:
@@ -113,7 +78,7 @@ def _overhang(
 def max_pool(b: Builder, node: OnnxNode) -> Value | list[Value | None]:
     if node.uses_output(1):
         return list(_max_with_index(b, node, _read_pool(node)))
-    return _read_pool(node).emit(b, "max", node.x, 2)
+    return _read_pool(node).emit(b, "max", node.x)
 
 
 def _max_with_index(b: Builder, node: OnnxNode, pool: _Pool) -> tuple[Value, Value]:
@@ -132,7 +97,7 @@ def _max_with_index(b: Builder, node: OnnxNode, pool: _Pool) -> tuple[Value, Val
     counts = [(s - r) // step + 1 for s, r, step in zip(spans, reach, pool.strides, strict=True)]
     shape = (*x.type.shape[:2], *counts)
     strides = _strides(sizes, column_major=bool(node.attr("storage_order", 0)))
-    best = pool.emit(b, "max", x, 2)
+    best = pool.emit(b, "max", x)
     # The first tap that holds the maximum, by its number; then what that tap adds to the index.
     count = int(np.prod(pool.window))
     first = b.full(count - 1, TensorType(dtypes.i64, shape))
@@ -201,7 +166,7 @@ def max_unpool(b: Builder, node: OnnxNode) -> Value:
 @onnx_op("AveragePool")
 def average_pool(b: Builder, node: OnnxNode) -> Value:
     x, pool = node.x, _read_pool(node)
-    total = pool.emit(b, "sum", x, 2)
+    total = pool.emit(b, "sum", x)
     include = node.attr("count_include_pad", 0)
     if not pool.padded or (include and not any(pool.overhang)):
         return b.map("div", total, int(np.prod(pool.window)))
@@ -218,7 +183,7 @@ def _window_counts(b: Builder, pool: _Pool, x: Value, total: Value, include: boo
     else:
         inner = pool.padding
     counted = _Pool(pool.window, pool.strides, pool.dilation, inner, pool.overhang)
-    counts = b.cast(counted.emit(b, "sum", b.constant(ones), 0), x.dtype)
+    counts = b.cast(counted.emit(b, "sum", b.constant(ones)), x.dtype)
     return b.broadcast(counts, total.type.shape, range(2, total.type.rank))
 
 
@@ -226,7 +191,7 @@ def _window_counts(b: Builder, pool: _Pool, x: Value, total: Value, include: boo
 def lp_pool(b: Builder, node: OnnxNode) -> Value:
     p = node.attr("p", 2)
     powers = b.map("pow", b.map("abs", node.x), p)
-    return b.map("pow", _read_pool(node).emit(b, "sum", powers, 2), 1 / p)
+    return b.map("pow", _read_pool(node).emit(b, "sum", powers), 1 / p)
 
 
 @onnx_op("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")

@@ -200,30 +200,39 @@ def _run(
     return outputs[::-1] if backward else outputs
 
 
-def _recur(b: Builder, d: _Direction, state: Value, gate: int) -> Value:
-    """state @ recurrence[gate].T + bias[gate]."""
-    hidden = as_int(d.state.type.shape[1])
-    weight = b.slice_axis(d.recurrent, 0, gate * hidden, (gate + 1) * hidden)
-    return b.map("add", b.dot(state, weight, ((1,), (1,))), _pick(b, d.recurrent_bias, gate))
+def _recur(
+    b: Builder, d: _Direction, state: Value, gates: range, given: Sequence[Value]
+) -> list[Value]:
+    """given[g] + state @ recurrence[g].T + bias[g] for each of the gates: one product for all."""
+    batch, hidden = d.state.type.shape[0], as_int(d.state.type.shape[1])
+    weights = b.slice_axis(d.recurrent, 0, gates.start * hidden, gates.stop * hidden)
+    products = b.reshape(b.dot(state, weights, ((1,), (1,))), (batch, len(gates), hidden))
+    found = []
+    for place, gate in enumerate(gates):
+        part = b.reshape(b.slice_axis(products, 1, place, place + 1), (batch, hidden))
+        recurred = b.map("add", part, _pick(b, d.recurrent_bias, gate))
+        found.append(b.map("add", given[gate], recurred))
+    return found
 
 
 def _rnn_step(
     b: Builder, node: OnnxNode, d: _Direction, given: list[Value]
 ) -> tuple[Value, Value | None]:
-    return d.functions[0](b.map("add", given[0], _recur(b, d, d.state, 0))), None
+    return d.functions[0](*_recur(b, d, d.state, range(1), given)), None
 
 
 def _gru_step(
     b: Builder, node: OnnxNode, d: _Direction, given: list[Value]
 ) -> tuple[Value, Value | None]:
     """Gates in the order update, reset, hidden."""
-    update = d.functions[0](b.map("add", given[0], _recur(b, d, d.state, 0)))
-    reset = d.functions[0](b.map("add", given[1], _recur(b, d, d.state, 1)))
-    if node.attr("linear_before_reset", 0):
-        inner = b.map("mul", reset, _recur(b, d, d.state, 2))
+    linear = bool(node.attr("linear_before_reset", 0))
+    gates = _recur(b, d, d.state, range(3 if linear else 2), [*given[:2], b.full(0, given[2].type)])
+    update, reset = d.functions[0](gates[0]), d.functions[0](gates[1])
+    if linear:
+        inner = b.map("add", given[2], b.map("mul", reset, gates[2]))
     else:
-        inner = _recur(b, d, b.map("mul", reset, d.state), 2)
-    fresh = d.functions[1](b.map("add", given[2], inner))
+        (inner,) = _recur(b, d, b.map("mul", reset, d.state), range(2, 3), given)
+    fresh = d.functions[1](inner)
     kept = b.map("mul", update, d.state)
     new = b.map("mul", b.map("sub", b.full(1, update.type), update), fresh)
     return b.map("add", new, kept), None
@@ -234,7 +243,7 @@ def _lstm_step(
 ) -> tuple[Value, Value | None]:
     """Gates in the order input, output, forget, cell; peepholes input, output, forget."""
     assert d.cell is not None
-    sums = [b.map("add", item, _recur(b, d, d.state, g)) for g, item in enumerate(given)]
+    sums = _recur(b, d, d.state, range(4), given)
 
     def peek(gate: int, cell: Value) -> Value:
         if d.peepholes is None:

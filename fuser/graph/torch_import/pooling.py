@@ -10,6 +10,7 @@ import numpy as np
 from fuser.graph.builder import Builder
 from fuser.graph.ir import Value
 from fuser.graph.torch_import.registry import aten
+from fuser.graph.windows import reduce_windows
 
 
 def _spread(values: Any, rank: int) -> list[int]:
@@ -27,18 +28,6 @@ def _overhang(size: int, window: int, step: int, pad: int, spacing: int) -> int:
     return max(0, (count - 1) * step + reach - (size + 2 * pad))
 
 
-def _windows(
-    b: Builder, fn: str, x: Value, window: Sequence[int], steps: Sequence[int],
-    padding: Sequence[tuple[int, int]], spacing: Sequence[int],
-) -> Value:  # fmt: skip
-    lead = x.type.rank - len(window)
-    return b.emit(
-        "reduce_window", x, fn=fn, window=(1,) * lead + tuple(window),
-        strides=(1,) * lead + tuple(steps), padding=((0, 0),) * lead + tuple(padding),
-        dilation=(1,) * lead + tuple(spacing),
-    )  # fmt: skip
-
-
 def _max_pool(rank: int) -> Any:
     def handler(
         b: Builder, x: Value, window: Any, strides: Any = (), padding: Any = 0, dilation: Any = 1,
@@ -52,7 +41,7 @@ def _max_pool(rank: int) -> Any:
             for each in zip(sizes, shape, steps, pads, spacing, strict=True)
         ]
         ends = [(p, p + e) for p, e in zip(pads, extra, strict=True)]
-        result = _windows(b, "max", x, shape, steps, ends, spacing)
+        result = reduce_windows(b, "max", x, shape, steps, ends, spacing)
         out = result.shape[-rank:]
         return result, _places_of_maxima(b, x, out, shape, steps, pads, spacing)
 
@@ -109,7 +98,7 @@ def _average_pool(rank: int) -> Any:
             for each in zip(sizes, shape, steps, pads, one, strict=True)
         ]
         ends = [(p, p + e) for p, e in zip(pads, extra, strict=True)]
-        total = _windows(b, "sum", x, shape, steps, ends, one)
+        total = reduce_windows(b, "sum", x, shape, steps, ends, one)
         if divisor:
             return b.map("div", total, divisor)
         if not any(extra) and (count_include_pad or not any(pads)):
@@ -119,7 +108,8 @@ def _average_pool(rank: int) -> Any:
         if count_include_pad:
             ones = np.pad(ones, [(p, p) for p in pads], constant_values=1)
             inner = [(0, e) for e in extra]
-        counts = b.cast(_windows(b, "sum", b.constant(ones), shape, steps, inner, one), x.dtype)
+        inside = reduce_windows(b, "sum", b.constant(ones), shape, steps, inner, one)
+        counts = b.cast(inside, x.dtype)
         axes = range(x.type.rank - rank, x.type.rank)
         return b.map("div", total, b.broadcast(counts, total.type.shape, axes))
 
@@ -148,7 +138,7 @@ def adaptive_average_pool(b: Builder, x: Value, shape: Any) -> Value:
         return b.mean(x, range(lead, x.type.rank), keep=True)
     if all(n % size == 0 for n, size in zip(sizes, shape, strict=True)):
         window = [n // size for n, size in zip(sizes, shape, strict=True)]
-        total = _windows(b, "sum", x, window, window, [(0, 0)] * rank, [1] * rank)
+        total = reduce_windows(b, "sum", x, window, window, [(0, 0)] * rank, [1] * rank)
         return b.map("div", total, int(np.prod(window)))
     for axis, (n, size) in enumerate(zip(sizes, shape, strict=True), lead):
         matrix = np.zeros((size, n))
@@ -199,5 +189,7 @@ def upsample_linear(
 ) -> Value:
     for i, size in enumerate(_output_sizes(x, sizes, scales)):
         scale = scales[i] if scales else None
+        if size == x.shape[i + 2] and (align_corners or scale in (None, 1.0)):
+            continue
         x = _mix(b, x, i + 2, _linear_matrix(size, x.shape[i + 2], align_corners, scale))
     return x
