@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import Any
 
 import numpy as np
 
@@ -86,7 +87,9 @@ def report_on(
     flops = {region.id: 0 for region in cut.regions}
     for item in programs:
         flops[item.region.id] += item.flops
-    schedules = {item.region.id: item.kernel.schedule.to_dict() for item in programs}
+    schedules: dict[int, dict[str, Any]] = {}
+    for item in programs:  # of several programs of a region the first does the work
+        schedules.setdefault(item.region.id, item.kernel.schedule.to_dict())
     return reports.Report(
         model=program.name,
         device=f"{program.target.name} ({program.target.arch})",

@@ -56,10 +56,12 @@ def infer(op: Op, grid: Sequence[int] = ()) -> Fact:
 def infer_variable(start: Index, stop: Index, step: int) -> Fact:
     """What is known of the variable of a loop inside of its body."""
     low, high = start.range[0], stop.range[1]
-    high -= high < UNBOUNDED
+    by = gcd(start.multiple, step) or 1
+    if high < UNBOUNDED:
+        high = (high - 1) // by * by
     if step > 0 and start.is_constant and start.constant < stop.range[1] < UNBOUNDED:
         high = start.constant + (stop.range[1] - start.constant - 1) // step * step
-    return low, max(low, high), gcd(start.multiple, step) or 1
+    return low, max(low, high), by
 
 
 def _known(fact: Fact) -> bool:

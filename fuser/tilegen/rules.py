@@ -312,38 +312,6 @@ def squares_schedule(target: Target, squares: int, channels: int) -> Schedule:
     return _blocks(m=max(1, min(squares, 256 // width)), n=width)
 
 
-def attention_schedule(
-    target: Target, batch: int, m: int, n: int, depth: int, columns: int, bits: int,
-    reads: bool = False,
-) -> Schedule:  # fmt: skip
-    """Blocks "m" (query rows) and "n" (keys) of attention. reads: the score code loads tiles."""
-    if not target.is_cuda:
-        rows = min(m, 64 if ceildiv(m, 64) * batch >= 4 * target.units else 32)
-        return _blocks(m=rows, n=min(n, 512 if depth <= 64 else 256))
-    wide = max(depth, columns)
-    if bits == 16 and target.arch == "sm_90a" and wide <= 256 and not reads:
-        # warp groups share the keys on their way; three of them pay where products are short and
-        # there are trips enough; loads of the score code hide better behind small blocks
-        blocks = [(128, 64 if wide > 128 else 128, 8)]
-        if wide <= 64:
-            blocks.insert(0, (192, 128, 12))
-        for rows, keys, warps in blocks:
-            full = n >= 1024 if wide <= 64 else n > keys
-            exact = rows != 192 or n % keys == 0
-            if full and exact and m >= rows and batch * ceildiv(m, rows) >= target.units:
-                return _blocks(warps=warps, stages=2, m=rows, n=keys)
-    rows = 64
-    while rows > 16 and rows >= 2 * m:
-        rows //= 2
-    keys = 128 if wide <= 64 and n % 128 == 0 else 64
-    if bits > 16:
-        keys = 32
-    while keys > 16 and keys >= 2 * n:
-        keys //= 2
-    stages = 3 if rows == 16 else 2  # few queries: the time is that of streaming the keys
-    return _blocks(warps=rows // 16, stages=stages, m=rows, n=keys)
-
-
 def sort_schedule(target: Target, length: int) -> Schedule:
     """Blocks "m" (elements placed by a program) and "n" (elements compared at once)."""
     if not target.is_cuda:

@@ -15,44 +15,87 @@ from tests.tilegen_emit.graphs import Model
 
 ALL = pytest.mark.parametrize("target", TARGETS)
 SMALL = Schedule(blocks=(("m", 16), ("n", 16)))
+SPLIT = Schedule(blocks=(("m", 16), ("n", 16)), split_k=3)
 CASES = {  # batch, heads, kv heads, queries, keys, head dim, value dim, mask
     "plain": (2, 2, 2, 17, 17, 8, 8, None),
     "padding mask": (1, 4, 2, 33, 33, 16, 24, "padding"),
     "causal grouped": (2, 2, 1, 20, 20, 17, 17, "causal"),
     "one query": (1, 2, 2, 1, 100, 8, 8, "causal"),
+    "one query of grouped heads": (2, 6, 2, 1, 100, 8, 8, "padding"),
+    "few queries of one key head": (2, 4, 1, 3, 64, 16, 8, "causal"),
     "causal": (1, 2, 2, 40, 40, 8, 8, "causal"),
+    "capped window": (1, 2, 2, 40, 60, 16, 16, "capped window"),
+    "added table": (2, 2, 2, 20, 36, 8, 8, "table"),
     "empty first keys": (1, 2, 2, 20, 40, 16, 16, "late"),
 }
 
 
-@ALL
-@pytest.mark.parametrize("schedule", [None, SMALL], ids=["rules", "small"])
-@pytest.mark.parametrize("dtype", [dtypes.f32, dtypes.f16])
-@pytest.mark.parametrize("case", CASES)
-def test_attention(target: str, schedule: Schedule | None, dtype: DType, case: str) -> None:
-    batch, heads, kv, queries, keys, width, columns, mask = CASES[case]
+Case = tuple[int, int, int, int, int, int, int, str | None]
+
+
+def model_of(case: Case, dtype: DType) -> Model:
+    batch, heads, kv, queries, keys, width, columns, mask = case
     m = Model(dtype)
     q = m.heads(m.input(batch, queries, heads * width), heads)
     k = m.heads(m.input(batch, keys, kv * width), kv, heads // kv)
     v = m.heads(m.input(batch, keys, kv * columns), kv, heads // kv)
     scores = m.dot(q, m.b.transpose(k, (0, 1, 3, 2)), (3, 2), (0, 1))
     scores = m.b.map("mul", scores, float(width**-0.5))
+    if mask == "capped window":
+        scores = m.b.map("mul", m.b.map("tanh", m.b.map("div", scores, 5.0)), 5.0)
     if mask == "padding":
         bias = m.input(batch, 1, 1, keys)
         drop = m.random.random((batch, 1, 1, keys)) < 0.2
         drop[..., 0] = False
         m.feeds[bias.name] = np.where(drop, -1e4, 0).astype(dtype.numpy)
         scores = m.b.map("add", scores, bias)
+    elif mask == "table":
+        bias = m.input(batch, 1, queries, keys)
+        scores = m.b.map("add", scores, bias)
     elif mask is not None:
         row, column = m.b.iota((queries, keys), 0), m.b.iota((queries, keys), 1)
         seen = m.b.map("ge", m.b.map("add", row, keys - queries), column)
+        if mask == "capped window":  # a row sees the 1 + keys // 3 keys up to the diagonal
+            low = m.b.map("add", row, keys - queries - keys // 3)
+            seen = m.b.map("logical_and", seen, m.b.map("ge", column, low))
         if mask == "late":  # every row misses the first 18 keys
             seen = m.b.map("logical_and", seen, m.b.map("ge", column, 18))
         scores = m.b.map("select", seen, scores, float("-inf"))
     out = m.dot(m.softmax(scores), v, (3, 2), (0, 1))
     out = m.b.reshape(m.b.transpose(out, (0, 2, 1, 3)), (batch, queries, heads * columns))
     m.output(out)
+    return m
+
+
+@ALL
+@pytest.mark.parametrize("schedule", [None, SMALL, SPLIT], ids=["rules", "small", "split"])
+@pytest.mark.parametrize("dtype", [dtypes.f32, dtypes.f16])
+@pytest.mark.parametrize("case", CASES)
+def test_attention(target: str, schedule: Schedule | None, dtype: DType, case: str) -> None:
+    m = model_of(CASES[case], dtype)
     check(one_region(m.graph, "attention"), m.feeds, TARGETS[target], schedule)
+
+
+def test_one_query_shares_the_keys_out() -> None:
+    """A GPU with few heads: heads of one key head are rows of one program, so that keys are read
+    once, and several programs share the keys; a second program merges what they leave."""
+    m = model_of((2, 16, 4, 1, 4000, 64, 64, None), dtypes.f16)
+    partition = one_region(m.graph, "attention")
+    part, merge = emit(partition.regions[0], partition, TARGETS["sm_90a"])
+    parts = part.kernel.schedule.split_k
+    assert part.kernel.grid == (8, 1, parts) and 132 // 8 // 2 < parts <= 64
+    assert merge.kernel.grid == (8, 4)
+    (loop,) = (op for op in part.kernel.walk() if isinstance(op, ops.For))
+    assert len([op for op in loop.body.ops if isinstance(op, ops.Load)]) == 2
+    (whole,) = emit(partition.regions[0], partition, TARGETS["cpu"])
+    assert whole.kernel.schedule.split_k == 1
+
+
+def test_many_heads_keep_their_keys() -> None:
+    """Enough programs without sharing keys: one kernel, nothing to merge."""
+    m = model_of((32, 16, 16, 1, 512, 64, 64, None), dtypes.f16)
+    partition = one_region(m.graph, "attention")
+    assert len(emit(partition.regions[0], partition, TARGETS["sm_90a"])) == 1
 
 
 @pytest.mark.parametrize("spelling", ["compare", "table", "added table", "added select"])

@@ -100,7 +100,7 @@ def assign(kernel: Kernel, target: Target) -> Assignment:
         if isinstance(op, ops.Dot):
             plan.dots[op] = plan_dot(op, plan, target)
     for op in kernel.walk():
-        if isinstance(op, ops.Load) and can_stage(op, plan):
+        if isinstance(op, ops.Load) and (can_stage(op, plan) or is_brought(op, plan, target)):
             plan.staged.add(op)
     _Assigner(kernel, plan).run()
     return plan
@@ -281,6 +281,22 @@ def can_stage(op: ops.Load, plan: Assignment) -> bool:
             else:
                 return False
     return dots > 0
+
+
+def is_brought(op: ops.Load, plan: Assignment, target: Target) -> bool:
+    """Whether a tile that is added to scores, as of a mask, comes through shared memory beside the
+    keys: in the layout of scores a load touches eight rows, half a sector each."""
+    if target.arch != "sm_90a" or len(op.shape) != 2 or op.pad not in (None, 0):
+        return False
+    access, loop = plan.accesses[op], plan.loops.get(plan.home[op.result])
+    if loop is None or op.view.dtype.bytes != 2 or access.width < 8:
+        return False
+    if op.shape[access.axis] < 64 or op.shape[access.axis] % 64:
+        return False
+    dots = [other for other in loop.body.ops if isinstance(other, ops.Dot)]
+    uses = plan.uses.get(op.result, [])
+    once = len(uses) == 1 and isinstance(uses[0], ops.Cast) and uses[0] in loop.body.ops
+    return once and len(dots) == 2 and all(plan.dots[dot].kind == "wgmma" for dot in dots)
 
 
 def shared_values(op: ops.Load, plan: Assignment) -> list[Value]:

@@ -61,9 +61,9 @@ def lower_for(low: Lowering, op: ops.For) -> None:
             low.env[result] = init
         return
     _prepare_outer_values(low, op.body)
-    land_copies(low)
     once = isinstance(start, int) and isinstance(stop, int) and start + op.step >= stop
     if once:
+        land_copies(low)
         low.env[op.body.params[0]] = start
         for param, init in zip(carried, inits, strict=True):
             low.env[param] = init
@@ -72,6 +72,11 @@ def lower_for(low: Lowering, op: ops.For) -> None:
             low.env[result] = final
         return
     stream = low.streams.get(op)
+    pipeline = None if stream else _plan_pipeline(low, op)
+    # copies from before the loop are older than those of its ring: who waits for these has those
+    pending = low.copies_pending and pipeline is not None
+    if not pending:
+        land_copies(low)
     if stream and stream.quiet:
         low.shared.barrier()
     chain = find_chain(low, stream) if stream else None
@@ -83,7 +88,6 @@ def lower_for(low: Lowering, op: ops.For) -> None:
         for result, tile in zip(op.results, finals, strict=True):
             low.env[result] = tile
         return
-    pipeline = None if stream else _plan_pipeline(low, op)
     low.shared.forget()
     if pipeline:
         low.shared.before_write()
@@ -124,6 +128,7 @@ def lower_for(low: Lowering, op: ops.For) -> None:
             low.shared.state = (False, False)
     elif pipeline:
         _advance(low, op, pipeline, variable, stop, stage)
+        low.copies_pending = False
     else:
         low.shared.forget()
     outside, operands = dict(low.converted), dict(low.operands)
@@ -155,6 +160,7 @@ def lower_for(low: Lowering, op: ops.For) -> None:
         finals = phis
     e.enter(done)
     low.shared.forget()
+    low.copies_pending = pending  # there may have been no trip
     if lone and roles.is_deferred(low, lone):
         flying = finals[place]
         finals[place] = dataclasses.replace(flying, regs=wait(low, flying.regs, 0))

@@ -15,7 +15,9 @@ from fuser.backend.nvptx.assign import (
     access_layout,
     assign,
     choose_blocked,
+    feeds_rows,
     is_tile,
+    made_of_dot,
     operand_layout,
 )
 from fuser.backend.nvptx.convert import convert, reshape
@@ -26,6 +28,7 @@ from fuser.backend.nvptx.elementwise import (
     exponential_of_difference,
     one_plus_erf,
     one_plus_tanh,
+    rough_tanh,
     short_tanh,
 )
 from fuser.backend.nvptx.emitter import Emitter, Operand
@@ -35,7 +38,7 @@ from fuser.backend.nvptx.memory import atomic_add_tile, load_tile, parameter, st
 from fuser.backend.nvptx.order import ProgramOrder, growing_axes
 from fuser.backend.nvptx.reduce import reduce_tile
 from fuser.backend.nvptx.shared import SharedMemory
-from fuser.backend.nvptx.stage import SharedTile, read, stage_once
+from fuser.backend.nvptx.stage import SharedTile, land_copies, read, stage_once
 from fuser.backend.nvptx.values import Tile, literal
 from fuser.errors import LoweringError
 from fuser.target import Target
@@ -77,6 +80,7 @@ class Lowering:
         self.converted: dict[tuple[Value, Layout], Tile] = {}
         self.operands: dict[tuple[Value, str, DotPlan], SharedTile | Tile] = {}
         self.piped: set[ops.Load] = set()
+        self.direct: set[ops.Load] = set()  # loads that go straight to the layout of their value
         self.copies_pending = False
         self.deferred: set[ops.Dot] = set()
         self.tensor_maps: list[TensorMap] = []
@@ -150,8 +154,9 @@ class Lowering:
     # values -------------------------------------------------------------------------------------
 
     def is_constant(self, buffer: Buffer) -> bool:
-        """Whether nothing in this kernel writes the buffer."""
-        return buffer not in self.written
+        """Whether nothing writes the buffer while this kernel runs: the one before it may, where
+        this one is there before its end."""
+        return buffer not in self.written and (buffer.role == "constant" or not self.follows_early)
 
     def pointer(self, buffer: Buffer) -> str:
         return self.ready.get(buffer, f"%{self.names[buffer]}")
@@ -195,6 +200,11 @@ class Lowering:
     def tile(self, value: Value, layout: Layout | None = None) -> Tile:
         """A value in registers, in its own layout or the given one."""
         entry = self.env[value]
+        if isinstance(entry, SharedTile) and layout is not None:
+            key = (value, layout)
+            if key not in self.converted:
+                self.converted[key] = self._from_shared(value, entry, layout)
+            return self.converted[key]
         if isinstance(entry, Tile):
             if layout is None or entry.layout == layout:
                 return entry
@@ -207,6 +217,18 @@ class Lowering:
                 layout = self.layout(value)
             return self.materialise(entry, layout)
         raise LoweringError(f"{value!r} is not a tile in registers")
+
+    def _from_shared(self, value: Value, entry: SharedTile, layout: Layout) -> Tile:
+        """A staged load in registers; what the producer brings is given back at once."""
+        brought = roles.before_read(self, value)
+        if not brought:
+            land_copies(self)
+            self.shared.before_read()
+        found = read(self, entry, layout, list(range(len(layout.regs))))
+        if brought:
+            roles.after_read(self, *brought)
+        regs = [found[number] for number in range(len(layout.regs))]
+        return Tile(entry.dtype, entry.shape, layout, regs)
 
     def materialise(self, op: Flexible, layout: Layout) -> Tile:
         """A constant or a tile of indices, in whatever layout is wanted."""
@@ -279,7 +301,8 @@ def _load(low: Lowering, op: ops.Load) -> None:
             stage_once(low, op)
         return
     layout = low.layout(op.result)
-    tile = load_tile(low, access, access_layout(access, layout, low.warps), op.pad)
+    moved = layout if op in low.direct else access_layout(access, layout, low.warps)
+    tile = load_tile(low, access, moved, op.pad)
     low.set(op.result, tile)
 
 
@@ -334,7 +357,10 @@ def short_form(low: Lowering, op: ops.Map, layout: Layout) -> list[str] | None:
     if op.result.dtype.name != "f32" or op.fn not in ("div", "add", "tanh"):
         return None
     if op.fn == "tanh":
-        return apply_scaled(low, op, layout, short_tanh) if feeds_halves(low, op) else None
+        if not feeds_halves(low, op):
+            return None
+        fn = rough_tanh if caps_scores(low, op) else short_tanh
+        return apply_scaled(low, op, layout, fn)
     found = number_beside(low, op)
     if found is None:
         return None
@@ -392,18 +418,31 @@ def feeds_halves(low: Lowering, op: ops.Map) -> bool:
     return True
 
 
+def caps_scores(low: Lowering, op: ops.Map) -> bool:
+    """Whether an op lies between two products of bfloat16 numbers, the left operand of the second
+    of which is rounded to 8 bits: a softmax lies between them."""
+    plan = low.assignment
+    short = low.target.sm >= 75 and all(dot.a.dtype.name == "bf16" for dot in plan.dots)
+    return short and made_of_dot(op.result, plan) and feeds_rows(op.result, plan)
+
+
 def unscaled(low: Lowering, value: Value, layout: Layout) -> tuple[list[str], float] | None:
     """(registers of x, c) where a value is x * c for a positive number c, also behind selects that
     put -inf elsewhere: what is monotone can be computed of x, and c applied later."""
     maker = low.assignment.makers.get(value)
     if not isinstance(maker, ops.Map) or value.dtype.name != "f32":
         return None
-    if maker.fn == "mul":
-        for first, second in (maker.args, maker.args[::-1]):
-            factor = low.assignment.makers.get(second)
-            if isinstance(factor, ops.Full) and 0 < float(factor.value) < math.inf:
-                if first in low.env and isinstance(low.env[first], Tile):
-                    return low.tile(first, layout).regs, float(factor.value)
+    if maker.fn in ("mul", "div"):
+        beside = number_beside(low, maker)
+        if beside is None or (maker.fn == "div" and beside[0] is not maker.args[0]):
+            return None
+        inner, number = beside
+        factor = 1 / number if maker.fn == "div" and number else number
+        if not 2.0**-100 < factor < 2.0**100 or not isinstance(low.env.get(inner), Tile):
+            return None
+        deeper = unscaled(low, inner, layout)
+        regs, scale = deeper if deeper else (low.tile(inner, layout).regs, 1.0)
+        return regs, scale * factor
     if maker.fn == "select":
         condition, kept, other = maker.args
         least = low.assignment.makers.get(other)

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Channel:
-    """Loads that are waited for together. barriers: `stages` full ones, then as many empty."""
+    """Loads that are waited for together. barriers: `stages` full ones, then as many empty. Without
+    dots, a load that goes on to registers. held: its stage is not given back at the read."""
 
     loads: list[ops.Load]
     boxes: list[Box]
@@ -36,11 +37,16 @@ class Channel:
     maps: list[str] = field(default_factory=list)
     barriers: Slot | None = None
     waited: bool = False
+    held: bool = False
     done: int = 0
 
     @property
     def bytes(self) -> int:
         return sum(tile.bytes for tile in self.tiles)
+
+    def readers(self, low: Lowering) -> int:
+        """How many arrivals empty a stage: of warp groups that multiply, or of warps that read."""
+        return low.warps // 4 if self.dots else low.warps
 
 
 @dataclass(eq=False)
@@ -140,6 +146,8 @@ def _plan_stream(
         dots = _dots_of(low, load)
         if any(plan.dots[dot].kind != "wgmma" or dot not in loop.body.ops for dot in dots):
             return None
+        if not dots and len(channels) and any(not c.dots for c in channels):
+            return None  # more than one tile beside the operands takes too much room
         match = next((c for c in channels if set(c.dots) & set(dots)), None)
         if match is None:
             channels.append(Channel([load], [box], dots))
@@ -265,7 +273,7 @@ def split_roles(low: Lowering) -> None:
                 for stage in range(stream.stages):
                     for pointer, count in (
                         (stream.full(low, channel, stage), 1),
-                        (stream.empty(low, channel, stage), low.warps // 4),
+                        (stream.empty(low, channel, stage), channel.readers(low)),
                     ):
                         e.do(
                             "call void @llvm.nvvm.mbarrier.init.shared("
@@ -414,6 +422,29 @@ def after_dot(low: Lowering, op: ops.Dot) -> None:
         else:
             chosen, stage = elected(low), stream.stage
         arrive_where(low, stream.empty(low, channel, stage), chosen)
+
+
+def before_read(low: Lowering, value: Value) -> tuple[Stream, Channel] | None:
+    """Wait for what the producer brings for registers; where it comes from, if it does."""
+    for stream in low.streams.values():
+        for channel in stream.channels:
+            if any(load.result is value for load in channel.loads):
+                if not channel.waited:
+                    wait_barrier(low, stream.full(low, channel, stream.stage), stream.phase)
+                    channel.waited = True
+                return stream, channel
+    return None
+
+
+def after_read(low: Lowering, stream: Stream, channel: Channel) -> None:
+    """Release what every lane of the warp has read; later, where the loop does that itself."""
+    if channel.held:
+        return
+    e = low.emitter
+    e.do("call void @llvm.nvvm.bar.warp.sync(i32 -1)")
+    lane = e.hoisted(f"and i32 {e.tid}, 31")
+    first = e.hoisted(f"icmp eq i32 {lane}, 0")
+    arrive_where(low, stream.empty(low, channel, stream.stage), first)
 
 
 def arrive_where(low: Lowering, pointer: str, condition: str) -> None:

@@ -44,7 +44,8 @@ STRAIGHT = (ops.Map, ops.Cast, ops.Broadcast, ops.Reduce, ops.IndexTile, ops.Ful
 class Chain:
     """A rotatable body. head: ops up to the first dot and all that depend on neither the scores
     nor carried values; middle: from scores to probabilities; late: the cast of the probabilities;
-    scale: from the carried sum to what the second dot adds to; values: loads of the second dot."""
+    scale: from the carried sum to what the second dot adds to; values: loads of the second dot.
+    keys, others, beside: what the producer brings for the first dot, the second, and registers."""
 
     first: ops.Dot
     second: ops.Dot
@@ -56,6 +57,7 @@ class Chain:
     values: list[Op]
     keys: list[roles.Channel]
     others: list[roles.Channel]
+    beside: list[roles.Channel]
 
 
 def find_chain(low: Lowering, stream: roles.Stream) -> Chain | None:
@@ -89,7 +91,8 @@ def find_chain(low: Lowering, stream: roles.Stream) -> Chain | None:
     if set(first.operands()) & (on_carried | on_scores) or second.acc not in on_total:
         return None
     values = _needed(body, second.b)
-    chain = Chain(first, second, cast, position, [], [], [], values, [], [])
+    on_loads = _on_loads(low, stream)
+    chain = Chain(first, second, cast, position, [], [], [], values, [], [], [])
     for op in body[:-1]:
         if op in (second, cast) or op in values:
             continue
@@ -97,12 +100,14 @@ def find_chain(low: Lowering, stream: roles.Stream) -> Chain | None:
             if not isinstance(op, STRAIGHT):
                 return None
             chain.scale.append(op)
-        elif op is first or not set(op.results) & (on_scores | on_carried):
+        elif op is first or not set(op.results) & (on_scores | on_carried | on_loads):
             chain.head.append(op)
         elif isinstance(op, STRAIGHT) and _within_warp(low, op):
             chain.middle.append(op)
         else:
             return None
+    if on_loads & set(first.operands()):
+        return None
     ends = set(last.args) - {second.result}
     if ends & on_total or on_total & _inputs(chain.middle):
         return None
@@ -111,6 +116,8 @@ def find_chain(low: Lowering, stream: roles.Stream) -> Chain | None:
             chain.keys.append(channel)
         elif channel.dots == [second]:
             chain.others.append(channel)
+        elif not channel.dots:
+            chain.beside.append(channel)
         else:
             return None
     return chain if chain.keys and chain.others else None
@@ -118,11 +125,26 @@ def find_chain(low: Lowering, stream: roles.Stream) -> Chain | None:
 
 def _pays(low: Lowering, loop: ops.For, second: ops.Dot) -> bool:
     """Small blocks that share a multiprocessor overlap with one another, and the registers of a
-    rotated loop would cost them company; nor do loads of the score code hide behind one block."""
-    if any(isinstance(op, ops.Load) and op not in low.assignment.staged for op in loop.body.ops):
+    rotated loop would cost them company, those for tiles that the score code loads above all."""
+    if low.warps != 8 and _plain_loads(low, loop.body.ops):
         return False
     alone = math.prod(low.kernel.grid) <= low.target.units
     return low.warps >= 8 or alone or second.b.shape[1] >= 128
+
+
+def _plain_loads(low: Lowering, body: list[Op]) -> list[ops.Load]:
+    """Loads into registers, as of a mask."""
+    staged = low.assignment.staged
+    return [op for op in body if isinstance(op, ops.Load) and op not in staged]
+
+
+def _on_loads(low: Lowering, stream: roles.Stream) -> set[Value]:
+    """What is computed from loads into registers, which begin before the products are issued, or
+    from what is brought for registers."""
+    body = stream.loop.body.ops
+    loads = {op.result for op in _plain_loads(low, body)}
+    loads |= {op.result for channel in stream.channels if not channel.dots for op in channel.loads}
+    return _dependent(body, loads) - loads
 
 
 def _dependent(body: list[Op], roots: set[Value]) -> set[Value]:
@@ -204,6 +226,8 @@ class Rotated:
         self.loop, self.e = stream.loop, low.emitter
         self._certain: set[Op] = set()
         self._hand_over: list[Operand] = []
+        # a way through shared memory would wait for the data before anything is issued
+        low.direct.update(_plain_loads(low, chain.head))
         self.turns = (
             low.warps == 8
             and len(low.streams) == 1
@@ -225,12 +249,18 @@ class Rotated:
         if self.turns:
             self._first_turn()
         state = self._trip(start, inits)
-        limit, certainties = self._unmasked()
+        limit, before_limit = self._unmasked(-1)
+        first, from_first = self._unmasked(1)
         self._hand_over = [e.plus(start, self.loop.step), 1, 0, 0, 0]
-        if limit is not None:
+        least = stop if limit is None else self._smin(limit, stop)
+        if first is not None:
+            # no later than the limit: where every trip needs a mask, the last loop runs them all
+            after = e.block("loop.unmasked")
+            state = self._trips(state, self._smin(first, least), after, before_limit)
+            e.enter(after)
+        if limit is not None or first is not None:
             after = e.block("loop.masked")
-            least = e.value(f"call i32 @llvm.smin.i32(i32 {limit}, i32 {stop})")
-            state = self._trips(state, least, after, certainties)
+            state = self._trips(state, least, after, before_limit + from_first)
             e.enter(after)
         state = self._trips(state, stop, tail, [])
         phis, words = state.tiles, state.words
@@ -295,9 +325,12 @@ class Rotated:
         self._hand_over = list(names)
         return _State(phis, words)
 
-    def _unmasked(self) -> tuple[Operand | None, list[ops.Map]]:
-        """Where trips begin that need their masks: (a bound of the loop variable, conditions that
-        hold for every element before it); None where no condition is of that kind."""
+    def _smin(self, a: Operand, b: Operand) -> Operand:
+        return self.e.value(f"call i32 @llvm.smin.i32(i32 {a}, i32 {b})")
+
+    def _unmasked(self, side: int) -> tuple[Operand | None, list[ops.Map]]:
+        """(a bound of the loop variable, conditions that hold for every element of a trip before
+        it, or with side 1 of a trip from it on); None where no condition is of that kind."""
         low, e = self.low, self.e
         loop_variable = self.loop.body.params[0]
         limits: list[Operand] = []
@@ -311,18 +344,20 @@ class Rotated:
                 continue
             slack = least - most - (1 if op.fn in ("lt", "gt") else 0)
             atom = Scalar(loop_variable)
-            if slack.coefficient(atom) != -1:
+            if slack.coefficient(atom) != side:
                 continue
-            rest = slack + Index(0, ((atom, 1),))
+            rest = slack - Index(0, ((atom, side),))
             if loop_variable in rest.values() or not set(rest.values()) <= set(low.env):
                 continue
-            limits.append(e.plus(low.evaluate(rest), 1))
+            # variable <= rest, or variable >= -rest
+            limits.append(e.plus(low.evaluate(rest), 1) if side < 0 else low.evaluate(rest * -1))
             found.append(op)
         if not limits:
             return None, []
         limit = limits[0]
+        pick = "smin" if side < 0 else "smax"
         for other in limits[1:]:
-            limit = e.value(f"call i32 @llvm.smin.i32(i32 {limit}, i32 {other})")
+            limit = e.value(f"call i32 @llvm.{pick}.i32(i32 {limit}, i32 {other})")
         return limit, found
 
     def _trip(
@@ -341,7 +376,7 @@ class Rotated:
         for position, param in enumerate(self.loop.body.params[1:]):
             if position != chain.position:
                 low.env[param] = carried[position]
-        for channel in chain.keys:
+        for channel in chain.keys + chain.beside:
             self._bind(channel, stream.stage)
         for op in chain.head:
             if op is not chain.first and op not in self._certain:
@@ -349,8 +384,9 @@ class Rotated:
         plan = low.assignment.dots[chain.first]
         left, right = operand(low, chain.first, "a"), operand(low, chain.first, "b")
         scores = low.tile(chain.first.acc, plan.accumulator)
-        for channel in chain.keys:
+        for channel in chain.keys + chain.beside:
             roles.wait_barrier(low, stream.full(low, channel, stream.stage), stream.phase)
+            channel.waited = channel.held = True
         added: list[str] = []
         if words is not None and previous is not None:
             value = self._values(previous)
@@ -374,6 +410,9 @@ class Rotated:
         for op in chain.middle:
             if op not in self._certain:
                 low.op(op)
+        for channel in chain.beside:  # now, so that reads may stand beside their uses
+            channel.held = False
+            roles.after_read(low, stream, channel)
         total = carried[chain.position]
         if previous is not None:
             wide = low.tile(chain.cast.x)

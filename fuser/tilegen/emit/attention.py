@@ -5,6 +5,10 @@ maximum, the running sum and the output accumulator are carried. The score code 
 between the first dot and the softmax; it is computed on each block of scores at its coordinates,
 so masks, biases, caps and grouped heads need no code here. Frame axes: query rows, the depth of
 the first dot, keys, value columns.
+
+Few queries leave most of a GPU idle while they wait for the keys. Then heads that read the same
+keys become rows of one program, and the keys are shared out over `split_k` programs; each leaves
+its maximum, sum and unscaled output in workspace, and a second program adds them up, in order.
 """
 
 from __future__ import annotations
@@ -16,9 +20,10 @@ from fuser.errors import LoweringError
 from fuser.graph.ir import Node, Value
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
-from fuser.tilegen import rules
+from fuser.tilegen import attention_rules
 from fuser.tilegen.emit.contraction import (
     DotShape,
+    behind_movement,
     dot_dtype,
     dot_op,
     dot_shape,
@@ -30,8 +35,10 @@ from fuser.tilegen.emit.maps import Coords, Guard, delinearise
 from fuser.tilegen.emit.masks import key_bounds
 from fuser.tilegen.emit.memory import triangle, uniform
 from fuser.tilegen.emit.space import Emission, Piece, Places, spread
-from fuser.tilegen.index import Axis, Index
+from fuser.tilegen.index import Axis, Index, maximum, minimum
+from fuser.tilegen.ir import Buffer, View
 from fuser.tilegen.program import TileProgram
+from fuser.tilegen.rules import power_of_two
 from fuser.tilegen.schedule import Schedule
 
 M, D, N, E = 0, 1, 2, 3
@@ -68,37 +75,114 @@ def emit(
     """The program of an attention region."""
     parts = find_parts(region)
     qk, pv = parts.qk, parts.pv
-    chosen = schedule or rules.attention_schedule(
-        target, qk.b, qk.m, qk.n, qk.k, pv.n, qk.left.dtype.bits, _reads(region, parts)
+    heads = shared_heads(region, partition, target, parts)
+    batches, rows = qk.b // heads, qk.m * heads
+    chosen = schedule or attention_rules.attention_schedule(
+        target, batches, rows, qk.n, qk.k, pv.n, qk.left.dtype.bits, _reads(region, parts)
     )
     em = Emission(region, partition, target, chosen)
-    batch = program(em, 0, qk.b, 1, "") if qk.b > 1 else Index(0)
-    row = program(em, 1, qk.m, chosen.block("m"))
+    group = program(em, 0, batches, 1, "") if batches > 1 else Index(0)
+    row = program(em, 1, rows, chosen.block("m"))
     depth = em.axis(_dot_extent(em, qk.k))
     key = em.axis(min(chosen.block("n"), qk.n) if not target.is_cuda else chosen.block("n"))
     column = em.axis(_dot_extent(em, pv.n))
-    output, coords = _online_softmax(em, parts, batch, row, depth, key, column)
-    guards: list[Guard] = [(row, qk.m), (column, pv.n)]
+    flops = 2 * qk.b * qk.m * qk.n * (qk.k + pv.n)
+    frame = Frame(heads, group, row, depth, key, column)
+    blocks = -(-qk.n // em.extents[N])
+    span = -(-blocks // chosen.split_k) * em.extents[N]
+    count = -(-qk.n // span)
+    if count > 1:
+        part = program(em, 2, count, 1, "")
+        state, _ = _online_softmax(em, parts, frame, (part * span, part * span + span))
+        shared = Partials(count, batches, rows, pv.n, parts.scores.dtype.accumulate)
+        for buffer, piece in zip(shared.buffers(em), state, strict=True):
+            at = (part, group, row, column)
+            em.store_view(*shared.access(em, buffer, at), piece)
+        return em.finish(flops), _merge(region, partition, target, parts, heads, shared)
+    (_, total, out), coords = _online_softmax(em, parts, frame)
+    guards: list[Guard] = [(row, rows), (column, pv.n)]
     places: Places = {pv.node.output: (coords, guards)}
+    output = _quotient(em, parts, total, out)
     store_placed(em, spread(em, places, {pv.node.output: output}))
-    return (em.finish(2 * qk.b * qk.m * qk.n * (qk.k + pv.n)),)
+    return (em.finish(flops),)
 
 
-def _reads(region: Region, parts: Parts) -> bool:
-    """Whether the score code loads tiles, as of a mask or a bias."""
+@dataclass(frozen=True)
+class Frame:
+    """Where a program works. group: `heads` neighbouring batch elements that read the same keys
+    and values (1 where each has its own); row: the queries of all of them, one head after the
+    other; depth, key, column: along the depth, a block of keys, the columns of the values."""
+
+    heads: int
+    group: Index
+    row: Index
+    depth: Index
+    key: Index
+    column: Index
+
+    def query(self, count: int) -> tuple[Index, Index]:
+        """(batch element, query) of the rows; count: queries of a batch element."""
+        if self.heads == 1:
+            return self.group, self.row
+        return self.group * self.heads + self.row // count, self.row % count
+
+    @property
+    def batch(self) -> Index:
+        """A batch element that reads the keys and values of all rows."""
+        return self.group * self.heads
+
+
+PACKED = 16
+"""Most queries a head whose heads are put into one block: more of them fill blocks alone."""
+
+
+def shared_heads(region: Region, partition: Partition, target: Target, parts: Parts) -> int:
+    """How many neighbouring batch elements read the same keys and the same values, where that many
+    are to be rows of one block; else 1."""
+    qk, pv = parts.qk, parts.pv
+    if not target.is_cuda or qk.m > PACKED:
+        return 1
+    inner = qk.dims(0, qk.batch[0])[-1] if qk.batch[0] else 1
+    for heads in range(inner, 1, -1):
+        if inner % heads:
+            continue
+        dry = Emission(region, partition, target, Schedule())
+        group, head = Axis(0, qk.b // heads), Axis(1, heads)
+        batch = Index(0, ((group, heads), (head, 1)))
+        extents = enumerate((qk.k, qk.n, pv.n), 2)
+        depth, n, column = (Index(0, ((Axis(number, e), 1),)) for number, e in extents)
+        start: Places = {qk.node.output: (qk.result_coords(batch, Index(0), n), [])}
+        places = spread(dry, start, {})
+        if parts.pv.left not in places:
+            return 1
+        values = pv_coords(pv, places[pv.left][0], column)[1]
+        reads = ((qk.right, qk.coords(1, batch, n, depth)), (pv.right, values))
+        sources = [behind_movement(dry, value, at)[1] for value, at in reads]
+        if not any(1 in at.axes() for coords in sources for at in coords):
+            return heads
+    return 1
+
+
+def _reads(region: Region, parts: Parts) -> attention_rules.Reads:
+    """What the score code loads, as of a mask or a bias."""
     pending: list[Value] = [parts.scores]
     seen: set[Value] = set()
+    found: attention_rules.Reads = "nothing"
     while pending:
         value = pending.pop()
         if value in seen or value is parts.qk.node.output:
             continue
         seen.add(value)
-        if value.node is None or value.node not in region.nodes:
-            if uniform(value) is None and triangle(value) is None:
-                return True
-            continue
-        pending.extend(value.node.inputs)
-    return False
+        if value.node is not None and value.node in region.nodes:
+            pending.extend(value.node.inputs)
+        elif uniform(value) is None and triangle(value) is None:
+            if value.type.size < parts.qk.m * parts.qk.n:
+                found = "keys" if found == "nothing" else found
+            elif value.dtype.bits == 16 and found != "tiles":
+                found = "tiles" if found == "half tile" else "half tile"
+            else:
+                found = "tiles"
+    return found
 
 
 def _dot_extent(em: Emission, extent: int) -> int:
@@ -107,9 +191,11 @@ def _dot_extent(em: Emission, extent: int) -> int:
 
 
 def _online_softmax(
-    em: Emission, parts: Parts, batch: Index, row: Index, depth: Index, key: Index, column: Index
-) -> tuple[Piece, Coords]:
-    """The attention output over frame axes (rows, columns), and its coordinates in pv's result."""
+    em: Emission, parts: Parts, frame: Frame, span: tuple[Index, Index] | None = None
+) -> tuple[list[Piece], Coords]:
+    """The maxima and sums of the rows and the output before it is divided by the sums, over frame
+    axes (rows, columns), and the output's coordinates in pv's result. span: (start, stop) of the
+    keys that are looked at, a whole number of blocks."""
     qk, pv, block = parts.qk, parts.pv, em.extents[N]
     masked = may_mask(em, parts)
     wide = parts.scores.dtype.accumulate
@@ -117,8 +203,8 @@ def _online_softmax(
     result: list[Coords] = []
 
     def step(at: Index, carried: list[Piece]) -> list[Piece]:
-        n = at + key
-        scores, where = _scores(em, parts, batch, row, depth, n, kind)
+        n = at + frame.key
+        scores, where = _scores(em, parts, frame, n, kind)
         scores = em.select(em.within([(n, qk.n)]), scores, Piece(wide, splat=float("-inf")))
         best = em.reduce("max", scores, N)
         if carried:
@@ -130,11 +216,10 @@ def _online_softmax(
             finite = em.map("select", empty, Piece(wide, splat=0.0), best)
         p = em.map("exp", em.map("sub", scores, finite))
         total = em.reduce("sum", p, N)
-        coords = pv_coords(pv, where, column)
-        em.load_guards = [(n, qk.n), (column, pv.n)]
-        v = operand(em, pv.right, coords[1], (N, E), p_kind)
+        result.append(pv_coords(pv, where, frame.column)[0])
+        em.load_guards = [(n, qk.n), (frame.column, pv.n)]
+        v = operand(em, pv.right, _value_coords(em, parts, frame, n), (N, E), p_kind)
         em.load_guards = []
-        result.append(coords[0])
         p_value = em.full_value(em.cast(p, p_kind), (M, N))
         start = Piece(p_kind.accumulate, (M, E), splat=0.0)
         if carried:
@@ -145,26 +230,104 @@ def _online_softmax(
         return [best, total, Piece(start.dtype, (M, E), product)]
 
     if qk.n <= block:
-        _, total, out = step(Index(0), [])
-    else:
-        inits = [
-            Piece(wide, (M,), splat=float("-inf")),
-            Piece(wide, (M,), splat=0.0),
-            Piece(p_kind.accumulate, (M, E), splat=0.0),
-        ]
-        start, stop = _visible(em, parts, batch, row)
-        _, total, out = em.loop(start, stop, block, inits, step)
-    if masked and parts.empty_rows:
+        return step(Index(0), []), result[0]
+    inits = [
+        Piece(wide, (M,), splat=float("-inf")),
+        Piece(wide, (M,), splat=0.0),
+        Piece(p_kind.accumulate, (M, E), splat=0.0),
+    ]
+    start, stop = _visible(em, parts, frame)
+    if span is not None:
+        start, stop = maximum(start, span[0]), minimum(stop, span[1])
+    return em.loop(start, stop, block, inits, step), result[0]
+
+
+def _quotient(em: Emission, parts: Parts, total: Piece, out: Piece) -> Piece:
+    """The rows of the output divided by their sums."""
+    wide = parts.scores.dtype.accumulate
+    if parts.empty_rows and may_mask(em, parts):
         none = em.map("eq", total, Piece(wide, splat=0.0))
         total = em.map("select", none, Piece(wide, splat=1.0), total)
     out = em.map("div", em.cast(out, wide), total)
-    return em.cast(out, pv.node.output.dtype.compute), result[0]
+    return em.cast(out, parts.pv.node.output.dtype.compute)
 
 
-def _visible(em: Emission, parts: Parts, batch: Index, row: Index) -> tuple[Index, Index]:
+@dataclass(frozen=True)
+class Partials:
+    """What the programs that share the keys of a row leave for the merge."""
+
+    parts: int
+    groups: int
+    rows: int
+    columns: int
+    dtype: DType
+
+    def buffers(self, em: Emission) -> list[Buffer]:
+        """Workspace for the maxima, the sums and the outputs."""
+        rows = self.parts * self.groups * self.rows
+        sizes = (rows, rows, rows * self.columns)
+        return [em.memory.workspace(self.dtype, size, number) for number, size in enumerate(sizes)]
+
+    def access(
+        self, em: Emission, buffer: Buffer, at: tuple[Index, ...]
+    ) -> tuple[View, tuple[Index, ...]]:
+        """A view of one of the buffers, indexed by `at`: part, group, row and column."""
+        shape = (self.parts, self.groups, self.rows, self.columns)
+        rank = 3 if buffer.size == self.parts * self.groups * self.rows else 4
+        return em.b.view(buffer, shape[:rank]), at[:rank]
+
+
+def _merge(
+    region: Region, partition: Partition, target: Target, parts: Parts, heads: int, shared: Partials
+) -> TileProgram:
+    """The program that makes one row of the output out of all its parts."""
+    qk, pv = parts.qk, parts.pv
+    em = Emission(
+        region, partition, target, attention_rules.merge_schedule(target, shared.parts, pv.n)
+    )
+    padded = power_of_two if target.is_cuda else int
+    group = program(em, 0, shared.groups, 1, "") if shared.groups > 1 else Index(0)
+    row = program(em, 1, shared.rows, 1)
+    part = em.axis(padded(shared.parts))
+    column = em.axis(padded(pv.n))
+    at = (part, group, row, column)
+    accesses = [shared.access(em, buffer, at) for buffer in shared.buffers(em)]
+    pads = (float("-inf"), 0.0, 0.0)
+    best, total, out = (
+        em.load_view(*access, pad, axes)
+        for access, pad, axes in zip(accesses, pads, ((0, 1), (0, 1), (0, 1, 2)), strict=True)
+    )
+    top = em.reduce("max", best, 1)
+    empty = em.map("eq", top, Piece(shared.dtype, splat=float("-inf")))
+    finite = em.map("select", empty, Piece(shared.dtype, splat=0.0), top)
+    weight = em.map("exp", em.map("sub", best, finite))
+    total = em.reduce("sum", em.map("mul", total, weight), 1)
+    out = em.reduce("sum", em.map("mul", out, weight), 1)
+    where = Frame(heads, group, row, Index(0), Index(0), column)
+    start: Places = {qk.node.output: (qk.result_coords(*where.query(qk.m), Index(0)), [])}
+    coords = pv_coords(pv, spread(em, start, {})[pv.left][0], column)[0]
+    guards: list[Guard] = [(column, pv.n)]
+    output = _quotient(em, parts, total, out)
+    places: Places = {pv.node.output: (coords, guards)}
+    store_placed(em, spread(em, places, {pv.node.output: output}))
+    return em.finish()
+
+
+def _value_coords(em: Emission, parts: Parts, frame: Frame, n: Index) -> Coords:
+    """Coordinates of the values at keys n."""
+    qk = parts.qk
+    start: Places = {qk.node.output: (qk.result_coords(frame.batch, Index(0), n), [])}
+    places = spread(em, start, {})
+    if parts.pv.left not in places:
+        raise LoweringError("the softmax does not follow the first dot", where=em.region.name)
+    return pv_coords(parts.pv, places[parts.pv.left][0], frame.column)[1]
+
+
+def _visible(em: Emission, parts: Parts, frame: Frame) -> tuple[Index, Index]:
     """The range of keys that the rows of this program may see."""
     qk = parts.qk
     key = Axis(len(em.extents), qk.n)  # no axis of the frame: it stands for every key
+    batch, row = frame.query(qk.m)
     start: Places = {qk.node.output: (qk.result_coords(batch, row, Index(0, ((key, 1),))), [])}
     places = spread(em, start, {})
     if parts.scores not in places:
@@ -174,13 +337,14 @@ def _visible(em: Emission, parts: Parts, batch: Index, row: Index) -> tuple[Inde
 
 
 def _scores(
-    em: Emission, parts: Parts, batch: Index, row: Index, depth: Index, n: Index, kind: DType
+    em: Emission, parts: Parts, frame: Frame, n: Index, kind: DType
 ) -> tuple[Piece, Coords]:
     """A block of scores over (rows, keys), and the coordinates of the probabilities there."""
-    qk = parts.qk
+    qk, depth = parts.qk, frame.depth
+    batch, row = frame.query(qk.m)
     em.load_guards = [(depth, qk.k)]
     q = operand(em, qk.left, qk.coords(0, batch, row, depth), (M, D), kind)
-    k = operand(em, qk.right, qk.coords(1, batch, n, depth), (D, N), kind)
+    k = operand(em, qk.right, qk.coords(1, frame.batch, n, depth), (D, N), kind)
     em.load_guards = []
     zero = Piece(kind.accumulate, (M, N), splat=0.0)
     dot = dot_op(em, q, k, em.full_value(zero, (M, N)))

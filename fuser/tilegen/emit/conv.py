@@ -96,7 +96,13 @@ def emit(
         rules.direct_schedule(target, m, n)
         if direct
         else rules.conv_schedule(
-            target, m, n, conv.channels, conv.taps, conv.x.dtype.bits, conv.groups,
+            target,
+            m,
+            n,
+            conv.channels,
+            conv.taps,
+            conv.x.dtype.bits,
+            conv.groups,
             dot_unit(target, conv.node) if conv.groups == 1 else None,
         )
     )

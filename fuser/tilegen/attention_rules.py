@@ -1,0 +1,108 @@
+"""Schedules of attention: blocks of queries and keys, and how many programs share the keys."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fuser.target import Target
+from fuser.tilegen.rules import ceildiv, power_of_two
+from fuser.tilegen.schedule import Schedule
+
+Reads = Literal["nothing", "keys", "half tile", "tiles"]
+"""What the score code of attention loads: nothing, a number a key, 16 bits a score, more."""
+
+
+def attention_schedule(
+    target: Target, batch: int, m: int, n: int, depth: int, columns: int, bits: int,
+    reads: Reads = "nothing",
+) -> Schedule:  # fmt: skip
+    """Blocks "m" (query rows) and "n" (keys) of attention, and how many programs share the keys."""
+    if not target.is_cuda:
+        rows = min(m, 64 if ceildiv(m, 64) * batch >= 4 * target.units else 32)
+        return Schedule(blocks=(("m", rows), ("n", min(n, 512 if depth <= 64 else 256))))
+    wide = max(depth, columns)
+    if bits == 16 and target.arch == "sm_90a" and wide <= 256 and reads != "tiles":
+        # warp groups share the keys on their way; three of them pay where products are short and
+        # there are trips enough; loads of the score code hide better behind small blocks, but for
+        # a tile that comes the way of the keys, beside which the products are long enough
+        beside = reads == "half tile"
+        blocks = [(128, 64 if wide > 128 or beside else 128, 8)]
+        if wide <= 64 and reads == "nothing":
+            blocks.insert(0, (192, 128, 12))
+        if wide <= 64 and beside:
+            blocks = []
+        for rows, keys, warps in blocks:
+            full = n >= 1024 if wide <= 64 else n > keys
+            exact = rows != 192 or n % keys == 0
+            stage = keys * (depth + columns + (rows if beside else 0)) * 2
+            stages = min(
+                3 if beside else 2, (target.shared_bytes - rows * depth * 2 - 8192) // stage
+            )
+            many = m >= rows and batch * ceildiv(m, rows) >= target.units
+            if full and exact and stages > 1 and many and not (beside and n % 8):
+                return Schedule(blocks=(("m", rows), ("n", keys)), warps=warps, stages=stages)
+    rows = 64
+    while rows > 16 and rows >= 2 * m:
+        rows //= 2
+    keys = 128 if wide <= 64 and n % 128 == 0 else 64
+    if bits > 16:
+        keys = 32
+    stages = 2
+    if rows == 16:  # few queries: the time is that of streaming the keys
+        stages = 3
+        while keys > 16 and keys * (depth + columns) * bits // 8 > STREAMED:
+            keys //= 2
+    while keys > 16 and keys >= 2 * n:
+        keys //= 2
+    split, reason = key_splits(
+        target, batch * ceildiv(m, rows), ceildiv(n, keys), keys * (depth + columns) * bits // 8,
+        stages,
+    )  # fmt: skip
+    return Schedule(
+        blocks=(("m", rows), ("n", keys)), warps=rows // 16, stages=stages, split_k=split,
+        reason=reason, extra={"overlap": True} if split > 1 else {},
+    )  # fmt: skip
+
+
+STREAMED = 16 << 10
+"""Bytes of keys and values in a trip of a block of few queries: four such blocks, with three trips
+under way each, fit a multiprocessor, and each has a quarter of it to compute with."""
+TRIP = 0.8e-6
+"""Seconds of a trip over a block of keys where nothing else delays it."""
+START = 2.5e-6
+"""Seconds before a block has its first keys, and of its end."""
+
+
+def key_splits(
+    target: Target, programs: int, trips: int, trip_bytes: int, stages: int
+) -> tuple[int, str]:
+    """(how many programs share the keys of a block of queries, reason).
+
+    A block with all its keys takes `trips` trips of trip_bytes each. Parts of it are worth a second
+    kernel that merges them where blocks are few, so that time is that of a trip after the other.
+    """
+    resident = target.units * max(1, target.shared_bytes // (trip_bytes * stages))
+    floor = programs * trips * trip_bytes / target.bandwidth
+    best: tuple[float, int] | None = None
+    for wanted in range(1, min(trips, 64) + 1):
+        each = ceildiv(trips, wanted)
+        split = ceildiv(trips, each)
+        waves = ceildiv(programs * split, resident)
+        time = max(floor, waves * (each * TRIP + START)) + (MERGE if split > 1 else 0)
+        if best is None or time < 0.97 * best[0]:
+            best = (time, split)
+    assert best is not None
+    split = best[1]
+    return split, f"{programs} blocks of queries, keys in {split} parts" if split > 1 else ""
+
+
+MERGE = 3e-6
+"""Seconds of the kernel that merges the parts."""
+
+
+def merge_schedule(target: Target, parts: int, columns: int) -> Schedule:
+    """The schedule of the program that merges `parts` partial outputs of one row."""
+    # one warp needs no barrier: what counts is how long a program takes, not how many there are
+    elements = power_of_two(parts) * power_of_two(columns)
+    warps = max(1, min(4, elements // 2048)) if target.is_cuda else 1
+    return Schedule(warps=warps, extra={"overlap": True})

@@ -1,0 +1,85 @@
+"""Attention on a GPU as the emitters write it: keys shared out and merged, grouped heads, masks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from fuser import dtypes
+from fuser.backend.nvptx import compile_kernel
+from fuser.dtypes import DType
+from fuser.target import SM_80, SM_90A, Target
+from fuser.tilegen.ir import Kernel
+from fuser.tilegen.schedule import Schedule
+from tests import interpreted
+from tests.backend.cuda_launch import context, run_on_device
+from tests.tilegen_emit.test_attention import Case, model_of
+
+pytestmark = pytest.mark.cuda
+
+CASES: dict[str, tuple[Case, Schedule | None]] = {
+    "one query": ((1, 5, 5, 1, 1000, 64, 64, None), None),
+    "one query, odd": ((1, 3, 3, 1, 777, 40, 56, "padding"), None),
+    "one query of grouped heads": ((2, 12, 2, 1, 2048, 128, 128, "padding"), None),
+    "few queries, causal": ((1, 4, 2, 5, 600, 64, 64, "causal"), None),
+    "empty first keys": ((1, 2, 2, 20, 300, 64, 64, "late"), None),
+    "shared out, rotated": (
+        (1, 2, 2, 128, 1024, 128, 128, "causal"),
+        Schedule(blocks=(("m", 64), ("n", 64)), warps=4, stages=2, split_k=5),
+    ),
+    "mask": ((1, 2, 2, 200, 333, 64, 64, "table"), None),
+    "mask beside the keys": (
+        (2, 3, 3, 256, 512, 64, 64, "table"),
+        Schedule(blocks=(("m", 128), ("n", 128)), warps=8, stages=2),
+    ),
+    "mask beside the keys, odd": (
+        (1, 2, 2, 200, 328, 128, 128, "table"),
+        Schedule(blocks=(("m", 128), ("n", 64)), warps=8, stages=2),
+    ),
+    "mask beside the keys, not rotated": (
+        (1, 2, 2, 200, 328, 64, 64, "table"),
+        Schedule(blocks=(("m", 64), ("n", 64)), warps=4, stages=2),
+    ),
+    "window, rotated": (
+        (1, 2, 2, 512, 1000, 64, 64, "capped window"),
+        Schedule(blocks=(("m", 128), ("n", 64)), warps=8, stages=2),
+    ),
+    "narrow window, rotated": (
+        (1, 2, 2, 300, 300, 64, 64, "capped window"),
+        Schedule(blocks=(("m", 128), ("n", 128)), warps=8, stages=2),
+    ),
+    "bias of keys": (
+        (1, 2, 2, 300, 520, 128, 128, "padding"),
+        Schedule(blocks=(("m", 128), ("n", 128)), warps=8, stages=2),
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", [dtypes.f32, dtypes.f16, dtypes.bf16], ids=str)
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("target", [SM_80, SM_90A], ids=lambda t: t.arch)
+def test_attention(
+    name: str, dtype: DType, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if context() is None:
+        pytest.skip("no NVIDIA GPU")
+    case, schedule = CASES[name]
+    if schedule is not None and (dtype.bits != 16 or target.sm < 90):
+        pytest.skip("the schedule is for wgmma")
+
+    def run(kernel: Kernel, arrays: Mapping[str, np.ndarray]) -> None:
+        compiled = compile_kernel(kernel, target)
+        first = run_on_device(kernel, compiled, dict(arrays))
+        again = run_on_device(kernel, compiled, dict(arrays))
+        for buffer in kernel.buffers:
+            if buffer.role in ("output", "workspace"):
+                np.testing.assert_array_equal(first[buffer.name], again[buffer.name])
+                arrays[buffer.name][...] = first[buffer.name]
+
+    monkeypatch.setattr(interpreted, "run", run)
+    m = model_of(case, dtype)
+    partition = interpreted.one_region(m.graph, "attention")
+    limit = {"f32": 1e-4, "f16": 2e-3, "bf16": 1e-2}[dtype.name]
+    interpreted.check(partition, m.feeds, target, schedule, tolerance=limit)
