@@ -15,7 +15,8 @@ class Schedule:
     warps: warps a program on a GPU. stages: buffers of a software-pipelined loop.
     group: program order on a 2-D grid (m, n): `group` rows of blocks are swept together so that
     neighbours share cached operands; 0 is row-major. persistent: programs loop over the grid.
-    split_k: how many programs share one reduction. reason: one line for `fuser explain`.
+    split_k: how many programs share one reduction. cluster: blocks of a GPU that share one program,
+    where it has clusters (Hopper). reason: one line for `fuser explain`.
     """
 
     blocks: tuple[tuple[str, int], ...] = ()
@@ -24,6 +25,7 @@ class Schedule:
     group: int = 0
     persistent: bool = False
     split_k: int = 1
+    cluster: int = 1
     reason: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
@@ -38,6 +40,8 @@ class Schedule:
             table["group"] = self.group
         if self.split_k > 1:
             table["split_k"] = self.split_k
+        if self.cluster > 1:
+            table["cluster"] = self.cluster
         if self.persistent:
             table["persistent"] = True
         return table | dict(self.extra)

@@ -78,12 +78,18 @@ class Loaded:
         maps = [encode(tensor, pointers) for tensor in c.tensor_maps]
         values = (*pointers, *maps)
         types = (*[ctypes.c_void_p] * len(pointers), *[None] * len(maps))
-        check(
-            cuda.cuLaunchKernel(
-                self.function, *c.launch, c.threads, 1, 1, c.shared_bytes, stream,
-                (values, types), 0,
-            )
-        )  # fmt: skip
+        config = cuda.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = c.launch
+        config.blockDimX, config.blockDimY, config.blockDimZ = c.threads, 1, 1
+        config.sharedMemBytes, config.hStream = c.shared_bytes, stream
+        if c.cluster > 1:
+            attribute, value = cuda.CUlaunchAttribute(), cuda.CUlaunchAttributeValue()
+            attribute.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            dims = value.clusterDim
+            dims.x, dims.y, dims.z = c.cluster, 1, 1
+            attribute.value = value
+            config.attrs, config.numAttrs = [attribute], 1
+        check(cuda.cuLaunchKernelEx(config, self.function, (values, types), 0))
 
 
 _MAP_TYPES = {

@@ -49,6 +49,7 @@ class Assignment:
     loads live in shared memory instead of registers."""
 
     warps: int
+    cluster: int = 1
     layouts: dict[Value, Layout] = field(default_factory=dict)
     dots: dict[ops.Dot, DotPlan] = field(default_factory=dict)
     flexible: set[Value] = field(default_factory=set)
@@ -62,6 +63,11 @@ class Assignment:
     @property
     def threads(self) -> int:
         return 32 * self.warps
+
+    @property
+    def spread(self) -> int:
+        """Warps that share a tile: those of every block of the cluster."""
+        return self.warps * self.cluster
 
 
 def is_tile(value: Value) -> bool:
@@ -88,9 +94,9 @@ class _Groups:
             self.parent[self.find(value)] = first
 
 
-def assign(kernel: Kernel, target: Target) -> Assignment:
-    """Choose layouts for a kernel."""
-    plan = Assignment(kernel.schedule.warps)
+def assign(kernel: Kernel, target: Target, cluster: int = 1) -> Assignment:
+    """Choose layouts for a kernel whose programs are clusters of so many blocks."""
+    plan = Assignment(kernel.schedule.warps, cluster)
     _collect(kernel.body, plan)
     for op in kernel.walk():
         if isinstance(op, ops.Load | ops.Store | ops.AtomicAdd):
@@ -432,7 +438,7 @@ class _Assigner:
 
     def _choose(self, root: Value) -> Layout:
         """A blocked layout that suits the loads and stores of the group."""
-        warps = self.plan.warps
+        warps = self.plan.spread
         shape = root.shape
         if not shape:
             return scalar_layout(warps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from fuser.backend.module import CompiledKernel
+from fuser.backend.nvptx.cluster import NeedsOneBlock, blocks_of
 from fuser.backend.nvptx.lower import Lowering
 from fuser.backend.nvptx.target_code import module_text, to_ptx
 from fuser.errors import LoweringError
@@ -37,6 +38,7 @@ def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
         "dot": unit,
         "shared_bytes": shared,
         "warps": low.warps,
+        "cluster": low.cluster.blocks,
         "copies": "tma" if low.streams else "cp.async" if low.assignment.staged else "none",
     }
     return CompiledKernel(
@@ -48,6 +50,7 @@ def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
         launch=low.order.launch,
         threads=low.threads,
         shared_bytes=shared,
+        cluster=low.cluster.blocks,
         tensor_maps=tuple(low.tensor_maps),
         pdl=low.follows_early,
         facts=facts,
@@ -55,8 +58,12 @@ def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
 
 
 def _lower(kernel: Kernel, target: Target, stages: int | None = None) -> tuple[str, Lowering, int]:
-    low = Lowering(kernel, target, stages)
-    low.run()
+    try:
+        low = Lowering(kernel, target, stages, blocks_of(kernel, target))
+        low.run()
+    except NeedsOneBlock:
+        low = Lowering(kernel, target, stages)
+        low.run()
     shared = low.shared.place()
     used = bool(low.shared.slots)
     text = module_text(low.emitter, threads=low.threads, shared=used, blocks=resident_blocks(low))

@@ -32,6 +32,7 @@ def in_registers(source: Layout, layout: Layout) -> bool:
 
 
 def _through_shared(low: Lowering, tile: Tile, layout: Layout) -> Tile:
+    low.cluster.need_one_block("a change of layout")
     source, rank = tile.layout, len(tile.shape)
     bytes_ = max(1, tile.dtype.bytes)
     axis = max(range(rank), key=lambda a: source.vector(a) + layout.vector(a) + (a == rank - 1))
@@ -110,6 +111,7 @@ def reshape(low: Lowering, tile: Tile, shape: Coordinates, layout: Layout) -> Ti
     if in_registers(flat, wanted):
         regs = [tile.regs[flat.register_of[offset]] for offset in wanted.regs]
         return Tile(tile.dtype, shape, layout, regs)
+    low.cluster.need_one_block("a reshape")
     emitter, dtype = low.emitter, tile.dtype
     type = memory_type(dtype)
     slot = low.shared.allocate(tile_size(shape) * dtype.bytes)

@@ -31,7 +31,8 @@ class Emitter(Function):
         self.entry: list[str] = []
         self._numbers = itertools.count()
         self._threads: dict[tuple[tuple[int, int], ...], Operand] = {}
-        self._has_tid = False
+        self._has_tid = self._has_rank = False
+        self.block_bits = 32
 
     # text ---------------------------------------------------------------------------------------
 
@@ -136,19 +137,28 @@ class Emitter(Function):
 
     @property
     def tid(self) -> str:
-        """The number of the thread in its program."""
+        """The number of the thread in its block."""
         if not self._has_tid:
             self._has_tid = True
             self.entry.insert(0, "%tid = call i32 @llvm.nvvm.read.ptx.sreg.tid.x()")
         return "%tid"
 
+    @property
+    def rank(self) -> str:
+        """The number of the block in its cluster."""
+        if not self._has_rank:
+            self._has_rank = True
+            self.entry.insert(0, "%rank = call i32 @llvm.nvvm.read.ptx.sreg.cluster.ctarank()")
+        return "%rank"
+
     def thread_part(self, bases: Sequence[int]) -> Operand:
-        """sum of bases[b] over the bits b that are set in the thread number."""
+        """sum of bases[b] over the bits b that are set in the thread number; bits from
+        `block_bits` on are those of the block's number in its cluster."""
         runs: list[tuple[int, int, int]] = []  # first bit, count, basis
         for bit, basis in enumerate(bases):
             if not basis:
                 continue
-            if runs:
+            if runs and bit != self.block_bits:
                 first, count, start = runs[-1]
                 if first + count == bit and basis == start << count:
                     runs[-1] = (first, count + 1, start)
@@ -160,6 +170,8 @@ class Emitter(Function):
         total: str | None = None
         for first, count, basis in runs:
             part = self.tid
+            if first >= self.block_bits:
+                part, first = self.rank, first - self.block_bits
             if first:
                 part = self.hoisted(f"lshr i32 {part}, {first}")
             part = self.hoisted(f"and i32 {part}, {(1 << count) - 1}")

@@ -20,6 +20,7 @@ from fuser.backend.nvptx.assign import (
     made_of_dot,
     operand_layout,
 )
+from fuser.backend.nvptx.cluster import Cluster
 from fuser.backend.nvptx.convert import convert, reshape
 from fuser.backend.nvptx.elementwise import (
     LOG2_E,
@@ -57,11 +58,14 @@ OVERLAP = False
 class Lowering:
     """One kernel being lowered: the function, the assignment, and what each value is by now."""
 
-    def __init__(self, kernel: Kernel, target: Target, stages: int | None = None) -> None:
-        """stages: instead of the schedule's, where those do not fit."""
+    def __init__(
+        self, kernel: Kernel, target: Target, stages: int | None = None, blocks: int = 1
+    ) -> None:
+        """stages: instead of the schedule's, where those do not fit. blocks: of a cluster that
+        shares a program."""
         self.kernel = kernel
         self.target = target
-        self.assignment: Assignment = assign(kernel, target)
+        self.assignment: Assignment = assign(kernel, target, blocks)
         self.written = {
             op.view.buffer for op in kernel.walk() if isinstance(op, ops.Store | ops.AtomicAdd)
         }
@@ -74,7 +78,8 @@ class Lowering:
         self.entry = "".join(c if c.isalnum() or c == "_" else "_" for c in kernel.name)
         self.emitter = Emitter(self.entry, params, "#0")
         self.shared = SharedMemory(self.emitter)
-        self.order = ProgramOrder(kernel.grid, kernel.schedule.group, growing_axes(kernel))
+        self.order = ProgramOrder(kernel.grid, kernel.schedule.group, growing_axes(kernel), blocks)
+        self.cluster = Cluster(self, blocks)
         self.ready: dict[Buffer, str] = {}
         self.env: dict[Value, Entry] = {}
         self.converted: dict[tuple[Value, Layout], Tile] = {}
@@ -89,7 +94,7 @@ class Lowering:
 
     @property
     def warps(self) -> int:
-        """Warps that compute."""
+        """Warps of a block that compute."""
         return self.assignment.warps
 
     @property
@@ -104,7 +109,9 @@ class Lowering:
             roles.split_roles(self)
         else:
             self.await_previous()
+            self.cluster.begin()
             self.block(self.kernel.body)
+            self.cluster.finish()
         self.emitter.finish()
 
     @property
@@ -259,13 +266,13 @@ class Lowering:
 
     @property
     def scalar_layout(self) -> Layout:
-        return scalar_layout(self.warps)
+        return scalar_layout(self.assignment.spread)
 
     def plain_layout(self, shape: Coordinates, accesses: Sequence[Access] = ()) -> Layout:
         """A layout for a tile that nothing but the given accesses decides about."""
         if not shape:
             return self.scalar_layout
-        return choose_blocked(shape, list(accesses), set(), self.warps)
+        return choose_blocked(shape, list(accesses), set(), self.assignment.spread)
 
     def shared_registers(
         self, tile: SharedTile, layout: Layout, numbers: list[int]
@@ -301,7 +308,7 @@ def _load(low: Lowering, op: ops.Load) -> None:
             stage_once(low, op)
         return
     layout = low.layout(op.result)
-    moved = layout if op in low.direct else access_layout(access, layout, low.warps)
+    moved = layout if op in low.direct else moved_in(low, access, layout)
     tile = load_tile(low, access, moved, op.pad)
     low.set(op.result, tile)
 
@@ -310,7 +317,14 @@ def _store(low: Lowering, op: ops.Store) -> None:
     access = low.assignment.accesses[op]
     layout = low.assignment.layouts.get(op.value) or low.plain_layout(access.shape, [access])
     tile = low.tile(op.value, layout)
-    store_tile(low, access, low.tile(op.value, access_layout(access, tile.layout, low.warps)))
+    store_tile(low, access, low.tile(op.value, moved_in(low, access, tile.layout)))
+
+
+def moved_in(low: Lowering, access: Access, layout: Layout) -> Layout:
+    """The layout in which a value of the given layout is loaded or stored."""
+    if low.cluster.blocks > 1:  # a conversion would have to go from block to block
+        return layout
+    return access_layout(access, layout, low.warps)
 
 
 def _atomic_add(low: Lowering, op: ops.AtomicAdd) -> None:
@@ -502,6 +516,7 @@ def _permute(low: Lowering, op: ops.Permute) -> None:
 
 
 def _reduce(low: Lowering, op: ops.Reduce) -> None:
+    low.cluster.enter_reduction(op)
     entry = low.env[op.x]
     if op.fn == "max" and isinstance(entry, Tile):
         found = unscaled(low, op.x, entry.layout)
@@ -520,6 +535,7 @@ def _reduce(low: Lowering, op: ops.Reduce) -> None:
 
 
 def _scan(low: Lowering, op: ops.Scan) -> None:
+    low.cluster.need_one_block("a scan")
     low.set(op.result, scan.scan_tile(low, op, low.tile(op.x, low.layout(op.result))))
 
 

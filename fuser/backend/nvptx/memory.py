@@ -219,11 +219,10 @@ def atomic_add_tile(low: Lowering, access: Access, tile: Tile) -> None:
 
 def only_once(low: Lowering, layout: Layout) -> Operand | None:
     """A condition that holds in one of the threads that repeat an element; None if none do."""
-    mask = sum(1 << bit for bit, basis in enumerate(layout.bits) if not any(basis))
-    if not mask:
+    repeats = [0 if any(basis) else 1 << bit for bit, basis in enumerate(layout.bits)]
+    if not any(repeats):
         return None
-    part = low.emitter.hoisted(f"and i32 {low.emitter.tid}, {mask}")
-    return low.emitter.hoisted(f"icmp eq i32 {part}, 0")
+    return low.emitter.hoisted(f"icmp eq i32 {low.emitter.thread_part(repeats)}, 0")
 
 
 def parameter(buffer: Buffer) -> str:

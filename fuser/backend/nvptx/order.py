@@ -49,13 +49,19 @@ class ProgramOrder:
     Without a group, the last three axes are block x, y, z where they fit; otherwise, and with a
     group, the blocks are numbered in one dimension. `group` rows of blocks of the last two axes
     (m, n) are swept together, column by column, so that the blocks that run at one time share
-    operands in L2. Axes of `reverse` are counted from the far end.
+    operands in L2. Axes of `reverse` are counted from the far end. cluster: blocks of a program,
+    side by side along x.
     """
 
     def __init__(
-        self, grid: tuple[int, ...], group: int, reverse: frozenset[int] = frozenset()
+        self,
+        grid: tuple[int, ...],
+        group: int,
+        reverse: frozenset[int] = frozenset(),
+        cluster: int = 1,
     ) -> None:
         self.grid = grid
+        self.unit = "clusterid" if cluster > 1 else "ctaid"
         self.reverse = reverse
         self.group = group if len(grid) >= 2 and grid[-2] > 1 and grid[-1] > 1 else 0
         tail = grid[-3:][::-1]
@@ -70,6 +76,7 @@ class ProgramOrder:
         else:
             padded = (*tail, 1, 1, 1)
             self.launch = (padded[0], padded[1], padded[2])
+        self.launch = (self.launch[0] * cluster, *self.launch[1:])
         self._known: dict[int, Operand] = {}
 
     def coordinate(self, emitter: Emitter, axis: int) -> Operand:
@@ -88,10 +95,10 @@ class ProgramOrder:
         if not self.flat:
             for axis, letter in zip(reversed(range(rank)), "xyz", strict=False):
                 if self.grid[axis] > 1:
-                    name = f"call i32 @llvm.nvvm.read.ptx.sreg.ctaid.{letter}()"
+                    name = f"call i32 @llvm.nvvm.read.ptx.sreg.{self.unit}.{letter}()"
                     self._known[axis] = emitter.hoisted(name)
             return
-        rest = emitter.hoisted("call i32 @llvm.nvvm.read.ptx.sreg.ctaid.x()")
+        rest = emitter.hoisted(f"call i32 @llvm.nvvm.read.ptx.sreg.{self.unit}.x()")
         axes = list(reversed(range(rank)))
         if self.group:
             m, n = self.grid[-2:]

@@ -1,11 +1,13 @@
 """Reductions of a distributed tile: registers, then lanes by shuffles, then warps through shared
-memory. The order is fixed by the layout, so equal inputs give equal bits."""
+memory, then the blocks of a cluster. The order is fixed by the layout, so equal inputs give equal
+bits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from fuser.backend.nvptx.cluster import NeedsOneBlock
 from fuser.backend.nvptx.convert import shared_offset
 from fuser.backend.nvptx.elementwise import apply
 from fuser.backend.nvptx.layout import Coordinates, Layout
@@ -67,18 +69,21 @@ def reduce_tile(low: Lowering, fn: str, tile: Tile, axis: int) -> Tile:
     parts: dict[Coordinates, list[str]] = {offset: [] for offset in result.regs}
     for offset, reg in zip(layout.regs, regs, strict=True):
         parts[(*offset[:axis], *offset[axis + 1 :])].append(reg)
-    folded = [_tree(items, combine) for items in parts.values()]
+    folded = [tree(items, combine) for items in parts.values()]
     for bit, basis in enumerate(layout.lanes):
         if basis[axis]:
             folded = [combine(x, shuffle(low, x, dtype, 1 << bit)) for x in folded]
     bits = [bit for bit, basis in enumerate(layout.warps) if basis[axis]]
-    if bits:
-        folded = _across_warps(low, folded, dtype, result, bits, combine)
+    inside, blocks = low.cluster.split(bits)
+    if inside:
+        folded = _across_warps(low, folded, dtype, result, inside, combine)
+    if blocks:
+        folded = _across_blocks(low, folded, dtype, result, blocks, combine)
     shape = (*tile.shape[:axis], *tile.shape[axis + 1 :])
     return Tile(dtype, shape, result, folded)
 
 
-def _tree(items: list[str], combine: Combine) -> str:
+def tree(items: list[str], combine: Combine) -> str:
     while len(items) > 1:
         items = [
             combine(items[i], items[i + 1]) if i + 1 < len(items) else items[i]
@@ -169,6 +174,21 @@ def _across_warps(
             pointer = shared_offset(low, base, offset + number * size)
             name = emitter.value(f"load {type}, ptr addrspace(3) {pointer}, align {dtype.bytes}")
             items.append(from_memory(low, name, dtype))
-        results.append(_tree(items, combine))
+        results.append(tree(items, combine))
     low.shared.free(slot)
     return results
+
+
+def _across_blocks(
+    low: Lowering,
+    regs: list[str],
+    dtype: DType,
+    layout: Layout,
+    bits: list[int],
+    combine: Combine,
+) -> list[str]:
+    """Combine the partial results of blocks that differ in `bits` of their number."""
+    if len(bits) < low.cluster.bits:
+        raise NeedsOneBlock("a reduction over some of the blocks")
+    parts = low.cluster.exchange(regs, dtype, layout)
+    return [tree(list(items), combine) for items in zip(*parts, strict=True)]

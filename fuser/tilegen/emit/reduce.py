@@ -2,8 +2,9 @@
 
 The space is that of the first reduction's operand: kept dims outside the reduced ones are rows,
 kept dims inside them (in memory order) are columns, so that a mean over H and W of an NHWC array
-keeps vectors of channels. A row is one tile axis where it fits; longer rows are walked in chunks,
-once for each reduction that needs the one before and once to store.
+keeps vectors of channels. A row is one tile axis where it fits, in one block or in a cluster of
+blocks; longer rows are walked in chunks, once for each reduction that needs the one before and once
+to store.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ def emit(
     extents = [product([shape[d] for d in dims]) for dims in (rows, inner, columns)]
     item_bytes = max(v.dtype.bytes for v in (*region.inputs, *region.outputs))
     chosen = schedule or rules.reduce_schedule(
-        target, extents[0], extents[1], extents[2], item_bytes
-    )
+        target, extents[0], extents[1], extents[2], item_bytes,
+        split=all(node.op != "cumsum" for node in region.nodes),
+    )  # fmt: skip
     em = Emission(region, partition, target, chosen)
     row = program(em, 0, extents[0], chosen.block("rows"))
     width = chosen.block("total", extents[1])

@@ -219,6 +219,18 @@ def test_rows(dtype: DType, target: Target, rng: np.random.Generator) -> None:
             )
 
 
+@pytest.mark.parametrize("cluster", [2, 4, 8])
+def test_rows_over_a_cluster(cluster: int, target: Target, rng: np.random.Generator) -> None:
+    for kernel in (
+        kernels.softmax(37, 5000, f32, (1, 8192), 4, cluster=cluster),
+        kernels.layernorm(37, 1000, f16, (1, 1024), 2, cluster=cluster),
+        kernels.layernorm(37, 4096, bf16, (2, 4096), 8, cluster=cluster),
+        kernels.softmax(5, 61003, f16, (1, 65536), 16, cluster=cluster),
+    ):
+        check(kernel, target, arrays_for(kernel, rng), TOLERANCE["bf16"])
+        assert compile_kernel(kernel, target).cluster == (cluster if target.sm >= 90 else 1)
+
+
 def test_movement(target: Target, rng: np.random.Generator) -> None:
     for dtype in (f32, f16, i8, bool_, f64):
         for kernel in (

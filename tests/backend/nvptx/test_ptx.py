@@ -3,6 +3,7 @@ serialisation warnings (ptxas C75xx). Skips where there is no ptxas."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shutil
 import subprocess
@@ -24,6 +25,8 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     "map": lambda: kernels.elementwise("erf", f16, 1, n=4096),
     "softmax": lambda: kernels.softmax(77, 4096, f32, (1, 4096), 8),
     "layernorm": lambda: kernels.layernorm(77, 768, f16, (1, 1024)),
+    "softmax_cluster": lambda: kernels.softmax(77, 30000, f32, (1, 32768), 16, cluster=4),
+    "layernorm_cluster": lambda: kernels.layernorm(77, 8000, f16, (1, 8192), 8, cluster=8),
     "column_sum": lambda: kernels.reduce_axis("sum", f32, 300, 70, (512, 64), 0),
     "scan": lambda: kernels.scan("sum", f32, 5, 1000, (1, 1024), True),
     "transpose": lambda: kernels.transpose(100, 200, f16, (64, 64)),
@@ -95,6 +98,22 @@ def test_units(name: str, target: Target, unit: str, copies: str) -> None:
 def test_vectors_are_sixteen_bytes() -> None:
     ptx = compile_kernel(KERNELS["softmax"](), SM_90A).code.decode()
     assert "ld.global.nc.v4.b32" in ptx and "st.global.v4.b32" in ptx
+
+
+def test_row_is_spread_over_a_cluster() -> None:
+    """A row that four blocks share: parts of a block's size, one exchange a reduction. Where there
+    are no clusters, or a kernel scans, one block does it all."""
+    kernel = KERNELS["softmax_cluster"]()
+    found = compile_kernel(kernel, SM_90A)
+    ptx = found.code.decode()
+    assert (found.cluster, found.launch, found.threads) == (4, (308, 1, 1), 512)
+    assert ptx.count("ld.global.nc.v4.b32") == 32768 // 4 // 512 // 4
+    assert ptx.count("st.shared::cluster") == ptx.count("mapa") == 2
+    alone = compile_kernel(kernel, SM_80)
+    assert (alone.cluster, alone.launch) == (1, (77, 1, 1)) and b"mapa" not in alone.code
+    scan = kernels.scan("sum", f32, 5, 1000, (1, 1024), False)
+    scan.schedule = dataclasses.replace(scan.schedule, cluster=2)
+    assert compile_kernel(scan, SM_90A).cluster == 1
 
 
 def test_score_tile_stays_in_registers() -> None:

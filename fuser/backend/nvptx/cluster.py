@@ -1,0 +1,144 @@
+"""Clusters: blocks that share one program and exchange data through each other's shared memory.
+
+A tile is spread over the warps of all blocks: the number of the block in its cluster gives the bits
+of the warp number above those of a block. What stays within a thread needs nothing new. A
+reduction ends with an exchange: every block writes its partial result into all of them, and all
+fold the parts in the order of block numbers, so that all have the same bits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fuser.backend.nvptx.layout import Layout
+from fuser.backend.nvptx.memory import from_memory, to_memory
+from fuser.backend.nvptx.values import memory_type
+from fuser.dtypes import DType
+from fuser.target import Target
+from fuser.tilegen import ops
+from fuser.tilegen.ir import Kernel
+
+if TYPE_CHECKING:
+    from fuser.backend.nvptx.lower import Lowering
+
+LARGEST = 8
+"""Blocks of a cluster that every Hopper GPU can run."""
+
+
+class NeedsOneBlock(Exception):
+    """Something in the kernel cannot be spread over blocks; it is lowered again for single ones."""
+
+
+def blocks_of(kernel: Kernel, target: Target) -> int:
+    """How many blocks share a program: as the schedule says, where there are clusters."""
+    blocks = kernel.schedule.cluster
+    if target.sm < 90 or blocks == 1:
+        return 1
+    powers = all(n & (n - 1) == 0 for n in (blocks, kernel.schedule.warps))
+    alone = any(isinstance(op, ops.Dot | ops.Scan) for op in kernel.walk())
+    return min(blocks, LARGEST) if powers and not alone else 1
+
+
+class Cluster:
+    """The blocks of a program. The blocks have all started when `wait` returns first."""
+
+    def __init__(self, low: Lowering, blocks: int) -> None:
+        self.low = low
+        self.blocks = blocks
+        self.bits = blocks.bit_length() - 1
+        self.arrived = False
+        if blocks > 1:
+            low.emitter.block_bits = 5 + low.warps.bit_length() - 1
+
+    def begin(self) -> None:
+        """Tell the other blocks that this one runs, so that its shared memory may be written."""
+        if self.blocks > 1:
+            self._arrive(".relaxed")
+
+    def need_one_block(self, what: str) -> None:
+        """Raises NeedsOneBlock if there are several."""
+        if self.blocks > 1:
+            raise NeedsOneBlock(what)
+
+    def enter_reduction(self, op: ops.Reduce) -> None:
+        """A reduction may run once only: nothing keeps a second exchange from the same slot."""
+        if self.low.assignment.home[op.result] is not self.low.kernel.body:
+            self.need_one_block("a reduction in a loop")
+
+    def split(self, bits: list[int]) -> tuple[list[int], list[int]]:
+        """(bits of a warp's number in its block, bits of the block's number) of a list of bits of
+        the warp number."""
+        if self.blocks == 1:
+            return bits, []
+        inside = self.low.warps.bit_length() - 1
+        return [b for b in bits if b < inside], [b - inside for b in bits if b >= inside]
+
+    def _arrive(self, kind: str = "") -> None:
+        """What was written before can be read by every block after its `_wait`."""
+        self.low.emitter.do(f"call void @llvm.nvvm.barrier.cluster.arrive{kind}.aligned()")
+        self.arrived = True
+
+    def _wait(self) -> None:
+        self.low.emitter.do("call void @llvm.nvvm.barrier.cluster.wait.aligned()")
+        self.arrived = False
+
+    def finish(self) -> None:
+        """Wait for an arrival that nothing has waited for."""
+        if self.arrived:
+            self._wait()
+
+    def exchange(self, regs: list[str], dtype: DType, layout: Layout) -> list[list[str]]:
+        """For every block of the cluster, in order, its registers of a tile of this layout.
+
+        Each block has a slot with a place for the parts of all, which nothing else uses: a block
+        that is late may find it written. One thread writes a part to one block.
+        """
+        low, e = self.low, self.low.emitter
+        if self.arrived:
+            self._wait()  # every block has started, or has read what was there before
+        size, steps = dtype.bytes, []
+        for dim in reversed(layout.shape):
+            steps.append(size)
+            size *= dim
+        steps.reverse()
+        place = [sum(b * s for b, s in zip(basis, steps, strict=True)) for basis in layout.bits]
+        inside = 5 + low.warps.bit_length() - 1
+        spare = [bit for bit in range(inside) if not any(layout.bits[bit])]
+        if len(spare) < self.bits:
+            raise NeedsOneBlock("a reduction whose result no threads repeat")
+        slot = low.shared.allocate(size * self.blocks)
+        slot.first = 0
+        target = [0] * inside
+        for position, bit in enumerate(spare[: self.bits]):
+            target[bit] = 1 << position
+        rest = [0] * inside
+        for bit in spare[self.bits :]:
+            rest[bit] = 1 << bit
+        alone = e.value(f"icmp eq i32 {e.thread_part(rest)}, 0")
+        part = [0] * inside + [size << bit for bit in range(self.bits)]
+        mine = low.shared.pointer(slot, e.plus(e.thread_part(place), e.thread_part(part)))
+        offsets = [sum(o * s for o, s in zip(at, steps, strict=True)) for at in layout.regs]
+        type = memory_type(dtype)
+        with e.where(alone):
+            remote = e.value(
+                "call ptr addrspace(7) @llvm.nvvm.mapa.shared.cluster("
+                f"ptr addrspace(3) {mine}, i32 {e.thread_part(target)})"
+            )
+            for offset, reg in zip(offsets, regs, strict=True):
+                pointer = e.value(f"getelementptr i8, ptr addrspace(7) {remote}, i32 {offset}")
+                value = to_memory(low, reg, dtype)
+                e.do(f"store {type} {value}, ptr addrspace(7) {pointer}, align {dtype.bytes}")
+        self._arrive()
+        self._wait()
+        low.shared.state = (False, False)  # it was a barrier of the block too
+        base = low.shared.pointer(slot, e.thread_part(place))
+        found = []
+        for number in range(self.blocks):
+            names = []
+            for offset in offsets:
+                at = offset + number * size
+                pointer = e.value(f"getelementptr i8, ptr addrspace(3) {base}, i32 {at}")
+                name = e.value(f"load {type}, ptr addrspace(3) {pointer}, align {dtype.bytes}")
+                names.append(from_memory(low, name, dtype))
+            found.append(names)
+        return found
