@@ -59,12 +59,13 @@ def map_schedule(target: Target, extents: list[int], lead: int | None, item_byte
 
 
 def reduce_schedule(
-    target: Target, rows: int, total: int, columns: int, item_bytes: int = 4, split: bool = False
+    target: Target, rows: int, total: int, columns: int, item_bytes: int = 4, reads: int = 0
 ) -> Schedule:
     """Blocks "rows", "columns" (kept dims inside the reduced ones) and "total" (reduced extent).
 
     columns is 1 where the reduced dims are the innermost in memory. item_bytes: of an element read.
-    split: a row may be spread over several blocks (which running sums cannot).
+    reads: values as long as a row that are read, where rows may be spread over several blocks
+    (running sums cannot), else 0.
     """
     if not target.is_cuda:
         width = min(columns, 64) if columns > 1 else 1
@@ -74,13 +75,13 @@ def reduce_schedule(
     if columns > 1:
         width = min(power_of_two(columns), 64)
         return _blocks(rows=1, columns=width, total=min(padded, max(1, 8192 // width)))
-    cluster = row_blocks(target, rows, padded) if split else 1
+    cluster = row_blocks(target, padded, reads) if reads else 1
     whole = min(padded, ROW_ELEMENTS * cluster)
     height = 1
     while whole * height < 1024 and height * 2 <= rows and rows // (height * 2) >= target.units:
         height *= 2
     part = whole // cluster
-    warps = max(1, min(16, part * height // 512))
+    warps = max(1, min(16, part * height // (512 if cluster == 1 else 1024)))
     if item_bytes <= 2 and part * height == 4096:
         warps = 4  # bytes in flight of many small blocks rather than of few large ones
     schedule = _blocks(warps=power_of_two(warps), rows=height, columns=1, total=whole)
@@ -91,12 +92,13 @@ ROW_ELEMENTS = 16384
 """Elements of a row that a block keeps in registers."""
 
 
-def row_blocks(target: Target, rows: int, padded: int) -> int:
+def row_blocks(target: Target, padded: int, reads: int) -> int:
     """Blocks that share a row, where the target has clusters: as many as hold it in registers. A
     row that eight blocks cannot hold is read twice, by one."""
-    if target.sm < 90 or padded > 8 * ROW_ELEMENTS:
+    if target.sm < 90 or not ROW_ELEMENTS < padded <= 8 * ROW_ELEMENTS:
         return 1
-    return max(1, padded // ROW_ELEMENTS)
+    part = ROW_ELEMENTS if reads < 3 else ROW_ELEMENTS // 2
+    return min(8, padded // part)
 
 
 def register_tile(

@@ -73,14 +73,27 @@ def _lower(kernel: Kernel, target: Target, stages: int | None = None) -> tuple[s
 def resident_blocks(low: Lowering) -> int:
     """Blocks that a multiprocessor should hold at once, which bounds the registers of a thread.
 
-    Long rows of 16-bit elements: one block of 16 warps has too few bytes under way, and its values
-    fit half of the registers. Longer elements have the bytes, and would be spilled. Rows that are
-    read several times must stay in the L2 meanwhile.
+    Long rows: one block of 16 warps has too few bytes under way, and its values fit half of the
+    registers, unless three tiles or more of longer elements meet, which would be spilled. Rows that
+    are read several times must stay in the L2 meanwhile. Where such rows are spread over a cluster,
+    blocks are half as large, and three of them fit.
     """
-    wide = low.threads == 512 and not low.assignment.dots
-    views = {op: access.view for op, access in low.assignment.accesses.items()}
-    if not wide or max((view.dtype.bytes for view in views.values()), default=4) > 2:
+    if low.assignment.dots:
         return 1
+    if low.threads == 256 and low.cluster.blocks > 1:
+        return 3
+    views = {op: access.view for op, access in low.assignment.accesses.items()}
+    if low.threads != 512:
+        return 1
+    tiles = [op for op in views if op.results and len(low.layout(op.result).regs) >= 16]
+    if low.cluster.blocks > 1 and len(tiles) > 2:
+        return 1
+    if any(len(low.layout(op.result).regs) > 32 for op in tiles):
+        return 1
+    if max((view.dtype.bytes for view in views.values()), default=4) > 2:
+        small = all(view.dtype.is_float and view.dtype.bytes <= 4 for view in views.values())
+        straight = not any(isinstance(op, ops.For) for op in low.kernel.walk())
+        return 2 if small and straight and len(tiles) <= 2 else 1
     if any(isinstance(op, ops.For) for op in low.kernel.walk()):
         read = {view.buffer: view.dtype.bytes for op, view in views.items() if op.results}
         total = sum(buffer.size * size for buffer, size in read.items())

@@ -45,7 +45,7 @@ def emit(
     item_bytes = max(v.dtype.bytes for v in (*region.inputs, *region.outputs))
     chosen = schedule or rules.reduce_schedule(
         target, extents[0], extents[1], extents[2], item_bytes,
-        split=all(node.op != "cumsum" for node in region.nodes),
+        reads=_reads(region, extents[1]),
     )  # fmt: skip
     em = Emission(region, partition, target, chosen)
     row = program(em, 0, extents[0], chosen.block("rows"))
@@ -82,6 +82,13 @@ def emit(
             em.loop(0, extents[1], width, [], body)  # type: ignore[arg-type]
     flops = sum(n.inputs[0].type.size for n in region.nodes if n.inputs)
     return (em.finish(flops),)
+
+
+def _reads(region: Region, total: int) -> int:
+    """How many values of a row's length are read; 0 if a row must stay in one block."""
+    if any(node.op == "cumsum" for node in region.nodes):
+        return 0
+    return sum(value.type.size >= total for value in region.inputs)
 
 
 def _scan_chunks(

@@ -227,7 +227,7 @@ def test_rows_over_a_cluster(cluster: int, target: Target, rng: np.random.Genera
         kernels.layernorm(37, 4096, bf16, (2, 4096), 8, cluster=cluster),
         kernels.softmax(5, 61003, f16, (1, 65536), 16, cluster=cluster),
     ):
-        check(kernel, target, arrays_for(kernel, rng), TOLERANCE["bf16"])
+        check(kernel, target, arrays_for(kernel, rng), TOLERANCE["bf16"], absolute=1e-5)
         assert compile_kernel(kernel, target).cluster == (cluster if target.sm >= 90 else 1)
 
 
