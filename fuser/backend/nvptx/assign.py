@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from fuser.backend.nvptx.access import VECTOR_BYTES, Access, access_of
+from fuser.backend.nvptx.cluster import NeedsOneBlock
 from fuser.backend.nvptx.layout import Layout, WarpGrid, blocked, next_power, scalar_layout
 from fuser.dtypes import DType
 from fuser.errors import LoweringError
@@ -30,17 +31,24 @@ class DotPlan:
     """How a dot runs: on which unit, and how warps share its result.
 
     With split_k > 1, groups of warps take turns along k and hold partial sums of the same elements
-    in `accumulator`; they are added up after the loop, into the layout `result`.
+    in `accumulator`; they are added up after the loop, into the layout `result`. With blocks > 1,
+    so do the blocks of a cluster, each with a range of the loop's trips.
     """
 
     kind: DotKind
     grid: WarpGrid | None
     accumulator: Layout
     result: Layout
+    blocks: int = 1
 
     @property
     def split_k(self) -> int:
         return self.grid.warps_k if self.grid else 1
+
+    @property
+    def partial(self) -> bool:
+        """Whether `accumulator` holds partial sums."""
+        return self.split_k > 1 or self.blocks > 1
 
 
 @dataclass
@@ -108,6 +116,8 @@ def assign(kernel: Kernel, target: Target, cluster: int = 1) -> Assignment:
     for op in kernel.walk():
         if isinstance(op, ops.Load) and (can_stage(op, plan) or is_brought(op, plan, target)):
             plan.staged.add(op)
+    if cluster > 1 and plan.dots:
+        _spread_dot(kernel, plan)
     _Assigner(kernel, plan).run()
     return plan
 
@@ -148,6 +158,34 @@ def plan_dot(op: ops.Dot, plan: Assignment, target: Target) -> DotPlan:
     if kind == "mma" and loop is not None and lone_dot(loop, plan) is op:
         grid = split_warps(grid, -(-k // 16))
     return DotPlan(kind, grid, grid.accumulator(), result)
+
+
+def _spread_dot(kernel: Kernel, plan: Assignment) -> None:
+    """Share the one dot of a kernel among the blocks of a cluster: each takes a range of the loop's
+    trips, and the sums are spread over all of them. Raises NeedsOneBlock."""
+    loops = [op for op in kernel.walk() if isinstance(op, ops.For)]
+    dot = lone_dot(loops[0], plan) if len(loops) == 1 and loops[0] in kernel.body.ops else None
+    if dot is None or len(plan.dots) > 1 or plan.dots[dot].kind not in ("wgmma", "mma"):
+        raise NeedsOneBlock("more than one accumulating dot")
+    loop = loops[0]
+    if not loop.start.is_constant or not loop.stop.is_constant:
+        raise NeedsOneBlock("a loop of unknown length")
+    if (loop.stop.constant - loop.start.constant) // loop.step < plan.cluster:
+        raise NeedsOneBlock("a short loop")
+    for op in loop.body.ops:
+        bare = isinstance(op, ops.Dot | ops.Permute | ops.Full | ops.IndexTile | ops.Yield)
+        if not bare and op not in plan.staged:
+            raise NeedsOneBlock("operands that are computed")
+    old = plan.dots[dot]
+    shape = dot.result.shape
+    found = [a for op, a in plan.accesses.items() if a.shape == shape and op not in plan.staged]
+    spare = ((0, 0),) * (plan.cluster.bit_length() - 1)
+    plan.dots[dot] = dataclasses.replace(
+        old,
+        accumulator=dataclasses.replace(old.accumulator, warps=old.accumulator.warps + spare),
+        result=choose_blocked(shape, found, set(), plan.spread),
+        blocks=plan.cluster,
+    )
 
 
 def split_warps(grid: WarpGrid, steps: int) -> WarpGrid:

@@ -3,13 +3,16 @@
 A tile is spread over the warps of all blocks: the number of the block in its cluster gives the bits
 of the warp number above those of a block. What stays within a thread needs nothing new. A
 reduction ends with an exchange: every block writes its partial result into all of them, and all
-fold the parts in the order of block numbers, so that all have the same bits.
+fold the parts in the order of block numbers, so that all have the same bits. A loop that
+accumulates a product is cut into ranges of trips, one a block, and the sums of all are added up
+behind it, also in the order of the blocks, each by the thread that goes on with it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.layout import Layout
 from fuser.backend.nvptx.memory import from_memory, to_memory
 from fuser.backend.nvptx.values import memory_type
@@ -35,7 +38,8 @@ def blocks_of(kernel: Kernel, target: Target) -> int:
     if target.sm < 90 or blocks == 1:
         return 1
     powers = all(n & (n - 1) == 0 for n in (blocks, kernel.schedule.warps))
-    alone = any(isinstance(op, ops.Dot | ops.Scan) for op in kernel.walk())
+    kinds = {type(op) for op in kernel.walk()}
+    alone = ops.Scan in kinds or {ops.Dot, ops.Reduce} <= kinds
     return min(blocks, LARGEST) if powers and not alone else 1
 
 
@@ -52,7 +56,7 @@ class Cluster:
 
     def begin(self) -> None:
         """Tell the other blocks that this one runs, so that its shared memory may be written."""
-        if self.blocks > 1:
+        if self.blocks > 1 and not self.low.assignment.dots:
             self._arrive(".relaxed")
 
     def need_one_block(self, what: str) -> None:
@@ -86,6 +90,41 @@ class Cluster:
         """Wait for an arrival that nothing has waited for."""
         if self.arrived:
             self._wait()
+
+    def splits(self, loop: ops.For) -> bool:
+        """Whether the blocks share the trips of a loop."""
+        dots = self.low.assignment.dots
+        return any(isinstance(op, ops.Dot) and dots[op].blocks > 1 for op in loop.body.ops)
+
+    def bounds(self, loop: ops.For) -> tuple[Operand, Operand]:
+        """Start and stop of a loop in this block: of as many trips in each, or one more."""
+        low, e = self.low, self.low.emitter
+        start, stop = low.evaluate(loop.start), low.evaluate(loop.stop)
+        if not self.splits(loop):
+            return start, stop
+        assert isinstance(start, int) and isinstance(stop, int)
+        trips = -(-(stop - start) // loop.step)
+        before = e.times(e.rank, trips)
+        ends = [e.shift("lshr", e.plus(before, more), self.bits) for more in (0, trips)]
+        first, last = (e.plus(e.times(end, loop.step), start) for end in ends)
+        return first, last
+
+    def share(self) -> None:
+        """What this block wrote into its shared memory can be read by the others, and theirs."""
+        self._arrive()
+        self._wait()
+        self.low.shared.state = (False, False)
+
+    def done_reading(self) -> None:
+        """The other blocks may end, for all that this one reads of them."""
+        self._arrive()
+
+    def of_block(self, pointer: str, number: int) -> str:
+        """The place in another block's shared memory."""
+        return self.low.emitter.value(
+            "call ptr addrspace(7) @llvm.nvvm.mapa.shared.cluster("
+            f"ptr addrspace(3) {pointer}, i32 {number})"
+        )
 
     def exchange(self, regs: list[str], dtype: DType, layout: Layout) -> list[list[str]]:
         """For every block of the cluster, in order, its registers of a tile of this layout.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx import roles, wgmma
@@ -20,7 +21,7 @@ from fuser.backend.nvptx.stage import (
     tile_bytes,
     write,
 )
-from fuser.backend.nvptx.values import Tile, literal, memory_type
+from fuser.backend.nvptx.values import Tile, literal, memory_type, vectors
 from fuser.backend.text import real
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Value
@@ -161,7 +162,8 @@ def zeros(low: Lowering, op: ops.Dot) -> Tile:
 
 
 def add_partials(low: Lowering, op: ops.Dot, partial: Tile, start: Tile) -> Tile:
-    """start plus the partial sums of the groups of warps that shared k, through shared memory."""
+    """start plus the partial sums of the groups of warps, and blocks, that shared k, through shared
+    memory."""
     plan, e = low.assignment.dots[op], low.emitter
     assert plan.grid is not None
     source, size = partial.layout, op.acc.dtype.bytes
@@ -169,7 +171,7 @@ def add_partials(low: Lowering, op: ops.Dot, partial: Tile, start: Tile) -> Tile
     whole = source.shape[0] * pitch
     groups = plan.split_k
     # the part of a group lies `whole` bytes after the part before it
-    first = len(source.bits) - groups.bit_length() + 1
+    first = len(source.bits) - low.cluster.bits - groups.bit_length() + 1
     parts = [0] * first + [whole << bit for bit in range(groups.bit_length() - 1)]
     slot = low.shared.allocate(whole * groups)
     low.shared.before_write()
@@ -182,16 +184,31 @@ def add_partials(low: Lowering, op: ops.Dot, partial: Tile, start: Tile) -> Tile
         pair = e.value(f"insertelement <2 x float> {pair}, float {odd}, i32 1")
         pointer = shared_offset(low, base, row * pitch + column * size)
         e.do(f"store <2 x float> {pair}, ptr addrspace(3) {pointer}, align 8")
-    low.shared.before_read()
     layout = start.layout
-    base = low.shared.pointer(slot, e.thread_part([r * pitch + c * size for r, c in layout.bits]))
+    threads = [r * pitch + c * size for r, c in layout.bits]
+    base = low.shared.pointer(slot, e.thread_part(threads))
+    bases, space = [base], 3
+    if plan.blocks > 1:
+        low.cluster.share()
+        bases, space = [low.cluster.of_block(base, n) for n in range(plan.blocks)], 7
+    else:
+        low.shared.before_read()
     regs = list(start.regs)
-    for group in range(groups):
-        for number, (row, column) in enumerate(layout.regs):
-            pointer = shared_offset(low, base, group * whole + row * pitch + column * size)
-            part = e.value(f"load float, ptr addrspace(3) {pointer}, align 4")
-            regs[number] = e.value(f"fadd float {regs[number]}, {part}")
-    low.shared.free(slot)
+    width = min(4, layout.vector(1))
+    for at, group in itertools.product(bases, range(groups)):
+        for (row, column), members in vectors(layout, 1, width):
+            offset = group * whole + row * pitch + column * size
+            pointer = e.value(f"getelementptr i8, ptr addrspace({space}) {at}, i32 {offset}")
+            sums = e.value(
+                f"load <{width} x float>, ptr addrspace({space}) {pointer}, align {4 * width}"
+            )
+            for place, number in enumerate(members):
+                part = e.value(f"extractelement <{width} x float> {sums}, i32 {place}")
+                regs[number] = e.value(f"fadd float {regs[number]}, {part}")
+    if plan.blocks > 1:
+        low.cluster.done_reading()  # the slot is not freed: others may still read it
+    else:
+        low.shared.free(slot)
     return Tile(start.dtype, start.shape, layout, regs)
 
 

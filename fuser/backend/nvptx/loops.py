@@ -51,7 +51,7 @@ class Pipeline:
 def lower_for(low: Lowering, op: ops.For) -> None:
     """Emit a loop. Carried tiles become phis, one a register."""
     e = low.emitter
-    start, stop = low.evaluate(op.start), low.evaluate(op.stop)
+    start, stop = low.cluster.bounds(op)
     carried = op.body.params[1:]
     inits = [
         low.tile(value, low.layout(param)) for value, param in zip(op.inits, carried, strict=True)
@@ -95,7 +95,7 @@ def lower_for(low: Lowering, op: ops.For) -> None:
             _fill(low, op, pipeline, e.plus(start, number * op.step), stop, number)
     lone = lone_dot(op, low.assignment)
     place = op.body.params.index(lone.acc) - 1 if lone else 0
-    partial = lone is not None and low.assignment.dots[lone].split_k > 1
+    partial = lone is not None and low.assignment.dots[lone].partial
     whole = inits[place] if lone and partial else None
     if lone and partial:
         inits[place] = zeros(low, lone)
@@ -110,7 +110,7 @@ def lower_for(low: Lowering, op: ops.For) -> None:
         Tile(init.dtype, init.shape, init.layout, [e.name_of() for _ in init.regs])
         for init in inits
     ]
-    certain = isinstance(start, int) and isinstance(stop, int)
+    certain = (isinstance(start, int) and isinstance(stop, int)) or low.cluster.splits(op)
     if certain:
         e.jump(body)
     else:
@@ -168,14 +168,14 @@ def lower_for(low: Lowering, op: ops.For) -> None:
         at = [op.body.params.index(dot.acc) - 1 for dot in stream.group]
         for position, tile in zip(at, wait_all(low, [finals[i] for i in at], 0), strict=True):
             finals[position] = tile
-    if lone and whole:
-        finals[place] = add_partials(low, lone, finals[place], whole)
     if stream:
         staged = [tile for channel in stream.channels for tile in channel.tiles]
     else:
         staged = pipeline.tiles if pipeline else []
     for buffer in staged:
         low.shared.free(buffer.slot)
+    if lone and whole:
+        finals[place] = add_partials(low, lone, finals[place], whole)
     for result, tile in zip(op.results, finals, strict=True):
         low.env[result] = tile
 

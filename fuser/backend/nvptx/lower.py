@@ -541,7 +541,7 @@ def _scan(low: Lowering, op: ops.Scan) -> None:
 
 def _dot(low: Lowering, op: ops.Dot) -> None:
     tile = dots.lower_dot(low, op)
-    if low.assignment.dots[op].split_k > 1:
+    if low.assignment.dots[op].partial:
         low.env[op.result] = tile  # partial sums, which the end of the loop adds up
     else:
         low.set(op.result, tile)

@@ -228,7 +228,7 @@ def _allocate(low: Lowering, streams: dict[ops.For, Stream], stages: int) -> boo
 def _depth(low: Lowering, each: int) -> int:
     """Stages that keep enough bytes on their way where a multiprocessor runs one small block: a
     round trip to L2 takes near a microsecond, in which it could receive some 64 KiB."""
-    programs = 1
+    programs = low.cluster.blocks
     for extent in low.kernel.grid:
         programs *= extent
     alone = programs <= low.target.units and low.stages == low.kernel.schedule.stages
@@ -299,6 +299,7 @@ def split_roles(low: Lowering) -> None:
     _set_registers(low, 1)
     low.shared.threads = threads
     low.block(low.kernel.body)
+    low.cluster.finish()
     e.jump(out)
     e.enter(out)
 
@@ -319,7 +320,7 @@ def _produce(low: Lowering) -> None:
 
 def _produce_stream(low: Lowering, stream: Stream) -> None:
     e, loop = low.emitter, stream.loop
-    start, stop = low.evaluate(loop.start), low.evaluate(loop.stop)
+    start, stop = low.cluster.bounds(loop)
     before, head = e.at, e.block("fill")
     body, done = e.block("fill.body"), e.block("fill.end")
     e.jump(head)

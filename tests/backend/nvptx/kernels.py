@@ -202,11 +202,15 @@ def matmul(
     out: DType | None = None,
     precision: str = "exact",
     roles: bool | None = None,
+    cluster: int = 1,
 ) -> Kernel:
     """y = relu(a @ b + bias) + residual, or a @ b alone."""
     bm, bn, bk = blocks
     result = out or dtype
-    b = Builder("matmul", Schedule(warps=warps, stages=stages, group=group, extra=_extra(roles)))
+    schedule = Schedule(
+        warps=warps, stages=stages, group=group, cluster=cluster, extra=_extra(roles)
+    )
+    b = Builder("matmul", schedule)
     a_view = b.view(b.buffer("x0", dtype, m * k), (m, k), (1, m) if transpose_a else (k, 1))
     b_view = b.view(b.buffer("x1", dtype, k * n), (k, n), (1, k) if transpose_b else (n, 1))
     rows = index(b.program_id(0, -(-m // bm))) * bm
@@ -334,12 +338,13 @@ def convolution(
     stride: int = 1,
     warps: int = 4,
     stages: int = 3,
+    cluster: int = 1,
 ) -> Kernel:
     """3x3, padding 1, NHWC times [3, 3, C, M]: rows are gathered through // and %."""
     bm, bn, bk = blocks
     out = (size - 1) // stride + 1
     pixels = batch * out * out
-    b = Builder("convolution", Schedule(warps=warps, stages=stages))
+    b = Builder("convolution", Schedule(warps=warps, stages=stages, cluster=cluster))
     x_view = b.view(
         b.buffer("x0", dtype, batch * size * size * channels), (batch, size, size, channels)
     )

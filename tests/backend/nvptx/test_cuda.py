@@ -303,6 +303,22 @@ def test_matmul_roles(transposed: str, target: Target, rng: np.random.Generator)
         check(kernel, target, arrays_for(kernel, rng, -1, 1), 1.6e-2, absolute=1.0)
 
 
+@pytest.mark.parametrize("cluster", [2, 4, 8])
+def test_products_over_a_cluster(cluster: int, target: Target, rng: np.random.Generator) -> None:
+    """Trips that do not divide by the blocks, fewer trips than blocks, edges in every extent."""
+    for (m, n, k), blocks, warps, roles in (
+        ((200, 264, 1032), (128, 128, 64), 8, True), ((200, 264, 1032), (128, 128, 64), 8, False),
+        ((72, 96, 520), (64, 32, 32), 4, True), ((13, 77, 2048), (16, 32, 64), 4, None),
+        ((256, 256, 128), (64, 64, 64), 4, None), ((99, 101, 777), (32, 32, 64), 4, None),
+    ):  # fmt: skip
+        kernel = kernels.matmul(
+            m, n, k, f16, blocks, warps=warps, roles=roles, group=2, cluster=cluster
+        )
+        check(kernel, target, arrays_for(kernel, rng, -1, 1), 1.6e-2, absolute=1.0)
+    kernel = kernels.convolution(2, 7, 128, 72, f16, (64, 32, 64), cluster=cluster)
+    check(kernel, target, arrays_for(kernel, rng, -1, 1), 1.6e-2, absolute=1.0)
+
+
 def test_two_dots_at_once(target: Target, rng: np.random.Generator) -> None:
     for (m, n, k), blocks, warps in (
         ((256, 128, 256), (128, 64, 64), 8), ((200, 136, 328), (64, 64, 64), 4),

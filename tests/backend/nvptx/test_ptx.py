@@ -27,6 +27,13 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     "layernorm": lambda: kernels.layernorm(77, 768, f16, (1, 1024)),
     "softmax_cluster": lambda: kernels.softmax(77, 30000, f32, (1, 32768), 16, cluster=4),
     "layernorm_cluster": lambda: kernels.layernorm(77, 8000, f16, (1, 8192), 8, cluster=8),
+    "matmul_cluster": lambda: kernels.matmul(
+        256, 512, 4096, f16, (128, 128, 64), warps=8, cluster=4
+    ),
+    "matmul_small_cluster": lambda: kernels.matmul(8, 512, 4096, f16, (16, 32, 64), cluster=8),
+    "convolution_cluster": lambda: kernels.convolution(
+        1, 7, 512, 512, f16, (64, 64, 64), cluster=8
+    ),
     "column_sum": lambda: kernels.reduce_axis("sum", f32, 300, 70, (512, 64), 0),
     "scan": lambda: kernels.scan("sum", f32, 5, 1000, (1, 1024), True),
     "transpose": lambda: kernels.transpose(100, 200, f16, (64, 64)),
@@ -114,6 +121,21 @@ def test_row_is_spread_over_a_cluster() -> None:
     scan = kernels.scan("sum", f32, 5, 1000, (1, 1024), False)
     scan.schedule = dataclasses.replace(scan.schedule, cluster=2)
     assert compile_kernel(scan, SM_90A).cluster == 1
+
+
+def test_trips_are_spread_over_a_cluster() -> None:
+    """Blocks share the trips of a product's loop and add each other's sums; kernels with more than
+    one product keep one block."""
+    for name in ("matmul_cluster", "matmul_small_cluster", "convolution_cluster"):
+        found = compile_kernel(KERNELS[name](), SM_90A)
+        ptx = found.code.decode()
+        blocks = found.cluster
+        assert blocks in (4, 8) and found.launch[0] == found.programs * blocks
+        assert ptx.count("mapa") == blocks and "ld.shared::cluster." in ptx
+        assert ptx.count("barrier.cluster.arrive") == ptx.count("barrier.cluster.wait") == 2
+    for kernel in (KERNELS["gated"](), KERNELS["attention_64"](), KERNELS["matmul_f64"]()):
+        kernel.schedule = dataclasses.replace(kernel.schedule, cluster=2)
+        assert compile_kernel(kernel, SM_90A).cluster == 1
 
 
 def test_score_tile_stays_in_registers() -> None:
