@@ -15,7 +15,7 @@ from fuser.backend.nvptx import compile_kernel
 from fuser.backend.nvptx.elementwise import _ERF_LOGIT
 from fuser.compiler import emit_programs, open_model
 from fuser.partition import partition
-from fuser.target import SM_90A
+from fuser.target import SM_80, SM_90A
 from fuser.tilegen import rules
 
 HALF, SINGLE = TensorProto.FLOAT16, TensorProto.FLOAT
@@ -55,10 +55,26 @@ def test_erf_of_singles_is_exact() -> None:
     assert "rcp.approx" not in ptx("Gelu", (64, 1024), SINGLE, approximate="none")
 
 
-@pytest.mark.parametrize(("dtype", "blocks"), [(HALF, 2), (SINGLE, 1)])
+@pytest.mark.parametrize(("dtype", "blocks"), [(HALF, 2), (SINGLE, 2), (TensorProto.DOUBLE, 1)])
 def test_long_rows_share_a_processor(dtype: int, blocks: int) -> None:
     text = ptx("LogSoftmax", (512, 16384), dtype, axis=1)
     assert re.search(rf"\.minnctapersm {blocks}\b", text)
+
+
+def test_schedules_of_long_rows() -> None:
+    """Rows that one block cannot hold are spread over a cluster, where there are clusters."""
+    found = {
+        (target.arch, total, reads): rules.reduce_schedule(target, 1024, total, 1, 4, reads)
+        for target in (SM_90A, SM_80)
+        for total in (16384, 50000, 200000)
+        for reads in (0, 1, 3)
+    }
+    widths = {key: (s.block("total"), s.cluster, s.warps) for key, s in found.items()}
+    assert widths["sm_90a", 16384, 1] == (16384, 1, 16)
+    assert widths["sm_90a", 50000, 1] == (65536, 4, 16)
+    assert widths["sm_90a", 50000, 3] == (65536, 8, 8)
+    alone = [("sm_90a", 50000, 0), ("sm_90a", 200000, 1), ("sm_80", 50000, 1)]
+    assert all(widths[key] == (16384, 1, 16) for key in alone)
 
 
 def test_schedules_of_thin_products() -> None:
