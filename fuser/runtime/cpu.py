@@ -105,7 +105,7 @@ class CpuExecutor:
         times: room for len(table) + 1 (seconds, nanoseconds) pairs of int64.
         """
         program = self.program
-        held = [settle(array) for array in inputs]
+        held = [settle(array, array.itemsize) for array in inputs]
         made = [allocate() for allocate in self._results]
         try:
             context = self._free.pop()

@@ -126,7 +126,7 @@ def aligned_copy(array: np.ndarray, alignment: int = 64) -> np.ndarray:
 
 
 def settle(array: np.ndarray, alignment: int = 64) -> tuple[np.ndarray, int]:
-    """`aligned_copy` and its address."""
+    """`aligned_copy` and its address: asking an array for its address takes a microsecond."""
     start = address(array)
     if start % alignment == 0 and array.flags.c_contiguous:
         return array, start

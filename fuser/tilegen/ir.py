@@ -83,7 +83,8 @@ Role = Literal["input", "output", "constant", "workspace"]
 
 @dataclass(eq=False)
 class Buffer:
-    """A kernel parameter: `size` elements in memory, 64-byte aligned (256 on a GPU)."""
+    """A kernel parameter: `size` elements in memory, 64-byte aligned (256 on a GPU); an input on a CPU
+    starts at any element."""
 
     name: str
     dtype: DType

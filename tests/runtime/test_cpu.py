@@ -64,7 +64,7 @@ def test_arena_is_reused_and_constants_pruned() -> None:
     assert program.arena_bytes == 2 * -(-SIZE * 4 // 64) * 64
 
 
-def test_misaligned_input_is_copied() -> None:
+def test_misaligned_input() -> None:
     x = np.random.default_rng(0).standard_normal(SIZE + 1, np.float32)[1:]
     last, _ = CpuExecutor(chain(), 2).run([x])
     np.testing.assert_array_equal(last, expected(x)[0])

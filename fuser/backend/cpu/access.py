@@ -27,8 +27,10 @@ def _plain(type: str) -> str:
 class Access(Emitter):
     """Reads and writes memory at points."""
 
-    def alignment(self, address: Index, dtype: DType) -> int:
-        """Bytes that `address` elements from a 64-byte aligned base are aligned to."""
+    def alignment(self, base: Reg, address: Index, dtype: DType) -> int:
+        """Bytes that `address` elements from `base` are aligned to."""
+        if base in self.unaligned:
+            return dtype.bytes
         multiple = address.multiple * dtype.bytes
         return gcd(multiple, 64) if multiple else 64
 
@@ -51,7 +53,7 @@ class Access(Emitter):
         if form.step in (0, 1) and not masked:
             count = width if form.step == 1 else 1
             pointer = self._pointer(base, dtype, form.rest, conditions, pad, count)
-            align = dtype.bytes if conditions else self.alignment(form.rest, dtype)
+            align = dtype.bytes if conditions else self.alignment(base, form.rest, dtype)
             type = text.vector(stored, count)
             raw = self.f.load(_plain(type), pointer, align)
             raw = self.f.convert("bitcast", raw, type)
@@ -247,7 +249,7 @@ class Access(Emitter):
         if form.step == 1 and not lanes:
             pointer = self._pointer(base, dtype, form.rest, (), 0, width)
             value = f.convert("bitcast", value, _plain(value.type))
-            f.store(value, pointer, self.alignment(form.rest, dtype))
+            f.store(value, pointer, self.alignment(base, form.rest, dtype))
         elif form.step == 0 and not lanes:
             # Every lane goes to one place: the last one stays.
             item = f.extract(value, width - 1) if text.lanes(value.type) > 1 else value

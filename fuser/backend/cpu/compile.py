@@ -57,7 +57,8 @@ def _lower(kernel: Kernel, target: Target) -> tuple[Module, int]:
     params = []
     for position, buffer in enumerate(kernel.buffers):
         access = "" if buffer in written else " readonly"
-        params.append((f"ptr noalias{access} align 64", f"b{position}"))
+        aligned = buffer.dtype.bytes if buffer.role == "input" else 64
+        params.append((f"ptr noalias{access} align {aligned}", f"b{position}"))
     params += [("i64", f"pid{axis}") for axis in range(len(kernel.grid))]
     program = module.function(
         f"{entry_name(kernel)}.program",
@@ -70,6 +71,8 @@ def _lower(kernel: Kernel, target: Target) -> tuple[Module, int]:
         program.traits = frozenset({math.SCALEF})
     buffers = dict(zip(kernel.buffers, program.args, strict=False))
     low = Lowering(module, program, target, facts, buffers)
+    # An input may be an array of the caller's, used where it is.
+    low.unaligned = {reg for buffer, reg in buffers.items() if buffer.role == "input"}
     for op in kernel.body.ops:
         if isinstance(op, ops.ProgramId):
             low.scalars[op.result] = program.args[len(kernel.buffers) + op.axis]

@@ -45,6 +45,8 @@ class Emitter:
         self._memo: list[dict[object, Reg]] = [{}]
         self.facts: list[Fact] = []
         self.zero_bytes = 0
+        self.unaligned: set[Reg] = set()
+        """Buffers that start at any element; the others, and tiles, at a multiple of 64 bytes."""
 
     @contextmanager
     def scope(self) -> Iterator[None]:

@@ -22,12 +22,13 @@ _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64,
 
 
 class Guarded:
-    """`size` elements, 64-byte aligned, between guard bytes that must not change."""
+    """`size` elements, 64-byte aligned (or `skew` bytes off), between guard bytes that must not
+    change."""
 
-    def __init__(self, size: int, dtype: np.dtype) -> None:
+    def __init__(self, size: int, dtype: np.dtype, skew: int = 0) -> None:
         count = size * dtype.itemsize
-        self.raw = np.full(count + 2 * GUARD + 64, _FILL, np.uint8)
-        self.start = GUARD + (-(self.raw.ctypes.data + GUARD)) % 64
+        self.raw = np.full(count + 2 * GUARD + 128, _FILL, np.uint8)
+        self.start = GUARD + (-(self.raw.ctypes.data + GUARD)) % 64 + skew
         self.stop = self.start + count
         self.array = self.raw[self.start : self.stop].view(dtype)
 
@@ -48,7 +49,10 @@ class Loaded:
         self.compiled: CompiledKernel = compile_kernel(kernel, target)
         self._code = link_objects({self.compiled.entry: self.compiled.code})
         self._function = _ENTRY(self._code[self.compiled.entry])
-        self.buffers = {b.name: Guarded(b.size, b.dtype.numpy) for b in kernel.buffers}
+        self.buffers = {
+            b.name: Guarded(b.size, b.dtype.numpy, b.dtype.bytes if b.role == "input" else 0)
+            for b in kernel.buffers
+        }
         for buffer in kernel.buffers:
             self.buffers[buffer.name].array[:] = arrays[buffer.name]
         addresses = [self.buffers[b.name].address for b in kernel.buffers]
