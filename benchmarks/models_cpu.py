@@ -40,6 +40,7 @@ CASES: Mapping[str, tuple[str, Mapping[str, int], Mapping[str, int]]] = {
     "minilm": ("minilm", {}, {"batch": 1, "sequence": 128}),
     "resnet50": ("resnet50", {}, {"batch": 1}),
     "resnet50 x8": ("resnet50", {}, {"batch": 8}),
+    "mobilenet": ("mobilenet", {}, {"batch": 1}),
     "bert": ("bert", {}, {"batch": 1, "sequence": 128}),
     "bert 384": ("bert", {}, {"batch": 1, "sequence": 384}),
     "bert x8": ("bert", {}, {"batch": 8, "sequence": 128}),

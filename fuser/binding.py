@@ -11,6 +11,7 @@ from fuser import report as reports
 from fuser.backend.module import CompiledKernel
 from fuser.graph.ir import Value
 from fuser.partition.region import Partition
+from fuser.runtime.memory import aligned_array
 from fuser.runtime.program import Program, Step, TensorSpec, assemble
 from fuser.target import Target
 from fuser.tilegen.program import Argument, Packing, TileProgram
@@ -32,7 +33,7 @@ def bind_program(
             if value is not None and value.constant is not None:
                 if key not in constants:
                     packing = argument.packing or Packing()
-                    constants[key] = packing.apply(value.constant)
+                    constants[key] = packing.apply(value.constant, aligned_array)
             else:
                 sizes[key] = max(
                     sizes.get(key, 0), argument.buffer.size * argument.buffer.dtype.bytes

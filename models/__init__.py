@@ -16,6 +16,7 @@ from models.gpt2 import gpt2
 from models.llama import llama, tiny_llama
 from models.minilm import minilm
 from models.mlp import mlp
+from models.mobilenet import mobilenet
 from models.primitives import attention, conv_block, layernorm, softmax
 from models.resnet import resnet
 from models.vit import vit
@@ -35,6 +36,7 @@ MODELS: dict[str, Callable[..., onnx.ModelProto]] = {
     "tiny_llama": tiny_llama,
     "vit": vit,
     "resnet50": resnet,
+    "mobilenet": mobilenet,
     "minilm": minilm,
 }
 
@@ -58,6 +60,7 @@ TINY: Mapping[str, Mapping[str, int]] = {
     "tiny_llama": {},
     "vit": {"layers": 2, "hidden": 64, "heads": 4, "image": 32, "patch": 8, "classes": 10},
     "resnet50": {"layers": 14, "hidden": 8, "image": 32, "classes": 10},
+    "mobilenet": {"stages": 3, "hidden": 16, "image": 32, "classes": 10},
     "minilm": {},
 }
 

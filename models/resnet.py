@@ -69,6 +69,7 @@ def convolution(
     kernel: int,
     stride: int = 1,
     gain: float = 1.4,
+    groups: int = 1,
 ) -> Value:
     """Conv without a bias and BatchNormalization. x: [batch, inputs, height, width].
 
@@ -76,10 +77,11 @@ def convolution(
     the second moment at one.
     """
     with writer.scope(name):
-        weight = writer.weight("weight", (outputs, inputs, kernel, kernel), inputs * kernel**2)
+        fan_in = inputs // groups
+        weight = writer.weight("weight", (outputs, fan_in, kernel, kernel), fan_in * kernel**2)
         size, pads = [kernel, kernel], [kernel // 2] * 4
-        strides = [stride, stride]
-        y = writer.op("Conv", x, weight, kernel_shape=size, strides=strides, pads=pads)
+        shape = {"kernel_shape": size, "strides": [stride, stride], "pads": pads}
+        y = writer.op("Conv", x, weight, **shape, **({"group": groups} if groups > 1 else {}))
     with writer.scope(f"{name}_bn"):
         return writer.op(
             "BatchNormalization",

@@ -14,7 +14,7 @@ from fuser.backend.llvm import host_features
 from fuser.errors import DeviceError, OutOfMemoryError, VerifyError
 from fuser.runtime import native
 from fuser.runtime.jit import Linked, link_objects, runtime_library
-from fuser.runtime.memory import Recycler, address, align, aligned_copy, aligned_empty, settle
+from fuser.runtime.memory import Recycler, address, align, aligned_empty, settle
 from fuser.runtime.program import BufferRef, Launch, Program
 from fuser.runtime.threads import get_pool
 
@@ -74,7 +74,7 @@ class CpuExecutor:
         self.program = program
         _check_host(program)
         self.threads = max(1, threads or available_cores())
-        self.constants = [aligned_copy(array) for array in program.constants]
+        self.constants = [settle(array, array.itemsize)[0] for array in program.constants]
         kernels = [launch.kernel for launch in program.launches]
         self.scratch_stride = max((align(k.scratch_bytes, 64) for k in kernels), default=0)
         self._libraries = _link_kernels(program.launches)

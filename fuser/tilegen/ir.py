@@ -83,8 +83,8 @@ Role = Literal["input", "output", "constant", "workspace"]
 
 @dataclass(eq=False)
 class Buffer:
-    """A kernel parameter: `size` elements in memory, 64-byte aligned (256 on a GPU); an input on a CPU
-    starts at any element."""
+    """A kernel parameter: `size` elements in memory, 64-byte aligned (256 on a GPU); on a CPU,
+    inputs and constants start at any element."""
 
     name: str
     dtype: DType
@@ -144,9 +144,8 @@ class Op:
 
     def fields(self) -> Iterator[tuple[str, Any]]:
         """The op's own fields, in order: (name, content)."""
-        for item in dataclasses.fields(self):
-            if item.name not in ("results", "origin"):
-                yield item.name, getattr(self, item.name)
+        for name in _own_fields(self):
+            yield name, getattr(self, name)
 
     def operands(self) -> tuple[Value, ...]:
         """Every value it reads, those inside index expressions included, without repetition."""
@@ -160,7 +159,7 @@ class Op:
         return tuple(found)
 
     def blocks(self) -> tuple[Block, ...]:
-        return tuple(content for _, content in self.fields() if isinstance(content, Block))
+        return tuple(getattr(self, name) for name in _block_fields(self))
 
     def replace_operands(self, table: dict[Value, Value]) -> None:
         """Replace operands in place (not inside nested blocks)."""
@@ -187,6 +186,29 @@ class Op:
     def has_effect(self) -> bool:
         """Whether it must stay although nothing uses its results."""
         return any(op.has_effect for block in self.blocks() for op in block.ops)
+
+
+_FIELDS: dict[str, tuple[str, ...]] = {}
+_BLOCKS: dict[str, tuple[str, ...]] = {}
+"""Names of the own fields of a class of ops, and of those that are blocks, by its opcode: asking a
+dataclass takes longer than all else that walks over kernels do."""
+
+
+def _own_fields(op: Op) -> tuple[str, ...]:
+    found = _FIELDS.get(op.opcode)
+    if found is None:
+        names = (item.name for item in dataclasses.fields(op))
+        found = tuple(name for name in names if name not in ("results", "origin"))
+        _FIELDS[op.opcode] = found
+    return found
+
+
+def _block_fields(op: Op) -> tuple[str, ...]:
+    found = _BLOCKS.get(op.opcode)
+    if found is None:
+        found = tuple(item.name for item in dataclasses.fields(op) if item.type == "Block")
+        _BLOCKS[op.opcode] = found
+    return found
 
 
 @dataclass(eq=False)

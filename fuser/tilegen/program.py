@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,19 +12,23 @@ from fuser.graph.ir import Value
 from fuser.partition.region import Region
 from fuser.tilegen.ir import Buffer, Kernel
 
+Allocate = Callable[[tuple[int, ...], np.dtype], np.ndarray]
+"""Makes an uninitialised C-contiguous array of a shape and dtype."""
+
 
 @dataclass(frozen=True)
 class Packing:
     """How a constant is rewritten once, when the plan is built, so that a kernel reads it in order.
 
-    Applied in this sequence; None or empty skips a step. mix: (axis, rows of a matrix) pairs; the
-    array is multiplied with each matrix along its axis, in float64. transpose: axis order of the
-    logical array. reshape: its new shape. pad: (low, high) zeros per axis. split: a second reshape.
-    permute: axis order of that. dtype: element type to convert to. With [K, N] weights, pad
-    ((0, 0), (0, p)), split (K, N // r, r), permute (1, 0, 2) gives panels of r columns.
+    Applied in this sequence; None or empty skips a step. mix: rows of a matrix [r, w] that
+    multiplies, in float64, the array seen as [size / w, w]; what it gives is [r, size / w].
+    transpose: axis order of the logical array. reshape: its new shape. pad: (low, high) zeros per
+    axis. split: a second reshape. permute: axis order of that. dtype: element type to convert to.
+    With [K, N] weights, pad ((0, 0), (0, p)), split (K, N // r, r), permute (1, 0, 2) gives panels
+    of r columns.
     """
 
-    mix: tuple[tuple[int, tuple[tuple[float, ...], ...]], ...] = ()
+    mix: tuple[tuple[float, ...], ...] = ()
     transpose: tuple[int, ...] = ()
     reshape: tuple[int, ...] = ()
     pad: tuple[tuple[int, int], ...] = ()
@@ -31,13 +36,16 @@ class Packing:
     permute: tuple[int, ...] = ()
     dtype: DType | None = None
 
-    def apply(self, array: np.ndarray) -> np.ndarray:
-        """The packed copy, C-contiguous."""
-        dtype = array.dtype
-        for axis, rows in self.mix:
-            mixed = np.tensordot(array.astype(np.float64), np.array(rows), (axis, 1))
-            array = np.moveaxis(mixed, -1, axis)
-        array = array.astype(dtype, copy=False)
+    def apply(self, array: np.ndarray, allocate: Allocate = np.empty) -> np.ndarray:
+        """The packed array, C-contiguous, in memory from `allocate`; the array itself if it is so
+        already."""
+        given = array
+        dtype = array.dtype if self.dtype is None else self.dtype.numpy
+        if self.mix:
+            matrix = np.array(self.mix)
+            rows, width = matrix.shape
+            mixed = matrix @ array.reshape(-1, width).T.astype(np.float64)
+            array = mixed.reshape(rows, array.size // width)
         if self.transpose:
             array = array.transpose(self.transpose)
         if self.reshape:
@@ -48,9 +56,11 @@ class Packing:
             array = array.reshape(self.split)
         if self.permute:
             array = array.transpose(self.permute)
-        if self.dtype is not None:
-            array = array.astype(self.dtype.numpy)
-        return np.ascontiguousarray(array)
+        if array.dtype == dtype and array.flags.c_contiguous and np.shares_memory(array, given):
+            return array
+        packed = allocate(array.shape, dtype)
+        np.copyto(packed, array, casting="unsafe")
+        return packed
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,9 @@ from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Kernel
 
+_GIVEN = ("input", "constant")
+"""Roles of buffers that may be arrays of the caller's or of a model file, used where they are."""
+
 
 def entry_name(kernel: Kernel) -> str:
     """The symbol of a kernel's entry function: its name, as a C identifier."""
@@ -57,7 +60,7 @@ def _lower(kernel: Kernel, target: Target) -> tuple[Module, int]:
     params = []
     for position, buffer in enumerate(kernel.buffers):
         access = "" if buffer in written else " readonly"
-        aligned = buffer.dtype.bytes if buffer.role == "input" else 64
+        aligned = buffer.dtype.bytes if buffer.role in _GIVEN else 64
         params.append((f"ptr noalias{access} align {aligned}", f"b{position}"))
     params += [("i64", f"pid{axis}") for axis in range(len(kernel.grid))]
     program = module.function(
@@ -71,8 +74,7 @@ def _lower(kernel: Kernel, target: Target) -> tuple[Module, int]:
         program.traits = frozenset({math.SCALEF})
     buffers = dict(zip(kernel.buffers, program.args, strict=False))
     low = Lowering(module, program, target, facts, buffers)
-    # An input may be an array of the caller's, used where it is.
-    low.unaligned = {reg for buffer, reg in buffers.items() if buffer.role == "input"}
+    low.unaligned = {reg for buffer, reg in buffers.items() if buffer.role in _GIVEN}
     for op in kernel.body.ops:
         if isinstance(op, ops.ProgramId):
             low.scalars[op.result] = program.args[len(kernel.buffers) + op.axis]

@@ -117,12 +117,11 @@ def _products(region: Region, partition: Partition, target: Target, conv: ConvSh
     width = chosen.block("n")
     panels = -(-outputs // width)
     packing = Packing(
-        mix=((2, FILTER), (3, FILTER)),
-        transpose=(2, 3, 1, 0),
-        reshape=(PRODUCTS, channels, outputs),
-        pad=((0, 0), (0, 0), (0, panels * width - outputs)) if outputs % width else (),
-        split=(PRODUCTS, channels, panels, width),
-        permute=(0, 2, 1, 3),
+        mix=both_ways(FILTER),
+        reshape=(PRODUCTS, outputs, channels),
+        pad=((0, 0), (0, panels * width - outputs), (0, 0)) if outputs % width else (),
+        split=(PRODUCTS, panels, width, channels),
+        permute=(0, 1, 3, 2),
     )
     weights = em.memory.buffer(conv.w, packing, PRODUCTS * panels * channels * width)
     shape = (PRODUCTS, panels, channels, width)
@@ -159,6 +158,13 @@ def _outputs(region: Region, partition: Partition, target: Target, conv: ConvSha
             places: Places = {conv.node.output: ((n, channel, y, x), guards)}
             store_placed(em, spread(em, places, {conv.node.output: piece}))
     return em.finish(squares * outputs * 10 * 12)
+
+
+def both_ways(matrix: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:
+    """The matrix that multiplies a flattened square as `matrix` does its rows and its columns."""
+    return tuple(
+        tuple(a * b for a in rows for b in columns) for rows in matrix for columns in matrix
+    )
 
 
 Row = Callable[[Callable[..., Piece], Sequence[Piece]], list[Piece]]

@@ -49,8 +49,9 @@ class Loaded:
         self.compiled: CompiledKernel = compile_kernel(kernel, target)
         self._code = link_objects({self.compiled.entry: self.compiled.code})
         self._function = _ENTRY(self._code[self.compiled.entry])
+        given = ("input", "constant")  # may start at any element
         self.buffers = {
-            b.name: Guarded(b.size, b.dtype.numpy, b.dtype.bytes if b.role == "input" else 0)
+            b.name: Guarded(b.size, b.dtype.numpy, b.dtype.bytes if b.role in given else 0)
             for b in kernel.buffers
         }
         for buffer in kernel.buffers:
