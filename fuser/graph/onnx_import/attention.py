@@ -181,13 +181,14 @@ def rotary_embedding(b: Builder, node: OnnxNode) -> Value:
     if positions is not None:
         cos, sin = (b.emit("gather", cache, positions, axis=0) for cache in (cos, sin))
     head = b.slice_axis(wide, 3, 0, turned)
-    result = _rotate(b, head, cos, sin, bool(node.attr("interleaved", 0)))
+    result = rotate(b, head, cos, sin, bool(node.attr("interleaved", 0)))
     if turned != size:
         result = b.concat([result, b.slice_axis(wide, 3, turned, size)], 3)
     return merge_heads(b, result) if flat else result
 
 
-def _rotate(b: Builder, x: Value, cos: Value, sin: Value, interleaved: bool) -> Value:
+def rotate(b: Builder, x: Value, cos: Value, sin: Value, interleaved: bool) -> Value:
+    """x [batch, heads, length, size] turned by angles [batch, length, size / 2]."""
     batch, heads, length, size = x.type.shape
     half = as_int(size) // 2
     part = (batch, heads, length, half)

@@ -165,6 +165,11 @@ def max_unpool(b: Builder, node: OnnxNode) -> Value:
 
 @onnx_op("AveragePool")
 def average_pool(b: Builder, node: OnnxNode) -> Value:
+    return average(b, node)
+
+
+def average(b: Builder, node: OnnxNode) -> Value:
+    """The mean of each window that the attributes of the node describe."""
     x, pool = node.x, _read_pool(node)
     total = pool.emit(b, "sum", x)
     include = node.attr("count_include_pad", 0)

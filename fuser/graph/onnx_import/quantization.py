@@ -64,6 +64,7 @@ def centre(b: Builder, x: Value, zero: Value | None, dtype: DType) -> Value:
 
 
 @onnx_op("QuantizeLinear", since=10)
+@onnx_op("QuantizeLinear", domain="com.microsoft")
 def quantize_linear(b: Builder, node: OnnxNode) -> Value:
     x, scale, zero = node.x, node.operand(1), node.optional(2)
     dtype = dtypes.u8
@@ -95,6 +96,7 @@ def _decoded(b: Builder, node: OnnxNode, index: int, value: Value) -> Value:
 
 
 @onnx_op("DequantizeLinear", since=10)
+@onnx_op("DequantizeLinear", domain="com.microsoft")
 def dequantize_linear(b: Builder, node: OnnxNode) -> Value:
     x, scale, zero = node.x, node.operand(1), node.optional(2)
     if zero is not None:
@@ -109,8 +111,11 @@ def dequantize_linear(b: Builder, node: OnnxNode) -> Value:
 
 @onnx_op("DynamicQuantizeLinear", since=11)
 def dynamic_quantize_linear(b: Builder, node: OnnxNode) -> list[Value | None]:
-    """To uint8, with the scale and zero point that the range of x, widened to hold 0, gives."""
-    x = node.x
+    return list(quantize_by_range(b, node.x))
+
+
+def quantize_by_range(b: Builder, x: Value) -> tuple[Value, Value, Value]:
+    """x in uint8, with the scale and zero point that its range, widened to hold 0, gives."""
     axes = range(x.type.rank)
     high = b.map("max", b.reduce("reduce_max", x, axes), 0)
     low = b.map("min", b.reduce("reduce_min", x, axes), 0)
@@ -118,7 +123,7 @@ def dynamic_quantize_linear(b: Builder, node: OnnxNode) -> list[Value | None]:
     ratio = b.map("div", b.map("neg", low), scale)
     zero = saturate(b, b.emit("round", ratio), dtypes.u8)
     spread_scale, spread_zero = (b.broadcast_to(v, x.type.shape) for v in (scale, zero))
-    return [quantize(b, x, spread_scale, spread_zero, dtypes.u8), scale, zero]
+    return quantize(b, x, spread_scale, spread_zero, dtypes.u8), scale, zero
 
 
 def _rows(b: Builder, zero: Value | None, like: Value) -> Value | None:
