@@ -140,9 +140,10 @@ PREFETCHED = 144 << 10
 
 def dot_schedule(
     target: Target, m: int, n: int, k: int, bits: int, accumulators: int = 1, batch: int = 1,
-    unit: DotUnit | None = None,
+    unit: DotUnit | None = None, *, streamed: bool = True,
 ) -> Schedule:  # fmt: skip
-    """Blocks "m", "n", "k" of a matrix product [m, k] x [k, n]. unit: what multiplies on a CPU."""
+    """Blocks "m", "n", "k" of a matrix product [m, k] x [k, n]. unit: what multiplies on a CPU.
+    streamed: whether a GPU's copy engine can fetch the operands."""
     if unit is not None:
         return unit_schedule(target, unit, m, n, k, accumulators, batch)
     if not target.is_cuda:
@@ -152,6 +153,10 @@ def dot_schedule(
     if half and m <= 16 and k >= 1024 and batch * ceildiv(n, 32) >= target.units // 2:
         return _thin_schedule(target, m, n, k, accumulators, batch)
     rows, columns, waves, reason = _gpu_tile(target, m, n, bits, accumulators, batch)
+    if half and streamed and target.arch == "sm_90a" and k >= 128:
+        turns = _team_schedule(target, m, n, k, accumulators, batch, (rows, columns, waves))
+        if turns is not None:
+            return turns
     if bits == 32 and accumulators == 1 and (rows, columns) == (64, 64):
         taller = ceildiv(m, 128) * ceildiv(n, 64) * batch
         if m % 128 == 0 and taller >= 2 * target.units:
@@ -160,10 +165,14 @@ def dot_schedule(
     depth = 64 if half else 32 if bits < 64 else 16
     while depth > 16 and depth >= 2 * k:
         depth //= 2
+    if half and not streamed and 64 < k <= 256:
+        # elements are copied one by one: as few as possible beyond the last
+        depth = min((64, 48, 32), key=lambda deep: ceildiv(k, deep) * (deep + 16))
     warps = 8 if rows * columns * accumulators >= 128 * 128 else 4
     stages = 4 if half else 3
     if half and waves == 1 and rows + columns * accumulators <= 192:
-        stages = deep_stages(rows + columns * accumulators, depth, ceildiv(k, depth))
+        lines = rows + columns * accumulators
+        stages = deep_stages(lines, depth, ceildiv(k, depth), 216 << 10, 18)
     return _blocks(
         warps=warps, stages=stages, group=8 if batch == 1 else 0, reason=reason,
         m=rows, n=columns, k=depth,
@@ -195,10 +204,62 @@ def balanced(extent: int, most: int, multiple: int) -> int:
     return ceildiv(ceildiv(extent, ceildiv(extent, most)), multiple) * multiple
 
 
-def deep_stages(lines: int, depth: int, trips: int) -> int:
+TEAM_TILES = ((128, 128), (64, 256), (64, 192), (128, 64), (64, 128), (64, 64))
+"""(rows, columns) of a dot of one of two teams of four warps."""
+
+
+def _team_schedule(
+    target: Target,
+    m: int,
+    n: int,
+    k: int,
+    accumulators: int,
+    batch: int,
+    plain: tuple[int, int, int],
+) -> Schedule | None:
+    """Two teams of warps in turns, in a block a multiprocessor that runs program after program:
+    what follows the products of one is hidden behind those of the other, and so are their loads.
+    None where `plain`, (rows, columns, waves) of one program a block, takes less time.
+
+    Costs are multiply-adds of a step of k. What is left to wait for at the end takes the time of
+    some 200 steps of the last tile; a line of an operand that of 12 elements. From an H200.
+    """
+
+    def cost(rows: int, columns: int, turns: int, exposed: int) -> float:
+        tile, lines = rows * columns * accumulators, rows + columns * accumulators
+        return turns * (tile + 12 * lines) + exposed * tile * 200 / k
+
+    best: tuple[float, int, int, int] | None = None
+    for rows, columns in TEAM_TILES:
+        wide = columns * accumulators
+        if wide > 256 or not 12288 <= rows * wide <= 16384:
+            continue
+        count = ceildiv(m, rows) * ceildiv(n, columns) * batch
+        if count > target.units:
+            time = cost(rows, columns, ceildiv(count, target.units), 1)
+            if best is None or time < best[0]:
+                best = (time, rows, columns, count)
+    rows, columns, waves = plain
+    begun = 2048 * waves if waves > 1 else 0
+    if best is None or best[0] > cost(rows, columns, waves, waves) + begun:
+        return None
+    _, rows, columns, count = best
+    return replace(
+        _blocks(
+            warps=4, stages=4, group=8 if batch == 1 else 0,
+            reason=f"{count} programs on {target.units} processors, two teams of warps in turns",
+            m=rows, n=columns, k=64,
+        ),
+        persistent=True, extra={"teams": 2},
+    )  # fmt: skip
+
+
+def deep_stages(
+    lines: int, depth: int, trips: int, bytes_: int = PREFETCHED, most: int = 10
+) -> int:
     """Stages of a block that has a multiprocessor, and its shared memory, for itself. lines: rows
     of the left operand and columns of the right ones; depth: 16-bit elements of each in a stage."""
-    return max(4, min(PREFETCHED // (lines * depth * 2), 10, trips))
+    return max(4, min(bytes_ // (lines * depth * 2), most, trips))
 
 
 def _thin_schedule(

@@ -39,6 +39,7 @@ def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
         "shared_bytes": shared,
         "warps": low.warps,
         "cluster": low.cluster.blocks,
+        "blocks": low.order.launch[0] if low.order.persistent else 0,
         "copies": "tma" if low.streams else "cp.async" if low.assignment.staged else "none",
     }
     return CompiledKernel(

@@ -192,7 +192,7 @@ def scalar_layout(warps: int) -> Layout:
     return Layout((), ((),), ((),) * 5, ((),) * _bits(warps))
 
 
-_ROW_LANES = ((0, 2), (0, 4), (1, 0), (2, 0), (4, 0))
+ROW_LANES = ((0, 2), (0, 4), (1, 0), (2, 0), (4, 0))
 """Lanes of an m16n8 accumulator and of a 16-bit A fragment: four lanes along a row, eight rows."""
 
 
@@ -261,7 +261,7 @@ class WarpGrid:
             for half in range(2)
             for pair in range(2)
         )
-        return Layout(self.covered, regs, _ROW_LANES, self.warp_bits(True, True))
+        return Layout(self.covered, regs, ROW_LANES, self.warp_bits(True, True))
 
     def left_fragment(self, k: int) -> Layout:
         """The 16-bit A operand [m, k] as mma.sync and wgmma take it, 16 of k a step."""
@@ -274,7 +274,7 @@ class WarpGrid:
             for pair in range(2)
         )
         shape = (self.covered[0], -(-k // 16) * 16)
-        return Layout(shape, regs, _ROW_LANES, self.warp_bits(True, False))
+        return Layout(shape, regs, ROW_LANES, self.warp_bits(True, False))
 
     def left_fragment32(self, k: int) -> Layout:
         """The 32-bit A operand, 8 of k a step.
@@ -291,7 +291,7 @@ class WarpGrid:
             for half in range(2)
         )
         shape = (self.covered[0], -(-k // 8) * 8)
-        return Layout(shape, regs, _ROW_LANES, self.warp_bits(True, False))
+        return Layout(shape, regs, ROW_LANES, self.warp_bits(True, False))
 
     def right_fragment32(self, k: int) -> Layout:
         """The 32-bit B operand [k, n] in the same numbering of k."""

@@ -20,6 +20,7 @@ from fuser.backend.nvptx import roles
 from fuser.backend.nvptx.assign import is_tile, lone_dot, operand_layout
 from fuser.backend.nvptx.dot import add_partials, operand, zeros
 from fuser.backend.nvptx.emitter import Operand
+from fuser.backend.nvptx.persistent import pass_turn
 from fuser.backend.nvptx.rotate import Rotated, find_chain
 from fuser.backend.nvptx.stage import (
     SharedTile,
@@ -77,7 +78,7 @@ def lower_for(low: Lowering, op: ops.For) -> None:
     pending = low.copies_pending and pipeline is not None
     if not pending:
         land_copies(low)
-    if stream and stream.quiet:
+    if stream and stream.quiet and any(low.shared.state):
         low.shared.barrier()
     chain = find_chain(low, stream) if stream else None
     if stream and chain:
@@ -99,6 +100,8 @@ def lower_for(low: Lowering, op: ops.For) -> None:
     whole = inits[place] if lone and partial else None
     if lone and partial:
         inits[place] = zeros(low, lone)
+    if stream:
+        roles.start_sums(low, stream, inits)
     before, head = e.at, e.block("loop")
     body, done = e.block("body"), e.block("loop.end")
     e.jump(head)
@@ -161,6 +164,8 @@ def lower_for(low: Lowering, op: ops.For) -> None:
     e.enter(done)
     low.shared.forget()
     low.copies_pending = pending  # there may have been no trip
+    if stream:
+        pass_turn(low, stream)
     if lone and roles.is_deferred(low, lone):
         flying = finals[place]
         finals[place] = dataclasses.replace(flying, regs=wait(low, flying.regs, 0))
@@ -168,7 +173,10 @@ def lower_for(low: Lowering, op: ops.For) -> None:
         at = [op.body.params.index(dot.acc) - 1 for dot in stream.group]
         for position, tile in zip(at, wait_all(low, [finals[i] for i in at], 0), strict=True):
             finals[position] = tile
-    if stream:
+    if stream and low.order.persistent:
+        roles.end_stream(low, stream)
+        staged = []
+    elif stream:
         staged = [tile for channel in stream.channels for tile in channel.tiles]
     else:
         staged = pipeline.tiles if pipeline else []

@@ -33,13 +33,15 @@ from fuser.backend.nvptx.elementwise import (
     short_tanh,
 )
 from fuser.backend.nvptx.emitter import Emitter, Operand
+from fuser.backend.nvptx.epilogue import emit_epilogue, find_epilogue
 from fuser.backend.nvptx.indexing import INT32, Indexer
 from fuser.backend.nvptx.layout import Coordinates, Layout, scalar_layout
 from fuser.backend.nvptx.memory import atomic_add_tile, load_tile, parameter, store_tile
 from fuser.backend.nvptx.order import ProgramOrder, growing_axes
 from fuser.backend.nvptx.reduce import reduce_tile
-from fuser.backend.nvptx.shared import SharedMemory
+from fuser.backend.nvptx.shared import SharedMemory, Slot
 from fuser.backend.nvptx.stage import SharedTile, land_copies, read, stage_once
+from fuser.backend.nvptx.strips import load_strips, store_strips, strips_of
 from fuser.backend.nvptx.values import Tile, literal
 from fuser.errors import LoweringError
 from fuser.target import Target
@@ -90,17 +92,22 @@ class Lowering:
         self.deferred: set[ops.Dot] = set()
         self.tensor_maps: list[TensorMap] = []
         self.streams: dict[ops.For, roles.Stream] = {}
+        self.teams = 1
+        self.warp_buffers: Slot | None = None
+        self.turns: Slot | None = None
+        self.turn = ""
         self.stages = kernel.schedule.stages if stages is None else stages
 
     @property
     def warps(self) -> int:
-        """Warps of a block that compute."""
+        """Warps of a block that compute, of each team if there are several."""
         return self.assignment.warps
 
     @property
     def threads(self) -> int:
-        """Threads of a program, a producer warp included."""
-        return 32 * (self.warps + (roles.producer_warps(self.warps) if self.streams else 0))
+        """Threads of a block, a producer warp included."""
+        warps = self.warps * self.teams
+        return 32 * (warps + (roles.producer_warps(warps) if self.streams else 0))
 
     def run(self) -> None:
         """Emit the whole kernel."""
@@ -110,7 +117,7 @@ class Lowering:
         else:
             self.await_previous()
             self.cluster.begin()
-            self.block(self.kernel.body)
+            self.program()
             self.cluster.finish()
         self.emitter.finish()
 
@@ -146,6 +153,15 @@ class Lowering:
         result = e.value(f'call {kind} asm sideeffect "{text}", "{listed}"({operands}) #1')
         for number, buffer in enumerate(data):
             self.ready[buffer] = e.value(f"extractvalue {kind} {result}, {number}")
+
+    def program(self) -> None:
+        """Emit one program, what follows the last loop in strips where that fits."""
+        tail = find_epilogue(self)
+        for op in self.kernel.body.ops:
+            if not isinstance(op, ops.Yield) and (tail is None or op not in tail.ops):
+                self.op(op)
+        if tail is not None:
+            emit_epilogue(self, tail)
 
     def block(self, block: Block) -> None:
         for op in block.ops:
@@ -308,6 +324,10 @@ def _load(low: Lowering, op: ops.Load) -> None:
             stage_once(low, op)
         return
     layout = low.layout(op.result)
+    strips = strips_of(low, access, layout)
+    if strips is not None:
+        low.env[op.result] = load_strips(low, access, layout, op.pad, strips)
+        return
     moved = layout if op in low.direct else moved_in(low, access, layout)
     tile = load_tile(low, access, moved, op.pad)
     low.set(op.result, tile)
@@ -317,6 +337,10 @@ def _store(low: Lowering, op: ops.Store) -> None:
     access = low.assignment.accesses[op]
     layout = low.assignment.layouts.get(op.value) or low.plain_layout(access.shape, [access])
     tile = low.tile(op.value, layout)
+    strips = strips_of(low, access, layout)
+    if strips is not None:
+        store_strips(low, access, tile, strips)
+        return
     store_tile(low, access, low.tile(op.value, moved_in(low, access, tile.layout)))
 
 

@@ -131,9 +131,21 @@ def _load(low: Lowering, view: View, pointer: str, width: int) -> list[str]:
     if width == 1:
         name = emitter.value(f"load {type}, ptr addrspace(1) {pointer}, align {align}{tail}")
         return [from_memory(low, name, dtype)]
+    if align == 4 and width == 2 and low.assignment.dots:
+        # one register until it is used: beside 128 sums, two for each pair would be too many
+        word = emitter.value(f"load i32, ptr addrspace(1) {pointer}, align 4{tail}")
+        return halves(low, word, type)
     vector = f"<{width} x {type}>"
     name = emitter.value(f"load {vector}, ptr addrspace(1) {pointer}, align {align}{tail}")
     return unpack(low, name, dtype, width)
+
+
+def halves(low: Lowering, word: str, type: str) -> list[str]:
+    """The two 16-bit elements of a word, in a form that LLVM does not merge with the load."""
+    e = low.emitter
+    pair = e.value(f'call {{i16, i16}} asm "mov.b32 {{$0, $1}}, $2;", "=h,=h,r"(i32 {word})')
+    parts = [e.value(f"extractvalue {{i16, i16}} {pair}, {i}") for i in (0, 1)]
+    return [e.value(f"bitcast i16 {part} to {type}") for part in parts]
 
 
 def unpack(low: Lowering, name: str, dtype: DType, width: int) -> list[str]:

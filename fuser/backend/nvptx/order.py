@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 from fuser.backend.nvptx.emitter import Emitter, Operand
 from fuser.tilegen import ops
 from fuser.tilegen.index import Extreme, FloorDiv, Index, Scalar
@@ -78,55 +81,74 @@ class ProgramOrder:
             self.launch = (padded[0], padded[1], padded[2])
         self.launch = (self.launch[0] * cluster, *self.launch[1:])
         self._known: dict[int, Operand] = {}
+        self.persistent = False
+
+    @property
+    def programs(self) -> int:
+        """Programs of the grid."""
+        return math.prod(self.grid)
+
+    def persist(self, blocks: int) -> None:
+        """Launch this many blocks, each of which runs programs in turn (see `choose`)."""
+        self.persistent = True
+        self.launch = (blocks, 1, 1)
+
+    def choose(self, emitter: Emitter, number: str) -> None:
+        """Make the coordinates those of a program, numbered in the order of the raster."""
+        self._known = {}
+        self._decode(emitter, number, emitter.value)
 
     def coordinate(self, emitter: Emitter, axis: int) -> Operand:
         """The program's coordinate on a grid axis; computed at the head of the kernel."""
         if axis >= len(self.grid) or self.grid[axis] == 1:
             return 0
         if not self._known:
-            self._decode(emitter)
+            number = ""
+            if self.flat:
+                number = emitter.hoisted(f"call i32 @llvm.nvvm.read.ptx.sreg.{self.unit}.x()")
+            self._decode(emitter, number, emitter.hoisted)
             for turned in self.reverse & self._known.keys():
                 last = self.grid[turned] - 1
                 self._known[turned] = emitter.hoisted(f"sub i32 {last}, {self._known[turned]}")
         return self._known[axis]
 
-    def _decode(self, emitter: Emitter) -> None:
+    def _decode(self, emitter: Emitter, number: str, write: Callable[[str], str]) -> None:
         rank = len(self.grid)
-        if not self.flat:
+        if not self.flat and not self.persistent:
             for axis, letter in zip(reversed(range(rank)), "xyz", strict=False):
                 if self.grid[axis] > 1:
                     name = f"call i32 @llvm.nvvm.read.ptx.sreg.{self.unit}.{letter}()"
                     self._known[axis] = emitter.hoisted(name)
             return
-        rest = emitter.hoisted(f"call i32 @llvm.nvvm.read.ptx.sreg.{self.unit}.x()")
+        rest = number
         axes = list(reversed(range(rank)))
         if self.group:
             m, n = self.grid[-2:]
             if rank > 2:
-                inside = emitter.hoisted(f"urem i32 {rest}, {m * n}")
-                rest = emitter.hoisted(f"udiv i32 {rest}, {m * n}")
+                inside = write(f"urem i32 {rest}, {m * n}")
+                rest = write(f"udiv i32 {rest}, {m * n}")
             else:
                 inside = rest
-            self._group(emitter, inside, m, n)
+            self._group(write, inside, m, n)
             axes = axes[2:]
         for position, axis in enumerate(axes):
             extent = self.grid[axis]
             last = position == len(axes) - 1
-            self._known[axis] = rest if last else emitter.hoisted(f"urem i32 {rest}, {extent}")
+            self._known[axis] = rest if last else write(f"urem i32 {rest}, {extent}")
             if not last:
-                rest = emitter.hoisted(f"udiv i32 {rest}, {extent}")
+                rest = write(f"udiv i32 {rest}, {extent}")
 
-    def _group(self, emitter: Emitter, number: str, m: int, n: int) -> None:
+    def _group(self, write: Callable[[str], str], number: str, m: int, n: int) -> None:
         group = min(self.group, m)
         sweep = group * n
-        band = emitter.hoisted(f"udiv i32 {number}, {sweep}")
-        first = emitter.hoisted(f"mul i32 {band}, {group}")
-        inside = emitter.hoisted(f"urem i32 {number}, {sweep}")
+        band = write(f"udiv i32 {number}, {sweep}")
+        first = write(f"mul i32 {band}, {group}")
+        inside = write(f"urem i32 {number}, {sweep}")
         rows = str(group)
         if m % group:
-            left = emitter.hoisted(f"sub i32 {m}, {first}")
-            rows = emitter.hoisted(f"call i32 @llvm.umin.i32(i32 {left}, i32 {group})")
-        row = emitter.hoisted(f"urem i32 {inside}, {rows}")
+            left = write(f"sub i32 {m}, {first}")
+            rows = write(f"call i32 @llvm.umin.i32(i32 {left}, i32 {group})")
+        row = write(f"urem i32 {inside}, {rows}")
         rank = len(self.grid)
-        self._known[rank - 2] = emitter.hoisted(f"add i32 {first}, {row}")
-        self._known[rank - 1] = emitter.hoisted(f"udiv i32 {inside}, {rows}")
+        self._known[rank - 2] = write(f"add i32 {first}, {row}")
+        self._known[rank - 1] = write(f"udiv i32 {inside}, {rows}")

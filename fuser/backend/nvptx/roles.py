@@ -5,15 +5,19 @@ A loop whose staged loads are all boxes becomes a stream: `stages` buffers, and 
 the loop's index arithmetic alone and stays as many trips ahead as there are stages; consumers run
 the kernel as it stands, waiting on "full" before a dot and arriving on "empty" after it. Where a
 loop does nothing but accumulate one dot, the wait for trip i happens during trip i + 1.
+
+Persistent kernels (see persistent.py) repeat both parts for several programs of the grid.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from fuser.backend.nvptx import persistent
 from fuser.backend.nvptx.assign import accumulates, is_tile, lone_dot, shared_values
 from fuser.backend.nvptx.emitter import Operand
+from fuser.backend.nvptx.persistent import BUFFER
 from fuser.backend.nvptx.shared import Slot
 from fuser.backend.nvptx.stage import SharedTile, shared_tile_for, tile_bytes
 from fuser.backend.nvptx.tensor_map import Box, add_map, box_of, fetch
@@ -54,7 +58,9 @@ class Stream:
     """A loop fed by the producer. stage, phase: names of the current consumer trip's.
 
     quiet: the body touches no shared memory but the stages. group: where it only accumulates
-    several dots, all of them; they are issued as one. flying: their results of this trip.
+    several dots, all of them; they are issued as one. flying: their results of this trip. fresh:
+    dots that ignore their sums in the first trip. ring:
+    (stage, phase) where the loop begins, and after it where it ended.
     """
 
     loop: ops.For
@@ -62,12 +68,14 @@ class Stream:
     deferred: ops.Dot | None
     group: list[ops.Dot] = field(default_factory=list)
     flying: dict[ops.Dot, Tile] = field(default_factory=dict)
+    fresh: set[ops.Dot] = field(default_factory=set)
     quiet: bool = False
     stages: int = 0
     stage: str = ""
     phase: str = ""
     first: Operand = 0
     variable: Operand = 0
+    ring: tuple[Operand, Operand] = (0, 0)
 
     def full(self, low: Lowering, channel: Channel, stage: Operand) -> str:
         assert channel.barriers is not None
@@ -112,7 +120,11 @@ def plan_streams(low: Lowering, stages: int) -> dict[ops.For, Stream]:
             seen += 1
     if seen != len(plan.staged) or not streams:
         return {}
-    return streams if _allocate(low, streams, stages) else {}
+    low.teams = persistent.teams_of(low, streams)
+    if not _allocate(low, streams, stages):
+        low.teams = 1
+        return {}
+    return streams
 
 
 def _is_scalar(op: Op, known: set[Value]) -> bool:
@@ -209,7 +221,10 @@ def _allocate(low: Lowering, streams: dict[ops.For, Stream], stages: int) -> boo
                     return _take_back(low, streams)
     each = sum(c.bytes for s in streams.values() for c in s.channels)
     room = low.target.shared_bytes - resident - 1024 * len(low.shared.slots) - 2048
-    stages = min(max(stages, _depth(low, each)), room // each)
+    if persistent.wanted(low, streams):
+        # nothing may take the place of the stages: the producer is at the next program already
+        room -= low.warps * low.teams * BUFFER
+    stages = min(max(stages, _depth(low, each, streams)), room // each)
     if stages < 2:
         return _take_back(low, streams)
     for stream in streams.values():
@@ -225,13 +240,15 @@ def _allocate(low: Lowering, streams: dict[ops.For, Stream], stages: int) -> boo
     return True
 
 
-def _depth(low: Lowering, each: int) -> int:
+def _depth(low: Lowering, each: int, streams: dict[ops.For, Stream]) -> int:
     """Stages that keep enough bytes on their way where a multiprocessor runs one small block: a
     round trip to L2 takes near a microsecond, in which it could receive some 64 KiB."""
     programs = low.cluster.blocks
     for extent in low.kernel.grid:
         programs *= extent
     alone = programs <= low.target.units and low.stages == low.kernel.schedule.stages
+    if persistent.wanted(low, streams) and low.stages == low.kernel.schedule.stages:
+        return 8
     return min(16, (96 << 10) // each) if alone else 0
 
 
@@ -254,8 +271,9 @@ def producer_warps(warps: int) -> int:
 
 
 def _set_registers(low: Lowering, role: int) -> None:
-    if low.warps in REGISTERS:
-        count, verb = REGISTERS[low.warps][role], ("dec", "inc")[role]
+    warps = low.warps * low.teams
+    if warps in REGISTERS:
+        count, verb = REGISTERS[warps][role], ("dec", "inc")[role]
         low.emitter.do(f"call void @llvm.nvvm.setmaxnreg.{verb}.sync.aligned.u32(i32 {count})")
 
 
@@ -265,7 +283,8 @@ def _set_registers(low: Lowering, role: int) -> None:
 def split_roles(low: Lowering) -> None:
     """Emit the whole kernel: barriers, the producer warp, then the consumers."""
     e = low.emitter
-    threads = 32 * low.warps
+    threads = 32 * low.warps * low.teams
+    persists = persistent.begin(low)
     initialise = e.value(f"icmp eq i32 {e.tid}, {threads}")
     with e.where(initialise):
         for stream in low.streams.values():
@@ -281,6 +300,10 @@ def split_roles(low: Lowering) -> None:
                         )
                 for name in channel.maps:
                     e.do(f"call void @llvm.nvvm.prefetch.tensormap.p0(ptr {name})")
+        for team in range(low.teams if low.turns is not None else 0):
+            assert low.turns is not None
+            turn = low.shared.pointer(low.turns, 8 * team)
+            e.do(f"call void @llvm.nvvm.mbarrier.init.shared(ptr addrspace(3) {turn}, i32 1)")
         e.do("call void @llvm.nvvm.fence.mbarrier_init.release.cluster()")
     e.do("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)")
     low.await_previous()
@@ -293,12 +316,20 @@ def split_roles(low: Lowering) -> None:
     issue = e.block("issue")
     e.branch(elected, issue, out)
     e.enter(issue)
-    _produce(low)
+    if persists:
+        persistent.each_program(low, 1, _produce)
+    else:
+        _produce(low)
     e.jump(out)
     e.enter(consumer)
     _set_registers(low, 1)
-    low.shared.threads = threads
-    low.block(low.kernel.body)
+    low.shared.threads = 32 * low.warps
+    if persists:
+        persistent.each_program(low, low.teams, persistent.consume)
+    else:
+        for stream in low.streams.values():
+            stream.ring = (0, 0)
+        low.program()
     low.cluster.finish()
     e.jump(out)
     e.enter(out)
@@ -352,6 +383,7 @@ def _produce_stream(low: Lowering, stream: Stream) -> None:
     e.do(f"br label %{head.label}, !llvm.loop !0")
     head.lines[mark:mark] = lines
     e.enter(done)
+    stream.ring = (stage, phase)
 
 
 def advance(low: Lowering, stream: Stream, stage: str, phase: str, before: str) -> list[str]:
@@ -363,9 +395,11 @@ def advance(low: Lowering, stream: Stream, stage: str, phase: str, before: str) 
     turned = e.value(f"xor i32 {phase}, 1")
     flipped = e.value(f"select i1 {wraps}, i32 {turned}, i32 {phase}")
     latch = e.at.label
+    first, parity = stream.ring
+    stream.ring = (after, flipped)
     return [
-        f"{stage} = phi i32 [ 0, %{before} ], [ {after}, %{latch} ]",
-        f"{phase} = phi i32 [ 0, %{before} ], [ {flipped}, %{latch} ]",
+        f"{stage} = phi i32 [ {first}, %{before} ], [ {after}, %{latch} ]",
+        f"{phase} = phi i32 [ {parity}, %{before} ], [ {flipped}, %{latch} ]",
     ]
 
 
@@ -384,6 +418,33 @@ def wait_barrier(low: Lowering, pointer: str, parity: str) -> None:
 
 
 # consumers ----------------------------------------------------------------------------------------
+
+
+def start_sums(low: Lowering, stream: Stream, inits: list[Tile]) -> None:
+    """Let dots that accumulate from zero ignore their sums in the first trip instead: nothing has
+    to be cleared. inits: of the loop's carried values."""
+    loop = stream.loop
+    if not persistent.trips(stream) or low.cluster.splits(loop):
+        return  # there may be no first trip
+    for dot in stream.group or ([stream.deferred] if stream.deferred else []):
+        place = loop.body.params.index(dot.acc) - 1
+        if is_zero(low, loop.inits[place]):
+            stream.fresh.add(dot)
+            inits[place] = replace(inits[place], regs=["poison"] * len(inits[place].regs))
+
+
+def is_zero(low: Lowering, value: Value) -> bool:
+    """Whether a value is a constant zero."""
+    entry = low.env.get(value)
+    return isinstance(entry, ops.Full) and entry.value == 0
+
+
+def keeps_sums(low: Lowering, op: ops.Dot) -> str:
+    """A condition that holds where a dot in a stream adds to the sums of earlier trips."""
+    for stream in low.streams.values():
+        if op in stream.fresh:
+            return low.emitter.value(f"icmp ne i32 {stream.variable}, {stream.first}")
+    return "true"
 
 
 def begin_trip(low: Lowering, stream: Stream) -> None:
@@ -446,6 +507,19 @@ def after_read(low: Lowering, stream: Stream, channel: Channel) -> None:
     lane = e.hoisted(f"and i32 {e.tid}, 31")
     first = e.hoisted(f"icmp eq i32 {lane}, 0")
     arrive_where(low, stream.empty(low, channel, stream.stage), first)
+
+
+def end_stream(low: Lowering, stream: Stream) -> None:
+    """Behind a quiet loop of a persistent kernel, all products complete: release the stage of the
+    last trip, which no later trip did."""
+    e = low.emitter
+    if stream.deferred or stream.group:
+        after = stream.ring[0]
+        back = e.value(f"icmp eq i32 {after}, 0")
+        stage = e.pick(back, stream.stages - 1, e.minus(after, 1))
+        for channel in stream.channels:
+            arrive_where(low, stream.empty(low, channel, stage), elected(low))
+    low.shared.state = (False, False)
 
 
 def arrive_where(low: Lowering, pointer: str, condition: str) -> None:

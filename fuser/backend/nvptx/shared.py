@@ -15,7 +15,8 @@ TOKEN = "SHARED_SLOT_{}_OFFSET"
 
 @dataclass(eq=False)
 class Slot:
-    """A region of shared memory, live from position `first` to `last` of the program."""
+    """A region of shared memory, live from position `first` to `last` of the program. copies: how
+    many teams of warps have one of their own."""
 
     number: int
     bytes: int
@@ -23,10 +24,20 @@ class Slot:
     first: int
     last: int | None = None
     offset: int = 0
+    copies: int = 1
 
     @property
     def token(self) -> str:
         return TOKEN.format(self.number)
+
+    @property
+    def pitch(self) -> int:
+        """Bytes from a team's copy to the next one's."""
+        return -(-self.bytes // self.align) * self.align
+
+    @property
+    def size(self) -> int:
+        return self.bytes if self.copies == 1 else self.pitch * self.copies
 
 
 class SharedMemory:
@@ -38,12 +49,14 @@ class SharedMemory:
         self._position = 0
         self._reads = self._writes = False
         self.threads = 0
+        self.teams = 1
+        self.team: Operand = 0
 
     # slots --------------------------------------------------------------------------------------
 
     def allocate(self, size: int, align: int = 16) -> Slot:
         self._position += 1
-        slot = Slot(len(self.slots), size, align, self._position)
+        slot = Slot(len(self.slots), size, align, self._position, copies=self.teams)
         self.slots.append(slot)
         return slot
 
@@ -73,12 +86,12 @@ class SharedMemory:
             )
             offset = 0
             for other in rivals:
-                if offset + slot.bytes <= other.offset:
+                if offset + slot.size <= other.offset:
                     break
-                offset = max(offset, -(-(other.offset + other.bytes) // slot.align) * slot.align)
+                offset = max(offset, -(-(other.offset + other.size) // slot.align) * slot.align)
             slot.offset = offset
             placed.append(slot)
-            total = max(total, offset + slot.bytes)
+            total = max(total, offset + slot.size)
         return total
 
     def resolve(self, text: str) -> str:
@@ -88,7 +101,9 @@ class SharedMemory:
         return text
 
     def pointer(self, slot: Slot, offset: Operand = 0) -> str:
-        """A pointer `offset` bytes into a slot."""
+        """A pointer `offset` bytes into a slot (the team's own copy of it)."""
+        if slot.copies > 1:
+            offset = self.emitter.plus(self.emitter.times(self.team, slot.pitch), offset)
         base = f"getelementptr (i8, ptr addrspace(3) @shared_memory, i32 {slot.token})"
         if offset == 0:
             return base
@@ -100,7 +115,8 @@ class SharedMemory:
         """Every computing thread of the program waits for every other."""
         call = "call void @llvm.nvvm.barrier.cta.sync.aligned."
         if self.threads:  # a producer warp does not take part
-            self.emitter.do(f"{call}count(i32 1, i32 {self.threads})")
+            number = self.emitter.plus(self.team, 1)
+            self.emitter.do(f"{call}count(i32 {number}, i32 {self.threads})")
         else:
             self.emitter.do(f"{call}all(i32 0)")
         self._reads = self._writes = False

@@ -86,7 +86,8 @@ def issue(
     assert grid is not None and isinstance(right, SharedTile) and not isinstance(left, Tile)
     steps = op.a.shape[1] // 16
     count = grid.columns // 2
-    fresh = is_zero(low, op)
+    fresh = roles.is_zero(low, op.acc)
+    keeps = roles.keeps_sums(low, op)
     name = "f16" if op.a.dtype.name == "f16" else "bf16"
     b = Descriptor(low, right, 0, grid)
     a = Descriptor(low, left, 1, grid) if isinstance(left, SharedTile) else None
@@ -97,7 +98,7 @@ def issue(
         if fresh:
             sums = ["poison"] * count
         for step in range(steps):
-            keep = "false" if fresh and step == 0 else "true"
+            keep = "true" if step else "false" if fresh else keeps
             b_word = b.at(0, step)
             if a is not None:
                 source = [f"i64 {a.at(band, step)}"]
@@ -109,12 +110,6 @@ def issue(
             sums = _issue(low, name, grid.columns, sums, source, b_word, keep, turns)
         regs[band * count : (band + 1) * count] = sums
     return regs
-
-
-def is_zero(low: Lowering, op: ops.Dot) -> bool:
-    """Whether the accumulator starts as a constant zero, which the first product then ignores."""
-    entry = low.env[op.acc]
-    return isinstance(entry, ops.Full) and entry.value == 0
 
 
 def _issue(

@@ -29,6 +29,9 @@ PANEL = 16
 """Columns of a panel of weights for a dot unit: a vector of float32, or a row of a tile."""
 
 
+MOVEMENT = ("reshape", "transpose", "broadcast", "slice")
+
+
 @dataclass(frozen=True)
 class DotShape:
     """The axes of a dot_general by role, as pairs of axes of (left, right).
@@ -115,6 +118,7 @@ def emit(
     chosen = schedule or rules.dot_schedule(
         target, first.m, columns, first.k, first.left.dtype.bits, len(dots), first.b,
         dot_unit(target, first.node),
+        streamed=all(can_stream(region, v) for d in dots for v in (d.left, d.right)),
     )  # fmt: skip
     em = Emission(region, partition, target, chosen)
     batch, m, n, k = frame(em, first.b, first.m, columns, first.k)
@@ -127,6 +131,17 @@ def emit(
         pieces[dot.node.output] = piece
     store_placed(em, spread(em, places, pieces))
     return (em.finish(sum(2 * d.b * d.m * d.n * d.k for d in dots)),)
+
+
+def can_stream(region: Region, value: Value) -> bool:
+    """Whether an operand may be copied by itself in pieces of 16 bytes: it is memory behind index
+    maps, and its rows begin at such pieces (constants are packed so that they do)."""
+    inside = {node.output for node in region.nodes}
+    while value in inside and value.node is not None and value.node.op in MOVEMENT:
+        value = value.node.inputs[0]
+    if value in inside:
+        return False
+    return value.constant is not None or value.shape[-1] * value.dtype.bytes % 16 == 0
 
 
 def frame(em: Emission, b: int, m: int, n: int, k: int) -> tuple[Index, Index, Index, Index]:

@@ -11,7 +11,7 @@ from fuser.tilegen.schedule import Schedule
 MINUS_INFINITY = float("-inf")
 
 
-def _extra(roles: bool | None) -> dict[str, bool]:
+def _extra(roles: bool | None) -> dict[str, int]:
     return {} if roles is None else {"roles": roles}
 
 
@@ -203,12 +203,15 @@ def matmul(
     precision: str = "exact",
     roles: bool | None = None,
     cluster: int = 1,
+    persistent: bool = False,
+    teams: int = 1,
 ) -> Kernel:
     """y = relu(a @ b + bias) + residual, or a @ b alone."""
     bm, bn, bk = blocks
     result = out or dtype
+    extra = _extra(roles) | ({"teams": teams} if teams > 1 else {})
     schedule = Schedule(
-        warps=warps, stages=stages, group=group, cluster=cluster, extra=_extra(roles)
+        warps=warps, stages=stages, group=group, cluster=cluster, persistent=persistent, extra=extra
     )
     b = Builder("matmul", schedule)
     a_view = b.view(b.buffer("x0", dtype, m * k), (m, k), (1, m) if transpose_a else (k, 1))
@@ -244,10 +247,14 @@ def gated(
     *,
     warps: int = 8,
     stages: int = 3,
+    teams: int = 0,
 ) -> Kernel:
-    """y = (x @ g) * (x @ u): a loop that accumulates two dots."""
+    """y = (x @ g) * (x @ u): a loop that accumulates two dots. teams: of a persistent kernel."""
     bm, bn, bk = blocks
-    b = Builder("gated", Schedule(warps=warps, stages=stages, group=8))
+    schedule = Schedule(
+        warps=warps, stages=stages, group=8, persistent=teams > 0, extra={"teams": teams or 1}
+    )
+    b = Builder("gated", schedule)
     x_view = b.view(b.buffer("x0", dtype, m * k), (m, k))
     sides = [b.view(b.buffer(f"x{i}", dtype, k * n), (k, n)) for i in (1, 2)]
     rows = index(b.program_id(0, -(-m // bm))) * bm

@@ -3,6 +3,8 @@ driver's compiler, so both paths are checked on one machine."""
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -319,6 +321,27 @@ def test_products_over_a_cluster(cluster: int, target: Target, rng: np.random.Ge
     check(kernel, target, arrays_for(kernel, rng, -1, 1), 1.6e-2, absolute=1.0)
 
 
+@pytest.mark.parametrize("transposed", ["", "b"])
+def test_matmul_persistent(transposed: str, target: Target, rng: np.random.Generator) -> None:
+    """Few blocks that run several programs each, by one team of warps or by two in turns; numbers
+    of trips below, at and above the number of stages."""
+    if target.sm < 90:
+        pytest.skip("needs the copy engine of sm_90")
+    for (m, n, k), blocks, teams, units in (
+        ((512, 512, 256), (128, 128, 64), 1, 3), ((512, 512, 512), (128, 128, 64), 2, 3),
+        ((520, 648, 136), (128, 128, 64), 2, 4), ((384, 768, 1032), (128, 256, 64), 1, 2),
+        ((264, 336, 448), (128, 168, 64), 1, 3), ((328, 264, 712), (64, 128, 64), 2, 5),
+        ((256, 99, 192), (128, 64, 64), 2, 1), ((128, 1280, 320), (128, 128, 64), 2, 3),
+    ):  # fmt: skip
+        few = dataclasses.replace(target, units=units)
+        kernel = kernels.matmul(
+            m, n, k, bf16, blocks, warps=4 if teams > 1 else 8, stages=3,
+            transpose_b="b" in transposed or n % 8 > 0, group=2, persistent=True, teams=teams,
+        )  # fmt: skip
+        assert compile_kernel(kernel, few).launch[0] == units
+        check(kernel, few, arrays_for(kernel, rng, -1, 1), 1.6e-2, absolute=1.0)
+
+
 def test_two_dots_at_once(target: Target, rng: np.random.Generator) -> None:
     for (m, n, k), blocks, warps in (
         ((256, 128, 256), (128, 64, 64), 8), ((200, 136, 328), (64, 64, 64), 4),
@@ -326,6 +349,13 @@ def test_two_dots_at_once(target: Target, rng: np.random.Generator) -> None:
     ):  # fmt: skip
         kernel = kernels.gated(m, n, k, bf16, blocks, warps=warps)
         check(kernel, target, arrays_for(kernel, rng, -1, 1), 1.6e-2, absolute=1.0)
+    if target.sm < 90:
+        return
+    for teams, units in ((1, 3), (2, 3)):
+        few = dataclasses.replace(target, units=units)
+        kernel = kernels.gated(520, 328, 328, bf16, (128, 64, 64), warps=8 // teams, teams=teams)
+        assert compile_kernel(kernel, few).launch[0] == units
+        check(kernel, few, arrays_for(kernel, rng, -1, 1), 1.6e-2, absolute=1.0)
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -45,6 +45,13 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     "matmul_no_roles": lambda: kernels.matmul(
         1024, 1024, 1024, bf16, (128, 128, 64), warps=8, roles=False
     ),
+    "matmul_persistent": lambda: kernels.matmul(
+        4096, 4096, 4096, bf16, (128, 256, 64), warps=8, persistent=True
+    ),
+    "matmul_teams": lambda: kernels.matmul(
+        4096, 4096, 768, bf16, (128, 128, 64), persistent=True, teams=2
+    ),
+    "gated_teams": lambda: kernels.gated(4096, 4096, 768, warps=4, teams=2),
     "matmul_odd": lambda: kernels.matmul(99, 77, 101, f16, (64, 64, 32)),
     "matmul_small": lambda: kernels.matmul(8, 1024, 1024, f16, (16, 64, 64)),
     "matmul_f32": lambda: kernels.matmul(1000, 1000, 1000, f32, (64, 64, 32)),

@@ -80,9 +80,17 @@ def test_schedules_of_long_rows() -> None:
 def test_schedules_of_thin_products() -> None:
     thin = rules.dot_schedule(SM_90A, 1, 4096, 4096, 16)
     assert (thin.block("m"), thin.block("n"), thin.block("k"), thin.stages) == (16, 16, 128, 8)
-    assert rules.dot_schedule(SM_90A, 64, 4096, 4096, 16).stages == 10
+    assert rules.dot_schedule(SM_90A, 64, 4096, 4096, 16).stages == 18
     wide = rules.dot_schedule(SM_90A, 1024, 1024, 1024, 16)
     assert (wide.block("m"), wide.block("n")) == (64, 128)
+    for m, n, k, block in (
+        (4096, 3072, 768, (128, 128)), (4096, 768, 768, (64, 192)), (8192, 8192, 8192, (128, 128)),
+    ):  # fmt: skip
+        teams = rules.dot_schedule(SM_90A, m, n, k, 16)
+        assert teams.persistent and teams.extra["teams"] == 2
+        assert (teams.block("m"), teams.block("n")) == block
+    assert not rules.dot_schedule(SM_90A, 4096, 4096, 4096, 16, streamed=False).persistent
+    assert rules.dot_schedule(SM_90A, 4095, 4097, 129, 16, streamed=False).block("k") == 48
     split = rules.dot_schedule(SM_90A, 4096, 4096, 4096, 32)
     assert (split.block("m"), split.block("n")) == (128, 64)
 

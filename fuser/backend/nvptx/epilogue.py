@@ -1,0 +1,189 @@
+"""What follows the products of a kernel, strip by strip instead of op by op.
+
+Of a tile of 128 sums a thread, a bias, a GELU and a rounding would otherwise each be done for all
+before the first is stored: two or three tiles alive at once, more than there are registers. Here
+the ops behind the last loop are emitted once for every strip of 16 rows and 64 columns that a warp
+stores (strips.py), on layouts with the registers of that strip alone. What a strip reads is loaded
+while the one before it is computed; tiles of the full shape further ahead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fuser.backend.nvptx.assign import is_tile, lookups_of, operand_layout
+from fuser.backend.nvptx.layout import Layout
+from fuser.backend.nvptx.strips import (
+    Lines,
+    Strips,
+    issue_lines,
+    land_lines,
+    own_buffers,
+    strips_of,
+)
+from fuser.backend.nvptx.values import Tile
+from fuser.tilegen import ops
+from fuser.tilegen.ir import Op, Value
+
+if TYPE_CHECKING:
+    from fuser.backend.nvptx.lower import Entry, Lowering
+
+LEAST = 64
+"""Registers of a tile from which on its strips are worth the trouble."""
+AHEAD = 48
+"""Registers for tiles on their way from memory."""
+
+
+@dataclass(eq=False)
+class Epilogue:
+    """The ops behind the last loop, the layout of the tiles they end in, and its strips."""
+
+    ops: list[Op]
+    whole: Layout
+    strips: list[Layout]
+
+
+def find_epilogue(low: Lowering) -> Epilogue | None:
+    """The epilogue of a kernel; None where it is no chain of elementwise ops to strips."""
+    body = low.kernel.body.ops
+    loops = [at for at, op in enumerate(body) if op.blocks() or isinstance(op, ops.Dot)]
+    if not loops:
+        return None
+    tail = [op for op in body[loops[-1] + 1 :] if not isinstance(op, ops.Yield)]
+    allowed = ops.IndexTile | ops.Full | ops.Load | ops.Map | ops.Cast | ops.Broadcast | ops.Store
+    if not all(isinstance(op, allowed) and not lookups_of(op) for op in tail):
+        return None
+    if any(op in low.assignment.staged for op in tail):
+        return None
+    stores = [op for op in tail if isinstance(op, ops.Store)]
+    layouts = [low.assignment.layouts.get(op.value) for op in stores]
+    if not layouts or layouts[0] is None or any(item != layouts[0] for item in layouts):
+        return None
+    whole = layouts[0]
+    found = strips_of(low, low.assignment.accesses[stores[0]], whole)
+    if found is None or len(whole.regs) < LEAST:
+        return None
+    strips = []
+    for band, first, _ in found.groups():
+        last = first + found.width
+        regs = tuple(
+            (row, column)
+            for row, column in whole.regs
+            if row in (band, band + 8) and first <= column < last
+        )
+        strips.append(Layout(whole.shape, regs, whole.lanes, whole.warps))
+    epilogue = Epilogue(tail, whole, strips)
+    return epilogue if _layouts(low, epilogue, strips[0]) is not None else None
+
+
+def _layouts(low: Lowering, epilogue: Epilogue, strip: Layout) -> dict[Value, Layout] | None:
+    """The layouts of one strip's values; None where a value would need two, or another form."""
+    found: dict[Value, Layout] = {}
+    plan = low.assignment
+
+    def want(value: Value, layout: Layout) -> bool:
+        if not is_tile(value) or value in plan.flexible:
+            return True
+        return found.setdefault(value, layout) == layout
+
+    for op in reversed(epilogue.ops):
+        fits = True
+        match op:
+            case ops.Store():
+                fits = want(op.value, strip)
+            case ops.Map() | ops.Cast() | ops.Broadcast() if op.result in found:
+                layout = found[op.result]
+                for value in op.operands():
+                    wanted = layout
+                    if isinstance(op, ops.Broadcast):
+                        wanted = operand_layout(layout, op.axes, op.x.shape)
+                    fits = fits and want(value, wanted)
+            case _:
+                pass
+        if not fits:
+            return None
+    for value, layout in found.items():
+        own = plan.layouts.get(value)
+        if own is None or own.bits != layout.bits:
+            return None
+        if not set(layout.regs) <= set(own.regs):
+            return None
+    return found
+
+
+def emit_epilogue(low: Lowering, epilogue: Epilogue) -> None:
+    """Emit the ops once a strip. The tiles they start from are in the environment."""
+    with own_buffers(low):
+        _emit(low, epilogue)
+
+
+def _emit(low: Lowering, epilogue: Epilogue) -> None:
+    plan = low.assignment
+    saved = (dict(low.env), dict(low.converted), dict(plan.layouts))
+    scalars = [op for op in epilogue.ops if isinstance(op, ops.IndexTile | ops.Full)]
+    for op in scalars:
+        low.op(op)
+    tables = []
+    for strip in epilogue.strips:
+        table = _layouts(low, epilogue, strip)
+        assert table is not None
+        tables.append(table)
+    loads = [op for op in epilogue.ops if isinstance(op, ops.Load) and op.result in tables[0]]
+    lines: dict[tuple[ops.Load, int], Lines] = {}
+    tiles: dict[tuple[ops.Load, int], Entry] = {}
+    wide = [op for op in loads if _strips_of(low, op, tables[0]) is not None]
+    ahead = max(1, AHEAD // (16 * max(1, len(wide))))
+
+    def fetch(op: ops.Load, number: int) -> None:
+        if number >= len(tables) or (op, number) in lines or (op, number) in tiles:
+            return
+        found = _strips_of(low, op, tables[number]) if op in wide else None
+        if found is not None:
+            lines[op, number] = issue_lines(low, plan.accesses[op], op.pad, found)
+            return
+        plan.layouts.update(tables[number])
+        low.op(op)
+        tiles[op, number] = low.env[op.result]
+
+    computed = [op for op in epilogue.ops if op not in loads and op not in scalars]
+    for number, table in enumerate(tables):
+        for load in loads:
+            for later in range(number, number + (ahead if load in wide else 1) + 1):
+                fetch(load, later)
+        if number:
+            _seam(low)
+        low.env, low.converted = dict(saved[0]), {}
+        for op in scalars:
+            low.op(op)
+        plan.layouts.update(table)
+        for value, layout in table.items():
+            entry = low.env.get(value)
+            if isinstance(entry, Tile):
+                regs = [entry.regs[entry.layout.register_of[at]] for at in layout.regs]
+                low.env[value] = Tile(entry.dtype, entry.shape, layout, regs)
+        for load in loads:
+            if (load, number) in lines:
+                arrived = lines.pop((load, number))
+                low.env[load.result] = land_lines(low, table[load.result], arrived)
+            else:
+                low.env[load.result] = tiles.pop((load, number))
+        for item in computed:
+            low.op(item)
+    low.env, low.converted, plan.layouts = saved
+
+
+def _seam(low: Lowering) -> None:
+    """A branch that is always taken, which ptxas cannot know: it moves no code across, where it
+    would otherwise begin with the arithmetic of all strips at once, and spill."""
+    e = low.emitter
+    more, never = e.block("strip"), e.block("never")
+    number = e.value('call i32 asm sideeffect "mov.u32 $0, %nctaid.y;", "=r"()')
+    e.branch(e.value(f"icmp ne i32 {number}, 0"), more, never)
+    e.enter(never)
+    e.do("ret void")
+    e.enter(more)
+
+
+def _strips_of(low: Lowering, op: ops.Load, table: dict[Value, Layout]) -> Strips | None:
+    return strips_of(low, low.assignment.accesses[op], table[op.result])

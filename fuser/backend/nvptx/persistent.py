@@ -1,0 +1,155 @@
+"""Persistent kernels: a block for each multiprocessor, which runs programs of the grid in turn.
+
+The producer goes on to the next program's copies while the computing warps are still at the end of
+the one before, so neither the start of a block nor the first round trip to memory is waited for
+again. With two teams every team of warps has a program of its own and they alternate: what follows
+the products of one (a bias, GELU, the stores) runs while the tensor cores work for the other. They
+take turns at the ring: a wait tells neighbouring fills of a stage apart, but not more distant ones,
+so a team begins when the other has met the last of its own.
+
+It fits kernels whose loops do nothing but accumulate what the producer brings, over a number of
+trips that is known, so that both sides can tell where in the ring a program begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from fuser.backend.nvptx.emitter import Operand
+from fuser.tilegen import ops
+
+if TYPE_CHECKING:
+    from fuser.backend.nvptx.lower import Lowering
+    from fuser.backend.nvptx.roles import Stream
+
+BUFFER = 2048
+"""Bytes of shared memory that a warp has for itself (strips.py)."""
+
+
+def wanted(low: Lowering, streams: Mapping[ops.For, Stream]) -> bool:
+    """Whether a kernel of these streams is to be persistent."""
+    if not low.kernel.schedule.persistent or not streams:
+        return False
+    if low.order.programs <= low.target.units or low.cluster.blocks > 1:
+        return False
+    return all(stream.quiet and trips(stream) for stream in streams.values())
+
+
+def teams_of(low: Lowering, streams: Mapping[ops.For, Stream]) -> int:
+    """Teams of warps in a block."""
+    teams = int(low.kernel.schedule.extra.get("teams", 1))
+    return teams if teams > 1 and wanted(low, streams) and low.warps == 4 else 1
+
+
+def trips(stream: Stream) -> int:
+    """Trips of a stream's loop; 0 where they are not known."""
+    start, stop = stream.loop.start, stream.loop.stop
+    if not (start.is_constant and stop.is_constant):
+        return 0
+    return -(-(stop.constant - start.constant) // stream.loop.step)
+
+
+def begin(low: Lowering) -> bool:
+    """Prepare a kernel that is to be persistent; whether it is."""
+    if not wanted(low, low.streams):
+        return False
+    e, shared = low.emitter, low.shared
+    low.order.persist(min(low.target.units, low.order.programs))
+    if low.teams > 1:
+        low.turns = shared.allocate(8 * low.teams, 16)
+        number = e.hoisted(f"lshr i32 {e.tid}, {(32 * low.warps).bit_length() - 1}")
+        shared.team = e.hoisted(
+            f"call i32 @llvm.nvvm.shfl.sync.idx.i32(i32 -1, i32 {number}, i32 0, i32 31)"
+        )
+        shared.teams = low.teams
+    low.warp_buffers = shared.allocate(BUFFER * low.warps, 128)
+    return True
+
+
+def consume(low: Lowering) -> None:
+    """The computing warps' part of one program."""
+    from fuser.backend.nvptx.roles import wait_barrier
+
+    low.shared.state = (False, False)
+    if low.turns is not None:
+        own = low.shared.pointer(low.turns, low.emitter.times(low.shared.team, 8))
+        wait_barrier(low, own, low.turn)
+    low.env, low.converted, low.operands = {}, {}, {}
+    low.program()
+    if any(low.shared.state):
+        low.shared.barrier()
+
+
+def pass_turn(low: Lowering, stream: Stream) -> None:
+    """Behind the last loop of a program: the ring is the other team's."""
+    from fuser.backend.nvptx.roles import arrive_where, elected
+
+    if low.turns is None or stream is not [*low.streams.values()][-1]:
+        return
+    e = low.emitter
+    other = e.value(f"xor i32 {low.shared.team}, 1")
+    arrive_where(low, low.shared.pointer(low.turns, e.times(other, 8)), elected(low))
+
+
+def each_program(low: Lowering, teams: int, emit: Callable[[Lowering], None]) -> None:
+    """Emit a loop over the block's programs: all of them, or those of one of several teams."""
+    e, blocks = low.emitter, low.order.launch[0]
+    first = e.value("call i32 @llvm.nvvm.read.ptx.sreg.ctaid.x()")
+    streams = list(low.streams.values())
+    starts: list[tuple[Operand, Operand]] = [(0, 0) for _ in streams]
+    turn = flipped = ""
+    if teams > 1:
+        team = low.shared.team
+        first = str(e.plus(first, e.times(team, blocks)))
+        starts = [_beyond(low, stream, (0, 0), team) for stream in streams]
+        # a fresh barrier counts as complete for parity 1: team 0 begins at once
+        turn = e.value(f"sub i32 1, {team}")
+    before, head = e.at, e.block("program")
+    body, done = e.block("program.body"), e.block("program.end")
+    e.jump(head)
+    e.enter(head)
+    mark = len(head.lines)
+    number = e.name_of()
+    for stream in streams:
+        stream.ring = (e.name_of(), e.name_of())
+    rings = [stream.ring for stream in streams]
+    low.turn = e.name_of()
+    e.branch(e.value(f"icmp ult i32 {number}, {low.order.programs}"), body, done)
+    e.enter(body)
+    low.order.choose(e, number)
+    emit(low)
+    ends = [_beyond(low, stream, stream.ring, teams - 1) for stream in streams]
+    following = e.value(f"add i32 {number}, {blocks * teams}")
+    if teams > 1:
+        flipped = e.value(f"xor i32 {low.turn}, 1")
+    latch = e.at.label
+    lines = [f"{number} = phi i32 [ {first}, %{before.label} ], [ {following}, %{latch} ]"]
+    if teams > 1:
+        lines.append(f"{low.turn} = phi i32 [ {turn}, %{before.label} ], [ {flipped}, %{latch} ]")
+    for ring, start, end in zip(rings, starts, ends, strict=True):
+        for name, a, b in zip(ring, start, end, strict=True):
+            lines.append(f"{name} = phi i32 [ {a}, %{before.label} ], [ {b}, %{latch} ]")
+    head.lines[mark:mark] = lines
+    e.do(f"br label %{head.label}, !llvm.loop !0")
+    e.enter(done)
+
+
+def _beyond(
+    low: Lowering, stream: Stream, ring: tuple[Operand, Operand], programs: Operand
+) -> tuple[Operand, Operand]:
+    """(stage, phase) after this many programs of other teams: none or one."""
+    if programs == 0:
+        return ring
+    e = low.emitter
+    turns, rest = divmod(trips(stream), stream.stages)
+    more, odd = rest, turns % 2
+    stage, phase = ring
+    if isinstance(programs, str):
+        chosen = e.value(f"icmp ne i32 {programs}, 0")
+        return e.pick(chosen, more, 0), e.pick(chosen, odd, 0)
+    moved = e.plus(stage, more)
+    wraps = e.value(f"icmp uge i32 {moved}, {stream.stages}")
+    stage = e.pick(wraps, e.minus(moved, stream.stages), moved)
+    flip = e.pick(wraps, 1 - odd, odd)
+    return stage, e.value(f"xor i32 {phase}, {flip}")
