@@ -127,6 +127,22 @@ def register_tile(
     return best[1], best[2]
 
 
+def swept_rows(target: Target, tiles: int, panels: int, tile_bytes: int, panel_bytes: int) -> int:
+    """How many row tiles of a CPU product to take through all panels of the right operand before
+    the next ones, so that they stay in L2; 0: all of them.
+
+    Without, every panel reads all rows from further away; with, every sweep all panels.
+    """
+    budget = target.l2_bytes * 3 // 10  # beside a panel in use and one under way
+    if panels < 2 or tiles * tile_bytes <= budget or budget + 2 * panel_bytes > target.l2_bytes:
+        return 0
+    sweeps = ceildiv(tiles, max(1, budget // tile_bytes))
+    if (sweeps - 1) * panel_bytes * panels >= (panels - 1) * tile_bytes * tiles:
+        return 0
+    sweeps = min(range(sweeps, sweeps + 4), key=lambda s: ceildiv(tiles, s) * s)
+    return ceildiv(tiles, sweeps)
+
+
 HALF_TILES = (
     *((128, columns) for columns in (256, 192, 128)),
     *((64, 192), (64, 128), (128, 64), (64, 64), (64, 32)),
@@ -148,7 +164,11 @@ def dot_schedule(
         return unit_schedule(target, unit, m, n, k, accumulators, batch)
     if not target.is_cuda:
         rows, columns = register_tile(target, m, n, bits, accumulators)
-        return _blocks(m=rows, n=columns, k=k, reason="register tile with the least waste")
+        group = swept_rows(
+            target, ceildiv(m, rows), ceildiv(n, columns), rows * k * bits // 8,
+            columns * accumulators * k * bits // 8,
+        )  # fmt: skip
+        return _blocks(group=group, m=rows, n=columns, k=k, reason="register tile of least waste")
     half = bits == 16
     if half and m <= 16 and k >= 1024 and batch * ceildiv(n, 32) >= target.units // 2:
         return _thin_schedule(target, m, n, k, accumulators, batch)

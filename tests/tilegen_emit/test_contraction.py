@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fuser import dtypes
 from fuser.dtypes import DType
+from fuser.tilegen import rules
 from fuser.tilegen.emit import emit
 from fuser.tilegen.schedule import Schedule
 from tests.interpreted import CPU, TARGETS, check, one_region
@@ -92,3 +95,25 @@ def test_cpu_reads_packed_panels() -> None:
     assert packed.packing is not None and packed.packing.dtype is dtypes.f32
     assert packed.buffer.size == -(-40 // columns) * columns * 32
     assert packed.packing.apply(packed.value.constant).shape == (1, -(-40 // columns), 32, columns)
+
+
+@ALL
+@pytest.mark.parametrize("group", [1, 2, 5])
+def test_rows_swept_in_groups(target: str, group: int) -> None:
+    """The last group hangs over the rows."""
+    m = Model()
+    z = m.dot(m.input(2, 19, 40), m.weight(40, 50), (2, 0))
+    m.output(m.b.map("add", z, m.weight(50)))
+    schedule = Schedule(blocks=(("m", 8), ("n", 16), ("k", 40 if target == "cpu" else 16)),
+                        group=group)  # fmt: skip
+    check(one_region(m.graph, "contraction"), m.feeds, TARGETS[target], schedule)
+
+
+def test_where_rows_are_swept() -> None:
+    """Where all rows are more than L2 and two panels leave room for some of them."""
+    target = replace(CPU, l2_bytes=2 << 20)
+    line = 4 * 1024
+    assert rules.swept_rows(target, 12, 64, 8 * line, 48 * line) == 0
+    assert rules.swept_rows(target, 128, 1, 8 * line, 48 * line) == 0
+    assert rules.swept_rows(target, 128, 22, 8 * line, 48 * line) == 16
+    assert rules.swept_rows(target, 128, 22, 8 * line, 48 * line * 6) == 0

@@ -21,7 +21,7 @@ from fuser.tilegen.emit.map import program
 from fuser.tilegen.emit.maps import Coords, Guard, backward, delinearise, product
 from fuser.tilegen.emit.memory import uniform
 from fuser.tilegen.emit.space import Emission, Piece, Places, spread
-from fuser.tilegen.index import Index
+from fuser.tilegen.index import Index, index
 from fuser.tilegen.program import Packing, TileProgram
 from fuser.tilegen.schedule import Schedule
 
@@ -151,10 +151,21 @@ def frame(em: Emission, b: int, m: int, n: int, k: int) -> tuple[Index, Index, I
     batch = program(em, 0, b, 1, "") if b > 1 else Index(0)
     # frame axes in the order m, k, n whatever the order of the grid
     grid_m, grid_n = (offset, offset + 1) if em.target.is_cuda else (offset + 1, offset)
-    at_m = program(em, grid_m, m, block("m"))
+    at_m, grid_n = rows_program(em, grid_m, grid_n, m)
     at_k = em.axis(min(block("k"), k) if not em.target.is_cuda else block("k"))
     at_n = program(em, grid_n, n, block("n"))
     return batch, at_m, at_n, at_k
+
+
+def rows_program(em: Emission, grid_m: int, grid_n: int, m: int) -> tuple[Index, int]:
+    """The rows of the program's block, and the grid axis that is left for its columns. On a CPU
+    the schedule's group is that many blocks of rows, the grid axis before the columns."""
+    block, group = em.schedule.block("m"), em.schedule.group
+    if em.target.is_cuda or not 0 < group < -(-m // block):
+        return program(em, grid_m, m, block), grid_n
+    outer = index(em.b.program_id(grid_n, -(-m // (block * group)))) * group
+    inner = index(em.b.program_id(grid_m + 1, group))
+    return (outer + inner) * block + em.axis(block), grid_n + 1
 
 
 def multiply(
