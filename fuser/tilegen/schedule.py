@@ -13,9 +13,9 @@ class Schedule:
 
     blocks: names and sizes of the block parameters the emitter used, e.g. (("m", 128), ("k", 64)).
     warps: warps a program on a GPU. stages: buffers of a software-pipelined loop.
-    group: program order on a 2-D grid (m, n): `group` rows of blocks are swept together (a grid axis
-    of its own on a CPU) so that neighbours share cached operands; 0 is row-major. persistent:
-    programs loop over the grid.
+    group: program order on a 2-D grid (m, n): `group` rows of blocks are swept together (on a CPU
+    by a grid axis of their own) so that neighbours share cached operands; 0 is row-major.
+    persistent: programs loop over the grid.
     split_k: how many programs share one reduction. cluster: blocks of a GPU that share one program,
     where it has clusters (Hopper). reason: one line for `fuser explain`.
     """
