@@ -67,7 +67,8 @@ def _key(program: TileProgram, argument: Argument) -> Hashable:
     if argument.value is None:
         return (program.region.id, argument.workspace)
     if argument.packing is None or argument.value.constant is None:
-        return argument.value
+        copy = argument.buffer.dtype
+        return argument.value if copy is argument.value.dtype else (argument.value, copy.name)
     return (argument.value, argument.packing)
 
 

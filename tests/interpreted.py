@@ -37,7 +37,7 @@ def one_region(
 
 
 def run_program(
-    program: TileProgram, arrays: dict[Value, Array], partition: Partition, work: dict[int, Array]
+    program: TileProgram, arrays: dict[Any, Array], partition: Partition, work: dict[int, Array]
 ) -> None:
     """Interpret one program. `arrays` holds values as flat buffers in their memory order."""
     buffers: dict[str, Array] = {}
@@ -54,9 +54,10 @@ def run_program(
             packed = argument.packing.apply(array) if argument.packing else array
             buffers[buffer.name] = np.ascontiguousarray(packed).reshape(-1)
         else:
-            if value not in arrays:
-                arrays[value] = np.zeros(value.type.size, value.dtype.numpy)
-            buffers[buffer.name] = arrays[value]
+            key = value if buffer.dtype is value.dtype else (value, buffer.dtype)  # a copy
+            if key not in arrays:
+                arrays[key] = np.zeros(value.type.size, buffer.dtype.numpy)
+            buffers[buffer.name] = arrays[key]
         assert buffers[buffer.name].size == buffer.size, buffer
     run(program.kernel, buffers)
 
@@ -69,7 +70,7 @@ def run_partition(
 ) -> dict[str, Array]:
     """The graph outputs, computed region by region with interpreted tile programs."""
     graph = partition.graph
-    arrays: dict[Value, Array] = {}
+    arrays: dict[Any, Array] = {}
     for value in graph.inputs:
         arrays[value] = physical(partition, value, np.asarray(feeds[value.name]))
     for region in partition.regions:

@@ -23,6 +23,7 @@ from fuser.partition.rows import place
 from fuser.partition.scales import hoist_scales
 from fuser.partition.siblings import join_siblings
 from fuser.partition.split import split_products
+from fuser.partition.storage import choose_copies
 from fuser.target import Target
 
 
@@ -53,7 +54,8 @@ def partition(graph: Graph, target: Target, options: Options | None = None) -> P
         finish.sink_movement(grouping)
     regions = finish.build_regions(grouping)
     layouts = choose_layouts(grouping, regions)
-    return Partition(graph, regions, refusals(grouping, regions), layouts)
+    copies, narrow = choose_copies(regions, set(graph.outputs))
+    return Partition(graph, regions, refusals(grouping, regions), layouts, copies, narrow)
 
 
 def _place_all(grouping: Grouping) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from fuser.dtypes import DType
 from fuser.graph.ir import Graph, Node, Value
 
 Kind = Literal[
@@ -64,12 +65,16 @@ class Partition:
 
     layouts: physical axis order of values that are not row-major, outermost first: an NCHW value
     stored as NHWC has (0, 2, 3, 1).
+    copies: the dtype of the rounded copy that products read, of values that have one; narrow: the
+    values that are stored as that copy alone (storage.py).
     """
 
     graph: Graph
     regions: list[Region]
     refusals: list[Refusal] = field(default_factory=list)
     layouts: dict[Value, tuple[int, ...]] = field(default_factory=dict)
+    copies: dict[Value, DType] = field(default_factory=dict)
+    narrow: set[Value] = field(default_factory=set)
 
     def strides(self, value: Value) -> tuple[int, ...]:
         """Strides, in elements, of the value's buffer, per logical axis."""

@@ -224,7 +224,7 @@ def operand(
     """A dot operand over exactly `axes`: a bare load where it is memory behind index maps only."""
     source, at = behind_movement(em, value, coords)
     if not em.is_inside(source) and uniform(source) is None:
-        piece = em.load(source, at, axes=axes)
+        piece = em.load(source, at, axes=axes, dtype=dtype)
         return em.full_value(em.cast(piece, dtype), axes)
     piece = em.cast(em.tile(value, coords), dtype)
     if em.load_guards:

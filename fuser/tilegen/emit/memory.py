@@ -22,20 +22,22 @@ from fuser.tilegen.program import Argument, Packing
 
 
 class Memory:
-    """The buffers of one kernel; a value has one buffer per packing."""
+    """The buffers of one kernel; a value has one buffer per packing and dtype."""
 
     def __init__(self, builder: Builder, partition: Partition, outputs: tuple[Value, ...]) -> None:
         self.builder = builder
         self.partition = partition
         self.outputs = outputs
         self.arguments: list[Argument] = []
-        self._buffers: dict[tuple[Value, Packing | None], Buffer] = {}
+        self._buffers: dict[tuple[Value, Packing | None, DType | None], Buffer] = {}
 
     def buffer(
-        self, value: Value, packing: Packing | None = None, size: int | None = None
-    ) -> Buffer:
-        """The buffer of a value; a packed constant has `size` elements."""
-        key = (value, packing)
+        self, value: Value, packing: Packing | None = None, size: int | None = None,
+        copy: DType | None = None,
+    ) -> Buffer:  # fmt: skip
+        """The buffer of a value; a packed constant has `size` elements. copy: of its copy in that
+        dtype (Partition.copies)."""
+        key = (value, packing, copy)
         if key not in self._buffers:
             if value in self.outputs:
                 role, prefix = "output", "out"
@@ -43,7 +45,7 @@ class Memory:
                 role, prefix = "constant", "const"
             else:
                 role, prefix = "input", "in"
-            dtype = packing.dtype if packing and packing.dtype else value.dtype
+            dtype = copy or (packing.dtype if packing and packing.dtype else value.dtype)
             name = f"{prefix}{sum(b.name.startswith(prefix) for b in self.builder.kernel.buffers)}"
             count = value.type.size if size is None else size
             buffer = self.builder.buffer(name, dtype, count, role)  # type: ignore[arg-type]
@@ -58,11 +60,19 @@ class Memory:
         return buffer
 
     def access(
-        self, value: Value, coords: Coords, guards: tuple[Guard, ...] = ()
-    ) -> tuple[View, tuple[Index, ...]]:
-        """The view of a value and the indices into it for `coords`, checked by `guards` too."""
+        self, value: Value, coords: Coords, guards: tuple[Guard, ...] = (),
+        dtype: DType | None = None,
+    ) -> tuple[View, tuple[Index, ...]]:  # fmt: skip
+        """The view of a value and the indices into it for `coords`, checked by `guards` too.
+
+        dtype: what it is wanted in; its copy is taken if that has this dtype, or if there is
+        nothing else.
+        """
         shape, strides, indices = simplify(value.shape, self.partition.strides(value), coords)
-        return self.guarded(self.buffer(value), shape, strides, indices, guards)
+        copy = self.partition.copies.get(value)
+        if copy is not dtype and value not in self.partition.narrow:
+            copy = None
+        return self.guarded(self.buffer(value, copy=copy), shape, strides, indices, guards)
 
     def guarded(
         self,

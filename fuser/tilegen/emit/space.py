@@ -271,11 +271,13 @@ class Emission:
         pad: float | int = 0,
         axes: tuple[int, ...] | None = None,
         guards: Sequence[Guard] = (),
+        dtype: DType | None = None,
     ) -> Piece:
-        """A value of memory in its storage dtype; `axes` forces the axes of the tile."""
+        """A value of memory in its storage dtype; `axes` forces the axes of the tile. dtype: what
+        it is wanted in, if there is a choice."""
         used = frozenset[int]().union(*(c.axes() for c in coords))
         wanted = tuple(g for g in (*self.load_guards, *guards) if g[0].axes() & used)
-        view, indices = self.memory.access(value, coords, wanted)
+        view, indices = self.memory.access(value, coords, wanted, dtype)
         return self.load_view(view, indices, pad, axes)
 
     def load_view(
@@ -315,9 +317,12 @@ class Emission:
         guards: Sequence[Guard] = (),
         add: bool = False,
     ) -> None:
-        """Store a piece as `value` at `coords`, or add it to what is there."""
-        view, indices = self.memory.access(value, coords, tuple(dict.fromkeys(guards)))
-        self.store_view(view, indices, piece, add)
+        """Store a piece as `value` at `coords`, or add it to what is there; and its copy, if it
+        has one."""
+        copy = self.partition.copies.get(value)
+        for dtype in (None, copy) if copy and value not in self.partition.narrow else (copy,):
+            view, indices = self.memory.access(value, coords, tuple(dict.fromkeys(guards)), dtype)
+            self.store_view(view, indices, piece, add)
 
     def store_view(
         self, view: ir.View, indices: tuple[Index, ...], piece: Piece, add: bool = False
