@@ -99,3 +99,18 @@ def test_front_ends(front: str) -> None:
         run = fuser.trace(lambda a, b: a @ b, x, w, device="cpu", precision="bf16")
     left, right = (a.astype(dtypes.bf16.numpy).astype(np.float64) for a in (x, w))
     np.testing.assert_allclose(run(x, w), left @ right, 1e-5, 1e-5)
+
+
+@HAS_UNIT
+def test_copies_are_rounded_once() -> None:
+    """What only products read is stored as bfloat16 alone, what is read else as both; a value that
+    is a result of the model stays whole."""
+    model = compiler.open_model(build("tiny_llama"))
+    cut = compiler.partition_model(
+        model, device="cpu", dims={"batch": 1, "sequence": 20}, precision="bf16"
+    )
+    assert cut.narrow and cut.narrow < set(cut.copies)
+    assert set(cut.copies.values()) == {dtypes.bf16}
+    assert cut.narrow.isdisjoint(cut.graph.outputs)
+    plain = compiler.partition_model(model, device="cpu", dims={"batch": 1, "sequence": 20})
+    assert not plain.copies and not plain.narrow
