@@ -14,9 +14,11 @@ from fuser.backend.cpu import host_target
 from fuser.errors import UsageError
 from fuser.graph.evaluate import evaluate
 from fuser.graph.precision import round_operands
+from fuser.partition import Options, partition
 from fuser.precision import rounding
 from fuser.target import AARCH64, SM_90A, X86_64_V3
 from models import build, example_feeds
+from tests.tilegen_emit.graphs import Model
 
 HOST = host_target()
 HAS_UNIT = pytest.mark.skipif(
@@ -101,16 +103,18 @@ def test_front_ends(front: str) -> None:
     np.testing.assert_allclose(run(x, w), left @ right, 1e-5, 1e-5)
 
 
-@HAS_UNIT
 def test_copies_are_rounded_once() -> None:
     """What only products read is stored as bfloat16 alone, what is read else as both; a value that
     is a result of the model stays whole."""
-    model = compiler.open_model(build("tiny_llama"))
-    cut = compiler.partition_model(
-        model, device="cpu", dims={"batch": 1, "sequence": 20}, precision="bf16"
-    )
-    assert cut.narrow and cut.narrow < set(cut.copies)
-    assert set(cut.copies.values()) == {dtypes.bf16}
-    assert cut.narrow.isdisjoint(cut.graph.outputs)
-    plain = compiler.partition_model(model, device="cpu", dims={"batch": 1, "sequence": 20})
-    assert not plain.copies and not plain.narrow
+    m = Model()
+    x = m.b.map("tanh", m.dot(m.input(20, 32), m.weight(32, 48), (1, 0)))
+    y = m.b.map("add", m.dot(x, m.weight(48, 32), (1, 0)), m.weight(32))
+    both = m.b.map("exp", y)
+    z = m.b.map("add", m.dot(both, m.weight(32, 32), (1, 0)), both)
+    last = m.dot(z, m.weight(32, 8), (1, 0))
+    m.output(last, z)
+    cut = partition(m.graph, HOST, Options(operands=dtypes.bf16))
+    shapes = {(value.shape, value in cut.narrow) for value in cut.copies}
+    assert shapes == {((20, 48), True), ((20, 32), False)}
+    assert set(cut.copies.values()) == {dtypes.bf16} and len(cut.copies) == 3
+    assert not partition(m.graph, HOST).copies

@@ -49,7 +49,8 @@ def applies(region: Region, target: Target) -> bool:
         return False
     conv, attrs = conv_shape(node), node.attrs
     plain = conv.kernel == (3, 3) and conv.groups == 1 and conv.x.dtype == f32
-    plain = plain and "operands" not in attrs and tuple(attrs["strides"]) == (1, 1) and tuple(attrs["dilation"]) == (1, 1)
+    plain = plain and "operands" not in attrs  # rounding after the transform would be another sum
+    plain = plain and tuple(attrs["strides"]) == (1, 1) and tuple(attrs["dilation"]) == (1, 1)
     inside = conv.x.node in region.nodes or conv.w.node in region.nodes
     if not plain or conv.w.constant is None or inside:
         return False
