@@ -40,7 +40,9 @@ def attention_schedule(
             )
             many = m >= rows and batch * ceildiv(m, rows) >= target.units
             if full and exact and stages > 1 and many and not (beside and n % 8):
-                return Schedule(blocks=(("m", rows), ("n", keys)), warps=warps, stages=stages)
+                return Schedule(
+                    blocks=(("m", rows), ("n", keys)), warps=warps, stages=stages, persistent=True
+                )
     rows = 64
     while rows > 16 and rows >= 2 * m:
         rows //= 2

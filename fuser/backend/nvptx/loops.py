@@ -83,9 +83,10 @@ def lower_for(low: Lowering, op: ops.For) -> None:
     chain = find_chain(low, stream) if stream else None
     if stream and chain:
         finals = Rotated(low, stream, chain).emit(start, stop, inits)
-        for channel in stream.channels:
-            for buffer in channel.tiles:
-                low.shared.free(buffer.slot)
+        if not low.order.persistent:  # else the producer fills them for the next program
+            for channel in stream.channels:
+                for buffer in channel.tiles:
+                    low.shared.free(buffer.slot)
         for result, tile in zip(op.results, finals, strict=True):
             low.env[result] = tile
         return

@@ -96,6 +96,8 @@ class Lowering:
         self.warp_buffers: Slot | None = None
         self.turns: Slot | None = None
         self.turn = ""
+        self.program = self.visit = ""
+        self.resident: dict[ops.Load, roles.Channel] = {}
         self.stages = kernel.schedule.stages if stages is None else stages
 
     @property
@@ -319,12 +321,15 @@ def _full(low: Lowering, op: ops.Full) -> None:
 
 def _load(low: Lowering, op: ops.Load) -> None:
     access = low.assignment.accesses[op]
+    if op in low.resident:
+        low.env[op.result] = roles.receive(low, low.resident[op])
+        return
     if op in low.assignment.staged:
         if op not in low.piped:
             stage_once(low, op)
         return
     layout = low.layout(op.result)
-    strips = strips_of(low, access, layout)
+    strips = None if op in low.direct else strips_of(low, access, layout)
     if strips is not None:
         low.env[op.result] = load_strips(low, access, layout, op.pad, strips)
         return

@@ -97,6 +97,12 @@ class ProgramOrder:
         """Make the coordinates those of a program, numbered in the order of the raster."""
         self._known = {}
         self._decode(emitter, number, emitter.value)
+        self._turn(emitter.value)
+
+    def _turn(self, write: Callable[[str], str]) -> None:
+        for turned in self.reverse & self._known.keys():
+            last = self.grid[turned] - 1
+            self._known[turned] = write(f"sub i32 {last}, {self._known[turned]}")
 
     def coordinate(self, emitter: Emitter, axis: int) -> Operand:
         """The program's coordinate on a grid axis; computed at the head of the kernel."""
@@ -107,9 +113,7 @@ class ProgramOrder:
             if self.flat:
                 number = emitter.hoisted(f"call i32 @llvm.nvvm.read.ptx.sreg.{self.unit}.x()")
             self._decode(emitter, number, emitter.hoisted)
-            for turned in self.reverse & self._known.keys():
-                last = self.grid[turned] - 1
-                self._known[turned] = emitter.hoisted(f"sub i32 {last}, {self._known[turned]}")
+            self._turn(emitter.hoisted)
         return self._known[axis]
 
     def _decode(self, emitter: Emitter, number: str, write: Callable[[str], str]) -> None:

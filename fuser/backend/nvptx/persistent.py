@@ -8,7 +8,10 @@ take turns at the ring: a wait tells neighbouring fills of a stage apart, but no
 so a team begins when the other has met the last of its own.
 
 It fits kernels whose loops do nothing but accumulate what the producer brings, over a number of
-trips that is known, so that both sides can tell where in the ring a program begins.
+trips that is known, so that both sides can tell where in the ring a program begins; and rotated
+loops (rotate.py) of one team, where both sides count. What these multiply that does not change with
+the loop, the queries of attention, is brought by the producer too, as soon as the last trip of the
+program before has multiplied its own.
 """
 
 from __future__ import annotations
@@ -17,12 +20,15 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.emitter import Operand
+from fuser.backend.nvptx.stage import shared_tile_for
+from fuser.backend.nvptx.tensor_map import add_map, box_of
 from fuser.tilegen import ops
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering
-    from fuser.backend.nvptx.roles import Stream
+    from fuser.backend.nvptx.roles import Channel, Stream
 
+SCALAR = (ops.ProgramId, ops.IndexTile)
 BUFFER = 2048
 """Bytes of shared memory that a warp has for itself (strips.py)."""
 
@@ -33,7 +39,16 @@ def wanted(low: Lowering, streams: Mapping[ops.For, Stream]) -> bool:
         return False
     if low.order.programs <= low.target.units or low.cluster.blocks > 1:
         return False
-    return all(stream.quiet and trips(stream) for stream in streams.values())
+    return rotates(low, streams) or all(
+        stream.quiet and trips(stream) for stream in streams.values()
+    )
+
+
+def rotates(low: Lowering, streams: Mapping[ops.For, Stream]) -> bool:
+    """Whether the only stream is of a rotated loop."""
+    from fuser.backend.nvptx.rotate import find_chain
+
+    return len(streams) == 1 and all(find_chain(low, stream) for stream in streams.values())
 
 
 def teams_of(low: Lowering, streams: Mapping[ops.For, Stream]) -> int:
@@ -64,7 +79,31 @@ def begin(low: Lowering) -> bool:
         )
         shared.teams = low.teams
     low.warp_buffers = shared.allocate(BUFFER * low.warps, 128)
+    if rotates(low, low.streams):
+        low.resident = _residents(low)
     return True
+
+
+def _residents(low: Lowering) -> dict[ops.Load, Channel]:
+    """Operands from before the loop that the producer can bring."""
+    from fuser.backend.nvptx.roles import Channel
+
+    found: dict[ops.Load, Channel] = {}
+    for op in low.kernel.body.ops:
+        if not isinstance(op, ops.Load) or op not in low.assignment.staged:
+            continue
+        box = box_of(op, low.assignment.accesses[op])
+        makers = [low.assignment.makers[value] for value in op.operands()]
+        if box is None or not all(isinstance(maker, SCALAR) for maker in makers):
+            continue
+        tile = shared_tile_for(low, op)
+        if tile.shape != op.shape:
+            low.shared.cancel(tile.slot)
+            continue
+        channel = Channel([op], [box], [], [tile], [add_map(low, op, box, tile)])
+        channel.barriers = low.shared.allocate(16, 16)
+        found[op] = channel
+    return found
 
 
 def consume(low: Lowering) -> None:
@@ -114,17 +153,20 @@ def each_program(low: Lowering, teams: int, emit: Callable[[Lowering], None]) ->
     for stream in streams:
         stream.ring = (e.name_of(), e.name_of())
     rings = [stream.ring for stream in streams]
-    low.turn = e.name_of()
+    low.turn, low.visit, low.program = e.name_of(), e.name_of(), number
     e.branch(e.value(f"icmp ult i32 {number}, {low.order.programs}"), body, done)
     e.enter(body)
     low.order.choose(e, number)
     emit(low)
     ends = [_beyond(low, stream, stream.ring, teams - 1) for stream in streams]
     following = e.value(f"add i32 {number}, {blocks * teams}")
+    visited = e.value(f"xor i32 {low.visit}, 1") if low.resident else ""
     if teams > 1:
         flipped = e.value(f"xor i32 {low.turn}, 1")
     latch = e.at.label
     lines = [f"{number} = phi i32 [ {first}, %{before.label} ], [ {following}, %{latch} ]"]
+    if low.resident:
+        lines.append(f"{low.visit} = phi i32 [ 0, %{before.label} ], [ {visited}, %{latch} ]")
     if teams > 1:
         lines.append(f"{low.turn} = phi i32 [ {turn}, %{before.label} ], [ {flipped}, %{latch} ]")
     for ring, start, end in zip(rings, starts, ends, strict=True):

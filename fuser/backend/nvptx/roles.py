@@ -300,6 +300,12 @@ def split_roles(low: Lowering) -> None:
                         )
                 for name in channel.maps:
                     e.do(f"call void @llvm.nvvm.prefetch.tensormap.p0(ptr {name})")
+        for channel in low.resident.values():
+            for pointer, count in zip(ends_of(low, channel), (1, low.warps // 4), strict=True):
+                e.do(
+                    "call void @llvm.nvvm.mbarrier.init.shared("
+                    f"ptr addrspace(3) {pointer}, i32 {count})"
+                )
         for team in range(low.teams if low.turns is not None else 0):
             assert low.turns is not None
             turn = low.shared.pointer(low.turns, 8 * team)
@@ -341,12 +347,45 @@ def _produce(low: Lowering) -> None:
     for op in low.kernel.body.ops:
         if isinstance(op, ops.For) and op in low.streams:
             _produce_stream(low, low.streams[op])
+        elif isinstance(op, ops.Load) and op in low.resident:
+            _send(low, low.resident[op])
         elif isinstance(op, ops.ProgramId):
             low.op(op)
         elif isinstance(op, ops.IndexTile) and set(op.operands()) <= set(low.env):
             if not is_tile(op.result):
                 low.op(op)
     low.env = saved
+
+
+def ends_of(low: Lowering, channel: Channel) -> tuple[str, str]:
+    """The full and the empty barrier of what a persistent kernel brings once a program."""
+    assert channel.barriers is not None
+    return low.shared.pointer(channel.barriers), low.shared.pointer(channel.barriers, 8)
+
+
+def _send(low: Lowering, channel: Channel) -> None:
+    """The producer's part of a resident operand."""
+    e = low.emitter
+    full, empty = ends_of(low, channel)
+    wait_barrier(low, empty, e.value(f"xor i32 {low.visit}, 1"))
+    e.value(
+        "call i64 @llvm.nvvm.mbarrier.arrive.expect.tx.scope.cta.space.cta("
+        f"ptr addrspace(3) {full}, i32 {channel.bytes})"
+    )
+    for box, tile, name in zip(channel.boxes, channel.tiles, channel.maps, strict=True):
+        fetch(low, box, tile, name, full)
+
+
+def receive(low: Lowering, channel: Channel) -> SharedTile:
+    """A resident operand, when it has come."""
+    wait_barrier(low, ends_of(low, channel)[0], low.visit)
+    return channel.tiles[0]
+
+
+def give_back(low: Lowering) -> None:
+    """Behind the last product with resident operands: the next program's may come."""
+    for channel in low.resident.values():
+        arrive_where(low, ends_of(low, channel)[1], elected(low))
 
 
 def _produce_stream(low: Lowering, stream: Stream) -> None:

@@ -237,21 +237,26 @@ class Rotated:
     def emit(self, start: Operand, stop: Operand, inits: list[Tile]) -> list[Tile]:
         """The whole loop; the results."""
         e, low = self.e, self.low
-        low.shared.barrier()
+        alone = bool(low.resident)  # nothing that the warp groups share but what the producer brings
+        if not alone:
+            low.shared.barrier()
+        slots = len(low.shared.slots)
         before = e.at
         enter, tail, done = e.block("first"), e.block("tail"), e.block("loop.end")
         certain = isinstance(start, int) and isinstance(stop, int)
+        ring = self.stream.ring
+        if self.turns:
+            self._first_turn()
+            before = e.at
         if certain:
             e.jump(enter)
         else:
             e.branch(e.value(f"icmp slt i32 {start}, {stop}"), enter, done)
         e.enter(enter)
-        if self.turns:
-            self._first_turn()
         state = self._trip(start, inits)
         limit, before_limit = self._unmasked(-1)
         first, from_first = self._unmasked(1)
-        self._hand_over = [e.plus(start, self.loop.step), 1, 0, 0, 0]
+        self._hand_over = [e.plus(start, self.loop.step), *self._following(*ring), *ring]
         least = stop if limit is None else self._smin(limit, stop)
         if first is not None:
             # no later than the limit: where every trip needs a mask, the last loop runs them all
@@ -265,22 +270,37 @@ class Rotated:
         state = self._trips(state, stop, tail, [])
         phis, words = state.tiles, state.words
         old, older = (str(item) for item in self._hand_over[3:])
+        end = self._hand_over[1:3]
         e.enter(tail)
+        if certain:
+            roles.give_back(low)
         finals = list(phis)
         finals[self.chain.position] = self._last(phis[self.chain.position], words, (old, older))
         leave = e.at
         e.jump(done)
         e.enter(done)
         low.shared.forget()
+        if alone and slots == len(low.shared.slots):
+            low.shared.state = (False, False)
         if certain:
+            self.stream.ring = (end[0], end[1])
             return finals
-        return [
+        if low.order.persistent:
+            # at the join, phis first
+            after, parity = (
+                e.value(f"phi i32 [ {x}, %{before.label} ], [ {y}, %{leave.label} ]")
+                for x, y in zip(ring, end, strict=True)
+            )
+            self.stream.ring = (after, parity)
+        joined = [
             Tile(a.dtype, a.shape, a.layout, [
                 e.value(f"phi {a.type} [ {x}, %{before.label} ], [ {y}, %{leave.label} ]")
                 for x, y in zip(a.regs, b.regs, strict=True)
             ])
             for a, b in zip(inits, finals, strict=True)
         ]  # fmt: skip
+        roles.give_back(low)
+        return joined
 
     def _trips(
         self, state: _State, stop: Operand, after: Block, certainties: list[ops.Map]
@@ -307,12 +327,7 @@ class Rotated:
         end = self._trip(variable, phis, words, (old, older))
         self._certain = set()
         following = e.value(f"add i32 {variable}, {self.loop.step}")
-        more = e.value(f"add i32 {stage}, 1")
-        wraps = e.value(f"icmp eq i32 {more}, {self.stream.stages}")
-        next_stage = e.value(f"select i1 {wraps}, i32 0, i32 {more}")
-        turned = e.value(f"xor i32 {phase}, 1")
-        flipped = e.value(f"select i1 {wraps}, i32 {turned}, i32 {phase}")
-        ends = [following, next_stage, flipped, stage, phase]
+        ends = [following, *self._following(stage, phase), stage, phase]
         entries = [("i32", *item) for item in zip(names, self._hand_over, ends, strict=True)]
         for phi, a, b in zip(phis, state.tiles, end.tiles, strict=True):
             entries += [(phi.type, *regs) for regs in zip(phi.regs, a.regs, b.regs, strict=True)]
@@ -324,6 +339,20 @@ class Rotated:
         e.do(f"br label %{head.label}, !llvm.loop !0")
         self._hand_over = list(names)
         return _State(phis, words)
+
+    def _following(self, stage: Operand, phase: Operand) -> tuple[Operand, Operand]:
+        """The next stage of the ring, and its phase."""
+        if isinstance(stage, int) and isinstance(phase, int):
+            wraps = stage + 1 == self.stream.stages
+            return (0, 1 - phase) if wraps else (stage + 1, phase)
+        e = self.e
+        more = e.value(f"add i32 {stage}, 1")
+        wrap = e.value(f"icmp eq i32 {more}, {self.stream.stages}")
+        turned = e.value(f"xor i32 {phase}, 1")
+        return (
+            e.value(f"select i1 {wrap}, i32 0, i32 {more}"),
+            e.value(f"select i1 {wrap}, i32 {turned}, i32 {phase}"),
+        )
 
     def _smin(self, a: Operand, b: Operand) -> Operand:
         return self.e.value(f"call i32 @llvm.smin.i32(i32 {a}, i32 {b})")
@@ -371,7 +400,7 @@ class Rotated:
         low, chain, stream = self.low, self.chain, self.stream
         outside, operands = dict(low.converted), dict(low.operands)
         if words is None:
-            stream.stage, stream.phase = "0", "0"
+            stream.stage, stream.phase = (str(item) for item in stream.ring)
         low.env[self.loop.body.params[0]] = variable
         for position, param in enumerate(self.loop.body.params[1:]):
             if position != chain.position:
@@ -486,7 +515,11 @@ class Rotated:
 
     def _first_turn(self) -> None:
         e = self.e
-        with e.where(e.hoisted(f"icmp ult i32 {e.tid}, 128")):
+        first: Operand = e.hoisted(f"icmp ult i32 {e.tid}, 128")
+        if self.low.order.persistent:  # later programs begin with the turn that the one before left
+            fresh = e.value(f"icmp ult i32 {self.low.program}, {self.low.order.launch[0]}")
+            first = e.value(f"and i1 {first}, {fresh}")
+        with e.where(first):
             e.do("call void @llvm.nvvm.barrier.cta.arrive.aligned.count(i32 2, i32 256)")
 
     def _wait_turn(self) -> None:

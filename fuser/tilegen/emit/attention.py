@@ -13,6 +13,7 @@ its maximum, sum and unscaled output in workspace, and a second program adds the
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from fuser.dtypes import DType
@@ -91,15 +92,20 @@ def emit(
     blocks = -(-qk.n // em.extents[N])
     span = -(-blocks // chosen.split_k) * em.extents[N]
     count = -(-qk.n // span)
+    start, stop = _visible(em, parts, frame)
+    if schedule is None and not (start.is_constant and stop.is_constant):
+        # programs that differ in length go to whichever multiprocessor is free first
+        em.b.kernel.schedule = dataclasses.replace(chosen, persistent=False)
     if count > 1:
         part = program(em, 2, count, 1, "")
-        state, _ = _online_softmax(em, parts, frame, (part * span, part * span + span))
+        bounds = maximum(start, part * span), minimum(stop, part * span + span)
+        state, _ = _online_softmax(em, parts, frame, bounds)
         shared = Partials(count, batches, rows, pv.n, parts.scores.dtype.accumulate)
         for buffer, piece in zip(shared.buffers(em), state, strict=True):
             at = (part, group, row, column)
             em.store_view(*shared.access(em, buffer, at), piece)
         return em.finish(flops), _merge(region, partition, target, parts, heads, shared)
-    (_, total, out), coords = _online_softmax(em, parts, frame)
+    (_, total, out), coords = _online_softmax(em, parts, frame, (start, stop))
     guards: list[Guard] = [(row, rows), (column, pv.n)]
     places: Places = {pv.node.output: (coords, guards)}
     output = _quotient(em, parts, total, out)
@@ -191,11 +197,11 @@ def _dot_extent(em: Emission, extent: int) -> int:
 
 
 def _online_softmax(
-    em: Emission, parts: Parts, frame: Frame, span: tuple[Index, Index] | None = None
+    em: Emission, parts: Parts, frame: Frame, bounds: tuple[Index, Index]
 ) -> tuple[list[Piece], Coords]:
     """The maxima and sums of the rows and the output before it is divided by the sums, over frame
-    axes (rows, columns), and the output's coordinates in pv's result. span: (start, stop) of the
-    keys that are looked at, a whole number of blocks."""
+    axes (rows, columns), and the output's coordinates in pv's result. bounds: (start, stop) of the
+    keys that are looked at, from the start of a block."""
     qk, pv, block = parts.qk, parts.pv, em.extents[N]
     masked = may_mask(em, parts)
     wide = parts.scores.dtype.accumulate
@@ -236,10 +242,7 @@ def _online_softmax(
         Piece(wide, (M,), splat=0.0),
         Piece(p_kind.accumulate, (M, E), splat=0.0),
     ]
-    start, stop = _visible(em, parts, frame)
-    if span is not None:
-        start, stop = maximum(start, span[0]), minimum(stop, span[1])
-    return em.loop(start, stop, block, inits, step), result[0]
+    return em.loop(*bounds, block, inits, step), result[0]
 
 
 def _quotient(em: Emission, parts: Parts, total: Piece, out: Piece) -> Piece:

@@ -50,6 +50,26 @@ CASES: dict[str, tuple[Case, Schedule | None]] = {
         (1, 2, 2, 300, 300, 64, 64, "capped window"),
         Schedule(blocks=(("m", 128), ("n", 128)), warps=8, stages=2),
     ),
+    "persistent": (
+        (3, 12, 12, 512, 512, 128, 128, None),
+        Schedule(blocks=(("m", 128), ("n", 128)), warps=8, stages=2, persistent=True),
+    ),
+    "persistent, odd": (
+        (2, 40, 40, 500, 392, 64, 64, "padding"),
+        Schedule(blocks=(("m", 192), ("n", 128)), warps=12, stages=2, persistent=True),
+    ),
+    "persistent, causal": (
+        (1, 60, 30, 390, 390, 64, 64, "causal"),
+        Schedule(blocks=(("m", 128), ("n", 64)), warps=8, stages=3, persistent=True),
+    ),
+    "persistent, empty first keys": (
+        (2, 50, 50, 200, 400, 64, 64, "late"),
+        Schedule(blocks=(("m", 128), ("n", 64)), warps=8, stages=2, persistent=True),
+    ),
+    "persistent, mask": (
+        (1, 70, 70, 256, 256, 64, 64, "table"),
+        Schedule(blocks=(("m", 128), ("n", 64)), warps=8, stages=3, persistent=True),
+    ),
     "bias of keys": (
         (1, 2, 2, 300, 520, 128, 128, "padding"),
         Schedule(blocks=(("m", 128), ("n", 128)), warps=8, stages=2),
