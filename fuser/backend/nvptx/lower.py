@@ -96,7 +96,7 @@ class Lowering:
         self.warp_buffers: Slot | None = None
         self.turns: Slot | None = None
         self.turn = ""
-        self.program = self.visit = ""
+        self.number = self.visit = ""
         self.resident: dict[ops.Load, roles.Channel] = {}
         self.stages = kernel.schedule.stages if stages is None else stages
 

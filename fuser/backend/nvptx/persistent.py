@@ -153,7 +153,7 @@ def each_program(low: Lowering, teams: int, emit: Callable[[Lowering], None]) ->
     for stream in streams:
         stream.ring = (e.name_of(), e.name_of())
     rings = [stream.ring for stream in streams]
-    low.turn, low.visit, low.program = e.name_of(), e.name_of(), number
+    low.turn, low.visit, low.number = e.name_of(), e.name_of(), number
     e.branch(e.value(f"icmp ult i32 {number}, {low.order.programs}"), body, done)
     e.enter(body)
     low.order.choose(e, number)

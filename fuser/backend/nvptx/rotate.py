@@ -237,7 +237,9 @@ class Rotated:
     def emit(self, start: Operand, stop: Operand, inits: list[Tile]) -> list[Tile]:
         """The whole loop; the results."""
         e, low = self.e, self.low
-        alone = bool(low.resident)  # nothing that the warp groups share but what the producer brings
+        alone = bool(
+            low.resident
+        )  # nothing that the warp groups share but what the producer brings
         if not alone:
             low.shared.barrier()
         slots = len(low.shared.slots)
@@ -286,12 +288,11 @@ class Rotated:
             self.stream.ring = (end[0], end[1])
             return finals
         if low.order.persistent:
-            # at the join, phis first
-            after, parity = (
+            following, parity = (
                 e.value(f"phi i32 [ {x}, %{before.label} ], [ {y}, %{leave.label} ]")
                 for x, y in zip(ring, end, strict=True)
             )
-            self.stream.ring = (after, parity)
+            self.stream.ring = (following, parity)
         joined = [
             Tile(a.dtype, a.shape, a.layout, [
                 e.value(f"phi {a.type} [ {x}, %{before.label} ], [ {y}, %{leave.label} ]")
@@ -517,7 +518,7 @@ class Rotated:
         e = self.e
         first: Operand = e.hoisted(f"icmp ult i32 {e.tid}, 128")
         if self.low.order.persistent:  # later programs begin with the turn that the one before left
-            fresh = e.value(f"icmp ult i32 {self.low.program}, {self.low.order.launch[0]}")
+            fresh = e.value(f"icmp ult i32 {self.low.number}, {self.low.order.launch[0]}")
             first = e.value(f"and i1 {first}, {fresh}")
         with e.where(first):
             e.do("call void @llvm.nvvm.barrier.cta.arrive.aligned.count(i32 2, i32 256)")
