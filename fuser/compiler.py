@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -44,6 +45,8 @@ Progress = Callable[[str], None]
 # A sequence of one token or an image of one pixel says nothing of a model. The first is a usual
 # length; the others are for models whose tables are shorter.
 DEFAULT_SIZES = (128, 32, 8, 1)
+LARGE_BYTES = 64 << 20
+"""Of constants: from here on it is worth 50 ms to free what a compile leaves behind at once."""
 
 
 def _quiet(step: str) -> None:
@@ -184,12 +187,25 @@ def compile(
     progress("importing the graph")
     opened = open_model(model)
     bound = opened.bind(dims or {})
-    return compile_graph(
-        opened.graph(bound, values), name=opened.name, device=device, threads=threads,
-        fusion=fusion, precision=precision, progress=progress, dims=bound,
-        values=tuple(values or ()), started=started,
-        types=narrow_types(opened.proto),
+    graph, name, types = opened.graph(bound, values), opened.name, narrow_types(opened.proto)
+    # Models and graphs are cycles: hundreds of megabytes would stay until a full collection.
+    large = _constant_bytes(graph) >= LARGE_BYTES
+    del opened
+    if large:
+        gc.collect()
+    plan = compile_graph(
+        graph, name=name, device=device, threads=threads, fusion=fusion, precision=precision,
+        progress=progress, dims=bound, values=tuple(values or ()), started=started, types=types,
     )  # fmt: skip
+    del graph
+    if large:
+        gc.collect()
+    return plan
+
+
+def _constant_bytes(graph: Graph) -> int:
+    arrays = (node.output.constant for node in graph.nodes if node.op == "constant")
+    return sum(array.nbytes for array in arrays if array is not None)
 
 
 def compile_graph(
