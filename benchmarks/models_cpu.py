@@ -3,10 +3,11 @@
     python -m benchmarks.models_cpu                       # 1 and 2 threads
     python -m benchmarks.models_cpu --models bert vit --threads 2 --rounds 10
     python -m benchmarks.models_cpu --threads 1 --clock cpu
+    python -m benchmarks.models_cpu --precision bf16      # beside fuser's float32 and OpenVINO's bf16
 
 On a machine that does other work as well, compare minima (`--statistic min`), and with one thread
 the processor time instead of the time on the wall (`--clock cpu`). OpenVINO runs with the
-inference-precision hint f32; without the package its column stays away.
+inference-precision hint f32, or bf16 with `--precision bf16`; without the package its column stays away.
 """
 
 from __future__ import annotations
@@ -29,9 +30,13 @@ import onnx
 
 import fuser
 from benchmarks.models import Row, print_table
+from fuser.precision import Precision, rounding
 from models import build, example_feeds
 
-TOLERANCE = 1e-4  # two float32 implementations, each within 1e-5 or so of the truth
+# two float32 implementations, each within 1e-5 or so of the truth; of bfloat16 operands, roundings
+# of 2**-9 through tens of layers
+TOLERANCE = {"model": 1e-4, "bf16": 0.03}
+OWN = "fuser f32"
 Feeds = Mapping[str, np.ndarray[Any, Any]]
 Side = Callable[[], list[np.ndarray[Any, Any]]]
 
@@ -58,8 +63,14 @@ PAUSE = 0.1  # between sides: either may keep its threads spinning for a while
 def peers(options: Namespace) -> list[str]:
     if options.skip_peers:
         return []
-    found = ["onnxruntime", "openvino"]
-    return [name for name in found if importlib.util.find_spec(name) is not None]
+    narrow = _precision(options) != "model"
+    found = ["openvino"] if narrow else ["onnxruntime", "openvino"]
+    present = [name for name in found if importlib.util.find_spec(name) is not None]
+    return [OWN, *present] if narrow else present
+
+
+def _precision(options: Namespace) -> Precision:
+    return getattr(options, "precision", "model")
 
 
 def describe_machine(options: Namespace) -> str:
@@ -69,7 +80,9 @@ def describe_machine(options: Namespace) -> str:
     threads = options.threads or target.units
     how = getattr(options, "statistic", "median")
     clock = "processor time" if getattr(options, "clock", "wall") == "cpu" else "time"
-    text = f"{target.arch}, {target.vector_bits}-bit vectors, {threads} threads, float32"
+    precision = rounding(_precision(options), target).text
+    numbers = "float32" if precision == "model" else f"products in {precision}"
+    text = f"{target.arch}, {target.vector_bits}-bit vectors, {threads} threads, {numbers}"
     return f"{text}, Python {platform.python_version()}; {how} {clock} of whole runs"
 
 
@@ -90,7 +103,9 @@ def _measure(name: str, options: Namespace) -> Row:
     feeds = example_feeds(model, sizes)
     threads = options.threads or _cores()
     started = time.perf_counter()
-    plan = fuser.compile(model, device="cpu", dims=dict(sizes), threads=threads)
+    precision = _precision(options)
+    settings: dict[str, Any] = {"device": "cpu", "dims": dict(sizes), "threads": threads}
+    plan = fuser.compile(model, precision=precision, **settings)
     row = Row(name, kernels=plan.launches, compile_s=time.perf_counter() - started, error=0.0)
     outputs = plan.run(feeds)
     names = list(outputs)
@@ -100,9 +115,13 @@ def _measure(name: str, options: Namespace) -> Row:
         wanted = peers(options)
         if wanted:
             onnx.save(model, path)
-        makers = {"onnxruntime": _onnxruntime, "openvino": _openvino}
+        makers: dict[str, Callable[[], Side]] = {
+            OWN: lambda: _whole(fuser.compile(model, **settings), feeds),
+            "onnxruntime": lambda: _onnxruntime(path, names, feeds, threads),
+            "openvino": lambda: _openvino(path, names, feeds, threads, precision),
+        }
         for peer in wanted:
-            sides[peer] = makers[peer](path, names, feeds, threads)
+            sides[peer] = makers[peer]()
             expected = sides[peer]()
             errors = [_error(outputs[key], e) for key, e in zip(names, expected, strict=True)]
             row.error = max(row.error, *errors)
@@ -128,7 +147,13 @@ def _onnxruntime(path: Path, names: list[str], feeds: Feeds, threads: int) -> Si
     return lambda: list(session.run(names, dict(feeds)))
 
 
-def _openvino(path: Path, names: list[str], feeds: Feeds, threads: int) -> Side:
+def _whole(plan: fuser.Plan, feeds: Feeds) -> Side:
+    return lambda: list(plan.run(feeds).values())
+
+
+def _openvino(
+    path: Path, names: list[str], feeds: Feeds, threads: int, precision: Precision
+) -> Side:
     import openvino
 
     core = openvino.Core()
@@ -137,7 +162,7 @@ def _openvino(path: Path, names: list[str], feeds: Feeds, threads: int) -> Side:
     model.reshape({key: list(array.shape) for key, array in feeds.items()})
     settings = {
         "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_PRECISION_HINT": "f32" if precision == "model" else "bf16",
         "INFERENCE_NUM_THREADS": threads,
         "NUM_STREAMS": 1,
     }
@@ -181,6 +206,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=7, help="turns of every side")
     parser.add_argument("--statistic", choices=("median", "min"), default="median")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
+    parser.add_argument("--precision", choices=tuple(TOLERANCE), default="model")
     parser.add_argument("--skip-peers", action="store_true", help="time fuser alone")
     parser.add_argument("--json", type=Path, help="write the rows to this file too")
     options = parser.parse_args()
@@ -197,7 +223,8 @@ def main() -> int:
         plain = {threads: [asdict(row) for row in rows] for threads, rows in everything.items()}
         options.json.write_text(json.dumps(plain, indent=2) + "\n")
     every = [row for rows in everything.values() for row in rows]
-    wrong = [row for row in every if row.problem or not row.error < TOLERANCE]
+    limit = TOLERANCE[options.precision]
+    wrong = [row for row in every if row.problem or not row.error < limit]
     for row in wrong:
         print(f"WRONG {row.model}: {row.problem or f'error {row.error:.1e}'}", file=sys.stderr)
     return 1 if wrong else 0
