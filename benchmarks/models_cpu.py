@@ -3,11 +3,12 @@
     python -m benchmarks.models_cpu                       # 1 and 2 threads
     python -m benchmarks.models_cpu --models bert vit --threads 2 --rounds 10
     python -m benchmarks.models_cpu --threads 1 --clock cpu
-    python -m benchmarks.models_cpu --precision bf16      # beside fuser's float32 and OpenVINO's bf16
+    python -m benchmarks.models_cpu --precision bf16      # beside fuser's f32 and OpenVINO's bf16
 
 On a machine that does other work as well, compare minima (`--statistic min`), and with one thread
 the processor time instead of the time on the wall (`--clock cpu`). OpenVINO runs with the
-inference-precision hint f32, or bf16 with `--precision bf16`; without the package its column stays away.
+inference-precision hint f32, or bf16 with `--precision bf16`; without the package its column stays
+away.
 """
 
 from __future__ import annotations

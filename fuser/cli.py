@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fuser.compiler import Device
     from fuser.precision import Precision
 
-PRECISIONS = ("model", "bf16")
+PRECISIONS = ("model", "bf16", "int8w")
 STAGES = ("graph", "regions", "tile", "llvm", "ptx", "asm")
 NOTE = (
     "On Linux another `fuser` (of psmisc) may come first on the PATH;"
@@ -108,7 +108,7 @@ _dim = click.option(
 _fusion = click.option("--no-fusion", is_flag=True, help="One kernel for every operator.")
 _precision = click.option(
     "--precision", type=click.Choice(PRECISIONS), default="model", show_default=True,
-    help="What a CPU may round: bf16 multiplies float32 products as bfloat16.",
+    help="What a CPU may round: operands of products to bfloat16, or weights to 8 bits.",
 )  # fmt: skip
 
 
@@ -194,7 +194,7 @@ def run_command(
         from fuser.compare import compare, tolerance_of
 
         dtypes = {array.dtype.name for array in (*arrays.values(), *outputs.values())}
-        if report.precision.startswith("bf16"):
+        if report.precision.startswith(("bf16", "int8w")):
             dtypes.add("bfloat16")
         tolerance = tolerance_of(dtypes, plan.target.name)
         report.compare = compare(

@@ -23,7 +23,7 @@ from fuser.graph.onnx_import import import_onnx, load_model, narrow_types, signa
 from fuser.graph.passes import run_passes as run_graph_passes
 from fuser.partition import Options, partition
 from fuser.partition.region import Partition
-from fuser.precision import Precision, rounding
+from fuser.precision import Precision, Rounding, rounding
 from fuser.runtime.cache import KernelCache
 from fuser.runtime.feeds import check_feeds
 from fuser.runtime.inputs import input_hints
@@ -149,8 +149,14 @@ def partition_model(
 ) -> Partition:
     """The first half of the pipeline: the model's graph, cut into regions for the device."""
     graph, target = model.graph(dims or {}), choose_target(device)
-    operands = rounding(precision, target).operands
-    return partition(graph, target, Options(no_fusion=not fusion, operands=operands))
+    return partition(graph, target, partition_options(fusion, rounding(precision, target)))
+
+
+def partition_options(fusion: bool, rounded: Rounding) -> Options:
+    """What the caller's choices mean to the partitioner."""
+    return Options(
+        no_fusion=not fusion, operands=rounded.operands, narrow_weights=rounded.narrow_weights
+    )
 
 
 def emit_programs(cut: Partition, target: Target, verify: bool = False) -> list[TileProgram]:
@@ -233,7 +239,7 @@ def compile_graph(
     target = choose_target(device)
     rounded = rounding(precision, target)
     progress("partitioning")
-    cut = partition(graph, target, Options(no_fusion=not fusion, operands=rounded.operands))
+    cut = partition(graph, target, partition_options(fusion, rounded))
     progress("writing tile programs")
     programs = emit_programs(cut, target, verify=config.verify)
     progress(f"compiling {len(programs)} kernels")

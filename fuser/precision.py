@@ -5,6 +5,9 @@
           bfloat16 (to nearest, ties to even) and add up in float32; everything else stays as
           it is. Weights are rounded once, when the plan is built. For CPUs that multiply
           bfloat16 (AMX, AVX-512 BF16); on others it changes nothing, and the report says so.
+"int8w"   constant matrices of float32 products become whole numbers of 8 bits with one scale a
+          column (symmetric, to nearest); everything else stays as it is, in float32. For products
+          of few rows, whose time is that of reading the weights.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from fuser.dtypes import DType, bf16
 from fuser.errors import UsageError
 from fuser.target import Target
 
-Precision = Literal["model", "bf16"]
+Precision = Literal["model", "bf16", "int8w"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 
@@ -24,11 +27,12 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 class Rounding:
     """What a precision comes to on a target.
 
-    operands: the dtype that products round float32 operands to (None: not at all). text: one line
-    for the report.
+    operands: the dtype that products round float32 operands to (None: not at all). narrow_weights:
+    whether constant matrices become 8-bit numbers. text: one line for the report.
     """
 
     operands: DType | None = None
+    narrow_weights: bool = False
     text: str = "model"
 
 
@@ -44,7 +48,9 @@ def rounding(precision: Precision, target: Target) -> Rounding:
         raise UsageError(
             f"precision {precision!r} is for the CPU", hint="give the GPU a float16 model"
         )
+    if precision == "int8w":
+        return Rounding(narrow_weights=True, text="int8w (weights of 8 bits, a scale a column)")
     unit = target.dot_unit("bf16")
     if unit is None:
-        return Rounding(None, "model (bf16 was asked for; this CPU does not multiply bfloat16)")
-    return Rounding(bf16, f"bf16 ({unit.name})")
+        return Rounding(text="model (bf16 was asked for; this CPU does not multiply bfloat16)")
+    return Rounding(bf16, text=f"bf16 ({unit.name})")

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fuser.backend import cpu, nvptx
-from fuser.compiler import Device, Model, choose_target
+from fuser.compiler import Device, Model, choose_target, partition_options
 from fuser.errors import UsageError
 from fuser.graph.text import print_graph
-from fuser.partition import Options, explain, partition
+from fuser.partition import explain, partition
 from fuser.partition.region import Partition
 from fuser.precision import Precision, rounding
 from fuser.target import Target
@@ -27,7 +27,7 @@ def dump(
         yield print_graph(model.graph(dims or {}))
         return
     target = choose_target(device)
-    options = Options(no_fusion=not fusion, operands=rounding(precision, target).operands)
+    options = partition_options(fusion, rounding(precision, target))
     cut = partition(model.graph(dims or {}), target, options)
     if stage == "regions":
         yield explain(cut)

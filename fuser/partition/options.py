@@ -15,7 +15,8 @@ class Options:
     forbid, pin: pairs of ONNX node names (producer, consumer) that must not, or must if it is
     legal, share a region. merge: whether parallel contractions become one. attention: whether
     attention becomes one region. operands: the dtype that float32 products round their operands
-    to (graph/precision.py); None leaves them as they are.
+    to (graph/precision.py); None leaves them as they are. narrow_weights: constant matrices become
+    whole numbers of 8 bits with a scale a column.
     """
 
     no_fusion: bool = False
@@ -24,3 +25,4 @@ class Options:
     merge: bool = True
     attention: bool = True
     operands: DType | None = None
+    narrow_weights: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fuser.graph.ir import Graph
-from fuser.graph.precision import round_operands
+from fuser.graph.precision import quantise_weights, round_operands
 from fuser.partition import finish
 from fuser.partition.attention import seed_attention
 from fuser.partition.empty import fold_empty
@@ -40,6 +40,8 @@ def partition(graph: Graph, target: Target, options: Options | None = None) -> P
         graph = hoist_scales(graph)
         if options.merge:
             graph = merge_products(rotate_in_place(split_products(graph)))
+    if options.narrow_weights:
+        graph = finish.without_dead(quantise_weights(graph))
     if options.operands is not None:
         graph = round_operands(graph, options.operands)
     grouping = Grouping(graph, target, options)

@@ -270,6 +270,7 @@ def panel(em: Emission, dot: DotShape, batch: Index, n: Index, k: Index, dtype: 
     unit = em.target.dot_unit(dtype.name)
     if unit is not None:
         return grouped_panel(em, rhs, order, (dot.b, dot.k, dot.n), unit, (batch, k, n))
+    stored = BY_NAME[dot.node.attrs["stored"]] if "stored" in dot.node.attrs else dtype
     width = em.schedule.block("n")
     panels = -(-dot.n // width)
     packing = Packing(
@@ -278,11 +279,11 @@ def panel(em: Emission, dot: DotShape, batch: Index, n: Index, k: Index, dtype: 
         pad=((0, 0), (0, 0), (0, panels * width - dot.n)) if dot.n % width else (),
         split=(dot.b, dot.k, panels, width),
         permute=(0, 2, 1, 3),
-        dtype=dtype if dtype != rhs.dtype else None,
+        dtype=stored if stored != rhs.dtype else None,
     )
     buffer = em.memory.buffer(rhs, packing, dot.b * panels * dot.k * width)
     shape, at = (dot.b, panels, dot.k, width), (batch, n // width, k, n % width)
-    return em.full_value(em.load_packed(buffer, shape, at, (1, 2)), (1, 2))
+    return em.full_value(em.cast(em.load_packed(buffer, shape, at, (1, 2)), dtype), (1, 2))
 
 
 def grouped_panel(
