@@ -13,7 +13,7 @@ from fuser import compiler, dtypes
 from fuser.backend.cpu import host_target
 from fuser.errors import UsageError
 from fuser.graph.evaluate import evaluate
-from fuser.graph.precision import round_operands
+from fuser.graph.precision import quantise_weights, round_operands
 from fuser.partition import Options, partition
 from fuser.precision import rounding
 from fuser.target import AARCH64, SM_90A, X86_64_V3
@@ -101,6 +101,24 @@ def test_front_ends(front: str) -> None:
         run = fuser.trace(lambda a, b: a @ b, x, w, device="cpu", precision="bf16")
     left, right = (a.astype(dtypes.bf16.numpy).astype(np.float64) for a in (x, w))
     np.testing.assert_allclose(run(x, w), left @ right, 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize(
+    "name,sizes", [("mlp", {"batch": 1}), ("tiny_llama", {"batch": 1, "sequence": 5})]
+)
+def test_weights_of_8_bits(name: str, sizes: dict[str, int]) -> None:
+    model = compiler.open_model(build(name))
+    feeds = example_feeds(build(name), sizes)
+    plan = fuser.compile(model, device="cpu", dims=sizes, precision="int8w")
+    exact = fuser.compile(model, device="cpu", dims=sizes)
+    assert plan.report().precision.startswith("int8w")
+    assert plan.launches == exact.launches
+    have, plain = plan.run(feeds), exact.run(feeds)
+    want = evaluate(quantise_weights(model.graph(sizes)), feeds, float64=True)
+    for key, array in have.items():
+        size = np.linalg.norm(plain[key])
+        assert np.linalg.norm(array - want[key]) / size < 1e-5
+        assert 1e-4 < np.linalg.norm(array - plain[key]) / size < TOLERANCE
 
 
 def test_copies_are_rounded_once() -> None:

@@ -10,6 +10,7 @@ from fuser.backend.cpu.tree import DotPlan
 from fuser.backend.text import Reg, integer
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index, Scalar
+from fuser.tilegen.ir import Op, Value
 
 if TYPE_CHECKING:
     from fuser.backend.cpu.lower import Lowering
@@ -46,9 +47,17 @@ def prefetches(low: Lowering, op: ops.Dot, plan: DotPlan) -> list[Prefetch]:
     return [fetch for fetch in (_near(low, op, plan), _next_panel(low, op, plan)) if fetch]
 
 
+def _behind_casts(low: Lowering, value: Value) -> Op | None:
+    """The op whose result, perhaps cast on the way, is the value: weights may be stored narrow."""
+    op = low.known.producers.get(value)
+    while isinstance(op, ops.Cast) and low.known.kind(op.result) == "inline":
+        op = low.known.producers.get(op.x)
+    return op
+
+
 def _near(low: Lowering, op: ops.Dot, plan: DotPlan) -> Prefetch | None:
     """The next steps of k of a contiguous panel that L1 does not hold."""
-    load = low.known.producers.get(plan.b)
+    load = _behind_casts(low, plan.b)
     if plan.vector_axis != 1 or not isinstance(load, ops.Load) or load.pad is not None:
         return None
     depth, columns = op.b.shape
@@ -72,7 +81,7 @@ def _next_panel(low: Lowering, op: ops.Dot, plan: DotPlan) -> Prefetch | None:
     Where neighbouring programs share a contiguous panel that the fastest grid axis does not move,
     each of them fetches its share of the panel of the next program along the slower axis.
     """
-    load = low.known.producers.get(plan.b)
+    load = _behind_casts(low, plan.b)
     if plan.vector_axis != 1 or not isinstance(load, ops.Load):
         return None
     axes = [axis for axis, extent in enumerate(low.known.kernel.grid) if extent > 1]

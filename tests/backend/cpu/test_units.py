@@ -10,9 +10,10 @@ import pytest
 
 from fuser import dtypes
 from fuser.backend.cpu import assembly
+from fuser.graph import precision
 from fuser.graph.evaluate import evaluate
-from fuser.graph.precision import round_operands
-from fuser.target import DOT_UNITS, Target, cpu_target
+from fuser.graph.precision import quantise_weights, round_operands
+from fuser.target import AARCH64, DOT_UNITS, X86_64_V3, X86_64_V4, Target, cpu_target
 from fuser.tilegen.emit import emit
 from fuser.tilegen.schedule import Schedule
 from tests import interpreted
@@ -28,6 +29,12 @@ DROPPED = {
 }
 ROUNDING = 2.0**-9
 """Of a number to the nearest bfloat16, relative: 8 bits of significand."""
+
+
+@pytest.fixture(autouse=True)
+def _any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small weights are quantised, too."""
+    monkeypatch.setattr(precision, "LEAST_WEIGHTS", 1)
 
 
 def target_of(unit: str) -> Target:
@@ -141,6 +148,45 @@ def test_error_beside_unrounded_operands(target: Target, monkeypatch: pytest.Mon
     error = np.abs(have - left @ right)
     assert (error <= (2 * ROUNDING + ROUNDING**2 + 257 * 2.0**-24) * size).all()
     assert error.max() > 1e-3 * ROUNDING * size.max()  # it did round
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("sizes", [(1, 64, 64), (1, 33, 130), (5, 100, 70), (40, 70, 96)])
+def test_weights_of_8_bits(how: str, sizes: tuple[int, int, int], turned: bool) -> None:
+    m = linear(*sizes, turned)
+    graph = quantise_weights(m.graph)
+    assert any("stored" in node.attrs for node in graph.nodes)
+    cut = one_region(graph, "contraction")
+    check(cut, m.feeds, native.HOST)
+    (program,) = emit(cut.regions[0], cut, native.HOST)
+    weights = [b for b in program.kernel.buffers if b.dtype is dtypes.i8]
+    assert len(weights) == 1 and weights[0].size >= sizes[1] * sizes[2]
+
+
+@pytest.mark.parametrize("target", [X86_64_V3, X86_64_V4, AARCH64], ids=lambda t: t.arch)
+def test_weights_of_8_bits_compile_elsewhere(target: Target) -> None:
+    cut = one_region(quantise_weights(linear(3, 70, 90).graph), "contraction")
+    (program,) = emit(cut.regions[0], cut, target)
+    assert "dot" in str(program.kernel) and assembly(program.kernel, target)
+
+
+def test_error_of_weights_of_8_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A weight is off by half a scale at most, a 254th of the largest of its column."""
+    monkeypatch.setattr(interpreted, "run", native.run)
+    m = Model()
+    x, w = m.input(7, 129), m.weight(129, 70)
+    m.output(m.dot(x, w, (1, 0)))
+    assert w.constant is not None
+    w.constant[:, 5] = 0
+    have = run_partition(
+        one_region(quantise_weights(m.graph), "contraction"), m.feeds, native.HOST
+    )["y0"]
+    left, right = m.feeds["x0"].astype(np.float64), w.constant.astype(np.float64)
+    half = np.abs(right).max(axis=0) / 254
+    limit = np.abs(left).sum(axis=1)[:, None] * half
+    error = np.abs(have - left @ right)
+    assert (error <= limit * 1.0001 + 1e-5).all() and not have[:, 5].any()
+    assert error.max() > 1e-3 * limit.max()
 
 
 def test_special_numbers(how: str, target: Target) -> None:
