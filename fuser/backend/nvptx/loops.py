@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx import roles
 from fuser.backend.nvptx.assign import is_tile, lone_dot, operand_layout
+from fuser.backend.nvptx.chain import find_chain
 from fuser.backend.nvptx.dot import add_partials, operand, zeros
 from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.persistent import pass_turn
-from fuser.backend.nvptx.rotate import Rotated, find_chain
+from fuser.backend.nvptx.rotate import Rotated
 from fuser.backend.nvptx.stage import (
     SharedTile,
     copy_async,

@@ -46,7 +46,7 @@ def wanted(low: Lowering, streams: Mapping[ops.For, Stream]) -> bool:
 
 def rotates(low: Lowering, streams: Mapping[ops.For, Stream]) -> bool:
     """Whether the only stream is of a rotated loop."""
-    from fuser.backend.nvptx.rotate import find_chain
+    from fuser.backend.nvptx.chain import find_chain
 
     return len(streams) == 1 and all(find_chain(low, stream) for stream in streams.values())
 

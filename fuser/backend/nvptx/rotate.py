@@ -17,12 +17,11 @@ serialises the products (C75xx).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx import roles
-from fuser.backend.nvptx.convert import in_registers
+from fuser.backend.nvptx.chain import Chain, plain_loads
 from fuser.backend.nvptx.dot import operand, pair_words
 from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.stage import SharedTile
@@ -35,148 +34,6 @@ from fuser.tilegen.ir import Op, Value
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering
-
-STRAIGHT = (ops.Map, ops.Cast, ops.Broadcast, ops.Reduce, ops.IndexTile, ops.Full)
-"""Ops whose code has no branch and no barrier where a row lies within a warp."""
-
-
-@dataclass(eq=False)
-class Chain:
-    """A rotatable body. head: ops up to the first dot and all that depend on neither the scores
-    nor carried values; middle: from scores to probabilities; late: the cast of the probabilities;
-    scale: from the carried sum to what the second dot adds to; values: loads of the second dot.
-    keys, others, beside: what the producer brings for the first dot, the second, and registers."""
-
-    first: ops.Dot
-    second: ops.Dot
-    cast: ops.Cast
-    position: int
-    head: list[Op]
-    middle: list[Op]
-    scale: list[Op]
-    values: list[Op]
-    keys: list[roles.Channel]
-    others: list[roles.Channel]
-    beside: list[roles.Channel]
-
-
-def find_chain(low: Lowering, stream: roles.Stream) -> Chain | None:
-    """The chain of a stream's loop, or None where it has another shape."""
-    plan, loop = low.assignment, stream.loop
-    body, last = loop.body.ops, loop.body.ops[-1]
-    assert isinstance(last, ops.Yield)
-    dots = [op for op in body if isinstance(op, ops.Dot)]
-    if len(dots) != 2 or any(plan.dots[dot].kind != "wgmma" for dot in dots):
-        return None
-    first, second = dots
-    cast = plan.makers.get(second.a)
-    if not isinstance(cast, ops.Cast) or cast not in body or cast.x.dtype.name != "f32":
-        return None
-    if plan.uses[second.a] != [second] or plan.uses[second.result] != [last]:
-        return None
-    if last.args.count(second.result) != 1 or not isinstance(plan.makers.get(first.acc), ops.Full):
-        return None
-    if not _pays(low, loop, second):
-        return None
-    grid = plan.dots[second].grid
-    if grid is None or not in_registers(
-        plan.layouts[second.a], grid.left_fragment(second.a.shape[1])
-    ):
-        return None
-    position = last.args.index(second.result)
-    total = loop.body.params[1 + position]
-    on_scores = _dependent(body, {first.result})
-    on_carried = _dependent(body, set(loop.body.params[1:]))
-    on_total = _dependent(body, {total})
-    if set(first.operands()) & (on_carried | on_scores) or second.acc not in on_total:
-        return None
-    values = _needed(body, second.b)
-    on_loads = _on_loads(low, stream)
-    chain = Chain(first, second, cast, position, [], [], [], values, [], [], [])
-    for op in body[:-1]:
-        if op in (second, cast) or op in values:
-            continue
-        if set(op.results) & on_total:
-            if not isinstance(op, STRAIGHT):
-                return None
-            chain.scale.append(op)
-        elif op is first or not set(op.results) & (on_scores | on_carried | on_loads):
-            chain.head.append(op)
-        elif isinstance(op, STRAIGHT) and _within_warp(low, op):
-            chain.middle.append(op)
-        else:
-            return None
-    if on_loads & set(first.operands()):
-        return None
-    ends = set(last.args) - {second.result}
-    if ends & on_total or on_total & _inputs(chain.middle):
-        return None
-    for channel in stream.channels:
-        if channel.dots == [first]:
-            chain.keys.append(channel)
-        elif channel.dots == [second]:
-            chain.others.append(channel)
-        elif not channel.dots:
-            chain.beside.append(channel)
-        else:
-            return None
-    return chain if chain.keys and chain.others else None
-
-
-def _pays(low: Lowering, loop: ops.For, second: ops.Dot) -> bool:
-    """Small blocks that share a multiprocessor overlap with one another, and the registers of a
-    rotated loop would cost them company, those for tiles that the score code loads above all."""
-    if low.warps != 8 and _plain_loads(low, loop.body.ops):
-        return False
-    alone = math.prod(low.kernel.grid) <= low.target.units
-    return low.warps >= 8 or alone or second.b.shape[1] >= 128
-
-
-def _plain_loads(low: Lowering, body: list[Op]) -> list[ops.Load]:
-    """Loads into registers, as of a mask."""
-    staged = low.assignment.staged
-    return [op for op in body if isinstance(op, ops.Load) and op not in staged]
-
-
-def _on_loads(low: Lowering, stream: roles.Stream) -> set[Value]:
-    """What is computed from loads into registers, which begin before the products are issued, or
-    from what is brought for registers."""
-    body = stream.loop.body.ops
-    loads = {op.result for op in _plain_loads(low, body)}
-    loads |= {op.result for channel in stream.channels if not channel.dots for op in channel.loads}
-    return _dependent(body, loads) - loads
-
-
-def _dependent(body: list[Op], roots: set[Value]) -> set[Value]:
-    found = set(roots)
-    for op in body:
-        if set(op.operands()) & found:
-            found.update(op.results)
-    return found
-
-
-def _needed(body: list[Op], value: Value) -> list[Op]:
-    """The loads and permutations that a shared operand is made of."""
-    wanted = {value}
-    found: list[Op] = []
-    for op in reversed(body):
-        if isinstance(op, ops.Load | ops.Permute) and set(op.results) & wanted:
-            found.append(op)
-            if isinstance(op, ops.Permute):
-                wanted.add(op.x)
-    return found[::-1]
-
-
-def _inputs(items: list[Op]) -> set[Value]:
-    return {value for op in items for value in op.operands()}
-
-
-def _within_warp(low: Lowering, op: Op) -> bool:
-    """Whether a reduction needs no shared memory."""
-    if not isinstance(op, ops.Reduce):
-        return True
-    layout = low.layout(op.x)
-    return not any(basis[op.axis] for basis in layout.bits[5:])
 
 
 def _always(condition: ops.Map) -> ops.Full:
@@ -227,7 +84,7 @@ class Rotated:
         self._certain: set[Op] = set()
         self._hand_over: list[Operand] = []
         # a way through shared memory would wait for the data before anything is issued
-        low.direct.update(_plain_loads(low, chain.head))
+        low.direct.update(plain_loads(low, chain.head))
         self.turns = (
             low.warps == 8
             and len(low.streams) == 1

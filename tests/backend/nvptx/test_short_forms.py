@@ -14,9 +14,14 @@ import fuser
 from fuser.backend.nvptx import compile_kernel
 from fuser.backend.nvptx.elementwise import _ERF_LOGIT
 from fuser.compiler import emit_programs, open_model
+from fuser.dtypes import DType, bf16, f16
 from fuser.partition import partition
 from fuser.target import SM_80, SM_90A
 from fuser.tilegen import rules
+from fuser.tilegen.emit import emit
+from fuser.tilegen.schedule import Schedule
+from tests.interpreted import one_region
+from tests.tilegen_emit.test_attention import model_of
 
 HALF, SINGLE = TensorProto.FLOAT16, TensorProto.FLOAT
 
@@ -109,3 +114,27 @@ def test_gelu(dtype: int, tolerance: float, approximate: str) -> None:
     else:
         expected = wide / 2 * (1 + np.vectorize(math.erf)(wide * math.sqrt(0.5)))
     assert np.abs(found - expected).max() <= tolerance * 9
+
+
+@pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
+def test_caps_of_scores(dtype: DType) -> None:
+    """One instruction where the probabilities keep 8 bits, an exponential and a reciprocal else."""
+    case = (1, 66, 66, 256, 256, 64, 64, "capped window")
+    graph = one_region(model_of(case, dtype).graph, "attention")
+    (program,) = emit(graph.regions[0], graph, SM_90A)
+    text = compile_kernel(program.kernel, SM_90A).code.decode()
+    assert ("tanh.approx" in text) == (dtype is bf16)
+    assert ("rcp.approx" in text) == (dtype is f16)
+
+
+def test_windows_are_masked_at_their_edges() -> None:
+    """The loop between the edges has a product and no selects of scores."""
+    case = (1, 66, 66, 1024, 1024, 128, 128, "capped window")
+    schedule = Schedule(blocks=(("m", 128), ("n", 64)), warps=8, stages=2)
+    graph = one_region(model_of(case, bf16).graph, "attention")
+    (program,) = emit(graph.regions[0], graph, SM_90A, schedule)
+    text = compile_kernel(program.kernel, SM_90A).code.decode()
+    # ptxas sees a trip as the code between two waits for all products
+    trips = [part for part in text.split("wgmma.wait_group") if "tanh.approx" in part]
+    selects = [len(re.findall(r"selp\.(?:f32|b32)", trip)) for trip in trips]
+    assert len(trips) == 4 and min(selects) < 8 and sorted(selects)[1] >= 32, selects
