@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from fuser import report as reports
 from fuser.backend.module import CompiledKernel
+from fuser.graph.dims import parse
 from fuser.graph.ir import Value
+from fuser.graph.sizes import by_example, evaluate, size_hint
 from fuser.partition.region import Partition
 from fuser.runtime.memory import aligned_array
 from fuser.runtime.program import Program, Step, TensorSpec, assemble
@@ -17,14 +20,72 @@ from fuser.target import Target
 from fuser.tilegen.program import Argument, Packing, TileProgram
 
 
+@dataclass(frozen=True)
+class Bound:
+    """Kernels bound to values, before the memory has places. Where dims are symbolic, bytes, grids,
+    costs and shapes are dims too: `at` gives the program at any sizes."""
+
+    name: str
+    target: Target
+    steps: tuple[Step, ...]
+    inputs: tuple[tuple[Hashable, TensorSpec], ...]
+    outputs: tuple[tuple[Hashable, TensorSpec], ...]
+    constants: dict[Hashable, np.ndarray]
+    bytes: dict[Hashable, int]
+    work: tuple[tuple[int, int], ...]
+    """(operations, bytes moved) of each step."""
+
+    def at(self, sizes: Mapping[str, int] | None = None) -> Program:
+        """The program, for sizes of every symbol that there is."""
+        known = sizes or {}
+        constants = dict(self.constants)
+        steps = []
+        for number, (step, (flops, moved)) in enumerate(zip(self.steps, self.work, strict=True)):
+            kernel, operands = step.kernel, step.operands
+            if "sizes" in kernel.facts:
+                key = ("sizes", number)
+                values = [evaluate(parse(text), known) for text in kernel.facts["sizes"]]
+                constants[key] = np.array(values or [0], np.int64)
+                grid = tuple(evaluate(parse(text), known) for text in kernel.facts["grid"])
+                kernel, operands = replace(kernel, grid=grid), (*operands, key)
+            seconds = max(
+                evaluate(flops, known) / self.target.flops_f32,
+                evaluate(moved, known) / self.target.bandwidth,
+            )
+            cost = seconds * self.target.units
+            steps.append(replace(step, kernel=kernel, operands=operands, cost=cost))
+        return assemble(
+            self.target,
+            steps,
+            [(key, _spec_at(spec, known)) for key, spec in self.inputs],
+            [(key, _spec_at(spec, known)) for key, spec in self.outputs],
+            constants,
+            {key: evaluate(size, known) for key, size in self.bytes.items()},
+            self.name,
+        )
+
+
+def _spec_at(spec: TensorSpec, sizes: Mapping[str, int]) -> TensorSpec:
+    return replace(spec, shape=tuple(evaluate(dim, sizes) for dim in spec.shape))
+
+
 def bind_program(
     name: str, cut: Partition, programs: list[TileProgram], kernels: list[CompiledKernel],
     target: Target,
 ) -> Program:  # fmt: skip
     """Bind every kernel buffer to a graph value, a packed constant or a workspace of its region."""
+    return bind_kernels(name, cut, programs, kernels, target).at()
+
+
+def bind_kernels(
+    name: str, cut: Partition, programs: list[TileProgram], kernels: list[CompiledKernel],
+    target: Target,
+) -> Bound:  # fmt: skip
+    """`bind_program` where dims may be symbolic."""
     constants: dict[Hashable, np.ndarray] = {}
     sizes: dict[Hashable, int] = {}
     steps = []
+    work = []
     for program, kernel in zip(programs, kernels, strict=True):
         keys: list[Hashable] = []
         zeroed: list[Hashable] = []
@@ -35,31 +96,28 @@ def bind_program(
                     packing = argument.packing or Packing()
                     constants[key] = packing.apply(value.constant, aligned_array)
             else:
-                sizes[key] = max(
-                    sizes.get(key, 0), argument.buffer.size * argument.buffer.dtype.bytes
-                )
+                found = argument.buffer.size * argument.buffer.dtype.bytes
+                sizes[key] = found if key not in sizes else max(sizes[key], found)
             keys.append(key)
             if argument.zeroed:
                 zeroed.append(key)
-        cost = (
-            max(program.flops / target.flops_f32, program.region.bytes() / target.bandwidth)
-            * target.units
-        )
-        steps.append(Step(kernel, tuple(keys), tuple(zeroed), program.region.name, cost))
+        steps.append(Step(kernel, tuple(keys), tuple(zeroed), program.region.name))
+        work.append((program.flops, program.region.traffic()))
     for value in cut.graph.outputs:
         if value.constant is not None:
             constants.setdefault(value, np.ascontiguousarray(value.constant))
-    return assemble(
+    return Bound(
+        name,
         target,
-        steps,
-        [(value, _spec(value, value.name)) for value in cut.graph.inputs],
-        [
+        tuple(steps),
+        tuple((value, _spec(value, value.name)) for value in cut.graph.inputs),
+        tuple(
             (value, _spec(value, label))
             for value, label in zip(cut.graph.outputs, cut.graph.output_names, strict=True)
-        ],
+        ),
         constants,
         sizes,
-        name,
+        tuple(work),
     )
 
 
@@ -76,6 +134,7 @@ def _spec(value: Value, name: str) -> TensorSpec:
     return TensorSpec(name, value.dtype, value.shape)
 
 
+@by_example
 def report_on(
     cut: Partition, programs: list[TileProgram], program: Program,
     dims: dict[str, int], seconds: float, cache_hits: int,
@@ -97,16 +156,16 @@ def report_on(
         device=f"{program.target.name} ({program.target.arch})",
         kernels=reports.Saving(len(reports.nodes_before(cut.graph)), len(program.launches)),
         bytes=reports.Traffic(
-            reports.bytes_before(cut.graph),
+            size_hint(reports.bytes_before(cut.graph)),
             sum(region.bytes() for region in cut.regions),
-            reports.bytes_floor(cut.graph, read),
+            size_hint(reports.bytes_floor(cut.graph, read)),
         ),
         compile_s=seconds,
         cache_hits=cache_hits,
         peak_memory_bytes=program.peak_memory_bytes,
         regions=tuple(
             reports.RegionReport(
-                region.id, region.kind, region.origin, region.bytes(), flops[region.id],
+                region.id, region.kind, region.origin, region.bytes(), size_hint(flops[region.id]),
                 schedules.get(region.id, {}),
             )
             for region in cut.regions

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from fuser.backend.module import CompiledKernel
 from fuser.backend.workers import CompileJob, CompileStats, compile_all
-from fuser.binding import bind_program, report_on
+from fuser.binding import Bound, bind_kernels, report_on
 from fuser.config import Config
 from fuser.dtypes import DType
 from fuser.errors import DeviceError, InvalidModelError, UsageError
@@ -236,6 +237,63 @@ def compile_graph(
     """
     started = time.perf_counter() if started is None else started
     config = Config.from_environment()
+    compiled = compile_kernels(
+        graph, name=name, device=device, fusion=fusion, precision=precision, progress=progress,
+        config=config,
+    )  # fmt: skip
+    cut, programs = compiled.partition, compiled.programs
+    if config.dump:
+        from fuser.stages import write_stages
+
+        write_stages(config.dump, cut, programs, compiled.bound.target)
+    progress("building the plan")
+    program = compiled.bound.at()
+    if types:
+        inputs, outputs = (
+            tuple(replace(spec, dtype=types.get(spec.name, spec.dtype)) for spec in specs)
+            for specs in (program.inputs, program.outputs)
+        )
+        program = replace(program, inputs=inputs, outputs=outputs)
+    seconds = time.perf_counter() - started
+    report = report_on(cut, programs, program, dict(dims or {}), seconds, compiled.cache_hits)
+    report.values = values
+    report.precision = compiled.precision
+    return Plan(
+        program,
+        threads=threads or config.threads or None,
+        report=lambda plan: replace(report, peak_memory_bytes=plan.peak_memory_bytes),
+        hints=input_hints(graph),
+    )
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """Kernels bound to the values of a graph, and what the report needs beside them."""
+
+    partition: Partition
+    programs: list[TileProgram]
+    kernels: list[CompiledKernel]
+    bound: Bound
+    cache_hits: int
+    precision: str
+    """What was rounded, for the report."""
+
+
+def compile_kernels(
+    graph: Graph,
+    *,
+    name: str = "",
+    device: Device = "auto",
+    fusion: bool = True,
+    precision: Precision = "model",
+    progress: Progress = _quiet,
+    config: Config | None = None,
+) -> Compiled:
+    """Everything up to the plan. The graph's dims are ints, or symbols of the Sizes in force.
+
+    Raises FuserError: UnsupportedError, DeviceError, CompileError.
+    """
+    config = config or Config.from_environment()
     target = choose_target(device)
     rounded = rounding(precision, target)
     progress("partitioning")
@@ -247,28 +305,8 @@ def compile_graph(
     jobs = [CompileJob(program.kernel, target, where=_place(program)) for program in programs]
     cache = KernelCache(config.cache_dir) if config.cache else None
     kernels = compile_all(jobs, cache, config.workers or None, stats=stats)
-    if config.dump:
-        from fuser.stages import write_stages
-
-        write_stages(config.dump, cut, programs, target)
-    progress("building the plan")
-    program = bind_program(name or graph.name, cut, programs, kernels, target)
-    if types:
-        inputs, outputs = (
-            tuple(replace(spec, dtype=types.get(spec.name, spec.dtype)) for spec in specs)
-            for specs in (program.inputs, program.outputs)
-        )
-        program = replace(program, inputs=inputs, outputs=outputs)
-    seconds = time.perf_counter() - started
-    report = report_on(cut, programs, program, dict(dims or {}), seconds, stats.cache_hits)
-    report.values = values
-    report.precision = rounded.text
-    return Plan(
-        program,
-        threads=threads or config.threads or None,
-        report=lambda plan: replace(report, peak_memory_bytes=plan.peak_memory_bytes),
-        hints=input_hints(graph),
-    )
+    bound = bind_kernels(name or graph.name, cut, programs, kernels, target)
+    return Compiled(cut, programs, kernels, bound, stats.cache_hits, rounded.text)
 
 
 def _place(program: TileProgram) -> str:

@@ -6,6 +6,7 @@ may end a worker without harm to anybody else. It ends when the parent closes it
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import os
 import signal
@@ -37,6 +38,19 @@ class Failure(NamedTuple):
 
 def compile_text(request: Request) -> CompiledKernel:
     """Parse and compile in this process. LLVM may abort it."""
+    from fuser.tilegen.parse import sizes_of
+
+    sizes = sizes_of(request.text)
+    if sizes is None:
+        return _compile(request)
+    with sizes:
+        compiled = _compile(request)
+    # For which sizes the code is right.
+    guards = [guard.to_list() for guard in sizes.guards]
+    return dataclasses.replace(compiled, facts={**compiled.facts, "guards": guards})
+
+
+def _compile(request: Request) -> CompiledKernel:
     from fuser.tilegen.text import parse_kernel
 
     kernel = parse_kernel(request.text)

@@ -15,9 +15,15 @@ so that address code with constant parts stays short. Nothing here knows a targe
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+
+from fuser.errors import LoweringError
+from fuser.graph.dims import DimExpr
 
 NO_UNROLL = "!llvm.loop !0"
 _FLOAT_TYPES = {"half": 16, "bfloat": 16, "float": 32, "double": 64}
@@ -93,8 +99,70 @@ def mangle(type: str) -> str:
 # literals -----------------------------------------------------------------------------------------
 
 
+SYMBOLIC: ContextVar[dict[DimExpr, int] | None] = ContextVar("symbolic", default=None)
+"""The numbers of the symbolic dims that the kernel being written reads (see `read_sizes`)."""
+
+
+@contextmanager
+def symbolic_dims() -> Iterator[dict[DimExpr, int]]:
+    """While a kernel is written: the symbolic dims that it reads, in order."""
+    table: dict[DimExpr, int] = {}
+    token = SYMBOLIC.set(table)
+    try:
+        yield table
+    finally:
+        SYMBOLIC.reset(token)
+
+
+def _symbolic(dim: DimExpr, type: str) -> Reg:
+    """The register of a symbolic dim, which `read_sizes` defines."""
+    table = SYMBOLIC.get()
+    if table is None:
+        raise LoweringError(f"the dim {dim} is symbolic, and this back end takes numbers only")
+    number = table.setdefault(dim, len(table))
+    return Reg(type, f"%size.{number}" + ("" if type == "i64" else f".{mangle(type)}"))
+
+
+def read_sizes(function: Function, pointer: Reg) -> None:
+    """Define the symbolic dims that a finished function uses: it reads them from an array of i64
+    at the start, in the order of SYMBOLIC."""
+    lines = [line for block in function.blocks for line in (*map(str, block.phis), *block.lines)]
+    used = dict.fromkeys(re.findall(r"%size\.(\d+)(?:\.(?:v(\d+))?(i\d+))?", "\n".join(lines)))
+    made: list[str] = []
+    done: set[str] = set()
+
+    def define(name: str, text: str) -> None:
+        if name not in done:
+            done.add(name)
+            made.append(f"{name} = {text}")
+
+    for number, lanes, scalar in used:
+        name = f"%size.{number}"
+        define(f"{name}.at", f"getelementptr i64, {pointer.typed}, i64 {number}")
+        define(name, f"load i64, ptr {name}.at, align 8")
+        if not scalar:
+            continue
+        one = name
+        if scalar != "i64":
+            one = f"{name}.{scalar}"
+            define(one, f"trunc i64 {name} to {scalar}")
+        if lanes:
+            type = f"<{lanes} x {scalar}>"
+            define(f"{name}.first{lanes}{scalar}",
+                   f"insertelement {type} poison, {scalar} {one}, i32 0")  # fmt: skip
+            define(
+                f"{name}.v{lanes}{scalar}",
+                f"shufflevector {type} {name}.first{lanes}{scalar}, {type} poison, "
+                f"<{lanes} x i32> zeroinitializer",
+            )
+    function.blocks[0].lines[:0] = made
+
+
 def integer(value: int, type: str = "i64") -> Reg:
-    """An integer literal; a vector type gives a splat. Wrapped to the signed range of the type."""
+    """An integer literal; a vector type gives a splat. Wrapped to the signed range of the type.
+    A symbolic dim is a register."""
+    if isinstance(value, DimExpr):
+        return _symbolic(value, type)
     width = bits(type)
     value &= (1 << width) - 1
     if width > 1 and value >> (width - 1):

@@ -22,6 +22,7 @@ from fuser.graph.ir import Graph, Node, TensorType, Value
 from fuser.graph.known import KnownValues
 from fuser.graph.ops.primitive import Array
 from fuser.graph.ops.registry import build_node
+from fuser.graph.sizes import same
 
 Operand = Value | int | float | bool
 
@@ -135,7 +136,7 @@ class Builder:
 
     def broadcast_to(self, x: Value, shape: Sequence[Dim]) -> Value:
         """x stretched as NumPy does, aligned at the last axis. Raises ShapeError."""
-        if x.type.shape == tuple(shape):
+        if x.type.rank == len(shape) and x.type.shape == tuple(shape):
             return x
         offset = len(shape) - x.type.rank
         if offset < 0:
@@ -151,7 +152,7 @@ class Builder:
     ) -> Value:
         steps = tuple(strides) if strides else (1,) * x.type.rank
         whole = all(
-            start == 0 and limit == size and step == 1
+            same(start, 0) and same(limit, size) and step == 1
             for start, limit, step, size in zip(starts, limits, steps, x.type.shape, strict=True)
         )
         if whole:

@@ -14,13 +14,34 @@ from __future__ import annotations
 
 import ast
 import keyword
+import math
+import numbers
 from collections.abc import Mapping
-from typing import TypeAlias
+from contextvars import ContextVar
+from typing import Protocol, TypeAlias, cast
 from weakref import WeakValueDictionary
 
 from fuser.errors import ParseError, ShapeError
 
 Dim: TypeAlias = "int | DimExpr"
+
+
+class Decider(Protocol):
+    """What answers questions about symbols: `fuser.graph.sizes.Sizes`."""
+
+    examples: dict[str, int]
+
+    def at_least(self, difference: Dim) -> bool: ...
+    def is_zero(self, difference: Dim) -> bool: ...
+    def value(self, dim: DimExpr) -> int: ...
+
+
+ACTIVE: ContextVar[Decider | None] = ContextVar("sizes", default=None)
+"""The Sizes in force. Without one a symbolic dim is equal to itself only, and is no number."""
+
+
+def active() -> Decider | None:
+    return ACTIVE.get()
 _Terms: TypeAlias = "tuple[tuple[tuple[Atom, ...], int], ...]"
 
 
@@ -74,6 +95,58 @@ class DimExpr:
     def __rmod__(self, other: Dim) -> Dim:
         return modulo(other, self)
 
+    # questions, which only an active Sizes answers ----------------------------------------------
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        decider = ACTIVE.get()
+        if decider is None or not isinstance(other, DimExpr | numbers.Integral):
+            return NotImplemented
+        return decider.is_zero(_add(self, _scale(cast(Dim, other), -1)))
+
+    def __lt__(self, other: Dim | float) -> bool:
+        return not self.__ge__(other)
+
+    def __le__(self, other: Dim | float) -> bool:
+        if isinstance(other, float):
+            return other > 0 if math.isinf(other) else self <= math.floor(other)
+        return _decider(self).at_least(_add(other, _scale(self, -1)))
+
+    def __gt__(self, other: Dim | float) -> bool:
+        return not self.__le__(other)
+
+    def __ge__(self, other: Dim | float) -> bool:
+        if isinstance(other, float):
+            return other < 0 if math.isinf(other) else self >= math.ceil(other)
+        return _decider(self).at_least(_add(self, _scale(other, -1)))
+
+    def __bool__(self) -> bool:
+        decider = ACTIVE.get()
+        return decider is None or not decider.is_zero(self)
+
+    def __index__(self) -> int:
+        return _decider(self).value(self)
+
+    __int__ = __index__
+
+    def __float__(self) -> float:
+        return float(self.__index__())
+
+    def __truediv__(self, other: Dim | float) -> float:
+        return self.__index__() / other
+
+    def __rtruediv__(self, other: float) -> float:
+        return other / self.__index__()
+
+    def __abs__(self) -> Dim:
+        return self if self >= 0 else -self
+
+    def bit_length(self) -> int:
+        return self.__index__().bit_length()
+
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return parse, (str(self),)
 
@@ -88,6 +161,27 @@ class DimExpr:
         return text
 
     __repr__ = __str__
+
+
+def _decider(dim: DimExpr) -> Decider:
+    decider = ACTIVE.get()
+    if decider is None:
+        raise _symbolic(dim)
+    return decider
+
+
+def _symbolic(dim: Dim) -> ShapeError:
+    names = ", ".join(sorted(symbols_of(dim)))
+    return ShapeError(
+        f"the dim {dim} is symbolic", hint=f"bind {names} to an int (dims={{...}} or --dim)"
+    )
+
+
+def of_atom(atom: Atom) -> DimExpr:
+    """The dim that is this atom alone."""
+    made = _make({(atom,): 1})
+    assert isinstance(made, DimExpr)
+    return made
 
 
 _atoms: WeakValueDictionary[tuple[object, ...], Atom] = WeakValueDictionary()
@@ -171,6 +265,11 @@ def symbol(name: str) -> DimExpr:
     return made
 
 
+def _is(dim: Dim, number: int) -> bool:
+    """Whether a dim is that constant, without asking for sizes."""
+    return not isinstance(dim, DimExpr) and dim == number
+
+
 def _divide_term(
     monomial: tuple[Atom, ...], value: int, by: tuple[Atom, ...], by_value: int
 ) -> tuple[tuple[Atom, ...], int] | None:
@@ -191,9 +290,9 @@ def floordiv(a: Dim, b: Dim) -> Dim:
         raise ShapeError(f"the dim {a} // 0 divides by zero")
     if isinstance(a, int) and isinstance(b, int):
         return a // b
-    if a == b or a == 0:
-        return 1 if a == b else 0
-    if b == 1:
+    if a is b or _is(a, 0):
+        return 1 if a is b else 0
+    if _is(b, 1):
         return a
     divisor = _terms(b)
     if len(divisor) == 1:
@@ -210,7 +309,7 @@ def floordiv(a: Dim, b: Dim) -> Dim:
         rest = _make(remainder)
         if isinstance(rest, int) and isinstance(b, int):
             return _add(_make(quotient), rest // b)
-        if rest == 0:
+        if _is(rest, 0):
             return _make(quotient)
         if quotient:
             return _add(_make(quotient), _call("floordiv", rest, b))
@@ -226,7 +325,7 @@ def _ratio(a: Dim, b: Dim) -> int | None:
     numerator, denominator = _terms(a), _terms(b)
     monomial, value = next(iter(denominator.items()))
     factor, rest = divmod(numerator.get(monomial, 0), value)
-    return factor if factor and not rest and _scale(b, factor) == a else None
+    return factor if factor and not rest and _scale(b, factor) is a else None
 
 
 def modulo(a: Dim, b: Dim) -> Dim:
@@ -264,20 +363,24 @@ def _atom_nonnegative(atom: Atom) -> bool:
 
 
 def minimum(a: Dim, b: Dim) -> Dim:
-    """min(a, b), resolved where the sign of the difference is known."""
+    """min(a, b), resolved where the sign of the difference is known, or asked for."""
     if _is_nonnegative(_add(b, _scale(a, -1))):
         return a
     if _is_nonnegative(_add(a, _scale(b, -1))):
         return b
+    if (decider := ACTIVE.get()) is not None:
+        return a if decider.at_least(_add(b, _scale(a, -1))) else b
     return _call("min", *_ordered(a, b))
 
 
 def maximum(a: Dim, b: Dim) -> Dim:
-    """max(a, b), resolved where the sign of the difference is known."""
+    """max(a, b), resolved where the sign of the difference is known, or asked for."""
     if _is_nonnegative(_add(a, _scale(b, -1))):
         return a
     if _is_nonnegative(_add(b, _scale(a, -1))):
         return b
+    if (decider := ACTIVE.get()) is not None:
+        return a if decider.at_least(_add(a, _scale(b, -1))) else b
     return _call("max", *_ordered(a, b))
 
 
@@ -299,12 +402,12 @@ def product(dims: tuple[Dim, ...] | list[Dim]) -> Dim:
 
 
 def as_int(dim: Dim) -> int:
-    """The value of a dim that is known. Raises ShapeError that names the free symbols."""
+    """The value of a dim that is known; a symbolic one while a Sizes answers for it. Raises
+    ShapeError that names the free symbols."""
     if isinstance(dim, DimExpr):
-        names = ", ".join(sorted(symbols_of(dim)))
-        raise ShapeError(
-            f"the dim {dim} is symbolic", hint=f"bind {names} to an int (dims={{...}} or --dim)"
-        )
+        if ACTIVE.get() is None:
+            raise _symbolic(dim)
+        return cast(int, dim)
     return int(dim)
 
 
@@ -346,7 +449,9 @@ def _substitute_atom(atom: Atom, values: Mapping[str, Dim]) -> Dim:
 
 
 def may_equal(a: Dim, b: Dim) -> bool:
-    """False only if a and b differ whatever the symbols are."""
+    """False only if a and b differ whatever the symbols are, or at the sizes in force."""
+    if ACTIVE.get() is not None:
+        return bool(a == b)
     difference = _add(a, _scale(b, -1))
     return not isinstance(difference, int) or difference == 0
 

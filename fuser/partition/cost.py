@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from math import prod
 
 from fuser.graph.ir import Node, Value
+from fuser.graph.sizes import by_example
 from fuser.partition.nodes import CREATE, REDUCE, VIEW
 from fuser.target import Target
 
@@ -35,6 +36,7 @@ def weight(node: Node) -> int:
     return WEIGHT.get(node.op, 1)
 
 
+@by_example
 def flops(node: Node) -> int:
     """Operations of a node; a multiply-add counts as two."""
     if node.op in CREATE or node.op in VIEW:
@@ -66,17 +68,20 @@ def map_rate(target: Target) -> float:
     return target.flops_f32 * 0.25
 
 
+@by_example
 def seconds(target: Target, nodes: Iterable[Node], traffic: int) -> float:
     """Time of one kernel that computes the nodes and moves `traffic` bytes."""
     busy = max(work_seconds(target, nodes), traffic / target.bandwidth)
     return busy + target.launch_cost + RAMP[target.name]
 
 
+@by_example
 def work_seconds(target: Target, nodes: Iterable[Node]) -> float:
     """Time of the operations alone."""
     return sum(flops(node) / rate(target, node) for node in nodes)
 
 
+@by_example
 def traffic_seconds(target: Target, values: Iterable[Value]) -> float:
     """Time to move the values once."""
     return sum(value.type.bytes for value in values) / target.bandwidth

@@ -12,6 +12,7 @@ from __future__ import annotations
 from math import ceil, prod
 
 from fuser.graph.ir import Node, Value
+from fuser.graph.sizes import by_example
 from fuser.partition import cost
 from fuser.partition.grouping import Group, Grouping, Misfit
 from fuser.partition.nodes import CREATE, OPAQUE, SELECTING, is_map
@@ -73,6 +74,7 @@ def shed_outputs(grouping: Grouping) -> None:
             grouping.release(node)
 
 
+@by_example
 def _sheds(grouping: Grouping, node: Node, users: list[Node]) -> bool:
     """Whether the readers of a node gain by computing it themselves."""
     if any(user.op in OPAQUE or grouping.forbidden(node, user) for user in users):
@@ -86,6 +88,7 @@ def _sheds(grouping: Grouping, node: Node, users: list[Node]) -> bool:
     return again < traffic / grouping.target.bandwidth
 
 
+@by_example
 def _misfit(grouping: Grouping, group: Group) -> Misfit | None:
     """Why a map group stays a kernel, None if it should be inlined."""
     members = set(group.nodes)

@@ -15,14 +15,17 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fuser.graph.ir import Node, Value
+from fuser.graph.sizes import by_example, size_hint
 from fuser.partition.nodes import is_injective, reduce_axes
 
 Positions: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 SAMPLES = 61
 
 
+@by_example
 def sample(size: int) -> Positions:
     """Flat positions into `size` elements: both ends and a spread between; the same every time."""
+    size = size_hint(size)
     if size <= SAMPLES:
         return np.arange(size, dtype=np.int64)
     spread = np.random.default_rng(size).integers(0, size, SAMPLES - 3)
@@ -41,6 +44,7 @@ def _ravel(coordinates: Sequence[Positions], shape: tuple[int, ...], like: Posit
     return np.asarray(np.ravel_multi_index(tuple(coordinates), shape), np.int64)
 
 
+@by_example
 def forward(node: Node, positions: Positions) -> Positions:
     """Where an injective movement puts the operand's elements. Flat positions in and out."""
     assert is_injective(node)
@@ -51,6 +55,7 @@ def forward(node: Node, positions: Positions) -> Positions:
     return _ravel(moved, node.output.shape, positions)
 
 
+@by_example
 def backward(node: Node, positions: Positions) -> list[tuple[Value, Positions | None]]:
     """The operands a node reads, with the flat positions; None where they depend on data or sample.
 
@@ -89,6 +94,7 @@ def backward(node: Node, positions: Positions) -> list[tuple[Value, Positions | 
     return [(value, positions) for value in node.inputs]
 
 
+@by_example
 def row_of(node: Node, positions: Positions) -> Positions:
     """The flat positions of a reduction's result for positions of its operand."""
     x = node.inputs[0]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from fuser.graph.ir import Value
+from fuser.graph.sizes import by_example
 from fuser.partition.grouping import Grouping, Misfit
 from fuser.partition.region import Refusal, Region
 
 
+@by_example
 def refusals(grouping: Grouping, regions: list[Region]) -> list[Refusal]:
     """One Refusal for each (producer, consumer, value), in region order."""
     writer = {value: region for region in regions for value in region.outputs}

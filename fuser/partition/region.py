@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from fuser.dtypes import DType
 from fuser.graph.ir import Graph, Node, Value
+from fuser.graph.sizes import size_hint
 
 Kind = Literal[
     "map", "reduce", "contraction", "conv", "attention", "window", "gather",
@@ -43,9 +44,13 @@ class Region:
         """The ONNX nodes it computes, in order, without repetition."""
         return tuple(dict.fromkeys(name for node in self.nodes for name in node.origin))
 
+    def traffic(self) -> int:
+        """Bytes of its distinct inputs and outputs, symbolic where dims are."""
+        return sum(v.type.bytes for v in dict.fromkeys((*self.inputs, *self.outputs)))
+
     def bytes(self) -> int:
         """Bytes of its distinct inputs and outputs: the traffic of the kernel."""
-        return sum(v.type.bytes for v in dict.fromkeys((*self.inputs, *self.outputs)))
+        return size_hint(self.traffic())
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from math import prod
 import numpy as np
 
 from fuser.graph.ir import Node, Value
+from fuser.graph.sizes import by_example
 from fuser.partition import cost
 from fuser.partition import positions as at
 from fuser.partition.grouping import Group, Grouping, Misfit
@@ -101,7 +102,7 @@ def _become_rows(grouping: Grouping, group: Group, node: Node) -> None:
 def _fit_reduce(grouping: Grouping, node: Node, group: Group) -> Positions | Misfit:
     x = node.inputs[0]
     axes = reduce_axes(node)
-    if group.axes is not None and (group.space != x.shape or group.axes != axes):
+    if group.axes is not None and (group.axes != axes or group.space != x.shape):
         return Misfit("different-rows", "it reduces along other axes or another shape")
     if group.axes is None and (misfit := row_misfit(grouping, group, x.shape, axes)):
         return misfit
@@ -120,6 +121,7 @@ def _fit_reduce(grouping: Grouping, node: Node, group: Group) -> Positions | Mis
     return at.row_of(node, where)
 
 
+@by_example
 def row_misfit(
     grouping: Grouping, maps: Group, shape: tuple[int, ...], axes: tuple[int, ...]
 ) -> Misfit | None:
@@ -139,6 +141,7 @@ def _row_bytes(shape: tuple[int, ...], axes: tuple[int, ...]) -> int:
     return 4 * prod(shape[axis] for axis in axes)
 
 
+@by_example
 def long_rows(grouping: Grouping, group: Group) -> bool:
     """Whether a reduce group passes over its rows several times."""
     assert group.axes is not None
@@ -148,7 +151,7 @@ def long_rows(grouping: Grouping, group: Group) -> bool:
 def _align(grouping: Grouping, group: Group, other: Group, node: Node) -> bool:
     """Rewrite the positions of `other` to the samples of `group`; its member `node` reads both."""
     if group.axes is not None and other.axes is not None:
-        if group.space != other.space or group.axes != other.axes:
+        if group.axes != other.axes or group.space != other.space:
             return False
     for value in node.inputs:
         for source in grouping.sources(value):

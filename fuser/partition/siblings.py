@@ -9,6 +9,7 @@ where they share an input.
 from __future__ import annotations
 
 from fuser.graph.ir import Node, Value
+from fuser.graph.sizes import by_example
 from fuser.partition import cost
 from fuser.partition.grouping import Group, Grouping
 from fuser.partition.nodes import CREATE
@@ -38,6 +39,7 @@ def join_siblings(grouping: Grouping) -> None:
                 grouping.absorb(partner, group)
 
 
+@by_example
 def _may_join(grouping: Grouping, a: Group, b: Group) -> bool:
     dag = grouping.dag
     if dag.depends(a.id, dag.members[b.id]) or dag.depends(b.id, dag.members[a.id]):

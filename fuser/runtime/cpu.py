@@ -70,14 +70,17 @@ class _Context:
 class CpuExecutor:
     """Runs a cpu Program. Safe to use from many threads: each run has its own `_Context`."""
 
-    def __init__(self, program: Program, threads: int | None = None) -> None:
+    def __init__(
+        self, program: Program, threads: int | None = None, like: CpuExecutor | None = None
+    ) -> None:
+        """like: an executor of the same kernels at other sizes, whose linked code is used again."""
         self.program = program
         _check_host(program)
         self.threads = max(1, threads or available_cores())
         self.constants = [settle(array, array.itemsize)[0] for array in program.constants]
         kernels = [launch.kernel for launch in program.launches]
         self.scratch_stride = max((align(k.scratch_bytes, 64) for k in kernels), default=0)
-        self._libraries = _link_kernels(program.launches)
+        self._libraries = like._libraries if like else _link_kernels(program.launches)
         self._arguments: list[np.ndarray] = []
         self.table, self.labels = self._build_table()
         self.max_arity = max(1, *self.table["arity"]) if len(self.table) else 1

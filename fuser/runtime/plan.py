@@ -46,7 +46,7 @@ class Plan:
         y = plan(array)
 
     report: what `plan.report()` calls, with the plan; the compiler supplies it. hints: ranges of
-    the inputs, for random feeds.
+    the inputs, for random feeds. like: a plan of the same kernels at other sizes, to share code.
     Raises DeviceError, OutOfMemoryError or CompileError where the device refuses the program.
     """
 
@@ -58,9 +58,10 @@ class Plan:
         device: int = 0,
         report: Callable[[Plan], Report] | None = None,
         hints: Hints | None = None,
+        like: Plan | None = None,
     ) -> None:
         self.program = program
-        self._executor: Executor | None = _executor(program, threads, device)
+        self._executor: Executor | None = _executor(program, threads, device, like)
         self._report = report
         self._hints: Hints = hints or {}
 
@@ -232,11 +233,14 @@ def _latency(seconds: Sequence[float]) -> Latency:
     return Latency(float(median), float(p90), float(p99), len(seconds))
 
 
-def _executor(program: Program, threads: int | None, device: int) -> Executor:
+def _executor(
+    program: Program, threads: int | None, device: int, like: Plan | None = None
+) -> Executor:
     if program.target.is_cuda:
         from fuser.runtime.cuda import CudaExecutor
 
         return CudaExecutor(program, device)
     from fuser.runtime.cpu import CpuExecutor
 
-    return CpuExecutor(program, threads)
+    other = like and like.executor
+    return CpuExecutor(program, threads, other if isinstance(other, CpuExecutor) else None)

@@ -17,6 +17,9 @@ def attention_schedule(
     reads: Reads = "nothing",
 ) -> Schedule:  # fmt: skip
     """Blocks "m" (query rows) and "n" (keys) of attention, and how many programs share the keys."""
+    batch, depth, columns = size_hint(batch), size_hint(depth), size_hint(columns)
+    m = power_of_two(size_hint(m)) if is_symbolic(m) else m
+    n = block_of(n, MOST_SYMBOLIC_KEYS) if is_symbolic(n) else n
     if not target.is_cuda:
         rows = min(m, 64 if ceildiv(m, 64) * batch >= 4 * target.units else 32)
         return Schedule(blocks=(("m", rows), ("n", min(n, 512 if depth <= 64 else 256))))

@@ -7,8 +7,9 @@ one knew. An emitter may claim more (a table bounds its indices); the text then 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import gcd
 
+from fuser.graph.sizes import divisor as gcd
+from fuser.graph.sizes import is_symbolic
 from fuser.tilegen import ops
 from fuser.tilegen.index import UNBOUNDED, Index
 from fuser.tilegen.ir import Op, Value
@@ -58,10 +59,10 @@ def infer_variable(start: Index, stop: Index, step: int) -> Fact:
     low, high = start.range[0], stop.range[1]
     by = gcd(start.multiple, step) or 1
     if high < UNBOUNDED:
-        high = (high - 1) // by * by
+        high = high - 1 if is_symbolic(high) else (high - 1) // by * by
     if step > 0 and start.is_constant and start.constant < stop.range[1] < UNBOUNDED:
         high = start.constant + (stop.range[1] - start.constant - 1) // step * step
-    return low, max(low, high), by
+    return low, high if is_symbolic(low, high) else max(low, high), by
 
 
 def _known(fact: Fact) -> bool:
@@ -108,8 +109,12 @@ def _map(fn: str, args: Sequence[Fact]) -> Fact:
     if fn == "sub":
         return a_low - b_high, a_high - b_low, gcd(a_by, b_by)
     ends = [x * y for x in (a_low, a_high) for y in (b_low, b_high)]
+    if is_symbolic(*ends):
+        return UNKNOWN
     return min(ends), max(ends), a_by * b_by
 
 
 def _union(a: Fact, b: Fact) -> Fact:
+    if is_symbolic(a[0], a[1], b[0], b[1]):
+        return UNKNOWN
     return min(a[0], b[0]), max(a[1], b[1]), gcd(a[2], b[2])

@@ -15,8 +15,12 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from math import gcd
 from typing import TYPE_CHECKING, Any
+
+from fuser.graph import dims
+from fuser.graph.dims import DimExpr
+from fuser.graph.sizes import certain, divides, is_symbolic, no_sizes, order_key, same
+from fuser.graph.sizes import divisor as gcd
 
 if TYPE_CHECKING:
     from fuser.tilegen.ir import Value
@@ -77,6 +81,15 @@ class Index:
     constant: int
     terms: tuple[tuple[Atom, int], ...] = ()
 
+    def __eq__(self, other: object) -> bool:
+        """Equality of form: no guard for symbolic dims in it."""
+        if not isinstance(other, Index):
+            return NotImplemented
+        if dims.active() is None:
+            return (self.constant, self.terms) == (other.constant, other.terms)
+        with no_sizes():
+            return (self.constant, self.terms) == (other.constant, other.terms)
+
     # arithmetic ---------------------------------------------------------------------------------
 
     def __add__(self, other: Index | int) -> Index:
@@ -92,7 +105,7 @@ class Index:
         return self + index(other) * -1
 
     def __mul__(self, factor: int) -> Index:
-        if factor == 0:
+        if same(factor, 0):
             return Index(0)
         return Index(self.constant * factor, tuple((a, c * factor) for a, c in self.terms))
 
@@ -116,17 +129,22 @@ class Index:
         low = high = self.constant
         for atom, coefficient in self.terms:
             atom_low, atom_high = atom_range(atom)
-            ends = (atom_low * coefficient, atom_high * coefficient)
-            low, high = low + min(ends), high + max(ends)
-        return max(low, -UNBOUNDED), min(high, UNBOUNDED)
+            if is_symbolic(atom_low, atom_high, coefficient):
+                ends = _symbolic_ends(atom_low, atom_high, coefficient)
+            else:
+                ends = (atom_low * coefficient, atom_high * coefficient)
+                ends = (min(ends), max(ends))
+            low, high = low + ends[0], high + ends[1]
+        if not is_symbolic(low):
+            low = max(low, -UNBOUNDED)
+        if not is_symbolic(high):
+            high = min(high, UNBOUNDED)
+        return low, high
 
     @functools.cached_property
     def multiple(self) -> int:
         """The greatest known divisor of every value (0 for the constant 0)."""
-        result = self.constant
-        for atom, coefficient in self.terms:
-            result = gcd(result, coefficient * atom_multiple(atom))
-        return abs(result)
+        return gcd(self.constant, *(c * atom_multiple(atom) for atom, c in self.terms))
 
     def axes(self) -> frozenset[int]:
         """The tile axes that the value depends on."""
@@ -182,19 +200,19 @@ def order_of(atom: Atom, rank: Callable[[Value], int] = _serial) -> _Key:
         case Lookup():
             return (1, rank(atom.value), atom.axes)
         case FloorDiv():
-            return (2, atom.divisor, _expression_order(atom.base, rank))
+            return (2, order_key(atom.divisor), _expression_order(atom.base, rank))
         case Mod():
-            return (3, atom.divisor, _expression_order(atom.base, rank))
+            return (3, order_key(atom.divisor), _expression_order(atom.base, rank))
         case Extreme():
             items = sorted(_expression_order(item, rank) for item in atom.items)
             return (4, atom.fn, tuple(items))
         case Axis():
-            return (5, atom.axis, atom.extent)
+            return (5, atom.axis, order_key(atom.extent))
 
 
 def _expression_order(expression: Index, rank: Callable[[Value], int]) -> _Key:
-    keys = sorted((order_of(atom, rank), c) for atom, c in expression.terms)
-    return (expression.constant, tuple(keys))
+    keys = sorted((order_of(atom, rank), order_key(c)) for atom, c in expression.terms)
+    return (order_key(expression.constant), tuple(keys))
 
 
 def _name(value: Value) -> str:
@@ -210,6 +228,9 @@ def show(
     text = ""
     for atom, coefficient in sorted(expression.terms, key=lambda term: order_of(term[0], rank)):
         part = _show_atom(atom, name, rank)
+        if isinstance(coefficient, DimExpr):
+            text += (" + " if text else "") + f"({part})*{show_dim(coefficient)}"
+            continue
         if coefficient != 1 and isinstance(atom, FloorDiv | Mod):
             part = f"({part})"
         if abs(coefficient) != 1:
@@ -219,10 +240,17 @@ def show(
         else:
             text = part if coefficient > 0 else f"-{part}"
     if not text:
-        return str(expression.constant)
-    if expression.constant:
+        return show_dim(expression.constant)
+    if isinstance(expression.constant, DimExpr):
+        text += f" + {show_dim(expression.constant)}"
+    elif expression.constant:
         text += f" {'+' if expression.constant > 0 else '-'} {abs(expression.constant)}"
     return text
+
+
+def show_dim(dim: int) -> str:
+    """A number, or a symbolic dim in backticks."""
+    return f"`{dim}`" if isinstance(dim, DimExpr) else str(dim)
 
 
 def _is_bare(base: Index) -> bool:
@@ -244,7 +272,7 @@ def _show_atom(atom: Atom, name: Callable[[Value], str], rank: Callable[[Value],
             base = show(atom.base, name, rank)
             if not _is_bare(atom.base):
                 base = f"({base})"
-            return f"{base} {'//' if isinstance(atom, FloorDiv) else '%'} {atom.divisor}"
+            return f"{base} {'//' if isinstance(atom, FloorDiv) else '%'} {show_dim(atom.divisor)}"
         case Extreme():
             items = sorted(atom.items, key=lambda item: _expression_order(item, rank))
             return f"{atom.fn}({', '.join(show(item, name, rank) for item in items)})"
@@ -257,23 +285,31 @@ def index(value: Index | Value | int) -> Index:
     """An int, an index scalar or an Index, as an Index."""
     if isinstance(value, Index):
         return value
-    if isinstance(value, int):
-        return Index(value)
+    if isinstance(value, int | DimExpr):
+        return Index(value)  # type: ignore[arg-type]
     return scalar(value)
 
 
 def axis(number: int, extent: int) -> Index:
     """The coordinate along a tile axis; an extent of 1 is the constant 0."""
-    return Index(0) if extent == 1 else Index(0, ((Axis(number, extent), 1),))
+    return Index(0) if same(extent, 1) else Index(0, ((Axis(number, extent), 1),))
 
 
 def scalar(value: Value) -> Index:
     low, high = value.range
-    return Index(low) if low == high else Index(0, ((Scalar(value), 1),))
+    return Index(low) if same(low, high) else Index(0, ((Scalar(value), 1),))
 
 
 def lookup(value: Value, axes: Iterable[int]) -> Index:
     return Index(0, ((Lookup(value, tuple(axes)), 1),))
+
+
+def in_range(expression: Index, limit: int) -> bool:
+    """Whether 0 <= expression < limit holds for all values and, symbolic or not, at all sizes."""
+    low, high = expression.range
+    if is_symbolic(low, high, limit):
+        return certain(low) and certain(limit - 1 - high)
+    return low >= 0 and high < limit
 
 
 def minimum(*items: Index | int) -> Index:
@@ -287,19 +323,18 @@ def maximum(*items: Index | int) -> Index:
 def floordiv(base: Index | int, divisor: int) -> Index:
     """base // divisor, rounded down; divisor > 0. Whole multiples leave the division."""
     base = index(base)
-    if divisor == 1:
+    if same(divisor, 1):
         return base
     quotient, rest = _divide(base, divisor)
-    low, high = rest.range
-    if low // divisor == high // divisor:
-        return quotient + low // divisor
+    if (only := _one_quotient(rest, divisor)) is not None:
+        return quotient + only
     if (parts := _coarse_and_fine(rest, divisor)) is not None:
         return quotient + floordiv(parts[0], divisor)
-    if len(rest.terms) == 1 and rest.constant == 0 and rest.terms[0][1] == 1:
+    if len(rest.terms) == 1 and same(rest.constant, 0) and same(rest.terms[0][1], 1):
         inner = rest.terms[0][0]
         if isinstance(inner, FloorDiv):
             return quotient + floordiv(inner.base, inner.divisor * divisor)
-        if isinstance(inner, Mod) and inner.divisor % divisor == 0:
+        if isinstance(inner, Mod) and divides(divisor, inner.divisor):
             # (x % (a*d)) // d is (x // d) % a
             return quotient + modulo(floordiv(inner.base, divisor), inner.divisor // divisor)
     common = _common_factor(rest, divisor)
@@ -311,17 +346,16 @@ def floordiv(base: Index | int, divisor: int) -> Index:
 def modulo(base: Index | int, divisor: int) -> Index:
     """base % divisor, in [0, divisor)."""
     base = index(base)
-    if divisor == 1:
+    if same(divisor, 1):
         return Index(0)
     _, rest = _divide(base, divisor)
-    low, high = rest.range
-    if low // divisor == high // divisor:
-        return rest - (low // divisor) * divisor
+    if (only := _one_quotient(rest, divisor)) is not None:
+        return rest - only * divisor
     if (parts := _coarse_and_fine(rest, divisor)) is not None:
         return modulo(parts[0], divisor) + parts[1]
-    if len(rest.terms) == 1 and rest.constant == 0 and rest.terms[0][1] == 1:
+    if len(rest.terms) == 1 and same(rest.constant, 0) and same(rest.terms[0][1], 1):
         inner = rest.terms[0][0]
-        if isinstance(inner, Mod) and inner.divisor % divisor == 0:
+        if isinstance(inner, Mod) and divides(divisor, inner.divisor):
             return modulo(inner.base, divisor)
     common = _common_factor(rest, divisor)
     if common > 1:
@@ -329,8 +363,24 @@ def modulo(base: Index | int, divisor: int) -> Index:
     return Index(0, ((Mod(rest, divisor), 1),))
 
 
+def _symbolic_ends(low: int, high: int, factor: int) -> tuple[int, int]:
+    """(least, greatest) of factor times something in [low, high]."""
+    known_low, known_high = -UNBOUNDED < low, high < UNBOUNDED
+    if factor < 0:
+        low, high, known_low, known_high = high, low, known_high, known_low
+    return low * factor if known_low else -UNBOUNDED, high * factor if known_high else UNBOUNDED
+
+
+def _one_quotient(rest: Index, divisor: int) -> int | None:
+    """The quotient that every value has, if that is known."""
+    low, high = rest.range
+    if is_symbolic(low, high, divisor):
+        return 0 if certain(low) and certain(divisor - 1 - high) else None
+    return low // divisor if low // divisor == high // divisor else None
+
+
 def _common_factor(rest: Index, divisor: int) -> int:
-    return functools.reduce(gcd, (c for _, c in rest.terms), gcd(rest.constant, divisor))
+    return gcd(rest.constant, divisor, *(c for _, c in rest.terms))
 
 
 def _scaled_down(rest: Index, factor: int) -> Index:
@@ -348,10 +398,11 @@ def _coarse_and_fine(rest: Index, divisor: int) -> tuple[Index, Index] | None:
         coarse: dict[Atom, int] = {}
         fine: dict[Atom, int] = {}
         for atom, c in rest.terms:
-            (fine if c * atom_multiple(atom) % step else coarse)[atom] = c
+            (coarse if divides(step, c * atom_multiple(atom)) else fine)[atom] = c
         remainder = _linear(rest.constant % step, fine)
         low, high = remainder.range
-        if coarse and (fine or remainder.constant) and low >= 0 and high < step:
+        inside = certain(low) and certain(step - 1 - high)
+        if coarse and (fine or remainder.constant) and inside:
             return _linear(rest.constant - rest.constant % step, coarse), remainder
     return None
 
@@ -361,12 +412,16 @@ def _divide(base: Index, divisor: int) -> tuple[Index, Index]:
     quotient: dict[Atom, int] = {}
     rest: dict[Atom, int] = {}
     for atom, coefficient in base.terms:
-        whole = coefficient // divisor if coefficient % divisor == 0 else 0
-        if whole:
+        whole = coefficient // divisor if divides(divisor, coefficient) else 0
+        if not same(whole, 0):
             quotient[atom] = whole
         else:
             rest[atom] = coefficient
     # A scalar known to be a multiple of the divisor stays: its quotient is not an atom we have.
+    if is_symbolic(base.constant, divisor):
+        if divides(divisor, base.constant):
+            return _linear(base.constant // divisor, quotient), _linear(0, rest)
+        return _linear(0, quotient), _linear(base.constant, rest)
     return (
         _linear(base.constant // divisor, quotient),
         _linear(base.constant % divisor, rest),
@@ -383,14 +438,14 @@ def _split_multiples(base: Index, divisor: int) -> tuple[Index, Index]:
         step = gcd(divisor, *(c * atom_multiple(a) for a, c in ranked[:count]))
         fine = Index(base.constant % step, base.terms_of(ranked[count:]))
         low, high = fine.range
-        if step > 1 and low >= 0 and high < step:
+        if step > 1 and certain(low) and certain(step - 1 - high):
             coarse = Index(base.constant - base.constant % step, base.terms_of(ranked[:count]))
             return coarse, fine
     return base, Index(0)
 
 
 def _linear(constant: int, table: Mapping[Atom, int]) -> Index:
-    live = {atom: c for atom, c in table.items() if c}
+    live = {atom: c for atom, c in table.items() if not same(c, 0)}
     merged = _merge_split(live)
     if merged is not None:
         extra, remaining = merged
@@ -404,16 +459,16 @@ def _merge_split(table: dict[Atom, int]) -> tuple[Index, dict[Atom, int]] | None
         if not isinstance(atom, Mod):
             continue
         high = floordiv(atom.base, atom.divisor)
-        if len(high.terms) != 1 or high.constant or high.terms[0][1] != 1:
+        if len(high.terms) != 1 or not (same(high.constant, 0) and same(high.terms[0][1], 1)):
             continue
         partner = high.terms[0][0]
-        if table.get(partner) == coefficient * atom.divisor:
+        if same(table.get(partner, 0), coefficient * atom.divisor):
             rest = {a: c for a, c in table.items() if a not in (atom, partner)}
             return atom.base * coefficient, rest
         for other, other_coefficient in table.items():
             if (
                 isinstance(other, Mod)
-                and other_coefficient == coefficient * atom.divisor
+                and same(other_coefficient, coefficient * atom.divisor)
                 and other.base == high
             ):
                 rest = {a: c for a, c in table.items() if a not in (atom, other)}
@@ -433,13 +488,16 @@ def _extreme(fn: str, items: Iterable[Index | int]) -> Index:
                 continue
             other_low, other_high = other.range
             # a tie drops the constant: min(x, 512) is x where x <= 512
-            if (fn == "min" and other_high < low + item.is_constant) or (
-                fn == "max" and other_low > high - item.is_constant
+            margin = 0 if item.is_constant else 1
+            if (fn == "min" and certain(low - other_high - margin)) or (
+                fn == "max" and certain(other_low - high - margin)
             ):
                 beaten = True
         if not beaten:
             kept.append(item)
     if all(item.is_constant for item in kept):
+        if is_symbolic(*(item.constant for item in kept)):
+            return Index(_symbolic_extreme(fn, [item.constant for item in kept]))
         return Index(pick(item.constant for item in kept))
     if len(kept) == 1:
         return kept[0]
@@ -463,13 +521,34 @@ def atom_range(atom: Atom) -> tuple[int, int]:
             return atom.value.range
         case FloorDiv():
             low, high = atom.base.range
+            if is_symbolic(low, high, atom.divisor):
+                return (
+                    low // atom.divisor if low > -UNBOUNDED else low,
+                    high // atom.divisor if high < UNBOUNDED else high,
+                )
             return low // atom.divisor, high // atom.divisor
         case Mod():
             return 0, atom.divisor - 1
         case Extreme():
             pick = min if atom.fn == "min" else max
             lows, highs = zip(*(item.range for item in atom.items), strict=True)
+            if is_symbolic(*lows, *highs):
+                return _symbolic_extreme(atom.fn, lows), _symbolic_extreme(atom.fn, highs)
             return pick(lows), pick(highs)
+
+
+def _symbolic_extreme(fn: str, items: Iterable[int]) -> int:
+    """min or max of dims, as a dim: no guard."""
+
+
+    def pick(a: int, b: int) -> int:
+        above, below = certain(a - b), certain(b - a)
+        if above or below:
+            return a if above == (fn == "max") else b
+        with no_sizes():
+            return (dims.minimum if fn == "min" else dims.maximum)(a, b)  # type: ignore[return-value]
+
+    return functools.reduce(pick, items)
 
 
 def atom_multiple(atom: Atom) -> int:
@@ -479,10 +558,10 @@ def atom_multiple(atom: Atom) -> int:
             return atom.value.multiple
         case Mod():
             return gcd(atom.base.multiple, atom.divisor)
-        case FloorDiv() if atom.base.multiple and atom.base.multiple % atom.divisor == 0:
+        case FloorDiv() if atom.base.multiple and divides(atom.divisor, atom.base.multiple):
             return atom.base.multiple // atom.divisor
         case Extreme():
-            return functools.reduce(gcd, (item.multiple for item in atom.items))
+            return gcd(*(item.multiple for item in atom.items))
         case _:
             return 1
 

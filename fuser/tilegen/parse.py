@@ -13,6 +13,8 @@ from dataclasses import MISSING, dataclass
 from typing import Any
 
 from fuser.errors import ParseError, VerifyError
+from fuser.graph.dims import as_int, parse
+from fuser.graph.sizes import Sizes, certain, is_symbolic, same
 from fuser.tilegen import facts, ops
 from fuser.tilegen.index import (
     UNBOUNDED,
@@ -43,6 +45,7 @@ _TOKEN = re.compile(
     |(?P<int>\d+)
     |(?P<value>%[\w.]+)
     |(?P<view>&[\w.]+)
+    |(?P<dim>`[^`\n]*`)
     |(?P<string>"(?:\\.|[^"\\\n])*")
     |(?P<word>[A-Za-z_][A-Za-z0-9_.]*)
     |(?P<mark>//|[@(){}\[\]=,:*+%-])""",
@@ -61,6 +64,18 @@ class Token:
 def parse_kernel(text: str) -> Kernel:
     """The kernel that the text describes; it is not verified. Raises ParseError with the line."""
     return _Parser(text).kernel()
+
+
+_SIZES = re.compile(r"^  sizes\((.*)\)$", re.MULTILINE)
+
+
+def sizes_of(text: str) -> Sizes | None:
+    """The example sizes that a kernel's text states, with which it must be parsed and compiled."""
+    line = _SIZES.search(text)
+    if line is None:
+        return None
+    parser = _Parser(f"({line[1]})")
+    return Sizes(dict(parser.sequence("(", ")", parser.setting)))
 
 
 def _tokens(text: str) -> Iterator[Token]:
@@ -135,6 +150,9 @@ class _Parser:
         return json.loads(token.text) if token.kind == "string" else token.text
 
     def integer(self) -> int:
+        """A number; a symbolic dim stands for one while a Sizes is active."""
+        if self.next.kind == "dim":
+            return as_int(parse(self.take().text.strip("`")))
         sign = -1 if self.has("-") else 1
         return sign * int(self.expect_kind("int").text)
 
@@ -170,7 +188,9 @@ class _Parser:
         self.expect("{")
         schedule = Schedule()
         while True:
-            if self.has("schedule"):
+            if self.has("sizes"):
+                self.sequence("(", ")", self.setting)  # what `sizes_of` reads
+            elif self.has("schedule"):
                 schedule = self.schedule()
             elif self.has("buffer"):
                 self.buffer()
@@ -206,6 +226,8 @@ class _Parser:
             return self.sequence("[", "]", self.literal)
         if token.text == "{" and token.kind == "mark":
             return dict(self.sequence("{", "}", self.setting))
+        if token.kind == "dim":
+            return self.integer()
         negative = self.has("-")
         token = self.take()
         if token.kind == "int":
@@ -269,8 +291,10 @@ class _Parser:
             return type, None
         low, high = self.sequence("[", "]", self.literal)
         by = self.integer() if self.has("by") else 1
-        low = -UNBOUNDED if low == float("-inf") else int(low)
-        return type, (low, UNBOUNDED if high == float("inf") else int(high), by)
+        low, high = (
+            end if is_symbolic(end) else max(-UNBOUNDED, min(UNBOUNDED, end)) for end in (low, high)
+        )
+        return type, (as_int(low), as_int(high), by)
 
     def define(self, token: Token, type: TileType, fact: facts.Fact | None) -> Value:
         name = token.text[1:]
@@ -420,13 +444,16 @@ class _Parser:
             number = self.integer()
             if mark == "*":
                 result = _scaled(result, number)
-            elif number <= 0:
+            elif not certain(number - 1):
                 raise self.error("a divisor must be positive", self.last)
             else:
                 result = _divided(result, number, floordiv if mark == "//" else modulo)
         return result
 
     def factor(self) -> Expression:
+        if self.next.kind == "dim":
+            dim = self.integer()
+            return lambda shape: index(dim)
         token = self.take()
         if token.kind == "int":
             return lambda shape: index(int(token.text))
@@ -461,7 +488,7 @@ class _Parser:
 
 
 def _scaled(term: Expression, factor: int) -> Expression:
-    return term if factor == 1 else lambda shape: term(shape) * factor
+    return term if same(factor, 1) else lambda shape: term(shape) * factor
 
 
 def _added(a: Expression, b: Expression) -> Expression:

@@ -10,12 +10,32 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fuser.dtypes import BY_NAME
+from fuser.graph.sizes import is_symbolic, size_hint
 from fuser.target import DotUnit, Target
 from fuser.tilegen.schedule import Schedule
 
+MOST_SYMBOLIC_DEPTH = 256
+"""The block of a contracted dim of any size."""
+MOST_SYMBOLIC_KEYS = 128
+"""The block of a number of keys of any size: what hangs over is computed in vain."""
 CPU_ELEMENTS = 4096
 """Elements of a map program on a CPU: about 10 microseconds of simple work would be more, but the
 runtime hands out chunks of programs."""
+
+
+def block_of(extent: int, most: int) -> int:
+    """The extent of a block: min(extent, most), or, of a symbolic extent, what suits its example;
+    the rest of a block that hangs over is masked."""
+    return min(power_of_two(size_hint(extent)), most) if is_symbolic(extent) else min(extent, most)
+
+
+def cover(extent: int) -> int:
+    """The extent of a tile axis that must hold all of `extent`: a power of two that holds the
+    example of a symbolic one, and a guard that it fits."""
+    if not is_symbolic(extent):
+        return extent
+    whole = power_of_two(size_hint(extent))
+    return whole if extent <= whole else int(extent)
 
 
 def power_of_two(extent: int) -> int:
@@ -36,9 +56,11 @@ def _product(dims: list[int]) -> int:
 
 def map_schedule(target: Target, extents: list[int], lead: int | None, item_bytes: int) -> Schedule:
     """Blocks "rows" and "columns" of a map over merged dims of the given extents."""
-    columns = extents[-1]
+    sizes = [size_hint(extent) for extent in extents]
+    total, columns = _product(sizes), block_of(extents[-1], CPU_ELEMENTS)
     rows = extents[lead] if lead is not None else _product(extents[:-1])
-    total = _product(extents)
+    if is_symbolic(*extents):
+        rows = power_of_two(size_hint(rows))
     if not target.is_cuda:
         if lead is not None:
             return _blocks(rows=min(rows, 32), columns=min(columns, 64), reason="transpose")
@@ -67,6 +89,12 @@ def reduce_schedule(
     reads: values as long as a row that are read, where rows may be spread over several blocks
     (running sums cannot), else 0.
     """
+    if is_symbolic(rows, total, columns):
+        long = size_hint(total) > CPU_ELEMENTS or size_hint(columns) > 1
+        if is_symbolic(total):
+            # columns are as fast in chunks; a row is best in one piece
+            total = block_of(total, MOST_SYMBOLIC_KEYS if columns > 1 else CPU_ELEMENTS) if long else cover(total)
+        rows, columns = block_of(rows, CPU_ELEMENTS), block_of(columns, CPU_ELEMENTS)
     if not target.is_cuda:
         width = min(columns, 64) if columns > 1 else 1
         height = max(1, min(rows, CPU_ELEMENTS // max(1, total * width)))
@@ -160,6 +188,8 @@ def dot_schedule(
 ) -> Schedule:  # fmt: skip
     """Blocks "m", "n", "k" of a matrix product [m, k] x [k, n]. unit: what multiplies on a CPU.
     streamed: whether a GPU's copy engine can fetch the operands."""
+    m, n, batch = size_hint(m), size_hint(n), size_hint(batch)
+    k = block_of(k, MOST_SYMBOLIC_DEPTH) if is_symbolic(k) else k
     if unit is not None:
         return unit_schedule(target, unit, m, n, k, accumulators, batch)
     if not target.is_cuda:
@@ -342,6 +372,8 @@ def conv_schedule(
     unit: DotUnit | None = None,
 ) -> Schedule:  # fmt: skip
     """Blocks "m" (pixels), "n" (output channels), "k" (input channels, or taps and channels)."""
+    m, n, groups = size_hint(m), size_hint(n), size_hint(groups)
+    channels = cover(channels)
     if unit is not None:
         found = unit_schedule(target, unit, m, n, channels * taps, 1, 1)
         k = channels * taps if channels < unit.depth else channels
@@ -370,6 +402,7 @@ def conv_schedule(
 
 def direct_schedule(target: Target, m: int, n: int) -> Schedule:
     """Blocks "m" (pixels) and "n" (channels) of a convolution without a matrix product."""
+    m, n = block_of(m, 1 << 20), block_of(n, 1 << 20)
     if not target.is_cuda:
         width = min(n, 64)
         return _blocks(m=max(1, min(m, 1024 // width)), n=width)
@@ -413,6 +446,7 @@ def squares_schedule(target: Target, squares: int, channels: int) -> Schedule:
 
 def sort_schedule(target: Target, length: int) -> Schedule:
     """Blocks "m" (elements placed by a program) and "n" (elements compared at once)."""
+    length = block_of(length, 1 << 20)
     if not target.is_cuda:
         return _blocks(m=min(length, 64), n=min(length, 512))
     return _blocks(m=min(power_of_two(length), 64), n=min(power_of_two(length), 64))

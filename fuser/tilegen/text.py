@@ -24,8 +24,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from fuser.graph import dims
+from fuser.graph.sizes import is_symbolic, same
 from fuser.tilegen import facts, ops
-from fuser.tilegen.index import UNBOUNDED, Index, show
+from fuser.tilegen.index import UNBOUNDED, Index, show, show_dim
 from fuser.tilegen.ir import Block, Buffer, Kernel, Op, Value, View
 from fuser.tilegen.parse import parse_kernel
 from fuser.tilegen.schedule import Schedule
@@ -101,7 +103,10 @@ class _Printer:
         self.ranks = {value: rank for rank, value in enumerate(_definitions(kernel.body))}
 
     def text(self, name: str, schedule: Schedule, origins: bool) -> str:
-        lines = [f"kernel @{name_text(name)} grid({', '.join(map(str, self.kernel.grid))}) {{"]
+        lines = [f"kernel @{name_text(name)} grid({', '.join(map(show_dim, self.kernel.grid))}) {{"]
+        if (sizes := dims.active()) is not None and is_symbolic(*self.numbers()):
+            examples = ", ".join(f"{json.dumps(n)} = {s}" for n, s in sizes.examples.items())
+            lines.append(f"  sizes({examples})")
         default = Schedule()
         settings = [
             f"{item.name} = {literal(getattr(schedule, item.name))}"
@@ -116,14 +121,21 @@ class _Printer:
         lines += self.block(self.kernel.body, "  ", origins)
         return "\n".join((*lines, "}")) + "\n"
 
+    def numbers(self) -> Iterator[int]:
+        """The numbers of the header, which are symbolic where anything is."""
+        yield from self.kernel.grid
+        for buffer in self.kernel.buffers:
+            yield buffer.size
+
     def buffer(self, buffer: Buffer) -> str:
-        return f"buffer {self.names[buffer]}: {buffer.role} {buffer.dtype}[{buffer.size}]"
+        size = show_dim(buffer.size)
+        return f"buffer {self.names[buffer]}: {buffer.role} {buffer.dtype}[{size}]"
 
     def view(self, view: View) -> str:
-        shape, strides = (", ".join(map(str, dims)) for dims in (view.shape, view.strides))
+        shape, strides = (", ".join(map(show_dim, list)) for list in (view.shape, view.strides))
         buffer = self.names.get(view.buffer, name_text(view.buffer.name))
         text = f"view &{self.names[view]}: {buffer}[{shape}] strides({strides})"
-        return text + (f" offset({view.offset})" if view.offset else "")
+        return text + (f" offset({show_dim(view.offset)})" if view.offset else "")
 
     def block(self, block: Block, indent: str, origins: bool) -> Iterator[str]:
         for op in block.ops:
@@ -203,9 +215,10 @@ def _repeats_type(op: Op, name: str, content: Any) -> bool:
 def _type_text(value: Value, known: facts.Fact) -> str:
     """The type, and the facts that parsing would not infer again."""
     text = str(value.type)
-    if value.dtype.is_integer and facts.fact_of(value) != known:
-        low = "-inf" if value.low <= -UNBOUNDED else value.low
-        high = "inf" if value.high >= UNBOUNDED else value.high
+    stated = facts.fact_of(value)
+    if value.dtype.is_integer and not all(map(same, stated, known)):
+        low = "-inf" if value.low <= -UNBOUNDED else show_dim(value.low)
+        high = "inf" if value.high >= UNBOUNDED else show_dim(value.high)
         text += f" in [{low}, {high}]"
         if value.multiple != 1:
             text += f" by {value.multiple}"

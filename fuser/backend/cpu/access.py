@@ -10,6 +10,7 @@ from fuser.backend.cpu import affine, maps
 from fuser.backend.cpu.emitter import Condition, Emitter
 from fuser.backend.text import Reg, integer
 from fuser.dtypes import DType
+from fuser.graph.sizes import is_symbolic
 from fuser.tilegen.index import Index
 
 ZERO_LINE_BYTES = 64 << 10
@@ -100,7 +101,7 @@ class Access(Emitter):
         low, high = inner.range
         zero = pad == 0 and not str(pad).startswith("-")
         limit = ZERO_LINE_BYTES // dtype.bytes if zero else PAD_LINE_ELEMENTS
-        if low < 0 or high + count > limit:
+        if is_symbolic(low, high) or low < 0 or high + count > limit:
             inner = Index(0)
         length = inner.range[1] + count
         key = ("padded", base, address - inner, tuple(conditions), pad, length)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import gcd
 
+from fuser.graph.sizes import divides, same
+from fuser.graph.sizes import divisor as gcd
 from fuser.tilegen.index import (
     Atom,
     Axis,
@@ -22,6 +23,7 @@ from fuser.tilegen.index import (
     Mod,
     atom_multiple,
     floordiv,
+    in_range,
     maximum,
     minimum,
     modulo,
@@ -100,15 +102,14 @@ def _aligned(base: Index, divisor: int) -> tuple[Index, Index] | None:
     """
     if len(base.terms) + bool(base.constant) < 2:
         return None
-    groups = {gcd(divisor, abs(c) * atom_multiple(a)) for a, c in base.terms}
+    groups = {gcd(divisor, c * atom_multiple(a)) for a, c in base.terms}
     for group in sorted(groups, reverse=True):
         if group <= 1:
             break
-        big = tuple((a, c) for a, c in base.terms if c * atom_multiple(a) % group == 0)
-        small = tuple((a, c) for a, c in base.terms if c * atom_multiple(a) % group)
-        rest = Index(base.constant % group, small)
-        low, high = rest.range
-        if (small or rest.constant) and low >= 0 and high < group:
+        big = tuple((a, c) for a, c in base.terms if divides(group, c * atom_multiple(a)))
+        small = tuple((a, c) for a, c in base.terms if not divides(group, c * atom_multiple(a)))
+        rest = Index(0 if divides(group, base.constant) else base.constant % group, small)
+        if (small or not same(rest.constant, 0)) and in_range(rest, group):
             return Index(base.constant - rest.constant, big), rest
     return None
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fuser.backend.cpu import tree
 from fuser.backend.cpu.tree import DotPlan
 from fuser.backend.text import Reg, integer
+from fuser.graph.sizes import by_example, size_hint
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index, Scalar
 from fuser.tilegen.ir import Op, Value
@@ -42,6 +43,7 @@ class Prefetch:
             low.f.call_void("llvm.prefetch.p0", low.f.gep(at, line * 64), *flags)
 
 
+@by_example
 def prefetches(low: Lowering, op: ops.Dot, plan: DotPlan) -> list[Prefetch]:
     """What a dot should fetch early, if its second operand is a panel of weights."""
     return [fetch for fetch in (_near(low, op, plan), _next_panel(low, op, plan)) if fetch]
@@ -104,7 +106,7 @@ def _next_panel(low: Lowering, op: ops.Dot, plan: DotPlan) -> Prefetch | None:
         return None
     if any(c % columns for _, c in walked.terms):
         return None
-    sharing = min(low.known.kernel.grid[axes[-1]], MOST_SHARING)
+    sharing = min(size_hint(low.known.kernel.grid[axes[-1]]), MOST_SHARING)
     size = load.view.dtype.bytes
     step = -(-columns * size // sharing)
     f = low.f

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fuser.backend import llvm, math
 from fuser.backend.cpu.analysis import analyse
 from fuser.backend.cpu.lower import Lowering
 from fuser.backend.module import CompiledKernel
-from fuser.backend.text import Function, Module, Reg, integer
+from fuser.backend.text import Function, Module, Reg, integer, read_sizes, symbolic_dims
+from fuser.graph import dims
+from fuser.graph.sizes import is_symbolic, size_hint
 from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Kernel
@@ -32,18 +36,27 @@ def machine(target: Target) -> llvm.Machine:
 
 
 def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
-    """Native code of a kernel. Raises LoweringError and CompileError."""
-    module, scratch = _lower(kernel, target)
+    """Native code of a kernel. Raises LoweringError and CompileError.
+
+    With symbolic dims (and their Sizes active) the entry finds, behind the buffers, an array of i64
+    with the values of facts["sizes"]; the grid at other sizes is facts["grid"].
+    """
+    with symbolic_dims() as read:
+        module, scratch = _lower(kernel, target)
     code = llvm.emit_object(str(module), machine(target))
+    facts: dict[str, Any] = {}
+    if dims.active() is not None:
+        facts = {"sizes": list(map(str, read)), "grid": list(map(str, kernel.grid))}
     return CompiledKernel(
-        name=kernel.name, target=target.name, entry=entry_name(kernel), code=code, grid=kernel.grid,
-        scratch_bytes=scratch,
+        name=kernel.name, target=target.name, entry=entry_name(kernel), code=code,
+        grid=tuple(map(size_hint, kernel.grid)), scratch_bytes=scratch, facts=facts,
     )  # fmt: skip
 
 
 def lower_to_llvm(kernel: Kernel, target: Target) -> str:
     """The LLVM IR text that compile_kernel hands to LLVM."""
-    return str(_lower(kernel, target)[0])
+    with symbolic_dims():
+        return str(_lower(kernel, target)[0])
 
 
 def assembly(kernel: Kernel, target: Target) -> str:
@@ -63,6 +76,8 @@ def _lower(kernel: Kernel, target: Target) -> tuple[Module, int]:
         aligned = buffer.dtype.bytes if buffer.role in _GIVEN else 64
         params.append((f"ptr noalias{access} align {aligned}", f"b{position}"))
     params += [("i64", f"pid{axis}") for axis in range(len(kernel.grid))]
+    if dims.active() is not None:
+        params.append(("ptr noalias readonly align 64", "sizes"))
     program = module.function(
         f"{entry_name(kernel)}.program",
         "void",
@@ -81,6 +96,7 @@ def _lower(kernel: Kernel, target: Target) -> tuple[Module, int]:
             low.depths[op.result] = 0
     low.block(kernel.body)
     program.ret()
+    read_sizes(program, Reg("ptr", "%sizes"))
     offsets: list[int] = []
     scratch = 0
     for size in low.tiles:
@@ -108,24 +124,36 @@ def _entry(
     if tiles:
         f.call_void("llvm.x86.ldtilecfg", _tile_shapes(module))
     pointers = [f.load("ptr", f.gep(buffers, i, "ptr"), 8) for i in range(len(kernel.buffers))]
+    sizes = []
+    if dims.active() is not None:
+        sizes = [f.load("ptr", f.gep(buffers, len(kernel.buffers), "ptr"), 8)]
     areas = [f.gep(scratch, offset) for offset in offsets]
 
     def trip(p: Reg, carried: list[Reg]) -> list[Reg]:
         ids: list[Reg] = []
         rest = p
         for extent in reversed(kernel.grid[1:]):
-            ids.append(f.op("i64", f"urem {rest.typed}, {extent}") if extent > 1 else integer(0))
-            if extent > 1:
-                rest = f.op("i64", f"udiv {rest.typed}, {extent}")
+            if not is_symbolic(extent) and extent <= 1:
+                ids.append(integer(0))
+                continue
+            ids.append(f.op("i64", f"urem {rest.typed}, {integer(extent)}"))
+            rest = f.op("i64", f"udiv {rest.typed}, {integer(extent)}")
         ids.append(rest)
         ids.reverse()
-        f.call_void(f"{entry_name(kernel)}.program", *pointers, *ids, *areas)
+        f.call_void(f"{entry_name(kernel)}.program", *pointers, *ids, *sizes, *areas)
         return []
 
     f.loop(first, last, 1, [], trip, hint="programs")
     if tiles:
         f.call_void("llvm.x86.tilerelease")
     f.ret()
+    for pointer in sizes:
+        # behind the load of the pointer, which is in the first block
+        start = f.blocks[0].lines
+        kept, start[:] = list(start), []
+        read_sizes(f, pointer)
+        at = next(i for i, line in enumerate(kept) if line.startswith(f"{pointer} ="))
+        start[:] = [*kept[: at + 1], *start, *kept[at + 1 :]]
 
 
 def _tile_shapes(module: Module) -> Reg:

@@ -7,12 +7,12 @@ of these is overwritten.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from fuser.backend.cpu import tree
 from fuser.backend.cpu.places import Cells, Memory, One
 from fuser.backend.text import Reg
+from fuser.graph.sizes import certain, divisor, is_symbolic
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index
 from fuser.tilegen.ir import Block, Op, Value
@@ -67,15 +67,16 @@ def lower_for(low: Lowering, op: ops.For) -> None:
             low.depths[variable] = low.depth
             if first.is_constant:
                 # The last trip starts at a whole number of steps below the greatest stop.
-                trips = max(0, (last.range[1] - 1 - first.constant) // op.step)
+                trips = (last.range[1] - 1 - first.constant) // op.step
+                trips = trips if is_symbolic(trips) else max(0, trips)
                 high = first.constant + trips * op.step
-                step = math.gcd(first.constant, op.step)
+                step = divisor(first.constant, op.step)
                 low.counters[variable] = low.counter(i, first.constant, high, step)
             bind(params, carried)
             low.block(op.body)
             return _yielded(low, op, kinds, cells, held)
 
-    nonempty = (last - first).range[0] >= 1
+    nonempty = certain((last - first).range[0] - 1)
     done = low.f.loop(
         low.index(first), low.index(last), op.step, starts, trip, hint="for", nonempty=nonempty
     )

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from fuser.backend import text
 from fuser.backend.cpu import affine
 from fuser.backend.text import Function, Module, Reg, integer
+from fuser.graph.sizes import certain, is_symbolic, same
 from fuser.target import Target
 from fuser.tilegen.index import Atom, Axis, Extreme, FloorDiv, Index, Lookup, Mod, Scalar
 from fuser.tilegen.ir import INDEX, TileType, Value
@@ -73,7 +74,7 @@ class Emitter:
 
     def counter(self, reg: Reg, low: int, high: int, multiple: int = 1, hint: str = "i") -> Index:
         """An index scalar held in an i64 register, as an Index."""
-        if high <= low:
+        if same(high, low) or (not is_symbolic(low, high) and high < low):
             return Index(low)
         value = Value(TileType(INDEX), f"{hint}{len(self.scalars)}", low, high, multiple)
         self.scalars[value] = reg
@@ -110,17 +111,19 @@ class Emitter:
                 return self.scalars[atom.value]
             case FloorDiv():
                 base = self.index(atom.base)
-                if atom.base.range[0] >= 0:
-                    return f.op("i64", f"udiv {base.typed}, {atom.divisor}")
-                quotient = f.op("i64", f"sdiv {base.typed}, {atom.divisor}")
-                rest = f.op("i64", f"srem {base.typed}, {atom.divisor}")
+                divisor = integer(atom.divisor)
+                if certain(atom.base.range[0]):
+                    return f.op("i64", f"udiv {base.typed}, {divisor}")
+                quotient = f.op("i64", f"sdiv {base.typed}, {divisor}")
+                rest = f.op("i64", f"srem {base.typed}, {divisor}")
                 below = f.convert("sext", f.icmp("slt", rest, 0), "i64")
                 return f.add(quotient, below)
             case Mod():
                 base = self.index(atom.base)
-                if atom.base.range[0] >= 0:
-                    return f.op("i64", f"urem {base.typed}, {atom.divisor}")
-                rest = f.op("i64", f"srem {base.typed}, {atom.divisor}")
+                divisor = integer(atom.divisor)
+                if certain(atom.base.range[0]):
+                    return f.op("i64", f"urem {base.typed}, {divisor}")
+                rest = f.op("i64", f"srem {base.typed}, {divisor}")
                 fixed = f.add(rest, atom.divisor)
                 return f.select(f.icmp("slt", rest, 0), fixed, rest)
             case Extreme():
@@ -152,7 +155,7 @@ class Emitter:
         total = f.splat(base, width)
         for atom, coefficient in inside.terms:
             part = self._vector_atom(atom, width, scalar)
-            if coefficient != 1:
+            if not same(coefficient, 1):
                 part = f.binary("mul", part, integer(coefficient, part.type))
             total = (
                 part
@@ -181,14 +184,14 @@ class Emitter:
                 base = self._vector(atom.base, width, inner)
                 divisor = integer(atom.divisor, base.type)
                 if isinstance(atom, FloorDiv):
-                    if low >= 0:
+                    if certain(low):
                         result = f.binary("udiv", base, divisor)
                     else:
                         quotient = f.binary("sdiv", base, divisor)
                         rest = f.binary("srem", base, divisor)
                         below = f.convert("sext", f.icmp("slt", rest, 0), base.type)
                         result = f.binary("add", quotient, below)
-                elif low >= 0:
+                elif certain(low):
                     result = f.binary("urem", base, divisor)
                 else:
                     rest = f.binary("srem", base, divisor)
@@ -210,13 +213,13 @@ class Emitter:
     def proved(self, expression: Index, extent: int) -> bool:
         """Whether 0 <= expression < extent is known at the current point."""
         low, high = expression.range
-        low_ok, high_ok = low >= 0, high < extent
+        low_ok, high_ok = certain(low), certain(extent - 1 - high)
         for fact in reversed(self.facts):
             if low_ok and high_ok:
                 break
             rest_low, rest_high = (expression - fact.expression).range
-            low_ok = low_ok or fact.low + rest_low >= 0
-            high_ok = high_ok or fact.high + rest_high < extent
+            low_ok = low_ok or certain(fact.low + rest_low)
+            high_ok = high_ok or certain(extent - 1 - fact.high - rest_high)
         return low_ok and high_ok
 
     def open_conditions(

@@ -15,8 +15,9 @@ from fuser.backend.cpu.nest import Nests
 from fuser.backend.cpu.places import Point
 from fuser.backend.text import Reg
 from fuser.errors import LoweringError
+from fuser.graph.sizes import certain
 from fuser.tilegen import ops
-from fuser.tilegen.index import Atom, Axis, Index, Scalar
+from fuser.tilegen.index import Atom, Axis, Index, Scalar, in_range
 from fuser.tilegen.ir import Block, Value
 
 
@@ -130,7 +131,7 @@ class Lowering(Nests):
     def _bounds(self, op: ops.Store | ops.AtomicAdd) -> list[Condition]:
         """The bounds of a store that do not hold for every program, over tile axes."""
         pairs = zip(op.indices, op.view.shape, strict=True)
-        return sorted(((e, n) for e, n in pairs if e.range[0] < 0 or e.range[1] >= n), key=str)
+        return sorted(((e, n) for e, n in pairs if not in_range(e, n)), key=str)
 
     def proved_over(self, expression: Index, extent: int, shape: Sequence[int]) -> bool:
         """Whether a bound holds at every point of a tile."""
@@ -185,7 +186,7 @@ class Lowering(Nests):
             offset = self.resolve(rest, ())
             low, high = clips.get(axis, (text.integer(0), text.integer(shape[axis])))
             start = self.index(offset)
-            if offset.range[0] < 0:
+            if not certain(offset.range[0]):
                 low = f.intrinsic("smax", low, f.sub(text.integer(0), start))
             high = f.intrinsic("smin", high, f.sub(text.integer(extent), start))
             clips[axis] = (low, high)

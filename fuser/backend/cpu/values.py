@@ -14,10 +14,12 @@ from fuser.backend.cpu.tree import Facts
 from fuser.backend.text import Function, Module, Reg
 from fuser.dtypes import DType
 from fuser.errors import LoweringError
+from fuser.graph.sizes import is_symbolic
 from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Axis, Index, Lookup, Scalar
 from fuser.tilegen.ir import INDEX, Buffer, Op, TileType, Value
+from fuser.tilegen.passes.fold import decide_symbolic
 
 
 class Values(Access):
@@ -128,6 +130,9 @@ class Values(Access):
             if left is None or right is None:
                 return None
             low, high = (left - right).range
+            if is_symbolic(low, high):
+                answer = decide_symbolic(op.fn, low, high)
+                return None if answer is None else text.integer(int(answer), "i1")
             decided = {
                 "lt": high < 0 or (None if low < 0 else False),
                 "le": high <= 0 or (None if low <= 0 else False),

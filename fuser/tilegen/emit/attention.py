@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from fuser.dtypes import DType
 from fuser.errors import LoweringError
 from fuser.graph.ir import Node, Value
+from fuser.graph.sizes import certain
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
 from fuser.tilegen import attention_rules
@@ -85,7 +86,8 @@ def emit(
     group = program(em, 0, batches, 1, "") if batches > 1 else Index(0)
     row = program(em, 1, rows, chosen.block("m"))
     depth = em.axis(_dot_extent(em, qk.k))
-    key = em.axis(min(chosen.block("n"), qk.n) if not target.is_cuda else chosen.block("n"))
+    keys = chosen.block("n")
+    key = em.axis(keys if target.is_cuda else rules.block_of(qk.n, keys))
     column = em.axis(_dot_extent(em, pv.n))
     flops = 2 * qk.b * qk.m * qk.n * (qk.k + pv.n)
     frame = Frame(heads, group, row, depth, key, column)
@@ -235,7 +237,7 @@ def _online_softmax(
         product = dot_op(em, p_value, v, em.full_value(start, (M, E)))
         return [best, total, Piece(start.dtype, (M, E), product)]
 
-    if qk.n <= block:
+    if certain(block - qk.n):
         return step(Index(0), []), result[0]
     inits = [
         Piece(wide, (M,), splat=float("-inf")),

@@ -14,6 +14,7 @@ from fuser.dtypes import BY_NAME, DType
 from fuser.errors import LoweringError
 from fuser.graph.ir import Node, Value
 from fuser.graph.precision import operand_dtype
+from fuser.graph.sizes import certain, divides, size_hint
 from fuser.partition.region import Partition, Region
 from fuser.target import DotUnit, Target
 from fuser.tilegen import ir, rules
@@ -152,7 +153,7 @@ def frame(em: Emission, b: int, m: int, n: int, k: int) -> tuple[Index, Index, I
     # frame axes in the order m, k, n whatever the order of the grid
     grid_m, grid_n = (offset, offset + 1) if em.target.is_cuda else (offset + 1, offset)
     at_m, grid_n = rows_program(em, grid_m, grid_n, m)
-    at_k = em.axis(min(block("k"), k) if not em.target.is_cuda else block("k"))
+    at_k = em.axis(rules.block_of(k, block("k")) if not em.target.is_cuda else block("k"))
     at_n = program(em, grid_n, n, block("n"))
     return batch, at_m, at_n, at_k
 
@@ -161,7 +162,7 @@ def rows_program(em: Emission, grid_m: int, grid_n: int, m: int) -> tuple[Index,
     """The rows of the program's block, and the grid axis that is left for its columns. On a CPU
     the schedule's group is that many blocks of rows, the grid axis before the columns."""
     block, group = em.schedule.block("m"), em.schedule.group
-    if em.target.is_cuda or not 0 < group < -(-m // block):
+    if em.target.is_cuda or not 0 < group < size_hint(-(-m // block)):
         return program(em, grid_m, m, block), grid_n
     outer = index(em.b.program_id(grid_n, -(-m // (block * group)))) * group
     inner = index(em.b.program_id(grid_m + 1, group))
@@ -178,7 +179,7 @@ def multiply(
 
     def body(at: Index, carried: list[Piece]) -> list[Piece]:
         k = at + inner
-        em.load_guards = [(k, total)] if total % depth else []
+        em.load_guards = [] if divides(depth, total) else [(k, total)]
         cache: dict[tuple[Value, Coords], ir.Value] = {}
         results = []
         for dot, kind, acc in zip(dots, kinds, carried, strict=True):
@@ -192,7 +193,7 @@ def multiply(
         em.load_guards = []
         return results
 
-    if total <= depth:
+    if certain(depth - total):
         results = body(Index(0), inits)
     else:
         results = em.loop(0, total, depth, inits, body)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fuser.graph.ir import Value
+from fuser.graph.sizes import is_symbolic, same, size_hint
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
 from fuser.tilegen import rules
@@ -102,7 +103,8 @@ def walk(em: Emission, space: Space) -> tuple[list[Index], list[Guard]]:
 def program(em: Emission, grid_axis: int, extent: int, block: int, name: str = "axis") -> Index:
     """An index over `extent` in blocks: program id * block + a frame axis (none for block 1)."""
     count = -(-extent // block)
-    start = index(em.b.program_id(grid_axis, count)) * block if count > 1 else Index(0)
+    several = is_symbolic(count) or count > 1
+    start = index(em.b.program_id(grid_axis, count)) * block if several else Index(0)
     return start + em.axis(block) if name else start
 
 
@@ -162,7 +164,7 @@ def _mergeable(
             continue
         whole = address(view, indices)
         outer, inner = linear_in(whole, a), linear_in(whole, b)
-        if outer is None or inner is None or outer != inner * shape[dim]:
+        if outer is None or inner is None or not same(outer, inner * shape[dim]):
             return False
         for at, size in zip(indices, view.shape, strict=True):
             if at.axes() & {a, b} and not in_range(at, size):
@@ -185,8 +187,9 @@ def _lead_group(dry: Emission, space: Space, number: dict[int, int]) -> int | No
     others = [place for place in weight if place != last]
     if not others:
         return None
-    best = max(others, key=lambda place: weight[place])
+    best = max(others, key=lambda place: size_hint(weight[place]))
     total = product(space.shape)
-    if weight[best] * 4 < total or space.extents[best] < 4 or space.extents[last] < 2:
+    wide = size_hint(space.extents[best]) >= 4 and size_hint(space.extents[last]) >= 2
+    if size_hint(weight[best]) * 4 < size_hint(total) or not wide:
         return None
     return best

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fuser.graph.ir import Node
-from fuser.tilegen.index import FloorDiv, Index, Mod, index
+from fuser.graph.sizes import same
+from fuser.tilegen.index import FloorDiv, Index, Mod, in_range, index
 
 Coords = tuple[Index, ...]
 Guard = tuple[Index, int]
@@ -23,12 +24,6 @@ def product(dims: Sequence[int]) -> int:
     for dim in dims:
         count *= dim
     return count
-
-
-def in_range(expression: Index, limit: int) -> bool:
-    """Whether 0 <= expression < limit holds for every element of the tile and every program."""
-    low, high = expression.range
-    return low >= 0 and high < limit
 
 
 def linearise(coords: Sequence[Index], shape: Sequence[int]) -> Index:
@@ -43,7 +38,7 @@ def delinearise(flat: Index, shape: Sequence[int]) -> Coords:
     """Coordinates of row-major position `flat`; the outermost dim but 1s keeps the excess, or the
     last dim where all are 1."""
     coords = [Index(0)] * len(shape)
-    wide = [axis for axis, dim in enumerate(shape) if dim != 1]
+    wide = [axis for axis, dim in enumerate(shape) if not same(dim, 1)]
     if not wide and shape:
         coords[-1] = flat
     for axis in reversed(wide):
@@ -84,7 +79,7 @@ def _groups(source: Sequence[int], target: Sequence[int]) -> Iterator[tuple[list
     while lefts and rights:
         left, right = [lefts.pop(0)], [rights.pop(0)]
         a, b = source[left[0]], target[right[0]]
-        while a != b:
+        while not same(a, b):
             if a < b:
                 left.append(lefts.pop(0))
                 a *= source[left[-1]]

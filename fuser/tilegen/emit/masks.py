@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fuser.graph.ir import Node, Value
+from fuser.graph.sizes import certain
 from fuser.tilegen.emit.maps import Coords, backward
 from fuser.tilegen.emit.memory import triangle, uniform
 from fuser.tilegen.emit.primitives import index_of
@@ -50,7 +51,7 @@ def key_bounds(
         if abs(factor) != 1 or key.axis in rest.axes():
             continue
         if factor == -1:
-            if mask.low != float("-inf") and (rest.range[0] < 0 or not known or len(limits) > 1):
+            if mask.low != float("-inf") and (not certain(rest.range[0]) or not known or len(limits) > 1):
                 return whole  # a row that sees nothing spreads over all keys: keep them
             most = _extreme(rest, 1)
             stop = stop if most is None else minimum(stop, most + 1)

@@ -13,6 +13,7 @@ import numpy as np
 
 from fuser.dtypes import DType
 from fuser.graph.ir import Value
+from fuser.graph.sizes import certain, same
 from fuser.partition.region import Partition
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.emit.maps import Coords, Guard, complexity, in_range, product
@@ -96,12 +97,12 @@ def implied(
     if in_range(expression, limit):
         return True
     for at, dim in zip(indices, shape, strict=True):
-        if at == expression and dim <= limit:
+        if at == expression and certain(limit - dim):
             return True
         if len(at.terms) == 1 and at.constant == 0 and at.terms[0][1] == 1:
             atom = at.terms[0][0]
             if isinstance(atom, FloorDiv) and atom.base == expression:
-                if dim * atom.divisor <= limit:
+                if certain(limit - dim * atom.divisor):
                     return True
     return False
 
@@ -122,7 +123,7 @@ def simplify(
         changed = False
         for i in range(len(dims) - 1):
             (outer, outer_stride, a), (inner, inner_stride, b) = dims[i], dims[i + 1]
-            if outer_stride != inner_stride * inner or not in_range(b, inner):
+            if not same(outer_stride, inner_stride * inner) or not in_range(b, inner):
                 continue
             merged = a * inner + b
             before, after = complexity(a) + complexity(b), complexity(merged)

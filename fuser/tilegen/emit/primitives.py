@@ -13,7 +13,17 @@ import numpy as np
 from fuser.dtypes import DType, i32
 from fuser.errors import LoweringError
 from fuser.graph.ir import Node, Value
-from fuser.tilegen.emit.maps import Coords, Guard, backward, delinearise, in_range, product
+from fuser.graph.sizes import certain, is_symbolic
+from fuser.tilegen import rules
+from fuser.tilegen.emit.maps import (
+    Coords,
+    Guard,
+    backward,
+    delinearise,
+    in_range,
+    linearise,
+    product,
+)
 from fuser.tilegen.emit.memory import uniform
 from fuser.tilegen.emit.space import Emission, Piece
 from fuser.tilegen.index import Index, lookup
@@ -33,6 +43,8 @@ def lower(em: Emission, node: Node, value: Value, coords: Coords) -> Piece:
     match node.op:
         case "constant":
             return em.read(value, coords)
+        case "dims":
+            return _dims(em, node, coords)
         case "iota":
             return em.index_piece(coords[node.attrs["axis"]], value.dtype.compute)
         case "cast":
@@ -67,6 +79,18 @@ def lower(em: Emission, node: Node, value: Value, coords: Coords) -> Piece:
     raise LoweringError(f"{node.op} cannot be computed inside a region", where=em.region.name)
 
 
+def _dims(em: Emission, node: Node, coords: Coords) -> Piece:
+    """Symbolic dims as numbers: a chain of selects on the position, where they are several."""
+    dtype = node.output.dtype.compute
+    at = linearise(coords, node.output.shape)
+    values = node.attrs["values"]
+    result = Piece(dtype, splat=values[-1])
+    for number, dim in reversed(list(enumerate(values[:-1]))):
+        here = em.map("eq", em.index_piece(at), Piece(i32, splat=number))
+        result = em.map("select", here, Piece(dtype, splat=dim), result)
+    return result
+
+
 def index_of(em: Emission, value: Value, coords: Coords) -> Index | None:
     """An integer value at `coords` as an index expression, if it is made of positions: iota,
     constant numbers and ranges, their sums and multiples. Comparisons of those are masks."""
@@ -76,6 +100,8 @@ def index_of(em: Emission, value: Value, coords: Coords) -> Index | None:
     if number is not None:
         return Index(int(number))
     node = value.node
+    if node is not None and node.op == "dims" and len(node.attrs["values"]) == 1:
+        return Index(node.attrs["values"][0])
     if value.constant is not None:
         return _range_of(value, coords)
     if node is None or not em.is_inside(value):
@@ -132,7 +158,7 @@ def position(em: Emission, found: Piece, size: int) -> Index:
     """An integer piece as an index expression into an axis of `size`."""
     if found.value is None and found.splat is not None:
         return Index(int(found.splat) % size)
-    if found.value is not None and found.value.low < 0:
+    if found.value is not None and not certain(found.value.low):
         negative = em.map("lt", found, Piece(found.dtype, splat=0))
         wrapped = em.map("add", found, Piece(found.dtype, splat=size))
         found = em.map("select", negative, wrapped, found)
@@ -149,7 +175,8 @@ def _concat(em: Emission, node: Node, coords: Coords) -> Piece:
     for position_, operand in reversed(list(enumerate(node.inputs))):
         start = end - operand.shape[axis]
         last = position_ == len(node.inputs) - 1
-        reached = (low < end or position_ == 0) and (high >= start or last)
+        reached = not certain(low - end) or position_ == 0
+        reached = reached and (not certain(start - 1 - high) or last)
         if reached and operand.shape[axis]:
             at = coords[axis] - start
             piece = em.tile(operand, (*coords[:axis], at, *coords[axis + 1 :]))
@@ -190,6 +217,8 @@ def padded(em: Emission, x: Value, coords: Coords, number: float | int | bool) -
 
 def padded_extent(em: Emission, extent: int) -> int:
     """The extent of a tile axis that holds `extent` elements: a power of two on a GPU."""
+    if is_symbolic(extent):
+        return rules.cover(extent)
     return 1 << (extent - 1).bit_length() if em.target.is_cuda and extent > 1 else extent
 
 

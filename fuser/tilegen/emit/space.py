@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from fuser.dtypes import DType, bool_, i32
 from fuser.errors import LoweringError
 from fuser.graph.ir import Node, Value
+from fuser.graph.sizes import certain, is_symbolic
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
 from fuser.tilegen import ir
@@ -189,6 +190,9 @@ class Emission:
         splat = piece.splat
         if piece.value is None:
             assert splat is not None
+            if is_symbolic(splat):
+                number = Index(splat)  # type: ignore[arg-type]
+                return self.emit((), lambda: self.b.index(number, shape, piece.dtype))
             return self.emit((), lambda: self.b.full(splat, shape, piece.dtype))
         value = piece.value
         if tuple(axes) == piece.axes:
@@ -211,7 +215,10 @@ class Emission:
     def cast(self, piece: Piece, dtype: DType) -> Piece:
         if piece.dtype == dtype:
             return piece
-        if piece.value is None and piece.splat is not None:
+        if is_symbolic(piece.splat):
+            if dtype.is_integer and piece.dtype.bits <= dtype.bits:
+                return Piece(dtype, splat=piece.splat)
+        elif piece.value is None and piece.splat is not None:
             if dtype.is_float:
                 return Piece(dtype, splat=float(piece.splat))
             if dtype is bool_:
@@ -243,9 +250,9 @@ class Emission:
             low, high = expression.range
             at = self.index_piece(expression)
             tests = []
-            if low < 0:
+            if not certain(low):
                 tests.append(self.map("ge", at, Piece(i32, splat=0)))
-            if high >= limit:
+            if not certain(limit - 1 - high):
                 tests.append(self.map("lt", at, Piece(i32, splat=limit)))
             for test in tests:
                 condition = test if condition is None else self.map("logical_and", condition, test)

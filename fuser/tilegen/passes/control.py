@@ -11,6 +11,7 @@ The bounds need not be constants: a loop from %pid*32 to %pid*32 + 32 by 32 has 
 
 from __future__ import annotations
 
+from fuser.graph.sizes import certain, is_symbolic, same
 from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Index, Scalar
 from fuser.tilegen.ir import INDEX, Block, Kernel, Op, TileType, Value
@@ -48,6 +49,8 @@ def trip_count(loop: ops.For) -> int | None:
     """How often the body runs, if it is always the same."""
     span = loop.stop - loop.start
     low, high = span.range
+    if is_symbolic(low, high):
+        return 0 if certain(-high) else 1 if same(low, high) and same(high, loop.step) else None
     if high <= 0:
         return 0
     first, last = -(-low // loop.step), -(-high // loop.step)

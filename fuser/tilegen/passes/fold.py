@@ -25,6 +25,7 @@ import numpy as np
 
 from fuser.dtypes import DType
 from fuser.graph.ops.registry import primitive
+from fuser.graph.sizes import certain, is_symbolic
 from fuser.tilegen import facts, ops
 from fuser.tilegen.index import (
     Atom,
@@ -138,7 +139,7 @@ class _Folder:
                 return self.map(op)
             case ops.Cast():
                 return self.cast(op)
-            case ops.IndexTile() if op.shape and op.expression.is_constant:
+            case ops.IndexTile() if op.shape and _is_number(op.expression):
                 return _full(op.expression.constant, op.result)
             case ops.Broadcast() | ops.Reshape() | ops.Permute():
                 known = self.constant(op.x)
@@ -233,7 +234,7 @@ def _only_adds_axes(op: ops.Broadcast) -> bool:
 def _is_within(expression: Index, value: Value) -> bool:
     """Whether the expression says all that is known of the value."""
     low, high = expression.range
-    return low >= value.low and high <= value.high
+    return certain(low - value.low) and certain(value.high - high)
 
 
 def _moved(expression: Index, axes: Sequence[int], shape: Sequence[int]) -> Index:
@@ -247,6 +248,10 @@ def _moved(expression: Index, axes: Sequence[int], shape: Sequence[int]) -> Inde
         return None
 
     return expression.replace(leaf)
+
+
+def _is_number(expression: Index) -> bool:
+    return expression.is_constant and not is_symbolic(expression.constant)
 
 
 def _full(value: float | int | bool, result: Value) -> ops.Full:
@@ -309,6 +314,8 @@ def _decide(fn: str, written: Sequence[Index | None], args: Sequence[Value]) -> 
         a_low, a_high = args[0].range if a is None else a.range
         b_low, b_high = args[1].range if b is None else b.range
         low, high = a_low - b_high, a_high - b_low
+    if is_symbolic(low, high):
+        return decide_symbolic(fn, low, high)
     if fn in ("gt", "le"):  # a > b is a - b >= 1
         answer = False if high <= 0 else True if low >= 1 else None
         return answer if fn == "gt" or answer is None else not answer
@@ -317,6 +324,19 @@ def _decide(fn: str, written: Sequence[Index | None], args: Sequence[Value]) -> 
         return answer if fn == "ge" or answer is None else not answer
     answer = False if low > 0 or high < 0 else True if low == high == 0 else None
     return answer if fn == "eq" or answer is None else not answer
+
+
+def decide_symbolic(fn: str, low: int, high: int) -> bool | None:
+    """What low <= a - b <= high says of a comparison at all sizes."""
+    above, below = certain(low - 1), certain(-1 - high)
+    not_below, not_above = certain(low), certain(-high)
+    yes, no = {
+        "gt": (above, not_above), "le": (not_above, above),
+        "ge": (not_below, below), "lt": (below, not_below),
+        "eq": (not_below and not_above, above or below),
+        "ne": (above or below, not_below and not_above),
+    }[fn]  # fmt: skip
+    return True if yes else False if no else None
 
 
 def _arithmetic(fn: str, args: Sequence[Index]) -> Index | None:
@@ -341,7 +361,7 @@ def _arithmetic(fn: str, args: Sequence[Index]) -> Index | None:
             return b * a.constant
         case "mod" if b.is_constant and b.constant > 0:
             return modulo(a, b.constant)
-        case "div" if b.is_constant and b.constant > 0 and a.range[0] >= 0:
+        case "div" if b.is_constant and b.constant > 0 and certain(a.range[0]):
             return floordiv(a, b.constant)
     return None
 

@@ -13,6 +13,7 @@ dims that need it where a pad stays.)
 from __future__ import annotations
 
 from fuser.tilegen import ops
+from fuser.tilegen.index import in_range
 from fuser.tilegen.ir import Kernel
 
 
@@ -25,6 +26,6 @@ def drop_proven_masks(kernel: Kernel) -> None:
 def is_in_bounds(op: ops.Load | ops.Store | ops.AtomicAdd) -> bool:
     """Whether no index can ever leave the view."""
     return all(
-        expression.range[0] >= 0 and expression.range[1] < extent
+        in_range(expression, extent)
         for expression, extent in zip(op.indices, op.view.shape, strict=True)
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import lcm
 
+from fuser.graph.sizes import certain, is_symbolic
 from fuser.tilegen import facts, ops
 from fuser.tilegen.index import UNBOUNDED
 from fuser.tilegen.ir import Block, Kernel, Op, Value
@@ -37,6 +38,11 @@ def stands_for(new: Op, old: Op) -> Op:
 
 def narrow_fact(value: Value, known: facts.Fact) -> None:
     """Add what is known of a value to what it claims already."""
+    if is_symbolic(value.low, value.high, known[0], known[1]):
+        low = known[0] if certain(known[0] - value.low) else value.low
+        high = known[1] if certain(value.high - known[1]) else value.high
+        facts.set_fact(value, (low, high, value.multiple))
+        return
     low, high = max(value.low, known[0]), min(value.high, known[1])
     if low <= high:
         multiple = value.multiple if known[2] in (0, value.multiple) else 0
@@ -51,7 +57,9 @@ def stored_buffers(kernel: Kernel) -> frozenset[object]:
 
 
 def trips_at_least_once(loop: ops.For) -> bool:
-    return (loop.stop - loop.start).range[0] > 0 or loop.start.range[1] < loop.stop.range[0]
+    return certain((loop.stop - loop.start).range[0] - 1) or certain(
+        loop.stop.range[0] - loop.start.range[1] - 1
+    )
 
 
 def is_bounded(low: int, high: int) -> bool:

@@ -1,0 +1,238 @@
+"""Plans for every size of a model's symbolic dims.
+
+A model is compiled with its symbolic dims left open (graph/sizes.py). What comes out is a *variant*:
+kernels that read sizes at run time, and the guards that say for which sizes they are right. A run
+looks for a variant that serves its sizes; for sizes met for the first time that costs a memory plan,
+not a compile. Only where no variant serves them another one is compiled, and that is said.
+
+A variant is also made for a range of its own: schedules for a few rows are not those for a thousand.
+Dims of 0 and 1 are fixed in a variant, since they change what broadcasts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from fuser.binding import Bound, report_on
+from fuser.compiler import Device, Model, Progress, compile_kernels
+from fuser.dtypes import DType
+from fuser.errors import FuserError, UnsupportedError
+from fuser.graph.dims import symbols_of
+from fuser.graph.onnx_import import import_onnx, narrow_types
+from fuser.graph.passes import run_passes
+from fuser.graph.sizes import LEAST, Guard, Sizes, guard_from_list
+from fuser.report import Report
+from fuser.runtime.inputs import Hints, input_hints
+from fuser.runtime.memory import aligned_copy
+from fuser.runtime.plan import Plan
+
+MOST_PLANS = 64
+"""Sizes whose memory plans a variant keeps; those unused for longest go first."""
+
+OUTER_BUCKETS = ((LEAST, None, 8),)
+"""(least, greatest, example) of the sizes that one variant of an outermost dim serves."""
+INNER_BUCKETS = ((LEAST, 48, 32), (49, 640, 128), (641, None, 1024))
+"""The same for other dims: the example decides the schedule."""
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """The sizes of one dim that a variant serves, inclusive; `most` None: no end."""
+
+    least: int
+    most: int | None
+    example: int
+
+    def __contains__(self, size: int) -> bool:
+        return self.least <= size and (self.most is None or size <= self.most)
+
+    def __str__(self) -> str:
+        if self.least == self.most:
+            return str(self.least)
+        return f"{self.least}..{'' if self.most is None else self.most}"
+
+
+@dataclass(eq=False)
+class Variant:
+    """Kernels for all sizes within `buckets` at which all guards hold."""
+
+    number: int
+    buckets: Mapping[str, Bucket]
+    guards: tuple[Guard, ...]
+    bound: Bound
+    report: Report
+    hints: Hints
+    types: Mapping[str, DType]
+    threads: int | None
+    _plans: OrderedDict[tuple[tuple[str, int], ...], Plan] = field(default_factory=OrderedDict)
+    _first: Plan | None = None
+
+    def serves(self, dims: Mapping[str, int]) -> bool:
+        """Whether the kernels are right for these sizes."""
+        inside = all(dims[name] in bucket for name, bucket in self.buckets.items())
+        return inside and all(guard.holds(dims) for guard in self.guards)
+
+    def plan(self, dims: Mapping[str, int]) -> Plan:
+        """The plan for sizes that it serves: memory, launches and shapes, no compile."""
+        key = tuple(sorted(dims.items()))
+        if key in self._plans:
+            self._plans.move_to_end(key)
+            return self._plans[key]
+        program = self.bound.at(dims)
+        inputs, outputs = (
+            tuple(replace(s, dtype=self.types.get(s.name, s.dtype)) for s in specs)
+            for specs in (program.inputs, program.outputs)
+        )
+        program = replace(program, inputs=inputs, outputs=outputs)
+        report = replace(self.report, dims=dict(dims))
+        plan = Plan(
+            program,
+            threads=self.threads,
+            report=lambda plan: replace(report, peak_memory_bytes=plan.peak_memory_bytes),
+            hints=self.hints,
+            like=self._first,
+        )
+        self._first = self._first or plan
+        self._plans[key] = plan
+        if len(self._plans) > MOST_PLANS:
+            self._plans.popitem(last=False)
+        return plan
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """(variant, dims, kernels, guards) for a table."""
+        dims = ", ".join(f"{name} {bucket}" for name, bucket in self.buckets.items())
+        return [(str(self.number), dims, *guard_row(guard)) for guard in self.guards] or [
+            (str(self.number), dims, "", "")
+        ]
+
+
+def guard_row(guard: Guard) -> tuple[str, str]:
+    return str(guard), guard.where
+
+
+class Variants:
+    """The variants of one model, made when sizes need them."""
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        device: Device = "auto",
+        fusion: bool = True,
+        threads: int | None = None,
+        values: Mapping[str, np.ndarray] | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.model = model
+        self.device, self.fusion, self.threads = device, fusion, threads
+        self.values = dict(values or {})
+        self.progress = progress
+        self.variants: list[Variant] = []
+        self.symbols = _symbols(model)
+
+    def plan(self, dims: Mapping[str, int]) -> Plan:
+        """The plan for these sizes of all symbolic dims. Raises what compiling raises."""
+        return self.variant(dims).plan(dims)
+
+    def variant(self, dims: Mapping[str, int]) -> Variant:
+        """The variant that serves these sizes, compiled if there is none."""
+        for variant in self.variants:
+            if variant.serves(dims):
+                return variant
+        found = self._compile(dims)
+        self.variants.append(found)
+        return found
+
+    def _compile(self, dims: Mapping[str, int]) -> Variant:
+        """A variant for a range of sizes around these; for a narrower one if that does not do."""
+        problem: FuserError | None = None
+        for buckets in self._attempts(dims):
+            if self.progress:
+                ranges = ", ".join(f"{name} {bucket}" for name, bucket in buckets.items())
+                self.progress(f"compiling for {ranges}")
+            try:
+                variant = self._build(buckets)
+            except UnsupportedError:
+                raise
+            except FuserError as error:
+                problem = error
+                continue
+            if variant.serves(dims):
+                return variant
+        assert problem is not None
+        raise problem
+
+    def _attempts(self, dims: Mapping[str, int]) -> list[dict[str, Bucket]]:
+        """Ranges to try: by the usual examples, by these sizes as examples, these sizes alone."""
+        usual: dict[str, Bucket] = {}
+        taken: set[int] = set()
+        for name, outer in self.symbols.items():
+            usual[name] = bucket = _bucket(dims[name], outer)
+            while bucket.least != bucket.most and bucket.example in taken:
+                # two dims of one example would look equal
+                bucket = usual[name] = replace(bucket, example=bucket.example - 1)
+            taken.add(bucket.example)
+        own = {
+            name: bucket if bucket.least == bucket.most else replace(bucket, example=dims[name])
+            for name, bucket in usual.items()
+        }
+        alone = {name: Bucket(dims[name], dims[name], dims[name]) for name in self.symbols}
+        return [usual, own, alone]
+
+    def _build(self, buckets: Mapping[str, Bucket]) -> Variant:
+        started = time.perf_counter()
+        fixed = {n: b.example for n, b in buckets.items() if b.least == b.most}
+        examples = {n: b.example for n, b in buckets.items() if n not in fixed}
+        with Sizes(examples) as sizes:
+            graph = run_passes(import_onnx(self.model.proto, fixed, self.values))
+            compiled = compile_kernels(
+                graph, name=self.model.name, device=self.device, fusion=self.fusion
+            )
+            for kernel in compiled.kernels:
+                for record in kernel.facts.get("guards", ()):
+                    sizes.add(guard_from_list(record))
+            bound = compiled.bound
+            bound = replace(bound, constants={k: aligned_copy(a) for k, a in bound.constants.items()})
+            seconds = time.perf_counter() - started
+            example = bound.at(examples)
+            report = report_on(
+                compiled.partition, compiled.programs, example, {**fixed, **examples}, seconds,
+                compiled.cache_hits,
+            )  # fmt: skip
+            report.values = tuple(self.values)
+            sizes.quiet = True
+            hints = input_hints(graph)
+        return Variant(
+            len(self.variants), dict(buckets), sizes.guards, bound, report, hints,
+            narrow_types(self.model.proto), self.threads,
+        )  # fmt: skip
+
+    @property
+    def plans(self) -> Sequence[Plan]:
+        """Every plan that is kept, over all variants."""
+        return [plan for variant in self.variants for plan in variant._plans.values()]
+
+
+def _bucket(size: int, outer: bool) -> Bucket:
+    if size < LEAST:
+        return Bucket(size, size, size)
+    for bucket in OUTER_BUCKETS if outer else INNER_BUCKETS:
+        found = Bucket(*bucket)
+        if size in found:
+            return found
+    raise AssertionError(size)
+
+
+def _symbols(model: Model) -> dict[str, bool]:
+    """The symbolic dims of the inputs, and whether each is an outermost axis."""
+    found: dict[str, bool] = {}
+    for type in model.inputs.values():
+        for axis, dim in enumerate(type.shape):
+            for name in sorted(symbols_of(dim)):
+                found.setdefault(name, axis == 0)
+    return found
