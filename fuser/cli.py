@@ -233,20 +233,42 @@ def _write(path: Path, text: str) -> None:
 @click.argument("model", type=click.Path(path_type=Path))
 @_device
 @_dim
+@click.option(
+    "--dynamic", is_flag=True, help="Compile for ranges of sizes (CPU); print which share kernels."
+)
 @_fusion
 @_precision
 def explain_command(
-    model: Path, device: Device, dim: tuple[str, ...], no_fusion: bool, precision: Precision
-) -> int:
+    model: Path, device: Device, dim: tuple[str, ...], dynamic: bool, no_fusion: bool,
+    precision: Precision,
+) -> int:  # fmt: skip
     """Print the regions of MODEL, and every fusion that was refused with its reason."""
     from fuser import compiler
     from fuser.partition import explain
 
     opened = compiler.open_model(model)
+    if dynamic:
+        return _explain_dynamic(opened, _parse_dims(dim), device=device, fusion=not no_fusion,
+                                precision=precision)  # fmt: skip
     partition = compiler.partition_model(
         opened, device=device, dims=_parse_dims(dim), fusion=not no_fusion, precision=precision
     )
     click.echo(explain(partition))
+    return 0
+
+
+def _explain_dynamic(model: Any, dims: dict[str, int], **options: Any) -> int:
+    """Print the kernels for the usual sizes, outermost dims of 1 and of more, or for `dims`."""
+    from fuser.dynamic import DynamicPlan
+    from fuser.progress import Progress
+    from fuser.variants import symbols
+
+    with Progress() as progress:
+        plan = DynamicPlan(model, progress=progress.step, **options)
+        for outer in (2, 1):
+            usual = {name: outer for name, is_outer in symbols(model).items() if is_outer}
+            plan.prepare({**usual, **dims})
+    click.echo(plan.explain())
     return 0
 
 

@@ -1,238 +1,140 @@
-"""Plans for every size of a model's symbolic dims.
+"""`DynamicPlan`: a model ready to run at any size of its symbolic dims.
 
-A model is compiled with its symbolic dims left open (graph/sizes.py). What comes out is a *variant*:
-kernels that read sizes at run time, and the guards that say for which sizes they are right. A run
-looks for a variant that serves its sizes; for sizes met for the first time that costs a memory plan,
-not a compile. Only where no variant serves them another one is compiled, and that is said.
-
-A variant is also made for a range of its own: schedules for a few rows are not those for a thousand.
-Dims of 0 and 1 are fixed in a variant, since they change what broadcasts.
+    plan = fuser.compile("model.onnx", dynamic=True)
+    plan.run({"x": np.zeros((3, 70))})        # kernels for a range of sizes
+    plan.run({"x": np.zeros((9, 51))})        # the same kernels
+    print(plan.explain())                     # which sizes have which kernels, and why
 """
 
 from __future__ import annotations
 
-import time
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
-from fuser.binding import Bound, report_on
-from fuser.compiler import Device, Model, Progress, compile_kernels
-from fuser.dtypes import DType
-from fuser.errors import FuserError, UnsupportedError
-from fuser.graph.dims import symbols_of
-from fuser.graph.onnx_import import import_onnx, narrow_types
-from fuser.graph.passes import run_passes
-from fuser.graph.sizes import LEAST, Guard, Sizes, guard_from_list
-from fuser.report import Report
-from fuser.runtime.inputs import Hints, input_hints
-from fuser.runtime.memory import aligned_copy
+from fuser.compiler import Device, Model, Progress
+from fuser.errors import UsageError
+from fuser.graph.ir import TensorType
+from fuser.precision import Precision
+from fuser.report import Latency, Report
+from fuser.runtime.feeds import check_names
 from fuser.runtime.plan import Plan
-
-MOST_PLANS = 64
-"""Sizes whose memory plans a variant keeps; those unused for longest go first."""
-
-OUTER_BUCKETS = ((LEAST, None, 8),)
-"""(least, greatest, example) of the sizes that one variant of an outermost dim serves."""
-INNER_BUCKETS = ((LEAST, 48, 32), (49, 640, 128), (641, None, 1024))
-"""The same for other dims: the example decides the schedule."""
+from fuser.runtime.program import TensorSpec
+from fuser.specialise import Specialised
+from fuser.variants import Variant, symbols
 
 
-@dataclass(frozen=True)
-class Bucket:
-    """The sizes of one dim that a variant serves, inclusive; `most` None: no end."""
+class DynamicPlan:
+    """A model and its kernels for ranges of sizes; more are compiled when sizes outside of them
+    come. Safe to use from many threads.
 
-    least: int
-    most: int | None
-    example: int
-
-    def __contains__(self, size: int) -> bool:
-        return self.least <= size and (self.most is None or size <= self.most)
-
-    def __str__(self) -> str:
-        if self.least == self.most:
-            return str(self.least)
-        return f"{self.least}..{'' if self.most is None else self.most}"
-
-
-@dataclass(eq=False)
-class Variant:
-    """Kernels for all sizes within `buckets` at which all guards hold."""
-
-    number: int
-    buckets: Mapping[str, Bucket]
-    guards: tuple[Guard, ...]
-    bound: Bound
-    report: Report
-    hints: Hints
-    types: Mapping[str, DType]
-    threads: int | None
-    _plans: OrderedDict[tuple[tuple[str, int], ...], Plan] = field(default_factory=OrderedDict)
-    _first: Plan | None = None
-
-    def serves(self, dims: Mapping[str, int]) -> bool:
-        """Whether the kernels are right for these sizes."""
-        inside = all(dims[name] in bucket for name, bucket in self.buckets.items())
-        return inside and all(guard.holds(dims) for guard in self.guards)
-
-    def plan(self, dims: Mapping[str, int]) -> Plan:
-        """The plan for sizes that it serves: memory, launches and shapes, no compile."""
-        key = tuple(sorted(dims.items()))
-        if key in self._plans:
-            self._plans.move_to_end(key)
-            return self._plans[key]
-        program = self.bound.at(dims)
-        inputs, outputs = (
-            tuple(replace(s, dtype=self.types.get(s.name, s.dtype)) for s in specs)
-            for specs in (program.inputs, program.outputs)
-        )
-        program = replace(program, inputs=inputs, outputs=outputs)
-        report = replace(self.report, dims=dict(dims))
-        plan = Plan(
-            program,
-            threads=self.threads,
-            report=lambda plan: replace(report, peak_memory_bytes=plan.peak_memory_bytes),
-            hints=self.hints,
-            like=self._first,
-        )
-        self._first = self._first or plan
-        self._plans[key] = plan
-        if len(self._plans) > MOST_PLANS:
-            self._plans.popitem(last=False)
-        return plan
-
-    def rows(self) -> list[tuple[str, ...]]:
-        """(variant, dims, kernels, guards) for a table."""
-        dims = ", ".join(f"{name} {bucket}" for name, bucket in self.buckets.items())
-        return [(str(self.number), dims, *guard_row(guard)) for guard in self.guards] or [
-            (str(self.number), dims, "", "")
-        ]
-
-
-def guard_row(guard: Guard) -> tuple[str, str]:
-    return str(guard), guard.where
-
-
-class Variants:
-    """The variants of one model, made when sizes need them."""
+    dims: sizes that are fixed. progress: called before each compile, the first included.
+    The rest is as for `fuser.compile`. Raises what that raises.
+    """
 
     def __init__(
         self,
         model: Model,
         *,
         device: Device = "auto",
-        fusion: bool = True,
+        dims: Mapping[str, int] | None = None,
         threads: int | None = None,
-        values: Mapping[str, np.ndarray] | None = None,
+        fusion: bool = True,
+        precision: Precision = "model",
         progress: Progress | None = None,
     ) -> None:
+        unknown = sorted(set(dims or {}) - set(symbols(model)))
+        if unknown:
+            raise UsageError(f"unknown dim {unknown[0]!r}", hint=f"{sorted(symbols(model))}")
         self.model = model
-        self.device, self.fusion, self.threads = device, fusion, threads
-        self.values = dict(values or {})
-        self.progress = progress
-        self.variants: list[Variant] = []
-        self.symbols = _symbols(model)
-
-    def plan(self, dims: Mapping[str, int]) -> Plan:
-        """The plan for these sizes of all symbolic dims. Raises what compiling raises."""
-        return self.variant(dims).plan(dims)
-
-    def variant(self, dims: Mapping[str, int]) -> Variant:
-        """The variant that serves these sizes, compiled if there is none."""
-        for variant in self.variants:
-            if variant.serves(dims):
-                return variant
-        found = self._compile(dims)
-        self.variants.append(found)
-        return found
-
-    def _compile(self, dims: Mapping[str, int]) -> Variant:
-        """A variant for a range of sizes around these; for a narrower one if that does not do."""
-        problem: FuserError | None = None
-        for buckets in self._attempts(dims):
-            if self.progress:
-                ranges = ", ".join(f"{name} {bucket}" for name, bucket in buckets.items())
-                self.progress(f"compiling for {ranges}")
-            try:
-                variant = self._build(buckets)
-            except UnsupportedError:
-                raise
-            except FuserError as error:
-                problem = error
-                continue
-            if variant.serves(dims):
-                return variant
-        assert problem is not None
-        raise problem
-
-    def _attempts(self, dims: Mapping[str, int]) -> list[dict[str, Bucket]]:
-        """Ranges to try: by the usual examples, by these sizes as examples, these sizes alone."""
-        usual: dict[str, Bucket] = {}
-        taken: set[int] = set()
-        for name, outer in self.symbols.items():
-            usual[name] = bucket = _bucket(dims[name], outer)
-            while bucket.least != bucket.most and bucket.example in taken:
-                # two dims of one example would look equal
-                bucket = usual[name] = replace(bucket, example=bucket.example - 1)
-            taken.add(bucket.example)
-        own = {
-            name: bucket if bucket.least == bucket.most else replace(bucket, example=dims[name])
-            for name, bucket in usual.items()
-        }
-        alone = {name: Bucket(dims[name], dims[name], dims[name]) for name in self.symbols}
-        return [usual, own, alone]
-
-    def _build(self, buckets: Mapping[str, Bucket]) -> Variant:
-        started = time.perf_counter()
-        fixed = {n: b.example for n, b in buckets.items() if b.least == b.most}
-        examples = {n: b.example for n, b in buckets.items() if n not in fixed}
-        with Sizes(examples) as sizes:
-            graph = run_passes(import_onnx(self.model.proto, fixed, self.values))
-            compiled = compile_kernels(
-                graph, name=self.model.name, device=self.device, fusion=self.fusion
-            )
-            for kernel in compiled.kernels:
-                for record in kernel.facts.get("guards", ()):
-                    sizes.add(guard_from_list(record))
-            bound = compiled.bound
-            bound = replace(bound, constants={k: aligned_copy(a) for k, a in bound.constants.items()})
-            seconds = time.perf_counter() - started
-            example = bound.at(examples)
-            report = report_on(
-                compiled.partition, compiled.programs, example, {**fixed, **examples}, seconds,
-                compiled.cache_hits,
-            )  # fmt: skip
-            report.values = tuple(self.values)
-            sizes.quiet = True
-            hints = input_hints(graph)
-        return Variant(
-            len(self.variants), dict(buckets), sizes.guards, bound, report, hints,
-            narrow_types(self.model.proto), self.threads,
+        self._fixed = dict(dims or {})
+        self._how = Specialised(
+            model, device=device, fusion=fusion, threads=threads, precision=precision,
+            dynamic=True, fixed=dims, progress=progress,
         )  # fmt: skip
 
     @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """The inputs; a dim of a shape is an int or a symbolic expression, which prints."""
+        return tuple(_symbolic_spec(name, type) for name, type in self.model.inputs.items())
+
+    @property
+    def variants(self) -> Sequence[Variant]:
+        """What was compiled so far."""
+        return self._how.variants
+
+    @property
     def plans(self) -> Sequence[Plan]:
-        """Every plan that is kept, over all variants."""
-        return [plan for variant in self.variants for plan in variant._plans.values()]
+        """A plan for each of the sizes met last."""
+        return self._how.plans
+
+    def plan(self, feeds: Mapping[str, Any]) -> Plan:
+        """The plan for the sizes of these feeds. Raises FeedError, and what compiling raises."""
+        return self._how.plan(feeds)
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Run on arrays by input name; new output arrays by name. Raises FeedError, and what
+        compiling raises."""
+        return self._how.run(feeds)
+
+    def __call__(self, *arrays: Any, **named: Any) -> Any:
+        """Run on arrays in input order, or by name. One output comes back as itself, several as a
+        tuple. Raises FeedError, UsageError."""
+        names = [spec.name for spec in self.inputs]
+        if len(arrays) > len(names):
+            raise UsageError(
+                f"{len(arrays)} arrays for {len(names)} inputs", hint=f"the inputs are {names}"
+            )
+        feeds = dict(zip(names, arrays, strict=False))
+        if twice := [name for name in named if name in feeds]:
+            raise UsageError(f"input {twice[0]!r} is given by position and by name")
+        results = tuple(self.run({**feeds, **named}).values())
+        return results[0] if len(results) == 1 else results
+
+    def prepare(self, dims: Mapping[str, int]) -> Variant:
+        """Compile now for sizes that will come, unless kernels for them are there; those not given
+        have their usual sizes. Raises what compiling raises."""
+        return self._how.prepare(self.model.bind({**self._fixed, **dims}))
+
+    def profile(
+        self, feeds: Mapping[str, Any], *, iterations: int = 30, warmup: int = 5
+    ) -> Latency:
+        """`Plan.profile` at the sizes of these feeds."""
+        check_names(self.inputs, feeds)
+        return self.plan(feeds).profile(feeds, iterations=iterations, warmup=warmup)
+
+    def report(self, feeds: Mapping[str, Any]) -> Report:
+        """`Plan.report` at the sizes of these feeds."""
+        return self.plan(feeds).report()
+
+    def explain(self) -> str:
+        """A table of the variants: the sizes that each serves, and what bounds them."""
+        return explain_variants(self.variants)
+
+    def close(self) -> None:
+        """Free the memory of every plan."""
+        for plan in self.plans:
+            plan.close()
 
 
-def _bucket(size: int, outer: bool) -> Bucket:
-    if size < LEAST:
-        return Bucket(size, size, size)
-    for bucket in OUTER_BUCKETS if outer else INNER_BUCKETS:
-        found = Bucket(*bucket)
-        if size in found:
-            return found
-    raise AssertionError(size)
+def explain_variants(variants: Sequence[Variant]) -> str:
+    """The table of `DynamicPlan.explain`."""
+    if not variants:
+        return "nothing is compiled for ranges of sizes"
+    rows = [("variant", "sizes", "kernels", "further bounds", "asked by")]
+    for variant in variants:
+        sizes = ", ".join(f"{name} {bucket}" for name, bucket in variant.buckets.items())
+        first = (str(variant.number), sizes, str(len(variant.bound.steps)))
+        bounds = [(str(guard), guard.where) for guard in variant.conditions]
+        if variant.note:
+            bounds.append((variant.note, ""))
+        for number, bound in enumerate(bounds or [("", "")]):
+            rows.append((*(first if not number else ("", "", "")), *bound))
+    widths = [max(len(row[i]) for row in rows) for i in range(5)]
+    lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)
 
 
-def _symbols(model: Model) -> dict[str, bool]:
-    """The symbolic dims of the inputs, and whether each is an outermost axis."""
-    found: dict[str, bool] = {}
-    for type in model.inputs.values():
-        for axis, dim in enumerate(type.shape):
-            for name in sorted(symbols_of(dim)):
-                found.setdefault(name, axis == 0)
-    return found
+def _symbolic_spec(name: str, type: TensorType) -> TensorSpec:
+    return TensorSpec(name, type.dtype, type.shape)  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from fuser.runtime.plan import Plan
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from fuser.dynamic import DynamicPlan
     from fuser.torch_backend import CompiledModule, CompiledProgram
 
 
@@ -43,6 +44,13 @@ def compile(  # type: ignore[overload-overlap]  # no path is a program
 ) -> Plan: ...  # fmt: skip
 @overload
 def compile(
+    model: str | Path | bytes | ModelProto | Model, *, dynamic: Literal[True],
+    device: Device = "auto", dims: Mapping[str, int] | None = None,
+    threads: int | None = None, fusion: bool = True, precision: Precision = "model",
+    progress: Progress = ...,
+) -> DynamicPlan: ...  # fmt: skip
+@overload
+def compile(
     model: TorchModule, *, example_inputs: Sequence[Any] | None = None, device: Device = "auto",
     threads: int | None = None, fusion: bool = True, precision: Precision = "model",
 ) -> CompiledModule: ...  # fmt: skip
@@ -54,12 +62,13 @@ def compile(
 def compile(
     model: Any, *, example_inputs: Sequence[Any] | None = None, device: Device = "auto",
     threads: int | None = None, fusion: bool = True, precision: Precision = "model",
-    **options: Any,
+    dynamic: bool = False, **options: Any,
 ) -> Any:  # fmt: skip
     """Compile a model.
 
     An ONNX model (a path, bytes, a ModelProto) becomes a `Plan`: `fuser.compiler.compile` has the
-    other options (dims, values, progress).
+    other options (dims, values, progress). With dynamic=True it becomes a `DynamicPlan`, which
+    runs at any size of the symbolic dims that `dims` does not fix.
 
     A PyTorch model (an `nn.Module`, a `GraphModule`, an `ExportedProgram`) becomes a callable of
     tensors, compiled for the shapes it meets, and for those of `example_inputs` at once. device is
@@ -74,6 +83,13 @@ def compile(
         where: Device = "cpu" if device == "auto" else device
         chosen = torches.Options(where, threads, fusion, precision)
         return torches.compile_torch(model, example_inputs, chosen)
+    if dynamic:
+        from fuser.dynamic import DynamicPlan
+
+        return DynamicPlan(
+            compiler.open_model(model), device=device, threads=threads, fusion=fusion,
+            precision=precision, **options,
+        )  # fmt: skip
     return compiler.compile(
         model, device=device, threads=threads, fusion=fusion, precision=precision, **options
     )

@@ -1,8 +1,9 @@
 """Plans of one model for the shapes that are fed, and for the values that decide shapes.
 
-A plan is compiled for sizes. Where a model reads a size, an axis or a count from an input (Reshape,
-Tile, TopK), the plan is compiled for the value of that input as well. Both are found out by the
-first feed that needs them; each further combination compiles one more plan, and is kept.
+The first plan is compiled for the sizes of its feeds. Once others come, kernels are compiled for
+ranges of sizes (variants.py), where the target has them: the CPU. Where a model reads a size, an
+axis or a count from an input (Reshape, Tile, TopK), plans are compiled for the value of that input
+as well, as the first feed that needs it shows; each further value is one more compile, and is kept.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fuser.compiler import Device, Model
+from fuser.compiler import Device, Model, Progress, choose_target
 from fuser.compiler import compile as compile_model
 from fuser.errors import ValueNeededError
 from fuser.graph.dims import substitute
@@ -24,12 +25,16 @@ from fuser.precision import Precision
 from fuser.runtime.feeds import check_feeds, check_names
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import TensorSpec
+from fuser.variants import Variant, Variants, symbols
 
 MOST_PLANS = 64
 """Plans that are kept; the one unused for longest goes first."""
 
 MOST_ELEMENTS = 4096
 """Inputs with more elements than this are data: no plan is compiled for their values."""
+
+MOST_VALUES = 16
+"""Combinations of values whose variants are kept."""
 
 _Key: TypeAlias = "tuple[tuple[tuple[str, int], ...], tuple[tuple[str, bytes], ...]]"
 
@@ -39,9 +44,17 @@ class Specialised:
 
     def __init__(
         self, model: Model, *, device: Device = "auto", fusion: bool = True,
-        threads: int | None = None, precision: Precision = "model",
+        threads: int | None = None, precision: Precision = "model", dynamic: bool | None = None,
+        fixed: Mapping[str, int] | None = None, progress: Progress | None = None,
     ) -> None:  # fmt: skip
+        """dynamic: whether kernels serve ranges of sizes: always, never, or (None) from the second
+        set of sizes on. fixed, progress: as for `Variants`."""
         self.model = model
+        self.fixed = dict(fixed or {})
+        self.progress = progress
+        self.dynamic = bool(symbols(model)) and _can_be_dynamic(device) and dynamic
+        if dynamic is None and bool(symbols(model)) and _can_be_dynamic(device):
+            self.dynamic = None
         self.device: Device = device
         self.fusion = fusion
         self.threads = threads
@@ -49,6 +62,7 @@ class Specialised:
         self.value_inputs: tuple[str, ...] = ()
         """The inputs whose values plans are compiled for, as far as feeds have shown it."""
         self._plans: OrderedDict[_Key, Plan] = OrderedDict()
+        self._variants: OrderedDict[tuple[tuple[str, bytes], ...], Variants] = OrderedDict()
         self._lock = Lock()
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -84,10 +98,7 @@ class Specialised:
                     self._plans.move_to_end(key)
                     return self._plans[key]
                 try:
-                    plan = compile_model(
-                        self.model, device=self.device, dims=dims, values=values,
-                        threads=self.threads, fusion=self.fusion, precision=self.precision,
-                    )  # fmt: skip
+                    plan = self._make(dims, values)
                 except ValueNeededError as error:
                     self._bind(error, arrays)
                     continue
@@ -96,6 +107,41 @@ class Specialised:
                     self._plans.popitem(last=False)
                 return plan
 
+    def _make(self, dims: Mapping[str, int], values: Mapping[str, np.ndarray]) -> Plan:
+        """A plan for sizes that have none yet."""
+        others = False
+        if self.dynamic is None:
+            others = any(key[1] == _bytes(values) for key in self._plans)
+        if not (self.dynamic or others):
+            return compile_model(
+                self.model, device=self.device, dims=dims, values=values, threads=self.threads,
+                fusion=self.fusion, precision=self.precision,
+            )  # fmt: skip
+        return self._group(values).plan(dims)
+
+    def prepare(self, dims: Mapping[str, int]) -> Variant:
+        """The kernels for these sizes. Raises what compiling raises."""
+        with self._lock:
+            return self._group({}).variant(dims)
+
+    def _group(self, values: Mapping[str, np.ndarray]) -> Variants:
+        """The variants for these values of inputs."""
+        known = _bytes(values)
+        if known not in self._variants:
+            self._variants[known] = Variants(
+                self.model, device=self.device, fusion=self.fusion, threads=self.threads,
+                precision=self.precision, values=values, fixed=self.fixed, progress=self.progress,
+            )  # fmt: skip
+            if len(self._variants) > MOST_VALUES:
+                self._variants.popitem(last=False)
+        self._variants.move_to_end(known)
+        return self._variants[known]
+
+    @property
+    def variants(self) -> Sequence[Variant]:
+        """What was compiled for ranges of sizes so far."""
+        return [variant for group in self._variants.values() for variant in group.variants]
+
     def _bind(self, error: ValueNeededError, arrays: Mapping[str, np.ndarray]) -> None:
         """From now on compile for the values of the inputs that `error` asks for, or raise it."""
         fresh = error.inputs - set(self.value_inputs)
@@ -103,6 +149,11 @@ class Specialised:
             raise error
         self.value_inputs = tuple(sorted({*self.value_inputs, *fresh}))
         self._plans.clear()
+        self._variants.clear()
+
+
+def _can_be_dynamic(device: Device) -> bool:
+    return not choose_target(device).is_cuda
 
 
 def read_dims(types: Mapping[str, TensorType], feeds: Mapping[str, Any]) -> dict[str, int]:

@@ -1,11 +1,11 @@
 """Sized symbols: what makes one compile serve many sizes.
 
-While a `Sizes` is active, a symbolic dim answers every question that code asks of an int. Arithmetic
-gives dims again. A comparison that holds for all sizes is answered at once; any other is answered
-for the *example* sizes, and the answer is kept as a `Guard`: what was compiled is right for exactly
-those sizes at which all its guards hold. Where code needs a plain int (an array's shape, a range),
-the guard is that the dim equals its example. So nothing between model and machine code has to know
-about symbols to be right with them; it only has to ask little to be general:
+While a `Sizes` is active, a symbolic dim answers every question that code asks of an int.
+Arithmetic gives dims again. A comparison that holds for all sizes is answered at once; any other is
+answered for the *example* sizes, and the answer is kept as a `Guard`: what was compiled is right
+for the sizes at which all its guards hold. Where code needs a plain int (an array's shape, a
+range), the guard is that the dim equals its example. So nothing between model and machine code has
+to know about symbols to be right with them; it only has to ask little to be general:
 
     with Sizes({"rows": 100}) as sizes:
         rows = symbol("rows")
@@ -23,7 +23,7 @@ import functools
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import Token
 from dataclasses import dataclass
@@ -113,6 +113,12 @@ def same(a: Dim, b: Dim) -> bool:
     if isinstance(a, DimExpr) or isinstance(b, DimExpr):
         return a is b
     return a == b
+
+
+def same_shape(a: Sequence[Dim], b: Sequence[Dim]) -> bool:
+    """Whether two shapes are equal at all sizes, as far as their form shows; no guard. For
+    questions to which "no" is always a right answer."""
+    return len(a) == len(b) and all(map(same, a, b))
 
 
 def divisor(*items: Dim) -> int:
@@ -279,8 +285,8 @@ class Sizes:
             choices.append(ends)
         if len(choices) > 4:
             choices = [ends[:1] for ends in choices]
-        for ends in itertools.product(*choices):
-            moved = {key: (start, sign) for key, start, sign in ends}
+        for chosen in itertools.product(*choices):
+            moved = {key: (start, sign) for key, start, sign in chosen}
             if all(value >= 0 for value in _expanded(expression, moved).values()):
                 return True
         return False

@@ -17,6 +17,7 @@ import numpy as np
 
 from fuser.errors import UsageError
 from fuser.graph.ir import Graph, Node, Value
+from fuser.graph.sizes import same_shape
 from fuser.partition import positions as at
 from fuser.partition.dag import Ancestors
 from fuser.partition.nodes import ANCHORS, CREATE, REDUCE, VIEW, is_injective, reduce_axes
@@ -346,14 +347,14 @@ class Grouping:
     def _candidates(self, node: Node, group: Group) -> Iterator[Positions]:
         for value in node.inputs:
             found = self.lead(value, group)
-            if found is not None and node.output.shape == value.shape:
+            if found is not None and same_shape(node.output.shape, value.shape):
                 yield found
         distinct: dict[bytes, Positions] = {
             positions.tobytes(): positions
             for own, positions in group.positions.items()
-            if own.shape == node.output.shape
+            if same_shape(own.shape, node.output.shape)
         }
-        if group.base is not None and node.output.shape == group.space:
+        if group.base is not None and same_shape(node.output.shape, group.space):
             distinct.setdefault(group.base.tobytes(), group.base)
         yield from distinct.values()
 

@@ -6,6 +6,7 @@ from math import prod
 
 from fuser.graph.ir import Node, Value
 from fuser.graph.ops.registry import PRIMITIVES
+from fuser.graph.sizes import same
 
 CREATE = frozenset(("constant", "iota", "dims"))
 VIEW = frozenset(("reshape", "transpose", "broadcast", "slice"))
@@ -45,7 +46,7 @@ def is_injective(node: Node) -> bool:
     """Whether every element of the operand goes to exactly one place of the result."""
     if node.op in ("reshape", "transpose"):
         return True
-    return node.op == "broadcast" and prod(node.output.shape) == prod(node.inputs[0].shape)
+    return node.op == "broadcast" and same(prod(node.output.shape), prod(node.inputs[0].shape))
 
 
 def reduce_axes(node: Node) -> tuple[int, ...]:

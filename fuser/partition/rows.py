@@ -15,7 +15,7 @@ from math import prod
 import numpy as np
 
 from fuser.graph.ir import Node, Value
-from fuser.graph.sizes import by_example
+from fuser.graph.sizes import by_example, same, same_shape
 from fuser.partition import cost
 from fuser.partition import positions as at
 from fuser.partition.grouping import Group, Grouping, Misfit
@@ -102,7 +102,9 @@ def _become_rows(grouping: Grouping, group: Group, node: Node) -> None:
 def _fit_reduce(grouping: Grouping, node: Node, group: Group) -> Positions | Misfit:
     x = node.inputs[0]
     axes = reduce_axes(node)
-    if group.axes is not None and (group.axes != axes or group.space != x.shape):
+    if group.axes is not None and (
+        group.axes != axes or not same_shape(group.space, x.shape)
+    ):
         return Misfit("different-rows", "it reduces along other axes or another shape")
     if group.axes is None and (misfit := row_misfit(grouping, group, x.shape, axes)):
         return misfit
@@ -114,7 +116,7 @@ def _fit_reduce(grouping: Grouping, node: Node, group: Group) -> Positions | Mis
         assert where is not None
     if group.base is not None and not np.array_equal(where, group.base):
         return Misfit("different-rows", "its rows are not the rows of the reduction before")
-    if group.axes is None and at.count(x) != prod(group.space):
+    if group.axes is None and not same(at.count(x), prod(group.space)):
         return Misfit("different-space", "the operand has another size than the region before")
     if not grouping.lines_up(x, where, group):
         return Misfit("different-space", "it reads the value at other places than it is written")
@@ -151,7 +153,7 @@ def long_rows(grouping: Grouping, group: Group) -> bool:
 def _align(grouping: Grouping, group: Group, other: Group, node: Node) -> bool:
     """Rewrite the positions of `other` to the samples of `group`; its member `node` reads both."""
     if group.axes is not None and other.axes is not None:
-        if group.axes != other.axes or group.space != other.space:
+        if group.axes != other.axes or not same_shape(group.space, other.space):
             return False
     for value in node.inputs:
         for source in grouping.sources(value):
@@ -178,7 +180,7 @@ def _relocate(
         return True
     # Another sampling of the same space: possible only while no movement lies inside the group,
     # where all full values have one position.
-    if other.axes is not None or at.count(source) != prod(group.space):
+    if other.axes is not None or not same(at.count(source), prod(group.space)):
         return False
     if any(not np.array_equal(p, other.positions[source]) for p in other.positions.values()):
         return False

@@ -80,7 +80,9 @@ class CpuExecutor:
         self.constants = [settle(array, array.itemsize)[0] for array in program.constants]
         kernels = [launch.kernel for launch in program.launches]
         self.scratch_stride = max((align(k.scratch_bytes, 64) for k in kernels), default=0)
-        self._libraries = like._libraries if like else _link_kernels(program.launches)
+        self._libraries: _Entries = (
+            like._libraries if like is not None else _link_kernels(program.launches)
+        )
         self._arguments: list[np.ndarray] = []
         self.table, self.labels = self._build_table()
         self.max_arity = max(1, *self.table["arity"]) if len(self.table) else 1

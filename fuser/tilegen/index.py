@@ -286,7 +286,7 @@ def index(value: Index | Value | int) -> Index:
     if isinstance(value, Index):
         return value
     if isinstance(value, int | DimExpr):
-        return Index(value)  # type: ignore[arg-type]
+        return Index(value)
     return scalar(value)
 
 
@@ -365,7 +365,7 @@ def modulo(base: Index | int, divisor: int) -> Index:
 
 def _symbolic_ends(low: int, high: int, factor: int) -> tuple[int, int]:
     """(least, greatest) of factor times something in [low, high]."""
-    known_low, known_high = -UNBOUNDED < low, high < UNBOUNDED
+    known_low, known_high = low > -UNBOUNDED, high < UNBOUNDED
     if factor < 0:
         low, high, known_low, known_high = high, low, known_high, known_low
     return low * factor if known_low else -UNBOUNDED, high * factor if known_high else UNBOUNDED

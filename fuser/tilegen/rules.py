@@ -93,7 +93,8 @@ def reduce_schedule(
         long = size_hint(total) > CPU_ELEMENTS or size_hint(columns) > 1
         if is_symbolic(total):
             # columns are as fast in chunks; a row is best in one piece
-            total = block_of(total, MOST_SYMBOLIC_KEYS if columns > 1 else CPU_ELEMENTS) if long else cover(total)
+            chunk = MOST_SYMBOLIC_KEYS if size_hint(columns) > 1 else CPU_ELEMENTS
+            total = block_of(total, chunk) if long else cover(total)
         rows, columns = block_of(rows, CPU_ELEMENTS), block_of(columns, CPU_ELEMENTS)
     if not target.is_cuda:
         width = min(columns, 64) if columns > 1 else 1

@@ -11,6 +11,7 @@ from fuser.graph.builder import Builder
 from fuser.graph.dims import Dim, DimExpr
 from fuser.graph.ir import Node, Value
 from fuser.graph.passes.rewrite import join_origins, producer
+from fuser.graph.sizes import same_shape
 
 Rule: TypeAlias = "Callable[[Builder, Node, tuple[Value, ...]], Value | None]"
 Operands: TypeAlias = "tuple[Value, ...]"
@@ -136,7 +137,8 @@ def merge_slice(b: Builder, node: Node, operands: Operands) -> Value | None:
     """slice(slice(x)) with positive strides -> one; a whole slice -> x."""
     (x,) = operands
     starts, limits, strides = (node.attrs[key] for key in ("starts", "limits", "strides"))
-    whole = b.slice(x, starts, limits, strides) if node.output.type.shape == x.type.shape else None
+    same = same_shape(node.output.type.shape, x.type.shape)
+    whole = b.slice(x, starts, limits, strides) if same else None
     if whole is x:
         return x
     inner = producer(x, "slice")

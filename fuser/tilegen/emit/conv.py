@@ -24,10 +24,10 @@ from fuser.tilegen.emit.contraction import (
     store_placed,
 )
 from fuser.tilegen.emit.map import program
-from fuser.tilegen.emit.maps import Coords, Guard, backward, delinearise, in_range, product
+from fuser.tilegen.emit.maps import Coords, Guard, backward, delinearise, product
 from fuser.tilegen.emit.primitives import padded
 from fuser.tilegen.emit.space import Emission, Piece, Places, spread
-from fuser.tilegen.index import Index
+from fuser.tilegen.index import Index, in_range
 from fuser.tilegen.program import Packing, TileProgram
 from fuser.tilegen.schedule import Schedule
 

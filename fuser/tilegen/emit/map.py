@@ -16,10 +16,10 @@ from fuser.graph.sizes import is_symbolic, same, size_hint
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
 from fuser.tilegen import rules
-from fuser.tilegen.emit.maps import Coords, Guard, delinearise, in_range, product, regroup
+from fuser.tilegen.emit.maps import Coords, Guard, delinearise, product, regroup
 from fuser.tilegen.emit.memory import address, linear_in
 from fuser.tilegen.emit.space import Emission, Places, spread
-from fuser.tilegen.index import Index, index
+from fuser.tilegen.index import Index, in_range, index
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.schedule import Schedule
 

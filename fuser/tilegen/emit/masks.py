@@ -51,7 +51,9 @@ def key_bounds(
         if abs(factor) != 1 or key.axis in rest.axes():
             continue
         if factor == -1:
-            if mask.low != float("-inf") and (not certain(rest.range[0]) or not known or len(limits) > 1):
+            if mask.low != float("-inf") and (
+                not certain(rest.range[0]) or not known or len(limits) > 1
+            ):
                 return whole  # a row that sees nothing spreads over all keys: keep them
             most = _extreme(rest, 1)
             stop = stop if most is None else minimum(stop, most + 1)

@@ -16,8 +16,8 @@ from fuser.graph.ir import Value
 from fuser.graph.sizes import certain, same
 from fuser.partition.region import Partition
 from fuser.tilegen.builder import Builder
-from fuser.tilegen.emit.maps import Coords, Guard, complexity, in_range, product
-from fuser.tilegen.index import Axis, FloorDiv, Index
+from fuser.tilegen.emit.maps import Coords, Guard, complexity, product
+from fuser.tilegen.index import Axis, FloorDiv, Index, in_range
 from fuser.tilegen.ir import Buffer, View
 from fuser.tilegen.program import Argument, Packing
 

@@ -20,13 +20,12 @@ from fuser.tilegen.emit.maps import (
     Guard,
     backward,
     delinearise,
-    in_range,
     linearise,
     product,
 )
 from fuser.tilegen.emit.memory import uniform
 from fuser.tilegen.emit.space import Emission, Piece
-from fuser.tilegen.index import Index, lookup
+from fuser.tilegen.index import Index, in_range, lookup
 from fuser.tilegen.ops import ReduceFn
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from fuser.dtypes import DType, bool_, i32
+from fuser.dtypes import DType, bool_, i32, i64
 from fuser.errors import LoweringError
 from fuser.graph.ir import Node, Value
 from fuser.graph.sizes import certain, is_symbolic
@@ -25,9 +25,9 @@ from fuser.partition.region import Partition, Region
 from fuser.target import Target
 from fuser.tilegen import ir
 from fuser.tilegen.builder import Builder, row_major
-from fuser.tilegen.emit.maps import Coords, Guard, forward, in_range
+from fuser.tilegen.emit.maps import Coords, Guard, forward
 from fuser.tilegen.emit.memory import Memory, simplify, triangle, uniform
-from fuser.tilegen.index import Atom, Axis, Index, Lookup, axis, index, lookup
+from fuser.tilegen.index import Atom, Axis, Index, Lookup, axis, in_range, index, lookup
 from fuser.tilegen.ops import ReduceFn
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.schedule import Schedule
@@ -192,7 +192,9 @@ class Emission:
             assert splat is not None
             if is_symbolic(splat):
                 number = Index(splat)  # type: ignore[arg-type]
-                return self.emit((), lambda: self.b.index(number, shape, piece.dtype))
+                kind = piece.dtype if piece.dtype.is_integer else i64
+                at = self.emit((), lambda: self.b.index(number, shape, kind))
+                return self.emit((at,), lambda: self.b.cast(at, piece.dtype))
             return self.emit((), lambda: self.b.full(splat, shape, piece.dtype))
         value = piece.value
         if tuple(axes) == piece.axes:

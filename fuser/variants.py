@@ -1,0 +1,273 @@
+"""Kernels for every size of a model's symbolic dims.
+
+A model is compiled with its symbolic dims left open (graph/sizes.py). What comes out is a
+*variant*: kernels that read sizes at run time, and the guards that say for which sizes they are
+right. A run looks for a variant that serves its sizes; for sizes met for the first time that costs
+a memory plan, not a compile. Only where no variant serves them another one is compiled, and the
+table of variants says why.
+
+A variant also has a range of its own: schedules for a few rows are not those for a thousand. Dims
+of 0 and 1 are fixed in a variant, since they change what broadcasts.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from fuser.binding import Bound, report_on
+from fuser.compiler import Device, Model, Progress, compile_kernels
+from fuser.dtypes import DType
+from fuser.errors import UsageError, ValueNeededError
+from fuser.graph.dims import symbols_of
+from fuser.graph.onnx_import import import_onnx, narrow_types
+from fuser.graph.passes import run_passes
+from fuser.graph.sizes import LEAST, Guard, Sizes, guard_from_list
+from fuser.precision import Precision
+from fuser.report import Report
+from fuser.runtime.inputs import Hints, input_hints
+from fuser.runtime.memory import aligned_copy
+from fuser.runtime.plan import Plan
+
+_log = logging.getLogger(__name__)
+
+MOST_PLANS = 64
+"""Sizes whose memory plans a variant keeps; those unused for longest go first."""
+
+OUTER_BUCKETS = ((LEAST, None, 8),)
+"""(least, greatest, example) of the sizes that one variant of an outermost dim serves."""
+INNER_BUCKETS = ((LEAST, 48, 32), (49, 640, 128), (641, None, 1024))
+"""The same for other dims: the example decides the schedule."""
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """The sizes of one dim that a variant serves, inclusive; `most` None: no end."""
+
+    least: int
+    most: int | None
+    example: int
+
+    def __contains__(self, size: int) -> bool:
+        return self.least <= size and (self.most is None or size <= self.most)
+
+    def __str__(self) -> str:
+        if self.least == self.most:
+            return str(self.least)
+        return f"{self.least}..{'' if self.most is None else self.most}"
+
+
+@dataclass(eq=False)
+class Variant:
+    """Kernels for all sizes within `buckets` at which all guards hold."""
+
+    number: int
+    buckets: Mapping[str, Bucket]
+    guards: tuple[Guard, ...]
+    bound: Bound
+    report: Report
+    hints: Hints
+    types: Mapping[str, DType]
+    threads: int | None
+    note: str = ""
+    """Why it serves these sizes only, where the model did not compile for a range."""
+    _plans: OrderedDict[tuple[tuple[str, int], ...], Plan] = field(default_factory=OrderedDict)
+    _first: Plan | None = None
+
+    def serves(self, dims: Mapping[str, int]) -> bool:
+        """Whether the kernels are right for these sizes."""
+        inside = all(dims[name] in bucket for name, bucket in self.buckets.items())
+        return inside and all(guard.holds(dims) for guard in self.guards)
+
+    def plan(self, dims: Mapping[str, int]) -> Plan:
+        """The plan for sizes that it serves: memory, launches and shapes, no compile."""
+        key = tuple(sorted(dims.items()))
+        if key in self._plans:
+            self._plans.move_to_end(key)
+            return self._plans[key]
+        program = self.bound.at(dims)
+        inputs, outputs = (
+            tuple(replace(s, dtype=self.types.get(s.name, s.dtype)) for s in specs)
+            for specs in (program.inputs, program.outputs)
+        )
+        program = replace(program, inputs=inputs, outputs=outputs)
+        report = replace(self.report, dims=dict(dims))
+        plan = Plan(
+            program,
+            threads=self.threads,
+            report=lambda plan: replace(report, peak_memory_bytes=plan.peak_memory_bytes),
+            hints=self.hints,
+            like=self._first,
+        )
+        self._first = self._first or plan
+        self._plans[key] = plan
+        if len(self._plans) > MOST_PLANS:
+            self._plans.popitem(last=False)
+        return plan
+
+    @property
+    def conditions(self) -> tuple[Guard, ...]:
+        """The guards that bound sizes; not those which hold of all that memory can hold."""
+        return tuple(
+            guard
+            for guard in self.guards
+            if guard.relation != ">=" or dict(guard.expression.terms).get((), 0) < 1 << 30
+        )
+
+
+class Variants:
+    """The variants of one model, made when sizes need them."""
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        device: Device = "auto",
+        fusion: bool = True,
+        threads: int | None = None,
+        precision: Precision = "model",
+        values: Mapping[str, np.ndarray] | None = None,
+        fixed: Mapping[str, int] | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """fixed: dims that always have one size. progress: called before each compile."""
+        self.model = model
+        self.fixed = dict(fixed or {})
+        self.device, self.fusion, self.threads = device, fusion, threads
+        self.precision = precision
+        self.values = dict(values or {})
+        self.progress = progress
+        self.variants: list[Variant] = []
+        self.symbols = symbols(model)
+        self._failed: set[frozenset[str]] = set()
+        """Sets of dims that cannot be open, for another reason than sizes."""
+
+    def plan(self, dims: Mapping[str, int]) -> Plan:
+        """The plan for these sizes of all symbolic dims. Raises UsageError for another size of a
+        fixed dim, and what compiling raises."""
+        for name, size in self.fixed.items():
+            if dims[name] != size:
+                raise UsageError(f"the plan is for {name} = {size}, not {dims[name]}")
+        return self.variant(dims).plan(dims)
+
+    def variant(self, dims: Mapping[str, int]) -> Variant:
+        """The variant that serves these sizes, compiled if there is none."""
+        for variant in self.variants:
+            if variant.serves(dims):
+                return variant
+        found = self._compile(dims)
+        self.variants.append(found)
+        return found
+
+    def _compile(self, dims: Mapping[str, int]) -> Variant:
+        """A variant for a range of sizes around these; for a narrower one if that does not do."""
+        note = ""
+        for buckets in self._attempts(dims):
+            open_dims = frozenset(n for n, b in buckets.items() if b.least != b.most)
+            if open_dims in self._failed:
+                continue
+            ranges = ", ".join(f"{name} {bucket}" for name, bucket in buckets.items())
+            _log.info("compiling %s for %s", self.model.name, ranges)
+            if self.progress:
+                self.progress(f"compiling for {ranges}")
+            try:
+                variant = self._build(buckets)
+            except ValueNeededError:
+                raise
+            except Exception as error:
+                # Also what code raises that cannot take a symbol for an int: sizes of their own
+                # always work, or raise what is wrong with the model.
+                if not open_dims:
+                    raise
+                note = f"no range: {type(error).__name__}: {str(error).partition(chr(10))[0][:80]}"
+                self._failed.add(open_dims)
+                continue
+            if variant.serves(dims):
+                variant.note = note
+                return variant
+            broken = next((g for g in variant.guards if not g.holds(dims)), None)
+            note = f"no range: it needs {broken}" if broken else note
+        raise AssertionError("a variant for one size serves it")
+
+    def _attempts(self, dims: Mapping[str, int]) -> list[dict[str, Bucket]]:
+        """Ranges to try: by the usual examples, by these sizes as examples, for the outermost dims
+        only, these sizes alone."""
+        usual: dict[str, Bucket] = {}
+        taken: set[int] = set()
+        for name, outer in self.symbols.items():
+            if name in self.fixed:
+                usual[name] = Bucket(dims[name], dims[name], dims[name])
+                continue
+            usual[name] = bucket = _bucket(dims[name], outer)
+            while bucket.least != bucket.most and bucket.example in taken:
+                # two dims of one example would look equal
+                bucket = usual[name] = replace(bucket, example=bucket.example - 1)
+            taken.add(bucket.example)
+        own = {
+            name: bucket if bucket.least == bucket.most else replace(bucket, example=dims[name])
+            for name, bucket in usual.items()
+        }
+        alone = {name: Bucket(dims[name], dims[name], dims[name]) for name in self.symbols}
+        inner_alone = {n: own[n] if outer else alone[n] for n, outer in self.symbols.items()}
+        attempts = [usual, own, inner_alone, alone]
+        return [item for i, item in enumerate(attempts) if item not in attempts[:i]]
+
+    def _build(self, buckets: Mapping[str, Bucket]) -> Variant:
+        started = time.perf_counter()
+        fixed = {n: b.example for n, b in buckets.items() if b.least == b.most}
+        examples = {n: b.example for n, b in buckets.items() if n not in fixed}
+        with Sizes(examples) as sizes:
+            graph = run_passes(import_onnx(self.model.proto, fixed, self.values))
+            compiled = compile_kernels(
+                graph, name=self.model.name, device=self.device, fusion=self.fusion,
+                precision=self.precision,
+            )  # fmt: skip
+            for kernel in compiled.kernels:
+                for record in kernel.facts.get("guards", ()):
+                    sizes.add(guard_from_list(record))
+            constants = {k: aligned_copy(a) for k, a in compiled.bound.constants.items()}
+            bound = replace(compiled.bound, constants=constants)
+            seconds = time.perf_counter() - started
+            example = bound.at(examples)
+            report = report_on(
+                compiled.partition, compiled.programs, example, {**fixed, **examples}, seconds,
+                compiled.cache_hits,
+            )  # fmt: skip
+            report.values = tuple(self.values)
+            report.precision = compiled.precision
+            sizes.quiet = True
+            hints = input_hints(graph)
+        return Variant(
+            len(self.variants), dict(buckets), sizes.guards, bound, report, hints,
+            narrow_types(self.model.proto), self.threads,
+        )  # fmt: skip
+
+    @property
+    def plans(self) -> Sequence[Plan]:
+        """Every plan that is kept, over all variants."""
+        return [plan for variant in self.variants for plan in variant._plans.values()]
+
+
+def _bucket(size: int, outer: bool) -> Bucket:
+    if size < LEAST:
+        return Bucket(size, size, size)
+    for bucket in OUTER_BUCKETS if outer else INNER_BUCKETS:
+        found = Bucket(*bucket)
+        if size in found:
+            return found
+    raise AssertionError(size)
+
+
+def symbols(model: Model) -> dict[str, bool]:
+    """The symbolic dims of the inputs, and whether each is an outermost axis."""
+    found: dict[str, bool] = {}
+    for type in model.inputs.values():
+        for axis, dim in enumerate(type.shape):
+            for name in sorted(symbols_of(dim)):
+                found.setdefault(name, axis == 0)
+    return found

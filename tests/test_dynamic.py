@@ -1,0 +1,178 @@
+"""One compile for many sizes: results beside the oracle, and what is compiled when."""
+
+from typing import Any
+
+import numpy as np
+import onnx.helper as oh
+import pytest
+
+import fuser
+from fuser.compiler import Model, open_model, random_feeds, reference
+from fuser.dtypes import from_numpy
+from fuser.dynamic import DynamicPlan
+from fuser.errors import UsageError
+from fuser.graph.sizes import Sizes
+from fuser.tilegen.parse import parse_kernel, sizes_of
+from fuser.tilegen.text import canonical_text
+from models import TINY, build
+from tests.numerics import assert_close
+
+
+def check(plan: DynamicPlan, model: Model, **dims: int) -> None:
+    feeds = random_feeds(model, dims, seed=sum(dims.values()))
+    outputs = plan.run(feeds)
+    for name, expected in reference(model, feeds, dims).items():
+        assert outputs[name].shape == expected.shape
+        assert_close(outputs[name], expected, from_numpy(outputs[name].dtype), 4096)
+
+
+def tiny(name: str, **more: Any) -> Model:
+    return open_model(build(name, **{**TINY[name], **more}))
+
+
+@pytest.mark.parametrize("name", ["mlp", "softmax"])
+def test_any_batch_by_one_compile(name: str) -> None:
+    model = tiny(name)
+    plan = DynamicPlan(model, device="cpu")
+    for batch in (3, 2, 17, 64, 5):
+        check(plan, model, batch=batch)
+    (variant,) = plan.variants
+    assert not variant.conditions and not variant.note
+    check(plan, model, batch=1)
+    assert len(plan.variants) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [(name, "float32") for name in ("layernorm", "attention", "bert", "gpt2", "tiny_llama")]
+    + [("attention", "float16"), ("bert", "bfloat16")],
+)
+def test_any_batch_and_sequence_by_one_compile(name: str, dtype: str) -> None:
+    model = open_model(build(name, dtype, **TINY[name]))
+    plan = DynamicPlan(model, device="cpu")
+    for batch, sequence in ((3, 40), (2, 33), (7, 9), (4, 17), (2, 2)):
+        dims = {"batch": batch, "sequence": sequence}
+        check(plan, model, **{k: v for k, v in dims.items() if k in str(model.inputs)})
+    assert len(plan.variants) == 1
+
+
+def test_longer_sequences_have_kernels_of_their_own() -> None:
+    model = tiny("attention")
+    plan = DynamicPlan(model, device="cpu")
+    for sequence in (30, 100, 129, 40, 257, 64):
+        check(plan, model, batch=2, sequence=sequence)
+    assert len(plan.variants) == 2
+    text = plan.explain()
+    assert "sequence 2..48" in text and "sequence 49..640" in text
+    check(plan, model, batch=1, sequence=30)
+    assert "batch 1," in plan.explain()
+
+
+def test_equal_sizes_of_two_dims() -> None:
+    x = oh.make_tensor_value_info("x", 1, ["a", "b"])
+    y = oh.make_tensor_value_info("y", 1, ["b", "a"])
+    z = oh.make_tensor_value_info("z", 1, None)
+    nodes = [oh.make_node("MatMul", ["x", "y"], ["p"]), oh.make_node("Softmax", ["p"], ["z"])]
+    model = open_model(oh.make_model(oh.make_graph(nodes, "g", [x, y], [z])))
+    plan = DynamicPlan(model, device="cpu")
+    for a, b in ((3, 5), (4, 4), (30, 20), (7, 7), (2, 45)):
+        check(plan, model, a=a, b=b)
+
+
+def test_shape_arithmetic_stays_open() -> None:
+    """Shape, Gather, Concat, Reshape, Expand, Slice by half of a dim, Pad and Range."""
+    x = oh.make_tensor_value_info("x", 1, ["n", 6, "t"])
+    out = oh.make_tensor_value_info("out", 1, None)
+    constants = [
+        oh.make_tensor(name, 7, [len(values)] if isinstance(values, list) else [], np.ravel(values))
+        for name, values in {
+            "zero": [0], "two": [2], "six": [6], "minus": [-1], "start": 0, "one": 1, "last": 2,
+        }.items()
+    ]  # fmt: skip
+    nodes = [
+        oh.make_node("Shape", ["x"], ["shape"]),
+        oh.make_node("Gather", ["shape", "zero"], ["n"]),
+        oh.make_node("Gather", ["shape", "two"], ["t"]),
+        oh.make_node("Concat", ["n", "minus", "two", "t"], ["split"], axis=0),
+        oh.make_node("Reshape", ["x", "split"], ["r"]),
+        oh.make_node("Transpose", ["r"], ["p"], perm=[0, 3, 1, 2]),
+        oh.make_node("Concat", ["n", "t", "six"], ["flat"], axis=0),
+        oh.make_node("Reshape", ["p", "flat"], ["f"]),
+        oh.make_node("Div", ["t", "two"], ["half"]),
+        oh.make_node("Slice", ["f", "zero", "half", "one1"], ["s"]),
+        oh.make_node("Gather", ["shape", "last"], ["count"]),
+        oh.make_node("Range", ["start", "count", "one"], ["range"]),
+        oh.make_node("Cast", ["range"], ["places"], to=1),
+        oh.make_node("Add", ["x", "places"], ["moved"]),
+        oh.make_node("ReduceMean", ["moved"], ["mean"], axes=[2], keepdims=1),
+        oh.make_node("Squeeze", ["mean", "two"], ["row"]),
+        oh.make_node("Unsqueeze", ["row", "one1"], ["wide"]),
+        oh.make_node("Add", ["s", "wide"], ["out"]),
+    ]
+    constants.append(oh.make_tensor("one1", 7, [1], [1]))
+    graph = oh.make_graph(nodes, "g", [x], [out], constants)
+    made = oh.make_model(graph, opset_imports=[oh.make_opsetid("", 17)])
+    model = open_model(made)
+    plan = DynamicPlan(model, device="cpu")
+    for n, t in ((3, 10), (2, 7), (5, 20), (9, 4), (10, 10)):
+        check(plan, model, n=n, t=t)
+    assert len(plan.variants) == 1, plan.explain()
+    check(plan, model, n=9, t=3)  # half of 3 is 1, which broadcasts
+    assert len(plan.variants) == 2
+    assert "(t//2) != 1" in plan.explain()
+
+
+def test_fixed_dims_and_wrong_ones() -> None:
+    model = tiny("attention")
+    plan = fuser.compile(model, device="cpu", dynamic=True, dims={"sequence": 24})
+    check(plan, model, batch=3, sequence=24)
+    assert plan.variants[0].buckets["sequence"].least == 24
+    with pytest.raises(UsageError, match="sequence = 24"):
+        check(plan, model, batch=3, sequence=25)
+    with pytest.raises(UsageError, match="unknown dim"):
+        fuser.compile(model, device="cpu", dynamic=True, dims={"length": 24})
+    assert str(plan.inputs[0]) == "f32[batch, 2, sequence, 16]"
+
+
+def test_a_session_serves_ranges_from_its_second_size_on() -> None:
+    model = tiny("mlp")
+    session = fuser.InferenceSession(model, device="cpu")
+    how: Any = session._how
+    for batch, variants in ((4, 0), (4, 0), (6, 1), (9, 1), (4, 1)):
+        feeds = random_feeds(model, {"batch": batch})
+        (y,) = session.run(None, feeds)
+        assert_close(y, reference(model, feeds, {"batch": batch})["y"], from_numpy(y.dtype), 64)
+        assert len(how.variants) == variants
+
+
+def test_kernels_with_symbols_survive_text() -> None:
+    from fuser.compiler import choose_target, emit_programs
+    from fuser.graph.onnx_import import import_onnx
+    from fuser.graph.passes import run_passes
+    from fuser.partition import Options, partition
+
+    model = tiny("tiny_llama")
+    with Sizes({"batch": 3, "sequence": 40}):
+        graph = run_passes(import_onnx(model.proto, {}))
+        target = choose_target("cpu")
+        cut = partition(graph, target, Options())
+        texts = [canonical_text(program.kernel) for program in emit_programs(cut, target)]
+    for text in set(texts):
+        sizes = sizes_of(text)
+        assert sizes is not None and sizes.examples == {"batch": 3, "sequence": 40}
+        with sizes:
+            assert canonical_text(parse_kernel(text)) == text
+
+
+def test_what_cannot_stay_open_is_compiled_for_its_sizes() -> None:
+    """A resize needs the size itself: the table says so."""
+    x = oh.make_tensor_value_info("x", 1, ["n", 3, "h", 8])
+    y = oh.make_tensor_value_info("y", 1, None)
+    scales = oh.make_tensor("scales", 1, [4], [1.0, 1.0, 2.0, 2.0])
+    node = oh.make_node("Resize", ["x", "", "scales"], ["y"], mode="linear")
+    graph = oh.make_graph([node], "g", [x], [y], [scales])
+    model = open_model(oh.make_model(graph, opset_imports=[oh.make_opsetid("", 18)]))
+    plan = DynamicPlan(model, device="cpu")
+    for n, h in ((2, 6), (3, 6), (2, 9)):
+        check(plan, model, n=n, h=h)
+    assert len(plan.variants) <= 3 and "h" in plan.explain()
