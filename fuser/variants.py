@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from fuser.binding import Bound, report_on
-from fuser.compiler import Device, Model, Progress, compile_kernels
+from fuser.compiler import Device, Model, Progress, choose_target, compile_kernels
 from fuser.dtypes import DType
 from fuser.errors import UsageError, ValueNeededError
 from fuser.graph.dims import symbols_of
@@ -39,10 +39,11 @@ _log = logging.getLogger(__name__)
 MOST_PLANS = 64
 """Sizes whose memory plans a variant keeps; those unused for longest go first."""
 
-OUTER_BUCKETS = ((LEAST, None, 8),)
+OUTER_BUCKETS = ((LEAST, None, 7),)
 """(least, greatest, example) of the sizes that one variant of an outermost dim serves."""
-INNER_BUCKETS = ((LEAST, 48, 32), (49, 640, 128), (641, None, 1024))
-"""The same for other dims: the example decides the schedule."""
+INNER_BUCKETS = ((LEAST, 48, 31), (49, 640, 127), (641, None, 1021))
+"""The same for other dims: the example decides the schedule, and is prime, so that it does not look
+like a size of the model."""
 
 
 @dataclass(frozen=True)
@@ -144,8 +145,8 @@ class Variants:
         self.progress = progress
         self.variants: list[Variant] = []
         self.symbols = symbols(model)
-        self._failed: set[frozenset[str]] = set()
-        """Sets of dims that cannot be open, for another reason than sizes."""
+        self._failed: set[tuple[int, str]] = set()
+        """(attempt, ranges) that did not compile, for another reason than sizes."""
 
     def plan(self, dims: Mapping[str, int]) -> Plan:
         """The plan for these sizes of all symbolic dims. Raises UsageError for another size of a
@@ -167,11 +168,11 @@ class Variants:
     def _compile(self, dims: Mapping[str, int]) -> Variant:
         """A variant for a range of sizes around these; for a narrower one if that does not do."""
         note = ""
-        for buckets in self._attempts(dims):
-            open_dims = frozenset(n for n, b in buckets.items() if b.least != b.most)
-            if open_dims in self._failed:
-                continue
+        for number, buckets in enumerate(self._attempts(dims)):
+            is_open = any(bucket.least != bucket.most for bucket in buckets.values())
             ranges = ", ".join(f"{name} {bucket}" for name, bucket in buckets.items())
+            if (number, ranges) in self._failed:
+                continue
             _log.info("compiling %s for %s", self.model.name, ranges)
             if self.progress:
                 self.progress(f"compiling for {ranges}")
@@ -182,16 +183,16 @@ class Variants:
             except Exception as error:
                 # Also what code raises that cannot take a symbol for an int: sizes of their own
                 # always work, or raise what is wrong with the model.
-                if not open_dims:
+                if not is_open:
                     raise
-                note = f"no range: {type(error).__name__}: {str(error).partition(chr(10))[0][:80]}"
-                self._failed.add(open_dims)
+                note = f"narrower: {type(error).__name__}: {str(error).partition(chr(10))[0][:80]}"
+                self._failed.add((number, ranges))
                 continue
             if variant.serves(dims):
                 variant.note = note
                 return variant
             broken = next((g for g in variant.guards if not g.holds(dims)), None)
-            note = f"no range: it needs {broken}" if broken else note
+            note = f"narrower: a wider one needs {broken}" if broken else note
         raise AssertionError("a variant for one size serves it")
 
     def _attempts(self, dims: Mapping[str, int]) -> list[dict[str, Bucket]]:
@@ -214,6 +215,8 @@ class Variants:
         }
         alone = {name: Bucket(dims[name], dims[name], dims[name]) for name in self.symbols}
         inner_alone = {n: own[n] if outer else alone[n] for n, outer in self.symbols.items()}
+        if choose_target(self.device).is_cuda:
+            return [alone]  # its kernels do not read sizes
         attempts = [usual, own, inner_alone, alone]
         return [item for i, item in enumerate(attempts) if item not in attempts[:i]]
 

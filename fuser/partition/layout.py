@@ -9,6 +9,7 @@ they are given.
 from __future__ import annotations
 
 from fuser.graph.ir import Value
+from fuser.graph.sizes import same_shape
 from fuser.partition.grouping import Grouping
 from fuser.partition.nodes import is_map
 from fuser.partition.region import Region
@@ -62,7 +63,7 @@ def _images(grouping: Grouping, region: Region) -> set[Value]:
     rank = anchor.output.type.rank
     found = {value for value in region.outputs if value.type.rank == rank}
     found |= {v for v in _behind_maps(grouping, anchor.inputs[0]) if v.type.rank == rank}
-    found |= {value for value in region.inputs if value.shape == anchor.output.shape}
+    found |= {value for value in region.inputs if same_shape(value.shape, anchor.output.shape)}
     return found
 
 
@@ -82,4 +83,4 @@ def _behind_maps(grouping: Grouping, value: Value) -> set[Value]:
 
 def _same_channels(value: Value, shapes: set[tuple[int, ...]]) -> bool:
     """Whether the value has the batch and channel dims of an image, with other spatial dims."""
-    return any(len(s) == value.type.rank and s[:2] == value.shape[:2] for s in shapes)
+    return any(len(s) == value.type.rank and same_shape(s[:2], value.shape[:2]) for s in shapes)
