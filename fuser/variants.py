@@ -41,7 +41,7 @@ MOST_PLANS = 64
 
 OUTER_BUCKETS = ((LEAST, None, 7),)
 """(least, greatest, example) of the sizes that one variant of an outermost dim serves."""
-INNER_BUCKETS = ((LEAST, 48, 31), (49, 640, 127), (641, None, 1021))
+INNER_BUCKETS = ((LEAST, 64, 61), (65, 512, 509), (513, None, 1021))
 """The same for other dims: the example decides the schedule, and is prime, so that it does not look
 like a size of the model."""
 

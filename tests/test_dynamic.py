@@ -63,7 +63,7 @@ def test_longer_sequences_have_kernels_of_their_own() -> None:
         check(plan, model, batch=2, sequence=sequence)
     assert len(plan.variants) == 2
     text = plan.explain()
-    assert "sequence 2..48" in text and "sequence 49..640" in text
+    assert "sequence 2..64" in text and "sequence 65..512" in text
     check(plan, model, batch=1, sequence=30)
     assert "batch 1," in plan.explain()
 

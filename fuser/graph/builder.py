@@ -312,7 +312,8 @@ def broadcast_shapes(op: str, shapes: Sequence[Sequence[Dim]]) -> tuple[Dim, ...
     for shape in shapes:
         for axis, dim in enumerate(shape, rank - len(shape)):
             current = result[axis]
-            if current == 1 or (isinstance(current, DimExpr) and isinstance(dim, int) and dim != 1):
+            taken = isinstance(current, DimExpr) and isinstance(dim, int) and dim != 1
+            if current == 1 or (taken and may_equal(current, dim)):
                 result[axis] = dim
             elif dim != 1 and not may_equal(current, dim):
                 shown = " and ".join(str(list(s)) for s in shapes)

@@ -18,7 +18,7 @@ import math
 import numbers
 from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import Protocol, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, TypeGuard, cast
 from weakref import WeakValueDictionary
 
 from fuser.errors import ParseError, ShapeError
@@ -64,18 +64,28 @@ class DimExpr:
     __slots__ = ("__weakref__", "terms")
     terms: _Terms
 
+    # Arithmetic with a float makes a float of the dim, which is a question (see `__float__`).
+
     def __add__(self, other: Dim) -> Dim:
+        if _inexact(other):
+            return cast(Dim, self.__float__() + other)
         return _add(self, other)
 
     __radd__ = __add__
 
     def __sub__(self, other: Dim) -> Dim:
+        if _inexact(other):
+            return cast(Dim, self.__float__() - other)
         return _add(self, _scale(other, -1))
 
     def __rsub__(self, other: Dim) -> Dim:
+        if _inexact(other):
+            return cast(Dim, other - self.__float__())
         return _add(other, _scale(self, -1))
 
     def __mul__(self, other: Dim) -> Dim:
+        if _inexact(other):
+            return cast(Dim, self.__float__() * other)
         return _multiply(self, other)
 
     __rmul__ = __mul__
@@ -84,15 +94,23 @@ class DimExpr:
         return _scale(self, -1)
 
     def __floordiv__(self, other: Dim) -> Dim:
+        if _inexact(other):
+            return cast(Dim, self.__float__() // other)
         return floordiv(self, other)
 
     def __rfloordiv__(self, other: Dim) -> Dim:
+        if _inexact(other):
+            return cast(Dim, other // self.__float__())
         return floordiv(other, self)
 
     def __mod__(self, other: Dim) -> Dim:
+        if _inexact(other):
+            return cast(Dim, self.__float__() % other)
         return modulo(self, other)
 
     def __rmod__(self, other: Dim) -> Dim:
+        if _inexact(other):
+            return cast(Dim, other % self.__float__())
         return modulo(other, self)
 
     # questions, which only an active Sizes answers ----------------------------------------------
@@ -161,6 +179,16 @@ class DimExpr:
         return text
 
     __repr__ = __str__
+
+
+def is_decided(*dims: Dim) -> bool:
+    """Whether comparisons of the dims have an answer: they are ints, or a Sizes is in force."""
+    return ACTIVE.get() is not None or not any(isinstance(dim, DimExpr) for dim in dims)
+
+
+def _inexact(other: object) -> TypeGuard[Any]:
+    """Whether a number is no integer, so that the result is none either."""
+    return not isinstance(other, DimExpr | int | numbers.Integral)
 
 
 def _decider(dim: DimExpr) -> Decider:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fuser.graph.dims import Dim, DimExpr, floordiv, maximum, minimum, modulo
+from fuser.graph.dims import Dim, DimExpr, floordiv, is_decided, maximum, minimum, modulo
 from fuser.graph.ir import Attrs, Node, Value
 from fuser.graph.ops.primitive import Array
 from fuser.graph.ops.registry import primitive
@@ -94,6 +94,8 @@ def _sign(a: Dim, b: Dim) -> tuple[bool, bool]:
 
 
 def _less(a: Dim, b: Dim) -> bool:
+    if is_decided(a, b):
+        return a < b
     if _sign(b, a)[1]:
         return True
     if _sign(a, b)[0]:
@@ -104,9 +106,18 @@ def _less(a: Dim, b: Dim) -> bool:
 def _equal(a: Dim, b: Dim) -> bool:
     if a == b:
         return True
+    if is_decided(a, b):
+        return False
     if _sign(a, b)[1] or _sign(b, a)[1]:
         return False
     raise _Undecided
+
+
+def _truncated(a: Dim, b: Dim) -> Dim:
+    """a / b, rounded towards zero. Sizes are not negative, but their differences may be."""
+    if is_decided(a, b) and (a < 0) != (b < 0):
+        return -floordiv(-a, b) if a < 0 else -floordiv(a, -b)
+    return floordiv(a, b)
 
 
 def _elementwise(function: Callable[..., Any]) -> Callable[[Sequence[Array], Attrs], Array]:
@@ -160,8 +171,7 @@ _RULES: dict[str, Callable[[Sequence[Array], Attrs], Array]] = {
     "add": _elementwise(lambda a, b: a + b),
     "sub": _elementwise(lambda a, b: a - b),
     "mul": _elementwise(lambda a, b: a * b),
-    # Sizes are not negative, so truncation and floor agree.
-    "div": _elementwise(lambda a, b: floordiv(a, b)),
+    "div": _elementwise(lambda a, b: _truncated(a, b)),
     "mod": _elementwise(lambda a, b: modulo(a, b)),
     "min": _elementwise(lambda a, b: minimum(a, b)),
     "max": _elementwise(lambda a, b: maximum(a, b)),

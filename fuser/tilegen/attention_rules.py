@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+from fuser.graph.sizes import is_symbolic, size_hint
 from fuser.target import Target
-from fuser.tilegen.rules import ceildiv, power_of_two
+from fuser.tilegen.rules import MOST_SYMBOLIC_KEYS, block_of, ceildiv, power_of_two
 from fuser.tilegen.schedule import Schedule
 
 Reads = Literal["nothing", "keys", "half tile", "tiles"]

@@ -14,7 +14,7 @@ from typing import Any
 
 from fuser.errors import ParseError, VerifyError
 from fuser.graph.dims import as_int, parse
-from fuser.graph.sizes import Sizes, certain, is_symbolic, same
+from fuser.graph.sizes import Sizes, is_symbolic, same
 from fuser.tilegen import facts, ops
 from fuser.tilegen.index import (
     UNBOUNDED,
@@ -444,7 +444,7 @@ class _Parser:
             number = self.integer()
             if mark == "*":
                 result = _scaled(result, number)
-            elif not certain(number - 1):
+            elif number <= 0:
                 raise self.error("a divisor must be positive", self.last)
             else:
                 result = _divided(result, number, floordiv if mark == "//" else modulo)

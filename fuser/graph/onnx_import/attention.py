@@ -10,7 +10,7 @@ from fuser.dtypes import DType
 from fuser.errors import InvalidModelError, ShapeError
 from fuser.graph import compose
 from fuser.graph.builder import Builder
-from fuser.graph.dims import Dim, as_int
+from fuser.graph.dims import Dim, as_int, is_decided
 from fuser.graph.ir import Value
 from fuser.graph.onnx_import.registry import OnnxNode, onnx_op
 from fuser.graph.onnx_import.types import onnx_dtype
@@ -115,7 +115,7 @@ def _apply_mask(b: Builder, scores: Value, mask: Value, scope: _Scope) -> Value:
     """A boolean mask selects, any other is added; missing keys at its end are masked."""
     boolean = mask.dtype is dtypes.bool_
     length = mask.type.shape[-1]
-    if isinstance(length, int) and isinstance(scope.keys, int) and 1 < length < scope.keys:
+    if is_decided(length, scope.keys) and 1 < length < scope.keys:
         high = [0] * (mask.type.rank - 1) + [scope.keys - length]
         mask = b.pad(mask, [0] * mask.type.rank, high, False if boolean else -math.inf)
     if boolean:

@@ -9,7 +9,7 @@ import numpy as np
 
 from fuser.errors import InvalidModelError
 from fuser.graph.builder import Builder, broadcast_shapes, infer_minus_one
-from fuser.graph.dims import Dim, DimExpr, as_int, maximum, minimum, product
+from fuser.graph.dims import Dim, DimExpr, as_int, is_decided, maximum, minimum, product
 from fuser.graph.ir import Value
 from fuser.graph.onnx_import.reduction import read_axes
 from fuser.graph.onnx_import.registry import OnnxNode, onnx_op
@@ -95,7 +95,7 @@ def split(b: Builder, node: OnnxNode) -> list[Value | None]:
         sizes = node.attrs["split"]
     else:
         count = node.attr("num_outputs", count)
-        if isinstance(size, int):
+        if is_decided(size):
             # Opset 18: the last part is smaller where the size does not divide.
             part = -(-size // count)
             sizes = [min(part, size - i * part) for i in range(count)]
@@ -164,8 +164,9 @@ def _clamp(index: Dim, size: Dim, low: Dim, high: Dim) -> Dim:
     if isinstance(index, int) and index < 0:
         # INT_MIN stands for "before the beginning" whatever the size.
         index = low if index < -(2**31) + 1 else index + size
-    elif isinstance(index, DimExpr) and maximum(index, 0) == 0:
-        index = index + size
+    elif isinstance(index, DimExpr):
+        negative = index < 0 if is_decided(index) else maximum(index, 0) == 0
+        index = index + size if negative else index
     if isinstance(index, int) and index >= 2**31 - 1:
         return high
     return minimum(maximum(index, low), high)

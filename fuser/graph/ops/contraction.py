@@ -8,7 +8,7 @@ import numpy as np
 
 from fuser.dtypes import BY_NAME, from_numpy
 from fuser.errors import ShapeError
-from fuser.graph.dims import as_int
+from fuser.graph.dims import as_int, is_decided
 from fuser.graph.dims import product as dim_product
 from fuser.graph.ir import Attrs, TensorType
 from fuser.graph.ops.primitive import (
@@ -93,7 +93,7 @@ def _infer_conv(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, 
         window = w.static_shape[axis + 2]
         stride, dilation = attrs["strides"][axis], attrs["dilation"][axis]
         extent = window_extent(x.shape[axis + 2], window, stride, low, high, dilation)
-        if isinstance(extent, int) and extent < 0:
+        if is_decided(extent) and extent < 0:
             raise ShapeError(f"conv: the kernel {w} does not fit into {x}")
         shape.append(extent)
     return (TensorType(x.dtype, tuple(shape)),)

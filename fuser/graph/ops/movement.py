@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fuser.errors import ShapeError
-from fuser.graph.dims import Dim, ceildiv, may_equal
+from fuser.graph.dims import Dim, ceildiv, is_decided, may_equal
 from fuser.graph.dims import product as dim_product
 from fuser.graph.ir import Attrs, TensorType
 from fuser.graph.ops.primitive import (
@@ -64,7 +64,7 @@ def _evaluate_broadcast(arrays: Sequence[Array], attrs: Attrs) -> tuple[Array, .
 
 def _slice_extent(start: Dim, limit: Dim, stride: int) -> Dim:
     extent = ceildiv(limit - start, stride) if stride > 0 else ceildiv(start - limit, -stride)
-    return max(extent, 0) if isinstance(extent, int) else extent
+    return max(extent, 0) if is_decided(extent) else extent
 
 
 def _infer_slice(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -77,7 +77,7 @@ def _infer_slice(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType,
         if stride == 0:
             raise ShapeError("slice: a stride is 0")
         low, high = (start, limit) if stride > 0 else (limit + 1, start + 1)
-        if (isinstance(low, int) and low < 0) or _exceeds(high, size):
+        if (is_decided(low) and low < 0) or _exceeds(high, size):
             raise ShapeError(f"slice: {start}:{limit}:{stride} is outside of {x}")
         shape.append(_slice_extent(start, limit, stride))
     return (TensorType(x.dtype, tuple(shape)),)
@@ -85,7 +85,7 @@ def _infer_slice(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType,
 
 def _exceeds(limit: Dim, size: Dim) -> bool:
     over = limit - size
-    return isinstance(over, int) and over > 0
+    return is_decided(over) and over > 0
 
 
 def _evaluate_slice(arrays: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
@@ -123,7 +123,7 @@ def _infer_pad(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, .
     if not len(low) == len(high) == x.rank:
         raise ShapeError(f"pad: low and high need {x.rank} entries for {x}")
     shape = tuple(a + size + b for a, size, b in zip(low, x.shape, high, strict=True))
-    if any(isinstance(dim, int) and dim < 0 for dim in shape):
+    if any(is_decided(dim) and dim < 0 for dim in shape):
         raise ShapeError(f"pad: {x} cannot be cropped by {low} and {high}")
     return (TensorType(x.dtype, shape),)
 

@@ -10,7 +10,7 @@ import numpy as np
 from fuser import dtypes
 from fuser.dtypes import from_numpy
 from fuser.errors import ShapeError
-from fuser.graph.dims import Dim
+from fuser.graph.dims import Dim, is_decided
 from fuser.graph.ir import Attrs, TensorType
 from fuser.graph.ops.primitive import Array, Primitive, check_axis, is_half, widen
 
@@ -102,7 +102,7 @@ def _infer_window(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType
         low, high = attrs["padding"][axis]
         window, stride = attrs["window"][axis], attrs["strides"][axis]
         extent = window_extent(size, window, stride, low, high, attrs["dilation"][axis])
-        if isinstance(extent, int) and extent < 0:
+        if is_decided(extent) and extent < 0:
             raise ShapeError(f"reduce_window: the window of axis {axis} does not fit into {x}")
         shape.append(extent)
     return (TensorType(x.dtype, tuple(shape)),)

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from fuser.dtypes import DType
 from fuser.errors import LoweringError
 from fuser.graph.ir import Node, Value
-from fuser.graph.sizes import certain
+from fuser.graph.sizes import by_example, certain
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
-from fuser.tilegen import attention_rules
+from fuser.tilegen import attention_rules, rules
 from fuser.tilegen.emit.contraction import (
     DotShape,
     behind_movement,
@@ -98,7 +98,7 @@ def emit(
     if schedule is None and not (start.is_constant and stop.is_constant):
         # programs that differ in length go to whichever multiprocessor is free first
         em.b.kernel.schedule = dataclasses.replace(chosen, persistent=False)
-    if count > 1:
+    if chosen.split_k > 1 and count > 1:
         part = program(em, 2, count, 1, "")
         bounds = maximum(start, part * span), minimum(stop, part * span + span)
         state, _ = _online_softmax(em, parts, frame, bounds)
@@ -171,6 +171,7 @@ def shared_heads(region: Region, partition: Partition, target: Target, parts: Pa
     return 1
 
 
+@by_example
 def _reads(region: Region, parts: Parts) -> attention_rules.Reads:
     """What the score code loads, as of a mask or a bias."""
     pending: list[Value] = [parts.scores]

@@ -79,7 +79,7 @@ def _groups(source: Sequence[int], target: Sequence[int]) -> Iterator[tuple[list
     while lefts and rights:
         left, right = [lefts.pop(0)], [rights.pop(0)]
         a, b = source[left[0]], target[right[0]]
-        while not same(a, b):
+        while a != b:
             if a < b:
                 left.append(lefts.pop(0))
                 a *= source[left[-1]]

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from fuser.errors import LoweringError
 from fuser.graph.ir import Node, Value
+from fuser.graph.sizes import by_example
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
 from fuser.tilegen import rules
@@ -84,6 +85,7 @@ def emit(
     return (em.finish(flops),)
 
 
+@by_example
 def _reads(region: Region, total: int) -> int:
     """How many values of a row's length are read; 0 if a row must stay in one block."""
     if any(node.op == "cumsum" for node in region.nodes):
