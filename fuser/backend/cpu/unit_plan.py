@@ -11,7 +11,7 @@ from fuser.backend.cpu import tree
 from fuser.backend.cpu.tree import DotPlan, Facts, Packed
 from fuser.target import DotUnit
 from fuser.tilegen import ops
-from fuser.tilegen.index import Index, Scalar
+from fuser.tilegen.index import Index, Scalar, in_range
 from fuser.tilegen.ir import INDEX, TileType, Value
 
 PANEL = 16
@@ -102,9 +102,7 @@ def _plain_load(facts: Facts, value: Value, unit: DotUnit) -> ops.Load | None:
         return None
     if any(tree.lookups(index) for index in op.indices):
         return None
-    inside = op.pad is None or all(
-        e.range[0] >= 0 and e.range[1] < n for e, n in zip(op.indices, op.view.shape, strict=True)
-    )
+    inside = op.pad is None or all(map(in_range, op.indices, op.view.shape))
     return op if inside and op.view.dtype.name == unit.dtype else None
 
 
