@@ -60,7 +60,7 @@ TINY: Mapping[str, Mapping[str, int]] = {
     "tiny_llama": {},
     "vit": {"layers": 2, "hidden": 64, "heads": 4, "image": 32, "patch": 8, "classes": 10},
     "resnet50": {"layers": 14, "hidden": 8, "image": 32, "classes": 10},
-    "mobilenet": {"stages": 3, "hidden": 16, "image": 32, "classes": 10},
+    "mobilenet": {"stages": 2, "hidden": 16, "image": 32, "classes": 10},
     "minilm": {},
 }
 
