@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ NOTE = (
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0 ok, 1 mismatch, 2 usage, 3 invalid model,
-    4 unsupported, 5 device, 6 memory, 70 internal."""
+    4 unsupported, 5 device, 6 memory or another limit, 70 internal."""
     try:
         with _notes_on_stderr():
             code = main.main(args=arguments, prog_name="fuser", standalone_mode=False)
@@ -74,7 +75,10 @@ def _notes_on_stderr() -> Iterator[None]:
 
 
 def _one_line(text: str) -> str:
-    return "; ".join(line.strip() for line in text.splitlines() if line.strip())
+    """Text of a model may be part of it: no control characters, and not without end."""
+    line = "; ".join(line.strip() for line in text.splitlines() if line.strip())
+    line = "".join(letter if letter.isprintable() else "?" for letter in line)
+    return line if len(line) <= 3000 else f"{line[:2000]} ... {line[-900:]}"
 
 
 @click.group(epilog=NOTE, context_settings={"help_option_names": ["-h", "--help"]})
@@ -105,6 +109,36 @@ _dim = click.option(
     metavar="NAME=N",
     help="Fix a symbolic dim; else 1 for a batch, about 128 for others.",
 )
+_LIMITS = (
+    ("seconds", "Give up reading and compiling after this; 0: never. Default 1800."),
+    ("bytes", "Most memory a plan may take; default: all there is."),
+    ("nodes", "Most nodes of a graph, loops and functions written out. Default 100000."),
+)
+
+
+def _limits(command: Callable[..., int]) -> Callable[..., int]:
+    """Options for what a model may ask for; the command runs within them."""
+
+    @functools.wraps(command)
+    def run_within(**options: Any) -> int:
+        from dataclasses import replace
+
+        from fuser.compiler import within
+        from fuser.config import Config
+
+        given = {name: options.pop(f"max_{name}") for name, _ in _LIMITS}
+        chosen = {name: value for name, value in given.items() if value is not None}
+        with within(replace(Config.from_environment().limits, **chosen)):
+            return command(**options)
+
+    for name, text in reversed(_LIMITS):
+        option = click.option(
+            f"--max-{name}", type=click.IntRange(min=0), metavar="N", help=f"{text}"
+        )
+        run_within = option(run_within)
+    return run_within
+
+
 _fusion = click.option("--no-fusion", is_flag=True, help="One kernel for every operator.")
 _precision = click.option(
     "--precision", type=click.Choice(PRECISIONS), default="model", show_default=True,
@@ -141,6 +175,7 @@ _precision = click.option(
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads; one a core by default.")
 @_fusion
 @_precision
+@_limits
 def run_command(
     model: Path, device: Device, inputs: tuple[str, ...], dim: tuple[str, ...], seed: int,
     output: Path | None, against: str | None, expect: Path | None, rtol: float | None,
@@ -238,6 +273,7 @@ def _write(path: Path, text: str) -> None:
 )
 @_fusion
 @_precision
+@_limits
 def explain_command(
     model: Path, device: Device, dim: tuple[str, ...], dynamic: bool, no_fusion: bool,
     precision: Precision,
@@ -280,6 +316,7 @@ def _explain_dynamic(model: Any, dims: dict[str, int], **options: Any) -> int:
 @_dim
 @_fusion
 @_precision
+@_limits
 def dump_command(
     model: Path, stage: str, region: int | None, device: Device, dim: tuple[str, ...],
     no_fusion: bool, precision: Precision,

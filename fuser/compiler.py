@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -16,12 +17,19 @@ from fuser.backend.workers import CompileJob, CompileStats, compile_all
 from fuser.binding import Bound, bind_kernels, report_on
 from fuser.config import Config
 from fuser.dtypes import DType
-from fuser.errors import DeviceError, InvalidModelError, UsageError
+from fuser.errors import DeviceError, InvalidModelError, LimitError, UsageError
 from fuser.graph.dims import substitute, symbols_of
 from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph, TensorType
-from fuser.graph.onnx_import import import_onnx, load_model, narrow_types, signature
+from fuser.graph.onnx_import import (
+    check_types,
+    import_onnx,
+    load_model,
+    narrow_types,
+    signature,
+)
 from fuser.graph.passes import run_passes as run_graph_passes
+from fuser.limits import Limits, are_set, check_bytes, check_time, current, limited
 from fuser.partition import Options, partition
 from fuser.partition.region import Partition
 from fuser.precision import Precision, Rounding, rounding
@@ -62,6 +70,7 @@ class Model:
     proto: ModelProto
     inputs: dict[str, TensorType]
     _graphs: dict[tuple[tuple[str, int], ...], Graph] = field(default_factory=dict)
+    _checked: bool = False
 
     def bind(self, dims: Mapping[str, int]) -> dict[str, int]:
         """The size of every symbolic dim: as given, else 1 for an outermost axis (the batch) and
@@ -105,14 +114,24 @@ class Model:
         """The imported graph with every dim an int, after the graph passes. values: inputs that
         are constants in it; such a graph is not kept."""
         if values:
-            return run_graph_passes(import_onnx(self.proto, self.bind(dims), values))
+            graph = import_onnx(self.proto, self.bind(dims), values)
+            self._check_types()
+            return run_graph_passes(graph)
         return self._graph(self.bind(dims))
 
     def _graph(self, bound: Mapping[str, int]) -> Graph:
         key = tuple(sorted(bound.items()))
         if key not in self._graphs:
-            self._graphs[key] = run_graph_passes(import_onnx(self.proto, bound))
+            graph = import_onnx(self.proto, bound)
+            self._check_types()
+            self._graphs[key] = run_graph_passes(graph)
         return self._graphs[key]
+
+    def _check_types(self) -> None:
+        """Once, what import does not look at. Raises InvalidModelError."""
+        if not self._checked:
+            check_types(self.proto)
+            self._checked = True
 
 
 def open_model(source: str | Path | bytes | ModelProto | Model) -> Model:
@@ -162,7 +181,10 @@ def partition_options(fusion: bool, rounded: Rounding) -> Options:
 
 def emit_programs(cut: Partition, target: Target, verify: bool = False) -> list[TileProgram]:
     """The tile programs of every region, in launch order."""
-    programs = [program for region in cut.regions for program in emit(region, cut, target)]
+    programs: list[TileProgram] = []
+    for region in cut.regions:
+        check_time()
+        programs += emit(region, cut, target)
     for program in programs:
         run_tile_passes(program.kernel, verify=verify)
     return programs
@@ -178,6 +200,7 @@ def compile(
     fusion: bool = True,
     precision: Precision = "model",
     progress: Progress = _quiet,
+    limits: Limits | None = None,
 ) -> Plan:
     """Compile an ONNX model into an executable plan.
 
@@ -187,32 +210,48 @@ def compile(
     axes, a count): they are no inputs of the plan. threads: CPU threads, one a core by default.
     fusion=False gives every operator its own kernel. precision: what may be rounded
     (fuser/precision.py); report().precision says what was. progress is called with the name of each
-    step.
-    Raises FuserError: UsageError, InvalidModelError, UnsupportedOpError, DeviceError, CompileError.
+    step. limits: what the model may ask for, FUSER_MAX_* by default.
+    Raises FuserError: UsageError, InvalidModelError, UnsupportedOpError, LimitError, DeviceError,
+    CompileError.
     """
     started = time.perf_counter()
-    progress("importing the graph")
-    opened = open_model(model)
-    bound = opened.bind(dims or {})
-    graph, name, types = opened.graph(bound, values), opened.name, narrow_types(opened.proto)
-    # Models and graphs are cycles: hundreds of megabytes would stay until a full collection.
-    large = _constant_bytes(graph) >= LARGE_BYTES
-    del opened
-    if large:
-        gc.collect()
-    plan = compile_graph(
-        graph, name=name, device=device, threads=threads, fusion=fusion, precision=precision,
-        progress=progress, dims=bound, values=tuple(values or ()), started=started, types=types,
-    )  # fmt: skip
-    del graph
-    if large:
-        gc.collect()
-    return plan
+    with within(limits):
+        progress("importing the graph")
+        opened = open_model(model)
+        bound = opened.bind(dims or {})
+        graph, name, types = opened.graph(bound, values), opened.name, narrow_types(opened.proto)
+        # Models and graphs are cycles: hundreds of megabytes would stay until a full collection.
+        large = _constant_bytes(graph) >= LARGE_BYTES
+        del opened
+        if large:
+            gc.collect()
+        plan = compile_graph(
+            graph, name=name, device=device, threads=threads, fusion=fusion, precision=precision,
+            progress=progress, dims=bound, values=tuple(values or ()), started=started, types=types,
+        )  # fmt: skip
+        del graph
+        if large:
+            gc.collect()
+        return plan
 
 
 def _constant_bytes(graph: Graph) -> int:
     arrays = (node.output.constant for node in graph.nodes if node.op == "constant")
     return sum(array.nbytes for array in arrays if array is not None)
+
+
+@contextmanager
+def within(limits: Limits | None = None) -> Iterator[None]:
+    """Hold limits within the block: those given, else those around it, else the environment's.
+
+    Raises LimitError, also where Python's own limit on recursion ends the work."""
+    if limits is None and not are_set():
+        limits = Config.from_environment().limits
+    try:
+        with limited(limits) if limits is not None else nullcontext():
+            yield
+    except RecursionError:
+        raise LimitError("the model is nested too deeply") from None
 
 
 def compile_graph(
@@ -233,10 +272,25 @@ def compile_graph(
 
     name, dims and values are for the report; started: when the work on it began.
     types: dtypes of the inputs and outputs whose bytes the graph holds as u8.
-    Raises FuserError: UnsupportedError, DeviceError, CompileError.
+    Raises FuserError: UnsupportedError, LimitError, DeviceError, CompileError.
     """
     started = time.perf_counter() if started is None else started
+    with within():
+        return _compile_graph(
+            graph, name, device, threads, fusion, precision, progress, dims, values, started, types
+        )
+
+
+def _compile_graph(
+    graph: Graph, name: str, device: Device, threads: int | None, fusion: bool,
+    precision: Precision, progress: Progress, dims: Mapping[str, int] | None,
+    values: tuple[str, ...], started: float, types: Mapping[str, DType] | None,
+) -> Plan:  # fmt: skip
     config = Config.from_environment()
+    on_host = not choose_target(device).is_cuda
+    if on_host or current().bytes:
+        ends = sum(value.type.bytes for value in {*graph.inputs, *graph.outputs})
+        check_bytes(ends, "the inputs and outputs together")
     compiled = compile_kernels(
         graph, name=name, device=device, fusion=fusion, precision=precision, progress=progress,
         config=config,
@@ -248,6 +302,8 @@ def compile_graph(
         write_stages(config.dump, cut, programs, compiled.bound.target)
     progress("building the plan")
     program = compiled.bound.at()
+    if on_host or current().bytes:
+        check_bytes(program.peak_memory_bytes, "the plan")
     if types:
         inputs, outputs = (
             tuple(replace(spec, dtype=types.get(spec.name, spec.dtype)) for spec in specs)

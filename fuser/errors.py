@@ -1,7 +1,8 @@
 """The error tree. Every error says what happened, where, and what to do next.
 
 `where` is the ONNX node, file, tensor or region at fault; `hint` is the mend. `exit_code` is what
-the command line returns: 2 usage, 3 invalid model, 4 unsupported, 5 device, 6 memory, 70 internal.
+the command line returns: 2 usage, 3 invalid model, 4 unsupported, 5 device, 6 memory or another
+limit, 70 internal.
 """
 
 from __future__ import annotations
@@ -105,7 +106,11 @@ class DeviceError(FuserError):
     exit_code = 5
 
 
-class OutOfMemoryError(FuserError):
-    """The plan does not fit into memory."""
+class LimitError(FuserError):
+    """The model asks for more than fuser/limits.py allows."""
 
     exit_code = 6
+
+
+class OutOfMemoryError(LimitError):
+    """The plan does not fit into memory."""

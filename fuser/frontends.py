@@ -10,6 +10,7 @@ import numpy as np
 
 from fuser import compiler
 from fuser.compiler import Device, Model, Progress
+from fuser.limits import Limits
 from fuser.precision import Precision
 from fuser.runtime.plan import Plan
 
@@ -40,7 +41,7 @@ def compile(  # type: ignore[overload-overlap]  # no path is a program
     model: str | Path | bytes | ModelProto | Model, *, device: Device = "auto",
     dims: Mapping[str, int] | None = None, values: Mapping[str, np.ndarray] | None = None,
     threads: int | None = None, fusion: bool = True, precision: Precision = "model",
-    progress: Progress = ...,
+    progress: Progress = ..., limits: Limits | None = None,
 ) -> Plan: ...  # fmt: skip
 @overload
 def compile(
@@ -67,8 +68,8 @@ def compile(
     """Compile a model.
 
     An ONNX model (a path, bytes, a ModelProto) becomes a `Plan`: `fuser.compiler.compile` has the
-    other options (dims, values, progress). With dynamic=True it becomes a `DynamicPlan`, which
-    runs at any size of the symbolic dims that `dims` does not fix.
+    other options (dims, values, progress, limits). With dynamic=True it becomes a `DynamicPlan`,
+    which runs at any size of the symbolic dims that `dims` does not fix.
 
     A PyTorch model (an `nn.Module`, a `GraphModule`, an `ExportedProgram`) becomes a callable of
     tensors, compiled for the shapes it meets, and for those of `example_inputs` at once. device is

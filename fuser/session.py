@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from fuser.compiler import Device, Model, open_model
+from fuser.compiler import Device, Model, open_model, within
 from fuser.errors import UnsupportedError, UsageError
 from fuser.graph.onnx_import import load_model
 from fuser.host import Segmented
+from fuser.limits import Limits
 from fuser.precision import Precision
 from fuser.runtime.plan import Plan
 from fuser.specialise import Specialised
@@ -49,9 +50,9 @@ class _Options:
 class InferenceSession:
     """A model that is compiled for the feeds it meets.
 
-    model, device, threads, fusion, precision: as for `fuser.compile`. fallback: what cannot be
-    compiled runs on the host (fuser/host.py) instead of being an error; `fallbacks` lists it.
-    Raises UsageError, InvalidModelError; `run` raises what compiling raises.
+    model, device, threads, fusion, precision, limits: as for `fuser.compile`. fallback: what cannot
+    be compiled runs on the host (fuser/host.py) instead of being an error; `fallbacks` lists it.
+    Raises UsageError, InvalidModelError, LimitError; `run` raises what compiling raises.
     """
 
     def __init__(
@@ -63,6 +64,14 @@ class InferenceSession:
         fusion: bool = True,
         precision: Precision = "model",
         fallback: bool = True,
+        limits: Limits | None = None,
+    ) -> None:
+        self._limits = limits
+        with within(limits):
+            self._open(model, _Options(device, fusion, threads, precision), fallback)
+
+    def _open(
+        self, model: str | Path | bytes | ModelProto | Model, options: _Options, fallback: bool
     ) -> None:
         proto = model.proto if isinstance(model, Model) else load_model(model)
         held = {tensor.name for tensor in proto.graph.initializer}
@@ -70,7 +79,7 @@ class InferenceSession:
         self._outputs = [_info(i) for i in proto.graph.output]
         self._fallback = fallback
         self._how: Specialised | Segmented
-        self._options = _Options(device, fusion, threads, precision)
+        self._options = options
         try:
             opened = model if isinstance(model, Model) else open_model(proto)
             self._how = Specialised(opened, **vars(self._options))
@@ -93,7 +102,8 @@ class InferenceSession:
         for name in output_names or ():
             if name not in names:
                 raise UsageError(f"there is no output {name!r}", hint=f"outputs: {names}")
-        found = self._run(feeds)
+        with within(self._limits):
+            found = self._run(feeds)
         return [found[name] for name in output_names or names]
 
     def _run(self, feeds: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -69,19 +69,29 @@ def run_partition(
     schedule: Schedule | None = None,
 ) -> dict[str, Array]:
     """The graph outputs, computed region by region with interpreted tile programs."""
+    regions = partition.regions
+    programs = [p for region in regions for p in emit(region, partition, target, schedule)]
+    return run_programs(partition, feeds, programs)
+
+
+def run_programs(
+    partition: Partition, feeds: Mapping[str, Array], programs: list[TileProgram]
+) -> dict[str, Array]:
+    """The graph outputs, computed by interpreted tile programs in launch order."""
     graph = partition.graph
     arrays: dict[Any, Array] = {}
     for value in graph.inputs:
         arrays[value] = physical(partition, value, np.asarray(feeds[value.name]))
-    for region in partition.regions:
-        work: dict[int, Array] = {}
-        for program in emit(region, partition, target, schedule):
-            verify(program.kernel)
-            run_program(program, arrays, partition, work)
+    works: dict[int, dict[int, Array]] = {}
+    for program in programs:
+        verify(program.kernel)
+        run_program(program, arrays, partition, works.setdefault(program.region.id, {}))
     results = {}
     for name, value in zip(graph.output_names, graph.outputs, strict=True):
         if value.constant is not None:
             results[name] = value.constant
+        elif not value.type.size:  # no program stores nothing
+            results[name] = np.zeros(value.shape, value.dtype.numpy)
         else:
             results[name] = logical(partition, value, arrays[value])
     return results

@@ -33,6 +33,7 @@ from fuser.backend.compile_server import Failure, Request
 from fuser.backend.cores import available_cores
 from fuser.backend.module import CompiledKernel
 from fuser.errors import CompileError
+from fuser.limits import check_time
 from fuser.target import Target
 from fuser.tilegen.ir import Kernel
 from fuser.tilegen.text import canonical_text, print_kernel
@@ -93,6 +94,7 @@ def compile_all(
 
     def settle(timeout: float) -> None:
         nonlocal finished
+        check_time()
         for request, answer in _pool.collect(timeout, limit):
             if isinstance(answer, Failure):
                 job = next(job for job, made in order if made == request)

@@ -23,6 +23,9 @@ from weakref import WeakValueDictionary
 
 from fuser.errors import ParseError, ShapeError
 
+LONGEST = 2000
+"""Characters of a dim expression that is read."""
+
 Dim: TypeAlias = "int | DimExpr"
 
 
@@ -486,9 +489,11 @@ def may_equal(a: Dim, b: Dim) -> bool:
 
 def parse(text: str) -> Dim:
     """The dim that `str` printed. Raises ParseError."""
+    if len(text) > LONGEST:
+        raise ParseError(f"{text[:40]!r}... is too long for a dim expression")
     try:
         return from_ast(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, ValueError, KeyError, TypeError) as error:
+    except (SyntaxError, ValueError, KeyError, TypeError, RecursionError, MemoryError) as error:
         raise ParseError(f"{text!r} is not a dim expression") from error
 
 

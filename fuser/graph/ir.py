@@ -17,6 +17,7 @@ import numpy as np
 from fuser.dtypes import DType, from_numpy
 from fuser.errors import VerifyError
 from fuser.graph.dims import Dim, as_int, substitute
+from fuser.limits import check_nodes
 
 Attrs = Mapping[str, Any]
 
@@ -47,6 +48,14 @@ class TensorType:
     @property
     def bytes(self) -> int:
         return self.size * self.dtype.bytes
+
+    def is_beyond(self, elements: int) -> bool:
+        """Whether the known dims alone make more elements than that."""
+        count = 1
+        for dim in self.shape:
+            if isinstance(dim, int):
+                count *= dim
+        return count > elements
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
@@ -150,7 +159,11 @@ class Graph:
         origin: tuple[str, ...] = (),
         **attrs: Any,
     ) -> Node:
-        """Append a node with the given output types. graph/ops/registry.py infers them for you."""
+        """Append a node with the given output types. graph/ops/registry.py infers them for you.
+
+        Raises LimitError for more nodes than fuser/limits.py allows.
+        """
+        check_nodes(len(self.nodes))
         node = Node(op, tuple(inputs), attrs, origin=origin)
         out_types = (types,) if isinstance(types, TensorType) else tuple(types)
         node.outputs = tuple(Value(t, self.fresh(), node, i) for i, t in enumerate(out_types))

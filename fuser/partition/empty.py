@@ -2,7 +2,8 @@
 
     %s = reduce_sum %x [3, 0] {axes = 1}      =>    %s = constant [0, 0, 0]
     %c = concat %x [0, 4], %y [2, 4]          =>    %c = concat %y
-A node whose results are empty, or that reads nothing but empty tensors, is a constant.
+A node whose results are empty, or that reads nothing but empty tensors, is a constant. A scatter
+without updates is its data.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ def fold_empty(graph: Graph) -> Graph:
         elif all(map(is_empty, node.outputs)) or _reads_nothing(node):
             for value, array in zip(node.outputs, _evaluate(node), strict=True):
                 values[value] = result.constant(array, node.origin)
+        elif node.op == "scatter":
+            values[node.output] = values[node.inputs[0]]
         else:
             clone = clone_node(result, node, values)
             if node.op == "concat":

@@ -120,6 +120,12 @@ def _array_of(kernel: Kernel, buffer: Buffer, arrays: Mapping[str, Array]) -> Ar
     return array
 
 
+def _rest(array: Array, multiple: int) -> Array:
+    """The rest of integers by a positive number, which may be as large as 2**63."""
+    size = np.where(array < 0, -array, array) if array.dtype.kind == "i" else array
+    return np.asarray(size.astype(np.uint64) % np.uint64(multiple))
+
+
 @dataclass(eq=False)
 class _Memory:
     """A buffer's elements and, where the kernel modifies it, which program touched each."""
@@ -205,7 +211,7 @@ class _Program:
                     f"{value!r} is claimed to be in [{value.low}, {value.high}] "
                     f"and is in [{array.min()}, {array.max()}]"
                 )
-            if value.multiple > 1 and (array.astype(np.int64) % value.multiple).any():
+            if value.multiple > 1 and _rest(array, value.multiple).any():
                 raise VerifyError(f"{value!r} is claimed to be a multiple of {value.multiple}")
         self.values[value] = array
 

@@ -179,6 +179,15 @@ def test_outputs_may_be_inputs_or_weights() -> None:
 # spellings by opset ------------------------------------------------------------------------------
 
 
+def untyped(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy whose outputs have no declared types."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for info in copy.graph.output:
+        info.ClearField("type")
+    return copy
+
+
 def run_node(
     op: str, feeds: Sequence[Array], opset: int, outputs: int = 1, **attrs: Any
 ) -> list[Array]:
@@ -196,6 +205,12 @@ def run_node(
         [node], "g", inputs, [helper.make_tensor_value_info(r, F32, None) for r in results]
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=7)
+    for inferred in onnx.shape_inference.infer_shapes(untyped(model)).graph.output:
+        for info in graph.output:
+            if info.name == inferred.name and inferred.type.tensor_type.elem_type:
+                info.type.tensor_type.elem_type = inferred.type.tensor_type.elem_type
+    del model.graph.output[:]
+    model.graph.output.extend(graph.output)
     graph_ = run_passes(import_onnx(model), verify=True)
     found = evaluate(graph_, dict(zip(names, feeds, strict=True)))
     return [found[name] for name in results]

@@ -22,7 +22,7 @@ from fuser.graph.onnx_import import (  # importing a family registers its operat
     signal,
     training,
 )
-from fuser.graph.onnx_import.loading import ModelSource, load_model
+from fuser.graph.onnx_import.loading import ModelSource, check_types, load_model
 from fuser.graph.onnx_import.reader import import_onnx, narrow_types, signature
 from fuser.graph.onnx_import.registry import supported_ops
 
@@ -52,6 +52,7 @@ FAMILIES = (
 __all__ = [
     "FAMILIES",
     "ModelSource",
+    "check_types",
     "import_onnx",
     "load_model",
     "narrow_types",

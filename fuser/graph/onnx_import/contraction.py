@@ -38,6 +38,8 @@ def spatial_attr(node: OnnxNode, name: str, rank: int) -> list[int]:
     values = list(node.attr(name, None) or [1] * rank)
     if len(values) != rank:
         raise InvalidModelError(f"{name} has {len(values)} entries, not {rank}", where=node.where)
+    if any(value < 1 for value in values):
+        raise InvalidModelError(f"{name} is {values}", where=node.where)
     return values
 
 
@@ -82,6 +84,11 @@ def convolve(b: Builder, node: OnnxNode, x: Value, weight: Value) -> Value:
     window = [as_int(dim) for dim in weight.type.shape[2:]]
     strides = spatial_attr(node, "strides", spatial)
     dilation = spatial_attr(node, "dilations", spatial)
+    if list(node.attr("kernel_shape", None) or window) != window:
+        what = f"kernel_shape is {node.attrs['kernel_shape']}, the weight {weight.type}"
+        raise InvalidModelError(what, where=node.where)
+    if node.attr("group", 1) < 1:
+        raise InvalidModelError(f"group is {node.attrs['group']}", where=node.where)
     return b.emit(
         "conv",
         x,

@@ -7,19 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from onnx import GraphProto
+
 from fuser import dtypes
+from fuser.errors import InvalidModelError
 from fuser.graph.builder import Builder
 from fuser.graph.dims import as_int
 from fuser.graph.ir import Value
+from fuser.graph.onnx_import.checks import MOST_TRIPS
 from fuser.graph.onnx_import.registry import OnnxNode, onnx_op
-
-MOST_TRIPS = 1024
+from fuser.limits import check_nodes
 
 
 @onnx_op("If")
 def branch(b: Builder, node: OnnxNode) -> list[Value | None]:
     """The branch taken; where data decides, both, if they compute tensors of one type."""
-    condition = b.reshape(node.operand(0), ())
+    condition = _condition(b, node, node.operand(0))
+    for name in ("then_branch", "else_branch"):
+        if len(node.required(name).output) != len(node.outputs):
+            what = f"the {name} has {len(node.required(name).output)} outputs"
+            raise InvalidModelError(f"{what}, the node {len(node.outputs)}", where=node.where)
     known = b.known(condition)
     if known is not None and known.dtype != object:
         name = "then_branch" if known.item() else "else_branch"
@@ -30,6 +37,18 @@ def branch(b: Builder, node: OnnxNode) -> list[Value | None]:
         return [b.map("select", condition, a, c) for a, c in zip(taken, other, strict=True)]
     b.read_scalar(condition, "a condition")  # asks for the value
     raise node.unsupported("the branches differ in type")
+
+
+def _condition(b: Builder, node: OnnxNode, value: Value) -> Value:
+    """A scalar bool. Raises InvalidModelError for another dtype."""
+    if value.dtype is not dtypes.bool_:
+        raise InvalidModelError(f"the condition is {value.type}, not bool", where=node.where)
+    return b.reshape(value, ())
+
+
+def _check_size(node: OnnxNode, body: GraphProto, trips: int) -> None:
+    """Raise LimitError for a loop that will not fit, before it is written out."""
+    check_nodes(trips * len(body.node), f"{node.where}, written out {trips} times,")
 
 
 def _stack(b: Builder, items: Sequence[Value], axis: int = 0) -> Value:
@@ -45,7 +64,11 @@ def loop(b: Builder, node: OnnxNode) -> list[Value | None]:
     if limit is not None:
         trips = int(b.read_scalar(limit, "the number of trips"))
     carried = [node.operand(i) for i in range(2, len(node.inputs))]
-    going = True if condition is None else bool(b.read_scalar(condition, "a condition"))
+    going = True
+    if condition is not None:
+        going = bool(b.read_scalar(_condition(b, node, condition), "a condition"))
+    if limit is not None:
+        _check_size(node, body, min(trips, MOST_TRIPS))
     scanned: list[list[Value]] = []
     trip = 0
     while going and trip < trips:
@@ -108,6 +131,9 @@ def _scan(
     length = as_int(inputs[0].type.shape[axes[0]])
     if length > MOST_TRIPS:
         raise node.unsupported(f"more than {MOST_TRIPS} trips")
+    if any(as_int(x.type.shape[axis]) != length for x, axis in zip(inputs, axes, strict=True)):
+        raise InvalidModelError("the sequences differ in length", where=node.where)
+    _check_size(node, body, length)
     scanned: list[list[Value]] = []
     for trip in range(length):
         items = [

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import ModelProto, TensorProto
 
 from fuser.errors import InvalidModelError, SecurityError, UsageError
+from fuser.graph.onnx_import.checks import check_structure, check_text_depth, tensors
 
 ModelSource: TypeAlias = "str | Path | bytes | ModelProto"
 HOMELESS = frozenset(("SimplifiedLayerNormalization",))
@@ -42,6 +45,8 @@ def load_model(source: ModelSource) -> ModelProto:
 def _load_file(path: Path) -> ModelProto:
     where = str(path)
     try:
+        if not path.is_dir() and not stat.S_ISREG(path.stat().st_mode):
+            raise UsageError("this is no regular file", where=where)
         data = path.read_bytes()
     except FileNotFoundError:
         raise UsageError("there is no such file", where=where) from None
@@ -51,7 +56,9 @@ def _load_file(path: Path) -> ModelProto:
         raise UsageError(f"the file cannot be read: {error.strerror}", where=where) from None
     if path.suffix in _TEXT_SUFFIXES:
         try:
-            model = onnx.parser.parse_model(data.decode())
+            text = data.decode()
+            check_text_depth(text, where)
+            model = onnx.parser.parse_model(text)
         except (onnx.parser.ParseError, UnicodeDecodeError) as error:
             raise InvalidModelError(f"not ONNX text: {_line(error)}", where=where) from None
         _check(model, where)
@@ -122,16 +129,44 @@ def _check(model: ModelProto, where: str) -> None:
         # Runtimes accept outputs without a shape; the checker does not.
         if info.type.HasField("tensor_type"):
             info.type.tensor_type.shape.SetInParent()
-    for node in light.graph.node:
-        if node.op_type in HOMELESS and not node.domain:
-            node.domain = "com.microsoft"  # which the checker asks nothing about
-            if all(entry.domain != node.domain for entry in light.opset_import):
-                light.opset_import.add(domain=node.domain, version=1)
+    _give_homes(light)
+    check_structure(model, where)
     try:
         onnx.checker.check_model(light)
     except (onnx.checker.ValidationError, ValueError) as error:
         message = f"the model breaks the ONNX specification: {_line(error)}"
         raise InvalidModelError(message, where=where) from None
+
+
+def _give_homes(light: ModelProto) -> None:
+    """Move operators that the standard domain lacks where the checker asks nothing about them."""
+    for node in light.graph.node:
+        if node.op_type in HOMELESS and not node.domain:
+            node.domain = "com.microsoft"
+            if all(entry.domain != node.domain for entry in light.opset_import):
+                light.opset_import.add(domain=node.domain, version=1)
+
+
+def check_types(model: ModelProto) -> None:
+    """Raise InvalidModelError unless the types and shapes of every node are right by the rules of
+    the onnx package. Import finds most of what is wrong first, and says it better."""
+    light = without_weights(model)
+    _give_homes(light)
+    try:
+        onnx.shape_inference.infer_shapes(light, check_type=True, strict_mode=True)
+    except onnx.shape_inference.InferenceError as error:
+        blamed = re.search(r"op_type:(\w+)", str(error))
+        if blamed and _has_body(blamed.group(1)):  # bodies of operators are not all well-formed
+            return
+        message = f"the model breaks the ONNX specification: {_line(error)}"
+        raise InvalidModelError(message) from None
+
+
+def _has_body(op_type: str) -> bool:
+    if not onnx.defs.has(op_type):
+        return False
+    schema: Any = onnx.defs.get_schema(op_type)
+    return bool(schema.has_function or schema.has_context_dependent_function)
 
 
 def _names(graph: onnx.GraphProto) -> Iterator[str]:
@@ -152,22 +187,8 @@ def _line(error: Exception) -> str:
 
 
 def _external_tensors(model: ModelProto) -> list[TensorProto]:
-    found: list[TensorProto] = []
-
-    def visit(graph: onnx.GraphProto) -> None:
-        found.extend(
-            t for t in graph.initializer if onnx.external_data_helper.uses_external_data(t)
-        )
-        for node in graph.node:
-            for attribute in node.attribute:
-                tensors = [attribute.t, *attribute.tensors]
-                found.extend(t for t in tensors if onnx.external_data_helper.uses_external_data(t))
-                for subgraph in (attribute.g, *attribute.graphs):
-                    if subgraph.node:
-                        visit(subgraph)
-
-    visit(model.graph)
-    return found
+    uses_external_data = onnx.external_data_helper.uses_external_data
+    return [tensor for tensor in tensors(model) if uses_external_data(tensor)]
 
 
 def _refuse_external(model: ModelProto) -> None:
@@ -178,14 +199,18 @@ def _refuse_external(model: ModelProto) -> None:
         )
 
 
-def _check_external_files(tensors: list[TensorProto], path: Path) -> None:
+def _check_external_files(external: list[TensorProto], path: Path) -> None:
     """Raise SecurityError or InvalidModelError unless every location is a file of the folder."""
     folder = path.parent.resolve()
-    for tensor in tensors:
+    for tensor in external:
         location = next((e.value for e in tensor.external_data if e.key == "location"), "")
         if not location:
             raise InvalidModelError(
                 f"the external data of {tensor.name} has no location", where=str(path)
+            )
+        if "\0" in location or len(location) > 4096:
+            raise InvalidModelError(
+                f"the location of the external data of {tensor.name} is no path", where=str(path)
             )
         target = folder / location
         # A link inside the folder may point anywhere, so what it resolves to counts.
@@ -194,7 +219,14 @@ def _check_external_files(tensors: list[TensorProto], path: Path) -> None:
                 f"the external data of {tensor.name} is outside of the model's folder: {location}",
                 where=str(path),
             )
-        if not target.is_file():
+        if not _is_file(target):
             raise InvalidModelError(
                 f"the external data file {location} of {tensor.name} is missing", where=str(path)
             )
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that the system does not take
+        return False

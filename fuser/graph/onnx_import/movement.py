@@ -76,6 +76,8 @@ def tile(b: Builder, node: OnnxNode) -> Value:
     x, repeats = node.x, b.read_dims(node.operand(1), "repeats")
     if len(repeats) != x.type.rank:
         raise InvalidModelError(f"repeats {repeats} do not fit {x.type}", where=node.where)
+    if any(isinstance(repeat, int) and repeat < 0 for repeat in repeats):
+        raise InvalidModelError(f"repeats {repeats} are negative", where=node.where)
     if all(repeat == 1 for repeat in repeats):
         return x
     split = [dim for pair in zip(repeats, x.type.shape, strict=True) for dim in pair]
@@ -142,6 +144,8 @@ def _slice(
     high, stride = list(x.type.shape), [1] * x.type.rank
     if not len(starts) == len(ends) == len(axes) == len(steps):
         raise InvalidModelError("starts, ends, axes and steps differ in length", where=node.where)
+    if len({node.axis(axis, x.type.rank) for axis in axes}) != len(axes):
+        raise InvalidModelError(f"axes {list(axes)} repeat", where=node.where)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         axis = node.axis(axis, x.type.rank)
         if step == 0:

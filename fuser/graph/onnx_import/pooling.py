@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fuser import dtypes
+from fuser.errors import InvalidModelError
 from fuser.graph.builder import Builder
 from fuser.graph.dims import Dim, as_int, product
 from fuser.graph.ir import TensorType, Value
@@ -42,6 +43,8 @@ class _Pool:
 def _read_pool(node: OnnxNode) -> _Pool:
     sizes = node.x.type.shape[2:]
     window = [int(w) for w in node.required("kernel_shape")]
+    if any(w < 1 for w in window):
+        raise InvalidModelError(f"kernel_shape is {window}", where=node.where)
     strides = spatial_attr(node, "strides", len(window))
     dilation = spatial_attr(node, "dilations", len(window))
     padding = spatial_padding(node, sizes, window, strides, dilation)

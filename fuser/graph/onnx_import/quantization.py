@@ -70,6 +70,8 @@ def quantize_linear(b: Builder, node: OnnxNode) -> Value:
     dtype = dtypes.u8
     if zero is not None:
         dtype = node.narrow(2) or zero.dtype
+        if dtype.is_float and dtype not in dtypes.NARROW:
+            raise InvalidModelError(f"the zero point is {zero.type}", where=node.where)
     elif node.attr("output_dtype", 0):
         code = node.attrs["output_dtype"]
         dtype = narrow_dtype(code) or onnx_dtype(code, node.where)

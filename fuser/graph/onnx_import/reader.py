@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -22,6 +23,7 @@ from fuser.errors import (
     FuserError,
     InvalidModelError,
     ParseError,
+    ShapeError,
     UnsupportedError,
     UnsupportedOpError,
     UsageError,
@@ -36,6 +38,8 @@ from fuser.graph.onnx_import.registry import OnnxNode, find_handler
 from fuser.graph.onnx_import.types import narrow_dtype, onnx_dtype, tensor_array
 from fuser.graph.ops.primitive import Array
 from fuser.graph.passes.dce import remove_dead_nodes
+
+_log = logging.getLogger("fuser")
 
 _VIEWS = {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Dropout"}
 _SHAPE_READERS = {"Shape", "Size"}
@@ -113,9 +117,35 @@ class _Reader:
             value = self._value(output.name)
             if value is None:
                 raise InvalidModelError(f"nothing computes the output {output.name}")
+            self._check_output(output, value)
             self.graph.outputs.append(value)
             self.graph.output_names.append(output.name)
         return remove_dead_nodes(self.graph)
+
+    def _check_output(self, info: ValueInfoProto, value: Value) -> None:
+        """Hold an output against its declaration. Of a model with symbolic dims the declared sizes
+        may be those it was traced with, which exporters forget: they are noted only."""
+        if info.type.WhichOneof("value") != "tensor_type":
+            return
+        declared, dtype = info.type.tensor_type, self.codes.get(value, value.dtype)
+        wanted = narrow_dtype(declared.elem_type)
+        if declared.elem_type and (wanted or onnx_dtype(declared.elem_type, info.name)) != dtype:
+            what = f"the output {info.name} is {value.type}, but is declared as another dtype"
+            raise InvalidModelError(what)
+        if not declared.HasField("shape"):
+            return
+        sizes = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in declared.shape.dim]
+        if len(sizes) == value.type.rank and all(
+            size < 0 or not isinstance(dim, int) or size == dim
+            for size, dim in zip(sizes, value.type.shape, strict=True)
+        ):
+            return
+        shown = ", ".join(str(size) if size >= 0 else "?" for size in sizes)
+        what = f"the output {info.name} is {value.type}, but is declared as [{shown}]"
+        if len(sizes) == value.type.rank and (self.dims or self.bound or self.graph.symbols()):
+            _log.warning(what)
+        else:
+            raise ShapeError(what)
 
     # inputs -------------------------------------------------------------------------------------
 
@@ -362,6 +392,8 @@ def _read_dim(dim: Any, default: str) -> Dim:
     """An int, or a symbol: named dims by their name, unnamed ones after the input."""
     if dim.HasField("dim_value") and dim.dim_value >= 0:
         return int(dim.dim_value)
+    if dim.HasField("dim_value") and dim.dim_value < -1:  # -1 is how some exporters say "any"
+        raise InvalidModelError(f"{default} is {dim.dim_value}")
     if not dim.dim_param:
         return symbol(default)
     try:

@@ -8,6 +8,7 @@ import numpy as np
 
 from fuser import dtypes
 from fuser.dtypes import DType
+from fuser.errors import InvalidModelError
 from fuser.graph.builder import Builder
 from fuser.graph.dims import Dim, ceildiv, maximum, product
 from fuser.graph.ir import TensorType, Value
@@ -54,14 +55,18 @@ def arange(b: Builder, node: OnnxNode) -> Value:
     dtype = start.dtype
     if dtype.is_float:
         first, last, step = (float(b.read_scalar(v, "a bound")) for v in (start, limit, delta))
+        if step == 0 or not math.isfinite((last - first) / step):
+            raise InvalidModelError(f"{first}, {last}, {step} is no range", where=node.where)
         count: Dim = max(0, math.ceil((last - first) / step))
         first_dim: Dim = 0 if first == 0 else 1
     else:
         first_dim, last_dim, step_dim = (
             b.read_dims(v, "a bound of Range")[0] for v in (start, limit, delta)
         )
-        if not isinstance(step_dim, int) or step_dim == 0:
-            raise node.unsupported("the step is symbolic or 0")
+        if step_dim == 0:
+            raise InvalidModelError("the step is 0", where=node.where)
+        if not isinstance(step_dim, int):
+            raise node.unsupported("the step is symbolic")
         step = step_dim
         forward = last_dim - first_dim if step > 0 else first_dim - last_dim
         count = maximum(ceildiv(forward, abs(step_dim)), 0)

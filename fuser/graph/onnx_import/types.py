@@ -44,10 +44,12 @@ def narrow_dtype(elem_type: int) -> DType | None:
 
 
 def onnx_dtype(elem_type: int, where: str = "") -> DType:
-    """The DType of a TensorProto element type. Raises UnsupportedDTypeError."""
+    """The DType of a TensorProto element type. Raises UnsupportedDTypeError; InvalidModelError for
+    a number that names none."""
     if elem_type not in _DTYPES:
-        known = elem_type in TensorProto.DataType.values()
-        name = TensorProto.DataType.Name(elem_type) if known else str(elem_type)
+        if elem_type not in TensorProto.DataType.values()[1:]:
+            raise InvalidModelError(f"there is no element type {elem_type}", where=where)
+        name = TensorProto.DataType.Name(elem_type)
         raise UnsupportedDTypeError(
             f"the element type {name} is not supported",
             where=where,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fuser.errors import ShapeError, VerifyError
+from fuser.errors import OutOfMemoryError, ShapeError, VerifyError
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops import (
     contraction,
@@ -15,6 +15,7 @@ from fuser.graph.ops import (
     reduction,
 )
 from fuser.graph.ops.primitive import Primitive
+from fuser.limits import LARGEST
 
 PRIMITIVES: dict[str, Primitive] = {
     primitive.name: primitive
@@ -39,7 +40,8 @@ def is_map(node: Node) -> bool:
 def build_node(
     graph: Graph, op: str, *inputs: Value, origin: tuple[str, ...] = (), **attrs: Any
 ) -> Node:
-    """Append `op` with inferred result types. Raises ShapeError naming `origin`."""
+    """Append `op` with inferred result types. Raises ShapeError naming `origin`; OutOfMemoryError
+    for a tensor of more elements than can be counted."""
     record = primitive(op)
     if record.arity is not None and len(inputs) != record.arity:
         raise VerifyError(f"{op} takes {record.arity} operands, got {len(inputs)}")
@@ -47,6 +49,9 @@ def build_node(
         types = record.infer([value.type for value in inputs], attrs)
     except ShapeError as error:
         raise ShapeError(error.what, where=error.where or ", ".join(origin)) from None
+    for type in types:
+        if type.is_beyond(LARGEST):
+            raise OutOfMemoryError(f"{type} has no end", where=", ".join(origin))
     return graph.add(op, inputs, types, origin, **attrs)
 
 

@@ -25,6 +25,9 @@ from fuser.graph.passes.rewrite import rewrite, uniform
 BUDGET = 1 << 20
 """Bytes that a folded constant may take if it is larger than the constants it is made of."""
 
+WORK = 1 << 28
+"""Bytes of a value that are worth computing here, if it is not made of constants as large."""
+
 MASK_LIMIT = 1 << 22
 """Masks of more elements are not looked into for being true or false throughout."""
 
@@ -96,6 +99,8 @@ class _Folder:
                         self.masks.add(value)
 
     def _is_folded(self, node: Node) -> bool:
+        if len(node.outputs) != 1:
+            return False
         return all(v in self.weight and self._is_foldable(v) for v in node.outputs)
 
     def _is_foldable(self, value: Value) -> bool:
@@ -118,8 +123,12 @@ class _Folder:
         return is_map and value.dtype is dtypes.bool_ and value.type.size <= MASK_LIMIT
 
     def evaluate(self, value: Value) -> Array | None:
-        """The array of a static value, None if it cannot be computed (an index out of range)."""
+        """The array of a static value, None if it cannot be computed (an index out of range), or
+        not without work that its constants do not ask for."""
         if value not in self.arrays:
+            if value.type.bytes > max(WORK, 4 * self.weight[value]):
+                self.arrays[value] = None
+                return None
             assert value.node is not None
             operands = [self.evaluate(operand) for operand in value.node.inputs]
             known = [operand for operand in operands if operand is not None]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from fuser.dtypes import BY_NAME, DType
 from fuser.errors import LoweringError
 from fuser.graph.ir import Node, Value
+from fuser.graph.ops.registry import is_map
 from fuser.graph.precision import operand_dtype
 from fuser.graph.sizes import certain, divides, size_hint
 from fuser.partition.region import Partition, Region
@@ -322,6 +323,7 @@ def store_placed(em: Emission, places: Places) -> None:
 
     Raises LoweringError.
     """
+    _place_operands(em, places)
     for value in em.region.outputs:
         node = value.node
         if node is not None and node.op == "concat" and all(v in places for v in node.inputs):
@@ -338,6 +340,20 @@ def store_placed(em: Emission, places: Places) -> None:
             )
         coords, guards = places[value]
         em.store(value, coords, em.tile(value, coords), guards)
+
+
+def _place_operands(em: Emission, places: Places) -> None:
+    """Place outputs that do not follow the anchor themselves: operands of a map that does live
+    where its result lives; maps beside it live at any value of their shape."""
+    for node in reversed(em.region.nodes):
+        if is_map(node) and node.output not in places and node.output in em.region.outputs:
+            twin = next((v for v in places if v.shape == node.output.shape), None)
+            if twin is not None:
+                places[node.output] = places[twin]
+        if is_map(node) and node.output in places:
+            for operand in node.inputs:
+                if operand.node is not None and is_map(operand.node) and em.is_inside(operand):
+                    places.setdefault(operand, places[node.output])
 
 
 __all__ = ["DotShape", "Guard", "dot_shape", "emit", "frame", "multiply", "operand", "store_placed"]

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from itertools import product as cartesian
 
-import numpy as np
-
 from fuser.dtypes import DType, i32
 from fuser.errors import LoweringError
 from fuser.graph.ir import Node, Value
@@ -131,9 +129,9 @@ def _range_of(value: Value, coords: Coords) -> Index | None:
     wide = [axis for axis, dim in enumerate(array.shape) if dim != 1]
     if len(wide) != 1 or array.size > 1 << 20:
         return None
-    items = array.reshape(-1)
-    start, step = int(items[0]), int(items[1]) - int(items[0])
-    if not np.array_equal(items, start + step * np.arange(items.size)):
+    items: list[int] = array.reshape(-1).tolist()
+    start, step = items[0], items[1] - items[0]
+    if any(item != start + step * place for place, item in enumerate(items)):
         return None
     return coords[wide[0]] * step + start
 
@@ -158,6 +156,8 @@ def position(em: Emission, found: Piece, size: int) -> Index:
     if found.value is None and found.splat is not None:
         return Index(int(found.splat) % size)
     if found.value is not None and not certain(found.value.low):
+        if found.dtype.bits < i32.bits:  # the size may be no number of a narrower type
+            found = em.cast(found, i32)
         negative = em.map("lt", found, Piece(found.dtype, splat=0))
         wrapped = em.map("add", found, Piece(found.dtype, splat=size))
         found = em.map("select", negative, wrapped, found)

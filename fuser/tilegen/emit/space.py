@@ -225,7 +225,7 @@ class Emission:
                 return Piece(dtype, splat=float(piece.splat))
             if dtype is bool_:
                 return Piece(dtype, splat=bool(piece.splat))
-            if not piece.dtype.is_float and piece.dtype.bits <= dtype.bits:
+            if not piece.dtype.is_float and dtype.lowest <= piece.splat <= dtype.highest:
                 return Piece(dtype, splat=int(piece.splat))
         x = self.full_value(piece, piece.axes)
         return Piece(dtype, piece.axes, self.emit((x,), lambda: self.b.cast(x, dtype)))

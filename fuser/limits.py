@@ -1,0 +1,107 @@
+"""Limits on what a model may ask of the machine: time, memory, nodes.
+
+    with limited(Limits(seconds=5)):
+        ...                       # Graph.add, the passes and the compiler call check()
+
+A limit holds for the thread that set it. Without one, DEFAULT counts, with no end in time.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from fuser.errors import LimitError, OutOfMemoryError
+
+LARGEST = 1 << 48
+"""Elements that no tensor has, not even one that is never stored: going through them takes days."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """seconds: of reading and compiling a model; 0 for no end. bytes: of the inputs, outputs,
+    constants and intermediate values of a plan together; 0 for the memory of this machine. nodes:
+    of a graph, with functions, loops and branches written out."""
+
+    seconds: float = 1800.0
+    bytes: int = 0
+    nodes: int = 100_000
+
+    @property
+    def memory(self) -> int:
+        """The limit on bytes as a number."""
+        return self.bytes or _machine_memory()
+
+
+DEFAULT = Limits()
+
+
+@dataclass(frozen=True)
+class _State:
+    limits: Limits
+    deadline: float
+
+
+_NONE = _State(DEFAULT, float("inf"))
+_state: ContextVar[_State] = ContextVar("limits", default=_NONE)
+
+
+@contextmanager
+def limited(limits: Limits) -> Iterator[None]:
+    """Hold the limits within the block; within an outer block its deadline stays."""
+    deadline = time.monotonic() + limits.seconds if limits.seconds else float("inf")
+    token = _state.set(_State(limits, min(deadline, _state.get().deadline)))
+    try:
+        yield
+    finally:
+        _state.reset(token)
+
+
+def are_set() -> bool:
+    """Whether a block of `limited` is around this call."""
+    return _state.get() is not _NONE
+
+
+def current() -> Limits:
+    """The limits that hold here."""
+    return _state.get().limits
+
+
+def check_time() -> None:
+    """Raise LimitError once the time is over."""
+    state = _state.get()
+    if time.monotonic() > state.deadline:
+        raise LimitError(
+            f"reading and compiling the model takes longer than {state.limits.seconds:g} s",
+            hint="allow more with --max-seconds or FUSER_MAX_SECONDS",
+        )
+
+
+def check_nodes(count: int, what: str = "the graph") -> None:
+    """Raise LimitError if a graph has too many nodes, or the time is over."""
+    if count > current().nodes:
+        raise LimitError(
+            f"{what} has more than {current().nodes} nodes, with functions and loops written out",
+            hint="allow more with --max-nodes or FUSER_MAX_NODES",
+        )
+    check_time()
+
+
+def check_bytes(count: int, what: str) -> None:
+    """Raise OutOfMemoryError if `what` takes more bytes than allowed."""
+    if count > current().memory:
+        raise OutOfMemoryError(
+            f"{what} takes {count} bytes of memory, more than {current().memory}",
+            hint="allow more with --max-bytes or FUSER_MAX_BYTES",
+        )
+
+
+def _machine_memory() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return 1 << 36

@@ -1,0 +1,157 @@
+"""Run a drawn graph by every route and hold the results against its bounds."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from fuser.backend.compile_server import Request, compile_text
+from fuser.backend.module import CompiledKernel
+from fuser.binding import bind_kernels
+from fuser.compiler import emit_programs
+from fuser.graph.evaluate import evaluate
+from fuser.graph.ir import Graph, Value
+from fuser.graph.ops.registry import check_types
+from fuser.graph.passes import run_passes
+from fuser.partition import Options, partition
+from fuser.runtime.plan import Plan
+from fuser.target import Target
+from fuser.tilegen.text import canonical_text
+from fuser.tilegen.verify import verify
+from tests.interpreted import TARGETS, run_programs
+from tests.random_graphs.bounds import Array, mismatches
+from tests.random_graphs.draw import Drawing
+
+Results = dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A route that went wrong: what it raised, or where it left the bounds."""
+
+    route: str
+    what: str
+    trace: str = ""
+
+
+def copied(graph: Graph) -> Graph:
+    """The same graph in new nodes and values; passes may change what they are given."""
+    twin = Graph(graph.name)
+    table: dict[Value, Value] = {v: twin.add_input(v.name, v.type) for v in graph.inputs}
+    for node in graph.nodes:
+        made = twin.add(
+            node.op, [table[v] for v in node.inputs], [v.type for v in node.outputs], **node.attrs
+        )
+        table |= dict(zip(node.outputs, made.outputs, strict=True))
+    twin.outputs = [table[v] for v in graph.outputs]
+    twin.output_names = list(graph.output_names)
+    return twin
+
+
+def prepared(graph: Graph, fusion: bool) -> Graph:
+    """What is partitioned: the graph after the passes; without fusion the graph as it was drawn,
+    so that the routes share little (but bound dims are constants by way of the passes)."""
+    raw = copied(graph)
+    return run_passes(raw) if fusion or any(node.op == "dims" for node in raw.nodes) else raw
+
+
+class Native:
+    """Compiles in this process (LLVM may end it), each distinct kernel once."""
+
+    def __init__(self, target: Target | None = None, keep: int = 4000) -> None:
+        from fuser.backend.cpu import host_target
+
+        self.target = target or host_target()
+        self.keep = keep
+        self.kernels: dict[str, CompiledKernel] = {}
+        self.compiled = 0
+
+    def run(self, d: Drawing, fusion: bool) -> Results:
+        graph = prepared(d.graph, fusion)
+        cut = partition(graph, self.target, Options(no_fusion=not fusion))
+        programs = emit_programs(cut, self.target)
+        kernels = [self._kernel(canonical_text(program.kernel)) for program in programs]
+        bound = bind_kernels(graph.name, cut, programs, kernels, self.target).at()
+        with Plan(bound, threads=1) as plan:
+            return plan.run(d.feeds)
+
+    def _kernel(self, text: str) -> CompiledKernel:
+        found = self.kernels.get(text)
+        if found is None:
+            if len(self.kernels) >= self.keep:
+                self.kernels.clear()
+            found = compile_text(Request(text, f"k{len(self.kernels)}", self.target))
+            self.kernels[text] = found
+            self.compiled += 1
+        return found
+
+
+def interpreted(d: Drawing, target: str, fusion: bool, every_pass: bool = False) -> Results:
+    """Through passes, partition, emitters and tile passes; the Tile IR interpreter runs it.
+    every_pass: programs are verified after each tile pass, not only after the last."""
+    graph = prepared(d.graph, fusion)
+    check_types(graph)
+    cut = partition(graph, TARGETS[target], Options(no_fusion=not fusion))
+    programs = emit_programs(cut, TARGETS[target], verify=every_pass)
+    for program in programs:
+        verify(program.kernel)
+    return run_programs(cut, d.feeds, programs)
+
+
+def oracle(d: Drawing) -> Results:
+    """NumPy in the graph's own dtypes: an evaluation order among others."""
+    return evaluate(d.graph, d.feeds)
+
+
+def compare(d: Drawing, results: Results) -> str:
+    """Where results leave the bounds; empty if nowhere."""
+    for name, value in zip(d.graph.output_names, d.graph.outputs, strict=True):
+        have, bound = results[name], d.bounds[value]
+        if have.shape != value.shape or have.dtype != value.dtype.numpy:
+            return f"{name} is {have.dtype}{list(have.shape)}, not {value.type}"
+        wrong = mismatches(have, bound)
+        if wrong.any():
+            at = tuple(int(i) for i in np.argwhere(wrong)[0])
+            return (
+                f"{name} ({value!r}): {int(wrong.sum())} of {wrong.size} elements are off; at {at} "
+                f"{have[at]} is outside of [{bound.low[at]}, {bound.high[at]}]"
+                f"{' or NaN' if bound.nan[at] else ''}"
+            )
+    return ""
+
+
+def check(d: Drawing, routes: dict[str, Callable[[Drawing], Results]]) -> list[Failure]:
+    """The routes that fail."""
+    failures = []
+    for name, route in routes.items():
+        try:
+            with np.errstate(all="ignore"):
+                what = compare(d, route(d))
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            failures.append(Failure(name, what, traceback.format_exc()))
+        else:
+            if what:
+                failures.append(Failure(name, what))
+    return failures
+
+
+def routes_of(native: Native | None, seed: int) -> dict[str, Callable[[Drawing], Results]]:
+    """NumPy, fused and unfused; by the interpreter without a native compiler."""
+    if native is not None:
+        return {
+            "numpy": oracle,
+            "native fused": lambda d: native.run(d, True),
+            "native unfused": lambda d: native.run(d, False),
+        }
+    names = list(TARGETS)
+    one, two = names[seed % len(names)], names[seed // len(names) % len(names)]
+    every_pass = seed % 10 == 0
+    return {
+        "numpy": oracle,
+        f"interpreted fused {one}": lambda d: interpreted(d, one, True, every_pass),
+        f"interpreted unfused {two}": lambda d: interpreted(d, two, False, every_pass),
+    }

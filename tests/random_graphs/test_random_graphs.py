@@ -1,0 +1,122 @@
+"""Two thousand random graphs: fused, unfused and NumPy stay within the bounds of the oracle.
+
+`python -m tests.random_graphs` checks as many as wanted. To see a seed that fails here:
+`python -m tests.random_graphs --seed SEED --count 1`, with `--native-every 1` for machine code.
+"""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from fuser import dtypes
+from fuser.graph.ir import TensorType, Value
+from fuser.graph.ops.registry import PRIMITIVES
+from tests.random_graphs.bounds import exact, mismatches, propagate
+from tests.random_graphs.check import Native, check, compare, routes_of
+from tests.random_graphs.draw import Drawing, draw, draw_from
+
+GRAPHS, CHUNK = 2000, 50
+NATIVE_EVERY = 25
+"""One in so many is compiled to machine code; the others are interpreted."""
+
+
+@pytest.fixture(scope="module")
+def native() -> Native:
+    return Native()
+
+
+@pytest.mark.parametrize("first", range(0, GRAPHS, CHUNK))
+def test_graphs(first: int, native: Native) -> None:
+    failures = []
+    for seed in range(first, first + CHUNK):
+        drawing = draw(seed)
+        routes = routes_of(native if seed % NATIVE_EVERY == 0 else None, seed)
+        failures += [f"seed {seed}, {f.route}: {f.what}\n{f.trace}" for f in check(drawing, routes)]
+    assert not failures, "\n".join(failures)
+
+
+@settings(
+    max_examples=25, deadline=None, derandomize=True, database=None,
+    phases=(Phase.generate, Phase.shrink), suppress_health_check=list(HealthCheck),
+)  # fmt: skip
+@given(st.randoms(use_true_random=False))
+def test_drawn_by_hypothesis(source: random.Random) -> None:
+    """The same with hypothesis in charge, which prefers odd corners and makes failures small."""
+    drawing = draw_from(source, "drawn", most_nodes=20)
+    assert not check(drawing, routes_of(None, len(drawing.graph.nodes)))
+
+
+def test_every_primitive_and_dtype_is_drawn() -> None:
+    ops: set[str] = set()
+    kinds: set[str] = set()
+    sizes = []
+    for seed in range(600):
+        graph = draw(seed).graph
+        ops |= {node.op for node in graph.nodes}
+        kinds |= {value.dtype.name for value in graph.values()}
+        sizes.append(sum(node.op != "constant" for node in graph.nodes))
+    assert ops >= set(PRIMITIVES), set(PRIMITIVES) - ops
+    assert kinds == {dtype.name for dtype in dtypes.ALL}
+    assert min(sizes) >= 1 and max(sizes) > 45 and 10 < np.mean(sizes) < 30
+
+
+def test_bounds_are_narrow() -> None:
+    """An interval that says nothing would pass anything: most are a few roundings wide."""
+    widths: dict[str, list[float]] = {}
+    for seed in range(150):
+        drawing = draw(seed)
+        for value in drawing.graph.outputs:
+            bound = drawing.bounds[value]
+            if bound.dtype.is_float and bound.low.size:
+                known = np.isfinite(bound.low) & np.isfinite(bound.high)
+                middle = np.abs(bound.low[known] + bound.high[known]) / 2
+                if known.any() and np.mean(middle):
+                    width = np.mean(bound.high[known] - bound.low[known]) / np.mean(middle)
+                    widths.setdefault(bound.dtype.name, []).append(float(width))
+    limits = {"f64": 1e-12, "f32": 1e-4, "f16": 0.02, "bf16": 0.1}
+    for name, found in widths.items():
+        assert np.median(found) < limits[name], (name, np.median(found))
+
+
+@pytest.mark.parametrize("dtype", [dtypes.f64, dtypes.f32, dtypes.f16, dtypes.bf16], ids=str)
+def test_an_error_of_a_few_roundings_is_seen(dtype: dtypes.DType) -> None:
+    """Results that are off by 64 units in the last place leave the bounds of one operation."""
+    rng = np.random.default_rng(0)
+    x, y = (exact(rng.uniform(1, 2, 100).astype(dtype.numpy)) for _ in range(2))
+    (bound,) = propagate("add", [x, y], {})
+    right = np.asarray(x.low + y.low).astype(dtype.numpy)
+    unit = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}[dtype.name]
+    wrong = (right.astype(np.float64) * (1 + 64 * unit)).astype(dtype.numpy)
+    assert not mismatches(right, bound).any() and mismatches(wrong, bound).all()
+
+
+def test_a_wrong_element_is_reported() -> None:
+    drawing = draw(3)
+    routes = routes_of(None, 3)
+    results = routes["numpy"](drawing)
+    name = drawing.graph.output_names[0]
+    wrong = np.array(results[name])
+    wrong.reshape(-1)[0] = 1 - wrong.reshape(-1)[0].astype(wrong.dtype)
+    assert name in compare(drawing, {**results, name: wrong})
+
+
+def test_rejected_steps_leave_nothing_behind() -> None:
+    """A step that is taken back takes its nodes, inputs and feeds with it."""
+    drawing = draw(11)
+
+    def useless(d: Drawing) -> list[Value]:
+        x = d.input(dtypes.f32, (4,))
+        zero = d.number(0.0, x)
+        return [d.emit("div", x, zero)]
+
+    before = len(drawing.graph.nodes), len(drawing.graph.inputs), len(drawing.feeds)
+    drawing.special = False
+    assert not drawing.step(useless)
+    assert before == (len(drawing.graph.nodes), len(drawing.graph.inputs), len(drawing.feeds))
+    assert set(drawing.feeds) == {value.name for value in drawing.graph.inputs}
+    assert all(isinstance(value.type, TensorType) for value in drawing.graph.values())
