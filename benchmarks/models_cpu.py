@@ -8,7 +8,8 @@
 On a machine that does other work as well, compare minima (`--statistic min`), and with one thread
 the processor time instead of the time on the wall (`--clock cpu`). OpenVINO runs with the
 inference-precision hint f32, or bf16 with `--precision bf16`; without the package its column stays
-away.
+away. The exports of PyTorch (`bert torchscript`, `gpt2 dynamo`, ...) run where they are asked for:
+they need torch, transformers and onnxscript.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ import fuser
 from benchmarks.models import Row, print_table
 from fuser.precision import Precision, rounding
 from models import build, example_feeds
+from models.exports import Exporter, export, export_feeds
 
 # two float32 implementations, each within 1e-5 or so of the truth; of bfloat16 operands, roundings
 # of 2**-9 through tens of layers
@@ -57,6 +59,13 @@ CASES: Mapping[str, tuple[str, Mapping[str, int], Mapping[str, int]]] = {
     "conv_block": ("conv_block", {}, {"batch": 1}),
     "attention": ("attention", {}, {"batch": 1, "sequence": 128}),
 }
+EXPORTS: Mapping[str, tuple[str, Exporter]] = {
+    "bert torchscript": ("bert", "torchscript"),
+    "gpt2 dynamo": ("gpt2", "dynamo"),
+    "vit torchscript": ("vit", "torchscript"),
+    "resnet dynamo": ("resnet", "dynamo"),
+}
+"""What PyTorch's exporters write for transformers models of the usual size, batch 1."""
 SECONDS = 0.3  # of one side in one round
 PAUSE = 0.1  # between sides: either may keep its threads spinning for a while
 
@@ -99,9 +108,7 @@ def run(names: Sequence[str], options: Namespace) -> list[Row]:
 
 
 def _measure(name: str, options: Namespace) -> Row:
-    builder, keywords, sizes = CASES[name]
-    model = build(builder, **keywords)
-    feeds = example_feeds(model, sizes)
+    model, feeds, sizes = _case(name)
     threads = options.threads or _cores()
     started = time.perf_counter()
     precision = _precision(options)
@@ -129,6 +136,16 @@ def _measure(name: str, options: Namespace) -> Row:
         row.peers = _interleave(sides, options)
         row.fuser = row.peers.pop("fuser")
     return row
+
+
+def _case(name: str) -> tuple[onnx.ModelProto, Feeds, Mapping[str, int]]:
+    """The model, its inputs, and the sizes of its symbolic dims."""
+    if name in EXPORTS:
+        which, exporter = EXPORTS[name]
+        return export(which, exporter, "base"), export_feeds(which, "base"), {}
+    builder, keywords, sizes = CASES[name]
+    model = build(builder, **keywords)
+    return model, example_feeds(model, sizes), sizes
 
 
 def _cores() -> int:
@@ -211,9 +228,10 @@ def main() -> int:
     parser.add_argument("--skip-peers", action="store_true", help="time fuser alone")
     parser.add_argument("--json", type=Path, help="write the rows to this file too")
     options = parser.parse_args()
-    unknown = set(options.models or ()) - set(CASES)
+    known = {**CASES, **EXPORTS}
+    unknown = set(options.models or ()) - set(known)
     if unknown:
-        parser.error(f"unknown {', '.join(sorted(unknown))}; choose among {', '.join(CASES)}")
+        parser.error(f"unknown {', '.join(sorted(unknown))}; choose among {', '.join(known)}")
     everything: dict[int, list[Row]] = {}
     for threads in options.threads:
         here = argparse.Namespace(**{**vars(options), "threads": threads})

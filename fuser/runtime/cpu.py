@@ -24,6 +24,9 @@ CHUNKS_PER_THREAD = 8
 ALONE_SECONDS = 4e-6
 """A launch cheaper than this is not worth waking another core for."""
 
+WAKE_SECONDS = 20e-6
+"""A plan cheaper than this is over about when a sleeping worker would be awake."""
+
 _RECORD = np.dtype(
     [
         ("kind", "i8"),
@@ -86,7 +89,9 @@ class CpuExecutor:
         self._arguments: list[np.ndarray] = []
         self.table, self.labels = self._build_table()
         self.max_arity = max(1, *self.table["arity"]) if len(self.table) else 1
-        self._parallel = self.threads > 1 and bool((self.table["chunks"] > 1).any())
+        costs = [launch.cost for launch in program.launches]
+        short = all(costs) and sum(costs) < WAKE_SECONDS
+        self._parallel = self.threads > 1 and not short and bool((self.table["chunks"] > 1).any())
         self._results = [Recycler(spec.shape, spec.dtype.numpy) for spec in program.outputs]
         self._free: list[_Context] = []
         run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)

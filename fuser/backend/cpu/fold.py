@@ -30,6 +30,7 @@ def accumulator(dtype: DType) -> DType:
 def lower_reduce(low: Lowering, first: ops.Reduce) -> None:
     """Emit a reduction, with its ready siblings over the same space, in one loop nest."""
     group = _with_siblings(low, first)
+    low.passes += 1
     x, axis = first.x, first.axis
     shape = first.result.shape
     width = low.width_for([op.x for op in group])

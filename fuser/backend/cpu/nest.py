@@ -98,6 +98,7 @@ class Nests(Values):
         ensure. conditions: bounds that stores still check, tested once a row where rows are
         unrolled. Register tiles among `values` make the nest unroll.
         """
+        self.passes += 1
         if any(tree.reads_registers(self.known, value) for value in values):
             self._unrolled(shape, body, hoist, conditions)
             return

@@ -264,9 +264,7 @@ def _widened(low: Lowering, reg: Reg, lanes: int) -> Reg:
     return low.f.shuffle(reg, text.zero(reg.type), order)
 
 
-def _fill_panels(
-    low: Lowering, value: Value, source: Value, place: Memory, unit: DotUnit
-) -> None:
+def _fill_panels(low: Lowering, value: Value, source: Value, place: Memory, unit: DotUnit) -> None:
     """From vectors along n: the rows of a group are interleaved."""
     f = low.f
     depth, columns = value.shape
@@ -306,9 +304,7 @@ def _over_panels(low: Lowering, columns: int, body: Callable[[Index, int], None]
             body(Index(columns // PANEL), columns % PANEL)
 
 
-def _fill_turned(
-    low: Lowering, value: Value, source: Value, place: Memory, unit: DotUnit
-) -> None:
+def _fill_turned(low: Lowering, value: Value, source: Value, place: Memory, unit: DotUnit) -> None:
     """From vectors along k, one a column: squares of 16 columns by 16 groups are transposed."""
     f = low.f
     depth, columns = value.shape

@@ -18,8 +18,11 @@ from fuser.graph.sizes import is_symbolic
 from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Axis, Index, Lookup, Scalar
-from fuser.tilegen.ir import INDEX, Buffer, Op, TileType, Value
+from fuser.tilegen.ir import INDEX, Buffer, Op, TileType, Value, View
 from fuser.tilegen.passes.fold import decide_symbolic
+
+NEXT_ROWS_BYTES = 4096
+"""Of the rows of a program: the processor itself fetches ahead within a page."""
 
 
 class Values(Access):
@@ -47,6 +50,9 @@ class Values(Access):
         """Bytes of each scratch tile; the caller makes them pointer parameters %t0, %t1..."""
         self.atoms: dict[Reg, Value] = {}
         self.stored: set[Op] = set()
+        self.passes = 0
+        """Loop nests so far; the first one that reads a load, by load."""
+        self.first_pass: dict[ops.Load, int] = {}
         self.uses_tiles = False
         """Whether tile registers are used: the entry sets them up."""
 
@@ -238,10 +244,39 @@ class Values(Access):
         address = Index(op.view.offset)
         for expression, stride in zip(expressions, op.view.strides, strict=True):
             address = address + expression * stride
+        if self.passes == self.first_pass.setdefault(op, self.passes) + 1 and not conditions:
+            self._next_rows(op, address, coords)
         return self.read(
             self.buffers[op.view.buffer], op.view.dtype, address,
             max(affine.width_of(expressions), affine.width_of(coords)), conditions, op.pad or 0,
         )  # fmt: skip
+
+    def _next_rows(self, op: ops.Load, address: Index, coords: Point) -> None:
+        """Fetch what the next program reads, and the lines that this one will write, while it
+        works on what it has in cache: where rows are read twice and all of them are more than L2.
+        """
+        body = self.known.kernel.body.ops
+        size = op.view.dtype.bytes
+        fast = [axis for axis, extent in enumerate(self.known.kernel.grid) if extent > 1][-1:]
+        ids = [v.result for v in body if isinstance(v, ops.ProgramId) and [v.axis] == fast]
+        form = affine.lane_form(address)
+        step = sum(form.rest.coefficient(Scalar(value)) for value in ids)
+        large = op.view.buffer.size * size > self.target.l2_bytes
+        if not large or form.step != 1 or step * size < NEXT_ROWS_BYTES:
+            return
+        self._fetch(op.view, form.rest + step, write=False)
+        for store in body:
+            if not isinstance(store, ops.Store) or store.value.shape != op.result.shape:
+                continue
+            at = affine.lane_form(tree.address_of(self.known, store, coords))
+            if at.step == 1 and not any(tree.lookups(index) for index in store.indices):
+                self._fetch(store.view, at.rest, write=True)
+
+    def _fetch(self, view: View, address: Index, write: bool) -> None:
+        """Prefetch the line at an address into L2."""
+        pointer = self.f.gep(self.buffers[view.buffer], self.index(address), view.dtype.llvm)
+        flags = [Reg("i32", str(int(write))), Reg("i32", "2"), Reg("i32", "1")]
+        self.f.call_void("llvm.prefetch.p0", pointer, *flags)
 
     def memory_address(self, place: Memory, coords: Point) -> Index:
         total = Index(0)

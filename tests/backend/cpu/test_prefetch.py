@@ -1,0 +1,39 @@
+"""What kernels fetch before they want it. That results stay right is for the emitters' tests."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuser.backend.cpu import lower_to_llvm
+from fuser.target import cpu_target
+from fuser.tilegen.emit import emit
+from tests.interpreted import one_region
+from tests.tilegen_emit.graphs import Model
+
+TARGET = cpu_target("x86-64-v4", "+avx512f,+avx512vl", 2, 512, l2_bytes=1 << 20)
+READ_L1, READ_L2, WRITE_L2 = "i32 0, i32 3, i32 1", "i32 0, i32 2, i32 1", "i32 1, i32 2, i32 1"
+
+
+def fetches(m: Model, kind: str) -> list[str]:
+    partition = one_region(m.graph, kind)  # type: ignore[arg-type]
+    (program,) = emit(partition.regions[0], partition, TARGET)
+    text = lower_to_llvm(program.kernel, TARGET)
+    return [line for line in text.splitlines() if "call void @llvm.prefetch" in line]
+
+
+@pytest.mark.parametrize(("rows", "wanted"), [(512, True), (8, False)])
+def test_rows_of_the_next_program(rows: int, wanted: bool) -> None:
+    """In the second pass over rows, where they are more than L2."""
+    m = Model()
+    m.output(m.softmax(m.input(rows, 2048)))
+    found = fetches(m, "reduce")
+    assert any(READ_L2 in line for line in found) is wanted
+    assert any(WRITE_L2 in line for line in found) is wanted
+
+
+@pytest.mark.parametrize(("depth", "wanted"), [(768, True), (32, False)])
+def test_weights_of_the_next_steps(depth: int, wanted: bool) -> None:
+    """Not where L1 holds the panel."""
+    m = Model()
+    m.output(m.dot(m.input(60, depth), m.weight(depth, 256), (1, 0)))
+    assert any(READ_L1 in line for line in fetches(m, "contraction")) is wanted
