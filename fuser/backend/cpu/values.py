@@ -14,7 +14,7 @@ from fuser.backend.cpu.tree import Facts
 from fuser.backend.text import Function, Module, Reg
 from fuser.dtypes import DType
 from fuser.errors import LoweringError
-from fuser.graph.sizes import is_symbolic
+from fuser.graph.sizes import is_symbolic, size_hint
 from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Axis, Index, Lookup, Scalar
@@ -261,8 +261,8 @@ class Values(Access):
         ids = [v.result for v in body if isinstance(v, ops.ProgramId) and [v.axis] == fast]
         form = affine.lane_form(address)
         step = sum(form.rest.coefficient(Scalar(value)) for value in ids)
-        large = op.view.buffer.size * size > self.target.l2_bytes
-        if not large or form.step != 1 or step * size < NEXT_ROWS_BYTES:
+        large = size_hint(op.view.buffer.size) * size > self.target.l2_bytes
+        if not large or form.step != 1 or size_hint(step) * size < NEXT_ROWS_BYTES:
             return
         self._fetch(op.view, form.rest + step, write=False)
         for store in body:
