@@ -179,6 +179,8 @@ HALF_TILES = (
 )
 WIDE_TILES = ((64, 64), (32, 64), (64, 32), (32, 32), (16, 64), (16, 32))
 """(rows, columns) of a GPU dot of 16-bit operands and of others, the largest first."""
+SHARED = 225 << 10
+"""Bytes of shared memory that the blocks of a multiprocessor have for operands."""
 PREFETCHED = 144 << 10
 """Bytes of operands under way in a block that has a multiprocessor for itself."""
 
@@ -335,21 +337,27 @@ def _gpu_tile(
     batch: int,
     most: int = 1 << 15,
     row_cost: int = 24,
+    alone: float = 1.0,
+    more: tuple[tuple[int, int], ...] = (),
 ) -> tuple[int, int, int, str]:
     """(rows, columns, waves, reason): the tile of least estimated time.
 
     A wave is one block on every multiprocessor. In a step of k a block multiplies rows * columns
     and streams both operands; row_cost is the cost of a row of the left one, in multiply-adds.
-    Fitted to an H200. most: the largest tile, in elements of all accumulators.
+    Fitted to an H200. most: the largest tile, in elements of all accumulators. alone: what a block
+    costs more that has a multiprocessor for itself, as nothing hides its start and its end. more:
+    tiles beside the usual ones.
     """
-    sizes = HALF_TILES if bits == 16 else WIDE_TILES
+    sizes = (*more, *(HALF_TILES if bits == 16 else WIDE_TILES))
     best: tuple[float, bool, int, int, int] | None = None
+    cost: float
     for rows, columns in sizes:
         too_wide = columns * accumulators > 256 or rows * columns * accumulators > most
         if (too_wide and (rows, columns) != sizes[-1]) or (columns > 128 and target.sm < 90):
             continue
         waves = ceildiv(ceildiv(m, rows) * ceildiv(n, columns) * batch, target.units)
         cost = waves * (rows * columns + row_cost * rows + 24 * columns + 2048)
+        cost *= alone if waves == 1 else 1
         # of a tile and its transpose the wide one, while one accumulator fills its columns
         tie = columns * accumulators > 128
         if best is None or (cost, tie) < best[:2]:
@@ -384,16 +392,25 @@ def conv_schedule(
         return _blocks(m=rows, n=columns, k=channels, reason="register tile with the least waste")
     half = bits == 16
     # rows are gathered; with a short k the output dominates, and several blocks a processor hide it
-    most = 1 << 13 if channels * taps <= 256 else 1 << 14
-    rows, columns, waves, reason = _gpu_tile(target, m, n, bits, 1, groups, most, row_cost=60)
+    k = channels * taps
+    most = 1 << 12 if k <= 64 else 1 << 13 if k <= 512 else 3 << 13
+    tall = ((192, 128),) if half and target.arch == "sm_90a" else ()
+    rows, columns, waves, reason = _gpu_tile(
+        target, m, n, bits, 1, groups, most, row_cost=60, alone=1.2, more=tall
+    )
     depth = 64 if half else 32 if bits < 64 else 16
     if channels < 16:
         return _blocks(stages=3, reason=reason, m=min(rows, 64), n=min(columns, 64), k=16)
     while depth > 16 and channels % depth and depth > channels % depth:
         depth //= 2
     warps = 8 if rows * columns >= 128 * 128 else 4
+    warps = 12 if rows == 192 else warps
     stages = 4 if half else 3
-    if half and waves == 1:
+    trips = taps * ceildiv(channels, depth)
+    if half and warps == 4 and (3 <= waves <= 4 or (waves > 4 and k <= 512)):
+        # three blocks at once, and so all of the last wave
+        stages = max(2, min(stages, SHARED // (3 * 2 * (rows + columns) * depth), trips))
+    if half and waves == 1 and warps < 12:
         # one block a multiprocessor: many bytes on their way, and few barriers
         if rows + columns <= 96 and channels % 128 == 0:
             depth = 128
