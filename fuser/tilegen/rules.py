@@ -187,10 +187,12 @@ PREFETCHED = 144 << 10
 
 def dot_schedule(
     target: Target, m: int, n: int, k: int, bits: int, accumulators: int = 1, batch: int = 1,
-    unit: DotUnit | None = None, *, streamed: bool = True,
+    unit: DotUnit | None = None, *, streamed: bool = True, folded: bool = True,
 ) -> Schedule:  # fmt: skip
     """Blocks "m", "n", "k" of a matrix product [m, k] x [k, n]. unit: what multiplies on a CPU.
-    streamed: whether a GPU's copy engine can fetch the operands."""
+    streamed: whether a GPU's copy engine can fetch the operands. folded: whether results are
+    reduced in the same kernel."""
+    whole = folded or is_symbolic(k)
     m, n, batch = size_hint(m), size_hint(n), size_hint(batch)
     k = block_of(k, MOST_SYMBOLIC_DEPTH) if is_symbolic(k) else k
     if unit is not None:
@@ -206,6 +208,10 @@ def dot_schedule(
     if half and m <= 16 and k >= 1024 and batch * ceildiv(n, 32) >= target.units // 2:
         return _thin_schedule(target, m, n, k, accumulators, batch)
     rows, columns, waves, reason = _gpu_tile(target, m, n, bits, accumulators, batch)
+    if half and streamed and waves == 1 and accumulators == 1 and not whole:
+        shared = split_schedule(target, m, n, k, batch)
+        if shared is not None:
+            return shared
     if half and streamed and target.arch == "sm_90a" and k >= 128:
         turns = _team_schedule(target, m, n, k, accumulators, batch, (rows, columns, waves))
         if turns is not None:
@@ -307,6 +313,26 @@ def _team_schedule(
     )  # fmt: skip
 
 
+def split_schedule(target: Target, m: int, n: int, k: int, batch: int) -> Schedule | None:
+    """A product of few tiles and a long k, of 16-bit operands: the blocks of a cluster take a part
+    of k each, as many as run at once. None where there are tiles enough, where the sums of parts
+    would take longer than what they save (about 2 us on an H200), or without clusters."""
+    tiles = ceildiv(m, 64) * ceildiv(n, 64) * batch
+    cluster = next((c for c in (8, 4, 2) if tiles * c <= target.units), 1)
+    if target.arch != "sm_90a" or cluster == 1 or k < SPLIT_DEPTH:
+        return None
+    schedule = _blocks(
+        stages=min(6, k // 64 // cluster), group=8 if batch == 1 else 0,
+        reason=f"{tiles} tiles, each of a cluster of {cluster} blocks that share k",
+        m=64, n=64, k=64,
+    )  # fmt: skip
+    return replace(schedule, cluster=cluster)
+
+
+SPLIT_DEPTH = 2048
+"""The least k that is shared by the blocks of a cluster."""
+
+
 def deep_stages(
     lines: int, depth: int, trips: int, bytes_: int = PREFETCHED, most: int = 10
 ) -> int:
@@ -378,9 +404,11 @@ def _blocks(
 
 def conv_schedule(
     target: Target, m: int, n: int, channels: int, taps: int, bits: int, groups: int,
-    unit: DotUnit | None = None,
+    unit: DotUnit | None = None, *, staged: bool = False,
 ) -> Schedule:  # fmt: skip
-    """Blocks "m" (pixels), "n" (output channels), "k" (input channels, or taps and channels)."""
+    """Blocks "m" (pixels), "n" (output channels), "k" (input channels, or taps and channels).
+    staged: whether operands are copied as they are and results are not reduced."""
+    staged = staged and not is_symbolic(channels)
     m, n, groups = size_hint(m), size_hint(n), size_hint(groups)
     channels = cover(channels)
     if unit is not None:
@@ -399,6 +427,10 @@ def conv_schedule(
         target, m, n, bits, 1, groups, most, row_cost=60, alone=1.2, more=tall
     )
     depth = 64 if half else 32 if bits < 64 else 16
+    if half and staged and waves == 1 and channels % 64 == 0:
+        shared = split_schedule(target, m, n, k, groups)
+        if shared is not None:
+            return replace(shared, group=0)
     if channels < 16:
         return _blocks(stages=3, reason=reason, m=min(rows, 64), n=min(columns, 64), k=16)
     while depth > 16 and channels % depth and depth > channels % depth:

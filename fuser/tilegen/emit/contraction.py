@@ -121,6 +121,7 @@ def emit(
         target, first.m, columns, first.k, first.left.dtype.bits, len(dots), first.b,
         dot_unit(target, first.node),
         streamed=all(can_stream(region, v) for d in dots for v in (d.left, d.right)),
+        folded=is_folded(region),
     )  # fmt: skip
     em = Emission(region, partition, target, chosen)
     batch, m, n, k = frame(em, first.b, first.m, columns, first.k)
@@ -133,6 +134,12 @@ def emit(
         pieces[dot.node.output] = piece
     store_placed(em, spread(em, places, pieces))
     return (em.finish(sum(2 * d.b * d.m * d.n * d.k for d in dots)),)
+
+
+def is_folded(region: Region) -> bool:
+    """Whether the region reduces, or scans, what it computes."""
+    ops = {node.op for node in region.nodes}
+    return any(op.startswith("reduce_") or op in ("argmax", "argmin", "cumsum") for op in ops)
 
 
 def can_stream(region: Region, value: Value) -> bool:

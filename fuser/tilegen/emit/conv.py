@@ -16,10 +16,12 @@ from fuser.partition.region import Partition, Region
 from fuser.target import Target
 from fuser.tilegen import ir, rules
 from fuser.tilegen.emit.contraction import (
+    can_stream,
     dot_dtype,
     dot_op,
     dot_unit,
     grouped_panel,
+    is_folded,
     operand,
     store_placed,
 )
@@ -104,6 +106,9 @@ def emit(
             conv.x.dtype.bits,
             conv.groups,
             dot_unit(target, conv.node) if conv.groups == 1 else None,
+            staged=not is_folded(region)
+            and can_stream(region, conv.w)
+            and has_channels_last(region, partition, conv.x),
         )
     )
     em = Emission(region, partition, target, chosen)
@@ -114,6 +119,19 @@ def emit(
     store_placed(em, spread(em, places, {conv.node.output: piece}))
     flops = 2 * m * conv.groups * conv.outputs * conv.channels * conv.taps
     return (em.finish(flops),)
+
+
+def has_channels_last(region: Region, partition: Partition, x: Value) -> bool:
+    """Whether an image is memory whose channels are adjacent, so that it can be copied as it is."""
+    inside = {node.output for node in region.nodes}
+    if x not in inside:
+        return partition.layouts.get(x, (0,))[-1] == 1
+    node = x.node
+    if node is None or node.op != "transpose" or node.inputs[0] in inside:
+        return False
+    source = node.inputs[0]
+    plain = tuple(range(source.type.rank))
+    return bool(node.attrs["perm"][1] == partition.layouts.get(source, plain)[-1])
 
 
 def _implicit_product(
