@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import fuser
 from fuser.backend.nvptx import compile_kernel
@@ -16,7 +16,7 @@ from fuser.backend.nvptx.elementwise import _ERF_LOGIT
 from fuser.compiler import emit_programs, open_model
 from fuser.dtypes import DType, bf16, f16
 from fuser.partition import partition
-from fuser.target import SM_80, SM_90A
+from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen import rules
 from fuser.tilegen.emit import emit
 from fuser.tilegen.schedule import Schedule
@@ -80,6 +80,49 @@ def test_schedules_of_long_rows() -> None:
     assert widths["sm_90a", 50000, 3] == (65536, 8, 8)
     alone = [("sm_90a", 50000, 0), ("sm_90a", 200000, 1), ("sm_80", 50000, 1)]
     assert all(widths[key] == (16384, 1, 16) for key in alone)
+
+
+def test_schedules_of_few_tiles() -> None:
+    """Few tiles and a long k: clusters share k, unless there are none, or results are reduced."""
+
+    def blocks(m: int, n: int, k: int, folded: bool = False, target: Target = SM_90A) -> int:
+        return rules.dot_schedule(target, m, n, k, 16, folded=folded).cluster
+
+    assert [blocks(m, 768, 3072) for m in (1, 64, 128, 256, 512)] == [8, 8, 4, 2, 1]
+    assert blocks(128, 768, 1024) == blocks(128, 768, 3072, folded=True) == 1
+    assert blocks(128, 768, 3072, target=SM_80) == 1
+    image = (49, 512, 512, 9, 16, 1)
+    assert rules.conv_schedule(SM_90A, *image, staged=True).cluster == 8
+    assert rules.conv_schedule(SM_90A, *image).cluster == 1
+
+
+def test_schedules_of_convolutions() -> None:
+    """One wave of tall tiles, and rings that let three blocks share a multiprocessor."""
+    tall = rules.conv_schedule(SM_90A, 32 * 28 * 28, 128, 128, 9, 16, 1)
+    assert (tall.block("m"), tall.block("n"), tall.warps) == (192, 128, 12)
+    shared = rules.conv_schedule(SM_90A, 32 * 28 * 28, 128, 512, 1, 16, 1)
+    assert (shared.block("m"), shared.block("n"), shared.stages) == (64, 128, 3)
+    assert rules.conv_schedule(SM_80, 32 * 28 * 28, 128, 128, 9, 16, 1).warps == 8
+
+
+@pytest.mark.parametrize(("last", "cluster"), [(True, 8), (False, 1)])
+def test_images_are_shared_where_they_are_copied(last: bool, cluster: int) -> None:
+    """The channels of an image must be adjacent for its blocks to be copied as they are."""
+    rng = np.random.default_rng(0)
+    shape = (1, 7, 7, 256) if last else (1, 256, 7, 7)
+    w = rng.standard_normal((128, 256, 3, 3)).astype(np.float16)
+    nodes = [
+        *([helper.make_node("Transpose", ["x"], ["t"], perm=[0, 3, 1, 2])] if last else []),
+        helper.make_node("Conv", ["t" if last else "x", "w"], ["c"], pads=[1] * 4),
+        helper.make_node("Transpose", ["c"], ["y"], perm=[0, 2, 3, 1]),
+    ]
+    x = helper.make_tensor_value_info("x", HALF, shape)
+    y = helper.make_tensor_value_info("y", HALF, (1, 7, 7, 128))
+    graph = helper.make_graph(nodes, "conv", [x], [y], [numpy_helper.from_array(w, "w")])
+    source = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    cut = partition(open_model(source).graph({}), SM_90A)
+    kernels = [p.kernel for p in emit_programs(cut, SM_90A) if "conv" in p.kernel.name]
+    assert [compile_kernel(kernel, SM_90A).cluster for kernel in kernels] == [cluster]
 
 
 def test_schedules_of_thin_products() -> None:
