@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fuser.graph import dims
-from fuser.graph.sizes import is_symbolic, same
+from fuser.graph.sizes import same
 from fuser.tilegen import facts, ops
 from fuser.tilegen.index import UNBOUNDED, Index, show, show_dim
 from fuser.tilegen.ir import Block, Buffer, Kernel, Op, Value, View
@@ -104,9 +104,6 @@ class _Printer:
 
     def text(self, name: str, schedule: Schedule, origins: bool) -> str:
         lines = [f"kernel @{name_text(name)} grid({', '.join(map(show_dim, self.kernel.grid))}) {{"]
-        if (sizes := dims.active()) is not None and is_symbolic(*self.numbers()):
-            examples = ", ".join(f"{json.dumps(n)} = {s}" for n, s in sizes.examples.items())
-            lines.append(f"  sizes({examples})")
         default = Schedule()
         settings = [
             f"{item.name} = {literal(getattr(schedule, item.name))}"
@@ -119,13 +116,10 @@ class _Printer:
         lines += [f"  {self.view(view)}" for view in self.views]
         lines.append("")
         lines += self.block(self.kernel.body, "  ", origins)
+        if (sizes := dims.active()) is not None and any("`" in line for line in lines):
+            examples = ", ".join(f"{json.dumps(n)} = {s}" for n, s in sizes.examples.items())
+            lines.insert(1, f"  sizes({examples})")
         return "\n".join((*lines, "}")) + "\n"
-
-    def numbers(self) -> Iterator[int]:
-        """The numbers of the header, which are symbolic where anything is."""
-        yield from self.kernel.grid
-        for buffer in self.kernel.buffers:
-            yield buffer.size
 
     def buffer(self, buffer: Buffer) -> str:
         size = show_dim(buffer.size)
