@@ -6,7 +6,13 @@ from typing import Literal
 
 from fuser.graph.sizes import is_symbolic, size_hint
 from fuser.target import Target
-from fuser.tilegen.rules import MOST_SYMBOLIC_KEYS, block_of, ceildiv, power_of_two
+from fuser.tilegen.rules import (
+    MOST_SYMBOLIC_KEYS,
+    MOST_SYMBOLIC_ROWS,
+    block_of,
+    ceildiv,
+    power_of_two,
+)
 from fuser.tilegen.schedule import Schedule
 
 Reads = Literal["nothing", "keys", "half tile", "tiles"]
@@ -19,7 +25,7 @@ def attention_schedule(
 ) -> Schedule:  # fmt: skip
     """Blocks "m" (query rows) and "n" (keys) of attention, and how many programs share the keys."""
     batch, depth, columns = size_hint(batch), size_hint(depth), size_hint(columns)
-    m = power_of_two(size_hint(m)) if is_symbolic(m) else m
+    m = block_of(m, MOST_SYMBOLIC_ROWS) if is_symbolic(m) else m
     n = block_of(n, MOST_SYMBOLIC_KEYS) if is_symbolic(n) else n
     if not target.is_cuda:
         rows = min(m, 64 if ceildiv(m, 64) * batch >= 4 * target.units else 32)

@@ -16,7 +16,9 @@ from fuser.tilegen.schedule import Schedule
 
 MOST_SYMBOLIC_DEPTH = 256
 """The block of a contracted dim of any size."""
-MOST_SYMBOLIC_KEYS = 128
+MOST_SYMBOLIC_ROWS = 32
+"""The block of a number of queries of any size."""
+MOST_SYMBOLIC_KEYS = 64
 """The block of a number of keys of any size: what hangs over is computed in vain."""
 CPU_ELEMENTS = 4096
 """Elements of a map program on a CPU: about 10 microseconds of simple work would be more, but the

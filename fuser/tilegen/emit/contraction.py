@@ -15,7 +15,7 @@ from fuser.errors import LoweringError
 from fuser.graph.ir import Node, Value
 from fuser.graph.ops.registry import is_map
 from fuser.graph.precision import operand_dtype
-from fuser.graph.sizes import certain, divides, size_hint
+from fuser.graph.sizes import certain, divides, is_symbolic, size_hint
 from fuser.partition.region import Partition, Region
 from fuser.target import DotUnit, Target
 from fuser.tilegen import ir, rules
@@ -172,6 +172,10 @@ def rows_program(em: Emission, grid_m: int, grid_n: int, m: int) -> tuple[Index,
     block, group = em.schedule.block("m"), em.schedule.group
     if em.target.is_cuda or not 0 < group < size_hint(-(-m // block)):
         return program(em, grid_m, m, block), grid_n
+    if is_symbolic(m):
+        # groups of one size, so that few programs hang over the rows
+        blocks = -(-m // block)
+        group = -(-blocks // -(-blocks // group))
     outer = index(em.b.program_id(grid_n, -(-m // (block * group)))) * group
     inner = index(em.b.program_id(grid_m + 1, group))
     return (outer + inner) * block + em.axis(block), grid_n + 1
