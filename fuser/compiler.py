@@ -267,24 +267,26 @@ def compile_graph(
     values: tuple[str, ...] = (),
     started: float | None = None,
     types: Mapping[str, DType] | None = None,
+    ordinal: int = 0,
 ) -> Plan:
     """Compile a graph after the graph passes, its dims ints: what every front end ends in.
 
     name, dims and values are for the report; started: when the work on it began.
-    types: dtypes of the inputs and outputs whose bytes the graph holds as u8.
+    types: dtypes of the inputs and outputs whose bytes the graph holds as u8. ordinal: which GPU.
     Raises FuserError: UnsupportedError, LimitError, DeviceError, CompileError.
     """
     started = time.perf_counter() if started is None else started
     with within():
         return _compile_graph(
-            graph, name, device, threads, fusion, precision, progress, dims, values, started, types
-        )
+            graph, name, device, threads, fusion, precision, progress, dims, values, started, types,
+            ordinal,
+        )  # fmt: skip
 
 
 def _compile_graph(
     graph: Graph, name: str, device: Device, threads: int | None, fusion: bool,
     precision: Precision, progress: Progress, dims: Mapping[str, int] | None,
-    values: tuple[str, ...], started: float, types: Mapping[str, DType] | None,
+    values: tuple[str, ...], started: float, types: Mapping[str, DType] | None, ordinal: int,
 ) -> Plan:  # fmt: skip
     config = Config.from_environment()
     on_host = not choose_target(device).is_cuda
@@ -317,6 +319,7 @@ def _compile_graph(
     return Plan(
         program,
         threads=threads or config.threads or None,
+        device=ordinal,
         report=lambda plan: replace(report, peak_memory_bytes=plan.peak_memory_bytes),
         hints=input_hints(graph),
     )

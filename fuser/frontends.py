@@ -54,16 +54,18 @@ def compile(
 def compile(
     model: TorchModule, *, example_inputs: Sequence[Any] | None = None, device: Device = "auto",
     threads: int | None = None, fusion: bool = True, precision: Precision = "model",
+    freeze: bool = True,
 ) -> CompiledModule: ...  # fmt: skip
 @overload
 def compile(
     model: TorchProgram, *, example_inputs: Sequence[Any] | None = None, device: Device = "auto",
     threads: int | None = None, fusion: bool = True, precision: Precision = "model",
+    freeze: bool = True,
 ) -> CompiledProgram: ...  # fmt: skip
 def compile(
     model: Any, *, example_inputs: Sequence[Any] | None = None, device: Device = "auto",
     threads: int | None = None, fusion: bool = True, precision: Precision = "model",
-    dynamic: bool = False, **options: Any,
+    freeze: bool = True, dynamic: bool = False, **options: Any,
 ) -> Any:  # fmt: skip
     """Compile a model.
 
@@ -72,8 +74,8 @@ def compile(
     which runs at any size of the symbolic dims that `dims` does not fix.
 
     A PyTorch model (an `nn.Module`, a `GraphModule`, an `ExportedProgram`) becomes a callable of
-    tensors, compiled for the shapes it meets, and for those of `example_inputs` at once. device is
-    then where its kernels run; its tensors are in host memory, "auto" being the CPU.
+    tensors, compiled for the shapes it meets, and for those of `example_inputs` at once. device
+    "auto" is then where its tensors are; freeze=False makes its parameters inputs of the kernels.
 
     precision: what products may round their operands to, "model" or "bf16" (fuser/precision.py).
     Raises FuserError: UsageError, InvalidModelError, UnsupportedOpError, DeviceError, CompileError.
@@ -81,8 +83,7 @@ def compile(
     from fuser import torch_backend as torches
 
     if torches.is_torch(model):
-        where: Device = "cpu" if device == "auto" else device
-        chosen = torches.Options(where, threads, fusion, precision)
+        chosen = torches.Options(device, threads, fusion, precision, freeze)
         return torches.compile_torch(model, example_inputs, chosen)
     if dynamic:
         from fuser.dynamic import DynamicPlan

@@ -6,12 +6,14 @@
     fast = torch.compile(module, backend="fuser")
 
 A plan is compiled for the shapes and dtypes of its inputs; others compile one more, and all are
-kept. Parameters and buffers are constants that share the tensors' memory where a kernel reads them
-as they are; one that is changed in place becomes an input.
+kept. Tensors on a GPU are read where they are, results are made there, and both in the order of
+PyTorch's current stream. Parameters and buffers are constants that share the tensors' memory where
+a kernel of the CPU reads them as they are; one that is changed in place becomes an input.
 """
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
@@ -30,6 +32,7 @@ from fuser.graph.torch_import import Imported, Input, check_operators, import_fx
 from fuser.graph.torch_import.registry import dtype_of
 from fuser.precision import Precision
 from fuser.report import Report
+from fuser.runtime.device_tensors import ALIGNMENT
 from fuser.runtime.feeds import host_array
 from fuser.runtime.plan import Plan
 from fuser.torch_decompositions import decompositions
@@ -40,12 +43,15 @@ MOST_PLANS = 64
 
 @dataclass(frozen=True)
 class Options:
-    """How to compile: as for `fuser.compile`."""
+    """How to compile: as for `fuser.compile`. device "auto" is where the tensors are. freeze=False
+    makes parameters and buffers inputs: no kernel has them in a layout of its own, but they are
+    never copied, on a GPU either."""
 
-    device: Device = "cpu"
+    device: Device = "auto"
     threads: int | None = None
     fusion: bool = True
     precision: Precision = "model"
+    freeze: bool = True
 
 
 @dataclass(frozen=True)
@@ -62,30 +68,41 @@ class FxProgram:
     def __init__(self, module: Any, name: str, static: Iterable[int], options: Options) -> None:
         check_operators(module)
         self.module, self.name, self.options = module, name, options
-        self._static = set(static)
+        self._static = set(static) if options.freeze else set()
         self._placeholders = [n.name for n in module.graph.nodes if n.op == "placeholder"]
         self._plans: OrderedDict[Hashable, _Compiled] = OrderedDict()
         self._lock = Lock()
         self._versions: dict[int, Hashable] = {}
+        self._moved = moved_results(module)
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
         """What the module returns, in order; new tensors. Raises what compiling raises."""
-        found = self.find(arguments)
-        feeds = {name: host_array(arguments[place]) for place, name in found.inputs}
-        arrays = list(found.plan.run(feeds).values()) if found.plan else []
-        return [
-            to_tensor(arrays[entry]) if isinstance(entry, int) else entry[1]
+        where = gpu_of(arguments)
+        found = self.find(arguments, where)
+        given = [arguments[place] for place, _ in found.inputs]
+        outputs: list[Any] = []
+        if found.plan and where is not None and found.plan.target.is_cuda:
+            outputs = run_on_gpu(found.plan, given, where)
+        elif found.plan:
+            names = [name for _, name in found.inputs]
+            feeds = dict(zip(names, map(host_array, given), strict=True))
+            outputs = [to_tensor(array) for array in found.plan.run(feeds).values()]
+        results = [
+            outputs[entry] if isinstance(entry, int) else entry[1]
             for entry in found.imported.results
         ]
+        for place, device in self._moved.items():
+            results[place] = results[place].to(device)
+        return results
 
-    def find(self, arguments: Sequence[Any]) -> _Compiled:
-        """The plan for such arguments, compiled if there is none yet."""
+    def find(self, arguments: Sequence[Any], where: Any = None) -> _Compiled:
+        """The plan for such arguments, compiled if there is none yet. where: `gpu_of` them."""
         with self._lock:
             self._release_changed(arguments)
-            key = tuple(self._key(place, x) for place, x in enumerate(arguments))
+            key = (where, *(self._key(place, x) for place, x in enumerate(arguments)))
             found = self._plans.get(key)
             if found is None:
-                found = self._plans[key] = self._compile(arguments)
+                found = self._plans[key] = self._compile(arguments, where)
                 if len(self._plans) > MOST_PLANS:
                     self._plans.popitem(last=False)
             self._plans.move_to_end(key)
@@ -109,7 +126,7 @@ class FxProgram:
             return type(x), x
         return tuple(x.shape), x.dtype, place in self._static
 
-    def _compile(self, arguments: Sequence[Any]) -> _Compiled:
+    def _compile(self, arguments: Sequence[Any], where: Any) -> _Compiled:
         given: list[Any] = []
         inputs = []
         for place, (name, x) in enumerate(zip(self._placeholders, arguments, strict=True)):
@@ -124,15 +141,67 @@ class FxProgram:
         if not imported.graph.outputs:
             return _Compiled(imported, None, ())
         options = self.options
+        device: Device = options.device
+        if device == "auto":
+            device = "cpu" if where is None else "cuda"
         plan = compile_graph(
-            run_passes(imported.graph), name=self.name, device=options.device,
+            run_passes(imported.graph), name=self.name, device=device,
             threads=options.threads, fusion=options.fusion, precision=options.precision,
+            ordinal=0 if where is None else where.index,
         )  # fmt: skip
         return _Compiled(imported, plan, tuple(inputs))
 
 
 def _is_tensor(x: Any) -> bool:
     return hasattr(x, "data_ptr")
+
+
+def moved_results(module: Any) -> dict[int, Any]:
+    """The results of a graph that are on another kind of device than its arguments, by place."""
+    nodes = list(module.graph.nodes)
+    given: list[Any] = [node.meta.get("val") for node in nodes if node.op == "placeholder"]
+    kinds = {x.device.type for x in given if _is_tensor(x) and x.ndim}
+    returned = nodes[-1].args[0]
+    listed = returned if isinstance(returned, list | tuple) else [returned]
+    found = {}
+    for place, node in enumerate(listed):
+        value: Any = getattr(node, "meta", {}).get("val")
+        if len(kinds) == 1 and _is_tensor(value) and value.device.type not in kinds:
+            found[place] = value.device
+    return found
+
+
+def gpu_of(arguments: Sequence[Any]) -> Any:
+    """The GPU that tensors are on, as a torch.device; None if they are in host memory. Raises
+    UnsupportedError for tensors on several devices, or on one that is neither."""
+    devices = {x.device for x in arguments if _is_tensor(x) and (x.ndim or x.device.type != "cpu")}
+    if not devices or {device.type for device in devices} == {"cpu"}:
+        return None
+    if len(devices) > 1 or next(iter(devices)).type != "cuda":
+        names = ", ".join(sorted(map(str, devices)))
+        raise UnsupportedError(f"tensors on {names}: fuser computes on the CPU or on one GPU")
+    return devices.pop()
+
+
+def run_on_gpu(plan: Plan, tensors: Sequence[Any], where: Any) -> list[Any]:
+    """New tensors on the GPU for tensors in the order of the plan's inputs, put on PyTorch's
+    current stream. Only what is not row-major or aligned, or a number in host memory, is copied."""
+    import torch
+
+    with torch.cuda.device(where):
+        ready = [_as_read(x.detach(), where) for x in tensors]
+        outputs = [
+            torch.empty(spec.shape, dtype=getattr(torch, spec.dtype.numpy.name), device=where)
+            for spec in plan.outputs
+        ]
+        stream = torch.cuda.current_stream(where).cuda_stream
+        plan.run_at([x.data_ptr() for x in ready], [y.data_ptr() for y in outputs], stream)
+    return outputs
+
+
+def _as_read(x: Any, where: Any) -> Any:
+    x = x.to(where).contiguous()
+    return x.clone() if x.data_ptr() % ALIGNMENT else x
 
 
 def version(tensor: Any) -> int:
@@ -197,7 +266,8 @@ class CompiledProgram:
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """The plan that serves such inputs. Raises UsageError where nothing is computed."""
-        plan = self._program.find(self._arguments(self._flatten(args, kwargs))).plan
+        arguments = self._arguments(self._flatten(args, kwargs))
+        plan = self._program.find(arguments, gpu_of(arguments)).plan
         if plan is None:
             raise UsageError("this program computes nothing, so it has no plan")
         return plan
@@ -361,9 +431,9 @@ def backend(
 ) -> Any:
     """What `torch.compile(m, backend="fuser")` calls with each graph that it captures.
 
-    options: `device`, `threads`, `fusion`, `precision`, as for `fuser.compile`. A graph with an
-    operator that is not supported runs in PyTorch, with a warning that names it. In training the
-    forward and the backward graph are compiled apart.
+    options: the fields of `Options`. A graph with an operator that is not supported runs in
+    PyTorch, with a warning that names it. In training the forward and the backward graph are
+    compiled apart.
     """
     from torch._dynamo.backends.common import aot_autograd
 
@@ -374,7 +444,18 @@ def backend(
         bw_compiler=lambda gm, inputs: _compile_captured(gm, chosen, forward=False),
         decompositions=table,
     )
-    return compiler(module, example_inputs)
+    with _attention_to_differentiate():
+        return compiler(module, example_inputs)
+
+
+def _attention_to_differentiate() -> Any:
+    """In training, attention as its pieces: gradients of the fused forms are PyTorch's own."""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    if torch.is_grad_enabled():
+        return sdpa_kernel(SDPBackend.MATH)
+    return contextlib.nullcontext()
 
 
 def _compile_captured(module: Any, options: Options, forward: bool) -> Any:

@@ -28,6 +28,7 @@ class Binding:
         self._places = places
         self._tensors = tuple(tensors)
         self._calls = executor.prepare(places)
+        self._ran = False
         self._graph: Any = None
         self._free: weakref.finalize[..., Binding] | None = None
 
@@ -36,7 +37,8 @@ class Binding:
 
         On a stream that is being captured the kernels become part of that capture; keep the binding
         and the plan as long as the captured graph, and let nothing else of the plan run beside it.
-        Otherwise the plan's own graph is replayed. Raises UsageError once the plan is closed.
+        Otherwise a graph of the kernels is replayed, from the second run on. Raises UsageError once
+        the plan is closed.
         """
         executor = self._executor
         if executor is None:
@@ -47,11 +49,15 @@ class Binding:
             if driver.call("cuStreamIsCapturing", stream) != idle:
                 executor.enqueue(stream, self._calls, self._places)
                 return
-            if self._graph is None:
+            if self._graph is None and self._ran:
                 self._graph = self._capture(executor)
             driver.call("cuStreamWaitEvent", stream, executor.last_run, 0)
-            driver.call("cuGraphLaunch", self._graph, stream)
+            if self._graph is None:  # a graph pays where these addresses come again
+                executor.enqueue(stream, self._calls, self._places)
+            else:
+                driver.call("cuGraphLaunch", self._graph, stream)
             driver.call("cuEventRecord", executor.last_run, stream)
+            self._ran = True
 
     def _capture(self, executor: CudaExecutor) -> Any:
         stream, cu = executor.stream, driver.api()

@@ -11,6 +11,7 @@ import functools
 import itertools
 import threading
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,15 +21,15 @@ import numpy as np
 from fuser.errors import DeviceError, FeedError, OutOfMemoryError
 from fuser.runtime import driver
 from fuser.runtime.binding import Binding
-from fuser.runtime.device_array import DeviceArray, device_address
 from fuser.runtime.device_code import Module, load_modules, tensor_map
-from fuser.runtime.device_tensors import DeviceTensor, check_tensors
-from fuser.runtime.feeds import check_names
+from fuser.runtime.device_tensors import DeviceArray, DeviceTensor, check_tensors
 from fuser.runtime.memory import Recycler, align
 from fuser.runtime.program import BufferRef, Launch, Program
 from fuser.target import SM_80, SM_90A, Target
 
 ALIGNMENT = 256
+MOST_RECENT = 16
+"""Bindings that `run_at` keeps; allocators hand out the same few addresses again and again."""
 
 
 @functools.cache
@@ -131,6 +132,8 @@ class CudaExecutor:
         self._results = [Recycler(spec.shape, spec.dtype.numpy) for spec in program.outputs]
         self._release: list[Callable[[], Any]] = []  # undone in reverse
         self.bindings: weakref.WeakSet[Binding] = weakref.WeakSet()
+        self._recent: OrderedDict[tuple[int, ...], Binding] = OrderedDict()
+        self._recent_lock = threading.Lock()
         self._check_memory()
         try:
             with driver.current(ordinal):
@@ -315,23 +318,32 @@ class CudaExecutor:
 
     def run_device(self, feeds: Mapping[str, Any]) -> dict[str, DeviceArray]:
         """New device arrays for arrays in the memory of this GPU. Raises FeedError."""
-        program = self.program
-        check_names(program.inputs, feeds)
-        found = [device_address(spec, feeds[spec.name]) for spec in program.inputs]
+        program, stream = self.program, int(self.stream)
+        found = check_tensors(program.inputs, feeds, self.ordinal, "input", stream)
         outputs = [DeviceArray(spec.shape, spec.dtype, self.ordinal) for spec in program.outputs]
-        with self.lock, driver.current(self.ordinal):
-            for stream in dict.fromkeys(stream for _, stream in found):
-                driver.call("cuStreamSynchronize", stream)  # what computes the feeds
-            self._wait_for_bindings()
-            for (source, _), place, spec in zip(
-                found, self.layout.inputs, program.inputs, strict=True
-            ):
-                self._move(self.base + place, source, spec.bytes)
-            driver.call("cuGraphLaunch", self.kernels_graph, self.stream)
-            for output, place in zip(outputs, self.layout.outputs, strict=True):
-                self._move(output.pointer, self.base + place, output.bytes)
+        with driver.current(self.ordinal):
+            for other in dict.fromkeys(item.stream for item in found):
+                if other is not None:
+                    driver.call("cuStreamSynchronize", other)  # what computes the feeds
+            places = [item.address for item in found], [item.pointer for item in outputs]
+            self.run_at(*places, stream)
             driver.call("cuStreamSynchronize", self.stream)
         return {spec.name: a for spec, a in zip(program.outputs, outputs, strict=True)}
+
+    def run_at(self, sources: Sequence[int], targets: Sequence[int], stream: int) -> None:
+        """See `Plan.run_at`. Bindings of the addresses seen last are kept."""
+        key = (*sources, *targets)
+        with self._recent_lock:
+            binding = self._recent.get(key)
+            if binding is None:
+                with driver.current(self.ordinal):
+                    places = Places(self.base, self.layout, tuple(sources), tuple(targets))
+                    binding = self._recent[key] = Binding(self, places, ())
+                self.bindings.add(binding)
+                if len(self._recent) > MOST_RECENT:
+                    self._recent.popitem(last=False)
+            self._recent.move_to_end(key)
+        binding.run(stream)
 
     def _move(self, target: int, source: int, size: int, stream: Any = None) -> None:
         if size:
@@ -403,6 +415,7 @@ class CudaExecutor:
             return
         for binding in list(self.bindings):
             binding.close()
+        self._recent.clear()
         try:
             with driver.current(self.ordinal):
                 driver.api().cuCtxSynchronize()

@@ -1,8 +1,9 @@
-"""Tensors that other libraries hold on the GPU, by DLPack or `__cuda_array_interface__`.
+"""Tensors on the GPU that cross to and from other libraries, by DLPack and
+`__cuda_array_interface__`.
 
-Only the address, dtype and shape are read; nothing is copied or converted, so what does not fit is
-an error. Sources: the DLPack C header (version 0.8 layout of DLManagedTensor), Numba's page on the
-CUDA array interface, version 3.
+Of a foreign tensor only the address, dtype and shape are read; nothing is copied or converted, so
+what does not fit is an error. What fuser hands out is a `DeviceArray`. Sources: the DLPack C header
+(version 0.8 layout of DLManagedTensor), Numba's page on the CUDA array interface, version 3.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from fuser.dtypes import BY_NAME
+from fuser.dtypes import BY_NAME, DType
 from fuser.errors import FeedError
+from fuser.runtime import driver
 from fuser.runtime.program import TensorSpec
 
 CUDA_DEVICES = (2, 13)
@@ -47,10 +49,52 @@ class _Tensor(ctypes.Structure):
     )
 
 
+class DeviceArray:
+    """A C-contiguous array in GPU memory, freed with the object.
+
+    PyTorch (torch.as_tensor), CuPy (cupy.asarray) and others read it without a copy.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: DType, ordinal: int = 0) -> None:
+        self.shape, self.dtype, self.ordinal = shape, dtype.numpy, ordinal
+        self.pointer = 0
+        self.bytes = int(np.prod(shape, dtype=np.int64)) * dtype.bytes
+        with driver.current(ordinal):
+            self.pointer = int(driver.call("cuMemAlloc", max(1, self.bytes)))
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.pointer, False),
+            "strides": None,
+            "version": 3,
+        }
+
+    def numpy(self) -> np.ndarray:
+        """A copy in host memory."""
+        array = np.empty(self.shape, self.dtype)
+        if self.bytes:
+            with driver.current(self.ordinal):
+                driver.call("cuMemcpyDtoH", array.ctypes.data, self.pointer, self.bytes)
+        return array
+
+    def __del__(self) -> None:
+        pointer, self.pointer = getattr(self, "pointer", 0), 0
+        if pointer:
+            try:
+                with driver.current(self.ordinal):
+                    driver.call("cuMemFree", pointer)
+            except Exception:  # the interpreter or the device is going away
+                pass
+
+
 @dataclass(frozen=True)
 class DeviceTensor:
     """Where a tensor lies. dtype: fuser's name of it. strides: in elements, None if row-major.
-    owner keeps the memory alive."""
+    owner keeps the memory alive. stream: what must be done before the tensor is read (a CUstream),
+    where its library says so."""
 
     address: int
     dtype: str
@@ -58,6 +102,7 @@ class DeviceTensor:
     strides: tuple[int, ...] | None
     ordinal: int | None
     owner: Any
+    stream: int | None = None
 
     @property
     def row_major(self) -> bool:
@@ -105,13 +150,16 @@ def from_interface(table: Mapping[str, Any], owner: Any) -> DeviceTensor:
         strides=tuple(stride // dtype.itemsize for stride in strides) if strides else None,
         ordinal=None,
         owner=owner,
+        stream=int(table.get("stream") or 0),
     )
 
 
 def check_tensors(
-    specs: Sequence[TensorSpec], tensors: Mapping[str, Any], ordinal: int, role: str
-) -> list[DeviceTensor]:
-    """The tensors in the order of specs. role: "input" or "output", for messages.
+    specs: Sequence[TensorSpec], tensors: Mapping[str, Any], ordinal: int, role: str,
+    stream: int = NO_WAIT,
+) -> list[DeviceTensor]:  # fmt: skip
+    """The tensors in the order of specs. role: "input" or "output", for messages. stream: a
+    CUstream that DLPack is to make wait for what computes the tensors.
 
     Raises FeedError for one that is missing, unknown, elsewhere, of another dtype or shape, not
     row-major, or not aligned to 16 bytes.
@@ -124,37 +172,39 @@ def check_tensors(
     missing = [name for name in names if name not in tensors]
     if missing:
         raise FeedError(f"missing {role}s: {', '.join(missing)}", hint=f"bind every {role}")
-    return [_check(spec, tensors[spec.name], ordinal, role) for spec in specs]
+    return [_check(spec, tensors[spec.name], ordinal, role, stream) for spec in specs]
 
 
-def _check(spec: TensorSpec, given: Any, ordinal: int, role: str) -> DeviceTensor:
+def _check(spec: TensorSpec, given: Any, ordinal: int, role: str, stream: int) -> DeviceTensor:
     where = f"{role} {spec.name!r}"
-    tensor = _read(given, where)
+    tensor = _read(given, where, stream)
     if tensor.ordinal not in (None, ordinal):
         raise FeedError(f"{where} is on GPU {tensor.ordinal}, the plan on GPU {ordinal}")
     same = BY_NAME.get(tensor.dtype) == spec.dtype or tensor.dtype == f"raw{spec.dtype.bits}"
     if not same or tensor.shape != spec.shape:
         raise FeedError(
             f"{where} is {spec}, the tensor is {tensor.dtype}{list(tensor.shape)}",
-            hint="bound tensors are used as they are: convert before binding",
+            hint="tensors of the GPU are used as they are: convert them first",
         )
     if not tensor.row_major:
-        raise FeedError(f"{where} is not row-major", hint="bind a contiguous copy of the tensor")
+        raise FeedError(f"{where} is not row-major", hint="pass a contiguous copy of the tensor")
     if spec.bytes and tensor.address % ALIGNMENT:
         raise FeedError(f"{where} does not begin at a multiple of {ALIGNMENT} bytes")
     return tensor
 
 
-def _read(given: Any, where: str) -> DeviceTensor:
+def _read(given: Any, where: str, stream: int) -> DeviceTensor:
     if hasattr(given, "__dlpack_device__"):
         kind, ordinal = given.__dlpack_device__()
         if int(kind) not in CUDA_DEVICES:
             raise FeedError(f"{where} is not on the GPU", hint="plan.run takes arrays of the host")
-        tensor = from_dlpack(given.__dlpack__(stream=NO_WAIT), given)
+        if hasattr(given, "detach"):  # what PyTorch records gradients of has no DLPack
+            given = given.detach()
+        tensor = from_dlpack(given.__dlpack__(stream=stream), given)
         return replace(tensor, ordinal=int(ordinal))
     if hasattr(given, "__cuda_array_interface__"):
         return from_interface(given.__cuda_array_interface__, given)
     raise FeedError(
-        f"{where} is a {type(given).__name__}",
-        hint="bind tensors with __dlpack__ or __cuda_array_interface__",
+        f"{where} is a {type(given).__name__}, no GPU array",
+        hint="pass what has __dlpack__ or __cuda_array_interface__, or use run() for host arrays",
     )

@@ -105,9 +105,10 @@ class Plan:
         return {spec.name: a for spec, a in zip(self.program.outputs, results, strict=True)}
 
     def run_device(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """Run on arrays in GPU memory (`__cuda_array_interface__`: PyTorch, CuPy, ...); the outputs
-        are `DeviceArray`s, which those read without a copy. Raises FeedError, or DeviceError for a
-        plan on the CPU."""
+        """Run on arrays in GPU memory (DLPack or `__cuda_array_interface__`: PyTorch, CuPy, JAX),
+        read where they are; the outputs are `DeviceArray`s, which those read without a copy. Arrays
+        must be row-major and aligned to 16 bytes. Raises FeedError, or DeviceError for a plan on
+        the CPU."""
         from fuser.runtime.cuda import CudaExecutor
 
         if not isinstance(self.executor, CudaExecutor):
@@ -141,6 +142,17 @@ class Plan:
         if not self.target.is_cuda:
             raise UsageError("this plan is for a CPU", hint="plan.run takes arrays of the host")
         return cast("CudaExecutor", self.executor).bind(inputs, outputs)
+
+    def run_at(self, sources: Sequence[int], targets: Sequence[int], stream: int = 0) -> None:
+        """Put a run on a stream (a CUstream handle) and return at once: from inputs to outputs at
+        these addresses of the GPU, in the order of `inputs` and `outputs`.
+
+        Nothing is checked: all must be row-major, of the plan's dtypes and shapes, aligned to 16
+        bytes, apart from one another, and stay until the run is over. Raises UsageError on a CPU.
+        """
+        if not self.target.is_cuda:
+            raise UsageError("this plan is for a CPU", hint="plan.run takes arrays of the host")
+        cast("CudaExecutor", self.executor).run_at(sources, targets, stream)
 
     def profile(
         self,

@@ -14,8 +14,8 @@ from fuser.backend.module import CompiledKernel, TensorMap
 from fuser.dtypes import bf16, f32
 from fuser.errors import CompileError, DeviceError, FeedError, OutOfMemoryError, UsageError
 from fuser.runtime import cuda, driver
-from fuser.runtime.device_array import DeviceArray, device_address
 from fuser.runtime.device_code import map_arguments, read_log
+from fuser.runtime.device_tensors import DeviceArray, check_tensors
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import Launch, Program, Step, TensorSpec, assemble
 from fuser.target import SM_80, SM_90A
@@ -157,13 +157,18 @@ class Foreign:
 
 def test_foreign_arrays_are_checked() -> None:
     spec = TensorSpec("x", f32, (2, 3))
-    assert device_address(spec, Foreign()) == (4096, 7)
-    assert device_address(spec, Foreign(strides=(12, 4))) == (4096, 7)
+
+    def read(feed: object, spec: TensorSpec = spec) -> tuple[int, int | None]:
+        (found,) = check_tensors([spec], {"x": feed}, 0, "input")
+        return found.address, found.stream
+
+    assert read(Foreign()) == (4096, 7)
+    assert read(Foreign(strides=(12, 4))) == (4096, 7)
     bad = [Foreign("<f8"), Foreign(shape=(3, 2)), Foreign(strides=(4, 8)), np.zeros((2, 3))]
     for feed in bad:
         with pytest.raises(FeedError, match="input 'x'"):
-            device_address(spec, feed)
-    assert device_address(TensorSpec("x", bf16, (2, 3)), Foreign("|V2"))[0] == 4096
+            read(feed)
+    assert read(Foreign("|V2"), TensorSpec("x", bf16, (2, 3))) == (4096, 7)
 
 
 def test_without_bindings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,6 +138,24 @@ def flash_attention(
     return attention(b, q, k, v, attn_mask, dropout, is_causal, scale=scale), None
 
 
+@aten("_scaled_dot_product_flash_attention")
+def gpu_flash_attention(
+    b: Builder, q: Value, k: Value, v: Value, dropout: float = 0.0, is_causal: bool = False,
+    debug: bool = False, *, scale: float | None = None,
+) -> tuple[Value | None, ...]:  # fmt: skip
+    """Beside the result, what the backward pass and debugging would read."""
+    return attention(b, q, k, v, None, dropout, is_causal, scale=scale), *[None] * 8
+
+
+@aten("_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention")
+def gpu_masked_attention(
+    b: Builder, q: Value, k: Value, v: Value, mask: Value | None, statistics: bool,
+    dropout: float = 0.0, is_causal: bool = False, debug: bool = False, *,
+    scale: float | None = None,
+) -> tuple[Value | None, ...]:  # fmt: skip
+    return attention(b, q, k, v, mask, dropout, is_causal, scale=scale), *[None] * 8
+
+
 @aten("_cdist_forward")
 def cdist(b: Builder, x: Value, y: Value, p: float, mode: Any = None) -> Value:
     """Distances of all pairs of rows, from differences: products cancel for near rows."""
