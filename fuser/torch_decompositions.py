@@ -15,7 +15,34 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     for name in ("scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu"):
         table.pop(getattr(torch.ops.aten, name).default, None)
     table[torch.ops.aten.mkldnn_rnn_layer.default] = _lstm_layer
+    table[torch.ops.aten._thnn_fused_lstm_cell.default] = lstm_cell
+    table[torch.ops.aten._thnn_fused_gru_cell.default] = gru_cell
     return table
+
+
+def lstm_cell(
+    given: Any, recurred: Any, cell: Any, b_input: Any = None, b_state: Any = None
+) -> tuple[Any, Any, Any]:
+    """The state, the cell and a workspace, from the products with the inputs and the state; gates
+    in the order input, forget, cell, output. What PyTorch has as one kernel on a GPU."""
+    total = _biased(given, b_input) + _biased(recurred, b_state)
+    enter, keep, fresh, leave = total.chunk(4, 1)
+    c = keep.sigmoid() * cell + enter.sigmoid() * fresh.tanh()
+    return leave.sigmoid() * c.tanh(), c, given.new_empty(0)
+
+
+def gru_cell(
+    given: Any, recurred: Any, state: Any, b_input: Any = None, b_state: Any = None
+) -> tuple[Any, Any]:
+    """The state and a workspace; gates in the order reset, update, new."""
+    reset, update, new = _biased(given, b_input).chunk(3, 1)
+    reset_too, update_too, new_too = _biased(recurred, b_state).chunk(3, 1)
+    fresh = (new + (reset + reset_too).sigmoid() * new_too).tanh()
+    return fresh + (update + update_too).sigmoid() * (state - fresh), given.new_empty(0)
+
+
+def _biased(x: Any, bias: Any) -> Any:
+    return x if bias is None else x + bias
 
 
 def _lstm_layer(
@@ -34,9 +61,7 @@ def _lstm_layer(
     steps = list(given.unbind(0))
     outputs = []
     for step in reversed(steps) if reverse else steps:
-        enter, keep, fresh, leave = (step + h @ w_state.t()).chunk(4, 1)
-        c = keep.sigmoid() * c + enter.sigmoid() * fresh.tanh()
-        h = leave.sigmoid() * c.tanh()
+        h, c, _ = lstm_cell(step, h @ w_state.t(), c)
         outputs.append(h)
     y = torch.stack(outputs[::-1] if reverse else outputs)
     return y, h.unsqueeze(0), c.unsqueeze(0), x.new_empty(0)

@@ -188,6 +188,22 @@ def test_recurrent_layers_by_torch_compile() -> None:
         close(fast(*args), module(*args))
 
 
+def test_cells_as_a_gpu_names_them() -> None:
+    """PyTorch has each as one kernel on a GPU, whose operator is taken apart again."""
+    from fuser.torch_decompositions import gru_cell, lstm_cell
+
+    x, h, c = torch.randn(3, 5), torch.randn(3, 4), torch.randn(3, 4)
+    lstm, gru = nn.LSTMCell(5, 4), nn.GRUCell(5, 4)
+
+    def products(cell: Any) -> tuple[Any, ...]:
+        return x @ cell.weight_ih.t(), h @ cell.weight_hh.t()
+
+    with torch.no_grad():
+        found = lstm_cell(*products(lstm), c, lstm.bias_ih, lstm.bias_hh)
+        close(list(found[:2]), list(lstm(x, (h, c))))
+        close(gru_cell(*products(gru), h, gru.bias_ih, gru.bias_hh)[0], gru(x, h))
+
+
 def test_dynamic_batch() -> None:
     module = Residual().eval()
     compiled = fuser.compile(module)

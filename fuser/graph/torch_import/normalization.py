@@ -49,14 +49,24 @@ def layer_norm(
     return normal, b.unsqueeze(mean, axes), b.unsqueeze(scale, axes)
 
 
-@aten("_fused_rms_norm", "rms_norm")
+@aten("rms_norm")
 def rms_norm(
     b: Builder, x: Value, shape: Any, weight: Value | None = None, epsilon: float | None = None
-) -> Any:
+) -> Value:
+    return fused_rms_norm(b, x, shape, weight, epsilon)[0]
+
+
+@aten("_fused_rms_norm")
+def fused_rms_norm(
+    b: Builder, x: Value, shape: Any, weight: Value | None = None, epsilon: float | None = None
+) -> tuple[Value, Value]:
+    """The result, and the inverse root of the mean square with its axes kept."""
     axes = list(range(x.type.rank - len(shape), x.type.rank))
     small = float(np.finfo(np.float32).eps) if epsilon is None else epsilon
-    normal = b.cast(compose.rms_normalize(b, compose.stash(b, x), axes, small), x.dtype)
-    return normal if weight is None else b.map("mul", normal, weight)
+    wide = compose.stash(b, x)
+    normal = b.cast(compose.rms_normalize(b, wide, axes, small), x.dtype)
+    scale = b.map("rsqrt", b.map("add", b.mean(b.map("mul", wide, wide), axes, keep=True), small))
+    return normal if weight is None else b.map("mul", normal, weight), scale
 
 
 @aten("native_group_norm")
