@@ -21,9 +21,6 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
-import ml_dtypes
-import numpy as np
-
 from fuser.compiler import Device, compile_graph
 from fuser.errors import FeedError, UnsupportedError, UsageError
 from fuser.graph.ir import TensorType
@@ -32,10 +29,10 @@ from fuser.graph.torch_import import Imported, Input, check_operators, import_fx
 from fuser.graph.torch_import.registry import dtype_of
 from fuser.precision import Precision
 from fuser.report import Report
-from fuser.runtime.device_tensors import ALIGNMENT
 from fuser.runtime.feeds import host_array
 from fuser.runtime.plan import Plan
 from fuser.torch_decompositions import decompositions
+from fuser.torch_tensors import gpu_of, is_tensor, moved_results, run_on_gpu, to_tensor, version
 
 MOST_PLANS = 64
 """Plans that are kept for one program; the one unused for longest goes first."""
@@ -116,13 +113,13 @@ class FxProgram:
         """Static arguments that were changed in place become inputs: they will change again."""
         for place in list(self._static):
             x = arguments[place]
-            state = (x.data_ptr(), version(x)) if _is_tensor(x) else None
+            state = (x.data_ptr(), version(x)) if is_tensor(x) else None
             if self._versions.setdefault(place, state) != state:
                 self._static.discard(place)
                 self._plans.clear()
 
     def _key(self, place: int, x: Any) -> Hashable:
-        if not _is_tensor(x):
+        if not is_tensor(x):
             return type(x), x
         return tuple(x.shape), x.dtype, place in self._static
 
@@ -130,7 +127,7 @@ class FxProgram:
         given: list[Any] = []
         inputs = []
         for place, (name, x) in enumerate(zip(self._placeholders, arguments, strict=True)):
-            if not _is_tensor(x):
+            if not is_tensor(x):
                 given.append(x)
             elif place in self._static:
                 given.append(tensor_array(x))
@@ -152,71 +149,12 @@ class FxProgram:
         return _Compiled(imported, plan, tuple(inputs))
 
 
-def _is_tensor(x: Any) -> bool:
-    return hasattr(x, "data_ptr")
-
-
-def moved_results(module: Any) -> dict[int, Any]:
-    """The results of a graph that are on another kind of device than its arguments, by place."""
-    nodes = list(module.graph.nodes)
-    given: list[Any] = [node.meta.get("val") for node in nodes if node.op == "placeholder"]
-    kinds = {x.device.type for x in given if _is_tensor(x) and x.ndim}
-    returned = nodes[-1].args[0]
-    listed = returned if isinstance(returned, list | tuple) else [returned]
-    found = {}
-    for place, node in enumerate(listed):
-        value: Any = getattr(node, "meta", {}).get("val")
-        if len(kinds) == 1 and _is_tensor(value) and value.device.type not in kinds:
-            found[place] = value.device
-    return found
-
-
-def gpu_of(arguments: Sequence[Any]) -> Any:
-    """The GPU that tensors are on, as a torch.device; None if they are in host memory. Raises
-    UnsupportedError for tensors on several devices, or on one that is neither."""
-    devices = {x.device for x in arguments if _is_tensor(x) and (x.ndim or x.device.type != "cpu")}
-    if not devices or {device.type for device in devices} == {"cpu"}:
-        return None
-    if len(devices) > 1 or next(iter(devices)).type != "cuda":
-        names = ", ".join(sorted(map(str, devices)))
-        raise UnsupportedError(f"tensors on {names}: fuser computes on the CPU or on one GPU")
-    return devices.pop()
-
-
-def run_on_gpu(plan: Plan, tensors: Sequence[Any], where: Any) -> list[Any]:
-    """New tensors on the GPU for tensors in the order of the plan's inputs, put on PyTorch's
-    current stream. Only what is not row-major or aligned, or a number in host memory, is copied."""
-    import torch
-
-    with torch.cuda.device(where):
-        ready = [_as_read(x.detach(), where) for x in tensors]
-        outputs = [
-            torch.empty(spec.shape, dtype=getattr(torch, spec.dtype.numpy.name), device=where)
-            for spec in plan.outputs
-        ]
-        stream = torch.cuda.current_stream(where).cuda_stream
-        plan.run_at([x.data_ptr() for x in ready], [y.data_ptr() for y in outputs], stream)
-    return outputs
-
-
-def _as_read(x: Any, where: Any) -> Any:
-    x = x.to(where).contiguous()
-    return x.clone() if x.data_ptr() % ALIGNMENT else x
-
-
-def version(tensor: Any) -> int:
-    """How often a tensor was changed in place; tensors of inference mode do not count."""
-    return 0 if tensor.is_inference() else int(tensor._version)
-
-
-def to_tensor(array: np.ndarray) -> Any:
-    """A tensor in the memory of an array."""
-    import torch
-
-    array = array if array.flags.writeable else array.copy()
-    if array.dtype == ml_dtypes.bfloat16:
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
+def _result_shapes(exported: Any) -> list[str]:
+    """The shapes of what a program returns, in order: buffers that it changes are not among it."""
+    (output,) = (node for node in exported.graph.nodes if node.op == "output")
+    count = len(exported.graph_signature.user_outputs)
+    values: list[Any] = [getattr(node, "meta", {}).get("val") for node in output.args[0]]
+    return [str(list(x.shape)) if is_tensor(x) else "" for x in values[-count:]] if count else []
 
 
 class CompiledProgram:
@@ -225,7 +163,14 @@ class CompiledProgram:
     def __init__(self, exported: Any, options: Options, name: str = "") -> None:
         from torch.export.graph_signature import InputKind, OutputKind
 
+        shapes = _result_shapes(exported)
         self._exported = exported = exported.run_decompositions(decompositions())
+        if _result_shapes(exported) != shapes:
+            raise UnsupportedError(
+                "PyTorch takes this program apart into one with results of other shapes: "
+                f"{shapes} becomes {_result_shapes(exported)}",
+                hint="another version of PyTorch may do better",
+            )
         signature = exported.graph_signature
         self._mutations = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
         known = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT, *self._mutations)
@@ -321,24 +266,24 @@ class _Expected:
     @classmethod
     def of(cls, node: Any) -> _Expected:
         value = node.meta.get("val")
-        if not _is_tensor(value):
+        if not is_tensor(value):
             return cls(node.name, value)
         sizes = tuple(size if isinstance(size, int) else None for size in value.shape)
         return cls(node.name, value, sizes)
 
     def check(self, x: Any) -> None:
         """Raise FeedError unless x is what the program was exported for."""
-        if not _is_tensor(self.value):
+        if not is_tensor(self.value):
             if isinstance(self.value, int | float | bool) and x != self.value:
                 raise FeedError(
                     f"input {self.name!r} is {x!r}, but the program is for {self.value!r}",
                     hint="export it anew, or compile the module itself: it adapts",
                 )
             return
-        fits = _is_tensor(x) and x.dtype == self.value.dtype and len(x.shape) == len(self.sizes)
+        fits = is_tensor(x) and x.dtype == self.value.dtype and len(x.shape) == len(self.sizes)
         if fits and all(a is None or a == b for a, b in zip(self.sizes, x.shape, strict=True)):
             return
-        came = _shown(x) if _is_tensor(x) else f"a {type(x).__name__}"
+        came = _shown(x) if is_tensor(x) else f"a {type(x).__name__}"
         raise FeedError(
             f"input {self.name!r} is {_shown(self.value)}, the feed is {came}",
             hint="export with dynamic_shapes, or compile the module itself: it adapts",
@@ -384,11 +329,11 @@ class CompiledModule:
 
         leaves: Sequence[Any] = args
         nest = ""
-        if kwargs or not all(map(_is_tensor, args)):
+        if kwargs or not all(map(is_tensor, args)):
             leaves, spec = _pytree.tree_flatten((args, kwargs))
             nest = str(spec)
         key = (nest, self._module.training, *(
-            (tuple(x.shape), x.dtype) if _is_tensor(x) else (type(x), repr(x)) for x in leaves
+            (tuple(x.shape), x.dtype) if is_tensor(x) else (type(x), repr(x)) for x in leaves
         ))  # fmt: skip
         with self._lock:
             found = self._programs.get(key)
