@@ -84,11 +84,22 @@ def _join(grouping: Grouping, node: Node, other: Group, group: Group | None) -> 
         if rows.axes is not None and maps.axes is None:
             if misfit := row_misfit(grouping, maps, rows.space, rows.axes):
                 return misfit
+            if not _sizes_fit(rows, maps):
+                return Misfit("different-space", "it is neither as large as the rows nor one a row")
     if not _align(grouping, group, other, node):
         return Misfit("different-space", "the two regions it reads iterate differently")
     if grouping.groups_close_cycle(group, other):
         return Misfit("cycle", "one of the regions it reads needs the other by way of a third")
     return _unite(grouping, group, other)
+
+
+def _sizes_fit(rows: Group, maps: Group) -> bool:
+    """Whether every value of `maps` has an element for each of the space of `rows`, or for each row.
+    Samples do not tell where all of a space is one row."""
+    assert rows.axes is not None
+    kept = prod(dim for axis, dim in enumerate(rows.space) if axis not in rows.axes)
+    sizes = (prod(rows.space), kept)
+    return all(any(same(at.count(v), size) for size in sizes) for v in maps.positions)
 
 
 def _become_rows(grouping: Grouping, group: Group, node: Node) -> None:

@@ -150,7 +150,9 @@ def can_stream(region: Region, value: Value) -> bool:
         value = value.node.inputs[0]
     if value in inside:
         return False
-    return value.constant is not None or value.shape[-1] * value.dtype.bytes % 16 == 0
+    if value.constant is not None:
+        return True
+    return value.type.rank > 0 and value.shape[-1] * value.dtype.bytes % 16 == 0
 
 
 def frame(em: Emission, b: int, m: int, n: int, k: int) -> tuple[Index, Index, Index, Index]:

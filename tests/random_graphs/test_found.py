@@ -1,0 +1,116 @@
+"""What random graphs found, each as the smallest graph that showed it, by every route."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from fuser import dtypes
+from fuser.graph.ir import Graph, Value
+from tests.interpreted import TARGETS
+from tests.random_graphs.check import Native, check, interpreted, routes_of
+from tests.random_graphs.draw import Drawing
+
+Make = Callable[[Drawing], list[Value]]
+
+
+def data(*shape: int, dtype: type = np.float32) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(shape).astype(dtype)
+
+
+def narrow_indices_of_a_long_axis(d: Drawing) -> list[Value]:
+    """129 is no number of i8, so that negative indices could not be counted from the end in it."""
+    x = d.feed(data(129, 2))
+    return [d.emit("gather", x, d.feed(np.array([-1, 5, -100, 127], np.int8)), axis=0)]
+
+
+def scatter_without_updates(d: Drawing) -> list[Value]:
+    x, indices = d.feed(data(7, 5)), d.feed(np.zeros((3, 0), np.int64))
+    updates = d.constant(np.zeros((3, 0, 5), np.float32))
+    return [d.emit("scatter", x, indices, updates, axis=0, reduction="mul")]
+
+
+def sorted_dims(d: Drawing) -> list[Value]:
+    """What has two results is not folded, and its operand has to be a constant then."""
+    sizes = d.emit("dims", values=(3, 1, 2), shape=(3,), dtype=dtypes.i64)
+    values = d.emit("sort", sizes, axis=0, descending=True)
+    assert values.node is not None
+    return list(values.node.outputs)
+
+
+def large_unsigned_constants(d: Drawing) -> list[Value]:
+    """They are no ranges of int64."""
+    x = d.constant(np.array([[1], [2**64 - 2], [6]], np.uint64))
+    return [d.emit("lt", x, d.feed(np.array([[2], [2**64 - 1], [3]], np.uint64)))]
+
+
+def multiples_of_two_to_the_63(d: Drawing) -> list[Value]:
+    x = d.feed(np.array([1, 2, 2**63], np.uint64))
+    return [d.emit("add", x, d.number(2**63, x)), d.emit("mul", x, d.number(2**63, x))]
+
+
+def output_beside_a_product(d: Drawing) -> list[Value]:
+    """A map joins the product's kernel with the map that reads both, and is an output as well."""
+    x = d.feed(data(8))
+    near = d.emit("reduce_window", x, fn="sum", window=(3,), strides=(1,), padding=((1, 1),),
+                  dilation=(1,))  # fmt: skip
+    product = d.emit("dot_general", near, d.constant(data(8, 8)), lhs_contract=(0,),
+                     rhs_contract=(1,), lhs_batch=(), rhs_batch=())  # fmt: skip
+    total = d.emit("add", near, d.emit("add", product, d.constant(data(8))))
+    beside = d.emit("max", x, near)
+    last = d.emit("argmax", d.emit("floor", total), axis=0, select_last=False)
+    return [d.emit("ge", total, beside), last, beside]
+
+
+def product_of_a_scalar(d: Drawing) -> list[Value]:
+    """No axis is contracted, and an operand has none."""
+    scalar, x = d.feed(np.asarray(np.float32(1.5))), d.feed(data(3, 5))
+    axes: tuple[int, ...] = ()
+    return [d.emit("dot_general", scalar, x, lhs_contract=axes, rhs_contract=axes, lhs_batch=axes,
+                   rhs_batch=axes)]  # fmt: skip
+
+
+def products_of_vectors(d: Drawing) -> list[Value]:
+    x = d.feed(data(8))
+    return [d.emit("dot_general", x, d.feed(data(8, 3)), lhs_contract=(0,), rhs_contract=(0,),
+                   lhs_batch=(), rhs_batch=())]  # fmt: skip
+
+
+def whole_sum_beside_another_shape(d: Drawing) -> list[Value]:
+    """All of a space is one row, and what the sum is stretched over has another size."""
+    total = d.emit("reduce_sum", d.emit("erf", d.feed(data(2, 3, 5))), axes=(0, 1, 2))
+    other = d.emit("pad", d.feed(data(2, 4)), low=(1, 0), high=(0, 3), value=0.5)
+    return [d.emit("mul", d.stretch(total, other.shape, ()), other)]
+
+
+def casts_of_negative_numbers(d: Drawing) -> list[Value]:
+    """-1 is no number of an unsigned type: a constant wraps as a tensor does."""
+    x = d.feed(np.array([1, 200], np.uint8))
+    minus = d.emit("cast", d.constant(np.asarray(np.int8(-1))), dtype=dtypes.u8)
+    wide = d.stretch(minus, x.shape, ())
+    return [d.emit("lt", x, wide), d.emit("div", wide, x)]
+
+
+FOUND: tuple[Make, ...] = (
+    narrow_indices_of_a_long_axis, scatter_without_updates, sorted_dims, large_unsigned_constants,
+    multiples_of_two_to_the_63, output_beside_a_product, product_of_a_scalar, products_of_vectors,
+    whole_sum_beside_another_shape, casts_of_negative_numbers,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("make", FOUND, ids=lambda make: make.__name__)
+def test_found(make: Make) -> None:
+    d = Drawing(random.Random(0), Graph(make.__name__))
+    d.graph.outputs = make(d)
+    d.graph.output_names = [f"y{i}" for i in range(len(d.graph.outputs))]
+    d.graph.verify()
+    routes = routes_of(Native(), 0)
+    for target in TARGETS:
+        for fusion in (True, False):
+            name = f"interpreted {target} {fusion}"
+            routes[name] = lambda d, t=target, f=fusion: interpreted(d, t, f, every_pass=True)
+    failures = check(d, routes)
+    assert not failures, "\n".join(f"{f.route}: {f.what}\n{f.trace}" for f in failures)
