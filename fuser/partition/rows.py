@@ -85,7 +85,7 @@ def _join(grouping: Grouping, node: Node, other: Group, group: Group | None) -> 
             if misfit := row_misfit(grouping, maps, rows.space, rows.axes):
                 return misfit
             if not _sizes_fit(rows, maps):
-                return Misfit("different-space", "it is neither as large as the rows nor one a row")
+                return Misfit("different-space", "it is not as large as the rows")
     if not _align(grouping, group, other, node):
         return Misfit("different-space", "the two regions it reads iterate differently")
     if grouping.groups_close_cycle(group, other):
