@@ -94,8 +94,8 @@ def _join(grouping: Grouping, node: Node, other: Group, group: Group | None) -> 
 
 
 def _sizes_fit(rows: Group, maps: Group) -> bool:
-    """Whether every value of `maps` has an element for each of the space of `rows`, or for each row.
-    Samples do not tell where all of a space is one row."""
+    """Whether every value of `maps` has an element for each of the space of `rows`, or for each
+    row. Samples do not tell where all of a space is one row."""
     assert rows.axes is not None
     kept = prod(dim for axis, dim in enumerate(rows.space) if axis not in rows.axes)
     sizes = (prod(rows.space), kept)

@@ -86,6 +86,14 @@ def whole_sum_beside_another_shape(d: Drawing) -> list[Value]:
     return [d.emit("mul", d.stretch(total, other.shape, ()), other)]
 
 
+def product_of_broadcasts(d: Drawing) -> list[Value]:
+    """Neither operand depends on what is summed, so that no load masks the rest of a block."""
+    x = d.feed(np.asarray(np.float32(0.3)).astype(dtypes.bf16.numpy))
+    wide = d.stretch(d.emit("mul", x, x), (3,), ())
+    return [d.emit("dot_general", wide, wide, lhs_contract=(0,), rhs_contract=(0,), lhs_batch=(),
+                   rhs_batch=()), wide]  # fmt: skip
+
+
 def casts_of_negative_numbers(d: Drawing) -> list[Value]:
     """-1 is no number of an unsigned type: a constant wraps as a tensor does."""
     x = d.feed(np.array([1, 200], np.uint8))
@@ -97,7 +105,7 @@ def casts_of_negative_numbers(d: Drawing) -> list[Value]:
 FOUND: tuple[Make, ...] = (
     narrow_indices_of_a_long_axis, scatter_without_updates, sorted_dims, large_unsigned_constants,
     multiples_of_two_to_the_63, output_beside_a_product, product_of_a_scalar, products_of_vectors,
-    whole_sum_beside_another_shape, casts_of_negative_numbers,
+    whole_sum_beside_another_shape, product_of_broadcasts, casts_of_negative_numbers,
 )  # fmt: skip
 
 

@@ -236,9 +236,12 @@ def dot_unit(target: Target, node: Node) -> DotUnit | None:
 def operand(
     em: Emission, value: Value, coords: Coords, axes: tuple[int, ...], dtype: DType
 ) -> ir.Value:
-    """A dot operand over exactly `axes`: a bare load where it is memory behind index maps only."""
+    """A dot operand over exactly `axes`: a bare load where it is memory behind index maps only.
+    What is the same for every k (a broadcast) ends at no bound of memory, and is masked."""
     source, at = behind_movement(em, value, coords)
-    if not em.is_inside(source) and uniform(source) is None:
+    used = frozenset[int]().union(*(c.axes() for c in at))
+    bounded = all(guard[0].axes() & used for guard in em.load_guards)
+    if not em.is_inside(source) and uniform(source) is None and bounded:
         piece = em.load(source, at, axes=axes, dtype=dtype)
         return em.full_value(em.cast(piece, dtype), axes)
     piece = em.cast(em.tile(value, coords), dtype)
