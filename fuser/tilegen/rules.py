@@ -248,16 +248,31 @@ def unit_schedule(
     Rows are rounded to the narrow type, or copied, once a program, and that costs as much as some
     16 columns; the panels of a program are read again by the program of the next rows, from L2.
     """
-    rows = balanced(m, UNIT_ROWS, 16 if m > 16 else 1)
-    bytes = k * BY_NAME[unit.dtype].bytes * accumulators
-    most = max(32, target.l2_bytes // 2 // bytes // 32 * 32)
-    while most > 64 and ceildiv(n, most) * ceildiv(m, rows) * batch < 4 * target.units:
+    rows = unit_rows(m)
+    blocks = ceildiv(m, rows) * batch
+    most = 512
+    if blocks > batch:
+        bytes = k * BY_NAME[unit.dtype].bytes * accumulators
+        most = max(32, min(most, target.l2_bytes // 2 // bytes // 32 * 32))
+    while most > 64 and ceildiv(n, most) * blocks < 2 * target.units:
         most = most // 2 // 32 * 32
-    columns = balanced(n, min(most, 512), 32)
+    columns = balanced(n, most, 32)
     return _blocks(m=rows, n=columns, k=k, reason=f"{unit.name}, panels in half of L2")
 
 
-UNIT_ROWS = 64
+MOST_UNIT_ROWS = 128
+
+
+def unit_rows(m: int) -> int:
+    """Rows of a block for a dot unit: whole tiles of 16, few of them hanging over the edge of m. A
+    block that does is copied first; every block reads the panels again, which costs some 6 rows."""
+    if m <= 16:
+        return m
+
+    def cost(rows: int) -> float:
+        return ceildiv(m, rows) * (rows + 6) * (1.0 if m % rows == 0 else 1.1)
+
+    return min(range(16, MOST_UNIT_ROWS + 1, 16), key=cost)
 
 
 def balanced(extent: int, most: int, multiple: int) -> int:
