@@ -15,12 +15,12 @@ from typing import Literal
 class DotUnit:
     """An instruction that multiplies groups of `group` neighbours along k and adds them up.
 
-    name: "amx" (tiles of 16 rows by 64 bytes) or "avx512_bf16" (vectors). features: what LLVM
-    calls it, all needed. group: elements of k that share 32 bits. depth: elements of k in a step.
-    rate: multiply-adds a cycle and core, over those of the float32 vectors.
+    name: "amx" (tiles of 16 rows by 64 bytes), or the extension that has it for vectors. features:
+    what LLVM calls it, all needed. group: elements of k that share 32 bits. depth: elements of k in
+    a step. rate: multiply-adds a cycle and core, over those of the float32 vectors.
     """
 
-    name: Literal["amx", "avx512_bf16"]
+    name: Literal["amx", "avx512_bf16", "avx512_vnni"]
     dtype: str
     features: tuple[str, ...]
     group: int
@@ -31,6 +31,8 @@ class DotUnit:
 DOT_UNITS = (
     DotUnit("amx", "bf16", ("amx-tile", "amx-bf16"), 2, 32, 8.0),
     DotUnit("avx512_bf16", "bf16", ("avx512bf16", "avx512vl"), 2, 2, 1.0),
+    DotUnit("amx", "i8", ("amx-tile", "amx-int8"), 4, 64, 16.0),
+    DotUnit("avx512_vnni", "i8", ("avx512vnni", "avx512vl"), 4, 4, 2.0),
 )
 """The best first. Everything else multiplies with float32 (or float64, int32) vectors."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fuser.graph.integers import narrow_products
 from fuser.graph.ir import Graph
 from fuser.graph.precision import quantise_weights, round_operands
 from fuser.partition import finish
@@ -44,6 +45,8 @@ def partition(graph: Graph, target: Target, options: Options | None = None) -> P
         graph = finish.without_dead(quantise_weights(graph))
     if options.operands is not None:
         graph = round_operands(graph, options.operands)
+    if not target.is_cuda and target.dot_unit("i8") is not None:
+        graph = finish.without_dead(narrow_products(graph))
     grouping = Grouping(graph, target, options)
     _place_all(grouping)
     if not options.no_fusion:

@@ -8,7 +8,7 @@ bytes and rounds nothing. A value that only products read is stored as the copy 
 
 from __future__ import annotations
 
-from fuser.dtypes import DType, f32
+from fuser.dtypes import DType, f32, i32
 from fuser.graph.ir import Value
 from fuser.graph.precision import PRODUCTS, operand_dtype
 from fuser.partition.nodes import VIEW
@@ -26,7 +26,7 @@ def choose_copies(
         for region in regions
         if region.kind in WRITERS
         for value in region.outputs
-        if value.dtype is f32
+        if value.dtype in (f32, i32)
     }
     copies: dict[Value, DType] = {}
     plain = set(graph_outputs)

@@ -124,6 +124,7 @@ def _tiles(
 ) -> None:  # fmt: skip
     """Two tiles of rows by two of columns: each tile that is loaded is used twice."""
     f = low.f
+    multiply = {"bf16": "llvm.x86.tdpbf16ps", "i8": "llvm.x86.tdpbssd"}[unit.dtype]
     rows, columns = op.result.shape
     steps = -(-op.a.shape[1] // unit.depth)
     size = op.a.dtype.bytes
@@ -154,7 +155,7 @@ def _tiles(
                 source = f.gep(lines[r], f.mul(i, TILE_BYTES))
                 f.call_void("llvm.x86.tileloadd64", tile(4 + r), source, stride)
                 for j in range(wide):
-                    f.call_void("llvm.x86.tdpbf16ps", tile(r * 2 + j), tile(4 + r), tile(6 + j))
+                    f.call_void(multiply, tile(r * 2 + j), tile(4 + r), tile(6 + j))
             return []
 
         f.loop(0, steps, 1, [], trip, hint="k")
@@ -174,13 +175,21 @@ def _vectors(
     low: Lowering, op: ops.Dot, unit: DotUnit, left: Operand, right: Operand, place: Memory,
     zero: bool,
 ) -> None:  # fmt: skip
-    """A register tile of accumulators; a step loads panels and broadcasts a group of each row."""
+    """A register tile of accumulators; a step loads panels and broadcasts a group of each row.
+
+    The instruction for bytes wants the left ones unsigned: they get 128 added, and 128 times the
+    sum of every column is taken off at the end.
+    """
     f = low.f
     rows, columns = op.result.shape
     panels = -(-columns // PANEL)
     steps = -(-op.a.shape[1] // unit.depth)
     high, wide = register_tile(low.target, rows, panels)
-    group = text.vector(op.a.dtype.llvm, PANEL * unit.group)
+    signed = unit.dtype == "i8"
+    type = text.vector("i32" if signed else "float", PANEL)
+    group = text.vector("i32", PANEL) if signed else text.vector("bfloat", PANEL * unit.group)
+    name = "llvm.x86.avx512.vpdpbusd.512" if signed else "llvm.x86.avx512bf16.dpbf16ps.512"
+    high_bits = integer(0x80808080, "i32")
     words = text.vector("i32", PANEL)
 
     def block(panel: Index, wide: int, row: Index, high: int) -> None:
@@ -189,7 +198,6 @@ def _vectors(
             for j in range(wide):
                 address = low.memory_address(place, (row + i, (panel + j) * PANEL))
                 cells.append(f.gep(place.pointer, low.index(address), "float"))
-        type = text.vector("float", PANEL)
         starts = [text.zero(type) if zero else f.load(type, cell, 4) for cell in cells]
         lines = [left.at(low, row + i) for i in range(high)]
         sources = [right.at(low, panel + j) for j in range(wide)]
@@ -198,17 +206,29 @@ def _vectors(
             at = f.mul(k, PANEL * 4)
             loaded = [f.load(words, f.gep(source, at), TILE_BYTES) for source in sources]
             vectors = [f.convert("bitcast", reg, group) for reg in loaded]
-            out = []
-            for i, line in enumerate(lines):
+            out: list[Reg] = []
+            for line in lines:
                 item = f.load("i32", f.gep(line, f.mul(k, 4)), op.a.dtype.bytes)
+                if signed:
+                    item = f.binary("xor", item, high_bits)
                 wide_item = f.convert("bitcast", f.splat(item, PANEL), group)
-                for j, vector in enumerate(vectors):
-                    acc = carried[i * len(vectors) + j]
-                    name = "llvm.x86.avx512bf16.dpbf16ps.512"
-                    out.append(f.call(type, name, acc, wide_item, vector))
+                for vector in vectors:
+                    out.append(f.call(type, name, carried[len(out)], wide_item, vector))
+            if signed:
+                ones = f.splat(high_bits, PANEL)
+                out += [
+                    f.call(type, name, carried[len(cells) + j], ones, vector)
+                    for j, vector in enumerate(vectors)
+                ]
             return out
 
-        for cell, acc in zip(cells, f.loop(0, steps, 1, starts, trip, hint="k"), strict=True):
+        if signed:
+            starts += [text.zero(type)] * wide
+        done = f.loop(0, steps, 1, starts, trip, hint="k")
+        for number, cell in enumerate(cells):
+            acc = done[number]
+            if signed:
+                acc = f.binary("sub", acc, done[len(cells) + number % wide])
             f.store(acc, cell, 4)
 
     def across(panel: Index, wide: int) -> None:
@@ -270,15 +290,17 @@ def _fill_panels(low: Lowering, value: Value, source: Value, place: Memory, unit
     depth, columns = value.shape
     extent = low.known.extents[value][0]
     bits = f"i{value.dtype.bits}"  # LLVM has no code for some shuffles of bfloat
-    order = [i // unit.group + (i % unit.group) * PANEL for i in range(PANEL * unit.group)]
 
     def store(panel: Index, k: Index, regs: list[Reg]) -> None:
-        while len(regs) < unit.group:
-            regs.append(text.zero(regs[0].type))
-        pairs = f.shuffle(regs[0], regs[1], order)
+        regs = regs + [text.zero(regs[0].type)] * (unit.group - len(regs))
+        while len(regs) > 1:  # elements of a group together
+            half = len(regs) // 2
+            count = text.lanes(regs[0].type)
+            order = [i // 2 + i % 2 * count for i in range(2 * count)]
+            regs = [f.shuffle(regs[i], regs[i + half], order) for i in range(half)]
         address = panel * (extent * PANEL) + k * PANEL
         pointer = f.gep(place.pointer, low.index(address), value.dtype.llvm)
-        f.store(pairs, pointer, TILE_BYTES)
+        f.store(regs[0], pointer, TILE_BYTES)
 
     def panels(panel: Index, lanes: int) -> None:
         here = panel * PANEL + affine.lane(lanes)
