@@ -187,7 +187,7 @@ def _vectors(
     high, wide = register_tile(low.target, rows, panels)
     signed = unit.dtype == "i8"
     type = text.vector("i32" if signed else "float", PANEL)
-    group = text.vector("i32", PANEL) if signed else text.vector("bfloat", PANEL * unit.group)
+    group = text.vector("i8" if signed else "bfloat", PANEL * unit.group)
     name = "llvm.x86.avx512.vpdpbusd.512" if signed else "llvm.x86.avx512bf16.dpbf16ps.512"
     high_bits = integer(0x80808080, "i32")
     words = text.vector("i32", PANEL)
@@ -215,7 +215,7 @@ def _vectors(
                 for vector in vectors:
                     out.append(f.call(type, name, carried[len(out)], wide_item, vector))
             if signed:
-                ones = f.splat(high_bits, PANEL)
+                ones = f.convert("bitcast", f.splat(high_bits, PANEL), group)
                 out += [
                     f.call(type, name, carried[len(cells) + j], ones, vector)
                     for j, vector in enumerate(vectors)

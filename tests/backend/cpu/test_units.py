@@ -10,8 +10,10 @@ import pytest
 
 from fuser import dtypes
 from fuser.backend.cpu import assembly
+from fuser.dtypes import DType
 from fuser.graph import precision
 from fuser.graph.evaluate import evaluate
+from fuser.graph.integers import narrow_products
 from fuser.graph.precision import quantise_weights, round_operands
 from fuser.target import AARCH64, DOT_UNITS, X86_64_V3, X86_64_V4, Target, cpu_target
 from fuser.tilegen.emit import emit
@@ -189,6 +191,56 @@ def test_error_of_weights_of_8_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert error.max() > 1e-3 * limit.max()
 
 
+BYTE_UNITS = {
+    "amx": (), "avx512_vnni": ("+amx-int8",), "plain": ("+amx-int8", "+avx512vnni"),
+}  # fmt: skip
+
+
+@pytest.fixture(params=BYTE_UNITS)
+def byte_target(request: pytest.FixtureRequest) -> Target:
+    dropped = BYTE_UNITS[request.param]
+    features = [f for f in native.HOST.features.split(",") if f not in dropped]
+    target = replace(native.HOST, features=",".join(features))
+    found = target.dot_unit("i8")
+    if (found.name if found else "plain") != request.param:
+        pytest.skip(f"this processor has no {request.param}")
+    return target
+
+
+@pytest.mark.parametrize("codes", [dtypes.u8, dtypes.i8], ids=str)
+@pytest.mark.parametrize("zero", ["none", "constant", "input"])
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (5, 9, 7), (33, 130, 50), (64, 128, 96)])
+def test_products_of_bytes(
+    how: str, byte_target: Target, sizes: tuple[int, int, int], zero: str, codes: DType
+) -> None:
+    """Exact, for the extremes of both operands and any zero point."""
+    rows, depth, columns = sizes
+    m = Model()
+    low, high = int(codes.lowest), int(codes.highest)
+    x = m.b.cast(m.integers(low, high + 1, rows, depth, dtype=codes), dtypes.i32)
+    m.feeds["x0"][0, :] = high
+    if zero != "none":
+        number = m.integers(low, high + 1, dtype=codes) if zero == "input" else None
+        number = m.b.constant(np.asarray(high, codes.numpy)) if number is None else number
+        x = m.b.emit("sub", x, m.b.broadcast_to(m.b.cast(number, dtypes.i32), x.shape))
+    w = m.random.integers(-128, 128, (depth, columns)).astype(np.int32)
+    w[:, 0] = -128
+    m.output(m.dot(x, m.b.constant(w), (1, 0)))
+    graph = narrow_products(m.graph)
+    assert any(node.attrs.get("operands") == "i8" for node in graph.nodes)
+    check(one_region(graph, "contraction"), m.feeds, byte_target)
+
+
+def test_products_that_are_not_of_bytes() -> None:
+    m = Model()
+    x = m.integers(0, 5, 4, 8, dtype=dtypes.i32)
+    wide = m.b.constant(np.full((8, 4), 128, np.int32))
+    small = m.b.constant(np.full((8, 4), 127, np.int32))
+    codes = m.b.cast(m.integers(0, 5, 4, 8, dtype=dtypes.u8), dtypes.i32)
+    m.output(m.dot(x, small, (1, 0)), m.dot(codes, wide, (1, 0)))
+    assert narrow_products(m.graph) is m.graph
+
+
 def test_special_numbers(how: str, target: Target) -> None:
     """Infinities and NaNs stay in their rows; padding along k must not make more of them."""
     m = linear(20, 33, 20)
@@ -199,13 +251,18 @@ def test_special_numbers(how: str, target: Target) -> None:
     np.testing.assert_allclose(have, want, 1e-4, 1e-5)
 
 
-@pytest.mark.parametrize("unit,instruction", [("amx", "tdpbf16ps"), ("avx512_bf16", "vdpbf16ps")])
-def test_instructions(unit: str, instruction: str) -> None:
+@pytest.mark.parametrize(
+    "unit,dtype,instruction",
+    [("amx", "bf16", "tdpbf16ps"), ("avx512_bf16", "bf16", "vdpbf16ps"),
+     ("amx", "i8", "tdpbssd"), ("avx512_vnni", "i8", "vpdpbusd")],
+)  # fmt: skip
+def test_instructions(unit: str, dtype: str, instruction: str) -> None:
     """Code for such a processor can be made anywhere, and uses its instruction."""
-    features = next(u.features for u in DOT_UNITS if u.name == unit)
+    features = next(u.features for u in DOT_UNITS if (u.name, u.dtype) == (unit, dtype))
     base = "+avx512f,+avx512vl,+avx512dq,+avx512bw"
     target = cpu_target("x86-64-v4", ",".join([base, *(f"+{f}" for f in features)]), 8, 512)
-    cut = one_region(round_operands(linear(64, 64, 64).graph, dtypes.bf16), "contraction")
+    graph = round_operands(linear(64, 64, 64).graph, dtypes.BY_NAME[dtype])
+    cut = one_region(graph, "contraction")
     (program,) = emit(cut.regions[0], cut, target)
     text = assembly(program.kernel, target)
     assert instruction in text
