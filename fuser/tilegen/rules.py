@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fuser.dtypes import BY_NAME
 from fuser.graph.sizes import is_symbolic, size_hint
 from fuser.target import DotUnit, Target
+from fuser.tilegen import units
 from fuser.tilegen.schedule import Schedule
 
 MOST_SYMBOLIC_DEPTH = 256
@@ -198,7 +198,7 @@ def dot_schedule(
     m, n, batch = size_hint(m), size_hint(n), size_hint(batch)
     k = block_of(k, MOST_SYMBOLIC_DEPTH) if is_symbolic(k) else k
     if unit is not None:
-        return unit_schedule(target, unit, m, n, k, accumulators, batch)
+        return units.schedule(target, unit, m, n, k, accumulators, batch)
     if not target.is_cuda:
         rows, columns = register_tile(target, m, n, bits, accumulators)
         group = swept_rows(
@@ -238,46 +238,6 @@ def dot_schedule(
         warps=warps, stages=stages, group=8 if batch == 1 else 0, reason=reason,
         m=rows, n=columns, k=depth,
     )  # fmt: skip
-
-
-def unit_schedule(
-    target: Target, unit: DotUnit, m: int, n: int, k: int, accumulators: int, batch: int
-) -> Schedule:
-    """Blocks of a CPU product by tile or dot-product instructions.
-
-    Rows are rounded to the narrow type, or copied, once a program, and that costs as much as some
-    16 columns; the panels of a program are read again by the program of the next rows, from L2.
-    """
-    rows = unit_rows(m)
-    blocks = ceildiv(m, rows) * batch
-    most = 512
-    if blocks > batch:
-        bytes = k * BY_NAME[unit.dtype].bytes * accumulators
-        most = max(32, min(most, target.l2_bytes // 2 // bytes // 32 * 32))
-    while most > 64 and ceildiv(n, most) * blocks < 2 * target.units:
-        most = most // 2 // 32 * 32
-    columns = balanced(n, most, 32)
-    return _blocks(m=rows, n=columns, k=k, reason=f"{unit.name}, panels in half of L2")
-
-
-MOST_UNIT_ROWS = 128
-
-
-def unit_rows(m: int) -> int:
-    """Rows of a block for a dot unit: whole tiles of 16, few of them hanging over the edge of m. A
-    block that does is copied first; every block reads the panels again, which costs some 6 rows."""
-    if m <= 16:
-        return m
-
-    def cost(rows: int) -> float:
-        return ceildiv(m, rows) * (rows + 6) * (1.0 if m % rows == 0 else 1.1)
-
-    return min(range(16, MOST_UNIT_ROWS + 1, 16), key=cost)
-
-
-def balanced(extent: int, most: int, multiple: int) -> int:
-    """The block that covers an extent in as few blocks as `most` allows, and evenly."""
-    return ceildiv(ceildiv(extent, ceildiv(extent, most)), multiple) * multiple
 
 
 TEAM_TILES = ((128, 128), (64, 256), (64, 192), (128, 64), (64, 128), (64, 64))
@@ -429,7 +389,7 @@ def conv_schedule(
     m, n, groups = size_hint(m), size_hint(n), size_hint(groups)
     channels = cover(channels)
     if unit is not None:
-        found = unit_schedule(target, unit, m, n, channels * taps, 1, 1)
+        found = units.schedule(target, unit, m, n, channels * taps, 1, 1)
         k = channels * taps if channels < unit.depth else channels
         return replace(found, blocks=(*found.blocks[:2], ("k", k)))
     if not target.is_cuda:
