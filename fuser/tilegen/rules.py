@@ -106,7 +106,7 @@ def reduce_schedule(
     if columns > 1:
         width = min(power_of_two(columns), 64)
         return _blocks(rows=1, columns=width, total=min(padded, max(1, 8192 // width)))
-    cluster = row_blocks(target, padded, reads) if reads else 1
+    cluster = row_blocks(target, padded, reads, item_bytes) if reads else 1
     whole = min(padded, ROW_ELEMENTS * cluster)
     height = 1
     while whole * height < 1024 and height * 2 <= rows and rows // (height * 2) >= target.units:
@@ -123,12 +123,14 @@ ROW_ELEMENTS = 16384
 """Elements of a row that a block keeps in registers."""
 
 
-def row_blocks(target: Target, padded: int, reads: int) -> int:
+def row_blocks(target: Target, padded: int, reads: int, item_bytes: int) -> int:
     """Blocks that share a row, where the target has clusters: as many as hold it in registers. A
     row that eight blocks cannot hold is read twice, by one."""
     if target.sm < 90 or not ROW_ELEMENTS < padded <= 8 * ROW_ELEMENTS:
         return 1
-    part = ROW_ELEMENTS if reads < 3 else ROW_ELEMENTS // 2
+    part = ROW_ELEMENTS if reads < 3 and item_bytes <= 4 else ROW_ELEMENTS // 2
+    if item_bytes > 4 and padded > 8 * part:
+        return 1
     return min(8, padded // part)
 
 

@@ -81,9 +81,10 @@ def resident_blocks(low: Lowering) -> int:
     """
     if low.assignment.dots:
         return 1
-    if low.threads == 256 and low.cluster.blocks > 1:
-        return 3
     views = {op: access.view for op, access in low.assignment.accesses.items()}
+    widest = max((view.dtype.bytes for view in views.values()), default=4)
+    if low.threads == 256 and low.cluster.blocks > 1 and widest <= 4:
+        return 3
     if low.threads != 512:
         return 1
     tiles = [op for op in views if op.results and len(low.layout(op.result).regs) >= 16]
@@ -91,7 +92,7 @@ def resident_blocks(low: Lowering) -> int:
         return 1
     if any(len(low.layout(op.result).regs) > 32 for op in tiles):
         return 1
-    if max((view.dtype.bytes for view in views.values()), default=4) > 2:
+    if widest > 2:
         small = all(view.dtype.is_float and view.dtype.bytes <= 4 for view in views.values())
         straight = not any(isinstance(op, ops.For) for op in low.kernel.walk())
         return 2 if small and straight and len(tiles) <= 2 else 1

@@ -80,6 +80,8 @@ def test_schedules_of_long_rows() -> None:
     assert widths["sm_90a", 50000, 3] == (65536, 8, 8)
     alone = [("sm_90a", 50000, 0), ("sm_90a", 200000, 1), ("sm_80", 50000, 1)]
     assert all(widths[key] == (16384, 1, 16) for key in alone)
+    doubles = [rules.reduce_schedule(SM_90A, 9, total, 1, 8, 1) for total in (50000, 100000)]
+    assert [(s.block("total"), s.cluster) for s in doubles] == [(65536, 8), (16384, 1)]
 
 
 def test_schedules_of_few_tiles() -> None:
