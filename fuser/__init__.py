@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fuser.frontends import compile
     from fuser.runtime.plan import Plan
     from fuser.session import InferenceSession
-    from fuser.traced import cond, jit, spec, trace
+    from fuser.traced import cond, jit, spec, trace, while_loop
 
 __version__ = "0.1.0"
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "jit",
     "spec",
     "trace",
+    "while_loop",
 ]
 
 # onnx, NumPy and LLVM load on first use: `import fuser` and `fuser --help` stay instant.
@@ -37,7 +38,7 @@ _HOMES = {
     "compile": "fuser.frontends",
     "Plan": "fuser.runtime.plan",
     "InferenceSession": "fuser.session",
-    **dict.fromkeys(("cond", "jit", "spec", "trace"), "fuser.traced"),
+    **dict.fromkeys(("cond", "jit", "spec", "trace", "while_loop"), "fuser.traced"),
 }
 
 

@@ -25,8 +25,9 @@ from fuser.compiler import Device, compile_graph
 from fuser.errors import FeedError, UsageError
 from fuser.graph.ir import Graph
 from fuser.graph.passes import run_passes
-from fuser.graph.trace import ArraySpec, TracedArray, cond, record
+from fuser.graph.trace import ArraySpec, TracedArray, cond, record, while_loop
 from fuser.graph.trace import tree as trees
+from fuser.loops import Looped
 from fuser.precision import Precision
 from fuser.report import Report
 from fuser.runtime.feeds import host_array
@@ -120,16 +121,35 @@ class Traced:
         recording = record(function, bound.specs(), bound.arguments, name)
         self._outputs = recording.outputs
         self._signature = inspect.signature(function)
-        self.graph: Graph = run_passes(recording.graph)
-        """The function as primitives, after the graph passes."""
+        self._recording = recording
+        self.graph: Graph = recording.graph if recording.loops else run_passes(recording.graph)
+        """The function as primitives, after the graph passes. With loops: as it was recorded, the
+        results of each loop being inputs."""
 
     @cached_property
     def plan(self) -> Plan:
-        return compile_graph(
-            self.graph, name=self.graph.name, started=self._started, **self._options
-        )
+        """Raises UsageError for a function with loops."""
+        if self._recording.loops:
+            raise UsageError(
+                "this function has loops, and a plan for what is between them and for each body",
+                hint="use plans",
+            )
+        return self._compile(self.graph)
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """All plans: one, or those between loops and then those of their bodies."""
+        return self._looped.plans if self._recording.loops else (self.plan,)
+
+    @cached_property
+    def _looped(self) -> Looped:
+        return Looped(self._recording, lambda graph: self._compile(run_passes(graph)))
+
+    def _compile(self, graph: Graph) -> Plan:
+        return compile_graph(graph, name=graph.name, started=self._started, **self._options)
 
     def report(self) -> Report:
+        """Raises UsageError for a function with loops."""
         return self.plan.report()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -142,8 +162,10 @@ class Traced:
 
     def run(self, leaves: Sequence[Any]) -> Any:
         """The result for the arrays of the arguments, in order."""
-        outputs = self.plan.run(dict(zip(self._names, leaves, strict=True)))
-        return trees.unflatten(self._outputs, list(outputs.values()))
+        feeds = dict(zip(self._names, leaves, strict=True))
+        if self._recording.loops:
+            return trees.unflatten(self._outputs, self._looped.run(feeds))
+        return trees.unflatten(self._outputs, list(self.plan.run(feeds).values()))
 
 
 def trace(
@@ -235,4 +257,4 @@ def _name(function: Callable[..., Any]) -> str:
     return str(getattr(function, "__name__", type(function).__name__)).strip("<>")
 
 
-__all__ = ["ArraySpec", "Jitted", "Traced", "cond", "jit", "spec", "trace"]
+__all__ = ["ArraySpec", "Jitted", "Traced", "cond", "jit", "spec", "trace", "while_loop"]

@@ -7,6 +7,17 @@ by operators, indexing or NumPy functions, is appended to the graph in the build
 from __future__ import annotations
 
 from fuser.graph.trace.array import TracedArray
+from fuser.graph.trace.loops import Loop, Stage, cut_at_loops, while_loop
 from fuser.graph.trace.tracer import ArraySpec, Recording, cond, record
 
-__all__ = ["ArraySpec", "Recording", "TracedArray", "cond", "record"]
+__all__ = [
+    "ArraySpec",
+    "Loop",
+    "Recording",
+    "Stage",
+    "TracedArray",
+    "cond",
+    "cut_at_loops",
+    "record",
+    "while_loop",
+]

@@ -149,7 +149,8 @@ class TracedArray:
     def __bool__(self) -> bool:
         self._no_value(
             "a Python if, while, and, or, not, min or max",
-            "use np.where, fuser.cond, & and |; or make the argument static (static_argnames)",
+            "use np.where, fuser.cond, fuser.while_loop, & and |; "
+            "or make the argument static (static_argnames)",
         )
 
     def __int__(self) -> int:

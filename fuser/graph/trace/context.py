@@ -17,6 +17,7 @@ from fuser.graph.sources import Recorder
 
 if TYPE_CHECKING:
     from fuser.graph.trace.array import TracedArray
+    from fuser.graph.trace.loops import Loop
 
 Scalar = bool | int | float
 """Python numbers: weak in type promotion, as NumPy has it."""
@@ -25,13 +26,25 @@ Scalar = bool | int | float
 class Trace:
     """One function being recorded into a Graph."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, parent: Trace | None = None) -> None:
         self.graph = Graph(name)
+        self.parent = parent
+        self.loops: list[Loop] = []
+        # Values of the parent that this trace reads, and the inputs that they are here.
+        self.captured: dict[Value, Value] = {}
         self.builder = Builder(self.graph)
         self.recorder = Recorder(self.builder)
         # Arrays that the function closes over become one constant each; the array is kept, so that
         # its id stays its own.
         self._constants: dict[int, tuple[np.ndarray, Value]] = {}
+
+    def capture(self, value: Value) -> Value:
+        """A value of the parent as an input."""
+        found = self.captured.get(value)
+        if found is None:
+            name = f"outer{len(self.captured)}"
+            found = self.captured[value] = self.graph.add_input(name, value.type)
+        return found
 
     def constant(self, array: np.ndarray) -> Value:
         found = self._constants.get(id(array))
@@ -52,6 +65,10 @@ def tracing(trace: Trace) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
+
+
+def maybe_current() -> Trace | None:
+    return _current.get()
 
 
 def current() -> Trace:
@@ -82,12 +99,14 @@ def lift(x: Any, dtype: np.dtype | None = None) -> Value:
     list of those. Raises TraceError."""
     trace = current()
     if is_traced(x):
-        if x.trace is not trace:
+        value: Value = x.value
+        if x.trace is trace.parent is not None:
+            value = trace.capture(value)
+        elif x.trace is not trace:
             raise TraceError(
                 f"{x!r} belongs to another trace",
                 hint="return arrays from a traced function; do not keep them elsewhere",
             )
-        value: Value = x.value
         return value if dtype is None else trace.builder.cast(value, from_numpy(dtype))
     if isinstance(x, list | tuple) and any(map(is_traced, _leaves(x))):
         parts = [wrap(lift(part)) for part in x]

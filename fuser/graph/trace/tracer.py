@@ -13,6 +13,7 @@ from fuser.errors import TraceError
 from fuser.graph.ir import Graph, TensorType
 from fuser.graph.trace.array import TracedArray
 from fuser.graph.trace.context import Trace, lift, tracing
+from fuser.graph.trace.loops import Loop
 from fuser.graph.trace.tree import Tree, flatten, unflatten
 
 
@@ -31,10 +32,11 @@ class ArraySpec:
 @dataclass(frozen=True)
 class Recording:
     """A traced function: its graph as recorded, before the passes. outputs: the nest that the
-    graph's outputs are put into."""
+    graph's outputs are put into. loops: in order; their results are inputs of the graph."""
 
     graph: Graph
     outputs: Tree
+    loops: tuple[Loop, ...] = ()
 
 
 def record(
@@ -58,7 +60,7 @@ def record(
         trace.graph.outputs = [lift(result) for result in results]
     count = len(results)
     trace.graph.output_names = [f"output{i}" if count > 1 else "output" for i in range(count)]
-    return Recording(trace.graph, outputs)
+    return Recording(trace.graph, outputs, tuple(trace.loops))
 
 
 def cond(
