@@ -226,13 +226,16 @@ def _check_host(program: Program) -> None:
 
 
 def chunking(programs: int, threads: int, cost: float = 0.0) -> tuple[int, int]:
-    """(programs a chunk, chunks) of a launch; 0 chunks: the calling thread runs it alone."""
+    """(programs a chunk, chunks) of a launch; 0 chunks: the calling thread runs it alone.
+
+    Every thread starts with as many chunks as the others.
+    """
     if threads < 2 or programs < 2 or 0 < cost < ALONE_SECONDS:
         return programs, 0
     wanted = threads * CHUNKS_PER_THREAD
     if cost:  # a chunk should be worth claiming
         wanted = min(wanted, max(threads, int(cost / ALONE_SECONDS)))
-    chunk = max(1, programs // wanted)
+    chunk = -(-programs // (-(-wanted // threads) * threads))
     return chunk, -(-programs // chunk)
 
 

@@ -162,18 +162,26 @@ def register_tile(
 
 def swept_rows(target: Target, tiles: int, panels: int, tile_bytes: int, panel_bytes: int) -> int:
     """How many row tiles of a CPU product to take through all panels of the right operand before
-    the next ones, so that they stay in L2; 0: all of them.
+    the next ones; 0: all of them.
 
-    Without, every panel reads all rows from further away; with, every sweep all panels.
+    Without, every panel reads all rows, from beyond L2 where they are large; with, every sweep
+    reads all panels. Cores take neighbouring programs: a sweep each where weights are the smaller
+    side, so that a core finds the rows it wrote in its own cache; else some panels each.
     """
+    if panels < 2:
+        return 0
     budget = target.l2_bytes * 3 // 10  # beside a panel in use and one under way
-    if panels < 2 or tiles * tile_bytes <= budget or budget + 2 * panel_bytes > target.l2_bytes:
-        return 0
-    sweeps = ceildiv(tiles, max(1, budget // tile_bytes))
-    if (sweeps - 1) * panel_bytes * panels >= (panels - 1) * tile_bytes * tiles:
-        return 0
-    sweeps = min(range(sweeps, sweeps + 4), key=lambda s: ceildiv(tiles, s) * s)
-    return ceildiv(tiles, sweeps)
+    rows, weights = tiles * tile_bytes, panels * panel_bytes
+    sweeps = 1
+    if rows > budget and budget + 2 * panel_bytes <= target.l2_bytes:
+        wanted = ceildiv(tiles, max(1, budget // tile_bytes))
+        if (wanted - 1) * weights < (panels - 1) * rows:
+            sweeps = min(range(wanted, wanted + 4), key=lambda s: ceildiv(tiles, s) * s)
+    if weights < min(rows, target.l2_bytes // 2) and sweeps < target.units:
+        share = ceildiv(tiles, target.units)
+        if share * target.units <= 1.03 * tiles:
+            sweeps = target.units
+    return ceildiv(tiles, sweeps) if sweeps > 1 else 0
 
 
 HALF_TILES = (
@@ -396,7 +404,13 @@ def conv_schedule(
         return replace(found, blocks=(*found.blocks[:2], ("k", k)))
     if not target.is_cuda:
         rows, columns = register_tile(target, m, n, bits)
-        return _blocks(m=rows, n=columns, k=channels, reason="register tile with the least waste")
+        line = channels * bits // 8
+        group = swept_rows(
+            target, ceildiv(m, rows), ceildiv(n, columns), rows * line, columns * taps * line
+        )
+        return _blocks(
+            group=group, m=rows, n=columns, k=channels, reason="register tile of least waste"
+        )
     half = bits == 16
     # rows are gathered; with a short k the output dominates, and several blocks a processor hide it
     k = channels * taps

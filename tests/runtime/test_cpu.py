@@ -170,7 +170,8 @@ def test_chunking() -> None:
         chunk, chunks = chunking(programs, 4)
         assert chunk * (chunks - 1) < programs <= chunk * chunks
     assert chunking(1000, 4)[1] in range(30, 40)
-    assert chunking(1000, 4, cost=20e-6)[1] <= 6
+    assert chunking(1000, 4, cost=20e-6) == (125, 8)
+    assert chunking(132, 2, cost=20e-6) == (22, 6)  # 66 programs a thread
 
 
 def test_code_for_another_processor_is_refused() -> None:

@@ -117,3 +117,6 @@ def test_where_rows_are_swept() -> None:
     assert rules.swept_rows(target, 128, 1, 8 * line, 48 * line) == 0
     assert rules.swept_rows(target, 128, 22, 8 * line, 48 * line) == 16
     assert rules.swept_rows(target, 128, 22, 8 * line, 48 * line * 6) == 0
+    # few weights: a sweep for each of the two cores, if their rows divide
+    assert rules.swept_rows(target, 131, 3, 4 * 1024, 32 * 1024) == 66
+    assert rules.swept_rows(target, 7, 3, 64 * 1024, 32 * 1024) == 0

@@ -23,6 +23,7 @@ from fuser.tilegen.emit.contraction import (
     grouped_panel,
     is_folded,
     operand,
+    rows_program,
     store_placed,
 )
 from fuser.tilegen.emit.map import program
@@ -144,7 +145,7 @@ def _implicit_product(
     offset = 1 if conv.groups > 1 or not cuda else 0
     group = program(em, 0, conv.groups, 1, "") if conv.groups > 1 else Index(0)
     grid_m, grid_n = (offset, offset + 1) if cuda else (offset + 1, offset)
-    pixel = program(em, grid_m, m, block("m"))
+    pixel, grid_n = rows_program(em, grid_m, grid_n, m)
     inner = em.axis(block("k") if cuda else min(block("k"), depth))
     output = program(em, grid_n, n, block("n"))
     width = em.extents[1]
