@@ -219,6 +219,10 @@ def dot_schedule(
     half = bits == 16
     if half and m <= 16 and k >= 1024 and batch * ceildiv(n, 32) >= target.units // 2:
         return _thin_schedule(target, m, n, k, accumulators, batch)
+    if bits == 32 and streamed and target.arch == "sm_90a" and accumulators == 1 and k >= 64:
+        wide = _wide_schedule(target, m, n, batch)
+        if wide is not None:
+            return wide
     rows, columns, waves, reason = _gpu_tile(target, m, n, bits, accumulators, batch)
     if half and streamed and waves == 1 and accumulators == 1 and not whole:
         shared = split_schedule(target, m, n, k, batch)
@@ -318,6 +322,21 @@ def split_schedule(target: Target, m: int, n: int, k: int, batch: int) -> Schedu
 
 SPLIT_DEPTH = 2048
 """The least k that is shared by the blocks of a cluster."""
+
+
+def _wide_schedule(target: Target, m: int, n: int, batch: int) -> Schedule | None:
+    """float32 on asynchronous tensor cores: a warp group with 64 rows, two blocks a multiprocessor.
+    None where there are too few of them."""
+    if ceildiv(m, 64) * ceildiv(n, 64) * batch < target.units:
+        return None
+    count = {c: ceildiv(m, 64) * ceildiv(n, c) * batch for c in (96, 64)}
+    columns = min(count, key=lambda c: ceildiv(count[c], 2 * target.units) * (64 * c + 24 * (64 + c)))
+    schedule = _blocks(
+        stages=4, group=8 if batch == 1 else 0,
+        reason=f"{count[columns]} blocks, two of them on each of {target.units} processors",
+        m=64, n=columns, k=32,
+    )  # fmt: skip
+    return replace(schedule, extra={"wide": True})
 
 
 def deep_stages(

@@ -23,7 +23,8 @@ from fuser.tilegen import ops
 from fuser.tilegen.index import Lookup
 from fuser.tilegen.ir import INDEX, Block, Kernel, Op, Value
 
-DotKind = Literal["wgmma", "mma", "tf32", "fma"]
+DotKind = Literal["wgmma", "wide", "mma", "tf32", "fma"]
+"""wide: float32 in split tf32 on wgmma; tf32: the same on mma.sync."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,9 +103,11 @@ class _Groups:
             self.parent[self.find(value)] = first
 
 
-def assign(kernel: Kernel, target: Target, cluster: int = 1) -> Assignment:
-    """Choose layouts for a kernel whose programs are clusters of so many blocks."""
+def assign(kernel: Kernel, target: Target, cluster: int = 1, wide: bool = True) -> Assignment:
+    """Choose layouts for a kernel whose programs are clusters of so many blocks. wide: float32 may
+    be multiplied by wgmma, where the schedule says so."""
     plan = Assignment(kernel.schedule.warps, cluster)
+    wide = wide and cluster == 1 and bool(kernel.schedule.extra.get("wide"))
     _collect(kernel.body, plan)
     for op in kernel.walk():
         if isinstance(op, ops.Load | ops.Store | ops.AtomicAdd):
@@ -112,7 +115,7 @@ def assign(kernel: Kernel, target: Target, cluster: int = 1) -> Assignment:
         if isinstance(op, ops.Full | ops.IndexTile) and is_tile(op.result):
             plan.flexible.add(op.result)
         if isinstance(op, ops.Dot):
-            plan.dots[op] = plan_dot(op, plan, target)
+            plan.dots[op] = plan_dot(op, plan, target, wide)
     for op in kernel.walk():
         if isinstance(op, ops.Load) and (can_stage(op, plan) or is_brought(op, plan, target)):
             plan.staged.add(op)
@@ -140,8 +143,8 @@ def _collect(block: Block, plan: Assignment) -> None:
 # dots ---------------------------------------------------------------------------------------------
 
 
-def plan_dot(op: ops.Dot, plan: Assignment, target: Target) -> DotPlan:
-    """The unit and warp grid of a dot."""
+def plan_dot(op: ops.Dot, plan: Assignment, target: Target, wide: bool = False) -> DotPlan:
+    """The unit and warp grid of a dot. wide: see `assign`."""
     m, k = op.a.shape
     n = op.b.shape[1]
     warps = plan.warps
@@ -151,11 +154,15 @@ def plan_dot(op: ops.Dot, plan: Assignment, target: Target) -> DotPlan:
         vector = min(4, next_power(max(1, m * n // plan.threads)), next_power(n))
         layout = blocked((m, n), warps, order, vector)
         return DotPlan(kind, None, layout, layout)
-    chained = feeds_rows(op.result, plan) or made_of_dot(op.a, plan)
-    grid = warp_grid(m, n, warps, chained=chained, wgmma=kind == "wgmma")
-    result = grid.accumulator()
     loop = plan.loops.get(plan.home[op.result])
-    if kind == "mma" and loop is not None and lone_dot(loop, plan) is op:
+    lone = loop is not None and lone_dot(loop, plan) is op
+    if kind == "tf32" and wide and lone and op.precision == "exact" and target.arch == "sm_90a":
+        if (m, k, warps) == (64, 32, 4) and n % 32 == 0 and n <= 128:
+            kind = "wide"
+    chained = feeds_rows(op.result, plan) or made_of_dot(op.a, plan)
+    grid = warp_grid(m, n, warps, chained=chained, wgmma=kind in ("wgmma", "wide"))
+    result = grid.accumulator()
+    if kind == "mma" and lone:
         grid = split_warps(grid, -(-k // 16))
     return DotPlan(kind, grid, grid.accumulator(), result)
 

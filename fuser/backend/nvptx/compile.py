@@ -32,9 +32,9 @@ def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
         )
     ptx = to_ptx(text, target)
     kinds = {plan.kind for plan in low.assignment.dots.values()}
-    unit = next((kind for kind in ("wgmma", "mma", "tf32", "fma") if kind in kinds), "none")
+    unit = next((kind for kind in ("wgmma", "wide", "mma", "tf32", "fma") if kind in kinds), "none")
     facts = {
-        "tensor_core": {"tf32": "mma", "fma": "none"}.get(unit, unit),
+        "tensor_core": {"wide": "wgmma", "tf32": "mma", "fma": "none"}.get(unit, unit),
         "dot": unit,
         "shared_bytes": shared,
         "warps": low.warps,
@@ -80,7 +80,8 @@ def resident_blocks(low: Lowering) -> int:
     blocks are half as large, and three of them fit.
     """
     if low.assignment.dots:
-        return 1
+        # one splits its operands while the other multiplies
+        return 2 if any(plan.kind == "wide" for plan in low.assignment.dots.values()) else 1
     views = {op: access.view for op, access in low.assignment.accesses.items()}
     widest = max((view.dtype.bytes for view in views.values()), default=4)
     if low.threads == 256 and low.cluster.blocks > 1 and widest <= 4:

@@ -106,6 +106,8 @@ class Lowering:
     def run(self) -> None:
         """Emit the whole kernel."""
         self.streams = roles.plan_streams(self, self.stages)
+        if not self.streams and any(p.kind == "wide" for p in self.assignment.dots.values()):
+            self.assignment = assign(self.kernel, self.target, self.cluster.blocks, wide=False)
         if self.streams:
             roles.split_roles(self)
         else:

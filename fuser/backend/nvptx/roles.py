@@ -152,11 +152,13 @@ def _plan_stream(
             inner.add(op.result)
     channels: list[Channel] = []
     for load in loads:
-        box = box_of(load, plan.accesses[load])
+        dots = _dots_of(low, load)
+        wide = any(plan.dots[dot].kind == "wide" for dot in dots)
+        box = box_of(load, plan.accesses[load], 4 if wide else 2)
         if box is None or not set(load.operands()) <= inner:
             return None
-        dots = _dots_of(low, load)
-        if any(plan.dots[dot].kind != "wgmma" or dot not in loop.body.ops for dot in dots):
+        kinds = {plan.dots[dot].kind for dot in dots}
+        if not kinds <= {"wgmma", "wide"} or any(dot not in loop.body.ops for dot in dots):
             return None
         if not dots and len(channels) and any(not c.dots for c in channels):
             return None  # more than one tile beside the operands takes too much room
@@ -167,8 +169,10 @@ def _plan_stream(
             match.loads.append(load)
             match.boxes.append(box)
             match.dots += [dot for dot in dots if dot not in match.dots]
-    stream = Stream(loop, channels, lone_dot(loop, plan))
-    stream.quiet = _is_quiet(low, loop)
+    lone = lone_dot(loop, plan)
+    wide = lone is not None and plan.dots[lone].kind == "wide"
+    stream = Stream(loop, channels, None if wide else lone)
+    stream.quiet = not wide and _is_quiet(low, loop)
     every = [op for op in loop.body.ops if isinstance(op, ops.Dot)]
     if stream.quiet and len(every) > 1 and all(accumulates(dot, loop, plan) for dot in every):
         if all(plan.dots[dot].kind == "wgmma" for dot in every):

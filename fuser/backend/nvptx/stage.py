@@ -261,7 +261,7 @@ def operand_cover(low: Lowering, op: ops.Dot, role: str) -> tuple[int, int]:
     """The shape of the operand that the dot's instructions read."""
     plan = low.assignment.dots[op]
     assert plan.grid is not None
-    step = 8 if plan.kind == "tf32" else 16
+    step = 8 if plan.kind in ("tf32", "wide") else 16
     k = -(-op.a.shape[1] // step) * step
     m, n = plan.grid.covered
     return (m, k) if role == "a" else (k, n)
@@ -287,5 +287,5 @@ def land_copies(low: Lowering) -> None:
 
 def fence_async(low: Lowering) -> None:
     """Make this thread's shared-memory writes visible to wgmma and TMA."""
-    if any(plan.kind == "wgmma" for plan in low.assignment.dots.values()):
+    if any(plan.kind in ("wgmma", "wide") for plan in low.assignment.dots.values()):
         low.emitter.do("call void @llvm.nvvm.fence.proxy.async.shared_cta()")

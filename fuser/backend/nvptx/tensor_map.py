@@ -39,8 +39,9 @@ class Box:
     dims: tuple[Dim, ...]
 
 
-def box_of(op: ops.Load, access: Access) -> Box | None:
-    """The box of a two-dimensional load, or None where the copy engine cannot fetch it."""
+def box_of(op: ops.Load, access: Access, bytes_: int = 2) -> Box | None:
+    """The box of a two-dimensional load of elements of so many bytes, or None where the copy engine
+    cannot fetch it."""
     view, size = op.view, op.view.dtype.bytes
     inner = access.axis
     found: dict[int, Dim] = {}
@@ -58,7 +59,7 @@ def box_of(op: ops.Load, access: Access) -> Box | None:
         if moving.terms != ((Axis(axis, op.shape[axis]), 1),) or axis in found:
             return None
         found[axis] = Dim(extent, stride, start)
-    if set(found) != {0, 1} or found[inner].stride != 1 or size != 2:
+    if set(found) != {0, 1} or found[inner].stride != 1 or size != bytes_:
         return None
     dims = (found[inner], found[1 - inner], *fixed)
     if len(dims) > MAX_RANK or view.offset * size % 16:

@@ -210,7 +210,7 @@ class Descriptor:
         tile, e = self.tile, self.low.emitter
         span, size = tile.span, tile.dtype.bytes
         if self.k_inner:
-            column = step * 16 * size
+            column = step * 32  # bytes of an instruction's k
             offset = band * 64 * span + column // span * tile.block_bytes + column % span
         else:
             across = band * 64 * size

@@ -205,11 +205,13 @@ def matmul(
     cluster: int = 1,
     persistent: bool = False,
     teams: int = 1,
+    wide: bool = False,
 ) -> Kernel:
     """y = relu(a @ b + bias) + residual, or a @ b alone."""
     bm, bn, bk = blocks
     result = out or dtype
     extra = _extra(roles) | ({"teams": teams} if teams > 1 else {})
+    extra |= {"wide": True} if wide else {}
     schedule = Schedule(
         warps=warps, stages=stages, group=group, cluster=cluster, persistent=persistent, extra=extra
     )

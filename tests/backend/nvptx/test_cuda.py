@@ -342,6 +342,21 @@ def test_matmul_persistent(transposed: str, target: Target, rng: np.random.Gener
         check(kernel, few, arrays_for(kernel, rng, -1, 1), 1.6e-2, absolute=1.0)
 
 
+@pytest.mark.parametrize("transposed", ["", "a", "b", "ab"])
+def test_matmul_wide(transposed: str, target: Target, rng: np.random.Generator) -> None:
+    """float32 on wgmma, and the same schedule where the copy engine cannot bring the operands."""
+    for (m, n, k), columns in (
+        ((128, 192, 128), 96), ((72, 136, 204), 64), ((200, 100, 1032), 96), ((99, 101, 77), 64),
+    ):  # fmt: skip
+        kernel = kernels.matmul(
+            m, n, k, f32, (64, columns, 32), stages=3, transpose_a="a" in transposed,
+            transpose_b="b" in transposed, wide=True,
+        )  # fmt: skip
+        kinds = {"tf32"} if target.sm < 90 or n == 101 else {"wide"}
+        assert {compile_kernel(kernel, target).facts["dot"]} == kinds
+        check(kernel, target, arrays_for(kernel, rng, -1, 1), 2e-6, absolute=1.0)
+
+
 def test_two_dots_at_once(target: Target, rng: np.random.Generator) -> None:
     for (m, n, k), blocks, warps in (
         ((256, 128, 256), (128, 64, 64), 8), ((200, 136, 328), (64, 64, 64), 4),

@@ -55,6 +55,7 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     "matmul_odd": lambda: kernels.matmul(99, 77, 101, f16, (64, 64, 32)),
     "matmul_small": lambda: kernels.matmul(8, 1024, 1024, f16, (16, 64, 64)),
     "matmul_f32": lambda: kernels.matmul(1000, 1000, 1000, f32, (64, 64, 32)),
+    "matmul_wide_f32": lambda: kernels.matmul(1000, 1000, 1000, f32, (64, 96, 32), wide=True),
     "matmul_f64": lambda: kernels.matmul(70, 50, 60, f64, (32, 32, 32), epilogue=False),
     "attention_64": lambda: kernels.attention(2, 1000, 1000, 64, f16, causal=True),
     "attention_128": lambda: kernels.attention(2, 512, 512, 128, bf16, (128, 64), warps=8),

@@ -141,8 +141,10 @@ def test_schedules_of_thin_products() -> None:
         assert (teams.block("m"), teams.block("n")) == block
     assert not rules.dot_schedule(SM_90A, 4096, 4096, 4096, 16, streamed=False).persistent
     assert rules.dot_schedule(SM_90A, 4095, 4097, 129, 16, streamed=False).block("k") == 48
-    split = rules.dot_schedule(SM_90A, 4096, 4096, 4096, 32)
+    split = rules.dot_schedule(SM_90A, 4096, 4096, 4096, 32, streamed=False)
     assert (split.block("m"), split.block("n")) == (128, 64)
+    wide = rules.dot_schedule(SM_90A, 4096, 4096, 4096, 32)
+    assert wide.extra["wide"] and (wide.block("m"), wide.block("k")) == (64, 32)
 
 
 @pytest.mark.cuda
