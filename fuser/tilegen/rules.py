@@ -330,9 +330,13 @@ def _wide_schedule(target: Target, m: int, n: int, batch: int) -> Schedule | Non
     if ceildiv(m, 64) * ceildiv(n, 64) * batch < target.units:
         return None
     count = {c: ceildiv(m, 64) * ceildiv(n, c) * batch for c in (96, 64)}
-    columns = min(count, key=lambda c: ceildiv(count[c], 2 * target.units) * (64 * c + 24 * (64 + c)))
+
+    def cost(columns: int) -> int:
+        return ceildiv(count[columns], 2 * target.units) * (64 * columns + 24 * (64 + columns))
+
+    columns = min(count, key=cost)
     schedule = _blocks(
-        stages=4, group=8 if batch == 1 else 0,
+        stages=3 if columns > 64 else 4, group=8 if batch == 1 else 0,
         reason=f"{count[columns]} blocks, two of them on each of {target.units} processors",
         m=64, n=columns, k=32,
     )  # fmt: skip

@@ -22,7 +22,6 @@ from fuser.backend.nvptx.stage import (
     write,
 )
 from fuser.backend.nvptx.values import Tile, literal, memory_type, vectors
-from fuser.backend.nvptx.wide import wide_dot
 from fuser.backend.text import real
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Value
@@ -41,12 +40,6 @@ def lower_dot(low: Lowering, op: ops.Dot) -> Tile:
         return _fma_dot(low, op, plan, acc)
     left = operand(low, op, "a")
     right = operand(low, op, "b")
-    if plan.kind == "wide":
-        roles.before_dot(low, op)
-        assert isinstance(left, SharedTile) and isinstance(right, SharedTile)
-        result = wide_dot(low, op, plan, left, right, acc)
-        roles.after_dot(low, op)
-        return result
     land_copies(low)
     low.shared.before_read()
     roles.before_dot(low, op)

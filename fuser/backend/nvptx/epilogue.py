@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fuser.backend.nvptx.assign import is_tile, lookups_of, operand_layout
-from fuser.backend.nvptx.layout import Layout
+from fuser.backend.nvptx.assign import access_layout, is_tile, lookups_of, operand_layout
+from fuser.backend.nvptx.layout import ROW_LANES, Layout
 from fuser.backend.nvptx.strips import (
     Lines,
     Strips,
@@ -30,18 +30,21 @@ if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Entry, Lowering
 
 LEAST = 64
-"""Registers of a tile from which on its strips are worth the trouble."""
+"""Registers of a tile from which on its strips are worth the trouble (half of it for elements of 32
+bits)."""
 AHEAD = 48
 """Registers for tiles on their way from memory."""
 
 
 @dataclass(eq=False)
 class Epilogue:
-    """The ops behind the last loop, the layout of the tiles they end in, and its strips."""
+    """The ops behind the last loop, the layout of the tiles they end in, and its strips. turned:
+    these pass through the buffers of warps."""
 
     ops: list[Op]
     whole: Layout
     strips: list[Layout]
+    turned: bool
 
 
 def find_epilogue(low: Lowering) -> Epilogue | None:
@@ -62,19 +65,34 @@ def find_epilogue(low: Lowering) -> Epilogue | None:
         return None
     whole = layouts[0]
     found = strips_of(low, low.assignment.accesses[stores[0]], whole)
-    if found is None or len(whole.regs) < LEAST:
+    if found is not None and len(whole.regs) >= LEAST:
+        width, bands = found.width, found.bands
+    elif _is_direct(low, stores, whole):
+        width, bands = 32, tuple(sorted({row for row, _ in whole.regs if row % 16 == 0}))
+    else:
         return None
     strips = []
-    for band, first, _ in found.groups():
-        last = first + found.width
-        regs = tuple(
-            (row, column)
-            for row, column in whole.regs
-            if row in (band, band + 8) and first <= column < last
-        )
-        strips.append(Layout(whole.shape, regs, whole.lanes, whole.warps))
-    epilogue = Epilogue(tail, whole, strips)
+    for band in bands:
+        for first in range(0, max(column for _, column in whole.regs) + 1, width):
+            regs = tuple(
+                (row, column)
+                for row, column in whole.regs
+                if row in (band, band + 8) and first <= column < first + width
+            )
+            strips.append(Layout(whole.shape, regs, whole.lanes, whole.warps))
+    epilogue = Epilogue(tail, whole, strips, found is not None)
     return epilogue if _layouts(low, epilogue, strips[0]) is not None else None
+
+
+def _is_direct(low: Lowering, stores: list[ops.Store], whole: Layout) -> bool:
+    """Whether tiles of 32-bit elements leave their accumulator layout for memory as they are."""
+    if low.cluster.blocks > 1 or whole.lanes != ROW_LANES or len(whole.regs) < LEAST // 2:
+        return False
+    for op in stores:
+        access = low.assignment.accesses[op]
+        if access.view.dtype.bits != 32 or access_layout(access, whole, low.warps) != whole:
+            return False
+    return True
 
 
 def _layouts(low: Lowering, epilogue: Epilogue, strip: Layout) -> dict[Value, Layout] | None:
@@ -114,6 +132,9 @@ def _layouts(low: Lowering, epilogue: Epilogue, strip: Layout) -> dict[Value, La
 
 def emit_epilogue(low: Lowering, epilogue: Epilogue) -> None:
     """Emit the ops once a strip. The tiles they start from are in the environment."""
+    if not epilogue.turned:
+        _emit(low, epilogue)
+        return
     with own_buffers(low):
         _emit(low, epilogue)
 

@@ -32,6 +32,7 @@ from fuser.backend.nvptx.stage import (
 )
 from fuser.backend.nvptx.values import Tile
 from fuser.backend.nvptx.wgmma import wait, wait_all
+from fuser.backend.nvptx.wide import SplitLoop
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Block, Op, Value
 
@@ -81,6 +82,12 @@ def lower_for(low: Lowering, op: ops.For) -> None:
         land_copies(low)
     if stream and stream.quiet and any(low.shared.state):
         low.shared.barrier()
+    if stream and stream.split:
+        low.env[op.results[0]] = SplitLoop(low, stream, stream.split).emit(inits[0])
+        for channel in stream.channels:
+            for buffer in channel.tiles:
+                low.shared.free(buffer.slot)
+        return
     chain = find_chain(low, stream) if stream else None
     if stream and chain:
         finals = Rotated(low, stream, chain).emit(start, stop, inits)

@@ -45,7 +45,9 @@ Flexible = ops.Full | ops.IndexTile
 Entry = Tile | SharedTile | Flexible | Operand
 
 
-OVERLAP = False
+SMALL = 16 << 20
+"""Bytes that a kernel touches in a few microseconds, of which its start and end are a part."""
+OVERLAP = True
 """Whether kernels start under the end of the one before; `schedule.extra["overlap"]` overrides."""
 
 
@@ -119,8 +121,15 @@ class Lowering:
 
     @property
     def follows_early(self) -> bool:
-        """Whether the kernel may be launched while the one before it still runs (PDL)."""
-        wanted = self.kernel.schedule.extra.get("overlap", OVERLAP)
+        """Whether the kernel may be launched while the one before it still runs (PDL). What moves
+        much memory takes long anyway; long rows and large tiles have no registers for the pointers
+        that go through the wait."""
+        dots = self.assignment.dots.values()
+        sums = sum(len(plan.accumulator.regs) for plan in dots)
+        moved = sum(buffer.size * buffer.dtype.bytes for buffer in self.kernel.buffers)
+        large = moved > SMALL or sums >= 96 or (self.warps >= 16 and not dots)
+        large = large or any(plan.kind == "wide" for plan in dots)
+        wanted = self.kernel.schedule.extra.get("overlap", OVERLAP and not large)
         return self.target.sm >= 90 and bool(wanted)
 
     def await_previous(self) -> None:

@@ -59,10 +59,14 @@ def teams_of(low: Lowering, streams: Mapping[ops.For, Stream]) -> int:
 
 def trips(stream: Stream) -> int:
     """Trips of a stream's loop; 0 where they are not known."""
-    start, stop = stream.loop.start, stream.loop.stop
-    if not (start.is_constant and stop.is_constant):
+    return trips_of(stream.loop)
+
+
+def trips_of(loop: ops.For) -> int:
+    """Trips of a loop; 0 where they are not known."""
+    if not (loop.start.is_constant and loop.stop.is_constant):
         return 0
-    return -(-(stop.constant - start.constant) // stream.loop.step)
+    return -(-(loop.stop.constant - loop.start.constant) // loop.step)
 
 
 def begin(low: Lowering) -> bool:

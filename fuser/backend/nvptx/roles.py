@@ -59,13 +59,14 @@ class Stream:
 
     quiet: the body touches no shared memory but the stages. group: where it only accumulates
     several dots, all of them; they are issued as one. flying: their results of this trip. fresh:
-    dots that ignore their sums in the first trip. ring:
-    (stage, phase) where the loop begins, and after it where it ended.
+    dots that ignore their sums in the first trip. split: its dot of float32 operands (wide.py).
+    ring: (stage, phase) where the loop begins, and after it where it ended.
     """
 
     loop: ops.For
     channels: list[Channel]
     deferred: ops.Dot | None
+    split: ops.Dot | None = None
     group: list[ops.Dot] = field(default_factory=list)
     flying: dict[ops.Dot, Tile] = field(default_factory=dict)
     fresh: set[ops.Dot] = field(default_factory=set)
@@ -171,7 +172,9 @@ def _plan_stream(
             match.dots += [dot for dot in dots if dot not in match.dots]
     lone = lone_dot(loop, plan)
     wide = lone is not None and plan.dots[lone].kind == "wide"
-    stream = Stream(loop, channels, None if wide else lone)
+    if wide and not persistent.trips_of(loop):
+        return None
+    stream = Stream(loop, channels, None if wide else lone, split=lone if wide else None)
     stream.quiet = not wide and _is_quiet(low, loop)
     every = [op for op in loop.body.ops if isinstance(op, ops.Dot)]
     if stream.quiet and len(every) > 1 and all(accumulates(dot, loop, plan) for dot in every):

@@ -7,16 +7,27 @@ warps write its two parts into shared memory with k innermost, as the unit wants
 In every eight of k the order is 0 2 4 6 1 3 5 7: then the left fragments are neighbours, and a
 product does not care as long as both sides agree.
 
-The unit truncates its sums: those of a trip start afresh and are added in float32. Two blocks share
-a multiprocessor, so that one multiplies while the other splits.
+The unit truncates its sums: those of a trip start afresh and are added in float32.
+
+    split the right operand of trip 0; barrier
+    for every trip but the last:
+        issue the products, splitting the left operand step by step
+        split the right operand of the next trip into the other buffer; barrier; release the stage
+        wait for the products, add them to the sums; barrier
+    the last trip
+
+Two blocks share a multiprocessor, so that one multiplies while the other waits.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fuser.backend.nvptx import persistent, roles
 from fuser.backend.nvptx.assign import DotPlan
+from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.layout import Coordinates, Layout, WarpGrid
+from fuser.backend.nvptx.shared import Slot
 from fuser.backend.nvptx.stage import SharedTile, fence_async, tile_bytes
 from fuser.backend.nvptx.values import Tile
 from fuser.backend.nvptx.wgmma import Descriptor, commit, fence, tied, wait
@@ -29,40 +40,123 @@ GROUP = 8
 """k of one instruction."""
 
 
-def wide_dot(
-    low: Lowering, op: ops.Dot, plan: DotPlan, left: SharedTile, right: SharedTile, acc: Tile
-) -> Tile:
-    """acc + left @ right, for one warp group and 32 of k."""
-    e, grid = low.emitter, plan.grid
-    assert grid is not None
-    k, n = op.b.shape
-    slots = [low.shared.allocate(tile_bytes((k, n), 0, op.b.dtype), 1024) for _ in range(2)]
-    parts = [SharedTile(op.b.dtype, (k, n), 0, slot) for slot in slots]
-    low.shared.before_write()  # the products of the trip before have read them
-    _split_right(low, right, parts, k, n)
-    fence_async(low)
-    low.shared.before_read()
-    descriptors = [Descriptor(low, part, 0, grid) for part in parts]
-    fragments = grid.left_fragment32(k)
-    sums = ["poison"] * (grid.columns // 2)
-    keep = "false"
-    steps = k // GROUP
-    for step in range(steps):
-        # the fragments of a step are split while the products of the one before it run
-        numbers = list(range(4 * step, 4 * step + 4))
-        found = low.shared_registers(left, fragments, numbers)
-        big_a, small_a = _split(low, [found[number] for number in numbers])
-        big_b, small_b = (d.at(0, step) for d in descriptors)
-        fence(low)
-        for a, b in ((small_a, big_b), (big_a, small_b), (big_a, big_b)):
-            sums = _issue(low, grid, sums, a, b, keep)
-            keep = "true"
-        commit(low)
-        sums = wait(low, sums, 0 if step == steps - 1 else 1)
-    for slot in slots:
-        low.shared.free(slot)
-    regs = [e.value(f"fadd float {a}, {b}") for a, b in zip(acc.regs, sums, strict=True)]
-    return Tile(acc.dtype, acc.shape, acc.layout, regs)
+class SplitLoop:
+    """Emits a loop that accumulates one float32 product."""
+
+    def __init__(self, low: Lowering, stream: roles.Stream, dot: ops.Dot) -> None:
+        self.low, self.stream, self.dot = low, stream, dot
+        self.plan: DotPlan = low.assignment.dots[dot]
+        k, n = dot.b.shape
+        self.part = tile_bytes((k, n), 0, dot.b.dtype)
+        self.slot: Slot = low.shared.allocate(4 * self.part, 1024)
+
+    def emit(self, sums: Tile) -> Tile:
+        """The whole loop: sums plus its products."""
+        low, e, stream = self.low, self.low.emitter, self.stream
+        low.shared.barrier()
+        self._fill(0, "0", 0)
+        self._meet()
+        before, head, done = e.at, e.block("loop"), e.block("loop.end")
+        e.jump(head)
+        e.enter(head)
+        mark = len(head.lines)
+        trip, stage, phase, turn = (e.name_of() for _ in range(4))
+        phi = Tile(sums.dtype, sums.shape, sums.layout, [e.name_of() for _ in sums.regs])
+        more = e.value(f"add i32 {stage}, 1")
+        wraps = e.value(f"icmp eq i32 {more}, {stream.stages}")
+        after = e.value(f"select i1 {wraps}, i32 0, i32 {more}")
+        turned = e.value(f"xor i32 {phase}, 1")
+        flipped = e.value(f"select i1 {wraps}, i32 {turned}, i32 {phase}")
+        other = e.value(f"xor i32 {turn}, 1")
+        flying = self._issue(stage, turn)
+        self._fill(after, flipped, other)
+        self._meet()
+        for channel in stream.channels:
+            roles.arrive_where(low, stream.empty(low, channel, stage), roles.elected(low))
+        total = self._add(phi, wait(low, flying, 0))
+        low.shared.barrier()
+        following = e.value(f"add i32 {trip}, 1")
+        latch = e.at.label
+        entries = [
+            (trip, 0, following), (stage, 0, after), (phase, 0, flipped), (turn, 0, other),
+        ]  # fmt: skip
+        lines = [
+            f"{name} = phi i32 [ {a}, %{before.label} ], [ {b}, %{latch} ]"
+            for name, a, b in entries
+        ]
+        for name, a, b in zip(phi.regs, sums.regs, total.regs, strict=True):
+            lines.append(f"{name} = phi float [ {a}, %{before.label} ], [ {b}, %{latch} ]")
+        head.lines[mark:mark] = lines
+        again = e.value(f"icmp slt i32 {following}, {persistent.trips(stream) - 1}")
+        e.do(f"br i1 {again}, label %{head.label}, label %{done.label}, !llvm.loop !0")
+        e.enter(done)
+        result = self._add(total, wait(low, self._issue(after, other), 0))
+        low.shared.free(self.slot)
+        low.shared.forget()
+        return result
+
+    def _operands(self, stage: Operand) -> tuple[SharedTile, SharedTile]:
+        """Both operands of a trip, as the copy engine brings them."""
+        low = self.low
+        for channel in self.stream.channels:
+            for load, tile in zip(channel.loads, channel.tiles, strict=True):
+                low.env[load.result] = tile.at_stage(low.emitter.times(stage, tile.bytes))
+        for op in self.stream.loop.body.ops:
+            if isinstance(op, ops.Permute):
+                low.op(op)
+        left, right = low.env[self.dot.a], low.env[self.dot.b]
+        assert isinstance(left, SharedTile) and isinstance(right, SharedTile)
+        return left, right
+
+    def _parts(self, turn: Operand) -> list[SharedTile]:
+        """Big and small of the right operand in one of two buffers."""
+        e = self.low.emitter
+        at = e.times(turn, 2 * self.part)
+        k, n = self.dot.b.shape
+        return [
+            SharedTile(self.dot.b.dtype, (k, n), 0, self.slot, e.plus(at, i * self.part))
+            for i in range(2)
+        ]
+
+    def _fill(self, stage: Operand, phase: str, turn: Operand) -> None:
+        """Wait for a trip's operands and split the right one."""
+        low = self.low
+        for channel in self.stream.channels:
+            roles.wait_barrier(low, self.stream.full(low, channel, stage), phase)
+        _split_right(low, self._operands(stage)[1], self._parts(turn), *self.dot.b.shape)
+
+    def _meet(self) -> None:
+        """All have written what the products read, and read what is overwritten."""
+        fence_async(self.low)
+        self.low.shared.barrier()
+
+    def _issue(self, stage: Operand, turn: Operand) -> list[str]:
+        """The products of a trip, in flight."""
+        low, grid = self.low, self.plan.grid
+        assert grid is not None
+        left = self._operands(stage)[0]
+        big, small = (Descriptor(low, part, 0, grid) for part in self._parts(turn))
+        k = self.dot.b.shape[0]
+        fragments = grid.left_fragment32(k)
+        sums = ["poison"] * (grid.columns // 2)
+        for step in range(k // GROUP):
+            # the fragments of a step are split while the products of the one before it run
+            numbers = list(range(4 * step, 4 * step + 4))
+            found = low.shared_registers(left, fragments, numbers)
+            big_a, small_a = _split(low, [found[number] for number in numbers])
+            big_b, small_b = big.at(0, step), small.at(0, step)
+            fence(low)
+            for order, (a, b) in enumerate(((small_a, big_b), (big_a, small_b), (big_a, big_b))):
+                sums = _issue(low, grid, sums, a, b, "true" if step or order else "false")
+            commit(low)
+            if step < k // GROUP - 1:
+                sums = wait(low, sums, 1)
+        return sums
+
+    def _add(self, total: Tile, sums: list[str]) -> Tile:
+        e = self.low.emitter
+        regs = [e.value(f"fadd float {a}, {b}") for a, b in zip(total.regs, sums, strict=True)]
+        return Tile(total.dtype, total.shape, total.layout, regs)
 
 
 def _issue(
@@ -119,5 +213,6 @@ def _split_right(
                 vector = "poison"
                 for i, word in enumerate(words):
                     vector = e.value(f"insertelement <4 x i32> {vector}, i32 {word}, i32 {i}")
-                pointer = low.shared.pointer(part.slot, e.plus(place, block * 32 * 128))
+                at = e.plus(e.plus(place, part.stage), block * 32 * 128)
+                pointer = low.shared.pointer(part.slot, at)
                 e.do(f"store <4 x i32> {vector}, ptr addrspace(3) {pointer}, align 16")
