@@ -257,7 +257,8 @@ class Values(Access):
         """
         body = self.known.kernel.body.ops
         size = op.view.dtype.bytes
-        fast = [axis for axis, extent in enumerate(self.known.kernel.grid) if extent > 1][-1:]
+        grid = enumerate(self.known.kernel.grid)
+        fast = [axis for axis, extent in grid if size_hint(extent) > 1][-1:]
         ids = [v.result for v in body if isinstance(v, ops.ProgramId) and [v.axis] == fast]
         form = affine.lane_form(address)
         step = sum(form.rest.coefficient(Scalar(value)) for value in ids)
