@@ -94,6 +94,52 @@ def product_of_broadcasts(d: Drawing) -> list[Value]:
                    rhs_batch=()), wide]  # fmt: skip
 
 
+def products_in_a_row(d: Drawing) -> list[Value]:
+    """The second product is of one term, hence a map, and its column is the only one."""
+    x, weights = d.feed(data(2, 17)), d.constant(data(17, 1))
+    first = d.emit("dot_general", x, weights, lhs_contract=(1,), rhs_contract=(0,), lhs_batch=(),
+                   rhs_batch=())  # fmt: skip
+    square = d.emit("mul", first, first)
+    number = d.constant(np.array([[-2.5]], np.float32))
+    second = d.emit("dot_general", square, number, lhs_contract=(1,), rhs_contract=(1,),
+                    lhs_batch=(), rhs_batch=())  # fmt: skip
+    return [d.emit("max", d.emit("add", second, d.feed(data(2, 1))), square)]
+
+
+def rows_turned(d: Drawing) -> list[Value]:
+    """The sums of one tensor scale the rows of another, and the result is transposed."""
+    x, y = d.feed(data(65, 2)), d.feed(data(65, 2) + 3)
+    total = d.emit("reduce_sum", y, axes=(1,))
+    scaled = d.emit("mul", x, d.stretch(total, (65, 2), (0,)))
+    return [d.emit("transpose", scaled, perm=(1, 0))]
+
+
+def square_rows_turned(d: Drawing) -> list[Value]:
+    x, y = d.feed(data(9, 9)), d.feed(data(9, 9) + 3)
+    total = d.emit("reduce_sum", y, axes=(1,))
+    scaled = d.emit("mul", x, d.stretch(total, (9, 9), (0,)))
+    return [d.emit("exp", d.emit("transpose", scaled, perm=(1, 0))), total]
+
+
+def rows_of_a_turned_operand(d: Drawing) -> list[Value]:
+    """The sums go along the columns of what they scale."""
+    x, y = d.feed(data(5, 7)), d.feed(data(7, 5))
+    total = d.emit("reduce_sum", y, axes=(1,))
+    return [d.emit("mul", x, d.stretch(total, (5, 7), (1,)))]
+
+
+def convolution_of_one_number(d: Drawing) -> list[Value]:
+    """A constant that is one number throughout ends where its padding begins, too."""
+    x = d.constant(np.full((2, 1, 6, 6), 7, np.float32))
+    return [d.emit("conv", x, d.feed(data(2, 1, 3, 1)), strides=(2, 2), padding=((0, 0), (0, 1)),
+                   dilation=(1, 1), groups=1)]  # fmt: skip
+
+
+def integers_divided_by_zero(d: Drawing) -> list[Value]:
+    x = d.feed(np.array([-7, 7, 0, -(2**31), 5], np.int32))
+    return [d.emit("div", x, d.feed(np.array([0, 0, 0, -1, -2], np.int32)))]
+
+
 def casts_of_negative_numbers(d: Drawing) -> list[Value]:
     """-1 is no number of an unsigned type: a constant wraps as a tensor does."""
     x = d.feed(np.array([1, 200], np.uint8))
@@ -105,7 +151,9 @@ def casts_of_negative_numbers(d: Drawing) -> list[Value]:
 FOUND: tuple[Make, ...] = (
     narrow_indices_of_a_long_axis, scatter_without_updates, sorted_dims, large_unsigned_constants,
     multiples_of_two_to_the_63, output_beside_a_product, product_of_a_scalar, products_of_vectors,
-    whole_sum_beside_another_shape, product_of_broadcasts, casts_of_negative_numbers,
+    whole_sum_beside_another_shape, product_of_broadcasts, products_in_a_row,
+    rows_turned, square_rows_turned, rows_of_a_turned_operand, convolution_of_one_number,
+    integers_divided_by_zero, casts_of_negative_numbers,
 )  # fmt: skip
 
 

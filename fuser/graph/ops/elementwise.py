@@ -67,9 +67,11 @@ def _predicate(name: str, arity: int, function: Callable[..., Array]) -> Primiti
 
 
 def _div(a: Array, b: Array) -> Array:
-    """True division of floats; integers truncate towards zero."""
+    """True division of floats; integers truncate towards zero, and give 0 divided by 0."""
     if a.dtype.kind not in "iub":
         return np.asarray(a / b)
+    if a.dtype.kind == "i":
+        a = np.where(b == 0, 0, a).astype(a.dtype)
     quotient = np.asarray(np.floor_divide(a, b))
     return np.asarray(quotient + ((quotient * b != a) & ((a < 0) != (b < 0))).astype(a.dtype))
 

@@ -28,6 +28,7 @@ from fuser.tilegen.emit.contraction import (
 )
 from fuser.tilegen.emit.map import program
 from fuser.tilegen.emit.maps import Coords, Guard, backward, delinearise, product
+from fuser.tilegen.emit.memory import uniform
 from fuser.tilegen.emit.primitives import padded
 from fuser.tilegen.emit.space import Emission, Piece, Places, spread
 from fuser.tilegen.index import Index, in_range
@@ -182,7 +183,8 @@ def _image(em: Emission, x: Value, source: Coords, kind: DType) -> ir.Value:
             break
         x, source = node.inputs[0], moved
     spatial = zip(source[2:], x.shape[2:], strict=True)
-    if not em.is_inside(x) or all(in_range(c, dim) for c, dim in spatial):
+    is_memory = not em.is_inside(x) and uniform(x) is None
+    if is_memory or all(in_range(c, dim) for c, dim in spatial):
         return operand(em, x, source, (0, 1), kind)
     piece = em.cast(padded(em, x, source, 0.0 if kind.is_float else 0), kind)
     zero = Piece(kind, splat=0.0 if kind.is_float else 0)

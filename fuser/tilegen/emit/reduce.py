@@ -149,6 +149,7 @@ def store(
 ) -> None:
     """Store outputs at the places that follow from `operand` being at `coords`."""
     places: Places = spread(em, {operand: (coords, guards)}, {})
+    _place_stretched(em, operand, places, reduced)
     kept = tuple(d for d in range(len(coords)) if d not in reduced)
     folded = frozenset[int]().union(*(coords[d].axes() for d in reduced))
     row_guards = [g for g in guards if not g[0].axes() & folded]
@@ -156,6 +157,8 @@ def store(
         if value in places:
             where, bounds = places[value]
         elif value.type.size == operand.type.size:
+            if _turns_rows(em, value):
+                raise LoweringError(f"{value!r} turns the rows", where=em.region.name)
             where, more = regroup(coords, operand.shape, value.shape)
             bounds = [*guards, *more]
         else:
@@ -165,3 +168,44 @@ def store(
             where, more = regroup(tuple(coords[d] for d in kept), shape, value.shape)
             bounds = [*row_guards, *more]
         em.store(value, where, em.tile(value, where), bounds)
+
+
+def _place_stretched(em: Emission, operand: Value, places: Places, reduced: set[int]) -> None:
+    """Place what only reads the rows' results stretched over their rows again: the axes that a
+    broadcast adds are the reduced ones, in order. `places` grows."""
+    coords, guards = places[operand]
+    folded = [d for d in sorted(reduced) if operand.shape[d] != 1]
+    for node in em.region.nodes:
+        if node.op != "broadcast" or node.output in places or node.inputs[0] not in places:
+            continue
+        x, shape = node.inputs[0], node.output.shape
+        at, more = places[x]
+        known = {
+            axis: c
+            for axis, c, dim in zip(node.attrs["axes"], at, x.shape, strict=True)
+            if dim == shape[axis]
+        }
+        added = [axis for axis in range(len(shape)) if axis not in known and shape[axis] != 1]
+        if [shape[axis] for axis in added] != [operand.shape[d] for d in folded]:
+            continue
+        known |= {axis: coords[d] for axis, d in zip(added, folded, strict=True)}
+        where = tuple(known.get(axis, Index(0)) for axis in range(len(shape)))
+        places[node.output] = where, list(dict.fromkeys([*guards, *more]))
+        spread(em, places, {})
+
+
+def _turns_rows(em: Emission, value: Value) -> bool:
+    """Whether a transpose lies between a value and a result of the rows that it depends on."""
+    pending, seen = [(value, False)], set[tuple[Value, bool]]()
+    while pending:
+        current, turned = pending.pop()
+        node = current.node
+        if node is None or not em.is_inside(current) or (current, turned) in seen:
+            continue
+        seen.add((current, turned))
+        if node.op.startswith(("reduce_", "arg")):
+            if turned:
+                return True
+            continue
+        pending.extend((operand, turned or node.op == "transpose") for operand in node.inputs)
+    return False

@@ -153,13 +153,17 @@ class Emission:
     # memo ---------------------------------------------------------------------------------------
 
     def provide(self, value: Value, coords: Coords, piece: Piece) -> None:
-        """Make a piece available as `value` at `coords` in the current block."""
-        self.scopes[-1].memo[value, coords] = piece
+        """Make a piece available as `value` at `coords` in the current block, whatever is said of
+        the coordinates of dims of 1."""
+        memo = self.scopes[-1].memo
+        memo.setdefault((value, _plain(value, coords)), piece)
+        memo[value, coords] = piece
 
     def available(self, value: Value, coords: Coords) -> Piece | None:
-        for scope in reversed(self.scopes):
-            if (value, coords) in scope.memo:
-                return scope.memo[value, coords]
+        for key in dict.fromkeys((coords, _plain(value, coords))):
+            for scope in reversed(self.scopes):
+                if (value, key) in scope.memo:
+                    return scope.memo[value, key]
         return None
 
     def _remember(self, value: Value, coords: Coords, piece: Piece) -> Piece:
@@ -384,6 +388,13 @@ class Emission:
 
 
 Places = dict[Value, tuple[Coords, list[Guard]]]
+
+
+def _plain(value: Value, coords: Coords) -> Coords:
+    """Coordinates with those of dims of 1 as 0, which is all they can be."""
+    return tuple(
+        Index(0) if dim == 1 else c for c, dim in zip(coords, value.type.shape, strict=True)
+    )
 
 
 def spread(em: Emission, places: Places, pieces: dict[Value, Piece]) -> Places:
