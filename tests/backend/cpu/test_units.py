@@ -123,6 +123,25 @@ def test_convolution(how: str, target: Target, channels: int, outputs: int, wind
     check(one_region(round_operands(m.graph, dtypes.bf16), "conv"), m.feeds, target)
 
 
+@pytest.mark.parametrize("sizes", [(3, 5, 40, 20), (2, 33, 64, 48)])
+def test_batches_of_weights(how: str, target: Target, sizes: tuple[int, int, int, int]) -> None:
+    batch, rows, depth, columns = sizes
+    m = Model()
+    z = m.dot(m.input(batch, rows, depth), m.weight(batch, columns, depth), (2, 2), (0,))
+    m.output(m.b.map("max", z, 0.0))
+    check(one_region(round_operands(m.graph, dtypes.bf16), "contraction"), m.feeds, target)
+
+
+@pytest.mark.parametrize("sizes", [(9, 33, 20), (64, 64, 64)])
+def test_models_in_bfloat16(how: str, target: Target, sizes: tuple[int, int, int]) -> None:
+    """They multiply what they store, without being asked."""
+    rows, depth, columns = sizes
+    m = Model(dtypes.bf16)
+    z = m.dot(m.input(rows, depth), m.weight(depth, columns), (1, 0))
+    m.output(m.b.map("add", z, m.weight(columns)))
+    check(one_region(m.graph, "contraction"), m.feeds, target)
+
+
 @pytest.mark.parametrize("length", [5, 40, 130])
 def test_attention(how: str, target: Target, length: int) -> None:
     """The probabilities are rounded before their sum divides them: half a unit in either case."""
