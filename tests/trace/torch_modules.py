@@ -347,6 +347,8 @@ MODULES: dict[str, Case] = {
     "windows": (Windows, images(1, 4, 4, 6)),
     "cells": (Cells, images(2, 3, 5)),
     "lstm": (Recurrent, images(2, 3, 4)),
+    "gru": (lambda: nn.GRU(4, 5, num_layers=2, batch_first=True), images(2, 3, 4)),
+    "rnn": (lambda: nn.RNN(4, 5, nonlinearity="relu"), images(3, 2, 4)),
     "losses": (of(losses), lambda: (*torch.randn(2, 4, 5), torch.tensor([0, 2, 4, 1]))),
     "reductions": (of(reductions), images(3, 4, 5)),
     "sorting": (of(sorting), images(3, 5)),

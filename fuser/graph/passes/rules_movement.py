@@ -160,6 +160,26 @@ def merge_slice(b: Builder, node: Node, operands: Operands) -> Value | None:
     )
 
 
+def slice_of_pad(b: Builder, node: Node, operands: Operands) -> Value | None:
+    """slice(pad(x)) that reads none of the padding -> slice(x)."""
+    inner = producer(operands[0], "pad")
+    if inner is None:
+        return None
+    starts, limits, strides = (node.attrs[key] for key in ("starts", "limits", "strides"))
+    low, source = inner.attrs["low"], inner.inputs[0]
+    moved = []
+    for start, limit, stride, before, size in zip(
+        starts, limits, strides, low, source.type.shape, strict=True
+    ):
+        if not all(isinstance(item, int) for item in (start, limit, before, size)) or stride < 0:
+            return None
+        if not before <= start <= limit <= before + size:
+            return None
+        moved.append((start - before, limit - before))
+    b.origin = join_origins(inner, node)
+    return b.slice(source, [first for first, _ in moved], [last for _, last in moved], strides)
+
+
 def gather_to_slice(b: Builder, node: Node, operands: Operands) -> Value | None:
     """gather with one constant index, or with consecutive ones -> slice (and reshape)."""
     data, indices = operands
@@ -247,7 +267,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "reshape": (merge_reshape, reshape_of_broadcast),
     "transpose": (merge_transpose, transpose_of_merge),
     "broadcast": (merge_broadcast, broadcast_unsqueezed),
-    "slice": (merge_slice,),
+    "slice": (merge_slice, slice_of_pad),
     "gather": (gather_to_slice,),
     "cast": (drop_cast,),
     "conv": (merge_pad,),
