@@ -12,6 +12,7 @@ of 0 and 1 are fixed in a variant, since they change what broadcasts.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from collections import OrderedDict
@@ -38,6 +39,9 @@ _log = logging.getLogger(__name__)
 
 MOST_PLANS = 64
 """Sizes whose memory plans a variant keeps; those unused for longest go first."""
+
+SHARED_BYTES = 1 << 16
+"""Constants from this size on are looked for among those of other variants."""
 
 OUTER_BUCKETS = ((LEAST, None, 7),)
 """(least, greatest, example) of the sizes that one variant of an outermost dim serves."""
@@ -117,8 +121,23 @@ class Variant:
         return tuple(
             guard
             for guard in self.guards
-            if guard.relation != ">=" or dict(guard.expression.terms).get((), 0) < 1 << 30
+            if guard.relation != ">=" or not self._is_implied(guard)
         )
+
+    def _is_implied(self, guard: Guard) -> bool:
+        """Whether a lower bound holds in the buckets, or of whatever memory can hold."""
+        terms = dict(guard.expression.terms)
+        constant = terms.pop((), 0)
+        if constant >= 1 << 30:
+            return True
+        if len(terms) != 1:
+            return False
+        ((monomial, factor),) = terms.items()
+        bucket = self.buckets.get(monomial[0].name) if len(monomial) == 1 else None
+        if bucket is None:
+            return False
+        end = bucket.least if factor > 0 else bucket.most
+        return end is not None and constant + factor * end >= 0
 
 
 class Variants:
@@ -145,6 +164,7 @@ class Variants:
         self.progress = progress
         self.variants: list[Variant] = []
         self.symbols = symbols(model)
+        self._constants: dict[tuple[bytes, str, tuple[int, ...]], np.ndarray] = {}
         self._failed: set[tuple[int, str]] = set()
         """(attempt, ranges) that did not compile, for another reason than sizes."""
 
@@ -233,7 +253,7 @@ class Variants:
             for kernel in compiled.kernels:
                 for record in kernel.facts.get("guards", ()):
                     sizes.add(guard_from_list(record))
-            constants = {k: aligned_copy(a) for k, a in compiled.bound.constants.items()}
+            constants = {k: self._share(a) for k, a in compiled.bound.constants.items()}
             bound = replace(compiled.bound, constants=constants)
             seconds = time.perf_counter() - started
             example = bound.at(examples)
@@ -249,6 +269,14 @@ class Variants:
             len(self.variants), dict(buckets), sizes.guards, bound, report, hints,
             narrow_types(self.model.proto), self.threads,
         )  # fmt: skip
+
+    def _share(self, array: np.ndarray) -> np.ndarray:
+        """The constant, in the memory that another variant has it in already."""
+        aligned = aligned_copy(array)
+        if aligned.nbytes < SHARED_BYTES:
+            return aligned
+        digest = hashlib.blake2b(aligned.reshape(-1).view(np.uint8).data, digest_size=16).digest()
+        return self._constants.setdefault((digest, aligned.dtype.str, aligned.shape), aligned)
 
     @property
     def plans(self) -> Sequence[Plan]:

@@ -1,5 +1,6 @@
 """One compile for many sizes: results beside the oracle, and what is compiled when."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ import onnx.helper as oh
 import pytest
 
 import fuser
+from fuser.cli import run
 from fuser.compiler import Model, open_model, random_feeds, reference
 from fuser.dtypes import from_numpy
 from fuser.dynamic import DynamicPlan
@@ -14,7 +16,7 @@ from fuser.errors import UsageError
 from fuser.graph.sizes import Sizes
 from fuser.tilegen.parse import parse_kernel, sizes_of
 from fuser.tilegen.text import canonical_text
-from models import TINY, build
+from models import TINY, build, save
 from tests.numerics import assert_close
 
 
@@ -176,3 +178,23 @@ def test_what_cannot_stay_open_is_compiled_for_its_sizes() -> None:
     for n, h in ((2, 6), (3, 6), (2, 9)):
         check(plan, model, n=n, h=h)
     assert len(plan.variants) <= 3 and "h" in plan.explain()
+
+
+def test_variants_share_their_weights() -> None:
+    model = tiny("tiny_llama")
+    plan = DynamicPlan(model, device="cpu")
+    check(plan, model, batch=2, sequence=9)
+    check(plan, model, batch=2, sequence=70)
+    one, two = (
+        {id(a) for a in variant.bound.constants.values() if a.nbytes > 1 << 16}
+        for variant in plan.variants
+    )
+    assert one & two
+
+
+def test_explain_prints_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "attention.onnx"
+    save(build("attention", **TINY["attention"]), path)
+    assert run(["explain", str(path), "--device", "cpu", "--dynamic", "--dim", "sequence=30"]) == 0
+    text = capsys.readouterr().out
+    assert "batch 2.., sequence 2..64" in text and "batch 1, sequence 2..64" in text

@@ -76,7 +76,7 @@ def backward(node: Node, positions: Positions) -> list[tuple[Value, Positions | 
             ]
         else:
             source = [
-                c * stride + start
+                c * stride + size_hint(start)
                 for c, start, stride in zip(
                     coordinates, node.attrs["starts"], node.attrs["strides"], strict=True
                 )

@@ -14,7 +14,7 @@ from fuser.backend.cpu.tree import Facts
 from fuser.backend.text import Function, Module, Reg
 from fuser.dtypes import DType
 from fuser.errors import LoweringError
-from fuser.graph.sizes import is_symbolic, size_hint
+from fuser.graph.sizes import by_example, is_symbolic, size_hint
 from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Axis, Index, Lookup, Scalar
@@ -251,6 +251,7 @@ class Values(Access):
             max(affine.width_of(expressions), affine.width_of(coords)), conditions, op.pad or 0,
         )  # fmt: skip
 
+    @by_example
     def _next_rows(self, op: ops.Load, address: Index, coords: Point) -> None:
         """Fetch what the next program reads, and the lines that this one will write, while it
         works on what it has in cache: where rows are read twice and all of them are more than L2.

@@ -196,7 +196,8 @@ def _reads(region: Region, parts: Parts) -> attention_rules.Reads:
 
 def _dot_extent(em: Emission, extent: int) -> int:
     """The tile extent of a whole dot dim: a multiple of 16 on a GPU."""
-    return -(-extent // 16) * 16 if em.target.is_cuda else extent
+    # a symbolic one becomes a number here, and its size is the only one
+    return -(-extent // 16) * 16 if em.target.is_cuda else int(extent)
 
 
 def _online_softmax(

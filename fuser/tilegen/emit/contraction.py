@@ -152,7 +152,7 @@ def can_stream(region: Region, value: Value) -> bool:
         return False
     if value.constant is not None:
         return True
-    return value.type.rank > 0 and value.shape[-1] * value.dtype.bytes % 16 == 0
+    return value.type.rank > 0 and divides(16, value.shape[-1] * value.dtype.bytes)
 
 
 def frame(em: Emission, b: int, m: int, n: int, k: int) -> tuple[Index, Index, Index, Index]:
