@@ -57,7 +57,7 @@ class Drawing:
     def binary(self) -> None:
         name, shape = self.pick()
         same = [other for other, s in self.values.items() if s == shape]
-        op = self.rng.choice(("Add", "Mul", "Max", "Sub"))
+        op = self.rng.choice(("Add", "Mul", "Max"))
         self.emit(op, [name, self.rng.choice(same)], shape)
 
     def reduce(self) -> None:
@@ -67,7 +67,7 @@ class Drawing:
         op = self.rng.choice(("ReduceMax", "ReduceMean", "ReduceMin", "ReduceL2"))
         self.emit(op, [name, self.constant(np.array([axis]))], keep, keepdims=1)
         last = list(self.values)[-1]
-        self.emit("Sub", [name, last], shape)
+        self.emit("Add", [name, last], shape)
 
     def softmax(self) -> None:
         name, shape = self.pick()

@@ -68,3 +68,14 @@ def test_running_sum(target: str, exclusive: bool, reverse: bool) -> None:
     x = m.integers(0, 9, 3, 17, 4)
     m.output(m.b.emit("cumsum", x, axis=1, exclusive=exclusive, reverse=reverse))
     check(one_region(m.graph, "reduce"), m.feeds, TARGETS[target])
+
+
+@ALL
+def test_outputs_beside_the_operand(target: str) -> None:
+    """x - norm(x) and its transpose: neither is made of the operand of the sum, x * x."""
+    m = Model()
+    x = m.input(5, 6, 7)
+    norm = m.b.map("sqrt", m.b.emit("reduce_sum", m.b.map("mul", x, x), axes=(0,)))
+    moved = m.b.map("sub", x, m.b.broadcast(norm, (5, 6, 7), (1, 2)))
+    m.output(moved, m.b.transpose(moved, (2, 1, 0)))
+    check(one_region(m.graph, "reduce"), m.feeds, TARGETS[target])
