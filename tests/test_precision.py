@@ -13,7 +13,7 @@ from fuser import compiler, dtypes
 from fuser.backend.cpu import host_target
 from fuser.errors import UsageError
 from fuser.graph.evaluate import evaluate
-from fuser.graph.precision import quantise_weights, round_operands
+from fuser.graph.precision import grid, quantise_weights, round_operands
 from fuser.partition import Options, partition
 from fuser.precision import rounding
 from fuser.target import AARCH64, SM_90A, X86_64_V3
@@ -119,6 +119,45 @@ def test_weights_of_8_bits(name: str, sizes: dict[str, int]) -> None:
         size = np.linalg.norm(plain[key])
         assert np.linalg.norm(array - want[key]) / size < 1e-5
         assert 1e-4 < np.linalg.norm(array - plain[key]) / size < TOLERANCE
+
+
+def dequantised(rng: np.random.Generator, scales: str) -> np.ndarray:
+    numbers = rng.integers(-127, 128, (96, 80)).astype(np.float32)
+    numbers[0] = 1
+    scale = rng.uniform(1e-3, 1e-2, 80 if scales == "columns" else 1).astype(np.float32)
+    weights = numbers * scale
+    weights[:, 3] = 0
+    return weights
+
+
+@pytest.mark.parametrize("scales", ["columns", "one"])
+@pytest.mark.parametrize("turned", [False, True])
+def test_weights_on_a_grid(scales: str, turned: bool, rng: np.random.Generator) -> None:
+    """They are stored as bytes without a loss, where few rows are multiplied with them."""
+    weights = dequantised(rng, scales)
+    for rows, stored in ((2, True), (100, False)):
+        m = Model()
+        w = m.b.constant(np.ascontiguousarray(weights.T) if turned else weights)
+        m.output(m.b.map("max", m.dot(m.input(rows, 96), w, (1, 1 if turned else 0)), 0.0))
+        plan = compiler.compile_graph(m.graph, device="cpu")
+        buffers = [a.dtype for a in plan._executor.program.constants if a.size >= weights.size]
+        assert buffers == [np.int8 if stored else np.float32]
+        have, want = plan.run(m.feeds)["y0"], evaluate(m.graph, m.feeds, float64=True)["y0"]
+        np.testing.assert_allclose(have, want, 1e-5, 1e-5 * np.abs(want).max())
+
+
+def test_grids() -> None:
+    rng = np.random.default_rng(0)
+    weights = dequantised(rng, "columns")
+    numbers, scale = grid(weights, (0,)) or (None, None)
+    assert numbers is not None and scale is not None and scale.shape == (80,)
+    np.testing.assert_array_equal(numbers * scale, weights)
+    assert np.abs(numbers).max() <= 127 and (numbers == np.rint(numbers)).all()
+    weights[5, 7] *= 1 + 2.0**-20
+    assert grid(weights, (0,)) is None
+    assert grid(rng.standard_normal((300, 20)).astype(np.float32), (0,)) is None
+    assert grid(rng.standard_normal((20, 300)).astype(np.float32), (0,)) is None
+    assert grid(np.full((8, 8), 1e-38, np.float32), (0,)) is None
 
 
 def test_copies_are_rounded_once() -> None:

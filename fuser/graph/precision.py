@@ -12,17 +12,28 @@ kernels may read it as such; it does not change what the product means.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import numpy as np
 
 from fuser.dtypes import BY_NAME, DType, f32, i8
 from fuser.graph.ir import Attrs, Graph, Node, Value
 from fuser.graph.ops.registry import build
+from fuser.graph.sizes import is_symbolic
+
+Numbers = tuple[np.ndarray, np.ndarray]
+"""Whole numbers, as float32, and the scale of each column."""
 
 PRODUCTS = ("dot_general", "conv")
 
 
 LEAST_WEIGHTS = 1 << 12
 """Elements below which weights stay as they are: nothing waits for so few."""
+
+
+LEAST_SCALE = 1e-30
+"""Below it, sums of whole numbers may overflow where those of weights would not."""
 
 
 def operand_dtype(node: Node) -> DType:
@@ -50,13 +61,42 @@ def round_operands(graph: Graph, dtype: DType) -> Graph:
 def quantise_weights(graph: Graph) -> Graph:
     """A copy in which products with constant matrices multiply by whole numbers of 8 bits, and
     scale each column of the result: symmetric, to nearest, the largest element of a column 127."""
-    copy, values = _copy_of(graph)
+    return _with_numbers(graph, lambda node, weights, contract: whole_numbers(weights, contract))
+
+
+def store_grids(graph: Graph, most_rows: int) -> Graph:
+    """A copy in which products of at most `most_rows` rows read weights that lie on a grid, as
+    dequantised ones do, as the whole numbers of 8 bits that they are multiples by. Their time is
+    that of reading weights."""
+
+    def parts(node: Node, weights: np.ndarray, contract: tuple[int, ...]) -> Numbers | None:
+        free = (n for axis, n in enumerate(weights.shape) if axis not in contract)
+        size = node.output.type.size
+        few = not is_symbolic(size) and size <= most_rows * math.prod(free)
+        return grid(weights, contract) if few else None
+
+    return _with_numbers(graph, parts)
+
+
+def _with_numbers(
+    graph: Graph, parts: Callable[[Node, np.ndarray, tuple[int, ...]], Numbers | None]
+) -> Graph:
+    """A copy in which constant matrices are the numbers and scales that `parts` finds for them."""
+    found: dict[Node, Numbers] = {}
     for node in graph.nodes:
         weights = node.inputs[1].constant if node.op == "dot_general" else None
-        if weights is None or not _quantises(node):
+        if weights is not None and _quantises(node):
+            pair = parts(node, weights, tuple(node.attrs["rhs_contract"]))
+            if pair is not None:
+                found[node] = pair
+    if not found:
+        return graph
+    copy, values = _copy_of(graph)
+    for node in graph.nodes:
+        if node not in found:
             _clone(copy, node, node.attrs, values)
             continue
-        numbers, scale = whole_numbers(weights, tuple(node.attrs["rhs_contract"]))
+        numbers, scale = found[node]
         attrs = {**node.attrs, "stored": i8.name}
         operands = (values[node.inputs[0]], copy.constant(numbers))
         product = build(copy, "dot_general", *operands, origin=node.origin, **attrs)
@@ -81,11 +121,43 @@ def whole_numbers(
     return numbers, scale.squeeze(contract)
 
 
+def grid(weights: np.ndarray, contract: tuple[int, ...]) -> Numbers | None:
+    """Whole numbers from -127 to 127 and a scale a column whose float32 products are exactly the
+    weights, if there are any with the least element of the matrix or of each column as scale."""
+    column = tuple(slice(None) if a in contract else slice(0, 1) for a in range(weights.ndim))
+    if np.unique(np.abs(weights[column])).size > 128:
+        return None  # as of nearly every matrix, and known from one column
+    sizes = np.abs(weights)
+    origin = tuple(slice(0, 1) for _ in range(weights.ndim))
+    for axes in (tuple(range(weights.ndim)), contract):
+        scale = sizes.min(axis=axes, keepdims=True, where=sizes > 0, initial=np.inf)
+        scale = np.where(np.isfinite(scale), scale, np.float32(1))
+        if _multiples(weights[column], scale[origin]) is None:
+            continue
+        numbers = _multiples(weights, scale)
+        if numbers is not None:
+            kept = [n for axis, n in enumerate(weights.shape) if axis not in contract]
+            return numbers, np.array(np.broadcast_to(scale.squeeze(contract), kept))
+    return None
+
+
+def _multiples(weights: np.ndarray, scale: np.ndarray) -> np.ndarray | None:
+    """Whole numbers of 8 bits that times the scale are the weights."""
+    if scale.min() < LEAST_SCALE:
+        return None
+    numbers = weights / scale
+    np.rint(numbers, out=numbers)
+    if max(numbers.max(), -numbers.min()) > 127:
+        return None
+    return numbers if np.array_equal(numbers * scale, weights) else None
+
+
 def _quantises(node: Node) -> bool:
     weights = node.inputs[1]
     array = weights.constant
     return (
         weights.dtype is f32
+        and "stored" not in node.attrs
         and not node.attrs["rhs_batch"]
         and weights.type.size >= LEAST_WEIGHTS
         and array is not None

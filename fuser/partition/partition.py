@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fuser.graph.integers import narrow_products
 from fuser.graph.ir import Graph
-from fuser.graph.precision import quantise_weights, round_operands
+from fuser.graph.precision import quantise_weights, round_operands, store_grids
 from fuser.partition import finish
 from fuser.partition.attention import seed_attention
 from fuser.partition.empty import fold_empty
@@ -27,6 +27,9 @@ from fuser.partition.split import split_products
 from fuser.partition.storage import choose_copies
 from fuser.target import Target
 
+FEW_ROWS = 16
+"""Rows of a product up to which a CPU waits for its weights."""
+
 
 def partition(graph: Graph, target: Target, options: Options | None = None) -> Partition:
     """Cut a concrete graph (every dim an int) into regions that each become one kernel.
@@ -41,6 +44,8 @@ def partition(graph: Graph, target: Target, options: Options | None = None) -> P
         graph = hoist_scales(graph)
         if options.merge:
             graph = merge_products(rotate_in_place(split_products(graph)))
+    if not target.is_cuda and options.operands is None:
+        graph = finish.without_dead(store_grids(graph, FEW_ROWS))
     if options.narrow_weights:
         graph = finish.without_dead(quantise_weights(graph))
     if options.operands is not None:
