@@ -135,6 +135,14 @@ def convolution_of_one_number(d: Drawing) -> list[Value]:
                    dilation=(1, 1), groups=1)]  # fmt: skip
 
 
+def convolution_of_a_turned_broadcast(d: Drawing) -> list[Value]:
+    """Behind the transposition the last axes are no longer those with padding."""
+    x = d.stretch(d.feed(np.asarray(np.float32(7))), (8, 6, 1, 16), ())
+    turned = d.emit("transpose", x, perm=(0, 2, 3, 1))
+    return [d.emit("conv", turned, d.feed(data(2, 1, 3, 1)), strides=(2, 2),
+                   padding=((0, 0), (0, 1)), dilation=(1, 1), groups=1)]  # fmt: skip
+
+
 def integers_divided_by_zero(d: Drawing) -> list[Value]:
     x = d.feed(np.array([-7, 7, 0, -(2**31), 5], np.int32))
     return [d.emit("div", x, d.feed(np.array([0, 0, 0, -1, -2], np.int32)))]
@@ -153,6 +161,7 @@ FOUND: tuple[Make, ...] = (
     multiples_of_two_to_the_63, output_beside_a_product, product_of_a_scalar, products_of_vectors,
     whole_sum_beside_another_shape, product_of_broadcasts, products_in_a_row,
     rows_turned, square_rows_turned, rows_of_a_turned_operand, convolution_of_one_number,
+    convolution_of_a_turned_broadcast,
     integers_divided_by_zero, casts_of_negative_numbers,
 )  # fmt: skip
 

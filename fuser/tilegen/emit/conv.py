@@ -176,15 +176,15 @@ def _implicit_product(
 def _image(em: Emission, x: Value, source: Coords, kind: DType) -> ir.Value:
     """The [pixels, k] tile of x, zero outside of it: a bare load, whose bounds give the zeros,
     where x is memory behind transpositions."""
+    fits = all(in_range(c, dim) for c, dim in zip(source[2:], x.shape[2:], strict=True))
     while em.is_inside(x) and em.available(x, source) is None:
         node = x.node
         moved = backward(node, source) if node is not None and node.op == "transpose" else None
         if node is None or moved is None:
             break
         x, source = node.inputs[0], moved
-    spatial = zip(source[2:], x.shape[2:], strict=True)
     is_memory = not em.is_inside(x) and uniform(x) is None
-    if is_memory or all(in_range(c, dim) for c, dim in spatial):
+    if is_memory or fits:
         return operand(em, x, source, (0, 1), kind)
     piece = em.cast(padded(em, x, source, 0.0 if kind.is_float else 0), kind)
     zero = Piece(kind, splat=0.0 if kind.is_float else 0)
