@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from fuser.dtypes import DType, bool_, i32
+from fuser.dtypes import DType, bool_, f32, f64, i32, i64
 from fuser.errors import VerifyError
 from fuser.tilegen import ops
 from fuser.tilegen.facts import infer, infer_variable, set_fact
@@ -28,6 +28,10 @@ COMPARISONS = frozenset(
     ("eq", "ne", "lt", "le", "gt", "ge", "is_nan", "is_inf", "logical_not", "logical_and",
      "logical_or", "logical_xor")
 )  # fmt: skip
+
+
+BITS = {"float_bits": {f32: i32, f64: i64}, "bits_float": {i32: f32, i64: f64}}
+"""The result dtypes of the maps that read the same bits in another way."""
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
@@ -142,6 +146,8 @@ class Builder:
         if any(arg.shape != shape for arg in args):
             raise VerifyError(f"map {fn} on {args}")
         dtype = bool_ if fn in COMPARISONS else args[-1].dtype
+        if fn in BITS:
+            dtype = BITS[fn][dtype]
         return self._append(ops.Map(fn=fn, args=args), TileType(dtype, shape))
 
     def cast(self, x: Value, dtype: DType) -> Value:

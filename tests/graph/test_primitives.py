@@ -43,6 +43,8 @@ _FLOAT_ONLY = {
 def is_defined(op: str, dtype: DType) -> bool:
     if op in ("eq", "ne", "cast"):
         return True
+    if op in ("float_bits", "bits_float"):
+        return dtype in ((dtypes.f32, dtypes.f64), (dtypes.i32, dtypes.i64))[op == "bits_float"]
     if op.startswith("logical"):
         return dtype.kind == "bool"
     if op.startswith(("bitwise", "shift")):

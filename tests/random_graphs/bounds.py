@@ -100,6 +100,10 @@ def propagate(op: str, operands: Sequence[Bound], attrs: Attrs) -> tuple[Bound, 
             return (_select(operands),)
         if op == "cast":
             return (_cast(operands[0], attrs["dtype"]),)
+        if op == "float_bits":
+            return (_float_bits(operands[0]),)
+        if op == "bits_float":
+            return (_bits_float(operands[0]),)
         if op in ("is_nan", "is_inf"):
             return (_predicate(op, operands[0]),)
         if op in _COMPARE:
@@ -208,6 +212,22 @@ def _predicate(op: str, x: Bound) -> Bound:
     never = np.isfinite(x.low) & np.isfinite(x.high)
     value = sure & (x.nan != ALWAYS)
     return anything(dtypes.bool_, value, (~(sure | never) | (x.nan == MAYBE)) & (x.nan != ALWAYS))
+
+
+def _float_bits(x: Bound) -> Bound:
+    """Known where the number is; the bits of a NaN are anybody's."""
+    value = x.low.astype(x.dtype.numpy, order="C")
+    whole = dtypes.i32 if x.dtype is dtypes.f32 else dtypes.i64
+    # zero has two signs, which intervals do not tell apart
+    return anything(whole, value.view(whole.numpy), (x.low != x.high) | (x.nan > 0) | (x.low == 0))
+
+
+def _bits_float(x: Bound) -> Bound:
+    dtype = dtypes.f32 if x.dtype is dtypes.i32 else dtypes.f64
+    found = exact(np.asarray(x.low, order="C").view(dtype.numpy))
+    low = np.where(x.loose, -np.inf, found.low)
+    high = np.where(x.loose, np.inf, found.high)
+    return Bound(dtype, low, high, np.where(x.loose, MAYBE, found.nan).astype(np.uint8))
 
 
 def _select(operands: Sequence[Bound]) -> Bound:

@@ -118,6 +118,18 @@ def cast(d: Drawing) -> list[Value]:
     return [d.emit("cast", x, dtype=d.dtype())]
 
 
+def bits(d: Drawing) -> list[Value]:
+    """The bits of numbers, or numbers of changed bits."""
+    x = d.pick(lambda v: v.dtype in (dtypes.f32, dtypes.f64, dtypes.i32, dtypes.i64))
+    if not is_float(x):
+        # an exponent of one and the low bits of x: numbers of moderate size
+        pattern = 0x3F800000 if x.dtype is dtypes.i32 else 0x3FF0000000000000
+        low = d.emit("bitwise_and", x, d.number(0x7FFFFF, x))
+        return [d.emit("bits_float", d.emit("bitwise_or", low, d.number(pattern, x)))]
+    x = d.leaf(x.dtype, x.shape) if d.random.random() < 0.5 else x
+    return [d.emit("float_bits", x)]
+
+
 # creation -----------------------------------------------------------------------------------------
 
 
@@ -528,7 +540,7 @@ def sort(d: Drawing) -> list[Value]:
 
 
 MOVES: dict[Move, float] = {
-    unary: 8, binary: 12, chain: 5, compare: 3, select: 4, classify: 1, cast: 5, create: 4,
+    bits: 1, unary: 8, binary: 12, chain: 5, compare: 3, select: 4, classify: 1, cast: 5, create: 4,
     reduce: 6, extreme: 2, running: 2.5, window: 2.5, dot: 5, dense: 4, gated: 2, shared: 2,
     conv: 3, softmax: 3, normalise: 3, attention: 2, rotate: 1.5, move: 7, move_chain: 5,
     gather: 4, scatter: 2.5, sort: 2,

@@ -143,6 +143,19 @@ def convolution_of_a_turned_broadcast(d: Drawing) -> list[Value]:
                    padding=((0, 0), (0, 1)), dilation=(1, 1), groups=1)]  # fmt: skip
 
 
+def nothing_of_a_slice(d: Drawing) -> list[Value]:
+    """A slice of no elements at the end of another, behind the end of what that one reads."""
+    x = d.emit("slice", d.feed(data(100)), starts=(33,), limits=(100,), strides=(3,))
+    return [x, d.emit("slice", x, starts=(23,), limits=(23,), strides=(2,))]
+
+
+def bits_and_back(d: Drawing) -> list[Value]:
+    x = d.feed(np.array([1.5, -0.25, 3e38, 1e-45], np.float32))
+    bits = d.emit("float_bits", x, dtype=dtypes.i32)
+    scalar = d.emit("bits_float", d.feed(np.asarray(0x3FF8000000000000)), dtype=dtypes.f64)
+    return [bits, d.emit("bits_float", bits, dtype=dtypes.f32), scalar]
+
+
 def integers_divided_by_zero(d: Drawing) -> list[Value]:
     x = d.feed(np.array([-7, 7, 0, -(2**31), 5], np.int32))
     return [d.emit("div", x, d.feed(np.array([0, 0, 0, -1, -2], np.int32)))]
@@ -162,7 +175,7 @@ FOUND: tuple[Make, ...] = (
     whole_sum_beside_another_shape, product_of_broadcasts, products_in_a_row,
     rows_turned, square_rows_turned, rows_of_a_turned_operand, convolution_of_one_number,
     convolution_of_a_turned_broadcast,
-    integers_divided_by_zero, casts_of_negative_numbers,
+    nothing_of_a_slice, bits_and_back, integers_divided_by_zero, casts_of_negative_numbers,
 )  # fmt: skip
 
 

@@ -41,6 +41,9 @@ def apply(f: Function, fn: str, dtype: DType, args: Sequence[Reg]) -> Reg:
     if fn == "select":
         condition, a, b = args
         return f.select(condition, a, b)
+    if fn in ("float_bits", "bits_float"):
+        to = {"float": "i32", "double": "i64", "i32": "float", "i64": "double"}[dtype.llvm]
+        return f.convert("bitcast", args[0], like(args[0].type, to))
     if dtype in (f16, bf16):
         wide = [cast(f, x, dtype, f32) for x in args]
         result = apply(f, fn, f32, wide)

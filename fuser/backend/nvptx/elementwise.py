@@ -30,6 +30,9 @@ def apply(emitter: Emitter, fn: str, dtype: DType, args: list[str]) -> str:
     """One primitive on scalars. dtype: of the last operand (of both values, for select)."""
     if fn == "select":
         return emitter.value(f"select i1 {args[0]}, {dtype.llvm} {args[1]}, {dtype.llvm} {args[2]}")
+    if fn in ("float_bits", "bits_float"):
+        to = {"float": "i32", "double": "i64", "i32": "float", "i64": "double"}[dtype.llvm]
+        return emitter.value(f"bitcast {dtype.llvm} {args[0]} to {to}")
     if dtype.is_float:
         if dtype.compute is not dtype:
             wide = [cast(emitter, arg, dtype, f32) for arg in args]

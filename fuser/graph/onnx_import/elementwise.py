@@ -155,12 +155,19 @@ def convert(b: Builder, node: OnnxNode, dtype: DType) -> Value:
 
 @onnx_op("BitCast", since=26)
 def bit_cast(b: Builder, node: OnnxNode) -> Value:
-    """Between integers of one width: a cast, which wraps. Floats have no primitive for it."""
+    """The same bytes. Between integers of one width that is a cast, which wraps."""
     x, dtype = node.x, onnx_dtype(node.required("to"), node.where)
     if x.dtype.bits != dtype.bits:
         raise node.unsupported(f"{x.dtype} and {dtype} differ in width")
-    if x.dtype is not dtype and (x.dtype.is_float or dtype.is_float or dtype is dtypes.bool_):
+    if x.dtype is dtype:
+        return x
+    if dtype is dtypes.bool_ or any(d.is_float and d.bits < 32 for d in (x.dtype, dtype)):
         raise node.unsupported(f"from {x.dtype} to {dtype}")
+    whole = {4: dtypes.i32, 8: dtypes.i64}.get(dtype.bytes, dtype)
+    if x.dtype.is_float:
+        x = b.emit("float_bits", x, dtype=whole)
+    if dtype.is_float:
+        return b.emit("bits_float", b.cast(x, whole), dtype=dtype)
     return b.cast(x, dtype)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from fuser import dtypes
-from fuser.dtypes import DType
+from fuser.dtypes import DType, from_numpy
 from fuser.errors import ShapeError
 from fuser.graph.ir import Attrs, TensorType
 from fuser.graph.ops.primitive import (
@@ -128,6 +128,35 @@ def _evaluate_cast(arrays: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
         return (x.astype(target.numpy),)
 
 
+_BITS = {dtypes.f32: dtypes.i32, dtypes.f64: dtypes.i64}
+_NUMBERS = {whole: real for real, whole in _BITS.items()}
+
+
+def _infer_bits(
+    op: str, table: Mapping[DType, DType]
+) -> Callable[[Sequence[TensorType], Attrs], tuple[TensorType, ...]]:
+    def infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
+        if types[0].dtype not in table:
+            raise ShapeError(f"{op}: {types[0]} has no such bits")
+        return (TensorType(table[types[0].dtype], types[0].shape),)
+
+    return infer
+
+
+def _evaluate_float_bits(arrays: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
+    """dtype, of the result, says which bits are meant where the operand was widened."""
+    (x,) = arrays
+    whole: DType = attrs.get("dtype") or _BITS[from_numpy(x.dtype)]
+    return (x.astype(_NUMBERS[whole].numpy, order="C").view(whole.numpy),)
+
+
+def _evaluate_bits_float(arrays: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
+    (x,) = arrays
+    found = np.asarray(x, order="C").view(_NUMBERS[from_numpy(x.dtype)].numpy)
+    wanted: DType | None = attrs.get("dtype")
+    return (found if wanted is None else found.astype(wanted.numpy),)
+
+
 _UNARY: tuple[tuple[str, Callable[[Array], Array]], ...] = (
     ("neg", np.negative),
     ("abs", np.abs),
@@ -192,4 +221,6 @@ PRIMITIVES: tuple[Primitive, ...] = (
     _predicate("is_inf", 1, np.isinf),
     Primitive("select", "map", 3, _infer_select, _evaluate_select),
     Primitive("cast", "map", 1, _infer_cast, _evaluate_cast),
+    Primitive("float_bits", "map", 1, _infer_bits("float_bits", _BITS), _evaluate_float_bits),
+    Primitive("bits_float", "map", 1, _infer_bits("bits_float", _NUMBERS), _evaluate_bits_float),
 )

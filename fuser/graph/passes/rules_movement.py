@@ -142,6 +142,8 @@ def merge_slice(b: Builder, node: Node, operands: Operands) -> Value | None:
     if whole is x:
         return x
     inner = producer(x, "slice")
+    if 0 in node.output.type.shape:
+        return None  # the place of nothing may lie outside of what is sliced first
     if inner is None or min(*strides, *inner.attrs["strides"]) < 0:
         return None
     first, step = inner.attrs["starts"], inner.attrs["strides"]
