@@ -14,6 +14,10 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     table: dict[Any, Callable[..., Any]] = dict(torch.export.default_decompositions())
     for name in ("scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu"):
         table.pop(getattr(torch.ops.aten, name).default, None)
+    # As gathers and sums, which join the kernels around them; torch.compile has them so anyway.
+    smooth = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")
+    names = [getattr(torch.ops.aten, name).vec for name in smooth]
+    table.update(torch._decomp.get_decompositions(names))
     table[torch.ops.aten.mkldnn_rnn_layer.default] = _lstm_layer
     table[torch.ops.aten._thnn_fused_lstm_cell.default] = lstm_cell
     table[torch.ops.aten._thnn_fused_gru_cell.default] = gru_cell
