@@ -77,9 +77,10 @@ def _write(path: Path, title: str, routes: Sequence[str], lines: list[str]) -> N
     text += "\n".join(["", f"| model | {' | '.join(routes)} |", "|---|" + "---|" * len(routes)])
     text += "\n" + "\n".join(lines) + "\n"
     page, _, models = path.read_text().partition(MODELS_BEGIN)
-    others = [part for part in models.split("\n## Models: ")[1:] if not part.startswith(title)]
-    kept = "".join(f"\n## Models: {part.rstrip()}\n" for part in others)
-    path.write_text(page.rstrip() + "\n\n" + MODELS_BEGIN + "\n" + kept + text)
+    parts = models.split("\n## Models: ")[1:] + text.split("\n## Models: ")[1:]
+    tables = {part.splitlines()[0]: part.rstrip() for part in parts}  # the new one replaces
+    sections = "".join(f"\n## Models: {tables[key]}\n" for key in sorted(tables))
+    path.write_text(page.rstrip() + "\n\n" + MODELS_BEGIN + "\n" + sections)
 
 
 if __name__ == "__main__":
