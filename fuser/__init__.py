@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fuser.errors import FuserError
 
 if TYPE_CHECKING:
+    from fuser.dynamic import DynamicPlan
     from fuser.frontends import compile
     from fuser.runtime.plan import Plan
     from fuser.session import InferenceSession
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "DynamicPlan",
     "FuserError",
     "InferenceSession",
     "Plan",
@@ -37,6 +39,7 @@ __all__ = [
 _HOMES = {
     "compile": "fuser.frontends",
     "Plan": "fuser.runtime.plan",
+    "DynamicPlan": "fuser.dynamic",
     "InferenceSession": "fuser.session",
     **dict.fromkeys(("cond", "jit", "spec", "trace", "while_loop"), "fuser.traced"),
 }

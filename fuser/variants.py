@@ -28,7 +28,7 @@ from fuser.errors import UsageError, ValueNeededError
 from fuser.graph.dims import symbols_of
 from fuser.graph.onnx_import import import_onnx, narrow_types
 from fuser.graph.passes import run_passes
-from fuser.graph.sizes import LEAST, Guard, Sizes, guard_from_list
+from fuser.graph.sizes import LEAST, Guard, Sizes, guard_from_list, size_hint
 from fuser.precision import Precision
 from fuser.report import Report
 from fuser.runtime.inputs import Hints, input_hints
@@ -212,7 +212,7 @@ class Variants:
                 variant.note = note
                 return variant
             broken = next((g for g in variant.guards if not g.holds(dims)), None)
-            note = f"narrower: a wider one needs {broken}" if broken else note
+            note = f"narrower: a wider one needs {broken} ({broken.where})" if broken else note
         raise AssertionError("a variant for one size serves it")
 
     def _attempts(self, dims: Mapping[str, int]) -> list[dict[str, Bucket]]:
@@ -264,7 +264,8 @@ class Variants:
             report.values = tuple(self.values)
             report.precision = compiled.precision
             sizes.quiet = True
-            hints = input_hints(graph)
+            found = input_hints(graph).items()
+            hints = {name: (size_hint(low), size_hint(high)) for name, (low, high) in found}
         return Variant(
             len(self.variants), dict(buckets), sizes.guards, bound, report, hints,
             narrow_types(self.model.proto), self.threads,

@@ -198,3 +198,12 @@ def test_explain_prints_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert run(["explain", str(path), "--device", "cpu", "--dynamic", "--dim", "sequence=30"]) == 0
     text = capsys.readouterr().out
     assert "batch 2.., sequence 2..64" in text and "batch 1, sequence 2..64" in text
+
+
+def test_rows_swept_in_groups_stay_open() -> None:
+    model = tiny("tiny_llama")
+    plan = DynamicPlan(model, device="cpu")
+    for batch, sequence in ((2, 66), (3, 201), (5, 65)):
+        check(plan, model, batch=batch, sequence=sequence)
+    (variant,) = plan.variants
+    assert not variant.conditions and not variant.note

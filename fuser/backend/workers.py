@@ -161,7 +161,13 @@ def versions() -> dict[str, str]:
 
     root = Path(fuser.__file__).parent
     digest = hashlib.sha256()
-    files = [root / "dtypes.py", *root.glob("backend/**/*.py"), *root.glob("tilegen/**/*.py")]
+    sizes = [root / "graph" / name for name in ("dims.py", "sizes.py")]
+    files = [
+        root / "dtypes.py",
+        *sizes,
+        *root.glob("backend/**/*.py"),
+        *root.glob("tilegen/**/*.py"),
+    ]
     for path in sorted(files):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return {

@@ -328,6 +328,8 @@ class Sizes:
                 )
             case "floordiv" if a_low is not None and a_low >= 0 and b_low is not None and b_low > 0:
                 return 0, None if a_high is None else a_high // b_low
+            case "floordiv" if a_high is not None and a_high < 0 and b_low and b_low > 0:
+                return a_low, -1
             case "mod" if b_low is not None and b_low > 0:
                 return 0, None if b_high is None else b_high - 1
             case "min":

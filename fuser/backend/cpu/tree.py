@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from math import gcd
 from typing import Literal
 
 from fuser.backend.cpu import affine
+from fuser.graph.sizes import divisor as gcd
+from fuser.graph.sizes import is_symbolic
 from fuser.target import DotUnit, Target
 from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Axis, Index, Lookup, Scalar
@@ -234,7 +235,7 @@ def apart(a: ops.Store, b: ops.Store) -> bool:
     for stride, left, right in zip(a.view.strides, a.indices, b.indices, strict=True):
         step = gcd(*(coefficient for _, coefficient in (*left.terms, *right.terms)))
         distance = left.constant - right.constant
-        if stride and (distance % step if step else distance):
+        if not is_symbolic(distance) and stride and (distance % step if step else distance):
             return True
     return False
 
