@@ -167,13 +167,13 @@ class Segmented:
         if note not in self.fallbacks:
             self.fallbacks.append(note)
         if segment.evaluator is None:
-            infos = [ValueInfoProto(name=name) for name in segment.inputs]
+            infos = [ValueInfoProto(name=name) for name in (*segment.inputs, *_BOUNDS)]
             outputs = [ValueInfoProto(name=name) for name in segment.outputs]
-            segment.evaluator = ReferenceEvaluator(self._model(segment.nodes, infos, outputs))
+            segment.evaluator = ReferenceEvaluator(self._model([_bounded(node)], infos, outputs))
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                results: Any = segment.evaluator.run(None, dict(given))
+                results: Any = segment.evaluator.run(None, {**given, **_BOUNDS})
         except Exception as error:  # the reference raises what NumPy and its operators raise
             message = f"the operator failed on the host: {type(error).__name__}: {error}"
             raise InvalidModelError(message, where=note) from error
@@ -213,6 +213,22 @@ class Segmented:
             functions=self.proto.functions,
             graph=graph,
         )
+
+
+_BOUNDS = {"fuser.trips": np.int64(2**62), "fuser.always": np.asarray(True)}
+"""What a Loop that leaves out its count or its condition means, by names that no model has."""
+
+
+def _bounded(node: NodeProto) -> NodeProto:
+    """A Loop with count and condition: the reference implementation makes no trip without one."""
+    if node.op_type != "Loop":
+        return node
+    full = NodeProto()
+    full.CopyFrom(node)
+    names = [*node.input, "", ""][: max(2, len(node.input))]
+    del full.input[:]
+    full.input.extend([names[0] or "fuser.trips", names[1] or "fuser.always", *names[2:]])
+    return full
 
 
 def _info(name: str, array: np.ndarray) -> ValueInfoProto:

@@ -422,12 +422,12 @@ def loop(trips: Any, *, going: str = "on", body_nodes: Any = (), extra: Any = ()
     return model(*extra, call, initializer=given)
 
 
-@kind(UNSUPPORTED)
+@kind(LIMIT)
 def endless_loop(folder: Path) -> ModelProto:
     return loop(None)
 
 
-@kind(UNSUPPORTED)
+@kind(LIMIT)
 def loop_of_very_many_trips(folder: Path) -> ModelProto:
     return loop(2**63 - 1)
 

@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
@@ -15,9 +17,11 @@ from fuser.cli import run
 from fuser.compiler import compile
 from fuser.errors import LimitError, OutOfMemoryError
 from fuser.limits import Limits
+from fuser.session import InferenceSession
 from tests.malformed import files, graphs, values
 from tests.malformed.flips import flipped, outcome
-from tests.malformed.kinds import KINDS, model, node
+from tests.malformed.graphs import loop
+from tests.malformed.kinds import KINDS, info, model, node
 from tests.malformed.worker import Worker
 
 FAMILIES = (files, graphs, values)
@@ -63,14 +67,46 @@ def test_flipped_bits() -> None:
 def is_valid(data: bytes) -> bool:
     """What the checker of the onnx package says, but for outputs without a shape."""
     proto = onnx.ModelProto.FromString(data)
-    for info in proto.graph.output:
-        if info.type.HasField("tensor_type"):
-            info.type.tensor_type.shape.SetInParent()
+    for output in proto.graph.output:
+        if output.type.HasField("tensor_type"):
+            output.type.tensor_type.shape.SetInParent()
     try:
         onnx.checker.check_model(proto)
     except (onnx.checker.ValidationError, ValueError):
         return False
     return True
+
+
+def test_long_loops_run_on_the_host() -> None:
+    """1,500 trips are too many to write out; a session runs them in NumPy, and says so."""
+    session = InferenceSession(loop(1500), device="cpu")
+    x = np.array([[-1, 2, 3], [4, -5, 6]], np.float32)
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], x.clip(0))
+    assert [note.split()[0] for note in session.fallbacks] == ["Loop"]
+    for trips in (None, 2**62):
+        with pytest.raises(LimitError, match="no end"):
+            InferenceSession(loop(trips), device="cpu").run(None, {"x": x})
+
+
+def random_node(op: str, **attrs: Any) -> np.ndarray:
+    """The result of a random operator of 100,000 elements, on the host."""
+    x = np.full((100, 1000), 0.3, np.float32)
+    made = model(node(op, ["x"], ["y"], **attrs), inputs=[info("x", x.shape)])
+    return InferenceSession(made, device="cpu").run(None, {"x": x})[0]
+
+
+def test_random_operators_have_their_distribution() -> None:
+    """Means and spreads within six standard errors; a seed gives the same numbers again."""
+    error = 6 / np.sqrt(100_000)
+    drawn = random_node("Bernoulli", seed=1.0)
+    assert set(np.unique(drawn)) == {0, 1} and abs(drawn.mean() - 0.3) < error * np.sqrt(0.21)
+    normal = random_node("RandomNormalLike", mean=2.0, scale=3.0, seed=1.0)
+    assert abs(normal.mean() - 2) < 3 * error and abs(normal.std() - 3) < 3 * error
+    uniform = random_node("RandomUniformLike", low=-1.0, high=3.0, seed=1.0)
+    assert uniform.min() >= -1 and uniform.max() < 3 and abs(uniform.mean() - 1) < 1.2 * error
+    for op in ("Bernoulli", "RandomNormalLike", "RandomUniformLike"):
+        first, again, other = (random_node(op, seed=seed) for seed in (5.0, 5.0, 6.0))
+        assert (first == again).all() and (first != other).any()
 
 
 # limits -------------------------------------------------------------------------------------------

@@ -10,13 +10,16 @@ from collections.abc import Sequence
 from onnx import GraphProto
 
 from fuser import dtypes
-from fuser.errors import InvalidModelError
+from fuser.errors import InvalidModelError, LimitError
 from fuser.graph.builder import Builder
 from fuser.graph.dims import as_int
 from fuser.graph.ir import Value
 from fuser.graph.onnx_import.checks import MOST_TRIPS
 from fuser.graph.onnx_import.registry import OnnxNode, onnx_op
 from fuser.limits import check_nodes
+
+MOST_HOST_TRIPS = 1_000_000
+"""Trips that the host would run of a loop that only its count ends."""
 
 
 @onnx_op("If")
@@ -57,10 +60,11 @@ def _stack(b: Builder, items: Sequence[Value], axis: int = 0) -> Value:
 
 @onnx_op("Loop")
 def loop(b: Builder, node: OnnxNode) -> list[Value | None]:
-    """The body once for each trip, while the condition is known to hold."""
+    """The body once for each trip, while the condition is known to hold. A loop of more trips is
+    not supported: a session runs it on the host, unless it can have no end. Raises LimitError."""
     body = node.required("body")
     limit, condition = node.optional(0), node.optional(1)
-    trips = MOST_TRIPS + 1
+    trips = MOST_HOST_TRIPS + 1
     if limit is not None:
         trips = int(b.read_scalar(limit, "the number of trips"))
     carried = [node.operand(i) for i in range(2, len(node.inputs))]
@@ -70,9 +74,11 @@ def loop(b: Builder, node: OnnxNode) -> list[Value | None]:
     if limit is not None:
         _check_size(node, body, min(trips, MOST_TRIPS))
     scanned: list[list[Value]] = []
-    trip = 0
+    trip, endless = 0, False
     while going and trip < trips:
         if trip >= MOST_TRIPS:
+            if endless and trips > MOST_HOST_TRIPS:
+                raise LimitError("the loop has no end that anybody would see", where=node.where)
             raise node.unsupported(f"more than {MOST_TRIPS} trips")
         first = b.scalar(trip, dtypes.i64)
         alive = b.scalar(True, dtypes.bool_)
@@ -80,6 +86,7 @@ def loop(b: Builder, node: OnnxNode) -> list[Value | None]:
         carried = results[1 : 1 + len(carried)]
         scanned.append(results[1 + len(carried) :])
         going = bool(b.read_scalar(results[0], "the condition of a loop"))
+        endless = results[0] is alive or results[0].constant is not None
         trip += 1
     count = len(body.output) - 1 - len(carried)
     if count and not scanned:
