@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fuser.graph.sizes import is_symbolic, size_hint
+from fuser.graph.sizes import by_example, is_symbolic, size_hint
 from fuser.target import DotUnit, Target
 from fuser.tilegen import units
 from fuser.tilegen.schedule import Schedule
@@ -482,6 +482,7 @@ STREAM_BYTES = 2e10
 """Bytes a second that one core reads or writes past its own caches."""
 
 
+@by_example
 def winograd_pays(
     target: Target, channels: int, outputs: int, pixels: tuple[int, ...], squares: int,
     products: int,
@@ -506,6 +507,7 @@ def winograd_pays(
 
 def squares_schedule(target: Target, squares: int, channels: int) -> Schedule:
     """Blocks "m" (squares) and "n" (channels) of a transform of Winograd's."""
+    squares, channels = block_of(squares, 1 << 20), block_of(channels, 1 << 20)
     width = min(channels, 64)
     return _blocks(m=max(1, min(squares, 256 // width)), n=width)
 
