@@ -7,8 +7,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fuser.backend.nvptx import roles
 from fuser.backend.nvptx.convert import in_registers
+from fuser.backend.nvptx.stream import Channel, Stream
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Op, Value
 
@@ -34,12 +34,12 @@ class Chain:
     middle: list[Op]
     scale: list[Op]
     values: list[Op]
-    keys: list[roles.Channel]
-    others: list[roles.Channel]
-    beside: list[roles.Channel]
+    keys: list[Channel]
+    others: list[Channel]
+    beside: list[Channel]
 
 
-def find_chain(low: Lowering, stream: roles.Stream) -> Chain | None:
+def find_chain(low: Lowering, stream: Stream) -> Chain | None:
     """The chain of a stream's loop, or None where it has another shape."""
     plan, loop = low.assignment, stream.loop
     body, last = loop.body.ops, loop.body.ops[-1]
@@ -117,7 +117,7 @@ def plain_loads(low: Lowering, body: list[Op]) -> list[ops.Load]:
     return [op for op in body if isinstance(op, ops.Load) and op not in staged]
 
 
-def _on_loads(low: Lowering, stream: roles.Stream) -> set[Value]:
+def _on_loads(low: Lowering, stream: Stream) -> set[Value]:
     """What is computed from loads into registers, which begin before the products are issued, or
     from what is brought for registers."""
     body = stream.loop.body.ops

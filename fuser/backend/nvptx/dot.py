@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from fuser.backend.nvptx import roles, wgmma
-from fuser.backend.nvptx.assign import DotPlan
+from fuser.backend.nvptx import consumer, wgmma
+from fuser.backend.nvptx.assignment import DotPlan
 from fuser.backend.nvptx.convert import _offset, _write, convert, in_registers, shared_offset
 from fuser.backend.nvptx.elementwise import cast
 from fuser.backend.nvptx.layout import Coordinates, Layout
@@ -42,13 +42,13 @@ def lower_dot(low: Lowering, op: ops.Dot) -> Tile:
     right = operand(low, op, "b")
     land_copies(low)
     low.shared.before_read()
-    roles.before_dot(low, op)
+    consumer.before_dot(low, op)
     if plan.kind == "wgmma":
         result = wgmma.wgmma_dot(low, op, plan, left, right, acc)
-        group = roles.group_of(low, op)
+        group = consumer.group_of(low, op)
         if group and not _land_group(low, op, group, result):
             return result
-        roles.after_dot(low, op)
+        consumer.after_dot(low, op)
         return low.tile(op.result) if group else result
     if plan.kind == "mma":
         return _mma_dot(low, op, plan, left, right, acc)

@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fuser.backend.nvptx.assign import access_layout, is_tile, lookups_of, operand_layout
+from fuser.backend.nvptx.access_layout import access_layout, operand_layout
+from fuser.backend.nvptx.assignment import is_tile, lookups_of
 from fuser.backend.nvptx.layout import ROW_LANES, Layout
 from fuser.backend.nvptx.strips import (
     Lines,

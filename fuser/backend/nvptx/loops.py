@@ -16,8 +16,9 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fuser.backend.nvptx import roles
-from fuser.backend.nvptx.assign import is_tile, lone_dot, operand_layout
+from fuser.backend.nvptx import consumer
+from fuser.backend.nvptx.access_layout import operand_layout
+from fuser.backend.nvptx.assignment import is_tile, lone_dot
 from fuser.backend.nvptx.chain import find_chain
 from fuser.backend.nvptx.dot import add_partials, operand, zeros
 from fuser.backend.nvptx.emitter import Operand
@@ -30,6 +31,7 @@ from fuser.backend.nvptx.stage import (
     land_copies,
     shared_tile_for,
 )
+from fuser.backend.nvptx.stream import advance
 from fuser.backend.nvptx.values import Tile
 from fuser.backend.nvptx.wgmma import wait, wait_all
 from fuser.backend.nvptx.wide import SplitLoop
@@ -110,7 +112,7 @@ def lower_for(low: Lowering, op: ops.For) -> None:
     if lone and partial:
         inits[place] = zeros(low, lone)
     if stream:
-        roles.start_sums(low, stream, inits)
+        consumer.start_sums(low, stream, inits)
     before, head = e.at, e.block("loop")
     body, done = e.block("body"), e.block("loop.end")
     e.jump(head)
@@ -134,7 +136,7 @@ def lower_for(low: Lowering, op: ops.For) -> None:
     if stream:
         stream.stage, stream.phase = stage, phase
         stream.first, stream.variable = start, variable
-        roles.begin_trip(low, stream)
+        consumer.begin_trip(low, stream)
         low.shared.forget()
         if stream.quiet:
             low.shared.state = (False, False)
@@ -156,7 +158,7 @@ def lower_for(low: Lowering, op: ops.For) -> None:
         after = e.value(f"select i1 {wraps}, i32 0, i32 {more}")
         lines.append(f"{stage} = phi i32 [ 0, %{before.label} ], [ {after}, %{latch.label} ]")
     if stream:
-        lines += roles.advance(low, stream, stage, phase, before.label)
+        lines += advance(low, stream, stage, phase, before.label)
     for phi, init, end in zip(phis, inits, results, strict=True):
         for name, first, last in zip(phi.regs, init.regs, end.regs, strict=True):
             lines.append(
@@ -175,7 +177,7 @@ def lower_for(low: Lowering, op: ops.For) -> None:
     low.copies_pending = pending  # there may have been no trip
     if stream:
         pass_turn(low, stream)
-    if lone and roles.is_deferred(low, lone):
+    if lone and consumer.is_deferred(low, lone):
         flying = finals[place]
         finals[place] = dataclasses.replace(flying, regs=wait(low, flying.regs, 0))
     if stream and stream.group:
@@ -183,7 +185,7 @@ def lower_for(low: Lowering, op: ops.For) -> None:
         for position, tile in zip(at, wait_all(low, [finals[i] for i in at], 0), strict=True):
             finals[position] = tile
     if stream and low.order.persistent:
-        roles.end_stream(low, stream)
+        consumer.end_stream(low, stream)
         staged = []
     elif stream:
         staged = [tile for channel in stream.channels for tile in channel.tiles]

@@ -1,39 +1,27 @@
-"""Walk a kernel and emit it: one rule an op, on tiles that already have layouts (assign.py)."""
+"""Walk a kernel and emit it: `Lowering` holds what each value is by now, op_rules.py the rules."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from fuser.backend.module import TensorMap
-from fuser.backend.nvptx import dot as dots
-from fuser.backend.nvptx import loops, roles, scan
+from fuser.backend.nvptx import consumer, roles, stream_plan
 from fuser.backend.nvptx.access import Access
-from fuser.backend.nvptx.assign import (
-    Assignment,
-    DotPlan,
-    access_layout,
-    assign,
-    choose_blocked,
-    is_tile,
-    operand_layout,
-)
+from fuser.backend.nvptx.access_layout import choose_blocked, operand_layout
+from fuser.backend.nvptx.assign import assign
+from fuser.backend.nvptx.assignment import Assignment, DotPlan
 from fuser.backend.nvptx.cluster import Cluster
-from fuser.backend.nvptx.convert import convert, reshape
-from fuser.backend.nvptx.elementwise import (
-    apply,
-    cast_registers,
-)
+from fuser.backend.nvptx.convert import convert
 from fuser.backend.nvptx.emitter import Emitter, Operand
 from fuser.backend.nvptx.epilogue import emit_epilogue, find_epilogue
 from fuser.backend.nvptx.indexing import INT32, Indexer
 from fuser.backend.nvptx.layout import Coordinates, Layout, scalar_layout
-from fuser.backend.nvptx.memory import atomic_add_tile, load_tile, parameter, store_tile
+from fuser.backend.nvptx.memory import parameter
+from fuser.backend.nvptx.op_rules import RULES
 from fuser.backend.nvptx.order import ProgramOrder, growing_axes
-from fuser.backend.nvptx.reduce import reduce_tile
 from fuser.backend.nvptx.shared import SharedMemory, Slot
-from fuser.backend.nvptx.short_forms import fused_exponential, short_form, unscaled
-from fuser.backend.nvptx.stage import SharedTile, land_copies, read, stage_once
-from fuser.backend.nvptx.strips import load_strips, store_strips, strips_of
+from fuser.backend.nvptx.stage import SharedTile, land_copies, read
+from fuser.backend.nvptx.stream import Channel, Stream
 from fuser.backend.nvptx.values import Tile, literal
 from fuser.errors import LoweringError
 from fuser.target import Target
@@ -43,8 +31,6 @@ from fuser.tilegen.ir import INDEX, Block, Buffer, Kernel, Op, Value
 
 Flexible = ops.Full | ops.IndexTile
 Entry = Tile | SharedTile | Flexible | Operand
-
-
 SMALL = 16 << 20
 """Bytes that a kernel touches in a few microseconds, of which its start and end are a part."""
 OVERLAP = True
@@ -85,13 +71,13 @@ class Lowering:
         self.copies_pending = False
         self.deferred: set[ops.Dot] = set()
         self.tensor_maps: list[TensorMap] = []
-        self.streams: dict[ops.For, roles.Stream] = {}
+        self.streams: dict[ops.For, Stream] = {}
         self.teams = 1
         self.warp_buffers: Slot | None = None
         self.turns: Slot | None = None
         self.turn = ""
         self.number = self.visit = ""
-        self.resident: dict[ops.Load, roles.Channel] = {}
+        self.resident: dict[ops.Load, Channel] = {}
         self.stages = kernel.schedule.stages if stages is None else stages
 
     @property
@@ -107,7 +93,7 @@ class Lowering:
 
     def run(self) -> None:
         """Emit the whole kernel."""
-        self.streams = roles.plan_streams(self, self.stages)
+        self.streams = stream_plan.plan_streams(self, self.stages)
         if not self.streams and any(p.kind == "wide" for p in self.assignment.dots.values()):
             self.assignment = assign(self.kernel, self.target, self.cluster.blocks, wide=False)
         if self.streams:
@@ -248,13 +234,13 @@ class Lowering:
 
     def _from_shared(self, value: Value, entry: SharedTile, layout: Layout) -> Tile:
         """A staged load in registers; what the producer brings is given back at once."""
-        brought = roles.before_read(self, value)
+        brought = consumer.before_read(self, value)
         if not brought:
             land_copies(self)
             self.shared.before_read()
         found = read(self, entry, layout, list(range(len(layout.regs))))
         if brought:
-            roles.after_read(self, *brought)
+            consumer.after_read(self, *brought)
         regs = [found[number] for number in range(len(layout.regs))]
         return Tile(entry.dtype, entry.shape, layout, regs)
 
@@ -305,172 +291,3 @@ class Lowering:
         """Bind a result, converted to its assigned layout."""
         layout = self.assignment.layouts.get(value, tile.layout)
         self.env[value] = convert(self, tile, layout)
-
-
-# rules --------------------------------------------------------------------------------------------
-
-
-def _program_id(low: Lowering, op: ops.ProgramId) -> None:
-    low.env[op.result] = low.order.coordinate(low.emitter, op.axis)
-
-
-def _index_tile(low: Lowering, op: ops.IndexTile) -> None:
-    low.env[op.result] = op if is_tile(op.result) else low.evaluate(op.expression)
-
-
-def _full(low: Lowering, op: ops.Full) -> None:
-    low.env[op.result] = op if is_tile(op.result) else int(op.value)
-
-
-def _load(low: Lowering, op: ops.Load) -> None:
-    access = low.assignment.accesses[op]
-    if op in low.resident:
-        low.env[op.result] = roles.receive(low, low.resident[op])
-        return
-    if op in low.assignment.staged:
-        if op not in low.piped:
-            stage_once(low, op)
-        return
-    layout = low.layout(op.result)
-    strips = None if op in low.direct else strips_of(low, access, layout)
-    if strips is not None:
-        low.env[op.result] = load_strips(low, access, layout, op.pad, strips)
-        return
-    moved = layout if op in low.direct else moved_in(low, access, layout)
-    tile = load_tile(low, access, moved, op.pad)
-    low.set(op.result, tile)
-
-
-def _store(low: Lowering, op: ops.Store) -> None:
-    access = low.assignment.accesses[op]
-    layout = low.assignment.layouts.get(op.value) or low.plain_layout(access.shape, [access])
-    tile = low.tile(op.value, layout)
-    strips = strips_of(low, access, layout)
-    if strips is not None:
-        store_strips(low, access, tile, strips)
-        return
-    store_tile(low, access, low.tile(op.value, moved_in(low, access, tile.layout)))
-
-
-def moved_in(low: Lowering, access: Access, layout: Layout) -> Layout:
-    """The layout in which a value of the given layout is loaded or stored."""
-    if low.cluster.blocks > 1:  # a conversion would have to go from block to block
-        return layout
-    return access_layout(access, layout, low.warps)
-
-
-def _atomic_add(low: Lowering, op: ops.AtomicAdd) -> None:
-    access = low.assignment.accesses[op]
-    layout = low.assignment.layouts.get(op.value) or low.plain_layout(access.shape, [access])
-    atomic_add_tile(low, access, low.tile(op.value, layout))
-
-
-def _map(low: Lowering, op: ops.Map) -> None:
-    layout = low.layout(op.result)
-    tiles = [low.tile(arg, layout) for arg in op.args]
-    dtype = op.args[-1].dtype
-    regs = fused_exponential(low, op, layout) or short_form(low, op, layout)
-    if regs is None:
-        columns = zip(*(tile.regs for tile in tiles), strict=True)
-        regs = [apply(low.emitter, op.fn, dtype, list(column)) for column in columns]
-    low.set(op.result, Tile(op.result.dtype, op.result.shape, layout, regs))
-
-
-def _cast(low: Lowering, op: ops.Cast) -> None:
-    layout = low.layout(op.result)
-    tile = low.tile(op.x, layout)
-    regs = cast_registers(low.emitter, tile.regs, op.x.dtype, op.dtype)
-    low.set(op.result, Tile(op.dtype, op.result.shape, layout, regs))
-
-
-def _broadcast(low: Lowering, op: ops.Broadcast) -> None:
-    layout = low.layout(op.result)
-    tile = low.tile(op.x, operand_layout(layout, op.axes, op.x.shape))
-    table = tile.layout.register_of
-    ones = [dim == 1 for dim in op.x.shape]
-    regs = [
-        tile.regs[table[tuple(0 if o else at[a] for a, o in zip(op.axes, ones, strict=True))]]
-        for at in layout.regs
-    ]
-    low.set(op.result, Tile(op.x.dtype, op.shape, layout, regs))
-
-
-def _reshape(low: Lowering, op: ops.Reshape) -> None:
-    layout = low.layout(op.result)
-    entry = low.env[op.x]
-    tile = (
-        low.tile(op.x) if isinstance(entry, Tile) else low.tile(op.x, low.plain_layout(op.x.shape))
-    )
-    low.set(op.result, reshape(low, tile, op.shape, layout))
-
-
-def _permute(low: Lowering, op: ops.Permute) -> None:
-    entry = low.env[op.x]
-    if isinstance(entry, SharedTile):
-        low.env[op.result] = entry.permuted(op.axes)
-        return
-    tile = (
-        low.tile(op.x) if isinstance(entry, Tile) else low.tile(op.x, low.plain_layout(op.x.shape))
-    )
-    moved = Tile(tile.dtype, op.result.shape, tile.layout.permuted(op.axes), tile.regs)
-    low.set(op.result, moved)
-
-
-def _reduce(low: Lowering, op: ops.Reduce) -> None:
-    low.cluster.enter_reduction(op)
-    entry = low.env[op.x]
-    if op.fn == "max" and isinstance(entry, Tile):
-        found = unscaled(low, op.x, entry.layout)
-        if found is not None:  # rounding is monotone: max(x * c) is max(x) * c to the last bit
-            regs, scale = found
-            bare = Tile(entry.dtype, entry.shape, entry.layout, regs)
-            most = reduce_tile(low, op.fn, bare, op.axis)
-            by = literal(scale, entry.dtype)
-            scaled = [low.emitter.value(f"fmul float {reg}, {by}") for reg in most.regs]
-            low.set(op.result, Tile(most.dtype, most.shape, most.layout, scaled))
-            return
-    tile = (
-        low.tile(op.x) if isinstance(entry, Tile) else low.tile(op.x, low.plain_layout(op.x.shape))
-    )
-    low.set(op.result, reduce_tile(low, op.fn, tile, op.axis))
-
-
-def _scan(low: Lowering, op: ops.Scan) -> None:
-    low.cluster.need_one_block("a scan")
-    low.set(op.result, scan.scan_tile(low, op, low.tile(op.x, low.layout(op.result))))
-
-
-def _dot(low: Lowering, op: ops.Dot) -> None:
-    tile = dots.lower_dot(low, op)
-    if low.assignment.dots[op].partial:
-        low.env[op.result] = tile  # partial sums, which the end of the loop adds up
-    else:
-        low.set(op.result, tile)
-
-
-def _for(low: Lowering, op: ops.For) -> None:
-    loops.lower_for(low, op)
-
-
-def _if(low: Lowering, op: ops.If) -> None:
-    loops.lower_if(low, op)
-
-
-RULES: dict[type[Op], Callable[..., None]] = {
-    ops.ProgramId: _program_id,
-    ops.IndexTile: _index_tile,
-    ops.Full: _full,
-    ops.Load: _load,
-    ops.Store: _store,
-    ops.AtomicAdd: _atomic_add,
-    ops.Map: _map,
-    ops.Cast: _cast,
-    ops.Broadcast: _broadcast,
-    ops.Reshape: _reshape,
-    ops.Permute: _permute,
-    ops.Reduce: _reduce,
-    ops.Scan: _scan,
-    ops.Dot: _dot,
-    ops.For: _for,
-    ops.If: _if,
-}

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.stage import shared_tile_for
+from fuser.backend.nvptx.stream import Channel, Stream, arrive_where, elected, wait_barrier
 from fuser.backend.nvptx.tensor_map import add_map, box_of
 from fuser.tilegen import ops
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering
-    from fuser.backend.nvptx.roles import Channel, Stream
 
 SCALAR = (ops.ProgramId, ops.IndexTile)
 BUFFER = 2048
@@ -90,8 +90,6 @@ def begin(low: Lowering) -> bool:
 
 def _residents(low: Lowering) -> dict[ops.Load, Channel]:
     """Operands from before the loop that the producer can bring."""
-    from fuser.backend.nvptx.roles import Channel
-
     found: dict[ops.Load, Channel] = {}
     for op in low.kernel.body.ops:
         if not isinstance(op, ops.Load) or op not in low.assignment.staged:
@@ -112,8 +110,6 @@ def _residents(low: Lowering) -> dict[ops.Load, Channel]:
 
 def consume(low: Lowering) -> None:
     """The computing warps' part of one program."""
-    from fuser.backend.nvptx.roles import wait_barrier
-
     low.shared.state = (False, False)
     if low.turns is not None:
         own = low.shared.pointer(low.turns, low.emitter.times(low.shared.team, 8))
@@ -126,8 +122,6 @@ def consume(low: Lowering) -> None:
 
 def pass_turn(low: Lowering, stream: Stream) -> None:
     """Behind the last loop of a program: the ring is the other team's."""
-    from fuser.backend.nvptx.roles import arrive_where, elected
-
     if low.turns is None or stream is not [*low.streams.values()][-1]:
         return
     e = low.emitter

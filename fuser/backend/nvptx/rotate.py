@@ -20,11 +20,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fuser.backend.nvptx import roles
+from fuser.backend.nvptx import consumer
 from fuser.backend.nvptx.chain import Chain, plain_loads
 from fuser.backend.nvptx.dot import operand, pair_words
 from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.stage import SharedTile
+from fuser.backend.nvptx.stream import Channel, Stream, arrive_where, elected, wait_barrier
 from fuser.backend.nvptx.values import Tile
 from fuser.backend.nvptx.wgmma import commit, fence, issue, wait
 from fuser.backend.text import Block
@@ -78,7 +79,7 @@ class _State:
 class Rotated:
     """Emits one rotated loop."""
 
-    def __init__(self, low: Lowering, stream: roles.Stream, chain: Chain) -> None:
+    def __init__(self, low: Lowering, stream: Stream, chain: Chain) -> None:
         self.low, self.stream, self.chain = low, stream, chain
         self.loop, self.e = stream.loop, low.emitter
         self._certain: set[Op] = set()
@@ -132,7 +133,7 @@ class Rotated:
         end = self._hand_over[1:3]
         e.enter(tail)
         if certain:
-            roles.give_back(low)
+            consumer.give_back(low)
         finals = list(phis)
         finals[self.chain.position] = self._last(phis[self.chain.position], words, (old, older))
         leave = e.at
@@ -157,7 +158,7 @@ class Rotated:
             ])
             for a, b in zip(inits, finals, strict=True)
         ]  # fmt: skip
-        roles.give_back(low)
+        consumer.give_back(low)
         return joined
 
     def _trips(
@@ -272,7 +273,7 @@ class Rotated:
         left, right = operand(low, chain.first, "a"), operand(low, chain.first, "b")
         scores = low.tile(chain.first.acc, plan.accumulator)
         for channel in chain.keys + chain.beside:
-            roles.wait_barrier(low, stream.full(low, channel, stream.stage), stream.phase)
+            wait_barrier(low, stream.full(low, channel, stream.stage), stream.phase)
             channel.waited = channel.held = True
         added: list[str] = []
         if words is not None and previous is not None:
@@ -299,7 +300,7 @@ class Rotated:
                 low.op(op)
         for channel in chain.beside:  # now, so that reads may stand beside their uses
             channel.held = False
-            roles.after_read(low, stream, channel)
+            consumer.after_read(low, stream, channel)
         total = carried[chain.position]
         if previous is not None:
             wide = low.tile(chain.cast.x)
@@ -339,7 +340,7 @@ class Rotated:
         low, stream = self.low, self.stream
         for channel in self.chain.others:
             self._bind(channel, previous[0])
-            roles.wait_barrier(low, stream.full(low, channel, previous[0]), previous[1])
+            wait_barrier(low, stream.full(low, channel, previous[0]), previous[1])
         for op in self.chain.values:
             low.op(op)
         found = operand(low, self.chain.second, "b")
@@ -351,17 +352,15 @@ class Rotated:
         self.low.env[second.acc] = total
         return issue(self.low, second, self.low.assignment.dots[second], words, value, total)
 
-    def _bind(self, channel: roles.Channel, stage: str) -> None:
+    def _bind(self, channel: Channel, stage: str) -> None:
         low = self.low
         for load, tile in zip(channel.loads, channel.tiles, strict=True):
             low.env[load.result] = tile.at_stage(low.emitter.times(stage, tile.bytes))
             low.piped.add(load)
 
-    def _release(self, channels: list[roles.Channel], stage: str) -> None:
+    def _release(self, channels: list[Channel], stage: str) -> None:
         for channel in channels:
-            roles.arrive_where(
-                self.low, self.stream.empty(self.low, channel, stage), roles.elected(self.low)
-            )
+            arrive_where(self.low, self.stream.empty(self.low, channel, stage), elected(self.low))
 
     # turns: one warp group issues its products while the other computes ---------------------------
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fuser.backend.nvptx.assign import feeds_rows, made_of_dot
+from fuser.backend.nvptx.assignment import feeds_rows, made_of_dot
 from fuser.backend.nvptx.elementwise import (
     LOG2_E,
     exponential_of_difference,

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fuser.backend.nvptx import roles
-from fuser.backend.nvptx.assign import DotPlan
+from fuser.backend.nvptx import consumer
+from fuser.backend.nvptx.assignment import DotPlan
 from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.layout import WarpGrid
 from fuser.backend.nvptx.stage import SharedTile
@@ -40,14 +40,14 @@ def wgmma_dot(
 
     assert isinstance(right, SharedTile)
     source = pair_words(low, left.regs, left.type) if isinstance(left, Tile) else left
-    group = roles.group_of(low, op)
+    group = consumer.group_of(low, op)
     if not group or group[0] is op:
         fence(low)
     regs = issue(low, op, plan, source, right, acc)
     if group:
         return Tile(acc.dtype, acc.shape, acc.layout, regs)
     commit(low)
-    pending = 1 if roles.is_deferred(low, op) else 0
+    pending = 1 if consumer.is_deferred(low, op) else 0
     return Tile(acc.dtype, acc.shape, acc.layout, wait(low, regs, pending))
 
 
@@ -86,8 +86,8 @@ def issue(
     assert grid is not None and isinstance(right, SharedTile) and not isinstance(left, Tile)
     steps = op.a.shape[1] // 16
     count = grid.columns // 2
-    fresh = roles.is_zero(low, op.acc)
-    keeps = roles.keeps_sums(low, op)
+    fresh = consumer.is_zero(low, op.acc)
+    keeps = consumer.keeps_sums(low, op)
     name = "f16" if op.a.dtype.name == "f16" else "bf16"
     b = Descriptor(low, right, 0, grid)
     a = Descriptor(low, left, 1, grid) if isinstance(left, SharedTile) else None

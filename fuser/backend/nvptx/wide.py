@@ -23,12 +23,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fuser.backend.nvptx import persistent, roles
-from fuser.backend.nvptx.assign import DotPlan
+from fuser.backend.nvptx import persistent
+from fuser.backend.nvptx.assignment import DotPlan
 from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.layout import Coordinates, Layout, WarpGrid
 from fuser.backend.nvptx.shared import Slot
 from fuser.backend.nvptx.stage import SharedTile, fence_async, tile_bytes
+from fuser.backend.nvptx.stream import Stream, arrive_where, elected, wait_barrier
 from fuser.backend.nvptx.values import Tile
 from fuser.backend.nvptx.wgmma import Descriptor, commit, fence, tied, wait
 from fuser.tilegen import ops
@@ -43,7 +44,7 @@ GROUP = 8
 class SplitLoop:
     """Emits a loop that accumulates one float32 product."""
 
-    def __init__(self, low: Lowering, stream: roles.Stream, dot: ops.Dot) -> None:
+    def __init__(self, low: Lowering, stream: Stream, dot: ops.Dot) -> None:
         self.low, self.stream, self.dot = low, stream, dot
         self.plan: DotPlan = low.assignment.dots[dot]
         k, n = dot.b.shape
@@ -72,7 +73,7 @@ class SplitLoop:
         self._fill(after, flipped, other)
         self._meet()
         for channel in stream.channels:
-            roles.arrive_where(low, stream.empty(low, channel, stage), roles.elected(low))
+            arrive_where(low, stream.empty(low, channel, stage), elected(low))
         total = self._add(phi, wait(low, flying, 0))
         low.shared.barrier()
         following = e.value(f"add i32 {trip}, 1")
@@ -122,7 +123,7 @@ class SplitLoop:
         """Wait for a trip's operands and split the right one."""
         low = self.low
         for channel in self.stream.channels:
-            roles.wait_barrier(low, self.stream.full(low, channel, stage), phase)
+            wait_barrier(low, self.stream.full(low, channel, stage), phase)
         _split_right(low, self._operands(stage)[1], self._parts(turn), *self.dot.b.shape)
 
     def _meet(self) -> None:

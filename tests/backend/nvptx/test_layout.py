@@ -7,8 +7,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from fuser.backend.nvptx.assign import choose_blocked, warp_grid
+from fuser.backend.nvptx.access_layout import choose_blocked
 from fuser.backend.nvptx.convert import in_registers
+from fuser.backend.nvptx.dot_plan import warp_grid
 from fuser.backend.nvptx.layout import Coordinates, Layout, WarpGrid, blocked
 from fuser.backend.nvptx.order import growing_axes
 from fuser.backend.nvptx.scan import scan_layout

@@ -1,0 +1,61 @@
+"""Blocked layouts that suit loads and stores, and the layouts of what they are made from."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from fuser.backend.nvptx.access import Access, step_of
+from fuser.backend.nvptx.layout import Layout, blocked
+
+
+def choose_blocked(
+    shape: tuple[int, ...], accesses: list[Access], reduced: set[int], warps: int
+) -> Layout:
+    """A blocked layout for a tile: vectors along the axis that most accessed bytes run along."""
+    votes: dict[tuple[int, ...], int] = defaultdict(int)
+    for access in accesses:
+        votes[access.order] += access.bytes * (2 if access.width > 1 else 1)
+    order = tuple(reversed(range(len(shape))))
+    if votes:
+        order = max(votes, key=lambda key: votes[key])
+    vector = 1
+    for access in accesses:
+        if access.order[0] == order[0]:
+            vector = max(vector, access.width)
+    if not accesses:
+        vector = 4
+    size = 1
+    for dim in shape:
+        size *= dim
+    share = max(1, size // (32 * warps))
+    while vector > 1 and (vector > share or shape[order[0]] % vector):
+        vector //= 2
+    across = bool(reduced) and order[0] not in reduced
+    return blocked(shape, warps, order, vector, spread=across)
+
+
+def access_layout(access: Access, layout: Layout, warps: int) -> Layout:
+    """The layout to move an access's elements in: the value's own, or a coalesced one that is
+    converted, where its own would touch less than a 32-byte sector at a time."""
+    if not access.shape or access.bytes < 2048:
+        return layout
+    axis, size = access.axis, access.view.dtype.bytes
+    own = layout.coalesced(axis) * size
+    if own >= 32 or (access.width == 1 and not _contiguous(access)):
+        return layout
+    better = choose_blocked(access.shape, [access], set(), warps)
+    return better if better.coalesced(axis) * size >= 2 * own else layout
+
+
+def _contiguous(access: Access) -> bool:
+    return step_of(access.linear, access.axis, 1) == 1
+
+
+def operand_layout(layout: Layout, axes: tuple[int, ...], shape: tuple[int, ...]) -> Layout:
+    """The layout of what is broadcast into `layout`: axis i of the operand is axis axes[i]."""
+    return layout.project(axes, [dim == 1 for dim in shape])
+
+
+def inverse(axes: tuple[int, ...]) -> tuple[int, ...]:
+    """The permutation that undoes `axes`."""
+    return tuple(axes.index(axis) for axis in range(len(axes)))

@@ -1,0 +1,163 @@
+"""The scheduled level: what is decided of a kernel before its code is written (`Assignment`).
+
+Beside the records, questions about a kernel that several files ask: what a dot's result feeds,
+what a loop accumulates, which values live in shared memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from fuser.backend.nvptx.access import Access
+from fuser.backend.nvptx.layout import Layout, WarpGrid
+from fuser.tilegen import ops
+from fuser.tilegen.index import Extreme, FloorDiv, Index, Lookup, Mod
+from fuser.tilegen.ir import INDEX, Block, Op, Value
+
+DotKind = Literal["wgmma", "wide", "mma", "tf32", "fma"]
+"""wide: float32 in split tf32 on wgmma; tf32: the same on mma.sync."""
+
+
+@dataclass(frozen=True, eq=False)
+class DotPlan:
+    """How a dot runs: on which unit, and how warps share its result.
+
+    With split_k > 1, groups of warps take turns along k and hold partial sums of the same elements
+    in `accumulator`; they are added up after the loop, into the layout `result`. With blocks > 1,
+    so do the blocks of a cluster, each with a range of the loop's trips.
+    """
+
+    kind: DotKind
+    grid: WarpGrid | None
+    accumulator: Layout
+    result: Layout
+    blocks: int = 1
+
+    @property
+    def split_k(self) -> int:
+        return self.grid.warps_k if self.grid else 1
+
+    @property
+    def partial(self) -> bool:
+        """Whether `accumulator` holds partial sums."""
+        return self.split_k > 1 or self.blocks > 1
+
+
+@dataclass
+class Assignment:
+    """The scheduled level: a layout for every tile in registers, a plan for every dot, and which
+    loads live in shared memory instead of registers."""
+
+    warps: int
+    cluster: int = 1
+    layouts: dict[Value, Layout] = field(default_factory=dict)
+    dots: dict[ops.Dot, DotPlan] = field(default_factory=dict)
+    flexible: set[Value] = field(default_factory=set)
+    staged: set[ops.Load] = field(default_factory=set)
+    accesses: dict[Op, Access] = field(default_factory=dict)
+    uses: dict[Value, list[Op]] = field(default_factory=dict)
+    home: dict[Value, Block] = field(default_factory=dict)
+    makers: dict[Value, Op] = field(default_factory=dict)
+    loops: dict[Block, ops.For] = field(default_factory=dict)
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps
+
+    @property
+    def spread(self) -> int:
+        """Warps that share a tile: those of every block of the cluster."""
+        return self.warps * self.cluster
+
+
+def is_tile(value: Value) -> bool:
+    """Whether a value is data in registers rather than an index scalar."""
+    return value.dtype is not INDEX or bool(value.shape)
+
+
+def lone_dot(loop: ops.For, plan: Assignment) -> ops.Dot | None:
+    """The loop's only dot, if all it does is to accumulate into a carried value over some trips."""
+    dots = [op for op in loop.body.ops if isinstance(op, ops.Dot)]
+    if len(dots) != 1:
+        return None
+    if loop.start.is_constant and loop.stop.is_constant:
+        if loop.stop.constant - loop.start.constant <= loop.step:
+            return None
+    return dots[0] if accumulates(dots[0], loop, plan) else None
+
+
+def accumulates(dot: ops.Dot, loop: ops.For, plan: Assignment) -> bool:
+    """Whether a dot only adds to a carried value that nothing else in the body looks at."""
+    last = loop.body.ops[-1]
+    assert isinstance(last, ops.Yield)
+    alone = plan.uses.get(dot.result, []) == [last] and plan.uses.get(dot.acc, []) == [dot]
+    if not alone or dot.acc not in loop.body.params[1:]:
+        return False
+    return last.args[loop.body.params.index(dot.acc) - 1] is dot.result
+
+
+def feeds_rows(value: Value, plan: Assignment) -> bool:
+    """Whether a dot's result is reduced along its rows, or becomes the left operand of a dot."""
+    seen: set[Value] = set()
+    pending = [value]
+    while pending:
+        current = pending.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        for use in plan.uses.get(current, ()):
+            if isinstance(use, ops.Reduce) and use.axis == 1:
+                return True
+            if isinstance(use, ops.Dot) and use.a is current:
+                return True
+            if isinstance(use, ops.Map | ops.Cast):
+                pending.append(use.result)
+    return False
+
+
+def made_of_dot(value: Value, plan: Assignment) -> bool:
+    """Whether a left operand is computed from another dot's result, element by element."""
+    seen: set[Value] = set()
+    pending = [value]
+    while pending:
+        current = pending.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        maker = plan.makers.get(current)
+        if isinstance(maker, ops.Dot):
+            return True
+        if isinstance(maker, ops.Map | ops.Cast):
+            pending += maker.operands()
+    return False
+
+
+def shared_values(op: ops.Load, plan: Assignment) -> list[Value]:
+    """The values of a staged load: its result and permutations of it."""
+    found = [op.result]
+    for value in found:
+        found += [u.result for u in plan.uses.get(value, ()) if isinstance(u, ops.Permute)]
+    return found
+
+
+def lookups_of(op: Op) -> list[tuple[Value, tuple[int, ...]]]:
+    """(tile, axes) of every lookup inside the op's index expressions."""
+    found: list[tuple[Value, tuple[int, ...]]] = []
+
+    def visit(at: Index) -> None:
+        for atom, _ in at.terms:
+            match atom:
+                case Lookup():
+                    found.append((atom.value, atom.axes))
+                case FloorDiv() | Mod():
+                    visit(atom.base)
+                case Extreme():
+                    for item in atom.items:
+                        visit(item)
+
+    for _, content in op.fields():
+        for item in content if isinstance(content, tuple) else (content,):
+            if isinstance(item, Index):
+                visit(item)
+    return found

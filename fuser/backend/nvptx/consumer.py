@@ -1,0 +1,154 @@
+"""The computing warps of a kernel with roles: waits before a read, arrivals after it.
+
+A dot, or a load that goes on to registers, waits on "full" and arrives on "empty". Where a loop
+does nothing but accumulate, the wait for a trip's products happens during the next trip, and so
+does the arrival; `end_stream` makes up for the last one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from fuser.backend.nvptx import persistent
+from fuser.backend.nvptx.stage import SharedTile
+from fuser.backend.nvptx.stream import Channel, Stream, arrive_where, elected, ends_of, wait_barrier
+from fuser.backend.nvptx.values import Tile
+from fuser.tilegen import ops
+from fuser.tilegen.ir import Value
+
+if TYPE_CHECKING:
+    from fuser.backend.nvptx.lower import Lowering
+
+
+def receive(low: Lowering, channel: Channel) -> SharedTile:
+    """A resident operand, when it has come."""
+    wait_barrier(low, ends_of(low, channel)[0], low.visit)
+    return channel.tiles[0]
+
+
+def give_back(low: Lowering) -> None:
+    """Behind the last product with resident operands: the next program's may come."""
+    for channel in low.resident.values():
+        arrive_where(low, ends_of(low, channel)[1], elected(low))
+
+
+def start_sums(low: Lowering, stream: Stream, inits: list[Tile]) -> None:
+    """Let dots that accumulate from zero ignore their sums in the first trip instead: nothing has
+    to be cleared. inits: of the loop's carried values."""
+    loop = stream.loop
+    if not persistent.trips(stream) or low.cluster.splits(loop):
+        return  # there may be no first trip
+    for dot in stream.group or ([stream.deferred] if stream.deferred else []):
+        place = loop.body.params.index(dot.acc) - 1
+        if is_zero(low, loop.inits[place]):
+            stream.fresh.add(dot)
+            inits[place] = replace(inits[place], regs=["poison"] * len(inits[place].regs))
+
+
+def is_zero(low: Lowering, value: Value) -> bool:
+    """Whether a value is a constant zero."""
+    entry = low.env.get(value)
+    return isinstance(entry, ops.Full) and entry.value == 0
+
+
+def keeps_sums(low: Lowering, op: ops.Dot) -> str:
+    """A condition that holds where a dot in a stream adds to the sums of earlier trips."""
+    for stream in low.streams.values():
+        if op in stream.fresh:
+            return low.emitter.value(f"icmp ne i32 {stream.variable}, {stream.first}")
+    return "true"
+
+
+def begin_trip(low: Lowering, stream: Stream) -> None:
+    """Bind the loads of a trip to the current stage."""
+    for channel in stream.channels:
+        channel.waited, channel.done = False, 0
+        for load, tile in zip(channel.loads, channel.tiles, strict=True):
+            low.env[load.result] = tile.at_stage(low.emitter.times(stream.stage, tile.bytes))
+            low.piped.add(load)
+
+
+def before_dot(low: Lowering, op: ops.Dot) -> None:
+    """Wait for the operands that the producer brings (all that one group of dots needs)."""
+    group = group_of(low, op) or [op]
+    for stream, channel in dict.fromkeys(pair for dot in group for pair in _channels(low, dot)):
+        if not channel.waited:
+            wait_barrier(low, stream.full(low, channel, stream.stage), stream.phase)
+            channel.waited = True
+
+
+def after_dot(low: Lowering, op: ops.Dot) -> None:
+    """Release what the dot has read, once it is complete (or the trip before it, if deferred)."""
+    e = low.emitter
+    group = group_of(low, op)
+    for stream, channel in dict.fromkeys(
+        pair for dot in group or [op] for pair in _channels(low, dot)
+    ):
+        channel.done += 1
+        if not group and channel.done < len(channel.dots):
+            continue
+        if stream.deferred is op or group:
+            later = e.value(f"icmp ne i32 {stream.variable}, {stream.first}")
+            chosen = e.value(f"and i1 {elected(low)}, {later}")
+            back = e.value(f"icmp eq i32 {stream.stage}, 0")
+            previous = e.value(f"sub i32 {stream.stage}, 1")
+            stage: str = e.value(f"select i1 {back}, i32 {stream.stages - 1}, i32 {previous}")
+        else:
+            chosen, stage = elected(low), stream.stage
+        arrive_where(low, stream.empty(low, channel, stage), chosen)
+
+
+def before_read(low: Lowering, value: Value) -> tuple[Stream, Channel] | None:
+    """Wait for what the producer brings for registers; where it comes from, if it does."""
+    for stream in low.streams.values():
+        for channel in stream.channels:
+            if any(load.result is value for load in channel.loads):
+                if not channel.waited:
+                    wait_barrier(low, stream.full(low, channel, stream.stage), stream.phase)
+                    channel.waited = True
+                return stream, channel
+    return None
+
+
+def after_read(low: Lowering, stream: Stream, channel: Channel) -> None:
+    """Release what every lane of the warp has read; later, where the loop does that itself."""
+    if channel.held:
+        return
+    e = low.emitter
+    e.do("call void @llvm.nvvm.bar.warp.sync(i32 -1)")
+    lane = e.hoisted(f"and i32 {e.tid}, 31")
+    first = e.hoisted(f"icmp eq i32 {lane}, 0")
+    arrive_where(low, stream.empty(low, channel, stream.stage), first)
+
+
+def end_stream(low: Lowering, stream: Stream) -> None:
+    """Behind a quiet loop of a persistent kernel, all products complete: release the stage of the
+    last trip, which no later trip did."""
+    e = low.emitter
+    if stream.deferred or stream.group:
+        after = stream.ring[0]
+        back = e.value(f"icmp eq i32 {after}, 0")
+        stage = e.pick(back, stream.stages - 1, e.minus(after, 1))
+        for channel in stream.channels:
+            arrive_where(low, stream.empty(low, channel, stage), elected(low))
+    low.shared.state = (False, False)
+
+
+def _channels(low: Lowering, op: ops.Dot) -> list[tuple[Stream, Channel]]:
+    return [
+        (stream, channel)
+        for stream in low.streams.values()
+        for channel in stream.channels
+        if op in channel.dots
+    ]
+
+
+def group_of(low: Lowering, op: ops.Dot) -> list[ops.Dot]:
+    """The dots that are issued together with this one; empty where it is alone."""
+    return next((s.group for s in low.streams.values() if op in s.group), [])
+
+
+def is_deferred(low: Lowering, op: ops.Dot) -> bool:
+    """Whether the dot's result may stay in flight until the next trip."""
+    return op in low.deferred or any(s.deferred is op for s in low.streams.values())

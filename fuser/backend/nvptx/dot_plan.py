@@ -1,0 +1,135 @@
+"""How a dot runs: on which unit of the target, and how warps and blocks share its result."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from fuser.backend.nvptx.access_layout import choose_blocked
+from fuser.backend.nvptx.assignment import (
+    Assignment,
+    DotKind,
+    DotPlan,
+    feeds_rows,
+    lone_dot,
+    made_of_dot,
+)
+from fuser.backend.nvptx.cluster import NeedsOneBlock
+from fuser.backend.nvptx.layout import WarpGrid, blocked, next_power
+from fuser.dtypes import DType
+from fuser.errors import LoweringError
+from fuser.target import Target
+from fuser.tilegen import ops
+from fuser.tilegen.ir import Kernel
+
+
+def plan_dot(op: ops.Dot, plan: Assignment, target: Target, wide: bool = False) -> DotPlan:
+    """The unit and warp grid of a dot. wide: see `assign`."""
+    m, k = op.a.shape
+    n = op.b.shape[1]
+    warps = plan.warps
+    kind = dot_kind(op.a.dtype, op.acc.dtype, m, n, k, warps, target)
+    if kind == "fma":
+        order = (1, 0)
+        vector = min(4, next_power(max(1, m * n // plan.threads)), next_power(n))
+        layout = blocked((m, n), warps, order, vector)
+        return DotPlan(kind, None, layout, layout)
+    loop = plan.loops.get(plan.home[op.result])
+    lone = loop is not None and lone_dot(loop, plan) is op
+    if kind == "tf32" and wide and lone and op.precision == "exact" and target.arch == "sm_90a":
+        if (m, k, warps) == (64, 32, 4) and n % 32 == 0 and n <= 128:
+            kind = "wide"
+    chained = feeds_rows(op.result, plan) or made_of_dot(op.a, plan)
+    grid = warp_grid(m, n, warps, chained=chained, wgmma=kind in ("wgmma", "wide"))
+    result = grid.accumulator()
+    if kind == "mma" and lone:
+        grid = split_warps(grid, -(-k // 16))
+    return DotPlan(kind, grid, grid.accumulator(), result)
+
+
+def spread_dot(kernel: Kernel, plan: Assignment) -> None:
+    """Share the one dot of a kernel among the blocks of a cluster: each takes a range of the loop's
+    trips, and the sums are spread over all of them. Raises NeedsOneBlock."""
+    loops = [op for op in kernel.walk() if isinstance(op, ops.For)]
+    dot = lone_dot(loops[0], plan) if len(loops) == 1 and loops[0] in kernel.body.ops else None
+    if dot is None or len(plan.dots) > 1 or plan.dots[dot].kind not in ("wgmma", "mma"):
+        raise NeedsOneBlock("more than one accumulating dot")
+    loop = loops[0]
+    if not loop.start.is_constant or not loop.stop.is_constant:
+        raise NeedsOneBlock("a loop of unknown length")
+    if (loop.stop.constant - loop.start.constant) // loop.step < plan.cluster:
+        raise NeedsOneBlock("a short loop")
+    for op in loop.body.ops:
+        bare = isinstance(op, ops.Dot | ops.Permute | ops.Full | ops.IndexTile | ops.Yield)
+        if not bare and op not in plan.staged:
+            raise NeedsOneBlock("operands that are computed")
+    old = plan.dots[dot]
+    shape = dot.result.shape
+    found = [a for op, a in plan.accesses.items() if a.shape == shape and op not in plan.staged]
+    spare = ((0, 0),) * (plan.cluster.bit_length() - 1)
+    plan.dots[dot] = dataclasses.replace(
+        old,
+        accumulator=dataclasses.replace(old.accumulator, warps=old.accumulator.warps + spare),
+        result=choose_blocked(shape, found, set(), plan.spread),
+        blocks=plan.cluster,
+    )
+
+
+def split_warps(grid: WarpGrid, steps: int) -> WarpGrid:
+    """Turn warps along n into warps along k where a warp's share of the tile is too thin to keep
+    its tensor core busy: chains of dependent products are short, operands are read less often."""
+    while (
+        grid.warps_n > 1
+        and grid.rows * grid.columns < 16 * 64
+        and grid.columns * 2 <= 64
+        and steps % (grid.warps_k * 2) == 0
+    ):
+        grid = dataclasses.replace(grid, warps_n=grid.warps_n // 2, warps_k=grid.warps_k * 2)
+    return grid
+
+
+def dot_kind(
+    dtype: DType, acc: DType, m: int, n: int, k: int, warps: int, target: Target
+) -> DotKind:
+    """Which unit can multiply these operands."""
+    if dtype.name in ("f16", "bf16") and acc.name == "f32":
+        return "wgmma" if target.arch == "sm_90a" and _fits_wgmma(m, n, k, warps) else "mma"
+    if dtype.name == "f32" and acc.name == "f32":
+        return "tf32"
+    return "fma"
+
+
+def _fits_wgmma(m: int, n: int, k: int, warps: int) -> bool:
+    if warps % 4 or m % 64 or n % 8 or k % 16:
+        return False
+    grid = warp_grid(m, n, warps, chained=False, wgmma=True)
+    if warps & (warps - 1) and grid.warps_m != warps:
+        return False
+    aligned = grid.warps_n == 1 or grid.columns % 64 == 0
+    return grid.covered == (m, n) and grid.columns <= 256 and aligned
+
+
+def warp_grid(m: int, n: int, warps: int, *, chained: bool, wgmma: bool) -> WarpGrid:
+    """Split [m, n] over warps: whole rows where rows are reduced or feed another dot, otherwise
+    the squarest warp tile, which reads the fewest operand bytes from shared memory."""
+    if wgmma:
+        groups = warps // 4
+        parts = groups
+        while m % (64 * parts):
+            parts //= 2
+        return WarpGrid(m, n, 4 * parts, groups // parts, wgmma=True)
+    if warps & (warps - 1):
+        raise LoweringError(
+            f"a [{m}, {n}] dot cannot be shared by {warps} warps", hint="use a power of two"
+        )
+    best: tuple[float, int] | None = None
+    split = 1
+    while split <= warps:
+        grid = WarpGrid(m, n, split, warps // split)
+        waste = grid.covered[0] * grid.covered[1]
+        cost = (waste, -split if chained else grid.rows + grid.columns)
+        if best is None or cost < best[:2]:
+            best = (*cost, split)  # type: ignore[assignment]
+        split *= 2
+    assert best is not None
+    split = int(best[2])  # type: ignore[misc]
+    return WarpGrid(m, n, split, warps // split)

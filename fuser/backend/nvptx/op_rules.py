@@ -1,0 +1,187 @@
+"""The code of each op, on tiles that already have layouts: `RULES` has one rule an op.
+
+A rule reads its operands with `Lowering.tile` in the layout that it wants, and binds its result
+with `Lowering.set`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fuser.backend.nvptx import consumer, loops, scan
+from fuser.backend.nvptx import dot as dots
+from fuser.backend.nvptx.access import Access
+from fuser.backend.nvptx.access_layout import access_layout, operand_layout
+from fuser.backend.nvptx.assignment import is_tile
+from fuser.backend.nvptx.convert import reshape
+from fuser.backend.nvptx.elementwise import apply, cast_registers
+from fuser.backend.nvptx.layout import Layout
+from fuser.backend.nvptx.memory import atomic_add_tile, load_tile, store_tile
+from fuser.backend.nvptx.reduce import reduce_tile
+from fuser.backend.nvptx.short_forms import fused_exponential, short_form, unscaled
+from fuser.backend.nvptx.stage import SharedTile, stage_once
+from fuser.backend.nvptx.strips import load_strips, store_strips, strips_of
+from fuser.backend.nvptx.values import Tile, literal
+from fuser.tilegen import ops
+from fuser.tilegen.ir import Op, Value
+
+if TYPE_CHECKING:
+    from fuser.backend.nvptx.lower import Lowering
+
+
+def _program_id(low: Lowering, op: ops.ProgramId) -> None:
+    low.env[op.result] = low.order.coordinate(low.emitter, op.axis)
+
+
+def _index_tile(low: Lowering, op: ops.IndexTile) -> None:
+    low.env[op.result] = op if is_tile(op.result) else low.evaluate(op.expression)
+
+
+def _full(low: Lowering, op: ops.Full) -> None:
+    low.env[op.result] = op if is_tile(op.result) else int(op.value)
+
+
+def _load(low: Lowering, op: ops.Load) -> None:
+    access = low.assignment.accesses[op]
+    if op in low.resident:
+        low.env[op.result] = consumer.receive(low, low.resident[op])
+        return
+    if op in low.assignment.staged:
+        if op not in low.piped:
+            stage_once(low, op)
+        return
+    layout = low.layout(op.result)
+    strips = None if op in low.direct else strips_of(low, access, layout)
+    if strips is not None:
+        low.env[op.result] = load_strips(low, access, layout, op.pad, strips)
+        return
+    moved = layout if op in low.direct else moved_in(low, access, layout)
+    tile = load_tile(low, access, moved, op.pad)
+    low.set(op.result, tile)
+
+
+def _store(low: Lowering, op: ops.Store) -> None:
+    access = low.assignment.accesses[op]
+    layout = low.assignment.layouts.get(op.value) or low.plain_layout(access.shape, [access])
+    tile = low.tile(op.value, layout)
+    strips = strips_of(low, access, layout)
+    if strips is not None:
+        store_strips(low, access, tile, strips)
+        return
+    store_tile(low, access, low.tile(op.value, moved_in(low, access, tile.layout)))
+
+
+def moved_in(low: Lowering, access: Access, layout: Layout) -> Layout:
+    """The layout in which a value of the given layout is loaded or stored."""
+    if low.cluster.blocks > 1:  # a conversion would have to go from block to block
+        return layout
+    return access_layout(access, layout, low.warps)
+
+
+def _atomic_add(low: Lowering, op: ops.AtomicAdd) -> None:
+    access = low.assignment.accesses[op]
+    layout = low.assignment.layouts.get(op.value) or low.plain_layout(access.shape, [access])
+    atomic_add_tile(low, access, low.tile(op.value, layout))
+
+
+def _map(low: Lowering, op: ops.Map) -> None:
+    layout = low.layout(op.result)
+    tiles = [low.tile(arg, layout) for arg in op.args]
+    dtype = op.args[-1].dtype
+    regs = fused_exponential(low, op, layout) or short_form(low, op, layout)
+    if regs is None:
+        columns = zip(*(tile.regs for tile in tiles), strict=True)
+        regs = [apply(low.emitter, op.fn, dtype, list(column)) for column in columns]
+    low.set(op.result, Tile(op.result.dtype, op.result.shape, layout, regs))
+
+
+def _cast(low: Lowering, op: ops.Cast) -> None:
+    layout = low.layout(op.result)
+    tile = low.tile(op.x, layout)
+    regs = cast_registers(low.emitter, tile.regs, op.x.dtype, op.dtype)
+    low.set(op.result, Tile(op.dtype, op.result.shape, layout, regs))
+
+
+def _broadcast(low: Lowering, op: ops.Broadcast) -> None:
+    layout = low.layout(op.result)
+    tile = low.tile(op.x, operand_layout(layout, op.axes, op.x.shape))
+    table = tile.layout.register_of
+    ones = [dim == 1 for dim in op.x.shape]
+    regs = [
+        tile.regs[table[tuple(0 if o else at[a] for a, o in zip(op.axes, ones, strict=True))]]
+        for at in layout.regs
+    ]
+    low.set(op.result, Tile(op.x.dtype, op.shape, layout, regs))
+
+
+def _as_it_is(low: Lowering, value: Value) -> Tile:
+    """A tile in the layout that it has; what has none gets a plain one."""
+    made = isinstance(low.env[value], Tile)
+    return low.tile(value, None if made else low.plain_layout(value.shape))
+
+
+def _reshape(low: Lowering, op: ops.Reshape) -> None:
+    layout = low.layout(op.result)
+    tile = _as_it_is(low, op.x)
+    low.set(op.result, reshape(low, tile, op.shape, layout))
+
+
+def _permute(low: Lowering, op: ops.Permute) -> None:
+    entry = low.env[op.x]
+    if isinstance(entry, SharedTile):
+        low.env[op.result] = entry.permuted(op.axes)
+        return
+    tile = _as_it_is(low, op.x)
+    moved = Tile(tile.dtype, op.result.shape, tile.layout.permuted(op.axes), tile.regs)
+    low.set(op.result, moved)
+
+
+def _reduce(low: Lowering, op: ops.Reduce) -> None:
+    low.cluster.enter_reduction(op)
+    entry = low.env[op.x]
+    if op.fn == "max" and isinstance(entry, Tile):
+        found = unscaled(low, op.x, entry.layout)
+        if found is not None:  # rounding is monotone: max(x * c) is max(x) * c to the last bit
+            regs, scale = found
+            bare = Tile(entry.dtype, entry.shape, entry.layout, regs)
+            most = reduce_tile(low, op.fn, bare, op.axis)
+            by = literal(scale, entry.dtype)
+            scaled = [low.emitter.value(f"fmul float {reg}, {by}") for reg in most.regs]
+            low.set(op.result, Tile(most.dtype, most.shape, most.layout, scaled))
+            return
+    tile = _as_it_is(low, op.x)
+    low.set(op.result, reduce_tile(low, op.fn, tile, op.axis))
+
+
+def _scan(low: Lowering, op: ops.Scan) -> None:
+    low.cluster.need_one_block("a scan")
+    low.set(op.result, scan.scan_tile(low, op, low.tile(op.x, low.layout(op.result))))
+
+
+def _dot(low: Lowering, op: ops.Dot) -> None:
+    tile = dots.lower_dot(low, op)
+    if low.assignment.dots[op].partial:
+        low.env[op.result] = tile  # partial sums, which the end of the loop adds up
+    else:
+        low.set(op.result, tile)
+
+
+RULES: dict[type[Op], Callable[..., None]] = {
+    ops.ProgramId: _program_id,
+    ops.IndexTile: _index_tile,
+    ops.Full: _full,
+    ops.Load: _load,
+    ops.Store: _store,
+    ops.AtomicAdd: _atomic_add,
+    ops.Map: _map,
+    ops.Cast: _cast,
+    ops.Broadcast: _broadcast,
+    ops.Reshape: _reshape,
+    ops.Permute: _permute,
+    ops.Reduce: _reduce,
+    ops.Scan: _scan,
+    ops.Dot: _dot,
+    ops.For: loops.lower_for,
+    ops.If: loops.lower_if,
+}

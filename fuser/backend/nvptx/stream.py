@@ -1,0 +1,131 @@
+"""Streams: loops of which one warp fetches the operands, and the barriers of their stages.
+
+A loop whose staged loads are all boxes becomes a stream: `stages` buffers, and for every channel
+(the loads that one dot waits for) a pair of barriers a stage, "full" and "empty". stream_plan.py
+finds them, roles.py writes the producer's code and consumer.py the code of those who compute.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fuser.backend.nvptx.emitter import Operand
+from fuser.backend.nvptx.shared import Slot
+from fuser.backend.nvptx.stage import SharedTile
+from fuser.backend.nvptx.tensor_map import Box
+from fuser.backend.nvptx.values import Tile
+from fuser.tilegen import ops
+
+if TYPE_CHECKING:
+    from fuser.backend.nvptx.lower import Lowering
+
+
+@dataclass(eq=False)
+class Channel:
+    """Loads that are waited for together. barriers: `stages` full ones, then as many empty. Without
+    dots, a load that goes on to registers. held: its stage is not given back at the read."""
+
+    loads: list[ops.Load]
+    boxes: list[Box]
+    dots: list[ops.Dot]
+    tiles: list[SharedTile] = field(default_factory=list)
+    maps: list[str] = field(default_factory=list)
+    barriers: Slot | None = None
+    waited: bool = False
+    held: bool = False
+    done: int = 0
+
+    @property
+    def bytes(self) -> int:
+        return sum(tile.bytes for tile in self.tiles)
+
+    def readers(self, low: Lowering) -> int:
+        """How many arrivals empty a stage: of warp groups that multiply, or of warps that read."""
+        return low.warps // 4 if self.dots else low.warps
+
+
+@dataclass(eq=False)
+class Stream:
+    """A loop fed by the producer. stage, phase: names of the current consumer trip's.
+
+    quiet: the body touches no shared memory but the stages. group: where it only accumulates
+    several dots, all of them; they are issued as one. flying: their results of this trip. fresh:
+    dots that ignore their sums in the first trip. split: its dot of float32 operands (wide.py).
+    ring: (stage, phase) where the loop begins, and after it where it ended.
+    """
+
+    loop: ops.For
+    channels: list[Channel]
+    deferred: ops.Dot | None
+    split: ops.Dot | None = None
+    group: list[ops.Dot] = field(default_factory=list)
+    flying: dict[ops.Dot, Tile] = field(default_factory=dict)
+    fresh: set[ops.Dot] = field(default_factory=set)
+    quiet: bool = False
+    stages: int = 0
+    stage: str = ""
+    phase: str = ""
+    first: Operand = 0
+    variable: Operand = 0
+    ring: tuple[Operand, Operand] = (0, 0)
+
+    def full(self, low: Lowering, channel: Channel, stage: Operand) -> str:
+        assert channel.barriers is not None
+        return low.shared.pointer(channel.barriers, low.emitter.times(stage, 8))
+
+    def empty(self, low: Lowering, channel: Channel, stage: Operand) -> str:
+        assert channel.barriers is not None
+        offset = low.emitter.plus(low.emitter.times(stage, 8), 8 * self.stages)
+        return low.shared.pointer(channel.barriers, offset)
+
+
+def ends_of(low: Lowering, channel: Channel) -> tuple[str, str]:
+    """The full and the empty barrier of what a persistent kernel brings once a program."""
+    assert channel.barriers is not None
+    return low.shared.pointer(channel.barriers), low.shared.pointer(channel.barriers, 8)
+
+
+def advance(low: Lowering, stream: Stream, stage: str, phase: str, before: str) -> list[str]:
+    """The next stage and phase; the phi lines of both."""
+    e = low.emitter
+    more = e.value(f"add i32 {stage}, 1")
+    wraps = e.value(f"icmp eq i32 {more}, {stream.stages}")
+    after = e.value(f"select i1 {wraps}, i32 0, i32 {more}")
+    turned = e.value(f"xor i32 {phase}, 1")
+    flipped = e.value(f"select i1 {wraps}, i32 {turned}, i32 {phase}")
+    latch = e.at.label
+    first, parity = stream.ring
+    stream.ring = (after, flipped)
+    return [
+        f"{stage} = phi i32 [ {first}, %{before} ], [ {after}, %{latch} ]",
+        f"{phase} = phi i32 [ {parity}, %{before} ], [ {flipped}, %{latch} ]",
+    ]
+
+
+def wait_barrier(low: Lowering, pointer: str, parity: str) -> None:
+    """Spin until a barrier's phase of the given parity is complete."""
+    e = low.emitter
+    again, done = e.block("wait"), e.block("waited")
+    e.jump(again)
+    e.enter(again)
+    ready = e.value(
+        "call i1 @llvm.nvvm.mbarrier.try.wait.parity.scope.cta.space.cta("
+        f"ptr addrspace(3) {pointer}, i32 {parity})"
+    )
+    e.branch(ready, done, again)
+    e.enter(done)
+
+
+def arrive_where(low: Lowering, pointer: str, condition: str) -> None:
+    """Arrive on a barrier where the condition holds, without a branch."""
+    low.emitter.do(
+        'call void asm sideeffect "@$1 mbarrier.arrive.shared::cta.b64 _, [$0];", '
+        f'"r,b,~{{memory}}"(ptr addrspace(3) {pointer}, i1 {condition})'
+    )
+
+
+def elected(low: Lowering) -> str:
+    """One thread of each warp group."""
+    part = low.emitter.hoisted(f"and i32 {low.emitter.tid}, 127")
+    return low.emitter.hoisted(f"icmp eq i32 {part}, 0")

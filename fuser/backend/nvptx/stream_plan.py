@@ -1,0 +1,197 @@
+"""Which loops of a kernel a producer warp can feed, and what room their stages get.
+
+All staged loads of a kernel must be boxes whose coordinates the producer can compute: index
+arithmetic on scalars alone. Otherwise the kernel is not split into roles, and copies with cp.async.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fuser.backend.nvptx import persistent
+from fuser.backend.nvptx.assignment import accumulates, is_tile, lone_dot, shared_values
+from fuser.backend.nvptx.persistent import BUFFER
+from fuser.backend.nvptx.stage import shared_tile_for, tile_bytes
+from fuser.backend.nvptx.stream import Channel, Stream
+from fuser.backend.nvptx.tensor_map import add_map, box_of
+from fuser.tilegen import ops
+from fuser.tilegen.ir import Op, Value
+
+if TYPE_CHECKING:
+    from fuser.backend.nvptx.lower import Lowering
+
+
+DEFAULT = True
+"""Whether kernels are split into roles where they can be; `schedule.extra["roles"]` overrides."""
+
+
+def plan_streams(low: Lowering, stages: int) -> dict[ops.For, Stream]:
+    """The streams of a kernel; empty where it cannot be split into roles."""
+    plan, kernel = low.assignment, low.kernel
+    if not kernel.schedule.extra.get("roles", DEFAULT):
+        return {}
+    if low.target.arch != "sm_90a" or stages < 2 or low.warps % 4:
+        return {}
+    known: set[Value] = set()
+    streams: dict[ops.For, Stream] = {}
+    seen = 0
+    for op in kernel.body.ops:
+        if isinstance(op, ops.ProgramId) or _is_scalar(op, known):
+            known.add(op.result)
+        if isinstance(op, ops.For):
+            inside = _staged(low, op)
+            seen += len(inside)
+            if not inside:
+                continue
+            stream = _plan_stream(low, op, inside, known)
+            if stream is None:
+                return {}
+            streams[op] = stream
+        elif op in plan.staged:
+            seen += 1
+    if seen != len(plan.staged) or not streams:
+        return {}
+    low.teams = persistent.teams_of(low, streams)
+    if not _allocate(low, streams, stages):
+        low.teams = 1
+        return {}
+    return streams
+
+
+def _is_scalar(op: Op, known: set[Value]) -> bool:
+    """Whether an op is index arithmetic on known scalars."""
+    scalar = isinstance(op, ops.IndexTile) and not is_tile(op.result)
+    return scalar and set(op.operands()) <= known
+
+
+def _staged(low: Lowering, loop: ops.For) -> list[ops.Load]:
+    return [op for op in loop.body.ops if isinstance(op, ops.Load) and op in low.assignment.staged]
+
+
+def _plan_stream(
+    low: Lowering, loop: ops.For, loads: list[ops.Load], known: set[Value]
+) -> Stream | None:
+    plan = low.assignment
+    if not set(loop.operands()) - set(loop.inits) <= known:
+        return None
+    if loop.start.is_constant and loop.stop.is_constant:
+        if loop.stop.constant - loop.start.constant <= loop.step:
+            return None
+    inner = known | {loop.body.params[0]}
+    for op in loop.body.ops:
+        if _is_scalar(op, inner):
+            inner.add(op.result)
+    channels: list[Channel] = []
+    for load in loads:
+        dots = _dots_of(low, load)
+        wide = any(plan.dots[dot].kind == "wide" for dot in dots)
+        box = box_of(load, plan.accesses[load], 4 if wide else 2)
+        if box is None or not set(load.operands()) <= inner:
+            return None
+        kinds = {plan.dots[dot].kind for dot in dots}
+        if not kinds <= {"wgmma", "wide"} or any(dot not in loop.body.ops for dot in dots):
+            return None
+        if not dots and len(channels) and any(not c.dots for c in channels):
+            return None  # more than one tile beside the operands takes too much room
+        match = next((c for c in channels if set(c.dots) & set(dots)), None)
+        if match is None:
+            channels.append(Channel([load], [box], dots))
+        else:
+            match.loads.append(load)
+            match.boxes.append(box)
+            match.dots += [dot for dot in dots if dot not in match.dots]
+    lone = lone_dot(loop, plan)
+    wide = lone is not None and plan.dots[lone].kind == "wide"
+    if wide and not persistent.trips_of(loop):
+        return None
+    stream = Stream(loop, channels, None if wide else lone, split=lone if wide else None)
+    stream.quiet = not wide and _is_quiet(low, loop)
+    every = [op for op in loop.body.ops if isinstance(op, ops.Dot)]
+    if stream.quiet and len(every) > 1 and all(accumulates(dot, loop, plan) for dot in every):
+        if all(plan.dots[dot].kind == "wgmma" for dot in every):
+            stream.group = every
+    return stream
+
+
+def _is_quiet(low: Lowering, loop: ops.For) -> bool:
+    """Whether a body only multiplies what the producer brings or what is there before the loop."""
+    local = {value for op in loop.body.ops for value in op.results} | set(loop.body.params)
+    brought: set[Value] = set()
+    for op in loop.body.ops:
+        match op:
+            case ops.Load() if op in low.assignment.staged:
+                brought.add(op.result)
+            case ops.Permute() if op.x in brought:
+                brought.add(op.result)
+            case ops.Dot():
+                if not {op.a, op.b} & local <= brought:
+                    return False
+            case ops.IndexTile() | ops.Full() | ops.Yield():
+                pass
+            case _:
+                return False
+    return True
+
+
+def _dots_of(low: Lowering, load: ops.Load) -> list[ops.Dot]:
+    found: list[ops.Dot] = []
+    for value in shared_values(load, low.assignment):
+        for use in low.assignment.uses.get(value, ()):
+            if isinstance(use, ops.Dot) and use not in found:
+                found.append(use)
+    return found
+
+
+def _allocate(low: Lowering, streams: dict[ops.For, Stream], stages: int) -> bool:
+    """Buffers and barriers of every stream. They live from the start: the producer runs ahead of
+    whatever else uses shared memory."""
+    resident = sum(
+        tile_bytes((op.shape[0], op.shape[1]), low.assignment.accesses[op].axis, op.view.dtype)
+        for op in low.kernel.body.ops
+        if isinstance(op, ops.Load) and op in low.assignment.staged
+    )
+    for stream in streams.values():
+        for channel in stream.channels:
+            channel.tiles = [shared_tile_for(low, load) for load in channel.loads]
+            for load, tile in zip(channel.loads, channel.tiles, strict=True):
+                if tile.shape != load.shape:
+                    return _take_back(low, streams)
+    each = sum(c.bytes for s in streams.values() for c in s.channels)
+    room = low.target.shared_bytes - resident - 1024 * len(low.shared.slots) - 2048
+    if persistent.wanted(low, streams):
+        # nothing may take the place of the stages: the producer is at the next program already
+        room -= low.warps * low.teams * BUFFER
+    stages = min(max(stages, _depth(low, each, streams)), room // each)
+    if stages < 2:
+        return _take_back(low, streams)
+    for stream in streams.values():
+        stream.stages = stages
+        for channel in stream.channels:
+            for tile in channel.tiles:
+                tile.slot.bytes = tile.bytes * stages
+            channel.barriers = low.shared.allocate(16 * stages, 16)
+            channel.maps = [
+                add_map(low, load, box, tile)
+                for load, box, tile in zip(channel.loads, channel.boxes, channel.tiles, strict=True)
+            ]
+    return True
+
+
+def _depth(low: Lowering, each: int, streams: dict[ops.For, Stream]) -> int:
+    """Stages that keep enough bytes on their way where a multiprocessor runs one small block: a
+    round trip to L2 takes near a microsecond, in which it could receive some 64 KiB."""
+    programs = low.cluster.blocks
+    for extent in low.kernel.grid:
+        programs *= extent
+    alone = programs <= low.target.units and low.stages == low.kernel.schedule.stages
+    if persistent.wanted(low, streams) and low.stages == low.kernel.schedule.stages:
+        return 8
+    return min(16, (96 << 10) // each) if alone else 0
+
+
+def _take_back(low: Lowering, streams: dict[ops.For, Stream]) -> bool:
+    for stream in streams.values():
+        for channel in stream.channels:
+            for tile in channel.tiles:
+                low.shared.cancel(tile.slot)
+    return False
