@@ -8,7 +8,7 @@ import pytest
 
 from fuser import dtypes
 from fuser.dtypes import DType
-from fuser.tilegen import rules
+from fuser.tilegen import dot_rules
 from fuser.tilegen.emit import emit
 from fuser.tilegen.schedule import Schedule
 from tests.interpreted import CPU, TARGETS, check, one_region
@@ -113,10 +113,10 @@ def test_where_rows_are_swept() -> None:
     """Where all rows are more than L2 and two panels leave room for some of them."""
     target = replace(CPU, l2_bytes=2 << 20)
     line = 4 * 1024
-    assert rules.swept_rows(target, 12, 64, 8 * line, 48 * line) == 0
-    assert rules.swept_rows(target, 128, 1, 8 * line, 48 * line) == 0
-    assert rules.swept_rows(target, 128, 22, 8 * line, 48 * line) == 16
-    assert rules.swept_rows(target, 128, 22, 8 * line, 48 * line * 6) == 0
+    assert dot_rules.swept_rows(target, 12, 64, 8 * line, 48 * line) == 0
+    assert dot_rules.swept_rows(target, 128, 1, 8 * line, 48 * line) == 0
+    assert dot_rules.swept_rows(target, 128, 22, 8 * line, 48 * line) == 16
+    assert dot_rules.swept_rows(target, 128, 22, 8 * line, 48 * line * 6) == 0
     # few weights: a sweep for each of the two cores, if their rows divide
-    assert rules.swept_rows(target, 131, 3, 4 * 1024, 32 * 1024) == 66
-    assert rules.swept_rows(target, 7, 3, 64 * 1024, 32 * 1024) == 0
+    assert dot_rules.swept_rows(target, 131, 3, 4 * 1024, 32 * 1024) == 66
+    assert dot_rules.swept_rows(target, 7, 3, 64 * 1024, 32 * 1024) == 0

@@ -7,7 +7,7 @@ import pytest
 
 from fuser import dtypes
 from fuser.target import SM_90A, cpu_target
-from fuser.tilegen import rules
+from fuser.tilegen import conv_rules, rules
 from fuser.tilegen.emit import winograd
 from fuser.tilegen.program import Packing
 from tests.interpreted import CPU, check, one_region
@@ -78,9 +78,11 @@ def test_where_it_pays(channels: int, side: int, batch: int, pays: bool) -> None
     """In layers of ResNet: not where four times the weights are more than the image."""
     target = cpu_target("sapphirerapids", "", units=2, vector_bits=512)
     squares = batch * (-(-side // 4)) ** 2
-    wanted = rules.winograd_pays(target, channels, 64, (batch, side, side), squares, 36)
+    wanted = conv_rules.winograd_pays(target, channels, 64, (batch, side, side), squares, 36)
     if channels > 3:
-        wanted = rules.winograd_pays(target, channels, channels, (batch, side, side), squares, 36)
+        wanted = conv_rules.winograd_pays(
+            target, channels, channels, (batch, side, side), squares, 36
+        )
     assert wanted is pays
 
 

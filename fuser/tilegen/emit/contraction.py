@@ -18,7 +18,7 @@ from fuser.graph.precision import operand_dtype
 from fuser.graph.sizes import certain, divides, is_symbolic, size_hint
 from fuser.partition.region import Partition, Region
 from fuser.target import DotUnit, Target
-from fuser.tilegen import ir, rules
+from fuser.tilegen import dot_rules, ir, rules
 from fuser.tilegen.emit.map import program
 from fuser.tilegen.emit.maps import Coords, Guard, backward, delinearise, product
 from fuser.tilegen.emit.memory import uniform
@@ -117,7 +117,7 @@ def emit(
     if any((d.b, d.m, d.k) != (first.b, first.m, first.k) for d in dots):
         raise LoweringError("dots of one region differ in m or k", where=region.name)
     columns = max(d.n for d in dots)
-    chosen = schedule or rules.dot_schedule(
+    chosen = schedule or dot_rules.dot_schedule(
         target, first.m, columns, first.k, first.left.dtype.bits, len(dots), first.b,
         dot_unit(target, first.node),
         streamed=all(can_stream(region, v) for d in dots for v in (d.left, d.right)),

@@ -14,7 +14,7 @@ from fuser.dtypes import DType
 from fuser.graph.ir import Node, Value
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
-from fuser.tilegen import ir, rules
+from fuser.tilegen import conv_rules, ir
 from fuser.tilegen.emit.contraction import (
     can_stream,
     dot_dtype,
@@ -97,9 +97,9 @@ def emit(
     if direct:
         n *= conv.groups
     chosen = schedule or (
-        rules.direct_schedule(target, m, n)
+        conv_rules.direct_schedule(target, m, n)
         if direct
-        else rules.conv_schedule(
+        else conv_rules.conv_schedule(
             target,
             m,
             n,

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from fuser.dtypes import f32
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
-from fuser.tilegen import rules
+from fuser.tilegen import conv_rules, dot_rules
 from fuser.tilegen.emit.contraction import dot_op, store_placed
 from fuser.tilegen.emit.conv import ConvShape, conv_shape
 from fuser.tilegen.emit.map import program
@@ -54,7 +54,7 @@ def applies(region: Region, target: Target) -> bool:
     inside = conv.x.node in region.nodes or conv.w.node in region.nodes
     if not plain or conv.w.constant is None or inside:
         return False
-    return rules.winograd_pays(
+    return conv_rules.winograd_pays(
         target, conv.channels, conv.outputs, conv.pixels, _squares(conv), PRODUCTS
     )
 
@@ -83,7 +83,9 @@ def emit(region: Region, partition: Partition, target: Target) -> tuple[TileProg
 def _inputs(region: Region, partition: Partition, target: Target, conv: ConvShape) -> TileProgram:
     """B' d B of every square and channel, as 36 matrices [squares, channels]."""
     squares = _squares(conv)
-    em = Emission(region, partition, target, rules.squares_schedule(target, squares, conv.channels))
+    em = Emission(
+        region, partition, target, conv_rules.squares_schedule(target, squares, conv.channels)
+    )
     square = program(em, 0, squares, em.schedule.block("m"))
     channel = program(em, 1, conv.channels, em.schedule.block("n"))
     n, down, across = delinearise(square, _grid(conv))
@@ -106,7 +108,7 @@ def _inputs(region: Region, partition: Partition, target: Target, conv: ConvShap
 def _products(region: Region, partition: Partition, target: Target, conv: ConvShape) -> TileProgram:
     """The 36 products [squares, channels] x [channels, outputs]."""
     squares, channels, outputs = _squares(conv), conv.channels, conv.outputs
-    chosen = rules.dot_schedule(target, squares, outputs, channels, 32, batch=PRODUCTS)
+    chosen = dot_rules.dot_schedule(target, squares, outputs, channels, 32, batch=PRODUCTS)
     em = Emission(region, partition, target, chosen)
     which = program(em, 0, PRODUCTS, 1, "")
     square = program(em, 2, squares, chosen.block("m"))
@@ -139,7 +141,7 @@ def _products(region: Region, partition: Partition, target: Target, conv: ConvSh
 def _outputs(region: Region, partition: Partition, target: Target, conv: ConvShape) -> TileProgram:
     """A' m A of every square, and what follows the convolution at each of its 16 places."""
     squares, outputs = _squares(conv), conv.outputs
-    em = Emission(region, partition, target, rules.squares_schedule(target, squares, outputs))
+    em = Emission(region, partition, target, conv_rules.squares_schedule(target, squares, outputs))
     square = program(em, 0, squares, em.schedule.block("m"))
     channel = program(em, 1, outputs, em.schedule.block("n"))
     n, down, across = delinearise(square, _grid(conv))

@@ -17,7 +17,7 @@ from fuser.compiler import emit_programs, open_model
 from fuser.dtypes import DType, bf16, f16
 from fuser.partition import partition
 from fuser.target import SM_80, SM_90A, Target
-from fuser.tilegen import rules
+from fuser.tilegen import conv_rules, dot_rules, rules
 from fuser.tilegen.emit import emit
 from fuser.tilegen.schedule import Schedule
 from tests.interpreted import one_region
@@ -88,23 +88,23 @@ def test_schedules_of_few_tiles() -> None:
     """Few tiles and a long k: clusters share k, unless there are none, or results are reduced."""
 
     def blocks(m: int, n: int, k: int, folded: bool = False, target: Target = SM_90A) -> int:
-        return rules.dot_schedule(target, m, n, k, 16, folded=folded).cluster
+        return dot_rules.dot_schedule(target, m, n, k, 16, folded=folded).cluster
 
     assert [blocks(m, 768, 3072) for m in (1, 64, 128, 256, 512)] == [8, 8, 4, 2, 1]
     assert blocks(128, 768, 1024) == blocks(128, 768, 3072, folded=True) == 1
     assert blocks(128, 768, 3072, target=SM_80) == 1
     image = (49, 512, 512, 9, 16, 1)
-    assert rules.conv_schedule(SM_90A, *image, staged=True).cluster == 8
-    assert rules.conv_schedule(SM_90A, *image).cluster == 1
+    assert conv_rules.conv_schedule(SM_90A, *image, staged=True).cluster == 8
+    assert conv_rules.conv_schedule(SM_90A, *image).cluster == 1
 
 
 def test_schedules_of_convolutions() -> None:
     """One wave of tall tiles, and rings that let three blocks share a multiprocessor."""
-    tall = rules.conv_schedule(SM_90A, 32 * 28 * 28, 128, 128, 9, 16, 1)
+    tall = conv_rules.conv_schedule(SM_90A, 32 * 28 * 28, 128, 128, 9, 16, 1)
     assert (tall.block("m"), tall.block("n"), tall.warps) == (192, 128, 12)
-    shared = rules.conv_schedule(SM_90A, 32 * 28 * 28, 128, 512, 1, 16, 1)
+    shared = conv_rules.conv_schedule(SM_90A, 32 * 28 * 28, 128, 512, 1, 16, 1)
     assert (shared.block("m"), shared.block("n"), shared.stages) == (64, 128, 3)
-    assert rules.conv_schedule(SM_80, 32 * 28 * 28, 128, 128, 9, 16, 1).warps == 8
+    assert conv_rules.conv_schedule(SM_80, 32 * 28 * 28, 128, 128, 9, 16, 1).warps == 8
 
 
 @pytest.mark.parametrize(("last", "cluster"), [(True, 8), (False, 1)])
@@ -128,22 +128,22 @@ def test_images_are_shared_where_they_are_copied(last: bool, cluster: int) -> No
 
 
 def test_schedules_of_thin_products() -> None:
-    thin = rules.dot_schedule(SM_90A, 1, 4096, 4096, 16)
+    thin = dot_rules.dot_schedule(SM_90A, 1, 4096, 4096, 16)
     assert (thin.block("m"), thin.block("n"), thin.block("k"), thin.stages) == (16, 16, 128, 8)
-    assert rules.dot_schedule(SM_90A, 64, 4096, 4096, 16).stages == 18
-    wide = rules.dot_schedule(SM_90A, 1024, 1024, 1024, 16)
+    assert dot_rules.dot_schedule(SM_90A, 64, 4096, 4096, 16).stages == 18
+    wide = dot_rules.dot_schedule(SM_90A, 1024, 1024, 1024, 16)
     assert (wide.block("m"), wide.block("n")) == (64, 128)
     for m, n, k, block in (
         (4096, 3072, 768, (128, 128)), (4096, 768, 768, (64, 192)), (8192, 8192, 8192, (128, 128)),
     ):  # fmt: skip
-        teams = rules.dot_schedule(SM_90A, m, n, k, 16)
+        teams = dot_rules.dot_schedule(SM_90A, m, n, k, 16)
         assert teams.persistent and teams.extra["teams"] == 2
         assert (teams.block("m"), teams.block("n")) == block
-    assert not rules.dot_schedule(SM_90A, 4096, 4096, 4096, 16, streamed=False).persistent
-    assert rules.dot_schedule(SM_90A, 4095, 4097, 129, 16, streamed=False).block("k") == 48
-    split = rules.dot_schedule(SM_90A, 4096, 4096, 4096, 32, streamed=False)
+    assert not dot_rules.dot_schedule(SM_90A, 4096, 4096, 4096, 16, streamed=False).persistent
+    assert dot_rules.dot_schedule(SM_90A, 4095, 4097, 129, 16, streamed=False).block("k") == 48
+    split = dot_rules.dot_schedule(SM_90A, 4096, 4096, 4096, 32, streamed=False)
     assert (split.block("m"), split.block("n")) == (128, 64)
-    wide = rules.dot_schedule(SM_90A, 4096, 4096, 4096, 32)
+    wide = dot_rules.dot_schedule(SM_90A, 4096, 4096, 4096, 32)
     assert wide.extra["wide"] and (wide.block("m"), wide.block("k")) == (64, 32)
 
 

@@ -1,0 +1,120 @@
+"""Schedules of convolutions: as a matrix product, without one, and by Winograd's transforms."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from fuser.graph.sizes import by_example, is_symbolic, size_hint
+from fuser.target import DotUnit, Target
+from fuser.tilegen import units
+from fuser.tilegen.dot_rules import (
+    SHARED,
+    deep_stages,
+    gpu_tile,
+    register_tile,
+    split_schedule,
+    swept_rows,
+)
+from fuser.tilegen.rules import block_of, blocks_of, ceildiv, cover, power_of_two
+from fuser.tilegen.schedule import Schedule
+
+
+def conv_schedule(
+    target: Target, m: int, n: int, channels: int, taps: int, bits: int, groups: int,
+    unit: DotUnit | None = None, *, staged: bool = False,
+) -> Schedule:  # fmt: skip
+    """Blocks "m" (pixels), "n" (output channels), "k" (input channels, or taps and channels).
+    staged: whether operands are copied as they are and results are not reduced."""
+    staged = staged and not is_symbolic(channels)
+    m, n, groups = size_hint(m), size_hint(n), size_hint(groups)
+    channels = cover(channels)
+    if unit is not None:
+        found = units.schedule(target, unit, m, n, channels * taps, 1, 1)
+        k = channels * taps if channels < unit.depth else channels
+        return replace(found, blocks=(*found.blocks[:2], ("k", k)))
+    if not target.is_cuda:
+        rows, columns = register_tile(target, m, n, bits)
+        line = channels * bits // 8
+        group = swept_rows(
+            target, ceildiv(m, rows), ceildiv(n, columns), rows * line, columns * taps * line
+        )
+        return blocks_of(
+            group=group, m=rows, n=columns, k=channels, reason="register tile of least waste"
+        )
+    half = bits == 16
+    # rows are gathered; with a short k the output dominates, and several blocks a processor hide it
+    k = channels * taps
+    most = 1 << 12 if k <= 64 else 1 << 13 if k <= 512 else 3 << 13
+    tall = ((192, 128),) if half and target.arch == "sm_90a" else ()
+    rows, columns, waves, reason = gpu_tile(
+        target, m, n, bits, 1, groups, most, row_cost=60, alone=1.2, more=tall
+    )
+    depth = 64 if half else 32 if bits < 64 else 16
+    if half and staged and waves == 1 and channels % 64 == 0:
+        shared = split_schedule(target, m, n, k, groups)
+        if shared is not None:
+            return replace(shared, group=0)
+    if channels < 16:
+        return blocks_of(stages=3, reason=reason, m=min(rows, 64), n=min(columns, 64), k=16)
+    while depth > 16 and channels % depth and depth > channels % depth:
+        depth //= 2
+    warps = 8 if rows * columns >= 128 * 128 else 4
+    warps = 12 if rows == 192 else warps
+    stages = 4 if half else 3
+    trips = taps * ceildiv(channels, depth)
+    if half and warps == 4 and (3 <= waves <= 4 or (waves > 4 and k <= 512)):
+        # three blocks at once, and so all of the last wave
+        stages = max(2, min(stages, SHARED // (3 * 2 * (rows + columns) * depth), trips))
+    if half and waves == 1 and warps < 12:
+        # one block a multiprocessor: many bytes on their way, and few barriers
+        if rows + columns <= 96 and channels % 128 == 0:
+            depth = 128
+        stages = deep_stages(rows + columns, depth, taps * ceildiv(channels, depth))
+    return blocks_of(warps=warps, stages=stages, reason=reason, m=rows, n=columns, k=depth)
+
+
+def direct_schedule(target: Target, m: int, n: int) -> Schedule:
+    """Blocks "m" (pixels) and "n" (channels) of a convolution without a matrix product."""
+    m, n = block_of(m, 1 << 20), block_of(n, 1 << 20)
+    if not target.is_cuda:
+        width = min(n, 64)
+        return blocks_of(m=max(1, min(m, 1024 // width)), n=width)
+    width = min(power_of_two(n), 64)
+    return blocks_of(m=min(power_of_two(m), 1024 // width), n=width)
+
+
+WINOGRAD_RATE = 0.75
+"""Of the peak of one core, what a product reaches."""
+STREAM_BYTES = 2e10
+"""Bytes a second that one core reads or writes past its own caches."""
+
+
+@by_example
+def winograd_pays(
+    target: Target, channels: int, outputs: int, pixels: tuple[int, ...], squares: int,
+    products: int,
+) -> bool:  # fmt: skip
+    """Whether a 3x3 convolution is faster as `products` products of `squares` rows.
+
+    Both ways are multiply-adds beside a stream of weights; the squares also go through memory
+    twice, before and after the products.
+    """
+    if min(channels, outputs) < 32:
+        return False
+    rate = WINOGRAD_RATE * target.flops_f32 / target.units
+    count = prod(pixels)
+    direct = max(2 * 9 * count * channels * outputs / rate,
+                 4 * 9 * channels * outputs / STREAM_BYTES)  # fmt: skip
+    weights = 4 * products * channels * outputs / STREAM_BYTES
+    tiles = ceildiv(squares, 8) * 8
+    multiply = max(2 * products * tiles * channels * outputs / rate, weights)
+    move = 2 * 4 * products * squares * (channels + outputs) / STREAM_BYTES
+    return multiply + move < 0.85 * direct
+
+
+def squares_schedule(target: Target, squares: int, channels: int) -> Schedule:
+    """Blocks "m" (squares) and "n" (channels) of a transform of Winograd's."""
+    squares, channels = block_of(squares, 1 << 20), block_of(channels, 1 << 20)
+    width = min(channels, 64)
+    return blocks_of(m=max(1, min(squares, 256 // width)), n=width)

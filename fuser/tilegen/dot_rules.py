@@ -1,0 +1,284 @@
+"""Schedules of matrix products: register tiles and sweeps on CPUs, tiles and stages on GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fuser.graph.sizes import is_symbolic, size_hint
+from fuser.target import DotUnit, Target
+from fuser.tilegen import units
+from fuser.tilegen.rules import block_of, blocks_of, ceildiv
+from fuser.tilegen.schedule import Schedule
+
+MOST_SYMBOLIC_DEPTH = 256
+"""The block of a contracted dim of any size."""
+
+
+def register_tile(
+    target: Target, m: int, n: int, bits: int, accumulators: int = 1
+) -> tuple[int, int]:
+    """(rows, columns) of the register tile of a CPU dot that covers [m, n] with the least work.
+
+    rows * vectors accumulators a dot, a row of B and one broadcast fit the registers; tiles that
+    fill them run at about the same speed, so what counts is what hangs over the edges of [m, n].
+    Tiles of few rows wait for B: L2 gives a line in 2.7 cycles, in which 5.4 products are done.
+    """
+    lanes = target.lanes(64 if bits == 64 else 32)
+    stream = 5.4 * target.vector_bits / 512
+    best: tuple[float, int, int] | None = None
+    for vectors in range(1, 5):
+        most = (target.vector_registers - 1 - vectors) // (vectors * accumulators)
+        panels = ceildiv(n, vectors * lanes)
+        for rows in range(max(1, most // 2), most + 1):
+            height = min(rows, m)
+            # multiply-adds of a step of k, its loads, and a share of the start and end of the tile
+            step = max(height, stream) * vectors + 0.15 * (height + vectors) + 2
+            cost = ceildiv(m, height) * panels * step
+            if best is None or cost < best[0]:
+                best = (cost, height, vectors * lanes)
+    assert best is not None
+    return best[1], best[2]
+
+
+def swept_rows(target: Target, tiles: int, panels: int, tile_bytes: int, panel_bytes: int) -> int:
+    """How many row tiles of a CPU product to take through all panels of the right operand before
+    the next ones; 0: all of them.
+
+    Without, every panel reads all rows, from beyond L2 where they are large; with, every sweep
+    reads all panels. Cores take neighbouring programs: a sweep each where weights are the smaller
+    side, so that a core finds the rows it wrote in its own cache; else some panels each.
+    """
+    if panels < 2:
+        return 0
+    budget = target.l2_bytes * 3 // 10  # beside a panel in use and one under way
+    rows, weights = tiles * tile_bytes, panels * panel_bytes
+    sweeps = 1
+    if rows > budget and budget + 2 * panel_bytes <= target.l2_bytes:
+        wanted = ceildiv(tiles, max(1, budget // tile_bytes))
+        if (wanted - 1) * weights < (panels - 1) * rows:
+            sweeps = min(range(wanted, wanted + 4), key=lambda s: ceildiv(tiles, s) * s)
+    if weights < min(rows, target.l2_bytes // 2) and sweeps < target.units:
+        share = ceildiv(tiles, target.units)
+        if share * target.units <= 1.03 * tiles:
+            sweeps = target.units
+    return ceildiv(tiles, sweeps) if sweeps > 1 else 0
+
+
+HALF_TILES = (
+    *((128, columns) for columns in (256, 192, 128)),
+    *((64, 192), (64, 128), (128, 64), (64, 64), (64, 32)),
+    *((32, 64), (32, 32), (16, 64), (16, 32)),
+)
+WIDE_TILES = ((64, 64), (32, 64), (64, 32), (32, 32), (16, 64), (16, 32))
+"""(rows, columns) of a GPU dot of 16-bit operands and of others, the largest first."""
+SHARED = 225 << 10
+"""Bytes of shared memory that the blocks of a multiprocessor have for operands."""
+PREFETCHED = 144 << 10
+"""Bytes of operands under way in a block that has a multiprocessor for itself."""
+
+
+def dot_schedule(
+    target: Target, m: int, n: int, k: int, bits: int, accumulators: int = 1, batch: int = 1,
+    unit: DotUnit | None = None, *, streamed: bool = True, folded: bool = True,
+) -> Schedule:  # fmt: skip
+    """Blocks "m", "n", "k" of a matrix product [m, k] x [k, n]. unit: what multiplies on a CPU.
+    streamed: whether a GPU's copy engine can fetch the operands. folded: whether results are
+    reduced in the same kernel."""
+    whole = folded or is_symbolic(k)
+    m, n, batch = size_hint(m), size_hint(n), size_hint(batch)
+    k = block_of(k, MOST_SYMBOLIC_DEPTH) if is_symbolic(k) else k
+    if unit is not None:
+        return units.schedule(target, unit, m, n, k, accumulators, batch)
+    if not target.is_cuda:
+        rows, columns = register_tile(target, m, n, bits, accumulators)
+        group = swept_rows(
+            target, ceildiv(m, rows), ceildiv(n, columns), rows * k * bits // 8,
+            columns * accumulators * k * bits // 8,
+        )  # fmt: skip
+        return blocks_of(group=group, m=rows, n=columns, k=k, reason="register tile of least waste")
+    half = bits == 16
+    if half and m <= 16 and k >= 1024 and batch * ceildiv(n, 32) >= target.units // 2:
+        return _thin_schedule(target, m, n, k, accumulators, batch)
+    if bits == 32 and streamed and target.arch == "sm_90a" and accumulators == 1 and k >= 64:
+        wide = _wide_schedule(target, m, n, batch)
+        if wide is not None:
+            return wide
+    rows, columns, waves, reason = gpu_tile(target, m, n, bits, accumulators, batch)
+    if half and streamed and waves == 1 and accumulators == 1 and not whole:
+        shared = split_schedule(target, m, n, k, batch)
+        if shared is not None:
+            return shared
+    if half and streamed and target.arch == "sm_90a" and k >= 128:
+        turns = _team_schedule(target, m, n, k, accumulators, batch, (rows, columns, waves))
+        if turns is not None:
+            return turns
+    if bits == 32 and accumulators == 1 and (rows, columns) == (64, 64):
+        taller = ceildiv(m, 128) * ceildiv(n, 64) * batch
+        if m % 128 == 0 and taller >= 2 * target.units:
+            # splitting float32 into two parts costs an instruction a row and a column of a warp
+            rows, reason = 128, f"{taller} blocks on {target.units} processors"
+    depth = 64 if half else 32 if bits < 64 else 16
+    while depth > 16 and depth >= 2 * k:
+        depth //= 2
+    if half and not streamed and 64 < k <= 256:
+        # elements are copied one by one: as few as possible beyond the last
+        depth = min((64, 48, 32), key=lambda deep: ceildiv(k, deep) * (deep + 16))
+    warps = 8 if rows * columns * accumulators >= 128 * 128 else 4
+    stages = 4 if half else 3
+    if half and waves == 1 and rows + columns * accumulators <= 192:
+        lines = rows + columns * accumulators
+        stages = deep_stages(lines, depth, ceildiv(k, depth), 216 << 10, 18)
+    return blocks_of(
+        warps=warps, stages=stages, group=8 if batch == 1 else 0, reason=reason,
+        m=rows, n=columns, k=depth,
+    )  # fmt: skip
+
+
+TEAM_TILES = ((128, 128), (64, 256), (64, 192), (128, 64), (64, 128), (64, 64))
+"""(rows, columns) of a dot of one of two teams of four warps."""
+
+
+def _team_schedule(
+    target: Target,
+    m: int,
+    n: int,
+    k: int,
+    accumulators: int,
+    batch: int,
+    plain: tuple[int, int, int],
+) -> Schedule | None:
+    """Two teams of warps in turns, in a block a multiprocessor that runs program after program:
+    what follows the products of one is hidden behind those of the other, and so are their loads.
+    None where `plain`, (rows, columns, waves) of one program a block, takes less time.
+
+    Costs are multiply-adds of a step of k. What is left to wait for at the end takes the time of
+    some 200 steps of the last tile; a line of an operand that of 12 elements. From an H200.
+    """
+
+    def cost(rows: int, columns: int, turns: int, exposed: int) -> float:
+        tile, lines = rows * columns * accumulators, rows + columns * accumulators
+        return turns * (tile + 12 * lines) + exposed * tile * 200 / k
+
+    best: tuple[float, int, int, int] | None = None
+    for rows, columns in TEAM_TILES:
+        wide = columns * accumulators
+        if wide > 256 or not 12288 <= rows * wide <= 16384:
+            continue
+        count = ceildiv(m, rows) * ceildiv(n, columns) * batch
+        if count > target.units:
+            time = cost(rows, columns, ceildiv(count, target.units), 1)
+            if best is None or time < best[0]:
+                best = (time, rows, columns, count)
+    rows, columns, waves = plain
+    begun = 2048 * waves if waves > 1 else 0
+    if best is None or best[0] > cost(rows, columns, waves, waves) + begun:
+        return None
+    _, rows, columns, count = best
+    return replace(
+        blocks_of(
+            warps=4, stages=4, group=8 if batch == 1 else 0,
+            reason=f"{count} programs on {target.units} processors, two teams of warps in turns",
+            m=rows, n=columns, k=64,
+        ),
+        persistent=True, extra={"teams": 2},
+    )  # fmt: skip
+
+
+def split_schedule(target: Target, m: int, n: int, k: int, batch: int) -> Schedule | None:
+    """A product of few tiles and a long k, of 16-bit operands: the blocks of a cluster take a part
+    of k each, as many as run at once. None where there are tiles enough, where the sums of parts
+    would take longer than what they save (about 2 us on an H200), or without clusters."""
+    tiles = ceildiv(m, 64) * ceildiv(n, 64) * batch
+    cluster = next((c for c in (8, 4, 2) if tiles * c <= target.units), 1)
+    if target.arch != "sm_90a" or cluster == 1 or k < SPLIT_DEPTH:
+        return None
+    schedule = blocks_of(
+        stages=min(6, k // 64 // cluster), group=8 if batch == 1 else 0,
+        reason=f"{tiles} tiles, each of a cluster of {cluster} blocks that share k",
+        m=64, n=64, k=64,
+    )  # fmt: skip
+    return replace(schedule, cluster=cluster)
+
+
+SPLIT_DEPTH = 2048
+"""The least k that is shared by the blocks of a cluster."""
+
+
+def _wide_schedule(target: Target, m: int, n: int, batch: int) -> Schedule | None:
+    """float32 on asynchronous tensor cores: a warp group with 64 rows, two blocks a multiprocessor.
+    None where there are too few of them."""
+    if ceildiv(m, 64) * ceildiv(n, 64) * batch < target.units:
+        return None
+    count = {c: ceildiv(m, 64) * ceildiv(n, c) * batch for c in (96, 64)}
+
+    def cost(columns: int) -> int:
+        return ceildiv(count[columns], 2 * target.units) * (64 * columns + 24 * (64 + columns))
+
+    columns = min(count, key=cost)
+    schedule = blocks_of(
+        stages=3 if columns > 64 else 4, group=8 if batch == 1 else 0,
+        reason=f"{count[columns]} blocks, two of them on each of {target.units} processors",
+        m=64, n=columns, k=32,
+    )  # fmt: skip
+    return replace(schedule, extra={"wide": True})
+
+
+def deep_stages(
+    lines: int, depth: int, trips: int, bytes_: int = PREFETCHED, most: int = 10
+) -> int:
+    """Stages of a block that has a multiprocessor, and its shared memory, for itself. lines: rows
+    of the left operand and columns of the right ones; depth: 16-bit elements of each in a stage."""
+    return max(4, min(bytes_ // (lines * depth * 2), most, trips))
+
+
+def _thin_schedule(
+    target: Target, m: int, n: int, k: int, accumulators: int, batch: int
+) -> Schedule:
+    """Few rows: the time is that of streaming the right operand, so what counts is how many bytes
+    are under way. Two blocks a processor, where narrow ones make that many, hide each other."""
+    columns = 16 if batch * ceildiv(n, 32) < 2 * target.units else 32
+    return blocks_of(
+        stages=8 if columns * accumulators == 16 else 6, group=8 if batch == 1 else 0,
+        reason=f"{batch * ceildiv(n, columns)} narrow blocks stream the right operand",
+        m=16, n=columns, k=128,
+    )  # fmt: skip
+
+
+def gpu_tile(
+    target: Target,
+    m: int,
+    n: int,
+    bits: int,
+    accumulators: int,
+    batch: int,
+    most: int = 1 << 15,
+    row_cost: int = 24,
+    alone: float = 1.0,
+    more: tuple[tuple[int, int], ...] = (),
+) -> tuple[int, int, int, str]:
+    """(rows, columns, waves, reason): the tile of least estimated time.
+
+    A wave is one block on every multiprocessor. In a step of k a block multiplies rows * columns
+    and streams both operands; row_cost is the cost of a row of the left one, in multiply-adds.
+    Fitted to an H200. most: the largest tile, in elements of all accumulators. alone: what a block
+    costs more that has a multiprocessor for itself, as nothing hides its start and its end. more:
+    tiles beside the usual ones.
+    """
+    sizes = (*more, *(HALF_TILES if bits == 16 else WIDE_TILES))
+    best: tuple[float, bool, int, int, int] | None = None
+    cost: float
+    for rows, columns in sizes:
+        too_wide = columns * accumulators > 256 or rows * columns * accumulators > most
+        if (too_wide and (rows, columns) != sizes[-1]) or (columns > 128 and target.sm < 90):
+            continue
+        waves = ceildiv(ceildiv(m, rows) * ceildiv(n, columns) * batch, target.units)
+        cost = waves * (rows * columns + row_cost * rows + 24 * columns + 2048)
+        cost *= alone if waves == 1 else 1
+        # of a tile and its transpose the wide one, while one accumulator fills its columns
+        tie = columns * accumulators > 128
+        if best is None or (cost, tie) < best[:2]:
+            best = (cost, tie, rows, columns, waves)
+    assert best is not None
+    _, _, rows, columns, waves = best
+    count = ceildiv(m, rows) * ceildiv(n, columns) * batch
+    return rows, columns, waves, f"{count} blocks in {waves} waves on {target.units} processors"
