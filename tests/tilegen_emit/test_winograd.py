@@ -7,7 +7,7 @@ import pytest
 
 from fuser import dtypes
 from fuser.target import SM_90A, cpu_target
-from fuser.tilegen import conv_rules, rules
+from fuser.tilegen import conv_rules
 from fuser.tilegen.emit import winograd
 from fuser.tilegen.program import Packing
 from tests.interpreted import CPU, check, one_region
@@ -24,7 +24,7 @@ CASES = {  # batch, channels, outputs, height, width, padding
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules, "winograd_pays", lambda *_: True)
+    monkeypatch.setattr(conv_rules, "winograd_pays", lambda *_: True)
 
 
 @pytest.mark.usefixtures("always")
