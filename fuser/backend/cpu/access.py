@@ -18,6 +18,11 @@ ZERO_LINE_BYTES = 64 << 10
 PAD_LINE_ELEMENTS = 1024
 
 
+def _stored(dtype: DType) -> str:
+    """LLVM's type of an element in memory: a bool is one byte."""
+    return "i8" if dtype.kind == "bool" else dtype.llvm
+
+
 def _plain(type: str) -> str:
     """The type to load or store a vector as: LLVM has no code for odd numbers of bfloat."""
     count = text.lanes(type)
@@ -50,7 +55,7 @@ class Access(Emitter):
         """
         form = affine.lane_form(address)
         masked = any(affine.has_lane(expression) for expression, _ in conditions)
-        stored = "i8" if dtype.kind == "bool" else dtype.llvm
+        stored = _stored(dtype)
         if form.step in (0, 1) and not masked:
             count = width if form.step == 1 else 1
             pointer = self._pointer(base, dtype, form.rest, conditions, pad, count)
@@ -88,7 +93,7 @@ class Access(Emitter):
         choice is made outside those loops.
         """
         f = self.f
-        stored = "i8" if dtype.kind == "bool" else dtype.llvm
+        stored = _stored(dtype)
         condition = self.holds(conditions)
         if condition is None:
             constant = address.constant
@@ -141,7 +146,7 @@ class Access(Emitter):
         pad: float | int,
     ) -> Reg:
         f = self.f
-        stored = "i8" if dtype.kind == "bool" else dtype.llvm
+        stored = _stored(dtype)
         type = text.vector(stored, width)
         pointer = f.gep(base, self.index(address), stored)
         fill = self._fill(pad, dtype, width)
@@ -162,7 +167,7 @@ class Access(Emitter):
 
     def _pointers(self, base: Reg, dtype: DType, address: Index, width: int) -> Reg:
         offsets = self.index_vector(address, width)
-        stored = "i8" if dtype.kind == "bool" else dtype.llvm
+        stored = _stored(dtype)
         return self.f.op(
             f"<{width} x ptr>", f"getelementptr {stored}, {base.typed}, {offsets.typed}", "p"
         )
@@ -177,7 +182,7 @@ class Access(Emitter):
         pad: float | int,
     ) -> Reg:
         f = self.f
-        stored = "i8" if dtype.kind == "bool" else dtype.llvm
+        stored = _stored(dtype)
         type = text.vector(stored, width)
         form = affine.lane_form(address)
         if not conditions and form.step is not None:

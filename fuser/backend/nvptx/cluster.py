@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fuser.backend.nvptx.convert import offset_of, row_major
 from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.layout import Layout
 from fuser.backend.nvptx.memory import from_memory, to_memory
@@ -135,12 +136,8 @@ class Cluster:
         low, e = self.low, self.low.emitter
         if self.arrived:
             self._wait()  # every block has started, or has read what was there before
-        size, steps = dtype.bytes, []
-        for dim in reversed(layout.shape):
-            steps.append(size)
-            size *= dim
-        steps.reverse()
-        place = [sum(b * s for b, s in zip(basis, steps, strict=True)) for basis in layout.bits]
+        size, steps = row_major(layout.shape, dtype.bytes)
+        place = [offset_of(basis, steps) for basis in layout.bits]
         inside = 5 + low.warps.bit_length() - 1
         spare = [bit for bit in range(inside) if not any(layout.bits[bit])]
         if len(spare) < self.bits:
@@ -156,7 +153,7 @@ class Cluster:
         alone = e.value(f"icmp eq i32 {e.thread_part(rest)}, 0")
         part = [0] * inside + [size << bit for bit in range(self.bits)]
         mine = low.shared.pointer(slot, e.plus(e.thread_part(place), e.thread_part(part)))
-        offsets = [sum(o * s for o, s in zip(at, steps, strict=True)) for at in layout.regs]
+        offsets = [offset_of(at, steps) for at in layout.regs]
         type = memory_type(dtype)
         with e.where(alone):
             remote = e.value(

@@ -48,7 +48,7 @@ def _through_shared(low: Lowering, tile: Tile, layout: Layout) -> Tile:
             pitch = -(-pitch // 16) * 16 + 16
     slot = low.shared.allocate(pitch)
     low.shared.before_write()
-    _write(low, tile, slot, steps, axis)
+    write_tile(low, tile, slot, steps, axis)
     low.shared.before_read()
     regs = _read(low, tile, layout, slot, steps, axis)
     low.shared.free(slot)
@@ -56,24 +56,33 @@ def _through_shared(low: Lowering, tile: Tile, layout: Layout) -> Tile:
 
 
 def _address(low: Lowering, layout: Layout, steps: list[int], slot: Slot) -> str:
-    thread = low.emitter.thread_part(
-        [sum(b * s for b, s in zip(basis, steps, strict=True)) for basis in layout.bits]
-    )
+    thread = low.emitter.thread_part([offset_of(basis, steps) for basis in layout.bits])
     return low.shared.pointer(slot, thread)
 
 
-def _offset(offset: Coordinates, steps: list[int]) -> int:
+def row_major(shape: Coordinates, item: int) -> tuple[int, list[int]]:
+    """The size of a tile whose elements lie densely in order, and the step along each axis; both in
+    the unit of `item`, the size of an element."""
+    size, steps = item, []
+    for dim in reversed(shape):
+        steps.append(size)
+        size *= dim
+    return size, steps[::-1]
+
+
+def offset_of(offset: Coordinates, steps: list[int]) -> int:
+    """How far from a tile's beginning an element lies, with the given step along each axis."""
     return sum(o * s for o, s in zip(offset, steps, strict=True))
 
 
-def _write(low: Lowering, tile: Tile, slot: Slot, steps: list[int], axis: int) -> None:
+def write_tile(low: Lowering, tile: Tile, slot: Slot, steps: list[int], axis: int) -> None:
     emitter, layout, dtype = low.emitter, tile.layout, tile.dtype
     width = min(layout.vector(axis), 16 // dtype.bytes)
     base = _address(low, layout, steps, slot)
     type = memory_type(dtype) if width == 1 else f"<{width} x {memory_type(dtype)}>"
     for offset, members in vectors(layout, axis, width):
         value = pack(low, [tile.regs[m] for m in members], dtype)
-        pointer = shared_offset(low, base, _offset(offset, steps))
+        pointer = shared_offset(low, base, offset_of(offset, steps))
         emitter.do(f"store {type} {value}, ptr addrspace(3) {pointer}, align {width * dtype.bytes}")
 
 
@@ -86,7 +95,7 @@ def _read(
     type = memory_type(dtype) if width == 1 else f"<{width} x {memory_type(dtype)}>"
     regs = [""] * len(layout.regs)
     for offset, members in vectors(layout, axis, width):
-        pointer = shared_offset(low, base, _offset(offset, steps))
+        pointer = shared_offset(low, base, offset_of(offset, steps))
         name = emitter.value(
             f"load {type}, ptr addrspace(3) {pointer}, align {width * dtype.bytes}"
         )
@@ -149,17 +158,13 @@ def reshape(low: Lowering, tile: Tile, shape: Coordinates, layout: Layout) -> Ti
 
 def row_major_layout(layout: Layout, shape: Coordinates) -> Layout:
     """The layout over the flat index. Exact only inside the tile's own shape."""
-    steps, step = [], 1
-    for dim in reversed(shape):
-        steps.append(step)
-        step *= dim
-    steps.reverse()
+    size, steps = row_major(shape, 1)
 
     def flat(at: Coordinates) -> Coordinates:
-        return (sum(a * s for a, s in zip(at, steps, strict=True)),)
+        return (offset_of(at, steps),)
 
     return Layout(
-        (tile_size(shape),),
+        (size,),
         tuple(map(flat, layout.regs)),
         tuple(map(flat, layout.lanes)),
         tuple(map(flat, layout.warps)),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx import consumer, wgmma
 from fuser.backend.nvptx.assignment import DotPlan
-from fuser.backend.nvptx.convert import _offset, _write, convert, in_registers, shared_offset
+from fuser.backend.nvptx.convert import convert, in_registers, offset_of, shared_offset, write_tile
 from fuser.backend.nvptx.elementwise import cast
 from fuser.backend.nvptx.layout import Coordinates, Layout
 from fuser.backend.nvptx.memory import from_memory
@@ -393,7 +393,7 @@ def _fma_dot(low: Lowering, op: ops.Dot, plan: DotPlan, acc: Tile) -> Tile:
         columns = max(tile.layout.shape[1], layout.shape[1] if axis == 1 else 0)
         steps = [columns * size, size]
         slot = low.shared.allocate(rows * columns * size, 16)
-        _write(low, tile, slot, steps, 1)
+        write_tile(low, tile, slot, steps, 1)
         sources.append((slot, steps, axis))
     low.shared.before_read()
     type, memory = op.acc.dtype.llvm, memory_type(dtype)
@@ -414,7 +414,7 @@ def _fma_dot(low: Lowering, op: ops.Dot, plan: DotPlan, acc: Tile) -> Tile:
             if at not in found:
                 spot = [0, 0]
                 spot[axis] = at
-                pointer = shared_offset(low, base, _offset(tuple(spot), steps))
+                pointer = shared_offset(low, base, offset_of(tuple(spot), steps))
                 raw = e.value(f"load {memory}, ptr addrspace(3) {pointer}, align {size}")
                 found[at] = cast(e, from_memory(low, raw, dtype), dtype, op.acc.dtype)
         columns_of.append(found)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.cluster import NeedsOneBlock
-from fuser.backend.nvptx.convert import shared_offset
+from fuser.backend.nvptx.convert import offset_of, row_major, shared_offset
 from fuser.backend.nvptx.elementwise import apply
 from fuser.backend.nvptx.layout import Coordinates, Layout
 from fuser.backend.nvptx.memory import from_memory, to_memory
@@ -143,13 +143,9 @@ def _across_warps(
 ) -> list[str]:
     """Combine the partial results of warps that differ in `bits` of the warp number."""
     emitter, type = low.emitter, memory_type(dtype)
-    size, steps = dtype.bytes, []
-    for dim in reversed(layout.shape):
-        steps.append(size)
-        size *= dim
-    steps.reverse()
+    size, steps = row_major(layout.shape, dtype.bytes)
     # part p of the partial results lies p * size bytes into the slot
-    place = [sum(b * s for b, s in zip(basis, steps, strict=True)) for basis in layout.bits]
+    place = [offset_of(basis, steps) for basis in layout.bits]
     part = [0] * len(place)
     for position, bit in enumerate(bits):
         part[5 + bit] = size << position
@@ -157,7 +153,7 @@ def _across_warps(
     low.shared.before_write()
     mine = emitter.plus(emitter.thread_part(place), emitter.thread_part(part))
     base = low.shared.pointer(slot, mine)
-    offsets = [sum(o * s for o, s in zip(at, steps, strict=True)) for at in layout.regs]
+    offsets = [offset_of(at, steps) for at in layout.regs]
     for offset, reg in zip(offsets, regs, strict=True):
         pointer = shared_offset(low, base, offset)
         value = to_memory(low, reg, dtype)

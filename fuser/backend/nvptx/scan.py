@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from fuser.backend.nvptx.convert import convert, shared_offset
+from fuser.backend.nvptx.convert import convert, offset_of, row_major, shared_offset
 from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.layout import Coordinates, Layout, blocked, next_power
 from fuser.backend.nvptx.memory import from_memory, to_memory
@@ -119,17 +119,13 @@ def _warps(
     """What the earlier warps along the axis hold, for every row."""
     e, dtype, type = low.emitter, tile.dtype, memory_type(tile.dtype)
     outer = layout.reduced(axis)
-    size, steps = dtype.bytes, []
-    for dim in reversed(outer.shape):
-        steps.append(size)
-        size *= dim
-    steps.reverse()
-    rows = [sum(b * s for b, s in zip(basis, steps, strict=True)) for basis in outer.bits]
+    size, steps = row_major(outer.shape, dtype.bytes)
+    rows = [offset_of(basis, steps) for basis in outer.bits]
     part = [0] * len(rows)
     for position, bit in enumerate(bits):
         part[5 + bit] = size << position
     slot = low.shared.allocate(size << len(bits))
-    offsets = [sum(o * s for o, s in zip(at, steps, strict=True)) for at in outer.regs]
+    offsets = [offset_of(at, steps) for at in outer.regs]
     lanes = [1 << bit for bit, basis in enumerate(layout.lanes) if basis[axis]]
     low.shared.before_write()
     last = None

@@ -34,8 +34,12 @@ def fast_gelu(b: Builder, node: OnnxNode) -> Value:
 
 
 def _biased(b: Builder, node: OnnxNode) -> Value:
-    bias = node.optional(1)
-    return node.x if bias is None else b.map("add", node.x, bias)
+    return add_optional(b, node.x, node.optional(1))
+
+
+def add_optional(b: Builder, x: Value, term: Value | None) -> Value:
+    """x + term, or x where the operand is absent."""
+    return x if term is None else b.map("add", x, term)
 
 
 @onnx_op("QuickGelu", domain=MICROSOFT)
@@ -101,7 +105,7 @@ def _normalized(
         parts = compose.standardize(b, wide, axes, epsilon)
     y = b.map("mul", b.cast(parts[0], x.dtype), gamma)
     statistics = [b.unsqueeze(part, axes) for part in parts[1:]]
-    return [y if beta is None else b.map("add", y, beta), *statistics]
+    return [add_optional(b, y, beta), *statistics]
 
 
 @onnx_op("SimplifiedLayerNormalization")
@@ -133,7 +137,7 @@ def skip_simplified_layer_norm(b: Builder, node: OnnxNode) -> list[Value | None]
 def _skipped(b: Builder, node: OnnxNode, bias: int) -> Value:
     x, skip, given = node.x, node.operand(1), node.optional(bias)
     total = b.map("add", x, b.broadcast_to(skip, x.type.shape))
-    return total if given is None else b.map("add", total, given)
+    return add_optional(b, total, given)
 
 
 @onnx_op("EmbedLayerNormalization", domain=MICROSOFT)
@@ -175,7 +179,7 @@ def group_norm(b: Builder, node: OnnxNode) -> list[Value | None]:
         if skip.type.rank == 2:
             skip = b.unsqueeze(skip, [1, 2])
         total = b.map("add", x, b.broadcast_to(skip, x.type.shape))
-        total = total if bias is None else b.map("add", total, bias)
+        total = add_optional(b, total, bias)
     last = bool(node.attr("channels_last", 1))
     rank = x.type.rank
     order = (0, rank - 1, *range(1, rank - 1)) if last else tuple(range(rank))
@@ -234,8 +238,8 @@ def fused_gemm(b: Builder, node: OnnxNode) -> Value:
 
 @onnx_op("GemmFastGelu", domain=MICROSOFT)
 def gemm_fast_gelu(b: Builder, node: OnnxNode) -> Value:
-    product_, bias = b.matmul(node.operand(0), node.operand(1)), node.optional(2)
-    return compose.gelu_tanh(b, product_ if bias is None else b.map("add", product_, bias))
+    result = b.matmul(node.operand(0), node.operand(1))
+    return compose.gelu_tanh(b, add_optional(b, result, node.optional(2)))
 
 
 @onnx_op("FusedConv", domain=MICROSOFT)
@@ -243,8 +247,7 @@ def fused_conv(b: Builder, node: OnnxNode) -> Value:
     """Conv, plus the fourth operand, then the activation."""
     result = add_channel_bias(b, convolve(b, node, node.operand(0), node.operand(1)),
                               node.optional(2))  # fmt: skip
-    extra = node.optional(3)
-    return _activation(b, node)(result if extra is None else b.map("add", result, extra))
+    return _activation(b, node)(add_optional(b, result, node.optional(3)))
 
 
 @onnx_op("MatMulNBits", domain=MICROSOFT)
@@ -275,7 +278,7 @@ def matmul_n_bits(b: Builder, node: OnnxNode) -> Value:
     real = b.map("mul", centred, b.broadcast(scale, wide, (0, 1)))
     weight = b.slice_axis(b.reshape(real, (rows, blocks * block)), 1, 0, depth)
     result = b.dot(a, b.cast(weight, a.dtype), ((a.type.rank - 1,), (1,)))
-    return result if bias is None else b.map("add", result, bias)
+    return add_optional(b, result, bias)
 
 
 def _unpack(b: Builder, packed: Value, shape: tuple[int, ...], bits: int) -> Value:

@@ -9,7 +9,7 @@ from fuser.dtypes import DType
 from fuser.graph import compose
 from fuser.graph.builder import Builder
 from fuser.graph.ir import Value
-from fuser.graph.onnx_import.contrib import MICROSOFT
+from fuser.graph.onnx_import.contrib import MICROSOFT, add_optional
 from fuser.graph.onnx_import.pooling import average
 from fuser.graph.onnx_import.quantization import (
     centre,
@@ -122,7 +122,7 @@ def matmul_integer_to_float(b: Builder, node: OnnxNode) -> Value:
     left = centre(b, lhs, _columns(b, node.optional(4), lhs), dtypes.i32)
     right = centre(b, rhs, _columns(b, node.optional(5), rhs), dtypes.i32)
     result, bias = _scaled_product(b, left, right, lhs_scale, rhs_scale), node.optional(6)
-    return result if bias is None else b.map("add", result, bias)
+    return add_optional(b, result, bias)
 
 
 @onnx_op("DynamicQuantizeMatMul", domain=MICROSOFT)
@@ -133,7 +133,7 @@ def dynamic_quantize_matmul(b: Builder, node: OnnxNode) -> Value:
     left = centre(b, codes, _columns(b, zero, codes), dtypes.i32)
     right = centre(b, rhs, _columns(b, node.optional(3), rhs), dtypes.i32)
     result, bias = _scaled_product(b, left, right, scale, rhs_scale), node.optional(4)
-    return result if bias is None else b.map("add", result, bias)
+    return add_optional(b, result, bias)
 
 
 @onnx_op("QGemm", domain=MICROSOFT)

@@ -8,7 +8,7 @@ Source: the operator page of Resize; `test/case/node/resize.py` for what it leav
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,16 +49,17 @@ class _Taps:
 def upsample(b: Builder, node: OnnxNode) -> Value:
     operand = node.optional(1)
     scales = node.required("scales") if operand is None else b.read_array(operand, "scales")
-    axes = [
-        _Axis(axis, size, math.floor(size * float(scale)), float(scale))
-        for axis, (size, scale) in enumerate(zip(_sizes(node.x), scales, strict=True))
-    ]
-    return _resize(b, node, axes, "asymmetric", "floor")
+    return _scaled(b, node, scales)
 
 
 @onnx_op("Resize", since=10)
 def resize_10(b: Builder, node: OnnxNode) -> Value:
     scales = b.read_array(node.operand(1), "scales")
+    return _scaled(b, node, scales)
+
+
+def _scaled(b: Builder, node: OnnxNode, scales: Iterable[float]) -> Value:
+    """The node's operand by a scale an axis, in the coordinates of opset 10 and before."""
     axes = [
         _Axis(axis, size, math.floor(size * float(scale)), float(scale))
         for axis, (size, scale) in enumerate(zip(_sizes(node.x), scales, strict=True))
