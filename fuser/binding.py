@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,13 +12,17 @@ import numpy as np
 from fuser import report as reports
 from fuser.backend.module import CompiledKernel
 from fuser.graph.dims import parse
-from fuser.graph.ir import Value
+from fuser.graph.ir import Node, Value
+from fuser.graph.mapping import mapping_of, release_pages
 from fuser.graph.sizes import by_example, evaluate, size_hint
 from fuser.partition.region import Partition
-from fuser.runtime.memory import aligned_array
+from fuser.runtime.memory import aligned_array, trim_heap
 from fuser.runtime.program import Program, Step, TensorSpec, assemble
 from fuser.target import Target
 from fuser.tilegen.program import Argument, Packing, TileProgram
+
+TRIM_BYTES = 16 << 20
+"""Of constants freed, after which the heap is trimmed."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +84,22 @@ def bind_program(
 
 def bind_kernels(
     name: str, cut: Partition, programs: list[TileProgram], kernels: list[CompiledKernel],
-    target: Target,
+    target: Target, consume: bool = False,
 ) -> Bound:  # fmt: skip
-    """`bind_program` where dims may be symbolic."""
+    """`bind_program` where dims may be symbolic. consume: nobody reads the graph's constants after
+    this, so the memory of each goes when it was packed for the last time."""
+    # By record, which copies of a node share: all of them must have been read.
+    readers = Counter(
+        id(value.node.attrs) for value in (
+            *(argument.value for program in programs for argument in program.arguments),
+            *cut.graph.outputs,
+        ) if consume and value is not None and value.node is not None
+    )  # fmt: skip
     constants: dict[Hashable, np.ndarray] = {}
     sizes: dict[Hashable, int] = {}
     steps = []
     work = []
+    freed = 0
     for program, kernel in zip(programs, kernels, strict=True):
         keys: list[Hashable] = []
         zeroed: list[Hashable] = []
@@ -94,7 +108,16 @@ def bind_kernels(
             if value is not None and value.constant is not None:
                 if key not in constants:
                     packing = argument.packing or Packing()
-                    constants[key] = packing.apply(value.constant, aligned_array)
+                    constants[key] = _packed(value.constant, packing)
+                assert value.node is not None
+                record = value.node.attrs
+                readers[id(record)] -= 1
+                if not readers[id(record)]:
+                    freed += value.type.bytes
+                    record.update(spent(value.node))
+                    if freed >= TRIM_BYTES:
+                        freed = 0
+                        trim_heap()
             else:
                 found = argument.buffer.size * argument.buffer.dtype.bytes
                 sizes[key] = found if key not in sizes else max(sizes[key], found)
@@ -105,7 +128,7 @@ def bind_kernels(
         work.append((program.flops, program.region.traffic()))
     for value in cut.graph.outputs:
         if value.constant is not None:
-            constants.setdefault(value, np.ascontiguousarray(value.constant))
+            constants.setdefault(value, _packed(np.ascontiguousarray(value.constant), Packing()))
     return Bound(
         name,
         target,
@@ -119,6 +142,24 @@ def bind_kernels(
         sizes,
         tuple(work),
     )
+
+
+def _packed(array: np.ndarray, packing: Packing) -> np.ndarray:
+    """A constant as kernels read it. A plan keeps nothing that looks into a file: the file may be
+    written to while the plan lives."""
+    packed = packing.apply(array, aligned_array)
+    if mapping_of(array) is not None:
+        if mapping_of(packed) is not None:
+            packed = aligned_array(array.shape, array.dtype)
+            np.copyto(packed, array)
+        release_pages(array)
+    return packed
+
+
+def spent(node: Node) -> dict[str, np.ndarray]:
+    """The attributes of a constant whose type and shape alone are still asked for."""
+    array = node.attrs["value"]
+    return {"value": np.broadcast_to(np.zeros((), array.dtype), array.shape)}
 
 
 def _key(program: TileProgram, argument: Argument) -> Hashable:

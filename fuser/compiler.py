@@ -14,7 +14,7 @@ import numpy as np
 
 from fuser.backend.module import CompiledKernel
 from fuser.backend.workers import CompileJob, CompileStats, compile_all
-from fuser.binding import Bound, bind_kernels, report_on
+from fuser.binding import Bound, bind_kernels, report_on, spent
 from fuser.config import Config
 from fuser.dtypes import DType
 from fuser.errors import DeviceError, InvalidModelError, LimitError, UsageError
@@ -22,8 +22,10 @@ from fuser.graph.dims import substitute, symbols_of
 from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph, TensorType
 from fuser.graph.onnx_import import (
+    MappedModel,
     check_types,
     import_onnx,
+    load_mapped,
     load_model,
     narrow_types,
     signature,
@@ -71,6 +73,8 @@ class Model:
     inputs: dict[str, TensorType]
     _graphs: dict[tuple[tuple[str, int], ...], Graph] = field(default_factory=dict)
     _checked: bool = False
+    mapped: MappedModel | None = None
+    """Where the data of its large weights are, if the proto is without them."""
 
     def bind(self, dims: Mapping[str, int]) -> dict[str, int]:
         """The size of every symbolic dim: as given, else 1 for an outermost axis (the batch) and
@@ -114,7 +118,7 @@ class Model:
         """The imported graph with every dim an int, after the graph passes. values: inputs that
         are constants in it; such a graph is not kept."""
         if values:
-            graph = import_onnx(self.proto, self.bind(dims), values)
+            graph = import_onnx(self.proto, self.bind(dims), values, self._weights())
             self._check_types()
             return run_graph_passes(graph)
         return self._graph(self.bind(dims))
@@ -122,10 +126,13 @@ class Model:
     def _graph(self, bound: Mapping[str, int]) -> Graph:
         key = tuple(sorted(bound.items()))
         if key not in self._graphs:
-            graph = import_onnx(self.proto, bound)
+            graph = import_onnx(self.proto, bound, weights=self._weights())
             self._check_types()
             self._graphs[key] = run_graph_passes(graph)
         return self._graphs[key]
+
+    def _weights(self) -> Mapping[str, np.ndarray]:
+        return self.mapped.weights if self.mapped else {}
 
     def _check_types(self) -> None:
         """Once, what import does not look at. Raises InvalidModelError."""
@@ -141,6 +148,13 @@ def open_model(source: str | Path | bytes | ModelProto | Model) -> Model:
     proto = load_model(source)
     name = Path(source).name if isinstance(source, str | Path) else proto.graph.name or "model"
     return Model(name, proto, signature(proto))
+
+
+def _map_model(path: str | Path) -> Model:
+    """`open_model` of a file for one compile: large weights stay in the file, so that they are not
+    in memory as they are read, as they are parsed and as they are packed at once."""
+    proto, mapped = load_mapped(path)
+    return Model(Path(path).name, proto, signature(proto), mapped=mapped)
 
 
 def choose_target(device: Device) -> Target:
@@ -217,7 +231,8 @@ def compile(
     started = time.perf_counter()
     with within(limits):
         progress("importing the graph")
-        opened = open_model(model)
+        opened = _map_model(model) if isinstance(model, str | Path) else open_model(model)
+        mapped = opened.mapped
         bound = opened.bind(dims or {})
         graph, name, types = opened.graph(bound, values), opened.name, narrow_types(opened.proto)
         # Models and graphs are cycles: hundreds of megabytes would stay until a full collection.
@@ -228,8 +243,11 @@ def compile(
         plan = compile_graph(
             graph, name=name, device=device, threads=threads, fusion=fusion, precision=precision,
             progress=progress, dims=bound, values=tuple(values or ()), started=started, types=types,
+            consume=mapped is not None,
         )  # fmt: skip
         del graph
+        if mapped is not None:
+            mapped.check_unchanged()
         if large:
             gc.collect()
         return plan
@@ -268,18 +286,20 @@ def compile_graph(
     started: float | None = None,
     types: Mapping[str, DType] | None = None,
     ordinal: int = 0,
+    consume: bool = False,
 ) -> Plan:
     """Compile a graph after the graph passes, its dims ints: what every front end ends in.
 
     name, dims and values are for the report; started: when the work on it began.
     types: dtypes of the inputs and outputs whose bytes the graph holds as u8. ordinal: which GPU.
+    consume: the graph is not used again, so its constants may go as they are packed.
     Raises FuserError: UnsupportedError, LimitError, DeviceError, CompileError.
     """
     started = time.perf_counter() if started is None else started
     with within():
         return _compile_graph(
             graph, name, device, threads, fusion, precision, progress, dims, values, started, types,
-            ordinal,
+            ordinal, consume,
         )  # fmt: skip
 
 
@@ -287,15 +307,17 @@ def _compile_graph(
     graph: Graph, name: str, device: Device, threads: int | None, fusion: bool,
     precision: Precision, progress: Progress, dims: Mapping[str, int] | None,
     values: tuple[str, ...], started: float, types: Mapping[str, DType] | None, ordinal: int,
+    consume: bool,
 ) -> Plan:  # fmt: skip
     config = Config.from_environment()
     on_host = not choose_target(device).is_cuda
     if on_host or current().bytes:
         ends = sum(value.type.bytes for value in {*graph.inputs, *graph.outputs})
         check_bytes(ends, "the inputs and outputs together")
+    hints = input_hints(graph)  # of constants, too: before they go
     compiled = compile_kernels(
         graph, name=name, device=device, fusion=fusion, precision=precision, progress=progress,
-        config=config,
+        config=config, consume=consume and not config.dump,
     )  # fmt: skip
     cut, programs = compiled.partition, compiled.programs
     if config.dump:
@@ -321,7 +343,7 @@ def _compile_graph(
         threads=threads or config.threads or None,
         device=ordinal,
         report=lambda plan: replace(report, peak_memory_bytes=plan.peak_memory_bytes),
-        hints=input_hints(graph),
+        hints=hints,
     )
 
 
@@ -347,8 +369,10 @@ def compile_kernels(
     precision: Precision = "model",
     progress: Progress = _quiet,
     config: Config | None = None,
+    consume: bool = False,
 ) -> Compiled:
     """Everything up to the plan. The graph's dims are ints, or symbols of the Sizes in force.
+    consume: see bind_kernels.
 
     Raises FuserError: UnsupportedError, DeviceError, CompileError.
     """
@@ -357,6 +381,11 @@ def compile_kernels(
     rounded = rounding(precision, target)
     progress("partitioning")
     cut = partition(graph, target, partition_options(fusion, rounded))
+    if consume:
+        kept = set(cut.graph.nodes)
+        for node in graph.nodes:
+            if node.op == "constant" and node not in kept:
+                node.attrs = node.attrs | spent(node)
     progress("writing tile programs")
     programs = emit_programs(cut, target, verify=config.verify)
     progress(f"compiling {len(programs)} kernels")
@@ -364,7 +393,7 @@ def compile_kernels(
     jobs = [CompileJob(program.kernel, target, where=_place(program)) for program in programs]
     cache = KernelCache(config.cache_dir) if config.cache else None
     kernels = compile_all(jobs, cache, config.workers or None, stats=stats)
-    bound = bind_kernels(name or graph.name, cut, programs, kernels, target)
+    bound = bind_kernels(name or graph.name, cut, programs, kernels, target, consume)
     return Compiled(cut, programs, kernels, bound, stats.cache_hits, rounded.text)
 
 

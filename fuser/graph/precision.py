@@ -61,7 +61,11 @@ def round_operands(graph: Graph, dtype: DType) -> Graph:
 def quantise_weights(graph: Graph) -> Graph:
     """A copy in which products with constant matrices multiply by whole numbers of 8 bits, and
     scale each column of the result: symmetric, to nearest, the largest element of a column 127."""
-    return _with_numbers(graph, lambda node, weights, contract: whole_numbers(weights, contract))
+
+    def parts(node: Node, weights: np.ndarray, contract: tuple[int, ...]) -> Numbers | None:
+        return whole_numbers(weights, contract) if np.isfinite(weights).all() else None
+
+    return _with_numbers(graph, parts)
 
 
 def store_grids(graph: Graph, most_rows: int) -> Graph:
@@ -127,6 +131,8 @@ def grid(weights: np.ndarray, contract: tuple[int, ...]) -> Numbers | None:
     column = tuple(slice(None) if a in contract else slice(0, 1) for a in range(weights.ndim))
     if np.unique(np.abs(weights[column])).size > 128:
         return None  # as of nearly every matrix, and known from one column
+    if not np.isfinite(weights).all():
+        return None
     sizes = np.abs(weights)
     origin = tuple(slice(0, 1) for _ in range(weights.ndim))
     for axes in (tuple(range(weights.ndim)), contract):
@@ -161,7 +167,6 @@ def _quantises(node: Node) -> bool:
         and not node.attrs["rhs_batch"]
         and weights.type.size >= LEAST_WEIGHTS
         and array is not None
-        and bool(np.isfinite(array).all())
     )
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fuser.graph.ir import Graph, Node, Value
+from fuser.graph.mapping import release_pages
 from fuser.graph.ops.registry import build
 from fuser.partition.attention import find_attention
 from fuser.partition.finish import clone_node, without_dead
@@ -162,8 +163,11 @@ def _emit(graph: Graph, branches: list[Branch], values: dict[Value, Value]) -> N
     """The merged product, its bias, and a slice for each branch."""
     first = branches[0].product
     contract = first.attrs["rhs_contract"][0]
-    arrays = [b.product.inputs[1].constant for b in branches]
-    joined = np.concatenate([a for a in arrays if a is not None], axis=1 - contract)
+    constants = [b.product.inputs[1].constant for b in branches]
+    arrays = [array for array in constants if array is not None]
+    joined = np.concatenate(arrays, axis=1 - contract)
+    for array in arrays:
+        release_pages(array)
     origin = tuple(dict.fromkeys(name for b in branches for name in b.product.origin))
     weights = graph.constant(joined)
     lhs = values[first.inputs[0]]

@@ -22,7 +22,13 @@ from fuser.graph.onnx_import import (  # importing a family registers its operat
     signal,
     training,
 )
-from fuser.graph.onnx_import.loading import ModelSource, check_types, load_model
+from fuser.graph.onnx_import.loading import (
+    ModelSource,
+    check_types,
+    load_mapped,
+    load_model,
+)
+from fuser.graph.onnx_import.mapped import MappedModel
 from fuser.graph.onnx_import.reader import import_onnx, narrow_types, signature
 from fuser.graph.onnx_import.registry import supported_ops
 
@@ -51,9 +57,11 @@ FAMILIES = (
 
 __all__ = [
     "FAMILIES",
+    "MappedModel",
     "ModelSource",
     "check_types",
     "import_onnx",
+    "load_mapped",
     "load_model",
     "narrow_types",
     "signature",

@@ -14,6 +14,7 @@ from onnx import ModelProto, TensorProto
 
 from fuser.errors import InvalidModelError, SecurityError, UsageError
 from fuser.graph.onnx_import.checks import check_structure, check_text_depth, tensors
+from fuser.graph.onnx_import.mapped import MappedModel
 
 ModelSource: TypeAlias = "str | Path | bytes | ModelProto"
 HOMELESS = frozenset(("SimplifiedLayerNormalization",))
@@ -40,6 +41,26 @@ def load_model(source: ModelSource) -> ModelProto:
         _check(model, "the bytes")
         return model
     return _load_file(Path(source))
+
+
+def load_mapped(path: Path | str) -> tuple[ModelProto, MappedModel | None]:
+    """`load_model` of a file, with the data of large weights left in the file: the message has
+    them without data, `weights` of the second has them. None: the message is whole.
+
+    For who reads the weights once and soon, see MappedModel. Raises what load_model raises.
+    """
+    path = Path(path)
+    if path.suffix not in _TEXT_SUFFIXES and path.is_file():
+        try:
+            mapped = MappedModel(path)
+        except OSError:
+            return _load_file(path), None
+        if mapped.weights:
+            model = _parse(mapped.message, str(path))
+            if not _external_tensors(model):
+                _check(model, str(path))
+                return model, mapped
+    return _load_file(path), None
 
 
 def _load_file(path: Path) -> ModelProto:

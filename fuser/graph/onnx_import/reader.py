@@ -49,17 +49,19 @@ def import_onnx(
     source: ModelSource,
     dims: Mapping[str, int] | None = None,
     values: Mapping[str, Array] | None = None,
+    weights: Mapping[str, Array] | None = None,
 ) -> Graph:
     """The Graph of a model, with `dims` bound to ints and the other symbolic dims kept.
 
     values: inputs that are constants from here on; the graph has no input of that name.
+    weights: arrays of initializers that the model, already checked, has without data (load_mapped).
     Every ONNX node becomes primitives; shape arithmetic is followed and leaves no nodes behind.
     `graph.source` records the nodes as they stood in the model.
     Raises what load_model raises; UsageError for an unknown name in dims; one UnsupportedOpError
     that lists every unsupported node; ShapeError and InvalidModelError that name the node.
     """
-    model = load_model(source)
-    return _Reader(model, dims or {}, values or {}).read()
+    model = source if weights and isinstance(source, ModelProto) else load_model(source)
+    return _Reader(model, dims or {}, values or {}, weights or {}).read()
 
 
 def signature(model: ModelProto) -> dict[str, TensorType]:
@@ -81,19 +83,20 @@ class _Reader:
     """The state of one import."""
 
     def __init__(
-        self, model: ModelProto, dims: Mapping[str, int], values: Mapping[str, Array]
-    ) -> None:
+        self, model: ModelProto, dims: Mapping[str, int], values: Mapping[str, Array],
+        weights: Mapping[str, Array],
+    ) -> None:  # fmt: skip
         self.model = model
         self.proto = model.graph
         self.dims = dims
         self.bound = values
+        self.weights = weights
         self.opsets = _opsets(model)
         self.graph = Graph(name=model.graph.name or "model")
         # Names of a subgraph hide those outside of it: each scope is a map in front of the others.
         self.values: ChainMap[str, Value] = ChainMap()
-        self.initializers: ChainMap[str, onnx.TensorProto] = ChainMap(
-            {tensor.name: tensor for tensor in model.graph.initializer}
-        )
+        self.held = {tensor.name: tensor for tensor in model.graph.initializer}
+        self.initializers: ChainMap[str, onnx.TensorProto] = ChainMap(self.held)
         # What a name depends on: "constant" (weights only), "shape" (input shapes too), "data".
         self.depends: ChainMap[str, str] = ChainMap()
         self.codes: dict[Value, DType] = {}
@@ -184,7 +187,10 @@ class _Reader:
         if name not in self.values and name in self.initializers:
             # Bound in the scope that holds it, so that unrolled bodies share one constant.
             depth = next(i for i, held in enumerate(self.initializers.maps) if name in held)
-            array = tensor_array(self.initializers[name])
+            outermost = self.initializers.maps[depth] is self.held
+            array = self.weights.get(name) if outermost else None
+            if array is None:
+                array = tensor_array(self.initializers[name])
             self.values.maps[depth][name] = self._constant(array, name)
             self.depends.maps[depth][name] = "constant"
         return self.values.get(name)

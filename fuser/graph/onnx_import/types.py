@@ -58,6 +58,11 @@ def onnx_dtype(elem_type: int, where: str = "") -> DType:
     return _DTYPES[elem_type]
 
 
+def plain_dtype(elem_type: int) -> DType | None:
+    """The DType of an element type whose raw data are the bytes of its array, else None."""
+    return _DTYPES.get(elem_type)
+
+
 def is_supported(elem_type: int) -> bool:
     """Whether kernels compute on a TensorProto element type."""
     return elem_type in _DTYPES or elem_type in _NARROW

@@ -19,6 +19,7 @@ import numpy as np
 
 from fuser.graph.builder import Builder
 from fuser.graph.ir import Graph, Node, Value
+from fuser.graph.mapping import release_pages
 from fuser.graph.ops.contraction import free_axes
 from fuser.graph.ops.primitive import Array, widen
 from fuser.graph.passes.rewrite import join_origins, rewrite, stretched_constant
@@ -154,6 +155,7 @@ def _scale_weight(b: Builder, chain: _Chain) -> Value | None:
     with np.errstate(over="ignore"):
         wide = widen(weight)
         scaled = (wide * chain.scale.reshape(shape).astype(wide.dtype)).astype(weight.dtype)
+    release_pages(weight)
     if not np.isfinite(scaled).all():
         return None
     b.origin = join_origins(node, *chain.nodes)
