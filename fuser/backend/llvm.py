@@ -27,7 +27,13 @@ class Machine:
 
 @functools.cache
 def initialise() -> None:
-    """Register every target and printer that this LLVM has; once a process."""
+    """Register every target and printer that this LLVM has; once a process.
+
+    Loop load elimination is switched off where this LLVM can: it compares all pairs of accesses of
+    a loop (2 s for 500 of them), and finds nothing in loops whose values are carried in registers.
+    """
+    if llvm.llvm_version_info >= (22,):
+        set_option("--opt-disable=loop-load-elim")
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
 

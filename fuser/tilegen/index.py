@@ -94,6 +94,10 @@ class Index:
 
     def __add__(self, other: Index | int) -> Index:
         rhs = index(other)
+        if not rhs.terms:
+            return Index(self.constant + rhs.constant, self.terms)
+        if not self.terms:
+            return Index(self.constant + rhs.constant, rhs.terms)
         table = dict(self.terms)
         for atom, coefficient in rhs.terms:
             table[atom] = table.get(atom, 0) + coefficient
@@ -107,6 +111,8 @@ class Index:
     def __mul__(self, factor: int) -> Index:
         if same(factor, 0):
             return Index(0)
+        if same(factor, 1):
+            return self
         return Index(self.constant * factor, tuple((a, c * factor) for a, c in self.terms))
 
     __rmul__ = __mul__
@@ -539,7 +545,6 @@ def atom_range(atom: Atom) -> tuple[int, int]:
 
 def _symbolic_extreme(fn: str, items: Iterable[int]) -> int:
     """min or max of dims, as a dim: no guard."""
-
 
     def pick(a: int, b: int) -> int:
         above, below = certain(a - b), certain(b - a)

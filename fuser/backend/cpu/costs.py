@@ -32,12 +32,21 @@ def probe(shape: Sequence[int], axis: int, width: int) -> tuple[Index, ...]:
     return tuple(coords)
 
 
+_Costs = dict[tuple[Value, tuple[Index, ...]], float]
+
+
 def lane_cost(
-    facts: Facts, value: Value, coords: Sequence[Index], width: int, defined: bool = False
+    facts: Facts,
+    value: Value,
+    coords: Sequence[Index],
+    width: int,
+    defined: bool = False,
+    known: _Costs | None = None,
 ) -> float:
     """Memory instructions of one vector of the value: 1 if consecutive, 0 if equal in all lanes.
 
-    defined: of its definition, where it is to be kept but has no place yet.
+    defined: of its definition, where it is to be kept but has no place yet. known: costs of
+    operands met before at this width: what has many users counts many times, worked out once.
     """
     if not defined and (facts.kind(value) == "memory" or value in facts.spilled):
         return access_cost(tree.memory_address(facts, value, coords), width)
@@ -54,8 +63,11 @@ def lane_cost(
             affine.has_lane(c) for _, point in tree.operands_at(facts, op, coords) for c in point
         ):
             total = width
-    for operand, point in tree.operands_at(facts, op, coords):
-        total += lane_cost(facts, operand, point, width)
+    known = {} if known is None else known
+    for key in tree.operands_at(facts, op, coords):
+        if key not in known:
+            known[key] = lane_cost(facts, *key, width, known=known)
+        total += known[key]
     return total
 
 
@@ -82,7 +94,8 @@ def choose_axis(
             continue
         coords = probe(shape, axis, width)
         lanes = min(width, shape[axis])
-        cost = sum(lane_cost(facts, value, coords, lanes) for value in values)
+        known: _Costs = {}
+        cost = sum(lane_cost(facts, value, coords, lanes, known=known) for value in values)
         cost += sum(access_cost(tree.address_of(facts, op, coords), lanes) for op in stores)
         cost = (cost + 0.5) / lanes
         if cost < best_cost * 0.99:
@@ -90,10 +103,17 @@ def choose_axis(
     return best, best_cost
 
 
-def tree_cost(facts: Facts, value: Value) -> float:
-    """Instructions to compute one vector of an inline value."""
+def tree_cost(facts: Facts, value: Value, known: dict[Value, float] | None = None) -> float:
+    """Instructions to compute one vector of an inline value. known: costs of values met before."""
     if facts.kind(value) != "inline":
         return 1.0
+    known = {} if known is None else known
+    if value not in known:
+        known[value] = _tree_cost(facts, value, known)
+    return known[value]
+
+
+def _tree_cost(facts: Facts, value: Value, known: dict[Value, float]) -> float:
     op = facts.producers.get(value)
     match op:
         case ops.Load():
@@ -102,13 +122,13 @@ def tree_cost(facts: Facts, value: Value) -> float:
             own = _EXPENSIVE.get(op.fn, 1)
             if value.dtype.is_integer and op.fn in ("div", "mod", "fmod"):
                 own = 100
-            return own + sum(tree_cost(facts, arg) for arg in op.args)
+            return own + sum(tree_cost(facts, arg, known) for arg in op.args)
         case ops.Cast():
-            return 1.0 + tree_cost(facts, op.x)
+            return 1.0 + tree_cost(facts, op.x, known)
         case ops.Broadcast() | ops.Permute():
-            return tree_cost(facts, op.x)
+            return tree_cost(facts, op.x, known)
         case ops.Reshape():
-            return tree_cost(facts, op.x)
+            return tree_cost(facts, op.x, known)
         case ops.IndexTile():
             # Positions mostly fold into constants and sums that leave the loop.
             return sum(8.0 for _ in tree.lookups(op.expression))

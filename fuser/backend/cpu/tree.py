@@ -19,7 +19,7 @@ from fuser.graph.sizes import divisor as gcd
 from fuser.graph.sizes import is_symbolic
 from fuser.target import DotUnit, Target
 from fuser.tilegen import ops
-from fuser.tilegen.index import Atom, Axis, Index, Lookup, Scalar
+from fuser.tilegen.index import Atom, Axis, Extreme, FloorDiv, Index, Lookup, Mod, Scalar
 from fuser.tilegen.ir import Block, Kernel, Op, Value
 
 Kind = Literal["inline", "scalar", "registers", "memory"]
@@ -143,13 +143,15 @@ def operands_at(
 def lookups(index: Index) -> list[Lookup]:
     """Every Lookup in an expression."""
     found: list[Lookup] = []
-
-    def leaf(atom: Atom) -> Index | None:
-        if isinstance(atom, Lookup):
-            found.append(atom)
-        return None
-
-    index.replace(leaf)
+    for atom, _ in index.terms:
+        match atom:
+            case Lookup():
+                found.append(atom)
+            case FloorDiv() | Mod():
+                found += lookups(atom.base)
+            case Extreme():
+                for item in atom.items:
+                    found += lookups(item)
     return found
 
 
@@ -207,8 +209,8 @@ def vectors(shape: Sequence[int], width: int) -> int:
     return count
 
 
-def reads_registers(facts: Facts, value: Value) -> bool:
-    """Whether an inline value is computed from a register tile."""
+def reads_registers(facts: Facts, value: Value, known: dict[Value, bool] | None = None) -> bool:
+    """Whether an inline value is computed from a register tile. known: of values met before."""
     if facts.kind(value) == "registers":
         return value not in facts.spilled
     if facts.kind(value) != "inline":
@@ -216,7 +218,10 @@ def reads_registers(facts: Facts, value: Value) -> bool:
     op = facts.producers.get(value)
     if not isinstance(op, ops.Map | ops.Cast | ops.Broadcast | ops.Permute | ops.Reshape):
         return False
-    return any(reads_registers(facts, operand) for operand in op.operands())
+    known = {} if known is None else known
+    if value not in known:
+        known[value] = any(reads_registers(facts, operand, known) for operand in op.operands())
+    return known[value]
 
 
 def apart(a: ops.Store, b: ops.Store) -> bool:

@@ -15,21 +15,13 @@ from fuser.tilegen.ir import Kernel
 
 
 def lower_to_llvm(kernel: Kernel, target: Target) -> str:
-    """The LLVM IR of a kernel, as text. Raises LoweringError."""
-    return _lower(kernel, target)[0]
+    """The LLVM IR text that compile_kernel hands to LLVM. Raises LoweringError."""
+    return _fitting(kernel, target)[0]
 
 
 def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
     """Compile a tile program to PTX. Raises LoweringError or CompileError."""
-    text, low, shared = _lower(kernel, target)
-    while target.shared_bytes and shared > target.shared_bytes and low.stages > 1:
-        text, low, shared = _lower(kernel, target, low.stages - 1)
-    if target.shared_bytes and shared > target.shared_bytes:
-        raise LoweringError(
-            f"kernel {kernel.name} needs {shared} bytes of shared memory, {target.arch} has "
-            f"{target.shared_bytes}",
-            hint="use smaller blocks or fewer stages",
-        )
+    text, low, shared = _fitting(kernel, target)
     ptx = to_ptx(text, target)
     kinds = {plan.kind for plan in low.assignment.dots.values()}
     unit = next((kind for kind in ("wgmma", "wide", "mma", "tf32", "fma") if kind in kinds), "none")
@@ -56,6 +48,20 @@ def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
         pdl=low.follows_early,
         facts=facts,
     )
+
+
+def _fitting(kernel: Kernel, target: Target) -> tuple[str, Lowering, int]:
+    """Text, lowering and bytes of shared memory, with as many stages as fit."""
+    text, low, shared = _lower(kernel, target)
+    while target.shared_bytes and shared > target.shared_bytes and low.stages > 1:
+        text, low, shared = _lower(kernel, target, low.stages - 1)
+    if target.shared_bytes and shared > target.shared_bytes:
+        raise LoweringError(
+            f"kernel {kernel.name} needs {shared} bytes of shared memory, {target.arch} has "
+            f"{target.shared_bytes}",
+            hint="use smaller blocks or fewer stages",
+        )
+    return text, low, shared
 
 
 def _lower(kernel: Kernel, target: Target, stages: int | None = None) -> tuple[str, Lowering, int]:
