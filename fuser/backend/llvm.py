@@ -32,7 +32,7 @@ def initialise() -> None:
     Loop load elimination is switched off where this LLVM can: it compares all pairs of accesses of
     a loop (2 s for 500 of them), and finds nothing in loops whose values are carried in registers.
     """
-    if llvm.llvm_version_info >= (22,):
+    if version() >= (22,):
         set_option("--opt-disable=loop-load-elim")
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
@@ -42,6 +42,11 @@ def initialise() -> None:
 def set_option(option: str) -> None:
     """A global LLVM command-line option such as "--nvptx-short-ptr"; before machines are made."""
     llvm.set_option("fuser", option)
+
+
+def version() -> tuple[int, ...]:
+    """LLVM's version, (major, minor, patch)."""
+    return tuple(llvm.llvm_version_info)
 
 
 def host_triple() -> str:
