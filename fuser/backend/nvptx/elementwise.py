@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fuser.backend import math
+from fuser.backend import math, math_steps
 from fuser.backend.nvptx.emitter import Emitter
 from fuser.backend.text import Reg, real
 from fuser.dtypes import BY_NAME, DType
@@ -125,7 +125,7 @@ def _rsqrt(e: Emitter, a: str) -> str:
 
 
 def _horner(e: Emitter, x: str, coefficients: tuple[float, ...]) -> str:
-    return math.horner(e, Reg("float", x), coefficients).ref
+    return math_steps.horner(e, Reg("float", x), coefficients).ref
 
 
 def _fma(e: Emitter, a: str, b: str, c: str) -> str:
