@@ -236,7 +236,7 @@ def compile(
         bound = opened.bind(dims or {})
         graph, name, types = opened.graph(bound, values), opened.name, narrow_types(opened.proto)
         # Models and graphs are cycles: hundreds of megabytes would stay until a full collection.
-        large = _constant_bytes(graph) >= LARGE_BYTES
+        large = mapped is None and _constant_bytes(graph) >= LARGE_BYTES
         del opened
         if large:
             gc.collect()
