@@ -164,7 +164,11 @@ def negative(proto: onnx.ModelProto) -> None:
     proto.graph.initializer[0].dims[0] = -256
 
 
-@pytest.mark.parametrize("damage", [twice, longer, other_data, no_type, negative])
+def many_dims(proto: onnx.ModelProto) -> None:
+    proto.graph.initializer[0].dims.extend([1] * 100)
+
+
+@pytest.mark.parametrize("damage", [twice, longer, other_data, no_type, negative, many_dims])
 def test_unusual_weights_go_the_ordinary_way(damage: Any, tmp_path: Path) -> None:
     proto = model()
     damage(proto)
@@ -208,6 +212,15 @@ def test_damaged_keys_and_lengths(tmp_path: Path) -> None:
             except FuserError as error:
                 found.append([type(error).__name__])
         assert found[0] == found[1], position
+
+
+def test_files_of_countless_fields_are_not_walked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fuser.graph.onnx_import.mapped.MOST_FIELDS", 6)
+    path = written(tmp_path, model())
+    light, mapped = load_mapped(path)
+    assert mapped is None and light == load_model(path)
 
 
 def test_small_files_are_read(tmp_path: Path) -> None:

@@ -28,6 +28,9 @@ from fuser.graph.ops.primitive import Array
 LARGE = 1 << 16
 """Bytes of a weight that is mapped; smaller ones are read with the message."""
 
+MOST_FIELDS, MOST_DIMS = 1 << 20, 64
+"""Of one message: beyond them a walk in Python takes longer than reading the file does."""
+
 _GRAPH, _INITIALIZER = 7, 5
 _DIMS, _DATA_TYPE, _NAME, _RAW_DATA, _DOC_STRING = 1, 2, 8, 9, 12
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -125,7 +128,7 @@ def _weight(data: mmap.mmap, fields: list[_Field]) -> Array | None:
             dims.append(field.value)
         elif field.number == _DIMS and field.wire == _BYTES:
             at = field.start
-            while at < field.end:
+            while at < field.end and len(dims) <= MOST_DIMS:
                 size, at = _varint(data, at)
                 dims.append(size)
         elif field.number in (_DATA_TYPE, _NAME, _RAW_DATA) and field.number not in held:
@@ -133,7 +136,7 @@ def _weight(data: mmap.mmap, fields: list[_Field]) -> Array | None:
         elif field.number != _DOC_STRING:  # any other field may say where the data are
             return None
     raw = held.get(_RAW_DATA)
-    if raw is None or _DATA_TYPE not in held or _NAME not in held:
+    if len(dims) > MOST_DIMS or raw is None or _DATA_TYPE not in held or _NAME not in held:
         return None
     dtype = plain_dtype(held[_DATA_TYPE].value)
     length = raw.end - raw.start
@@ -144,7 +147,11 @@ def _weight(data: mmap.mmap, fields: list[_Field]) -> Array | None:
 
 
 def _fields(data: mmap.mmap, at: int, end: int) -> Iterator[_Field]:
-    while at < end:
+    for count in range(MOST_FIELDS + 1):
+        if at >= end:
+            return
+        if count == MOST_FIELDS:
+            raise _UnusualError
         start = at
         key, at = _varint(data, at)
         wire, value = key & 7, 0
