@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 from fuser.backend import math_tables as tables
 from fuser.backend import text
+from fuser.backend.function import Function
 from fuser.backend.math_circular import acos, asin, atan, cos, sin, tan
 from fuser.backend.math_steps import (
     add,
@@ -37,7 +38,7 @@ from fuser.backend.math_steps import (
     through_double,
     word_of,
 )
-from fuser.backend.text import Function, Reg, integer, real
+from fuser.backend.text import Reg, integer, real
 
 INFINITY = float("inf")
 NAN = float("nan")

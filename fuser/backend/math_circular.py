@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from fuser.backend import math_tables as tables
+from fuser.backend.function import Function
 from fuser.backend.math_steps import (
     add,
     copysign,
@@ -18,7 +19,7 @@ from fuser.backend.math_steps import (
     sub,
     test,
 )
-from fuser.backend.text import Function, Reg, integer, like
+from fuser.backend.text import Reg, integer, like
 
 _PI_2 = (math.pi / 2, 6.123233995736766e-17, -1.4973849048591833e-33)
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fuser.backend import text
-from fuser.backend.text import Function, Reg, like, real
+from fuser.backend.function import Function
+from fuser.backend.text import Reg, like, real
 
 
 def horner(f: Function, x: Reg, coefficients: Sequence[float]) -> Reg:

@@ -7,8 +7,9 @@ from typing import Any
 from fuser.backend import llvm, math
 from fuser.backend.cpu.analysis import analyse
 from fuser.backend.cpu.lower import Lowering
+from fuser.backend.function import Function, Module, read_sizes
 from fuser.backend.module import CompiledKernel
-from fuser.backend.text import Function, Module, Reg, integer, read_sizes, symbolic_dims
+from fuser.backend.text import Reg, integer, symbolic_dims
 from fuser.graph import dims
 from fuser.graph.sizes import is_symbolic, size_hint
 from fuser.target import Target

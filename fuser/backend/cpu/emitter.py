@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from fuser.backend import text
 from fuser.backend.cpu import affine
-from fuser.backend.text import Function, Module, Reg, integer
+from fuser.backend.function import Function, Module
+from fuser.backend.text import Reg, integer
 from fuser.graph.sizes import certain, is_symbolic, same
 from fuser.target import Target
 from fuser.tilegen.index import Atom, Axis, Extreme, FloorDiv, Index, Lookup, Mod, Scalar

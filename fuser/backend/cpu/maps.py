@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fuser.backend import math, text
-from fuser.backend.text import Function, Reg, integer, like, real
+from fuser.backend.function import Function
+from fuser.backend.text import Reg, integer, like, real
 from fuser.dtypes import DType, bf16, f16, f32, f64
 from fuser.errors import LoweringError
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from fuser.backend import text
 from fuser.backend.cpu import affine, costs
 from fuser.backend.cpu.places import Point
-from fuser.backend.text import Function, Reg
+from fuser.backend.function import Function
+from fuser.backend.text import Reg
 from fuser.tilegen.index import Index
 from fuser.tilegen.ir import Value
 

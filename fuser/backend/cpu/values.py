@@ -11,7 +11,8 @@ from fuser.backend.cpu.access import Access
 from fuser.backend.cpu.emitter import Condition
 from fuser.backend.cpu.places import Cells, Memory, One, Place, Point
 from fuser.backend.cpu.tree import Facts
-from fuser.backend.text import Function, Module, Reg
+from fuser.backend.function import Function, Module
+from fuser.backend.text import Reg
 from fuser.dtypes import DType
 from fuser.errors import LoweringError
 from fuser.graph.sizes import by_example, is_symbolic, size_hint

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from fuser.backend.function import Block, Function
 from fuser.backend.nvptx.layout import Coordinates
-from fuser.backend.text import Block, Function
 
 Operand = str | int
 

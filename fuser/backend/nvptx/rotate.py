@@ -20,6 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fuser.backend.function import Block
 from fuser.backend.nvptx import consumer
 from fuser.backend.nvptx.chain import Chain, plain_loads
 from fuser.backend.nvptx.dot import operand, pair_words
@@ -28,7 +29,6 @@ from fuser.backend.nvptx.stage import SharedTile
 from fuser.backend.nvptx.stream import Channel, Stream, arrive_where, elected, wait_barrier
 from fuser.backend.nvptx.values import Tile
 from fuser.backend.nvptx.wgmma import commit, fence, issue, wait
-from fuser.backend.text import Block
 from fuser.tilegen import ops
 from fuser.tilegen.index import Axis, Index, Scalar
 from fuser.tilegen.ir import Op, Value
