@@ -84,6 +84,8 @@ def _match(
         if nodes is None:
             continue
         misfit = _misfit(qk, pv, side, nodes, softmax, uses, outputs)
+        if misfit is None and _values_by_query(qk, keys, pv, side):
+            misfit = Misfit("values-by-query", "each query has values of its own")
         if misfit is not None:
             return Rejected(nodes, misfit)
         return Attention(qk, pv, nodes, _facts(qk, keys, pv, side, softmax, cleanup))
@@ -189,6 +191,65 @@ def _axis_behind(value: Value, axis: int, origin: Value) -> int | None:
         else:
             return None
     return None
+
+
+def _axes_behind(value: Value, axis: int, origin: Value) -> set[int]:
+    """The axes of `origin`, longer than 1, whose coordinates may decide the one along `axis` of a
+    value made from it by maps and movement: all of them where that cannot be told."""
+    axes = {axis}
+    while value is not origin:
+        node = value.node
+        carrier = None
+        if node is not None:
+            carrier = next((v for v in node.inputs if _reads(v, origin)), None)
+        if node is None or carrier is None:
+            axes, value = set(range(origin.type.rank)), origin
+        elif node.op == "transpose":
+            axes = {int(node.attrs["perm"][a]) for a in axes}
+        elif node.op == "reshape":
+            blocks = _reshape_blocks(carrier.shape, value.shape)
+            axes = {a for before, after in blocks if axes & set(after) for a in before}
+        elif not is_map(node) and carrier.type.rank != value.type.rank:
+            axes, value = set(range(origin.type.rank)), origin
+        if value is not origin and carrier is not None:
+            value = carrier
+    return {a for a in axes if origin.shape[a] != 1}
+
+
+def _reshape_blocks(
+    source: tuple[int, ...], shape: tuple[int, ...]
+) -> list[tuple[list[int], list[int]]]:
+    """The least groups of axes of a reshape that become one another, outermost first."""
+    blocks = []
+    i = j = 0
+    while i < len(source) or j < len(shape):
+        before, after = [], []
+        left = right = 1
+        while not before or left != right:
+            if (left <= right and i < len(source)) or j == len(shape):
+                before.append(i)
+                left, i = left * source[i], i + 1
+            else:
+                after.append(j)
+                right, j = right * shape[j], j + 1
+            if i == len(source) and j == len(shape):
+                break
+        blocks.append((before, after))
+    return blocks
+
+
+def _values_by_query(qk: Node, keys: int, pv: Node, side: int) -> bool:
+    """Whether a batch axis of the second product is one that only the queries of the first have: the
+    rows of a block share keys and values."""
+    attrs = qk.attrs
+    sides = [
+        free_axes(x.type.rank, attrs[f"{name}_batch"], attrs[f"{name}_contract"])
+        for name, x in zip(("lhs", "rhs"), qk.inputs, strict=True)
+    ]
+    first = len(attrs["lhs_batch"]) + (len(sides[0]) if keys == 0 else 0)
+    queries = set(range(first, first + len(sides[1 - keys])))
+    batch = pv.attrs["lhs_batch" if side == 0 else "rhs_batch"]
+    return any(queries & _axes_behind(pv.inputs[side], axis, qk.output) for axis in batch)
 
 
 def _axis_through_reshape(source: tuple[int, ...], shape: tuple[int, ...], axis: int) -> int | None:

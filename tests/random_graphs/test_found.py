@@ -156,6 +156,33 @@ def bits_and_back(d: Drawing) -> list[Value]:
     return [bits, d.emit("bits_float", bits, dtype=dtypes.f32), scalar]
 
 
+def softmax_of_columns_before_a_product(d: Drawing) -> list[Value]:
+    """The rows of the softmax are columns of what it is of."""
+    x = d.emit("tanh", d.emit(
+        "dot_general", d.feed(data(9, 5, dtype=np.float16)), d.constant(data(33, 5, dtype=np.float16)),
+        lhs_contract=(1,), rhs_contract=(1,), lhs_batch=(), rhs_batch=(),
+    ))  # fmt: skip
+    most = d.emit("broadcast", d.emit("reduce_max", x, axes=(0,)), shape=(9, 33), axes=(1,))
+    shares = d.emit("exp", d.emit("sub", x, most))
+    total = d.emit("broadcast", d.emit("reduce_sum", shares, axes=(0,)), shape=(9, 33), axes=(1,))
+    return [d.emit(
+        "dot_general", d.emit("div", shares, total), d.constant(data(33, 9, dtype=np.float16)),
+        lhs_contract=(0,), rhs_contract=(1,), lhs_batch=(1,), rhs_batch=(0,),
+    )]  # fmt: skip
+
+
+def values_of_each_head(d: Drawing) -> list[Value]:
+    """Heads share their keys, which could make them one block of rows, but not their values."""
+    q, k, v = d.feed(data(4, 17, 16)), d.feed(data(33, 16)), d.feed(data(4, 33, 16))
+    scores = d.emit("dot_general", q, k, lhs_contract=(2,), rhs_contract=(1,), lhs_batch=(),
+                    rhs_batch=())  # fmt: skip
+    most = d.stretch(d.emit("reduce_max", scores, axes=(2,)), (4, 17, 33), (0, 1))
+    shares = d.emit("exp", d.emit("sub", scores, most))
+    total = d.stretch(d.emit("reduce_sum", shares, axes=(2,)), (4, 17, 33), (0, 1))
+    return [d.emit("dot_general", d.emit("div", shares, total), v, lhs_contract=(2,),
+                   rhs_contract=(1,), lhs_batch=(0,), rhs_batch=(0,))]  # fmt: skip
+
+
 def integers_divided_by_zero(d: Drawing) -> list[Value]:
     x = d.feed(np.array([-7, 7, 0, -(2**31), 5], np.int32))
     return [d.emit("div", x, d.feed(np.array([0, 0, 0, -1, -2], np.int32)))]
@@ -176,6 +203,7 @@ FOUND: tuple[Make, ...] = (
     rows_turned, square_rows_turned, rows_of_a_turned_operand, convolution_of_one_number,
     convolution_of_a_turned_broadcast,
     nothing_of_a_slice, bits_and_back, integers_divided_by_zero, casts_of_negative_numbers,
+    softmax_of_columns_before_a_product, values_of_each_head,
 )  # fmt: skip
 
 
