@@ -166,18 +166,17 @@ def _align(grouping: Grouping, group: Group, other: Group, node: Node) -> bool:
     if group.axes is not None and other.axes is not None:
         if group.axes != other.axes or not same_shape(group.space, other.space):
             return False
-    for value in node.inputs:
+    where = group.positions[node.output]
+    reads = [(v, where) for v in node.inputs] if node.op in REDUCE else at.backward(node, where)
+    for value, target in reads:
         for source in grouping.sources(value):
             if source not in other.positions:
                 continue
-            target = group.positions[node.output]
-            if node.op in REDUCE:
+            if node.op in REDUCE or target is None:
                 return False
             if not _relocate(grouping, other, source, value, target, group):
                 return False
-    return all(
-        grouping.lines_up(value, group.positions[node.output], other) for value in node.inputs
-    )
+    return all(grouping.lines_up(value, target, other) for value, target in reads)
 
 
 def _relocate(

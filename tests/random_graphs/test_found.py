@@ -183,6 +183,15 @@ def values_of_each_head(d: Drawing) -> list[Value]:
                    rhs_contract=(1,), lhs_batch=(0,), rhs_batch=(0,))]  # fmt: skip
 
 
+def gather_at_positions_made_of_what_is_read(d: Drawing) -> list[Value]:
+    """The two regions that are joined have sizes of their own: 16 and 80."""
+    x = d.emit("gather", d.feed(np.arange(32, dtype=np.int8)), d.feed(np.arange(16) - 5), axis=0)
+    turned = d.emit("slice", x, starts=(15,), limits=(-1,), strides=(-1,))
+    more = d.feed(np.arange(-16, 16, dtype=np.int8) // 2)
+    places = d.emit("concat", more, more, d.emit("bitwise_and", turned, d.number(7, turned)), axis=0)
+    return [d.emit("gather", turned, places, axis=0)]
+
+
 def integers_divided_by_zero(d: Drawing) -> list[Value]:
     x = d.feed(np.array([-7, 7, 0, -(2**31), 5], np.int32))
     return [d.emit("div", x, d.feed(np.array([0, 0, 0, -1, -2], np.int32)))]
@@ -204,6 +213,7 @@ FOUND: tuple[Make, ...] = (
     convolution_of_a_turned_broadcast,
     nothing_of_a_slice, bits_and_back, integers_divided_by_zero, casts_of_negative_numbers,
     softmax_of_columns_before_a_product, values_of_each_head,
+    gather_at_positions_made_of_what_is_read,
 )  # fmt: skip
 
 
