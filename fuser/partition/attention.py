@@ -239,8 +239,8 @@ def _reshape_blocks(
 
 
 def _values_by_query(qk: Node, keys: int, pv: Node, side: int) -> bool:
-    """Whether a batch axis of the second product is one that only the queries of the first have: the
-    rows of a block share keys and values."""
+    """Whether a batch axis of the second product is one that only the queries of the first have:
+    the rows of a block share keys and values."""
     attrs = qk.attrs
     sides = [
         free_axes(x.type.rank, attrs[f"{name}_batch"], attrs[f"{name}_contract"])

@@ -158,9 +158,9 @@ def bits_and_back(d: Drawing) -> list[Value]:
 
 def softmax_of_columns_before_a_product(d: Drawing) -> list[Value]:
     """The rows of the softmax are columns of what it is of."""
+    q, k = d.feed(data(9, 5, dtype=np.float16)), d.constant(data(33, 5, dtype=np.float16))
     x = d.emit("tanh", d.emit(
-        "dot_general", d.feed(data(9, 5, dtype=np.float16)), d.constant(data(33, 5, dtype=np.float16)),
-        lhs_contract=(1,), rhs_contract=(1,), lhs_batch=(), rhs_batch=(),
+        "dot_general", q, k, lhs_contract=(1,), rhs_contract=(1,), lhs_batch=(), rhs_batch=(),
     ))  # fmt: skip
     most = d.emit("broadcast", d.emit("reduce_max", x, axes=(0,)), shape=(9, 33), axes=(1,))
     shares = d.emit("exp", d.emit("sub", x, most))
@@ -188,7 +188,8 @@ def gather_at_positions_made_of_what_is_read(d: Drawing) -> list[Value]:
     x = d.emit("gather", d.feed(np.arange(32, dtype=np.int8)), d.feed(np.arange(16) - 5), axis=0)
     turned = d.emit("slice", x, starts=(15,), limits=(-1,), strides=(-1,))
     more = d.feed(np.arange(-16, 16, dtype=np.int8) // 2)
-    places = d.emit("concat", more, more, d.emit("bitwise_and", turned, d.number(7, turned)), axis=0)
+    low = d.emit("bitwise_and", turned, d.number(7, turned))
+    places = d.emit("concat", more, more, low, axis=0)
     return [d.emit("gather", turned, places, axis=0)]
 
 
