@@ -220,10 +220,11 @@ def _reshape_blocks(
     source: tuple[int, ...], shape: tuple[int, ...]
 ) -> list[tuple[list[int], list[int]]]:
     """The least groups of axes of a reshape that become one another, outermost first."""
-    blocks = []
+    blocks: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(source) or j < len(shape):
-        before, after = [], []
+        before: list[int] = []
+        after: list[int] = []
         left = right = 1
         while not before or left != right:
             if (left <= right and i < len(source)) or j == len(shape):
