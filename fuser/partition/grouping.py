@@ -338,7 +338,7 @@ class Grouping:
         tried = False
         for candidate in self._candidates(node, group):
             tried = True
-            if self._agrees(node, candidate, group):
+            if self.agrees(node, candidate, group):
                 return candidate
         if not tried:
             return Misfit("different-space", "it has another iteration space")
@@ -376,7 +376,8 @@ class Grouping:
             positions = at.forward(node, positions)
         return positions
 
-    def _agrees(self, node: Node, positions: Positions, group: Group) -> bool:
+    def agrees(self, node: Node, positions: Positions, group: Group) -> bool:
+        """Whether a node at the positions reads the group's values only where they are."""
         reads = (
             at.backward(node, positions)
             if node.op in ("concat", "pad", "gather")

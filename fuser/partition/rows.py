@@ -176,7 +176,17 @@ def _align(grouping: Grouping, group: Group, other: Group, node: Node) -> bool:
                 return False
             if not _relocate(grouping, other, source, value, target, group):
                 return False
-    return all(grouping.lines_up(value, target, other) for value, target in reads)
+    return _lines_up(grouping, group, other) and _lines_up(grouping, other, group)
+
+
+def _lines_up(grouping: Grouping, group: Group, other: Group) -> bool:
+    """Whether the nodes of a group, others than reductions, read the values of another where they
+    are."""
+    return all(
+        grouping.agrees(node, group.positions[node.output], other)
+        for node in group.nodes
+        if node.op not in REDUCE and node.output in group.positions
+    )
 
 
 def _relocate(

@@ -193,6 +193,20 @@ def gather_at_positions_made_of_what_is_read(d: Drawing) -> list[Value]:
     return [d.emit("gather", turned, places, axis=0)]
 
 
+def gather_of_columns_by_a_row_of_them(d: Drawing) -> list[Value]:
+    """Both join the region of the minimum, where the row is not at the place of what reads it."""
+    places = np.array([[-3, 0, 3, -4, -4, -2, 1, 2], [-1, 3, 1, 0, 3, 2, -3, -4],
+                       [0, 0, -2, -3, -2, 3, -1, -1]], np.int32)  # fmt: skip
+    x = d.emit("gather", d.constant(np.array([0, 6, 7, 2])), d.feed(places), axis=0)
+    row = d.emit("gather", x, d.constant(np.asarray(0)), axis=0)
+    columns = d.emit("gather", x, row, axis=1)
+    least = d.emit("min", columns, x)
+    product = d.emit("dot_general", row, d.emit("mod", least, columns), lhs_contract=(0,),
+                     rhs_contract=(1,), lhs_batch=(), rhs_batch=())  # fmt: skip
+    return [product, d.emit("cumsum", d.emit("abs", least), axis=1, fn="sum", exclusive=False,
+                            reverse=False)]  # fmt: skip
+
+
 def integers_divided_by_zero(d: Drawing) -> list[Value]:
     x = d.feed(np.array([-7, 7, 0, -(2**31), 5], np.int32))
     return [d.emit("div", x, d.feed(np.array([0, 0, 0, -1, -2], np.int32)))]
@@ -214,7 +228,7 @@ FOUND: tuple[Make, ...] = (
     convolution_of_a_turned_broadcast,
     nothing_of_a_slice, bits_and_back, integers_divided_by_zero, casts_of_negative_numbers,
     softmax_of_columns_before_a_product, values_of_each_head,
-    gather_at_positions_made_of_what_is_read,
+    gather_at_positions_made_of_what_is_read, gather_of_columns_by_a_row_of_them,
 )  # fmt: skip
 
 
