@@ -220,6 +220,55 @@ def casts_of_negative_numbers(d: Drawing) -> list[Value]:
     return [d.emit("lt", x, wide), d.emit("div", wide, x)]
 
 
+def rows_chosen_and_turned(d: Drawing) -> list[Value]:
+    """A gather joins the region of the argmin that chose its rows, and is stored transposed."""
+    chosen = d.emit("argmin", d.feed(data(5, 100)), axis=1, select_last=False)
+    rows = d.emit("gather", d.feed(data(100, 100)), d.emit("abs", chosen), axis=0)
+    return [d.emit("transpose", rows, perm=(1, 0))]
+
+
+def square_rows_chosen_and_turned(d: Drawing) -> list[Value]:
+    x = d.feed(data(9, 9))
+    chosen = d.emit("argmax", x, axis=1, select_last=False)
+    rows = d.emit("gather", d.feed(data(9, 9)), chosen, axis=0)
+    turned = d.emit("transpose", rows, perm=(1, 0))
+    columns = d.emit("gather", d.feed(data(9, 9)), chosen, axis=1)
+    return [d.emit("exp", turned), columns, d.emit("add", rows, x)]
+
+
+def positions_that_a_narrow_float_does_not_hold(d: Drawing) -> list[Value]:
+    """An iota is data: rounded where it is made, not where a result is stored."""
+    results = []
+    for dtype, size in ((dtypes.bf16, 640), (dtypes.f16, 2100)):
+        x = d.emit("iota", shape=(size,), axis=0, dtype=dtype)
+        results.append(d.emit("sub", x, d.feed(data(size, dtype=dtype.numpy))))
+    return results
+
+
+def positions_that_a_narrow_integer_does_not_hold(d: Drawing) -> list[Value]:
+    """They wrap around, also where positions alone are compared."""
+    results = []
+    for dtype in (dtypes.i8, dtypes.u8, dtypes.i16, dtypes.u32):
+        x = d.emit("iota", shape=(300,), axis=0, dtype=dtype)
+        less = d.emit("sub", x, d.number(7, x))
+        results.append(d.emit("lt", x, d.number(5, x)))
+        results.append(d.emit("ge", less, d.stretch(d.number(3, x), x.shape, ())))
+    wide = d.emit("iota", shape=(300,), axis=0, dtype=dtypes.i64)
+    narrow = d.emit("cast", d.emit("cast", wide, dtype=dtypes.u8), dtype=dtypes.i64)
+    return [*results, d.emit("eq", narrow, wide)]
+
+
+def product_of_remainders(d: Drawing) -> list[Value]:
+    """mod(0, 0) and 2 ** 0 are not what padding must add: it is masked behind the prologue."""
+    x, y = (d.feed(np.arange(start, start + 51).reshape(3, 17) % 6) for start in (1, 3))
+    row = d.feed(np.arange(17) - 4)
+    axes = {"lhs_contract": (0,), "rhs_contract": (1,), "lhs_batch": (), "rhs_batch": ()}
+    product = d.emit("dot_general", row, d.emit("mod", x, y), **axes)
+    near = d.emit("dot_general", d.emit("add", row, d.number(3, row)),
+                  d.emit("bitwise_not", x), **axes)  # fmt: skip
+    return [d.emit("reduce_sum", product, axes=(0,)), near]
+
+
 FOUND: tuple[Make, ...] = (
     narrow_indices_of_a_long_axis, scatter_without_updates, sorted_dims, large_unsigned_constants,
     multiples_of_two_to_the_63, output_beside_a_product, product_of_a_scalar, products_of_vectors,
@@ -229,6 +278,9 @@ FOUND: tuple[Make, ...] = (
     nothing_of_a_slice, bits_and_back, integers_divided_by_zero, casts_of_negative_numbers,
     softmax_of_columns_before_a_product, values_of_each_head,
     gather_at_positions_made_of_what_is_read, gather_of_columns_by_a_row_of_them,
+    rows_chosen_and_turned, square_rows_chosen_and_turned,
+    positions_that_a_narrow_float_does_not_hold, positions_that_a_narrow_integer_does_not_hold,
+    product_of_remainders,
 )  # fmt: skip
 
 

@@ -43,7 +43,7 @@ def lower(em: Emission, node: Node, value: Value, coords: Coords) -> Piece:
         case "dims":
             return _dims(em, node, coords)
         case "iota":
-            return em.index_piece(coords[node.attrs["axis"]], value.dtype.compute)
+            return _iota(em, node, coords)
         case "cast":
             return _cast(em, node, coords)
         case "gather":
@@ -76,6 +76,17 @@ def lower(em: Emission, node: Node, value: Value, coords: Coords) -> Piece:
     raise LoweringError(f"{node.op} cannot be computed inside a region", where=em.region.name)
 
 
+def _iota(em: Emission, node: Node, coords: Coords) -> Piece:
+    """Positions. A narrow float is rounded here where it cannot hold them all: they are data, as
+    exact as a constant, and no result whose rounding may wait for a store."""
+    dtype: DType = node.output.dtype
+    at = em.index_piece(coords[node.attrs["axis"]], dtype.compute)
+    exact = {"f16": 1 << 11, "bf16": 1 << 8}.get(dtype.name)
+    if exact is None or certain(exact + 1 - node.attrs["shape"][node.attrs["axis"]]):
+        return at
+    return em.cast(em.cast(at, dtype), dtype.compute)
+
+
 def _dims(em: Emission, node: Node, coords: Coords) -> Piece:
     """Symbolic dims as numbers: a chain of selects on the position, where they are several."""
     dtype = node.output.dtype.compute
@@ -90,9 +101,20 @@ def _dims(em: Emission, node: Node, coords: Coords) -> Piece:
 
 def index_of(em: Emission, value: Value, coords: Coords) -> Index | None:
     """An integer value at `coords` as an index expression, if it is made of positions: iota,
-    constant numbers and ranges, their sums and multiples. Comparisons of those are masks."""
+    constant numbers and ranges, their sums and multiples. Comparisons of those are masks.
+
+    None where the value may wrap around in its dtype, as expressions do not."""
     if not value.dtype.is_integer:
         return None
+    found = _expression_of(em, value, coords)
+    if found is None or (value.dtype.kind == "int" and value.dtype.bits == 64):
+        return found
+    low, high = found.range
+    fits = certain(low - value.dtype.lowest) and certain(value.dtype.highest - high)
+    return found if fits else None
+
+
+def _expression_of(em: Emission, value: Value, coords: Coords) -> Index | None:
     number = uniform(value)
     if number is not None:
         return Index(int(number))

@@ -171,19 +171,21 @@ def store(
 
 
 def _place_stretched(em: Emission, operand: Value, places: Places, reduced: set[int]) -> None:
-    """Place what only reads the rows' results stretched over their rows again: the axes that a
-    broadcast adds are the reduced ones, in order. `places` grows."""
+    """Place what only reads the rows' results and has their length again: a broadcast or a gather
+    of rows. The axes that it adds are the reduced ones, in order. `places` grows."""
     coords, guards = places[operand]
     folded = [d for d in sorted(reduced) if operand.shape[d] != 1]
     for node in em.region.nodes:
-        if node.op != "broadcast" or node.output in places or node.inputs[0] not in places:
+        if node.op not in ("broadcast", "gather") or node.output in places:
             continue
-        x, shape = node.inputs[0], node.output.shape
+        x = node.inputs[-1]  # of a gather the indices
+        if x not in places:
+            continue
+        shape = node.output.shape
+        axes = node.attrs["axes"] if node.op == "broadcast" else _index_axes(node)
         at, more = places[x]
         known = {
-            axis: c
-            for axis, c, dim in zip(node.attrs["axes"], at, x.shape, strict=True)
-            if dim == shape[axis]
+            axis: c for axis, c, dim in zip(axes, at, x.shape, strict=True) if dim == shape[axis]
         }
         added = [axis for axis in range(len(shape)) if axis not in known and shape[axis] != 1]
         if [shape[axis] for axis in added] != [operand.shape[d] for d in folded]:
@@ -192,6 +194,12 @@ def _place_stretched(em: Emission, operand: Value, places: Places, reduced: set[
         where = tuple(known.get(axis, Index(0)) for axis in range(len(shape)))
         places[node.output] = where, list(dict.fromkeys([*guards, *more]))
         spread(em, places, {})
+
+
+def _index_axes(gather: Node) -> range:
+    """The axes of a gather's result that its indices have."""
+    axis: int = gather.attrs["axis"]
+    return range(axis, axis + gather.inputs[1].type.rank)
 
 
 def _turns_rows(em: Emission, value: Value) -> bool:
