@@ -110,7 +110,7 @@ def index_of(em: Emission, value: Value, coords: Coords) -> Index | None:
     if found is None or (value.dtype.kind == "int" and value.dtype.bits == 64):
         return found
     low, high = found.range
-    fits = certain(low - value.dtype.lowest) and certain(value.dtype.highest - high)
+    fits = certain(low - int(value.dtype.lowest)) and certain(int(value.dtype.highest) - high)
     return found if fits else None
 
 
