@@ -13,10 +13,10 @@ from fuser import report as reports
 from fuser.backend.module import CompiledKernel
 from fuser.graph.dims import parse
 from fuser.graph.ir import Node, Value
-from fuser.graph.mapping import mapping_of, release_pages
 from fuser.graph.sizes import by_example, evaluate, size_hint
+from fuser.packing import Source, pack, source_of
 from fuser.partition.region import Partition
-from fuser.runtime.memory import aligned_array, trim_heap
+from fuser.runtime.memory import trim_heap
 from fuser.runtime.program import Program, Step, TensorSpec, assemble
 from fuser.target import Target
 from fuser.tilegen.program import Argument, Packing, TileProgram
@@ -39,6 +39,8 @@ class Bound:
     bytes: dict[Hashable, int]
     work: tuple[tuple[int, int], ...]
     """(operations, bytes moved) of each step."""
+    sources: dict[Hashable, Source]
+    """Of the constants that come straight from the model's file."""
 
     def at(self, sizes: Mapping[str, int] | None = None) -> Program:
         """The program, for sizes of every symbol that there is."""
@@ -96,6 +98,7 @@ def bind_kernels(
         ) if consume and value is not None and value.node is not None
     )  # fmt: skip
     constants: dict[Hashable, np.ndarray] = {}
+    sources: dict[Hashable, Source] = {}
     sizes: dict[Hashable, int] = {}
     steps = []
     work = []
@@ -108,7 +111,10 @@ def bind_kernels(
             if value is not None and value.constant is not None:
                 if key not in constants:
                     packing = argument.packing or Packing()
-                    constants[key] = _packed(value.constant, packing)
+                    source = source_of(value.constant, packing)
+                    if source is not None:
+                        sources[key] = source
+                    constants[key] = pack(value.constant, packing)
                 assert value.node is not None
                 record = value.node.attrs
                 readers[id(record)] -= 1
@@ -128,7 +134,7 @@ def bind_kernels(
         work.append((program.flops, program.region.traffic()))
     for value in cut.graph.outputs:
         if value.constant is not None:
-            constants.setdefault(value, _packed(np.ascontiguousarray(value.constant), Packing()))
+            constants.setdefault(value, pack(np.ascontiguousarray(value.constant), Packing()))
     return Bound(
         name,
         target,
@@ -141,19 +147,8 @@ def bind_kernels(
         constants,
         sizes,
         tuple(work),
+        sources,
     )
-
-
-def _packed(array: np.ndarray, packing: Packing) -> np.ndarray:
-    """A constant as kernels read it. A plan keeps nothing that looks into a file: the file may be
-    written to while the plan lives."""
-    packed = packing.apply(array, aligned_array)
-    if mapping_of(array) is not None:
-        if mapping_of(packed) is not None:
-            packed = aligned_array(array.shape, array.dtype)
-            np.copyto(packed, array)
-        release_pages(array)
-    return packed
 
 
 def spent(node: Node) -> dict[str, np.ndarray]:

@@ -17,7 +17,7 @@ from fuser import __version__
 from fuser.errors import FuserError, UsageError
 
 if TYPE_CHECKING:
-    from fuser.compiler import Device
+    from fuser.devices import Device
     from fuser.precision import Precision
 
 PRECISIONS = ("model", "bf16", "int8w")
@@ -123,8 +123,7 @@ def _limits(command: Callable[..., int]) -> Callable[..., int]:
     def run_within(**options: Any) -> int:
         from dataclasses import replace
 
-        from fuser.compiler import within
-        from fuser.config import Config
+        from fuser.config import Config, within
 
         given = {name: options.pop(f"max_{name}") for name, _ in _LIMITS}
         chosen = {name: value for name, value in given.items() if value is not None}
@@ -193,18 +192,19 @@ def run_command(
 
     with Progress(enabled=not as_json) as progress:
         progress.step("reading the model")
-        opened = compiler.open_model(model)
         recorded = None if inputs else feeds.find_test_data(model)
         files = [str(recorded)] if recorded else inputs
-        given = feeds.read_feeds(files, list(opened.inputs))
-        dims = feeds.dims_of_feeds(opened.inputs, given) | _parse_dims(dim)
+        given, dims = {}, _parse_dims(dim)
         if files:
+            opened = compiler.open_model(model)
+            given = feeds.read_feeds(files, list(opened.inputs))
+            dims = feeds.dims_of_feeds(opened.inputs, given) | dims
             opened.check(given, dims)
         plan = compiler.compile(
-            opened, device=device, dims=dims, threads=threads, fusion=not no_fusion,
+            model, device=device, dims=dims, threads=threads, fusion=not no_fusion,
             precision=precision, progress=progress.step,
         )  # fmt: skip
-        arrays = given or compiler.random_feeds(opened, dims, seed)
+        arrays = given or plan.random_feeds(seed)
         progress.step("running")
         outputs = plan.run(arrays)
         report = plan.report()
@@ -215,11 +215,12 @@ def run_command(
             expected, label = feeds.read_npz(expect), str(expect)
         elif against == "reference":
             progress.step("evaluating the float64 reference")
+            opened = compiler.open_model(model)
             expected, label = compiler.reference(opened, arrays, dims), "float64 reference"
         elif against == "unfused":
             progress.step("compiling without fusion")
             unfused = compiler.compile(
-                opened, device=device, dims=dims, threads=threads, fusion=False,
+                model, device=device, dims=dims, threads=threads, fusion=False,
                 precision=precision,
             )  # fmt: skip
             expected, label = unfused.run(arrays), "unfused plan"

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fuser.backend.module import CompiledKernel
 from fuser.backend.workers import CompileJob, CompileStats, compile_all
 from fuser.binding import Bound, bind_kernels, report_on, spent
-from fuser.config import Config
+from fuser.config import Config, within
+from fuser.devices import Device, choose_target
 from fuser.dtypes import DType
-from fuser.errors import DeviceError, InvalidModelError, LimitError, UsageError
+from fuser.errors import InvalidModelError, UsageError
 from fuser.graph.dims import substitute, symbols_of
 from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph, TensorType
@@ -31,16 +31,19 @@ from fuser.graph.onnx_import import (
     signature,
 )
 from fuser.graph.passes import run_passes as run_graph_passes
-from fuser.limits import Limits, are_set, check_bytes, check_time, current, limited
+from fuser.limits import Limits, check_bytes, check_time, current
+from fuser.packing import Source
 from fuser.partition import Options, partition
 from fuser.partition.region import Partition
+from fuser.plan_cache import compile_file
 from fuser.precision import Precision, Rounding, rounding
+from fuser.report import Report
 from fuser.runtime.cache import KernelCache
 from fuser.runtime.feeds import check_feeds
 from fuser.runtime.inputs import input_hints
 from fuser.runtime.inputs import random_feeds as draw_feeds
 from fuser.runtime.plan import Plan
-from fuser.runtime.program import TensorSpec
+from fuser.runtime.program import Program, TensorSpec
 from fuser.target import Target
 from fuser.tilegen.emit import emit
 from fuser.tilegen.passes import run_passes as run_tile_passes
@@ -49,8 +52,9 @@ from fuser.tilegen.program import TileProgram
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-Device = Literal["auto", "cpu", "cuda"]
 Progress = Callable[[str], None]
+Keep = Callable[[Program, Mapping[int, Source], Report, Mapping[str, tuple[int, int]]], None]
+"""Takes a program, where its constants came from (by `id`), the report, and ranges of inputs."""
 
 
 # A sequence of one token or an image of one pixel says nothing of a model. The first is a usual
@@ -157,22 +161,6 @@ def _map_model(path: str | Path) -> Model:
     return Model(Path(path).name, proto, signature(proto), mapped=mapped)
 
 
-def choose_target(device: Device) -> Target:
-    """The Target of a device. Raises DeviceError if "cuda" is asked for and there is none."""
-    from fuser.backend.cpu import host_target
-
-    if device == "cpu":
-        return host_target()
-    from fuser.runtime import cuda
-
-    try:
-        return cuda.device_target()
-    except DeviceError:
-        if device == "cuda":
-            raise
-        return host_target()
-
-
 def partition_model(
     model: Model,
     *,
@@ -228,8 +216,35 @@ def compile(
     Raises FuserError: UsageError, InvalidModelError, UnsupportedOpError, LimitError, DeviceError,
     CompileError.
     """
-    started = time.perf_counter()
+    if isinstance(model, str | Path):
+        return compile_file(
+            Path(model), device=device, dims=dims, values=values, threads=threads, fusion=fusion,
+            precision=precision, progress=progress, limits=limits,
+        )  # fmt: skip
     with within(limits):
+        return compile_new(
+            model, device=device, dims=dims, values=values, threads=threads, fusion=fusion,
+            precision=precision, progress=progress,
+        )  # fmt: skip
+
+
+def compile_new(
+    model: str | Path | bytes | ModelProto | Model,
+    *,
+    device: Device = "auto",
+    dims: Mapping[str, int] | None = None,
+    values: Mapping[str, np.ndarray] | None = None,
+    threads: int | None = None,
+    fusion: bool = True,
+    precision: Precision = "model",
+    progress: Progress = _quiet,
+    started: float | None = None,
+    keep: Keep | None = None,
+) -> Plan:
+    """`compile` without the cache of plans. keep: called with the plan's program, if the file alone
+    decides it; limits are those in force."""
+    started = time.perf_counter() if started is None else started
+    with within():
         progress("importing the graph")
         opened = _map_model(model) if isinstance(model, str | Path) else open_model(model)
         mapped = opened.mapped
@@ -243,7 +258,7 @@ def compile(
         plan = compile_graph(
             graph, name=name, device=device, threads=threads, fusion=fusion, precision=precision,
             progress=progress, dims=bound, values=tuple(values or ()), started=started, types=types,
-            consume=mapped is not None,
+            consume=mapped is not None, keep=keep if mapped is not None else None,
         )  # fmt: skip
         del graph
         if mapped is not None:
@@ -256,20 +271,6 @@ def compile(
 def _constant_bytes(graph: Graph) -> int:
     arrays = (node.output.constant for node in graph.nodes if node.op == "constant")
     return sum(array.nbytes for array in arrays if array is not None)
-
-
-@contextmanager
-def within(limits: Limits | None = None) -> Iterator[None]:
-    """Hold limits within the block: those given, else those around it, else the environment's.
-
-    Raises LimitError, also where Python's own limit on recursion ends the work."""
-    if limits is None and not are_set():
-        limits = Config.from_environment().limits
-    try:
-        with limited(limits) if limits is not None else nullcontext():
-            yield
-    except RecursionError:
-        raise LimitError("the model is nested too deeply") from None
 
 
 def compile_graph(
@@ -287,19 +288,21 @@ def compile_graph(
     types: Mapping[str, DType] | None = None,
     ordinal: int = 0,
     consume: bool = False,
+    keep: Keep | None = None,
 ) -> Plan:
     """Compile a graph after the graph passes, its dims ints: what every front end ends in.
 
     name, dims and values are for the report; started: when the work on it began.
     types: dtypes of the inputs and outputs whose bytes the graph holds as u8. ordinal: which GPU.
-    consume: the graph is not used again, so its constants may go as they are packed.
+    consume: the graph is not used again, so its constants may go as they are packed. keep: called
+    with what a cache of plans stores.
     Raises FuserError: UnsupportedError, LimitError, DeviceError, CompileError.
     """
     started = time.perf_counter() if started is None else started
     with within():
         return _compile_graph(
             graph, name, device, threads, fusion, precision, progress, dims, values, started, types,
-            ordinal, consume,
+            ordinal, consume, keep,
         )  # fmt: skip
 
 
@@ -307,7 +310,7 @@ def _compile_graph(
     graph: Graph, name: str, device: Device, threads: int | None, fusion: bool,
     precision: Precision, progress: Progress, dims: Mapping[str, int] | None,
     values: tuple[str, ...], started: float, types: Mapping[str, DType] | None, ordinal: int,
-    consume: bool,
+    consume: bool, keep: Keep | None,
 ) -> Plan:  # fmt: skip
     config = Config.from_environment()
     on_host = not choose_target(device).is_cuda
@@ -338,6 +341,12 @@ def _compile_graph(
     report = report_on(cut, programs, program, dict(dims or {}), seconds, compiled.cache_hits)
     report.values = values
     report.precision = compiled.precision
+    if keep is not None:
+        sources = {
+            id(compiled.bound.constants[key]): source
+            for key, source in compiled.bound.sources.items()
+        }
+        keep(program, sources, report, hints)
     return Plan(
         program,
         threads=threads or config.threads or None,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from fuser.errors import UsageError
-from fuser.limits import DEFAULT, Limits
+from fuser.errors import LimitError, UsageError
+from fuser.limits import DEFAULT, Limits, are_set, limited
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,20 @@ class Config:
                 )
             values[known[name].name] = _parse(name, str(known[name].type), text)
         return cls(**values)  # type: ignore[arg-type]
+
+
+@contextmanager
+def within(limits: Limits | None = None) -> Iterator[None]:
+    """Hold limits within the block: those given, else those around it, else the environment's.
+
+    Raises LimitError, also where Python's own limit on recursion ends the work."""
+    if limits is None and not are_set():
+        limits = Config.from_environment().limits
+    try:
+        with limited(limits) if limits is not None else nullcontext():
+            yield
+    except RecursionError:
+        raise LimitError("the model is nested too deeply") from None
 
 
 def _parse(name: str, kind: str, text: str) -> object:

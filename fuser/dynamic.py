@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from fuser.compiler import Device, Model, Progress
+from fuser.compiler import Model, Progress
+from fuser.devices import Device
 from fuser.errors import UsageError
 from fuser.graph.ir import TensorType
 from fuser.precision import Precision

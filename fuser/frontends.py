@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 import numpy as np
 
-from fuser import compiler
-from fuser.compiler import Device, Model, Progress
+from fuser.devices import Device
 from fuser.limits import Limits
 from fuser.precision import Precision
 from fuser.runtime.plan import Plan
@@ -17,6 +16,7 @@ from fuser.runtime.plan import Plan
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from fuser.compiler import Model, Progress
     from fuser.dynamic import DynamicPlan
     from fuser.torch_backend import CompiledModule, CompiledProgram
 
@@ -80,6 +80,14 @@ def compile(
     precision: what products may round their operands to, "model" or "bf16" (fuser/precision.py).
     Raises FuserError: UsageError, InvalidModelError, UnsupportedOpError, DeviceError, CompileError.
     """
+    if isinstance(model, str | Path) and not dynamic:
+        from fuser.plan_cache import compile_file  # the compiler loads if it is needed
+
+        return compile_file(
+            Path(model), device=device, threads=threads, fusion=fusion, precision=precision,
+            **options,
+        )  # fmt: skip
+    from fuser import compiler
     from fuser import torch_backend as torches
 
     if torches.is_torch(model):

@@ -18,7 +18,8 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
 from onnx.reference import ReferenceEvaluator
 
-from fuser.compiler import Device, open_model
+from fuser.compiler import open_model
+from fuser.devices import Device
 from fuser.errors import FeedError, InvalidModelError, UnsupportedError
 from fuser.graph.onnx_import.functions import has_body
 from fuser.graph.onnx_import.reader import captured_names

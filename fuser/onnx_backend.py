@@ -10,7 +10,7 @@ import onnx
 from onnx import ModelProto, NodeProto
 from onnx.backend.base import Backend, BackendRep
 
-from fuser.compiler import Device
+from fuser.devices import Device
 from fuser.errors import DeviceError, FuserError, UsageError
 from fuser.session import InferenceSession
 

@@ -11,7 +11,7 @@ Definitions (the same in the CLI, the API and JSON), all per run at the run's sh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -106,6 +106,22 @@ class Report:
             "regions": [asdict(region) | {"nodes": list(region.nodes)} for region in self.regions],
             "compare": compare,
         }
+
+    @staticmethod
+    def from_record(record: Mapping[str, Any]) -> Report:
+        """The inverse of `dataclasses.asdict`, of a report without measurements. Raises KeyError or
+        TypeError."""
+        parts = {
+            "kernels": Saving(**record["kernels"]),
+            "bytes": Traffic(**record["bytes"]),
+            "regions": tuple(
+                RegionReport(**{**region, "nodes": tuple(region["nodes"])})
+                for region in record["regions"]
+            ),
+            "fallbacks": tuple(record["fallbacks"]),
+            "values": tuple(record["values"]),
+        }
+        return Report(**{**record, **parts})
 
 
 def nodes_before(graph: Graph) -> list[SourceNode]:

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from fuser.compiler import Device, Model, open_model, within
+from fuser.compiler import Model, open_model
+from fuser.config import within
+from fuser.devices import Device
 from fuser.errors import UnsupportedError, UsageError
 from fuser.graph.onnx_import import load_model
 from fuser.host import Segmented

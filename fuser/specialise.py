@@ -15,8 +15,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fuser.compiler import Device, Model, Progress, choose_target
+from fuser.compiler import Model, Progress
 from fuser.compiler import compile as compile_model
+from fuser.devices import Device, choose_target
 from fuser.errors import ValueNeededError
 from fuser.graph.dims import substitute
 from fuser.graph.evaluate import bind_shape

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fuser.backend import cpu, nvptx
-from fuser.compiler import Device, Model, choose_target, partition_options
+from fuser.compiler import Model, partition_options
+from fuser.devices import Device, choose_target
 from fuser.errors import UsageError
 from fuser.graph.text import print_graph
 from fuser.partition import explain, partition

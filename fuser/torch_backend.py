@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
-from fuser.compiler import Device, compile_graph
+from fuser.compiler import compile_graph
+from fuser.devices import Device
 from fuser.errors import FeedError, UnsupportedError, UsageError
 from fuser.graph.ir import TensorType
 from fuser.graph.passes import run_passes

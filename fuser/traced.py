@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from fuser.compiler import Device, compile_graph
+from fuser.compiler import compile_graph
+from fuser.devices import Device
 from fuser.errors import FeedError, UsageError
 from fuser.graph.ir import Graph
 from fuser.graph.passes import run_passes

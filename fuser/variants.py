@@ -22,7 +22,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from fuser.binding import Bound, report_on
-from fuser.compiler import Device, Model, Progress, choose_target, compile_kernels
+from fuser.compiler import Model, Progress, compile_kernels
+from fuser.devices import Device, choose_target
 from fuser.dtypes import DType
 from fuser.errors import UsageError, ValueNeededError
 from fuser.graph.dims import symbols_of

@@ -564,7 +564,7 @@ def test_a_defect_is_one_line(
     def defect(*_: object, **__: object) -> None:
         raise KeyError("tile")
 
-    monkeypatch.setattr(compiler, "open_model", defect)
+    monkeypatch.setattr(compiler, "compile", defect)
     code, out, err = fuser("run", mlp)
     assert (code, out) == (70, "")
     assert len(err.splitlines()) == 1 and "KeyError" in err and "--debug" in err

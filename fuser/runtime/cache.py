@@ -5,8 +5,9 @@ An entry is one file, named by the SHA-256 of its key material:
     8 bytes magic | 32 bytes SHA-256 of all that follows | 8 bytes header length | header | payload
 
 The header is JSON and repeats the whole key material, which a hit compares; the payload is raw
-code. Nothing is unpickled or imported. An entry holds native code, so the folder must belong to
-this user and be writable by nobody else; otherwise the cache is off.
+bytes at a multiple of 64 from the start. Nothing is unpickled or imported. An entry holds native
+code, so the folder must belong to this user and be writable by nobody else; otherwise the cache is
+off.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from fuser.backend.module import CompiledKernel, TensorMap
+from fuser.runtime.memory import aligned_empty
 
-MAGIC = b"FUSERK1\n"
+MAGIC = b"FUSERK2\n"
 _PREFIX = len(MAGIC) + 32 + 8
+_ALIGNMENT = 64
 _log = logging.getLogger("fuser")
 
 
@@ -35,10 +38,13 @@ class KernelCache:
     miss and is removed, a bad folder turns the cache off (`enabled` False, `note` says why).
 
     folder: None is the user's cache folder. limit_bytes: beyond it the entries that were used
-    longest ago go.
+    longest ago go. quiet: what is wrong with the folder is noted, not logged.
     """
 
-    def __init__(self, folder: Path | str | None = None, limit_bytes: int = 1 << 30) -> None:
+    def __init__(
+        self, folder: Path | str | None = None, limit_bytes: int = 1 << 30, *, quiet: bool = False
+    ) -> None:
+        self._quiet = quiet
         self.folder = Path(folder) if folder else _default_folder()
         self.limit_bytes = limit_bytes
         self.hits = 0
@@ -67,7 +73,7 @@ class KernelCache:
         found = self.get_bytes(material)
         if found is not None:
             with contextlib.suppress(KeyError, TypeError, ValueError):
-                return kernel_from_record(*found)
+                return kernel_from_record(found[0], bytes(found[1]))
             self.hits, self.misses = self.hits - 1, self.misses + 1
         return None
 
@@ -77,8 +83,9 @@ class KernelCache:
 
     # any bytes ----------------------------------------------------------------------------------
 
-    def get_bytes(self, material: str) -> tuple[dict[str, Any], bytes] | None:
-        """(header, payload) stored under exactly this key material, or None."""
+    def get_bytes(self, material: str) -> tuple[dict[str, Any], memoryview] | None:
+        """(header, payload) stored under exactly this key material, or None. The payload is in
+        memory of its own, aligned to 64 bytes."""
         if not self.enabled:
             return None
         path = self._path(material)
@@ -86,6 +93,7 @@ class KernelCache:
         try:
             found = _decode(_read(path), material)
             if found is None:
+                _log.warning("%s was damaged or is of another version; it is made again", path)
                 path.unlink()
             else:
                 os.utime(path)  # the time of use, which eviction goes by
@@ -97,18 +105,20 @@ class KernelCache:
             self.hits += 1
         return found
 
-    def put_bytes(self, material: str, header: dict[str, Any], payload: bytes) -> None:
+    def put_bytes(
+        self, material: str, header: dict[str, Any], payload: bytes | memoryview
+    ) -> None:
         """Store a JSON-able header and raw bytes: all of it or nothing, even in a crash."""
         if not (self.enabled and self.writable):
             return
         try:
-            data = _encode(material, header, payload)
+            parts = _encode(material, header, payload)
         except (TypeError, ValueError, AttributeError):
             return
         path = self._path(material)
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            _write_atomically(path, data)
+            _write_atomically(path, parts)
         except OSError as error:
             self.writable = False
             self._warn(f"cannot write to the kernel cache {self.folder}: {error.strerror}")
@@ -116,7 +126,7 @@ class KernelCache:
         if self._bytes is None:
             self._bytes = sum(status.st_size for _, status in self._entries())
         else:
-            self._bytes += len(data)
+            self._bytes += sum(map(len, parts))
         if self._bytes > self.limit_bytes:
             self._evict()
 
@@ -167,7 +177,8 @@ class KernelCache:
 
     def _warn(self, note: str) -> None:
         self.note = note
-        _log.warning(note)
+        if not self._quiet:
+            _log.warning(note)
 
 
 def kernel_to_record(kernel: CompiledKernel) -> tuple[dict[str, Any], bytes]:
@@ -227,19 +238,29 @@ def _open_folder(folder: Path) -> str:
     return ""
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path) -> memoryview:
     """The content of a regular file; links are refused. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
-    with open(descriptor, "rb") as file:
+    with open(descriptor, "rb", buffering=0) as file:
         status = os.fstat(file.fileno())
         foreign = hasattr(os, "geteuid") and status.st_uid != os.geteuid()
-        return b"" if foreign or not stat.S_ISREG(status.st_mode) else file.read()
+        if foreign or not stat.S_ISREG(status.st_mode):
+            return memoryview(b"")
+        content = aligned_empty(status.st_size, _ALIGNMENT).data
+        held = 0
+        while count := file.readinto(content[held:]):
+            held += count
+        return content[:held].toreadonly()
 
 
-def _encode(material: str, header: dict[str, Any], payload: bytes) -> bytes:
+def _encode(material: str, header: dict[str, Any], payload: bytes | memoryview) -> list[Any]:
+    """The bytes of an entry, in parts."""
     text = json.dumps({"material": material, "header": header}, default=_plain).encode()
-    body = len(text).to_bytes(8, "little") + text + payload
-    return MAGIC + hashlib.sha256(body).digest() + body
+    text += b" " * (-(_PREFIX + len(text)) % _ALIGNMENT)
+    length = len(text).to_bytes(8, "little")
+    digest = hashlib.sha256(length + text)
+    digest.update(payload)
+    return [MAGIC + digest.digest() + length + text, payload]
 
 
 def _plain(item: Any) -> Any:
@@ -247,16 +268,16 @@ def _plain(item: Any) -> Any:
     return item.item()
 
 
-def _decode(data: bytes, material: str | None) -> tuple[dict[str, Any], bytes] | None:
+def _decode(data: memoryview, material: str | None) -> tuple[dict[str, Any], memoryview] | None:
     """(header, payload) if every byte is in order and the material is this (None: any)."""
     body = data[_PREFIX - 8 :]
-    if len(data) < _PREFIX or not data.startswith(MAGIC):
+    if len(data) < _PREFIX or data[: len(MAGIC)] != MAGIC:
         return None
     if hashlib.sha256(body).digest() != data[len(MAGIC) : len(MAGIC) + 32]:
         return None
     length = int.from_bytes(body[:8], "little")
     try:
-        record = json.loads(body[8 : 8 + length])
+        record = json.loads(bytes(body[8 : 8 + length]))
         if material is not None and record["material"] != material:
             return None
         return dict(record["header"]), body[8 + length :]
@@ -264,12 +285,12 @@ def _decode(data: bytes, material: str | None) -> tuple[dict[str, Any], bytes] |
         return None
 
 
-def _write_atomically(path: Path, data: bytes) -> None:
+def _write_atomically(path: Path, parts: list[Any]) -> None:
     """Write beside, flush to disk, rename over, flush the folder. Raises OSError."""
     descriptor, name = tempfile.mkstemp(prefix=".new-", dir=path.parent)
     try:
         with open(descriptor, "wb") as file:
-            file.write(data)
+            file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
         os.replace(name, path)

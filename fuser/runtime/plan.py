@@ -154,6 +154,10 @@ class Plan:
             raise UsageError("this plan is for a CPU", hint="plan.run takes arrays of the host")
         cast("CudaExecutor", self.executor).run_at(sources, targets, stream)
 
+    def random_feeds(self, seed: int = 0) -> dict[str, np.ndarray]:
+        """Seeded inputs that make sense: indices within their table, masks 0 or 1."""
+        return random_feeds(self.program.inputs, self._hints, seed)
+
     def profile(
         self,
         feeds: Mapping[str, Any] | None = None,
@@ -198,7 +202,7 @@ class Plan:
 
     def _arrays(self, feeds: Mapping[str, Any] | None) -> list[np.ndarray]:
         if feeds is None:
-            feeds = random_feeds(self.program.inputs, self._hints)
+            feeds = self.random_feeds()
         return check_feeds(self.program.inputs, feeds)
 
     def report(self) -> Report:

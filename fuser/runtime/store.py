@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,38 +39,15 @@ def save_program(program: Program, path: Path | str) -> None:
         blobs.append(data)
         return [start, len(data)]
 
-    kernels = list({id(launch.kernel): launch.kernel for launch in program.launches}.values())
-    position = {id(kernel): i for i, kernel in enumerate(kernels)}
-    code = {kernel.code: blob(kernel.code) for kernel in kernels}
-    manifest = {
-        "name": program.name,
-        "target": dataclasses.asdict(program.target),
-        "inputs": [_spec_record(spec) for spec in program.inputs],
-        "outputs": [_spec_record(spec) for spec in program.outputs],
-        "arena_bytes": program.arena_bytes,
-        "kernels": [
-            {"record": kernel_to_record(kernel)[0], "blob": code[kernel.code]} for kernel in kernels
-        ],
-        "constants": [
-            {
-                "dtype": from_numpy(array.dtype).name,
-                "shape": list(array.shape),
-                "blob": blob(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data),
-            }
-            for array in program.constants
-        ],
-        "launches": [
-            {
-                "kernel": position[id(launch.kernel)],
-                "arguments": [_ref_record(ref) for ref in launch.arguments],
-                "zeros": [[*_ref_record(zero.buffer), zero.bytes] for zero in launch.zeros],
-                "label": launch.label,
-                "cost": launch.cost,
-            }
-            for launch in program.launches
-        ],
-        "copies": [[*_ref_record(copy.source), copy.output] for copy in program.copies],
-    }
+    constants = [
+        {
+            "dtype": from_numpy(array.dtype).name,
+            "shape": list(array.shape),
+            "blob": blob(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data),
+        }
+        for array in program.constants
+    ]
+    manifest = program_record(program, blob) | {"constants": constants}
     text = json.dumps(manifest).encode()
     parts: list[bytes | memoryview] = [len(text).to_bytes(8, "little"), text]
     for item in blobs:
@@ -87,6 +64,34 @@ def save_program(program: Program, path: Path | str) -> None:
         raise UsageError(f"cannot write the plan {path}: {error.strerror}") from error
 
 
+def program_record(program: Program, blob: Callable[[bytes], list[int]]) -> dict[str, Any]:
+    """A Program without its constants as JSON-able data. blob: keeps bytes, gives their place."""
+    kernels = list({id(launch.kernel): launch.kernel for launch in program.launches}.values())
+    position = {id(kernel): i for i, kernel in enumerate(kernels)}
+    code = {kernel.code: blob(kernel.code) for kernel in kernels}
+    return {
+        "name": program.name,
+        "target": dataclasses.asdict(program.target),
+        "inputs": [_spec_record(spec) for spec in program.inputs],
+        "outputs": [_spec_record(spec) for spec in program.outputs],
+        "arena_bytes": program.arena_bytes,
+        "kernels": [
+            {"record": kernel_to_record(kernel)[0], "blob": code[kernel.code]} for kernel in kernels
+        ],
+        "launches": [
+            {
+                "kernel": position[id(launch.kernel)],
+                "arguments": [_ref_record(ref) for ref in launch.arguments],
+                "zeros": [[*_ref_record(zero.buffer), zero.bytes] for zero in launch.zeros],
+                "label": launch.label,
+                "cost": launch.cost,
+            }
+            for launch in program.launches
+        ],
+        "copies": [[*_ref_record(copy.source), copy.output] for copy in program.copies],
+    }
+
+
 def load_program(path: Path | str) -> Program:
     """Read a Program. Raises UsageError (no such file) or InvalidModelError (not a whole plan)."""
     try:
@@ -101,7 +106,6 @@ def load_program(path: Path | str) -> Program:
     length = int.from_bytes(body[:8], "little")
     try:
         program = _read(json.loads(bytes(body[8 : 8 + length])), body[8 + length :])
-        _check(program)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise InvalidModelError(f"the plan is malformed: {error!r}", where=str(path)) from error
     return program
@@ -109,20 +113,35 @@ def load_program(path: Path | str) -> Program:
 
 def _read(manifest: dict[str, Any], blobs: memoryview) -> Program:
     def blob(place: Sequence[int]) -> memoryview:
-        start, size = place
-        if not 0 <= start <= start + size <= len(blobs):
-            raise ValueError("a blob lies outside the file")
-        return blobs[start : start + size]
+        return blob_of(blobs, place)
 
-    kernels = [
-        kernel_from_record(item["record"], bytes(blob(item["blob"])))
-        for item in manifest["kernels"]
-    ]
     constants = []
     for item in manifest["constants"]:
         array = aligned_array(tuple(item["shape"]), BY_NAME[item["dtype"]].numpy)
         array.reshape(-1).view(np.uint8)[:] = np.frombuffer(blob(item["blob"]), np.uint8)
         constants.append(array)
+    return program_from_record(manifest, blob, constants)
+
+
+def blob_of(blobs: memoryview, place: Sequence[int]) -> memoryview:
+    """The bytes at (start, size). Raises ValueError where that is not inside."""
+    start, size = place
+    if not 0 <= start <= start + size <= len(blobs):
+        raise ValueError("a blob lies outside the file")
+    return blobs[start : start + size]
+
+
+def program_from_record(
+    manifest: Mapping[str, Any],
+    blob: Callable[[Sequence[int]], memoryview],
+    constants: Sequence[np.ndarray],
+) -> Program:
+    """The inverse of `program_record`, with these constants. Raises KeyError, TypeError, ValueError
+    or IndexError for a record that makes no sense."""
+    kernels = [
+        kernel_from_record(item["record"], bytes(blob(item["blob"])))
+        for item in manifest["kernels"]
+    ]
     launches = tuple(
         Launch(
             kernels[item["kernel"]],
@@ -133,7 +152,7 @@ def _read(manifest: dict[str, Any], blobs: memoryview) -> Program:
         )
         for item in manifest["launches"]
     )
-    return Program(
+    program = Program(
         Target(**manifest["target"]),
         tuple(_spec(item) for item in manifest["inputs"]),
         tuple(_spec(item) for item in manifest["outputs"]),
@@ -143,6 +162,8 @@ def _read(manifest: dict[str, Any], blobs: memoryview) -> Program:
         tuple(Copy(BufferRef(space, index), at) for space, index, at in manifest["copies"]),
         str(manifest["name"]),
     )
+    _check(program)
+    return program
 
 
 def _check(program: Program) -> None:

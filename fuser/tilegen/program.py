@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fuser.dtypes import DType
-from fuser.graph.ir import Value
-from fuser.partition.region import Region
-from fuser.tilegen.ir import Buffer, Kernel
+
+if TYPE_CHECKING:  # a plan that comes from the cache needs `Packing` alone
+    from fuser.graph.ir import Value
+    from fuser.partition.region import Region
+    from fuser.tilegen.ir import Buffer, Kernel
 
 Allocate = Callable[[tuple[int, ...], np.dtype], np.ndarray]
 """Makes an uninitialised C-contiguous array of a shape and dtype."""

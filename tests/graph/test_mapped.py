@@ -21,6 +21,12 @@ from fuser.graph.onnx_import import import_onnx, load_mapped, load_model
 F32 = TensorProto.FLOAT
 
 
+@pytest.fixture(autouse=True)
+def no_plans_from_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests are about compiling, and a plan from the cache is not compiled."""
+    monkeypatch.setenv("FUSER_VERIFY", "1")
+
+
 def arrays() -> dict[str, np.ndarray]:
     random = np.random.default_rng(7)
     return {

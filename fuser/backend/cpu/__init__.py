@@ -1,6 +1,20 @@
 """Native code for CPUs: compile_kernel, lower_to_llvm and the host's Target."""
 
-from fuser.backend.cpu.compile import assembly, compile_kernel, lower_to_llvm
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from fuser.backend.cpu.host import host_target
 
+if TYPE_CHECKING:
+    from fuser.backend.cpu.compile import assembly, compile_kernel, lower_to_llvm
+
 __all__ = ["assembly", "compile_kernel", "host_target", "lower_to_llvm"]
+
+
+def __getattr__(name: str) -> Any:
+    """The compiler loads on first use: who runs a plan from the cache needs the target alone."""
+    if name in __all__:
+        return getattr(import_module("fuser.backend.cpu.compile"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
