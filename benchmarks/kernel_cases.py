@@ -14,9 +14,15 @@ import torch.nn.functional as F
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-TORCH = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
-ONNX = {"f16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16, "f32": TensorProto.FLOAT}
-NUMPY = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32}
+TORCH = {
+    "f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "i8": torch.int8,
+    "i32": torch.int32,
+}  # fmt: skip
+ONNX = {
+    "f16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16, "f32": TensorProto.FLOAT,
+    "i8": TensorProto.INT8, "i32": TensorProto.INT32,
+}  # fmt: skip
+NUMPY = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "i8": np.int8}
 OPSET = 25
 
 Tensors = Mapping[str, torch.Tensor]
@@ -44,10 +50,12 @@ class Case:
     exact: torch.dtype = torch.float32
     scales: Mapping[str, float] = field(default_factory=dict)
     compiled: Callable[[Tensors], torch.Tensor] | None = None
+    sums: str = ""
+    """The dtype of the result, where it is not that of the inputs."""
 
     @property
     def tolerance(self) -> float:
-        return {"bf16": 6e-3, "f16": 1e-3, "f32": 1e-5}[self.dtype]
+        return {"bf16": 6e-3, "f16": 1e-3, "f32": 1e-5, "i8": 1e-12}[self.dtype]
 
     def model(self, constants: Tensors) -> ModelProto:
         kind = ONNX[self.dtype]
@@ -60,7 +68,7 @@ class Case:
         for name in self.constants:
             array = constants[name].float().cpu().numpy().astype(NUMPY[self.dtype])
             weights.append(numpy_helper.from_array(array, name))
-        output = helper.make_tensor_value_info("y", kind, self.result)
+        output = helper.make_tensor_value_info("y", ONNX[self.out], self.result)
         graph = helper.make_graph(list(self.nodes), "kernel", inputs, [output], weights)
         return helper.make_model(
             graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=12
@@ -68,6 +76,13 @@ class Case:
 
     def draw(self, seed: int) -> dict[str, torch.Tensor]:
         generator = torch.Generator("cuda").manual_seed(seed)
+        if self.dtype == "i8":
+            return {
+                name: torch.randint(
+                    -127, 128, shape, device="cuda", generator=generator, dtype=torch.int8
+                )
+                for name, shape in self.shapes.items()
+            }
         return {
             name: (
                 torch.randn(shape, device="cuda", generator=generator) * self.scales.get(name, 1.0)
@@ -76,10 +91,15 @@ class Case:
         }
 
     @property
+    def out(self) -> str:
+        return self.sums or self.dtype
+
+    @property
     def bytes(self) -> int:
         """Of inputs and output."""
-        sizes = [int(np.prod(shape)) for shape in (*self.shapes.values(), self.result)]
-        return sum(sizes) * (4 if self.dtype == "f32" else 2)
+        read = sum(int(np.prod(shape)) for shape in self.shapes.values())
+        written = int(np.prod(self.result))
+        return read * TORCH[self.dtype].itemsize + written * TORCH[self.out].itemsize
 
 
 def _node(kind: str, inputs: Sequence[str], output: str = "y", **attributes: Any) -> Any:
@@ -135,6 +155,22 @@ def gemm_f32(quick: bool) -> Iterator[Case]:
     for m, n, k in shapes[1:3] if quick else shapes:
         for nt in (False,) if quick else (False, True):
             yield _gemm("gemm-f32", m, n, k, "f32", nt)
+
+
+def gemm_i8(quick: bool) -> Iterator[Case]:
+    """Bytes times constant bytes, in int32."""
+    shapes = [(4096, 4096, 4096), (8192, 8192, 8192), (4096, 3072, 768), (32, 4096, 4096)]
+    for m, n, k in shapes[:1] if quick else shapes:
+        nodes = [_node("Transpose", ["b"], "bt", perm=[1, 0]), _node("MatMulInteger", ["a", "bt"])]
+
+        def peer(t: Tensors, y: torch.Tensor) -> Any:
+            return torch._int_mm(t["a"], t["b"].t(), out=y)
+
+        yield Case(
+            "gemm-i8", f"{m}x{n}x{k} NT constant", "i8", nodes, {"a": (m, k), "b": (n, k)}, (m, n),
+            2.0 * m * n * k, "TFLOP/s", {"torch._int_mm": peer}, functools.partial(_mm, nt=True),
+            frozenset({"b"}), torch.float64, sums="i32",
+        )  # fmt: skip
 
 
 EPILOGUE_SHAPES = [
@@ -451,6 +487,7 @@ GROUPS: Mapping[str, Callable[[bool], Iterator[Case]]] = {
     "gemm": gemm,
     "gemm-epilogue": gemm_epilogue,
     "gemm-f32": gemm_f32,
+    "gemm-i8": gemm_i8,
     "rows": rows,
     "attention": attention,
     "decode": decode,

@@ -114,7 +114,9 @@ def measure(case: Case, compiled: Any, options: argparse.Namespace) -> Row:
     sets, outputs = [], []
     for index in range(count):
         sets.append(case.draw(index + 2) | copies[index % len(plans)])
-        outputs.append(torch.full(case.result, math.nan, device="cuda", dtype=TORCH[case.dtype]))
+        kind = TORCH[case.out]
+        unset = math.nan if kind.is_floating_point else -1
+        outputs.append(torch.full(case.result, unset, device="cuda", dtype=kind))
 
     bindings = []
     for index, (tensors, y) in enumerate(zip(sets, outputs, strict=True)):

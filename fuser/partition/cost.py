@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from math import prod
 
 from fuser.graph.ir import Node, Value
+from fuser.graph.precision import operand_dtype
 from fuser.graph.sizes import by_example
 from fuser.partition.nodes import CREATE, REDUCE, VIEW
 from fuser.target import Target
@@ -57,7 +58,7 @@ def flops(node: Node) -> int:
 def rate(target: Target, node: Node) -> float:
     """Operations per second for a node: tensor cores or FMA for products, plain ones otherwise."""
     if node.op in ("dot_general", "conv"):
-        half = node.inputs[0].dtype.bits < 32
+        half = operand_dtype(node).bits < 32
         # half of the peak is what a good kernel of middling size gets
         return (target.flops_f16 if half else target.flops_f32) * 0.5
     return map_rate(target)

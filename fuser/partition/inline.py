@@ -12,6 +12,7 @@ from __future__ import annotations
 from math import ceil, prod
 
 from fuser.graph.ir import Node, Value
+from fuser.graph.precision import operand_dtype
 from fuser.graph.sizes import by_example
 from fuser.partition import cost
 from fuser.partition.grouping import Group, Grouping, Misfit
@@ -194,6 +195,8 @@ def _inline_seconds(
 ) -> float:
     """Time one reader takes to compute the value itself."""
     target = grouping.target
+    if target.is_cuda and _product_casts(user, cone):
+        return 0.0
     owner = grouping.group_of.get(user)
     evaluations: float = value.type.size
     penalty = 0.0
@@ -221,6 +224,13 @@ def _inline_seconds(
         evaluations *= len(owner.anchors) + 1
     leaves = sum(min(leaf.type.bytes, 8 * value.type.size) for leaf in _leaves(grouping, cone))
     return evaluations * weight / cost.map_rate(target) + leaves / target.bandwidth + penalty
+
+
+def _product_casts(user: Node, cone: list[Node]) -> bool:
+    """Whether the cone only widens what a product multiplies as it was before."""
+    return user.op == "dot_general" and all(
+        node.op == "cast" and node.inputs[0].dtype is operand_dtype(user) for node in cone
+    )
 
 
 def _score_evaluations(grouping: Grouping, value: Value, owner: Group) -> float:

@@ -50,7 +50,7 @@ def partition(graph: Graph, target: Target, options: Options | None = None) -> P
         graph = finish.without_dead(quantise_weights(graph))
     if options.operands is not None:
         graph = round_operands(graph, options.operands)
-    if not target.is_cuda and target.dot_unit("i8") is not None:
+    if target.is_cuda or target.dot_unit("i8") is not None:
         graph = finish.without_dead(narrow_products(graph))
     grouping = Grouping(graph, target, options)
     _place_all(grouping)

@@ -187,8 +187,10 @@ class Builder:
     def scan(self, fn: ops.ReduceFn, x: Value, axis: int, reverse: bool = False) -> Value:
         return self._append(ops.Scan(fn=fn, x=x, axis=axis, reverse=reverse), x.type)
 
-    def dot(self, a: Value, b: Value, acc: Value, precision: str = "exact") -> Value:
-        """acc + a @ b."""
+    def dot(
+        self, a: Value, b: Value, acc: Value, precision: str = "exact", codes: str = ""
+    ) -> Value:
+        """acc + a @ b. codes: see ops.Dot."""
         fits = (
             a.type.rank == b.type.rank == 2
             and a.shape[1] == b.shape[0]
@@ -197,7 +199,8 @@ class Builder:
         )
         if not fits:
             raise VerifyError(f"dot of {a!r}, {b!r}, {acc!r}")
-        return self._append(ops.Dot(a=a, b=b, acc=acc, precision=precision), acc.type, hint="acc")
+        made = ops.Dot(a=a, b=b, acc=acc, precision=precision, codes=codes)
+        return self._append(made, acc.type, hint="acc")
 
     def loop(
         self,

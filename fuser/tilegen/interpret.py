@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from fuser.dtypes import BY_NAME
 from fuser.errors import VerifyError
 from fuser.graph.ops.registry import primitive
 from fuser.tilegen import ops
@@ -322,6 +323,8 @@ class _Program:
 
     def dot(self, op: ops.Dot) -> tuple[Array]:
         a, b, acc = (self.values[operand] for operand in (op.a, op.b, op.acc))
+        if op.codes:
+            a, b = (np.ascontiguousarray(x).view(BY_NAME[op.codes].numpy) for x in (a, b))
         with np.errstate(all="ignore"):
             return (acc + a.astype(acc.dtype) @ b.astype(acc.dtype),)
 

@@ -160,11 +160,17 @@ class Scan(Op):
     reverse: bool = False
 
 
+CODES = ("f8e4m3fn", "f8e5m2")
+"""Dtypes of 8-bit floats whose codes a dot may multiply."""
+
+
 @dataclass(eq=False, kw_only=True)
 class Dot(Op):
     """acc + a @ b. a: tile<MxKxT>, b: tile<KxNxT>, acc and result: tile<MxNxA>, A = accumulate(T).
 
     precision "exact" keeps the accuracy of T; "tf32" lets float32 operands be rounded to tf32.
+    codes: where u8 operands are codes of 8-bit floats, the dtype of these by name; A is f32 then,
+    and sums within the dot may keep 14 bits.
     """
 
     opcode: ClassVar[str] = "dot"
@@ -172,6 +178,7 @@ class Dot(Op):
     b: Value
     acc: Value
     precision: str = "exact"
+    codes: str = ""
 
 
 @dataclass(eq=False, kw_only=True)

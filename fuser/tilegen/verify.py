@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fuser.dtypes import DType, bool_
+from fuser.dtypes import DType, bool_, f32
 from fuser.errors import ShapeError, VerifyError
 from fuser.graph.ir import TensorType
 from fuser.graph.ops.registry import PRIMITIVES
@@ -236,7 +236,12 @@ class _Verifier:
         fits = op.a.type.rank == op.b.type.rank == 2 and op.a.dtype is op.b.dtype
         fits = fits and op.a.shape[1] == op.b.shape[0]
         _require(fits, f"{op.a!r} and {op.b!r} do not multiply")
-        type = TileType(op.a.dtype.accumulate, (op.a.shape[0], op.b.shape[1]))
+        accumulate = op.a.dtype.accumulate
+        if op.codes:
+            known = op.codes in ops.CODES and op.a.dtype.name == "u8"
+            _require(known, f"{op.a!r} cannot be codes of {op.codes!r}")
+            accumulate = f32
+        type = TileType(accumulate, (op.a.shape[0], op.b.shape[1]))
         _require(op.acc.type == type, f"{op.acc!r} should be {type}")
         return type
 

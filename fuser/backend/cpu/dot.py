@@ -15,6 +15,7 @@ from fuser.backend.cpu.places import Cells, Memory, Point
 from fuser.backend.cpu.tree import DotPlan
 from fuser.backend.cpu.unit_dot import lower_unit_dot
 from fuser.backend.text import Reg
+from fuser.errors import LoweringError
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index
 
@@ -27,6 +28,8 @@ Chunk = tuple[Index, int]
 def lower_dot(low: Lowering, op: ops.Dot) -> None:
     """Compute a dot into registers (its tile is one register tile) or into scratch."""
     plan = low.known.dots[op]
+    if op.codes:
+        raise LoweringError(f"a CPU does not multiply {op.codes}", hint="decode it before")
     for operand in (plan.a, plan.b, op.acc):
         low.require(operand)
     if plan.unit is not None:

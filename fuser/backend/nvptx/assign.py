@@ -15,6 +15,7 @@ from fuser.backend.nvptx.access_layout import choose_blocked, inverse, operand_l
 from fuser.backend.nvptx.assignment import Assignment, is_tile, lookups_of, shared_values
 from fuser.backend.nvptx.dot_plan import plan_dot, spread_dot
 from fuser.backend.nvptx.layout import Layout, scalar_layout
+from fuser.backend.nvptx.units import needs_inner_k
 from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Block, Kernel, Op, Value
@@ -84,13 +85,16 @@ def can_stage(op: ops.Load, plan: Assignment) -> bool:
         return False
     if access.width * op.view.dtype.bytes < 4:
         return False
-    pending, dots = [op.result], 0
+    pending, dots = [(op.result, access.axis)], 0
     while pending:
-        value = pending.pop()
+        value, inner = pending.pop()
         for use in plan.uses.get(value, ()):
             if isinstance(use, ops.Permute):
-                pending.append(use.result)
+                pending.append((use.result, use.axes.index(inner)))
             elif isinstance(use, ops.Dot) and plan.dots[use].kind != "fma" and use.acc is not value:
+                along_k = (use.a is value and inner == 1) or (use.b is value and inner == 0)
+                if needs_inner_k(use) and not along_k:
+                    return False
                 dots += 1
             else:
                 return False

@@ -8,6 +8,7 @@ from fuser.backend.module import CompiledKernel
 from fuser.backend.nvptx.cluster import NeedsOneBlock, blocks_of
 from fuser.backend.nvptx.lower import Lowering
 from fuser.backend.nvptx.target_code import module_text, to_ptx
+from fuser.backend.nvptx.units import known_unit
 from fuser.errors import LoweringError
 from fuser.target import Target
 from fuser.tilegen import ops
@@ -22,7 +23,7 @@ def lower_to_llvm(kernel: Kernel, target: Target) -> str:
 def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
     """Compile a tile program to PTX. Raises LoweringError or CompileError."""
     text, low, shared = _fitting(kernel, target)
-    ptx = to_ptx(text, target)
+    ptx = to_ptx(text, target, _least_version(low))
     kinds = {plan.kind for plan in low.assignment.dots.values()}
     unit = next((kind for kind in ("wgmma", "wide", "mma", "tf32", "fma") if kind in kinds), "none")
     facts = {
@@ -48,6 +49,13 @@ def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
         pdl=low.follows_early,
         facts=facts,
     )
+
+
+def _least_version(low: Lowering) -> int:
+    """The PTX version, times 10, that the products need: mma.sync took floats of 8 bits in 8.4."""
+    dots = low.assignment.dots.items()
+    narrow = any(p.kind == "mma" and known_unit(op).truncates for op, p in dots)
+    return 84 if narrow else 0
 
 
 def _fitting(kernel: Kernel, target: Target) -> tuple[str, Lowering, int]:

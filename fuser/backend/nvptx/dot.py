@@ -9,11 +9,11 @@ from fuser.backend.nvptx import consumer, wgmma
 from fuser.backend.nvptx.assignment import DotPlan
 from fuser.backend.nvptx.convert import convert, in_registers, offset_of, shared_offset, write_tile
 from fuser.backend.nvptx.elementwise import cast
-from fuser.backend.nvptx.layout import Coordinates, Layout
+from fuser.backend.nvptx.layout import Layout
 from fuser.backend.nvptx.memory import from_memory
+from fuser.backend.nvptx.mma import mma_dot
 from fuser.backend.nvptx.reduce import mask_edge
 from fuser.backend.nvptx.stage import (
-    SharedAddress,
     SharedTile,
     fence_async,
     land_copies,
@@ -21,6 +21,7 @@ from fuser.backend.nvptx.stage import (
     tile_bytes,
     write,
 )
+from fuser.backend.nvptx.units import needs_inner_k
 from fuser.backend.nvptx.values import Tile, literal, memory_type, vectors
 from fuser.backend.text import real
 from fuser.tilegen import ops
@@ -51,7 +52,7 @@ def lower_dot(low: Lowering, op: ops.Dot) -> Tile:
         consumer.after_dot(low, op)
         return low.tile(op.result) if group else result
     if plan.kind == "mma":
-        return _mma_dot(low, op, plan, left, right, acc)
+        return mma_dot(low, op, plan, left, right, acc)
     return _tf32_dot(low, op, plan, left, right, acc)
 
 
@@ -105,6 +106,8 @@ def _to_shared(low: Lowering, op: ops.Dot, role: str, tile: Tile, k_axis: int) -
     shape = operand_cover(low, op, role)
     layout = tile.layout
     inner = max((0, 1), key=lambda axis: (layout.vector(axis), axis == k_axis))
+    if needs_inner_k(op):
+        inner = k_axis
     slot = low.shared.allocate(tile_bytes(shape, inner, tile.dtype), 1024)
     target = SharedTile(tile.dtype, shape, inner, slot)
     low.shared.before_write()
@@ -120,39 +123,7 @@ def _to_shared(low: Lowering, op: ops.Dot, role: str, tile: Tile, k_axis: int) -
     return target
 
 
-# mma.sync, 16-bit ---------------------------------------------------------------------------------
-
-
-def _mma_dot(
-    low: Lowering, op: ops.Dot, plan: DotPlan, left: Source, right: Source, acc: Tile
-) -> Tile:
-    grid, e = plan.grid, low.emitter
-    assert grid is not None and isinstance(right, SharedTile)
-    dtype = op.a.dtype
-    steps = -(-op.a.shape[1] // 16)
-    blocks = grid.columns // 8
-    regs = list(acc.regs)
-    lefts = _LeftFragments(low, plan, left, op.a.shape[1])
-    rights = _RightFragments(low, plan, right)
-    name, type = ("f32.f32", "<2 x half>") if dtype.name == "f16" else ("bf16", "i32")
-    for step in range(0, steps, grid.warps_k):
-        b = rights.step(step)
-        for band in range(grid.bands):
-            a = lefts.fragment(band, step)
-            for block in range(blocks):
-                words = [_as(low, word, type) for word in (*a, *b[block])]
-                at = (band * blocks + block) * 4
-                operands = ", ".join(f"{type} {word}" for word in words)
-                sums = ", ".join(f"float {regs[at + i]}" for i in range(4))
-                result = e.value(
-                    "call {float, float, float, float} "
-                    f"@llvm.nvvm.mma.m16n8k16.row.col.{name}({operands}, {sums})"
-                )
-                for i in range(4):
-                    regs[at + i] = e.value(
-                        f"extractvalue {{float, float, float, float}} {result}, {i}"
-                    )
-    return Tile(acc.dtype, acc.shape, acc.layout, regs)
+# sums of parts ------------------------------------------------------------------------------------
 
 
 def zeros(low: Lowering, op: ops.Dot) -> Tile:
@@ -166,7 +137,8 @@ def add_partials(low: Lowering, op: ops.Dot, partial: Tile, start: Tile) -> Tile
     memory."""
     plan, e = low.assignment.dots[op], low.emitter
     assert plan.grid is not None
-    source, size = partial.layout, op.acc.dtype.bytes
+    source, size, type = partial.layout, op.acc.dtype.bytes, partial.type
+    add = "fadd" if op.acc.dtype.is_float else "add"
     pitch = source.shape[1] * size + 16
     whole = source.shape[0] * pitch
     groups = plan.split_k
@@ -180,10 +152,10 @@ def add_partials(low: Lowering, op: ops.Dot, partial: Tile, start: Tile) -> Tile
     for (row, column), (even, odd) in zip(
         source.regs[::2], zip(partial.regs[::2], partial.regs[1::2], strict=True), strict=True
     ):
-        pair = e.value(f"insertelement <2 x float> poison, float {even}, i32 0")
-        pair = e.value(f"insertelement <2 x float> {pair}, float {odd}, i32 1")
+        pair = e.value(f"insertelement <2 x {type}> poison, {type} {even}, i32 0")
+        pair = e.value(f"insertelement <2 x {type}> {pair}, {type} {odd}, i32 1")
         pointer = shared_offset(low, base, row * pitch + column * size)
-        e.do(f"store <2 x float> {pair}, ptr addrspace(3) {pointer}, align 8")
+        e.do(f"store <2 x {type}> {pair}, ptr addrspace(3) {pointer}, align 8")
     layout = start.layout
     threads = [r * pitch + c * size for r, c in layout.bits]
     base = low.shared.pointer(slot, e.thread_part(threads))
@@ -200,100 +172,16 @@ def add_partials(low: Lowering, op: ops.Dot, partial: Tile, start: Tile) -> Tile
             offset = group * whole + row * pitch + column * size
             pointer = e.value(f"getelementptr i8, ptr addrspace({space}) {at}, i32 {offset}")
             sums = e.value(
-                f"load <{width} x float>, ptr addrspace({space}) {pointer}, align {4 * width}"
+                f"load <{width} x {type}>, ptr addrspace({space}) {pointer}, align {4 * width}"
             )
             for place, number in enumerate(members):
-                part = e.value(f"extractelement <{width} x float> {sums}, i32 {place}")
-                regs[number] = e.value(f"fadd float {regs[number]}, {part}")
+                part = e.value(f"extractelement <{width} x {type}> {sums}, i32 {place}")
+                regs[number] = e.value(f"{add} {type} {regs[number]}, {part}")
     if plan.blocks > 1:
         low.cluster.done_reading()  # the slot is not freed: others may still read it
     else:
         low.shared.free(slot)
     return Tile(start.dtype, start.shape, layout, regs)
-
-
-def _as(low: Lowering, word: str, type: str) -> str:
-    return word if type == "i32" else low.emitter.value(f"bitcast i32 {word} to {type}")
-
-
-def pair_words(low: Lowering, regs: list[str], type: str) -> list[str]:
-    """Adjacent 16-bit registers as i32 words."""
-    e = low.emitter
-    words = []
-    for first, second in zip(regs[::2], regs[1::2], strict=True):
-        pair = e.value(f"insertelement <2 x {type}> poison, {type} {first}, i32 0")
-        pair = e.value(f"insertelement <2 x {type}> {pair}, {type} {second}, i32 1")
-        words.append(e.value(f"bitcast <2 x {type}> {pair} to i32"))
-    return words
-
-
-class _LeftFragments:
-    """Fragments of a 16-bit A operand: four words for 16 rows and 16 of k."""
-
-    def __init__(self, low: Lowering, plan: DotPlan, source: Source, k: int) -> None:
-        assert plan.grid is not None
-        self.low, self.source, self.grid = low, source, plan.grid
-        self.steps = -(-k // 16)
-        if isinstance(source, SharedTile):
-            k_inner = source.inner == 1
-            lanes: tuple[Coordinates, ...] = ((1, 0), (2, 0), (4, 0), (8, 0), (0, 8))
-            if not k_inner:
-                lanes = ((0, 1), (0, 2), (0, 4), (8, 0), (0, 8))
-            layout = Layout(source.shape, ((0, 0),), lanes, self.grid.warp_bits(True, False, 1))
-            self.address = SharedAddress(low, source, layout)
-            self.turn = "" if k_inner else ".trans"
-        self._known: dict[tuple[int, int], list[str]] = {}
-
-    def fragment(self, band: int, step: int) -> list[str]:
-        key = (band, step)
-        if key not in self._known:
-            if isinstance(self.source, SharedTile):
-                pointer = self.address.pointer((band * 16, step * 16))
-                self._known[key] = load_matrices(self.low, pointer, 4, self.turn)
-            else:
-                at = (band * self.steps + step) * 8
-                regs = self.source.regs[at : at + 8]
-                self._known[key] = pair_words(self.low, regs, self.source.type)
-        return self._known[key]
-
-
-class _RightFragments:
-    """Fragments of a 16-bit B operand in shared memory: two words for 16 of k and 8 columns."""
-
-    def __init__(self, low: Lowering, plan: DotPlan, source: SharedTile) -> None:
-        assert plan.grid is not None
-        self.low, self.grid = low, plan.grid
-        k_inner = source.inner == 0
-        self.turn = "" if k_inner else ".trans"
-        bits = self.grid.warp_bits(False, True, 0)
-        lanes: tuple[Coordinates, ...] = ((0, 1), (0, 2), (0, 4), (8, 0), (0, 8))
-        if not k_inner:
-            lanes = ((1, 0), (2, 0), (4, 0), (8, 0), (0, 8))
-        self.two = SharedAddress(low, source, Layout(source.shape, ((0, 0),), lanes, bits))
-        lanes = (*lanes[:4], (0, 0))
-        self.one = SharedAddress(low, source, Layout(source.shape, ((0, 0),), lanes, bits))
-
-    def step(self, step: int) -> list[list[str]]:
-        """Words of every 8-column block of the warp at a step of 16 along k."""
-        found: list[list[str]] = []
-        blocks = self.grid.columns // 8
-        for block in range(0, blocks - 1, 2):
-            pointer = self.two.pointer((step * 16, block * 8))
-            words = load_matrices(self.low, pointer, 4, self.turn)
-            found += [words[:2], words[2:]]
-        if blocks % 2:
-            pointer = self.one.pointer((step * 16, (blocks - 1) * 8))
-            found.append(load_matrices(self.low, pointer, 2, self.turn))
-        return found
-
-
-def load_matrices(low: Lowering, pointer: str, count: int, turn: str) -> list[str]:
-    """ldmatrix of 2 or 4 8x8 matrices; lanes 8i..8i+7 address the rows of matrix i."""
-    e = low.emitter
-    type = "{" + ", ".join(["i32"] * count) + "}"
-    name = f"@llvm.nvvm.ldmatrix.sync.aligned.m8n8.x{count}{turn}.b16.p3"
-    result = e.value(f"call {type} {name}(ptr addrspace(3) {pointer})")
-    return [e.value(f"extractvalue {type} {result}, {i}") for i in range(count)]
 
 
 # mma.sync, float32 as split tf32 ------------------------------------------------------------------

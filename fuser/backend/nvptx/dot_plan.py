@@ -15,7 +15,7 @@ from fuser.backend.nvptx.assignment import (
 )
 from fuser.backend.nvptx.cluster import NeedsOneBlock
 from fuser.backend.nvptx.layout import WarpGrid, blocked, next_power
-from fuser.dtypes import DType
+from fuser.backend.nvptx.units import Unit, known_unit, unit_of
 from fuser.errors import LoweringError
 from fuser.target import Target
 from fuser.tilegen import ops
@@ -27,7 +27,7 @@ def plan_dot(op: ops.Dot, plan: Assignment, target: Target, wide: bool = False) 
     m, k = op.a.shape
     n = op.b.shape[1]
     warps = plan.warps
-    kind = dot_kind(op.a.dtype, op.acc.dtype, m, n, k, warps, target)
+    kind = dot_kind(op, warps, target)
     if kind == "fma":
         order = (1, 0)
         vector = min(4, next_power(max(1, m * n // plan.threads)), next_power(n))
@@ -41,8 +41,11 @@ def plan_dot(op: ops.Dot, plan: Assignment, target: Target, wide: bool = False) 
     chained = feeds_rows(op.result, plan) or made_of_dot(op.a, plan)
     grid = warp_grid(m, n, warps, chained=chained, wgmma=kind in ("wgmma", "wide"))
     result = grid.accumulator()
+    unit = unit_of(op)
+    if unit is not None:
+        grid = dataclasses.replace(grid, depth=unit.depth)
     if kind == "mma" and lone:
-        grid = split_warps(grid, -(-k // 16))
+        grid = split_warps(grid, -(-k // grid.depth))
     return DotPlan(kind, grid, grid.accumulator(), result)
 
 
@@ -87,21 +90,30 @@ def split_warps(grid: WarpGrid, steps: int) -> WarpGrid:
     return grid
 
 
-def dot_kind(
-    dtype: DType, acc: DType, m: int, n: int, k: int, warps: int, target: Target
-) -> DotKind:
-    """Which unit can multiply these operands."""
-    if dtype.name in ("f16", "bf16") and acc.name == "f32":
-        return "wgmma" if target.arch == "sm_90a" and _fits_wgmma(m, n, k, warps) else "mma"
-    if dtype.name == "f32" and acc.name == "f32":
+def dot_kind(op: ops.Dot, warps: int, target: Target) -> DotKind:
+    """Which unit can multiply a dot's operands. Raises LoweringError."""
+    (m, k), n = op.a.shape, op.b.shape[1]
+    unit = unit_of(op)
+    if unit is not None and target.sm >= unit.least_sm:
+        return "wgmma" if target.arch == "sm_90a" and _fits_wgmma(unit, m, n, k, warps) else "mma"
+    if op.codes:
+        raise LoweringError(f"{target.arch} does not multiply {op.codes}", hint="decode it before")
+    if op.a.dtype.name == op.acc.dtype.name == "f32":
         return "tf32"
     return "fma"
 
 
-def _fits_wgmma(m: int, n: int, k: int, warps: int) -> bool:
-    if warps % 4 or m % 64 or n % 8 or k % 16:
+def runs_on(op: ops.Dot, plan: DotPlan) -> bool:
+    """Whether the products of a dot may stay in flight until the next trip of its loop."""
+    return plan.kind == "wgmma" and not known_unit(op).truncates
+
+
+def _fits_wgmma(unit: Unit, m: int, n: int, k: int, warps: int) -> bool:
+    if warps % 4 or m % 64 or n % 8 or k % unit.depth:
         return False
     grid = warp_grid(m, n, warps, chained=False, wgmma=True)
+    if unit.is_integer and grid.columns % 16 and grid.columns not in (8, 24):
+        return False
     if warps & (warps - 1) and grid.warps_m != warps:
         return False
     aligned = grid.warps_n == 1 or grid.columns % 64 == 0

@@ -202,7 +202,8 @@ class WarpGrid:
 
     Each warp owns `rows` x `columns`, in bands of 16 rows that are `band` rows apart: 16 for
     mma.sync; 64 for wgmma, where the four warps of a group interleave. `warps_k` groups of warps
-    share the work along k and hold partial sums of the same elements.
+    share the work along k and hold partial sums of the same elements. `depth` is the k of an
+    instruction: 16, or 32 where operands have 8 bits.
     """
 
     m: int
@@ -211,6 +212,7 @@ class WarpGrid:
     warps_n: int
     wgmma: bool = False
     warps_k: int = 1
+    depth: int = 16
 
     @property
     def rows(self) -> int:
@@ -235,7 +237,7 @@ class WarpGrid:
         self, along_m: bool, along_n: bool, k_axis: int | None = None
     ) -> tuple[Coordinates, ...]:
         """Basis of the warp bits in an operand (or the result) that has the dims m, n it says;
-        k_axis: its axis of k, along which groups of warps take steps of 16 in turn."""
+        k_axis: its axis of k, along which groups of warps take steps of `depth` in turn."""
         steps: list[Coordinates] = []
         count = self.warps_m
         if self.wgmma:
@@ -244,7 +246,7 @@ class WarpGrid:
         steps += [((self.rows << b) * along_m, 0) for b in range(_bits(count))]
         steps += [(0, (self.columns << b) * along_n) for b in range(_bits(self.warps_n))]
         for bit in range(_bits(self.warps_k)):
-            steps.append(tuple(16 << bit if axis == k_axis else 0 for axis in range(2)))
+            steps.append(tuple(self.depth << bit if axis == k_axis else 0 for axis in range(2)))
         return tuple(steps)
 
     @property
@@ -264,17 +266,20 @@ class WarpGrid:
         return Layout(self.covered, regs, ROW_LANES, self.warp_bits(True, True))
 
     def left_fragment(self, k: int) -> Layout:
-        """The 16-bit A operand [m, k] as mma.sync and wgmma take it, 16 of k a step."""
+        """The A operand [m, k] of 8 or 16 bits as mma.sync and wgmma take it: every step of
+        `depth` along k is four words a lane."""
+        depth, word = self.depth, self.depth // 8
         regs = tuple(
-            (band * self.band + half * 8, step * 16 + upper * 8 + pair)
+            (band * self.band + half * 8, step * depth + upper * depth // 2 + place)
             for band in range(self.bands)
-            for step in range(-(-k // 16))
+            for step in range(-(-k // depth))
             for upper in range(2)
             for half in range(2)
-            for pair in range(2)
+            for place in range(word)
         )
-        shape = (self.covered[0], -(-k // 16) * 16)
-        return Layout(shape, regs, ROW_LANES, self.warp_bits(True, False))
+        shape = (self.covered[0], -(-k // depth) * depth)
+        lanes = ((0, word), (0, 2 * word), *ROW_LANES[2:])
+        return Layout(shape, regs, lanes, self.warp_bits(True, False))
 
     def left_fragment32(self, k: int) -> Layout:
         """The 32-bit A operand, 8 of k a step.

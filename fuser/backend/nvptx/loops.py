@@ -21,6 +21,7 @@ from fuser.backend.nvptx.access_layout import operand_layout
 from fuser.backend.nvptx.assignment import is_tile, lone_dot
 from fuser.backend.nvptx.chain import find_chain
 from fuser.backend.nvptx.dot import add_partials, operand, zeros
+from fuser.backend.nvptx.dot_plan import runs_on
 from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.persistent import pass_turn
 from fuser.backend.nvptx.rotate import Rotated
@@ -179,7 +180,7 @@ def lower_for(low: Lowering, op: ops.For) -> None:
         pass_turn(low, stream)
     if lone and consumer.is_deferred(low, lone):
         flying = finals[place]
-        finals[place] = dataclasses.replace(flying, regs=wait(low, flying.regs, 0))
+        finals[place] = dataclasses.replace(flying, regs=wait(low, flying.regs, 0, flying.type))
     if stream and stream.group:
         at = [op.body.params.index(dot.acc) - 1 for dot in stream.group]
         for position, tile in zip(at, wait_all(low, [finals[i] for i in at], 0), strict=True):
@@ -276,7 +277,7 @@ def _plan_pipeline(low: Lowering, op: ops.For) -> Pipeline | None:
     for tile in tiles:
         tile.slot.bytes = tile.bytes * stages
     distance = stages - 1
-    if lone and low.assignment.dots[lone].kind == "wgmma" and stages > 2:
+    if lone and runs_on(lone, low.assignment.dots[lone]) and stages > 2:
         # the products of a trip may run on into the next one, so one more stage is in use
         low.deferred.add(lone)
         distance -= 1

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING
 from fuser.backend.function import Block
 from fuser.backend.nvptx import consumer
 from fuser.backend.nvptx.chain import Chain, plain_loads
-from fuser.backend.nvptx.dot import operand, pair_words
+from fuser.backend.nvptx.dot import operand
 from fuser.backend.nvptx.emitter import Operand
+from fuser.backend.nvptx.mma import packed_words
 from fuser.backend.nvptx.stage import SharedTile
 from fuser.backend.nvptx.stream import Channel, Stream, arrive_where, elected, wait_barrier
 from fuser.backend.nvptx.values import Tile
@@ -313,7 +314,7 @@ class Rotated:
         low.op(chain.cast)
         source = operand(low, chain.second, "a")
         assert isinstance(source, Tile)
-        fresh = pair_words(low, source.regs, source.type)
+        fresh = packed_words(low, source.regs, source.type)
         low.env[self.loop.body.params[1 + chain.position]] = total
         for op in chain.scale:
             low.op(op)

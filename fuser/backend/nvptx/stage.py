@@ -261,7 +261,7 @@ def operand_cover(low: Lowering, op: ops.Dot, role: str) -> tuple[int, int]:
     """The shape of the operand that the dot's instructions read."""
     plan = low.assignment.dots[op]
     assert plan.grid is not None
-    step = 8 if plan.kind in ("tf32", "wide") else 16
+    step = 8 if plan.kind in ("tf32", "wide") else plan.grid.depth
     k = -(-op.a.shape[1] // step) * step
     m, n = plan.grid.covered
     return (m, k) if role == "a" else (k, n)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx import persistent
 from fuser.backend.nvptx.assignment import accumulates, is_tile, lone_dot, shared_values
+from fuser.backend.nvptx.dot_plan import runs_on
 from fuser.backend.nvptx.persistent import BUFFER
 from fuser.backend.nvptx.stage import shared_tile_for, tile_bytes
 from fuser.backend.nvptx.stream import Channel, Stream
@@ -85,7 +86,8 @@ def _plan_stream(
     for load in loads:
         dots = _dots_of(low, load)
         wide = any(plan.dots[dot].kind == "wide" for dot in dots)
-        box = box_of(load, plan.accesses[load], 4 if wide else 2)
+        size = 4 if wide else dots[0].a.dtype.bytes if dots else 2
+        box = box_of(load, plan.accesses[load], size)
         if box is None or not set(load.operands()) <= inner:
             return None
         kinds = {plan.dots[dot].kind for dot in dots}
@@ -104,11 +106,13 @@ def _plan_stream(
     wide = lone is not None and plan.dots[lone].kind == "wide"
     if wide and not persistent.trips_of(loop):
         return None
-    stream = Stream(loop, channels, None if wide else lone, split=lone if wide else None)
+    later = lone if lone is not None and runs_on(lone, plan.dots[lone]) else None
+    stream = Stream(loop, channels, later, split=lone if wide else None)
     stream.quiet = not wide and _is_quiet(low, loop)
     every = [op for op in loop.body.ops if isinstance(op, ops.Dot)]
     if stream.quiet and len(every) > 1 and all(accumulates(dot, loop, plan) for dot in every):
-        if all(plan.dots[dot].kind == "wgmma" for dot in every):
+        alike = len({dot.acc.dtype for dot in every}) == 1
+        if alike and all(runs_on(dot, plan.dots[dot]) for dot in every):
             stream.group = every
     return stream
 

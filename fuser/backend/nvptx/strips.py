@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.access import Access, step_of
-from fuser.backend.nvptx.dot import load_matrices, pair_words
 from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.indexing import Indexer
 from fuser.backend.nvptx.layout import ROW_LANES, Coordinates, Layout
 from fuser.backend.nvptx.memory import Pointers, halves
+from fuser.backend.nvptx.mma import load_matrices, packed_words
 from fuser.backend.nvptx.persistent import BUFFER
 from fuser.backend.nvptx.shared import Slot
 from fuser.backend.nvptx.values import Tile, literal, memory_type
@@ -206,7 +206,7 @@ def store_strips(low: Lowering, access: Access, tile: Tile, strips: Strips) -> N
                     for half in (0, 8)
                     for pair in (0, 1)
                 ]
-                words = ", ".join(f"i32 {word}" for word in pair_words(low, regs, element))
+                words = ", ".join(f"i32 {word}" for word in packed_words(low, regs, element))
                 e.do(
                     f"call void @llvm.nvvm.stmatrix.sync.aligned.m8n8.x{2 * wide}.b16.p3("
                     f"ptr addrspace(3) {buffer.matrix(column - first)}, {words})"

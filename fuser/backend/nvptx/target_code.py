@@ -13,15 +13,16 @@ DATA_LAYOUT = (
 )
 
 
-def machine(target: Target) -> llvm.Machine:
+def machine(target: Target, least: int = 0) -> llvm.Machine:
     """LLVM's machine for an architecture.
 
     PTX 8.0 is enough below Hopper, 8.3 for wgmma and TMA, and 8.6 is Blackwell's first; a newer
-    version than the driver's own compiler knows would be refused. Shared pointers are 32-bit.
+    version than the driver's own compiler knows would be refused. least: what an instruction needs
+    beyond that. Shared pointers are 32-bit.
     """
     llvm.set_option("--nvptx-short-ptr")
     version = 80 if target.sm < 90 else 83 if target.sm < 100 else 86
-    return llvm.Machine(TRIPLE, target.arch, f"+ptx{version}", 3)
+    return llvm.Machine(TRIPLE, target.arch, f"+ptx{max(version, least)}", 3)
 
 
 def module_text(function: Emitter, *, threads: int, shared: bool, blocks: int = 1) -> str:
@@ -40,6 +41,6 @@ def module_text(function: Emitter, *, threads: int, shared: bool, blocks: int = 
     return "\n".join(lines) + "\n"
 
 
-def to_ptx(text: str, target: Target) -> str:
-    """Optimise and print PTX. Raises CompileError."""
-    return llvm.emit_assembly(text, machine(target), level=3)
+def to_ptx(text: str, target: Target, least: int = 0) -> str:
+    """Optimise and print PTX, of version `least` / 10 or later. Raises CompileError."""
+    return llvm.emit_assembly(text, machine(target, least), level=3)

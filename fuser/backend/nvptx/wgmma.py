@@ -1,4 +1,5 @@
-"""Dots on Hopper's asynchronous tensor cores: m64nNk16, operands described in shared memory.
+"""Dots on Hopper's asynchronous tensor cores: m64nN and 32 bytes of k, operands described in
+shared memory.
 
 A descriptor holds a start address, two strides and the swizzle mode; stepping along k or to the
 next 64 rows only adds to its low word. Accumulators go in and out of every call as tied operands,
@@ -13,7 +14,9 @@ from fuser.backend.nvptx import consumer
 from fuser.backend.nvptx.assignment import DotPlan
 from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.layout import WarpGrid
+from fuser.backend.nvptx.mma import packed_words
 from fuser.backend.nvptx.stage import SharedTile
+from fuser.backend.nvptx.units import Unit, known_unit
 from fuser.backend.nvptx.values import Tile
 from fuser.tilegen import ops
 
@@ -36,10 +39,8 @@ def wgmma_dot(
     Dots of one group are committed and waited for behind the last of them; what this returns for
     the others is in flight, and `lower_dot` waits for all.
     """
-    from fuser.backend.nvptx.dot import pair_words
-
     assert isinstance(right, SharedTile)
-    source = pair_words(low, left.regs, left.type) if isinstance(left, Tile) else left
+    source = packed_words(low, left.regs, left.type) if isinstance(left, Tile) else left
     group = consumer.group_of(low, op)
     if not group or group[0] is op:
         fence(low)
@@ -48,12 +49,16 @@ def wgmma_dot(
         return Tile(acc.dtype, acc.shape, acc.layout, regs)
     commit(low)
     pending = 1 if consumer.is_deferred(low, op) else 0
-    return Tile(acc.dtype, acc.shape, acc.layout, wait(low, regs, pending))
+    regs = wait(low, regs, pending, acc.type)
+    if known_unit(op).truncates:
+        e = low.emitter
+        regs = [e.value(f"fadd float {a}, {b}") for a, b in zip(acc.regs, regs, strict=True)]
+    return Tile(acc.dtype, acc.shape, acc.layout, regs)
 
 
 def wait_all(low: Lowering, tiles: list[Tile], pending: int) -> list[Tile]:
     """Wait until at most `pending` groups are in flight; the tiles after it."""
-    regs = wait(low, [reg for tile in tiles for reg in tile.regs], pending)
+    regs = wait(low, [reg for tile in tiles for reg in tile.regs], pending, tiles[0].type)
     found, at = [], 0
     for tile in tiles:
         count = len(tile.regs)
@@ -84,11 +89,11 @@ def issue(
     as words of register fragments."""
     grid = plan.grid
     assert grid is not None and isinstance(right, SharedTile) and not isinstance(left, Tile)
-    steps = op.a.shape[1] // 16
+    unit = known_unit(op)
+    steps = op.a.shape[1] // unit.depth
     count = grid.columns // 2
-    fresh = consumer.is_zero(low, op.acc)
+    fresh = unit.truncates or consumer.is_zero(low, op.acc)
     keeps = consumer.keeps_sums(low, op)
-    name = "f16" if op.a.dtype.name == "f16" else "bf16"
     b = Descriptor(low, right, 0, grid)
     a = Descriptor(low, left, 1, grid) if isinstance(left, SharedTile) else None
     words = left if isinstance(left, list) else []
@@ -107,14 +112,14 @@ def issue(
                 at = (band * steps + step) * 4
                 source = [f"i32 {word}" for word in words[at : at + 4]]
                 turns = f"{b.transposed}"
-            sums = _issue(low, name, grid.columns, sums, source, b_word, keep, turns)
+            sums = _issue(low, unit, grid.columns, sums, source, b_word, keep, turns)
         regs[band * count : (band + 1) * count] = sums
     return regs
 
 
 def _issue(
     low: Lowering,
-    name: str,
+    unit: Unit,
     columns: int,
     sums: list[str],
     source: list[str],
@@ -130,30 +135,40 @@ def _issue(
     else:
         left = "{" + ", ".join(f"${2 * n + i}" for i in range(4)) + "}"
         place = 2 * n + 4
+    # integers have no signs to turn, and 8-bit operands only one way to lie
+    ends = ("" if unit.is_integer else ", 1, 1") + (f", {turns}" if unit.either_way else "")
     text = (
-        f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{name}.{name} {outputs}, {left}, "
-        f"${place}, ${place + 1}, 1, 1, {turns};"
+        f"wgmma.mma_async.sync.aligned.m64n{columns}k{unit.depth}."
+        f"{unit.ptx_sum}.{unit.name}.{unit.name} {outputs}, {left}, ${place}, ${place + 1}{ends};"
     )
     kinds = ["l"] if len(source) == 1 else ["r"] * 4
-    operands = [f"float {item}" for item in sums] + source + [f"i64 {right}", f"i1 {keep}"]
-    return tied(low, text, n, [*kinds, "l", "b"], operands)
+    type = unit.llvm_sum
+    operands = [f"{type} {item}" for item in sums] + source + [f"i64 {right}", f"i1 {keep}"]
+    return tied(low, text, n, [*kinds, "l", "b"], operands, type)
 
 
 def tied(
-    low: Lowering, text: str, count: int, constraints: list[str], operands: list[str]
+    low: Lowering,
+    text: str,
+    count: int,
+    constraints: list[str],
+    operands: list[str],
+    type: str = "float",
 ) -> list[str]:
-    """Inline assembly whose first `count` operands are its float results, in place."""
+    """Inline assembly whose first `count` operands are its results, in place: floats or i32."""
     e = low.emitter
-    type = "{" + ", ".join(["float"] * count) + "}"
-    listed = ",".join(["=f"] * count + [str(i) for i in range(count)] + constraints)
-    result = e.value(f'call {type} asm sideeffect "{text}", "{listed}"({", ".join(operands)}) #1')
-    return [e.value(f"extractvalue {type} {result}, {i}") for i in range(count)]
+    pack = "{" + ", ".join([type] * count) + "}"
+    result = "=f" if type == "float" else "=r"
+    listed = ",".join([result] * count + [str(i) for i in range(count)] + constraints)
+    found = e.value(f'call {pack} asm sideeffect "{text}", "{listed}"({", ".join(operands)}) #1')
+    return [e.value(f"extractvalue {pack} {found}, {i}") for i in range(count)]
 
 
-def wait(low: Lowering, regs: list[str], pending: int) -> list[str]:
-    """Wait until at most `pending` groups are in flight; use only what this returns."""
+def wait(low: Lowering, regs: list[str], pending: int, type: str = "float") -> list[str]:
+    """Wait until at most `pending` groups are in flight; use only what this returns. type: of the
+    sums, float or i32."""
     text = f"wgmma.wait_group.sync.aligned {pending};"
-    return tied(low, text, len(regs), [], [f"float {reg}" for reg in regs])
+    return tied(low, text, len(regs), [], [f"{type} {reg}" for reg in regs], type)
 
 
 class Descriptor:
@@ -206,7 +221,7 @@ class Descriptor:
         return 0
 
     def at(self, band: int, step: int) -> str:
-        """The descriptor of a band of 64 rows (0 for the right operand) and 16 of k."""
+        """The descriptor of a band of 64 rows (0 for the right operand) and a step of k."""
         tile, e = self.tile, self.low.emitter
         span, size = tile.span, tile.dtype.bytes
         if self.k_inner:

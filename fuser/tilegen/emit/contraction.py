@@ -118,7 +118,7 @@ def emit(
         raise LoweringError("dots of one region differ in m or k", where=region.name)
     columns = max(d.n for d in dots)
     chosen = schedule or dot_rules.dot_schedule(
-        target, first.m, columns, first.k, first.left.dtype.bits, len(dots), first.b,
+        target, first.m, columns, first.k, _operand_bits(target, first), len(dots), first.b,
         dot_unit(target, first.node),
         streamed=all(can_stream(region, v) for d in dots for v in (d.left, d.right)),
         folded=is_folded(region),
@@ -146,7 +146,9 @@ def can_stream(region: Region, value: Value) -> bool:
     """Whether an operand may be copied by itself in pieces of 16 bytes: it is memory behind index
     maps, and its rows begin at such pieces (constants are packed so that they do)."""
     inside = {node.output for node in region.nodes}
-    while value in inside and value.node is not None and value.node.op in MOVEMENT:
+    while value in inside and value.node is not None:
+        if value.node.op not in MOVEMENT and not _widens(value.node):
+            break
         value = value.node.inputs[0]
     if value in inside:
         return False
@@ -233,12 +235,27 @@ def dot_unit(target: Target, node: Node) -> DotUnit | None:
     return target.dot_unit(dot_dtype(target, node).name)
 
 
+def _operand_bits(target: Target, dot: DotShape) -> int:
+    """Of an element that a GPU multiplies; a CPU's registers hold sums of its own dtype."""
+    return (dot_dtype(target, dot.node) if target.is_cuda else dot.left.dtype).bits
+
+
+def _widens(node: Node) -> bool:
+    """Whether a node is a cast of 8-bit integers to wider ones, which has each of their values."""
+    source = node.inputs[0].dtype if node.op == "cast" else None
+    return source is not None and source.is_integer and source.bits == 8 < node.output.dtype.bits
+
+
 def operand(
     em: Emission, value: Value, coords: Coords, axes: tuple[int, ...], dtype: DType
 ) -> ir.Value:
     """A dot operand over exactly `axes`: a bare load where it is memory behind index maps only.
     What is the same for every k (a broadcast) ends at no bound of memory, and is masked."""
     source, at = behind_movement(em, value, coords)
+    while em.is_inside(source) and source.node is not None and _widens(source.node):
+        if source.node.inputs[0].dtype is not dtype:
+            break
+        source, at = behind_movement(em, source.node.inputs[0], at)  # the product widens
     used = frozenset[int]().union(*(c.axes() for c in at))
     bounded = all(guard[0].axes() & used for guard in em.load_guards)
     if not em.is_inside(source) and uniform(source) is None and bounded:
@@ -277,6 +294,8 @@ def panel(em: Emission, dot: DotShape, batch: Index, n: Index, k: Index, dtype: 
         # rows of an odd number of bytes cannot be copied 16 bytes at a time: they get a pad
         across = bool(inner) and inner[0] in dot.free[1][-1:] and dot.n * dtype.bytes % 16 != 0
         spare = -dot.n % 64 if across else 0
+        if dtype.bits == 8:  # tensor cores want their k innermost
+            return _columns_of(em, dot, (batch, n, k), dtype)
         if not inner or (inner[0] in whole and not spare):
             return operand(em, rhs, dot.coords(1, batch, n, k), (1, 2), dtype)
         pad = ((0, 0), (0, 0), (0, spare)) if spare else ()
@@ -302,6 +321,24 @@ def panel(em: Emission, dot: DotShape, batch: Index, n: Index, k: Index, dtype: 
     buffer = em.memory.buffer(rhs, packing, dot.b * panels * dot.k * width)
     shape, at = (dot.b, panels, dot.k, width), (batch, n // width, k, n % width)
     return em.full_value(em.cast(em.load_packed(buffer, shape, at, (1, 2)), dtype), (1, 2))
+
+
+def _columns_of(
+    em: Emission, dot: DotShape, at: tuple[Index, Index, Index], dtype: DType
+) -> ir.Value:
+    """The [k, n] tile at (batch, n, k) of a constant packed column by column, each with k inner and
+    zeros up to a whole number of 16 bytes."""
+    rhs, spare = dot.right, -dot.k % (16 // dtype.bytes)
+    order = (*dot.batch[1], *dot.free[1], *dot.contract[1])
+    packing = Packing(
+        transpose=() if order == tuple(range(len(order))) else order,
+        reshape=(dot.b, dot.n, dot.k),
+        pad=((0, 0), (0, 0), (0, spare)) if spare else (),
+        dtype=dtype if dtype != rhs.dtype else None,
+    )
+    extents = (dot.b, dot.n, dot.k + spare)
+    buffer = em.memory.buffer(rhs, packing, dot.b * dot.n * (dot.k + spare))
+    return em.full_value(em.load_packed(buffer, extents, at, (1, 2)), (1, 2))
 
 
 def grouped_panel(

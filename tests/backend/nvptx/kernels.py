@@ -206,6 +206,7 @@ def matmul(
     persistent: bool = False,
     teams: int = 1,
     wide: bool = False,
+    codes: str = "",
 ) -> Kernel:
     """y = relu(a @ b + bias) + residual, or a @ b alone."""
     bm, bn, bk = blocks
@@ -220,12 +221,12 @@ def matmul(
     b_view = b.view(b.buffer("x1", dtype, k * n), (k, n), (1, k) if transpose_b else (n, 1))
     rows = index(b.program_id(0, -(-m // bm))) * bm
     columns = index(b.program_id(1, -(-n // bn))) * bn
-    accumulate = dtype.accumulate
+    accumulate = f32 if codes else dtype.accumulate
 
     def body(i: Value, acc: Value) -> list[Value]:
         left = b.load(a_view, (rows + axis(0, bm), index(i) + axis(1, bk)), (bm, bk))
         right = b.load(b_view, (index(i) + axis(0, bk), columns + axis(1, bn)), (bk, bn))
-        return [b.dot(left, right, acc, precision)]
+        return [b.dot(left, right, acc, precision, codes)]
 
     (acc,) = b.loop(0, k, bk, [b.full(0, (bm, bn), accumulate)], body)
     at = (rows + axis(0, bm), columns + axis(1, bn))

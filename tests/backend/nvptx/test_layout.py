@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from itertools import product
 
 import numpy as np
@@ -55,6 +56,8 @@ def test_fragments_cover_their_operands(m: int, n: int, warps: int) -> None:
     grid = warp_grid(m, n, warps, chained=False, wgmma=False)
     assert_covers(grid.accumulator(), (m, n))
     assert_covers(grid.left_fragment(48), (m, 48))
+    narrow = dataclasses.replace(grid, depth=32)
+    assert_covers(narrow.left_fragment(96), (m, 96))
     assert_covers(grid.left_fragment32(24), (m, 24))
     assert_covers(grid.right_fragment32(24), (24, n))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fuser.backend.nvptx import compile_kernel, lower_to_llvm
-from fuser.dtypes import bf16, f16, f32, f64
+from fuser.dtypes import bf16, f16, f32, f64, i8, i32, u8
 from fuser.errors import LoweringError
 from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen.ir import Kernel
@@ -54,6 +54,22 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     "gated_teams": lambda: kernels.gated(4096, 4096, 768, warps=4, teams=2),
     "matmul_odd": lambda: kernels.matmul(99, 77, 101, f16, (64, 64, 32)),
     "matmul_small": lambda: kernels.matmul(8, 1024, 1024, f16, (16, 64, 64)),
+    "matmul_i8": lambda: kernels.matmul(
+        1000, 1008, 1040, i8, (128, 128, 128), warps=8, transpose_b=True, epilogue=False, out=i32
+    ),
+    "matmul_u8_teams": lambda: kernels.matmul(
+        4096, 4096, 768, u8, (128, 128, 128), transpose_b=True, epilogue=False, out=i32,
+        persistent=True, teams=2,
+    ),
+    "matmul_i8_across": lambda: kernels.matmul(
+        1000, 1008, 1040, i8, (128, 128, 64), warps=8, epilogue=False, out=i32
+    ),
+    "matmul_i8_small": lambda: kernels.matmul(
+        8, 1024, 1024, i8, (16, 64, 128), transpose_b=True, epilogue=False, out=i32
+    ),
+    "matmul_i8_cluster": lambda: kernels.matmul(
+        256, 512, 4096, i8, (64, 64, 128), transpose_b=True, epilogue=False, out=i32, cluster=4
+    ),
     "matmul_f32": lambda: kernels.matmul(1000, 1000, 1000, f32, (64, 64, 32)),
     "matmul_wide_f32": lambda: kernels.matmul(1000, 1000, 1000, f32, (64, 96, 32), wide=True),
     "matmul_f64": lambda: kernels.matmul(70, 50, 60, f64, (32, 32, 32), epilogue=False),
@@ -98,6 +114,10 @@ def test_assembles(name: str, target: Target, tmp_path: Path) -> None:
         ("matmul_f16", SM_90A, "wgmma", "tma"),
         ("matmul_no_roles", SM_90A, "wgmma", "cp.async"),
         ("matmul_small", SM_90A, "mma", "cp.async"),
+        ("matmul_i8", SM_80, "mma", "cp.async"),
+        ("matmul_i8", SM_90A, "wgmma", "tma"),
+        ("matmul_i8_across", SM_90A, "wgmma", "tma"),
+        ("matmul_i8_small", SM_90A, "mma", "cp.async"),
         ("matmul_f32", SM_80, "mma", "cp.async"),
         ("matmul_f64", SM_80, "none", "none"),
         ("attention_64", SM_90A, "wgmma", "tma"),
