@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,10 +51,10 @@ class Bound:
             kernel, operands = step.kernel, step.operands
             if "sizes" in kernel.facts:
                 key = ("sizes", number)
-                values = [evaluate(parse(text), known) for text in kernel.facts["sizes"]]
-                constants[key] = np.array(values or [0], np.int64)
-                grid = tuple(evaluate(parse(text), known) for text in kernel.facts["grid"])
-                kernel, operands = replace(kernel, grid=grid), (*operands, key)
+                kernel = _kernel_at(kernel, known)
+                if not self.target.is_cuda:  # an array behind the buffers
+                    constants[key] = np.array(kernel.sizes or (0,), np.int64)
+                    operands = (*operands, key)
             seconds = max(
                 evaluate(flops, known) / self.target.flops_f32,
                 evaluate(moved, known) / self.target.bandwidth,
@@ -70,6 +70,29 @@ class Bound:
             {key: evaluate(size, known) for key, size in self.bytes.items()},
             self.name,
         )
+
+
+def _kernel_at(kernel: CompiledKernel, known: Mapping[str, int]) -> CompiledKernel:
+    """The kernel as it is launched at these sizes. facts: text of dims, as the back end left it."""
+    facts = kernel.facts
+
+    def numbers(texts: Sequence[str]) -> tuple[int, ...]:
+        return tuple(evaluate(parse(text), known) for text in texts)
+
+    found = replace(kernel, grid=numbers(facts["grid"]), sizes=numbers(facts["sizes"]))
+    if "launch" not in facts:
+        return found
+    x, y, z = numbers(facts["launch"])
+    maps = tuple(
+        replace(
+            item,
+            shape=numbers(record["shape"]),
+            strides=numbers(record["strides"]),
+            offset=numbers([record["offset"]])[0],
+        )
+        for item, record in zip(kernel.tensor_maps, facts["maps"], strict=True)
+    )
+    return replace(found, launch=(x, y, z), tensor_maps=maps)
 
 
 def _spec_at(spec: TensorSpec, sizes: Mapping[str, int]) -> TensorSpec:

@@ -1,7 +1,7 @@
 """Plans of one model for the shapes that are fed, and for the values that decide shapes.
 
 The first plan is compiled for the sizes of its feeds. Once others come, kernels are compiled for
-ranges of sizes (variants.py), where the target has them: the CPU. Where a model reads a size, an
+ranges of sizes (variants.py). Where a model reads a size, an
 axis or a count from an input (Reshape, Tile, TopK), plans are compiled for the value of that input
 as well, as the first feed that needs it shows; each further value is one more compile, and is kept.
 """
@@ -17,7 +17,7 @@ import numpy as np
 
 from fuser.compiler import Model, Progress
 from fuser.compiler import compile as compile_model
-from fuser.devices import Device, choose_target
+from fuser.devices import Device
 from fuser.errors import ValueNeededError
 from fuser.graph.dims import substitute
 from fuser.graph.evaluate import bind_shape
@@ -53,9 +53,7 @@ class Specialised:
         self.model = model
         self.fixed = dict(fixed or {})
         self.progress = progress
-        self.dynamic = bool(symbols(model)) and _can_be_dynamic(device) and dynamic
-        if dynamic is None and bool(symbols(model)) and _can_be_dynamic(device):
-            self.dynamic = None
+        self.dynamic = dynamic if symbols(model) else False
         self.device: Device = device
         self.fusion = fusion
         self.threads = threads
@@ -151,10 +149,6 @@ class Specialised:
         self.value_inputs = tuple(sorted({*self.value_inputs, *fresh}))
         self._plans.clear()
         self._variants.clear()
-
-
-def _can_be_dynamic(device: Device) -> bool:
-    return not choose_target(device).is_cuda
 
 
 def read_dims(types: Mapping[str, TensorType], feeds: Mapping[str, Any]) -> dict[str, int]:

@@ -23,7 +23,7 @@ import numpy as np
 
 from fuser.binding import Bound, report_on
 from fuser.compiler import Model, Progress, compile_kernels
-from fuser.devices import Device, choose_target
+from fuser.devices import Device
 from fuser.dtypes import DType
 from fuser.errors import UsageError, ValueNeededError
 from fuser.graph.dims import symbols_of
@@ -236,8 +236,6 @@ class Variants:
         }
         alone = {name: Bucket(dims[name], dims[name], dims[name]) for name in self.symbols}
         inner_alone = {n: own[n] if outer else alone[n] for n, outer in self.symbols.items()}
-        if choose_target(self.device).is_cuda:
-            return [alone]  # its kernels do not read sizes
         attempts = [usual, own, inner_alone, alone]
         return [item for i, item in enumerate(attempts) if item not in attempts[:i]]
 

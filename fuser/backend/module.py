@@ -33,7 +33,8 @@ class CompiledKernel:
     which runs programs first <= p < last of the row-major grid; `scratch` is `scratch_bytes` of the
     calling thread, 64-byte aligned.
     cuda: `code` is PTX with the kernel `entry`; its parameters are the buffer pointers in kernel
-    order, then the tensor maps by value (64-byte aligned, __grid_constant__). `launch` is the CUDA
+    order, then the tensor maps by value (64-byte aligned, __grid_constant__), then `sizes` as i64:
+    the values of symbolic dims. `launch` is the CUDA
     grid, `threads` the block size, `shared_bytes` dynamic shared memory, `cluster` its size in x.
     """
 
@@ -48,6 +49,7 @@ class CompiledKernel:
     shared_bytes: int = 0
     cluster: int = 1
     tensor_maps: tuple[TensorMap, ...] = ()
+    sizes: tuple[int, ...] = ()
     pdl: bool = False
     facts: dict[str, Any] = field(default_factory=dict)  # registers, spills, tensor-core kind, ...
 

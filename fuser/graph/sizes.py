@@ -108,8 +108,9 @@ def certain(difference: Dim) -> bool:
     return isinstance(active, Sizes) and active.proves(difference)
 
 
-def same(a: Dim, b: Dim) -> bool:
-    """Whether two dims are equal at all sizes, as far as their form shows; no guard."""
+def same(a: Dim | None, b: Dim | None) -> bool:
+    """Whether two dims are equal at all sizes, as far as their form shows; no guard. None is equal
+    to None only."""
     if isinstance(a, DimExpr) or isinstance(b, DimExpr):
         return a is b
     return a == b

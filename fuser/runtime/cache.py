@@ -201,6 +201,7 @@ def kernel_from_record(header: dict[str, Any], code: bytes) -> CompiledKernel:
     if len(launch) != 3 or not all(isinstance(fields[key], str) for key in ("name", "entry")):
         raise ValueError("the record of a kernel is malformed")
     fields["launch"] = launch
+    fields["sizes"] = _tuple_of_ints(fields["sizes"])
     fields["tensor_maps"] = tuple(_tensor_map(item) for item in fields["tensor_maps"])
     return CompiledKernel(code=code, **fields)
 

@@ -1,4 +1,4 @@
-"""Running a Program on an NVIDIA GPU: one allocation, one CUDA graph, replayed by every run.
+"""Running a Program on an NVIDIA GPU: memory of its own, one CUDA graph, replayed by every run.
 
 The graph copies the inputs from page-locked memory, launches every kernel and copies the outputs
 back; a second graph has the kernels alone, for data that is on the device already.
@@ -11,23 +11,23 @@ import functools
 import itertools
 import threading
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from fuser.errors import DeviceError, FeedError, OutOfMemoryError
+from fuser.errors import DeviceError, FeedError
 from fuser.runtime import driver
 from fuser.runtime.binding import Binding
-from fuser.runtime.device_code import Module, load_modules, tensor_map
+from fuser.runtime.device_code import tensor_map
+from fuser.runtime.device_share import ALIGNMENT, Shared, check_memory, host_bytes
 from fuser.runtime.device_tensors import DeviceArray, DeviceTensor, check_tensors
 from fuser.runtime.memory import Recycler, align
 from fuser.runtime.program import BufferRef, Launch, Program
 from fuser.target import SM_80, SM_90A, Target
 
-ALIGNMENT = 256
 MOST_RECENT = 16
 """Bindings that `run_at` keeps; allocators hand out the same few addresses again and again."""
 
@@ -71,11 +71,13 @@ def device_name(ordinal: int = 0) -> str:
 
 @dataclass(frozen=True)
 class Layout:
-    """Byte offsets into the plan's one allocation: values between kernels first."""
+    """Byte offsets: values between kernels first, then inputs and outputs; constants, which plans
+    of other sizes may share, from `own` on."""
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     constants: tuple[int, ...]
+    own: int
     total: int
 
     def offset(self, ref: BufferRef) -> int:
@@ -99,89 +101,88 @@ def lay_out(program: Program) -> Layout:
 
     inputs = stack([spec.bytes for spec in program.inputs])
     outputs = stack([spec.bytes for spec in program.outputs])
+    own = top = max(top, ALIGNMENT)
     constants = stack([array.nbytes for array in program.constants])
-    return Layout(inputs, outputs, constants, max(top, ALIGNMENT))
+    return Layout(inputs, outputs, constants, own, top)
 
 
 @dataclass(frozen=True)
 class Places:
-    """Device addresses of a run's buffers: in the plan's allocation at `base`, or where bound
-    inputs and outputs are."""
+    """Device addresses of a run's buffers: in the memory at `base`, or where bound inputs and
+    outputs are. constants: where those begin."""
 
     base: int
+    constants: int
     layout: Layout
     inputs: tuple[int, ...] | None = None
     outputs: tuple[int, ...] | None = None
 
     def address(self, ref: BufferRef) -> int:
+        if ref.space == "constant":
+            return self.constants + self.layout.constants[ref.index] - self.layout.own
         bound = {"input": self.inputs, "output": self.outputs}.get(ref.space)
         return self.base + self.layout.offset(ref) if bound is None else bound[ref.index]
+
+
+_unfinished: deque[tuple[int, list[Callable[[], Any]]]] = deque()
+"""What executors left behind that nobody closed. The collector may find them while a stream is
+being captured, when nothing may be freed: the next executor does it."""
 
 
 class CudaExecutor:
     """Runs a cuda Program. Runs from several threads take turns: a plan owns one set of buffers.
 
+    like: the executor of the same kernels at other sizes, to share code, constants and memory with.
     Raises DeviceError, OutOfMemoryError (before anything is launched) or CompileError.
     """
 
-    def __init__(self, program: Program, ordinal: int = 0) -> None:
+    def __init__(
+        self, program: Program, ordinal: int = 0, like: CudaExecutor | None = None
+    ) -> None:
         self.program = program
         self.ordinal = ordinal
         self.layout = lay_out(program)
-        self.lock = threading.Lock()
         self._results = [Recycler(spec.shape, spec.dtype.numpy) for spec in program.outputs]
         self._release: list[Callable[[], Any]] = []  # undone in reverse
         self.bindings: weakref.WeakSet[Binding] = weakref.WeakSet()
         self._recent: OrderedDict[tuple[int, ...], Binding] = OrderedDict()
         self._recent_lock = threading.Lock()
-        self._check_memory()
+        other: Shared | None = None
+        if like is not None and like.shared.fits(program, ordinal):
+            other = like.shared
+        if other is None:
+            check_memory(self.layout.total, ordinal, program.name)
         try:
             with driver.current(ordinal):
-                self._build()
+                _finish_others()
+                self.shared: Shared = other or Shared(program, ordinal)
+                self.lock, self.modules = self.shared.lock, self.shared.modules
+                self.stream, self.last_run = self.shared.stream, self.shared.last_run
+                with self.lock:
+                    self._build()
         except BaseException:
             self.close()
             raise
 
-    def _check_memory(self) -> None:
-        free, total = driver.memory(self.ordinal)
-        if self.layout.total > free:
-            raise OutOfMemoryError(
-                f"the plan needs {self.layout.total / 2**20:.0f} MiB of GPU memory, "
-                f"{free / 2**20:.0f} of {total / 2**20:.0f} MiB are free",
-                where=self.program.name,
-                hint="use smaller dims or free memory of other programs",
-            )
-
     def _build(self) -> None:
-        cu, program = driver.api(), self.program
-        self.base = int(driver.call("cuMemAlloc", self.layout.total))
-        self._release.append(lambda: cu.cuMemFree(self.base))
-        for array, place in zip(program.constants, self.layout.constants, strict=True):
-            source = np.ascontiguousarray(array)
-            if source.nbytes:
-                driver.call("cuMemcpyHtoD", self.base + place, source.ctypes.data, source.nbytes)
+        self.shared.enter()
+        self._release.append(self.shared.leave)
+        work = self.shared.work(self.layout.own, self.program.name)
+        self._release.append(work.leave)
         self._stage()
-        self.stream = driver.call("cuStreamCreate", cu.CUstream_flags.CU_STREAM_NON_BLOCKING.value)
-        self._release.append(lambda: cu.cuStreamDestroy(self.stream))
-        kernels = [launch.kernel for launch in program.launches]
-        self.modules: dict[bytes, Module] = load_modules(kernels)
-        for module in self.modules.values():
-            self._release.append(functools.partial(cu.cuModuleUnload, module.handle))
-        self.places = Places(self.base, self.layout)
+        self.places = Places(work.address, self.shared.constant_base, self.layout)
         self.calls = self.prepare(self.places)
-        self.last_run = driver.call("cuEventCreate", cu.CUevent_flags.CU_EVENT_DISABLE_TIMING.value)
-        self._release.append(lambda: cu.cuEventDestroy(self.last_run))
         self.kernels_graph = self._capture(copies=False)
         self.whole_graph = self._capture(copies=True)
 
     def _stage(self) -> None:
         """Page-locked memory for inputs and outputs, and NumPy views of it."""
-        cu, program = driver.api(), self.program
+        program = self.program
         sizes = [spec.bytes for spec in (*program.inputs, *program.outputs)]
         total = max(1, sum(align(size, ALIGNMENT) for size in sizes))
-        pinned = int(driver.call("cuMemHostAlloc", total, 0))
-        self._release.append(lambda: cu.cuMemFreeHost(pinned))
-        memory = np.ctypeslib.as_array((ctypes.c_uint8 * total).from_address(pinned))
+        staging = self.shared.staging(total)
+        self._release.append(staging.leave)
+        pinned, memory = staging.address, host_bytes(staging, total)
         views, places, top = [], [], 0
         for spec in (*program.inputs, *program.outputs):
             view = memory[top : top + spec.bytes].view(spec.dtype.numpy).reshape(spec.shape)
@@ -204,8 +205,13 @@ class CudaExecutor:
         addresses = [places.address(ref) for ref in launch.arguments]
         function = self.modules[kernel.code].function(kernel)
         maps = [tensor_map(item, addresses[item.argument]) for item in kernel.tensor_maps]
-        values = (*addresses, *maps)
-        types = (*(ctypes.c_void_p for _ in addresses), *(None for _ in maps))
+        sizes = kernel.sizes
+        values = (*addresses, *maps, *sizes)
+        types = (
+            *(ctypes.c_void_p for _ in addresses),
+            *(None for _ in maps),
+            *(ctypes.c_int64 for _ in sizes),
+        )
 
         def go(stream: Any, overlap: bool) -> None:
             config = cu.CUlaunchConfig()
@@ -259,7 +265,7 @@ class CudaExecutor:
                     program.inputs, self._pinned_inputs, self.layout.inputs, strict=True
                 ):
                     if spec.bytes:
-                        target = self.base + place
+                        target = self.places.base + place
                         driver.call("cuMemcpyHtoDAsync", target, pinned, spec.bytes, self.stream)
             if events:
                 record(-1)
@@ -270,7 +276,7 @@ class CudaExecutor:
                     program.outputs, self._pinned_outputs, self.layout.outputs, strict=True
                 ):
                     if spec.bytes:
-                        source = self.base + place
+                        source = self.places.base + place
                         driver.call("cuMemcpyDtoHAsync", pinned, source, spec.bytes, self.stream)
 
         executable = self.capture(body)
@@ -337,7 +343,8 @@ class CudaExecutor:
             binding = self._recent.get(key)
             if binding is None:
                 with driver.current(self.ordinal):
-                    places = Places(self.base, self.layout, tuple(sources), tuple(targets))
+                    bound = tuple(sources), tuple(targets)
+                    places = replace(self.places, inputs=bound[0], outputs=bound[1])
                     binding = self._recent[key] = Binding(self, places, ())
                 self.bindings.add(binding)
                 if len(self._recent) > MOST_RECENT:
@@ -357,10 +364,11 @@ class CudaExecutor:
         targets = check_tensors(program.outputs, outputs, ordinal, "output")
         _check_overlap(program, sources, targets)
         with self.lock, driver.current(ordinal):
-            places = Places(
-                self.base, self.layout,
-                tuple(item.address for item in sources), tuple(item.address for item in targets),
-            )  # fmt: skip
+            places = replace(
+                self.places,
+                inputs=tuple(item.address for item in sources),
+                outputs=tuple(item.address for item in targets),
+            )
             binding = Binding(self, places, (*sources, *targets))
         self.bindings.add(binding)
         return binding
@@ -423,6 +431,26 @@ class CudaExecutor:
                     action()
         except DeviceError:
             pass  # a lost device has nothing left to free
+
+    def __del__(self) -> None:
+        if getattr(self, "_release", None):
+            _unfinished.append((self.ordinal, self._release))
+
+
+def _finish_others() -> None:
+    """Free what executors of this device left behind that are gone. Its context is current."""
+    while _unfinished:
+        try:
+            ordinal, release = _unfinished.popleft()
+        except IndexError:
+            return
+        try:
+            with driver.current(ordinal):
+                driver.call("cuCtxSynchronize")
+                for action in reversed(release):
+                    action()
+        except DeviceError:
+            return
 
 
 def _check_overlap(

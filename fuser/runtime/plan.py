@@ -255,8 +255,9 @@ def _executor(
     if program.target.is_cuda:
         from fuser.runtime.cuda import CudaExecutor
 
-        return CudaExecutor(program, device)
+        same = like._executor if like is not None else None  # None once that plan is closed
+        return CudaExecutor(program, device, same if isinstance(same, CudaExecutor) else None)
     from fuser.runtime.cpu import CpuExecutor
 
-    other = like and like.executor
+    other = like._executor if like is not None else None
     return CpuExecutor(program, threads, other if isinstance(other, CpuExecutor) else None)

@@ -25,9 +25,11 @@ def attention_schedule(
 ) -> Schedule:  # fmt: skip
     """Blocks "m" (query rows) and "n" (keys) of attention, and how many programs share the keys."""
     batch, depth, columns = size_hint(batch), size_hint(depth), size_hint(columns)
-    m = block_of(m, MOST_SYMBOLIC_ROWS) if is_symbolic(m) else m
-    n = block_of(n, MOST_SYMBOLIC_KEYS) if is_symbolic(n) else n
-    if not target.is_cuda:
+    if target.is_cuda:
+        m, n = size_hint(m), size_hint(n)
+    else:
+        m = block_of(m, MOST_SYMBOLIC_ROWS) if is_symbolic(m) else m
+        n = block_of(n, MOST_SYMBOLIC_KEYS) if is_symbolic(n) else n
         rows = min(m, 64 if ceildiv(m, 64) * batch >= 4 * target.units else 32)
         return Schedule(blocks=(("m", rows), ("n", min(n, 512 if depth <= 64 else 256))))
     wide = max(depth, columns)

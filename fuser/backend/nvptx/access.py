@@ -8,8 +8,9 @@ divides what matters.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import gcd
 
+from fuser.graph.sizes import certain, divides, same, size_hint
+from fuser.graph.sizes import divisor as gcd
 from fuser.tilegen.index import Atom, Axis, Extreme, FloorDiv, Index, Lookup, Mod, atom_multiple
 from fuser.tilegen.ir import View
 from fuser.tilegen.ops import AtomicAdd, Load, Store
@@ -55,7 +56,7 @@ def access_of(op: Load | Store | AtomicAdd) -> Access:
     for at, size, stride in zip(op.indices, view.shape, view.strides, strict=True):
         linear = linear + at * stride
         low, high = at.range
-        if not proven and (low < 0 or high >= size):
+        if not proven and not (certain(low) and certain(size - 1 - high)):
             checks.append((at, size))
     bounds = tuple(checks)
     rank = len(shape)
@@ -73,7 +74,7 @@ def _width(
 ) -> int:
     width = widest
     while width > 1:
-        fits = extent % width == 0 and step_of(linear, axis, width) == 1
+        fits = extent % width == 0 and same(step_of(linear, axis, width), 1)
         if fits and multiple_of(linear, axis, width) % width == 0:
             if all(_uniform(at, size, axis, width) for at, size in bounds):
                 return width
@@ -84,9 +85,9 @@ def _width(
 def _uniform(at: Index, size: int, axis: int, width: int) -> bool:
     """Whether a bounds check gives one answer for the whole vector."""
     step = step_of(at, axis, width)
-    if step == 0:
+    if same(step, 0):
         return True
-    return step == 1 and size % width == 0 and multiple_of(at, axis, width) % width == 0
+    return same(step, 1) and divides(width, size) and multiple_of(at, axis, width) % width == 0
 
 
 def step_of(at: Index, axis: int, width: int) -> int | None:
@@ -112,17 +113,17 @@ def _atom_step(atom: Atom, axis: int, width: int) -> int | None:
             return 1
         case FloorDiv() | Mod():
             step = step_of(atom.base, axis, width)
-            if step == 0:
+            if same(step, 0):
                 return 0
             aligned = multiple_of(atom.base, axis, width) % width == 0
-            if step == 1 and aligned and atom.divisor % width == 0:
+            if same(step, 1) and aligned and divides(width, atom.divisor):
                 return 0 if isinstance(atom, FloorDiv) else 1
     return None
 
 
 def multiple_of(at: Index, axis: int, width: int) -> int:
     """A divisor of every value of `at`, where the coordinate along `axis` is one of `width`."""
-    result = at.constant
+    result = gcd(at.constant)
     for atom, coefficient in at.terms:
         result = gcd(result, coefficient * _atom_multiple(atom, axis, width))
     return abs(result)
@@ -136,7 +137,7 @@ def _atom_multiple(atom: Atom, axis: int, width: int) -> int:
             return gcd(multiple_of(atom.base, axis, width), atom.divisor)
         case FloorDiv():
             base = multiple_of(atom.base, axis, width)
-            return base // atom.divisor if base and base % atom.divisor == 0 else 1
+            return base // atom.divisor if base and divides(atom.divisor, base) else 1
         case Lookup():
             return 1
         case Extreme():
@@ -156,12 +157,13 @@ def _stride(at: Index, axis: int) -> float:
             continue
         match atom:
             case Axis():
-                size = float(abs(coefficient))
+                size = float(abs(size_hint(coefficient)))
             case Mod():
-                size = abs(coefficient) * _stride(atom.base, axis)
+                size = abs(size_hint(coefficient)) * _stride(atom.base, axis)
             case FloorDiv():
-                size = abs(coefficient) * _stride(atom.base, axis) / atom.divisor
+                size = abs(size_hint(coefficient)) * _stride(atom.base, axis)
+                size /= size_hint(atom.divisor)
             case _:
-                size = abs(coefficient) * 1024.0
+                size = abs(size_hint(coefficient)) * 1024.0
         best = min(best, size)
     return best

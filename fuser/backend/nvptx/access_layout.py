@@ -6,6 +6,7 @@ from collections import defaultdict
 
 from fuser.backend.nvptx.access import Access, step_of
 from fuser.backend.nvptx.layout import Layout, blocked
+from fuser.graph.sizes import same
 
 
 def choose_blocked(
@@ -48,7 +49,7 @@ def access_layout(access: Access, layout: Layout, warps: int) -> Layout:
 
 
 def _contiguous(access: Access) -> bool:
-    return step_of(access.linear, access.axis, 1) == 1
+    return same(step_of(access.linear, access.axis, 1), 1)
 
 
 def operand_layout(layout: Layout, axes: tuple[int, ...], shape: tuple[int, ...]) -> Layout:

@@ -11,6 +11,7 @@ from typing import Literal
 
 from fuser.backend.nvptx.access import Access
 from fuser.backend.nvptx.layout import Layout, WarpGrid
+from fuser.graph.sizes import is_symbolic
 from fuser.tilegen import ops
 from fuser.tilegen.index import Extreme, FloorDiv, Index, Lookup, Mod
 from fuser.tilegen.ir import INDEX, Block, Op, Value
@@ -81,10 +82,17 @@ def lone_dot(loop: ops.For, plan: Assignment) -> ops.Dot | None:
     dots = [op for op in loop.body.ops if isinstance(op, ops.Dot)]
     if len(dots) != 1:
         return None
-    if loop.start.is_constant and loop.stop.is_constant:
-        if loop.stop.constant - loop.start.constant <= loop.step:
-            return None
+    if 0 < trips_of(loop) <= 1:
+        return None
     return dots[0] if accumulates(dots[0], loop, plan) else None
+
+
+def trips_of(loop: ops.For) -> int:
+    """Trips of a loop; 0 where they are not known."""
+    start, stop = loop.start, loop.stop
+    if not (start.is_constant and stop.is_constant) or is_symbolic(start.constant, stop.constant):
+        return 0
+    return max(0, -(-(stop.constant - start.constant) // loop.step))
 
 
 def accumulates(dot: ops.Dot, loop: ops.For, plan: Assignment) -> bool:

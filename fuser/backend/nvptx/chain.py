@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.convert import in_registers
 from fuser.backend.nvptx.stream import Channel, Stream
+from fuser.graph.sizes import size_hint
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Op, Value
 
@@ -107,7 +108,7 @@ def _pays(low: Lowering, loop: ops.For, second: ops.Dot) -> bool:
     rotated loop would cost them company, those for tiles that the score code loads above all."""
     if low.warps != 8 and plain_loads(low, loop.body.ops):
         return False
-    alone = math.prod(low.kernel.grid) <= low.target.units
+    alone = math.prod(map(size_hint, low.kernel.grid)) <= low.target.units
     return low.warps >= 8 or alone or second.b.shape[1] >= 128
 
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from typing import Any
 
-from fuser.backend.module import CompiledKernel
+from fuser.backend.module import CompiledKernel, TensorMap
 from fuser.backend.nvptx.cluster import NeedsOneBlock, blocks_of
 from fuser.backend.nvptx.lower import Lowering
 from fuser.backend.nvptx.target_code import module_text, to_ptx
 from fuser.backend.nvptx.units import known_unit
+from fuser.backend.text import symbolic_dims
 from fuser.errors import LoweringError
+from fuser.graph import dims
+from fuser.graph.dims import DimExpr
+from fuser.graph.sizes import size_hint
 from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Kernel
@@ -17,35 +23,40 @@ from fuser.tilegen.ir import Kernel
 
 def lower_to_llvm(kernel: Kernel, target: Target) -> str:
     """The LLVM IR text that compile_kernel hands to LLVM. Raises LoweringError."""
-    return _fitting(kernel, target)[0]
+    with symbolic_dims():
+        return _fitting(kernel, target)[0]
 
 
 def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
     """Compile a tile program to PTX. Raises LoweringError or CompileError."""
-    text, low, shared = _fitting(kernel, target)
+    with symbolic_dims() as read:
+        text, low, shared = _fitting(kernel, target)
     ptx = to_ptx(text, target, _least_version(low))
     kinds = {plan.kind for plan in low.assignment.dots.values()}
     unit = next((kind for kind in ("wgmma", "wide", "mma", "tf32", "fma") if kind in kinds), "none")
-    facts = {
+    facts: dict[str, Any] = {
         "tensor_core": {"wide": "wgmma", "tf32": "mma", "fma": "none"}.get(unit, unit),
         "dot": unit,
         "shared_bytes": shared,
         "warps": low.warps,
         "cluster": low.cluster.blocks,
-        "blocks": low.order.launch[0] if low.order.persistent else 0,
+        "blocks": size_hint(low.order.launch[0]) if low.order.persistent else 0,
         "copies": "tma" if low.streams else "cp.async" if low.assignment.staged else "none",
     }
+    if dims.active() is not None:
+        facts |= _open_facts(kernel, low, list(read))
     return CompiledKernel(
         name=kernel.name,
         target=target.arch,
         entry=low.entry,
         code=ptx.encode(),
-        grid=kernel.grid,
-        launch=low.order.launch,
+        grid=tuple(map(size_hint, kernel.grid)),
+        launch=_numbers(low.order.launch),
         threads=low.threads,
         shared_bytes=shared,
         cluster=low.cluster.blocks,
-        tensor_maps=tuple(low.tensor_maps),
+        tensor_maps=tuple(map(_map_at_example, low.tensor_maps)),
+        sizes=tuple(map(size_hint, read)),
         pdl=low.follows_early,
         facts=facts,
     )
@@ -56,6 +67,34 @@ def _least_version(low: Lowering) -> int:
     dots = low.assignment.dots.items()
     narrow = any(p.kind == "mma" and known_unit(op).truncates for op, p in dots)
     return 84 if narrow else 0
+
+
+def _open_facts(kernel: Kernel, low: Lowering, read: list[DimExpr]) -> dict[str, Any]:
+    """What a launch at other sizes takes: text of the parameters, the grids and tensor maps."""
+    return {
+        "sizes": list(map(str, read)),
+        "grid": list(map(str, kernel.grid)),
+        "launch": list(map(str, low.order.launch)),
+        "maps": [
+            {"shape": list(map(str, item.shape)), "strides": list(map(str, item.strides)),
+             "offset": str(item.offset)}
+            for item in low.tensor_maps
+        ],
+    }  # fmt: skip
+
+
+def _map_at_example(item: TensorMap) -> TensorMap:
+    return dataclasses.replace(
+        item,
+        shape=tuple(map(size_hint, item.shape)),
+        strides=tuple(map(size_hint, item.strides)),
+        offset=size_hint(item.offset),
+    )
+
+
+def _numbers(launch: tuple[int, int, int]) -> tuple[int, int, int]:
+    x, y, z = map(size_hint, launch)
+    return x, y, z
 
 
 def _fitting(kernel: Kernel, target: Target) -> tuple[str, Lowering, int]:
@@ -113,8 +152,8 @@ def resident_blocks(low: Lowering) -> int:
         return 2 if small and straight and len(tiles) <= 2 else 1
     if any(isinstance(op, ops.For) for op in low.kernel.walk()):
         read = {view.buffer: view.dtype.bytes for op, view in views.items() if op.results}
-        total = sum(buffer.size * size for buffer, size in read.items())
-        held = 2 * low.target.units * total / math.prod(low.kernel.grid)
+        total = sum(size_hint(buffer.size) * size for buffer, size in read.items())
+        held = 2 * low.target.units * total / math.prod(map(size_hint, low.kernel.grid))
         if held > 0.75 * low.target.l2_cache_bytes:
             return 1
     return 2

@@ -12,6 +12,7 @@ from fuser.backend.nvptx.assignment import (
     feeds_rows,
     lone_dot,
     made_of_dot,
+    trips_of,
 )
 from fuser.backend.nvptx.cluster import NeedsOneBlock
 from fuser.backend.nvptx.layout import WarpGrid, blocked, next_power
@@ -57,9 +58,9 @@ def spread_dot(kernel: Kernel, plan: Assignment) -> None:
     if dot is None or len(plan.dots) > 1 or plan.dots[dot].kind not in ("wgmma", "mma"):
         raise NeedsOneBlock("more than one accumulating dot")
     loop = loops[0]
-    if not loop.start.is_constant or not loop.stop.is_constant:
+    if not trips_of(loop):
         raise NeedsOneBlock("a loop of unknown length")
-    if (loop.stop.constant - loop.start.constant) // loop.step < plan.cluster:
+    if trips_of(loop) < plan.cluster:
         raise NeedsOneBlock("a short loop")
     for op in loop.body.ops:
         bare = isinstance(op, ops.Dot | ops.Permute | ops.Full | ops.IndexTile | ops.Yield)

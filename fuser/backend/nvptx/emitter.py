@@ -1,6 +1,7 @@
 """The function under construction: the shared writer plus folded i32 arithmetic and thread numbers.
 
 Operands are Python ints (constants) or SSA names; arithmetic on two ints happens here and now.
+Symbolic dims are parameters of the kernel (`Emitter.size`).
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ from typing import NamedTuple
 
 from fuser.backend.function import Block, Function
 from fuser.backend.nvptx.layout import Coordinates
+from fuser.backend.text import integer
+from fuser.errors import LoweringError
+from fuser.graph import dims
+from fuser.graph.dims import DimExpr
 
 Operand = str | int
+INT32 = (1 << 31) - 1
 
 
 class Linear(NamedTuple):
-    """dynamic + constant; dynamic None is 0."""
+    """dynamic + constant, which may be a symbolic dim; dynamic None is 0."""
 
     dynamic: str | None
     constant: int
@@ -32,6 +38,7 @@ class Emitter(Function):
         self._numbers = itertools.count()
         self._threads: dict[tuple[tuple[int, int], ...], Operand] = {}
         self._has_tid = self._has_rank = False
+        self._short: set[int] = set()
         self.block_bits = 32
 
     # text ---------------------------------------------------------------------------------------
@@ -71,12 +78,37 @@ class Emitter(Function):
         self.jump(done)
         self.enter(done)
 
-    def finish(self) -> None:
-        """Return, and place the hoisted instructions."""
+    def finish(self, sizes: int = 0) -> None:
+        """Return, and place the hoisted instructions. sizes: how many symbolic dims are parameters,
+        behind all others."""
         self.do("ret void")
-        self.blocks[0].lines[:0] = self.entry
+        self.params += [("i64", f"size.{number}") for number in range(sizes)]
+        short = [f"%size.{n}.i32 = trunc i64 %size.{n} to i32" for n in sorted(self._short)]
+        self.blocks[0].lines[:0] = [*short, *self.entry]
 
     # integers -----------------------------------------------------------------------------------
+
+    def size(self, dim: int, type: str = "i32") -> Operand:
+        """A dim as an operand: a symbolic one is a parameter of the kernel. An i32 is taken to fit,
+        which is a guard of the kernel."""
+        if not isinstance(dim, DimExpr):
+            return dim
+        name = integer(dim, type).ref
+        if type == "i32":
+            self._short.add(int(name.split(".")[1]))
+            if not dim <= INT32 or not dim >= -INT32:
+                raise LoweringError(f"the dim {dim} needs more than 32 bits")
+        return name
+
+    def offset(self, dim: int, type: str = "i32") -> Operand:
+        """`size` of what differs from register to register, made of parameters for its terms."""
+        if not isinstance(dim, DimExpr):
+            return dim
+        total: Operand = 0
+        for monomial, factor in dim.terms:
+            part = self.size(dims.product([dims.of_atom(atom) for atom in monomial]), type)
+            total = self.plus(total, self.times(part, factor, type), type)
+        return total
 
     def plus(self, a: Operand, b: Operand, type: str = "i32") -> Operand:
         if isinstance(a, int) and isinstance(b, int):
@@ -129,9 +161,8 @@ class Emitter(Function):
         return self.value(f"select i1 {condition}, {type} {a}, {type} {b}")
 
     def total(self, linear: Linear) -> Operand:
-        if linear.dynamic is None:
-            return linear.constant
-        return self.plus(linear.dynamic, linear.constant)
+        constant = self.offset(linear.constant)
+        return constant if linear.dynamic is None else self.plus(linear.dynamic, constant)
 
     # threads ------------------------------------------------------------------------------------
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fuser.backend.nvptx.emitter import Emitter, Linear, Operand
+from fuser.backend.nvptx.emitter import INT32, Emitter, Linear, Operand
 from fuser.backend.nvptx.layout import Coordinates, Layout
 from fuser.errors import LoweringError
+from fuser.graph.sizes import certain, is_symbolic
 from fuser.tilegen.index import Atom, Axis, Extreme, FloorDiv, Index, Lookup, Mod, Scalar
 from fuser.tilegen.ir import Value
-
-INT32 = (1 << 31) - 1
 
 ScalarOf = Callable[[Value], Operand]
 LookupOf = Callable[[Lookup, Layout, Coordinates], str]
@@ -33,7 +32,7 @@ class Indexer:
         self._lookup = lookup
         self._sums: dict[tuple[tuple[Operand, int], ...], str | None] = {}
         self._atoms: dict[tuple[Atom, Coordinates], Operand] = {}
-        self._tests: dict[tuple[str, int, int], str] = {}
+        self._tests: dict[tuple[str | None, int, int], str] = {}
 
     def thread(self, axis: int) -> Operand:
         return self.emitter.thread_coordinate(self.layout.bits, axis)
@@ -60,7 +59,8 @@ class Indexer:
         if parts not in self._sums:
             total: Operand = 0
             for value, coefficient in parts:
-                total = self.emitter.plus(total, self.emitter.times(value, coefficient))
+                by = self.emitter.size(coefficient)
+                total = self.emitter.plus(total, self.emitter.times(value, by))
             assert isinstance(total, str)
             self._sums[parts] = total
         return self._sums[parts]
@@ -101,6 +101,9 @@ class Indexer:
         """base // divisor or base % divisor, rounded down, by an unsigned division."""
         emitter = self.emitter
         dynamic, constant = self.evaluate(base, offset)
+        if is_symbolic(constant, divisor, base.range[0], base.constant):
+            total = emitter.total(Linear(dynamic, constant))
+            return self._divide_whole(base, total, emitter.size(divisor), quotient=quotient)
         if dynamic is None:
             return constant // divisor if quotient else constant % divisor
         whole, rest = divmod(constant, divisor)
@@ -108,19 +111,26 @@ class Indexer:
         low = base.range[0] - base.constant + rest
         lift = -(low // divisor) if low < 0 else 0
         if lift * divisor > INT32:
-            return self._divide_signed(dynamic, constant, divisor, quotient=quotient)
+            total = emitter.plus(dynamic, constant)
+            return self._divide_signed(total, divisor, quotient=quotient)
         lifted = emitter.plus(dynamic, rest + lift * divisor)
         if not quotient:
             return emitter.value(f"urem i32 {lifted}, {divisor}")
         result = emitter.value(f"udiv i32 {lifted}, {divisor}")
         return emitter.plus(result, whole - lift)
 
-    def _divide_signed(
-        self, dynamic: str, constant: int, divisor: int, *, quotient: bool
+    def _divide_whole(
+        self, base: Index, total: Operand, divisor: Operand, *, quotient: bool
     ) -> Operand:
+        """The same where numbers are sizes of the kernel."""
+        if not certain(base.range[0]):
+            return self._divide_signed(total, divisor, quotient=quotient)
+        op = "udiv" if quotient else "urem"
+        return self.emitter.value(f"{op} i32 {total}, {divisor}")
+
+    def _divide_signed(self, total: Operand, divisor: Operand, *, quotient: bool) -> Operand:
         """The same where nothing is known about the range: a signed division, rounded down."""
         e = self.emitter
-        total = e.plus(dynamic, constant)
         rest = e.value(f"srem i32 {total}, {divisor}")
         negative = e.value(f"icmp slt i32 {rest}, 0")
         if not quotient:
@@ -133,11 +143,14 @@ class Indexer:
     def below(self, at: Linear, size: int) -> Operand | None:
         """0 <= at < size; None where it surely holds, 0 where it surely does not."""
         if at.dynamic is None:
-            return None if 0 <= at.constant < size else 0
+            if certain(at.constant) and certain(size - 1 - at.constant):
+                return None
+            if certain(-1 - at.constant) or certain(at.constant - size):
+                return 0
         key = (at.dynamic, at.constant, size)
         if key not in self._tests:
-            total = self.emitter.total(at)
-            self._tests[key] = self.emitter.value(f"icmp ult i32 {total}, {size}")
+            total, limit = self.emitter.total(at), self.emitter.size(size)
+            self._tests[key] = self.emitter.value(f"icmp ult i32 {total}, {limit}")
         return self._tests[key]
 
     def inside(self, shape: tuple[int, ...], offset: Coordinates) -> Operand | None:

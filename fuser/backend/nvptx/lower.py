@@ -12,9 +12,9 @@ from fuser.backend.nvptx.assign import assign
 from fuser.backend.nvptx.assignment import Assignment, DotPlan
 from fuser.backend.nvptx.cluster import Cluster
 from fuser.backend.nvptx.convert import convert
-from fuser.backend.nvptx.emitter import Emitter, Operand
+from fuser.backend.nvptx.emitter import INT32, Emitter, Operand
 from fuser.backend.nvptx.epilogue import emit_epilogue, find_epilogue
-from fuser.backend.nvptx.indexing import INT32, Indexer
+from fuser.backend.nvptx.indexing import Indexer
 from fuser.backend.nvptx.layout import Coordinates, Layout, scalar_layout
 from fuser.backend.nvptx.memory import parameter
 from fuser.backend.nvptx.op_rules import RULES
@@ -23,7 +23,9 @@ from fuser.backend.nvptx.shared import SharedMemory, Slot
 from fuser.backend.nvptx.stage import SharedTile, land_copies, read
 from fuser.backend.nvptx.stream import Channel, Stream
 from fuser.backend.nvptx.values import Tile, literal
+from fuser.backend.text import SYMBOLIC
 from fuser.errors import LoweringError
+from fuser.graph.sizes import size_hint
 from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index, Lookup
@@ -103,7 +105,8 @@ class Lowering:
             self.cluster.begin()
             self.program()
             self.cluster.finish()
-        self.emitter.finish()
+        table = SYMBOLIC.get()
+        self.emitter.finish(len(table) if table else 0)
 
     @property
     def follows_early(self) -> bool:
@@ -112,7 +115,7 @@ class Lowering:
         that go through the wait."""
         dots = self.assignment.dots.values()
         sums = sum(len(plan.accumulator.regs) for plan in dots)
-        moved = sum(buffer.size * buffer.dtype.bytes for buffer in self.kernel.buffers)
+        moved = sum(size_hint(b.size) * b.dtype.bytes for b in self.kernel.buffers)
         large = moved > SMALL or sums >= 96 or (self.warps >= 16 and not dots)
         large = large or any(plan.kind == "wide" for plan in dots)
         wanted = self.kernel.schedule.extra.get("overlap", OVERLAP and not large)

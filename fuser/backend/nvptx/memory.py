@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.access import Access
-from fuser.backend.nvptx.emitter import Operand
-from fuser.backend.nvptx.indexing import INT32, Indexer
+from fuser.backend.nvptx.emitter import INT32, Operand
+from fuser.backend.nvptx.indexing import Indexer
 from fuser.backend.nvptx.layout import Coordinates, Layout
 from fuser.backend.nvptx.values import Tile, literal, memory_type, vectors
 from fuser.dtypes import DType
+from fuser.graph.sizes import is_symbolic
 from fuser.tilegen.index import Index
 from fuser.tilegen.ir import Buffer, View
 
@@ -49,6 +50,12 @@ class Pointers:
                 )
             self._bases[dynamic] = base
         base = self._bases[dynamic]
+        if is_symbolic(constant):
+            # by terms: what depends on the register alone is the same for all threads
+            kind = "i64" if self.wide else "i32"
+            type = memory_type(self.access.view.dtype)
+            by = emitter.offset(constant, kind)
+            return emitter.value(f"getelementptr {type}, ptr addrspace(1) {base}, {kind} {by}")
         if constant == 0:
             return base
         return emitter.value(f"getelementptr i8, ptr addrspace(1) {base}, i64 {constant * bytes_}")
@@ -66,7 +73,8 @@ class Pointers:
             key = (part, coefficient)
             if key not in self._products:
                 long = emitter.value(f"sext i32 {part} to i64")
-                self._products[key] = str(emitter.times(long, coefficient, "i64"))
+                by = emitter.size(coefficient, "i64")
+                self._products[key] = str(emitter.times(long, by, "i64"))
             product = self._products[key]
             pair = (total, product)
             if total is None:

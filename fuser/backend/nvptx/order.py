@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 from fuser.backend.nvptx.emitter import Emitter, Operand
+from fuser.graph.sizes import divides, is_symbolic, same
 from fuser.tilegen import ops
 from fuser.tilegen.index import Extreme, FloorDiv, Index, Scalar
 from fuser.tilegen.ir import Kernel
@@ -66,11 +67,12 @@ class ProgramOrder:
         self.grid = grid
         self.unit = "clusterid" if cluster > 1 else "ctaid"
         self.reverse = reverse
-        self.group = group if len(grid) >= 2 and grid[-2] > 1 and grid[-1] > 1 else 0
+        alone = len(grid) < 2 or same(grid[-2], 1) or same(grid[-1], 1)
+        self.group = 0 if alone else group
         tail = grid[-3:][::-1]
         fits = len(grid) <= 3 and all(extent <= MAX_YZ for extent in tail[1:])
         self.flat = bool(self.group) or not fits
-        self.launch = (1, 1, 1)
+        self.launch: tuple[int, int, int] = (1, 1, 1)
         if self.flat:
             count = 1
             for extent in grid:
@@ -97,30 +99,30 @@ class ProgramOrder:
         """Make the coordinates those of a program, numbered in the order of the raster."""
         self._known = {}
         self._decode(emitter, number, emitter.value)
-        self._turn(emitter.value)
+        self._turn(emitter, emitter.value)
 
-    def _turn(self, write: Callable[[str], str]) -> None:
+    def _turn(self, emitter: Emitter, write: Callable[[str], str]) -> None:
         for turned in self.reverse & self._known.keys():
-            last = self.grid[turned] - 1
+            last = emitter.size(self.grid[turned] - 1)
             self._known[turned] = write(f"sub i32 {last}, {self._known[turned]}")
 
     def coordinate(self, emitter: Emitter, axis: int) -> Operand:
         """The program's coordinate on a grid axis; computed at the head of the kernel."""
-        if axis >= len(self.grid) or self.grid[axis] == 1:
+        if axis >= len(self.grid) or same(self.grid[axis], 1):
             return 0
         if not self._known:
             number = ""
             if self.flat:
                 number = emitter.hoisted(f"call i32 @llvm.nvvm.read.ptx.sreg.{self.unit}.x()")
             self._decode(emitter, number, emitter.hoisted)
-            self._turn(emitter.hoisted)
+            self._turn(emitter, emitter.hoisted)
         return self._known[axis]
 
     def _decode(self, emitter: Emitter, number: str, write: Callable[[str], str]) -> None:
         rank = len(self.grid)
         if not self.flat and not self.persistent:
             for axis, letter in zip(reversed(range(rank)), "xyz", strict=False):
-                if self.grid[axis] > 1:
+                if not same(self.grid[axis], 1):
                     name = f"call i32 @llvm.nvvm.read.ptx.sreg.{self.unit}.{letter}()"
                     self._known[axis] = emitter.hoisted(name)
             return
@@ -129,28 +131,32 @@ class ProgramOrder:
         if self.group:
             m, n = self.grid[-2:]
             if rank > 2:
-                inside = write(f"urem i32 {rest}, {m * n}")
-                rest = write(f"udiv i32 {rest}, {m * n}")
+                area = emitter.size(m * n)
+                inside = write(f"urem i32 {rest}, {area}")
+                rest = write(f"udiv i32 {rest}, {area}")
             else:
                 inside = rest
-            self._group(write, inside, m, n)
+            self._group(emitter, write, inside, m, n)
             axes = axes[2:]
         for position, axis in enumerate(axes):
-            extent = self.grid[axis]
+            extent = emitter.size(self.grid[axis])
             last = position == len(axes) - 1
             self._known[axis] = rest if last else write(f"urem i32 {rest}, {extent}")
             if not last:
                 rest = write(f"udiv i32 {rest}, {extent}")
 
-    def _group(self, write: Callable[[str], str], number: str, m: int, n: int) -> None:
-        group = min(self.group, m)
-        sweep = group * n
+    def _group(
+        self, emitter: Emitter, write: Callable[[str], str], number: str, m: int, n: int
+    ) -> None:
+        # of open sizes m may be less than the group: the last sweep has fewer rows anyway
+        group = self.group if is_symbolic(m) else min(self.group, m)
+        sweep = emitter.size(group * n)
         band = write(f"udiv i32 {number}, {sweep}")
         first = write(f"mul i32 {band}, {group}")
         inside = write(f"urem i32 {number}, {sweep}")
         rows = str(group)
-        if m % group:
-            left = write(f"sub i32 {m}, {first}")
+        if not divides(group, m):
+            left = write(f"sub i32 {emitter.size(m)}, {first}")
             rows = write(f"call i32 @llvm.umin.i32(i32 {left}, i32 {group})")
         row = write(f"urem i32 {inside}, {rows}")
         rank = len(self.grid)

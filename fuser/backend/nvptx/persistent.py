@@ -19,10 +19,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from fuser.backend.nvptx.assignment import trips_of
 from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.stage import shared_tile_for
 from fuser.backend.nvptx.stream import Channel, Stream, arrive_where, elected, wait_barrier
 from fuser.backend.nvptx.tensor_map import add_map, box_of
+from fuser.graph.sizes import is_symbolic, size_hint
 from fuser.tilegen import ops
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ def wanted(low: Lowering, streams: Mapping[ops.For, Stream]) -> bool:
     """Whether a kernel of these streams is to be persistent."""
     if not low.kernel.schedule.persistent or not streams:
         return False
-    if low.order.programs <= low.target.units or low.cluster.blocks > 1:
+    if size_hint(low.order.programs) <= low.target.units or low.cluster.blocks > 1:
         return False
     return rotates(low, streams) or all(
         stream.quiet and trips(stream) for stream in streams.values()
@@ -62,19 +64,15 @@ def trips(stream: Stream) -> int:
     return trips_of(stream.loop)
 
 
-def trips_of(loop: ops.For) -> int:
-    """Trips of a loop; 0 where they are not known."""
-    if not (loop.start.is_constant and loop.stop.is_constant):
-        return 0
-    return -(-(loop.stop.constant - loop.start.constant) // loop.step)
-
-
 def begin(low: Lowering) -> bool:
     """Prepare a kernel that is to be persistent; whether it is."""
     if not wanted(low, low.streams):
         return False
     e, shared = low.emitter, low.shared
-    low.order.persist(min(low.target.units, low.order.programs))
+    programs = low.order.programs
+    # of open sizes there may be fewer: blocks beyond them find nothing to do
+    units = low.target.units
+    low.order.persist(units if is_symbolic(programs) else min(units, programs))
     if low.teams > 1:
         low.turns = shared.allocate(8 * low.teams, 16)
         number = e.hoisted(f"lshr i32 {e.tid}, {(32 * low.warps).bit_length() - 1}")
@@ -152,7 +150,7 @@ def each_program(low: Lowering, teams: int, emit: Callable[[Lowering], None]) ->
         stream.ring = (e.name_of(), e.name_of())
     rings = [stream.ring for stream in streams]
     low.turn, low.visit, low.number = e.name_of(), e.name_of(), number
-    e.branch(e.value(f"icmp ult i32 {number}, {low.order.programs}"), body, done)
+    e.branch(e.value(f"icmp ult i32 {number}, {e.size(low.order.programs)}"), body, done)
     e.enter(body)
     low.order.choose(e, number)
     emit(low)

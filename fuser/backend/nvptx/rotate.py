@@ -30,6 +30,7 @@ from fuser.backend.nvptx.stage import SharedTile
 from fuser.backend.nvptx.stream import Channel, Stream, arrive_where, elected, wait_barrier
 from fuser.backend.nvptx.values import Tile
 from fuser.backend.nvptx.wgmma import commit, fence, issue, wait
+from fuser.graph.sizes import same
 from fuser.tilegen import ops
 from fuser.tilegen.index import Axis, Index, Scalar
 from fuser.tilegen.ir import Op, Value
@@ -233,7 +234,7 @@ class Rotated:
                 continue
             slack = least - most - (1 if op.fn in ("lt", "gt") else 0)
             atom = Scalar(loop_variable)
-            if slack.coefficient(atom) != side:
+            if not same(slack.coefficient(atom), side):
                 continue
             rest = slack - Index(0, ((atom, side),))
             if loop_variable in rest.values() or not set(rest.values()) <= set(low.env):

@@ -9,12 +9,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx import persistent
-from fuser.backend.nvptx.assignment import accumulates, is_tile, lone_dot, shared_values
+from fuser.backend.nvptx.assignment import (
+    accumulates,
+    is_tile,
+    lone_dot,
+    shared_values,
+    trips_of,
+)
 from fuser.backend.nvptx.dot_plan import runs_on
 from fuser.backend.nvptx.persistent import BUFFER
 from fuser.backend.nvptx.stage import shared_tile_for, tile_bytes
 from fuser.backend.nvptx.stream import Channel, Stream
 from fuser.backend.nvptx.tensor_map import add_map, box_of
+from fuser.graph.sizes import size_hint
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Op, Value
 
@@ -75,9 +82,8 @@ def _plan_stream(
     plan = low.assignment
     if not set(loop.operands()) - set(loop.inits) <= known:
         return None
-    if loop.start.is_constant and loop.stop.is_constant:
-        if loop.stop.constant - loop.start.constant <= loop.step:
-            return None
+    if 0 < trips_of(loop) <= 1:
+        return None
     inner = known | {loop.body.params[0]}
     for op in loop.body.ops:
         if _is_scalar(op, inner):
@@ -104,7 +110,7 @@ def _plan_stream(
             match.dots += [dot for dot in dots if dot not in match.dots]
     lone = lone_dot(loop, plan)
     wide = lone is not None and plan.dots[lone].kind == "wide"
-    if wide and not persistent.trips_of(loop):
+    if wide and not trips_of(loop):
         return None
     later = lone if lone is not None and runs_on(lone, plan.dots[lone]) else None
     stream = Stream(loop, channels, later, split=lone if wide else None)
@@ -186,7 +192,7 @@ def _depth(low: Lowering, each: int, streams: dict[ops.For, Stream]) -> int:
     round trip to L2 takes near a microsecond, in which it could receive some 64 KiB."""
     programs = low.cluster.blocks
     for extent in low.kernel.grid:
-        programs *= extent
+        programs *= size_hint(extent)
     alone = programs <= low.target.units and low.stages == low.kernel.schedule.stages
     if persistent.wanted(low, streams) and low.stages == low.kernel.schedule.stages:
         return 8

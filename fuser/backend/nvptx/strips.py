@@ -23,6 +23,7 @@ from fuser.backend.nvptx.mma import load_matrices, packed_words
 from fuser.backend.nvptx.persistent import BUFFER
 from fuser.backend.nvptx.shared import Slot
 from fuser.backend.nvptx.values import Tile, literal, memory_type
+from fuser.graph.sizes import same
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering
@@ -70,7 +71,7 @@ def strips_of(low: Lowering, access: Access, layout: Layout) -> Strips | None:
         return None
     if low.cluster.blocks > 1:
         return None
-    if access.axis != 1 or step_of(access.linear, 1, 1) != 1 or layout.lanes != ROW_LANES:
+    if access.axis != 1 or not same(step_of(access.linear, 1, 1), 1) or layout.lanes != ROW_LANES:
         return None
     rows = sorted({row for row, _ in layout.regs})
     columns = sorted({column for _, column in layout.regs})

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from fuser.backend.module import TensorMap
 from fuser.backend.nvptx.access import Access
 from fuser.backend.nvptx.stage import SharedTile
+from fuser.graph.sizes import certain, divides, same
 from fuser.tilegen import ops
 from fuser.tilegen.index import Axis, Index
 
@@ -49,7 +50,7 @@ def box_of(op: ops.Load, access: Access, bytes_: int = 2) -> Box | None:
     for at, extent, stride in zip(op.indices, view.shape, view.strides, strict=True):
         axes = at.axes()
         if not axes:
-            if extent > 1 or not (at.is_constant and at.constant == 0):
+            if not same(extent, 1) or not (at.is_constant and same(at.constant, 0)):
                 fixed.append(Dim(extent, stride, at))
             continue
         if len(axes) > 1:
@@ -59,12 +60,12 @@ def box_of(op: ops.Load, access: Access, bytes_: int = 2) -> Box | None:
         if moving.terms != ((Axis(axis, op.shape[axis]), 1),) or axis in found:
             return None
         found[axis] = Dim(extent, stride, start)
-    if set(found) != {0, 1} or found[inner].stride != 1 or size != bytes_:
+    if set(found) != {0, 1} or not same(found[inner].stride, 1) or size != bytes_:
         return None
     dims = (found[inner], found[1 - inner], *fixed)
-    if len(dims) > MAX_RANK or view.offset * size % 16:
+    if len(dims) > MAX_RANK or not divides(16, view.offset * size):
         return None
-    if any(dim.stride <= 0 or dim.stride * size % 16 for dim in dims[1:]):
+    if not all(certain(dim.stride - 1) and divides(16, dim.stride * size) for dim in dims[1:]):
         return None
     return Box(dims)
 
@@ -82,8 +83,9 @@ def add_map(low: Lowering, op: ops.Load, box: Box, tile: SharedTile) -> str:
         swizzle=tile.span,
         offset=op.view.offset,
     )
-    if record in low.tensor_maps:
-        return f"%map{low.tensor_maps.index(record)}"
+    known = list(map(str, low.tensor_maps))  # by form: sizes that are equal at times are not
+    if str(record) in known:
+        return f"%map{known.index(str(record))}"
     low.tensor_maps.append(record)
     name = f"map{len(low.tensor_maps) - 1}"
     low.emitter.params.append(('ptr byval([128 x i8]) align 64 "nvvm.grid_constant"', name))

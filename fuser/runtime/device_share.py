@@ -1,0 +1,165 @@
+"""What plans of the same kernels at several sizes share on a GPU: code, constants, a stream, and
+memory for values between kernels.
+
+Sizes met later take a layout of their own within the memory that is there, or a larger one. Runs
+take turns, so that nobody sees another's values.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fuser.errors import OutOfMemoryError
+from fuser.runtime import driver
+from fuser.runtime.device_code import Module, load_modules
+from fuser.runtime.memory import align
+from fuser.runtime.program import Program
+
+ALIGNMENT = 256
+_counting = threading.Lock()
+
+
+class Memory:
+    """Bytes at an address, freed when the last of its users has left."""
+
+    def __init__(self, address: int, size: int, free: Callable[[int], Any]) -> None:
+        self.address, self.size, self._free = address, size, free
+        self._users = 0
+
+    def enter(self) -> Memory:
+        with _counting:
+            self._users += 1
+        return self
+
+    def leave(self) -> None:
+        with _counting:
+            self._users -= 1
+            if self._users:
+                return
+        self._free(self.address)
+
+    @property
+    def is_free(self) -> bool:
+        return self._users == 0
+
+
+class Shared:
+    """The common part of such plans. Make it, and enter and leave it, with the device's context
+    current. lock: held while a run or a capture is put on the stream.
+
+    Raises DeviceError, OutOfMemoryError or CompileError.
+    """
+
+    def __init__(self, program: Program, ordinal: int) -> None:
+        self.ordinal = ordinal
+        self.lock = threading.Lock()
+        self.constants = program.constants
+        self.modules: dict[bytes, Module] = {}
+        self.users = 0
+        self._release: list[Callable[[], Any]] = []  # undone in reverse
+        self._work: Memory | None = None
+        self._staging: Memory | None = None
+        try:
+            self._open(program)
+        except BaseException:
+            self._close()
+            raise
+
+    def _open(self, program: Program) -> None:
+        cu = driver.api()
+        self.constant_places: list[int] = []
+        top = 0
+        for array in program.constants:
+            self.constant_places.append(top)
+            top += align(array.nbytes, ALIGNMENT)
+        self.constant_bytes = top
+        self.constant_base = int(driver.call("cuMemAlloc", max(top, ALIGNMENT)))
+        self._release.append(lambda: cu.cuMemFree(self.constant_base))
+        for array, place in zip(program.constants, self.constant_places, strict=True):
+            source = np.ascontiguousarray(array)
+            if source.nbytes:
+                target = self.constant_base + place
+                driver.call("cuMemcpyHtoD", target, source.ctypes.data, source.nbytes)
+        self.stream = driver.call("cuStreamCreate", cu.CUstream_flags.CU_STREAM_NON_BLOCKING.value)
+        self._release.append(lambda: cu.cuStreamDestroy(self.stream))
+        self.last_run = driver.call("cuEventCreate", cu.CUevent_flags.CU_EVENT_DISABLE_TIMING.value)
+        self._release.append(lambda: cu.cuEventDestroy(self.last_run))
+        self.modules = load_modules([launch.kernel for launch in program.launches])
+        for module in self.modules.values():
+            self._release.append(functools.partial(cu.cuModuleUnload, module.handle))
+
+    def fits(self, program: Program, ordinal: int) -> bool:
+        """Whether a program has these constants and kernels, on this GPU."""
+        mine, theirs = self.constants, program.constants
+        return (
+            self.users > 0
+            and ordinal == self.ordinal
+            and len(mine) == len(theirs)
+            and all(a is b for a, b in zip(mine, theirs, strict=True))
+            and all(launch.kernel.code in self.modules for launch in program.launches)
+        )
+
+    def enter(self) -> None:
+        with _counting:
+            self.users += 1
+
+    def leave(self) -> None:
+        with _counting:
+            self.users -= 1
+            if self.users:
+                return
+        self._close()
+
+    def work(self, size: int, name: str) -> Memory:
+        """At least so many bytes of the GPU, entered: those that others use in turn, if they do."""
+        if self._work is None or self._work.is_free or self._work.size < size:
+            size = self._grown(self._work, size)
+            check_memory(size, self.ordinal, name)
+            place = int(driver.call("cuMemAlloc", max(size, ALIGNMENT)))
+            self._work = Memory(place, size, driver.api().cuMemFree)
+        return self._work.enter()
+
+    def staging(self, size: int) -> Memory:
+        """The same of page-locked memory of the host."""
+        if self._staging is None or self._staging.is_free or self._staging.size < size:
+            size = self._grown(self._staging, size)
+            place = int(driver.call("cuMemHostAlloc", max(size, 1), 0))
+            self._staging = Memory(place, size, driver.api().cuMemFreeHost)
+        return self._staging.enter()
+
+    def _grown(self, old: Memory | None, size: int) -> int:
+        """Half as much again as there was, where that is little: plans made before keep the old
+        memory, so growing a bit at a time would add up."""
+        if old is None or old.is_free:
+            return size
+        free, _ = driver.memory(self.ordinal)
+        wanted = align(max(size, old.size + old.size // 2), ALIGNMENT)
+        return wanted if wanted < free // 4 else size
+
+    def _close(self) -> None:
+        release, self._release = self._release, []
+        for action in reversed(release):
+            action()
+
+
+def check_memory(size: int, ordinal: int, name: str) -> None:
+    """Raise OutOfMemoryError unless so many bytes of the GPU are free."""
+    free, total = driver.memory(ordinal)
+    if size > free:
+        raise OutOfMemoryError(
+            f"the plan needs {size / 2**20:.0f} MiB of GPU memory, "
+            f"{free / 2**20:.0f} of {total / 2**20:.0f} MiB are free",
+            where=name,
+            hint="use smaller dims or free memory of other programs",
+        )
+
+
+def host_bytes(memory: Memory, size: int) -> np.ndarray:
+    """The first bytes of page-locked memory as an array."""
+    return np.ctypeslib.as_array((ctypes.c_uint8 * max(1, size)).from_address(memory.address))
