@@ -47,11 +47,12 @@ class Bound:
         known = sizes or {}
         constants = dict(self.constants)
         steps = []
+        values: dict[str, int] = {}
         for number, (step, (flops, moved)) in enumerate(zip(self.steps, self.work, strict=True)):
             kernel, operands = step.kernel, step.operands
             if "sizes" in kernel.facts:
                 key = ("sizes", number)
-                kernel = _kernel_at(kernel, known)
+                kernel = _kernel_at(kernel, known, values)
                 if not self.target.is_cuda:  # an array behind the buffers
                     constants[key] = np.array(kernel.sizes or (0,), np.int64)
                     operands = (*operands, key)
@@ -72,12 +73,18 @@ class Bound:
         )
 
 
-def _kernel_at(kernel: CompiledKernel, known: Mapping[str, int]) -> CompiledKernel:
-    """The kernel as it is launched at these sizes. facts: text of dims, as the back end left it."""
+def _kernel_at(
+    kernel: CompiledKernel, known: Mapping[str, int], values: dict[str, int]
+) -> CompiledKernel:
+    """The kernel as it is launched at these sizes. facts: text of dims, as the back end left it.
+    values: those of texts met before."""
     facts = kernel.facts
 
     def numbers(texts: Sequence[str]) -> tuple[int, ...]:
-        return tuple(evaluate(parse(text), known) for text in texts)
+        for text in texts:
+            if text not in values:
+                values[text] = evaluate(parse(text), known)
+        return tuple(values[text] for text in texts)
 
     found = replace(kernel, grid=numbers(facts["grid"]), sizes=numbers(facts["sizes"]))
     if "launch" not in facts:

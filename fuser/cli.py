@@ -270,7 +270,7 @@ def _write(path: Path, text: str) -> None:
 @_device
 @_dim
 @click.option(
-    "--dynamic", is_flag=True, help="Compile for ranges of sizes (CPU); print which share kernels."
+    "--dynamic", is_flag=True, help="Compile for ranges of sizes; print which share kernels."
 )
 @_fusion
 @_precision

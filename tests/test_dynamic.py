@@ -9,7 +9,7 @@ import pytest
 
 import fuser
 from fuser.cli import run
-from fuser.compiler import Model, open_model, random_feeds, reference
+from fuser.compiler import Device, Model, open_model, random_feeds, reference
 from fuser.dtypes import from_numpy
 from fuser.dynamic import DynamicPlan
 from fuser.errors import UsageError
@@ -28,20 +28,26 @@ def check(plan: DynamicPlan, model: Model, **dims: int) -> None:
         assert_close(outputs[name], expected, from_numpy(outputs[name].dtype), 4096)
 
 
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
+
+
 def tiny(name: str, **more: Any) -> Model:
     return open_model(build(name, **{**TINY[name], **more}))
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", ["mlp", "softmax"])
-def test_any_batch_by_one_compile(name: str) -> None:
+def test_any_batch_by_one_compile(name: str, device: Device) -> None:
     model = tiny(name)
-    plan = DynamicPlan(model, device="cpu")
+    compiles: list[str] = []
+    plan = DynamicPlan(model, device=device, progress=compiles.append)
     for batch in (3, 2, 17, 64, 5):
         check(plan, model, batch=batch)
     (variant,) = plan.variants
     assert not variant.conditions and not variant.note
+    assert len(compiles) == 1 and len(plan.plans) == 5
     check(plan, model, batch=1)
-    assert len(plan.variants) == 2
+    assert len(plan.variants) == len(compiles) == 2
 
 
 @pytest.mark.parametrize(
@@ -49,18 +55,20 @@ def test_any_batch_by_one_compile(name: str) -> None:
     [(name, "float32") for name in ("layernorm", "attention", "bert", "gpt2", "tiny_llama")]
     + [("attention", "float16"), ("bert", "bfloat16")],
 )
-def test_any_batch_and_sequence_by_one_compile(name: str, dtype: str) -> None:
+@pytest.mark.parametrize("device", DEVICES)
+def test_any_batch_and_sequence_by_one_compile(name: str, dtype: str, device: Device) -> None:
     model = open_model(build(name, dtype, **TINY[name]))
-    plan = DynamicPlan(model, device="cpu")
+    plan = DynamicPlan(model, device=device)
     for batch, sequence in ((3, 40), (2, 33), (7, 9), (4, 17), (2, 2)):
         dims = {"batch": batch, "sequence": sequence}
         check(plan, model, **{k: v for k, v in dims.items() if k in str(model.inputs)})
     assert len(plan.variants) == 1
 
 
-def test_longer_sequences_have_kernels_of_their_own() -> None:
+@pytest.mark.parametrize("device", DEVICES)
+def test_longer_sequences_have_kernels_of_their_own(device: Device) -> None:
     model = tiny("attention")
-    plan = DynamicPlan(model, device="cpu")
+    plan = DynamicPlan(model, device=device)
     for sequence in (30, 100, 129, 40, 257, 64):
         check(plan, model, batch=2, sequence=sequence)
     assert len(plan.variants) == 2
@@ -70,18 +78,20 @@ def test_longer_sequences_have_kernels_of_their_own() -> None:
     assert "batch 1," in plan.explain()
 
 
-def test_equal_sizes_of_two_dims() -> None:
+@pytest.mark.parametrize("device", DEVICES)
+def test_equal_sizes_of_two_dims(device: Device) -> None:
     x = oh.make_tensor_value_info("x", 1, ["a", "b"])
     y = oh.make_tensor_value_info("y", 1, ["b", "a"])
     z = oh.make_tensor_value_info("z", 1, None)
     nodes = [oh.make_node("MatMul", ["x", "y"], ["p"]), oh.make_node("Softmax", ["p"], ["z"])]
     model = open_model(oh.make_model(oh.make_graph(nodes, "g", [x, y], [z])))
-    plan = DynamicPlan(model, device="cpu")
+    plan = DynamicPlan(model, device=device)
     for a, b in ((3, 5), (4, 4), (30, 20), (7, 7), (2, 45)):
         check(plan, model, a=a, b=b)
 
 
-def test_shape_arithmetic_stays_open() -> None:
+@pytest.mark.parametrize("device", DEVICES)
+def test_shape_arithmetic_stays_open(device: Device) -> None:
     """Shape, Gather, Concat, Reshape, Expand, Slice by half of a dim, Pad and Range."""
     x = oh.make_tensor_value_info("x", 1, ["n", 6, "t"])
     out = oh.make_tensor_value_info("out", 1, None)
@@ -115,7 +125,7 @@ def test_shape_arithmetic_stays_open() -> None:
     graph = oh.make_graph(nodes, "g", [x], [out], constants)
     made = oh.make_model(graph, opset_imports=[oh.make_opsetid("", 17)])
     model = open_model(made)
-    plan = DynamicPlan(model, device="cpu")
+    plan = DynamicPlan(model, device=device)
     for n, t in ((3, 10), (2, 7), (5, 20), (9, 4), (10, 10)):
         check(plan, model, n=n, t=t)
     assert len(plan.variants) == 1, plan.explain()
@@ -136,9 +146,10 @@ def test_fixed_dims_and_wrong_ones() -> None:
     assert str(plan.inputs[0]) == "f32[batch, 2, sequence, 16]"
 
 
-def test_a_session_serves_ranges_from_its_second_size_on() -> None:
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_session_serves_ranges_from_its_second_size_on(device: Device) -> None:
     model = tiny("mlp")
-    session = fuser.InferenceSession(model, device="cpu")
+    session = fuser.InferenceSession(model, device=device)
     how: Any = session._how
     for batch, variants in ((4, 0), (4, 0), (6, 1), (9, 1), (4, 1)):
         feeds = random_feeds(model, {"batch": batch})
@@ -178,6 +189,25 @@ def test_what_cannot_stay_open_is_compiled_for_its_sizes() -> None:
     for n, h in ((2, 6), (3, 6), (2, 9)):
         check(plan, model, n=n, h=h)
     assert len(plan.variants) <= 3 and "h" in plan.explain()
+
+
+@pytest.mark.cuda
+def test_plans_of_a_gpu_share_code_and_memory() -> None:
+    """Sizes that fit in the memory of earlier ones use it; each plan runs right after the others,
+    and when others are closed."""
+    model = open_model(build("tiny_llama", "float16", **TINY["tiny_llama"]))
+    plan = DynamicPlan(model, device="cuda")
+    sizes = [(4, 60), (2, 30), (3, 17), (9, 64)]
+    for batch, sequence in sizes:
+        check(plan, model, batch=batch, sequence=sequence)
+    executors: list[Any] = [item.executor for item in plan.plans]
+    assert len({id(item.shared) for item in executors}) == 1
+    assert len({item.places.base for item in executors[:3]}) == 1
+    assert executors[3].places.base != executors[0].places.base
+    plan.plans[0].close()
+    for batch, sequence in sizes[1:]:
+        check(plan, model, batch=batch, sequence=sequence)
+    plan.close()
 
 
 def test_variants_share_their_weights() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import onnx.helper as oh
 import pytest
 
-from fuser.compiler import Model, open_model, reference
+from fuser.compiler import Device, Model, open_model, reference
 from fuser.dtypes import from_numpy
 from fuser.dynamic import DynamicPlan
 from tests.numerics import assert_close
@@ -147,11 +147,12 @@ class Drawing:
 @pytest.mark.parametrize(
     "seed", [*range(12), *(pytest.param(s, marks=pytest.mark.slow) for s in range(12, 300))]
 )
-def test_random_graph(seed: int) -> None:
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+def test_random_graph(seed: int, device: Device) -> None:
     rng = random.Random(seed)
     drawing = Drawing(rng)
     model = drawing.build()
-    plan = DynamicPlan(model, device="cpu", fusion=rng.random() < 0.9)
+    plan = DynamicPlan(model, device=device, fusion=rng.random() < 0.9)
     for _ in range(4):
         sizes = {name: rng.choice((2, 3, 5, 8, 17, 24, 40)) for name in "abc"}
         draw = np.random.default_rng(seed)

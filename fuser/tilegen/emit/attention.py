@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from fuser.dtypes import DType
 from fuser.errors import LoweringError
 from fuser.graph.ir import Node, Value
-from fuser.graph.sizes import by_example, certain
+from fuser.graph.sizes import by_example, certain, is_symbolic
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
 from fuser.tilegen import attention_rules, rules
@@ -93,7 +93,8 @@ def emit(
     frame = Frame(heads, group, row, depth, key, column)
     blocks = -(-qk.n // em.extents[N])
     span = -(-blocks // chosen.split_k) * em.extents[N]
-    count = -(-qk.n // span)
+    # of open sizes a part may be left without keys, which the merge gives no weight
+    count = chosen.split_k if is_symbolic(qk.n) else -(-qk.n // span)
     start, stop = _visible(em, parts, frame)
     if schedule is None and not (start.is_constant and stop.is_constant):
         # programs that differ in length go to whichever multiprocessor is free first
@@ -148,7 +149,7 @@ def shared_heads(region: Region, partition: Partition, target: Target, parts: Pa
     """How many neighbouring batch elements read the same keys and the same values, where that many
     are to be rows of one block; else 1."""
     qk, pv = parts.qk, parts.pv
-    if not target.is_cuda or qk.m > PACKED:
+    if not target.is_cuda or is_symbolic(qk.m) or qk.m > PACKED:
         return 1
     inner = qk.dims(0, qk.batch[0])[-1] if qk.batch[0] else 1
     for heads in range(inner, 1, -1):

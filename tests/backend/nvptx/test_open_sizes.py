@@ -1,0 +1,150 @@
+"""Kernels of open sizes for NVIDIA GPUs: what they read at launch; one serves all sizes."""
+
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fuser.compiler
+from fuser.backend.nvptx import compile_kernel
+from fuser.compiler import (
+    Compiled,
+    Model,
+    compile_kernels,
+    emit_programs,
+    open_model,
+    random_feeds,
+    reference,
+)
+from fuser.dtypes import from_numpy
+from fuser.graph.dims import parse
+from fuser.graph.onnx_import import import_onnx
+from fuser.graph.passes import run_passes
+from fuser.graph.sizes import Sizes, evaluate, guard_from_list
+from fuser.partition import Options, partition
+from fuser.runtime.device_code import map_arguments
+from fuser.target import SM_80, SM_90A, Target
+from fuser.tilegen.parse import parse_kernel
+from fuser.tilegen.program import TileProgram
+from fuser.tilegen.text import canonical_text
+from models import TINY, build
+from tests.interpreted import run_programs
+from tests.numerics import assert_close
+
+HUGE = 1 << 30
+"""Constants from here on are of guards that hold of whatever fits memory."""
+
+
+def tiny(name: str, dtype: str = "float16", **more: Any) -> Model:
+    return open_model(build(name, dtype, **{**TINY[name], **more}))
+
+
+def kernels_of(
+    model: Model, examples: dict[str, int], target: Target, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Compiled, Sizes]:
+    monkeypatch.setattr(fuser.compiler, "choose_target", lambda device: target)
+    with Sizes(examples) as sizes:
+        graph = run_passes(import_onnx(model.proto, {}))
+        return compile_kernels(graph, name=model.name, device="cuda"), sizes
+
+
+@pytest.mark.skipif(shutil.which("ptxas") is None, reason="there is no ptxas")
+@pytest.mark.parametrize("target", [SM_80, SM_90A], ids=lambda target: target.arch)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("bert", "float16"), ("gpt2", "float32"), ("tiny_llama", "bfloat16")],
+)
+def test_kernels_assemble(name: str, dtype: str, target: Target, tmp_path: Path) -> None:
+    model = tiny(name, dtype)
+    with Sizes({"batch": 7, "sequence": 61}) as sizes:
+        graph = run_passes(import_onnx(model.proto, {}))
+        programs = emit_programs(partition(graph, target, Options()), target)
+        for number, kernel in enumerate(
+            {canonical_text(p.kernel): p.kernel for p in programs}.values()
+        ):
+            file = tmp_path / f"{number}.ptx"
+            file.write_bytes(compile_kernel(kernel, target).code)
+            command = ["ptxas", f"-arch={target.arch}", file, "-o", tmp_path / "cubin"]
+            done = subprocess.run(command, capture_output=True, text=True)
+            assert done.returncode == 0, done.stdout + done.stderr
+    assert not [guard for guard in sizes.guards if guard.relation != ">="]
+
+
+def test_one_set_of_kernels_is_launched_at_every_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Grids, parameters and tensor maps at other sizes, among them odd ones, 1 left out."""
+    model = tiny("bert", layers=1, hidden=128, heads=2)
+    compiled, _ = kernels_of(model, {"batch": 7, "sequence": 61}, SM_90A, monkeypatch)
+    guards = [
+        guard_from_list(record)
+        for kernel in compiled.kernels for record in kernel.facts["guards"]
+    ]  # fmt: skip
+    codes = {kernel.code for kernel in compiled.kernels}
+    fed: set[tuple[int, ...]] = set()
+    for dims in ({"batch": 3, "sequence": 17}, {"batch": 2, "sequence": 33},
+                 {"batch": 9, "sequence": 64}):  # fmt: skip
+        assert all(guard.holds(dims) for guard in guards)
+        program = compiled.bound.at(dims)
+        assert {launch.kernel.code for launch in program.launches} == codes
+        for launch in program.launches:
+            kernel = launch.kernel
+            declared = re.search(rb"\.entry [^(]*\(([^)]*)\)", kernel.code)
+            assert declared is not None
+            count = declared[1].count(b".param")
+            assert count == len(launch.arguments) + len(kernel.tensor_maps) + len(kernel.sizes)
+            assert all(extent > 0 for extent in kernel.launch)
+            for record in kernel.tensor_maps:
+                map_arguments(record, 1 << 20)
+            fed.add(kernel.sizes)
+        rows = dims["batch"] * dims["sequence"]
+        assert any(rows in launch.kernel.sizes for launch in program.launches)
+        spec = program.inputs[0]
+        assert spec.shape == (dims["batch"], dims["sequence"])
+    assert len(fed) > 2
+
+
+def test_what_is_asked_of_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer norm asks nothing; attention of any length is bounded by the grid alone."""
+    examples = {"batch": 7, "sequence": 61}
+    for name, most in (("layernorm", 0), ("mlp", 0), ("attention", 1)):
+        model = tiny(name)
+        used = {key: n for key, n in examples.items() if key in str(model.inputs)}
+        compiled, sizes = kernels_of(model, used, SM_90A, monkeypatch)
+        records = [record for kernel in compiled.kernels for record in kernel.facts["guards"]]
+        asked = {str(g) for g in (*sizes.guards, *map(guard_from_list, records))
+                 if dict(g.expression.terms).get((), 0) < HUGE}  # fmt: skip
+        assert len(asked) <= most, asked
+
+
+def at_sizes(program: TileProgram, sizes: dict[str, int]) -> TileProgram:
+    """The program with numbers in place of its symbols."""
+    text = re.sub(r"  sizes\(.*\)\n", "", canonical_text(program.kernel))
+    text = re.sub("`([^`]*)`", lambda found: str(evaluate(parse(found[1]), sizes)), text)
+    kernel = parse_kernel(text)
+    buffers = dict(zip(program.kernel.buffers, kernel.buffers, strict=True))
+    arguments = tuple(replace(item, buffer=buffers[item.buffer]) for item in program.arguments)
+    return replace(program, kernel=kernel, arguments=arguments)
+
+
+@pytest.mark.parametrize("sequence", [2, 17, 63, 64, 65, 130])
+@pytest.mark.parametrize("example", [61, 509])
+def test_interpreted_at_other_sizes(example: int, sequence: int) -> None:
+    """Programs that were written for one size, interpreted at others; of the larger example keys
+    are in parts, some of which are empty here."""
+    model = tiny("attention", "float32")
+    feeds = random_feeds(model, {"batch": 1, "sequence": sequence})
+    with Sizes({"sequence": example}):
+        graph = run_passes(import_onnx(model.proto, {"batch": 1}))
+        cut = partition(graph, SM_90A, Options())
+        programs = emit_programs(cut, SM_90A)
+        fixed = [at_sizes(program, {"sequence": sequence}) for program in programs]
+    assert (len(programs) > 1) == (example == 509)
+    with Sizes({"sequence": sequence}):
+        outputs = run_programs(cut, feeds, fixed)
+    for name, expected in reference(model, feeds, {"batch": 1, "sequence": sequence}).items():
+        have = np.asarray(outputs[name])
+        assert_close(have, expected, from_numpy(have.dtype), 4096)
