@@ -9,7 +9,8 @@ import pytest
 
 import fuser
 from fuser.cli import run
-from fuser.compiler import Device, Model, open_model, random_feeds, reference
+from fuser.compiler import Model, open_model, random_feeds, reference
+from fuser.devices import Device
 from fuser.dtypes import from_numpy
 from fuser.dynamic import DynamicPlan
 from fuser.errors import UsageError

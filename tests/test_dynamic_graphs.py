@@ -7,7 +7,8 @@ import numpy as np
 import onnx.helper as oh
 import pytest
 
-from fuser.compiler import Device, Model, open_model, reference
+from fuser.compiler import Model, open_model, reference
+from fuser.devices import Device
 from fuser.dtypes import from_numpy
 from fuser.dynamic import DynamicPlan
 from tests.numerics import assert_close
