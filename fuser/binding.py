@@ -13,6 +13,7 @@ from fuser import report as reports
 from fuser.backend.module import CompiledKernel
 from fuser.graph.dims import parse
 from fuser.graph.ir import Node, Value
+from fuser.graph.ops.quantised import spare_bytes
 from fuser.graph.sizes import by_example, evaluate, size_hint
 from fuser.packing import Source, pack, source_of
 from fuser.partition.region import Partition
@@ -224,7 +225,9 @@ def report_on(
         bytes=reports.Traffic(
             size_hint(reports.bytes_before(cut.graph)),
             sum(region.bytes() for region in cut.regions),
-            size_hint(reports.bytes_floor(cut.graph, read)),
+            size_hint(reports.bytes_floor(cut.graph, read))
+            - sum(map(spare_bytes, {node for region in cut.regions for node in region.decoded()})),
+            sum(region.saved_bytes() for region in cut.regions),
         ),
         compile_s=seconds,
         cache_hits=cache_hits,

@@ -7,6 +7,8 @@ Definitions (the same in the CLI, the API and JSON), all per run at the run's sh
   bytes.before    sum over those nodes of the bytes of their distinct inputs and outputs
   bytes.after     the same over the plan's kernels
   bytes.floor     model inputs, weights used and outputs, each once
+  bytes.packed    what kernels do not read because weights are codes of few bits: the bytes of the
+                  dequantised weights less those of the codes
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ class Traffic:
     before: int
     after: int
     floor: int
+    packed: int = 0
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,8 @@ def print_report(report: Report, outputs: Mapping[str, np.ndarray], random_input
         f"{megabytes(traffic.before)} -> {megabytes(traffic.after)}"
         f"  ({percent_saved(traffic.before, traffic.after)}; floor {megabytes(traffic.floor)})",
     )
+    if traffic.packed:
+        table.add_row("packed weights", f"{megabytes(traffic.packed)} less to read than unpacked")
     cached = f"{report.cache_hits} kernels from the cache" if report.cache_hits else "cold"
     table.add_row("compile", f"{report.compile_s:.2f} s  ({cached})")
     if report.latency_ms:

@@ -114,7 +114,7 @@ def test_json_is_one_object_and_nothing_else(fuser: Fuser, mlp: Path) -> None:
     assert list(report) == SCHEMA_KEYS
     assert report["schema"] == 1
     assert set(report["kernels"]) == {"before", "after"}
-    assert set(report["bytes"]) == {"before", "after", "floor"}
+    assert set(report["bytes"]) == {"before", "after", "floor", "packed"}
     assert set(report["latency_ms"]) == {"median", "p90", "p99", "iterations"}
     assert report["latency_ms"]["iterations"] == 3
     assert 0 < report["latency_ms"]["median"] <= report["latency_ms"]["p90"]

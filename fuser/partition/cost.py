@@ -11,7 +11,7 @@ from math import prod
 from fuser.graph.ir import Node, Value
 from fuser.graph.precision import operand_dtype
 from fuser.graph.sizes import by_example
-from fuser.partition.nodes import CREATE, REDUCE, VIEW
+from fuser.partition.nodes import CREATE, DECODE, REDUCE, VIEW
 from fuser.target import Target
 
 WEIGHT: dict[str, int] = {
@@ -30,7 +30,7 @@ stores on a GPU, waking and joining the threads on a CPU."""
 
 def weight(node: Node) -> int:
     """Operations per result element."""
-    if node.op in CREATE or node.op in VIEW:
+    if node.op in CREATE | VIEW | DECODE:
         return 0
     if node.op == "concat":
         return 3 * (len(node.inputs) - 1)  # a bound, a load and a select for each further operand
@@ -40,7 +40,7 @@ def weight(node: Node) -> int:
 @by_example
 def flops(node: Node) -> int:
     """Operations of a node; a multiply-add counts as two."""
-    if node.op in CREATE or node.op in VIEW:
+    if node.op in CREATE | VIEW | DECODE:
         return 0
     out = node.output
     if node.op == "dot_general":

@@ -20,7 +20,7 @@ from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.sizes import same_shape
 from fuser.partition import positions as at
 from fuser.partition.dag import Ancestors
-from fuser.partition.nodes import ANCHORS, CREATE, REDUCE, VIEW, is_injective, reduce_axes
+from fuser.partition.nodes import ANCHORS, CREATE, DECODE, REDUCE, VIEW, is_injective, reduce_axes
 from fuser.partition.options import Options
 from fuser.partition.positions import Positions
 from fuser.partition.region import Kind
@@ -67,7 +67,9 @@ class Grouping:
         self.uses = graph.uses()
         self.graph_outputs = set(graph.outputs)
         self.dag = Ancestors(graph)
-        self.virtual: set[Node] = {n for n in graph.nodes if n.op in VIEW or n.op in CREATE}
+        self.virtual: set[Node] = {
+            node for node in graph.nodes if node.op in VIEW | CREATE | DECODE
+        }
         self.groups: dict[int, Group] = {}
         self.group_of: dict[Node, Group] = {}
         self.log: dict[tuple[Node, Node], Misfit] = {}

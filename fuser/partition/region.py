@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from fuser.dtypes import DType
 from fuser.graph.ir import Graph, Node, Value
+from fuser.graph.ops.quantised import saved_bytes, spare_bytes
 from fuser.graph.sizes import size_hint
 
 Kind = Literal[
@@ -46,7 +47,16 @@ class Region:
 
     def traffic(self) -> int:
         """Bytes of its distinct inputs and outputs, symbolic where dims are."""
-        return sum(v.type.bytes for v in dict.fromkeys((*self.inputs, *self.outputs)))
+        whole = sum(v.type.bytes for v in dict.fromkeys((*self.inputs, *self.outputs)))
+        return whole - sum(map(spare_bytes, self.decoded()))
+
+    def decoded(self) -> list[Node]:
+        """The nodes that decode packed weights."""
+        return [node for node in self.nodes if node.op == "dequantize"]
+
+    def saved_bytes(self) -> int:
+        """What the region would read in addition if its packed weights were not packed."""
+        return sum(map(saved_bytes, self.decoded()))
 
     def bytes(self) -> int:
         """Bytes of its distinct inputs and outputs: the traffic of the kernel."""

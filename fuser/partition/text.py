@@ -73,6 +73,9 @@ def explain(partition: Partition, width: int = 60) -> str:
             f"{row.id:>4}  {row.kind:<12} {amount(row.bytes):>9} {amount(row.flops):>9}  {names}"
         )
     rows = refusal_rows(partition.refusals)
+    saved = sum(region.saved_bytes() for region in partition.regions)
+    if saved:
+        lines += ["", f"{amount(saved)} bytes less to read: weights stay packed"]
     lines += ["", f"{len(partition.refusals)} fusions refused"]
     if rows:
         lines += ["", f"{'count':>5}  {'lost':>9}  {'code':<18} between, and why"]

@@ -149,6 +149,30 @@ def _narrow_schedule(
     return replace(half, blocks=blocks)
 
 
+FEW_ROWS = 12
+"""Rows of a CPU product up to which its sums are scaled block by block, not its weights."""
+DECODED_ROWS = 128
+DECODED_DEPTH = 256
+"""Rows and steps of k of a CPU product whose weights are decoded once for all of its rows."""
+
+
+def packed_schedule(
+    target: Target, m: int, n: int, k: int, block: int | None, accumulators: int
+) -> Schedule:
+    """Blocks of a CPU product [m, k] x [k, n] whose weights are decoded on the way. block: steps of
+    k that share a scale; 0: all of them; None: unknown."""
+    rows = size_hint(m)
+    if rows <= FEW_ROWS and block is not None:
+        tile = register_tile(target, rows, n, 32, accumulators * (2 if block else 1))
+        schedule = blocks_of(m=tile[0], n=tile[1], k=block or k, reason="sums of blocks are scaled")
+        return replace(schedule, extra={"late_scales": True})
+    depth = min(k, max(1, DECODED_DEPTH // (block or 1)) * (block or 1))
+    return blocks_of(
+        m=min(rows, DECODED_ROWS), n=min(n, 4 * target.lanes(32)), k=depth,
+        reason="weights are decoded once a block",
+    )  # fmt: skip
+
+
 TEAM_TILES = ((128, 128), (64, 256), (64, 192), (128, 64), (64, 128), (64, 64))
 """(rows, columns) of a dot of one of two teams of four warps."""
 

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fuser.dtypes import DType
+from fuser.dtypes import DType, i32
 
 if TYPE_CHECKING:  # a plan that comes from the cache needs `Packing` alone
     from fuser.graph.ir import Value
     from fuser.partition.region import Region
     from fuser.tilegen.ir import Buffer, Kernel
+
+WORD_BITS = 32
+"""Of the words that codes of less than a byte are packed into."""
 
 Allocate = Callable[[tuple[int, ...], np.dtype], np.ndarray]
 """Makes an uninitialised C-contiguous array of a shape and dtype."""
@@ -27,6 +30,7 @@ class Packing:
     multiplies, in float64, the array seen as [size / w, w]; what it gives is [r, size / w].
     transpose: axis order of the logical array. reshape: its new shape. pad: (low, high) zeros per
     axis. split: a second reshape. permute: axis order of that. dtype: element type to convert to.
+    words: the last axis, 8 numbers of 4 bits, becomes one i32, the first in its low bits.
     With [K, N] weights, pad ((0, 0), (0, p)), split (K, N // r, r), permute (1, 0, 2) gives panels
     of r columns.
     """
@@ -38,6 +42,12 @@ class Packing:
     split: tuple[int, ...] = ()
     permute: tuple[int, ...] = ()
     dtype: DType | None = None
+    words: bool = False
+
+    @property
+    def stored(self) -> DType | None:
+        """The dtype that the array gets; None: it keeps its own."""
+        return i32 if self.words else self.dtype
 
     def apply(self, array: np.ndarray, allocate: Allocate = np.empty) -> np.ndarray:
         """The packed array, C-contiguous, in memory from `allocate`; the array itself if it is so
@@ -59,11 +69,23 @@ class Packing:
             array = array.reshape(self.split)
         if self.permute:
             array = array.transpose(self.permute)
+        if self.words:
+            return _words(array, allocate)
         if array.dtype == dtype and array.flags.c_contiguous and np.shares_memory(array, given):
             return array
         packed = allocate(array.shape, dtype)
         np.copyto(packed, array, casting="unsafe")
         return packed
+
+
+def _words(array: np.ndarray, allocate: Allocate) -> np.ndarray:
+    """[..., 8] codes of 4 bits as [...] words, i32."""
+    packed = allocate(array.shape[:-1], np.dtype(np.int32))
+    words = packed.view(np.uint32)
+    words[...] = 0
+    for place in range(array.shape[-1]):
+        words |= (array[..., place].astype(np.uint32) & 15) << np.uint32(4 * place)
+    return packed
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from tests.random_graphs.bounds import (
     anything,
     possible,
     sizes_of,
+    rounded,
     stored,
 )
 
@@ -254,6 +255,14 @@ def _sort(op: str, operands: Sequence[Bound], attrs: Attrs) -> tuple[Bound, ...]
     return Bound(x.dtype, low, high, nan), anything(dtypes.i64, order, unknown)
 
 
+def _dequantize(op: str, operands: Sequence[Bound], attrs: Attrs) -> tuple[Bound, ...]:
+    """Of constants: the codes are exact, and so are the factors."""
+    assert not any(bound.loose.any() for bound in operands)
+    (value,) = primitive(op).evaluate([b.low for b in operands], {**attrs, "dtype": dtypes.f64})
+    nan = np.zeros(value.shape, np.uint8)
+    return (rounded(attrs["dtype"], value, value, nan, 2 * len(operands)),)
+
+
 WIDE: dict[str, Rule] = {
     **dict.fromkeys(("reduce_sum", "reduce_max", "reduce_min", "reduce_prod"), _reduce),
     "argmax": _arg,
@@ -265,4 +274,5 @@ WIDE: dict[str, Rule] = {
     "gather": _gather,
     "scatter": _scatter,
     "sort": _sort,
+    "dequantize": _dequantize,
 }

@@ -10,6 +10,7 @@ import numpy as np
 
 from fuser import dtypes
 from fuser.graph.ir import Value
+from fuser.graph.ops.quantised import decode
 from tests.random_graphs.draw import Drawing, Refused
 
 Move = Callable[[Drawing], Sequence[Value]]
@@ -200,10 +201,31 @@ def scaled_leaf(d: Drawing, like: Value, shape: Sequence[int], depth: int) -> Va
     return d.constant(array) if d.random.random() < 0.7 else d.feed(array)
 
 
+def quantised_leaf(d: Drawing, like: Value, shape: Sequence[int]) -> Value:
+    """Weights of few bits with scales, and perhaps zero points, a block of elements."""
+    numbers = d.random.choice(("i4", "u4", "i8", "u8", "f4e2m1", "f8e4m3fn"))
+    size = int(np.prod(shape))
+    table = np.arange(16 if numbers in ("i4", "u4", "f4e2m1") else 256, dtype=np.uint8)
+    table = table[np.isfinite(decode(table.view(np.int8) if numbers == "i8" else table, numbers))]
+    codes = np.array(d.random.choices(table.tolist(), k=size), np.uint8).reshape(shape)
+    codes = codes.view(np.int8) if numbers == "i8" else codes
+    blocks = tuple(d.random.choice((1, 4, dim)) if dim > 4 else dim for dim in shape)
+    reach = float(np.abs(decode(table, numbers)).max())
+    factors = [-(-dim // block) for dim, block in zip(shape, blocks, strict=True)]
+    scale = np.nan_to_num(np.abs(d.array(dtypes.f32, factors)), posinf=1) / np.float32(reach)
+    operands = [d.constant(codes), d.constant(scale)]
+    if d.random.random() < 0.4:
+        zero = np.nan_to_num(d.array(dtypes.f32, factors), posinf=1, neginf=1)
+        operands.append(d.constant(zero))
+    return d.emit("dequantize", *operands, numbers=numbers, blocks=blocks, dtype=like.dtype)
+
+
 def linear(d: Drawing, x: Value, width: int) -> Value:
     depth = x.shape[-1]
     turned = d.random.random() < 0.3
-    weights = scaled_leaf(d, x, (width, depth) if turned else (depth, width), depth)
+    shape = (width, depth) if turned else (depth, width)
+    packs = is_float(x) and x.dtype.bits < 64 and 0 not in shape and d.random.random() < 0.2
+    weights = quantised_leaf(d, x, shape) if packs else scaled_leaf(d, x, shape, depth)
     return d.emit("dot_general", x, weights, lhs_contract=(x.type.rank - 1,),
                   rhs_contract=(int(turned),), lhs_batch=(), rhs_batch=())  # fmt: skip
 

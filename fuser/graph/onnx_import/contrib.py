@@ -289,6 +289,6 @@ def _unpack(b: Builder, packed: Value, shape: tuple[int, ...], bits: int) -> Val
     if count > 1:
         spread = b.broadcast(flat, (total, count), (0,))
         shifts = b.map("mul", b.iota((total, count), 1, dtypes.i32), bits)
-        shifted = b.map("shift_right", b.cast(spread, dtypes.i32), shifts)
+        shifted = b.map("shift_right", spread, b.cast(shifts, dtypes.u8))
         flat = b.map("bitwise_and", shifted, (1 << bits) - 1)
     return b.reshape(b.cast(flat, dtypes.f32), shape)

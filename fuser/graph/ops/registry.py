@@ -12,6 +12,7 @@ from fuser.graph.ops import (
     elementwise,
     indexing,
     movement,
+    quantised,
     reduction,
 )
 from fuser.graph.ops.primitive import Primitive
@@ -19,7 +20,7 @@ from fuser.limits import LARGEST
 
 PRIMITIVES: dict[str, Primitive] = {
     primitive.name: primitive
-    for family in (creation, elementwise, reduction, contraction, indexing, movement)
+    for family in (creation, elementwise, reduction, contraction, indexing, movement, quantised)
     for primitive in family.PRIMITIVES
 }
 

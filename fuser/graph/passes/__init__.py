@@ -13,6 +13,7 @@ from fuser.graph.passes.cse import eliminate_common_subexpressions
 from fuser.graph.passes.dce import remove_dead_nodes
 from fuser.graph.passes.fold_affine import fold_affine
 from fuser.graph.passes.fold_constants import fold_constants
+from fuser.graph.passes.keep_quantised import keep_quantised
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Pass:
 
 PASSES: tuple[Pass, ...] = (
     Pass("dce", remove_dead_nodes),
+    Pass("keep_quantised", keep_quantised),  # before weights are folded
     Pass("fold_constants", fold_constants),  # first: rules look for constants
     Pass("canonicalise", canonicalise),
     Pass("refold_constants", fold_constants),  # what the rules brought together

@@ -4,9 +4,10 @@
     %t = transpose(%w) {perm = (1, 0)}    =>    %y = dot_general(%x, %t)
     %y = dot_general(%x, %t)
 
-What is cheap to recompute stays computed, so that constants stay small: broadcasts, and masks and
-positions made of iotas and numbers only. Indices of a gather and weights always fold. A result
-that is one number throughout becomes that number, broadcast.
+What is cheap to recompute stays computed, so that constants stay small: broadcasts, masks and
+positions made of iotas and numbers only, and weights that keep_quantised kept. Indices of a gather
+and other weights always fold. A result that is one number throughout becomes that number,
+broadcast.
 """
 
 from __future__ import annotations
@@ -105,6 +106,8 @@ class _Folder:
 
     def _is_foldable(self, value: Value) -> bool:
         node = value.node
+        if node is not None and node.op == "dequantize":
+            return False  # it was kept for its bytes: see keep_quantised
         if value in self.always:
             return node is not None
         if node is None or node.op in ("broadcast", "iota"):

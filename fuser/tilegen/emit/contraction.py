@@ -23,6 +23,7 @@ from fuser.tilegen.emit.map import program
 from fuser.tilegen.emit.maps import Coords, Guard, backward, delinearise, product
 from fuser.tilegen.emit.memory import uniform
 from fuser.tilegen.emit.space import Emission, Piece, Places, spread
+from fuser.tilegen.emit.weights import Matrix, decoded_by, dequantised, k_block
 from fuser.tilegen.index import Index, index
 from fuser.tilegen.program import Packing, TileProgram
 from fuser.tilegen.schedule import Schedule
@@ -111,13 +112,14 @@ def emit(
     """The programs of a contraction region."""
     nodes = [node for node in region.nodes if node.op == "dot_general"]
     # weights on the left of every dot: let them be the columns, which targets pack
-    flipped = all(v.constant is not None for node in nodes for v in node.inputs[:1])
+    flipped = all(_is_weights(v) for node in nodes for v in node.inputs[:1])
     dots = [dot_shape(node, flipped) for node in nodes]
     first = dots[0]
     if any((d.b, d.m, d.k) != (first.b, first.m, first.k) for d in dots):
         raise LoweringError("dots of one region differ in m or k", where=region.name)
     columns = max(d.n for d in dots)
-    chosen = schedule or dot_rules.dot_schedule(
+    packed = _packed_schedule(region, dots, target)
+    chosen = schedule or packed or dot_rules.dot_schedule(
         target, first.m, columns, first.k, _operand_bits(target, first), len(dots), first.b,
         dot_unit(target, first.node),
         streamed=all(can_stream(region, v) for d in dots for v in (d.left, d.right)),
@@ -134,6 +136,27 @@ def emit(
         pieces[dot.node.output] = piece
     store_placed(em, spread(em, places, pieces))
     return (em.finish(sum(2 * d.b * d.m * d.n * d.k for d in dots)),)
+
+
+def _is_weights(value: Value) -> bool:
+    made = value.node
+    return value.constant is not None or (made is not None and made.op == "dequantize")
+
+
+def _packed_schedule(region: Region, dots: list[DotShape], target: Target) -> Schedule | None:
+    """The schedule of a CPU product whose weights are decoded on the way; None for others."""
+    nodes = [decoded_by(region, dot.right) for dot in dots]
+    known = [node for node in nodes if node is not None]
+    first = dots[0]
+    if target.is_cuda or not known or dot_unit(target, first.node) is not None:
+        return None
+    blocks = {
+        k_block(node, dot.contract[1]) if node is not None else 0
+        for node, dot in zip(nodes, dots, strict=True)
+    }
+    block = blocks.pop() if len(blocks) == 1 else None
+    columns = max(dot.n for dot in dots)
+    return dot_rules.packed_schedule(target, first.m, columns, first.k, block, len(dots))
 
 
 def is_folded(region: Region) -> bool:
@@ -191,6 +214,7 @@ def multiply(
     """The accumulators of all dots, over frame axes (m, n)."""
     depth, total = em.extents[1], dots[0].k
     kinds = [dot_dtype(em.target, d.node) for d in dots]
+    late = [late_scales(em, dot) for dot in dots]
     inits = [Piece(kind.accumulate, (0, 2), splat=0.0 if kind.is_float else 0) for kind in kinds]
 
     def body(at: Index, carried: list[Piece]) -> list[Piece]:
@@ -198,11 +222,22 @@ def multiply(
         em.load_guards = [] if divides(depth, total) else [(k, total)]
         cache: dict[tuple[Value, Coords], ir.Value] = {}
         results = []
-        for dot, kind, acc in zip(dots, kinds, carried, strict=True):
+        for dot, kind, acc, weights in zip(dots, kinds, carried, late, strict=True):
             at_lhs = (dot.left, dot.coords(0, batch, m, k))
             if at_lhs not in cache:
                 cache[at_lhs] = operand(em, *at_lhs, (0, 1), kind)
             a = cache[at_lhs]
+            if weights is not None:
+                at_rhs = (batch, k, n), dot.coords(1, batch, n, k)
+                b = em.full_value(weights.numbers(em, *at_rhs), (1, 2))
+                blocked = bool(k_block(weights.node, dot.contract[1]))
+                c = em.full_value(inits[0] if blocked else acc, (0, 2))
+                part = Piece(acc.dtype, (0, 2), dot_op(em, a, b, c))
+                if blocked:
+                    scale = weights.scale(em, (batch, at, n), dot.coords(1, batch, n, at))
+                    part = em.map("add", acc, em.map("mul", part, scale))
+                results.append(part)
+                continue
             b = panel(em, dot, batch, n, k, kind)
             c = em.full_value(acc, (0, 2))
             results.append(Piece(acc.dtype, (0, 2), dot_op(em, a, b, c)))
@@ -213,8 +248,29 @@ def multiply(
         results = body(Index(0), inits)
     else:
         results = em.loop(0, total, depth, inits, body)
+    for number, (dot, weights) in enumerate(zip(dots, late, strict=True)):
+        if weights is not None and not k_block(weights.node, dot.contract[1]):
+            scale = weights.scale(em, (batch, Index(0), n), dot.coords(1, batch, n, Index(0)))
+            results[number] = em.map("mul", results[number], scale)
     outputs = [d.node.output.dtype.compute for d in dots]
     return [em.cast(piece, dtype) for piece, dtype in zip(results, outputs, strict=True)]
+
+
+def late_scales(em: Emission, dot: DotShape) -> Matrix | None:
+    """The right operand of a product whose sums are scaled block by block: of few rows, where there
+    are fewer sums than weights. None elsewhere."""
+    node = dequantised(em, dot.right)
+    if node is None or not em.schedule.extra.get("late_scales"):
+        return None
+    blocks, shape = node.attrs["blocks"], dot.right.shape
+    same = all(blocks[axis] == shape[axis] for axis in dot.contract[1])
+    return weights_of(em, dot, node) if same or k_block(node, dot.contract[1]) else None
+
+
+def weights_of(em: Emission, dot: DotShape, node: Node) -> Matrix:
+    order = (*dot.batch[1], *dot.contract[1], *dot.free[1])
+    width = 0 if em.target.is_cuda else em.schedule.block("n")
+    return Matrix(node, order, (dot.b, dot.k, dot.n), width)
 
 
 def dot_op(em: Emission, a: ir.Value, b: ir.Value, acc: ir.Value) -> ir.Value:
@@ -283,6 +339,10 @@ def behind_movement(em: Emission, value: Value, coords: Coords) -> tuple[Value, 
 def panel(em: Emission, dot: DotShape, batch: Index, n: Index, k: Index, dtype: DType) -> ir.Value:
     """The [k, n] tile of the rhs; constants are packed where the target wants it."""
     rhs = dot.right
+    node = dequantised(em, rhs)
+    if node is not None:
+        weights = weights_of(em, dot, node)
+        return weights.tile(em, (batch, k, n), dot.coords(1, batch, n, k), dtype)
     if em.is_inside(rhs) or rhs.constant is None or uniform(rhs) is not None:
         return operand(em, rhs, dot.coords(1, batch, n, k), (1, 2), dtype)
     order = (*dot.batch[1], *dot.contract[1], *dot.free[1])

@@ -31,6 +31,7 @@ from fuser.tilegen.emit.maps import Coords, Guard, backward, delinearise, produc
 from fuser.tilegen.emit.memory import uniform
 from fuser.tilegen.emit.primitives import padded
 from fuser.tilegen.emit.space import Emission, Piece, Places, spread
+from fuser.tilegen.emit.weights import Matrix, dequantised
 from fuser.tilegen.index import Index, in_range
 from fuser.tilegen.program import Packing, TileProgram
 from fuser.tilegen.schedule import Schedule
@@ -197,6 +198,13 @@ def _weights(
 ) -> ir.Value:  # fmt: skip
     """The [k, outputs] tile of the weights; constants are packed [group, tap, channel, output]."""
     w, groups, taps, channels = conv.w, conv.groups, conv.taps, conv.channels
+    node = dequantised(em, w)
+    if node is not None and groups == 1:
+        width = 0 if em.target.is_cuda else em.schedule.block("n")
+        order = (*range(2, w.type.rank), 1, 0)
+        weights = Matrix(node, order, (1, taps * channels, conv.outputs), width)
+        coords = (output, c, *delinearise(tap, conv.kernel))
+        return weights.tile(em, (Index(0), tap * channels + c, output), coords, kind)
     if em.is_inside(w) or w.constant is None:
         coords = (group * conv.outputs + output, c, *delinearise(tap, conv.kernel))
         return operand(em, w, coords, (1, 2), kind)

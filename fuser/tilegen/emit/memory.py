@@ -46,7 +46,7 @@ class Memory:
                 role, prefix = "constant", "const"
             else:
                 role, prefix = "input", "in"
-            dtype = copy or (packing.dtype if packing and packing.dtype else value.dtype)
+            dtype = copy or (packing.stored if packing else None) or value.dtype
             name = f"{prefix}{sum(b.name.startswith(prefix) for b in self.builder.kernel.buffers)}"
             count = value.type.size if size is None else size
             buffer = self.builder.buffer(name, dtype, count, role)  # type: ignore[arg-type]

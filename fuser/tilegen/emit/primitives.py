@@ -60,6 +60,10 @@ def lower(em: Emission, node: Node, value: Value, coords: Coords) -> Piece:
             return _cumsum(em, node, coords)
         case "reduce_window":
             return _window(em, node, coords)
+        case "dequantize":
+            from fuser.tilegen.emit.weights import decode
+
+            return decode(em, node, coords)
         case "scatter":
             from fuser.tilegen.emit.scatter import lower_scatter
 

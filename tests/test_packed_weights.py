@@ -1,0 +1,249 @@
+"""Weights that a model stores in few bits: packed in the plan, decoded in kernels, and right."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import fuser
+from fuser.backend.cpu import compile_kernel as compile_cpu
+from fuser.backend.nvptx import compile_kernel
+from fuser.compiler import emit_programs, open_model
+from fuser.dtypes import f16, f32
+from fuser.graph.evaluate import evaluate
+from fuser.graph.ir import Graph
+from fuser.graph.passes.keep_quantised import keep_quantised
+from fuser.partition import Options, partition
+from fuser.target import SM_80, SM_90A, X86_64_V3, X86_64_V4, Target
+from tests.interpreted import run_partition
+from tests.numerics import assert_close
+
+NUMPY: dict[str, Any] = {
+    "i8": np.int8, "u8": np.uint8, "i4": ml_dtypes.int4, "u4": ml_dtypes.uint4,
+    "f4": ml_dtypes.float4_e2m1fn, "f8": ml_dtypes.float8_e4m3fn, "f8e5": ml_dtypes.float8_e5m2,
+}  # fmt: skip
+RANGES = {"i8": (-128, 128), "u8": (0, 256), "i4": (-8, 8), "u4": (0, 16)}
+
+
+def stored(kind: str, shape: tuple[int, ...]) -> np.ndarray:
+    draw = np.random.default_rng(5)
+    if kind in RANGES:
+        return draw.integers(*RANGES[kind], shape).astype(NUMPY[kind])
+    return (draw.standard_normal(shape) * 3).astype(NUMPY[kind])
+
+
+def model_of(nodes: list[Any], inputs: dict[str, list[int]], arrays: dict[str, np.ndarray],
+             half: bool = False) -> onnx.ModelProto:  # fmt: skip
+    kind = TensorProto.FLOAT16 if half else TensorProto.FLOAT
+    graph = helper.make_graph(
+        nodes, "packed",
+        [helper.make_tensor_value_info(name, kind, shape) for name, shape in inputs.items()],
+        [helper.make_tensor_value_info("y", kind, None)],
+        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=11)
+
+
+def dequantised(
+    kind: str, shape: tuple[int, ...], axis: int | None, block: int = 0, zeros: bool = False,
+    half: bool = False,
+) -> tuple[Any, dict[str, np.ndarray]]:  # fmt: skip
+    """A DequantizeLinear that makes "w", and its initializers."""
+    if axis is None:
+        factors: tuple[int, ...] = ()
+    elif block:
+        factors = tuple(-(-n // block) if i == axis else n for i, n in enumerate(shape))
+    else:
+        factors = (shape[axis],)
+    draw = np.random.default_rng(6)
+    scale = np.asarray(draw.random(factors) * 0.02 + 0.001).astype(np.float16 if half else "f4")
+    arrays = {"codes": stored(kind, shape), "scale": scale}
+    if zeros:
+        arrays["zero"] = np.asarray(draw.integers(*RANGES[kind], factors)).astype(NUMPY[kind])
+    attrs = {} if axis is None else {"axis": axis}
+    attrs |= {"block_size": block} if block else {}
+    return helper.make_node("DequantizeLinear", list(arrays), ["w"], **attrs), arrays
+
+
+def product(rows: int, *args: Any, turned: bool = False, **more: Any) -> onnx.ModelProto:
+    """x [rows, k] @ w, w of `dequantised`, or its transpose."""
+    node, arrays = dequantised(*args, **more)
+    nodes, right = [node], "w"
+    if turned:
+        nodes.append(helper.make_node("Transpose", ["w"], ["t"], perm=[1, 0]))
+        right = "t"
+    nodes.append(helper.make_node("MatMul", ["x", right], ["y"]))
+    inputs = {"x": [rows, args[1][1 if turned else 0]]}
+    return model_of(nodes, inputs, arrays, bool(more.get("half")))
+
+
+def n_bits(rows: int, k: int, n: int, block: int, bits: int, zeros: bool) -> onnx.ModelProto:
+    """MatMulNBits."""
+    draw = np.random.default_rng(7)
+    blocks = -(-k // block)
+    arrays = {
+        "codes": draw.integers(0, 256, (n, blocks, block * bits // 8), dtype=np.uint8),
+        "scale": (draw.random((n * blocks,)) * 0.02 + 0.001).astype(np.float32),
+    }
+    if zeros:
+        arrays["zero"] = draw.integers(0, 256, n * -(-blocks * bits // 8), dtype=np.uint8)
+    node = helper.make_node("MatMulNBits", ["x", *arrays], ["y"], domain="com.microsoft",
+                            K=k, N=n, bits=bits, block_size=block)  # fmt: skip
+    return model_of([node], {"x": [rows, k]}, arrays)
+
+
+def convolution(*args: Any, **more: Any) -> onnx.ModelProto:
+    node, arrays = dequantised(*args, **more)
+    conv = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
+    return model_of([node, conv], {"x": [2, args[1][1], 7, 9]}, arrays)
+
+
+def feeds_of(graph: Graph) -> dict[str, np.ndarray]:
+    draw = np.random.default_rng(8)
+    return {
+        value.name: draw.standard_normal(value.type.static_shape).astype(value.dtype.numpy)
+        for value in graph.inputs
+    }
+
+
+FORMS = {
+    "i8 a column": ("i8", (200, 131), 1),
+    "i8 one scale": ("i8", (200, 131), None),
+    "u8 zeros": ("u8", (200, 131), 1, 0, True),
+    "i4 blocks": ("i4", (200, 131), 0, 32),
+    "u4 blocks zeros": ("u4", (203, 131), 0, 25, True),
+    "u4 a column zeros": ("u4", (201, 131), 1, 0, True),
+    "f8": ("f8", (200, 131), 1),
+    "f8e5 blocks": ("f8e5", (200, 131), 0, 50),
+    "f4 blocks": ("f4", (200, 131), 0, 20),
+}
+
+
+def check(model: onnx.ModelProto, depth: int, ratio: float, dtype: Any = f32) -> None:
+    """The plan holds less than 1/ratio of the bytes of the folded weights (panels hang over odd
+    sizes), and computes the product."""
+    graph = open_model(model).graph({})
+    assert sum(node.op == "dequantize" for node in graph.nodes) == 1
+    (node,) = (node for node in graph.nodes if node.op == "dequantize")
+    plan = fuser.compile(model, device="cpu")
+    held = sum(array.nbytes for array in plan.program.constants)
+    assert held < node.output.type.bytes / ratio
+    assert plan.report().kernels.after == 1
+    stays = 1 - 1 / ratio
+    assert plan.report().bytes.packed > node.output.type.bytes * stays
+    feeds = feeds_of(graph)
+    want = evaluate(graph, feeds, float64=True)["y"]
+    assert_close(plan.run(feeds)["y"], want, dtype, depth)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 30, 150])
+@pytest.mark.parametrize("form", FORMS)
+def test_products(form: str, rows: int) -> None:
+    kind, shape, *more = FORMS[form]
+    ratio = 2.2 if kind in ("i8", "u8", "f8", "f8e5") else 3.0
+    check(product(rows, kind, shape, *more), shape[0], ratio)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 40])
+@pytest.mark.parametrize("bits, zeros", [(4, False), (4, True), (8, True), (2, False)])
+def test_n_bits(rows: int, bits: int, zeros: bool) -> None:
+    check(n_bits(rows, 200, 131, 32, bits, zeros), 200, 2.0 if bits == 8 else 3.0)
+
+
+@pytest.mark.parametrize("rows", [1, 40])
+def test_transposed_weights(rows: int) -> None:
+    check(product(rows, "i4", (131, 203), 1, 32, turned=True), 203, 3.0)
+
+
+@pytest.mark.parametrize("rows", [1, 40])
+def test_float16(rows: int) -> None:
+    check(product(rows, "i4", (200, 131), 0, 40, half=True), 200, 1.5, f16)
+
+
+@pytest.mark.parametrize(
+    "kind, axis, block, zeros",
+    [("i8", 0, 0, False), ("i4", 0, 0, False), ("u8", None, 0, True), ("u4", 1, 8, True)],
+)
+def test_convolutions(kind: str, axis: int | None, block: int, zeros: bool) -> None:
+    model = convolution(kind, (70, 40, 3, 3), axis, block, zeros)
+    check(model, 40 * 9, 2.2 if block or kind in ("i8", "u8") else 3.0)
+
+
+MODELS = {
+    "decode": lambda: n_bits(1, 256, 131, 32, 4, True),
+    "few": lambda: product(5, "f8", (200, 131), 1),
+    "many": lambda: n_bits(70, 256, 131, 32, 4, False),
+    "half": lambda: product(70, "i4", (256, 128), 0, 32, half=True),
+    "conv": lambda: convolution("i4", (70, 40, 3, 3), 0),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("target", [X86_64_V3, X86_64_V4, SM_80, SM_90A], ids=lambda t: t.arch)
+def test_programs_are_right(name: str, target: Target) -> None:
+    """The tile programs for every target, interpreted."""
+    graph = open_model(MODELS[name]()).graph({})
+    feeds = feeds_of(graph)
+    got = run_partition(partition(graph, target, Options()), feeds, target)["y"]
+    want = evaluate(graph, feeds, float64=True)["y"]
+    assert_close(got, want, graph.outputs[0].dtype, 360)
+
+
+@pytest.mark.skipif(shutil.which("ptxas") is None, reason="no ptxas")
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("target", [SM_80, SM_90A], ids=lambda t: t.arch)
+def test_ptx_assembles(name: str, target: Target, tmp_path: Path) -> None:
+    graph = open_model(MODELS[name]()).graph({})
+    for program in emit_programs(partition(graph, target, Options()), target, verify=True):
+        source = tmp_path / "kernel.ptx"
+        source.write_bytes(compile_kernel(program.kernel, target).code)
+        command = ["ptxas", f"-arch={target.arch}", "-v", str(source), "-o", str(tmp_path / "out")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        log = done.stdout + done.stderr
+        assert done.returncode == 0, log
+        assert all(int(n) == 0 for n in re.findall(r"(\d+) bytes spill", log)), log
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_avx2_compiles(name: str) -> None:
+    graph = open_model(MODELS[name]()).graph({})
+    programs = emit_programs(partition(graph, X86_64_V3, Options()), X86_64_V3)
+    assert all(compile_cpu(program.kernel, X86_64_V3).code for program in programs)
+
+
+def test_what_is_no_product_of_codes_is_folded() -> None:
+    """Rounded to a grid that is not one: a weight off by one place must not be packed."""
+    node, arrays = dequantised("i8", (200, 131), 1)
+    noise = np.zeros((200, 131), np.float32)
+    noise[3, 4] = 1e-4
+    nodes = [
+        node, helper.make_node("Add", ["w", "noise"], ["v"]),
+        helper.make_node("MatMul", ["x", "v"], ["y"]),
+    ]  # fmt: skip
+    model = model_of(nodes, {"x": [3, 200]}, arrays | {"noise": noise})
+    assert not any(node.op == "dequantize" for node in open_model(model).graph({}).nodes)
+
+
+def test_small_weights_are_folded() -> None:
+    graph = open_model(product(3, "i8", (20, 31), 1)).graph({})
+    assert not any(node.op == "dequantize" for node in graph.nodes)
+    assert keep_quantised(graph) is graph
+
+
+def test_the_caller_may_round_the_other_operand() -> None:
+    model = n_bits(40, 200, 131, 32, 4, False)
+    graph = open_model(model).graph({})
+    feeds = feeds_of(graph)
+    want = evaluate(graph, feeds, float64=True)["y"]
+    got = fuser.compile(model, device="cpu", precision="bf16").run(feeds)["y"]
+    assert np.abs(got - want).max() < 8e-3 * np.abs(want).max()
