@@ -20,8 +20,8 @@ from tests.random_graphs.bounds import (
     Bound,
     anything,
     possible,
-    sizes_of,
     rounded,
+    sizes_of,
     stored,
 )
 
