@@ -102,10 +102,10 @@ def n_bits(rows: int, k: int, n: int, block: int, bits: int, zeros: bool) -> onn
     return model_of([node], {"x": [rows, k]}, arrays)
 
 
-def convolution(*args: Any, **more: Any) -> onnx.ModelProto:
+def convolution(*args: Any, image: tuple[int, int] = (3, 9), **more: Any) -> onnx.ModelProto:
     node, arrays = dequantised(*args, **more)
     conv = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
-    return model_of([node, conv], {"x": [2, args[1][1], 7, 9]}, arrays)
+    return model_of([node, conv], {"x": [2, args[1][1], *image]}, arrays)
 
 
 def feeds_of(graph: Graph) -> dict[str, np.ndarray]:
@@ -141,9 +141,14 @@ def check(model: onnx.ModelProto, depth: int, ratio: float, dtype: Any = f32) ->
     assert plan.report().kernels.after == 1
     stays = 1 - 1 / ratio
     assert plan.report().bytes.packed > node.output.type.bytes * stays
+    check_plan(model, depth, dtype)
+
+
+def check_plan(model: onnx.ModelProto, depth: int, dtype: Any = f32) -> None:
+    graph = open_model(model).graph({})
     feeds = feeds_of(graph)
     want = evaluate(graph, feeds, float64=True)["y"]
-    assert_close(plan.run(feeds)["y"], want, dtype, depth)
+    assert_close(fuser.compile(model, device="cpu").run(feeds)["y"], want, dtype, depth)
 
 
 @pytest.mark.parametrize("rows", [1, 5, 30, 150])
@@ -177,6 +182,17 @@ def test_float16(rows: int) -> None:
 def test_convolutions(kind: str, axis: int | None, block: int, zeros: bool) -> None:
     model = convolution(kind, (70, 40, 3, 3), axis, block, zeros)
     check(model, 40 * 9, 2.2 if block or kind in ("i8", "u8") else 3.0)
+
+
+def test_convolutions_of_many_pixels_are_unpacked_on_a_cpu() -> None:
+    """They wait for arithmetic; on a GPU the weights stay packed."""
+    graph = open_model(convolution("i8", (70, 40, 3, 3), 0, image=(20, 21))).graph({})
+    ops = {
+        target.name: {n.op for r in partition(graph, target, Options()).regions for n in r.nodes}
+        for target in (X86_64_V4, SM_90A)
+    }
+    assert "dequantize" in ops["cuda"] and "dequantize" not in ops["cpu"]
+    check_plan(convolution("i8", (130, 140, 1, 1), 0, image=(20, 21)), 140)
 
 
 MODELS = {

@@ -7,6 +7,7 @@ from fuser.graph.ir import Graph
 from fuser.graph.precision import quantise_weights, round_operands, store_grids
 from fuser.partition import finish
 from fuser.partition.attention import seed_attention
+from fuser.partition.decode import unpack_weights
 from fuser.partition.empty import fold_empty
 from fuser.partition.epilogue import append_maps, grow_epilogue, join_parts
 from fuser.partition.gated import find_gates
@@ -40,6 +41,7 @@ def partition(graph: Graph, target: Target, options: Options | None = None) -> P
     options = options or Options()
     graph = finish.with_copied_inputs(fold_empty(graph))
     graph = expand_outer_products(graph)
+    graph = unpack_weights(graph, target)
     if not options.no_fusion:
         graph = hoist_scales(graph)
         if options.merge:

@@ -151,8 +151,8 @@ def _narrow_schedule(
 
 FEW_ROWS = 12
 """Rows of a CPU product up to which its sums are scaled block by block, not its weights."""
-DECODED_ROWS = 128
-DECODED_DEPTH = 256
+DECODED_ROWS = 96
+DECODED_DEPTH = 512
 """Rows and steps of k of a CPU product whose weights are decoded once for all of its rows."""
 
 
@@ -168,7 +168,7 @@ def packed_schedule(
         return replace(schedule, extra={"late_scales": True})
     depth = min(k, max(1, DECODED_DEPTH // (block or 1)) * (block or 1))
     return blocks_of(
-        m=min(rows, DECODED_ROWS), n=min(n, 4 * target.lanes(32)), k=depth,
+        m=min(rows, DECODED_ROWS), n=register_tile(target, rows, n, 32)[1], k=depth,
         reason="weights are decoded once a block",
     )  # fmt: skip
 
