@@ -8,8 +8,6 @@ the accumulators at coordinates that follow from theirs (the epilogue).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fuser.dtypes import BY_NAME, DType
 from fuser.errors import LoweringError
 from fuser.graph.ir import Node, Value
@@ -19,8 +17,9 @@ from fuser.graph.sizes import certain, divides, is_symbolic, size_hint
 from fuser.partition.region import Partition, Region
 from fuser.target import DotUnit, Target
 from fuser.tilegen import dot_rules, ir, rules
+from fuser.tilegen.emit.dot_shape import DotShape, dot_shape
 from fuser.tilegen.emit.map import program
-from fuser.tilegen.emit.maps import Coords, Guard, backward, delinearise, product
+from fuser.tilegen.emit.maps import Coords, Guard, backward
 from fuser.tilegen.emit.memory import uniform
 from fuser.tilegen.emit.space import Emission, Piece, Places, spread
 from fuser.tilegen.emit.weights import Matrix, decoded_by, dequantised, k_block
@@ -33,77 +32,6 @@ PANEL = 16
 
 
 MOVEMENT = ("reshape", "transpose", "broadcast", "slice")
-
-
-@dataclass(frozen=True)
-class DotShape:
-    """The axes of a dot_general by role, as pairs of axes of (left, right).
-
-    left gives the rows m and right the columns n; they are the lhs and the rhs of the node, or the
-    other way round if it is `flipped`.
-    """
-
-    node: Node
-    flipped: bool
-    batch: tuple[tuple[int, ...], tuple[int, ...]]
-    contract: tuple[tuple[int, ...], tuple[int, ...]]
-    free: tuple[tuple[int, ...], tuple[int, ...]]
-
-    @property
-    def left(self) -> Value:
-        return self.node.inputs[1 if self.flipped else 0]
-
-    @property
-    def right(self) -> Value:
-        return self.node.inputs[0 if self.flipped else 1]
-
-    def dims(self, side: int, axes: tuple[int, ...]) -> list[int]:
-        value = self.right if side else self.left
-        return [value.shape[a] for a in axes]
-
-    @property
-    def b(self) -> int:
-        return product(self.dims(0, self.batch[0]))
-
-    @property
-    def m(self) -> int:
-        return product(self.dims(0, self.free[0]))
-
-    @property
-    def n(self) -> int:
-        return product(self.dims(1, self.free[1]))
-
-    @property
-    def k(self) -> int:
-        return product(self.dims(0, self.contract[0]))
-
-    def coords(self, side: int, batch: Index, free: Index, k: Index) -> Coords:
-        """Coordinates of an operand (0 left, 1 right)."""
-        result = [Index(0)] * (self.right if side else self.left).type.rank
-        roles = ((self.batch[side], batch), (self.free[side], free), (self.contract[side], k))
-        for axes, at in roles:
-            for axis, item in zip(axes, delinearise(at, self.dims(side, axes)), strict=True):
-                result[axis] = item
-        return tuple(result)
-
-    def result_coords(self, batch: Index, m: Index, n: Index) -> Coords:
-        rows = delinearise(m, self.dims(0, self.free[0]))
-        columns = delinearise(n, self.dims(1, self.free[1]))
-        free = (*columns, *rows) if self.flipped else (*rows, *columns)
-        return (*delinearise(batch, self.dims(0, self.batch[0])), *free)
-
-
-def dot_shape(node: Node, flipped: bool = False) -> DotShape:
-    attrs = node.attrs
-    batch = (tuple(attrs["lhs_batch"]), tuple(attrs["rhs_batch"]))
-    contract = (tuple(attrs["lhs_contract"]), tuple(attrs["rhs_contract"]))
-    lhs, rhs = (
-        tuple(a for a in range(value.type.rank) if a not in batch[i] and a not in contract[i])
-        for i, value in enumerate(node.inputs)
-    )
-    if flipped:
-        return DotShape(node, True, batch[::-1], contract[::-1], (rhs, lhs))
-    return DotShape(node, False, batch, contract, (lhs, rhs))
 
 
 def emit(
