@@ -2,8 +2,9 @@
 
 Checks graphs number `seed` to `seed + count - 1` and prints what fails, with the graph made small.
 Of every `--native-every` graphs one is compiled to machine code; the others run in the Tile IR
-interpreter, on the schedules of a CPU and of two GPUs. Graphs are checked in child processes, since
-LLVM may end a process. Exits with 1 if anything failed.
+interpreter, on the schedules of a CPU and of two GPUs. Of every `--cuda-every` graphs one runs on
+this machine's GPU as well. Graphs are checked in child processes, since LLVM may end a process, and
+a fault of a kernel the use of a GPU. Exits with 1 if anything failed.
 """
 
 from __future__ import annotations
@@ -17,26 +18,35 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 
 CHUNK = 200
 DONE = "checked "
+LOST = 251
+"""The exit status of a child that can no longer use the GPU."""
 
 
-def check_range(first: int, count: int, native_every: int, most_nodes: int) -> int:
+def check_range(arguments: argparse.Namespace) -> int:
     """Check graphs in this process, printing failures; how many failed."""
     from fuser.graph.text import print_graph
-    from tests.random_graphs.check import Native, check, routes_of
+    from tests.random_graphs.check import Native, check, gpu_routes, natives_on_gpu, routes_of
     from tests.random_graphs.draw import draw
     from tests.random_graphs.reduce import reduced
 
+    first, count, native_every = arguments.seed, arguments.count, arguments.native_every
     native = Native() if native_every else None
+    every = arguments.cuda_every
+    natives = natives_on_gpu() if every else None
     failed = 0
     for seed in range(first, first + count):
         on_cpu = native if native_every and seed % native_every == 0 else None
         print(f"seed {seed}", file=sys.stderr, flush=True)  # what a dead process was at
-        drawing = draw(seed, most_nodes)
+        drawing = draw(seed, arguments.most_nodes)
         routes = routes_of(on_cpu, seed)
+        if natives is not None and seed % every == 0:
+            routes |= gpu_routes(natives, seed // every)
         failures = check(drawing, routes)
         failed += bool(failures)
         for failure in failures:
             print(f"FAILED {seed} {failure.route}: {failure.what}")
+        if any("DeviceError" in failure.what for failure in failures):
+            sys.exit(LOST)  # what follows would fail as well
         if failures:
             only = {failures[0].route: routes[failures[0].route]}
             small = reduced(drawing, lambda trial, only=only: bool(check(trial, only)))
@@ -55,7 +65,7 @@ def run_child(first: int, count: int, arguments: argparse.Namespace) -> tuple[in
     command = [
         sys.executable, "-m", "tests.random_graphs", "--child", "--seed", str(first),
         "--count", str(count), "--native-every", str(arguments.native_every),
-        "--most-nodes", str(arguments.most_nodes),
+        "--most-nodes", str(arguments.most_nodes), "--cuda-every", str(arguments.cuda_every),
     ]  # fmt: skip
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     child = subprocess.run(command, capture_output=True, text=True, env=environment)
@@ -64,7 +74,9 @@ def run_child(first: int, count: int, arguments: argparse.Namespace) -> tuple[in
     seeds = [line for line in child.stderr.splitlines() if line.startswith("seed ")]
     at = int(seeds[-1].removeprefix("seed ")) if seeds else first
     words = child.stderr[-1500:]
-    text = f"{child.stdout}FAILED {at}: the process died ({child.returncode})\n{words}\n"
+    text = child.stdout
+    if child.returncode != LOST:
+        text += f"FAILED {at}: the process died ({child.returncode})\n{words}\n"
     rest = first + count - at - 1
     if not seeds or not rest:
         return 1, text
@@ -78,15 +90,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--native-every", type=int, default=8, help="0: none")
+    parser.add_argument("--cuda-every", type=int, default=0, help="0: none")
     parser.add_argument("--most-nodes", type=int, default=60)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no more after")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
-        failed = check_range(
-            arguments.seed, arguments.count, arguments.native_every, arguments.most_nodes
-        )
-        return min(failed, 250)
+        return min(check_range(arguments), LOST - 1)
     started = time.monotonic()
     last = arguments.seed + arguments.count
     done = failed = 0

@@ -59,7 +59,8 @@ def prepared(graph: Graph, fusion: bool) -> Graph:
 
 
 class Native:
-    """Compiles in this process (LLVM may end it), each distinct kernel once."""
+    """Compiles in this process (LLVM may end it), each distinct kernel once, and runs on the CPU or
+    the GPU that the target is of. Code for sm_80 runs on later GPUs, too."""
 
     def __init__(self, target: Target | None = None, keep: int = 4000) -> None:
         from fuser.backend.cpu import host_target
@@ -139,14 +140,18 @@ def check(d: Drawing, routes: dict[str, Callable[[Drawing], Results]]) -> list[F
     return failures
 
 
+def native_routes(native: Native, name: str) -> dict[str, Callable[[Drawing], Results]]:
+    """Fused and unfused machine code."""
+    return {
+        f"{name} fused": lambda d: native.run(d, True),
+        f"{name} unfused": lambda d: native.run(d, False),
+    }
+
+
 def routes_of(native: Native | None, seed: int) -> dict[str, Callable[[Drawing], Results]]:
     """NumPy, fused and unfused; by the interpreter without a native compiler."""
     if native is not None:
-        return {
-            "numpy": oracle,
-            "native fused": lambda d: native.run(d, True),
-            "native unfused": lambda d: native.run(d, False),
-        }
+        return {"numpy": oracle, **native_routes(native, "native")}
     names = list(TARGETS)
     one, two = names[seed % len(names)], names[seed // len(names) % len(names)]
     every_pass = seed % 10 == 0
@@ -155,3 +160,18 @@ def routes_of(native: Native | None, seed: int) -> dict[str, Callable[[Drawing],
         f"interpreted fused {one}": lambda d: interpreted(d, one, True, every_pass),
         f"interpreted unfused {two}": lambda d: interpreted(d, two, False, every_pass),
     }
+
+
+def natives_on_gpu() -> tuple[Native, Native]:
+    """For the generation of this machine's GPU, and for sm_80. Raises DeviceError."""
+    from fuser.runtime.cuda import device_target
+
+    return Native(device_target()), Native(TARGETS["sm_80"])
+
+
+def gpu_routes(
+    natives: tuple[Native, Native], number: int
+) -> dict[str, Callable[[Drawing], Results]]:
+    """Fused and unfused on the GPU; every fourth graph as code for sm_80."""
+    native = natives[number % 4 == 3]
+    return native_routes(native, f"cuda {native.target.arch}")

@@ -17,10 +17,18 @@ from fuser import dtypes
 from fuser.graph.ir import TensorType, Value
 from fuser.graph.ops.registry import PRIMITIVES
 from tests.random_graphs.bounds import exact, mismatches, propagate
-from tests.random_graphs.check import Native, check, compare, routes_of
+from tests.random_graphs.check import (
+    Native,
+    check,
+    compare,
+    gpu_routes,
+    natives_on_gpu,
+    routes_of,
+)
 from tests.random_graphs.draw import Drawing, draw, draw_from
 
 GRAPHS, CHUNK = 2000, 50
+GRAPHS_ON_GPU, CHUNK_ON_GPU = 100, 10
 NATIVE_EVERY = 25
 """One in so many is compiled to machine code; the others are interpreted."""
 
@@ -37,6 +45,21 @@ def test_graphs(first: int, native: Native) -> None:
         drawing = draw(seed)
         routes = routes_of(native if seed % NATIVE_EVERY == 0 else None, seed)
         failures += [f"seed {seed}, {f.route}: {f.what}\n{f.trace}" for f in check(drawing, routes)]
+    assert not failures, "\n".join(failures)
+
+
+@pytest.fixture(scope="module")
+def on_gpu() -> tuple[Native, Native]:
+    return natives_on_gpu()
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("first", range(0, GRAPHS_ON_GPU, CHUNK_ON_GPU))
+def test_graphs_on_a_gpu(first: int, on_gpu: tuple[Native, Native]) -> None:
+    failures = []
+    for seed in range(first, first + CHUNK_ON_GPU):
+        found = check(draw(seed), gpu_routes(on_gpu, seed))
+        failures += [f"seed {seed}, {f.route}: {f.what}\n{f.trace}" for f in found]
     assert not failures, "\n".join(failures)
 
 
