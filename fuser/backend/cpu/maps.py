@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from fuser.backend import math, text
 from fuser.backend.function import Function
+from fuser.backend.math_integer import divide, power
 from fuser.backend.text import Reg, integer, like, real
 from fuser.dtypes import DType, bf16, f16, f32, f64
 from fuser.errors import LoweringError
@@ -173,56 +174,20 @@ def _integer(f: Function, fn: str, dtype: DType, args: Sequence[Reg]) -> Reg:
             gone = f.binary("ashr", x, integer(dtype.bits - 1, type)) if name == "ashr" else zero
             return f.select(fits, shifted, gone)
         case "div":
-            return _divide(f, x, args[1], signed)[0]
+            return divide(f, x, args[1], signed)[0]
         case "fmod":
-            return _divide(f, x, args[1], signed)[1]
+            return divide(f, x, args[1], signed)[1]
         case "mod":
-            rest = _divide(f, x, args[1], signed)[1]
+            rest = divide(f, x, args[1], signed)[1]
             if not signed:
                 return rest
             differ = f.icmp("slt", f.binary("xor", rest, args[1]), zero)
             differ = f.binary("and", differ, f.icmp("ne", rest, zero))
             return f.select(differ, f.binary("add", rest, args[1]), rest)
         case "pow":
-            return _integer_pow(f, x, args[1], dtype)
+            return power(f, x, args[1], dtype)
     raise LoweringError(f"no integer lowering of the map {fn!r}")
 
-
-def _divide(f: Function, a: Reg, b: Reg, signed: bool) -> tuple[Reg, Reg]:
-    """(quotient, rest), truncating; both 0 where b is 0, and no trap for least / -1."""
-    type = a.type
-    zero, one = integer(0, type), integer(1, type)
-    none = f.icmp("eq", b, zero)
-    bad = none
-    if signed:
-        least = f.icmp("eq", a, integer(1 << (text.bits(type) - 1), type))
-        minus = f.icmp("eq", b, integer(-1, type))
-        bad = f.binary("or", none, f.binary("and", least, minus))
-    safe = f.select(bad, one, b)
-    quotient = f.binary("sdiv" if signed else "udiv", a, safe)
-    rest = f.binary("srem" if signed else "urem", a, safe)
-    return f.select(none, zero, quotient), f.select(none, zero, rest)
-
-
-def _integer_pow(f: Function, a: Reg, b: Reg, dtype: DType) -> Reg:
-    """a ** b, wrapping; negative exponents truncate: 0, or +-1 where |a| is 1."""
-    type = a.type
-    zero, one = integer(0, type), integer(1, type)
-    negative = f.icmp("slt", b, zero) if dtype.kind == "int" else None
-
-    def step(i: Reg, carried: list[Reg]) -> list[Reg]:
-        base, exponent, result = carried
-        odd = f.icmp("ne", f.binary("and", exponent, one), zero)
-        result = f.select(odd, f.binary("mul", result, base), result)
-        return [f.binary("mul", base, base), f.binary("lshr", exponent, one), result]
-
-    # For -1 the parity of a negative exponent is that of its low bit, which the loop sees too.
-    result = f.loop(0, dtype.bits, 1, [a, b, one], step, hint="pow")[2]
-    if negative is None:
-        return result
-    unit = f.icmp("ule", f.binary("add", a, one), integer(2, type))
-    unit = f.binary("and", unit, f.icmp("ne", a, zero))
-    return f.select(negative, f.select(unit, result, zero), result)
 
 
 # casts --------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from fuser.backend.cpu.tree import DotPlan, Facts, Packed
 from fuser.target import DotUnit
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index, Scalar, in_range
-from fuser.tilegen.ir import INDEX, TileType, Value
+from fuser.tilegen.ir import INDEX, TileType, Value, View
 
 PANEL = 16
 ROWS = 16
@@ -117,11 +117,20 @@ def rows_in_place(facts: Facts, value: Value, unit: DotUnit) -> int:
     return 0 if steps is None else max(steps[0], depth)
 
 
+def _whole_panels(view: View, depth: int, columns: int, unit: DotUnit) -> bool:
+    """Whether panels can be read to their ends: they have no padding, or belong to a constant that
+    was packed with zeros there."""
+    if depth % unit.depth == 0 and columns % PANEL == 0:
+        return True
+    packed = (padded(depth, unit.depth) // unit.group, PANEL, unit.group)
+    return view.buffer.role == "constant" and tuple(view.shape[1:]) == packed
+
+
 def panels_in_place(facts: Facts, value: Value, unit: DotUnit) -> int:
     """Elements between the panels of a right operand that has them already; 0 if it has not."""
     load = _plain_load(facts, value, unit)
     depth, columns = value.shape
-    if load is None:
+    if load is None or not _whole_panels(load.view, depth, columns, unit):
         return 0
     step, part = _counter(-(-depth // unit.group)), _counter(unit.group)
     panel, lane = _counter(-(-columns // PANEL)), _counter(PANEL)

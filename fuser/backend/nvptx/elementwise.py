@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fuser.backend import math, math_steps
+from fuser.backend import math, math_integer, math_steps
 from fuser.backend.nvptx.emitter import Emitter
 from fuser.backend.text import Reg, real
 from fuser.dtypes import BY_NAME, DType
@@ -205,10 +205,20 @@ def one_plus_erf(e: Emitter, x: str) -> str:
     return _two_over_one_plus(e, _exp2(e, e.value(f"fneg float {logit}")))
 
 
-def short_tanh(e: Emitter, x: str, scale: float = 1.0) -> str:
-    """tanh(x * scale) for results of 16 bits: absolute error 2e-7."""
+def capped(e: Emitter, x: str, scale: float = 1.0) -> str:
+    """tanh(x * scale) for scores: absolute error 2e-7, whatever the size."""
     power = _exp2(e, e.value(f"fmul contract float {x}, {real(2 * LOG2_E * scale)}"))
     return _fma(e, _two_over_one_plus(e, power), real(-1.0).ref, real(1.0).ref)
+
+
+def short_tanh(e: Emitter, x: str, scale: float = 1.0) -> str:
+    """tanh(x * scale) for results of 16 bits: relative error 4e-6. Near 0 it is x - x^3 / 3."""
+    scaled = e.value(f"fmul contract float {x}, {real(scale)}") if scale != 1.0 else x
+    square = e.value(f"fmul contract float {scaled}, {scaled}")
+    third = e.value(f"fmul contract float {square}, {real(-1 / 3)}")
+    near = _fma(e, third, scaled, scaled)
+    small = e.value(f"fcmp olt float {square}, {real(2.0**-8)}")
+    return e.value(f"select i1 {small}, float {near}, float {capped(e, x, scale)}")
 
 
 def rough_tanh(e: Emitter, x: str, scale: float = 1.0) -> str:
@@ -275,12 +285,10 @@ def _integer(e: Emitter, fn: str, dtype: DType, args: list[str]) -> str:
             return one
         below = e.value(f"ashr {type} {a}, {dtype.bits - 1}")
         return e.value(f"or {type} {one}, {below}")
-    if fn == "div":
-        return e.value(f"{letter}div {type} {a}, {b}")
-    if fn == "fmod" or (fn == "mod" and letter == "u"):
-        return e.value(f"{letter}rem {type} {a}, {b}")
-    if fn == "mod":
-        rest = e.value(f"srem {type} {a}, {b}")
+    if fn in ("div", "mod", "fmod"):
+        quotient, rest = math_integer.divide(e, Reg(type, a), Reg(type, b), letter == "s")
+        if fn != "mod" or letter == "u":
+            return (quotient if fn == "div" else rest).ref
         moved = e.value(f"add {type} {rest}, {b}")
         signs = e.value(f"xor {type} {rest}, {b}")
         differ = e.value(f"icmp slt {type} {signs}, 0")
@@ -294,22 +302,8 @@ def _integer(e: Emitter, fn: str, dtype: DType, args: list[str]) -> str:
         gone = e.value(f"ashr {type} {a}, {dtype.bits - 1}") if op == "ashr" else "0"
         return e.value(f"select i1 {fits}, {type} {shifted}, {type} {gone}")
     if fn == "pow":
-        return _integer_pow(e, dtype, a, b)
+        return math_integer.power(e, Reg(type, a), Reg(type, b), dtype).ref
     raise LoweringError(f"{fn} of {dtype} has no lowering for NVIDIA GPUs")
-
-
-def _integer_pow(e: Emitter, dtype: DType, base: str, exponent: str) -> str:
-    """Square and multiply, without branches; a negative exponent gives 0 or +-1 as NumPy does not
-    define it."""
-    type = dtype.llvm
-    result, power = "1", base
-    for bit in range(min(6, dtype.bits - 1)):
-        shifted = e.value(f"lshr {type} {exponent}, {bit}")
-        odd = e.value(f"trunc {type} {shifted} to i1")
-        product = e.value(f"mul {type} {result}, {power}")
-        result = e.value(f"select i1 {odd}, {type} {product}, {type} {result}")
-        power = e.value(f"mul {type} {power}, {power}")
-    return result
 
 
 # casts --------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from fuser.backend.nvptx.assignment import feeds_rows, made_of_dot
 from fuser.backend.nvptx.elementwise import (
     LOG2_E,
+    capped,
     exponential_of_difference,
     one_plus_erf,
     one_plus_tanh,
@@ -55,8 +56,7 @@ def short_form(low: Lowering, op: ops.Map, layout: Layout) -> list[str] | None:
     if op.fn == "tanh":
         if not feeds_halves(low, op):
             return None
-        fn = rough_tanh if caps_scores(low, op) else short_tanh
-        return apply_scaled(low, op, layout, fn)
+        return apply_scaled(low, op, layout, _tanh_of(low, op))
     found = number_beside(low, op)
     if found is None:
         return None
@@ -114,12 +114,14 @@ def feeds_halves(low: Lowering, op: ops.Map) -> bool:
     return True
 
 
-def caps_scores(low: Lowering, op: ops.Map) -> bool:
-    """Whether an op lies between two products of bfloat16 numbers, the left operand of the second
-    of which is rounded to 8 bits: a softmax lies between them."""
+def _tanh_of(low: Lowering, op: ops.Map) -> Callable[[Emitter, str, float], str]:
+    """The tanh for a result that `feeds_halves`. Scores lie between two products, with a softmax
+    behind them, where absolute errors count; after bfloat16 products it rounds them to 8 bits."""
     plan = low.assignment
-    short = low.target.sm >= 75 and all(dot.a.dtype.name == "bf16" for dot in plan.dots)
-    return short and made_of_dot(op.result, plan) and feeds_rows(op.result, plan)
+    if not (made_of_dot(op.result, plan) and feeds_rows(op.result, plan)):
+        return short_tanh
+    rough = low.target.sm >= 75 and all(dot.a.dtype.name == "bf16" for dot in plan.dots)
+    return rough_tanh if rough else capped
 
 
 def unscaled(low: Lowering, value: Value, layout: Layout) -> tuple[list[str], float] | None:

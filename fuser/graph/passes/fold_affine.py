@@ -154,9 +154,15 @@ def _scale_weight(b: Builder, chain: _Chain) -> Value | None:
             shape[axes[axis]] = size
     with np.errstate(over="ignore"):
         wide = widen(weight)
-        scaled = (wide * chain.scale.reshape(shape).astype(wide.dtype)).astype(weight.dtype)
+        exact = wide * chain.scale.reshape(shape).astype(wide.dtype)
+        scaled = exact.astype(weight.dtype)
     release_pages(weight)
     if not np.isfinite(scaled).all():
+        return None
+    # A narrow weight is rounded anew: as dear as a rounding of each product. That is the price of
+    # a normalisation in one step, but a scale alone costs nothing behind the sum.
+    narrow, alone = weight.dtype.itemsize < 4, len(chain.nodes) < 3
+    if narrow and alone and not np.array_equal(widen(scaled), exact):
         return None
     b.origin = join_origins(node, *chain.nodes)
     return b.emit(node.op, node.inputs[0], b.constant(scaled), **node.attrs)
