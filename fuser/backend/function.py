@@ -332,6 +332,10 @@ class Function:
 
     def shuffle(self, a: Reg, b: Reg | None, order: Sequence[int]) -> Reg:
         """shufflevector; -1 in the order is poison. b None: only elements of a are picked."""
+        if element(a.type) == "bfloat":  # LLVM has no code for some of those
+            words = [self.convert("bitcast", x, like(x.type, "i16")) for x in (a, b) if x]
+            turned = self.shuffle(words[0], words[1] if b else None, order)
+            return self.convert("bitcast", turned, like(turned.type, "bfloat"))
         other = b.typed if b else f"{a.type} poison"
         picks = ", ".join("i32 poison" if i < 0 else f"i32 {i}" for i in order)
         type = f"<{len(order)} x {element(a.type)}>"

@@ -215,5 +215,13 @@ def _turns_rows(em: Emission, value: Value) -> bool:
             if turned:
                 return True
             continue
-        pending.extend((operand, turned or node.op == "transpose") for operand in node.inputs)
+        pending.extend((operand, turned or _is_turn(node)) for operand in node.inputs)
     return False
+
+
+def _is_turn(node: Node) -> bool:
+    """Whether a node transposes dims other than 1."""
+    if node.op != "transpose":
+        return False
+    moved = [axis for axis in node.attrs["perm"] if node.inputs[0].shape[axis] != 1]
+    return moved != sorted(moved)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fuser.backend.nvptx import compile_kernel, lower_to_llvm
-from fuser.dtypes import bf16, f16, f32, f64, i8, i32, u8
+from fuser.dtypes import DType, bf16, f16, f32, f64, i8, i32, u8
 from fuser.errors import LoweringError
 from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen.ir import Kernel
@@ -193,3 +193,13 @@ def test_dots_of_a_trip_share_a_group() -> None:
 def test_too_much_shared_memory_is_an_error() -> None:
     with pytest.raises(LoweringError, match="shared memory"):
         compile_kernel(kernels.matmul(512, 512, 512, f64, (256, 256, 64), epilogue=False), SM_80)
+
+
+@pytest.mark.parametrize("fn", ["div", "mod", "fmod"])
+@pytest.mark.parametrize("dtype", [i32, u8], ids=str)
+def test_a_division_leaves_the_masks_of_stores(fn: str, dtype: DType) -> None:
+    """Lanes past the end divide by a padding of 0. LLVM would conclude that there are none."""
+    ptx = compile_kernel(kernels.elementwise(fn, dtype, 2, n=99, block=128), SM_90A).code.decode()
+    store = ptx.index("st.global")
+    jumps = re.findall(r"@%p\d+ bra\s+(\S+);", ptx[:store])
+    assert any(ptx.index(f"{label}:") > store for label in jumps) or "@%p" in ptx[store - 9 : store]
