@@ -86,6 +86,8 @@ class Shared:
             if source.nbytes:
                 target = self.constant_base + place
                 driver.call("cuMemcpyHtoD", target, source.ctypes.data, source.nbytes)
+        # Such a copy may return before it is done, and the plan's stream would not wait for it.
+        driver.call("cuStreamSynchronize", 0)
         self.stream = driver.call("cuStreamCreate", cu.CUstream_flags.CU_STREAM_NON_BLOCKING.value)
         self._release.append(lambda: cu.cuStreamDestroy(self.stream))
         self.last_run = driver.call("cuEventCreate", cu.CUevent_flags.CU_EVENT_DISABLE_TIMING.value)
