@@ -34,9 +34,9 @@ _RECORD = np.dtype(
         ("arguments", "i8"),
         ("arity", "i8"),
         ("programs", "i8"),
-        ("chunk", "i8"),
         ("chunks", "i8"),
         ("unused", "i8"),
+        ("unused too", "i8"),
     ]
 )
 
@@ -203,10 +203,10 @@ class CpuExecutor:
             programs = launch.kernel.programs
             if not programs:
                 continue
-            chunk, chunks = chunking(programs, self.threads, launch.cost)
+            chunks = chunking(programs, self.threads, launch.cost)
             entry = self._libraries[position]
             at = arguments(launch.arguments)
-            records.append((0, entry, at, len(launch.arguments), programs, chunk, chunks, 0))
+            records.append((0, entry, at, len(launch.arguments), programs, chunks, 0, 0))
             labels.append(position)
         return np.array(records, _RECORD), labels
 
@@ -225,18 +225,18 @@ def _check_host(program: Program) -> None:
         )
 
 
-def chunking(programs: int, threads: int, cost: float = 0.0) -> tuple[int, int]:
-    """(programs a chunk, chunks) of a launch; 0 chunks: the calling thread runs it alone.
+def chunking(programs: int, threads: int, cost: float = 0.0) -> int:
+    """How many chunks a launch is cut into; 0: the calling thread runs it alone.
 
-    Every thread starts with as many chunks as the others.
+    A multiple of the threads, so that every thread starts with as many programs as the others, or
+    one more; the native code makes chunks equal but for one program.
     """
     if threads < 2 or programs < 2 or 0 < cost < ALONE_SECONDS:
-        return programs, 0
+        return 0
     wanted = threads * CHUNKS_PER_THREAD
     if cost:  # a chunk should be worth claiming
         wanted = min(wanted, max(threads, int(cost / ALONE_SECONDS)))
-    chunk = -(-programs // (-(-wanted // threads) * threads))
-    return chunk, -(-programs // chunk)
+    return min(programs, -(-wanted // threads) * threads)
 
 
 class _Entries(dict[int, int]):

@@ -1,8 +1,9 @@
 """The native half of the CPU runtime, as LLVM IR text: the loop over launches and the worker loop.
 
-`fuser_run` walks a launch table. A launch is cut into chunks of programs, and the chunks into one
-contiguous range a thread; a thread takes its own range in order, so that neighbouring programs find
-their data in its cache, and then helps with the other ranges. A range is one 64-bit word,
+`fuser_run` walks a launch table. A launch is cut into chunks of programs, equal but for one, and
+the chunks into one contiguous range a thread; a thread takes its own range in order, so that
+neighbouring programs find their data in its cache, and then helps with the other ranges. A range is
+one 64-bit word,
 `chunks << 32 | next`: an atomic add both claims a chunk and tells whether there was one, so a late
 thread can never run a stale launch, and nobody waits for a worker that claimed nothing. Whoever
 holds a chunk keeps the launch (and so its descriptor) from ending. Programs are independent: who
@@ -11,12 +12,12 @@ runs which changes nothing in the result.
 A worker without work spins for some tens of microseconds, then sleeps on a condition variable.
 
 Layouts (bytes); the Python side writes them in `fuser.runtime.cpu` and `fuser.runtime.threads`:
-  pool: 0 generation of posts, 64 chunks done, 128 entry, 136 buffers, 144 programs, 152 chunk,
+  pool: 0 generation of posts, 64 chunks done, 128 entry, 136 buffers, 144 programs, 152 chunks,
         160 scratch, 168 stride, 176 chunks a range, 192 sleepers, 196 stop, 200 threads,
         256 mutex, 320 condition, 512 + 64 t: the range of thread t
   context: 0 table, 8 count, 16 bases, 24 buffers, 32 scratch, 40 stride
   table record: 0 kind (0 kernel, 1 clear), 8 entry, 16 arguments, 24 argument count, 32 programs
-        (bytes, for clear), 40 chunk, 48 chunks (0: run alone)
+        (bytes, for clear), 40 chunks (0: run alone)
   argument: 0 index into bases, 8 byte offset
 """
 
@@ -103,7 +104,7 @@ entry:
   %at.entry = getelementptr i8, ptr %pool, i64 128
   %at.buffers = getelementptr i8, ptr %pool, i64 136
   %at.programs = getelementptr i8, ptr %pool, i64 144
-  %at.chunk = getelementptr i8, ptr %pool, i64 152
+  %at.all = getelementptr i8, ptr %pool, i64 152
   %at.scratch = getelementptr i8, ptr %pool, i64 160
   %at.stride = getelementptr i8, ptr %pool, i64 168
   %at.share = getelementptr i8, ptr %pool, i64 176
@@ -141,16 +142,16 @@ run:
   %kernel = load ptr, ptr %at.entry
   %buffers = load ptr, ptr %at.buffers
   %programs = load i64, ptr %at.programs
-  %chunk = load i64, ptr %at.chunk
+  %parts = load i64, ptr %at.all
   %scratch.base = load ptr, ptr %at.scratch
   %stride = load i64, ptr %at.stride
   %share = load i64, ptr %at.share
   %before = mul i64 %owner, %share
   %position = add i64 %before, %next
-  %first = mul i64 %position, %chunk
-  %end = add i64 %first, %chunk
-  %over = icmp ugt i64 %end, %programs
-  %last = select i1 %over, i64 %programs, i64 %end
+  %behind = mul i64 %position, %programs
+  %first = udiv i64 %behind, %parts
+  %ahead.of = add i64 %behind, %programs
+  %last = udiv i64 %ahead.of, %parts
   %skip = mul i64 %thread, %stride
   %scratch = getelementptr i8, ptr %scratch.base, i64 %skip
   call void %kernel(ptr %buffers, i64 %first, i64 %last, ptr %scratch)
@@ -275,9 +276,7 @@ launch:
   %arity = load i64, ptr %at.arity
   %at.programs = getelementptr i8, ptr %record, i64 32
   %programs = load i64, ptr %at.programs
-  %at.chunk = getelementptr i8, ptr %record, i64 40
-  %chunk = load i64, ptr %at.chunk
-  %at.chunks = getelementptr i8, ptr %record, i64 48
+  %at.chunks = getelementptr i8, ptr %record, i64 40
   %chunks = load i64, ptr %at.chunks
   br label %fill
 fill:
@@ -319,8 +318,8 @@ post:
   store ptr %buffers, ptr %p.buffers
   %p.programs = getelementptr i8, ptr %pool, i64 144
   store i64 %programs, ptr %p.programs
-  %p.chunk = getelementptr i8, ptr %pool, i64 152
-  store i64 %chunk, ptr %p.chunk
+  %p.chunks = getelementptr i8, ptr %pool, i64 152
+  store i64 %chunks, ptr %p.chunks
   %p.scratch = getelementptr i8, ptr %pool, i64 160
   store ptr %scratch, ptr %p.scratch
   %p.stride = getelementptr i8, ptr %pool, i64 168

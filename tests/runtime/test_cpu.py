@@ -21,6 +21,7 @@ from .handmade import binary
 
 TARGET = cpu_target("x86-64-v3", "")
 SIZE = 10_007
+BLOCK = 64
 
 
 def chain(size: int = SIZE, steps: int = 5) -> Program:
@@ -163,15 +164,34 @@ def test_fork_rebuilds_the_pool() -> None:
 
 
 def test_chunking() -> None:
-    assert chunking(1, 4) == (1, 0)
-    assert chunking(1000, 1) == (1000, 0)
-    assert chunking(1000, 4, cost=1e-6) == (1000, 0)
-    for programs in (2, 3, 7, 100, 1001):
-        chunk, chunks = chunking(programs, 4)
-        assert chunk * (chunks - 1) < programs <= chunk * chunks
-    assert chunking(1000, 4)[1] in range(30, 40)
-    assert chunking(1000, 4, cost=20e-6) == (125, 8)
-    assert chunking(132, 2, cost=20e-6) == (22, 6)  # 66 programs a thread
+    assert chunking(1, 4) == 0
+    assert chunking(1000, 1) == 0
+    assert chunking(1000, 4, cost=1e-6) == 0
+    for programs in (2, 3, 7, 31):
+        assert chunking(programs, 4) == programs
+    assert chunking(1000, 4) == chunking(1001, 4) == 32
+    assert chunking(1000, 4, cost=20e-6) == 8
+    assert chunking(132, 2, cost=20e-6) == 6  # 66 programs a thread
+    assert chunking(262, 2, cost=1e-3) == 16  # 131 programs a thread, in chunks of 16 and 17
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_every_program_runs_once(threads: int) -> None:
+    for programs in (2, 3, 5, 16, 17, 44, 77, 262):
+        size = programs * BLOCK - 1
+        spec = TensorSpec("x", f32, (size,))
+        add = binary("add", "fadd", size)
+        assert add.programs == programs
+        steps = [Step(add, ("w", "x", "w"), zeroed=("w",)), Step(add, ("w", "x", "y"))]
+        executor = CpuExecutor(
+            assemble(TARGET, steps, [("x", spec)], [("y", TensorSpec("y", f32, (size,)))], {},
+                     {"w": size * 4}),
+            threads,
+        )  # fmt: skip
+        assert {int(n) for n in executor.table["chunks"][-2:]} == {chunking(programs, threads)}
+        x = np.arange(size, dtype=np.float32)
+        for _ in range(5):
+            np.testing.assert_array_equal(executor.run([x])[0], x * 2)
 
 
 def test_code_for_another_processor_is_refused() -> None:

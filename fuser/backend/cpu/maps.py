@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from fuser.backend import math, text
 from fuser.backend.function import Function
 from fuser.backend.math_integer import divide, power
-from fuser.backend.text import Reg, integer, like, real
+from fuser.backend.text import Reg, integer, like, mangle, real
 from fuser.dtypes import DType, bf16, f16, f32, f64
 from fuser.errors import LoweringError
 
@@ -117,14 +117,14 @@ def _is_literal(x: Reg) -> bool:
 
 def extreme(f: Function, fn: str, a: Reg, b: Reg) -> Reg:
     """min or max of floats; NaN if either is NaN. One instruction where one side is a literal."""
-    predicate = "ogt" if fn == "max" else "olt"
     if _is_literal(b):
         a, b = b, a
-    # `a > b ? a : b` is b where either is NaN, which is what the vector instructions do.
-    picked = f.select(f.fcmp(predicate, a, b), a, b)
     if _is_literal(a):
-        return picked
-    return f.select(f.fcmp("uno", a, a), a, picked)
+        # `a > b ? a : b` is b where either is NaN, which is what the vector instructions do.
+        return f.select(f.fcmp("ogt" if fn == "max" else "olt", a, b), a, b)
+    # nsz: either zero will do, and the test for signs would cost as much as the rest.
+    name = f"llvm.{fn}imum.{mangle(a.type)}"
+    return f.op(a.type, f"call nsz {a.type} @{name}({a.typed}, {b.typed})")
 
 
 def _integer(f: Function, fn: str, dtype: DType, args: Sequence[Reg]) -> Reg:
