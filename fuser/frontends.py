@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 import numpy as np
 
 from fuser.devices import Device
+from fuser.errors import UsageError
 from fuser.limits import Limits
 from fuser.precision import Precision
 from fuser.runtime.plan import Plan
@@ -91,6 +92,11 @@ def compile(
     from fuser import torch_backend as torches
 
     if torches.is_torch(model):
+        if dynamic:
+            raise UsageError(
+                "dynamic=True is for ONNX models",
+                hint="export the module with dynamic_shapes: its open sizes stay open",
+            )
         chosen = torches.Options(device, threads, fusion, precision, freeze)
         return torches.compile_torch(model, example_inputs, chosen)
     if dynamic:

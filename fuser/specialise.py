@@ -26,7 +26,7 @@ from fuser.precision import Precision
 from fuser.runtime.feeds import check_feeds, check_names
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import TensorSpec
-from fuser.variants import Variant, Variants, symbols
+from fuser.variants import Variant, Variants, source_of, symbols
 
 MOST_PLANS = 64
 """Plans that are kept; the one unused for longest goes first."""
@@ -128,8 +128,9 @@ class Specialised:
         known = _bytes(values)
         if known not in self._variants:
             self._variants[known] = Variants(
-                self.model, device=self.device, fusion=self.fusion, threads=self.threads,
-                precision=self.precision, values=values, fixed=self.fixed, progress=self.progress,
+                source_of(self.model, values), device=self.device, fusion=self.fusion,
+                threads=self.threads, precision=self.precision, fixed=self.fixed,
+                progress=self.progress,
             )  # fmt: skip
             if len(self._variants) > MOST_VALUES:
                 self._variants.popitem(last=False)

@@ -6,9 +6,11 @@
     fast = torch.compile(module, backend="fuser")
 
 A plan is compiled for the shapes and dtypes of its inputs; others compile one more, and all are
-kept. Tensors on a GPU are read where they are, results are made there, and both in the order of
-PyTorch's current stream. Parameters and buffers are constants that share the tensors' memory where
-a kernel of the CPU reads them as they are; one that is changed in place becomes an input.
+kept. Sizes that PyTorch left open (torch.export's Dim, torch.compile's dynamic) stay open: kernels
+serve ranges of them (variants.py). Tensors on a GPU are read where they are, results are made
+there, and both in the order of PyTorch's current stream. Parameters and buffers are constants that
+share the tensors' memory where a kernel of the CPU reads them as they are; one that is changed in
+place becomes an input.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -24,8 +26,10 @@ from typing import Any
 from fuser.compiler import compile_graph
 from fuser.devices import Device
 from fuser.errors import FeedError, UnsupportedError, UsageError
-from fuser.graph.ir import TensorType
+from fuser.graph.dims import DimExpr
+from fuser.graph.ir import Graph, TensorType
 from fuser.graph.passes import run_passes
+from fuser.graph.sizes import evaluate
 from fuser.graph.torch_import import Imported, Input, check_operators, import_fx, tensor_array
 from fuser.graph.torch_import.registry import dtype_of
 from fuser.precision import Precision
@@ -33,8 +37,12 @@ from fuser.report import Report
 from fuser.runtime.feeds import host_array
 from fuser.runtime.plan import Plan
 from fuser.torch_decompositions import decompositions
+from fuser.torch_sizes import open_sizes
 from fuser.torch_tensors import gpu_of, is_tensor, moved_results, run_on_gpu, to_tensor, version
+from fuser.variants import Source, Variant, Variants
 
+MOST_GROUPS = 4
+"""Combinations of dtypes and fixed arguments whose kernels for open sizes are kept."""
 MOST_PLANS = 64
 """Plans that are kept for one program; the one unused for longest goes first."""
 
@@ -69,9 +77,11 @@ class FxProgram:
         self._static = set(static) if options.freeze else set()
         self._placeholders = [n.name for n in module.graph.nodes if n.op == "placeholder"]
         self._plans: OrderedDict[Hashable, _Compiled] = OrderedDict()
+        self._variants: OrderedDict[Hashable, Variants] = OrderedDict()
         self._lock = Lock()
         self._versions: dict[int, Hashable] = {}
         self._moved = moved_results(module)
+        self._sizes = open_sizes(module)
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
         """What the module returns, in order; new tensors. Raises what compiling raises."""
@@ -100,7 +110,7 @@ class FxProgram:
             key = (where, *(self._key(place, x) for place, x in enumerate(arguments)))
             found = self._plans.get(key)
             if found is None:
-                found = self._plans[key] = self._compile(arguments, where)
+                found = self._plans[key] = self._make(arguments, where)
                 if len(self._plans) > MOST_PLANS:
                     self._plans.popitem(last=False)
             self._plans.move_to_end(key)
@@ -110,6 +120,11 @@ class FxProgram:
     def plans(self) -> tuple[Plan, ...]:
         return tuple(found.plan for found in self._plans.values() if found.plan)
 
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """What was compiled for ranges of sizes."""
+        return tuple(v for group in self._variants.values() for v in group.variants)
+
     def _release_changed(self, arguments: Sequence[Any]) -> None:
         """Static arguments that were changed in place become inputs: they will change again."""
         for place in list(self._static):
@@ -118,11 +133,77 @@ class FxProgram:
             if self._versions.setdefault(place, state) != state:
                 self._static.discard(place)
                 self._plans.clear()
+                self._variants.clear()
 
     def _key(self, place: int, x: Any) -> Hashable:
         if not is_tensor(x):
             return type(x), x
         return tuple(x.shape), x.dtype, place in self._static
+
+    def _make(self, arguments: Sequence[Any], where: Any) -> _Compiled:
+        """A plan for sizes met for the first time: of kernels that serve them, or of new ones."""
+        sizes = self._sizes.at(arguments)
+        if sizes is None or not self._computes():
+            return self._compile(arguments, where)
+        key = (where, *(self._open_key(place, x) for place, x in enumerate(arguments)))
+        if key not in self._variants:
+            self._variants[key] = self._group(arguments, where)
+            if len(self._variants) > MOST_GROUPS:
+                self._variants.popitem(last=False)
+        self._variants.move_to_end(key)
+        variant = self._variants[key].variant(sizes)
+        imported: Imported = variant.extra
+        results = tuple(
+            entry if isinstance(entry, int) else ("=", _size_at(entry[1], sizes))
+            for entry in imported.results
+        )
+        names = {name: place for place, name in enumerate(self._placeholders)}
+        plan = variant.plan(sizes)
+        inputs = tuple((names[spec.name], spec.name) for spec in plan.inputs)
+        return _Compiled(Imported(imported.graph, results), plan, inputs)
+
+    def _open_key(self, place: int, x: Any) -> Hashable:
+        """Of what is the same at all sizes."""
+        if not is_tensor(x):
+            return None if self._sizes.shapes[place] is not None else (type(x), x)
+        return x.dtype, place in self._static
+
+    def _computes(self) -> bool:
+        """Whether a result is a tensor."""
+        returned = list(self.module.graph.nodes)[-1].args[0]
+        listed = returned if isinstance(returned, list | tuple) else [returned]
+        return any(is_tensor(getattr(node, "meta", {}).get("val")) for node in listed)
+
+    def _group(self, arguments: Sequence[Any], where: Any) -> Variants:
+        """Variants for such arguments, whatever the open sizes are."""
+        arrays = {p: tensor_array(arguments[p]) for p in self._static if is_tensor(arguments[p])}
+        dtypes = [dtype_of(x.dtype) if is_tensor(x) else None for x in arguments]
+        numbers = [None if is_tensor(x) else x for x in arguments]
+
+        def read(fixed: Mapping[str, int]) -> tuple[Graph, Imported]:
+            given: list[Any] = []
+            for place, (name, dtype) in enumerate(zip(self._placeholders, dtypes, strict=True)):
+                if place in arrays:
+                    given.append(arrays[place])
+                elif dtype is not None:
+                    given.append(Input(name, TensorType(dtype, self._sizes.given(place, fixed))))
+                else:
+                    size = self._sizes.given(place, fixed)
+                    given.append(numbers[place] if size is None else size)
+            imported = import_fx(self.module, given, self.name)
+            return run_passes(imported.graph), imported
+
+        options = self.options
+        return Variants(
+            Source(self.name, self._sizes.symbols, read), device=self._device(where),
+            fusion=options.fusion, threads=options.threads, precision=options.precision,
+            ordinal=0 if where is None else where.index,
+        )  # fmt: skip
+
+    def _device(self, where: Any) -> Device:
+        if self.options.device != "auto":
+            return self.options.device
+        return "cpu" if where is None else "cuda"
 
     def _compile(self, arguments: Sequence[Any], where: Any) -> _Compiled:
         given: list[Any] = []
@@ -139,15 +220,17 @@ class FxProgram:
         if not imported.graph.outputs:
             return _Compiled(imported, None, ())
         options = self.options
-        device: Device = options.device
-        if device == "auto":
-            device = "cpu" if where is None else "cuda"
         plan = compile_graph(
-            run_passes(imported.graph), name=self.name, device=device,
+            run_passes(imported.graph), name=self.name, device=self._device(where),
             threads=options.threads, fusion=options.fusion, precision=options.precision,
             ordinal=0 if where is None else where.index,
         )  # fmt: skip
         return _Compiled(imported, plan, tuple(inputs))
+
+
+def _size_at(result: Any, sizes: Mapping[str, int]) -> Any:
+    """A result that is no tensor, at these sizes."""
+    return evaluate(result, sizes) if isinstance(result, DimExpr) else result
 
 
 def _result_shapes(exported: Any) -> list[str]:

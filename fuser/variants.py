@@ -16,8 +16,9 @@ import hashlib
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from fuser.devices import Device
 from fuser.dtypes import DType
 from fuser.errors import UsageError, ValueNeededError
 from fuser.graph.dims import symbols_of
+from fuser.graph.ir import Graph
 from fuser.graph.onnx_import import import_onnx, narrow_types
 from fuser.graph.passes import run_passes
 from fuser.graph.sizes import LEAST, Guard, Sizes, guard_from_list, size_hint
@@ -82,6 +84,9 @@ class Variant:
     threads: int | None
     note: str = ""
     """Why it serves these sizes only, where the model did not compile for a range."""
+    extra: Any = None
+    """What its source gave beside the graph."""
+    ordinal: int = 0
     _plans: OrderedDict[tuple[tuple[str, int], ...], Plan] = field(default_factory=OrderedDict)
     _first: Plan | None = None
 
@@ -106,6 +111,7 @@ class Variant:
         plan = Plan(
             program,
             threads=self.threads,
+            device=self.ordinal,
             report=lambda plan: replace(report, peak_memory_bytes=plan.peak_memory_bytes),
             hints=self.hints,
             like=self._first,
@@ -141,30 +147,56 @@ class Variant:
         return end is not None and constant + factor * end >= 0
 
 
+@dataclass(frozen=True)
+class Source:
+    """What variants are compiled from. symbols: names of its symbolic dims, and whether each is an
+    outermost axis. read: the graph after the graph passes with some dims fixed, the others symbols
+    of the Sizes in force, and whatever else `Variant.extra` is to hold. types, values: as for
+    `compile_graph`."""
+
+    name: str
+    symbols: Mapping[str, bool]
+    read: Callable[[Mapping[str, int]], tuple[Graph, Any]]
+    types: Mapping[str, DType] = field(default_factory=dict)
+    values: tuple[str, ...] = ()
+
+
+def source_of(model: Model, values: Mapping[str, np.ndarray] | None = None) -> Source:
+    """An ONNX model as a source; values: inputs that are constants in it."""
+
+    def read(fixed: Mapping[str, int]) -> tuple[Graph, None]:
+        return run_passes(import_onnx(model.proto, fixed, values or {})), None
+
+    return Source(
+        model.name, symbols(model), read, narrow_types(model.proto), tuple(values or ())
+    )
+
+
 class Variants:
     """The variants of one model, made when sizes need them."""
 
     def __init__(
         self,
-        model: Model,
+        source: Source,
         *,
         device: Device = "auto",
         fusion: bool = True,
         threads: int | None = None,
         precision: Precision = "model",
-        values: Mapping[str, np.ndarray] | None = None,
         fixed: Mapping[str, int] | None = None,
         progress: Progress | None = None,
+        ordinal: int = 0,
     ) -> None:
-        """fixed: dims that always have one size. progress: called before each compile."""
-        self.model = model
+        """fixed: dims that always have one size. progress: called before each compile. ordinal:
+        which GPU."""
+        self.source = source
+        self.ordinal = ordinal
         self.fixed = dict(fixed or {})
         self.device, self.fusion, self.threads = device, fusion, threads
         self.precision = precision
-        self.values = dict(values or {})
         self.progress = progress
         self.variants: list[Variant] = []
-        self.symbols = symbols(model)
+        self.symbols = source.symbols
         self._constants: dict[tuple[bytes, str, tuple[int, ...]], np.ndarray] = {}
         self._failed: set[tuple[int, str]] = set()
         """(attempt, ranges) that did not compile, for another reason than sizes."""
@@ -194,7 +226,7 @@ class Variants:
             ranges = ", ".join(f"{name} {bucket}" for name, bucket in buckets.items())
             if (number, ranges) in self._failed:
                 continue
-            _log.info("compiling %s for %s", self.model.name, ranges)
+            _log.info("compiling %s for %s", self.source.name, ranges)
             if self.progress:
                 self.progress(f"compiling for {ranges}")
             try:
@@ -244,9 +276,9 @@ class Variants:
         fixed = {n: b.example for n, b in buckets.items() if b.least == b.most}
         examples = {n: b.example for n, b in buckets.items() if n not in fixed}
         with Sizes(examples) as sizes:
-            graph = run_passes(import_onnx(self.model.proto, fixed, self.values))
+            graph, extra = self.source.read(fixed)
             compiled = compile_kernels(
-                graph, name=self.model.name, device=self.device, fusion=self.fusion,
+                graph, name=self.source.name, device=self.device, fusion=self.fusion,
                 precision=self.precision,
             )  # fmt: skip
             for kernel in compiled.kernels:
@@ -260,14 +292,14 @@ class Variants:
                 compiled.partition, compiled.programs, example, {**fixed, **examples}, seconds,
                 compiled.cache_hits,
             )  # fmt: skip
-            report.values = tuple(self.values)
+            report.values = self.source.values
             report.precision = compiled.precision
             sizes.quiet = True
             found = input_hints(graph).items()
             hints = {name: (size_hint(low), size_hint(high)) for name, (low, high) in found}
         return Variant(
             len(self.variants), dict(buckets), sizes.guards, bound, report, hints,
-            narrow_types(self.model.proto), self.threads,
+            self.source.types, self.threads, extra=extra, ordinal=self.ordinal,
         )  # fmt: skip
 
     def _share(self, array: np.ndarray) -> np.ndarray:

@@ -68,7 +68,9 @@ class Builder:
         return self.graph.constant(array, self.origin)
 
     def scalar(self, value: float, dtype: DType) -> Value:
-        """A rank-0 constant."""
+        """A rank-0 constant, or the value of a symbolic dim."""
+        if isinstance(value, DimExpr):
+            return self.cast(self.dim(value), dtype)
         return self.constant(np.asarray(value).astype(dtype.numpy))
 
     def full(self, value: float, type: TensorType) -> Value:

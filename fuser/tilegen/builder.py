@@ -18,6 +18,7 @@ from contextlib import contextmanager
 
 from fuser.dtypes import DType, bool_, f32, f64, i32, i64
 from fuser.errors import VerifyError
+from fuser.graph.sizes import same_shape
 from fuser.tilegen import ops
 from fuser.tilegen.facts import infer, infer_variable, set_fact
 from fuser.tilegen.index import Index, index
@@ -158,7 +159,7 @@ class Builder:
 
     def broadcast(self, x: Value, shape: Sequence[int], axes: Sequence[int]) -> Value:
         """Axis i of x becomes axes[i] of the result; x itself if nothing changes."""
-        if x.shape == tuple(shape):
+        if same_shape(x.shape, tuple(shape)):
             return x
         for position, axis in enumerate(axes):
             if x.shape[position] not in (1, shape[axis]):

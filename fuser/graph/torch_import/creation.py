@@ -9,6 +9,7 @@ import numpy as np
 from fuser import dtypes
 from fuser.dtypes import DType
 from fuser.graph.builder import Builder
+from fuser.graph.dims import DimExpr, maximum
 from fuser.graph.ir import TensorType, Value
 from fuser.graph.torch_import.registry import aten, optional_dtype
 
@@ -16,7 +17,7 @@ from fuser.graph.torch_import.registry import aten, optional_dtype
 def _default(fill: Any) -> DType:
     if isinstance(fill, bool):
         return dtypes.bool_
-    return dtypes.i64 if isinstance(fill, int) else dtypes.f32
+    return dtypes.i64 if isinstance(fill, int | DimExpr) else dtypes.f32
 
 
 @aten("full")
@@ -85,11 +86,11 @@ def scalar_tensor(b: Builder, value: Any, *, dtype: Any = None, **_: Any) -> Val
 
 def _line(b: Builder, start: Any, end: Any, step: Any, dtype: Any) -> Value:
     """Positions are `iota`, so that masks made of them are computed, not stored."""
-    whole = all(isinstance(bound, int) for bound in (start, end, step))
+    whole = all(isinstance(bound, int | DimExpr) for bound in (start, end, step))
     result = optional_dtype(dtype, dtypes.i64 if whole else dtypes.f32)
     if not whole:
         return b.constant(np.arange(start, end, step).astype(result.numpy))
-    size = max(0, -(-(end - start) // step))
+    size = maximum(0, -(-(end - start) // step))
     value = b.iota((size,), 0, result if result.is_integer else dtypes.i64)
     value = value if step == 1 else b.map("mul", value, step)
     return b.cast(value if start == 0 else b.map("add", value, start), result)
@@ -145,6 +146,6 @@ def triu(b: Builder, x: Value, diagonal: int = 0) -> Value:
 
 @aten("eye")
 def eye(b: Builder, rows: int, columns: Any = None, *, dtype: Any = None, **_: Any) -> Value:
-    shape = (rows, columns if isinstance(columns, int) else rows)
+    shape = (rows, columns if isinstance(columns, int | DimExpr) else rows)
     mask = b.map("eq", b.iota(shape, 0), b.iota(shape, 1))
     return b.cast(mask, optional_dtype(dtype, dtypes.f32))

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from fuser.dtypes import f64
 from fuser.errors import FuserError, UnsupportedOpError
 from fuser.graph.builder import Builder
+from fuser.graph.dims import DimExpr, product
 from fuser.graph.ir import Graph, TensorType, Value
 from fuser.graph.sources import Recorder
 from fuser.graph.torch_import import (  # noqa: F401  the handlers register themselves
@@ -29,6 +31,9 @@ _IGNORED = (
     "aten._assert_scalar", "aten._assert_async", "aten._assert_tensor_metadata",
     "aten.sym_constrain_range", "aten._functional_assert_async",
 )  # fmt: skip
+
+_ARITHMETIC = {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div"}
+"""Functions of Python's `operator` that also take sizes and floats."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +143,7 @@ class _Importer:
         handler = find(node.target)
         args, kwargs = _positional(node.target, args, kwargs)
         if handler is None:  # arithmetic of sizes, and getitem of several results
-            return node.target(*args, **kwargs)
+            return self._of_sizes(node.target, args, kwargs)
         try:
             return self.recorder.record(
                 name.split(".")[1],
@@ -150,6 +155,20 @@ class _Importer:
         except FuserError as error:
             error.where = error.where or f"{node.name} ({name})"
             raise
+
+    def _of_sizes(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A Python function of numbers. What makes a float of a size that is open is computed by
+        the kernels."""
+        name = getattr(target, "__name__", "")
+        if name == "sym_float" and isinstance(args[0], DimExpr):
+            return self.builder.cast(self.builder.dim(args[0]), f64)
+        op = _ARITHMETIC.get(name)
+        floats = op == "div" or any(isinstance(x, float | Value) for x in args)
+        if op and floats and any(isinstance(x, DimExpr | Value) for x in args):
+            return self.builder.map(
+                op, *(x if isinstance(x, Value) else self.builder.scalar(x, f64) for x in args)
+            )
+        return target(*args, **kwargs)
 
     def _finish(self, results: Any) -> Imported:
         listed = results if isinstance(results, list | tuple) else [results]
@@ -180,7 +199,7 @@ def _size(name: str, x: Value, dim: int | None = None) -> Any:
     if "numel" in name:
         return x.type.size
     if "stride" in name:
-        strides = [int(np.prod(x.shape[i + 1 :])) for i in range(x.type.rank)]
+        strides = [product(x.shape[i + 1 :]) for i in range(x.type.rank)]
         return strides if dim is None else strides[dim]
     return list(x.shape) if dim is None else x.shape[dim]
 

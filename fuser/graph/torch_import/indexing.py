@@ -9,6 +9,7 @@ import numpy as np
 from fuser import dtypes
 from fuser.errors import UnsupportedError
 from fuser.graph.builder import Builder
+from fuser.graph.dims import as_int, maximum, product
 from fuser.graph.ir import Value
 from fuser.graph.places import along_places, gather_along, gather_at, linear_places
 from fuser.graph.torch_import.movement import _bound
@@ -77,7 +78,7 @@ def index_put(b: Builder, x: Value, indices: Any, values: Value, accumulate: boo
     front = b.transpose(x, [*axes, *rest])
     places = linear_places(b, [arrays[a] for a in axes], [x.shape[a] for a in axes])
     merged = b.reshape(
-        front, (int(np.prod([x.shape[a] for a in axes])), *(x.shape[a] for a in rest))
+        front, (product([x.shape[a] for a in axes]), *(x.shape[a] for a in rest))
     )
     rank, shape = places.type.rank, places.shape
     if axes[-1] - axes[0] == len(axes) - 1 and axes[0] > 0:
@@ -173,10 +174,10 @@ def slice_scatter(
     at = axis_of(axis, x.type.rank)
     size = x.shape[at]
     low = _bound(start, size, 0)
-    high = max(low, _bound(end, size, size))
+    high = maximum(low, _bound(end, size, size))
     (source,) = as_values(b, (source,), x.dtype)
     if step != 1:
-        places = b.constant(np.arange(low, high, step))
+        places = b.constant(np.arange(as_int(low), as_int(high), step))
         return b.emit("scatter", x, places, source, axis=at, reduction="none")
     parts = (b.slice_axis(x, at, 0, low), source, b.slice_axis(x, at, high, size))
     return b.concat([part for part in parts if part.shape[at]] or [x], at)
@@ -185,7 +186,7 @@ def slice_scatter(
 @aten("select_scatter")
 def select_scatter(b: Builder, x: Value, source: Value, axis: int, index: int) -> Value:
     at = axis_of(axis, x.type.rank)
-    index = index % x.shape[at]
+    index = index + x.shape[at] if index < 0 else index
     return slice_scatter(b, x, b.unsqueeze(source, [at]), at, index, index + 1)
 
 

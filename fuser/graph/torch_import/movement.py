@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 
 from fuser.errors import UnsupportedError
 from fuser.graph.builder import Builder, infer_minus_one
+from fuser.graph.dims import Dim, maximum, minimum
 from fuser.graph.ir import Value
 from fuser.graph.torch_import.registry import as_values, aten, axes_of, axis_of, promote
 
@@ -73,11 +74,10 @@ def stack(b: Builder, tensors: Any, axis: int = 0) -> Value:
     return b.concat([b.unsqueeze(value, [at]) for value in values], at)
 
 
-def _bound(index: Any, size: int, otherwise: int) -> int:
+def _bound(index: Any, size: Dim, otherwise: Dim) -> Any:
     if index is None:
         return otherwise
-    place = int(index) + size if index < 0 else int(index)
-    return min(max(place, 0), size)
+    return minimum(maximum(index + size if index < 0 else index, 0), size)
 
 
 @aten("slice", "slice_copy")
@@ -87,7 +87,7 @@ def slice_(
     at = axis_of(axis, x.type.rank)
     size = x.shape[at]
     low = _bound(start, size, 0)
-    return b.slice_axis(x, at, low, max(low, _bound(end, size, size)), step)
+    return b.slice_axis(x, at, low, maximum(low, _bound(end, size, size)), step)
 
 
 @aten("select.int", "select_copy")
@@ -95,7 +95,7 @@ def select(b: Builder, x: Value, axis: int, index: Any) -> Value:
     at = axis_of(axis, x.type.rank)
     if isinstance(index, Value):
         return b.emit("gather", x, b.reshape(index, ()), axis=at)
-    index = index % x.shape[at]
+    index = index + x.shape[at] if index < 0 else index
     return b.squeeze(b.slice_axis(x, at, index, index + 1), [at])
 
 
@@ -109,7 +109,7 @@ def split(b: Builder, x: Value, width: int, axis: int = 0) -> list[Value]:
 @aten("split_with_sizes", "split_with_sizes_copy", "split.sizes")
 def split_with_sizes(b: Builder, x: Value, sizes: Any, axis: int = 0) -> list[Value]:
     at = axis_of(axis, x.type.rank)
-    bounds = [0, *np.cumsum(sizes).tolist()]
+    bounds = [0, *accumulate(sizes)]
     return [b.slice_axis(x, at, low, high) for low, high in pairwise(bounds)]
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from fuser import dtypes
 from fuser.graph import compose
 from fuser.graph.builder import Builder
+from fuser.graph.dims import product
 from fuser.graph.ir import Value
 from fuser.graph.torch_import.registry import (
     aten,
@@ -49,9 +48,10 @@ def _variance(
     centre = b.mean(wide, axes)
     centred = b.map("sub", wide, b.restore(centre, wide, axes))
     square = b.map("mul", centred, centred)
-    count = float(np.prod([x.shape[axis] for axis in axes]))
-    degrees = count - (1 if correction is None else float(correction))
-    if degrees == count:
+    count: Any = product([x.shape[axis] for axis in axes])
+    less = 1 if correction is None else correction
+    degrees = count - int(less) if float(less).is_integer() else float(count) - less
+    if not less:
         spread = b.mean(square, axes, keep)
     elif degrees <= 0:
         total = b.reduce("reduce_sum", square, axes, keep)

@@ -14,6 +14,7 @@ from fuser import dtypes
 from fuser.dtypes import DType
 from fuser.errors import UnsupportedDTypeError
 from fuser.graph.builder import Builder
+from fuser.graph.dims import DimExpr
 from fuser.graph.ir import Value
 
 Handler = Callable[..., Any]
@@ -100,7 +101,7 @@ def promote(*operands: Any) -> DType:
     a later group is of a higher category (bool, integer, float)."""
     result: DType | None = None
     tensors = [x for x in operands if isinstance(x, Value)]
-    numbers = [x for x in operands if isinstance(x, bool | int | float)]
+    numbers = [x for x in operands if isinstance(x, bool | int | float | DimExpr)]
     groups: list[list[DType]] = [
         [x.dtype for x in tensors if x.type.rank],
         [x.dtype for x in tensors if not x.type.rank],
@@ -108,7 +109,7 @@ def promote(*operands: Any) -> DType:
             dtypes.bool_
             if isinstance(x, bool)
             else dtypes.i64
-            if isinstance(x, int)
+            if isinstance(x, int | DimExpr)
             else dtypes.f32
             for x in numbers
         ],

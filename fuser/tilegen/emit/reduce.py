@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from fuser.errors import LoweringError
 from fuser.graph.ir import Node, Value
-from fuser.graph.sizes import by_example
+from fuser.graph.sizes import by_example, certain
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
 from fuser.tilegen import rules
@@ -62,7 +62,7 @@ def emit(
                 found[dim] = item
         return tuple(found)
 
-    if width >= extents[1]:
+    if certain(width - extents[1]):
         em.reduction_axes[extents[1]] = k
         store(em, region.outputs, operand, coords(k), [*guards, (k, extents[1])], set(inner))
     elif anchor.op == "cumsum":
