@@ -172,6 +172,8 @@ _precision = click.option(
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, and nothing else.")
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads; one a core by default.")
+@click.option("--tune", is_flag=True,
+              help="Measure schedules of kernels; later compiles use the best.")  # fmt: skip
 @_fusion
 @_precision
 @_limits
@@ -179,7 +181,7 @@ def run_command(
     model: Path, device: Device, inputs: tuple[str, ...], dim: tuple[str, ...], seed: int,
     output: Path | None, against: str | None, expect: Path | None, rtol: float | None,
     atol: float | None, iterations: int, warmup: int, report_file: Path | None, as_json: bool,
-    threads: int | None, no_fusion: bool, precision: Precision,
+    threads: int | None, tune: bool, no_fusion: bool, precision: Precision,
 ) -> int:  # fmt: skip
     """Compile MODEL, run it, and report what fusion saved.
 
@@ -202,7 +204,7 @@ def run_command(
             opened.check(given, dims)
         plan = compiler.compile(
             model, device=device, dims=dims, threads=threads, fusion=not no_fusion,
-            precision=precision, progress=progress.step,
+            precision=precision, progress=progress.step, tune=tune,
         )  # fmt: skip
         arrays = given or plan.random_feeds(seed)
         progress.step("running")
@@ -281,6 +283,7 @@ def explain_command(
 ) -> int:  # fmt: skip
     """Print the regions of MODEL, and every fusion that was refused with its reason."""
     from fuser import compiler
+    from fuser.devices import choose_target
     from fuser.partition import explain
 
     opened = compiler.open_model(model)
@@ -291,6 +294,9 @@ def explain_command(
         opened, device=device, dims=_parse_dims(dim), fusion=not no_fusion, precision=precision
     )
     click.echo(explain(partition))
+    tuned = compiler.tuned_kernels(partition, choose_target(device))
+    if tuned:
+        click.echo("\n".join(["kernels with measured schedules", *(f"  {one}" for one in tuned)]))
     return 0
 
 

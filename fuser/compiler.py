@@ -37,7 +37,7 @@ from fuser.partition import Options, partition
 from fuser.partition.region import Partition
 from fuser.plan_cache import compile_file
 from fuser.precision import Precision, Rounding, rounding
-from fuser.report import Report
+from fuser.report import Report, Tuned
 from fuser.runtime.cache import KernelCache
 from fuser.runtime.feeds import check_feeds
 from fuser.runtime.inputs import input_hints
@@ -203,6 +203,7 @@ def compile(
     precision: Precision = "model",
     progress: Progress = _quiet,
     limits: Limits | None = None,
+    tune: bool = False,
 ) -> Plan:
     """Compile an ONNX model into an executable plan.
 
@@ -212,19 +213,20 @@ def compile(
     axes, a count): they are no inputs of the plan. threads: CPU threads, one a core by default.
     fusion=False gives every operator its own kernel. precision: what may be rounded
     (fuser/precision.py); report().precision says what was. progress is called with the name of each
-    step. limits: what the model may ask for, FUSER_MAX_* by default.
+    step. limits: what the model may ask for, FUSER_MAX_* by default. tune: measure schedules of
+    kernels of which none is remembered (fuser/tuning.py); report().tuned says what came of it.
     Raises FuserError: UsageError, InvalidModelError, UnsupportedOpError, LimitError, DeviceError,
     CompileError.
     """
     if isinstance(model, str | Path):
         return compile_file(
             Path(model), device=device, dims=dims, values=values, threads=threads, fusion=fusion,
-            precision=precision, progress=progress, limits=limits,
+            precision=precision, progress=progress, limits=limits, tune=tune,
         )  # fmt: skip
     with within(limits):
         return compile_new(
             model, device=device, dims=dims, values=values, threads=threads, fusion=fusion,
-            precision=precision, progress=progress,
+            precision=precision, progress=progress, tune=tune,
         )  # fmt: skip
 
 
@@ -240,6 +242,7 @@ def compile_new(
     progress: Progress = _quiet,
     started: float | None = None,
     keep: Keep | None = None,
+    tune: bool = False,
 ) -> Plan:
     """`compile` without the cache of plans. keep: called with the plan's program, if the file alone
     decides it; limits are those in force."""
@@ -258,7 +261,7 @@ def compile_new(
         plan = compile_graph(
             graph, name=name, device=device, threads=threads, fusion=fusion, precision=precision,
             progress=progress, dims=bound, values=tuple(values or ()), started=started, types=types,
-            consume=mapped is not None, keep=keep if mapped is not None else None,
+            consume=mapped is not None, keep=keep if mapped is not None else None, tune=tune,
         )  # fmt: skip
         del graph
         if mapped is not None:
@@ -289,20 +292,21 @@ def compile_graph(
     ordinal: int = 0,
     consume: bool = False,
     keep: Keep | None = None,
+    tune: bool = False,
 ) -> Plan:
     """Compile a graph after the graph passes, its dims ints: what every front end ends in.
 
     name, dims and values are for the report; started: when the work on it began.
     types: dtypes of the inputs and outputs whose bytes the graph holds as u8. ordinal: which GPU.
     consume: the graph is not used again, so its constants may go as they are packed. keep: called
-    with what a cache of plans stores.
+    with what a cache of plans stores. tune: see `compile`.
     Raises FuserError: UnsupportedError, LimitError, DeviceError, CompileError.
     """
     started = time.perf_counter() if started is None else started
     with within():
         return _compile_graph(
             graph, name, device, threads, fusion, precision, progress, dims, values, started, types,
-            ordinal, consume, keep,
+            ordinal, consume, keep, tune,
         )  # fmt: skip
 
 
@@ -310,7 +314,7 @@ def _compile_graph(
     graph: Graph, name: str, device: Device, threads: int | None, fusion: bool,
     precision: Precision, progress: Progress, dims: Mapping[str, int] | None,
     values: tuple[str, ...], started: float, types: Mapping[str, DType] | None, ordinal: int,
-    consume: bool, keep: Keep | None,
+    consume: bool, keep: Keep | None, tune: bool,
 ) -> Plan:  # fmt: skip
     config = Config.from_environment()
     on_host = not choose_target(device).is_cuda
@@ -320,7 +324,8 @@ def _compile_graph(
     hints = input_hints(graph)  # of constants, too: before they go
     compiled = compile_kernels(
         graph, name=name, device=device, fusion=fusion, precision=precision, progress=progress,
-        config=config, consume=consume and not config.dump,
+        config=config, consume=consume and not config.dump, tune=tune,
+        threads=threads or config.threads or None, ordinal=ordinal,
     )  # fmt: skip
     cut, programs = compiled.partition, compiled.programs
     if config.dump:
@@ -341,6 +346,7 @@ def _compile_graph(
     report = report_on(cut, programs, program, dict(dims or {}), seconds, compiled.cache_hits)
     report.values = values
     report.precision = compiled.precision
+    report.tuned = compiled.tuned
     if keep is not None:
         sources = {
             id(compiled.bound.constants[key]): source
@@ -367,6 +373,7 @@ class Compiled:
     cache_hits: int
     precision: str
     """What was rounded, for the report."""
+    tuned: tuple[Tuned, ...] = ()
 
 
 def compile_kernels(
@@ -379,9 +386,13 @@ def compile_kernels(
     progress: Progress = _quiet,
     config: Config | None = None,
     consume: bool = False,
+    tune: bool | None = None,
+    threads: int | None = None,
+    ordinal: int = 0,
 ) -> Compiled:
     """Everything up to the plan. The graph's dims are ints, or symbols of the Sizes in force.
-    consume: see bind_kernels.
+    consume: see bind_kernels. tune: whether to measure schedules, or only (False) to use what is
+    remembered; None: neither. threads, ordinal: where to measure.
 
     Raises FuserError: UnsupportedError, DeviceError, CompileError.
     """
@@ -397,13 +408,32 @@ def compile_kernels(
                 node.attrs = node.attrs | spent(node)
     progress("writing tile programs")
     programs = emit_programs(cut, target, verify=config.verify)
+    cache = KernelCache(config.cache_dir) if config.cache else None
+    tuned: tuple[Tuned, ...] = ()
+    if tune is not None and (tune or cache is not None):
+        from fuser.tuning import apply_tuning
+
+        programs, tuned = apply_tuning(
+            cut, programs, target, cache, measure=tune, workers=config.workers or None,
+            threads=threads, device=ordinal, progress=progress, verify=config.verify,
+        )  # fmt: skip
     progress(f"compiling {len(programs)} kernels")
     stats = CompileStats()
     jobs = [CompileJob(program.kernel, target, where=_place(program)) for program in programs]
-    cache = KernelCache(config.cache_dir) if config.cache else None
     kernels = compile_all(jobs, cache, config.workers or None, stats=stats)
     bound = bind_kernels(name or graph.name, cut, programs, kernels, target, consume)
-    return Compiled(cut, programs, kernels, bound, stats.cache_hits, rounded.text)
+    return Compiled(cut, programs, kernels, bound, stats.cache_hits, rounded.text, tuned)
+
+
+def tuned_kernels(cut: Partition, target: Target) -> tuple[Tuned, ...]:
+    """The kernels of a partition with remembered schedules, which compiling it would use."""
+    config = Config.from_environment()
+    if not config.cache:
+        return ()
+    from fuser.tuning import apply_tuning
+
+    programs = emit_programs(cut, target)
+    return apply_tuning(cut, programs, target, KernelCache(config.cache_dir), measure=False)[1]
 
 
 def _place(program: TileProgram) -> str:

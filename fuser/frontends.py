@@ -42,7 +42,7 @@ def compile(  # type: ignore[overload-overlap]  # no path is a program
     model: str | Path | bytes | ModelProto | Model, *, device: Device = "auto",
     dims: Mapping[str, int] | None = None, values: Mapping[str, np.ndarray] | None = None,
     threads: int | None = None, fusion: bool = True, precision: Precision = "model",
-    progress: Progress = ..., limits: Limits | None = None,
+    progress: Progress = ..., limits: Limits | None = None, tune: bool = False,
 ) -> Plan: ...  # fmt: skip
 @overload
 def compile(
@@ -55,30 +55,31 @@ def compile(
 def compile(
     model: TorchModule, *, example_inputs: Sequence[Any] | None = None, device: Device = "auto",
     threads: int | None = None, fusion: bool = True, precision: Precision = "model",
-    freeze: bool = True,
+    freeze: bool = True, tune: bool = False,
 ) -> CompiledModule: ...  # fmt: skip
 @overload
 def compile(
     model: TorchProgram, *, example_inputs: Sequence[Any] | None = None, device: Device = "auto",
     threads: int | None = None, fusion: bool = True, precision: Precision = "model",
-    freeze: bool = True,
+    freeze: bool = True, tune: bool = False,
 ) -> CompiledProgram: ...  # fmt: skip
 def compile(
     model: Any, *, example_inputs: Sequence[Any] | None = None, device: Device = "auto",
     threads: int | None = None, fusion: bool = True, precision: Precision = "model",
-    freeze: bool = True, dynamic: bool = False, **options: Any,
+    freeze: bool = True, dynamic: bool = False, tune: bool = False, **options: Any,
 ) -> Any:  # fmt: skip
     """Compile a model.
 
     An ONNX model (a path, bytes, a ModelProto) becomes a `Plan`: `fuser.compiler.compile` has the
-    other options (dims, values, progress, limits). With dynamic=True it becomes a `DynamicPlan`,
-    which runs at any size of the symbolic dims that `dims` does not fix.
+    other options (dims, values, progress, limits). With dynamic=True it becomes a
+    `DynamicPlan`, which runs at any size of the symbolic dims that `dims` does not fix.
 
     A PyTorch model (an `nn.Module`, a `GraphModule`, an `ExportedProgram`) becomes a callable of
     tensors, compiled for the shapes it meets, and for those of `example_inputs` at once. device
     "auto" is then where its tensors are; freeze=False makes its parameters inputs of the kernels.
 
     precision: what products may round their operands to, "model" or "bf16" (fuser/precision.py).
+    tune: measure schedules of kernels, and remember the best (fuser/tuning.py).
     Raises FuserError: UsageError, InvalidModelError, UnsupportedOpError, DeviceError, CompileError.
     """
     if isinstance(model, str | Path) and not dynamic:
@@ -86,7 +87,7 @@ def compile(
 
         return compile_file(
             Path(model), device=device, threads=threads, fusion=fusion, precision=precision,
-            **options,
+            tune=tune, **options,
         )  # fmt: skip
     from fuser import compiler
     from fuser import torch_backend as torches
@@ -97,9 +98,11 @@ def compile(
                 "dynamic=True is for ONNX models",
                 hint="export the module with dynamic_shapes: its open sizes stay open",
             )
-        chosen = torches.Options(device, threads, fusion, precision, freeze)
+        chosen = torches.Options(device, threads, fusion, precision, freeze, tune)
         return torches.compile_torch(model, example_inputs, chosen)
     if dynamic:
+        if tune:
+            raise UsageError("kernels for many sizes are not tuned", hint="compile for given dims")
         from fuser.dynamic import DynamicPlan
 
         return DynamicPlan(
@@ -107,5 +110,6 @@ def compile(
             precision=precision, **options,
         )  # fmt: skip
     return compiler.compile(
-        model, device=device, threads=threads, fusion=fusion, precision=precision, **options
-    )
+        model, device=device, threads=threads, fusion=fusion, precision=precision, tune=tune,
+        **options,
+    )  # fmt: skip

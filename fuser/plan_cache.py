@@ -199,21 +199,22 @@ def compile_file(
     path: Path, *, device: Device = "auto", dims: Mapping[str, int] | None = None,
     values: Mapping[str, np.ndarray] | None = None, threads: int | None = None,
     fusion: bool = True, precision: Precision = "model",
-    progress: Callable[[str], None] = _quiet, limits: Limits | None = None,
+    progress: Callable[[str], None] = _quiet, limits: Limits | None = None, tune: bool = False,
 ) -> Plan:  # fmt: skip
-    """`fuser.compiler.compile` of a file: from the cache, or compiled and stored there."""
+    """`fuser.compiler.compile` of a file: from the cache, or compiled and stored there. With `tune`
+    it is compiled again, and takes the place of the one before."""
     started = time.perf_counter()
     with within(limits):
         progress("looking for the plan in the cache")
         place = _place(path, device, dims or {}, values or {}, fusion, precision)
-        plan = place.load(threads, started) if place is not None else None
+        plan = place.load(threads, started) if place is not None and not tune else None
         if plan is None:
             from fuser import compiler  # takes longer than loading a plan
 
             plan = compiler.compile_new(
                 path, device=device, dims=dims, values=values, threads=threads, fusion=fusion,
                 precision=precision, progress=progress, started=started,
-                keep=place.save if place is not None else None,
+                keep=place.save if place is not None else None, tune=tune,
             )  # fmt: skip
         return plan
 

@@ -63,6 +63,36 @@ class RegionReport:
 
 
 @dataclass(frozen=True)
+class Tuned:
+    """A kernel whose schedule was measured: what the rules chose, what is used, how many times as
+    fast that is, among how many candidates, and whether this was remembered from another compile.
+    """
+
+    kernel: str
+    rule: dict[str, Any]
+    chosen: dict[str, Any]
+    gain: float
+    candidates: int
+    remembered: bool
+
+    @property
+    def changed(self) -> bool:
+        return self.rule != self.chosen
+
+    def __str__(self) -> str:
+        when = "remembered" if self.remembered else f"of {self.candidates} candidates"
+        if not self.changed:
+            return f"{self.kernel}: the rules' schedule is kept ({when})"
+        names = [*dict.fromkeys((*self.rule, *self.chosen))]
+        moves = [
+            f"{name} {self.rule.get(name, '-')} -> {self.chosen.get(name, '-')}"
+            for name in names
+            if self.rule.get(name) != self.chosen.get(name)
+        ]
+        return f"{self.kernel}: {', '.join(moves)}, {self.gain:.2f} times as fast ({when})"
+
+
+@dataclass(frozen=True)
 class Comparison:
     """The plan's outputs beside a reference. max_rel is the greatest ||out - ref|| / ||ref|| of the
     outputs; max_abs the greatest difference of one element."""
@@ -91,6 +121,8 @@ class Report:
     """Inputs whose values the plan was compiled for."""
     precision: str = "model"
     """What products round their operands to, and on what instruction (fuser/precision.py)."""
+    tuned: tuple[Tuned, ...] = ()
+    """Kernels with measured schedules (fuser/tuning.py)."""
     latency_ms: Latency | None = None
     compare: Comparison | None = None
 
@@ -105,6 +137,7 @@ class Report:
             **{key: table[key] for key in ("model", "device", "kernels", "bytes", "latency_ms")},
             **{key: table[key] for key in ("compile_s", "cache_hits", "peak_memory_bytes")},
             "precision": self.precision,
+            "tuned": [asdict(item) for item in self.tuned],
             "fallbacks": list(self.fallbacks),
             "regions": [asdict(region) | {"nodes": list(region.nodes)} for region in self.regions],
             "compare": compare,
@@ -123,6 +156,7 @@ class Report:
             ),
             "fallbacks": tuple(record["fallbacks"]),
             "values": tuple(record["values"]),
+            "tuned": tuple(Tuned(**item) for item in record["tuned"]),
         }
         return Report(**{**record, **parts})
 

@@ -49,6 +49,8 @@ def print_report(report: Report, outputs: Mapping[str, np.ndarray], random_input
         table.add_row("packed weights", f"{megabytes(traffic.packed)} less to read than unpacked")
     cached = f"{report.cache_hits} kernels from the cache" if report.cache_hits else "cold"
     table.add_row("compile", f"{report.compile_s:.2f} s  ({cached})")
+    for item in report.tuned:
+        table.add_row("tuned", str(item))
     if report.latency_ms:
         latency = report.latency_ms
         table.add_row(

@@ -58,6 +58,7 @@ class Options:
     fusion: bool = True
     precision: Precision = "model"
     freeze: bool = True
+    tune: bool = False
 
 
 @dataclass(frozen=True)
@@ -223,7 +224,7 @@ class FxProgram:
         plan = compile_graph(
             run_passes(imported.graph), name=self.name, device=self._device(where),
             threads=options.threads, fusion=options.fusion, precision=options.precision,
-            ordinal=0 if where is None else where.index,
+            ordinal=0 if where is None else where.index, tune=options.tune,
         )  # fmt: skip
         return _Compiled(imported, plan, tuple(inputs))
 

@@ -22,7 +22,7 @@ Fuser = Callable[..., tuple[int, str, str]]
 
 SCHEMA_KEYS = [
     "schema", "model", "device", "kernels", "bytes", "latency_ms", "compile_s", "cache_hits",
-    "peak_memory_bytes", "precision", "fallbacks", "regions", "compare",
+    "peak_memory_bytes", "precision", "tuned", "fallbacks", "regions", "compare",
 ]  # fmt: skip
 
 

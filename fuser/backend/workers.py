@@ -146,6 +146,11 @@ def shutdown() -> None:
         _pool.close()
 
 
+def material_of(job: CompileJob) -> str:
+    """The key material of a job's kernel."""
+    return key_material(_request(job))
+
+
 def key_material(request: Request) -> str:
     """Everything that decides the code of a kernel, as text: the key of the cache."""
     head = {"versions": versions(), "target": dataclasses.asdict(request.target)}

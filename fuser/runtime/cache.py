@@ -130,6 +130,10 @@ class KernelCache:
         if self._bytes > self.limit_bytes:
             self._evict()
 
+    def holds(self, material: str) -> bool:
+        """Whether there is an entry, good or bad, under this key material."""
+        return self.enabled and self._path(material).exists()
+
     def clear(self) -> int:
         """Delete every entry; how many there were."""
         count = 0

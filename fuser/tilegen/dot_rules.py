@@ -17,7 +17,14 @@ MOST_SYMBOLIC_DEPTH = 256
 def register_tile(
     target: Target, m: int, n: int, bits: int, accumulators: int = 1
 ) -> tuple[int, int]:
-    """(rows, columns) of the register tile of a CPU dot that covers [m, n] with the least work.
+    """(rows, columns) of the register tile of a CPU dot that covers [m, n] with the least work."""
+    return register_tiles(target, m, n, bits, accumulators)[0][1:]
+
+
+def register_tiles(
+    target: Target, m: int, n: int, bits: int, accumulators: int = 1
+) -> list[tuple[float, int, int]]:
+    """(cost, rows, columns) of the register tiles that fit, those of the least work first.
 
     rows * vectors accumulators a dot, a row of B and one broadcast fit the registers; tiles that
     fill them run at about the same speed, so what counts is what hangs over the edges of [m, n].
@@ -25,7 +32,7 @@ def register_tile(
     """
     lanes = target.lanes(64 if bits == 64 else 32)
     stream = 5.4 * target.vector_bits / 512
-    best: tuple[float, int, int] | None = None
+    found: list[tuple[float, int, int]] = []
     for vectors in range(1, 5):
         most = (target.vector_registers - 1 - vectors) // (vectors * accumulators)
         panels = ceildiv(n, vectors * lanes)
@@ -33,11 +40,19 @@ def register_tile(
             height = min(rows, m)
             # multiply-adds of a step of k, its loads, and a share of the start and end of the tile
             step = max(height, stream) * vectors + 0.15 * (height + vectors) + 2
-            cost = ceildiv(m, height) * panels * step
-            if best is None or cost < best[0]:
-                best = (cost, height, vectors * lanes)
-    assert best is not None
-    return best[1], best[2]
+            found.append((ceildiv(m, height) * panels * step, height, vectors * lanes))
+    return sorted(dict.fromkeys(found), key=lambda item: item[0])
+
+
+def product_schedule(
+    target: Target, m: int, n: int, k: int, bits: int, accumulators: int, rows: int, columns: int
+) -> Schedule:
+    """The schedule of a CPU product with a register tile."""
+    group = swept_rows(
+        target, ceildiv(m, rows), ceildiv(n, columns), rows * k * bits // 8,
+        columns * accumulators * k * bits // 8,
+    )  # fmt: skip
+    return blocks_of(group=group, m=rows, n=columns, k=k, reason="register tile of least waste")
 
 
 def swept_rows(target: Target, tiles: int, panels: int, tile_bytes: int, panel_bytes: int) -> int:
@@ -92,12 +107,8 @@ def dot_schedule(
     if unit is not None:
         return units.schedule(target, unit, m, n, k, accumulators, batch)
     if not target.is_cuda:
-        rows, columns = register_tile(target, m, n, bits, accumulators)
-        group = swept_rows(
-            target, ceildiv(m, rows), ceildiv(n, columns), rows * k * bits // 8,
-            columns * accumulators * k * bits // 8,
-        )  # fmt: skip
-        return blocks_of(group=group, m=rows, n=columns, k=k, reason="register tile of least waste")
+        tile = register_tile(target, m, n, bits, accumulators)
+        return product_schedule(target, m, n, k, bits, accumulators, *tile)
     half = bits == 16
     if half and m <= 16 and k >= 1024 and batch * ceildiv(n, 32) >= target.units // 2:
         return _thin_schedule(target, m, n, k, accumulators, batch)

@@ -17,6 +17,7 @@ from fuser.graph.sizes import certain, divides, is_symbolic, size_hint
 from fuser.partition.region import Partition, Region
 from fuser.target import DotUnit, Target
 from fuser.tilegen import dot_rules, ir, rules
+from fuser.tilegen.candidates import Product
 from fuser.tilegen.emit.dot_shape import DotShape, dot_shape
 from fuser.tilegen.emit.map import program
 from fuser.tilegen.emit.maps import Coords, Guard, backward
@@ -85,6 +86,24 @@ def _packed_schedule(region: Region, dots: list[DotShape], target: Target) -> Sc
     block = blocks.pop() if len(blocks) == 1 else None
     columns = max(dot.n for dot in dots)
     return dot_rules.packed_schedule(target, first.m, columns, first.k, block, len(dots))
+
+
+def product_of(region: Region, target: Target) -> Product | None:
+    """The product of a region as its schedule rules see it; None where it has none, or a unit of
+    the target decides about the blocks."""
+    nodes = [node for node in region.nodes if node.op == "dot_general"]
+    if region.kind != "contraction" or not nodes or dot_unit(target, nodes[0]) is not None:
+        return None
+    dots = [dot_shape(node, all(_is_weights(n.inputs[0]) for n in nodes)) for node in nodes]
+    first = dots[0]
+    if is_symbolic(first.b, first.m, first.k, *(d.n for d in dots)):
+        return None
+    if _packed_schedule(region, dots, target) is not None:
+        return None
+    return Product(
+        first.m, max(d.n for d in dots), first.k, _operand_bits(target, first), len(dots), first.b,
+        streamed=all(can_stream(region, v) for d in dots for v in (d.left, d.right)),
+    )  # fmt: skip
 
 
 def is_folded(region: Region) -> bool:

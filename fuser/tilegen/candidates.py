@@ -1,0 +1,144 @@
+"""Schedules that may be faster than the one of the rules, for tuning (fuser/tuning.py): a few of a
+kernel, the likeliest first.
+
+Products are ranked by the costs of the rules (dot_rules.py), so that what is tried are the tiles
+between which the rules had to choose. Of other kernels it is the neighbours: one block size, the
+warps or the stages twice or half what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from fuser.target import Target
+from fuser.tilegen import ops
+from fuser.tilegen.dot_rules import (
+    HALF_TILES,
+    TEAM_TILES,
+    WIDE_TILES,
+    product_schedule,
+    register_tiles,
+)
+from fuser.tilegen.program import TileProgram
+from fuser.tilegen.rules import ceildiv
+from fuser.tilegen.schedule import Schedule
+
+MOST = 8
+"""Candidates of a kernel beside the schedule of the rules."""
+MOVABLE = ("rows", "columns", "m", "n")
+"""Blocks that may have any size: others must hold a whole row, or follow the layout of weights."""
+LEAST_ROWS = 16
+"""Of a tile that tensor cores multiply."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """A matrix product as the schedule rules see it: `batch` of [m, k] x [k, n], `accumulators`
+    that share the left operand, elements of `bits`. streamed: see `dot_rules.dot_schedule`."""
+
+    m: int
+    n: int
+    k: int
+    bits: int
+    accumulators: int = 1
+    batch: int = 1
+    streamed: bool = True
+
+
+def candidates(
+    program: TileProgram, target: Target, product: Product | None = None, most: int = MOST
+) -> list[Schedule]:
+    """At most `most` schedules for a program, without its own, the likeliest first. They may not
+    fit the region or the target: emission and compilation say so."""
+    own = program.kernel.schedule
+    found: list[Schedule] = []
+    if product is not None and not (target.is_cuda and product.bits > 32):
+        ranked = _on_gpu(target, product, own) if target.is_cuda else _on_cpu(target, product, own)
+        found += ranked[: most * 3 // 4]
+    chained = program.region.kind == "attention"
+    dots = any(isinstance(op, ops.Dot) for op in program.kernel.walk())
+    found += _neighbours(own, target, chained=chained, dots=dots)
+    table = {_key(schedule): schedule for schedule in reversed(found)}
+    table.pop(_key(own), None)
+    return [*reversed(table.values())][:most]
+
+
+def _key(schedule: Schedule) -> tuple[object, ...]:
+    shown = replace(schedule, reason="", extra={})
+    return (shown.blocks, repr(shown), tuple(sorted(schedule.extra.items())))
+
+
+def _neighbours(own: Schedule, target: Target, *, chained: bool, dots: bool) -> Iterator[Schedule]:
+    """One thing of a schedule twice, or half, what it is."""
+    plain = replace(own, reason="tuned")
+    for name, size in own.blocks:
+        if name not in MOVABLE:
+            continue
+        least = LEAST_ROWS if dots and target.is_cuda else 1
+        for other in (size * 2, size // 2 if size % 2 == 0 else 0):
+            if other < least:
+                continue
+            blocks = tuple((n, other if n == name else s) for n, s in own.blocks)
+            warps = own.warps
+            if target.is_cuda and chained and name == "m":  # a warp has 16 rows of scores
+                warps = max(1, own.warps * other // size)
+            yield replace(plain, blocks=blocks, warps=warps)
+    if target.is_cuda:
+        if not chained:
+            for warps in (own.warps * 2, own.warps // 2):
+                if 1 <= warps <= 16 and not own.extra.get("teams"):
+                    yield replace(plain, warps=warps)
+        for stages in (own.stages + 1, own.stages - 1):
+            if own.stages > 1 and stages >= 1:
+                yield replace(plain, stages=stages)
+    elif own.group:
+        for group in (0, own.group * 2, own.group // 2):
+            yield replace(plain, group=group)
+
+
+def _on_cpu(target: Target, p: Product, own: Schedule) -> list[Schedule]:
+    """Register tiles of least cost, with the sweeps of the rules."""
+    return [
+        replace(product_schedule(target, p.m, p.n, p.k, p.bits, p.accumulators, rows, columns),
+                reason="tuned")
+        for _, rows, columns in register_tiles(target, p.m, p.n, p.bits, p.accumulators)
+    ]  # fmt: skip
+
+
+def _on_gpu(target: Target, p: Product, own: Schedule) -> list[Schedule]:
+    """Tiles of one program a block, of persistent blocks, and of two teams of warps, by the cost
+    that the rules give them (dot_rules._team_schedule)."""
+    half = p.bits <= 16
+    depth = own.block("k")
+    hopper = target.arch == "sm_90a" and half and p.streamed
+    found: list[tuple[float, int, Schedule]] = []
+    steps = p.k * p.bits / 16
+
+    def cost(tile: int, lines: int, turns: int, exposed: int) -> float:
+        return turns * (tile + 12 * lines) + exposed * tile * 200 / max(1, steps)
+
+    tiles = dict.fromkeys((*HALF_TILES, *TEAM_TILES) if half else WIDE_TILES)
+    for rows, columns in tiles:
+        wide = columns * p.accumulators
+        tile, lines = rows * wide, rows + wide
+        if wide > 256 or tile > 1 << 15 or (columns > 128 and target.sm < 90):
+            continue
+        if rows >= 2 * max(p.m, LEAST_ROWS) or columns >= 2 * max(p.n, 16):
+            continue
+        count = ceildiv(p.m, rows) * ceildiv(p.n, columns) * p.batch
+        waves = ceildiv(count, target.units)
+        blocks = tuple({**dict(own.blocks), "m": rows, "n": columns, "k": depth}.items())
+        base = Schedule(
+            blocks=blocks, warps=8 if tile >= 128 * 128 else 4, stages=max(2, min(own.stages, 4)),
+            group=8 if p.batch == 1 else 0, reason="tuned",
+        )  # fmt: skip
+        begun = 2048 * waves if waves > 1 else 0
+        found.append((cost(tile, lines, waves, waves) + begun, len(found), base))
+        if hopper and count > target.units:
+            single = cost(tile, lines, waves, 1) + begun / 2
+            found.append((single, len(found), replace(base, persistent=True)))
+        if hopper and count > target.units and 12288 <= tile <= 16384:
+            teams = replace(base, persistent=True, warps=4, extra={"teams": 2})
+            found.append((cost(tile, lines, waves, 1), len(found), teams))
+    return [schedule for _, _, schedule in sorted(found, key=lambda item: item[:2])]
