@@ -425,15 +425,16 @@ def compile_kernels(
     return Compiled(cut, programs, kernels, bound, stats.cache_hits, rounded.text, tuned)
 
 
-def tuned_kernels(cut: Partition, target: Target) -> tuple[Tuned, ...]:
-    """The kernels of a partition with remembered schedules, which compiling it would use."""
+def with_remembered(
+    cut: Partition, programs: list[TileProgram], target: Target
+) -> tuple[list[TileProgram], tuple[Tuned, ...]]:
+    """The programs with the schedules that earlier compiles measured, as compiling has them."""
     config = Config.from_environment()
     if not config.cache:
-        return ()
+        return programs, ()
     from fuser.tuning import apply_tuning
 
-    programs = emit_programs(cut, target)
-    return apply_tuning(cut, programs, target, KernelCache(config.cache_dir), measure=False)[1]
+    return apply_tuning(cut, programs, target, KernelCache(config.cache_dir), measure=False)
 
 
 def _place(program: TileProgram) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fuser.backend import cpu, nvptx
-from fuser.compiler import Model, partition_options
+from fuser.compiler import Model, partition_options, with_remembered
 from fuser.devices import Device, choose_target
 from fuser.errors import UsageError
 from fuser.graph.text import print_graph
@@ -39,8 +39,10 @@ def dump(
             f"there is no region {region}", hint=f"regions are 0 to {len(cut.regions) - 1}"
         )
     for item in chosen:
-        for program in emit(item, cut, target):
+        programs = list(emit(item, cut, target))
+        for program in programs:
             run_tile_passes(program.kernel)
+        for program in with_remembered(cut, programs, target)[0]:
             yield kernel_text(program, stage, target)
 
 

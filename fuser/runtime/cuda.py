@@ -378,10 +378,12 @@ class CudaExecutor:
         driver.call("cuStreamWaitEvent", self.stream, self.last_run, 0)
 
     def time_replays(
-        self, inputs: Sequence[np.ndarray], iterations: int, warmup: int
+        self, inputs: Sequence[np.ndarray] | None, iterations: int, warmup: int
     ) -> list[float]:
-        """Seconds of each replay of the kernels, by the device's clock, without copies."""
-        self.run(inputs)
+        """Seconds of each replay of the kernels, by the device's clock, without copies; on the
+        inputs of the last run if there are none."""
+        if inputs is not None:
+            self.run(inputs)
         with self.lock, driver.current(self.ordinal):
             events = [driver.call("cuEventCreate", 0) for _ in range(iterations + 1)]
             try:
