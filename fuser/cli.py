@@ -294,7 +294,8 @@ def explain_command(
         opened, device=device, dims=_parse_dims(dim), fusion=not no_fusion, precision=precision
     )
     click.echo(explain(partition))
-    target, tuned = choose_target(device), ()
+    target = choose_target(device)
+    tuned: tuple[Any, ...] = ()
     with suppress(LoweringError):  # of a region without a kernel, which the text above shows
         programs = compiler.emit_programs(partition, target)
         _, tuned = compiler.with_remembered(partition, programs, target)
