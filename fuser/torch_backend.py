@@ -195,6 +195,10 @@ class FxProgram:
             return run_passes(imported.graph), imported
 
         options = self.options
+        if options.tune:
+            raise UsageError(
+                "kernels for many sizes are not tuned", hint="export the program at fixed sizes"
+            )
         return Variants(
             Source(self.name, self._sizes.symbols, read), device=self._device(where),
             fusion=options.fusion, threads=options.threads, precision=options.precision,
