@@ -73,8 +73,9 @@ def exact(array: Array, dtype: DType | None = None) -> Bound:
     return Bound(dtype, filled, filled, np.where(missing, ALWAYS, NEVER).astype(np.uint8))
 
 
-def mismatches(actual: Array, bound: Bound) -> Array:
-    """Where an array of the bound's dtype is outside of it."""
+def mismatches(actual: Array, bound: Bound, flushed: bool = False) -> Array:
+    """Where an array of the bound's dtype is outside of it. flushed: 0 may stand for what may be
+    less than the least normal number of float32."""
     if not bound.dtype.is_float:
         inside = (actual >= bound.low) & (actual <= bound.high) | bound.loose
         return np.asarray(~inside)
@@ -82,6 +83,9 @@ def mismatches(actual: Array, bound: Bound) -> Array:
     missing = np.isnan(have)
     with np.errstate(all="ignore"):
         inside = (have >= bound.low) & (have <= bound.high) & (bound.nan != ALWAYS)
+        if flushed and bound.dtype.compute.name == "f32":
+            small = np.minimum(np.abs(bound.low), np.abs(bound.high)) < 2.0**-126
+            inside |= (have == 0) & small
     return np.asarray(~np.where(missing, bound.nan != NEVER, inside))
 
 

@@ -341,6 +341,22 @@ def narrow_weights_scaled(d: Drawing) -> list[Value]:
     return [d.emit("mul", product, scale)]
 
 
+def constant_of_few_numbers_beside_a_constant(d: Drawing) -> list[Value]:
+    """The right one could be bytes, but the left one has the few rows and becomes the panel."""
+    numbers = np.random.default_rng(1).integers(-1, 2, (257, 257)).astype(np.float32)
+    few = d.constant(numbers * np.float32(0.03))
+    return [d.emit("dot_general", d.constant(data(3, 257)), few, lhs_contract=(1,),
+                   rhs_contract=(0,), lhs_batch=(), rhs_batch=())]  # fmt: skip
+
+
+def product_of_gathered_rows(d: Drawing) -> list[Value]:
+    """No panel can be fetched early whose address is looked up."""
+    x, y = d.feed(data(13, 8, 2, dtype=np.float64)), d.feed(data(2, 13, dtype=np.float64))
+    rows = d.emit("gather", x, d.constant(np.arange(129, dtype=np.int32) % 8), axis=1)
+    return [d.emit("dot_general", y, rows, lhs_contract=(0,), rhs_contract=(2,), lhs_batch=(1,),
+                   rhs_batch=(0,))]  # fmt: skip
+
+
 FOUND: tuple[Make, ...] = (
     narrow_indices_of_a_long_axis, scatter_without_updates, sorted_dims, large_unsigned_constants,
     multiples_of_two_to_the_63, output_beside_a_product, product_of_a_scalar, products_of_vectors,
@@ -354,7 +370,7 @@ FOUND: tuple[Make, ...] = (
     positions_that_a_narrow_float_does_not_hold, positions_that_a_narrow_integer_does_not_hold,
     product_of_remainders, outer_product_of_a_number, integers_divided_by_zero_beside_others,
     powers_of_integers, tanh_of_tiny_halves, attention_of_two_features, odd_halves_turned,
-    narrow_weights_scaled,
+    narrow_weights_scaled, constant_of_few_numbers_beside_a_constant, product_of_gathered_rows,
 )  # fmt: skip
 
 

@@ -118,6 +118,14 @@ def test_an_error_of_a_few_roundings_is_seen(dtype: dtypes.DType) -> None:
     assert not mismatches(right, bound).any() and mismatches(wrong, bound).all()
 
 
+def test_a_flushed_number_is_no_error_of_a_gpu() -> None:
+    bound = exact(np.array([1e-40, -1e-40, 1e-37, 0.0], np.float32))
+    zeros = np.zeros(4, np.float32)
+    assert mismatches(zeros, bound).tolist() == [True, True, True, False]
+    assert mismatches(zeros, bound, flushed=True).tolist() == [False, False, True, False]
+    assert mismatches(zeros + 1, bound, flushed=True).all()
+
+
 def test_a_wrong_element_is_reported() -> None:
     drawing = draw(3)
     routes = routes_of(None, 3)

@@ -57,10 +57,18 @@ def _behind_casts(low: Lowering, value: Value) -> Op | None:
     return op
 
 
+def _panel_load(low: Lowering, plan: DotPlan) -> ops.Load | None:
+    """The load of a panel of weights, with no addresses that are looked up (gathered rows)."""
+    load = _behind_casts(low, plan.b)
+    if plan.vector_axis != 1 or not isinstance(load, ops.Load):
+        return None
+    return None if any(map(tree.lookups, load.indices)) else load
+
+
 def _near(low: Lowering, op: ops.Dot, plan: DotPlan) -> Prefetch | None:
     """The next steps of k of a contiguous panel that L1 does not hold."""
-    load = _behind_casts(low, plan.b)
-    if plan.vector_axis != 1 or not isinstance(load, ops.Load) or load.pad is not None:
+    load = _panel_load(low, plan)
+    if load is None or load.pad is not None:
         return None
     depth, columns = op.b.shape
     start = low.resolve(tree.address_of(low.known, load, (Index(0), Index(0))), ())
@@ -83,8 +91,8 @@ def _next_panel(low: Lowering, op: ops.Dot, plan: DotPlan) -> Prefetch | None:
     Where neighbouring programs share a contiguous panel that the fastest grid axis does not move,
     each of them fetches its share of the panel of the next program along the slower axis.
     """
-    load = _behind_casts(low, plan.b)
-    if plan.vector_axis != 1 or not isinstance(load, ops.Load):
+    load = _panel_load(low, plan)
+    if load is None:
         return None
     axes = [axis for axis, extent in enumerate(low.known.kernel.grid) if extent > 1]
     ids = {v.axis: v.result for v in low.known.kernel.body.ops if isinstance(v, ops.ProgramId)}

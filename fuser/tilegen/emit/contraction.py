@@ -314,7 +314,8 @@ def panel(em: Emission, dot: DotShape, batch: Index, n: Index, k: Index, dtype: 
     unit = em.target.dot_unit(dtype.name)
     if unit is not None:
         return grouped_panel(em, rhs, order, (dot.b, dot.k, dot.n), unit, (batch, k, n))
-    stored = BY_NAME[dot.node.attrs["stored"]] if "stored" in dot.node.attrs else dtype
+    narrow = "stored" in dot.node.attrs and rhs is dot.node.inputs[1]  # else the sides are swapped
+    stored = BY_NAME[dot.node.attrs["stored"]] if narrow else dtype
     width = em.schedule.block("n")
     panels = -(-dot.n // width)
     packing = Packing(
