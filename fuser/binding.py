@@ -13,7 +13,6 @@ from fuser import report as reports
 from fuser.backend.module import CompiledKernel
 from fuser.graph.dims import parse
 from fuser.graph.ir import Node, Value
-from fuser.graph.ops.quantised import spare_bytes
 from fuser.graph.sizes import by_example, evaluate, size_hint
 from fuser.packing import Source, pack, source_of
 from fuser.partition.region import Partition
@@ -212,6 +211,7 @@ def report_on(
         for argument in item.arguments
         if argument.value is not None and argument.value.constant is not None
     ]
+    spare = {value: n for region in cut.regions for value, n in region.spare_bytes().items()}
     flops = {region.id: 0 for region in cut.regions}
     for item in programs:
         flops[item.region.id] += item.flops
@@ -226,7 +226,7 @@ def report_on(
             size_hint(reports.bytes_before(cut.graph)),
             sum(region.bytes() for region in cut.regions),
             size_hint(reports.bytes_floor(cut.graph, read))
-            - sum(map(spare_bytes, {node for region in cut.regions for node in region.decoded()})),
+            - sum(spare.values()),
             sum(region.saved_bytes() for region in cut.regions),
         ),
         compile_s=seconds,

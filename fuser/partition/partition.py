@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fuser.graph.integers import narrow_products
 from fuser.graph.ir import Graph
-from fuser.graph.precision import quantise_weights, round_operands, store_grids
+from fuser.graph.precision import PRODUCTS, quantise_weights, round_operands, store_grids
+from fuser.graph.whole_products import whole_products
 from fuser.partition import finish
 from fuser.partition.attention import seed_attention
 from fuser.partition.decode import unpack_weights
@@ -41,6 +42,9 @@ def partition(graph: Graph, target: Target, options: Options | None = None) -> P
     options = options or Options()
     graph = finish.with_copied_inputs(fold_empty(graph))
     graph = expand_outer_products(graph)
+    if target.is_cuda or target.dot_unit("i8") is not None:
+        ops = ("dot_general",) if target.is_cuda else PRODUCTS
+        graph = finish.without_dead(whole_products(graph, ops))
     graph = unpack_weights(graph, target)
     if not options.no_fusion:
         graph = hoist_scales(graph)
@@ -53,7 +57,8 @@ def partition(graph: Graph, target: Target, options: Options | None = None) -> P
     if options.operands is not None:
         graph = round_operands(graph, options.operands)
     if target.is_cuda or target.dot_unit("i8") is not None:
-        graph = finish.without_dead(narrow_products(graph))
+        ops = ("dot_general",) if target.is_cuda else PRODUCTS
+        graph = finish.without_dead(narrow_products(graph, ops))
     grouping = Grouping(graph, target, options)
     _place_all(grouping)
     if not options.no_fusion:

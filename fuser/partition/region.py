@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fuser.dtypes import DType
+from fuser.dtypes import BY_NAME, DType
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.quantised import saved_bytes, spare_bytes
+from fuser.graph.precision import PRODUCTS
 from fuser.graph.sizes import size_hint
 
 Kind = Literal[
@@ -48,7 +49,17 @@ class Region:
     def traffic(self) -> int:
         """Bytes of its distinct inputs and outputs, symbolic where dims are."""
         whole = sum(v.type.bytes for v in dict.fromkeys((*self.inputs, *self.outputs)))
-        return whole - sum(map(spare_bytes, self.decoded()))
+        return whole - sum(self.spare_bytes().values())
+
+    def spare_bytes(self) -> dict[Value, int]:
+        """What constants do not take of their bytes, as kernels store them in a narrower form."""
+        spare: dict[Value, int] = {node.inputs[0]: spare_bytes(node) for node in self.decoded()}
+        for node in self.nodes:
+            asked = node.attrs.get("stored", node.attrs.get("operands"))
+            if asked and node.op in PRODUCTS and node.inputs[1].constant is not None:
+                weights = node.inputs[1]
+                spare[weights] = weights.type.bytes - weights.type.size * BY_NAME[asked].bytes
+        return spare
 
     def decoded(self) -> list[Node]:
         """The nodes that decode packed weights."""

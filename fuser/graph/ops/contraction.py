@@ -116,7 +116,7 @@ def _evaluate_conv(arrays: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
         )
     ]
     positive = [tuple(max(0, amount) for amount in pair) for pair in padding]
-    padded = np.pad(x, [(0, 0), (0, 0), *positive])
+    padded = np.pad(x, [(0, 0), (0, 0), *positive], constant_values=attrs.get("fill", 0))
     result = np.empty((n, groups, m // groups, int(np.prod(spatial))), wide)
     reach = [(k - 1) * d + 1 for k, d in zip(kernel, attrs["dilation"], strict=True)]
     axes = tuple(range(1, len(kernel) + 1))

@@ -29,7 +29,7 @@ from fuser.graph.ops.quantised import bits_of
 from fuser.graph.ops.registry import primitive
 from fuser.graph.passes.rewrite import rewrite
 
-LEAST_ELEMENTS = 1 << 14
+LEAST_ELEMENTS = 1 << 10
 """Elements below which weights are folded: nothing waits for so few."""
 
 LEAST_SAVING = 1.5

@@ -164,7 +164,7 @@ def _implicit_product(
             tap, c = at // parts, (at % parts) * width + inner
             em.load_guards = [(c, depth)] if depth % width else []
         source = conv.source(pixel, tap, group * conv.channels + c)
-        a = _image(em, conv.x, source, kind)
+        a = _image(em, conv.x, source, kind, conv.node.attrs.get("fill", 0))
         b = _weights(em, conv, group, tap, c, output, kind, merged)
         em.load_guards = []
         return [Piece(start.dtype, (0, 2), dot_op(em, a, b, em.full_value(carried[0], (0, 2))))]
@@ -174,9 +174,9 @@ def _implicit_product(
     return pixel, group * n + output, result, [(pixel, m), (output, n)]
 
 
-def _image(em: Emission, x: Value, source: Coords, kind: DType) -> ir.Value:
-    """The [pixels, k] tile of x, zero outside of it: a bare load, whose bounds give the zeros,
-    where x is memory behind transpositions."""
+def _image(em: Emission, x: Value, source: Coords, kind: DType, fill: int) -> ir.Value:
+    """The [pixels, k] tile of x, `fill` outside of it: a bare load, whose bounds give that, where
+    x is memory behind transpositions. Where there is no k, weights are zero."""
     fits = all(in_range(c, dim) for c, dim in zip(source[2:], x.shape[2:], strict=True))
     while em.is_inside(x) and em.available(x, source) is None:
         node = x.node
@@ -185,9 +185,11 @@ def _image(em: Emission, x: Value, source: Coords, kind: DType) -> ir.Value:
             break
         x, source = node.inputs[0], moved
     is_memory = not em.is_inside(x) and uniform(x) is None
+    if is_memory and not fits and fill:
+        return em.full_value(em.cast(em.load(x, source, fill, (0, 1), dtype=kind), kind), (0, 1))
     if is_memory or fits:
         return operand(em, x, source, (0, 1), kind)
-    piece = em.cast(padded(em, x, source, 0.0 if kind.is_float else 0), kind)
+    piece = em.cast(padded(em, x, source, 0.0 if kind.is_float else fill), kind)
     zero = Piece(kind, splat=0.0 if kind.is_float else 0)
     return em.full_value(em.select(em.within(em.load_guards), piece, zero), (0, 1))
 
