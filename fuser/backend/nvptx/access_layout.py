@@ -10,9 +10,14 @@ from fuser.graph.sizes import same
 
 
 def choose_blocked(
-    shape: tuple[int, ...], accesses: list[Access], reduced: set[int], warps: int
+    shape: tuple[int, ...],
+    accesses: list[Access],
+    reduced: set[int],
+    warps: int,
+    spread: bool = False,
 ) -> Layout:
-    """A blocked layout for a tile: vectors along the axis that most accessed bytes run along."""
+    """A blocked layout for a tile: vectors along the axis that most accessed bytes run along.
+    spread: all warps share each row."""
     votes: dict[tuple[int, ...], int] = defaultdict(int)
     for access in accesses:
         votes[access.order] += access.bytes * (2 if access.width > 1 else 1)
@@ -31,7 +36,7 @@ def choose_blocked(
     share = max(1, size // (32 * warps))
     while vector > 1 and (vector > share or shape[order[0]] % vector):
         vector //= 2
-    across = bool(reduced) and order[0] not in reduced
+    across = spread or (bool(reduced) and order[0] not in reduced)
     return blocked(shape, warps, order, vector, spread=across)
 
 

@@ -251,4 +251,5 @@ class _Assigner:
             for use in self.plan.uses.get(value, ())
             if isinstance(use, ops.Reduce | ops.Scan)
         }
-        return choose_blocked(shape, found, reduced, warps)
+        spread = bool(self.kernel.schedule.extra.get("held"))  # what follows rows is read once
+        return choose_blocked(shape, found, reduced, warps, spread)

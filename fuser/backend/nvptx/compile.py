@@ -120,11 +120,15 @@ def _lower(kernel: Kernel, target: Target, stages: int | None = None) -> tuple[s
         low.run()
     shared = low.shared.place()
     used = bool(low.shared.slots)
-    text = module_text(low.emitter, threads=low.threads, shared=used, blocks=resident_blocks(low))
+    text = module_text(low.emitter, threads=low.threads, shared=used, blocks=resident_blocks(low, shared))
     return low.shared.resolve(text), low, shared
 
 
-def resident_blocks(low: Lowering) -> int:
+LEAST_REGISTERS = 40
+"""Of a thread, where rows lie in shared memory."""
+
+
+def resident_blocks(low: Lowering, shared: int) -> int:
     """Blocks that a multiprocessor should hold at once, which bounds the registers of a thread.
 
     Long rows: one block of 16 warps has too few bytes under way, and its values fit half of the
@@ -132,6 +136,9 @@ def resident_blocks(low: Lowering) -> int:
     are read several times must stay in the L2 meanwhile. Where such rows are spread over a cluster,
     blocks are half as large, and three of them fit.
     """
+    if low.held is not None:
+        by_shared = low.target.shared_bytes // (shared + 1024)
+        return max(1, min(by_shared, low.target.registers // (LEAST_REGISTERS * low.threads)))
     if low.assignment.dots:
         # one splits its operands while the other multiplies
         return 2 if any(plan.kind == "wide" for plan in low.assignment.dots.values()) else 1

@@ -14,6 +14,7 @@ from fuser.backend.nvptx.cluster import Cluster
 from fuser.backend.nvptx.convert import convert
 from fuser.backend.nvptx.emitter import INT32, Emitter, Operand
 from fuser.backend.nvptx.epilogue import emit_epilogue, find_epilogue
+from fuser.backend.nvptx.held import Held, emit_held, plan_held
 from fuser.backend.nvptx.indexing import Indexer
 from fuser.backend.nvptx.layout import Coordinates, Layout, scalar_layout
 from fuser.backend.nvptx.memory import parameter
@@ -81,6 +82,7 @@ class Lowering:
         self.number = self.visit = ""
         self.resident: dict[ops.Load, Channel] = {}
         self.stages = kernel.schedule.stages if stages is None else stages
+        self.held: Held | None = None
 
     @property
     def warps(self) -> int:
@@ -150,6 +152,10 @@ class Lowering:
 
     def program(self) -> None:
         """Emit one program, what follows the last loop in strips where that fits."""
+        self.held = plan_held(self)
+        if self.held is not None:
+            emit_held(self, self.held)
+            return
         tail = find_epilogue(self)
         for op in self.kernel.body.ops:
             if not isinstance(op, ops.Yield) and (tail is None or op not in tail.ops):

@@ -5,6 +5,7 @@ bits."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.cluster import NeedsOneBlock
@@ -59,28 +60,56 @@ def mask_edge(low: Lowering, tile: Tile, axes: tuple[int, ...], fill: str) -> li
     return regs
 
 
+@dataclass
+class Partial:
+    """A fold of some axis of a tile under way: what each thread has of the result, in `layout`."""
+
+    fn: str
+    dtype: DType
+    axis: int
+    of: Layout
+    layout: Layout
+    shape: Coordinates
+    regs: list[str]
+
+
 def reduce_tile(low: Lowering, fn: str, tile: Tile, axis: int) -> Tile:
     """Fold an axis away; the result's layout is the tile's without that axis."""
+    return fold_threads(low, fold_registers(low, fn, tile, axis))
+
+
+def fold_registers(
+    low: Lowering, fn: str, tile: Tile, axis: int, before: Partial | None = None
+) -> Partial:
+    """Fold the registers of each thread. before: of other registers of the same tile."""
     layout, dtype = tile.layout, tile.dtype
     combine = combiner(low, fn, dtype)
-    start = identity(fn, dtype)
-    regs = mask_edge(low, tile, (axis,), start)
+    regs = mask_edge(low, tile, (axis,), identity(fn, dtype))
     result = layout.reduced(axis)
     parts: dict[Coordinates, list[str]] = {offset: [] for offset in result.regs}
     for offset, reg in zip(layout.regs, regs, strict=True):
         parts[(*offset[:axis], *offset[axis + 1 :])].append(reg)
     folded = [tree(items, combine) for items in parts.values()]
-    for bit, basis in enumerate(layout.lanes):
+    if before is not None:
+        folded = [combine(a, b) for a, b in zip(before.regs, folded, strict=True)]
+    shape = (*tile.shape[:axis], *tile.shape[axis + 1 :])
+    return Partial(fn, dtype, axis, layout, result, shape, folded)
+
+
+def fold_threads(low: Lowering, part: Partial) -> Tile:
+    """Fold what the threads have: lanes, warps, the blocks of a cluster."""
+    axis, dtype, folded = part.axis, part.dtype, part.regs
+    combine = combiner(low, part.fn, dtype)
+    for bit, basis in enumerate(part.of.lanes):
         if basis[axis]:
             folded = [combine(x, shuffle(low, x, dtype, 1 << bit)) for x in folded]
-    bits = [bit for bit, basis in enumerate(layout.warps) if basis[axis]]
+    bits = [bit for bit, basis in enumerate(part.of.warps) if basis[axis]]
     inside, blocks = low.cluster.split(bits)
     if inside:
-        folded = _across_warps(low, folded, dtype, result, inside, combine)
+        folded = _across_warps(low, folded, dtype, part.layout, inside, combine)
     if blocks:
-        folded = _across_blocks(low, folded, dtype, result, blocks, combine)
-    shape = (*tile.shape[:axis], *tile.shape[axis + 1 :])
-    return Tile(dtype, shape, result, folded)
+        folded = _across_blocks(low, folded, dtype, part.layout, blocks, combine)
+    return Tile(dtype, part.shape, part.layout, folded)
 
 
 def tree(items: list[str], combine: Combine) -> str:

@@ -1,0 +1,284 @@
+"""Long rows that stay in shared memory and pass through registers strip by strip.
+
+A row that is reduced, and then read again by what follows its sums, fills the registers of many
+threads; few blocks fit a multiprocessor then, and while they exchange sums too few bytes are under
+way. Here the values that are loaded as long as a row are copied to shared memory, every vector by
+the thread that uses it: no barrier is needed, shared memory is more registers that fill by
+themselves. What is computed from them is computed anew for each reduction and store, for a few
+vectors a thread at a time, so that many small blocks share a multiprocessor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fuser.backend.nvptx.access_layout import operand_layout
+from fuser.backend.nvptx.assignment import is_tile, lookups_of
+from fuser.backend.nvptx.indexing import Indexer
+from fuser.backend.nvptx.layout import Layout
+from fuser.backend.nvptx.memory import Pointers, from_memory, unpack
+from fuser.backend.nvptx.reduce import Partial, fold_registers, fold_threads
+from fuser.backend.nvptx.shared import Slot
+from fuser.backend.nvptx.values import Tile, literal, memory_type, vectors
+from fuser.tilegen import ops
+from fuser.tilegen.ir import Op, Value
+
+if TYPE_CHECKING:
+    from fuser.backend.nvptx.lower import Lowering
+
+Sink = ops.Reduce | ops.Store
+STRIP = 16
+"""Elements of a row tile that a thread has in registers at a time, at least."""
+
+
+@dataclass(eq=False)
+class Held:
+    """How a kernel runs strip by strip.
+
+    whole: the layout of the rows; strips: its parts; loads: the held ones, with their slots.
+    sinks: reductions and stores of rows. tables: for each strip, the layouts of what is computed
+    once a strip.
+    """
+
+    whole: Layout
+    strips: list[Layout]
+    sinks: list[Sink]
+    tables: list[dict[Value, Layout]]
+    loads: dict[ops.Load, Slot]
+
+    def __contains__(self, value: Value) -> bool:
+        return value in self.tables[0]
+
+
+def plan_held(low: Lowering) -> Held | None:
+    """The plan of a kernel whose schedule asks for it and that is a straight line of maps and
+    reductions of one shape; else None."""
+    body, plan = low.kernel.body.ops, low.assignment
+    if not low.kernel.schedule.extra.get("held") or plan.dots:
+        return None
+    if any(op.blocks() or lookups_of(op) or isinstance(op, ops.Scan) for op in body):
+        return None
+    reductions = [op for op in body if isinstance(op, ops.Reduce)]
+    if not reductions:
+        return None
+    axis = max(reductions, key=lambda op: op.x.type.size).axis
+    whole = plan.layouts[max(reductions, key=lambda op: op.x.type.size).x]
+    sinks: list[Sink] = []
+    for op in body:
+        if isinstance(op, ops.Reduce) and plan.layouts.get(op.x) == whole and op.axis == axis:
+            sinks.append(op)
+        elif isinstance(op, ops.Store) and plan.layouts.get(op.value) == whole:
+            sinks.append(op)
+    strips = _strips(whole, axis)
+    if len(strips) < 2:
+        return None
+    tables = [_layouts(low, sinks, strip) for strip in strips]
+    found = [table for table in tables if table is not None]
+    if len(found) < len(tables):
+        return None
+    held = Held(whole, strips, sinks, found, {})
+    passes = [_slice(low, held, [sink])[0] for sink in sinks]
+    for op in body:
+        again = isinstance(op, ops.Load) and sum(op in ops_of for ops_of in passes) > 1
+        if isinstance(op, ops.Load) and again and _can_hold(low, op, held):
+            size = len(whole.regs) * op.view.dtype.bytes * plan.threads
+            held.loads[op] = low.shared.allocate(size)
+    return held if held.loads else None
+
+
+def _strips(whole: Layout, axis: int) -> list[Layout]:
+    """Parts of a layout: vectors at the same places of all rows together."""
+    columns = sorted({offset[axis] for offset in whole.regs})
+    width = whole.vector(axis)
+    rows = len(whole.regs) // len(columns)
+    step = max(width, STRIP // rows // width * width)
+    strips = []
+    for first in range(0, len(columns), step):
+        part = set(columns[first : first + step])
+        regs = tuple(offset for offset in whole.regs if offset[axis] in part)
+        strips.append(Layout(whole.shape, regs, whole.lanes, whole.warps))
+    return strips
+
+
+def _layouts(low: Lowering, sinks: list[Sink], strip: Layout) -> dict[Value, Layout] | None:
+    """The layouts of what is computed once a strip; None where something has no form by strips."""
+    plan = low.assignment
+    found: dict[Value, Layout] = {}
+    pending: list[tuple[Value, Layout]] = [
+        (op.x if isinstance(op, ops.Reduce) else op.value, strip) for op in sinks
+    ]
+    while pending:
+        value, layout = pending.pop()
+        if not is_tile(value) or value in plan.flexible:
+            continue
+        own = plan.layouts.get(value)
+        if value in found:
+            if found[value] != layout:
+                return None
+            continue
+        if own is None or own.bits != layout.bits or not set(layout.regs) <= set(own.regs):
+            return None
+        if own == layout:  # as long as a strip: computed once, in its turn
+            continue
+        found[value] = layout
+        match plan.makers[value]:
+            case ops.Map() | ops.Cast() as op:
+                pending += [(operand, layout) for operand in op.operands()]
+            case ops.Broadcast() as op:
+                pending.append((op.x, operand_layout(layout, op.axes, op.x.shape)))
+            case ops.Load():
+                pass
+            case _:
+                return None
+    return found
+
+
+def _can_hold(low: Lowering, op: ops.Load, held: Held) -> bool:
+    """Whether a load is as long as the rows and can be copied in vectors of 4 bytes or more."""
+    access = low.assignment.accesses[op]
+    if low.assignment.layouts[op.result] != held.whole or not access.order:
+        return False
+    fits = held.strips[0].vector(access.axis) % access.width == 0
+    return fits and access.width * op.view.dtype.bytes >= 4
+
+
+# emission -----------------------------------------------------------------------------------------
+
+
+def emit_held(low: Lowering, held: Held) -> None:
+    """Emit the ops of a kernel in order: copies where loads stand, a pass over the strips where the
+    first of some reductions or stores stands that can be made together."""
+    done: set[Op] = set()
+    for op in low.kernel.body.ops:
+        if isinstance(op, ops.Yield) or op in done:
+            continue
+        if isinstance(op, ops.Load) and op in held.loads:
+            _copy(low, held, op)
+        elif op in held.sinks:
+            together = [sink for sink in held.sinks if sink not in done and _ready(low, held, sink)]
+            _pass(low, held, together)
+            done.update(together)
+        elif not any(result in held for result in op.results):
+            low.op(op)
+
+
+def _slice(low: Lowering, held: Held, sinks: list[Sink]) -> tuple[set[Op], set[Value]]:
+    """(ops to emit once a strip, values that they take from outside) for some sinks."""
+    inside: set[Op] = set()
+    outside: set[Value] = set()
+    pending = [op.x if isinstance(op, ops.Reduce) else op.value for op in sinks]
+    for sink in sinks:
+        if isinstance(sink, ops.Store):
+            pending += [v for v in sink.operands() if v is not sink.value]
+    while pending:
+        value = pending.pop()
+        if value not in held:
+            outside.add(value)
+            continue
+        maker = low.assignment.makers[value]
+        if maker not in inside:
+            inside.add(maker)
+            pending += maker.operands()
+    return inside, outside
+
+
+def _ready(low: Lowering, held: Held, sink: Sink) -> bool:
+    """Whether all that a pass takes from outside is there."""
+    inside, outside = _slice(low, held, [sink])
+    loads = [op for op in inside if isinstance(op, ops.Load) and op in held.loads]
+    return all(value in low.env for value in outside) and all(op.result in low.env for op in loads)
+
+
+def _pass(low: Lowering, held: Held, sinks: list[Sink]) -> None:
+    """Go over the strips once for all the sinks."""
+    plan = low.assignment
+    inside, _ = _slice(low, held, sinks)
+    steps = [op for op in low.kernel.body.ops if op in inside]
+    saved = dict(low.env), dict(low.converted), dict(plan.layouts)
+    partial: dict[ops.Reduce, Partial] = {}
+    low.emitter.do('call void asm sideeffect "", "~{memory}"()')  # read again what was read before
+    if low.copies_pending:
+        low.emitter.do("call void @llvm.nvvm.cp.async.wait.group(i32 0)")
+        low.copies_pending = False
+    for table in held.tables:
+        low.env, low.converted = dict(saved[0]), {}
+        plan.layouts.update(table)
+        for op in steps:
+            if isinstance(op, ops.Load) and op in held.loads:
+                low.env[op.result] = _read(low, held, op, table[op.result])
+            else:
+                low.op(op)
+        for sink in sinks:
+            if isinstance(sink, ops.Reduce):
+                tile = low.tile(sink.x, table[sink.x])
+                partial[sink] = fold_registers(low, sink.fn, tile, sink.axis, partial.get(sink))
+            else:
+                low.op(sink)
+    low.env, low.converted, plan.layouts = saved
+    for sink, part in partial.items():
+        low.set(sink.result, fold_threads(low, part))
+
+
+def _copy(low: Lowering, held: Held, op: ops.Load) -> None:
+    """Issue the copies of a load, zeros where it is out of bounds."""
+    access, e = low.assignment.accesses[op], low.emitter
+    indexer = low.indexer(held.whole)
+    pointers = Pointers(low, access, indexer)
+    size = access.width * op.view.dtype.bytes
+    name = f"@llvm.nvvm.cp.async.{'cg' if size == 16 else 'ca'}.shared.global.{size}"
+    base = _place(low, held.loads[op], size)
+    for number, (offset, _) in enumerate(vectors(held.whole, access.axis, access.width)):
+        condition = indexer.conditions(access.bounds, access.shape, offset)
+        if condition == 0:
+            continue
+        target = _at(low, base, number * size * low.threads)
+        operands = f"ptr addrspace(3) {target}, ptr addrspace(1) {pointers.at(offset)}"
+        if condition is None:
+            e.do(f"call void {name}({operands})")
+        else:
+            e.do(f"call void {name}.s({operands}, i32 {e.pick(condition, size, 0)})")
+    e.do("call void @llvm.nvvm.cp.async.commit.group()")
+    low.copies_pending = True
+    low.env[op.result] = op.result
+
+
+def _place(low: Lowering, slot: Slot, size: int) -> str:
+    """Where a thread's first vector lies: those of a block side by side."""
+    return low.shared.pointer(slot, low.emitter.times(low.emitter.tid, size))
+
+
+def _at(low: Lowering, base: str, offset: int) -> str:
+    if not offset:
+        return base
+    return low.emitter.value(f"getelementptr i8, ptr addrspace(3) {base}, i32 {offset}")
+
+
+def _read(low: Lowering, held: Held, op: ops.Load, strip: Layout) -> Tile:
+    """A strip of a held load."""
+    access, e, dtype = low.assignment.accesses[op], low.emitter, op.view.dtype
+    indexer: Indexer = low.indexer(strip)
+    width = access.width
+    type = memory_type(dtype) if width == 1 else f"<{width} x {memory_type(dtype)}>"
+    size = width * dtype.bytes
+    base = _place(low, held.loads[op], size)
+    numbers = {
+        offset: number
+        for number, (offset, _) in enumerate(vectors(held.whole, access.axis, width))
+    }
+    fill = literal(op.pad or 0, dtype)
+    regs = [fill] * len(strip.regs)
+    for offset, members in vectors(strip, access.axis, width):
+        condition = indexer.conditions(access.bounds, access.shape, offset)
+        if condition == 0:
+            continue
+        pointer = _at(low, base, numbers[offset] * size * low.threads)
+        name = e.value(f"load {type}, ptr addrspace(3) {pointer}, align {size}")
+        items = [from_memory(low, name, dtype)] if width == 1 else unpack(low, name, dtype, width)
+        for member, item in zip(members, items, strict=True):
+            if condition is not None and op.pad:
+                item = e.value(
+                    f"select i1 {condition}, {dtype.llvm} {item}, {dtype.llvm} {fill}"
+                )
+            regs[member] = item
+    return Tile(dtype, op.shape, strip, regs)
