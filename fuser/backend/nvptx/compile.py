@@ -124,7 +124,7 @@ def _lower(kernel: Kernel, target: Target, stages: int | None = None) -> tuple[s
     return low.shared.resolve(text), low, shared
 
 
-LEAST_REGISTERS = 40
+LEAST_REGISTERS = 64
 """Of a thread, where rows lie in shared memory."""
 
 

@@ -343,8 +343,33 @@ def cast(emitter: Emitter, x: str, source: DType, target: DType) -> str:
     return e.value(f"trunc {a} {x} to {b}")
 
 
+def _widened(emitter: Emitter, regs: list[str]) -> list[str]:
+    """bfloat16 as float32: the upper half of the word. From a vector that was loaded, one
+    instruction each; the halves of a word apart from each other would take three for two."""
+    words: dict[tuple[str, int], str] = {}
+    vectors: dict[str, str] = {}
+    results = []
+    for reg in regs:
+        if reg not in emitter.packed:
+            results.append(emitter.value(f"fpext bfloat {reg} to float"))
+            continue
+        vector, width, place = emitter.packed[reg]
+        if vector not in vectors:
+            cast = f"bitcast <{width} x bfloat> {vector} to <{width // 2} x i32>"
+            vectors[vector] = emitter.value(cast)
+        key = (vector, place // 2)
+        if key not in words:
+            whole = f"<{width // 2} x i32> {vectors[vector]}"
+            words[key] = emitter.value(f"extractelement {whole}, i32 {place // 2}")
+        step = f"and i32 {words[key]}, -65536" if place % 2 else f"shl i32 {words[key]}, 16"
+        results.append(emitter.value(f"bitcast i32 {emitter.value(step)} to float"))
+    return results
+
+
 def cast_registers(emitter: Emitter, regs: list[str], source: DType, target: DType) -> list[str]:
     """Convert a tile's registers; float32 to 16 bits goes in pairs, one instruction each."""
+    if source.name == "bf16" and target.name == "f32":
+        return _widened(emitter, regs)
     packed = source.name == "f32" and target.name in ("f16", "bf16")
     if not packed:
         return [cast(emitter, reg, source, target) for reg in regs]

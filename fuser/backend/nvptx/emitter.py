@@ -40,6 +40,8 @@ class Emitter(Function):
         self._has_tid = self._has_rank = False
         self._short: set[int] = set()
         self.block_bits = 32
+        self.packed: dict[str, tuple[str, int, int]] = {}
+        """Of bfloat16 values: (vector that was loaded, its width, place in it)."""
 
     # text ---------------------------------------------------------------------------------------
 

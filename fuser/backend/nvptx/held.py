@@ -10,13 +10,13 @@ vectors a thread at a time, so that many small blocks share a multiprocessor.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.access_layout import operand_layout
 from fuser.backend.nvptx.assignment import is_tile, lookups_of
-from fuser.backend.nvptx.indexing import Indexer
-from fuser.backend.nvptx.layout import Layout
+from fuser.backend.nvptx.layout import Coordinates, Layout
 from fuser.backend.nvptx.memory import Pointers, from_memory, unpack
 from fuser.backend.nvptx.reduce import Partial, fold_registers, fold_threads
 from fuser.backend.nvptx.shared import Slot
@@ -154,7 +154,10 @@ def emit_held(low: Lowering, held: Held) -> None:
         if isinstance(op, ops.Yield) or op in done:
             continue
         if isinstance(op, ops.Load) and op in held.loads:
-            _copy(low, held, op)
+            started = all(value in low.env for load in held.loads for value in load.operands())
+            loads = [load for load in held.loads if load not in done] if started else [op]
+            _copy(low, held, loads)
+            done.update(loads)
         elif op in held.sinks:
             together = [sink for sink in held.sinks if sink not in done and _ready(low, held, sink)]
             _pass(low, held, together)
@@ -198,10 +201,11 @@ def _pass(low: Lowering, held: Held, sinks: list[Sink]) -> None:
     saved = dict(low.env), dict(low.converted), dict(plan.layouts)
     partial: dict[ops.Reduce, Partial] = {}
     low.emitter.do('call void asm sideeffect "", "~{memory}"()')  # read again what was read before
-    if low.copies_pending:
-        low.emitter.do("call void @llvm.nvvm.cp.async.wait.group(i32 0)")
-        low.copies_pending = False
-    for table in held.tables:
+    arriving, low.copies_pending = low.copies_pending, False
+    for number, table in enumerate(held.tables):
+        if arriving:
+            later = len(held.tables) - 1 - number
+            low.emitter.do(f"call void @llvm.nvvm.cp.async.wait.group(i32 {later})")
         low.env, low.converted = dict(saved[0]), {}
         plan.layouts.update(table)
         for op in steps:
@@ -220,32 +224,51 @@ def _pass(low: Lowering, held: Held, sinks: list[Sink]) -> None:
         low.set(sink.result, fold_threads(low, part))
 
 
-def _copy(low: Lowering, held: Held, op: ops.Load) -> None:
-    """Issue the copies of a load, zeros where it is out of bounds."""
+def _copy(low: Lowering, held: Held, loads: list[ops.Load]) -> None:
+    """Issue the copies of some loads strip by strip, zeros where they are out of bounds."""
+    e = low.emitter
+    issue = [_copier(low, held, op) for op in loads]
+    for strip in held.strips:
+        for copy in issue:
+            copy(strip)
+        e.do("call void @llvm.nvvm.cp.async.commit.group()")
+    for op in loads:
+        low.env[op.result] = 0  # that it is there: its place is in held.loads
+    low.copies_pending = True
+
+
+def _copier(low: Lowering, held: Held, op: ops.Load) -> Callable[[Layout], None]:
+    """What copies a strip of a load."""
     access, e = low.assignment.accesses[op], low.emitter
     indexer = low.indexer(held.whole)
     pointers = Pointers(low, access, indexer)
     size = access.width * op.view.dtype.bytes
     name = f"@llvm.nvvm.cp.async.{'cg' if size == 16 else 'ca'}.shared.global.{size}"
-    base = _place(low, held.loads[op], size)
-    for number, (offset, _) in enumerate(vectors(held.whole, access.axis, access.width)):
-        condition = indexer.conditions(access.bounds, access.shape, offset)
-        if condition == 0:
-            continue
-        target = _at(low, base, number * size * low.threads)
-        operands = f"ptr addrspace(3) {target}, ptr addrspace(1) {pointers.at(offset)}"
-        if condition is None:
-            e.do(f"call void {name}({operands})")
-        else:
-            e.do(f"call void {name}.s({operands}, i32 {e.pick(condition, size, 0)})")
-    e.do("call void @llvm.nvvm.cp.async.commit.group()")
-    low.copies_pending = True
-    low.env[op.result] = op.result
+    base, places = _places(low, held, op)
+
+    def copy(strip: Layout) -> None:
+        for offset, _ in vectors(strip, access.axis, access.width):
+            condition = indexer.conditions(access.bounds, access.shape, offset)
+            if condition == 0:
+                continue
+            target = _at(low, base, places[offset])
+            operands = f"ptr addrspace(3) {target}, ptr addrspace(1) {pointers.at(offset)}"
+            if condition is None:
+                e.do(f"call void {name}({operands})")
+            else:
+                e.do(f"call void {name}.s({operands}, i32 {e.pick(condition, size, 0)})")
+
+    return copy
 
 
-def _place(low: Lowering, slot: Slot, size: int) -> str:
-    """Where a thread's first vector lies: those of a block side by side."""
-    return low.shared.pointer(slot, low.emitter.times(low.emitter.tid, size))
+def _places(low: Lowering, held: Held, op: ops.Load) -> tuple[str, dict[Coordinates, int]]:
+    """Where a thread's first vector lies, and how much further the one at each offset: vectors of
+    the threads of a block lie side by side."""
+    access = low.assignment.accesses[op]
+    size = access.width * op.view.dtype.bytes
+    found = vectors(held.whole, access.axis, access.width)
+    places = {offset: at * size * low.threads for at, (offset, _) in enumerate(found)}
+    return low.shared.pointer(held.loads[op], low.emitter.times(low.emitter.tid, size)), places
 
 
 def _at(low: Lowering, base: str, offset: int) -> str:
@@ -257,28 +280,23 @@ def _at(low: Lowering, base: str, offset: int) -> str:
 def _read(low: Lowering, held: Held, op: ops.Load, strip: Layout) -> Tile:
     """A strip of a held load."""
     access, e, dtype = low.assignment.accesses[op], low.emitter, op.view.dtype
-    indexer: Indexer = low.indexer(strip)
+    indexer = low.indexer(strip)
     width = access.width
     type = memory_type(dtype) if width == 1 else f"<{width} x {memory_type(dtype)}>"
-    size = width * dtype.bytes
-    base = _place(low, held.loads[op], size)
-    numbers = {
-        offset: number
-        for number, (offset, _) in enumerate(vectors(held.whole, access.axis, width))
-    }
+    base, places = _places(low, held, op)
     fill = literal(op.pad or 0, dtype)
     regs = [fill] * len(strip.regs)
     for offset, members in vectors(strip, access.axis, width):
         condition = indexer.conditions(access.bounds, access.shape, offset)
         if condition == 0:
             continue
-        pointer = _at(low, base, numbers[offset] * size * low.threads)
-        name = e.value(f"load {type}, ptr addrspace(3) {pointer}, align {size}")
+        pointer = _at(low, base, places[offset])
+        text = f"load {type}, ptr addrspace(3) {pointer}, align {width * dtype.bytes}"
+        name = e.value(text)
         items = [from_memory(low, name, dtype)] if width == 1 else unpack(low, name, dtype, width)
         for member, item in zip(members, items, strict=True):
-            if condition is not None and op.pad:
-                item = e.value(
-                    f"select i1 {condition}, {dtype.llvm} {item}, {dtype.llvm} {fill}"
-                )
             regs[member] = item
+            if condition is not None and op.pad:
+                chosen = f"{dtype.llvm} {item}, {dtype.llvm} {fill}"
+                regs[member] = e.value(f"select i1 {condition}, {chosen}")
     return Tile(dtype, op.shape, strip, regs)

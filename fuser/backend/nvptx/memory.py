@@ -160,6 +160,9 @@ def unpack(low: Lowering, name: str, dtype: DType, width: int) -> list[str]:
     """The elements of a vector of memory elements."""
     vector = f"<{width} x {memory_type(dtype)}>"
     found = [low.emitter.value(f"extractelement {vector} {name}, i32 {i}") for i in range(width)]
+    if dtype.name == "bf16":
+        places = ((item, (name, width, place)) for place, item in enumerate(found))
+        low.emitter.packed.update(places)
     return [from_memory(low, item, dtype) for item in found]
 
 
