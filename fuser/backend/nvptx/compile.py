@@ -120,15 +120,11 @@ def _lower(kernel: Kernel, target: Target, stages: int | None = None) -> tuple[s
         low.run()
     shared = low.shared.place()
     used = bool(low.shared.slots)
-    text = module_text(low.emitter, threads=low.threads, shared=used, blocks=resident_blocks(low, shared))
+    text = module_text(low.emitter, threads=low.threads, shared=used, blocks=resident_blocks(low))
     return low.shared.resolve(text), low, shared
 
 
-LEAST_REGISTERS = 64
-"""Of a thread, where rows lie in shared memory."""
-
-
-def resident_blocks(low: Lowering, shared: int) -> int:
+def resident_blocks(low: Lowering) -> int:
     """Blocks that a multiprocessor should hold at once, which bounds the registers of a thread.
 
     Long rows: one block of 16 warps has too few bytes under way, and its values fit half of the
@@ -137,8 +133,7 @@ def resident_blocks(low: Lowering, shared: int) -> int:
     blocks are half as large, and three of them fit.
     """
     if low.held is not None:
-        by_shared = low.target.shared_bytes // (shared + 1024)
-        return max(1, min(by_shared, low.target.registers // (LEAST_REGISTERS * low.threads)))
+        return low.held.blocks
     if low.assignment.dots:
         # one splits its operands while the other multiplies
         return 2 if any(plan.kind == "wide" for plan in low.assignment.dots.values()) else 1

@@ -28,6 +28,12 @@ if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering
 
 Sink = ops.Reduce | ops.Store
+LEAST_REGISTERS = 64
+"""Registers of a thread."""
+SPARE = 1280
+"""Bytes of shared memory that a block takes beside its rows."""
+CACHE_BYTES = 256 << 10
+"""Shared memory and first-level cache of a multiprocessor."""
 STRIP = 16
 """Elements of a row tile that a thread has in registers at a time, at least."""
 
@@ -38,7 +44,7 @@ class Held:
 
     whole: the layout of the rows; strips: its parts; loads: the held ones, with their slots.
     sinks: reductions and stores of rows. tables: for each strip, the layouts of what is computed
-    once a strip.
+    once a strip. blocks: that a multiprocessor is to run at once.
     """
 
     whole: Layout
@@ -46,6 +52,7 @@ class Held:
     sinks: list[Sink]
     tables: list[dict[Value, Layout]]
     loads: dict[ops.Load, Slot]
+    blocks: int = 1
 
     def __contains__(self, value: Value) -> bool:
         return value in self.tables[0]
@@ -62,14 +69,13 @@ def plan_held(low: Lowering) -> Held | None:
     reductions = [op for op in body if isinstance(op, ops.Reduce)]
     if not reductions:
         return None
-    axis = max(reductions, key=lambda op: op.x.type.size).axis
-    whole = plan.layouts[max(reductions, key=lambda op: op.x.type.size).x]
+    longest = max(reductions, key=lambda op: op.x.type.size)
+    axis, whole = longest.axis, plan.layouts[longest.x]
     sinks: list[Sink] = []
     for op in body:
-        if isinstance(op, ops.Reduce) and plan.layouts.get(op.x) == whole and op.axis == axis:
-            sinks.append(op)
-        elif isinstance(op, ops.Store) and plan.layouts.get(op.value) == whole:
-            sinks.append(op)
+        rows = isinstance(op, ops.Reduce) and plan.layouts.get(op.x) == whole and op.axis == axis
+        if rows or (isinstance(op, ops.Store) and plan.layouts.get(op.value) == whole):
+            sinks.append(op)  # type: ignore[arg-type]
     strips = _strips(whole, axis)
     if len(strips) < 2:
         return None
@@ -84,7 +90,27 @@ def plan_held(low: Lowering) -> Held | None:
         if isinstance(op, ops.Load) and again and _can_hold(low, op, held):
             size = len(whole.regs) * op.view.dtype.bytes * plan.threads
             held.loads[op] = low.shared.allocate(size)
+    held.blocks = _resident(low, held)
     return held if held.loads else None
+
+
+def _resident(low: Lowering, held: Held) -> int:
+    """Blocks that a multiprocessor has shared memory and registers for; where one block has a whole
+    row, so many that what all rows are multiplied by, and the like, stays in its cache."""
+    plan = low.assignment
+    rows = max(1, sum(slot.bytes for slot in held.loads.values()))
+    found = min(
+        low.target.shared_bytes // (rows + SPARE),
+        low.target.registers // (LEAST_REGISTERS * plan.threads),
+    )
+    lines = sum(
+        len(plan.layouts[op.result].regs) * op.view.dtype.bytes * plan.threads
+        for op in low.kernel.body.ops
+        if isinstance(op, ops.Load) and op.result in held and op not in held.loads
+    )
+    if plan.cluster == 1 and lines + rows < CACHE_BYTES:
+        found = min(found, (CACHE_BYTES - lines) // rows)
+    return max(1, found)
 
 
 def _strips(whole: Layout, axis: int) -> list[Layout]:
