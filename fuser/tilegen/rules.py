@@ -76,14 +76,24 @@ def map_schedule(target: Target, extents: list[int], lead: int | None, item_byte
 
 
 def reduce_schedule(
-    target: Target, rows: int, total: int, columns: int, item_bytes: int = 4, reads: int = 0
+    target: Target,
+    rows: int,
+    total: int,
+    columns: int,
+    item_bytes: int = 4,
+    reads: int = 0,
+    held: tuple[int, int, int] = (0, 0, 0),
 ) -> Schedule:
     """Blocks "rows", "columns" (kept dims inside the reduced ones) and "total" (reduced extent).
 
     columns is 1 where the reduced dims are the innermost in memory. item_bytes: of an element read.
     reads: values as long as a row that are read, where rows may be spread over several blocks
-    (running sums cannot), else 0.
+    (running sums cannot), else 0. held: see held_blocks.
     """
+    if columns == 1 and not is_symbolic(total) and held_blocks(target, total, *held):
+        cluster = held_blocks(target, total, *held)
+        schedule = blocks_of(warps=8, rows=1, columns=1, total=power_of_two(total))
+        return replace(schedule, cluster=cluster, extra={"held": True})
     if is_symbolic(rows, total, columns):
         long = size_hint(total) > CPU_ELEMENTS or size_hint(columns) > 1
         if is_symbolic(total):
@@ -125,6 +135,28 @@ def row_blocks(target: Target, padded: int, reads: int, item_bytes: int) -> int:
     if item_bytes > 4 and padded > 8 * part:
         return 1
     return min(8, padded // part)
+
+
+HELD_BYTES = 64 << 10
+"""Bytes of a row that a block keeps in shared memory, at most."""
+
+
+def held_blocks(target: Target, total: int, values: int, bytes: int, lines: int) -> int:
+    """Blocks that share a row of `total` elements whose inputs they keep in shared memory; 0 where
+    registers are the better place.
+
+    values, bytes: how many inputs have a row's length and rows of their own, and the bytes of an
+    element of all of them. lines: inputs of a row's length that all rows share. Registers hold
+    elements as float32, so that few rows of shorter elements fit a multiprocessor; two lines of
+    float32 stay in the cache only if rows bypass it. A cluster of eight gains nothing.
+    """
+    padded = power_of_two(total)
+    if target.sm < 90 or padded < ROW_ELEMENTS or not values or total * bytes % (16 * values):
+        return 0
+    if padded == ROW_ELEMENTS and (values > 1 or (bytes > 2 and lines < 2)):
+        return 0
+    blocks = max(1, padded * bytes // HELD_BYTES)
+    return blocks if blocks <= 4 else 0
 
 
 def blocks_of(

@@ -174,7 +174,7 @@ def _emit(low: Lowering, epilogue: Epilogue) -> None:
             for later in range(number, number + (ahead if load in wide else 1) + 1):
                 fetch(load, later)
         if number:
-            _seam(low)
+            seam(low)
         low.env, low.converted = dict(saved[0]), {}
         for op in scalars:
             low.op(op)
@@ -195,7 +195,7 @@ def _emit(low: Lowering, epilogue: Epilogue) -> None:
     low.env, low.converted, plan.layouts = saved
 
 
-def _seam(low: Lowering) -> None:
+def seam(low: Lowering) -> None:
     """A branch that is always taken, which ptxas cannot know: it moves no code across, where it
     would otherwise begin with the arithmetic of all strips at once, and spill."""
     e = low.emitter

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.access_layout import operand_layout
 from fuser.backend.nvptx.assignment import is_tile, lookups_of
+from fuser.backend.nvptx.epilogue import seam
 from fuser.backend.nvptx.layout import Coordinates, Layout
 from fuser.backend.nvptx.memory import Pointers, from_memory, unpack
 from fuser.backend.nvptx.reduce import Partial, fold_registers, fold_threads
@@ -34,8 +35,10 @@ SPARE = 1280
 """Bytes of shared memory that a block takes beside its rows."""
 CACHE_BYTES = 256 << 10
 """Shared memory and first-level cache of a multiprocessor."""
+AHEAD = 4
+"""Strips that code may be moved across, where several rows meet."""
 STRIP = 16
-"""Elements of a row tile that a thread has in registers at a time, at least."""
+"""Elements that a thread has in registers at a time, of all rows that are read together."""
 
 
 @dataclass(eq=False)
@@ -76,7 +79,9 @@ def plan_held(low: Lowering) -> Held | None:
         rows = isinstance(op, ops.Reduce) and plan.layouts.get(op.x) == whole and op.axis == axis
         if rows or (isinstance(op, ops.Store) and plan.layouts.get(op.value) == whole):
             sinks.append(op)  # type: ignore[arg-type]
-    strips = _strips(whole, axis)
+    moving = [op for op in body if isinstance(op, ops.Load) and op.operands()]
+    beside = sum(plan.layouts[op.result] == whole for op in moving)
+    strips = _strips(whole, axis, STRIP // max(1, beside))
     if len(strips) < 2:
         return None
     tables = [_layouts(low, sinks, strip) for strip in strips]
@@ -85,13 +90,19 @@ def plan_held(low: Lowering) -> Held | None:
         return None
     held = Held(whole, strips, sinks, found, {})
     passes = [_slice(low, held, [sink])[0] for sink in sinks]
-    for op in body:
-        again = isinstance(op, ops.Load) and sum(op in ops_of for ops_of in passes) > 1
-        if isinstance(op, ops.Load) and again and _can_hold(low, op, held):
-            size = len(whole.regs) * op.view.dtype.bytes * plan.threads
-            held.loads[op] = low.shared.allocate(size)
+    again = [
+        op
+        for op in body
+        if isinstance(op, ops.Load) and sum(op in made for made in passes) > 1
+        if _can_hold(low, op, held)
+    ]
+    sizes = [len(whole.regs) * op.view.dtype.bytes * plan.threads for op in again]
+    if not again or sum(sizes) + SPARE > low.target.shared_bytes:
+        return None
+    for op, size in zip(again, sizes, strict=True):
+        held.loads[op] = low.shared.allocate(size)
     held.blocks = _resident(low, held)
-    return held if held.loads else None
+    return held
 
 
 def _resident(low: Lowering, held: Held) -> int:
@@ -113,12 +124,13 @@ def _resident(low: Lowering, held: Held) -> int:
     return max(1, found)
 
 
-def _strips(whole: Layout, axis: int) -> list[Layout]:
-    """Parts of a layout: vectors at the same places of all rows together."""
+def _strips(whole: Layout, axis: int, size: int) -> list[Layout]:
+    """Parts of a layout, of `size` elements a thread or one vector of each row: what lies at the
+    same places of all rows together."""
     columns = sorted({offset[axis] for offset in whole.regs})
     width = whole.vector(axis)
     rows = len(whole.regs) // len(columns)
-    step = max(width, STRIP // rows // width * width)
+    step = max(width, size // rows // width * width)
     strips = []
     for first in range(0, len(columns), step):
         part = set(columns[first : first + step])
@@ -232,6 +244,8 @@ def _pass(low: Lowering, held: Held, sinks: list[Sink]) -> None:
         if arriving:
             later = len(held.tables) - 1 - number
             low.emitter.do(f"call void @llvm.nvvm.cp.async.wait.group(i32 {later})")
+        if number and number % AHEAD == 0 and len(held.loads) > 1:
+            seam(low)
         low.env, low.converted = dict(saved[0]), {}
         plan.layouts.update(table)
         for op in steps:

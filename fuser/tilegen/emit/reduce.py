@@ -13,7 +13,8 @@ from collections.abc import Callable
 
 from fuser.errors import LoweringError
 from fuser.graph.ir import Node, Value
-from fuser.graph.sizes import by_example, certain
+from fuser.graph.ops.registry import is_map
+from fuser.graph.sizes import by_example, certain, is_symbolic
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
 from fuser.tilegen import rules
@@ -46,7 +47,7 @@ def emit(
     item_bytes = max(v.dtype.bytes for v in (*region.inputs, *region.outputs))
     chosen = schedule or rules.reduce_schedule(
         target, extents[0], extents[1], extents[2], item_bytes,
-        reads=_reads(region, extents[1]),
+        _reads(region, extents[1]), _held(region, operand, extents[1]),
     )  # fmt: skip
     em = Emission(region, partition, target, chosen)
     row = program(em, 0, extents[0], chosen.block("rows"))
@@ -91,6 +92,22 @@ def _reads(region: Region, total: int) -> int:
     if any(node.op == "cumsum" for node in region.nodes):
         return 0
     return sum(value.type.size >= total for value in region.inputs)
+
+
+def _held(region: Region, operand: Value, total: int) -> tuple[int, int, int]:
+    """What may be kept in shared memory, as rules.held_blocks asks for it: inputs of the operand's
+    shape, where all that follows are maps and reductions that read them as they lie in memory, and
+    something as long as a row is stored."""
+    plain = ("constant", "broadcast", "reshape", "reduce_sum", "reduce_max", "reduce_min")
+    if not all(is_map(node) or node.op in plain for node in region.nodes):
+        return (0, 0, 0)
+    if is_symbolic(*operand.shape) or all(v.shape != operand.shape for v in region.outputs):
+        return (0, 0, 0)
+    rows = [value for value in region.inputs if value.shape == operand.shape]
+    if len({value.dtype.bytes for value in rows}) != 1 or rows[0].dtype.bytes not in (2, 4):
+        return (0, 0, 0)
+    lines = sum(value not in rows and value.type.size >= total for value in region.inputs)
+    return len(rows), sum(value.dtype.bytes for value in rows), lines
 
 
 def _scan_chunks(

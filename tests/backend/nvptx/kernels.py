@@ -83,9 +83,16 @@ def scan(
 
 
 def softmax(
-    rows: int, columns: int, dtype: DType, block: tuple[int, int], warps: int = 4, cluster: int = 1
+    rows: int,
+    columns: int,
+    dtype: DType,
+    block: tuple[int, int],
+    warps: int = 4,
+    cluster: int = 1,
+    held: bool = False,
 ) -> Kernel:
-    b = Builder("softmax", Schedule(warps=warps, cluster=cluster))
+    extra = {"held": True} if held else {}
+    b = Builder("softmax", Schedule(warps=warps, cluster=cluster, extra=extra))
     x = b.buffer("x0", dtype, rows * columns)
     y = b.buffer("y", dtype, rows * columns, role="output")
     pid = b.program_id(0, -(-rows // block[0]))
@@ -99,9 +106,16 @@ def softmax(
 
 
 def layernorm(
-    rows: int, columns: int, dtype: DType, block: tuple[int, int], warps: int = 4, cluster: int = 1
+    rows: int,
+    columns: int,
+    dtype: DType,
+    block: tuple[int, int],
+    warps: int = 4,
+    cluster: int = 1,
+    held: bool = False,
 ) -> Kernel:
-    b = Builder("layernorm", Schedule(warps=warps, cluster=cluster))
+    extra = {"held": True} if held else {}
+    b = Builder("layernorm", Schedule(warps=warps, cluster=cluster, extra=extra))
     x = b.buffer("x0", dtype, rows * columns)
     scale = b.buffer("x1", dtype, columns)
     shift = b.buffer("x2", dtype, columns)

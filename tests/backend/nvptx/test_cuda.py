@@ -233,6 +233,22 @@ def test_rows_over_a_cluster(cluster: int, target: Target, rng: np.random.Genera
         assert compile_kernel(kernel, target).cluster == (cluster if target.sm >= 90 else 1)
 
 
+@pytest.mark.parametrize("dtype", [f32, f16, bf16], ids=str)
+def test_rows_in_shared_memory(dtype: DType, target: Target, rng: np.random.Generator) -> None:
+    for kernel in (
+        kernels.softmax(37, 5000, dtype, (1, 8192), 4, held=True),
+        kernels.softmax(37, 4096, dtype, (2, 4096), 4, held=True),
+        kernels.layernorm(37, 4096, dtype, (1, 4096), 2, held=True),
+        kernels.layernorm(37, 5000, dtype, (2, 8192), 8, held=True),
+        kernels.softmax(9, 20000, dtype, (1, 32768), 8, cluster=4, held=True),
+        kernels.layernorm(9, 16384, dtype, (2, 16384), 4, cluster=8, held=True),
+        kernels.layernorm(9, 20000, dtype, (1, 32768), 8, cluster=2, held=True),
+    ):
+        assert b"cp.async" in compile_kernel(kernel, target).code
+        tolerance = max(1e-4, TOLERANCE[dtype.name])
+        check(kernel, target, arrays_for(kernel, rng), tolerance, absolute=0.1)
+
+
 def test_movement(target: Target, rng: np.random.Generator) -> None:
     for dtype in (f32, f16, i8, bool_, f64):
         for kernel in (

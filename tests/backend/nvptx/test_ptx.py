@@ -27,6 +27,11 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     "layernorm": lambda: kernels.layernorm(77, 768, f16, (1, 1024)),
     "softmax_cluster": lambda: kernels.softmax(77, 30000, f32, (1, 32768), 16, cluster=4),
     "layernorm_cluster": lambda: kernels.layernorm(77, 8000, f16, (1, 8192), 8, cluster=8),
+    "softmax_held": lambda: kernels.softmax(77, 30000, bf16, (1, 32768), 8, held=True),
+    "softmax_held_cluster": lambda: kernels.softmax(
+        77, 30000, f32, (1, 32768), 8, cluster=2, held=True
+    ),
+    "layernorm_held": lambda: kernels.layernorm(77, 16000, bf16, (2, 16384), 8, held=True),
     "matmul_cluster": lambda: kernels.matmul(
         256, 512, 4096, f16, (128, 128, 64), warps=8, cluster=4
     ),
@@ -58,8 +63,16 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
         1000, 1008, 1040, i8, (128, 128, 128), warps=8, transpose_b=True, epilogue=False, out=i32
     ),
     "matmul_u8_teams": lambda: kernels.matmul(
-        4096, 4096, 768, u8, (128, 128, 128), transpose_b=True, epilogue=False, out=i32,
-        persistent=True, teams=2,
+        4096,
+        4096,
+        768,
+        u8,
+        (128, 128, 128),
+        transpose_b=True,
+        epilogue=False,
+        out=i32,
+        persistent=True,
+        teams=2,
     ),
     "matmul_i8_across": lambda: kernels.matmul(
         1000, 1008, 1040, i8, (128, 128, 64), warps=8, epilogue=False, out=i32
@@ -149,6 +162,24 @@ def test_row_is_spread_over_a_cluster() -> None:
     scan = kernels.scan("sum", f32, 5, 1000, (1, 1024), False)
     scan.schedule = dataclasses.replace(scan.schedule, cluster=2)
     assert compile_kernel(scan, SM_90A).cluster == 1
+
+
+def test_long_rows_are_held_in_shared_memory() -> None:
+    """Rows are copied once, in 16 bytes, and read in each pass from where the same thread put them;
+    what all rows share is loaded where it is used. Rows of odd length stay in registers."""
+    found = compile_kernel(kernels.layernorm(77, 16384, bf16, (1, 16384), 8, held=True), SM_90A)
+    ptx, vectors = found.code.decode(), 16384 // 256 // 8
+    assert 32768 <= found.shared_bytes < 32768 + 256
+    assert ptx.count("cp.async.cg.shared.global") == vectors
+    assert ptx.count("ld.shared.v4.b32") >= 3 * vectors
+    assert len(re.findall(r"ld\.global(\.nc)?\.v4\.b32", ptx)) == 2 * vectors
+    assert ptx.count("st.global.v4.b32") == vectors
+    assert "cvt.f32.bf16" not in ptx  # a word has two of them, in an instruction each
+    assert re.search(r"\.minnctapersm 4\b", ptx)
+    odd = compile_kernel(kernels.softmax(77, 16383, bf16, (1, 16384), 8, held=True), SM_90A)
+    assert b"cp.async" not in odd.code and odd.shared_bytes < 256
+    large = compile_kernel(kernels.softmax(9, 65536, f32, (1, 65536), 8, held=True), SM_90A)
+    assert b"cp.async" not in large.code  # more than there is
 
 
 def test_trips_are_spread_over_a_cluster() -> None:

@@ -60,7 +60,7 @@ def test_erf_of_singles_is_exact() -> None:
     assert "rcp.approx" not in ptx("Gelu", (64, 1024), SINGLE, approximate="none")
 
 
-@pytest.mark.parametrize(("dtype", "blocks"), [(HALF, 2), (SINGLE, 2), (TensorProto.DOUBLE, 1)])
+@pytest.mark.parametrize(("dtype", "blocks"), [(HALF, 4), (SINGLE, 2), (TensorProto.DOUBLE, 1)])
 def test_long_rows_share_a_processor(dtype: int, blocks: int) -> None:
     text = ptx("LogSoftmax", (512, 16384), dtype, axis=1)
     assert re.search(rf"\.minnctapersm {blocks}\b", text)
@@ -82,6 +82,22 @@ def test_schedules_of_long_rows() -> None:
     assert all(widths[key] == (16384, 1, 16) for key in alone)
     doubles = [rules.reduce_schedule(SM_90A, 9, total, 1, 8, 1) for total in (50000, 100000)]
     assert [(s.block("total"), s.cluster) for s in doubles] == [(65536, 8), (16384, 1)]
+
+
+def test_schedules_of_held_rows() -> None:
+    """Rows stay in shared memory where registers hold too few of them: (inputs with rows of their
+    own, bytes of an element of all, lines that rows share) to blocks a row, 0 for registers."""
+
+    def blocks(total: int, *held: int, target: Target = SM_90A) -> int:
+        found = rules.reduce_schedule(target, 1024, total, 1, 4, 1, held)
+        return found.cluster if found.extra.get("held") else 0
+
+    assert [blocks(n, 1, 2, 0) for n in (8192, 16384, 32768, 65536, 131072)] == [0, 1, 1, 2, 4]
+    assert [blocks(n, 1, 4, 0) for n in (16384, 32768, 65536, 131072)] == [0, 2, 4, 0]
+    assert blocks(16384, 1, 4, 2) == 1 and blocks(16384, 2, 4, 2) == 0
+    assert blocks(65536, 2, 4, 2) == 4 and blocks(65536, 2, 8, 2) == 0
+    assert blocks(50000, 1, 2, 0) == 2 and blocks(50001, 1, 2, 0) == 0
+    assert blocks(65536, 0, 0, 0) == blocks(65536, 1, 2, 0, target=SM_80) == 0
 
 
 def test_schedules_of_few_tiles() -> None:
