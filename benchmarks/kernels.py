@@ -6,7 +6,7 @@
 
 --compile adds torch.compile with max-autotune as a peer and spends so many seconds on it: its
 candidates are compiled by a process for each core, then timed one by one. Cases that come after
-that run without it, and say so.
+that run without it; the last line counts them.
 
 Every case is a small ONNX graph through `fuser.compile`, bound to tensors of the GPU. Inputs are
 random and rotate through several sets, so that none is in the L2 when it is read. The first set's
