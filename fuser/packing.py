@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import mmap
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 
 from fuser.dtypes import BY_NAME, DType, from_numpy
 from fuser.graph.mapping import mapping_of, release_pages
-from fuser.runtime.memory import address, aligned_array
+from fuser.runtime.memory import address, aligned_array, aligned_empty
 from fuser.tilegen.program import Packing
 
 
@@ -38,10 +38,22 @@ class Source:
     strides: tuple[int, ...]
     packing: Packing
 
-    def read(self, data: mmap.mmap) -> np.ndarray:
-        """The packed constant. Raises TypeError or ValueError where the view leaves the file."""
-        view = np.ndarray(self.shape, self.dtype.numpy, data, self.offset, self.strides)
-        return pack(view, self.packing)
+    def read(self, descriptor: int) -> np.ndarray:
+        """The packed constant, from an open file. Nothing is mapped: whoever shortens a file that
+        is mapped ends the processes that read it. Raises OSError, TypeError or ValueError where the
+        file lacks the view."""
+        reach = [(extent - 1) * step for extent, step in zip(self.shape, self.strides, strict=True)]
+        low = self.offset + sum(min(0, step) for step in reach)
+        high = self.offset + sum(max(0, step) for step in reach) + self.dtype.bytes
+        held = aligned_empty(high - low if 0 not in self.shape else 0)
+        filled = 0
+        while filled < held.size:
+            count = os.preadv(descriptor, [held[filled:].data], low + filled)
+            if not count:
+                raise ValueError("the file ends before the constant")
+            filled += count
+        view = np.ndarray(self.shape, self.dtype.numpy, held, self.offset - low, self.strides)
+        return self.packing.apply(view, aligned_array)
 
     def to_record(self) -> dict[str, Any]:
         """JSON-able data. Raises TypeError for what JSON lacks."""

@@ -19,7 +19,6 @@ import functools
 import hashlib
 import json
 import logging
-import mmap
 import os
 import platform
 import time
@@ -97,14 +96,11 @@ class StoredPlan:
             program = program_from_record(header["program"], blob, constants)
             report = Report.from_record(header["report"])
             hints = {str(k): (int(low), int(high)) for k, (low, high) in header["hints"].items()}
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, OSError) as error:
+            self._check_unchanged()
             _log.warning("a stored plan of %s makes no sense (%r): compiling", self.path, error)
             return None
-        recent = abs(time.time_ns() - self.stamp[1]) < RECENT
-        if _stamp(self.path) != self.stamp or (recent and not self._same_content()):
-            raise InvalidModelError(
-                "the file changed while it was read", where=str(self.path), hint="compile again"
-            )
+        self._check_unchanged()
         check_memory(program)
         report.cache_hits = len({kernel.code for kernel in _kernels(program)})
         report.compile_s = time.perf_counter() - started
@@ -121,12 +117,10 @@ class StoredPlan:
         self, records: Sequence[Mapping[str, Any]], payload: memoryview
     ) -> list[np.ndarray] | None:
         """The constants of a plan, None where one is lost."""
-        with open(self.path, "rb") as file:
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
         def get(record: Mapping[str, Any]) -> np.ndarray | None:
             if "source" in record:
-                return Source.from_record(record["source"]).read(data)
+                return Source.from_record(record["source"]).read(file.fileno())
             if "blob" in record:
                 held: memoryview | None = blob_of(payload, record["blob"])
             else:
@@ -140,7 +134,7 @@ class StoredPlan:
         # The largest first, so that the threads end together.
         order = sorted(range(len(records)), key=lambda i: -int(records[i]["bytes"]))
         made: dict[int, np.ndarray | None] = {}
-        with ThreadPoolExecutor(_threads()) as pool:
+        with open(self.path, "rb") as file, ThreadPoolExecutor(_threads()) as pool:
             made.update(zip(order, pool.map(get, (records[i] for i in order)), strict=True))
         arrays = [made[i] for i in range(len(records))]
         found = [array for array in arrays if array is not None]
@@ -186,6 +180,18 @@ class StoredPlan:
             return
         payload = b"".join(item + bytes(-len(item) % 64) for item in blobs)
         self.cache.put_bytes(self.material, header, payload)
+
+    def _check_unchanged(self) -> None:
+        """Raise InvalidModelError if the file is another one than at the start."""
+        try:
+            same = _stamp(self.path) == self.stamp
+        except OSError:
+            same = False
+        recent = abs(time.time_ns() - self.stamp[1]) < RECENT
+        if not same or (recent and not self._same_content()):
+            raise InvalidModelError(
+                "the file changed while it was read", where=str(self.path), hint="compile again"
+            )
 
     def _same_content(self) -> bool:
         """Whether the file is as it was, whatever its time says."""

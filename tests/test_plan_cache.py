@@ -245,16 +245,20 @@ def test_files_that_change(
     wanted = bits(load(path))
     inner = Source.read
 
-    def read(self: Source, data: Any) -> Any:
-        status = path.stat()
-        path.write_bytes(new)
-        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-        return inner(self, data)
+    for content in (new, new[:1000]):
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Source, "read", read)
-        with pytest.raises(InvalidModelError, match="changed while it was read"):
-            load(path)
+        def read(self: Source, descriptor: int, content: bytes = content) -> Any:
+            status = path.stat()
+            path.write_bytes(content)
+            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+            return inner(self, descriptor)
+
+        path.write_bytes(old)
+        with monkeypatch.context() as patch:
+            patch.setattr(Source, "read", read)
+            with pytest.raises(InvalidModelError, match="changed while it was read"):
+                load(path)
+    path.write_bytes(new)
     other = bits(load(path))
     path.write_bytes(old)
     KernelCache(os.environ["FUSER_CACHE_DIR"]).clear()
