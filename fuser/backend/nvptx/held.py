@@ -73,7 +73,9 @@ def plan_held(low: Lowering) -> Held | None:
     if not reductions:
         return None
     longest = max(reductions, key=lambda op: op.x.type.size)
-    axis, whole = longest.axis, plan.layouts[longest.x]
+    axis, whole = longest.axis, plan.layouts.get(longest.x)
+    if whole is None:
+        return None
     sinks: list[Sink] = []
     for op in body:
         rows = isinstance(op, ops.Reduce) and plan.layouts.get(op.x) == whole and op.axis == axis
@@ -89,6 +91,9 @@ def plan_held(low: Lowering) -> Held | None:
     if len(found) < len(tables):
         return None
     held = Held(whole, strips, sinks, found, {})
+    uses = {use for value in held.tables[0] for use in plan.uses.get(value, ())}
+    if any(use not in sinks and not any(made in held for made in use.results) for use in uses):
+        return None  # it is needed as a whole
     passes = [_slice(low, held, [sink])[0] for sink in sinks]
     again = [
         op

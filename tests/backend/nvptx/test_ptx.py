@@ -16,7 +16,11 @@ from fuser.backend.nvptx import compile_kernel, lower_to_llvm
 from fuser.dtypes import DType, bf16, f16, f32, f64, i8, i32, u8
 from fuser.errors import LoweringError
 from fuser.target import SM_80, SM_90A, Target
+from fuser.tilegen import rules
+from fuser.tilegen.builder import Builder
+from fuser.tilegen.index import axis
 from fuser.tilegen.ir import Kernel
+from fuser.tilegen.schedule import Schedule
 from tests.backend.nvptx import kernels
 
 PTXAS = shutil.which("ptxas")
@@ -180,6 +184,33 @@ def test_long_rows_are_held_in_shared_memory() -> None:
     assert b"cp.async" not in odd.code and odd.shared_bytes < 256
     large = compile_kernel(kernels.softmax(9, 65536, f32, (1, 65536), 8, held=True), SM_90A)
     assert b"cp.async" not in large.code  # more than there is
+
+
+def test_rows_with_another_use_are_not_held() -> None:
+    """Sums over the rows of a block too, for which there are no strips."""
+    b = Builder("both_ways", Schedule(warps=4, extra={"held": True}))
+    x, y = b.buffer("x0", f32, 2 * 4096), b.buffer("y", f32, 2 * 4096, role="output")
+    z = b.buffer("z", f32, 4096, role="output")
+    at = (axis(0, 2), axis(1, 4096))
+    tile = b.load(b.view(x, (2, 4096)), at, (2, 4096), pad=None)
+    total = b.broadcast(b.reduce("sum", tile, 1), (2, 4096), (0,))
+    b.store(b.view(y, (2, 4096)), at, b.map("div", tile, total))
+    b.store(b.view(z, (4096,)), (axis(0, 4096),), b.reduce("sum", tile, 0))
+    found = compile_kernel(b.build(), SM_90A)
+    assert b"cp.async" not in found.code
+
+
+@pytest.mark.parametrize("columns", [16, 64, 200, 256])
+@pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
+def test_short_rows_stay_inside_a_warp(columns: int, dtype: DType) -> None:
+    """Several rows a warp, in 16-byte accesses, without barriers."""
+    block = rules.reduce_schedule(SM_90A, 1 << 18, columns, 1, dtype.bytes, 1)
+    height, width = block.block("rows"), block.block("total")
+    assert height * width == 1024
+    kernel = kernels.softmax(1 << 18, columns, dtype, (height, width), block.warps)
+    ptx = compile_kernel(kernel, SM_90A).code.decode()
+    assert ptx.count("st.global.v4.b32") == 1024 * dtype.bytes // 16 // 32 // block.warps
+    assert "bar.sync" not in ptx and "st.shared" not in ptx
 
 
 def test_trips_are_spread_over_a_cluster() -> None:
