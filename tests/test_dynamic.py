@@ -196,7 +196,7 @@ def test_what_cannot_stay_open_is_compiled_for_its_sizes() -> None:
 def test_plans_of_a_gpu_share_code_and_memory() -> None:
     """Sizes that fit in the memory of earlier ones use it; each plan runs right after the others,
     and when others are closed."""
-    model = open_model(build("tiny_llama", "float16", **TINY["tiny_llama"]))
+    model = tiny("tiny_llama")
     plan = DynamicPlan(model, device="cuda")
     sizes = [(4, 60), (2, 30), (3, 17), (9, 64)]
     for batch, sequence in sizes:
