@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property, update_wrapper
 from threading import Lock
 from typing import Any
@@ -23,6 +23,7 @@ import numpy as np
 
 from fuser.compiler import compile_graph
 from fuser.devices import Device
+from fuser.dynamic import explain_variants
 from fuser.errors import FeedError, UsageError
 from fuser.graph.ir import Graph
 from fuser.graph.passes import run_passes
@@ -33,7 +34,10 @@ from fuser.precision import Precision
 from fuser.report import Report
 from fuser.runtime.feeds import host_array
 from fuser.runtime.plan import Plan
+from fuser.traced_open import OpenAxes, OpenTraced, closed
 
+MOST_OPEN = 8
+"""Combinations of dtypes and fixed sizes that a function of open sizes keeps kernels for."""
 MOST_PLANS = 64
 """Plans that a jitted function keeps; the one unused for longest goes first."""
 
@@ -69,13 +73,14 @@ class _Bound:
             name: _spec_of(name, leaf) for name, leaf in zip(self.names, self.leaves, strict=True)
         }
 
-    def key(self) -> Hashable:
+    def key(self, specs: Mapping[str, ArraySpec] | None = None) -> Hashable:
+        """What plans are kept by. specs: instead of those of the arguments."""
         try:
             fixed = tuple(self.static.items())
             hash(fixed)
         except TypeError as error:
             raise UsageError(f"static arguments must be hashable: {error}") from None
-        return self.tree, tuple(self.specs().values()), fixed
+        return self.tree, tuple((specs or self.specs()).values()), fixed
 
     def arguments(self, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """args and kwargs of the function, with other leaves in place of the arrays."""
@@ -193,11 +198,20 @@ class Jitted:
     def __init__(
         self, function: Callable[..., Any], static_argnames: Sequence[str], device: Device,
         threads: int | None, fusion: bool, precision: Precision = "model",
+        dynamic: OpenAxes | None = None,
     ) -> None:  # fmt: skip
         self.function = function
+        self._dynamic = dict(dynamic or {})
+        self._open: OrderedDict[Hashable, OpenTraced] = OrderedDict()
         self._signature = inspect.signature(function)
         self._static = frozenset(static_argnames)
         unknown = self._static - set(self._signature.parameters)
+        for name in self._dynamic:
+            if name.partition(".")[0] not in self._signature.parameters:
+                raise UsageError(
+                    f"dynamic names {name!r}, which {_name(function)} does not have",
+                    hint=f"its parameters are {list(self._signature.parameters)}",
+                )
         if unknown:
             raise UsageError(
                 f"static_argnames names {sorted(unknown)}, which {_name(function)} does not have",
@@ -213,16 +227,46 @@ class Jitted:
         bound = _Bound(self._signature, self._static, args, kwargs)
         if any(isinstance(leaf, TracedArray) for leaf in bound.leaves):
             return self.function(*args, **kwargs)  # within another trace: part of it
+        if self._dynamic:
+            return self._run_open(bound)
         return self._find(bound).run(bound.leaves)
 
     def trace(self, *args: Any, **kwargs: Any) -> Traced:
-        """What serves such arguments: its graph, plan and report."""
+        """What serves such arguments: its graph, plan and report. With dynamic, a UsageError."""
+        if self._dynamic:
+            raise UsageError(
+                "a function of open sizes has no one graph", hint="explain() shows its ranges"
+            )
         return self._find(_Bound(self._signature, self._static, args, kwargs))
 
     @property
     def traces(self) -> tuple[Traced, ...]:
         """Every trace made so far, the latest used last."""
         return tuple(self._cache.values())
+
+    def explain(self) -> str:
+        """With dynamic: a table of the ranges of sizes that kernels serve."""
+        return explain_variants([v for found in self._open.values() for v in found.variants])
+
+    def _run_open(self, bound: _Bound) -> Any:
+        specs, leaves, dynamic = bound.specs(), bound.leaves, self._dynamic
+        fixed = {name: closed(name, spec, dynamic) for name, spec in specs.items()}
+        key = bound.key(fixed)
+        with self._lock:
+            found = self._open.get(key)
+            if found is None:
+                found = self._open[key] = OpenTraced(
+                    self.function, specs, bound.arguments, _name(self.function), dynamic,
+                    dict(zip(("device", "threads", "fusion", "precision"), self._options,
+                             strict=True)),
+                )  # fmt: skip
+                bound.leaves = []
+                if len(self._open) > MOST_OPEN:
+                    self._open.popitem(last=False)
+            self._open.move_to_end(key)
+            plan, outputs = found.find(specs)
+        feeds = dict(zip(bound.names, leaves, strict=True))
+        return trees.unflatten(outputs, list(plan.run(feeds).values()))
 
     def _find(self, bound: _Bound) -> Traced:
         key = bound.key()
@@ -240,18 +284,21 @@ class Jitted:
 def jit(
     function: Callable[..., Any] | None = None, *, static_argnames: str | Sequence[str] = (),
     device: Device = "auto", threads: int | None = None, fusion: bool = True,
-    precision: Precision = "model",
+    precision: Precision = "model", dynamic: OpenAxes | None = None,
 ) -> Any:  # fmt: skip
     """Compile a function on its first call with arguments of given shapes and dtypes.
 
     static_argnames: parameters that are no arrays (options, sizes); each value is compiled for.
+    dynamic: by parameter, names for the axes whose sizes are open: {"x": ("batch", None)}. Kernels
+    then serve ranges of these sizes; a name that comes twice is one size. Without it each
+    combination of shapes is compiled for.
     Works as a decorator with and without arguments. Arrays that the function closes over are
     constants: do not change them afterwards. Raises TraceError where it cannot be recorded.
     """
     named = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
     if function is None:
-        return lambda f: Jitted(f, named, device, threads, fusion, precision)
-    return Jitted(function, named, device, threads, fusion, precision)
+        return lambda f: Jitted(f, named, device, threads, fusion, precision, dynamic)
+    return Jitted(function, named, device, threads, fusion, precision, dynamic)
 
 
 def _name(function: Callable[..., Any]) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from fuser.errors import TraceError
+from fuser.graph.dims import DimExpr
 from fuser.graph.ir import Value
 from fuser.graph.trace import ufuncs
 from fuser.graph.trace.functions import FUNCTIONS
@@ -38,7 +39,8 @@ def _unary(ufunc: np.ufunc) -> Callable[[TracedArray], Any]:
 
 
 def _is_operand(x: Any) -> bool:
-    return isinstance(x, TracedArray | np.ndarray | np.generic | bool | int | float | list | tuple)
+    numbers = bool | int | float | DimExpr  # a size of a traced array may be open
+    return isinstance(x, TracedArray | np.ndarray | np.generic | list | tuple | numbers)
 
 
 class TracedArray:

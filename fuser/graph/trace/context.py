@@ -12,6 +12,7 @@ import numpy as np
 from fuser.dtypes import from_numpy
 from fuser.errors import TraceError, UsageError
 from fuser.graph.builder import Builder
+from fuser.graph.dims import DimExpr
 from fuser.graph.ir import Graph, Value
 from fuser.graph.sources import Recorder
 
@@ -113,6 +114,8 @@ def lift(x: Any, dtype: np.dtype | None = None) -> Value:
         common = result_type(*parts) if dtype is None else dtype
         b = trace.builder
         return b.concat([b.unsqueeze(lift(part, common), [0]) for part in parts], 0)
+    if isinstance(x, DimExpr):  # an open size, as a number
+        return trace.builder.dim(x, from_numpy(np.dtype(dtype or np.int64)))
     if isinstance(x, np.ndarray) and (dtype is None or x.dtype == dtype):
         return trace.constant(x)
     try:
@@ -136,6 +139,8 @@ def promotion_kind(x: Any) -> Any:
         return x.weak or x.dtype
     if type(x) in (bool, int, float):
         return type(x)
+    if isinstance(x, DimExpr):
+        return int
     if isinstance(x, list | tuple) and any(map(is_traced, _leaves(x))):
         return result_type(*_leaves(x))
     return np.asarray(x).dtype if not isinstance(x, np.ndarray) else x.dtype

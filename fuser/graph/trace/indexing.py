@@ -10,8 +10,10 @@ import numpy as np
 from fuser import dtypes
 from fuser.errors import TraceError
 from fuser.graph.builder import Builder
+from fuser.graph.dims import maximum, minimum
 from fuser.graph.ir import Value
 from fuser.graph.places import gather_at
+from fuser.graph.sizes import is_symbolic
 from fuser.graph.trace.context import current, is_traced, lift, wrap
 
 
@@ -117,7 +119,13 @@ def _basic(b: Builder, x: Value, items: list[Any]) -> tuple[Value, list[Any]]:
     return b.reshape(value, shape), left
 
 
-def _bounds(item: slice, size: int) -> tuple[int, int, int]:
+def _bounds(item: slice, size: int) -> tuple[Any, Any, int]:
+    if is_symbolic(size, item.start, item.stop) and (item.step or 1) > 0:
+        start, limit = (
+            otherwise if at is None else minimum(maximum(at + size if at < 0 else at, 0), size)
+            for at, otherwise in ((item.start, 0), (item.stop, size))
+        )
+        return start, maximum(start, limit), item.step or 1
     try:
         start, limit, stride = item.indices(size)
     except TypeError as error:
@@ -137,4 +145,4 @@ def _bounds(item: slice, size: int) -> tuple[int, int, int]:
 def _place(item: int, size: int, axis: int) -> int:
     if not -size <= item < size:
         raise TraceError(f"index {item} is outside of axis {axis}, which has size {size}")
-    return item % size
+    return item + size if item < 0 else item

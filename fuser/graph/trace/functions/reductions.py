@@ -10,7 +10,9 @@ from fuser import dtypes
 from fuser.dtypes import DType, from_numpy
 from fuser.errors import TraceError
 from fuser.graph.compose import stash
+from fuser.graph.dims import product
 from fuser.graph.ir import Value
+from fuser.graph.sizes import is_symbolic
 from fuser.graph.trace.context import current, lift, wrap
 from fuser.graph.trace.functions.registry import array_function, many_axes, one_axis
 
@@ -133,8 +135,11 @@ def _variance(x: Any, axis: Any, dtype: Any, degrees: float, keepdims: bool, roo
     centred = b.map("sub", value, b.restore(b.mean(value, axes), value, axes))
     square = b.map("mul", centred, centred)
     if degrees:
-        count = np.prod([value.shape[a] for a in axes], dtype=float) - degrees
-        spread = b.map("div", b.reduce("reduce_sum", square, axes, keepdims), float(count))
+        count: Any = product([value.shape[a] for a in axes])
+        whole = int(degrees) if float(degrees).is_integer() else degrees
+        total = b.reduce("reduce_sum", square, axes, keepdims)
+        left = count - whole
+        spread = b.map("div", total, left if is_symbolic(left) else float(left))
     else:
         spread = b.mean(square, axes, keepdims)
     return wrap(b.cast(b.map("sqrt", spread) if root else spread, result))
