@@ -136,29 +136,35 @@ def _tile(
     row_operand, vector_operand = (plan.a, plan.b) if plan.vector_axis == 1 else (plan.b, plan.a)
     is_float = op.result.dtype.is_float
 
-    def trip(i: Reg, carried: list[Reg]) -> list[Reg]:
+    def step(k: Index, carried: list[Reg]) -> list[Reg]:
         out = []
-        with low.scope():
-            k = low.counter(i, 0, depth - 1)
-            for fetch in early:
-                fetch.step(low, i)
-            vectors = []
-            for start, lanes in chunks:
-                here = start + affine.lane(lanes)
-                point = (k, here) if plan.vector_axis == 1 else (here, k)
-                vectors.append(low.vector_at(vector_operand, point, lanes))
-            for r, row in enumerate(rows):
-                point = (row, k) if plan.vector_axis == 1 else (k, row)
-                item = low.at(row_operand, point)
-                wide: dict[int, Reg] = {}
-                for c, (_, lanes) in enumerate(chunks):
-                    if lanes not in wide:
-                        wide[lanes] = f.splat(item, lanes)
-                    acc = carried[r * len(chunks) + c]
-                    if is_float:
-                        out.append(f.fma(wide[lanes], vectors[c], acc))
-                    else:
-                        out.append(f.binary("add", acc, f.binary("mul", wide[lanes], vectors[c])))
+        vectors = []
+        for start, lanes in chunks:
+            here = start + affine.lane(lanes)
+            point = (k, here) if plan.vector_axis == 1 else (here, k)
+            vectors.append(low.vector_at(vector_operand, point, lanes))
+        for r, row in enumerate(rows):
+            point = (row, k) if plan.vector_axis == 1 else (k, row)
+            item = low.at(row_operand, point)
+            wide: dict[int, Reg] = {}
+            for c, (_, lanes) in enumerate(chunks):
+                if lanes not in wide:
+                    wide[lanes] = f.splat(item, lanes)
+                acc = carried[r * len(chunks) + c]
+                if is_float:
+                    out.append(f.fma(wide[lanes], vectors[c], acc))
+                else:
+                    out.append(f.binary("add", acc, f.binary("mul", wide[lanes], vectors[c])))
         return out
 
-    return f.loop(0, depth, 1, accs, trip, hint="k")
+    def trip(i: Reg, carried: list[Reg]) -> list[Reg]:
+        with low.scope():
+            first = low.counter(i, 0, depth - plan.steps, plan.steps)
+            for fetch in early:
+                fetch.step(low, i)
+            for k in range(plan.steps):
+                with low.scope():
+                    carried = step(first + k, carried)
+        return carried
+
+    return f.loop(0, depth, plan.steps, accs, trip, hint="k")

@@ -7,7 +7,11 @@ from fuser.backend.cpu.tree import DotPlan, Facts
 from fuser.backend.cpu.unit_plan import plan_unit_dot
 from fuser.target import Target
 from fuser.tilegen import ops
+from fuser.tilegen.index import Mod
 from fuser.tilegen.ir import TileType, Value
+
+MOST_STEPS = 8
+"""Of k in one trip: more would be long code for nothing."""
 
 
 def plan_dot(facts: Facts, op: ops.Dot) -> None:
@@ -43,7 +47,26 @@ def plan_dot(facts: Facts, op: ops.Dot) -> None:
         facts.orders[op.result] = order
         extent_rows, extent_vector = (rows, columns) if axis == 1 else (columns, rows)
         tile = register_tile(facts.target, extent_rows, -(-extent_vector // width))
-    facts.dots[op] = DotPlan(operands[0], operands[1], axis, *tile)
+    steps = max(_period(facts, operands[side], op.a.shape[1]) for side in (0, 1))
+    facts.dots[op] = DotPlan(operands[0], operands[1], axis, *tile, steps=steps)
+
+
+def _period(facts: Facts, value: Value, depth: int) -> int:
+    """Steps of k after which the way to read an operand repeats: codes that share a word are one
+    load and shifts by constants if those steps are one trip."""
+    found = 1
+    stack = [value]
+    while stack:
+        current = stack.pop()
+        op = facts.producers.get(current)
+        if op is None or facts.kind(current) != "inline":
+            continue
+        if isinstance(op, ops.IndexTile):
+            for atom, _ in op.expression.terms:
+                if isinstance(atom, Mod) and atom.base.axes() and atom.divisor <= MOST_STEPS:
+                    found = max(found, atom.divisor)
+        stack += op.operands()
+    return found if depth % found == 0 else 1
 
 
 def keep(facts: Facts, value: Value, order: tuple[int, ...] | None = None) -> None:

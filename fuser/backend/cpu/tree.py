@@ -30,7 +30,7 @@ class DotPlan:
     """How a dot is blocked. `vector_axis` 1: vectors run along N (row operand a); 0: along M.
 
     rows and chunks (vectors) are the register tile. a and b are the operands in accumulator type;
-    with a unit, in the form that it reads (unit_plan.py).
+    with a unit, in the form that it reads (unit_plan.py). steps: of k in a trip of the loop.
     """
 
     a: Value
@@ -39,6 +39,7 @@ class DotPlan:
     rows: int
     chunks: int
     unit: DotUnit | None = None
+    steps: int = 1
 
 
 @dataclass(frozen=True)
