@@ -144,11 +144,11 @@ def check(model: onnx.ModelProto, depth: int, ratio: float, dtype: Any = f32) ->
     check_plan(model, depth, dtype)
 
 
-def check_plan(model: onnx.ModelProto, depth: int, dtype: Any = f32) -> None:
+def check_plan(model: onnx.ModelProto, depth: int, dtype: Any = f32, device: Any = "cpu") -> None:
     graph = open_model(model).graph({})
     feeds = feeds_of(graph)
     want = evaluate(graph, feeds, float64=True)["y"]
-    assert_close(fuser.compile(model, device="cpu").run(feeds)["y"], want, dtype, depth)
+    assert_close(fuser.compile(model, device=device).run(feeds)["y"], want, dtype, depth)
 
 
 @pytest.mark.parametrize("rows", [1, 5, 30, 150])
@@ -193,6 +193,43 @@ def test_convolutions_of_many_pixels_are_unpacked_on_a_cpu() -> None:
     }
     assert "dequantize" in ops["cuda"] and "dequantize" not in ops["cpu"]
     check_plan(convolution("i8", (130, 140, 1, 1), 0, image=(20, 21)), 140)
+
+
+def test_projections_of_one_tensor_are_one_product() -> None:
+    """Q, K and V of packed weights: their codes lie side by side, as floats would."""
+    arrays: dict[str, np.ndarray] = {}
+    nodes = []
+    for name, draw in (("q", 1), ("k", 2), ("v", 3)):
+        rng = np.random.default_rng(draw)
+        arrays[f"{name}.c"] = rng.integers(0, 256, (96, 4, 16), dtype=np.uint8)
+        arrays[f"{name}.s"] = (rng.random(96 * 4) * 0.02 + 0.001).astype(np.float32)
+        nodes.append(
+            helper.make_node("MatMulNBits", ["x", f"{name}.c", f"{name}.s"], [name],
+                             domain="com.microsoft", K=128, N=96, bits=4, block_size=32)
+        )  # fmt: skip
+    nodes += [
+        helper.make_node("Transpose", ["k"], ["kt"], perm=[1, 0]),
+        helper.make_node("MatMul", ["q", "kt"], ["s"]),
+        helper.make_node("Softmax", ["s"], ["p"]),
+        helper.make_node("MatMul", ["p", "v"], ["y"]),
+    ]
+    model = model_of(nodes, {"x": [5, 128]}, arrays)
+    assert fuser.compile(model, device="cpu").report().kernels.after == 2
+    check_plan(model, 512)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("form", FORMS)
+def test_products_on_a_gpu(form: str) -> None:
+    kind, shape, *more = FORMS[form]
+    for rows in (1, 70):
+        check_plan(product(rows, kind, shape, *more), shape[0], device="cuda")
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", ["decode", "many", "half", "conv"])
+def test_models_on_a_gpu(name: str) -> None:
+    check_plan(MODELS[name](), 360, f16 if name == "half" else f32, device="cuda")
 
 
 MODELS = {

@@ -140,6 +140,17 @@ def test_forms(form: str) -> None:
     assert_close(fuser.compile(model, device="cpu").run(feeds)["y"], want, graph.outputs[0].dtype)
 
 
+@pytest.mark.cuda
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_on_a_gpu(form: str) -> None:
+    model = FORMS[form]()
+    graph = open_model(model).graph({})
+    feeds = feeds_of(graph)
+    want = evaluate(graph, feeds, float64=True)["y"]
+    got = fuser.compile(model, device="cuda").run(feeds)["y"]
+    assert_close(got, want, graph.outputs[0].dtype, 360)
+
+
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("form", FORMS)
 def test_programs_are_right(form: str, name: str) -> None:

@@ -46,11 +46,11 @@ def merge_products(graph: Graph) -> Graph:
     for siblings in parallel_products(graph):
         table: dict[tuple[object, ...], list[Branch]] = {}
         for product in siblings:
-            if product in gated or not is_linear(product):
+            if product in gated or not (is_linear(product) or _is_packed(product)):
                 continue
             branch = product_with_bias(product, uses, outputs)
             if _is_stored_anyway(branch.result, uses, outputs, attention):
-                key = (product.inputs[1].dtype, tuple(product.attrs["rhs_contract"]))
+                key = (_form(product.inputs[1]), tuple(product.attrs["rhs_contract"]))
                 table.setdefault(key, []).append(branch)
         merges += [branches for branches in table.values() if len(branches) > 1]
     return _rewrite(graph, merges) if merges else graph
@@ -65,6 +65,45 @@ def is_linear(product: Node) -> bool:
         and not product.attrs["lhs_batch"]
         and len(product.attrs["rhs_contract"]) == 1
     )
+
+
+def _is_packed(product: Node) -> bool:
+    """Whether it is activations times a matrix of codes, with factors for every column."""
+    made, attrs = product.inputs[1].node, product.attrs
+    if made is None or made.op != "dequantize" or product.inputs[1].type.rank != 2:
+        return False
+    if attrs["lhs_batch"] or len(attrs["rhs_contract"]) != 1:
+        return False
+    return bool(made.attrs["blocks"][1 - attrs["rhs_contract"][0]] == 1)
+
+
+def _form(weights: Value) -> tuple[object, ...]:
+    """What weights must agree in to lie side by side."""
+    made = weights.node
+    if made is None or made.op != "dequantize":
+        return (weights.dtype,)
+    return weights.dtype, made.attrs["numbers"], made.attrs["blocks"], len(made.inputs)
+
+
+def _joined(graph: Graph, branches: list[Branch], axis: int) -> Value:
+    """The weights of all branches side by side."""
+    weights = [branch.product.inputs[1] for branch in branches]
+    made = weights[0].node
+    if made is None or made.op != "dequantize":
+        return graph.constant(_side_by_side(weights, axis))
+    operands = [
+        graph.constant(_side_by_side([v.node.inputs[i] for v in weights if v.node], axis))
+        for i in range(len(made.inputs))
+    ]
+    return build(graph, "dequantize", *operands, origin=made.origin, **made.attrs)
+
+
+def _side_by_side(values: list[Value], axis: int) -> np.ndarray:
+    arrays = [array for array in (value.constant for value in values) if array is not None]
+    joined = np.concatenate(arrays, axis=axis)
+    for array in arrays:
+        release_pages(array)
+    return joined
 
 
 def product_with_bias(product: Node, uses: dict[Value, list[Node]], outputs: set[Value]) -> Branch:
@@ -163,13 +202,8 @@ def _emit(graph: Graph, branches: list[Branch], values: dict[Value, Value]) -> N
     """The merged product, its bias, and a slice for each branch."""
     first = branches[0].product
     contract = first.attrs["rhs_contract"][0]
-    constants = [b.product.inputs[1].constant for b in branches]
-    arrays = [array for array in constants if array is not None]
-    joined = np.concatenate(arrays, axis=1 - contract)
-    for array in arrays:
-        release_pages(array)
     origin = tuple(dict.fromkeys(name for b in branches for name in b.product.origin))
-    weights = graph.constant(joined)
+    weights = _joined(graph, branches, 1 - contract)
     lhs = values[first.inputs[0]]
     out = build(graph, "dot_general", lhs, weights, origin=origin, **first.attrs)
     if any(b.bias is not None for b in branches):
