@@ -17,15 +17,17 @@ class DotUnit:
 
     name: "amx" (tiles of 16 rows by 64 bytes), or the extension that has it for vectors. features:
     what LLVM calls it, all needed. group: elements of k that share 32 bits. depth: elements of k in
-    a step. rate: multiply-adds a cycle and core, over those of the float32 vectors.
+    a step. rate: multiply-adds a cycle and core, over those of the float32 vectors. bits: of its
+    vectors.
     """
 
-    name: Literal["amx", "avx512_bf16", "avx512_vnni"]
+    name: Literal["amx", "avx512_bf16", "avx512_vnni", "avx_vnni", "neon_bf16", "neon_dotprod"]
     dtype: str
     features: tuple[str, ...]
     group: int
     depth: int
     rate: float
+    bits: int = 512
 
 
 DOT_UNITS = (
@@ -33,6 +35,9 @@ DOT_UNITS = (
     DotUnit("avx512_bf16", "bf16", ("avx512bf16", "avx512vl"), 2, 2, 1.0),
     DotUnit("amx", "i8", ("amx-tile", "amx-int8"), 4, 64, 16.0),
     DotUnit("avx512_vnni", "i8", ("avx512vnni", "avx512vl"), 4, 4, 2.0),
+    DotUnit("avx_vnni", "i8", ("avxvnni",), 4, 4, 2.0, 256),
+    DotUnit("neon_bf16", "bf16", ("bf16", "neon"), 2, 2, 2.0, 128),
+    DotUnit("neon_dotprod", "i8", ("dotprod", "neon"), 4, 4, 4.0, 128),
 )
 """The best first. Everything else multiplies with float32 (or float64, int32) vectors."""
 

@@ -28,6 +28,15 @@ if TYPE_CHECKING:
 TILE_BYTES = 64
 """Of a row of a tile register, and of a line of memory."""
 
+_INSTRUCTIONS = {
+    "avx512_bf16": "llvm.x86.avx512bf16.dpbf16ps.512",
+    "avx512_vnni": "llvm.x86.avx512.vpdpbusd.512",
+    "avx_vnni": "llvm.x86.avx512.vpdpbusd.256",
+    "neon_bf16": "llvm.aarch64.neon.bfdot.v4f32.v8bf16",
+    "neon_dotprod": "llvm.aarch64.neon.sdot.v4i32.v16i8",
+}
+_UNSIGNED_LEFT = frozenset(("avx512_vnni", "avx_vnni"))
+
 
 class Operand:
     """An operand in memory: rows of the left one, panels of the right one, `step` elements apart.
@@ -177,64 +186,84 @@ def _vectors(
 ) -> None:  # fmt: skip
     """A register tile of accumulators; a step loads panels and broadcasts a group of each row.
 
-    The instruction for bytes wants the left ones unsigned: they get 128 added, and 128 times the
+    x86's instruction for bytes wants the left ones unsigned: they get 128 added, and 128 times the
     sum of every column is taken off at the end.
     """
     f = low.f
     rows, columns = op.result.shape
     panels = -(-columns // PANEL)
     steps = -(-op.a.shape[1] // unit.depth)
-    high, wide = register_tile(low.target, rows, panels)
-    signed = unit.dtype == "i8"
-    type = text.vector("i32" if signed else "float", PANEL)
-    group = text.vector("i8" if signed else "bfloat", PANEL * unit.group)
-    name = "llvm.x86.avx512.vpdpbusd.512" if signed else "llvm.x86.avx512bf16.dpbf16ps.512"
+    lanes = unit.bits // 32
+    high, wide = _vector_tile(low, unit, rows, panels)
+    offset = unit.name in _UNSIGNED_LEFT
+    whole = unit.dtype == "i8"
+    type = text.vector("i32" if whole else "float", lanes)
+    group = text.vector("i8" if whole else "bfloat", lanes * unit.group)
+    name = _INSTRUCTIONS[unit.name]
     high_bits = integer(0x80808080, "i32")
-    words = text.vector("i32", PANEL)
+    words = text.vector("i32", lanes)
+    parts = range(0, PANEL, lanes)
 
     def block(panel: Index, wide: int, row: Index, high: int) -> None:
         cells = []
         for i in range(high):
             for j in range(wide):
                 address = low.memory_address(place, (row + i, (panel + j) * PANEL))
-                cells.append(f.gep(place.pointer, low.index(address), "float"))
+                start = f.gep(place.pointer, low.index(address), "float")
+                cells += [f.gep(start, part, "float") for part in parts]
         starts = [text.zero(type) if zero else f.load(type, cell, 4) for cell in cells]
         lines = [left.at(low, row + i) for i in range(high)]
         sources = [right.at(low, panel + j) for j in range(wide)]
+        vectors_across = wide * len(parts)
 
         def trip(k: Reg, carried: list[Reg]) -> list[Reg]:
             at = f.mul(k, PANEL * 4)
-            loaded = [f.load(words, f.gep(source, at), TILE_BYTES) for source in sources]
-            vectors = [f.convert("bitcast", reg, group) for reg in loaded]
+            vectors = []
+            for source in sources:
+                here = f.gep(source, at)
+                for part in parts:
+                    reg = f.load(words, f.gep(here, part * 4), lanes * 4)
+                    vectors.append(f.convert("bitcast", reg, group))
             out: list[Reg] = []
             for line in lines:
                 item = f.load("i32", f.gep(line, f.mul(k, 4)), op.a.dtype.bytes)
-                if signed:
+                if offset:
                     item = f.binary("xor", item, high_bits)
-                wide_item = f.convert("bitcast", f.splat(item, PANEL), group)
+                wide_item = f.convert("bitcast", f.splat(item, lanes), group)
                 for vector in vectors:
                     out.append(f.call(type, name, carried[len(out)], wide_item, vector))
-            if signed:
-                ones = f.convert("bitcast", f.splat(high_bits, PANEL), group)
+            if offset:
+                ones = f.convert("bitcast", f.splat(high_bits, lanes), group)
                 out += [
                     f.call(type, name, carried[len(cells) + j], ones, vector)
                     for j, vector in enumerate(vectors)
                 ]
             return out
 
-        if signed:
-            starts += [text.zero(type)] * wide
+        if offset:
+            starts += [text.zero(type)] * vectors_across
         done = f.loop(0, steps, 1, starts, trip, hint="k")
         for number, cell in enumerate(cells):
             acc = done[number]
-            if signed:
-                acc = f.binary("sub", acc, done[len(cells) + number % wide])
+            if offset:
+                acc = f.binary("sub", acc, done[len(cells) + number % vectors_across])
             f.store(acc, cell, 4)
 
     def across(panel: Index, wide: int) -> None:
         _cover(low, rows, high, "rows", lambda row, count: block(panel, wide, row, count))
 
     _cover(low, panels, wide, "panels", across)
+
+
+def _vector_tile(low: Lowering, unit: DotUnit, rows: int, panels: int) -> tuple[int, int]:
+    """(rows, panels) of the register tile. A panel of several vectors stands alone."""
+    parts = PANEL * 32 // unit.bits
+    high, wide = register_tile(low.target, rows, panels) if parts == 1 else (rows, 1)
+    # What is encoded without AVX-512 reaches 16 registers.
+    registers = min(low.target.vector_registers, 16 if unit.bits == 256 else 32)
+    # Beside the sums there are the panels, a broadcast, and the sums of columns and their factor.
+    taken = 2 + wide * parts * (2 if unit.name in _UNSIGNED_LEFT else 1)
+    return max(1, min(high, (registers - taken) // (wide * parts))), wide
 
 
 # copies -------------------------------------------------------------------------------------------

@@ -211,17 +211,21 @@ def test_error_of_weights_of_8_bits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 BYTE_UNITS = {
-    "amx": (), "avx512_vnni": ("+amx-int8",), "plain": ("+amx-int8", "+avx512vnni"),
+    "amx": (), "avx512_vnni": ("+amx-int8",), "avx_vnni": ("+amx-int8", "+avx512vnni"),
+    "plain": ("+amx-int8", "+avx512vnni", "+avxvnni"),
 }  # fmt: skip
 
 
-@pytest.fixture(params=BYTE_UNITS)
+@pytest.fixture(params=[*BYTE_UNITS, "avx_vnni alone"])
 def byte_target(request: pytest.FixtureRequest) -> Target:
-    dropped = BYTE_UNITS[request.param]
-    features = [f for f in native.HOST.features.split(",") if f not in dropped]
+    name, _, alone = request.param.partition(" ")
+    features = [f for f in native.HOST.features.split(",") if f not in BYTE_UNITS[name]]
     target = replace(native.HOST, features=",".join(features))
+    if alone:  # a processor without AVX-512, which reaches 16 registers
+        kept = {"+avx2", "+fma", "+f16c", "+bmi2", "+avxvnni"}.intersection(features)
+        target = cpu_target("x86-64-v3", ",".join(sorted(kept)), 8, 256)
     found = target.dot_unit("i8")
-    if (found.name if found else "plain") != request.param:
+    if (found.name if found else "plain") != name:
         pytest.skip(f"this processor has no {request.param}")
     return target
 
@@ -273,19 +277,45 @@ def test_special_numbers(how: str, target: Target) -> None:
 @pytest.mark.parametrize(
     "unit,dtype,instruction",
     [("amx", "bf16", "tdpbf16ps"), ("avx512_bf16", "bf16", "vdpbf16ps"),
-     ("amx", "i8", "tdpbssd"), ("avx512_vnni", "i8", "vpdpbusd")],
+     ("amx", "i8", "tdpbssd"), ("avx512_vnni", "i8", "vpdpbusd"), ("avx_vnni", "i8", "vpdpbusd"),
+     ("neon_bf16", "bf16", "bfdot"), ("neon_dotprod", "i8", "sdot")],
 )  # fmt: skip
-def test_instructions(unit: str, dtype: str, instruction: str) -> None:
+@pytest.mark.parametrize("rows", [3, 64])
+def test_instructions(unit: str, dtype: str, instruction: str, rows: int) -> None:
     """Code for such a processor can be made anywhere, and uses its instruction."""
     features = next(u.features for u in DOT_UNITS if (u.name, u.dtype) == (unit, dtype))
-    base = "+avx512f,+avx512vl,+avx512dq,+avx512bw"
-    target = cpu_target("x86-64-v4", ",".join([base, *(f"+{f}" for f in features)]), 8, 512)
-    graph = round_operands(linear(64, 64, 64).graph, dtypes.BY_NAME[dtype])
+    if unit.startswith("neon"):
+        arch, base, bits = "aarch64", "+neon", 128
+    elif unit == "avx_vnni":
+        arch, base, bits = "x86-64-v3", "+avx2,+fma", 256
+    else:
+        arch, base, bits = "x86-64-v4", "+avx512f,+avx512vl,+avx512dq,+avx512bw", 512
+    target = cpu_target(arch, ",".join([base, *(f"+{f}" for f in features)]), 8, bits)
+    found = target.dot_unit(dtype)
+    assert found is not None and found.name == unit
+    graph = round_operands(linear(rows, 64, 64).graph, dtypes.BY_NAME[dtype])
     cut = one_region(graph, "contraction")
     (program,) = emit(cut.regions[0], cut, target)
     text = assembly(program.kernel, target)
     assert instruction in text
     assert ("ldtilecfg" in text) == ("tilerelease" in text) == (unit == "amx")
+    assert unit != "avx_vnni" or ("%zmm" not in text and "{vex}" in text)
+    if unit != "amx":  # the sums stay in registers while k goes on
+        assert not spills(text, instruction)
+
+
+def spills(assembly_text: str, instruction: str) -> list[str]:
+    """Moves to or from the stack in the innermost loops with products."""
+    found: list[str] = []
+    lines = assembly_text.splitlines()
+    labels = {line[:-1]: at for at, line in enumerate(lines) if line.startswith(".L")}
+    for end, line in enumerate(lines):
+        target = line.split()[-1] if line.startswith("\t") and line.split() else ""
+        body = lines[labels.get(target, end) : end]
+        inner = not any(other.startswith(".L") for other in body[1:])
+        if inner and any(instruction in other for other in body):
+            found += [other for other in body if "(%rsp" in other or "[sp" in other]
+    return found
 
 
 def test_same_bits_again(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
