@@ -17,7 +17,9 @@ class Schedule:
     by a grid axis of their own) so that neighbours share cached operands; 0 is row-major.
     persistent: programs loop over the grid.
     split_k: how many programs share one reduction. cluster: blocks of a GPU that share one program,
-    where it has clusters (Hopper). reason: one line for `fuser explain`.
+    where it has clusters (Hopper). neighbours: programs along the last two axes of the grid, rows
+    and columns, whose blocks form a cluster and load for each other what they share. reason: one
+    line for `fuser explain`.
     """
 
     blocks: tuple[tuple[str, int], ...] = ()
@@ -27,6 +29,7 @@ class Schedule:
     persistent: bool = False
     split_k: int = 1
     cluster: int = 1
+    neighbours: tuple[int, int] = (1, 1)
     reason: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
@@ -43,6 +46,8 @@ class Schedule:
             table["split_k"] = self.split_k
         if self.cluster > 1:
             table["cluster"] = self.cluster
+        if self.neighbours != (1, 1):
+            table["neighbours"] = list(self.neighbours)
         if self.persistent:
             table["persistent"] = True
         return table | dict(self.extra)

@@ -9,6 +9,7 @@ from typing import Any
 from fuser.backend.module import CompiledKernel, TensorMap
 from fuser.backend.nvptx.cluster import NeedsOneBlock, blocks_of
 from fuser.backend.nvptx.lower import Lowering
+from fuser.backend.nvptx.multicast import neighbours_of
 from fuser.backend.nvptx.target_code import module_text, to_ptx
 from fuser.backend.nvptx.units import known_unit
 from fuser.backend.text import symbolic_dims
@@ -39,7 +40,8 @@ def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
         "dot": unit,
         "shared_bytes": shared,
         "warps": low.warps,
-        "cluster": low.cluster.blocks,
+        "cluster": low.order.cluster,
+        "neighbours": low.neighbours.shape,
         "blocks": size_hint(low.order.launch[0]) if low.order.persistent else 0,
         "copies": "tma" if low.streams else "cp.async" if low.assignment.staged else "none",
     }
@@ -54,7 +56,7 @@ def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
         launch=_numbers(low.order.launch),
         threads=low.threads,
         shared_bytes=shared,
-        cluster=low.cluster.blocks,
+        cluster=low.order.cluster,
         tensor_maps=tuple(map(_map_at_example, low.tensor_maps)),
         sizes=tuple(map(size_hint, read)),
         pdl=low.follows_early,
@@ -113,7 +115,8 @@ def _fitting(kernel: Kernel, target: Target) -> tuple[str, Lowering, int]:
 
 def _lower(kernel: Kernel, target: Target, stages: int | None = None) -> tuple[str, Lowering, int]:
     try:
-        low = Lowering(kernel, target, stages, blocks_of(kernel, target))
+        blocks, neighbours = blocks_of(kernel, target), neighbours_of(kernel, target)
+        low = Lowering(kernel, target, stages, blocks, neighbours)
         low.run()
     except NeedsOneBlock:
         low = Lowering(kernel, target, stages)

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx import persistent
 from fuser.backend.nvptx.stage import SharedTile
-from fuser.backend.nvptx.stream import Channel, Stream, arrive_where, elected, ends_of, wait_barrier
+from fuser.backend.nvptx.stream import (
+    Channel,
+    Stream,
+    arrive_where,
+    elected,
+    ends_of,
+    release,
+    wait_barrier,
+)
 from fuser.backend.nvptx.values import Tile
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Value
@@ -89,14 +97,13 @@ def after_dot(low: Lowering, op: ops.Dot) -> None:
         if not group and channel.done < len(channel.dots):
             continue
         if stream.deferred is op or group:
-            later = e.value(f"icmp ne i32 {stream.variable}, {stream.first}")
-            chosen = e.value(f"and i1 {elected(low)}, {later}")
+            later: str = e.value(f"icmp ne i32 {stream.variable}, {stream.first}")
             back = e.value(f"icmp eq i32 {stream.stage}, 0")
             previous = e.value(f"sub i32 {stream.stage}, 1")
             stage: str = e.value(f"select i1 {back}, i32 {stream.stages - 1}, i32 {previous}")
         else:
-            chosen, stage = elected(low), stream.stage
-        arrive_where(low, stream.empty(low, channel, stage), chosen)
+            later, stage = "", stream.stage
+        release(low, stream, channel, stage, later)
 
 
 def before_read(low: Lowering, value: Value) -> tuple[Stream, Channel] | None:
@@ -117,22 +124,22 @@ def after_read(low: Lowering, stream: Stream, channel: Channel) -> None:
         return
     e = low.emitter
     e.do("call void @llvm.nvvm.bar.warp.sync(i32 -1)")
-    lane = e.hoisted(f"and i32 {e.tid}, 31")
-    first = e.hoisted(f"icmp eq i32 {lane}, 0")
-    arrive_where(low, stream.empty(low, channel, stream.stage), first)
+    release(low, stream, channel, stream.stage)
 
 
 def end_stream(low: Lowering, stream: Stream) -> None:
-    """Behind a quiet loop of a persistent kernel, all products complete: release the stage of the
-    last trip, which no later trip did."""
+    """Behind a loop, all products complete: release the stage of the last trip, which no later trip
+    did, where a producer waits for it: in a persistent kernel or in another block."""
     e = low.emitter
-    if stream.deferred or stream.group:
+    channels = stream.channels if low.order.persistent else low.neighbours.sends(stream)
+    if channels and (stream.deferred or stream.group):
         after = stream.ring[0]
         back = e.value(f"icmp eq i32 {after}, 0")
         stage = e.pick(back, stream.stages - 1, e.minus(after, 1))
-        for channel in stream.channels:
-            arrive_where(low, stream.empty(low, channel, stage), elected(low))
-    low.shared.state = (False, False)
+        for channel in channels:
+            release(low, stream, channel, stage)
+    if low.order.persistent:
+        low.shared.state = (False, False)
 
 
 def _channels(low: Lowering, op: ops.Dot) -> list[tuple[Stream, Channel]]:

@@ -185,8 +185,9 @@ def lower_for(low: Lowering, op: ops.For) -> None:
         at = [op.body.params.index(dot.acc) - 1 for dot in stream.group]
         for position, tile in zip(at, wait_all(low, [finals[i] for i in at], 0), strict=True):
             finals[position] = tile
-    if stream and low.order.persistent:
+    if stream:
         consumer.end_stream(low, stream)
+    if stream and low.order.persistent:
         staged = []
     elif stream:
         staged = [tile for channel in stream.channels for tile in channel.tiles]

@@ -18,6 +18,7 @@ from fuser.backend.nvptx.held import Held, emit_held, plan_held
 from fuser.backend.nvptx.indexing import Indexer
 from fuser.backend.nvptx.layout import Coordinates, Layout, scalar_layout
 from fuser.backend.nvptx.memory import parameter
+from fuser.backend.nvptx.multicast import Neighbours
 from fuser.backend.nvptx.op_rules import RULES
 from fuser.backend.nvptx.order import ProgramOrder, growing_axes
 from fuser.backend.nvptx.shared import SharedMemory, Slot
@@ -44,10 +45,15 @@ class Lowering:
     """One kernel being lowered: the function, the assignment, and what each value is by now."""
 
     def __init__(
-        self, kernel: Kernel, target: Target, stages: int | None = None, blocks: int = 1
+        self,
+        kernel: Kernel,
+        target: Target,
+        stages: int | None = None,
+        blocks: int = 1,
+        neighbours: tuple[int, int] = (1, 1),
     ) -> None:
         """stages: instead of the schedule's, where those do not fit. blocks: of a cluster that
-        shares a program."""
+        shares a program. neighbours: programs whose blocks are a cluster (multicast.py)."""
         self.kernel = kernel
         self.target = target
         self.assignment: Assignment = assign(kernel, target, blocks)
@@ -63,8 +69,11 @@ class Lowering:
         self.entry = "".join(c if c.isalnum() or c == "_" else "_" for c in kernel.name)
         self.emitter = Emitter(self.entry, params, "#0")
         self.shared = SharedMemory(self.emitter)
-        self.order = ProgramOrder(kernel.grid, kernel.schedule.group, growing_axes(kernel), blocks)
+        self.order = ProgramOrder(
+            kernel.grid, kernel.schedule.group, growing_axes(kernel), blocks, neighbours
+        )
         self.cluster = Cluster(self, blocks)
+        self.neighbours = Neighbours(self, neighbours)
         self.ready: dict[Buffer, str] = {}
         self.env: dict[Value, Entry] = {}
         self.converted: dict[tuple[Value, Layout], Tile] = {}
@@ -98,6 +107,8 @@ class Lowering:
     def run(self) -> None:
         """Emit the whole kernel."""
         self.streams = stream_plan.plan_streams(self, self.stages)
+        if not self.streams:
+            self.neighbours.need_streams()
         if not self.streams and any(p.kind == "wide" for p in self.assignment.dots.values()):
             self.assignment = assign(self.kernel, self.target, self.cluster.blocks, wide=False)
         if self.streams:

@@ -54,7 +54,8 @@ class ProgramOrder:
     group, the blocks are numbered in one dimension. `group` rows of blocks of the last two axes
     (m, n) are swept together, column by column, so that the blocks that run at one time share
     operands in L2. Axes of `reverse` are counted from the far end. cluster: blocks of a program,
-    side by side along x.
+    side by side along x. neighbours: (rows, columns) of programs of the last two axes, which divide
+    by them, whose blocks form a cluster; what is numbered then are such groups of programs.
     """
 
     def __init__(
@@ -63,15 +64,23 @@ class ProgramOrder:
         group: int,
         reverse: frozenset[int] = frozenset(),
         cluster: int = 1,
+        neighbours: tuple[int, int] = (1, 1),
     ) -> None:
+        self.extents = grid
+        self.neighbours = neighbours
+        together = neighbours[0] * neighbours[1]
+        if together > 1:
+            grid = (*grid[:-2], grid[-2] // neighbours[0], grid[-1] // neighbours[1])
+            group = -(-group // neighbours[0])
         self.grid = grid
-        self.unit = "clusterid" if cluster > 1 else "ctaid"
+        self.cluster = cluster * together
+        self.unit = "clusterid" if self.cluster > 1 else "ctaid"
         self.reverse = reverse
         alone = len(grid) < 2 or same(grid[-2], 1) or same(grid[-1], 1)
         self.group = 0 if alone else group
         tail = grid[-3:][::-1]
         fits = len(grid) <= 3 and all(extent <= MAX_YZ for extent in tail[1:])
-        self.flat = bool(self.group) or not fits
+        self.flat = bool(self.group) or not fits or together > 1
         self.launch: tuple[int, int, int] = (1, 1, 1)
         if self.flat:
             count = 1
@@ -81,40 +90,63 @@ class ProgramOrder:
         else:
             padded = (*tail, 1, 1, 1)
             self.launch = (padded[0], padded[1], padded[2])
-        self.launch = (self.launch[0] * cluster, *self.launch[1:])
+        self.launch = (self.launch[0] * self.cluster, *self.launch[1:])
         self._known: dict[int, Operand] = {}
         self.persistent = False
 
     @property
     def programs(self) -> int:
-        """Programs of the grid."""
+        """Programs of the grid, or groups of neighbours."""
         return math.prod(self.grid)
 
+    @property
+    def starts(self) -> int:
+        """How many programs, or groups of them, begin at once in a persistent kernel."""
+        return self.launch[0] // self.cluster
+
     def persist(self, blocks: int) -> None:
-        """Launch this many blocks, each of which runs programs in turn (see `choose`)."""
+        """Launch this many blocks, or clusters, each of which runs programs in turn (see
+        `choose`)."""
         self.persistent = True
-        self.launch = (blocks, 1, 1)
+        self.launch = (blocks * self.cluster, 1, 1)
 
     def choose(self, emitter: Emitter, number: str) -> None:
         """Make the coordinates those of a program, numbered in the order of the raster."""
         self._known = {}
         self._decode(emitter, number, emitter.value)
+        self._spread(emitter, emitter.value)
         self._turn(emitter, emitter.value)
 
     def _turn(self, emitter: Emitter, write: Callable[[str], str]) -> None:
         for turned in self.reverse & self._known.keys():
-            last = emitter.size(self.grid[turned] - 1)
+            last = emitter.size(self.extents[turned] - 1)
             self._known[turned] = write(f"sub i32 {last}, {self._known[turned]}")
+
+    def _spread(self, emitter: Emitter, write: Callable[[str], str]) -> None:
+        """From the coordinates of a group of neighbours to those of this block's program."""
+        rows, columns = self.neighbours
+        if rows * columns == 1:
+            return
+        row = column = emitter.rank
+        if columns > 1:
+            row = write(f"lshr i32 {row}, {columns.bit_length() - 1}")
+            column = write(f"and i32 {column}, {columns - 1}")
+        rank = len(self.extents)
+        for axis, count, part in ((rank - 2, rows, row), (rank - 1, columns, column)):
+            if count > 1:
+                first = write(f"mul i32 {self._known[axis]}, {count}")
+                self._known[axis] = write(f"add i32 {first}, {part}")
 
     def coordinate(self, emitter: Emitter, axis: int) -> Operand:
         """The program's coordinate on a grid axis; computed at the head of the kernel."""
-        if axis >= len(self.grid) or same(self.grid[axis], 1):
+        if axis >= len(self.extents) or same(self.extents[axis], 1):
             return 0
         if not self._known:
             number = ""
             if self.flat:
                 number = emitter.hoisted(f"call i32 @llvm.nvvm.read.ptx.sreg.{self.unit}.x()")
             self._decode(emitter, number, emitter.hoisted)
+            self._spread(emitter, emitter.hoisted)
             self._turn(emitter, emitter.hoisted)
         return self._known[axis]
 

@@ -39,7 +39,8 @@ def wanted(low: Lowering, streams: Mapping[ops.For, Stream]) -> bool:
     """Whether a kernel of these streams is to be persistent."""
     if not low.kernel.schedule.persistent or not streams:
         return False
-    if size_hint(low.order.programs) <= low.target.units or low.cluster.blocks > 1:
+    programs = size_hint(low.order.programs)
+    if programs <= low.neighbours.at_once() or low.cluster.blocks > 1:
         return False
     return rotates(low, streams) or all(
         stream.quiet and trips(stream) for stream in streams.values()
@@ -71,7 +72,7 @@ def begin(low: Lowering) -> bool:
     e, shared = low.emitter, low.shared
     programs = low.order.programs
     # of open sizes there may be fewer: blocks beyond them find nothing to do
-    units = low.target.units
+    units = low.neighbours.at_once()
     low.order.persist(units if is_symbolic(programs) else min(units, programs))
     if low.teams > 1:
         low.turns = shared.allocate(8 * low.teams, 16)
@@ -129,8 +130,8 @@ def pass_turn(low: Lowering, stream: Stream) -> None:
 
 def each_program(low: Lowering, teams: int, emit: Callable[[Lowering], None]) -> None:
     """Emit a loop over the block's programs: all of them, or those of one of several teams."""
-    e, blocks = low.emitter, low.order.launch[0]
-    first = e.value("call i32 @llvm.nvvm.read.ptx.sreg.ctaid.x()")
+    e, blocks = low.emitter, low.order.starts
+    first = e.value(f"call i32 @llvm.nvvm.read.ptx.sreg.{low.order.unit}.x()")
     streams = list(low.streams.values())
     starts: list[tuple[Operand, Operand]] = [(0, 0) for _ in streams]
     turn = flipped = ""
@@ -171,6 +172,8 @@ def each_program(low: Lowering, teams: int, emit: Callable[[Lowering], None]) ->
     head.lines[mark:mark] = lines
     e.do(f"br label %{head.label}, !llvm.loop !0")
     e.enter(done)
+    for stream, ring in zip(streams, rings, strict=True):
+        stream.ring = ring
 
 
 def _beyond(

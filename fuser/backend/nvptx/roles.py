@@ -61,10 +61,11 @@ def split_roles(low: Lowering) -> None:
     with e.where(initialise):
         for stream in low.streams.values():
             for channel in stream.channels:
+                readers = channel.readers(low) * low.neighbours.senders(channel)
                 for stage in range(stream.stages):
                     for pointer, count in (
                         (stream.full(low, channel, stage), 1),
-                        (stream.empty(low, channel, stage), channel.readers(low)),
+                        (stream.empty(low, channel, stage), readers),
                     ):
                         _initialise(low, pointer, count)
                 for name in channel.maps:
@@ -76,7 +77,7 @@ def split_roles(low: Lowering) -> None:
             assert low.turns is not None
             _initialise(low, low.shared.pointer(low.turns, 8 * team), 1)
         e.do("call void @llvm.nvvm.fence.mbarrier_init.release.cluster()")
-    e.do("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)")
+    low.neighbours.meet()
     low.await_previous()
     producer, consumer, out = e.block("producer"), e.block("consumer"), e.block("exit")
     is_extra = e.value(f"icmp uge i32 {e.tid}, {threads}")
@@ -91,6 +92,7 @@ def split_roles(low: Lowering) -> None:
         persistent.each_program(low, 1, _produce)
     else:
         _produce(low)
+    _await_last(low)
     e.jump(out)
     e.enter(consumer)
     _set_registers(low, 1)
@@ -120,6 +122,21 @@ def _produce(low: Lowering) -> None:
             if not is_tile(op.result):
                 low.op(op)
     low.env = saved
+
+
+def _await_last(low: Lowering) -> None:
+    """Wait until the last stages that went to several blocks are empty in all of them."""
+    e = low.emitter
+    for stream in low.streams.values():
+        stage, phase = stream.ring
+        for channel in low.neighbours.sends(stream):
+            for ahead in range(stream.stages):
+                place = e.plus(stage, ahead)
+                wraps = e.value(f"icmp uge i32 {place}, {stream.stages}")
+                at = e.pick(wraps, e.minus(place, stream.stages), place)
+                # a stage that was never filled counts as emptied in the phase before
+                same = e.value(f"xor i32 {phase}, 1")
+                wait_barrier(low, stream.empty(low, channel, at), str(e.pick(wraps, phase, same)))
 
 
 def _send(low: Lowering, channel: Channel) -> None:
@@ -153,8 +170,11 @@ def _produce_stream(low: Lowering, stream: Stream) -> None:
         wait_barrier(low, stream.empty(low, channel, stage), free)
         full = stream.full(low, channel, stage)
         _expect(low, full, channel.bytes)
-        for box, tile, name in zip(channel.boxes, channel.tiles, channel.maps, strict=True):
-            fetch(low, box, tile.at_stage(e.times(stage, tile.bytes)), name, full)
+        for load, box, tile, name in zip(
+            channel.loads, channel.boxes, channel.tiles, channel.maps, strict=True
+        ):
+            place = tile.at_stage(e.times(stage, tile.bytes))
+            fetch(low, box, place, name, full, low.neighbours.share(load, tile))
     following = e.value(f"add i32 {variable}, {loop.step}")
     lines = advance(low, stream, stage, phase, before.label)
     lines.append(

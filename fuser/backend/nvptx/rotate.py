@@ -27,7 +27,7 @@ from fuser.backend.nvptx.dot import operand
 from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.mma import packed_words
 from fuser.backend.nvptx.stage import SharedTile
-from fuser.backend.nvptx.stream import Channel, Stream, arrive_where, elected, wait_barrier
+from fuser.backend.nvptx.stream import Channel, Stream, release, wait_barrier
 from fuser.backend.nvptx.values import Tile
 from fuser.backend.nvptx.wgmma import commit, fence, issue, wait
 from fuser.graph.sizes import same
@@ -362,7 +362,7 @@ class Rotated:
 
     def _release(self, channels: list[Channel], stage: str) -> None:
         for channel in channels:
-            arrive_where(self.low, self.stream.empty(self.low, channel, stage), elected(self.low))
+            release(self.low, self.stream, channel, stage)
 
     # turns: one warp group issues its products while the other computes ---------------------------
 

@@ -46,6 +46,11 @@ class SharedTile:
         return self.shape[1 - self.inner]
 
     @property
+    def blocks(self) -> int:
+        """Blocks of `span` bytes along a row."""
+        return -(-self.shape[self.inner] * self.dtype.bytes // self.span)
+
+    @property
     def block_bytes(self) -> int:
         return self.rows * self.span
 

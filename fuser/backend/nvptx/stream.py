@@ -125,6 +125,14 @@ def arrive_where(low: Lowering, pointer: str, condition: str) -> None:
     )
 
 
+def release(
+    low: Lowering, stream: Stream, channel: Channel, stage: Operand, condition: str = ""
+) -> None:
+    """A warp group, or a warp where no dot reads, is done with a stage, where a condition holds."""
+    threads = 128 if channel.dots else 32
+    low.neighbours.release(channel, stream.empty(low, channel, stage), threads, condition)
+
+
 def elected(low: Lowering) -> str:
     """One thread of each warp group."""
     part = low.emitter.hoisted(f"and i32 {low.emitter.tid}, 127")

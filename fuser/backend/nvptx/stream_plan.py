@@ -174,6 +174,7 @@ def _allocate(low: Lowering, streams: dict[ops.For, Stream], stages: int) -> boo
     stages = min(max(stages, _depth(low, each, streams)), room // each)
     if stages < 2:
         return _take_back(low, streams)
+    low.neighbours.plan(streams.values())
     for stream in streams.values():
         stream.stages = stages
         for channel in stream.channels:

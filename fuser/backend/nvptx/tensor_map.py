@@ -19,6 +19,7 @@ from fuser.tilegen.index import Axis, Index
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering
+    from fuser.backend.nvptx.multicast import Share
 
 MAX_BOX = 256
 MAX_RANK = 5
@@ -73,7 +74,9 @@ def box_of(op: ops.Load, access: Access, bytes_: int = 2) -> Box | None:
 def add_map(low: Lowering, op: ops.Load, box: Box, tile: SharedTile) -> str:
     """Describe the box to the launcher; the name of the kernel parameter."""
     columns = tile.span // tile.dtype.bytes
-    shape = (columns, min(tile.rows, MAX_BOX)) + (1,) * (len(box.dims) - 2)
+    share = low.neighbours.share(op, tile)
+    rows = tile.rows // share.down if share else tile.rows
+    shape = (columns, min(rows, MAX_BOX)) + (1,) * (len(box.dims) - 2)
     record = TensorMap(
         argument=low.kernel.buffers.index(op.view.buffer),
         dtype=tile.dtype.name,
@@ -92,20 +95,40 @@ def add_map(low: Lowering, op: ops.Load, box: Box, tile: SharedTile) -> str:
     return f"%{name}"
 
 
-def fetch(low: Lowering, box: Box, tile: SharedTile, name: str, barrier: str) -> None:
-    """Issue the copies of a box into a shared tile, for one thread; they complete on `barrier`."""
+def fetch(
+    low: Lowering,
+    box: Box,
+    tile: SharedTile,
+    name: str,
+    barrier: str,
+    share: Share | None = None,
+) -> None:
+    """Issue the copies of a box into a shared tile, for one thread; they complete on `barrier`.
+    share: the block's part of it, which goes to several blocks, at the same place in each."""
     e, rank = low.emitter, len(box.dims)
     starts = [low.evaluate(dim.start) for dim in box.dims]
     columns = tile.span // tile.dtype.bytes
-    for block in range(-(-tile.shape[tile.inner] // columns)):
-        for row in range(0, tile.rows, MAX_BOX):
+    blocks, rows, stage = tile.blocks, tile.rows, tile.stage
+    many = "i16 0, i64 0, i1 0"
+    if share:
+        blocks, rows = blocks // share.across, rows // share.down
+        across = e.times(e.bitwise("and", share.part, share.across - 1), blocks)
+        down = e.times(e.shift("lshr", share.part, share.across.bit_length() - 1), rows)
+        starts[0] = e.plus(starts[0], e.times(across, columns))
+        starts[1] = e.plus(starts[1], down)
+        stage = e.plus(stage, e.plus(e.times(across, tile.block_bytes), e.times(down, tile.span)))
+        mask = share.mask
+        word = mask if isinstance(mask, int) else e.value(f"trunc i32 {mask} to i16")
+        many = f"i16 {word}, i64 0, i1 1"
+    for block in range(blocks):
+        for row in range(0, rows, MAX_BOX):
             at = [e.plus(starts[0], block * columns), e.plus(starts[1], row), *starts[2:]]
-            place = e.plus(tile.stage, block * tile.block_bytes + row * tile.span)
+            place = e.plus(stage, block * tile.block_bytes + row * tile.span)
             pointer = low.shared.pointer(tile.slot, place)
             target = e.value(f"addrspacecast ptr addrspace(3) {pointer} to ptr addrspace(7)")
             listed = ", ".join(f"i32 {item}" for item in at)
             e.do(
                 f"call void @llvm.nvvm.cp.async.bulk.tensor.g2s.tile.{rank}d("
                 f"ptr addrspace(7) {target}, ptr addrspace(3) {barrier}, ptr {name}, {listed}, "
-                "i16 0, i64 0, i1 0, i1 0, i32 0)"
+                f"{many}, i1 0, i32 0)"
             )

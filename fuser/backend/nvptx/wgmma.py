@@ -193,7 +193,7 @@ class Descriptor:
         if groups > 1:
             start = self._group(groups, grid, left=role_axis == 1, extent=extent)
         base = e.value(f"ptrtoint ptr addrspace(3) {low.shared.pointer(tile.slot)} to i32")
-        if low.cluster.blocks > 1:  # the number of the block in its cluster is in the high bits
+        if low.order.cluster > 1:  # the number of the block in its cluster is in the high bits
             base = str(e.bitwise("and", base, 0x3FFFF))
         address = e.plus(e.plus(base, tile.stage), start)
         self.low_word = e.bitwise("or", e.shift("lshr", address, 4), (leading >> 4) << 16)

@@ -29,7 +29,7 @@ from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.layout import Coordinates, Layout, WarpGrid
 from fuser.backend.nvptx.shared import Slot
 from fuser.backend.nvptx.stage import SharedTile, fence_async, tile_bytes
-from fuser.backend.nvptx.stream import Stream, arrive_where, elected, wait_barrier
+from fuser.backend.nvptx.stream import Stream, release, wait_barrier
 from fuser.backend.nvptx.values import Tile
 from fuser.backend.nvptx.wgmma import Descriptor, commit, fence, tied, wait
 from fuser.tilegen import ops
@@ -73,7 +73,7 @@ class SplitLoop:
         self._fill(after, flipped, other)
         self._meet()
         for channel in stream.channels:
-            arrive_where(low, stream.empty(low, channel, stage), elected(low))
+            release(low, stream, channel, stage)
         total = self._add(phi, wait(low, flying, 0))
         low.shared.barrier()
         following = e.value(f"add i32 {trip}, 1")

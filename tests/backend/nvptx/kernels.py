@@ -217,6 +217,7 @@ def matmul(
     precision: str = "exact",
     roles: bool | None = None,
     cluster: int = 1,
+    neighbours: tuple[int, int] = (1, 1),
     persistent: bool = False,
     teams: int = 1,
     wide: bool = False,
@@ -228,8 +229,9 @@ def matmul(
     extra = _extra(roles) | ({"teams": teams} if teams > 1 else {})
     extra |= {"wide": True} if wide else {}
     schedule = Schedule(
-        warps=warps, stages=stages, group=group, cluster=cluster, persistent=persistent, extra=extra
-    )
+        warps=warps, stages=stages, group=group, cluster=cluster, neighbours=neighbours,
+        persistent=persistent, extra=extra,
+    )  # fmt: skip
     b = Builder("matmul", schedule)
     a_view = b.view(b.buffer("x0", dtype, m * k), (m, k), (1, m) if transpose_a else (k, 1))
     b_view = b.view(b.buffer("x1", dtype, k * n), (k, n), (1, k) if transpose_b else (n, 1))
@@ -265,12 +267,14 @@ def gated(
     warps: int = 8,
     stages: int = 3,
     teams: int = 0,
+    neighbours: tuple[int, int] = (1, 1),
 ) -> Kernel:
     """y = (x @ g) * (x @ u): a loop that accumulates two dots. teams: of a persistent kernel."""
     bm, bn, bk = blocks
     schedule = Schedule(
-        warps=warps, stages=stages, group=8, persistent=teams > 0, extra={"teams": teams or 1}
-    )
+        warps=warps, stages=stages, group=8, neighbours=neighbours, persistent=teams > 0,
+        extra={"teams": teams or 1},
+    )  # fmt: skip
     b = Builder("gated", schedule)
     x_view = b.view(b.buffer("x0", dtype, m * k), (m, k))
     sides = [b.view(b.buffer(f"x{i}", dtype, k * n), (k, n)) for i in (1, 2)]

@@ -337,6 +337,37 @@ def test_products_over_a_cluster(cluster: int, target: Target, rng: np.random.Ge
     check(kernel, target, arrays_for(kernel, rng, -1, 1), 1.6e-2, absolute=1.0)
 
 
+@pytest.mark.parametrize("neighbours", [(2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (2, 4)], ids=str)
+def test_neighbours_load_for_each_other(
+    neighbours: tuple[int, int], target: Target, rng: np.random.Generator
+) -> None:
+    """Blocks of a cluster fetch shares of what they all read; edges in every extent, more and fewer
+    trips than stages, persistent blocks with one team and two."""
+    if target.sm < 90:
+        pytest.skip("needs the copy engine of sm_90")
+    count = neighbours[0] * neighbours[1]
+    for (m, n, k), blocks, warps, transposed, teams in (
+        ((456, 504, 328), (64, 128, 64), 4, "", 0), ((456, 504, 328), (64, 128, 64), 4, "b", 0),
+        ((1000, 1000, 520), (128, 128, 64), 8, "a", 0), ((456, 504, 712), (64, 64, 64), 4, "b", 1),
+        ((1024, 512, 128), (128, 64, 64), 4, "ab", 0),
+        ((1000, 1016, 520), (64, 128, 64), 4, "b", 2),
+        ((1000, 1016, 136), (128, 128, 64), 4, "", 2), ((512, 1000, 264), (128, 256, 64), 8, "", 1),
+    ):  # fmt: skip
+        few = dataclasses.replace(target, units=count * (3 if count < 4 else 1))
+        kernel = kernels.matmul(
+            m, n, k, bf16, blocks, warps=warps, stages=3, transpose_a="a" in transposed,
+            transpose_b="b" in transposed, group=3, neighbours=neighbours, persistent=teams > 0,
+            teams=max(1, teams),
+        )  # fmt: skip
+        found = compile_kernel(kernel, few)
+        assert (found.cluster, found.facts["neighbours"]) == (count, neighbours)
+        assert not teams or found.launch[0] == few.units
+        check(kernel, few, arrays_for(kernel, rng, -1, 1), 1.6e-2, absolute=1.0)
+    kernel = kernels.gated(456, 504, 328, bf16, (128, 64, 64), neighbours=neighbours)
+    assert compile_kernel(kernel, target).cluster == count
+    check(kernel, target, arrays_for(kernel, rng, -1, 1), 1.6e-2, absolute=1.0)
+
+
 @pytest.mark.parametrize("transposed", ["", "b"])
 def test_matmul_persistent(transposed: str, target: Target, rng: np.random.Generator) -> None:
     """Few blocks that run several programs each, by one team of warps or by two in turns; numbers

@@ -40,6 +40,16 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
         256, 512, 4096, f16, (128, 128, 64), warps=8, cluster=4
     ),
     "matmul_small_cluster": lambda: kernels.matmul(8, 512, 4096, f16, (16, 32, 64), cluster=8),
+    "matmul_neighbours": lambda: kernels.matmul(
+        1000, 1000, 1000, f16, (64, 128, 64), neighbours=(2, 1), transpose_b=True
+    ),
+    "matmul_neighbours_teams": lambda: kernels.matmul(
+        4096, 2048, 1000, f16, (128, 128, 64), neighbours=(2, 2), persistent=True, teams=2
+    ),
+    "matmul_neighbours_large": lambda: kernels.matmul(
+        5120, 5000, 1000, f16, (128, 256, 64), warps=8, stages=4, neighbours=(2, 1),
+        persistent=True,
+    ),
     "convolution_cluster": lambda: kernels.convolution(
         1, 7, 512, 512, f16, (64, 64, 64), cluster=8
     ),
@@ -228,6 +238,55 @@ def test_trips_are_spread_over_a_cluster() -> None:
     for kernel in (KERNELS["gated"](), KERNELS["attention_64"](), KERNELS["matmul_f64"]()):
         kernel.schedule = dataclasses.replace(kernel.schedule, cluster=2)
         assert compile_kernel(kernel, SM_90A).cluster == 1
+
+
+def test_neighbours_share_their_loads() -> None:
+    """Which operand is shared follows from the program numbers in its indices; every consumer
+    releases a stage in each block that sends to it, without a fence that waits for memory."""
+    shapes = {(2, 1): (1, 1), (1, 2): (1, 1), (2, 2): (2, 0), (4, 1): (1, 1), (2, 4): (2, 0)}
+    for neighbours, (shared, own) in shapes.items():
+        kernel = kernels.matmul(1024, 1024, 1000, bf16, (128, 128, 64), neighbours=neighbours)
+        found = compile_kernel(kernel, SM_90A)
+        ptx = found.code.decode()
+        count = neighbours[0] * neighbours[1]
+        assert found.cluster == count and found.launch == (64, 1, 1)
+        copies = [line for line in ptx.splitlines() if "cp.async.bulk.tensor" in line]
+        sent = [line for line in copies if "multicast::cluster" in line]
+        # k is the row of the right operand, in two blocks of 64 columns
+        assert len({line.split("[")[2] for line in sent}) >= shared
+        assert (len(sent) == len(copies)) is (own == 0)
+        assert ptx.count("mapa.shared::cluster") == 2 and "fence.acq_rel" not in ptx
+        assert ".release.cluster.shared::cluster" not in ptx
+        readers = {(2, 1): 2, (1, 2): 2, (2, 2): 3, (4, 1): 4, (2, 4): 5}[neighbours]
+        assert low_counts(ptx) == {1, readers}
+
+
+def low_counts(ptx: str) -> set[int]:
+    """The numbers of arrivals that the barriers of a kernel wait for."""
+    found = set()
+    for register in re.findall(r"mbarrier\.init\.shared\.b64\s+\[[^]]+\], (%r\d+);", ptx):
+        values = re.findall(rf"mov\.b32\s+{register}, (\d+);", ptx)
+        found |= {int(value) for value in values}
+    return found
+
+
+def test_neighbours_are_given_up() -> None:
+    """A grid that does not divide, a target without clusters, a loop whose length depends on the
+    program, nothing in common, and operands that threads copy: every block loads for itself."""
+
+    def cluster(
+        kernel: Kernel, target: Target = SM_90A, neighbours: tuple[int, int] = (2, 1)
+    ) -> int:
+        kernel.schedule = dataclasses.replace(kernel.schedule, neighbours=neighbours)
+        return compile_kernel(kernel, target).cluster
+
+    fits = kernels.matmul(1024, 1024, 1000, bf16, (128, 128, 64))
+    assert cluster(fits) == 2 and cluster(fits, SM_80) == 1
+    assert cluster(fits, neighbours=(3, 1)) == 1 and cluster(fits, neighbours=(4, 4)) == 1
+    assert cluster(kernels.matmul(1100, 1024, 1000, bf16, (128, 128, 64))) == 1
+    assert cluster(kernels.matmul(1024, 1001, 1001, bf16, (128, 128, 64))) == 1
+    assert cluster(kernels.attention(2, 256, 256, 64, f16, causal=True)) == 1
+    assert cluster(kernels.softmax(64, 64, f16, (2, 64))) == 1
 
 
 def test_score_tile_stays_in_registers() -> None:
