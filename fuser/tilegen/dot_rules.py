@@ -95,10 +95,83 @@ PREFETCHED = 144 << 10
 def dot_schedule(
     target: Target, m: int, n: int, k: int, bits: int, accumulators: int = 1, batch: int = 1,
     unit: DotUnit | None = None, *, streamed: bool = True, folded: bool = True,
+    crooked: tuple[bool, bool] = (False, False),
 ) -> Schedule:  # fmt: skip
     """Blocks "m", "n", "k" of a matrix product [m, k] x [k, n]. unit: what multiplies on a CPU.
     streamed: whether a GPU's copy engine can fetch the operands. folded: whether results are
-    reduced in the same kernel."""
+    reduced in the same kernel. crooked: whether rows of the (left, right) operand begin off the
+    sectors of a GPU's L2."""
+    schedule = _dot_schedule(
+        target, m, n, k, bits, accumulators, batch, unit, streamed=streamed, folded=folded
+    )
+    if not (streamed and bits == 16 and any(crooked)) or is_symbolic(m, n, k):
+        return schedule
+    if target.arch != "sm_90a" or schedule.cluster > 1 or schedule.block("m") < 64:
+        return schedule
+    return _crooked_schedule(target, schedule, m, n, k, accumulators, batch, crooked)
+
+
+LINES = (24, 142)
+"""What a line of a tile costs that is requested from the L2, in multiply-adds of a step of k: one
+that begins at its sectors of 32 bytes, and one that does not. Of requests and products the longer
+takes its time, the other three tenths. From an H200: it answers 52 of the latter kind in a ns."""
+CLUSTER_START = 2.6e6
+"""What starting blocks in pairs costs, 0.7 us, in multiply-adds of all steps of k."""
+
+
+def _crooked_schedule(
+    target: Target, plain: Schedule, m: int, n: int, k: int, accumulators: int, batch: int,
+    crooked: tuple[bool, bool],
+) -> Schedule:  # fmt: skip
+    """A product that requests to the L2 may limit: pairs of programs load for each other what they
+    share, where that costs less, and tiles may be larger. Larger clusters leave multiprocessors
+    idle. plain: what would be best without."""
+    options = [plain]
+    if k >= 128:
+        turned = replace(plain, warps=4, stages=4, persistent=True, extra={"teams": 2})
+        team_tiles = [(r, c) for r, c in TEAM_TILES if 12288 <= r * c * accumulators <= 16384]
+        options += [_with_tile(turned, r, c) for r, c in team_tiles if c * accumulators <= 256]
+        if accumulators == 1:
+            single = replace(plain, warps=8, stages=4, persistent=True, extra={})
+            options.append(_with_tile(single, 128, 256))
+    best: tuple[float, Schedule] | None = None
+    for option in options:
+        rows, columns = option.block("m"), option.block("n")
+        grid = ceildiv(m, rows), ceildiv(n, columns)
+        count = grid[0] * grid[1] * batch
+        if option is not plain and count <= target.units:
+            continue
+        tile, lines = rows * columns * accumulators, (rows, columns * accumulators)
+        turns = ceildiv(count, target.units)
+        teams = "teams" in option.extra
+        exposed = (1 if teams else turns) * tile * 200 / k
+        busy = (tile + 12 * sum(lines)) * (1.06 if option.persistent and not teams else 1)
+        for shape in ((1, 1), (2, 1), (1, 2)):
+            if grid[0] % shape[0] or grid[1] % shape[1]:
+                continue
+            # blocks along the rows share the columns
+            asked = LINES[crooked[0]] * lines[0] / shape[1]
+            asked += LINES[crooked[1]] * lines[1] / shape[0]
+            cost = turns * (max(busy, asked) + 0.3 * min(busy, asked)) + exposed
+            cost += CLUSTER_START / k if shape != (1, 1) else 0
+            if best is None or cost < best[0]:
+                best = (cost, replace(option, neighbours=shape))
+    assert best is not None
+    return best[1]
+
+
+def _with_tile(schedule: Schedule, rows: int, columns: int) -> Schedule:
+    """A product's schedule with other blocks, for rows that are requested a few at a time."""
+    return replace(
+        schedule, blocks=(("m", rows), ("n", columns), ("k", 64)),
+        reason="rows begin off the sectors of L2, whose requests count",
+    )  # fmt: skip
+
+
+def _dot_schedule(
+    target: Target, m: int, n: int, k: int, bits: int, accumulators: int, batch: int,
+    unit: DotUnit | None, *, streamed: bool, folded: bool,
+) -> Schedule:  # fmt: skip
     if target.is_cuda and bits == 8:
         return _narrow_schedule(target, m, n, k, accumulators, batch, streamed, folded)
     whole = folded or is_symbolic(k)

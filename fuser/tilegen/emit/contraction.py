@@ -32,6 +32,8 @@ PANEL = 16
 """Columns of a panel of weights for a dot unit: a vector of float32, or a row of a tile."""
 
 
+SECTOR = 32
+"""Bytes that a GPU's L2 answers a request with: rows that begin elsewhere take several requests."""
 MOVEMENT = ("reshape", "transpose", "broadcast", "slice")
 
 
@@ -52,6 +54,10 @@ def emit(
         target, first.m, columns, first.k, _operand_bits(target, first), len(dots), first.b,
         dot_unit(target, first.node),
         streamed=all(can_stream(region, v) for d in dots for v in (d.left, d.right)),
+        crooked=(
+            not all(can_stream(region, d.left, SECTOR) for d in dots),
+            not all(can_stream(region, d.right, SECTOR) for d in dots),
+        ),
         folded=is_folded(region),
     )  # fmt: skip
     em = Emission(region, partition, target, chosen)
@@ -112,9 +118,9 @@ def is_folded(region: Region) -> bool:
     return any(op.startswith("reduce_") or op in ("argmax", "argmin", "cumsum") for op in ops)
 
 
-def can_stream(region: Region, value: Value) -> bool:
-    """Whether an operand may be copied by itself in pieces of 16 bytes: it is memory behind index
-    maps, and its rows begin at such pieces (constants are packed so that they do)."""
+def can_stream(region: Region, value: Value, piece: int = 16) -> bool:
+    """Whether an operand may be copied by itself in pieces of so many bytes: it is memory behind
+    index maps, and its rows begin at such pieces (constants are packed so that they do)."""
     inside = {node.output for node in region.nodes}
     while value in inside and value.node is not None:
         if value.node.op not in MOVEMENT and not _widens(value.node):
@@ -124,7 +130,7 @@ def can_stream(region: Region, value: Value) -> bool:
         return False
     if value.constant is not None:
         return True
-    return value.type.rank > 0 and divides(16, value.shape[-1] * value.dtype.bytes)
+    return value.type.rank > 0 and divides(piece, value.shape[-1] * value.dtype.bytes)
 
 
 def frame(em: Emission, b: int, m: int, n: int, k: int) -> tuple[Index, Index, Index, Index]:
@@ -299,7 +305,7 @@ def panel(em: Emission, dot: DotShape, batch: Index, n: Index, k: Index, dtype: 
         inner = [a for a in range(rhs.type.rank) if rhs.shape[a] != 1 and strides[a] == 1]
         whole = [a for side in (dot.contract[1], dot.free[1]) for a in side[-1:]]
         # rows of an odd number of bytes cannot be copied 16 bytes at a time: they get a pad
-        across = bool(inner) and inner[0] in dot.free[1][-1:] and dot.n * dtype.bytes % 16 != 0
+        across = bool(inner) and inner[0] in dot.free[1][-1:] and dot.n * dtype.bytes % SECTOR != 0
         spare = -dot.n % 64 if across else 0
         if dtype.bits == 8:  # tensor cores want their k innermost
             return _columns_of(em, dot, (batch, n, k), dtype)

@@ -123,6 +123,26 @@ def test_schedules_of_convolutions() -> None:
     assert conv_rules.conv_schedule(SM_80, 32 * 28 * 28, 128, 128, 9, 16, 1).warps == 8
 
 
+def test_neighbours_where_requests_limit() -> None:
+    """Rows that begin off the sectors of L2: pairs of programs share the side that costs more, if
+    that is worth a cluster; large products get larger tiles."""
+
+    def found(m: int, n: int, k: int, left: bool, right: bool, **more: bool) -> Schedule:
+        return dot_rules.dot_schedule(SM_90A, m, n, k, 16, crooked=(left, right), **more)
+
+    assert found(1000, 1000, 1000, True, True).neighbours == (2, 1)  # 64x128: the columns
+    assert found(1024, 1000, 1024, False, True).neighbours == (2, 1)
+    assert found(1000, 1024, 1000, True, False).neighbours == (1, 1)  # 0.4 us, as a cluster costs
+    assert found(1024, 1024, 1024, False, False).neighbours == (1, 1)
+    assert found(1000, 1000, 1000, True, True, streamed=False).neighbours == (1, 1)
+    assert found(8, 4096, 4100, True, False).neighbours == (1, 1)
+    assert found(960, 1000, 1000, True, True).neighbours == (1, 2)  # 15 rows of blocks
+    large = found(5000, 5000, 5000, True, True)
+    assert (large.block("m"), large.block("n"), large.warps) == (128, 256, 8)
+    assert large.neighbours == (2, 1) and large.persistent
+    assert found(8192, 1000, 4096, False, True).neighbours == (2, 1)
+
+
 @pytest.mark.parametrize(("last", "cluster"), [(True, 8), (False, 1)])
 def test_images_are_shared_where_they_are_copied(last: bool, cluster: int) -> None:
     """The channels of an image must be adjacent for its blocks to be copied as they are."""
