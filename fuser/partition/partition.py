@@ -7,6 +7,7 @@ from fuser.graph.ir import Graph
 from fuser.graph.precision import PRODUCTS, quantise_weights, round_operands, store_grids
 from fuser.graph.whole_products import whole_products
 from fuser.partition import finish
+from fuser.partition.aligned import align_rows
 from fuser.partition.attention import seed_attention
 from fuser.partition.decode import unpack_weights
 from fuser.partition.empty import fold_empty
@@ -59,7 +60,9 @@ def partition(graph: Graph, target: Target, options: Options | None = None) -> P
     if target.is_cuda or target.dot_unit("i8") is not None:
         ops = ("dot_general",) if target.is_cuda else PRODUCTS
         graph = finish.without_dead(narrow_products(graph, ops))
+    graph, kept = align_rows(graph, target)
     grouping = Grouping(graph, target, options)
+    grouping.kept = kept
     _place_all(grouping)
     if not options.no_fusion:
         inline_maps(grouping)

@@ -1,0 +1,82 @@
+"""Copies with aligned rows: which products get them, and that the numbers stay."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fuser import dtypes
+from fuser.graph.ir import Value
+from fuser.partition import Partition, aligned, partition
+from fuser.target import SM_80, Target
+from fuser.tilegen.emit import emit
+from tests.interpreted import check as check_emitted
+from tests.partition.support import CPU, SM_90A, Net, kinds
+
+
+def cut_of(
+    m: int, n: int, k: int, left: str = "mk", right: str = "kn", target: Target = SM_90A
+) -> tuple[Partition, Net]:
+    """A bfloat16 product of operands stored in the given orders."""
+    net = Net()
+    sizes = {"m": m, "n": n, "k": k}
+    operands: list[Value] = []
+    for name, stored, wanted in (("a", left, "mk"), ("b", right, "kn")):
+        value = net.input(name, *(sizes[axis] for axis in stored), dtype=dtypes.bf16)
+        operands.append(value if stored == wanted else net.b.transpose(value, (1, 0)))
+    graph = net.finish(net.b.matmul(*operands))
+    return partition(graph, target), net
+
+
+@pytest.mark.parametrize(
+    ("shape", "left", "right", "pads"),
+    [
+        ((37, 43, 29), "mk", "kn", {(37, 32), (32, 48)}),
+        ((37, 43, 29), "mk", "nk", {(37, 32), (43, 32)}),
+        ((37, 43, 29), "km", "kn", {(29, 48)}),
+        ((37, 40, 29), "mk", "kn", {(37, 32), (32, 40)}),
+        ((37, 43, 32), "mk", "kn", {(32, 48)}),
+        ((37, 43, 29), "km", "nk", {(32, 48), (43, 32)}),
+    ],
+)
+def test_rows_of_copies(
+    shape: tuple[int, int, int], left: str, right: str, pads: set[tuple[int, int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """What is summed over is as long on both sides; other dims grow where they are a row."""
+    monkeypatch.setattr(aligned, "LOADS", 1.0)
+    cut, _ = cut_of(*shape, left, right)
+    made = {r.outputs[0].shape for r in cut.regions[:-1]}
+    assert made == pads
+    assert kinds(cut) == ["map"] * (len(cut.regions) - 1) + ["contraction"]
+    product = emit(cut.regions[-1], cut, SM_90A)[0].kernel
+    assert all(view.strides[0] % 8 == 0 for view in product.views[:2])
+    rng = np.random.default_rng(0)
+    feeds = {
+        v.name: rng.standard_normal(v.shape).astype(v.dtype.numpy) for v in cut.graph.inputs
+    }
+    check_emitted(cut, feeds, SM_90A)
+    assert cut.refusals[0].code == "aligned-rows"
+
+
+def test_copies_only_where_they_pay() -> None:
+    """Large products of odd rows on GPUs; not small ones, even rows, constants or batches."""
+    assert kinds(cut_of(4095, 4097, 129)[0]) == ["map", "map", "contraction"]
+    assert kinds(cut_of(4095, 4097, 129, target=SM_80)[0]) == ["map", "map", "contraction"]
+    for shape in ((4096, 4096, 128), (255, 257, 129), (1, 4097, 4097)):
+        assert kinds(cut_of(*shape)[0]) == ["contraction"], shape
+    assert kinds(cut_of(4095, 4097, 129, target=CPU)[0]) == ["contraction"]
+    net = Net()
+    x = net.input("x", 4095, 4097)
+    assert kinds(partition(net.finish(net.linear(x, 4097)), SM_90A)) == ["contraction"]
+    net = Net()
+    a, b = (net.input(name, 8, 1025, 1025, dtype=dtypes.bf16) for name in "ab")
+    assert kinds(partition(net.finish(net.b.matmul(a, b)), SM_90A)) == ["contraction"]
+
+
+def test_products_of_one_operand_share_its_copy() -> None:
+    net = Net()
+    a, b, c = (net.input(name, 2047, 2047, dtype=dtypes.f16) for name in "abc")
+    cut = partition(net.finish(net.b.matmul(a, b), net.b.matmul(a, c)), SM_90A)
+    made = [v for r in cut.regions if r.kind == "map" for v in r.outputs]
+    assert sorted(v.shape for v in made) == [(2047, 2048), (2048, 2048), (2048, 2048)]
