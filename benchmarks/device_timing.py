@@ -54,6 +54,24 @@ def time_sides(sides: Mapping[str, Sequence[Callable[[], Any]]]) -> dict[str, fl
     return {name: sorted(found)[ROUNDS // 2] for name, found in times.items()}
 
 
+def differing_runs(call: Callable[[], Any], output: torch.Tensor, runs: int = 100) -> int:
+    """How many of so many replays of a graph of the call, which writes all of `output` each time,
+    gave other bits than the first."""
+    bits = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[output.element_size()]
+    call()
+    torch.cuda.synchronize()
+    first = output.clone().view(bits)
+    count = torch.zeros((), device=output.device, dtype=torch.int64)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        output.fill_(math.nan if output.is_floating_point() else 0)
+        call()
+        count.add_((output.view(bits) != first).any())
+    for _ in range(runs):
+        graph.replay()
+    return int(count)
+
+
 def _elapsed(call: Callable[[], Any], times: int) -> float:
     """Milliseconds."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
