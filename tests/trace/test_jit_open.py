@@ -87,3 +87,29 @@ def test_wrong_names() -> None:
 
     with pytest.raises(TraceError, match="loops"):
         fuser.jit(looped, dynamic={"x": ("n",)}, device="cpu")(draw(3))
+
+
+def test_attention_of_any_length() -> None:
+    """Reshapes, a mask of positions and splits by open sizes: one trace."""
+    calls: list[Any] = []
+
+    def attention(x: Any, qkv: Any) -> Any:
+        calls.append(x)
+        length, features = x.shape
+        q, k, v = np.split((x @ qkv).reshape(length, 12, -1).transpose(1, 0, 2), 3)
+        scores = q @ k.swapaxes(-1, -2) / 2
+        place = x.__array_namespace__().arange(length)
+        scores = np.where(place[:, None] >= place, scores, -np.inf)
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        weights = weights / weights.sum(axis=-1, keepdims=True)
+        return (weights @ v).transpose(1, 0, 2).reshape(length, features)
+
+    f = fuser.jit(attention, device="cpu", dynamic={"x": ("length", None)})
+    qkv = draw(16, 48) / 4
+    for length in (8, 20, 5, 64, 33, 2):
+        x = draw(length, 16)
+        found = f(x, qkv)
+        traced = len(calls)
+        np.testing.assert_allclose(found, attention(x, qkv), rtol=1e-4, atol=1e-5)
+        calls.pop()
+        assert traced == 1

@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 
 from fuser.dtypes import from_numpy
+from fuser.errors import TraceError
+from fuser.graph.dims import DimExpr, ceildiv, maximum
 from fuser.graph.ir import TensorType
+from fuser.graph.sizes import is_symbolic, same
 from fuser.graph.trace.context import current, is_traced, lift, promotion_kind, wrap
 from fuser.graph.trace.functions.registry import array_function, as_shape, many_axes
 
@@ -74,6 +77,8 @@ def arange(
     start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, *, device: Any = None
 ) -> Any:
     """Positions are `iota`, so that masks made of them are computed, not stored."""
+    if is_symbolic(start, stop):
+        return _open_line(start, stop, step, dtype)
     bounds: Any = (start,) if stop is None else (start, stop, step)
     line = np.arange(*bounds, dtype=dtype)
     b = current().builder
@@ -84,6 +89,18 @@ def arange(
     if stride != 1:
         value = b.map("mul", value, stride)
     return wrap(b.map("add", value, first) if first else value)
+
+
+def _open_line(start: Any, stop: Any, step: Any, dtype: Any) -> Any:
+    """Positions between sizes that are open."""
+    low, high = (0, start) if stop is None else (start, stop)
+    b, kind = current().builder, np.dtype(dtype or np.int64)
+    if not all(isinstance(x, int | DimExpr) for x in (low, high, step)):
+        raise TraceError("arange to an open size takes integers")
+    value = b.iota((maximum(0, ceildiv(high - low, step)),), 0, from_numpy(kind))
+    if step != 1:
+        value = b.map("mul", value, step)
+    return wrap(value if same(low, 0) else b.map("add", value, low))
 
 
 @array_function("linspace")

@@ -8,6 +8,7 @@ from operator import index
 from typing import Any, TypeVar
 
 from fuser.errors import TraceError
+from fuser.graph.dims import DimExpr
 from fuser.graph.ir import Value
 from fuser.graph.trace.context import current, is_traced
 
@@ -66,4 +67,8 @@ def many_axes(axis: Any, rank: int) -> list[int]:
 
 
 def as_shape(shape: Any) -> tuple[int, ...]:
-    return tuple(map(index, shape)) if isinstance(shape, tuple | list) else (index(shape),)
+    return tuple(map(_size, shape)) if isinstance(shape, tuple | list) else (_size(shape),)
+
+
+def _size(size: Any) -> int:
+    return size if isinstance(size, DimExpr) else index(size)  # type: ignore[return-value]
