@@ -61,13 +61,16 @@ class UnsupportedError(FuserError):
 
 
 class ValueNeededError(UnsupportedError):
-    """A shape, an axis or a count depends on what is fed to `inputs`: bind their values."""
+    """A shape, an axis or a count depends on what is fed to `inputs`: bind their values.
+
+    ends_loop: it is the condition of a loop, computed by its body."""
 
     def __init__(
         self, what: str, inputs: Iterable[str], *, where: str = "", hint: str = ""
     ) -> None:
         super().__init__(what, where=where, hint=hint)
         self.inputs = frozenset(inputs)
+        self.ends_loop = False
 
 
 class UnsupportedOpError(UnsupportedError):

@@ -2,7 +2,8 @@
 
 Strings, sequences, optionals and maps, results whose shape depends on data, and dtypes without
 kernels run in NumPy, by the reference implementation of the onnx package, one operator at a time.
-What lies between them is compiled as usual. `fallbacks` names every operator that ran on the host.
+What lies between them is compiled as usual, and so are the bodies of loops (host_loops.py).
+`fallbacks` names every operator that ran on the host.
 The reference implementation is not made for models from people you do not trust.
 """
 
@@ -25,6 +26,7 @@ from fuser.graph.onnx_import.functions import has_body
 from fuser.graph.onnx_import.reader import captured_names
 from fuser.graph.onnx_import.registry import find_handler
 from fuser.graph.onnx_import.types import is_supported
+from fuser.host_loops import Body, HostLoop
 from fuser.precision import Precision
 from fuser.runtime.plan import Plan
 from fuser.specialise import Specialised
@@ -42,6 +44,7 @@ class _Segment:
     outputs: list[str] = field(default_factory=list)
     compiled: dict[Signature, Specialised] = field(default_factory=dict)
     evaluator: ReferenceEvaluator | None = None
+    loop: HostLoop | None = None
 
 
 class Segmented:
@@ -69,13 +72,12 @@ class Segmented:
 
     @property
     def plans(self) -> list[Plan]:
-        """Every plan of every compiled segment so far."""
-        return [
-            plan
-            for segment in self._segments
-            for model in segment.compiled.values()
-            for plan in model.plans
-        ]
+        """Every plan of every compiled segment so far, and of the bodies of loops."""
+        models: list[Specialised | Body] = []
+        for segment in self._segments:
+            models += segment.compiled.values()
+            models += segment.loop.bodies if segment.loop is not None else []
+        return [plan for model in models for plan in model.plans]
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """The outputs by name: arrays, lists for sequences, None for an empty optional."""
@@ -89,7 +91,8 @@ class Segmented:
             segment = self._segments[position]
             given = {name: values[name] for name in segment.inputs}
             if segment.host:
-                values |= self._run_host(segment, given)
+                found = self._run_loop(segment, given)
+                values |= self._run_host(segment, given) if found is None else found
             else:
                 try:
                     values |= self._run_compiled(segment, given)
@@ -150,17 +153,48 @@ class Segmented:
         return known
 
     def _split(self, position: int) -> None:
-        """A segment that does not compile becomes one a node; a node alone goes to the host."""
+        """A segment that does not compile is cut around its loops, or where it has none becomes
+        one a node; a node alone goes to the host."""
         segment = self._segments[position]
         if len(segment.nodes) == 1:
             segment.host = True
             return
-        self._segments[position : position + 1] = [
-            _Segment([node], False) for node in segment.nodes
-        ]
+        has_loops = any(node.op_type == "Loop" for node in segment.nodes)
+        parts: list[list[NodeProto]] = []
+        for node in segment.nodes:
+            before = parts[-1][-1].op_type if parts else "Loop"
+            alone = not has_loops or "Loop" in (node.op_type, before)
+            if alone:
+                parts.append([])
+            parts[-1].append(node)
+        self._segments[position : position + 1] = [_Segment(nodes, False) for nodes in parts]
         self._wire()
 
     # running ------------------------------------------------------------------------------------
+
+    def _run_loop(self, segment: _Segment, given: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The results of a Loop by compiled bodies; None if it is none, or not by them."""
+        node = segment.nodes[0]
+        if node.op_type != "Loop":
+            return None
+        if segment.loop is None:
+            segment.loop = HostLoop(node, self._of_body)
+        results = segment.loop.run(given)
+        if results is None:
+            return None
+        for body in segment.loop.bodies:
+            self.fallbacks += [note for note in body.fallbacks if note not in self.fallbacks]
+        found = dict(zip(node.output, results, strict=False))
+        return {name: found[name] for name in segment.outputs}
+
+    def _of_body(self, body: GraphProto, feeds: Mapping[str, np.ndarray]) -> Segmented:
+        infos = [_info(name, array) for name, array in feeds.items()]
+        model = self._model(body.node, infos, body.output)
+        model.graph.initializer.extend(body.initializer)
+        return Segmented(
+            model, device=self.device, fusion=self.fusion, threads=self.threads,
+            precision=self.precision,
+        )  # fmt: skip
 
     def _run_host(self, segment: _Segment, given: Mapping[str, Any]) -> dict[str, Any]:
         node = segment.nodes[0]
@@ -199,7 +233,7 @@ class Segmented:
             del model.graph.value_info[:]
             segment.compiled[signature] = Specialised(
                 open_model(model), device=self.device, fusion=self.fusion, threads=self.threads,
-                precision=self.precision,
+                precision=self.precision, write_out_loops=False,
             )  # fmt: skip
         return dict(segment.compiled[signature].run(arrays))
 

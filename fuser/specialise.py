@@ -39,6 +39,15 @@ MOST_VALUES = 16
 
 _Key: TypeAlias = "tuple[tuple[tuple[str, int], ...], tuple[tuple[str, bytes], ...]]"
 
+_Form: TypeAlias = "tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]"
+
+
+def _form(feeds: Mapping[str, Any]) -> _Form | None:
+    """Names, shapes and dtypes of feeds; None if one is no plain array."""
+    if any(type(array) is not np.ndarray for array in feeds.values()):
+        return None
+    return tuple((name, array.shape, array.dtype) for name, array in feeds.items())
+
 
 class Specialised:
     """A model and its plans. Safe to use from many threads."""
@@ -47,9 +56,11 @@ class Specialised:
         self, model: Model, *, device: Device = "auto", fusion: bool = True,
         threads: int | None = None, precision: Precision = "model", dynamic: bool | None = None,
         fixed: Mapping[str, int] | None = None, progress: Progress | None = None,
+        write_out_loops: bool = True,
     ) -> None:  # fmt: skip
         """dynamic: whether kernels serve ranges of sizes: always, never, or (None) from the second
-        set of sizes on. fixed, progress: as for `Variants`."""
+        set of sizes on. fixed, progress: as for `Variants`. write_out_loops: whether a loop that
+        data ends is compiled for the values of that data, trip by trip; else it is unsupported."""
         self.model = model
         self.fixed = dict(fixed or {})
         self.progress = progress
@@ -62,12 +73,20 @@ class Specialised:
         """The inputs whose values plans are compiled for, as far as feeds have shown it."""
         self._plans: OrderedDict[_Key, Plan] = OrderedDict()
         self._variants: OrderedDict[tuple[tuple[str, bytes], ...], Variants] = OrderedDict()
+        self.write_out_loops = write_out_loops
+        self._latest: tuple[_Form, Plan] | None = None
         self._lock = Lock()
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """The outputs by name. Raises FeedError, and what `fuser.compile` raises."""
-        arrays = self._arrays(feeds)
-        plan = self._find(arrays)
+        form, latest = _form(feeds), self._latest
+        if form is None or latest is None or form != latest[0]:
+            arrays = self._arrays(feeds)
+            plan = self._find(arrays)
+            if not self.value_inputs:
+                self._latest = None if form is None else (form, plan)
+        else:  # as the last time: nothing to be found out anew
+            arrays, plan = dict(feeds), latest[1]
         return plan.run({spec.name: arrays[spec.name] for spec in plan.inputs})
 
     def plan(self, feeds: Mapping[str, Any]) -> Plan:
@@ -145,6 +164,8 @@ class Specialised:
     def _bind(self, error: ValueNeededError, arrays: Mapping[str, np.ndarray]) -> None:
         """From now on compile for the values of the inputs that `error` asks for, or raise it."""
         fresh = error.inputs - set(self.value_inputs)
+        if error.ends_loop and not self.write_out_loops:
+            raise error
         if not fresh or any(arrays[name].size > MOST_ELEMENTS for name in fresh):
             raise error
         self.value_inputs = tuple(sorted({*self.value_inputs, *fresh}))

@@ -90,6 +90,65 @@ def test_trips_and_branches() -> None:
     assert session.value_inputs == ("n",)  # the branches are selected from, not asked for
 
 
+ROOTS = """m (float[n] x) => (float[n] y, float[t, n] all, int64 trips) {
+    zero = Constant<value = int64 {0}>()
+    least = Constant<value = float {0.0001}>()
+    y, trips, all = Loop(, , x, zero) <body = step
+        (int64 i, bool going, float[n] s, int64 k) =>
+            (bool on, float[n] next, int64 count, float[n] seen) {
+        half = Constant<value = float {0.5}>()
+        quotient = Div(x, s)
+        total = Add(s, quotient)
+        next = Mul(total, half)
+        change = Sub(next, s)
+        size = Abs(change)
+        most = ReduceMax<keepdims = 0>(size)
+        on = Greater(most, least)
+        one = Constant<value = int64 {1}>()
+        count = Add(k, one)
+        seen = Identity(next)
+    }>
+}"""
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+def test_a_loop_until_data_says_so(device: str, rng: np.random.Generator) -> None:
+    """Square roots by Newton's method: one body is compiled, whatever the number of trips."""
+    session = InferenceSession(model(ROOTS), device=device)
+    x = rng.uniform(1, 50, 5).astype(np.float32)
+    for scale in (1, 1, 100):
+        y, rows, trips = session.run(None, {"x": scale * x})
+        np.testing.assert_allclose(y, np.sqrt(scale * x), rtol=1e-5)
+        assert 4 < trips == len(rows)
+        np.testing.assert_array_equal(rows[-1], y)
+        assert session.fallbacks == () and len(session.plans) == 2  # the constants', the body's
+
+
+def test_a_loop_whose_state_grows_runs_on_the_host() -> None:
+    """A body that would be compiled for every trip is NumPy's, and is listed."""
+    text = """m (float[n] x, float limit) => (float[k] y) {
+        y = Loop(, , x) <body = step (int64 i, bool going, float[a] s) => (bool on, float[b] next) {
+            next = Concat<axis = 0>(s, x)
+            total = ReduceSum<keepdims = 0>(next)
+            on = Less(total, limit)
+        }>
+    }"""
+    session = InferenceSession(model(text))
+    x = np.ones(3, np.float32)
+    for limit in (40, 7):
+        (y,) = session.run(None, {"x": x, "limit": np.float32(limit)})
+        assert y.tolist() == [1.0] * (-(-limit // 3) * 3)
+    assert [note.split()[0] for note in session.fallbacks] == ["Loop"]
+
+
+def test_a_loop_without_trips() -> None:
+    session = InferenceSession(model(ROOTS.replace("Loop(, ,", "Loop(zero, ,")))
+    x = np.ones(4, np.float32)
+    y, rows, trips = session.run(None, {"x": x})
+    np.testing.assert_array_equal(y, x)
+    assert trips == 0 and len(rows) == 0
+
+
 def test_what_depends_on_data_runs_on_the_host(rng: np.random.Generator) -> None:
     text = """m (float[n] x) => (float[k] y) {
         doubled = Add(x, x)

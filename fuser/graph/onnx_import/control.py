@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from onnx import GraphProto
 
 from fuser import dtypes
-from fuser.errors import InvalidModelError, LimitError
+from fuser.errors import InvalidModelError, LimitError, ValueNeededError
 from fuser.graph.builder import Builder
 from fuser.graph.dims import as_int
 from fuser.graph.ir import Value
@@ -85,7 +85,11 @@ def loop(b: Builder, node: OnnxNode) -> list[Value | None]:
         results = node.expand(body, [first, alive, *carried])
         carried = results[1 : 1 + len(carried)]
         scanned.append(results[1 + len(carried) :])
-        going = bool(b.read_scalar(results[0], "the condition of a loop"))
+        try:
+            going = bool(b.read_scalar(results[0], "the condition of a loop"))
+        except ValueNeededError as error:
+            error.ends_loop = True
+            raise
         endless = results[0] is alive or results[0].constant is not None
         trip += 1
     count = len(body.output) - 1 - len(carried)
