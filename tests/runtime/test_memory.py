@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+
+import ml_dtypes
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,6 +24,19 @@ _interval = st.builds(
     st.integers(0, 8),
     st.integers(0, 5000),
 )
+
+
+def test_address_of_any_array() -> None:
+    base = np.arange(24, dtype=np.float32).reshape(4, 6)
+    frozen = base.copy()
+    frozen.flags.writeable = False
+    narrow = np.zeros(5, ml_dtypes.bfloat16)
+    arrays = [base, base.T, base[1:], base[:, 2:], base[::-1], frozen, narrow, np.zeros((0, 3)),
+              np.zeros((), np.float64), np.broadcast_to(base[0], (3, 6))]  # fmt: skip
+    for array in arrays:
+        before = sys.getrefcount(array)
+        assert address(array) == array.__array_interface__["data"][0]
+        assert sys.getrefcount(array) == before  # nothing holds on to it
 
 
 @settings(max_examples=200, deadline=None)
