@@ -8,6 +8,7 @@ import pytest
 
 from fuser import dtypes
 from fuser.dtypes import DType
+from fuser.target import SM_90A
 from fuser.tilegen import dot_rules
 from fuser.tilegen.emit import emit
 from fuser.tilegen.schedule import Schedule
@@ -120,3 +121,17 @@ def test_where_rows_are_swept() -> None:
     # few weights: a sweep for each of the two cores, if their rows divide
     assert dot_rules.swept_rows(target, 131, 3, 4 * 1024, 32 * 1024) == 66
     assert dot_rules.swept_rows(target, 7, 3, 64 * 1024, 32 * 1024) == 0
+
+
+@pytest.mark.parametrize(
+    ("columns", "pitch"), [(8, 8), (40, 40), (72, 80), (100, 128), (1000, 1008), (1024, 1024)]
+)
+def test_constant_rows_begin_at_sectors(columns: int, pitch: int) -> None:
+    """Rows of weights that begin off 16 bytes, or long ones off the 32 of a sector of L2, get a pad
+    on GPUs."""
+    m = Model(dtypes.bf16)
+    m.output(m.dot(m.input(256, 64), m.weight(64, columns), (1, 0)))
+    cut = one_region(m.graph, "contraction")
+    (program,) = emit(cut.regions[0], cut, SM_90A)
+    strides = [v.strides for v in program.kernel.views if v.buffer.role == "constant"]
+    assert strides == [(pitch, 1)]

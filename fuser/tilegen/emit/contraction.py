@@ -304,9 +304,11 @@ def panel(em: Emission, dot: DotShape, batch: Index, n: Index, k: Index, dtype: 
         strides = em.partition.strides(rhs)
         inner = [a for a in range(rhs.type.rank) if rhs.shape[a] != 1 and strides[a] == 1]
         whole = [a for side in (dot.contract[1], dot.free[1]) for a in side[-1:]]
-        # rows of an odd number of bytes cannot be copied 16 bytes at a time: they get a pad
-        across = bool(inner) and inner[0] in dot.free[1][-1:] and dot.n * dtype.bytes % SECTOR != 0
-        spare = -dot.n % 64 if across else 0
+        # rows of an odd number of bytes cannot be copied 16 bytes at a time: they get a pad; long
+        # ones begin at sectors
+        across = bool(inner) and inner[0] in dot.free[1][-1:]
+        step = 64 if dot.n * dtype.bytes % 16 else SECTOR // dtype.bytes if dot.n >= 64 else 1
+        spare = -dot.n % step if across else 0
         if dtype.bits == 8:  # tensor cores want their k innermost
             return _columns_of(em, dot, (batch, n, k), dtype)
         if not inner or (inner[0] in whole and not spare):
