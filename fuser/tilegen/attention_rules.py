@@ -68,13 +68,18 @@ def attention_schedule(
             keys //= 2
     while keys > 16 and keys >= 2 * n:
         keys //= 2
-    split, reason = key_splits(
-        target, batch * ceildiv(m, rows), ceildiv(n, keys), keys * (depth + columns) * bits // 8,
-        stages,
+    programs = batch * ceildiv(m, rows)
+    trip_bytes = keys * (depth + columns) * bits // 8
+    split, cluster = key_splits(
+        target, programs, ceildiv(n, keys), trip_bytes, stages, programs * rows * columns,
+        streamed=rows < 64 or bits > 16 or target.arch != "sm_90a",
     )  # fmt: skip
+    parts = max(split, cluster)
+    reason = f"{programs} blocks of queries, keys in {parts} parts"
     return Schedule(
         blocks=(("m", rows), ("n", keys)), warps=rows // 16, stages=stages, split_k=split,
-        reason=reason, extra={"overlap": True} if split > 1 else {},
+        cluster=cluster, reason=reason if parts > 1 else "",
+        extra={"overlap": True} if parts > 1 else {},
     )  # fmt: skip
 
 
@@ -88,28 +93,53 @@ START = 2.5e-6
 
 
 def key_splits(
-    target: Target, programs: int, trips: int, trip_bytes: int, stages: int
-) -> tuple[int, str]:
-    """(how many programs share the keys of a block of queries, reason).
+    target: Target,
+    programs: int,
+    trips: int,
+    trip_bytes: int,
+    stages: int,
+    sums: int,
+    *,
+    streamed: bool,
+) -> tuple[int, int]:
+    """(how many programs share the keys of a block of queries, or else how many blocks of a
+    cluster); both 1 where none do.
 
-    A block with all its keys takes `trips` trips of trip_bytes each. Parts of it are worth a second
-    kernel that merges them where blocks are few, so that time is that of a trip after the other.
+    A block with all its keys takes `trips` trips of trip_bytes each. Where blocks are few, so that
+    time is that of a trip after the other, parts of them are worth a merge: by a second kernel,
+    which reads the `sums` of every part, or within a cluster, which has eight blocks at most. The
+    blocks of clusters fill multiprocessors unevenly: where all that counts is how fast the keys
+    come (streamed), that costs more than it saves (docs/performance.md).
     """
     resident = target.units * max(1, target.shared_bytes // (trip_bytes * stages))
     floor = programs * trips * trip_bytes / target.bandwidth
-    best: tuple[float, int] | None = None
-    for wanted in range(1, min(trips, 64) + 1):
-        each = ceildiv(trips, wanted)
-        split = ceildiv(trips, each)
-        waves = ceildiv(programs * split, resident)
-        time = max(floor, waves * (each * TRIP + START)) + (MERGE if split > 1 else 0)
+    trip = TRIP if streamed else WIDE_TRIP
+    best: tuple[float, int, int] | None = None
+
+    def consider(parts: int, merge: float, split: int, cluster: int) -> None:
+        nonlocal best
+        waves = ceildiv(programs * parts, resident)
+        time = max(floor, waves * (ceildiv(trips, parts) * trip + START)) + merge
         if best is None or time < 0.97 * best[0]:
-            best = (time, split)
+            best = (time, split, cluster)
+
+    for wanted in range(1, min(trips, 64) + 1):
+        split = ceildiv(trips, ceildiv(trips, wanted))
+        moved = 0.0 if streamed else 8 * split * sums / target.bandwidth
+        consider(split, MERGE + moved if split > 1 else 0.0, split, 1)
+    for cluster in CLUSTERS:
+        if not streamed and cluster <= trips:
+            consider(cluster, CLUSTER_MERGE, 1, cluster)
     assert best is not None
-    split = best[1]
-    return split, f"{programs} blocks of queries, keys in {split} parts" if split > 1 else ""
+    return best[1:]
 
 
+WIDE_TRIP = 0.3e-6
+"""Seconds of a trip of 64 queries and more on wgmma."""
+CLUSTERS = (2, 4, 8)
+"""Blocks of a cluster that may share keys: every Hopper GPU can run eight."""
+CLUSTER_MERGE = 1e-6
+"""Seconds in which the blocks of a cluster merge their parts."""
 MERGE = 3e-6
 """Seconds of the kernel that merges the parts."""
 

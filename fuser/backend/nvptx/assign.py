@@ -13,7 +13,7 @@ from collections import defaultdict
 from fuser.backend.nvptx.access import Access, access_of
 from fuser.backend.nvptx.access_layout import choose_blocked, inverse, operand_layout
 from fuser.backend.nvptx.assignment import Assignment, is_tile, lookups_of, shared_values
-from fuser.backend.nvptx.dot_plan import plan_dot, spread_dot
+from fuser.backend.nvptx.dot_plan import plan_dot, share_trips
 from fuser.backend.nvptx.layout import Layout, scalar_layout
 from fuser.backend.nvptx.units import needs_inner_k
 from fuser.target import Target
@@ -57,7 +57,7 @@ def assign(kernel: Kernel, target: Target, cluster: int = 1, wide: bool = True) 
         if isinstance(op, ops.Load) and (can_stage(op, plan) or is_brought(op, plan, target)):
             plan.staged.add(op)
     if cluster > 1 and plan.dots:
-        spread_dot(kernel, plan)
+        share_trips(kernel, plan)
     _Assigner(kernel, plan).run()
     return plan
 
@@ -125,6 +125,7 @@ class _Assigner:
         self.in_shared = {value for load in plan.staged for value in shared_values(load, plan)}
         self.members: dict[Value, list[Value]] = defaultdict(list)
         self.chosen: dict[Value, Layout] = {}
+        self.own = {value for loop in plan.merges for value in plan.of_block(loop)}
 
     def run(self) -> None:
         self._tie(self.kernel.body)
@@ -164,7 +165,9 @@ class _Assigner:
                     for init, param, out, result in zip(
                         op.inits, op.body.params[1:], last.args, op.results, strict=True
                     ):
-                        self._unite(param, init, out, result)
+                        self._unite(param, init, out)
+                        if op not in self.plan.merges:  # else other layouts leave the merge
+                            self._unite(param, result)
                 case ops.If():
                     ends = [inner.ops[-1] for inner in (op.then, op.other)]
                     for position, result in enumerate(op.results):
@@ -239,7 +242,8 @@ class _Assigner:
 
     def _choose(self, root: Value) -> Layout:
         """A blocked layout that suits the loads and stores of the group."""
-        warps = self.plan.spread
+        own = any(value in self.own for value in self.members[root])
+        warps = self.plan.warps if own else self.plan.spread
         shape = root.shape
         if not shape:
             return scalar_layout(warps)

@@ -11,6 +11,7 @@ from typing import Literal
 
 from fuser.backend.nvptx.access import Access
 from fuser.backend.nvptx.layout import Layout, WarpGrid
+from fuser.backend.nvptx.merges import Merge
 from fuser.graph.sizes import is_symbolic
 from fuser.tilegen import ops
 from fuser.tilegen.index import Extreme, FloorDiv, Index, Lookup, Mod
@@ -48,7 +49,8 @@ class DotPlan:
 @dataclass
 class Assignment:
     """The scheduled level: a layout for every tile in registers, a plan for every dot, and which
-    loads live in shared memory instead of registers."""
+    loads live in shared memory instead of registers. merges: of the loop whose trips the blocks of
+    a cluster share, unless it is a lone dot's."""
 
     warps: int
     cluster: int = 1
@@ -61,6 +63,7 @@ class Assignment:
     home: dict[Value, Block] = field(default_factory=dict)
     makers: dict[Value, Op] = field(default_factory=dict)
     loops: dict[Block, ops.For] = field(default_factory=dict)
+    merges: dict[ops.For, tuple[Merge, ...]] = field(default_factory=dict)
 
     @property
     def threads(self) -> int:
@@ -70,6 +73,19 @@ class Assignment:
     def spread(self) -> int:
         """Warps that share a tile: those of every block of the cluster."""
         return self.warps * self.cluster
+
+    @property
+    def certain_spread(self) -> int:
+        """Warps that share a tile wherever it is: where blocks take different trips, a block's."""
+        return self.warps if self.merges else self.spread
+
+    def of_block(self, loop: ops.For) -> set[Value]:
+        """What every block has for itself where blocks share a loop's trips: what it starts from,
+        all inside, and what that reads."""
+        found = {*loop.inits, *loop.body.params}
+        for op in loop.body.ops:
+            found.update(op.operands(), op.results)
+        return found
 
 
 def is_tile(value: Value) -> bool:

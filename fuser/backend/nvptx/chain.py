@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fuser.backend.nvptx.assignment import lookups_of
 from fuser.backend.nvptx.convert import in_registers
 from fuser.backend.nvptx.stream import Channel, Stream
 from fuser.graph.sizes import size_hint
@@ -23,7 +24,8 @@ STRAIGHT = (ops.Map, ops.Cast, ops.Broadcast, ops.Reduce, ops.IndexTile, ops.Ful
 @dataclass(eq=False)
 class Chain:
     """A rotatable body. head: ops up to the first dot and all that depend on neither the scores
-    nor carried values; middle: from scores to probabilities; late: the cast of the probabilities;
+    nor carried values; beneath: what needs no scores and has one axis, such as a bias a key, done
+    while the first product is computed; middle: from scores to probabilities;
     scale: from the carried sum to what the second dot adds to; values: loads of the second dot.
     keys, others, beside: what the producer brings for the first dot, the second, and registers."""
 
@@ -32,6 +34,7 @@ class Chain:
     cast: ops.Cast
     position: int
     head: list[Op]
+    beneath: list[Op]
     middle: list[Op]
     scale: list[Op]
     values: list[Op]
@@ -72,7 +75,8 @@ def find_chain(low: Lowering, stream: Stream) -> Chain | None:
         return None
     values = _needed(body, second.b)
     on_loads = _on_loads(low, stream)
-    chain = Chain(first, second, cast, position, [], [], [], values, [], [], [])
+    chain = Chain(first, second, cast, position, [], [], [], [], values, [], [], [])
+    late = on_scores | _dependent(body, _brought(stream))
     for op in body[:-1]:
         if op in (second, cast) or op in values:
             continue
@@ -80,16 +84,21 @@ def find_chain(low: Lowering, stream: Stream) -> Chain | None:
             if not isinstance(op, STRAIGHT):
                 return None
             chain.scale.append(op)
+        elif not late & {*op.operands(), *op.results} and _fits_beneath(
+            low, op, on_carried | on_loads
+        ):
+            chain.beneath.append(op)
         elif op is first or not set(op.results) & (on_scores | on_carried | on_loads):
             chain.head.append(op)
         elif isinstance(op, STRAIGHT) and _within_warp(low, op):
             chain.middle.append(op)
+            late.update(op.results)
         else:
             return None
     if on_loads & set(first.operands()):
         return None
     ends = set(last.args) - {second.result}
-    if ends & on_total or on_total & _inputs(chain.middle):
+    if ends & on_total or on_total & _inputs(chain.beneath + chain.middle):
         return None
     for channel in stream.channels:
         if channel.dots == [first]:
@@ -122,9 +131,26 @@ def _on_loads(low: Lowering, stream: Stream) -> set[Value]:
     """What is computed from loads into registers, which begin before the products are issued, or
     from what is brought for registers."""
     body = stream.loop.body.ops
-    loads = {op.result for op in plain_loads(low, body)}
-    loads |= {op.result for channel in stream.channels if not channel.dots for op in channel.loads}
+    loads = {op.result for op in plain_loads(low, body)} | _brought(stream)
     return _dependent(body, loads) - loads
+
+
+def _brought(stream: Stream) -> set[Value]:
+    """What the producer brings for registers."""
+    return {op.result for channel in stream.channels if not channel.dots for op in channel.loads}
+
+
+def _fits_beneath(low: Lowering, op: Op, candidates: set[Value]) -> bool:
+    """Whether an op's code may stand between the issue of products and the wait for them: straight,
+    of tiles of one axis. Shuffles there, or more registers, and ptxas serialises the products.
+    candidates: what is made of loads or carried values."""
+    if isinstance(op, ops.Load):
+        straight = op.pad is None and op not in low.assignment.staged and not lookups_of(op)
+    else:
+        straight = isinstance(op, STRAIGHT) and not isinstance(op, ops.Reduce)
+        straight = straight and bool(candidates & set(op.results))
+    small = isinstance(op, ops.Broadcast) or all(len(value.shape) == 1 for value in op.results)
+    return straight and small
 
 
 def _dependent(body: list[Op], roots: set[Value]) -> set[Value]:

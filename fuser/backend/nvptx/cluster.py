@@ -4,8 +4,9 @@ A tile is spread over the warps of all blocks: the number of the block in its cl
 of the warp number above those of a block. What stays within a thread needs nothing new. A
 reduction ends with an exchange: every block writes its partial result into all of them, and all
 fold the parts in the order of block numbers, so that all have the same bits. A loop that
-accumulates a product is cut into ranges of trips, one a block, and the sums of all are added up
-behind it, also in the order of the blocks, each by the thread that goes on with it.
+accumulates a product, or values that can be merged (merges.py), is cut into ranges of trips, one a
+block, and the sums of all are added up behind it, also in the order of the blocks, each by the
+thread that goes on with it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from fuser.backend.nvptx.convert import offset_of, row_major
 from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.layout import Layout
 from fuser.backend.nvptx.memory import from_memory, to_memory
+from fuser.backend.nvptx.merges import shared_loop
 from fuser.backend.nvptx.values import memory_type
 from fuser.dtypes import DType
 from fuser.target import Target
@@ -40,7 +42,9 @@ def blocks_of(kernel: Kernel, target: Target) -> int:
         return 1
     powers = all(n & (n - 1) == 0 for n in (blocks, kernel.schedule.warps))
     kinds = {type(op) for op in kernel.walk()}
-    alone = ops.Scan in kinds or {ops.Dot, ops.Reduce} <= kinds
+    alone = ops.Scan in kinds
+    if {ops.Dot, ops.Reduce} <= kinds and shared_loop(kernel) is None:
+        alone = True
     return min(blocks, LARGEST) if powers and not alone else 1
 
 
@@ -53,29 +57,36 @@ class Cluster:
         self.bits = blocks.bit_length() - 1
         self.arrived = False
         if blocks > 1:
-            low.emitter.block_bits = 5 + low.warps.bit_length() - 1
+            low.emitter.block_bits = self.first_bit
 
     def begin(self) -> None:
         """Tell the other blocks that this one runs, so that its shared memory may be written."""
         if self.blocks > 1 and not self.low.assignment.dots:
             self._arrive(".relaxed")
 
-    def need_one_block(self, what: str) -> None:
-        """Raises NeedsOneBlock if there are several."""
-        if self.blocks > 1:
+    @property
+    def first_bit(self) -> int:
+        """The lowest bit of a thread's number that tells the block in its cluster."""
+        return 5 + self.low.warps.bit_length() - 1
+
+    def stay_in_block(self, what: str, *layouts: Layout) -> None:
+        """Raises NeedsOneBlock where tiles of these layouts are spread over blocks."""
+        over = (any(basis) for layout in layouts for basis in layout.bits[self.first_bit :])
+        if self.blocks > 1 and any(over):
             raise NeedsOneBlock(what)
 
-    def enter_reduction(self, op: ops.Reduce) -> None:
-        """A reduction may run once only: nothing keeps a second exchange from the same slot."""
+    def enter_reduction(self, op: ops.Reduce, layout: Layout) -> None:
+        """A reduction over blocks may run once only: nothing keeps a second exchange from the same
+        slot. layout: of what is reduced."""
         if self.low.assignment.home[op.result] is not self.low.kernel.body:
-            self.need_one_block("a reduction in a loop")
+            self.stay_in_block("a reduction in a loop", layout)
 
     def split(self, bits: list[int]) -> tuple[list[int], list[int]]:
         """(bits of a warp's number in its block, bits of the block's number) of a list of bits of
         the warp number."""
         if self.blocks == 1:
             return bits, []
-        inside = self.low.warps.bit_length() - 1
+        inside = self.first_bit - 5
         return [b for b in bits if b < inside], [b - inside for b in bits if b >= inside]
 
     def _arrive(self, kind: str = "") -> None:
@@ -94,8 +105,16 @@ class Cluster:
 
     def splits(self, loop: ops.For) -> bool:
         """Whether the blocks share the trips of a loop."""
-        dots = self.low.assignment.dots
-        return any(isinstance(op, ops.Dot) and dots[op].blocks > 1 for op in loop.body.ops)
+        plan = self.low.assignment
+        dots = (plan.dots[op] for op in loop.body.ops if isinstance(op, ops.Dot))
+        return loop in plan.merges or any(dot.blocks > 1 for dot in dots)
+
+    def has_trips(self, loop: ops.For) -> bool:
+        """Whether every block has a trip of a loop whose trips the blocks share."""
+        if not (loop.start.is_constant and loop.stop.is_constant and self.splits(loop)):
+            return False
+        extent = loop.stop.constant - loop.start.constant
+        return -(-extent // loop.step) >= self.blocks
 
     def bounds(self, loop: ops.For) -> tuple[Operand, Operand]:
         """Start and stop of a loop in this block: of as many trips in each, or one more."""
@@ -103,8 +122,13 @@ class Cluster:
         start, stop = low.evaluate(loop.start), low.evaluate(loop.stop)
         if not self.splits(loop):
             return start, stop
-        assert isinstance(start, int) and isinstance(stop, int)
-        trips = -(-(stop - start) // loop.step)
+        extent = e.minus(stop, start)
+        trips: Operand
+        if isinstance(extent, int):
+            trips = max(0, -(-extent // loop.step))
+        else:
+            some = e.value(f"call i32 @llvm.smax.i32(i32 {extent}, i32 0)")
+            trips = e.value(f"udiv i32 {e.plus(some, loop.step - 1)}, {loop.step}")
         before = e.times(e.rank, trips)
         ends = [e.shift("lshr", e.plus(before, more), self.bits) for more in (0, trips)]
         first, last = (e.plus(e.times(end, loop.step), start) for end in ends)
@@ -138,7 +162,7 @@ class Cluster:
             self._wait()  # every block has started, or has read what was there before
         size, steps = row_major(layout.shape, dtype.bytes)
         place = [offset_of(basis, steps) for basis in layout.bits]
-        inside = 5 + low.warps.bit_length() - 1
+        inside = self.first_bit
         spare = [bit for bit in range(inside) if not any(layout.bits[bit])]
         if len(spare) < self.bits:
             raise NeedsOneBlock("a reduction whose result no threads repeat")

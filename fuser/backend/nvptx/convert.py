@@ -26,13 +26,19 @@ def convert(low: Lowering, tile: Tile, layout: Layout) -> Tile:
 
 def in_registers(source: Layout, layout: Layout) -> bool:
     """Whether every thread already owns what it needs."""
-    if source.bits == layout.bits:
+    longest = max(len(source.bits), len(layout.bits))
+    if _padded(source, longest) == _padded(layout, longest):
         return all(offset in source.register_of for offset in layout.regs)
     return False
 
 
+def _padded(layout: Layout, count: int) -> tuple[Coordinates, ...]:
+    """The bits of a layout; a layout of one block repeats in all blocks of a cluster."""
+    return layout.bits + ((0,) * layout.rank,) * (count - len(layout.bits))
+
+
 def _through_shared(low: Lowering, tile: Tile, layout: Layout) -> Tile:
-    low.cluster.need_one_block("a change of layout")
+    low.cluster.stay_in_block("a change of layout", tile.layout, layout)
     source, rank = tile.layout, len(tile.shape)
     bytes_ = max(1, tile.dtype.bytes)
     axis = max(range(rank), key=lambda a: source.vector(a) + layout.vector(a) + (a == rank - 1))
@@ -120,7 +126,7 @@ def reshape(low: Lowering, tile: Tile, shape: Coordinates, layout: Layout) -> Ti
     if in_registers(flat, wanted):
         regs = [tile.regs[flat.register_of[offset]] for offset in wanted.regs]
         return Tile(tile.dtype, shape, layout, regs)
-    low.cluster.need_one_block("a reshape")
+    low.cluster.stay_in_block("a reshape", source, layout)
     emitter, dtype = low.emitter, tile.dtype
     type = memory_type(dtype)
     slot = low.shared.allocate(tile_size(shape) * dtype.bytes)

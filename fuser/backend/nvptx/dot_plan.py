@@ -16,6 +16,7 @@ from fuser.backend.nvptx.assignment import (
 )
 from fuser.backend.nvptx.cluster import NeedsOneBlock
 from fuser.backend.nvptx.layout import WarpGrid, blocked, next_power
+from fuser.backend.nvptx.merges import shared_loop
 from fuser.backend.nvptx.units import Unit, known_unit, unit_of
 from fuser.errors import LoweringError
 from fuser.target import Target
@@ -48,6 +49,16 @@ def plan_dot(op: ops.Dot, plan: Assignment, target: Target, wide: bool = False) 
     if kind == "mma" and lone:
         grid = split_warps(grid, -(-k // grid.depth))
     return DotPlan(kind, grid, grid.accumulator(), result)
+
+
+def share_trips(kernel: Kernel, plan: Assignment) -> None:
+    """Share the trips of a kernel's loop among the blocks of a cluster: of a product, or of one
+    whose carried values can be merged. Raises NeedsOneBlock."""
+    found = shared_loop(kernel)
+    if found is None or lone_dot(found[0], plan) is not None:
+        spread_dot(kernel, plan)
+    else:
+        plan.merges[found[0]] = found[1]
 
 
 def spread_dot(kernel: Kernel, plan: Assignment) -> None:

@@ -23,6 +23,7 @@ from fuser.backend.nvptx.chain import find_chain
 from fuser.backend.nvptx.dot import add_partials, operand, zeros
 from fuser.backend.nvptx.dot_plan import runs_on
 from fuser.backend.nvptx.emitter import Operand
+from fuser.backend.nvptx.parts import merge_parts
 from fuser.backend.nvptx.persistent import pass_turn
 from fuser.backend.nvptx.rotate import Rotated
 from fuser.backend.nvptx.stage import (
@@ -98,8 +99,7 @@ def lower_for(low: Lowering, op: ops.For) -> None:
             for channel in stream.channels:
                 for buffer in channel.tiles:
                     low.shared.free(buffer.slot)
-        for result, tile in zip(op.results, finals, strict=True):
-            low.env[result] = tile
+        _bind_results(low, op, finals)
         return
     low.shared.forget()
     if pipeline:
@@ -125,7 +125,7 @@ def lower_for(low: Lowering, op: ops.For) -> None:
         Tile(init.dtype, init.shape, init.layout, [e.name_of() for _ in init.regs])
         for init in inits
     ]
-    certain = (isinstance(start, int) and isinstance(stop, int)) or low.cluster.splits(op)
+    certain = (isinstance(start, int) and isinstance(stop, int)) or low.cluster.has_trips(op)
     if certain:
         e.jump(body)
     else:
@@ -197,8 +197,15 @@ def lower_for(low: Lowering, op: ops.For) -> None:
         low.shared.free(buffer.slot)
     if lone and whole:
         finals[place] = add_partials(low, lone, finals[place], whole)
-    for result, tile in zip(op.results, finals, strict=True):
-        low.env[result] = tile
+    _bind_results(low, op, finals)
+
+
+def _bind_results(low: Lowering, op: ops.For, finals: list[Tile]) -> None:
+    """Give the results what the last trip left, in all blocks where these shared the trips."""
+    if op in low.assignment.merges:
+        low.env.update(merge_parts(low, op, finals))
+    else:
+        low.env.update(zip(op.results, finals, strict=True))
 
 
 def _yielded(low: Lowering, block: Block, like: list[Tile]) -> list[Tile]:

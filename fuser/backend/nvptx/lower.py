@@ -293,13 +293,13 @@ class Lowering:
 
     @property
     def scalar_layout(self) -> Layout:
-        return scalar_layout(self.assignment.spread)
+        return scalar_layout(self.assignment.certain_spread)
 
     def plain_layout(self, shape: Coordinates, accesses: Sequence[Access] = ()) -> Layout:
         """A layout for a tile that nothing but the given accesses decides about."""
         if not shape:
             return self.scalar_layout
-        return choose_blocked(shape, list(accesses), set(), self.assignment.spread)
+        return choose_blocked(shape, list(accesses), set(), self.assignment.certain_spread)
 
     def shared_registers(
         self, tile: SharedTile, layout: Layout, numbers: list[int]

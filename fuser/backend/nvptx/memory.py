@@ -223,6 +223,8 @@ def atomic_add_tile(low: Lowering, access: Access, tile: Tile) -> None:
     pointers = Pointers(low, access, indexer)
     op = "fadd" if dtype.is_float else "add"
     single = only_once(low, layout)
+    if low.cluster.blocks > 1 and len(layout.bits) <= low.cluster.first_bit:
+        single = emitter.both(single, emitter.hoisted(f"icmp eq i32 {emitter.rank}, 0"))
     for offset, number in layout.register_of.items():
         condition = indexer.conditions(access.bounds, access.shape, offset)
         condition = emitter.both(single, condition)
@@ -241,7 +243,8 @@ def atomic_add_tile(low: Lowering, access: Access, tile: Tile) -> None:
 
 
 def only_once(low: Lowering, layout: Layout) -> Operand | None:
-    """A condition that holds in one of the threads that repeat an element; None if none do."""
+    """A condition that holds in one of the threads that repeat an element (one of each block where
+    every block has the tile for itself); None if none do."""
     repeats = [0 if any(basis) else 1 << bit for bit, basis in enumerate(layout.bits)]
     if not any(repeats):
         return None

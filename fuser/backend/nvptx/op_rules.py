@@ -138,24 +138,23 @@ def _permute(low: Lowering, op: ops.Permute) -> None:
 
 
 def _reduce(low: Lowering, op: ops.Reduce) -> None:
-    low.cluster.enter_reduction(op)
-    entry = low.env[op.x]
-    if op.fn == "max" and isinstance(entry, Tile):
-        found = unscaled(low, op.x, entry.layout)
+    tile = _as_it_is(low, op.x)
+    low.cluster.enter_reduction(op, tile.layout)
+    if op.fn == "max" and isinstance(low.env[op.x], Tile):
+        found = unscaled(low, op.x, tile.layout)
         if found is not None:  # rounding is monotone: max(x * c) is max(x) * c to the last bit
             regs, scale = found
-            bare = Tile(entry.dtype, entry.shape, entry.layout, regs)
+            bare = Tile(tile.dtype, tile.shape, tile.layout, regs)
             most = reduce_tile(low, op.fn, bare, op.axis)
-            by = literal(scale, entry.dtype)
+            by = literal(scale, tile.dtype)
             scaled = [low.emitter.value(f"fmul float {reg}, {by}") for reg in most.regs]
             low.set(op.result, Tile(most.dtype, most.shape, most.layout, scaled))
             return
-    tile = _as_it_is(low, op.x)
     low.set(op.result, reduce_tile(low, op.fn, tile, op.axis))
 
 
 def _scan(low: Lowering, op: ops.Scan) -> None:
-    low.cluster.need_one_block("a scan")
+    low.cluster.stay_in_block("a scan", low.layout(op.result))
     low.set(op.result, scan.scan_tile(low, op, low.tile(op.x, low.layout(op.result))))
 
 

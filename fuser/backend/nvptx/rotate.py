@@ -5,6 +5,7 @@
     S = q K[0]; P, acc = f, g                                              before the loop
     for i = 1, ...:
         issue S = q K[i]; issue acc += P V[i - 1]                          both in flight
+        what f needs beside S and a few registers hold
         wait for S; give K back; P = f(S, carried)                         while acc is computed
         wait for acc; give V back; acc = g(acc)
     acc += P V[last]                                                       after it
@@ -87,7 +88,7 @@ class Rotated:
         self._certain: set[Op] = set()
         self._hand_over: list[Operand] = []
         # a way through shared memory would wait for the data before anything is issued
-        low.direct.update(plain_loads(low, chain.head))
+        low.direct.update(plain_loads(low, chain.head + chain.beneath))
         self.turns = (
             low.warps == 8
             and len(low.streams) == 1
@@ -289,11 +290,13 @@ class Rotated:
             commit(low)
             if self.turns:
                 self._pass_turn()
+            self._beneath()
             flying = wait(low, flying, 1)
         else:
             fence(low)
             flying = issue(low, chain.first, plan, left, right, scores)
             commit(low)
+            self._beneath()
             flying = wait(low, flying, 0)
         self._release(chain.keys, stream.stage)
         low.set(chain.first.result, Tile(scores.dtype, scores.shape, plan.accumulator, flying))
@@ -327,6 +330,11 @@ class Rotated:
             tiles.append(low.tile(wanted, tile.layout))
         low.converted, low.operands = outside, operands
         return _State(tiles, fresh)
+
+    def _beneath(self) -> None:
+        """What can be done while the first product is computed."""
+        for op in self.chain.beneath:
+            self.low.op(op)
 
     def _last(self, total: Tile, words: list[str], previous: tuple[str, str]) -> Tile:
         value = self._values(previous)

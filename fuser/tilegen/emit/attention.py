@@ -9,6 +9,8 @@ the first dot, keys, value columns.
 Few queries leave most of a GPU idle while they wait for the keys. Then heads that read the same
 keys become rows of one program, and the keys are shared out over `split_k` programs; each leaves
 its maximum, sum and unscaled output in workspace, and a second program adds them up, in order.
+Or, for blocks of many queries, the blocks of a cluster share a program's loop (`cluster`), which a
+back end cuts and merges by itself.
 """
 
 from __future__ import annotations

@@ -268,12 +268,14 @@ def gated(
     stages: int = 3,
     teams: int = 0,
     neighbours: tuple[int, int] = (1, 1),
+    cluster: int = 1,
 ) -> Kernel:
     """y = (x @ g) * (x @ u): a loop that accumulates two dots. teams: of a persistent kernel."""
     bm, bn, bk = blocks
     schedule = Schedule(
         warps=warps, stages=stages, group=8, neighbours=neighbours, persistent=teams > 0,
         extra={"teams": teams or 1},
+        cluster=cluster,
     )  # fmt: skip
     b = Builder("gated", schedule)
     x_view = b.view(b.buffer("x0", dtype, m * k), (m, k))
@@ -308,10 +310,14 @@ def attention(
     warps: int = 4,
     stages: int = 2,
     roles: bool | None = None,
+    cluster: int = 1,
+    bias: str = "",
 ) -> Kernel:
-    """softmax(q @ k^T * scale) @ v with an online softmax over blocks of keys."""
+    """softmax(q @ k^T * scale) @ v with an online softmax over blocks of keys. bias: "added", a
+    number a key; "instead", and what is subtracted is its maximum instead of that of the scores."""
     bm, bn = blocks
-    b = Builder("attention", Schedule(warps=warps, stages=stages, extra=_extra(roles)))
+    schedule = Schedule(warps=warps, stages=stages, cluster=cluster, extra=_extra(roles))
+    b = Builder("attention", schedule)
     q = b.buffer("x0", dtype, heads * length * width)
     k = b.buffer("x1", dtype, heads * keys * width)
     v = b.buffer("x2", dtype, heads * keys * width)
@@ -324,6 +330,8 @@ def attention(
     query = b.load(b.view(q, (heads, length, width)), (head, rows, axis(1, width)), wide)
     k_view = b.view(k, (heads, width, keys), (keys * width, 1, width))
     v_view = b.view(v, (heads, keys, width))
+    if bias:
+        bias_view = b.view(b.buffer("x3", dtype, keys), (keys,))
 
     def body(j: Value, top: Value, total: Value, acc: Value) -> list[Value]:
         at = index(j)
@@ -332,10 +340,16 @@ def attention(
         score = b.map("mul", score, b.full(width**-0.5, tile, f32))
         column = b.index(at + axis(1, bn), tile)
         seen = b.map("lt", column, b.full(keys, tile, i32))
+        if bias:
+            numbers = b.load(bias_view, (at + axis(0, bn),), (bn,), pad=0 if keys % bn else None)
+            added = b.broadcast(b.cast(numbers, f32), tile, (1,))
+            score = b.map("add", score, added)
         if causal:
             seen = b.map("logical_and", seen, b.map("le", column, b.index(rows, tile)))
-        score = b.map("select", seen, score, b.full(MINUS_INFINITY, tile, f32))
-        higher = b.map("max", top, b.reduce("max", score, 1))
+        least = b.full(MINUS_INFINITY, tile, f32)
+        score = b.map("select", seen, score, least)
+        bound = b.map("select", seen, added, least) if bias == "instead" else score
+        higher = b.map("max", top, b.reduce("max", bound, 1))
         weight = b.map("exp", b.map("sub", score, b.broadcast(higher, tile, (0,))))
         fade = b.map("exp", b.map("sub", top, higher))
         total = b.map("add", b.map("mul", total, fade), b.reduce("sum", weight, 1))

@@ -29,6 +29,34 @@ CASES: dict[str, tuple[Case, Schedule | None]] = {
         (1, 2, 2, 128, 1024, 128, 128, "causal"),
         Schedule(blocks=(("m", 64), ("n", 64)), warps=4, stages=2, split_k=5),
     ),
+    "cluster": (
+        (2, 6, 2, 1, 1000, 128, 128, "padding"),
+        Schedule(blocks=(("m", 16), ("n", 32)), warps=1, stages=3, cluster=8),
+    ),
+    "cluster, fewer trips than blocks": (
+        (1, 3, 3, 4, 100, 64, 40, "causal"),
+        Schedule(blocks=(("m", 16), ("n", 32)), warps=1, stages=3, cluster=8),
+    ),
+    "cluster, empty first keys": (
+        (1, 2, 2, 20, 300, 64, 64, "late"),
+        Schedule(blocks=(("m", 32), ("n", 16)), warps=2, stages=2, cluster=4),
+    ),
+    "cluster, mask": (
+        (1, 2, 2, 40, 333, 64, 64, "table"),
+        Schedule(blocks=(("m", 64), ("n", 64)), warps=4, stages=2, cluster=2),
+    ),
+    "cluster, window": (
+        (1, 2, 2, 100, 900, 64, 64, "capped window"),
+        Schedule(blocks=(("m", 64), ("n", 64)), warps=4, stages=2, cluster=4),
+    ),
+    "cluster, rotated": (
+        (1, 2, 2, 128, 1024, 128, 128, "causal"),
+        Schedule(blocks=(("m", 64), ("n", 64)), warps=4, stages=2, cluster=4),
+    ),
+    "cluster, rotated, two groups of warps": (
+        (1, 2, 2, 128, 1000, 128, 128, None),
+        Schedule(blocks=(("m", 128), ("n", 64)), warps=8, stages=2, cluster=8),
+    ),
     "mask": ((1, 2, 2, 200, 333, 64, 64, "table"), None),
     "mask beside the keys": (
         (2, 3, 3, 256, 512, 64, 64, "table"),

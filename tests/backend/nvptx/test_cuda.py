@@ -333,8 +333,12 @@ def test_products_over_a_cluster(cluster: int, target: Target, rng: np.random.Ge
             m, n, k, f16, blocks, warps=warps, roles=roles, group=2, cluster=cluster
         )
         check(kernel, target, arrays_for(kernel, rng, -1, 1), 1.6e-2, absolute=1.0)
-    kernel = kernels.convolution(2, 7, 128, 72, f16, (64, 32, 64), cluster=cluster)
-    check(kernel, target, arrays_for(kernel, rng, -1, 1), 1.6e-2, absolute=1.0)
+    for kernel in (
+        kernels.convolution(2, 7, 128, 72, f16, (64, 32, 64), cluster=cluster),
+        kernels.gated(100, 130, 1032, f16, (64, 64, 64), warps=4, cluster=cluster),
+        kernels.gated(20, 50, 300, f16, (16, 32, 64), warps=2, cluster=cluster),
+    ):
+        check(kernel, target, arrays_for(kernel, rng, -1, 1), 1.6e-2, absolute=1.0)
 
 
 @pytest.mark.parametrize("neighbours", [(2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (2, 4)], ids=str)
