@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fuser.backend.nvptx.assignment import trips_of
 from fuser.backend.nvptx.convert import offset_of, row_major
 from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.layout import Layout
@@ -111,10 +112,7 @@ class Cluster:
 
     def has_trips(self, loop: ops.For) -> bool:
         """Whether every block has a trip of a loop whose trips the blocks share."""
-        if not (loop.start.is_constant and loop.stop.is_constant and self.splits(loop)):
-            return False
-        extent = loop.stop.constant - loop.start.constant
-        return -(-extent // loop.step) >= self.blocks
+        return self.splits(loop) and trips_of(loop) >= self.blocks
 
     def bounds(self, loop: ops.For) -> tuple[Operand, Operand]:
         """Start and stop of a loop in this block: of as many trips in each, or one more."""
