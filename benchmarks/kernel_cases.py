@@ -16,13 +16,16 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 TORCH = {
     "f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "i8": torch.int8,
-    "i32": torch.int32,
+    "i32": torch.int32, "f8e4m3": torch.float8_e4m3fn,
 }  # fmt: skip
 ONNX = {
     "f16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16, "f32": TensorProto.FLOAT,
-    "i8": TensorProto.INT8, "i32": TensorProto.INT32,
+    "i8": TensorProto.INT8, "i32": TensorProto.INT32, "f8e4m3": TensorProto.FLOAT8E4M3FN,
 }  # fmt: skip
-NUMPY = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "i8": np.int8}
+NUMPY = {
+    "f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "i8": np.int8,
+    "f8e4m3": ml_dtypes.float8_e4m3fn,
+}  # fmt: skip
 OPSET = 25
 
 Tensors = Mapping[str, torch.Tensor]
@@ -55,7 +58,7 @@ class Case:
 
     @property
     def tolerance(self) -> float:
-        return {"bf16": 6e-3, "f16": 1e-3, "f32": 1e-5, "i8": 1e-12}[self.dtype]
+        return {"bf16": 6e-3, "f16": 1e-3, "f32": 1e-5, "i8": 1e-12}.get(self.dtype, 6e-3)
 
     def model(self, constants: Tensors) -> ModelProto:
         kind = ONNX[self.dtype]
@@ -171,6 +174,34 @@ def gemm_i8(quick: bool) -> Iterator[Case]:
             2.0 * m * n * k, "TFLOP/s", {"torch._int_mm": peer}, functools.partial(_mm, nt=True),
             frozenset({"b"}), torch.float64, sums="i32",
         )  # fmt: skip
+
+
+def gemm_f8(quick: bool) -> Iterator[Case]:
+    """float8 codes of scale 1 times constant ones, in bfloat16."""
+    shapes = [(4096, 4096, 4096), (8192, 8192, 8192), (4096, 3072, 768), (128, 4096, 4096)]
+    one = helper.make_tensor("one", TensorProto.BFLOAT16, (), [1.0])
+    for m, n, k in shapes[:1] if quick else shapes:
+        nodes = [
+            _node("Constant", [], "s", value=one), _node("DequantizeLinear", ["a", "s"], "da"),
+            _node("DequantizeLinear", ["b", "s"], "db"),
+            _node("Transpose", ["db"], "bt", perm=[1, 0]), _node("MatMul", ["da", "bt"]),
+        ]  # fmt: skip
+        peers = {
+            f"scaled_mm{' fast' * fast}": functools.partial(_scaled_mm, fast=fast)
+            for fast in (False, True)
+        }
+        yield Case(
+            "gemm-f8", f"{m}x{n}x{k} NT constant", "f8e4m3", nodes, {"a": (m, k), "b": (n, k)},
+            (m, n), 2.0 * m * n * k, "TFLOP/s", peers, functools.partial(_mm, nt=True),
+            frozenset({"b"}), sums="bf16",
+        )  # fmt: skip
+
+
+def _scaled_mm(t: Tensors, y: torch.Tensor, fast: bool) -> Any:
+    one = torch.ones((), device="cuda")
+    return torch._scaled_mm(
+        t["a"], t["b"].t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=fast
+    )
 
 
 EPILOGUE_SHAPES = [
@@ -488,6 +519,7 @@ GROUPS: Mapping[str, Callable[[bool], Iterator[Case]]] = {
     "gemm-epilogue": gemm_epilogue,
     "gemm-f32": gemm_f32,
     "gemm-i8": gemm_i8,
+    "gemm-f8": gemm_f8,
     "rows": rows,
     "attention": attention,
     "decode": decode,

@@ -29,6 +29,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -126,7 +127,7 @@ def measure(case: Case, compiled: Any, options: argparse.Namespace) -> Row:
     bindings = []
     for index, (tensors, y) in enumerate(zip(sets, outputs, strict=True)):
         inputs = {name: value for name, value in tensors.items() if name not in constants}
-        bindings.append(plans[index % len(plans)].bind(inputs, {"y": y}))
+        bindings.append(_bound(plans[index % len(plans)], inputs, y))
 
     def run(binding: Any) -> None:
         binding.run(torch.cuda.current_stream().cuda_stream)
@@ -167,6 +168,14 @@ def measure(case: Case, compiled: Any, options: argparse.Namespace) -> Row:
     for one in plans:
         one.close()
     return row
+
+
+def _bound(plan: Any, inputs: dict[str, torch.Tensor], y: torch.Tensor) -> Any:
+    """The plan on tensors; by address where they have a dtype that DLPack does not."""
+    if all(tensor.dtype.itemsize > 1 or tensor.dtype == torch.int8 for tensor in inputs.values()):
+        return plan.bind(inputs, {"y": y})
+    sources = [inputs[spec.name].data_ptr() for spec in plan.inputs]
+    return SimpleNamespace(run=partial(plan.run_at, sources, [y.data_ptr()]))
 
 
 def _spare(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:

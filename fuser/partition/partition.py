@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fuser.graph.codes import multiply_codes
 from fuser.graph.integers import narrow_products
 from fuser.graph.ir import Graph
 from fuser.graph.precision import PRODUCTS, quantise_weights, round_operands, store_grids
@@ -30,6 +31,8 @@ from fuser.partition.split import split_products
 from fuser.partition.storage import choose_copies
 from fuser.target import Target
 
+FIRST_CODES = 89
+"""The first compute capability that multiplies 8-bit floats."""
 FEW_ROWS = 16
 """Rows of a product up to which a CPU waits for its weights."""
 
@@ -60,6 +63,8 @@ def partition(graph: Graph, target: Target, options: Options | None = None) -> P
     if target.is_cuda or target.dot_unit("i8") is not None:
         ops = ("dot_general",) if target.is_cuda else PRODUCTS
         graph = finish.without_dead(narrow_products(graph, ops))
+    if target.sm >= FIRST_CODES:
+        graph = finish.without_dead(multiply_codes(graph))
     graph, kept = align_rows(graph, target)
     grouping = Grouping(graph, target, options)
     grouping.kept = kept

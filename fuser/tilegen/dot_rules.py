@@ -95,12 +95,14 @@ PREFETCHED = 144 << 10
 def dot_schedule(
     target: Target, m: int, n: int, k: int, bits: int, accumulators: int = 1, batch: int = 1,
     unit: DotUnit | None = None, *, streamed: bool = True, folded: bool = True,
-    crooked: tuple[bool, bool] = (False, False),
+    crooked: tuple[bool, bool] = (False, False), codes: bool = False,
 ) -> Schedule:  # fmt: skip
     """Blocks "m", "n", "k" of a matrix product [m, k] x [k, n]. unit: what multiplies on a CPU.
     streamed: whether a GPU's copy engine can fetch the operands. folded: whether results are
     reduced in the same kernel. crooked: whether rows of the (left, right) operand begin off the
-    sectors of a GPU's L2."""
+    sectors of a GPU's L2. codes: whether operands are codes of 8-bit floats."""
+    if codes:
+        return _code_schedule(target, m, n, k, accumulators, batch, streamed)
     schedule = _dot_schedule(
         target, m, n, k, bits, accumulators, batch, unit, streamed=streamed, folded=folded
     )
@@ -257,6 +259,25 @@ def packed_schedule(
     )  # fmt: skip
 
 
+def _code_schedule(
+    target: Target, m: int, n: int, k: int, accumulators: int, batch: int, streamed: bool
+) -> Schedule:
+    """8-bit floats: sums of a step of k are apart from those so far, which takes twice the
+    registers."""
+    m, n, batch = size_hint(m), size_hint(n), size_hint(batch)
+    rows, columns, waves, reason = gpu_tile(target, m, n, 16, accumulators, batch, most=CODE_TILE)
+    depth = 128
+    while depth > 32 and depth >= 2 * size_hint(k):
+        depth //= 2
+    schedule = blocks_of(
+        warps=8 if rows * columns * accumulators >= CODE_TILE else 4, stages=4,
+        group=8 if batch == 1 else 0, reason=reason, m=rows, n=columns, k=depth,
+    )  # fmt: skip
+    return replace(schedule, persistent=streamed and waves > 1 and target.arch == "sm_90a")
+
+
+CODE_TILE = 128 * 128
+"""The largest tile of products of 8-bit floats, in elements of all accumulators."""
 TEAM_TILES = ((128, 128), (64, 256), (64, 192), (128, 64), (64, 128), (64, 64))
 """(rows, columns) of a dot of one of two teams of four warps."""
 

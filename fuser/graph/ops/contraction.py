@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fuser.dtypes import BY_NAME, from_numpy
+from fuser.dtypes import BY_NAME, f32, from_numpy, u8
 from fuser.errors import ShapeError
 from fuser.graph.dims import as_int, is_decided
 from fuser.graph.dims import product as dim_product
@@ -42,11 +42,17 @@ def _infer_dot(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, .
     lhs_free = free_axes(lhs.rank, attrs["lhs_batch"], attrs["lhs_contract"])
     rhs_free = free_axes(rhs.rank, attrs["rhs_batch"], attrs["rhs_contract"])
     shape = (*batch, *(lhs.shape[i] for i in lhs_free), *(rhs.shape[i] for i in rhs_free))
-    return (TensorType(lhs.dtype, shape),)
+    if "codes" in attrs and lhs.dtype is not u8:
+        raise ShapeError(f"dot_general: {lhs} holds no codes of {attrs['codes']}")
+    return (TensorType(f32 if "codes" in attrs else lhs.dtype, shape),)
 
 
 def _rounded(arrays: Sequence[Array], attrs: Attrs) -> list[Array]:
-    """Operands as the product sees them: rounded to the dtype `operands`, if there is one."""
+    """Operands as the product sees them: rounded to the dtype `operands`, if there is one, or the
+    numbers that codes of the dtype `codes` stand for."""
+    if "codes" in attrs:
+        numbers = BY_NAME[attrs["codes"]].numpy
+        return [np.ascontiguousarray(a).view(numbers).astype(np.float32) for a in arrays]
     asked = attrs.get("operands")
     if not asked:
         return list(arrays)

@@ -8,7 +8,7 @@ the accumulators at coordinates that follow from theirs (the epilogue).
 
 from __future__ import annotations
 
-from fuser.dtypes import BY_NAME, DType
+from fuser.dtypes import BY_NAME, DType, f32
 from fuser.errors import LoweringError
 from fuser.graph.ir import Node, Value
 from fuser.graph.ops.registry import is_map
@@ -50,6 +50,7 @@ def emit(
         raise LoweringError("dots of one region differ in m or k", where=region.name)
     columns = max(d.n for d in dots)
     packed = _packed_schedule(region, dots, target)
+    codes = any("codes" in node.attrs for node in nodes)
     chosen = schedule or packed or dot_rules.dot_schedule(
         target, first.m, columns, first.k, _operand_bits(target, first), len(dots), first.b,
         dot_unit(target, first.node),
@@ -58,7 +59,7 @@ def emit(
             not all(can_stream(region, d.left, SECTOR) for d in dots),
             not all(can_stream(region, d.right, SECTOR) for d in dots),
         ),
-        folded=is_folded(region),
+        folded=is_folded(region), codes=codes,
     )  # fmt: skip
     em = Emission(region, partition, target, chosen)
     batch, m, n, k = frame(em, first.b, first.m, columns, first.k)
@@ -168,7 +169,11 @@ def multiply(
     depth, total = em.extents[1], dots[0].k
     kinds = [dot_dtype(em.target, d.node) for d in dots]
     late = [late_scales(em, dot) for dot in dots]
-    inits = [Piece(kind.accumulate, (0, 2), splat=0.0 if kind.is_float else 0) for kind in kinds]
+    sums = [
+        f32 if dot.node.attrs.get("codes") else kind.accumulate
+        for dot, kind in zip(dots, kinds, strict=True)
+    ]
+    inits = [Piece(dtype, (0, 2), splat=0.0 if dtype.is_float else 0) for dtype in sums]
 
     def body(at: Index, carried: list[Piece]) -> list[Piece]:
         k = at + inner
@@ -193,7 +198,8 @@ def multiply(
                 continue
             b = panel(em, dot, batch, n, k, kind)
             c = em.full_value(acc, (0, 2))
-            results.append(Piece(acc.dtype, (0, 2), dot_op(em, a, b, c)))
+            codes = dot.node.attrs.get("codes", "")
+            results.append(Piece(acc.dtype, (0, 2), dot_op(em, a, b, c, codes)))
         em.load_guards = []
         return results
 
@@ -226,8 +232,8 @@ def weights_of(em: Emission, dot: DotShape, node: Node) -> Matrix:
     return Matrix(node, order, (dot.b, dot.k, dot.n), width)
 
 
-def dot_op(em: Emission, a: ir.Value, b: ir.Value, acc: ir.Value) -> ir.Value:
-    return em.emit((a, b, acc), lambda: em.b.dot(a, b, acc))
+def dot_op(em: Emission, a: ir.Value, b: ir.Value, acc: ir.Value, codes: str = "") -> ir.Value:
+    return em.emit((a, b, acc), lambda: em.b.dot(a, b, acc, codes=codes))
 
 
 def dot_dtype(target: Target, node: Node) -> DType:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +13,11 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from fuser.backend.nvptx import compile_kernel
 from fuser.compiler import emit_programs
 from fuser.dtypes import BY_NAME, DType, f32, i8, i32, u8
-from fuser.errors import LoweringError
+from fuser.errors import LoweringError, ShapeError
+from fuser.graph.evaluate import evaluate
+from fuser.graph.ir import Graph, TensorType
 from fuser.graph.onnx_import import import_onnx
+from fuser.graph.ops.registry import build
 from fuser.graph.passes import run_passes
 from fuser.partition import partition
 from fuser.target import SM_80, SM_90A, X86_64_V3, Target
@@ -23,6 +27,7 @@ from fuser.tilegen.ir import Kernel
 from fuser.tilegen.parse import parse_kernel
 from fuser.tilegen.text import print_kernel
 from fuser.tilegen.verify import verify
+from tests import interpreted
 from tests.backend.cuda_launch import context, run_on_device
 from tests.backend.nvptx import kernels
 
@@ -138,6 +143,96 @@ def test_integer_products_of_models(
     assert weights.packing is not None
     packed = weights.packing.apply(weights.value.constant)  # type: ignore[union-attr]
     assert packed.dtype == np.int8 and packed.shape == (1, size[1], -(-size[2] // 16) * 16)
+
+
+# 8-bit floats of models ---------------------------------------------------------------------------
+
+
+def float_model(
+    size: tuple[int, int, int], rng: np.random.Generator, result: int = TensorProto.FLOAT16,
+    kinds: tuple[int, int] = (TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT8E4M3FN),
+    constant: bool = True, transposed: bool = False,
+) -> ModelProto:  # fmt: skip
+    """y = dequantised a @ dequantised b; the scale of a is an input."""
+    m, n, k = size
+    shape = (n, k) if transposed else (k, n)
+    a, b = (helper.make_tensor_value_info(name, kind, s)
+            for name, kind, s in zip("ab", kinds, ((m, k), shape), strict=True))  # fmt: skip
+    dtype = helper.tensor_dtype_to_np_dtype(kinds[1])
+    weights = rng.standard_normal(shape).astype(dtype)
+    scale = numpy_helper.from_array(np.array(0.3, helper.tensor_dtype_to_np_dtype(result)), "sb")
+    nodes = [
+        helper.make_node("DequantizeLinear", ["a", "sa"], ["da"]),
+        helper.make_node("DequantizeLinear", ["b", "sb"], ["db"]),
+    ]
+    if transposed:
+        nodes.append(helper.make_node("Transpose", ["db"], ["bt"], perm=[1, 0]))
+    nodes.append(helper.make_node("MatMul", ["da", "bt" if transposed else "db"], ["y"]))
+    inputs = [a, helper.make_tensor_value_info("sa", result, ())]
+    held = [scale]
+    if constant:
+        held.append(helper.make_tensor("b", kinds[1], shape, weights.tobytes(), raw=True))
+    else:
+        inputs.append(b)
+    graph = helper.make_graph(
+        nodes, "product", inputs, [helper.make_tensor_value_info("y", result, (m, n))], held
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+@pytest.mark.parametrize("result", [TensorProto.FLOAT16, TensorProto.BFLOAT16])
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT8E5M2])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_float_products_of_models(
+    result: int, kind: int, transposed: bool, rng: np.random.Generator
+) -> None:
+    """Codes times codes in one kernel, scaled behind the product; closer to the truth than the
+    product of rounded operands."""
+    size = (128, 128, 256)
+    kinds = (kind, kind)
+    model = float_model(size, rng, result, kinds, transposed=transposed)
+    graph = run_passes(import_onnx(model, {}))
+    cut = partition(graph, SM_90A)
+    (program,) = emit_programs(cut, SM_90A, verify=True)
+    (dot,) = (op for op in program.kernel.walk() if isinstance(op, ops.Dot))
+    assert dot.codes == ("f8e4m3fn" if kind == TensorProto.FLOAT8E4M3FN else "f8e5m2")
+    assert compile_kernel(program.kernel, SM_90A).facts["copies"] != "none"
+    numbers = rng.standard_normal((size[0], size[2])).astype(helper.tensor_dtype_to_np_dtype(kind))
+    half = helper.tensor_dtype_to_np_dtype(result)
+    feeds = {"a": numbers.view(np.uint8), "sa": np.array(0.7, half)}
+    interpreted.check(cut, feeds, SM_90A, tolerance=4e-3 if half == np.float16 else 2e-2)
+    (rewritten,) = evaluate(cut.graph, feeds).values()
+    (exact,) = evaluate(graph, feeds, float64=True).values()
+    step = 2.0**-11 if half == np.float16 else 2.0**-8
+    error = np.abs(rewritten.astype(np.float64) - exact)
+    assert error.max() <= np.abs(exact).max() * 4 * step
+
+
+@pytest.mark.parametrize(
+    "options, target",
+    [
+        ({"result": TensorProto.FLOAT}, SM_90A),
+        ({"constant": False}, SM_90A),
+        ({"kinds": (TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT8E5M2)}, SM_90A),
+        ({}, SM_80),
+    ],
+)
+def test_other_float_products_are_decoded(
+    options: dict[str, Any], target: Target, rng: np.random.Generator
+) -> None:
+    """float32 results, products of activations (attention), two kinds of floats, older GPUs."""
+    model = float_model((128, 128, 256), rng, **options)
+    cut = partition(run_passes(import_onnx(model, {})), target)
+    for program in emit_programs(cut, target):
+        assert all(not op.codes for op in program.kernel.walk() if isinstance(op, ops.Dot))
+
+
+def test_codes_must_be_bytes() -> None:
+    graph = Graph("g")
+    x = graph.add_input("x", TensorType(i8, (4, 4)))
+    axes = {"lhs_contract": (1,), "rhs_contract": (0,), "lhs_batch": (), "rhs_batch": ()}
+    with pytest.raises(ShapeError, match="holds no codes of f8e5m2"):
+        build(graph, "dot_general", x, x, **axes, codes="f8e5m2")
 
 
 # on a GPU -----------------------------------------------------------------------------------------
