@@ -97,6 +97,14 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     "matmul_i8_cluster": lambda: kernels.matmul(
         256, 512, 4096, i8, (64, 64, 128), transpose_b=True, epilogue=False, out=i32, cluster=4
     ),
+    "matmul_f8": lambda: kernels.matmul(
+        1000, 1008, 1040, u8, (128, 128, 128), warps=8, transpose_b=True, epilogue=False, out=bf16,
+        codes="f8e4m3fn", persistent=True,
+    ),
+    "matmul_f8_small": lambda: kernels.matmul(
+        8, 1024, 1024, u8, (16, 64, 128), transpose_b=True, epilogue=False, out=f16,
+        codes="f8e5m2",
+    ),
     "matmul_f32": lambda: kernels.matmul(1000, 1000, 1000, f32, (64, 64, 32)),
     "matmul_wide_f32": lambda: kernels.matmul(1000, 1000, 1000, f32, (64, 96, 32), wide=True),
     "matmul_f64": lambda: kernels.matmul(70, 50, 60, f64, (32, 32, 32), epilogue=False),
@@ -140,6 +148,8 @@ def assemble(ptx: bytes, target: Target, folder: Path) -> str:
 def test_assembles(name: str, target: Target, tmp_path: Path) -> None:
     if name in ("attention_192", "attention_256") and target.sm < 90:
         pytest.skip("needs groups of 64 rows, as wgmma has them, or more shared memory")
+    if name.startswith("matmul_f8") and target.sm < 89:
+        pytest.skip("no tensor cores for 8-bit floats")
     log = assemble(compile_kernel(KERNELS[name](), target).code, target, tmp_path)
     assert not re.search(r"C75\d\d|warning", log), log
     assert all(int(n) == 0 for n in re.findall(r"(\d+) bytes spill", log)), log
