@@ -177,9 +177,14 @@ def recall(cache: KernelCache | None, material: str) -> Choice | None:
 def schedule_of(record: Mapping[str, Any]) -> Schedule:
     """The inverse of dataclasses.asdict. Raises KeyError, TypeError or ValueError."""
     schedule = Schedule(
-        **{**record, "blocks": tuple((str(name), int(size)) for name, size in record["blocks"])}
+        **{
+            **record,
+            "blocks": tuple((str(name), int(size)) for name, size in record["blocks"]),
+            "neighbours": tuple(record.get("neighbours", (1, 1))),
+        }
     )
     numbers = [schedule.warps, schedule.stages, schedule.split_k, schedule.cluster]
+    numbers += schedule.neighbours
     numbers += [size for _, size in schedule.blocks]
     if not all(isinstance(number, int) and number > 0 for number in numbers):
         raise ValueError(f"{json.dumps(dict(record))} is no schedule")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,18 @@ def test_wrong_candidates_are_not_used(
     (found,) = plan.report().tuned
     assert not found.changed and found.candidates == 0
     assert "is wrong and is not used" in caplog.text
+
+
+def test_schedules_are_stored_whole() -> None:
+    schedule = Schedule(
+        (("m", 128), ("k", 64)), warps=8, stages=4, group=8, persistent=True, cluster=1,
+        neighbours=(2, 1), reason="tuned", extra={"teams": 2},
+    )  # fmt: skip
+    record = json.loads(json.dumps(asdict(schedule)))
+    assert tuning.schedule_of(record) == schedule
+    for broken in ({"warps": 0}, {"neighbours": [2, -1]}, {"group": "8"}, {"extra": 3}):
+        with pytest.raises((ValueError, TypeError)):
+            tuning.schedule_of({**record, **broken})
 
 
 def test_agreement() -> None:

@@ -83,7 +83,7 @@ def _neighbours(own: Schedule, target: Target, *, chained: bool, dots: bool) -> 
             warps = own.warps
             if target.is_cuda and chained and name == "m":  # a warp has 16 rows of scores
                 warps = max(1, own.warps * other // size)
-            yield replace(plain, blocks=blocks, warps=warps)
+            yield replace(plain, blocks=blocks, warps=warps, neighbours=(1, 1))
     if target.is_cuda:
         if not chained:
             for warps in (own.warps * 2, own.warps // 2):
