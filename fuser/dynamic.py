@@ -8,13 +8,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fuser.compiler import Model, Progress
 from fuser.devices import Device
+from fuser.dynamic_store import SavedVariants, load_variants, save_variants
 from fuser.errors import UsageError
 from fuser.graph.ir import TensorType
 from fuser.precision import Precision
@@ -48,9 +50,10 @@ class DynamicPlan:
         unknown = sorted(set(dims or {}) - set(symbols(model)))
         if unknown:
             raise UsageError(f"unknown dim {unknown[0]!r}", hint=f"{sorted(symbols(model))}")
-        self.model = model
+        self._types: Mapping[str, TensorType] = model.inputs
+        self._bind: Callable[[Mapping[str, int]], dict[str, int]] = model.bind
         self._fixed = dict(dims or {})
-        self._how = Specialised(
+        self._how: Specialised | SavedVariants = Specialised(
             model, device=device, fusion=fusion, threads=threads, precision=precision,
             dynamic=True, fixed=dims, progress=progress,
         )  # fmt: skip
@@ -58,7 +61,7 @@ class DynamicPlan:
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
         """The inputs; a dim of a shape is an int or a symbolic expression, which prints."""
-        return tuple(_symbolic_spec(name, type) for name, type in self.model.inputs.items())
+        return tuple(_symbolic_spec(name, type) for name, type in self._types.items())
 
     @property
     def variants(self) -> Sequence[Variant]:
@@ -96,7 +99,7 @@ class DynamicPlan:
     def prepare(self, dims: Mapping[str, int]) -> Variant:
         """Compile now for sizes that will come, unless kernels for them are there; those not given
         have their usual sizes. Raises what compiling raises."""
-        return self._how.prepare(self.model.bind({**self._fixed, **dims}))
+        return self._how.prepare(self._bind({**self._fixed, **dims}))
 
     def profile(
         self, feeds: Mapping[str, Any], *, iterations: int = 30, warmup: int = 5
@@ -108,6 +111,29 @@ class DynamicPlan:
     def report(self, feeds: Mapping[str, Any]) -> Report:
         """`Plan.report` at the sizes of these feeds."""
         return self.plan(feeds).report()
+
+    def save(self, path: Path | str) -> None:
+        """Write what was compiled so far to a file for `DynamicPlan.load`; it holds native code for
+        this device. Raises UsageError where nothing was, or kernels are for values of inputs."""
+        if not self.variants:
+            raise UsageError(
+                "nothing is compiled for ranges of sizes", hint="run the plan, or prepare() sizes"
+            )
+        if isinstance(self._how, Specialised) and self._how.has_values:
+            raise UsageError("kernels for values of inputs cannot be saved")
+        save_variants(path, self._types, self.variants)
+
+    @classmethod
+    def load(
+        cls, path: Path | str, *, threads: int | None = None, device: int = 0
+    ) -> DynamicPlan:
+        """A saved plan, ready to run on a device of the same kind; trust it as you trust a program.
+        It has kernels for the saved ranges and compiles nothing: other sizes are a UsageError.
+        device: which GPU. Raises UsageError, InvalidModelError or DeviceError."""
+        found = load_variants(path, threads, device)
+        made = cls.__new__(cls)
+        made._types, made._fixed, made._bind, made._how = found.inputs, {}, dict, found
+        return made
 
     def explain(self) -> str:
         """A table of the variants: the sizes that each serves, and what bounds them."""

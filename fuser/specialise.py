@@ -100,11 +100,7 @@ class Specialised:
 
     def _arrays(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """The feeds, checked against the model's inputs. Raises FeedError."""
-        types = self.model.inputs
-        check_names([_spec(name, type, {}) for name, type in types.items()], feeds)
-        dims = read_dims(types, feeds)
-        specs = [_spec(name, type, dims) for name, type in types.items()]
-        return dict(zip(types, check_feeds(specs, feeds), strict=True))
+        return check_open_feeds(self.model.inputs, feeds)
 
     def _find(self, arrays: Mapping[str, np.ndarray]) -> Plan:
         with self._lock:
@@ -157,6 +153,11 @@ class Specialised:
         return self._variants[known]
 
     @property
+    def has_values(self) -> bool:
+        """Whether kernels were compiled for values of inputs."""
+        return any(self._variants)
+
+    @property
     def variants(self) -> Sequence[Variant]:
         """What was compiled for ranges of sizes so far."""
         return [variant for group in self._variants.values() for variant in group.variants]
@@ -171,6 +172,16 @@ class Specialised:
         self.value_inputs = tuple(sorted({*self.value_inputs, *fresh}))
         self._plans.clear()
         self._variants.clear()
+
+
+def check_open_feeds(
+    types: Mapping[str, TensorType], feeds: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+    """The feeds as arrays, checked against inputs whose dims may be open. Raises FeedError."""
+    check_names([_spec(name, type, {}) for name, type in types.items()], feeds)
+    dims = read_dims(types, feeds)
+    specs = [_spec(name, type, dims) for name, type in types.items()]
+    return dict(zip(types, check_feeds(specs, feeds), strict=True))
 
 
 def read_dims(types: Mapping[str, TensorType], feeds: Mapping[str, Any]) -> dict[str, int]:

@@ -123,6 +123,11 @@ class Variant:
         return plan
 
     @property
+    def plans(self) -> Sequence[Plan]:
+        """The plans that are kept."""
+        return tuple(self._plans.values())
+
+    @property
     def conditions(self) -> tuple[Guard, ...]:
         """The guards that bound sizes; not those which hold of all that memory can hold."""
         return tuple(
@@ -313,7 +318,7 @@ class Variants:
     @property
     def plans(self) -> Sequence[Plan]:
         """Every plan that is kept, over all variants."""
-        return [plan for variant in self.variants for plan in variant._plans.values()]
+        return [plan for variant in self.variants for plan in variant.plans]
 
 
 def _bucket(size: int, outer: bool) -> Bucket:

@@ -13,7 +13,7 @@ from fuser.compiler import Model, open_model, random_feeds, reference
 from fuser.devices import Device
 from fuser.dtypes import from_numpy
 from fuser.dynamic import DynamicPlan
-from fuser.errors import UsageError
+from fuser.errors import InvalidModelError, UsageError
 from fuser.graph.sizes import Sizes
 from fuser.tilegen.parse import parse_kernel, sizes_of
 from fuser.tilegen.text import canonical_text
@@ -238,3 +238,62 @@ def test_rows_swept_in_groups_stay_open() -> None:
         check(plan, model, batch=batch, sequence=sequence)
     (variant,) = plan.variants
     assert not variant.conditions and not variant.note
+
+
+# files ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", ["attention", "tiny_llama"])
+def test_a_saved_plan_serves_its_ranges_and_compiles_nothing(
+    name: str, device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, path = tiny(name), tmp_path / "ranges.plan"
+    plan = DynamicPlan(model, device=device)
+    check(plan, model, batch=3, sequence=40)
+    check(plan, model, batch=2, sequence=70)
+    feeds = random_feeds(model, {"batch": 4, "sequence": 33})
+    wanted = plan.run(feeds)
+    plan.save(path)
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("something was compiled")
+
+    monkeypatch.setattr("fuser.variants.compile_kernels", never)
+    again = DynamicPlan.load(path, threads=1)
+    assert list(map(str, again.inputs)) == list(map(str, plan.inputs))
+    assert again.explain() == plan.explain() and len(again.variants) == len(plan.variants)
+    for key, array in again.run(feeds).items():
+        np.testing.assert_array_equal(array, wanted[key])
+    for batch, sequence in ((5, 9), (2, 64), (9, 100), (3, 40)):
+        check(again, model, batch=batch, sequence=sequence)
+    assert len(again.plans) == 5
+    report = again.report(feeds)
+    assert report.dims == {"batch": 4, "sequence": 33} and report.kernels.after > 0
+    assert again.prepare({"batch": 8, "sequence": 20}) is again.variants[0]
+    with pytest.raises(UsageError, match=r"no kernels for batch = 1, sequence = 7: it has them"):
+        check(again, model, batch=1, sequence=7)
+    one, two = (
+        {id(a) for a in variant.bound.constants.values() if a.nbytes > 1 << 16}
+        for variant in again.variants[:2]
+    )
+    assert bool(one & two) == (name == "tiny_llama")
+
+
+def test_a_plan_that_cannot_be_saved_or_read(tmp_path: Path) -> None:
+    path = tmp_path / "mlp.plan"
+    plan = DynamicPlan(tiny("mlp"), device="cpu")
+    with pytest.raises(UsageError, match="nothing is compiled"):
+        plan.save(path)
+    plan.prepare({"batch": 4})
+    plan.save(path)
+    data = path.read_bytes()
+    for damaged in (data[:-1], data[:100], b"", data[:60] + b"x" + data[61:]):
+        path.write_bytes(damaged)
+        with pytest.raises(InvalidModelError):
+            DynamicPlan.load(path)
+    fuser.compile(tiny("mlp"), device="cpu").save(path)
+    with pytest.raises(InvalidModelError, match="not a plan"):
+        DynamicPlan.load(path)
+    with pytest.raises(UsageError):
+        DynamicPlan.load(tmp_path / "absent")

@@ -39,15 +39,16 @@ def save_program(program: Program, path: Path | str) -> None:
         blobs.append(data)
         return [start, len(data)]
 
-    constants = [
-        {
-            "dtype": from_numpy(array.dtype).name,
-            "shape": list(array.shape),
-            "blob": blob(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data),
-        }
-        for array in program.constants
-    ]
+    constants = [array_record(array, blob) for array in program.constants]
     manifest = program_record(program, blob) | {"constants": constants}
+    write_file(path, MAGIC, manifest, blobs)
+
+
+def write_file(
+    path: Path | str, magic: bytes, manifest: Mapping[str, Any], blobs: Sequence[bytes | memoryview]
+) -> None:
+    """A file of a manifest and blobs, each of which begins at a multiple of ALIGNMENT bytes from
+    the first one. Raises UsageError where it cannot be written."""
     text = json.dumps(manifest).encode()
     parts: list[bytes | memoryview] = [len(text).to_bytes(8, "little"), text]
     for item in blobs:
@@ -57,7 +58,7 @@ def save_program(program: Program, path: Path | str) -> None:
         digest.update(part)
     try:
         with open(path, "wb") as file:
-            file.write(MAGIC + digest.digest())
+            file.write(magic + digest.digest())
             for part in parts:
                 file.write(part)
     except OSError as error:
@@ -94,33 +95,59 @@ def program_record(program: Program, blob: Callable[[bytes], list[int]]) -> dict
 
 def load_program(path: Path | str) -> Program:
     """Read a Program. Raises UsageError (no such file) or InvalidModelError (not a whole plan)."""
+    manifest, blobs = read_file(path, MAGIC)
+    try:
+        return _read(manifest, blobs)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise InvalidModelError(f"the plan is malformed: {error!r}", where=str(path)) from error
+
+
+def read_file(path: Path | str, magic: bytes) -> tuple[dict[str, Any], memoryview]:
+    """The manifest and the blobs of a file. Raises UsageError (no such file) or InvalidModelError
+    (not whole, or of another kind)."""
     try:
         data = Path(path).read_bytes()
     except OSError as error:
         raise UsageError(f"cannot read the plan {path}: {error.strerror}") from error
     body = memoryview(data)[_HEAD:]
-    if not data.startswith(MAGIC) or hashlib.sha256(body).digest() != data[len(MAGIC) : _HEAD]:
+    if not data.startswith(magic) or hashlib.sha256(body).digest() != data[len(MAGIC) : _HEAD]:
         raise InvalidModelError(
             "the file is not a plan, or was damaged", where=str(path), hint="compile it again"
         )
     length = int.from_bytes(body[:8], "little")
     try:
-        program = _read(json.loads(bytes(body[8 : 8 + length])), body[8 + length :])
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        manifest = json.loads(bytes(body[8 : 8 + length]))
+    except ValueError as error:
         raise InvalidModelError(f"the plan is malformed: {error!r}", where=str(path)) from error
-    return program
+    if not isinstance(manifest, dict):
+        raise InvalidModelError("the plan is malformed", where=str(path))
+    return manifest, body[8 + length :]
 
 
 def _read(manifest: dict[str, Any], blobs: memoryview) -> Program:
     def blob(place: Sequence[int]) -> memoryview:
         return blob_of(blobs, place)
 
-    constants = []
-    for item in manifest["constants"]:
-        array = aligned_array(tuple(item["shape"]), BY_NAME[item["dtype"]].numpy)
-        array.reshape(-1).view(np.uint8)[:] = np.frombuffer(blob(item["blob"]), np.uint8)
-        constants.append(array)
+    constants = [array_from_record(item, blob) for item in manifest["constants"]]
     return program_from_record(manifest, blob, constants)
+
+
+def array_record(array: np.ndarray, blob: Callable[[memoryview], list[int]]) -> dict[str, Any]:
+    """An array as JSON-able data and a blob."""
+    return {
+        "dtype": from_numpy(array.dtype).name,
+        "shape": list(array.shape),
+        "blob": blob(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data),
+    }
+
+
+def array_from_record(
+    item: Mapping[str, Any], blob: Callable[[Sequence[int]], memoryview]
+) -> np.ndarray:
+    """The inverse of `array_record`."""
+    array = aligned_array(tuple(item["shape"]), BY_NAME[item["dtype"]].numpy)
+    array.reshape(-1).view(np.uint8)[:] = np.frombuffer(blob(item["blob"]), np.uint8)
+    return array
 
 
 def blob_of(blobs: memoryview, place: Sequence[int]) -> memoryview:
