@@ -188,16 +188,20 @@ def _product(
     scale = weights.scale
     assert left.scale is not None
     rank = real.type.rank
-    axes = (1,) if node.op == "conv" else tuple(range(rank - scale.ndim, rank))
-    known = left.scale.constant
-    if known is not None:
-        both = graph.constant(np.asarray(scale * known.reshape(()), np.float32))
-    else:
-        one = build(graph, "reshape", values[left.scale], origin=origin, shape=())
-        one = build(graph, "broadcast", one, origin=origin, shape=scale.shape, axes=())
-        both = build(graph, "mul", one, graph.constant(scale), origin=origin)
-    wide = build(graph, "broadcast", both, origin=origin, shape=real.shape, axes=axes)
-    return build(graph, "mul", real, wide, origin=origin)
+    axes: tuple[int, ...] = (1,)
+    if node.op != "conv":
+        axes = tuple(range(rank - scale.ndim, rank))
+    factors = [(values[left.scale], ()), (graph.constant(scale), axes)]
+    if left.scale.constant is not None:
+        both = np.asarray(scale * left.scale.constant.reshape(()), np.float32)
+        if np.isfinite(both).all():
+            factors = [(graph.constant(both), axes)]
+    for factor, where in factors:
+        if not where and factor.type.rank:
+            factor = build(graph, "reshape", factor, origin=origin, shape=())
+        wide = build(graph, "broadcast", factor, origin=origin, shape=real.shape, axes=where)
+        real = build(graph, "mul", real, wide, origin=origin)
+    return real
 
 
 __all__ = ["Codes", "centred", "codes_of", "number_of", "whole_products"]
