@@ -90,6 +90,8 @@ def apply_tuning(
     Regions of several kernels, and kernels of symbolic sizes, stay as they are. Raises FuserError
     where compiling the rules' own kernels fails.
     """
+    if not measure and not _any_remembered(cache):
+        return list(programs), ()
     counts = Counter(program.region.id for program in programs)
     known: dict[str, Choice | None] = {}
     result: list[TileProgram] = []
@@ -146,10 +148,24 @@ def tuning_material(kernel: Kernel, target: Target) -> str:
     return "schedule of\n" + material_of(CompileJob(kernel, target))
 
 
+MARK = "schedules are remembered"
+"""The key material of the entry that says that there are others."""
+
+
+def _any_remembered(cache: KernelCache | None) -> bool:
+    """Whether the cache has any schedules: where nothing was ever tuned, no kernel is looked up."""
+    if cache is None or not cache.holds(MARK):
+        return False
+    if cache.get_bytes(MARK) is None:  # which also says that it is in use
+        cache.put_bytes(MARK, {}, b"")
+    return True
+
+
 def remember(cache: KernelCache | None, material: str, choice: Choice) -> None:
     """Store what was measured."""
     if cache is None:
         return
+    cache.put_bytes(MARK, {}, b"")
     schedule = None if choice.schedule is None else dataclasses.asdict(choice.schedule)
     header = {"schedule": schedule, "gain": choice.gain, "candidates": choice.tried}
     cache.put_bytes(material, header, b"")

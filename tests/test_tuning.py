@@ -261,6 +261,30 @@ def test_schedules_that_no_longer_fit(
     assert "does not fit" in caplog.text
 
 
+def test_without_entries_no_kernel_is_looked_up(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(tuning, "tuning_material", lambda *_: pytest.fail("looked up"))
+        assert fuser.compile(product(64, 64, 64), device="cpu").report().tuned == ()
+    with_bad_rule(monkeypatch)
+    (first,) = fuser.compile(product(), device="cpu", threads=1, tune=True).report().tuned
+    mark = KernelCache(folder)._path(tuning.MARK)
+    mark.write_bytes(b"damaged")  # what it stands for is still there
+    (again,) = fuser.compile(product(), device="cpu").report().tuned
+    assert again.chosen == first.chosen and mark.read_bytes() != b"damaged"
+
+
+def test_pytorch_modules() -> None:
+    torch = pytest.importorskip("torch")
+    module = torch.nn.Linear(64, 64).eval()
+    x = torch.randn(8, 64, generator=torch.Generator().manual_seed(0))
+    compiled = fuser.compile(module, example_inputs=[x], tune=True)
+    (found,) = compiled.report(x).tuned
+    assert found.candidates > 0 and not found.remembered
+    torch.testing.assert_close(compiled(x), module(x), rtol=1e-4, atol=1e-5)
+
+
 def test_other_targets_and_kernels_have_entries_of_their_own() -> None:
     target = host_target()
     kernel = program_of(product(64, 64, 64), target).kernel
