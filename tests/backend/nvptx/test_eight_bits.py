@@ -145,6 +145,25 @@ def test_integer_products_of_models(
     assert packed.dtype == np.int8 and packed.shape == (1, size[1], -(-size[2] // 16) * 16)
 
 
+@pytest.mark.parametrize("target", [SM_80, SM_90A], ids=lambda t: t.arch)
+@pytest.mark.parametrize("kind", [TensorProto.INT8, TensorProto.UINT8])
+@pytest.mark.parametrize("size", [(64, 64, 128), (33, 50, 130)])
+def test_zero_points(
+    size: tuple[int, int, int], kind: int, target: Target, rng: np.random.Generator
+) -> None:
+    """Exactly x - zero times the weights, over all bytes, by the Tile IR."""
+    graph = run_passes(import_onnx(integer_model(*size, kind, rng, zero=True), {}))
+    dtype = helper.tensor_dtype_to_np_dtype(kind)
+    info = np.iinfo(dtype)
+    x = rng.integers(info.min, info.max + 1, (size[0], size[2])).astype(dtype)
+    feeds = {"a": x, "zero": np.array(info.max - 3, dtype)}
+    cut = partition(graph, target)
+    interpreted.check(cut, feeds, target, tolerance=0.0)
+    programs = [program.kernel for program in emit_programs(cut, target)]
+    dots = [op for kernel in programs for op in kernel.walk() if isinstance(op, ops.Dot)]
+    assert [dot.a.dtype for dot in dots] == [i8]
+
+
 # 8-bit floats of models ---------------------------------------------------------------------------
 
 
