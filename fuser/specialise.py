@@ -108,9 +108,10 @@ class Specialised:
                 dims = read_dims(self.model.inputs, arrays)
                 values = {name: arrays[name] for name in self.value_inputs}
                 key = (tuple(sorted(dims.items())), _bytes(values))
-                if key in self._plans:
+                found = self._plans.get(key)
+                if found is not None and not found.is_closed:
                     self._plans.move_to_end(key)
-                    return self._plans[key]
+                    return found
                 try:
                     plan = self._make(dims, values)
                 except ValueNeededError as error:

@@ -88,7 +88,6 @@ class Variant:
     """What its source gave beside the graph."""
     ordinal: int = 0
     _plans: OrderedDict[tuple[tuple[str, int], ...], Plan] = field(default_factory=OrderedDict)
-    _first: Plan | None = None
 
     def serves(self, dims: Mapping[str, int]) -> bool:
         """Whether the kernels are right for these sizes."""
@@ -98,9 +97,10 @@ class Variant:
     def plan(self, dims: Mapping[str, int]) -> Plan:
         """The plan for sizes that it serves: memory, launches and shapes, no compile."""
         key = tuple(sorted(dims.items()))
-        if key in self._plans:
+        found = self._plans.get(key)
+        if found is not None and not found.is_closed:
             self._plans.move_to_end(key)
-            return self._plans[key]
+            return found
         program = self.bound.at(dims)
         inputs, outputs = (
             tuple(replace(s, dtype=self.types.get(s.name, s.dtype)) for s in specs)
@@ -114,9 +114,8 @@ class Variant:
             device=self.ordinal,
             report=lambda plan: replace(report, peak_memory_bytes=plan.peak_memory_bytes),
             hints=self.hints,
-            like=self._first,
+            like=next((other for other in self._plans.values() if not other.is_closed), None),
         )
-        self._first = self._first or plan
         self._plans[key] = plan
         if len(self._plans) > MOST_PLANS:
             self._plans.popitem(last=False)

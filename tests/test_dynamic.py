@@ -297,3 +297,14 @@ def test_a_plan_that_cannot_be_saved_or_read(tmp_path: Path) -> None:
         DynamicPlan.load(path)
     with pytest.raises(UsageError):
         DynamicPlan.load(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_plan_that_was_closed_is_made_again(device: Device) -> None:
+    model = tiny("mlp")
+    plan = DynamicPlan(model, device=device)
+    check(plan, model, batch=3)
+    plan.close()
+    check(plan, model, batch=4)
+    check(plan, model, batch=3)
+    assert len(plan.variants) == 1

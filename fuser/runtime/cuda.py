@@ -6,6 +6,7 @@ back; a second graph has the kernels alone, for data that is on the device alrea
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import itertools
@@ -435,8 +436,9 @@ class CudaExecutor:
             pass  # a lost device has nothing left to free
 
     def __del__(self) -> None:
-        if getattr(self, "_release", None):
-            _unfinished.append((self.ordinal, self._release))
+        with contextlib.suppress(Exception):  # the interpreter may be going away
+            if self._release:
+                _unfinished.append((self.ordinal, self._release))
 
 
 def _finish_others() -> None:

@@ -83,6 +83,10 @@ class Plan:
         return len(self.program.launches)
 
     @property
+    def is_closed(self) -> bool:
+        return self._executor is None
+
+    @property
     def executor(self) -> Executor:
         """The device's half of the plan. Raises UsageError once the plan is closed."""
         if self._executor is None:
