@@ -27,7 +27,12 @@ AMX = cpu_target(
 )  # fmt: skip
 TARGETS = {"avx2": X86_64_V3, "vnni": VNNI, "amx": AMX, "sm_80": SM_80, "sm_90a": SM_90A}
 INFO = helper.make_tensor_value_info
-TYPES = {np.uint8: TensorProto.UINT8, np.int8: TensorProto.INT8, np.float32: TensorProto.FLOAT}
+TYPES = {
+    np.int32: TensorProto.INT32,
+    np.uint8: TensorProto.UINT8,
+    np.int8: TensorProto.INT8,
+    np.float32: TensorProto.FLOAT,
+}
 
 
 class Model:
@@ -199,6 +204,47 @@ def test_the_result_is_rounded_where_the_real_one_is() -> None:
 def test_a_product_between_quantised_tensors_is_one_kernel() -> None:
     plan = fuser.compile(matmul(rounds=True), device="cpu")
     assert plan.report().kernels.after == 1
+
+
+def qlinear(size: int, groups: int = 1, channels: int = 40) -> onnx.ModelProto:
+    """QLinearConv of small weights, so that float32 holds its sums."""
+    m = Model()
+    codes = m.draw.integers(-30, 31, (channels, channels // groups, size, size)).astype(np.int8)
+    names = m.keep(
+        xs=np.float32(0.02), xz=np.uint8(3), w=codes, ws=np.float32(0.01), wz=np.int8(0),
+        ys=np.float32(0.5), yz=np.uint8(7), b=m.draw.integers(-99, 99, channels).astype(np.int32),
+    )  # fmt: skip
+    m.add("QLinearConv", ["x", *names], "y", pads=[size // 2] * 4, group=groups)
+    return m.build({"x": (np.uint8, [2, channels, 9, 7])}, np.uint8)
+
+
+def integer_matmul(size: int, depth: int = 203) -> onnx.ModelProto:
+    m = Model()
+    codes = m.draw.integers(-size, size + 1, (depth, 131)).astype(np.int8)
+    m.add("MatMulInteger", ["x", *m.keep(w=codes, z=np.uint8(200))], "y")
+    return m.build({"x": (np.uint8, [17, depth])}, np.int32)
+
+
+@pytest.mark.parametrize("name", ["avx2", "vnni"])
+@pytest.mark.parametrize(
+    "model, exact",
+    [
+        (lambda: qlinear(3), True), (lambda: qlinear(1), True), (lambda: qlinear(3, 40), True),
+        (lambda: integer_matmul(30), True), (lambda: integer_matmul(127, 1200), False),
+    ],
+)  # fmt: skip
+def test_sums_that_float32_holds(model: Any, exact: bool, name: str) -> None:
+    """The same integers, by float32 products where these cannot round."""
+    graph = open_model(model()).graph({})
+    feeds = feeds_of(graph)
+    cut = partition(graph, TARGETS[name], Options())
+    (node,) = products(cut.graph)
+    if "operands" not in node.attrs:
+        assert (node.inputs[0].dtype.name, bool(node.attrs.get("exact"))) == (
+            ("f32", True) if exact else ("i32", False)
+        )
+    got = run_partition(cut, feeds, TARGETS[name])["y"]
+    np.testing.assert_array_equal(got, evaluate(graph, feeds)["y"])
 
 
 def residual_block(channels: int = 32) -> onnx.ModelProto:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fuser.graph.codes import multiply_codes
+from fuser.graph.exact_products import exact_products
 from fuser.graph.integers import narrow_products
 from fuser.graph.ir import Graph
 from fuser.graph.precision import PRODUCTS, quantise_weights, round_operands, store_grids
@@ -66,6 +67,8 @@ def partition(graph: Graph, target: Target, options: Options | None = None) -> P
     if target.sm >= FIRST_CODES:
         graph = finish.without_dead(multiply_codes(graph))
     graph, kept = align_rows(graph, target)
+    if not target.is_cuda:
+        graph = finish.without_dead(exact_products(graph))
     grouping = Grouping(graph, target, options)
     grouping.kept = kept
     _place_all(grouping)

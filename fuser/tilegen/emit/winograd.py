@@ -49,6 +49,7 @@ def applies(region: Region, target: Target) -> bool:
         return False
     conv, attrs = conv_shape(node), node.attrs
     plain = conv.kernel == (3, 3) and conv.groups == 1 and conv.x.dtype == f32
+    plain = plain and not attrs.get("exact")
     plain = plain and "operands" not in attrs  # rounding after the transform would be another sum
     plain = plain and tuple(attrs["strides"]) == (1, 1) and tuple(attrs["dilation"]) == (1, 1)
     inside = conv.x.node in region.nodes or conv.w.node in region.nodes
