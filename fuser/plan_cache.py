@@ -21,6 +21,7 @@ import json
 import logging
 import os
 import platform
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -217,10 +218,16 @@ def compile_file(
         if plan is None:
             from fuser import compiler  # takes longer than loading a plan
 
+            def keep(*found: Any) -> None:
+                # Tuning changes what decides plans.
+                here = _place(path, device, dims or {}, values or {}, fusion, precision)
+                if here is not None:
+                    here.save(*found)
+
             plan = compiler.compile_new(
                 path, device=device, dims=dims, values=values, threads=threads, fusion=fusion,
                 precision=precision, progress=progress, started=started,
-                keep=place.save if place is not None else None, tune=tune,
+                keep=None if place is None else keep if tune else place.save, tune=tune,
             )  # fmt: skip
         return plan
 
@@ -234,6 +241,9 @@ def _place(
     if not config.cache or config.dump or config.verify or not path.is_file():
         return None
     target = choose_target(device)
+    cache = KernelCache(config.cache_dir, quiet=True)  # compiling kernels says what is wrong
+    if not cache.enabled:
+        return None
     try:
         stamp = _stamp(path)
         content = content_digest(path, stamp[0])
@@ -246,13 +256,31 @@ def _place(
         }
         head = {"plan": 1, "name": path.name, "model": content, "choices": choices}
         head |= {"versions": versions(), "target": dataclasses.asdict(target)}
+        head |= {"schedules": remembered_schedules(cache)}
         material = json.dumps(head, sort_keys=True)
     except (OSError, TypeError, ValueError):
         return None  # compiling says what is wrong
-    cache = KernelCache(config.cache_dir, quiet=True)  # compiling kernels says what is wrong
-    if not cache.enabled:
-        return None
     return StoredPlan(path, material, content, stamp, cache)
+
+
+SCHEDULES = "schedules are remembered"
+"""The key material of the entry that says that tuning remembers schedules (fuser/tuning.py)."""
+
+
+def remembered_schedules(cache: KernelCache) -> str:
+    """A name of what tuning remembers, another one whenever there is more; "" for nothing."""
+    if not cache.holds(SCHEDULES):
+        return ""
+    found = cache.get_bytes(SCHEDULES)
+    if found is None:  # damaged: what it stands for is still there
+        note_schedules(cache)
+        found = cache.get_bytes(SCHEDULES)
+    return "" if found is None else str(found[0].get("name", ""))
+
+
+def note_schedules(cache: KernelCache) -> None:
+    """Say that tuning remembers more than before: plans that were stored without it are no more."""
+    cache.put_bytes(SCHEDULES, {"name": secrets.token_hex(8)}, b"")
 
 
 def check_memory(program: Program) -> None:

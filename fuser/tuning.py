@@ -33,6 +33,7 @@ from fuser.dtypes import DType
 from fuser.errors import FuserError
 from fuser.limits import check_time
 from fuser.partition.region import Partition
+from fuser.plan_cache import note_schedules, remembered_schedules
 from fuser.report import Tuned
 from fuser.runtime.cache import KernelCache
 from fuser.runtime.cpu import CpuExecutor
@@ -148,27 +149,19 @@ def tuning_material(kernel: Kernel, target: Target) -> str:
     return "schedule of\n" + material_of(CompileJob(kernel, target))
 
 
-MARK = "schedules are remembered"
-"""The key material of the entry that says that there are others."""
-
-
 def _any_remembered(cache: KernelCache | None) -> bool:
     """Whether the cache has any schedules: where nothing was ever tuned, no kernel is looked up."""
-    if cache is None or not cache.holds(MARK):
-        return False
-    if cache.get_bytes(MARK) is None:  # which also says that it is in use
-        cache.put_bytes(MARK, {}, b"")
-    return True
+    return cache is not None and bool(remembered_schedules(cache))
 
 
 def remember(cache: KernelCache | None, material: str, choice: Choice) -> None:
     """Store what was measured."""
     if cache is None:
         return
-    cache.put_bytes(MARK, {}, b"")
     schedule = None if choice.schedule is None else dataclasses.asdict(choice.schedule)
     header = {"schedule": schedule, "gain": choice.gain, "candidates": choice.tried}
     cache.put_bytes(material, header, b"")
+    note_schedules(cache)
 
 
 def recall(cache: KernelCache | None, material: str) -> Choice | None:

@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import fuser
-from fuser import compiler, plan_cache
+from fuser import compiler, plan_cache, tuning
 from fuser.errors import InvalidModelError, LimitError, OutOfMemoryError
 from fuser.limits import Limits
 from fuser.packing import Source
@@ -162,6 +162,30 @@ def test_choices_decide(path: Path, compiles: list[Any], monkeypatch: pytest.Mon
             patch.setenv(variable, "0" if variable == "FUSER_CACHE" else "1")
             load(path)
     assert len(compiles) == 8
+
+
+def test_what_tuning_remembers_decides(
+    path: Path, folder: Path, compiles: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan that was stored before a kernel of it was tuned is not used afterwards."""
+    load(path)
+    load(path)
+    assert len(compiles) == 1
+    cache = KernelCache(folder)
+    tuning.remember(cache, "schedule of another kernel", tuning.Choice(None, 1.0, 3, True))
+    load(path)
+    load(path)
+    assert len(compiles) == 2
+    tuning.remember(cache, "schedule of a third", tuning.Choice(None, 1.0, 3, True))
+    monkeypatch.setattr(tuning, "measured_choice", lambda *_, **__: tuning.Choice(None, 1, 0, True))
+    load(path, tune=True)
+    assert len(compiles) == 3
+    load(path)  # stored with what was remembered while it was tuned
+    assert len(compiles) == 3
+    cache._path(plan_cache.SCHEDULES).write_bytes(b"damaged")
+    load(path)
+    load(path)
+    assert len(compiles) == 4 and plan_cache.remembered_schedules(cache)
 
 
 def test_limits_hold_for_plans_from_the_cache(path: Path) -> None:

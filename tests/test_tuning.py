@@ -20,6 +20,7 @@ from fuser.backend.nvptx import compile_kernel
 from fuser.cli import run as run_command
 from fuser.errors import UsageError
 from fuser.partition import partition
+from fuser.plan_cache import SCHEDULES
 from fuser.runtime.cache import KernelCache
 from fuser.runtime.plan import Plan
 from fuser.target import SM_80, SM_90A, X86_64_V4, Target
@@ -269,7 +270,7 @@ def test_without_entries_no_kernel_is_looked_up(
         assert fuser.compile(product(64, 64, 64), device="cpu").report().tuned == ()
     with_bad_rule(monkeypatch)
     (first,) = fuser.compile(product(), device="cpu", threads=1, tune=True).report().tuned
-    mark = KernelCache(folder)._path(tuning.MARK)
+    mark = KernelCache(folder)._path(SCHEDULES)
     mark.write_bytes(b"damaged")  # what it stands for is still there
     (again,) = fuser.compile(product(), device="cpu").report().tuned
     assert again.chosen == first.chosen and mark.read_bytes() != b"damaged"
