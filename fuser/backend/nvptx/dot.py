@@ -110,6 +110,8 @@ def _to_shared(low: Lowering, op: ops.Dot, role: str, tile: Tile, k_axis: int) -
         inner = k_axis
     slot = low.shared.allocate(tile_bytes(shape, inner, tile.dtype), 1024)
     target = SharedTile(tile.dtype, shape, inner, slot)
+    if consumer.is_deferred(low, op):
+        wgmma.wait_unbound(low)  # the products of the trip before read what is overwritten here
     low.shared.before_write()
     zero = literal(0, tile.dtype)
     if layout.shape[k_axis] < shape[k_axis]:

@@ -77,6 +77,11 @@ def commit(low: Lowering) -> None:
     low.emitter.do("call void @llvm.nvvm.wgmma.commit_group.sync.aligned()")
 
 
+def wait_unbound(low: Lowering) -> None:
+    """Wait until all groups are complete, wherever their sums are."""
+    low.emitter.do('call void asm sideeffect "wgmma.wait_group.sync.aligned 0;", "~{memory}"() #1')
+
+
 def issue(
     low: Lowering,
     op: ops.Dot,

@@ -321,6 +321,17 @@ def test_matmul_roles(transposed: str, target: Target, rng: np.random.Generator)
         check(kernel, target, arrays_for(kernel, rng, -1, 1), 1.6e-2, absolute=1.0)
 
 
+@pytest.mark.parametrize("odd", ["a", "b"])
+def test_one_operand_by_elements(odd: str, target: Target, rng: np.random.Generator) -> None:
+    """One operand has rows that nothing copies by itself; the producer brings the other, ahead."""
+    m, n, k = (1024, 1024, 1025) if odd == "a" else (1024, 1025, 1024)
+    for warps in (4, 8):
+        kernel = kernels.matmul(
+            m, n, k, bf16, (128, 32 * warps, 64), warps=warps, stages=4, epilogue=False
+        )
+        check(kernel, target, arrays_for(kernel, rng, -1, 1), 1.6e-2, absolute=1.0)
+
+
 @pytest.mark.parametrize("cluster", [2, 4, 8])
 def test_products_over_a_cluster(cluster: int, target: Target, rng: np.random.Generator) -> None:
     """Trips that do not divide by the blocks, fewer trips than blocks, edges in every extent."""

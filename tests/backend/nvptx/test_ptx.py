@@ -71,6 +71,9 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
         4096, 4096, 768, bf16, (128, 128, 64), persistent=True, teams=2
     ),
     "gated_teams": lambda: kernels.gated(4096, 4096, 768, warps=4, teams=2),
+    "matmul_odd_rows": lambda: kernels.matmul(
+        1024, 1024, 513, bf16, (128, 256, 64), warps=8, stages=4
+    ),
     "matmul_odd": lambda: kernels.matmul(99, 77, 101, f16, (64, 64, 32)),
     "matmul_small": lambda: kernels.matmul(8, 1024, 1024, f16, (16, 64, 64)),
     "matmul_i8": lambda: kernels.matmul(
@@ -176,6 +179,20 @@ def test_assembles(name: str, target: Target, tmp_path: Path) -> None:
 def test_units(name: str, target: Target, unit: str, copies: str) -> None:
     facts = compile_kernel(KERNELS[name](), target).facts
     assert (facts["tensor_core"], facts["copies"]) == (unit, copies)
+
+
+def test_operands_from_registers_wait_for_products() -> None:
+    """Products may run on into the next trip where the producer brings both operands in turns of
+    stages; an operand written by the computing warps has one place, so they end before it is."""
+    found = compile_kernel(KERNELS["matmul_odd_rows"](), SM_90A)
+    assert found.facts["copies"] == "tma"
+    lines = found.code.decode().splitlines()
+    stores = [i for i, line in enumerate(lines) if "st.shared.b16" in line]
+    first = next(i for i, line in enumerate(lines) if "wgmma.mma_async" in line)
+    before = [i for i, line in enumerate(lines[:first]) if "wgmma.wait_group.sync.aligned 0" in line]
+    assert stores and before and before[0] < stores[0] < first
+    barriers = [line for line in lines[before[0] : stores[0]] if "bar.sync" in line]
+    assert len(barriers) == 1
 
 
 def test_vectors_are_sixteen_bytes() -> None:
