@@ -86,6 +86,10 @@ def to_host(nest: Any) -> Any:
     return _pytree.tree_map(lambda x: x.cpu() if isinstance(x, torch.Tensor) else x, nest)
 
 
+def shapes_of(nest: Any) -> list[Any]:
+    return [getattr(x, "shape", None) for x in _pytree.tree_leaves(nest)]
+
+
 @pytest.mark.cuda
 @pytest.mark.parametrize("route", ["export", "torch.compile"])
 @pytest.mark.parametrize("name", [key for key in MODULES if key not in HOST_MADE])
@@ -97,9 +101,15 @@ def test_tensors_of_a_gpu(name: str, route: str) -> None:
         warnings.filterwarnings("error", "fuser leaves")
         wanted = module(*args)
         module, args = module.cuda(), to_gpu(args)
-        fast: Any = fuser.compile(module)
         if route == "torch.compile":
-            fast = torch.compile(module, backend="fuser")
+            traced = torch.compile(module, backend="eager")(*args)
+            torch._dynamo.reset()
+            fast: Any = torch.compile(module, backend="fuser")
+        else:
+            traced = torch.export.export(module, args).module()(*args)
+            fast = fuser.compile(module)
+        if shapes_of(traced) != shapes_of(wanted):  # an LSTM, in PyTorch 2.11
+            pytest.skip("this PyTorch traces the module into one with results of other shapes")
         for _ in range(3):  # kernels launched one by one, a graph captured, a graph replayed
             found = fast(*args)
             leaves = [x for x in _pytree.tree_leaves(found) if isinstance(x, torch.Tensor)]

@@ -189,7 +189,7 @@ def test_operands_from_registers_wait_for_products() -> None:
     lines = found.code.decode().splitlines()
     stores = [i for i, line in enumerate(lines) if "st.shared.b16" in line]
     first = next(i for i, line in enumerate(lines) if "wgmma.mma_async" in line)
-    before = [i for i, line in enumerate(lines[:first]) if "wgmma.wait_group.sync.aligned 0" in line]
+    before = [i for i in range(first) if "wgmma.wait_group.sync.aligned 0" in lines[i]]
     assert stores and before and before[0] < stores[0] < first
     barriers = [line for line in lines[before[0] : stores[0]] if "bar.sync" in line]
     assert len(barriers) == 1
