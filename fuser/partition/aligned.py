@@ -28,8 +28,12 @@ LOADS = 1.1e12
 """Single elements that all blocks of a product load in a second (an H200)."""
 SHARED = 64
 """Multiply-adds for an element loaded, in a block of 128x128."""
-LAUNCH = 2.5e-6
-"""Seconds that a kernel takes beside its traffic."""
+TRIP = 0.4e-6
+"""Seconds that single elements keep the 64 steps of k waiting that a block does at a time; measured
+where both other extents are 512 or 1024. Blocks of fewer rows do other things at once."""
+WAITS_FROM = 256
+LAUNCH = 1.2e-6
+"""Seconds that a small kernel adds, which starts under the end of the one before."""
 
 
 def align_rows(graph: Graph, target: Target) -> tuple[Graph, set[Value]]:
@@ -125,8 +129,10 @@ def _plan(node: Node, target: Target) -> dict[int, tuple[int, ...]]:
         return {}
     work = prod(node.output.shape) * sources[0].shape[summed[0] or 0]
     loads = work * sum(odd) / (2 * SHARED * LOADS)
+    if min(node.output.shape[-2:]) >= WAITS_FROM:
+        loads = max(loads, TRIP * (sources[0].shape[summed[0] or 0] / 64))
     traffic = sum(2 * sources[side].type.bytes for side in plan) / target.bandwidth
-    return plan if loads > 2 * (LAUNCH * len(plan) + traffic) else {}
+    return plan if loads > LAUNCH * len(plan) + traffic else {}
 
 
 def _view(graph: Graph, node: Node, side: int, copy: Value) -> Value:

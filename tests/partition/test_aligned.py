@@ -63,7 +63,8 @@ def test_copies_only_where_they_pay() -> None:
     """Large products of odd rows on GPUs; not small ones, even rows, constants or batches."""
     assert kinds(cut_of(4095, 4097, 129)[0]) == ["map", "map", "contraction"]
     assert kinds(cut_of(4095, 4097, 129, target=SM_80)[0]) == ["map", "map", "contraction"]
-    for shape in ((4096, 4096, 128), (255, 257, 129), (1, 4097, 4097)):
+    assert kinds(cut_of(512, 512, 1025)[0]) == ["map", "map", "contraction"]  # waits of 16 trips
+    for shape in ((4096, 4096, 128), (255, 257, 129), (1, 4097, 4097), (512, 512, 65)):
         assert kinds(cut_of(*shape)[0]) == ["contraction"], shape
     assert kinds(cut_of(4095, 4097, 129, target=CPU)[0]) == ["contraction"]
     net = Net()
