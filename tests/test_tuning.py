@@ -276,6 +276,7 @@ def test_without_entries_no_kernel_is_looked_up(
     assert again.chosen == first.chosen and mark.read_bytes() != b"damaged"
 
 
+@pytest.mark.filterwarnings("ignore:.*treespec.*")
 def test_pytorch_modules() -> None:
     torch = pytest.importorskip("torch")
     module = torch.nn.Linear(64, 64).eval()
