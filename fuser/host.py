@@ -102,6 +102,23 @@ class Segmented:
             position += 1
         return {output.name: values[output.name] for output in self.proto.graph.output}
 
+    def plan(self, feeds: Mapping[str, np.ndarray]) -> tuple[Plan, dict[str, np.ndarray]] | None:
+        """The plan that all of the last run was, if it was one, with what it reads: the feeds and
+        constants. None where a segment is the host's or kernels were compiled for values."""
+        if len(self._segments) != 1 or self._segments[0].host:
+            return None
+        segment = self._segments[0]
+        values = {**self._constants, **feeds}
+        given = {name: np.asarray(values[name]) for name in segment.inputs}
+        model = segment.compiled.get(_signature(given))
+        outputs = {output.name for output in self.proto.graph.output}
+        if model is None or model.value_inputs or not outputs <= set(segment.outputs):
+            return None
+        plan = model.plan(given)
+        if {spec.name for spec in plan.inputs} - set(given):
+            return None
+        return plan, {spec.name: given[spec.name] for spec in plan.inputs}
+
     # cutting ------------------------------------------------------------------------------------
 
     def _cut(self) -> list[_Segment]:
@@ -220,7 +237,7 @@ class Segmented:
             if not isinstance(value, np.ndarray | np.generic):
                 raise UnsupportedError(f"{name} is not a tensor")
             arrays[name] = np.asarray(value)
-        signature = tuple((name, a.dtype.name, a.ndim) for name, a in arrays.items())
+        signature = _signature(arrays)
         if signature not in segment.compiled:
             infos = [_info(name, a) for name, a in arrays.items()]
             model = self._model(segment.nodes, infos, [])
@@ -264,6 +281,10 @@ def _bounded(node: NodeProto) -> NodeProto:
     del full.input[:]
     full.input.extend([names[0] or "fuser.trips", names[1] or "fuser.always", *names[2:]])
     return full
+
+
+def _signature(arrays: Mapping[str, np.ndarray]) -> Signature:
+    return tuple((name, a.dtype.name, a.ndim) for name, a in arrays.items())
 
 
 def _info(name: str, array: np.ndarray) -> ValueInfoProto:

@@ -11,6 +11,7 @@ import pytest
 import fuser
 from fuser import onnx_backend
 from fuser.errors import FeedError, UnsupportedError, UsageError
+from fuser.runtime.turns import Turns
 from fuser.session import InferenceSession, type_text
 
 Array = np.ndarray[Any, Any]
@@ -122,6 +123,58 @@ def test_a_loop_until_data_says_so(device: str, rng: np.random.Generator) -> Non
         assert 4 < trips == len(rows)
         np.testing.assert_array_equal(rows[-1], y)
         assert session.fallbacks == () and len(session.plans) == 2  # the constants', the body's
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+@pytest.mark.parametrize("most", [1, 2, 3, 90])
+def test_trips_after_the_first_carry_their_state(
+    device: str, most: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """State that swaps and stays, the trip's number, what the body reads from around, and rows."""
+    ends = "float[n] a, float[n] b, int64 last, float[t, n] rows"
+    text = f"""m (float[n] x, float[k] w) => ({ends}) {{
+        most = Constant<value = int64 {{{most}}}>()
+        always = Constant<value = bool {{1}}>()
+        zero = Constant<value = int64 {{0}}>()
+        neg = Neg(x)
+        a, b, last, rows = Loop(most, always, x, neg, zero) <body = step
+            (int64 i, bool going, float[n] p, float[n] q, int64 was) =>
+                (bool on, float[n] next, float[n] before, int64 now, float[n] row) {{
+            half = Constant<value = float {{0.5}}>()
+            scaled = Mul(q, half)
+            sum = Add(p, scaled)
+            total = ReduceMax<keepdims = 0>(w)
+            next = Div(sum, total)
+            before = Identity(p)
+            now = Identity(i)
+            row = Add(next, q)
+            largest = ReduceMax<keepdims = 0>(next)
+            least = Constant<value = float {{0.001}}>()
+            on = Greater(largest, least)
+        }}>
+    }}"""
+    trips_made: list[int] = []
+    run = Turns.trip
+
+    def counted(self: Turns, *arguments: Any) -> Any:
+        trips_made.append(1)
+        return run(self, *arguments)
+
+    monkeypatch.setattr(Turns, "trip", counted)
+    session = InferenceSession(model(text), device=device)
+    for n in (5, 129, 5):
+        x, w = rng.uniform(1, 2, n).astype(np.float32), np.array([1.9, 0.5, 1], np.float32)
+        trips_made.clear()
+        a, b, last, rows = session.run(None, {"x": x, "w": w})
+        p, q, seen = x, -x, []
+        while len(seen) < most and (not seen or p.max() > 0.001):
+            p, q, old = (p + q * np.float32(0.5)) / w.max(), p, q
+            seen.append(p + old)
+        np.testing.assert_allclose(rows, seen, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(a, p, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(b, q, rtol=1e-4, atol=1e-6)
+        assert last == len(seen) - 1 and session.fallbacks == ()
+        assert len(trips_made) == len(seen) - 1
 
 
 def test_a_loop_whose_state_grows_runs_on_the_host() -> None:

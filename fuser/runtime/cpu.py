@@ -114,9 +114,21 @@ class CpuExecutor:
 
         times: room for len(table) + 1 (seconds, nanoseconds) pairs of int64.
         """
-        program = self.program
-        held = [settle(array, array.itemsize) for array in inputs]
         made = [allocate() for allocate in self._results]
+        self._run_on([settle(array, array.itemsize) for array in inputs], made, times)
+        return [array for array, _ in made]
+
+    def run_into(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        """Run from C-contiguous inputs into outputs like them, aligned as `allocate` aligns;
+        they share no memory."""
+        held = [settle(array, array.itemsize) for array in inputs]
+        self._run_on(held, [(array, address(array)) for array in outputs], None)
+
+    def _run_on(
+        self, held: Sequence[tuple[np.ndarray, int]], made: Sequence[tuple[np.ndarray, int]],
+        times: np.ndarray | None,
+    ) -> None:  # fmt: skip
+        program = self.program
         try:
             context = self._free.pop()
         except IndexError:
@@ -138,7 +150,6 @@ class CpuExecutor:
             source = self._find(copy.source, [array for array, _ in held], outputs)
             np.copyto(outputs[copy.output], source.reshape(outputs[copy.output].shape))
         self._free.append(context)
-        return outputs
 
     def time_replays(
         self, inputs: Sequence[np.ndarray], iterations: int, warmup: int

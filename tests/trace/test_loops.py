@@ -59,6 +59,13 @@ def matrix(x: Any) -> Any:
     return v, old
 
 
+def fibonacci(a: Any, b: Any, c: Any) -> Any:
+    """State that becomes other state, unchanged, and some that nothing changes."""
+    return fuser.while_loop(
+        lambda a, b, n, c: n < 11, lambda a, b, n, c: (b, a + b + c, n + 1, c), a, b, 0, c
+    )
+
+
 CASES: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
     (newton, (X,)),
     (gcd, (np.int64(1071), np.int64(462))),
@@ -66,6 +73,7 @@ CASES: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
     (nests, (X, np.float32(300))),
     (nests, (X, np.float32(-1))),
     (two, (X,)),
+    (fibonacci, (X[:, :3], X[:, 1:], np.float32(0.5))),
     (matrix, (X,)),
 ]
 

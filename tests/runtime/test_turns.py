@@ -1,0 +1,159 @@
+"""Plans whose results are carried into the next trip, in arrays of the host and as on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fuser
+from fuser.errors import FeedError
+from fuser.runtime import turns
+from fuser.runtime.plan import Plan
+from fuser.runtime.program import TensorSpec
+from fuser.runtime.turns import HostSpace, Turns
+
+F32 = np.dtype("float32")
+
+
+class DeviceLike(HostSpace):
+    """A device in host memory: whatever crosses is copied, and buffers stay where they are."""
+
+    shares = False
+
+    def __init__(self, executor: Any) -> None:
+        super().__init__(executor)
+        self.pairs: list[tuple[int, ...]] = []
+        self.crossed = 0
+
+    def place(self, spec: TensorSpec, array: np.ndarray) -> np.ndarray:
+        return self.write(self.allocate(spec), array)
+
+    def write(self, buffer: np.ndarray, array: np.ndarray) -> np.ndarray:
+        self.crossed += array.nbytes
+        buffer[...] = array
+        return buffer
+
+    def run(self, sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> None:
+        self.pairs.append(tuple(a.ctypes.data for a in (*sources, *targets)))
+        super().run(sources, targets)
+
+    def fetch(self, buffers: Sequence[np.ndarray]) -> list[np.ndarray]:
+        self.crossed += sum(array.nbytes for array in buffers)
+        return [array.copy() for array in buffers]
+
+
+def body(i: Any, x: Any, old: Any, at: Any, step: Any) -> Any:
+    """The next x, the last x as it was, the number of the trip, and two results to look at."""
+    new = x * 0.5 + step
+    return new, x, i, new.sum() > 3, new + old
+
+
+def wanted(x: np.ndarray, step: np.ndarray, trips: int) -> Any:
+    old, rows = np.zeros_like(x), []
+    for _ in range(trips):
+        rows.append(x * 0.5 + step + old)
+        x, old = x * 0.5 + step, x
+    return x, old, rows
+
+
+def make(n: int, device: Any = "cpu") -> tuple[Plan, dict[str, np.ndarray], dict[str, str]]:
+    specs = [fuser.spec((), np.int64), *[fuser.spec((3, n))] * 2, fuser.spec((), np.int64)]
+    plan = fuser.trace(body, *specs, fuser.spec((3, n)), device=device).plan
+    rng = np.random.default_rng(n)
+    x, step = rng.normal(size=(2, 3, n)).astype(F32)
+    names = [spec.name for spec in plan.outputs]
+    values = (np.array(0), x, np.zeros_like(x), np.array(-1), step)
+    feeds = dict(zip(("i", "x", "old", "at", "step"), values, strict=True))
+    return plan, feeds, dict(zip(("x", "old", "at"), names, strict=False))
+
+
+WAYS = ["shared", "as on a device", pytest.param("cuda", marks=pytest.mark.cuda)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("n", [1, 7, 129])
+@pytest.mark.parametrize("trips", [1, 2, 5, 8])
+def test_as_trips_one_by_one(way: str, n: int, trips: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, feeds, carried = make(n, "cuda" if way == "cuda" else "cpu")
+    if way == "as on a device":
+        monkeypatch.setattr(turns, "_space", lambda plan: DeviceLike(plan.executor))
+    begin = {name: array.copy() for name, array in feeds.items()}
+    names = [spec.name for spec in plan.outputs]
+    rows = []
+    with Turns(plan, feeds, carried, [names[3], names[4], names[0]]) as running:
+        for trip in range(trips):
+            going, row, new = running.trip({"i": np.array(trip)})
+            assert going.item() == (new.sum() > 3)
+            rows.append(row)
+        state = running.state()
+    x, old, all_rows = wanted(feeds["x"], feeds["step"], trips)
+    np.testing.assert_allclose(state["x"], x, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(state["old"], old, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(state["at"], trips - 1)
+    np.testing.assert_allclose(rows, all_rows, rtol=1e-5, atol=1e-5)
+    for array in state.values():  # nobody else's memory: neither feeds nor one another
+        array[...] = 0
+    for name, array in feeds.items():
+        np.testing.assert_array_equal(array, begin[name])
+    np.testing.assert_allclose(rows, all_rows, rtol=1e-5, atol=1e-5)
+
+
+def test_the_same_buffers_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few sets of addresses for any number of trips, and carried values that do not cross."""
+    plan, feeds, carried = make(33)
+    spaces: list[DeviceLike] = []
+
+    def space(plan: Plan) -> DeviceLike:
+        spaces.append(DeviceLike(plan.executor))
+        return spaces[-1]
+
+    monkeypatch.setattr(turns, "_space", space)
+    with Turns(plan, feeds, carried, [plan.outputs[3].name]) as running:
+        begun = spaces[0].crossed
+        for trip in range(30):
+            running.trip({"i": np.array(trip)})
+    assert len(set(spaces[0].pairs)) <= 6
+    assert spaces[0].crossed - begun == 30 * (8 + 1)  # the trip's number, the condition
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_handed_on(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values that become others, or stay, are written by nobody: only their names move on."""
+
+    def newest(x: Any, y: Any, z: Any, same: Any) -> Any:
+        return x + y + z + same
+
+    device: Any = "cuda" if way == "cuda" else "cpu"
+    plan = fuser.trace(newest, *[fuser.spec(7)] * 4, device=device).plan
+    if way == "as on a device":
+        monkeypatch.setattr(turns, "_space", lambda plan: DeviceLike(plan.executor))
+    x, y, z, same = np.random.default_rng(3).normal(size=(4, 7)).astype(F32)
+    feeds = {"x": x, "y": y, "z": z, "same": same}
+    (name,) = [spec.name for spec in plan.outputs]
+    handed = {"y": "x", "z": "y", "same": "same"}
+    with Turns(plan, feeds, {"x": name}, (), handed) as running:
+        for _ in range(9):
+            running.trip()
+        state = running.state()
+    for _ in range(9):
+        x, y, z = x + y + z + same, x, y
+    for found, expected in zip(state.values(), (x, y, z, same), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
+    assert not any(np.shares_memory(array, feeds["same"]) for array in state.values())
+    state["y"][...] = 0
+    np.testing.assert_allclose(state["x"], x, rtol=1e-4)
+
+
+def test_what_cannot_be_carried() -> None:
+    plan, feeds, carried = make(5)
+    other = plan.outputs[3].name
+    assert turns.can_carry(plan, carried)
+    assert turns.can_carry(plan, {}, {"x": "old", "old": "x"})
+    assert not turns.can_carry(plan, {}, {"x": "step"})  # not of the state
+    for wrong in ({"x": other}, {"x": "nothing"}, {"nothing": other}):
+        assert not turns.can_carry(plan, wrong)
+        with pytest.raises(FeedError, match="change their type"):
+            Turns(plan, feeds, wrong, [other])
