@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import gc
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +13,9 @@ import pytest
 
 import fuser
 from fuser.errors import FeedError
-from fuser.runtime import turns
+from fuser.runtime import driver, turns
+from fuser.runtime.cuda import CudaExecutor
+from fuser.runtime.device_turns import DeviceSpace
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import TensorSpec
 from fuser.runtime.turns import HostSpace, Turns
@@ -119,6 +124,22 @@ def test_the_same_buffers_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert spaces[0].crossed - begun == 30 * (8 + 1)  # the trip's number, the condition
 
 
+@pytest.mark.cuda
+def test_captured_graphs_serve_the_trips() -> None:
+    """As few bindings as sets of addresses: later trips replay what earlier ones captured."""
+    plan, feeds, carried = make(33, "cuda")
+    executor = plan.executor
+    assert isinstance(executor, CudaExecutor)
+    with Turns(plan, feeds, carried, [plan.outputs[3].name]) as running:
+        for trip in range(40):
+            running.trip({"i": np.array(trip)})
+        state = running.state()
+    assert 1 < len(executor._recent) <= 6
+    x, old, _ = wanted(feeds["x"], feeds["step"], 40)
+    np.testing.assert_allclose(state["x"], x, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(state["old"], old, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_handed_on(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Values that become others, or stay, are written by nobody: only their names move on."""
@@ -157,3 +178,77 @@ def test_what_cannot_be_carried() -> None:
         assert not turns.can_carry(plan, wrong)
         with pytest.raises(FeedError, match="change their type"):
             Turns(plan, feeds, wrong, [other])
+
+
+class MemoryDriver:
+    """A driver whose device memory is the host's, and whose streams do all at once."""
+
+    def __init__(self) -> None:
+        self.alive: dict[int, Any] = {}
+        self.calls: list[str] = []
+
+    class CUstream_flags:
+        class CU_STREAM_NON_BLOCKING:
+            value = 1
+
+    def cuStreamSynchronize(self, stream: int) -> None:
+        self.calls.append("cuStreamSynchronize")
+
+    def cuStreamDestroy(self, stream: int) -> None:
+        self.calls.append("cuStreamDestroy")
+
+    def call(self, name: str, *given: Any) -> Any:
+        self.calls.append(name)
+        if name == "cuMemAlloc":
+            buffer = np.empty(given[0], np.uint8)
+            self.alive[buffer.ctypes.data] = buffer
+            return buffer.ctypes.data
+        if name == "cuMemFree":
+            del self.alive[given[0]]
+        elif name.startswith("cuMemcpy"):
+            assert given[3] == 77
+            ctypes.memmove(*given[:3])
+        return 77 if name == "cuStreamCreate" else None
+
+
+def test_buffers_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What crosses to a device and back, and that all its memory is given back."""
+    plan, feeds, carried = make(3)
+    fake = MemoryDriver()
+    monkeypatch.setattr(driver, "call", fake.call)
+    monkeypatch.setattr(driver, "api", lambda: fake)
+    monkeypatch.setattr(driver, "current", lambda ordinal: contextlib.nullcontext())
+
+    class Executor(CudaExecutor):
+        def __init__(self) -> None:
+            self.ordinal, self._release = 0, []
+
+        def run_at(self, sources: Sequence[int], targets: Sequence[int], stream: int) -> None:
+            specs = (*plan.inputs, *plan.outputs)
+            arrays = [
+                np.frombuffer(fake.alive[place], spec.dtype.numpy, spec.size).reshape(spec.shape)
+                for place, spec in zip((*sources, *targets), specs, strict=True)
+            ]
+            inputs, outputs = arrays[: len(sources)], arrays[len(sources) :]
+            for target, found in zip(
+                outputs, plan.run(dict(zip(feeds, inputs, strict=True))).values(), strict=True
+            ):
+                target[...] = found
+
+    monkeypatch.setattr(turns, "_space", lambda plan: DeviceSpace(Executor()))
+    running = Turns(plan, feeds, carried, [plan.outputs[3].name])
+    with running:
+        for trip in range(4):
+            fake.calls.clear()
+            running.trip({"i": np.array(trip)})
+        copies = [name for name in fake.calls if name.startswith("cuMem")]
+        assert copies == ["cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync"]  # trip's number, condition
+        state = running.state()
+    assert fake.calls[-1] == "cuStreamDestroy"
+    x, old, _ = wanted(feeds["x"], feeds["step"], 4)
+    np.testing.assert_allclose(state["x"], x, rtol=1e-5)
+    np.testing.assert_allclose(state["old"], old, rtol=1e-5)
+    assert state["at"] == 3
+    del running
+    gc.collect()
+    assert not fake.alive
