@@ -14,6 +14,7 @@ from fuser.backend import text
 from fuser.backend.cpu import affine, costs, tree, turn
 from fuser.backend.cpu.dot_plan import register_tile
 from fuser.backend.cpu.places import Memory
+from fuser.backend.cpu.runs import fill_runs
 from fuser.backend.cpu.tree import Packed
 from fuser.backend.cpu.unit_plan import PANEL, ROWS, panels_in_place, rows_in_place
 from fuser.backend.text import Reg, integer
@@ -271,11 +272,12 @@ def _vector_tile(low: Lowering, unit: DotUnit, rows: int, panels: int) -> tuple[
 
 def fill_packed(low: Lowering, value: Value, place: Memory, packed: Packed) -> None:
     """Write an operand to scratch in the form that its unit reads."""
+    source = low.known.producers[value].operands()[0]
     if not packed.right:
-        low.fill(value, place)
+        if not fill_runs(low, value, source, place):
+            low.fill(value, place)
         _clear_rows(low, value, place)
         return
-    source = low.known.producers[value].operands()[0]
     along_n = costs.lane_cost(low.known, source, costs.probe(value.shape, 1, PANEL), PANEL)
     along_k = costs.lane_cost(low.known, source, costs.probe(value.shape, 0, PANEL), PANEL)
     if along_k < along_n:

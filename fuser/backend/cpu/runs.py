@@ -1,0 +1,98 @@
+"""Rows whose elements lie together in runs: the window of a convolution over few channels.
+
+With channels last a row of a window is one run of memory, `k // 21` rows and `k % 21` along each.
+Vectors of a fixed width straddle the ends of runs, and would be put together element by element;
+vectors that begin where a run begins are plain loads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from fuser.backend.cpu import affine, costs, tree
+from fuser.backend.cpu.places import Memory
+from fuser.backend.text import Reg
+from fuser.tilegen import ops
+from fuser.tilegen.index import FloorDiv, Index, Mod, in_range
+from fuser.tilegen.ir import Value
+
+if TYPE_CHECKING:
+    from fuser.backend.cpu.lower import Lowering
+
+MOST_LOADS = 64
+"""Loads of a row, which are written out."""
+WIDEST = 32
+
+
+def fill_runs(low: Lowering, value: Value, source: Value, place: Memory) -> bool:
+    """Copy a [rows, k] tile to scratch run by run; False where it has no runs or needs none."""
+    pieces = _pieces(low, source)
+    if not pieces:
+        return False
+
+    def trip(i: Reg, carried: list[Reg]) -> list[Reg]:
+        with low.scope():
+            row = low.counter(i, 0, value.shape[0] - 1)
+            for start, lanes in pieces:
+                point = (row, Index(start) + affine.lane(lanes))
+                reg = low.vector_at(source, point, lanes)
+                low.write(place.pointer, value.dtype, low.memory_address(place, point), reg, lanes)
+        return []
+
+    low.f.loop(0, value.shape[0], 1, [], trip, hint="runs")
+    return True
+
+
+def _pieces(low: Lowering, source: Value) -> list[tuple[int, int]]:
+    """(start, lanes) of the loads that make up a row; none where fixed vectors do as well."""
+    load = low.known.producers.get(source)
+    if not isinstance(load, ops.Load) or low.known.kind(source) != "inline":
+        return []
+    if load.pad is not None and not all(map(in_range, load.indices, load.view.shape)):
+        return []
+    rows, depth = source.shape
+    if costs.lane_cost(low.known, source, costs.probe(source.shape, 1, 16), 16) <= 1:
+        return []
+    row = costs.probe((rows, 1), 0, 1)[0]
+    for run in sorted(_divisors(load), reverse=True):
+        if run < 4 or run >= depth:
+            continue
+        pieces = [
+            (start + offset, lanes)
+            for start in range(0, depth, run)
+            for offset, lanes in _powers(min(run, depth - start))
+        ]
+        if len(pieces) <= MOST_LOADS and all(
+            lanes == 1 or _is_plain(low, load, (row, Index(start) + affine.lane(lanes)))
+            for start, lanes in pieces
+        ):
+            return pieces
+    return []
+
+
+def _is_plain(low: Lowering, load: ops.Load, point: tuple[Index, ...]) -> bool:
+    return affine.lane_form(tree.address_of(low.known, load, point)).step == 1
+
+
+def _powers(length: int) -> Iterator[tuple[int, int]]:
+    """(offset, lanes) of vectors that cover a run, each of a power of two."""
+    offset, lanes = 0, WIDEST
+    while offset < length:
+        while lanes > length - offset:
+            lanes //= 2
+        yield offset, lanes
+        offset += lanes
+
+
+def _divisors(load: ops.Load) -> set[int]:
+    """What the position along k is divided by in the indices of a load."""
+    found: set[int] = set()
+    stack = list(load.indices)
+    while stack:
+        for atom, _ in stack.pop().terms:
+            if isinstance(atom, FloorDiv | Mod):
+                stack.append(atom.base)
+                if isinstance(atom.divisor, int) and 1 in atom.base.axes():
+                    found.add(atom.divisor)
+    return found
