@@ -67,7 +67,7 @@ class Grouping:
         self.uses = graph.uses()
         self.graph_outputs = set(graph.outputs)
         self.dag = Ancestors(graph)
-        self.kept: set[Value] = set()  # copies with longer rows: no reader makes its own
+        self.kept: set[Value] = set()  # copies (aligned.py, images.py): no reader makes its own
         self.virtual: set[Node] = {
             node for node in graph.nodes if node.op in VIEW | CREATE | DECODE
         }

@@ -52,7 +52,7 @@ def copy_images(graph: Graph, target: Target) -> tuple[Graph, set[Value]]:
 
 
 def _pays(node: Node, target: Target) -> bool:
-    """Whether a node is a convolution that would pick channels of an input more than once."""
+    """Whether a node would pick channels of an input more than once."""
     if node.op != "conv" or node.attrs["groups"] != 1 or "operands" not in node.attrs:
         return False
     image, weights = node.inputs[:2]

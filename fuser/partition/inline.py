@@ -99,6 +99,8 @@ def _misfit(grouping: Grouping, group: Group) -> Misfit | None:
             "graph-output", "the value is an output of the model, so it is written anyway"
         )
     if not grouping.kept.isdisjoint(outputs):
+        if not grouping.target.is_cuda:
+            return Misfit("channels-last", "a convolution reads rows of channels from the copy")
         return Misfit("aligned-rows", "rows of the copy can be fetched in pieces of 16 bytes")
     cone = _cone(grouping, group.nodes)
     weight = sum(cost.weight(node) for node in cone)

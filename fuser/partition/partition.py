@@ -16,8 +16,8 @@ from fuser.partition.empty import fold_empty
 from fuser.partition.epilogue import append_maps, grow_epilogue, join_parts
 from fuser.partition.gated import find_gates
 from fuser.partition.grouping import Grouping
-from fuser.partition.inline import inline_maps, shed_outputs
 from fuser.partition.images import copy_images
+from fuser.partition.inline import inline_maps, shed_outputs
 from fuser.partition.layout import choose_layouts
 from fuser.partition.merge import merge_products
 from fuser.partition.nodes import ANCHORS, OPAQUE
@@ -68,10 +68,10 @@ def partition(graph: Graph, target: Target, options: Options | None = None) -> P
     if target.sm >= FIRST_CODES:
         graph = finish.without_dead(multiply_codes(graph))
     graph, kept = align_rows(graph, target)
-    if not target.is_cuda and not options.no_fusion:
-        graph, kept = copy_images(graph, target)
     if not target.is_cuda:
         graph = finish.without_dead(exact_products(graph))
+        if not options.no_fusion:
+            graph, kept = copy_images(graph, target)
     grouping = Grouping(graph, target, options)
     grouping.kept = kept
     _place_all(grouping)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from fuser.dtypes import BY_NAME
 from fuser.graph.sizes import by_example, is_symbolic, size_hint
 from fuser.target import DotUnit, Target
 from fuser.tilegen import units
@@ -19,6 +20,9 @@ from fuser.tilegen.dot_rules import (
 from fuser.tilegen.rules import block_of, blocks_of, ceildiv, cover, power_of_two
 from fuser.tilegen.schedule import Schedule
 
+VECTOR = 32
+"""Elements of 16 bits in the longest vector."""
+
 
 def conv_schedule(
     target: Target, m: int, n: int, channels: int, taps: int, bits: int, groups: int,
@@ -28,10 +32,12 @@ def conv_schedule(
     staged: whether operands are copied as they are and results are not reduced."""
     staged = staged and not is_symbolic(channels)
     m, n, groups = size_hint(m), size_hint(n), size_hint(groups)
+    fixed = not is_symbolic(channels)
     channels = cover(channels)
     if unit is not None:
         found = units.schedule(target, unit, m, n, channels * taps, 1, 1)
-        k = channels * taps if channels < unit.depth else channels
+        whole = fixed and _gathers(target, unit, found.blocks[0][1], channels, taps)
+        k = channels * taps if channels < unit.depth or whole else channels
         return replace(found, blocks=(*found.blocks[:2], ("k", k)))
     if not target.is_cuda:
         rows, columns = register_tile(target, m, n, bits)
@@ -72,6 +78,14 @@ def conv_schedule(
             depth = 128
         stages = deep_stages(rows + columns, depth, taps * ceildiv(channels, depth))
     return blocks_of(warps=warps, stages=stages, reason=reason, m=rows, n=columns, k=depth)
+
+
+def _gathers(target: Target, unit: DotUnit, rows: int, channels: int, taps: int) -> bool:
+    """Whether the windows of a block are copied as a whole, and all their products added up in
+    registers: tap by tap, the sums of every tile are loaded and stored for few steps of k. Runs of
+    channels are whole vectors, and what is copied stays in L2."""
+    bytes = BY_NAME[unit.dtype].bytes * rows * channels * taps
+    return unit.dtype == "bf16" and channels % VECTOR == 0 and bytes <= target.l2_bytes * 3 // 4
 
 
 def direct_schedule(target: Target, m: int, n: int) -> Schedule:

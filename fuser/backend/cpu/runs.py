@@ -2,7 +2,7 @@
 
 With channels last a row of a window is one run of memory, `k // 21` rows and `k % 21` along each.
 Vectors of a fixed width straddle the ends of runs, and would be put together element by element;
-vectors that begin where a run begins are plain loads.
+vectors that begin where a run begins are plain loads, and wholly in the image or out of it.
 """
 
 from __future__ import annotations
@@ -49,10 +49,12 @@ def _pieces(low: Lowering, source: Value) -> list[tuple[int, int]]:
     load = low.known.producers.get(source)
     if not isinstance(load, ops.Load) or low.known.kind(source) != "inline":
         return []
-    if load.pad is not None and not all(map(in_range, load.indices, load.view.shape)):
-        return []
+    indices = zip(load.indices, load.view.shape, strict=True)
+    padded = load.pad is not None
+    bounded = [index for index, extent in indices if padded and not in_range(index, extent)]
     rows, depth = source.shape
-    if costs.lane_cost(low.known, source, costs.probe(source.shape, 1, 16), 16) <= 1:
+    cost = costs.lane_cost(low.known, source, costs.probe(source.shape, 1, 16), 16)
+    if cost <= 1 and not bounded:
         return []
     row = costs.probe((rows, 1), 0, 1)[0]
     for run in sorted(_divisors(load), reverse=True):
@@ -64,14 +66,19 @@ def _pieces(low: Lowering, source: Value) -> list[tuple[int, int]]:
             for offset, lanes in _powers(min(run, depth - start))
         ]
         if len(pieces) <= MOST_LOADS and all(
-            lanes == 1 or _is_plain(low, load, (row, Index(start) + affine.lane(lanes)))
+            lanes == 1 or _is_plain(low, load, bounded, (row, Index(start) + affine.lane(lanes)))
             for start, lanes in pieces
         ):
             return pieces
     return []
 
 
-def _is_plain(low: Lowering, load: ops.Load, point: tuple[Index, ...]) -> bool:
+def _is_plain(
+    low: Lowering, load: ops.Load, bounded: list[Index], point: tuple[Index, ...]
+) -> bool:
+    """Whether lanes are neighbours, which are inside of all bounds or outside together."""
+    if any(affine.has_lane(low.resolve(index, point)) for index in bounded):
+        return False
     return affine.lane_form(tree.address_of(low.known, load, point)).step == 1
 
 

@@ -14,7 +14,9 @@ from fuser.dtypes import DType
 from fuser.graph import precision
 from fuser.graph.evaluate import evaluate
 from fuser.graph.integers import narrow_products
+from fuser.graph.ir import Value
 from fuser.graph.precision import quantise_weights, round_operands
+from fuser.partition import Options, partition
 from fuser.target import AARCH64, DOT_UNITS, X86_64_V3, X86_64_V4, Target, cpu_target
 from fuser.tilegen.emit import emit
 from fuser.tilegen.schedule import Schedule
@@ -121,6 +123,59 @@ def test_convolution(how: str, target: Target, channels: int, outputs: int, wind
     )  # fmt: skip
     m.output(m.b.map("max", y, 0.0))
     check(one_region(round_operands(m.graph, dtypes.bf16), "conv"), m.feeds, target)
+
+
+WINDOWS = [
+    (3, (7, 7), (2, 2), ((3, 3), (3, 3))),
+    (5, (3, 5), (1, 2), ((1, 0), (2, 1))),
+    (33, (3, 3), (1, 1), ((1, 1), (1, 1))),
+    (64, (3, 3), (1, 1), ((1, 1), (1, 1))),
+    (96, (2, 3), (2, 1), ((0, 1), (1, 1))),
+    (160, (5, 3), (1, 1), ((2, 2), (1, 1))),
+]
+"""Channels, window, strides and padding: runs of odd lengths, and of one or several vectors."""
+
+
+def windows(
+    channels: int, window: tuple[int, int], strides: tuple[int, int],
+    padding: tuple[tuple[int, int], ...], dtype: DType,
+) -> tuple[Model, Value]:  # fmt: skip
+    m = Model(dtype)
+    x = m.input(2, channels, 11, 18)
+    m.output(m.b.emit(
+        "conv", x, m.weight(20, channels, *window), strides=strides, padding=padding,
+        dilation=(1, 1), groups=1,
+    ))  # fmt: skip
+    return m, x
+
+
+@pytest.mark.parametrize("case", WINDOWS)
+def test_windows_of_an_input(
+    how: str, case: tuple[int, tuple[int, int], tuple[int, int], tuple[tuple[int, int], ...]]
+) -> None:
+    """Channels that lie apart are copied first. What is infinite stays in the windows it is in."""
+    target = target_of("amx")
+    m, x = windows(*case, dtypes.f32)
+    cut = partition(m.graph, target, Options(operands=dtypes.bf16))
+    assert [region.kind for region in cut.regions] == ["map", "conv"]
+    assert len(cut.narrow) == 1
+    check(cut, m.feeds, target)
+    m.feeds[x.name][1, -1, 5, 17] = np.inf
+    want = evaluate(cut.graph, m.feeds, float64=True)
+    found = run_partition(cut, m.feeds, target)
+    for name, array in want.items():
+        assert not np.isfinite(array).all()
+        np.testing.assert_array_equal(np.isfinite(found[name]), np.isfinite(array))
+
+
+@pytest.mark.parametrize("case", WINDOWS)
+def test_windows_of_channels_last(
+    how: str, target: Target,
+    case: tuple[int, tuple[int, int], tuple[int, int], tuple[tuple[int, int], ...]],
+) -> None:  # fmt: skip
+    """Runs of a bfloat16 image that end at its edges."""
+    m, x = windows(*case, dtypes.bf16)
+    check(one_region(m.graph, "conv", {x: (0, 2, 3, 1)}), m.feeds, target)
 
 
 @pytest.mark.parametrize("sizes", [(3, 5, 40, 20), (2, 33, 64, 48)])
