@@ -132,6 +132,7 @@ WINDOWS = [
     (64, (3, 3), (1, 1), ((1, 1), (1, 1))),
     (96, (2, 3), (2, 1), ((0, 1), (1, 1))),
     (160, (5, 3), (1, 1), ((2, 2), (1, 1))),
+    (64, (2, 2), (2, 2), ((0, 0), (0, 0))),
 ]
 """Channels, window, strides and padding: runs of odd lengths, and of one or several vectors."""
 
