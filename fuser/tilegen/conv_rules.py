@@ -88,14 +88,28 @@ def _gathers(target: Target, unit: DotUnit, rows: int, channels: int, taps: int)
     return unit.dtype == "bf16" and channels % VECTOR == 0 and bytes <= target.l2_bytes * 3 // 4
 
 
-def direct_schedule(target: Target, m: int, n: int) -> Schedule:
-    """Blocks "m" (pixels) and "n" (channels) of a convolution without a matrix product."""
+def direct_schedule(target: Target, m: int, n: int, row: int, products: int) -> Schedule:
+    """Blocks "m" (pixels) and "n" (channels) of a convolution without a matrix product. row: pixels
+    along the last dim. products: of an element of the result."""
     m, n = block_of(m, 1 << 20), block_of(n, 1 << 20)
     if not target.is_cuda:
-        width = min(n, 64)
-        return blocks_of(m=max(1, min(m, 1024 // width)), n=width)
+        lanes = target.lanes(32)
+        # a vector of weights a product, sums and offsets: a second vector of channels shares the
+        # addresses; more of them, and the weights are loaded for every pixel
+        vectors = (target.vector_registers - 4) // (products + 2)
+        fits = [v * lanes for v in (2, 1) if n % (v * lanes) == 0] if vectors >= 2 else []
+        width = fits[0] if fits else min(n, 64)
+        return blocks_of(m=_part_of_row(row, max(1, min(m, 1024 // width))), n=width)
     width = min(power_of_two(n), 64)
     return blocks_of(m=min(power_of_two(m), 1024 // width), n=width)
+
+
+def _part_of_row(row: int, most: int) -> int:
+    """At most `most` pixels, all of one row if parts of equal size make it up: what lies above or
+    below the image is then known for all of them at once."""
+    if is_symbolic(row) or row <= most:
+        return most if is_symbolic(row) else row
+    return next((part for part in range(most, most // 4, -1) if row % part == 0), most)
 
 
 WINOGRAD_RATE = 0.75

@@ -16,6 +16,8 @@ from fuser.tilegen.index import Index
 ZERO_LINE_BYTES = 64 << 10
 """The longest line of zeros that padded loads are redirected to."""
 PAD_LINE_ELEMENTS = 1024
+PAD_SHARED = 64
+"""Elements around an address for which one choice between memory and the line is made."""
 
 
 def _stored(dtype: DType) -> str:
@@ -103,6 +105,8 @@ class Access(Emitter):
         inner = Index(
             0, tuple(t for t in address.terms if self._shallowest(Index(0, (t,))) > level)
         )
+        # Neighbouring vectors share one choice.
+        inner += 0 if is_symbolic(address.constant) else address.constant % PAD_SHARED
         low, high = inner.range
         zero = pad == 0 and not str(pad).startswith("-")
         limit = ZERO_LINE_BYTES // dtype.bytes if zero else PAD_LINE_ELEMENTS

@@ -218,7 +218,8 @@ class Nests(Values):
         cost = sum(costs.tree_cost(self.known, value) for value in values)
         if full <= 1:
             return 1
-        most = 4 if cost <= 8 else 2 if cost <= 24 else 1
+        # without a loop over two vectors, what rows share stays in registers
+        most = 4 if cost <= 8 else 2 if cost <= (64 if full == 2 else 24) else 1
         for unroll in range(most, 0, -1):
             if full % unroll == 0:
                 return unroll

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from fuser.backend.cpu import affine
+from fuser.dtypes import f32, f64
 from fuser.graph.sizes import divisor as gcd
 from fuser.graph.sizes import is_symbolic
 from fuser.target import DotUnit, Target
@@ -253,3 +254,25 @@ def stores_of(facts: Facts, value: Value) -> Iterator[ops.Store]:
             yield op
         elif isinstance(op, ops.Map | ops.Cast):
             yield from stores_of(facts, op.result)
+
+
+def last_product(facts: Facts, op: ops.Map) -> ops.Map | None:
+    """The product that an `add` rounds together with its sum: the last one of a sum of two or more
+    products, as a dot adds them up. None where `op` is no such sum."""
+    if op.fn != "add" or op.result.dtype not in (f32, f64):
+        return None
+    for arg, other in (op.args[::-1], op.args):
+        product = _used_once(facts, arg)
+        if product is None or product.fn != "mul":
+            continue
+        rest = _used_once(facts, other)
+        if rest is not None and (rest.fn == "mul" or last_product(facts, rest) is not None):
+            return product
+    return None
+
+
+def _used_once(facts: Facts, value: Value) -> ops.Map | None:
+    """The map that makes an inline value with one user."""
+    op = facts.producers.get(value)
+    once = len(facts.users.get(value, ())) == 1 and facts.kind(value) == "inline"
+    return op if once and isinstance(op, ops.Map) else None

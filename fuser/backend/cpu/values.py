@@ -102,6 +102,11 @@ class Values(Access):
                 folded = self._folded(op, coords)
                 if folded is not None:
                     return folded
+                last = tree.last_product(self.known, op)
+                if last is not None:
+                    rest = op.args[op.args[0] is last.result]
+                    terms = [*last.args, rest]
+                    return f.fma(*self._aligned([self.at(arg, coords) for arg in terms]))
                 args = [self.at(arg, coords) for arg in op.args]
                 if op.fn == "div" and self._by_one(args):
                     return math.divide_all(f, *args)

@@ -98,7 +98,7 @@ def emit(
     if direct:
         n *= conv.groups
     chosen = schedule or (
-        conv_rules.direct_schedule(target, m, n)
+        conv_rules.direct_schedule(target, m, n, conv.pixels[-1], conv.taps * conv.channels)
         if direct
         else conv_rules.conv_schedule(
             target,
@@ -250,13 +250,12 @@ def _multiply_add(
     pixel = program(em, 0, m, em.schedule.block("m"))
     output = program(em, 1, n, em.schedule.block("n"))
     kind = conv.x.dtype.accumulate
-    start = Piece(kind, (0, 1), splat=0.0 if kind.is_float else 0)
     first = (output // conv.outputs) * conv.channels
     constant = not em.is_inside(conv.w) and conv.w.constant is not None
     rows = conv.taps * conv.channels
     order = (*range(2, conv.w.type.rank), 1, 0)
 
-    def term(at: Index, total: Piece) -> Piece:
+    def term(at: Index) -> Piece:
         tap, c = at // conv.channels, at % conv.channels
         zero = 0.0 if kind.is_float else 0
         x = padded(em, conv.x, conv.source(pixel, tap, first + c), zero)
@@ -265,13 +264,13 @@ def _multiply_add(
             w = em.load_packed(buffer, (rows, n), (at, output))
         else:
             w = em.tile(conv.w, (output, c, *delinearise(tap, conv.kernel)))
-        scaled = em.map("mul", em.cast(x, kind), em.cast(w, kind))
-        return em.map("add", total, scaled)
+        return em.map("mul", em.cast(x, kind), em.cast(w, kind))
 
     if rows <= 32:
-        result = start
-        for row in range(rows):
-            result = term(Index(row), result)
+        result = term(Index(0))
+        for row in range(1, rows):
+            result = em.map("add", result, term(Index(row)))
     else:
-        (result,) = em.loop(0, rows, 1, [start], lambda at, c: [term(at, c[0])])
+        start = Piece(kind, (0, 1), splat=0.0 if kind.is_float else 0)
+        (result,) = em.loop(0, rows, 1, [start], lambda at, c: [em.map("add", c[0], term(at))])
     return pixel, output, result, [(pixel, m), (output, n)]
