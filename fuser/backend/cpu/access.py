@@ -105,14 +105,15 @@ class Access(Emitter):
         inner = Index(
             0, tuple(t for t in address.terms if self._shallowest(Index(0, (t,))) > level)
         )
-        # Neighbouring vectors share one choice.
-        inner += 0 if is_symbolic(address.constant) else address.constant % PAD_SHARED
+        # Neighbouring vectors share one choice, of a line that is long enough for all of them.
+        apart = 0 if is_symbolic(address.constant) else address.constant % PAD_SHARED
         low, high = inner.range
+        length = high + PAD_SHARED - 1 + count
         zero = pad == 0 and not str(pad).startswith("-")
         limit = ZERO_LINE_BYTES // dtype.bytes if zero else PAD_LINE_ELEMENTS
-        if is_symbolic(low, high) or low < 0 or high + count > limit:
-            inner = Index(0)
-        length = inner.range[1] + count
+        if is_symbolic(low, high) or low < 0 or length > limit:
+            inner, length = Index(0), PAD_SHARED - 1 + count
+        inner += apart
         key = ("padded", base, address - inner, tuple(conditions), pad, length)
         chosen = self.recall(key)
         if chosen is None:
