@@ -15,8 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fuser.dtypes import BY_NAME, f32, u8
+from fuser.graph.copying import with_replaced
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.registry import build
+from fuser.graph.whole_products import number_of
 
 CODES = ("f8e4m3fn", "f8e5m2")
 MOVES = ("reshape", "transpose", "slice")
@@ -44,21 +46,7 @@ def multiply_codes(graph: Graph) -> Graph:
                 continue
             if left.codes.constant is not None or right.codes.constant is not None:
                 found[node] = left, right
-    if not found:
-        return graph
-    copy = Graph(graph.name, list(graph.inputs), [], [], list(graph.output_names), graph.source)
-    copy._names = graph._names
-    values: dict[Value, Value] = {value: value for value in graph.inputs}
-    for node in graph.nodes:
-        if node in found:
-            values[node.output] = _product(copy, node, found[node], values)
-            continue
-        clone = Node(node.op, tuple(values[v] for v in node.inputs), node.attrs, (), node.origin)
-        clone.outputs = tuple(Value(v.type, v.name, clone, v.index) for v in node.outputs)
-        copy.nodes.append(clone)
-        values.update(zip(node.outputs, clone.outputs, strict=True))
-    copy.outputs = [values[value] for value in graph.outputs]
-    return copy
+    return with_replaced(graph, found, _product)
 
 
 def _decoded(value: Value) -> Decoded | None:
@@ -69,7 +57,7 @@ def _decoded(value: Value) -> Decoded | None:
         if node.op in MOVES:
             chain.append(node)
         elif node.op == "mul":
-            single = [_single(operand) for operand in node.inputs]
+            single = [number_of(operand) for operand in node.inputs]
             place = 1 if single[1] is not None else 0
             factor = single[place]
             if factor is None:
@@ -85,16 +73,6 @@ def _decoded(value: Value) -> Decoded | None:
             return None
         value = node.inputs[0]
     return None
-
-
-def _single(value: Value) -> Value | None:
-    """The one element that a tensor repeats."""
-    while value.type.size != 1:
-        node = value.node
-        if node is None or node.op not in ("broadcast", "reshape"):
-            return None
-        value = node.inputs[0]
-    return value
 
 
 def _weights(node: Node, factors: list[Value], chain: list[Node]) -> Decoded | None:
@@ -119,7 +97,7 @@ def _looked_up(node: Node, factors: list[Value], chain: list[Node]) -> Decoded |
 
 
 def _product(
-    graph: Graph, node: Node, operands: tuple[Decoded, Decoded], values: dict[Value, Value]
+    graph: Graph, node: Node, values: dict[Value, Value], operands: tuple[Decoded, Decoded]
 ) -> Value:
     origin, moved = node.origin, []
     for operand in operands:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from fuser.dtypes import DType, f32, i32
+from fuser.graph.copying import with_replaced
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.registry import build
 from fuser.graph.precision import PRODUCTS
@@ -26,28 +27,19 @@ HELD = 1 << 24
 
 def exact_products(graph: Graph) -> Graph:
     """A copy in which integer products that float32 computes exactly are float32 ones."""
-    found = {node for node in graph.nodes if _is_held(node)}
-    if not found:
-        return graph
-    copy = Graph(graph.name, list(graph.inputs), [], [], list(graph.output_names), graph.source)
-    copy._names = graph._names
-    values: dict[Value, Value] = {value: value for value in graph.inputs}
-    for node in graph.nodes:
-        if node in found:
-            weights = node.inputs[1].constant
-            assert weights is not None
-            left = build(copy, "cast", values[node.inputs[0]], origin=node.origin, dtype=f32)
-            operands = left, copy.constant(weights.astype(np.float32))
-            attrs = {**node.attrs, "exact": True}
-            product = build(copy, node.op, *operands, origin=node.origin, **attrs)
-            values[node.output] = build(copy, "cast", product, origin=node.origin, dtype=i32)
-            continue
-        clone = Node(node.op, tuple(values[v] for v in node.inputs), node.attrs, (), node.origin)
-        clone.outputs = tuple(Value(v.type, v.name, clone, v.index) for v in node.outputs)
-        copy.nodes.append(clone)
-        values.update(zip(node.outputs, clone.outputs, strict=True))
-    copy.outputs = [values[value] for value in graph.outputs]
-    return copy
+    found = {node: node.inputs[1].constant for node in graph.nodes if _is_held(node)}
+    return with_replaced(graph, found, _product)
+
+
+def _product(
+    graph: Graph, node: Node, values: dict[Value, Value], weights: np.ndarray | None
+) -> Value:
+    assert weights is not None
+    left = build(graph, "cast", values[node.inputs[0]], origin=node.origin, dtype=f32)
+    operands = left, graph.constant(weights.astype(np.float32))
+    attrs = {**node.attrs, "exact": True}
+    product = build(graph, node.op, *operands, origin=node.origin, **attrs)
+    return build(graph, "cast", product, origin=node.origin, dtype=i32)
 
 
 def _is_held(node: Node) -> bool:

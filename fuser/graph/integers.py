@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from fuser.dtypes import i8, i32, u8
+from fuser.graph.copying import with_replaced
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.registry import build
 from fuser.graph.precision import PRODUCTS
@@ -30,21 +31,7 @@ def narrow_products(graph: Graph, ops: tuple[str, ...] = PRODUCTS) -> Graph:
         for node in graph.nodes
         if node.op in ops and (parts := _parts(node)) is not None
     }
-    if not found:
-        return graph
-    copy = Graph(graph.name, list(graph.inputs), [], [], list(graph.output_names), graph.source)
-    copy._names = graph._names
-    values: dict[Value, Value] = {value: value for value in graph.inputs}
-    for node in graph.nodes:
-        if node in found:
-            values[node.output] = _product(copy, node, values, found[node])
-            continue
-        clone = Node(node.op, tuple(values[v] for v in node.inputs), node.attrs, (), node.origin)
-        clone.outputs = tuple(Value(v.type, v.name, clone, v.index) for v in node.outputs)
-        copy.nodes.append(clone)
-        values.update(zip(node.outputs, clone.outputs, strict=True))
-    copy.outputs = [values[value] for value in graph.outputs]
-    return copy
+    return with_replaced(graph, found, _product)
 
 
 def _parts(node: Node) -> Codes | None:

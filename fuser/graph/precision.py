@@ -18,7 +18,8 @@ from collections.abc import Callable
 import numpy as np
 
 from fuser.dtypes import BY_NAME, DType, f32, i8
-from fuser.graph.ir import Attrs, Graph, Node, Value
+from fuser.graph.copying import begin_copy, clone_node, with_replaced
+from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.registry import build
 from fuser.graph.sizes import is_symbolic
 
@@ -50,10 +51,10 @@ def _rounds(node: Node) -> bool:
 def round_operands(graph: Graph, dtype: DType) -> Graph:
     """A copy in which every float32 product rounds its operands to `dtype`; grouped convolutions
     do not."""
-    copy, values = _copy_of(graph)
+    copy, values = begin_copy(graph)
     for node in graph.nodes:
         attrs = {**node.attrs, "operands": dtype.name} if _rounds(node) else node.attrs
-        _clone(copy, node, attrs, values)
+        clone_node(copy, node, values, attrs)
     copy.outputs = [values[value] for value in graph.outputs]
     return copy
 
@@ -93,25 +94,22 @@ def _with_numbers(
             pair = parts(node, weights, tuple(node.attrs["rhs_contract"]))
             if pair is not None:
                 found[node] = pair
-    if not found:
-        return graph
-    copy, values = _copy_of(graph)
-    for node in graph.nodes:
-        if node not in found:
-            _clone(copy, node, node.attrs, values)
-            continue
-        numbers, scale = found[node]
-        attrs = {**node.attrs, "stored": i8.name}
-        operands = (values[node.inputs[0]], copy.constant(numbers))
-        product = build(copy, "dot_general", *operands, origin=node.origin, **attrs)
-        rank = product.type.rank
-        wide = build(
-            copy, "broadcast", copy.constant(scale), origin=node.origin, shape=product.shape,
-            axes=tuple(range(rank - scale.ndim, rank)),
-        )  # fmt: skip
-        values[node.output] = build(copy, "mul", product, wide, origin=node.origin)
-    copy.outputs = [values[value] for value in graph.outputs]
-    return copy
+    return with_replaced(graph, found, _scaled_product)
+
+
+def _scaled_product(
+    graph: Graph, node: Node, values: dict[Value, Value], found: Numbers
+) -> Value:
+    numbers, scale = found
+    attrs = {**node.attrs, "stored": i8.name}
+    operands = (values[node.inputs[0]], graph.constant(numbers))
+    product = build(graph, "dot_general", *operands, origin=node.origin, **attrs)
+    rank = product.type.rank
+    wide = build(
+        graph, "broadcast", graph.constant(scale), origin=node.origin, shape=product.shape,
+        axes=tuple(range(rank - scale.ndim, rank)),
+    )  # fmt: skip
+    return build(graph, "mul", product, wide, origin=node.origin)
 
 
 def whole_numbers(
@@ -168,16 +166,3 @@ def _quantises(node: Node) -> bool:
         and weights.type.size >= LEAST_WEIGHTS
         and array is not None
     )
-
-
-def _copy_of(graph: Graph) -> tuple[Graph, dict[Value, Value]]:
-    copy = Graph(graph.name, list(graph.inputs), [], [], list(graph.output_names), graph.source)
-    copy._names = graph._names
-    return copy, {value: value for value in graph.inputs}
-
-
-def _clone(graph: Graph, node: Node, attrs: Attrs, values: dict[Value, Value]) -> None:
-    clone = Node(node.op, tuple(values[v] for v in node.inputs), dict(attrs), (), node.origin)
-    clone.outputs = tuple(Value(v.type, v.name, clone, v.index) for v in node.outputs)
-    graph.nodes.append(clone)
-    values.update(zip(node.outputs, clone.outputs, strict=True))

@@ -16,6 +16,7 @@ from math import prod
 import numpy as np
 
 from fuser.dtypes import f32, i8, i32, u8
+from fuser.graph.copying import with_replaced
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.primitive import Array
 from fuser.graph.ops.quantised import decode
@@ -55,21 +56,7 @@ def whole_products(graph: Graph, ops: tuple[str, ...]) -> Graph:
             left = codes_of(node.inputs[0]) if weights is not None else None
             if left is not None and weights is not None and left.scale is not None:
                 found[node] = left, weights
-    if not found:
-        return graph
-    copy = Graph(graph.name, list(graph.inputs), [], [], list(graph.output_names), graph.source)
-    copy._names = graph._names
-    values: dict[Value, Value] = {value: value for value in graph.inputs}
-    for node in graph.nodes:
-        if node in found:
-            values[node.output] = _product(copy, node, values, *found[node])
-            continue
-        clone = Node(node.op, tuple(values[v] for v in node.inputs), node.attrs, (), node.origin)
-        clone.outputs = tuple(Value(v.type, v.name, clone, v.index) for v in node.outputs)
-        copy.nodes.append(clone)
-        values.update(zip(node.outputs, clone.outputs, strict=True))
-    copy.outputs = [values[value] for value in graph.outputs]
-    return copy
+    return with_replaced(graph, found, _product)
 
 
 def codes_of(value: Value) -> Codes | None:
@@ -179,9 +166,9 @@ def _whole(graph: Graph, zero: Value, values: dict[Value, Value], origin: tuple[
 
 
 def _product(
-    graph: Graph, node: Node, values: dict[Value, Value], left: Codes, weights: _Weights
+    graph: Graph, node: Node, values: dict[Value, Value], found: tuple[Codes, _Weights]
 ) -> Value:
-    origin = node.origin
+    (left, weights), origin = found, node.origin
     operands = centred(graph, left, values, origin), graph.constant(weights.numbers)
     product = build(graph, node.op, *operands, origin=origin, **node.attrs)
     real = build(graph, "cast", product, origin=origin, dtype=f32)

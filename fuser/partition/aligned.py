@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from math import prod
 
+from fuser.graph.copying import begin_copy, clone_node
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.registry import build
 from fuser.graph.sizes import is_symbolic
-from fuser.partition.finish import clone_node
 from fuser.target import Target
 
 PIECE = 16
@@ -45,9 +45,7 @@ def align_rows(graph: Graph, target: Target) -> tuple[Graph, set[Value]]:
     plans = {node: plan for node in graph.nodes if (plan := _plan(node, target))}
     if not plans:
         return graph, kept
-    result = Graph(graph.name, list(graph.inputs), [], [], list(graph.output_names), graph.source)
-    result._names = graph._names
-    values: dict[Value, Value] = {value: value for value in graph.inputs}
+    result, values = begin_copy(graph)
     copies: dict[tuple[Value, tuple[int, ...]], Value] = {}
     for node in graph.nodes:
         if node not in plans:

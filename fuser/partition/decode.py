@@ -13,10 +13,11 @@ from math import prod
 
 import numpy as np
 
-from fuser.graph.ir import Graph, Node, Value
+from fuser.graph.copying import begin_copy, clone_node
+from fuser.graph.ir import Graph, Node
 from fuser.graph.ops.registry import primitive
 from fuser.graph.sizes import size_hint
-from fuser.partition.finish import clone_node, without_dead
+from fuser.partition.finish import without_dead
 from fuser.target import Target
 
 MOST_PIXELS = 64
@@ -32,9 +33,7 @@ def unpack_weights(graph: Graph, target: Target) -> Graph:
     }  # fmt: skip
     if not found:
         return graph
-    copy = Graph(graph.name, list(graph.inputs), [], [], list(graph.output_names), graph.source)
-    copy._names = graph._names
-    values: dict[Value, Value] = {value: value for value in graph.inputs}
+    copy, values = begin_copy(graph)
     for node in graph.nodes:
         decoder = _decoder(node) if node in found else None
         if decoder is not None:

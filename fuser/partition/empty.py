@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from fuser.graph.ir import Graph, Node, Value
+from fuser.graph.copying import begin_copy, clone_node
+from fuser.graph.ir import Graph, Node
 from fuser.graph.ops.registry import primitive
-from fuser.partition.finish import clone_node, without_dead
+from fuser.partition.finish import without_dead
 from fuser.partition.nodes import is_empty
 
 
@@ -20,9 +21,7 @@ def fold_empty(graph: Graph) -> Graph:
     """A graph in which empty tensors are constants, read only by what must see them."""
     if not any(is_empty(value) for value in graph.values()):
         return graph
-    result = Graph(graph.name, list(graph.inputs), [], [], list(graph.output_names), graph.source)
-    result._names = graph._names
-    values: dict[Value, Value] = {value: value for value in graph.inputs}
+    result, values = begin_copy(graph)
     for node in graph.nodes:
         if node.op == "constant" or not any(map(is_empty, (*node.inputs, *node.outputs))):
             clone_node(result, node, values)

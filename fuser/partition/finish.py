@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fuser.graph.copying import begin_copy, clone_node
 from fuser.graph.ir import Graph, Node, Value
 from fuser.partition.dag import ordered
 from fuser.partition.grouping import Group, Grouping
@@ -157,20 +158,9 @@ def without_dead(graph: Graph) -> Graph:
         if any(value in needed for value in node.outputs):
             live.add(node)
             needed.update(node.inputs)
-    copy = Graph(graph.name, list(graph.inputs), [], [], list(graph.output_names), graph.source)
-    copy._names = graph._names
-    values: dict[Value, Value] = {value: value for value in graph.inputs}
+    copy, values = begin_copy(graph)
     for node in graph.nodes:
         if node in live:
             clone_node(copy, node, values)
     copy.outputs = [values[value] for value in graph.outputs]
     return copy
-
-
-def clone_node(graph: Graph, node: Node, values: dict[Value, Value]) -> Node:
-    """Append a copy of a node with its operands looked up in `values`, which gains its results."""
-    clone = Node(node.op, tuple(values[v] for v in node.inputs), node.attrs, (), node.origin)
-    clone.outputs = tuple(Value(v.type, v.name, clone, v.index) for v in node.outputs)
-    graph.nodes.append(clone)
-    values.update(zip(node.outputs, clone.outputs, strict=True))
-    return clone

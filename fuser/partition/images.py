@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from math import prod
 
+from fuser.graph.copying import begin_copy, clone_node
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.registry import build
 from fuser.graph.precision import operand_dtype
-from fuser.partition.finish import clone_node
 from fuser.target import Target
 
 
@@ -27,9 +27,7 @@ def copy_images(graph: Graph, target: Target) -> tuple[Graph, set[Value]]:
     nodes = {node for node in graph.nodes if _pays(node, target)}
     if not nodes:
         return graph, kept
-    result = Graph(graph.name, list(graph.inputs), [], [], list(graph.output_names), graph.source)
-    result._names = graph._names
-    values: dict[Value, Value] = {value: value for value in graph.inputs}
+    result, values = begin_copy(graph)
     copies: dict[tuple[Value, tuple[tuple[int, int], ...]], Value] = {}
     for node in graph.nodes:
         if node not in nodes:

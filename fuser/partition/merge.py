@@ -14,11 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fuser.graph.copying import begin_copy, clone_node
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.mapping import release_pages
 from fuser.graph.ops.registry import build
 from fuser.partition.attention import find_attention
-from fuser.partition.finish import clone_node, without_dead
+from fuser.partition.finish import without_dead
 from fuser.partition.gated import find_gates, parallel_products
 from fuser.partition.nodes import is_injective, is_map
 
@@ -186,9 +187,7 @@ def _rewrite(graph: Graph, merges: list[list[Branch]]) -> Graph:
     by_first = {branches[0].product: branches for branches in merges}
     replaced = {branch.result for branches in merges for branch in branches}
     gone = {branch.product for branches in merges for branch in branches}
-    result = Graph(graph.name, list(graph.inputs), [], [], list(graph.output_names), graph.source)
-    result._names = graph._names
-    values: dict[Value, Value] = {value: value for value in graph.inputs}
+    result, values = begin_copy(graph)
     for node in graph.nodes:
         if node in by_first:
             _emit(result, by_first[node], values)

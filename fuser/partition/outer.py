@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from math import prod
 
+from fuser.graph.copying import begin_copy, clone_node
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.contraction import free_axes
 from fuser.graph.ops.registry import build
-from fuser.partition.finish import clone_node
 
 
 def expand_outer_products(graph: Graph) -> Graph:
     """A graph in which every dot_general sums more than one term."""
     if not any(map(_is_outer, graph.nodes)):
         return graph
-    result = Graph(graph.name, list(graph.inputs), [], [], list(graph.output_names), graph.source)
-    result._names = graph._names
-    values: dict[Value, Value] = {value: value for value in graph.inputs}
+    result, values = begin_copy(graph)
     for node in graph.nodes:
         if _is_outer(node):
             values[node.output] = _expand(result, node, [values[v] for v in node.inputs])

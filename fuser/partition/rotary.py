@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fuser.dtypes import i32
+from fuser.graph.copying import begin_copy, clone_node
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.registry import build
 from fuser.partition.dag import ordered
-from fuser.partition.finish import clone_node, without_dead
+from fuser.partition.finish import without_dead
 from fuser.partition.gated import find_gates, parallel_products
 from fuser.partition.merge import Branch, is_linear, leads_to_output, product_with_bias
 from fuser.partition.nodes import is_injective, is_map
@@ -275,9 +276,7 @@ def _rewrite(graph: Graph, units: list[_Unit]) -> Graph:
         }
         for node in graph.nodes
     }
-    result = Graph(graph.name, list(graph.inputs), [], [], list(graph.output_names), graph.source)
-    result._names = graph._names
-    values: dict[Value, Value] = {value: value for value in graph.inputs}
+    result, values = begin_copy(graph)
     for node in ordered(graph.nodes, before, position):
         for value in node.inputs:
             if value in owner and value not in values:

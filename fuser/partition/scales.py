@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from fuser.graph.copying import begin_copy, clone_node
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.registry import build
-from fuser.partition.finish import clone_node, without_dead
+from fuser.partition.finish import without_dead
 from fuser.partition.nodes import VIEW
 from fuser.partition.softmax import behind
 
@@ -22,9 +23,7 @@ def hoist_scales(graph: Graph) -> Graph:
     """A graph in which no dot_general has a scalar multiple as an operand."""
     if not any(n.op == "dot_general" and any(map(_scaled, n.inputs)) for n in graph.nodes):
         return graph
-    result = Graph(graph.name, list(graph.inputs), [], [], list(graph.output_names), graph.source)
-    result._names = graph._names
-    values: dict[Value, Value] = {value: value for value in graph.inputs}
+    result, values = begin_copy(graph)
     for node in graph.nodes:
         if node.op == "dot_general" and any(map(_scaled, node.inputs)):
             values[node.output] = _hoist(result, node, values)

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fuser.graph.copying import begin_copy, clone_node
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.registry import build
-from fuser.partition.finish import clone_node, without_dead
+from fuser.partition.finish import without_dead
 from fuser.partition.gated import maps_behind
 from fuser.partition.merge import Branch, is_linear, product_with_bias
 
@@ -41,9 +42,7 @@ def split_products(graph: Graph) -> Graph:
     if not found:
         return graph
     replaced = {node for parts in found.values() for node, _, _ in parts.slices}
-    result = Graph(graph.name, list(graph.inputs), [], [], list(graph.output_names), graph.source)
-    result._names = graph._names
-    values: dict[Value, Value] = {value: value for value in graph.inputs}
+    result, values = begin_copy(graph)
     for node in graph.nodes:
         if node in found:
             _emit(result, found[node], values)

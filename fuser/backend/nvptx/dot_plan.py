@@ -145,15 +145,12 @@ def warp_grid(m: int, n: int, warps: int, *, chained: bool, wgmma: bool) -> Warp
         raise LoweringError(
             f"a [{m}, {n}] dot cannot be shared by {warps} warps", hint="use a power of two"
         )
-    best: tuple[float, int] | None = None
-    split = 1
-    while split <= warps:
+    splits = [1 << power for power in range(warps.bit_length())]
+
+    def cost(split: int) -> tuple[int, int]:
         grid = WarpGrid(m, n, split, warps // split)
         waste = grid.covered[0] * grid.covered[1]
-        cost = (waste, -split if chained else grid.rows + grid.columns)
-        if best is None or cost < best[:2]:
-            best = (*cost, split)  # type: ignore[assignment]
-        split *= 2
-    assert best is not None
-    split = int(best[2])  # type: ignore[misc]
+        return waste, -split if chained else grid.rows + grid.columns
+
+    split = min(splits, key=cost)
     return WarpGrid(m, n, split, warps // split)

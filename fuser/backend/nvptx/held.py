@@ -78,9 +78,11 @@ def plan_held(low: Lowering) -> Held | None:
         return None
     sinks: list[Sink] = []
     for op in body:
-        rows = isinstance(op, ops.Reduce) and plan.layouts.get(op.x) == whole and op.axis == axis
-        if rows or (isinstance(op, ops.Store) and plan.layouts.get(op.value) == whole):
-            sinks.append(op)  # type: ignore[arg-type]
+        match op:
+            case ops.Reduce() if plan.layouts.get(op.x) == whole and op.axis == axis:
+                sinks.append(op)
+            case ops.Store() if plan.layouts.get(op.value) == whole:
+                sinks.append(op)
     moving = [op for op in body if isinstance(op, ops.Load) and op.operands()]
     beside = sum(plan.layouts[op.result] == whole for op in moving)
     strips = _strips(whole, axis, STRIP // max(1, beside))
