@@ -60,9 +60,8 @@ class Binding:
             self._ran = True
 
     def _capture(self, executor: CudaExecutor) -> Any:
-        stream, cu = executor.stream, driver.api()
-        graph = executor.capture(lambda: executor.enqueue(stream, self._calls, self._places))
-        self._free = weakref.finalize(self, cu.cuGraphExecDestroy, graph)
+        graph = executor.capture(lambda stream: executor.enqueue(stream, self._calls, self._places))
+        self._free = weakref.finalize(self, driver.api().cuGraphExecDestroy, graph)
         self._free.atexit = False
         return graph
 

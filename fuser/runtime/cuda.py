@@ -255,44 +255,46 @@ class CudaExecutor:
         (one more than launches) are recorded around the launches."""
         program = self.program
 
-        def record(position: int) -> None:
-            external = driver.api().CUevent_record_flags.CU_EVENT_RECORD_EXTERNAL.value
-            event = events[position + 1]
-            driver.call("cuEventRecordWithFlags", event, self.stream, external)
+        def body(stream: Any) -> None:
+            def record(position: int) -> None:
+                external = driver.api().CUevent_record_flags.CU_EVENT_RECORD_EXTERNAL.value
+                event = events[position + 1]
+                driver.call("cuEventRecordWithFlags", event, stream, external)
 
-        def body() -> None:
             if copies:
                 for spec, pinned, place in zip(
                     program.inputs, self._pinned_inputs, self.layout.inputs, strict=True
                 ):
                     if spec.bytes:
                         target = self.places.base + place
-                        driver.call("cuMemcpyHtoDAsync", target, pinned, spec.bytes, self.stream)
+                        driver.call("cuMemcpyHtoDAsync", target, pinned, spec.bytes, stream)
             if events:
                 record(-1)
             after = record if events else None
-            self.enqueue(self.stream, self.calls, self.places, after)
+            self.enqueue(stream, self.calls, self.places, after)
             if copies:
                 for spec, pinned, place in zip(
                     program.outputs, self._pinned_outputs, self.layout.outputs, strict=True
                 ):
                     if spec.bytes:
                         source = self.places.base + place
-                        driver.call("cuMemcpyDtoHAsync", pinned, source, spec.bytes, self.stream)
+                        driver.call("cuMemcpyDtoHAsync", pinned, source, spec.bytes, stream)
 
         executable = self.capture(body)
         self._release.append(lambda: driver.api().cuGraphExecDestroy(executable))
         return executable
 
-    def capture(self, body: Callable[[], None]) -> Any:
-        """What `body` puts on the plan's stream as an executable graph, the caller's to destroy."""
-        cu = driver.api()
+    def capture(self, body: Callable[[Any], None]) -> Any:
+        """What `body` puts on the stream it is given as an executable graph, the caller's to
+        destroy. The stream is for captures alone: a thread that waits for the plan's stream
+        meanwhile would end the capture with an error."""
+        cu, stream = driver.api(), self.shared.capture_stream
         mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-        driver.call("cuStreamBeginCapture", self.stream, mode)
+        driver.call("cuStreamBeginCapture", stream, mode)
         try:
-            body()
+            body(stream)
         finally:
-            status, graph = cu.cuStreamEndCapture(self.stream)
+            status, graph = cu.cuStreamEndCapture(stream)
         if int(status):
             raise DeviceError(f"cuStreamEndCapture failed: {status.name}", where=self.program.name)
         try:

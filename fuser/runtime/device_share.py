@@ -88,13 +88,18 @@ class Shared:
                 driver.call("cuMemcpyHtoD", target, source.ctypes.data, source.nbytes)
         # Such a copy may return before it is done, and the plan's stream would not wait for it.
         driver.call("cuStreamSynchronize", 0)
-        self.stream = driver.call("cuStreamCreate", cu.CUstream_flags.CU_STREAM_NON_BLOCKING.value)
-        self._release.append(lambda: cu.cuStreamDestroy(self.stream))
+        self.stream, self.capture_stream = self._new_stream(), self._new_stream()
         self.last_run = driver.call("cuEventCreate", cu.CUevent_flags.CU_EVENT_DISABLE_TIMING.value)
         self._release.append(lambda: cu.cuEventDestroy(self.last_run))
         self.modules = load_modules([launch.kernel for launch in program.launches])
         for module in self.modules.values():
             self._release.append(functools.partial(cu.cuModuleUnload, module.handle))
+
+    def _new_stream(self) -> Any:
+        cu = driver.api()
+        stream = driver.call("cuStreamCreate", cu.CUstream_flags.CU_STREAM_NON_BLOCKING.value)
+        self._release.append(lambda: cu.cuStreamDestroy(stream))
+        return stream
 
     def fits(self, program: Program, ordinal: int) -> bool:
         """Whether a program has these constants and kernels, on this GPU."""

@@ -218,6 +218,32 @@ def test_threads_take_turns(plan: Plan) -> None:
 
 
 @pytest.mark.cuda
+def test_a_capture_leaves_the_stream_of_runs_alone() -> None:
+    """`run_device` waits for its run without the lock that captures hold."""
+    with Plan(program()) as plan:
+        executor = plan.executor
+        assert isinstance(executor, cuda.CudaExecutor)
+        waited: list[bool] = []
+
+        def wait() -> None:
+            with driver.current():
+                driver.call("cuStreamSynchronize", executor.stream)
+                waited.append(True)
+
+        def body(stream: object) -> None:
+            executor.enqueue(stream, executor.calls, executor.places)
+            other = threading.Thread(target=wait)
+            other.start()
+            other.join()
+
+        with executor.lock, driver.current():
+            driver.api().cuGraphExecDestroy(executor.capture(body))
+        assert waited == [True]
+        x = np.arange(1000, dtype=np.float32)
+        np.testing.assert_array_equal(plan(x)[0], expected(x))
+
+
+@pytest.mark.cuda
 def test_timing_and_facts(plan: Plan) -> None:
     assert plan.profile(iterations=5).median > 0
     assert 0 < plan.profile_device(iterations=5).median < 10
