@@ -10,7 +10,8 @@ from fuser.errors import UsageError
 from fuser.runtime import driver
 
 if TYPE_CHECKING:
-    from fuser.runtime.cuda import CudaExecutor, Places
+    from fuser.runtime.cuda import CudaExecutor
+    from fuser.runtime.device_layout import Places
     from fuser.runtime.device_tensors import DeviceTensor
 
 

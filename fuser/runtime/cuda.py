@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from fuser.errors import DeviceError, FeedError
 from fuser.runtime import driver
 from fuser.runtime.binding import Binding
 from fuser.runtime.device_code import tensor_map
+from fuser.runtime.device_layout import Places, lay_out
 from fuser.runtime.device_share import ALIGNMENT, Shared, check_memory, host_bytes
 from fuser.runtime.device_tensors import DeviceArray, DeviceTensor, check_tensors
 from fuser.runtime.memory import Recycler, align
@@ -68,61 +69,6 @@ def describe(capability: int, units: int, shared_bytes: int, l2_bytes: int) -> T
 
 def device_name(ordinal: int = 0) -> str:
     return driver.name(ordinal)
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Byte offsets: values between kernels first, then inputs and outputs; constants, which plans
-    of other sizes may share, from `own` on."""
-
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    constants: tuple[int, ...]
-    own: int
-    total: int
-
-    def offset(self, ref: BufferRef) -> int:
-        if ref.space == "arena":
-            return ref.index
-        places = {"input": self.inputs, "output": self.outputs, "constant": self.constants}
-        return places[ref.space][ref.index]
-
-
-def lay_out(program: Program) -> Layout:
-    """Places of the arena, inputs, outputs and constants, each 256-byte aligned."""
-    top = align(program.arena_bytes, ALIGNMENT)
-
-    def stack(sizes: Sequence[int]) -> tuple[int, ...]:
-        nonlocal top
-        places = []
-        for size in sizes:
-            places.append(top)
-            top += align(size, ALIGNMENT)
-        return tuple(places)
-
-    inputs = stack([spec.bytes for spec in program.inputs])
-    outputs = stack([spec.bytes for spec in program.outputs])
-    own = top = max(top, ALIGNMENT)
-    constants = stack([array.nbytes for array in program.constants])
-    return Layout(inputs, outputs, constants, own, top)
-
-
-@dataclass(frozen=True)
-class Places:
-    """Device addresses of a run's buffers: in the memory at `base`, or where bound inputs and
-    outputs are. constants: where those begin."""
-
-    base: int
-    constants: int
-    layout: Layout
-    inputs: tuple[int, ...] | None = None
-    outputs: tuple[int, ...] | None = None
-
-    def address(self, ref: BufferRef) -> int:
-        if ref.space == "constant":
-            return self.constants + self.layout.constants[ref.index] - self.layout.own
-        bound = {"input": self.inputs, "output": self.outputs}.get(ref.space)
-        return self.base + self.layout.offset(ref) if bound is None else bound[ref.index]
 
 
 _unfinished: deque[tuple[int, list[Callable[[], Any]]]] = deque()

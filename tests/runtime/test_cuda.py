@@ -15,6 +15,7 @@ from fuser.dtypes import bf16, f32
 from fuser.errors import CompileError, DeviceError, FeedError, OutOfMemoryError, UsageError
 from fuser.runtime import cuda, driver
 from fuser.runtime.device_code import map_arguments, read_log
+from fuser.runtime.device_layout import lay_out
 from fuser.runtime.device_tensors import DeviceArray, check_tensors
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import Launch, Program, Step, TensorSpec, assemble
@@ -88,7 +89,7 @@ def expected(x: np.ndarray, steps: int = 3) -> np.ndarray:
 
 def test_layout_places_do_not_overlap() -> None:
     made = program()
-    layout = cuda.lay_out(made)
+    layout = lay_out(made)
     places = [(made.launches[0].arguments[2].index, made.arena_bytes)]
     places += [(place, 4000) for place in (*layout.inputs, *layout.outputs, *layout.constants)]
     places.sort()
@@ -96,7 +97,7 @@ def test_layout_places_do_not_overlap() -> None:
     for (a, size), (b, _) in itertools.pairwise(places):
         assert a + size <= b
     assert places[-1][0] + 4000 <= layout.total
-    assert cuda.lay_out(assemble(SM_80, [], [], [], {}, {})).total > 0
+    assert lay_out(assemble(SM_80, [], [], [], {}, {})).total > 0
 
 
 def test_targets_by_capability() -> None:
