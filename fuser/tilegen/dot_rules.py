@@ -50,23 +50,29 @@ def product_schedule(
     """The schedule of a CPU product with a register tile."""
     group = swept_rows(
         target, ceildiv(m, rows), ceildiv(n, columns), rows * k * bits // 8,
-        columns * accumulators * k * bits // 8,
+        columns * accumulators * k * bits // 8, m * n * bits // 8,
     )  # fmt: skip
     return blocks_of(group=group, m=rows, n=columns, k=k, reason="register tile of least waste")
 
 
-def swept_rows(target: Target, tiles: int, panels: int, tile_bytes: int, panel_bytes: int) -> int:
+def swept_rows(
+    target: Target, tiles: int, panels: int, tile_bytes: int, panel_bytes: int, result_bytes: int
+) -> int:
     """How many row tiles of a CPU product to take through all panels of the right operand before
     the next ones; 0: all of them.
 
     Without, every panel reads all rows, from beyond L2 where they are large; with, every sweep
-    reads all panels. Cores take neighbouring programs: a sweep each where weights are the smaller
-    side, so that a core finds the rows it wrote in its own cache; else some panels each.
+    reads all panels. Weights that stay in L2 while much streams through it take one tile of rows
+    after the other: rows, results and residuals pass once, in the order of memory. Else cores take
+    neighbouring programs: a sweep each where weights are the smaller side, so that a core finds the
+    rows it wrote in its own cache; else some panels each.
     """
     if panels < 2:
         return 0
-    budget = target.l2_bytes * 3 // 10  # beside a panel in use and one under way
     rows, weights = tiles * tile_bytes, panels * panel_bytes
+    if weights <= target.l2_bytes // 4 and rows + result_bytes > target.l2_bytes // 8:
+        return 1 if tiles > 1 else 0
+    budget = target.l2_bytes * 3 // 10  # beside a panel in use and one under way
     sweeps = 1
     if rows > budget and budget + 2 * panel_bytes <= target.l2_bytes:
         wanted = ceildiv(tiles, max(1, budget // tile_bytes))

@@ -22,7 +22,7 @@ NEAR_STEPS = 12
 """Steps of k that weights are fetched into L1 before they are wanted, some 150 cycles: left to the
 processor, the lines of a panel in L2 come late (5 to 7 % of a product; 8 to 32 are alike)."""
 NEAR_BYTES = 16 << 10
-"""A panel up to this size stays in L1 by itself."""
+"""A panel up to this size stays in L1 by itself, if the next program reads it as well."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,19 @@ def _near(low: Lowering, op: ops.Dot, plan: DotPlan) -> Prefetch | None:
     walked = sum((term for term in terms if not ids & set(term.values())), Index(0))
     row = columns * load.view.dtype.bytes
     size = row * depth + (walked.range[1] - walked.range[0]) * load.view.dtype.bytes
-    if following != Index(columns) or row % 64 or size <= NEAR_BYTES:
+    stays = size <= NEAR_BYTES and not _moves(low, start)
+    if following != Index(columns) or row % 64 or stays:
         return None
     base = low.buffers[load.view.buffer]
     pointer = low.f.gep(base, low.index(start + columns * NEAR_STEPS), load.view.dtype.llvm)
     return Prefetch(pointer, row, row // 64, level=1)
+
+
+def _moves(low: Lowering, start: Index) -> bool:
+    """Whether the program after this one reads another panel."""
+    axes = [axis for axis, extent in enumerate(low.known.kernel.grid) if extent > 1]
+    ids = {v.axis: v.result for v in low.known.kernel.body.ops if isinstance(v, ops.ProgramId)}
+    return bool(axes) and axes[-1] in ids and bool(start.coefficient(Scalar(ids[axes[-1]])))
 
 
 def _next_panel(low: Lowering, op: ops.Dot, plan: DotPlan) -> Prefetch | None:

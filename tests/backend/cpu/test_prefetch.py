@@ -37,3 +37,11 @@ def test_weights_of_the_next_steps(depth: int, wanted: bool) -> None:
     m = Model()
     m.output(m.dot(m.input(60, depth), m.weight(depth, 256), (1, 0)))
     assert any(READ_L1 in line for line in fetches(m, "contraction")) is wanted
+
+
+@pytest.mark.parametrize(("rows", "wanted"), [(2000, True), (60, False)])
+def test_small_panels_that_take_turns(rows: int, wanted: bool) -> None:
+    """A panel that L1 would hold is fetched where the next program reads another one."""
+    m = Model()
+    m.output(m.dot(m.input(rows, 32), m.weight(32, 256), (1, 0)))
+    assert any(READ_L1 in line for line in fetches(m, "contraction")) is wanted
