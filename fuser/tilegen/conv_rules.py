@@ -43,7 +43,7 @@ def conv_schedule(
         rows, columns = register_tile(target, m, n, bits)
         line = channels * bits // 8
         group = swept_rows(
-            target, ceildiv(m, rows), ceildiv(n, columns), rows * line, columns * taps * line,
+            target, ceildiv(m, rows), ceildiv(n, columns), rows, line, columns * taps * line,
             m * n * bits // 8,
         )  # fmt: skip
         return blocks_of(

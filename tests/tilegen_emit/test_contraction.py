@@ -114,16 +114,19 @@ def test_where_rows_are_swept() -> None:
     """Where all rows are more than L2 and two panels leave room for some of them."""
     target = replace(CPU, l2_bytes=2 << 20)
     line, large = 4 * 1024, 1 << 20
-    assert dot_rules.swept_rows(target, 12, 64, 8 * line, 48 * line, large) == 0
-    assert dot_rules.swept_rows(target, 128, 1, 8 * line, 48 * line, large) == 0
-    assert dot_rules.swept_rows(target, 128, 22, 8 * line, 48 * line, large) == 16
-    assert dot_rules.swept_rows(target, 128, 22, 8 * line, 48 * line * 6, large) == 0
+    assert dot_rules.swept_rows(target, 12, 64, 8, line, 48 * line, large) == 0
+    assert dot_rules.swept_rows(target, 128, 1, 8, line, 48 * line, large) == 0
+    assert dot_rules.swept_rows(target, 128, 22, 8, line, 48 * line, large) == 16
+    assert dot_rules.swept_rows(target, 128, 22, 8, line, 48 * line * 6, large) == 0
+    # at least 64 rows share a read of the weights
+    assert dot_rules.swept_rows(target, 128, 22, 8, 2 * line, 96 * line, large) == 8
+    assert dot_rules.swept_rows(target, 16, 16, 8, 3 * line, 144 * line, large) == 0
     # few weights: a sweep for each of the two cores, if their rows divide
-    assert dot_rules.swept_rows(target, 131, 3, 8 * 1024, 256 * 1024, large) == 66
-    assert dot_rules.swept_rows(target, 7, 3, 64 * 1024, 256 * 1024, large) == 0
+    assert dot_rules.swept_rows(target, 131, 3, 8, 1024, 256 * 1024, large) == 66
+    assert dot_rules.swept_rows(target, 7, 3, 64, 1024, 256 * 1024, large) == 0
     # a quarter of L2 for weights: tile after tile, unless rows and results are few
-    assert dot_rules.swept_rows(target, 131, 3, 4 * 1024, 32 * 1024, large) == 1
-    assert dot_rules.swept_rows(target, 4, 3, 16 * 1024, 32 * 1024, 128 * 1024) == 0
+    assert dot_rules.swept_rows(target, 131, 3, 4, 1024, 32 * 1024, large) == 1
+    assert dot_rules.swept_rows(target, 4, 3, 16, 1024, 32 * 1024, 128 * 1024) == 0
 
 
 @pytest.mark.parametrize(
