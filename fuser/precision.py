@@ -2,9 +2,11 @@
 
 "model"   the dtypes of the model: float32 products stay float32. The default.
 "bf16"    float32 matrix products, convolutions and attention products round their operands to
-          bfloat16 (to nearest, ties to even) and add up in float32; everything else stays as
-          it is. Weights are rounded once, when the plan is built. For CPUs that multiply
-          bfloat16 (AMX, AVX-512 BF16); on others it changes nothing, and the report says so.
+          bfloat16 (to nearest, ties to even; denormals may be lost) and add up in float32. Images
+          between kernels of convolutions and pools are stored as bfloat16, whoever reads them
+          (partition/storage.py); everything else stays as it is. Weights are rounded once, when
+          the plan is built. For CPUs that multiply bfloat16 (AMX, AVX-512 BF16); on others it
+          changes nothing, and the report says so.
 "int8w"   constant matrices of float32 products become whole numbers of 8 bits with one scale a
           column (symmetric, to nearest); everything else stays as it is, in float32. For products
           of few rows, whose time is that of reading the weights.

@@ -13,8 +13,11 @@ from fuser import compiler, dtypes
 from fuser.backend.cpu import host_target
 from fuser.errors import UsageError
 from fuser.graph.evaluate import evaluate
+from fuser.graph.ir import Value
+from fuser.graph.ops.registry import primitive
 from fuser.graph.precision import grid, quantise_weights, round_operands
 from fuser.partition import Options, partition
+from fuser.partition.region import Partition
 from fuser.precision import rounding
 from fuser.target import AARCH64, SM_90A, X86_64_V3
 from models import build, example_feeds
@@ -158,6 +161,68 @@ def test_grids() -> None:
     assert grid(rng.standard_normal((300, 20)).astype(np.float32), (0,)) is None
     assert grid(rng.standard_normal((20, 300)).astype(np.float32), (0,)) is None
     assert grid(np.full((8, 8), 1e-38, np.float32), (0,)) is None
+
+
+def residual_network() -> Model:
+    """Two blocks of 3x3 and 1x1 convolutions with a sum around the second, a pool before them and a
+    depthwise convolution behind, all reading what others read as well."""
+    m = Model()
+
+    def conv(x: Value, outputs: int, kernel: int, groups: int = 1) -> Value:
+        w = m.weight(outputs, x.shape[1] // groups, kernel, kernel)
+        w = m.b.map("mul", w, (kernel * kernel * x.shape[1] / groups) ** -0.5)
+        return m.b.emit(
+            "conv", x, w, strides=(1, 1), dilation=(1, 1), padding=((kernel // 2,) * 2,) * 2,
+            groups=groups,
+        )  # fmt: skip
+
+    stem = m.b.map("max", conv(m.input(2, 8, 20, 18), 32, 3), 0.0)
+    pooled = m.b.emit(
+        "reduce_window", stem, fn="max", window=(1, 1, 3, 3), strides=(1, 1, 2, 2),
+        padding=((0, 0), (0, 0), (1, 1), (1, 1)), dilation=(1, 1, 1, 1),
+    )  # fmt: skip
+    wide = m.b.map("tanh", conv(pooled, 64, 1))
+    total = m.b.map("add", conv(m.b.map("max", conv(wide, 32, 3), 0.0), 64, 1), wide)
+    total = m.b.map("tanh", total)
+    deep = m.b.map("tanh", conv(total, 64, 3, groups=64))
+    m.output(m.b.map("add", conv(deep, 16, 1), conv(total, 16, 1)))
+    return m
+
+
+@HAS_UNIT
+def test_images_are_stored_rounded() -> None:
+    """What convolutions and pools hand on is bfloat16 for all who read it, but for inputs of grouped
+    convolutions; results are those of the graph with these values rounded."""
+    m = residual_network()
+    cut = partition(m.graph, HOST, Options(operands=dtypes.bf16))
+    stored = {v for region in cut.regions for v in region.outputs} - set(cut.graph.outputs)
+    grouped = {
+        v for region in cut.regions for v in region.inputs
+        if any(n.op == "conv" and n.attrs["groups"] > 1 for n in region.nodes)
+    }  # fmt: skip
+    assert len(stored) >= 6 and stored & grouped
+    assert {v for v in stored if v not in cut.narrow} == stored & grouped
+    (have,) = compiler.compile_graph(m.graph, device="cpu", precision="bf16").run(m.feeds).values()
+    (exact,) = evaluate(m.graph, m.feeds, float64=True).values()
+    want = evaluate_stored(cut, m.feeds)
+    rounding = np.linalg.norm(have - exact) / np.linalg.norm(exact)
+    assert np.linalg.norm(have - want) / np.linalg.norm(exact) < 0.25 * rounding
+    assert 1e-4 < rounding < TOLERANCE
+
+
+def evaluate_stored(cut: Partition, feeds: dict[str, np.ndarray]) -> np.ndarray:
+    """The output of a partition in float64, with what it stores as bfloat16 alone rounded."""
+    arrays = {value: feeds[value.name].astype(np.float64) for value in cut.graph.inputs}
+    for node in cut.graph.nodes:
+        attrs = {
+            key: item.astype(np.float64) if isinstance(item, np.ndarray) else item
+            for key, item in node.attrs.items()
+        }
+        results = primitive(node.op).evaluate([arrays[v] for v in node.inputs], attrs)
+        for value, array in zip(node.outputs, results, strict=True):
+            narrow = array.astype(np.float32).astype(dtypes.bf16.numpy)
+            arrays[value] = narrow.astype(np.float64) if value in cut.narrow else array
+    return arrays[cut.graph.outputs[0]]
 
 
 def test_copies_are_rounded_once() -> None:

@@ -46,6 +46,8 @@ LN2 = math.log(2.0)
 LOG2_E = 1.0 / LN2
 SCALEF = "scalef"
 """Function.traits: AVX-512's x * 2**n with n a float is at hand."""
+ROUND_BF16 = "round_bf16"
+"""Function.traits: AVX-512 BF16's rounding is at hand. It takes denormals as 0."""
 
 
 def _scale(f: Function, x: Reg, n: Reg, biased: Reg) -> Reg:

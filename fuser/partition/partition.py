@@ -85,7 +85,7 @@ def partition(graph: Graph, target: Target, options: Options | None = None) -> P
         finish.sink_movement(grouping)
     regions = finish.build_regions(grouping)
     layouts = choose_layouts(grouping, regions)
-    copies, narrow = choose_copies(regions, set(graph.outputs))
+    copies, narrow = choose_copies(regions, set(graph.outputs), layouts, options.operands)
     return Partition(graph, regions, refusals(grouping, regions), layouts, copies, narrow)
 
 

@@ -4,9 +4,16 @@
     region: dot_general %y, %w   =>   region: dot_general %y (the copy), %w
 Rounding twice is rounding once, so results do not change; every block of the product reads half the
 bytes and rounds nothing. A value that only products read is stored as the copy alone.
+
+Images, which convolutions and pools hand on channels last (layout.py), are stored as the copy alone
+whoever reads them: residual sums and pools then read rounded values as well. That is a part of what
+`precision="bf16"` means: such kernels wait for memory. What grouped convolutions read stays as it
+is.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 from fuser.dtypes import DType, f32, i32
 from fuser.graph.ir import Value
@@ -14,17 +21,20 @@ from fuser.graph.precision import PRODUCTS, operand_dtype
 from fuser.partition.nodes import VIEW
 from fuser.partition.region import Region
 
-WRITERS = ("map", "reduce", "contraction", "conv", "attention", "window", "gather")
+ON_TILES = ("map", "reduce", "contraction", "conv", "attention", "window", "gather")
+"""Kinds of regions that read and write every value through the emitter, which knows its copies."""
 
 
 def choose_copies(
-    regions: list[Region], graph_outputs: set[Value]
-) -> tuple[dict[Value, DType], set[Value]]:
-    """(the dtype of the copy of each value that has one, the values stored as copies alone)."""
+    regions: list[Region], graph_outputs: set[Value], images: Collection[Value] = (),
+    operands: DType | None = None,
+) -> tuple[dict[Value, DType], set[Value]]:  # fmt: skip
+    """(the dtype of the copy of each value that has one, the values stored as copies alone).
+    images: values that are stored as `operands`, if products round to that."""
     made = {
         value
         for region in regions
-        if region.kind in WRITERS
+        if region.kind in ON_TILES
         for value in region.outputs
         if value.dtype in (f32, i32)
     }
@@ -38,7 +48,20 @@ def choose_copies(
                     plain.add(value)
             if other or not rounded:
                 plain.add(value)
-    return copies, set(copies) - plain
+    narrow = set(copies) - plain
+    if operands is not None:
+        whole = {value for region in regions if _reads_whole(region) for value in region.inputs}
+        for value in made.intersection(images) - whole - graph_outputs:
+            if value.dtype is f32 and copies.setdefault(value, operands) is operands:
+                narrow.add(value)
+    return copies, narrow
+
+
+def _reads_whole(region: Region) -> bool:
+    """Whether a region's inputs stay as they are: a grouped convolution rounds nothing, and would
+    widen every element once a tap."""
+    convs = [node for node in region.nodes if node.op == "conv"]
+    return region.kind not in ON_TILES or any("operands" not in node.attrs for node in convs)
 
 
 def _reads(region: Region, value: Value) -> tuple[set[DType], bool]:

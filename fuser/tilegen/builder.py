@@ -151,11 +151,11 @@ class Builder:
             dtype = BITS[fn][dtype]
         return self._append(ops.Map(fn=fn, args=args), TileType(dtype, shape))
 
-    def cast(self, x: Value, dtype: DType) -> Value:
+    def cast(self, x: Value, dtype: DType, flush: bool = False) -> Value:
         """Convert; x itself if it has the dtype already."""
         if x.dtype == dtype:
             return x
-        return self._append(ops.Cast(x=x, dtype=dtype), TileType(dtype, x.shape))
+        return self._append(ops.Cast(x=x, dtype=dtype, flush=flush), TileType(dtype, x.shape))
 
     def broadcast(self, x: Value, shape: Sequence[int], axes: Sequence[int]) -> Value:
         """Axis i of x becomes axes[i] of the result; x itself if nothing changes."""

@@ -104,11 +104,12 @@ class Map(Op):
 
 @dataclass(eq=False, kw_only=True)
 class Cast(Op):
-    """Convert each element, as the graph's cast."""
+    """Convert each element, as the graph's cast. flush: results below the normal range may be 0."""
 
     opcode: ClassVar[str] = "cast"
     x: Value
     dtype: DType
+    flush: bool = False
 
 
 @dataclass(eq=False, kw_only=True)

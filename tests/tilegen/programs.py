@@ -55,7 +55,7 @@ def matmul(m: int = 33, n: int = 20, k: int = 50, block: int = 16, dtype: DType 
     row = b.cast(b.load(b.view(bias, (n,)), (columns + axis(0, block),), (block,)), f32)
     y_tile = b.map("max", b.map("add", acc, b.broadcast(row, (block, block), (1,))), zero)
     at = (rows + axis(0, block), columns + axis(1, block))
-    b.store(b.view(y, (m, n)), at, b.cast(y_tile, dtype))
+    b.store(b.view(y, (m, n)), at, b.cast(y_tile, dtype, flush=dtype is bf16))
     return b.build()
 
 

@@ -88,6 +88,8 @@ def _lower(kernel: Kernel, target: Target) -> tuple[Module, int]:
     )
     if "+avx512f" in target.features and "+avx512vl" in target.features:
         program.traits = frozenset({math.SCALEF})
+        if "+avx512bf16" in target.features:
+            program.traits |= {math.ROUND_BF16}
     buffers = dict(zip(kernel.buffers, program.args, strict=False))
     low = Lowering(module, program, target, facts, buffers)
     low.unaligned = {reg for buffer, reg in buffers.items() if buffer.role in _GIVEN}

@@ -193,8 +193,9 @@ def _integer(f: Function, fn: str, dtype: DType, args: Sequence[Reg]) -> Reg:
 # casts --------------------------------------------------------------------------------------------
 
 
-def cast(f: Function, x: Reg, source: DType, target: DType) -> Reg:
-    """Convert a value: float to int truncates, to bool is `!= 0`, to a narrower float rounds."""
+def cast(f: Function, x: Reg, source: DType, target: DType, flush: bool = False) -> Reg:
+    """Convert a value: float to int truncates, to bool is `!= 0`, to a narrower float rounds.
+    flush: results that are denormal may be 0."""
     if source == target or (source.llvm == target.llvm and source.is_integer and target.is_integer):
         return x
     type = like(x.type, target.llvm)
@@ -203,6 +204,9 @@ def cast(f: Function, x: Reg, source: DType, target: DType) -> Reg:
             wide = cast(f, x, source, source.compute)
             return f.fcmp("une", wide, real(0.0, wide.type))
         return f.icmp("ne", x, integer(0, x.type))
+    if flush and source == f32 and target == bf16 and math.ROUND_BF16 in f.traits:
+        if (lanes := text.lanes(x.type)) in (8, 16):
+            return f.call(type, f"llvm.x86.avx512bf16.cvtneps2bf16.{lanes * 32}", x)
     if source.is_float and target.is_float:
         return _float_cast(f, x, source, target, type)
     if source.is_float:

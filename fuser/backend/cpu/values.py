@@ -113,7 +113,7 @@ class Values(Access):
                 args = self._aligned(args)
                 return maps.apply(f, op.fn, op.args[-1].dtype, args)
             case ops.Cast():
-                return maps.cast(f, self.at(op.x, coords), op.x.dtype, op.dtype)
+                return maps.cast(f, self.at(op.x, coords), op.x.dtype, op.dtype, op.flush)
             case ops.IndexTile():
                 expression = self.resolve(op.expression, coords)
                 if not affine.has_lane(expression):

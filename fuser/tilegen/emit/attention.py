@@ -233,7 +233,7 @@ def _online_softmax(
         em.load_guards = [(n, qk.n), (frame.column, pv.n)]
         v = operand(em, pv.right, _value_coords(em, parts, frame, n), (N, E), p_kind)
         em.load_guards = []
-        p_value = em.full_value(em.cast(p, p_kind), (M, N))
+        p_value = em.full_value(em.cast(p, p_kind, for_product=True), (M, N))
         start = Piece(p_kind.accumulate, (M, E), splat=0.0)
         if carried:
             scale = em.map("exp", em.map("sub", carried[0], finite))

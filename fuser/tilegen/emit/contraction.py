@@ -275,8 +275,8 @@ def operand(
     bounded = all(guard[0].axes() & used for guard in em.load_guards)
     if not em.is_inside(source) and uniform(source) is None and bounded:
         piece = em.load(source, at, axes=axes, dtype=dtype)
-        return em.full_value(em.cast(piece, dtype), axes)
-    piece = em.cast(em.tile(value, coords), dtype)
+        return em.full_value(em.cast(piece, dtype, for_product=True), axes)
+    piece = em.cast(em.tile(value, coords), dtype, for_product=True)
     if em.load_guards:
         zero = Piece(dtype, splat=0.0 if dtype.is_float else 0)
         piece = em.select(em.within(em.load_guards), piece, zero)
@@ -342,7 +342,7 @@ def panel(em: Emission, dot: DotShape, batch: Index, n: Index, k: Index, dtype: 
     )
     buffer = em.memory.buffer(rhs, packing, dot.b * panels * dot.k * width)
     shape, at = (dot.b, panels, dot.k, width), (batch, n // width, k, n % width)
-    return em.full_value(em.cast(em.load_packed(buffer, shape, at, (1, 2)), dtype), (1, 2))
+    return em.full_value(em.cast(em.load_packed(buffer, shape, at, (1, 2)), dtype, True), (1, 2))
 
 
 def _columns_of(

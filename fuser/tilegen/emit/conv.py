@@ -186,10 +186,12 @@ def _image(em: Emission, x: Value, source: Coords, kind: DType, fill: int) -> ir
         x, source = node.inputs[0], moved
     is_memory = not em.is_inside(x) and uniform(x) is None
     if is_memory and not fits and fill:
-        return em.full_value(em.cast(em.load(x, source, fill, (0, 1), dtype=kind), kind), (0, 1))
+        loaded = em.load(x, source, fill, (0, 1), dtype=kind)
+        return em.full_value(em.cast(loaded, kind, for_product=True), (0, 1))
     if is_memory or fits:
         return operand(em, x, source, (0, 1), kind)
-    piece = em.cast(padded(em, x, source, 0.0 if kind.is_float else fill), kind)
+    image = padded(em, x, source, 0.0 if kind.is_float else fill)
+    piece = em.cast(image, kind, for_product=True)
     zero = Piece(kind, splat=0.0 if kind.is_float else 0)
     return em.full_value(em.select(em.within(em.load_guards), piece, zero), (0, 1))
 

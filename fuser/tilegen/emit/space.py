@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from fuser.dtypes import DType, bool_, i32, i64
+from fuser.dtypes import DType, bf16, bool_, i32, i64
 from fuser.errors import LoweringError
 from fuser.graph.ir import Node, Value
 from fuser.graph.sizes import certain, is_symbolic
@@ -218,7 +218,9 @@ class Emission:
         value = self.emit(values, lambda: self.b.map(fn, *values))
         return Piece(value.dtype, axes, value)
 
-    def cast(self, piece: Piece, dtype: DType) -> Piece:
+    def cast(self, piece: Piece, dtype: DType, for_product: bool = False) -> Piece:
+        """The piece in another dtype. for_product: bfloat16 that only products that round their
+        operands, and what may see such numbers, will read: denormals count as 0 there."""
         if piece.dtype == dtype:
             return piece
         if is_symbolic(piece.splat):
@@ -232,7 +234,8 @@ class Emission:
             if not piece.dtype.is_float and dtype.lowest <= piece.splat <= dtype.highest:
                 return Piece(dtype, splat=int(piece.splat))
         x = self.full_value(piece, piece.axes)
-        return Piece(dtype, piece.axes, self.emit((x,), lambda: self.b.cast(x, dtype)))
+        flush = for_product and dtype is bf16
+        return Piece(dtype, piece.axes, self.emit((x,), lambda: self.b.cast(x, dtype, flush)))
 
     def number(self, value: float | int | bool, dtype: DType) -> Piece:
         return Piece(dtype, splat=value)
@@ -335,14 +338,15 @@ class Emission:
         copy = self.partition.copies.get(value)
         for dtype in (None, copy) if copy and value not in self.partition.narrow else (copy,):
             view, indices = self.memory.access(value, coords, tuple(dict.fromkeys(guards)), dtype)
-            self.store_view(view, indices, piece, add)
+            self.store_view(view, indices, piece, add, for_product=dtype is not None)
 
     def store_view(
-        self, view: ir.View, indices: tuple[Index, ...], piece: Piece, add: bool = False
-    ) -> None:
+        self, view: ir.View, indices: tuple[Index, ...], piece: Piece, add: bool = False,
+        for_product: bool = False,
+    ) -> None:  # fmt: skip
         self.accesses.append((view, indices))
         axes = tuple(sorted(frozenset(piece.axes).union(*(c.axes() for c in indices))))
-        tile = self.full_value(self.cast(piece, view.dtype), axes)
+        tile = self.full_value(self.cast(piece, view.dtype, for_product), axes)
         write = self.b.atomic_add if add else self.b.store
         write(view, [self.local(at, axes) for at in indices], tile)
 

@@ -109,7 +109,7 @@ class Matrix:
         """The weights themselves over (k, n), as an operand of a dot. Behind the last k they are
         finite, so that nothing comes of them where the other operand is 0."""
         piece = em.map("mul", self.numbers(em, at, coords), self.scale(em, at, coords))
-        return em.full_value(em.cast(piece, dtype), (1, 2))
+        return em.full_value(em.cast(piece, dtype, for_product=True), (1, 2))
 
     def scale(self, em: Emission, at: tuple[Index, Index, Index], coords: Coords) -> Piece:
         return self.factor(em, self.node.inputs[1], at, coords)
