@@ -191,8 +191,8 @@ def residual_network() -> Model:
 
 @HAS_UNIT
 def test_images_are_stored_rounded() -> None:
-    """What convolutions and pools hand on is bfloat16 for all who read it, but for inputs of grouped
-    convolutions; results are those of the graph with these values rounded."""
+    """What convolutions and pools hand on is bfloat16 for all who read it, but inputs of grouped
+    convolutions are not; results are those of the graph with these values rounded."""
     m = residual_network()
     cut = partition(m.graph, HOST, Options(operands=dtypes.bf16))
     stored = {v for region in cut.regions for v in region.outputs} - set(cut.graph.outputs)
