@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from fuser.backend.nvptx.assignment import trips_of
 from fuser.backend.nvptx.convert import offset_of, row_major
 from fuser.backend.nvptx.emitter import Operand
+from fuser.backend.nvptx.exchange import Parts, can_send, exchange
 from fuser.backend.nvptx.layout import Layout
 from fuser.backend.nvptx.memory import from_memory, to_memory
 from fuser.backend.nvptx.merges import shared_loop
@@ -57,6 +58,7 @@ class Cluster:
         self.blocks = blocks
         self.bits = blocks.bit_length() - 1
         self.arrived = False
+        self.started = False  # whether barriers made at the head of the kernel are known to all
         if blocks > 1:
             low.emitter.block_bits = self.first_bit
 
@@ -64,6 +66,12 @@ class Cluster:
         """Tell the other blocks that this one runs, so that its shared memory may be written."""
         if self.blocks > 1 and not self.low.assignment.dots:
             self._arrive(".relaxed")
+            self.started = True
+
+    def wait_for_start(self) -> None:
+        """Every block runs and has made its barriers."""
+        if self.arrived:
+            self._wait()
 
     @property
     def first_bit(self) -> int:
@@ -149,21 +157,30 @@ class Cluster:
             f"ptr addrspace(3) {pointer}, i32 {number})"
         )
 
-    def exchange(self, regs: list[str], dtype: DType, layout: Layout) -> list[list[str]]:
-        """For every block of the cluster, in order, its registers of a tile of this layout.
+    def address_in(self, pointer: str, number: Operand) -> str:
+        """The address in the cluster's shared memory, 32 bits, of a place in another block's."""
+        return self.low.emitter.value(
+            'call i32 asm "mapa.shared::cluster.u32 $0, $1, $2;", "=r,r,r"'
+            f"(ptr addrspace(3) {pointer}, i32 {number})"
+        )
+
+    def exchange(self, values: list[list[str]], dtype: DType, layout: Layout) -> Parts:
+        """For every block of the cluster, in order, its registers of some tiles of this layout.
 
         Each block has a slot with a place for the parts of all, which nothing else uses: a block
         that is late may find it written. One thread writes a part to one block.
         """
         low, e = self.low, self.low.emitter
-        if self.arrived:
-            self._wait()  # every block has started, or has read what was there before
-        size, steps = row_major(layout.shape, dtype.bytes)
-        place = [offset_of(basis, steps) for basis in layout.bits]
         inside = self.first_bit
         spare = [bit for bit in range(inside) if not any(layout.bits[bit])]
         if len(spare) < self.bits:
             raise NeedsOneBlock("a reduction whose result no threads repeat")
+        if self.started and can_send(dtype):
+            return exchange(low, values, dtype, layout, spare)
+        if self.arrived:
+            self._wait()  # every block has started, or has read what was there before
+        size, steps = row_major(layout.shape, dtype.bytes * len(values))
+        place = [offset_of(basis, steps) for basis in layout.bits]
         slot = low.shared.allocate(size * self.blocks)
         slot.first = 0
         target = [0] * inside
@@ -175,28 +192,32 @@ class Cluster:
         alone = e.value(f"icmp eq i32 {e.thread_part(rest)}, 0")
         part = [0] * inside + [size << bit for bit in range(self.bits)]
         mine = low.shared.pointer(slot, e.plus(e.thread_part(place), e.thread_part(part)))
-        offsets = [offset_of(at, steps) for at in layout.regs]
+        offsets = [
+            [offset_of(at, steps) + which * dtype.bytes for at in layout.regs]
+            for which in range(len(values))
+        ]
         type = memory_type(dtype)
         with e.where(alone):
             remote = e.value(
                 "call ptr addrspace(7) @llvm.nvvm.mapa.shared.cluster("
                 f"ptr addrspace(3) {mine}, i32 {e.thread_part(target)})"
             )
-            for offset, reg in zip(offsets, regs, strict=True):
-                pointer = e.value(f"getelementptr i8, ptr addrspace(7) {remote}, i32 {offset}")
-                value = to_memory(low, reg, dtype)
-                e.do(f"store {type} {value}, ptr addrspace(7) {pointer}, align {dtype.bytes}")
+            for places, regs in zip(offsets, values, strict=True):
+                for offset, reg in zip(places, regs, strict=True):
+                    pointer = e.value(f"getelementptr i8, ptr addrspace(7) {remote}, i32 {offset}")
+                    value = to_memory(low, reg, dtype)
+                    e.do(f"store {type} {value}, ptr addrspace(7) {pointer}, align {dtype.bytes}")
         self._arrive()
         self._wait()
         low.shared.state = (False, False)  # it was a barrier of the block too
         base = low.shared.pointer(slot, e.thread_part(place))
-        found = []
-        for number in range(self.blocks):
-            names = []
-            for offset in offsets:
-                at = offset + number * size
-                pointer = e.value(f"getelementptr i8, ptr addrspace(3) {base}, i32 {at}")
-                name = e.value(f"load {type}, ptr addrspace(3) {pointer}, align {dtype.bytes}")
-                names.append(from_memory(low, name, dtype))
-            found.append(names)
-        return found
+
+        def read(at: int) -> str:
+            pointer = e.value(f"getelementptr i8, ptr addrspace(3) {base}, i32 {at}")
+            name = e.value(f"load {type}, ptr addrspace(3) {pointer}, align {dtype.bytes}")
+            return from_memory(low, name, dtype)
+
+        return [
+            [[read(offset + number * size) for offset in places] for places in offsets]
+            for number in range(self.blocks)
+        ]

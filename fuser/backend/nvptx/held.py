@@ -11,7 +11,7 @@ vectors a thread at a time, so that many small blocks share a multiprocessor.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.access_layout import operand_layout
@@ -19,6 +19,7 @@ from fuser.backend.nvptx.assignment import is_tile, lookups_of
 from fuser.backend.nvptx.epilogue import seam
 from fuser.backend.nvptx.layout import Coordinates, Layout
 from fuser.backend.nvptx.memory import Pointers, from_memory, unpack
+from fuser.backend.nvptx.pairs import Pair, Running, add_strip, merge_threads, plan_pairs
 from fuser.backend.nvptx.reduce import Partial, fold_registers, fold_threads
 from fuser.backend.nvptx.shared import Slot
 from fuser.backend.nvptx.values import Tile, literal, memory_type, vectors
@@ -35,8 +36,8 @@ SPARE = 1280
 """Bytes of shared memory that a block takes beside its rows."""
 CACHE_BYTES = 256 << 10
 """Shared memory and first-level cache of a multiprocessor."""
-AHEAD = 4
-"""Strips that code may be moved across, where several rows meet."""
+AHEAD = 256
+"""Bytes of strips that code may be moved across, where several rows or what all rows share meet."""
 STRIP = 16
 """Elements that a thread has in registers at a time, of all rows that are read together."""
 
@@ -47,7 +48,8 @@ class Held:
 
     whole: the layout of the rows; strips: its parts; loads: the held ones, with their slots.
     sinks: reductions and stores of rows. tables: for each strip, the layouts of what is computed
-    once a strip. blocks: that a multiprocessor is to run at once.
+    once a strip. pairs: reductions that one pass makes together. blocks: that a multiprocessor is
+    to run at once.
     """
 
     whole: Layout
@@ -55,6 +57,7 @@ class Held:
     sinks: list[Sink]
     tables: list[dict[Value, Layout]]
     loads: dict[ops.Load, Slot]
+    pairs: list[Pair] = field(default_factory=list)
     blocks: int = 1
 
     def __contains__(self, value: Value) -> bool:
@@ -96,6 +99,8 @@ def plan_held(low: Lowering) -> Held | None:
     uses = {use for value in held.tables[0] for use in plan.uses.get(value, ())}
     if any(use not in sinks and not any(made in held for made in use.results) for use in uses):
         return None  # it is needed as a whole
+    folds = [op for op in sinks if isinstance(op, ops.Reduce)]
+    held.pairs = plan_pairs(low, folds, whole)
     passes = [_slice(low, held, [sink])[0] for sink in sinks]
     again = [
         op
@@ -207,6 +212,7 @@ def emit_held(low: Lowering, held: Held) -> None:
             together = [sink for sink in held.sinks if sink not in done and _ready(low, held, sink)]
             _pass(low, held, together)
             done.update(together)
+            done.update(pair.second for pair in held.pairs if pair.first in together)
         elif not any(result in held for result in op.results):
             low.op(op)
 
@@ -245,23 +251,35 @@ def _pass(low: Lowering, held: Held, sinks: list[Sink]) -> None:
     steps = [op for op in low.kernel.body.ops if op in inside]
     saved = dict(low.env), dict(low.converted), dict(plan.layouts)
     partial: dict[ops.Reduce, Partial] = {}
+    pairs = {pair.first: pair for pair in held.pairs if pair.first in sinks}
+    running: dict[Pair, Running] = {}
     low.emitter.do('call void asm sideeffect "", "~{memory}"()')  # read again what was read before
     arriving, low.copies_pending = low.copies_pending, False
+    meeting = [op for op in steps if isinstance(op, ops.Load)]
+    size = sum(len(held.tables[0][op.result].regs) * op.view.dtype.bytes for op in meeting)
+    ahead = max(1, AHEAD // size) if len(meeting) > 1 else 0
     for number, table in enumerate(held.tables):
         if arriving:
             later = len(held.tables) - 1 - number
             low.emitter.do(f"call void @llvm.nvvm.cp.async.wait.group(i32 {later})")
-        if number and number % AHEAD == 0 and len(held.loads) > 1:
+        if ahead and number and number % ahead == 0:
             seam(low)
         low.env, low.converted = dict(saved[0]), {}
         plan.layouts.update(table)
+
+        def fold(op: ops.Reduce, table: dict[Value, Layout] = table) -> Partial:
+            return fold_registers(low, op.fn, low.tile(op.x, table[op.x]), op.axis)
+
         for op in steps:
             if isinstance(op, ops.Load) and op in held.loads:
                 low.env[op.result] = _read(low, held, op, table[op.result])
             else:
                 low.op(op)
         for sink in sinks:
-            if isinstance(sink, ops.Reduce):
+            if sink in pairs:
+                pair = pairs[sink]
+                running[pair] = add_strip(low, pair, running.get(pair), fold, low.op)
+            elif isinstance(sink, ops.Reduce):
                 tile = low.tile(sink.x, table[sink.x])
                 partial[sink] = fold_registers(low, sink.fn, tile, sink.axis, partial.get(sink))
             else:
@@ -269,6 +287,10 @@ def _pass(low: Lowering, held: Held, sinks: list[Sink]) -> None:
     low.env, low.converted, plan.layouts = saved
     for sink, part in partial.items():
         low.set(sink.result, fold_threads(low, part))
+    for pair, both in running.items():
+        first, second = merge_threads(low, both)
+        low.set(pair.first.result, first)
+        low.set(pair.second.result, second)
 
 
 def _copy(low: Lowering, held: Held, loads: list[ops.Load]) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from fuser.backend.nvptx.cluster import NeedsOneBlock
 from fuser.backend.nvptx.convert import offset_of, row_major, shared_offset
 from fuser.backend.nvptx.elementwise import apply
+from fuser.backend.nvptx.exchange import Parts
 from fuser.backend.nvptx.layout import Coordinates, Layout
 from fuser.backend.nvptx.memory import from_memory, to_memory
 from fuser.backend.nvptx.values import Tile, literal, memory_type
@@ -105,10 +106,10 @@ def fold_threads(low: Lowering, part: Partial) -> Tile:
             folded = [combine(x, shuffle(low, x, dtype, 1 << bit)) for x in folded]
     bits = [bit for bit, basis in enumerate(part.of.warps) if basis[axis]]
     inside, blocks = low.cluster.split(bits)
-    if inside:
-        folded = _across_warps(low, folded, dtype, part.layout, inside, combine)
-    if blocks:
-        folded = _across_blocks(low, folded, dtype, part.layout, blocks, combine)
+    for gather, which in ((parts_of_warps, inside), (parts_of_blocks, blocks)):
+        if which:
+            parts = gather(low, [folded], dtype, part.layout, which)
+            folded = [tree(list(x), combine) for x in zip(*(p[0] for p in parts), strict=True)]
     return Tile(dtype, part.shape, part.layout, folded)
 
 
@@ -162,17 +163,12 @@ def _exchange(low: Lowering, name: str, dtype: DType, call: str) -> str:
     return emitter.value(f"bitcast i{bits} {short} to {type}") if dtype.is_float else short
 
 
-def _across_warps(
-    low: Lowering,
-    regs: list[str],
-    dtype: DType,
-    layout: Layout,
-    bits: list[int],
-    combine: Combine,
-) -> list[str]:
-    """Combine the partial results of warps that differ in `bits` of the warp number."""
+def parts_of_warps(
+    low: Lowering, values: list[list[str]], dtype: DType, layout: Layout, bits: list[int]
+) -> Parts:
+    """What the warps that differ in `bits` of the warp number have of some tiles of one layout."""
     emitter, type = low.emitter, memory_type(dtype)
-    size, steps = row_major(layout.shape, dtype.bytes)
+    size, steps = row_major(layout.shape, dtype.bytes * len(values))
     # part p of the partial results lies p * size bytes into the slot
     place = [offset_of(basis, steps) for basis in layout.bits]
     part = [0] * len(place)
@@ -182,38 +178,36 @@ def _across_warps(
     low.shared.before_write()
     mine = emitter.plus(emitter.thread_part(place), emitter.thread_part(part))
     base = low.shared.pointer(slot, mine)
-    offsets = [offset_of(at, steps) for at in layout.regs]
-    for offset, reg in zip(offsets, regs, strict=True):
-        pointer = shared_offset(low, base, offset)
-        value = to_memory(low, reg, dtype)
-        emitter.do(f"store {type} {value}, ptr addrspace(3) {pointer}, align {dtype.bytes}")
+    offsets = [
+        [offset_of(at, steps) + which * dtype.bytes for at in layout.regs]
+        for which in range(len(values))
+    ]
+    for places, regs in zip(offsets, values, strict=True):
+        for offset, reg in zip(places, regs, strict=True):
+            pointer = shared_offset(low, base, offset)
+            value = to_memory(low, reg, dtype)
+            emitter.do(f"store {type} {value}, ptr addrspace(3) {pointer}, align {dtype.bytes}")
     low.shared.before_read()
     base = low.shared.pointer(slot, emitter.thread_part(place))
-    results = []
-    for offset in offsets:
-        items = []
-        for number in range(1 << len(bits)):
-            warp = sum(1 << bit for i, bit in enumerate(bits) if number >> i & 1)
-            if warp >= low.warps:  # twelve warps have four bits
-                continue
-            pointer = shared_offset(low, base, offset + number * size)
-            name = emitter.value(f"load {type}, ptr addrspace(3) {pointer}, align {dtype.bytes}")
-            items.append(from_memory(low, name, dtype))
-        results.append(tree(items, combine))
+
+    def read(at: int) -> str:
+        pointer = shared_offset(low, base, at)
+        name = emitter.value(f"load {type}, ptr addrspace(3) {pointer}, align {dtype.bytes}")
+        return from_memory(low, name, dtype)
+
+    found = []
+    for number in range(1 << len(bits)):
+        warp = sum(1 << bit for i, bit in enumerate(bits) if number >> i & 1)
+        if warp < low.warps:  # twelve warps have four bits
+            found.append([[read(at + number * size) for at in places] for places in offsets])
     low.shared.free(slot)
-    return results
+    return found
 
 
-def _across_blocks(
-    low: Lowering,
-    regs: list[str],
-    dtype: DType,
-    layout: Layout,
-    bits: list[int],
-    combine: Combine,
-) -> list[str]:
-    """Combine the partial results of blocks that differ in `bits` of their number."""
+def parts_of_blocks(
+    low: Lowering, values: list[list[str]], dtype: DType, layout: Layout, bits: list[int]
+) -> Parts:
+    """What the blocks that differ in `bits` of their number have of some tiles of one layout."""
     if len(bits) < low.cluster.bits:
         raise NeedsOneBlock("a reduction over some of the blocks")
-    parts = low.cluster.exchange(regs, dtype, layout)
-    return [tree(list(items), combine) for items in zip(*parts, strict=True)]
+    return low.cluster.exchange(values, dtype, layout)

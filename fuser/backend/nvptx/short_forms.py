@@ -19,6 +19,7 @@ from fuser.backend.nvptx.elementwise import (
 )
 from fuser.backend.nvptx.emitter import Emitter
 from fuser.backend.nvptx.layout import Layout
+from fuser.backend.nvptx.pairs import find_pair
 from fuser.backend.nvptx.values import Tile, literal
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Value
@@ -48,8 +49,9 @@ def fused_exponential(low: Lowering, op: ops.Map, layout: Layout) -> list[str] |
 
 
 def short_form(low: Lowering, op: ops.Map, layout: Layout) -> list[str] | None:
-    """Cheaper registers for x / c, 1 + tanh(x), and for what is rounded to 16 bits 1 + erf(x) and
-    tanh(x). The plain forms that they leave without use are removed as dead code."""
+    """Cheaper registers for x / c, exp(x - top) / sum, 1 + tanh(x), and for what is rounded to 16
+    bits 1 + erf(x) and tanh(x). The plain forms that they leave without use are removed as dead
+    code."""
     makers, e = low.assignment.makers, low.emitter
     if op.result.dtype.name != "f32" or op.fn not in ("div", "add", "tanh"):
         return None
@@ -59,7 +61,7 @@ def short_form(low: Lowering, op: ops.Map, layout: Layout) -> list[str] | None:
         return apply_scaled(low, op, layout, _tanh_of(low, op))
     found = number_beside(low, op)
     if found is None:
-        return None
+        return _share(low, op, layout) if op.fn == "div" else None
     value, number = found
     if op.fn == "div":
         inverse = 1 / number if value is op.args[0] and number else math.inf
@@ -76,6 +78,25 @@ def short_form(low: Lowering, op: ops.Map, layout: Layout) -> list[str] | None:
     if inner.fn == "erf" and feeds_halves(low, op):
         return [one_plus_erf(e, reg) for reg in low.tile(inner.args[0], layout).regs]
     return None
+
+
+def _share(low: Lowering, op: ops.Map, layout: Layout) -> list[str] | None:
+    """x / sum as x * (1 / sum), the reciprocal once a row, where the sum is one of exponentials
+    around their maximum: it lies between 1 and the length of a row, so neither form leaves the
+    range of normal numbers. Error: 1.5 units in the last place, that of the division is 2."""
+    spread = low.assignment.makers.get(op.args[1])
+    if not isinstance(spread, ops.Broadcast):
+        return None
+    total = low.assignment.makers.get(spread.x)
+    pair = find_pair(total, low.assignment.makers) if isinstance(total, ops.Reduce) else None
+    if pair is None or pair[1]:
+        return None
+    e = low.emitter
+    sums = low.tile(op.args[1], layout).regs
+    name = "@llvm.nvvm.rcp.approx.ftz.f"
+    inverse = {x: e.value(f"call float {name}(float {x})") for x in dict.fromkeys(sums)}
+    xs = low.tile(op.args[0], layout).regs
+    return [e.value(f"fmul float {x}, {inverse[y]}") for x, y in zip(xs, sums, strict=True)]
 
 
 def apply_scaled(

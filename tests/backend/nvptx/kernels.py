@@ -123,13 +123,13 @@ def layernorm(
     pid = b.program_id(0, -(-rows // block[0]))
     at = (index(pid) * block[0] + axis(0, block[0]), axis(1, block[1]))
     tile = b.cast(b.load(b.view(x, (rows, columns)), at, block), f32)
-    inside = b.map(
-        "lt", b.index(axis(1, block[1]), block), b.full(columns, block, i32)
-    )  # the padding must not count
+    at_most = b.full(columns, block, i32)
+    inside = b.map("lt", b.index(axis(1, block[1]), block), at_most)
     count = b.full(float(columns), (block[0],), f32)
     mean = b.map("div", b.reduce("sum", tile, 1), count)
     centred = b.map("sub", tile, b.broadcast(mean, block, (0,)))
-    centred = b.map("select", inside, centred, b.full(0.0, block, f32))
+    if columns < block[1]:  # the padding must not count
+        centred = b.map("select", inside, centred, b.full(0.0, block, f32))
     variance = b.map("div", b.reduce("sum", b.map("mul", centred, centred), 1), count)
     variance = b.map("add", variance, b.full(1e-5, (block[0],), f32))
     value = b.map("mul", centred, b.broadcast(b.map("rsqrt", variance), block, (0,)))

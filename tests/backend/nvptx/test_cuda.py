@@ -249,6 +249,59 @@ def test_rows_in_shared_memory(dtype: DType, target: Target, rng: np.random.Gene
         check(kernel, target, arrays_for(kernel, rng), tolerance, absolute=0.1)
 
 
+HELD = {
+    "softmax": lambda: kernels.softmax(12, 16384, f32, (1, 16384), 8, held=True),
+    "softmax_cluster": lambda: kernels.softmax(12, 32768, f32, (1, 32768), 8, 4, held=True),
+    "layernorm": lambda: kernels.layernorm(12, 16384, f32, (1, 16384), 8, held=True),
+    "layernorm_cluster": lambda: kernels.layernorm(12, 32768, f32, (2, 32768), 8, 4, held=True),
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_statistics_made_together(name: str, rng: np.random.Generator) -> None:
+    """Maximum and sum of exponentials, mean and variance in one pass: as exact as one after the
+    other where the mean is a thousand deviations from zero, where a thread, a warp or a block has
+    seen nothing but -inf, where a maximum comes last, and NaN only where it is the answer."""
+    if context() is None:
+        pytest.skip("no NVIDIA GPU")
+    kernel = HELD[name]()
+    arrays = arrays_for(kernel, rng)
+    x = arrays["x0"].reshape(12, -1).astype(np.float64)
+    columns = x.shape[1]
+    if name.startswith("softmax"):
+        x[1:5] *= 50
+        x[2, : columns // 2] = -np.inf
+        x[3, 16:] = -np.inf
+        x[4] = np.sort(x[4])
+        x[5] = -np.inf
+        x[6, 77] = np.nan
+        x[7, 78] = np.inf
+    else:
+        x[1] += 1000
+        x[2] -= 30000
+        x[3] = 5.5
+        x[4] = np.linspace(-3, 3, columns) ** 3
+        x[5, : columns // 2] += 10000
+        x[6, 77] = np.nan
+    arrays["x0"][...] = x.astype(np.float32).reshape(-1)
+    x = arrays["x0"].reshape(12, -1).astype(np.float64)
+    if name.startswith("softmax"):
+        with np.errstate(invalid="ignore"):
+            e = np.exp(x - x.max(1, keepdims=True))
+        expected = e / e.sum(1, keepdims=True)
+    else:
+        centred = x - x.mean(1, keepdims=True)
+        expected = centred / np.sqrt((centred**2).mean(1, keepdims=True) + 1e-5)
+        expected = expected * arrays["x1"] + arrays["x2"]
+    found = run_on_device(kernel, compile_kernel(kernel, SM_90A), arrays)["y"].reshape(12, -1)
+    for row, (got, wanted) in enumerate(zip(found, expected, strict=True)):
+        assert (np.isnan(got) == np.isnan(wanted)).all(), row
+        if not np.isnan(wanted).any():
+            error = np.linalg.norm(got - wanted) / np.linalg.norm(wanted)
+            most = {1: 1e-4, 2: 3e-3, 3: 1e-6}.get(row, 1e-6) if "layer" in name else 2e-6
+            assert error < most, (row, error)
+
+
 def test_movement(target: Target, rng: np.random.Generator) -> None:
     for dtype in (f32, f16, i8, bool_, f64):
         for kernel in (
