@@ -17,6 +17,7 @@ from fuser.tilegen.dot_rules import (
     HALF_TILES,
     TEAM_TILES,
     WIDE_TILES,
+    deep_schedule,
     product_schedule,
     register_tiles,
 )
@@ -98,12 +99,14 @@ def _neighbours(own: Schedule, target: Target, *, chained: bool, dots: bool) -> 
 
 
 def _on_cpu(target: Target, p: Product, own: Schedule) -> list[Schedule]:
-    """Register tiles of least cost, with the sweeps of the rules."""
-    return [
-        replace(product_schedule(target, p.m, p.n, p.k, p.bits, p.accumulators, rows, columns),
-                reason="tuned")
-        for _, rows, columns in register_tiles(target, p.m, p.n, p.bits, p.accumulators)
-    ]  # fmt: skip
+    """Register tiles of least cost, with the sweeps or the blocks of k of the rules."""
+    found: list[Schedule] = []
+    for _, rows, columns in register_tiles(target, p.m, p.n, p.bits, p.accumulators):
+        one = product_schedule(target, p.m, p.n, p.k, p.bits, p.accumulators, rows, columns)
+        if "span" in own.extra:
+            one = deep_schedule(target, p.m, p.n, p.k, p.bits, p.batch, one)
+        found.append(replace(one, reason="tuned"))
+    return found
 
 
 def _on_gpu(target: Target, p: Product, own: Schedule) -> list[Schedule]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import pytest
 
@@ -127,6 +128,56 @@ def test_where_rows_are_swept() -> None:
     # a quarter of L2 for weights: tile after tile, unless rows and results are few
     assert dot_rules.swept_rows(target, 131, 3, 4, 1024, 32 * 1024, large) == 1
     assert dot_rules.swept_rows(target, 4, 3, 16, 1024, 32 * 1024, 128 * 1024) == 0
+
+
+DEEP = Schedule(blocks=(("m", 4), ("n", 16), ("k", 16)), extra={"span": (2, 1)})
+
+
+@pytest.mark.parametrize("dtype", [dtypes.f32, dtypes.bf16, dtypes.f64])
+@pytest.mark.parametrize("span", [(2, 1), (1, 3), (5, 2), (8, 4)])
+@pytest.mark.parametrize("blocks", [2, 4])
+def test_k_in_blocks(dtype: DType, span: tuple[int, int], blocks: int) -> None:
+    """Partial sums in memory, two products in one region, a prologue, an epilogue with a residual,
+    rows and columns that hang over."""
+    m = Model(dtype)
+    x = m.b.map("mul", m.input(2, 9, 16 * blocks), m.input(16 * blocks))
+    gate, up = (m.dot(x, m.weight(16 * blocks, 50), (2, 0)) for _ in range(2))
+    z = m.b.map("add", m.b.map("mul", m.b.map("tanh", gate), up), m.weight(50))
+    m.output(m.b.map("add", z, m.input(2, 9, 50)))
+    schedule = replace(DEEP, extra={"span": span})
+    check(one_region(m.graph, "contraction"), m.feeds, TARGETS["cpu"], schedule)
+
+
+def test_k_in_blocks_by_the_rules() -> None:
+    """Rows and panels that L2 does not hold; the span leaves no core idle."""
+    m = Model()
+    m.output(m.b.map("add", m.dot(m.input(40, 1536), m.weight(1536, 96), (1, 0)), m.input(40, 96)))
+    partition = one_region(m.graph, "contraction")
+    target = replace(CPU, l2_bytes=512 << 10)  # 983 steps of 40 rows in three tenths of it
+    (program,) = emit(partition.regions[0], partition, target)
+    schedule = program.kernel.schedule
+    assert schedule.block("k") == 768
+    tiles, panels = schedule.extra["span"]
+    assert tiles * schedule.block("m") >= 40
+    assert prod(program.kernel.grid) == 2 and 2 * panels * schedule.block("n") == 96
+    check(partition, m.feeds, target)
+
+
+def test_where_k_is_cut() -> None:
+    def cut(m: int, n: int, k: int, cores: int = 2, l2: int = 2 << 20) -> tuple[int, object]:
+        here = replace(CPU, units=cores, l2_bytes=l2)
+        plain = Schedule(blocks=(("m", 8), ("n", 48), ("k", k)))
+        found = dot_rules.deep_schedule(here, m, n, k, 32, 1, plain)
+        return found.block("k"), found.extra.get("span")
+
+    assert cut(128, 768, 3072) == (1024, (16, 8))
+    assert cut(128, 768, 3072, cores=16) == (1024, (16, 1))
+    assert cut(1024, 768, 3072) == (1024, (16, 16))
+    assert cut(128, 768, 768) == (768, None)  # rows stay in L2
+    assert cut(16, 768, 3072) == (3072, None)
+    assert cut(128, 768, 3072, l2=1 << 20) == (512, (16, 8))
+    assert cut(128, 768, 3079) == (3079, None)  # a prime
+    assert cut(128, 768, 3072, cores=96) == (3072, None)  # too few programs
 
 
 @pytest.mark.parametrize(

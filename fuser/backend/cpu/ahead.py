@@ -46,7 +46,9 @@ class Prefetch:
 @by_example
 def prefetches(low: Lowering, op: ops.Dot, plan: DotPlan) -> list[Prefetch]:
     """What a dot should fetch early, if its second operand is a panel of weights."""
-    return [fetch for fetch in (_near(low, op, plan), _next_panel(low, op, plan)) if fetch]
+    loops = _loops_around(low, op)
+    panel = _panel_of_loops(low, op, plan, loops) if loops else _next_panel(low, op, plan)
+    return [fetch for fetch in (_near(low, op, plan), panel) if fetch]
 
 
 def _behind_casts(low: Lowering, value: Value) -> Op | None:
@@ -132,3 +134,49 @@ def _next_panel(low: Lowering, op: ops.Dot, plan: DotPlan) -> Prefetch | None:
     base = low.buffers[load.view.buffer]
     following_panel = f.gep(base, low.index(start - walked + panel), load.view.dtype.llvm)
     return Prefetch(f.gep(following_panel, f.mul(done, step)), step, -(-step // 64), level=2)
+
+
+def _loops_around(low: Lowering, op: ops.Dot) -> tuple[ops.For, ops.For] | None:
+    """The two loops right around a dot, the outer one first: those over panels and row tiles, where
+    a program has several of both."""
+    found: list[ops.For] = []
+    block = low.known.parents[op]
+    loops = {loop.body: loop for loop in low.known.kernel.body.walk() if isinstance(loop, ops.For)}
+    while len(found) < 2 and block in loops:
+        loop = loops[block]
+        if loop.inits or not loop.start.is_constant or loop.start.constant or loop.step != 1:
+            return None
+        found.append(loop)
+        block = low.known.parents[loop]
+    return (found[1], found[0]) if len(found) == 2 else None
+
+
+def _panel_of_loops(
+    low: Lowering, op: ops.Dot, plan: DotPlan, loops: tuple[ops.For, ops.For]
+) -> Prefetch | None:
+    """How to fetch the steps of the next panel that this dot takes, while it takes those of one.
+
+    Each row tile fetches its share. During the last panel that is the first one again, further on
+    in k, where the program goes on with such a block.
+    """
+    load = _panel_load(low, plan)
+    slow, fast = (low.counters.get(loop.body.params[0]) for loop in loops)
+    if load is None or slow is None or fast is None or not slow.terms or not fast.terms:
+        return None
+    if not loops[0].stop.is_constant:
+        return None
+    depth, columns = op.b.shape
+    start = low.resolve(tree.address_of(low.known, load, (Index(0), Index(0))), ())
+    following = low.resolve(tree.address_of(low.known, load, (Index(1), Index(0))), ()) - start
+    panel = start.coefficient(slow.terms[0][0])
+    if start.coefficient(fast.terms[0][0]) or following != Index(columns) or panel <= 0:
+        return None
+    f, size, panels = low.f, load.view.dtype.bytes, loops[0].stop.constant
+    sharing = min(fast.range[1] + 1, MOST_SHARING)
+    step = -(-columns * size // sharing)
+    share = f.intrinsic("smin", low.index(fast), integer(sharing - 1))
+    last = f.icmp("eq", low.index(slow), panels - 1)
+    onward = f.select(last, integer(depth * columns - (panels - 1) * panel), integer(panel))
+    base = f.gep(low.buffers[load.view.buffer], low.index(start), load.view.dtype.llvm)
+    pointer = f.gep(f.gep(base, onward, load.view.dtype.llvm), f.mul(share, depth * step))
+    return Prefetch(pointer, step, -(-step // 64), level=2)

@@ -61,6 +61,14 @@ def emit(
         ),
         folded=is_folded(region), codes=codes,
     )  # fmt: skip
+    if schedule is None and packed is None and _may_be_deep(region, dots, target):
+        chosen = dot_rules.deep_schedule(
+            target, first.m, columns, first.k, first.left.dtype.bits, first.b, chosen
+        )
+    if chosen.extra.get("span"):
+        from fuser.tilegen.emit import deep
+
+        return (deep.emit(region, partition, target, chosen, dots),)
     em = Emission(region, partition, target, chosen)
     batch, m, n, k = frame(em, first.b, first.m, columns, first.k)
     accumulators = multiply(em, dots, batch, m, n, k)
@@ -93,6 +101,14 @@ def _packed_schedule(region: Region, dots: list[DotShape], target: Target) -> Sc
     block = blocks.pop() if len(blocks) == 1 else None
     columns = max(dot.n for dot in dots)
     return dot_rules.packed_schedule(target, first.m, columns, first.k, block, len(dots))
+
+
+def _may_be_deep(region: Region, dots: list[DotShape], target: Target) -> bool:
+    """Whether a product may take its k in blocks (deep.py): a CPU's, of packed weights, whose
+    results are not reduced."""
+    if target.is_cuda or is_folded(region) or dot_unit(target, dots[0].node) is not None:
+        return False
+    return all(dot.right.constant is not None and uniform(dot.right) is None for dot in dots)
 
 
 def product_of(region: Region, target: Target) -> Product | None:

@@ -302,14 +302,16 @@ class Emission:
         indices: tuple[Index, ...],
         pad: float | int = 0,
         axes: tuple[int, ...] | None = None,
+        after: Sequence[ir.Value] = (),
     ) -> Piece:
-        """Load view[indices] with frame expressions as indices."""
+        """Load view[indices] with frame expressions as indices, in no block outside those that
+        make the values of `after`."""
         self.accesses.append((view, indices))
         if axes is None:
             axes = tuple(sorted(frozenset[int]().union(*(c.axes() for c in indices))))
         safe = all(in_range(at, dim) for at, dim in zip(indices, view.shape, strict=True))
         local = [self.local(at, axes) for at in indices]
-        deps = [v for at in indices for v in at.values()]
+        deps = [*after, *(v for at in indices for v in at.values())]
         shape = self.shape(axes)
         loaded = self.emit(deps, lambda: self.b.load(view, local, shape, None if safe else pad))
         return Piece(view.dtype, axes, loaded)

@@ -45,3 +45,12 @@ def test_small_panels_that_take_turns(rows: int, wanted: bool) -> None:
     m = Model()
     m.output(m.dot(m.input(rows, 32), m.weight(32, 256), (1, 0)))
     assert any(READ_L1 in line for line in fetches(m, "contraction")) is wanted
+
+
+def test_panels_of_a_block_of_k() -> None:
+    """Row tiles that take one panel fetch the next one, whatever loops a program has."""
+    m = Model()
+    m.output(m.dot(m.input(128, 1536), m.weight(1536, 384), (1, 0)))
+    found = fetches(m, "contraction")
+    assert sum(READ_L2 in line for line in found) == 3  # one a block of 512
+    assert any(READ_L1 in line for line in found)
