@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from fuser.dtypes import BY_NAME
@@ -26,15 +26,23 @@ VECTOR = 32
 
 def conv_schedule(
     target: Target, m: int, n: int, channels: int, taps: int, bits: int, groups: int,
-    unit: DotUnit | None = None, *, staged: bool = False,
+    unit: DotUnit | None = None, *, staged: bool = False, window: Window | None = None,
 ) -> Schedule:  # fmt: skip
     """Blocks "m" (pixels), "n" (output channels), "k" (input channels, or taps and channels).
-    staged: whether operands are copied as they are and results are not reduced."""
+    staged: whether operands are copied as they are and results are not reduced. window: where
+    pixels lie in memory with their channels together, in the dtype that the unit multiplies."""
     staged = staged and not is_symbolic(channels)
     m, n, groups = size_hint(m), size_hint(n), size_hint(groups)
     fixed = not is_symbolic(channels)
     channels = cover(channels)
     if unit is not None:
+        if window is not None and fixed and taps > 1 and channels % unit.depth == 0:
+            rows = _image_rows(target, unit, window, n, channels)
+            if rows:
+                found = units.schedule(
+                    target, unit, m, n, channels * taps, 1, 1, rows * window.pixels[-1]
+                )
+                return replace(found, reason=f"{unit.name}, windows slide over {rows} rows")
         found = units.schedule(target, unit, m, n, channels * taps, 1, 1)
         whole = fixed and _gathers(target, unit, found.blocks[0][1], channels, taps)
         k = channels * taps if channels < unit.depth or whole else channels
@@ -79,6 +87,57 @@ def conv_schedule(
             depth = 128
         stages = deep_stages(rows + columns, depth, taps * ceildiv(channels, depth))
     return blocks_of(warps=warps, stages=stages, reason=reason, m=rows, n=columns, k=depth)
+
+
+@dataclass(frozen=True)
+class Window:
+    """A convolution of two spatial dims. pixels: batch, height and width of the result; the others
+    are along height and width."""
+
+    pixels: tuple[int, ...]
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+
+def _image_rows(target: Target, unit: DotUnit, window: Window, n: int, channels: int) -> int:
+    """Rows of the result in a block whose part of the image is copied once for all taps
+    (backend/cpu/sliding.py); 0: windows are copied one by one.
+
+    A tile is 16 pixels, those between two rows included; an odd one shares no panels with another,
+    and a program reads the panels again: both cost as much as half a tile.
+    """
+    if unit.name != "amx" or len(window.kernel) != 2 or is_symbolic(*window.pixels):
+        return 0
+    batch, height, width = window.pixels
+    (sy, sx), (dy, dx) = window.strides, window.dilation
+    reach = sx * (width - 1) + dx * (window.kernel[1] - 1) + 1
+    across = ceildiv(reach, sx)
+    best, least = 0, float("inf")
+    for rows in range(1, height + 1):
+        pixels = (rows - 1) * across + width
+        tiles = ceildiv(pixels, 16)
+        lines = sy * (rows - 1) + dy * (window.kernel[0] - 1) + 1
+        copied = lines * across * sx
+        bytes = pixels * min(n, 256) * 4 + copied * channels * BY_NAME[unit.dtype].bytes
+        if rows > 1 and (bytes > target.l2_bytes // 4 or pixels > MOST_PIXELS):
+            break
+        if (batch > 1 and height % rows) or tiles * 16 > MOST_WASTE * max(16, rows * width):
+            continue
+        blocks = ceildiv(height, rows) * batch
+        rounds = ceildiv(blocks, target.units) * target.units if blocks > 1 else 1
+        cost = rounds * (tiles + 0.5 * (tiles % 2) + 0.5 + 5 * copied / 16 / max(n, 16))
+        if blocks < 2 * target.units:
+            cost *= 1.05  # columns are divided, each of their blocks copies the image
+        if cost < least:
+            best, least = rows, cost
+    return best
+
+
+MOST_PIXELS = 512
+"""Of a block of a sliding window."""
+MOST_WASTE = 1.5
+"""Pixels of tiles over those of the result."""
 
 
 def _gathers(target: Target, unit: DotUnit, rows: int, channels: int, taps: int) -> bool:

@@ -12,14 +12,16 @@ def ceildiv(a: int, b: int) -> int:
 
 
 def schedule(
-    target: Target, unit: DotUnit, m: int, n: int, k: int, accumulators: int, batch: int
-) -> Schedule:
+    target: Target, unit: DotUnit, m: int, n: int, k: int, accumulators: int, batch: int,
+    rows: int = 0,
+) -> Schedule:  # fmt: skip
     """Blocks of a CPU product by tile or dot-product instructions.
 
     Rows are rounded to the narrow type, or copied, once a program, and that costs as much as some
     16 columns; the panels of a program are read again by the program of the next rows, from L2.
+    rows: of a block, where that is decided.
     """
-    rows = rows_of(m)
+    rows = rows or rows_of(m)
     blocks = ceildiv(m, rows) * batch
     most = 512
     if blocks > batch:

@@ -13,10 +13,12 @@ Point = tuple[Index, ...]
 
 @dataclass(frozen=True)
 class Memory:
-    """A tile in scratch."""
+    """A tile in scratch. spaced: (rows of the tile, rows of memory that they take), where some of
+    these belong to no row."""
 
     pointer: Reg
     strides: tuple[int, ...]
+    spaced: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)

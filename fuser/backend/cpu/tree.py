@@ -44,11 +44,65 @@ class DotPlan:
 
 
 @dataclass(frozen=True)
+class Sliding:
+    """A left operand that is windows over an image (sliding.py).
+
+    width, high: pixels of a row of the result, rows. taps, strides, dilation: along y and x.
+    channels: elements of k under a tap. rises, runs, steps: what an image row, a column and a
+    channel add to each index of the load.
+    """
+
+    width: int
+    high: int
+    taps: tuple[int, int]
+    channels: int
+    strides: tuple[int, int]
+    dilation: tuple[int, int]
+    rises: tuple[int, ...]
+    runs: tuple[int, ...]
+    steps: tuple[int, ...]
+
+    @property
+    def across(self) -> int:
+        """Pixels from one row of the result to the next, with those that nobody reads."""
+        stride = self.strides[1]
+        reach = stride * (self.width - 1) + self.dilation[1] * (self.taps[1] - 1) + 1
+        return -(-reach // stride)
+
+    @property
+    def rows(self) -> int:
+        """Pixels of the result, those between rows included."""
+        return (self.high - 1) * self.across + self.width
+
+    @property
+    def columns(self) -> int:
+        """Of a line of the copy."""
+        return self.across * self.strides[1]
+
+    @property
+    def copied(self) -> int:
+        """Elements of the copy."""
+        return self.planes * self.lines * self.columns * self.channels
+
+    @property
+    def planes(self) -> int:
+        return self.strides[0]
+
+    @property
+    def lines(self) -> int:
+        """Of a plane of the copy: image rows of one remainder by the stride."""
+        stride = self.strides[0]
+        return -(-(stride * (self.high - 1) + self.dilation[0] * (self.taps[0] - 1) + 1) // stride)
+
+
+@dataclass(frozen=True)
 class Packed:
-    """A copy of a dot operand in the form that a unit reads: the right one in panels."""
+    """A copy of a dot operand in the form that a unit reads: the right one in panels, the left one
+    in rows, or as the image that its rows are windows of."""
 
     unit: DotUnit
     right: bool
+    window: Sliding | None = None
 
 
 @dataclass
@@ -75,6 +129,10 @@ class Facts:
     """What a memory value takes along each axis, where that is more than its shape."""
     packed: dict[Value, Packed] = field(default_factory=dict)
     copies: dict[tuple[Value, Packed], Value] = field(default_factory=dict)
+    sliding: dict[Value, Sliding] = field(default_factory=dict)
+    """Of copies of left operands: the image that they are instead of windows."""
+    spaced: dict[Value, tuple[int, int]] = field(default_factory=dict)
+    """Of memory values: after how many rows of the value how many rows of memory have passed."""
 
     def kind(self, value: Value) -> Kind:
         return self.kinds.get(value, "inline")
@@ -192,8 +250,18 @@ def address_of(
 
 
 def memory_address(facts: Facts, value: Value, coords: Sequence[Index]) -> Index:
+    return place_address(facts.strides(value), coords, facts.spaced.get(value))
+
+
+def place_address(
+    strides: Sequence[int], coords: Sequence[Index], spaced: tuple[int, int] | None = None
+) -> Index:
+    """Elements from the start of a tile in scratch. spaced: as Facts has it, for the first axis."""
     total = Index(0)
-    for coord, stride in zip(coords, facts.strides(value), strict=True):
+    for axis, (coord, stride) in enumerate(zip(coords, strides, strict=True)):
+        if spaced and not axis:
+            width, across = spaced
+            coord = affine.divide(coord, width) * across + affine.remainder(coord, width)
         total = total + coord * stride
     return total
 

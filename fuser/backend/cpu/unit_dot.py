@@ -15,8 +15,9 @@ from fuser.backend.cpu import affine, costs, tree, turn
 from fuser.backend.cpu.dot_plan import register_tile
 from fuser.backend.cpu.places import Memory
 from fuser.backend.cpu.runs import fill_runs
+from fuser.backend.cpu.sliding import each_tap, fill_sliding
 from fuser.backend.cpu.tree import Packed
-from fuser.backend.cpu.unit_plan import PANEL, ROWS, panels_in_place, rows_in_place
+from fuser.backend.cpu.unit_plan import PANEL, ROWS, is_zero, panels_in_place, rows_in_place
 from fuser.backend.text import Reg, integer
 from fuser.target import DotUnit
 from fuser.tilegen import ops
@@ -58,7 +59,7 @@ class Operand:
 def lower_unit_dot(low: Lowering, op: ops.Dot, unit: DotUnit) -> None:
     """Compute a dot into scratch."""
     place = low.in_place.get(op) or low.allocate(op.result)
-    zero = _is_zero(low, op.acc)
+    zero = is_zero(low.known, op.acc)
     if not zero and low.places.get(op.acc) != place:
         low.fill(op.acc, place)
     plan = low.known.dots[op]
@@ -71,16 +72,14 @@ def lower_unit_dot(low: Lowering, op: ops.Dot, unit: DotUnit) -> None:
     low.places[op.result] = place
 
 
-def _is_zero(low: Lowering, value: Value) -> bool:
-    made = low.known.producers.get(value)
-    return isinstance(made, ops.Full) and made.value == 0
-
-
 def _left(low: Lowering, value: Value, unit: DotUnit) -> Operand:
     if value in low.known.packed:
         place = low.places[value]
         assert isinstance(place, Memory)
         step = place.strides[0]
+        window = low.known.sliding.get(value)
+        if window is not None:
+            step = window.channels * window.strides[1]
         return Operand(place.pointer, value.dtype.llvm, step, lambda row: row * step)
     load = low.known.producers[value]
     assert isinstance(load, ops.Load)
@@ -136,7 +135,9 @@ def _tiles(
     f = low.f
     multiply = {"bf16": "llvm.x86.tdpbf16ps", "i8": "llvm.x86.tdpbssd"}[unit.dtype]
     rows, columns = op.result.shape
-    steps = -(-op.a.shape[1] // unit.depth)
+    window = low.known.sliding.get(low.known.dots[op].a)
+    rows, depth = (window.rows, window.channels) if window else (rows, op.a.shape[1])
+    steps = -(-depth // unit.depth)
     size = op.a.dtype.bytes
     stride, apart = integer(left.step * size), integer(place.strides[0] * 4)
 
@@ -150,25 +151,38 @@ def _tiles(
         places: dict[int, Reg] = {}
         for i, j, number in accs:
             at = ((row + i) * ROWS, (panel + j) * PANEL)
-            address = low.index(low.memory_address(place, at))
+            address = low.index(tree.place_address(place.strides, at))
             places[number] = f.gep(place.pointer, address, "float")
             if zero:
                 f.call_void("llvm.x86.tilezero", tile(number))
             else:
                 f.call_void("llvm.x86.tileloadd64", tile(number), places[number], apart)
 
-        def trip(i: Reg, carried: list[Reg]) -> list[Reg]:
-            for j in range(wide):
-                source = f.gep(panels[j], f.mul(i, unit.depth * PANEL * size))
-                f.call_void("llvm.x86.tileloadd64", tile(6 + j), source, integer(TILE_BYTES))
-            for r in range(high):
-                source = f.gep(lines[r], f.mul(i, TILE_BYTES))
-                f.call_void("llvm.x86.tileloadd64", tile(4 + r), source, stride)
+        def products(lines: list[Reg], panels: list[Reg]) -> None:
+            def trip(i: Reg, carried: list[Reg]) -> list[Reg]:
                 for j in range(wide):
-                    f.call_void(multiply, tile(r * 2 + j), tile(4 + r), tile(6 + j))
-            return []
+                    source = f.gep(panels[j], f.mul(i, unit.depth * PANEL * size))
+                    f.call_void("llvm.x86.tileloadd64", tile(6 + j), source, integer(TILE_BYTES))
+                for r in range(high):
+                    source = f.gep(lines[r], f.mul(i, TILE_BYTES))
+                    f.call_void("llvm.x86.tileloadd64", tile(4 + r), source, stride)
+                    for j in range(wide):
+                        f.call_void(multiply, tile(r * 2 + j), tile(4 + r), tile(6 + j))
+                return []
 
-        f.loop(0, steps, 1, [], trip, hint="k")
+            f.loop(0, steps, 1, [], trip, hint="k")
+
+        def tap(number: Reg, offset: Reg) -> None:
+            ahead = f.mul(number, depth * PANEL * size)
+            products(
+                [f.gep(line, offset, left.dtype) for line in lines],
+                [f.gep(panel, ahead) for panel in panels],
+            )
+
+        if window is None:
+            products(lines, panels)
+        else:
+            each_tap(low, window, tap)
         for number, pointer in places.items():
             f.call_void("llvm.x86.tilestored64", tile(number), pointer, apart)
 
@@ -273,6 +287,9 @@ def _vector_tile(low: Lowering, unit: DotUnit, rows: int, panels: int) -> tuple[
 def fill_packed(low: Lowering, value: Value, place: Memory, packed: Packed) -> None:
     """Write an operand to scratch in the form that its unit reads."""
     source = low.known.producers[value].operands()[0]
+    if packed.window is not None:
+        fill_sliding(low, value, source, place)
+        return
     if not packed.right:
         if not fill_runs(low, value, source, place):
             low.fill(value, place)

@@ -8,7 +8,8 @@ Memory that has this form is read as it is; anything else is copied to scratch f
 from __future__ import annotations
 
 from fuser.backend.cpu import tree
-from fuser.backend.cpu.tree import DotPlan, Facts, Packed
+from fuser.backend.cpu.sliding import find_sliding
+from fuser.backend.cpu.tree import DotPlan, Facts, Packed, Sliding
 from fuser.target import DotUnit
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index, Scalar, in_range
@@ -25,13 +26,29 @@ def padded(extent: int, multiple: int) -> int:
 
 def plan_unit_dot(facts: Facts, op: ops.Dot, unit: DotUnit) -> None:
     """Decide the operands' copies; the result is a tile in scratch of whole rows and panels."""
-    a = op.a if rows_in_place(facts, op.a, unit) else _copy(facts, op, op.a, Packed(unit, False))
+    window = None
+    if rows_in_place(facts, op.a, unit):
+        a = op.a
+    else:
+        accumulators = _accumulators(facts, op)
+        if accumulators == [op.result] and is_zero(facts, op.acc):
+            window = find_sliding(facts, op.a, unit)
+        a = _copy(facts, op, op.a, Packed(unit, False, window))
     b = op.b if panels_in_place(facts, op.b, unit) else _copy(facts, op, op.b, Packed(unit, True))
     for value in _accumulators(facts, op):
         facts.orders[value] = (0, 1)
         facts.pinned.add(value)
-        facts.extents[value] = (padded(value.shape[0], ROWS), padded(value.shape[1], PANEL))
+        rows = window.rows if window else value.shape[0]
+        facts.extents[value] = (padded(rows, ROWS), padded(value.shape[1], PANEL))
+        if window:
+            facts.spaced[value] = (window.width, window.across)
     facts.dots[op] = DotPlan(a, b, 1, 0, 0, unit)
+
+
+def is_zero(facts: Facts, value: Value) -> bool:
+    """Whether every element of a value is known to be 0."""
+    made = facts.producers.get(value)
+    return isinstance(made, ops.Full) and made.value == 0
 
 
 def _accumulators(facts: Facts, op: ops.Dot) -> list[Value]:
@@ -66,12 +83,23 @@ def _copy(facts: Facts, op: ops.Dot, value: Value, packed: Packed) -> Value:
     facts.packed[copy] = packed
     rows, columns = value.shape
     depth = packed.unit.depth
-    if packed.right:
+    if packed.window is not None:
+        facts.sliding[copy] = packed.window
+        facts.extents[copy] = _room(packed.window)
+    elif packed.right:
         facts.extents[copy] = (padded(rows, depth), padded(columns, PANEL))
     else:
         facts.extents[copy] = (padded(rows, ROWS), padded(columns, depth))
     facts.copies[value, packed] = copy
     return copy
+
+
+def _room(window: Sliding) -> tuple[int, int]:
+    """Pixels and channels of a copy of an image. Tiles that hang over the last row of the result
+    read on behind the pixels under it."""
+    pixels = window.copied // window.channels
+    over = padded(window.rows, ROWS) - window.rows
+    return pixels + over * window.strides[1], window.channels
 
 
 def _counter(extent: int) -> Index:

@@ -287,16 +287,13 @@ class Values(Access):
         self.f.call_void("llvm.prefetch.p0", pointer, *flags)
 
     def memory_address(self, place: Memory, coords: Point) -> Index:
-        total = Index(0)
-        for coord, stride in zip(coords, place.strides, strict=True):
-            total = total + coord * stride
-        return total
+        return tree.place_address(place.strides, coords, place.spaced)
 
     def allocate(self, value: Value) -> Memory:
         """A place in scratch for a value, in its planned order of axes."""
         self.tiles.append(prod(self.known.room(value)) * value.dtype.bytes)
         pointer = Reg("ptr", f"%t{len(self.tiles) - 1}")
-        return Memory(pointer, self.known.strides(value))
+        return Memory(pointer, self.known.strides(value), self.known.spaced.get(value))
 
     def _keep_at(self, value: Value, coords: Point, reg: Reg) -> None:
         place = self.places.get(value)

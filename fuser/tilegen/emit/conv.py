@@ -112,6 +112,7 @@ def emit(
             staged=not is_folded(region)
             and can_stream(region, conv.w)
             and has_channels_last(region, partition, conv.x),
+            window=_window(conv, region, partition, target),
         )
     )
     em = Emission(region, partition, target, chosen)
@@ -122,6 +123,20 @@ def emit(
     store_placed(em, spread(em, places, {conv.node.output: piece}))
     flops = 2 * m * conv.groups * conv.outputs * conv.channels * conv.taps
     return (em.finish(flops),)
+
+
+def _window(
+    conv: ConvShape, region: Region, partition: Partition, target: Target
+) -> conv_rules.Window | None:
+    """The window of a convolution that may slide over its image in memory."""
+    kind = dot_dtype(target, conv.node)
+    stored = partition.copies.get(conv.x, conv.x.dtype)
+    if target.is_cuda or stored is not kind or not has_channels_last(region, partition, conv.x):
+        return None
+    attrs = conv.node.attrs
+    return conv_rules.Window(
+        conv.pixels, conv.kernel, tuple(attrs["strides"]), tuple(attrs["dilation"])
+    )
 
 
 def has_channels_last(region: Region, partition: Partition, x: Value) -> bool:

@@ -10,6 +10,7 @@ import pytest
 
 from fuser import dtypes
 from fuser.backend.cpu import assembly
+from fuser.backend.cpu.analysis import analyse
 from fuser.dtypes import DType
 from fuser.graph import precision
 from fuser.graph.evaluate import evaluate
@@ -19,6 +20,7 @@ from fuser.graph.precision import quantise_weights, round_operands
 from fuser.partition import Options, partition
 from fuser.target import AARCH64, DOT_UNITS, X86_64_V3, X86_64_V4, Target, cpu_target
 from fuser.tilegen.emit import emit
+from fuser.tilegen.passes import run_passes
 from fuser.tilegen.schedule import Schedule
 from tests import interpreted
 from tests.backend.cpu import native
@@ -177,6 +179,48 @@ def test_windows_of_channels_last(
     """Runs of a bfloat16 image that end at its edges."""
     m, x = windows(*case, dtypes.bf16)
     check(one_region(m.graph, "conv", {x: (0, 2, 3, 1)}), m.feeds, target)
+
+
+Pairs = tuple[tuple[int, int], ...]
+SLIDING: list[tuple[tuple[int, ...], tuple[int, int], Pairs, Pairs]] = [
+    ((1, 64, 14, 14), (3, 3), ((1, 1), (1, 1)), ((1, 1), (1, 1))),
+    ((1, 32, 31, 20), (3, 3), ((2, 2), (1, 1)), ((1, 1), (1, 1))),  # rows hang over the image
+    ((2, 32, 15, 22), (3, 3), ((1, 1), (1, 1)), ((0, 0), (0, 0))),
+    ((1, 64, 9, 41), (2, 5), ((2, 2), (1, 1)), ((0, 1), (2, 2))),
+    ((2, 96, 12, 30), (5, 3), ((1, 2), (1, 1)), ((2, 2), (1, 0))),
+    ((1, 32, 20, 40), (3, 2), ((3, 1), (2, 3)), ((4, 0), (3, 3))),
+    ((1, 32, 8, 33), (1, 7), ((1, 1), (1, 1)), ((0, 0), (3, 3))),
+    ((1, 32, 33, 16), (7, 1), ((2, 1), (1, 1)), ((3, 3), (0, 0))),
+]
+"""Image, window, (strides, dilation) and padding of convolutions that copy the image once."""
+
+
+@pytest.mark.parametrize("case", SLIDING)
+def test_windows_that_slide(
+    how: str, case: tuple[tuple[int, ...], tuple[int, int], Pairs, Pairs]
+) -> None:
+    """Tiles are read from a copy of the image; what is infinite stays in the windows it is in."""
+    shape, window, (strides, dilation), padding = case
+    target = target_of("amx")
+    m = Model(dtypes.bf16)
+    x = m.input(*shape)
+    y = m.b.emit(
+        "conv", x, m.weight(40, shape[1], *window), strides=strides, padding=padding,
+        dilation=dilation, groups=1,
+    )  # fmt: skip
+    m.output(m.b.map("max", y, 0.5))
+    cut = one_region(m.graph, "conv", {x: (0, 2, 3, 1)})
+    (program,) = emit(cut.regions[0], cut, target, None)
+    run_passes(program.kernel)
+    (found,) = analyse(program.kernel, target).sliding.values()
+    assert found.strides == strides and found.channels == shape[1]
+    assert found.high > 1 and found.taps == window
+    check(cut, m.feeds, target)
+    m.feeds[x.name][:, 7, 4, shape[3] - 3] = np.inf
+    want = evaluate(cut.graph, m.feeds, float64=True)["y0"]
+    have = run_partition(cut, m.feeds, target)["y0"]
+    assert not np.isfinite(want).all()
+    np.testing.assert_array_equal(np.isfinite(have), np.isfinite(want))
 
 
 @pytest.mark.parametrize("sizes", [(3, 5, 40, 20), (2, 33, 64, 48)])

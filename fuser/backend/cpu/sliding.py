@@ -1,0 +1,230 @@
+"""Windows that slide over an image: one copy of the image stands for all of them.
+
+The left operand of a convolution has a row for each pixel and the elements under its window along
+k. Neighbouring windows overlap, so that operand is the image several times over. For tile
+registers the part of the image under a block is copied once, with its edges padded; a tile of 16
+pixels under one tap is then 16 pieces of k that lie equally far apart:
+
+    pixel (y, x), tap (i, j), channel c  at  image row sy*y + dy*i, column sx*x + dx*j, channel c
+
+Lines of the copy are a whole number of strides long, so that the step from the last pixel of a row
+to the first of the next is a number of pixels: products are computed for the few pixels between
+rows as well, and nobody reads them. With a stride along y, image rows of one remainder lie together
+(a plane each).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import gcd
+from typing import TYPE_CHECKING
+
+from fuser.backend.cpu import affine, tree
+from fuser.backend.cpu.places import Memory
+from fuser.backend.cpu.tree import Facts, Sliding
+from fuser.backend.text import Reg
+from fuser.graph.sizes import is_symbolic
+from fuser.target import DotUnit
+from fuser.tilegen import ops
+from fuser.tilegen.index import FloorDiv, Index, Mod, Scalar, floordiv, in_range, modulo
+from fuser.tilegen.ir import INDEX, TileType, Value
+
+if TYPE_CHECKING:
+    from fuser.backend.cpu.lower import Lowering
+
+LANES = 32
+"""Elements of 16 bits that are copied at once."""
+MOST_TAPS = 11
+"""Along a line of a window."""
+MOST_WASTE = 1.5
+"""Tiles of products with the pixels between rows, over those without."""
+
+
+def find_sliding(facts: Facts, value: Value, unit: DotUnit) -> Sliding | None:
+    """How an operand slides over an image in memory; None if it does not, or if that is no gain."""
+    load = facts.producers.get(value)
+    if unit.name != "amx" or not isinstance(load, ops.Load) or facts.kind(value) != "inline":
+        return None
+    if load.view.dtype.name != unit.dtype or any(tree.lookups(i) for i in load.indices):
+        return None
+    rows, depth = value.shape
+    if is_symbolic(rows, depth, *load.view.shape, *load.view.strides):
+        return None
+    widths = [w for w in _divisors(load, 0) if 1 < w < rows and rows % w == 0] + [rows]
+    lines = [d for d in _divisors(load, 1) if d < depth and depth % d == 0] + [depth]
+    found: list[Sliding] = []
+    for width in widths:
+        for line in lines:
+            for channels in _divided(line, unit.depth):
+                window = _match(facts, load, (width, line, channels), (rows, depth))
+                if window is not None and _pays(window, rows, depth):
+                    found.append(window)
+    return min(found, key=lambda window: window.copied, default=None)
+
+
+def _divided(line: int, depth: int) -> Iterator[int]:
+    """Channels of a pixel that a line of taps may consist of: whole steps of k."""
+    for parts in range(1, MOST_TAPS + 1):
+        if line % parts == 0 and line // parts % depth == 0:
+            yield line // parts
+
+
+def _divisors(load: ops.Load, axis: int) -> list[int]:
+    """What positions along an axis of the tile are divided by in the indices, the least first."""
+    found: set[int] = set()
+    stack = list(load.indices)
+    while stack:
+        for atom, _ in stack.pop().terms:
+            if isinstance(atom, FloorDiv | Mod):
+                stack.append(atom.base)
+                if isinstance(atom.divisor, int) and axis in atom.base.axes():
+                    found.add(atom.divisor)
+    return sorted(found)
+
+
+def _counter(extent: int) -> Index:
+    value = Value(TileType(INDEX), "any", 0, max(0, extent - 1))
+    return Index(0, ((Scalar(value), 1),)) if extent > 1 else Index(0)
+
+
+def _match(
+    facts: Facts, load: ops.Load, sizes: tuple[int, int, int], shape: tuple[int, int]
+) -> Sliding | None:
+    """The window, if rows of `width` pixels and taps of `channels` along `line` explain a load."""
+    width, line, channels = sizes
+    high, taps = shape[0] // width, (shape[1] // line, line // channels)
+    y, x = _counter(high), _counter(width)
+    i, j, c = _counter(taps[0]), _counter(taps[1]), _counter(channels)
+    point = (y * width + x, i * line + j * channels + c)
+    steps: list[list[int]] = []
+    for index in load.indices:
+        rest = tree.resolve(facts, index, point)
+        found = []
+        for counter in (y, x, i, j, c):
+            step = rest.coefficient(counter.terms[0][0]) if counter.terms else 0
+            rest = rest - counter * step
+            found.append(step)
+        used = {value for counter in (y, x, i, j, c) for value in counter.values()}
+        if used & set(rest.values()):
+            return None
+        steps.append(found)
+    down = _ratio([(s[0], s[2]) for s in steps])
+    across = _ratio([(s[1], s[3]) for s in steps])
+    if down is None or across is None:
+        return None
+    edges = []
+    address = 0
+    for (_, _, _, _, step), index, extent, stride, rise, run in zip(
+        steps, load.indices, load.view.shape, load.view.strides, down[1], across[1], strict=True
+    ):
+        address += step * stride
+        if load.pad is None or in_range(tree.resolve(facts, index, point), extent):
+            continue
+        # all channels of a pixel are inside of the bounds, or none
+        parts = [rise, run, extent, tree.resolve(facts, index, (Index(0), Index(0))).multiple]
+        if step not in (0, 1) or (step and any(part % channels for part in parts)):
+            return None
+        edges.append(step)
+    if address != 1:
+        return None
+    (sy, dy), (sx, dx) = down[0], across[0]
+    return Sliding(
+        width, high, taps, channels, (sy, sx), (dy, dx), tuple(down[1]), tuple(across[1]),
+        tuple(s[4] for s in steps),
+    )  # fmt: skip
+
+
+def _ratio(pairs: list[tuple[int, int]]) -> tuple[tuple[int, int], list[int]] | None:
+    """((stride, dilation), the step of one row or column of the image in each index) where indices
+    move by multiples of the same steps with pixels and with taps."""
+    found: set[tuple[int, int]] = set()
+    units = []
+    for pixel, tap in pairs:
+        unit = gcd(pixel, tap)
+        units.append(unit)
+        if unit:
+            found.add((pixel // unit, tap // unit))
+    if not found:
+        return (1, 1), units
+    ratio = found.pop()
+    return None if found or min(ratio) < 0 else (ratio, units)
+
+
+def _pays(window: Sliding, rows: int, depth: int) -> bool:
+    """Whether a copy is smaller than all windows, and few products are wasted."""
+    if min(window.strides) < 1 or max(window.taps) == 1:
+        return False
+    tiles, plain = -(-window.rows // 16), -(-rows // 16)
+    return tiles <= plain * MOST_WASTE and window.copied < rows * depth
+
+
+def fill_sliding(low: Lowering, value: Value, source: Value, place: Memory) -> None:
+    """Copy the image under a block to scratch, line by line."""
+    window = low.known.sliding[value]
+    load = low.known.producers[source]
+    assert isinstance(load, ops.Load)
+    starts = [low.resolve(index, (Index(0), Index(0))) for index in load.indices]
+    (sy, _), (dy, dx) = window.strides, window.dilation
+    last = (sy * (window.high - 1) + dy * (window.taps[0] - 1),
+            window.strides[1] * (window.width - 1) + dx * (window.taps[1] - 1))  # fmt: skip
+    f, channels = low.f, window.channels
+
+    def pixel(row: Index, column: Index) -> None:
+        here = [
+            start + row * rise + column * run
+            for start, rise, run in zip(starts, window.rises, window.runs, strict=True)
+        ]
+        conditions = []
+        if load.pad is not None:
+            conditions = low.open_conditions(here, load.view.shape)
+        base = Index(load.view.offset)
+        for at, stride in zip(here, load.view.strides, strict=True):
+            base = base + at * stride
+        line = modulo(row, sy) * window.lines + floordiv(row, sy)
+        target = (line * window.columns + column) * channels
+        for start, lanes in _pieces(channels):
+
+            def piece(c: Index, lanes: int = lanes) -> None:
+                reg = low.read(
+                    low.buffers[load.view.buffer], value.dtype, base + c + affine.lane(lanes),
+                    lanes, conditions, load.pad or 0,
+                )  # fmt: skip
+                low.write(place.pointer, value.dtype, target + c + affine.lane(lanes), reg, lanes)
+
+            piece(Index(start))
+
+    def rows(i: Reg, carried: list[Reg]) -> list[Reg]:
+        with low.scope():
+            row = low.counter(i, 0, last[0])
+
+            def columns(k: Reg, carried: list[Reg]) -> list[Reg]:
+                with low.scope():
+                    pixel(row, low.counter(k, 0, last[1]))
+                return []
+
+            f.loop(0, last[1] + 1, 1, [], columns, hint="pixels")
+        return []
+
+    f.loop(0, last[0] + 1, 1, [], rows, hint="lines")
+
+
+def _pieces(channels: int) -> Iterator[tuple[int, int]]:
+    for start in range(0, channels, LANES):
+        yield start, min(LANES, channels - start)
+
+
+def each_tap(low: Lowering, window: Sliding, body: Callable[[Reg, Reg], None]) -> None:
+    """Call body(number of the tap, elements from a pixel to what it reads) in a loop over taps."""
+    count = window.taps[0] * window.taps[1]
+
+    def trip(t: Reg, carried: list[Reg]) -> list[Reg]:
+        with low.scope():
+            tap = low.counter(t, 0, count - 1)
+            row = floordiv(tap, window.taps[1]) * window.dilation[0]
+            column = modulo(tap, window.taps[1]) * window.dilation[1]
+            sy = window.strides[0]
+            line = modulo(row, sy) * window.lines + floordiv(row, sy)
+            body(low.index(tap), low.index((line * window.columns + column) * window.channels))
+        return []
+
+    low.f.loop(0, count, 1, [], trip, hint="taps")
