@@ -361,6 +361,7 @@ ATTENTION = [
     Heads(4, 16, 2048, 2048, 128, mask=(1, 1, 2048, 2048)),
     Heads(2, 32, 2048, 2048, 128, groups=8, causal=True),
     Heads(4, 16, 4096, 4096, 128, causal=True, mask=(1, 16, 1, 4096), softcap=30.0, window=1024),
+    Heads(1, 4, 64, 4096, 128),
 ]
 
 
@@ -415,6 +416,7 @@ def _attention(group: str, h: Heads) -> Case:
         ["causal"] * h.causal + ["mask"] * bool(h.mask) + [f"groups {h.groups}"] * (h.groups > 0)
     )
     words += [f"cap window {h.window}"] * (h.window >= 0)
+    words += [f"{h.queries} queries"] * (h.queries not in (1, h.keys))
     sizes = f"{h.batch}x{h.heads}x{h.keys}x{h.width}"
     return Case(
         group, " ".join((sizes, *words)), "bf16", [node], shapes, shapes["q"],

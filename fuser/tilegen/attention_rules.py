@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Literal
 
 from fuser.graph.sizes import is_symbolic, size_hint
@@ -70,10 +72,14 @@ def attention_schedule(
         keys //= 2
     programs = batch * ceildiv(m, rows)
     trip_bytes = keys * (depth + columns) * bits // 8
-    split, cluster = key_splits(
-        target, programs, ceildiv(n, keys), trip_bytes, stages, programs * rows * columns,
-        streamed=rows < 64 or bits > 16 or target.arch != "sm_90a",
+    wgmma = rows == 64 and bits <= 16 and target.arch == "sm_90a"
+    loop = _Loop(
+        programs, ceildiv(n, keys), trip_bytes,
+        keys * (KEY + KEY_COLUMN * wide) if wgmma else TRIP,
+        1 if wgmma else max(1, target.shared_bytes // (trip_bytes * stages)),
+        min(rows, m) * columns,
     )  # fmt: skip
+    split, cluster = key_splits(target, loop, clusters=wgmma)
     parts = max(split, cluster)
     reason = f"{programs} blocks of queries, keys in {parts} parts"
     return Schedule(
@@ -87,61 +93,73 @@ STREAMED = 16 << 10
 """Bytes of keys and values in a trip of a block of few queries: four such blocks, with three trips
 under way each, fit a multiprocessor, and each has a quarter of it to compute with."""
 TRIP = 0.8e-6
-"""Seconds of a trip over a block of keys where nothing else delays it."""
-START = 2.5e-6
+"""Seconds of a trip over a block of keys where nothing else delays it: of few queries."""
+KEY, KEY_COLUMN = 3.4e-9, 4.65e-11
+"""The same of 64 queries on wgmma: seconds a key, and more for each column of keys or values."""
+START = 2.7e-6
 """Seconds before a block has its first keys, and of its end."""
+MERGE = 1.2e-6
+"""Seconds by which the kernel that merges the parts is later, its traffic left out, where it starts
+early; else another launch comes on top."""
+MERGE_BYTES = 11
+"""Bytes, at the rate of memory, as which a sum counts that is left for that kernel."""
+CLUSTERS = (2, 4, 8)
+"""Blocks of a cluster that may share keys: every Hopper GPU can run eight."""
+CLUSTER_SUM, CLUSTER_TWICE = 2e-10, 1e-10
+"""Seconds for each sum of a block, and more for each doubling of the blocks, until those of a
+cluster have merged their parts."""
+CLUSTERED = 0.85
+"""Of the blocks that there is room for: multiprocessors are grouped, and clusters fill the groups
+unevenly."""
 
 
-def key_splits(
-    target: Target,
-    programs: int,
-    trips: int,
-    trip_bytes: int,
-    stages: int,
-    sums: int,
-    *,
-    streamed: bool,
-) -> tuple[int, int]:
+@dataclass(frozen=True)
+class _Loop:
+    """The loops over keys of an attention: so many programs, each with so many trips of a number of
+    bytes and a number of seconds. together: blocks that run on a multiprocessor as fast as one
+    alone; sums: that a program leaves."""
+
+    programs: int
+    trips: int
+    trip_bytes: int
+    trip: float
+    together: int
+    sums: int
+
+
+def key_splits(target: Target, loop: _Loop, *, clusters: bool) -> tuple[int, int]:
     """(how many programs share the keys of a block of queries, or else how many blocks of a
     cluster); both 1 where none do.
 
-    A block with all its keys takes `trips` trips of trip_bytes each. Where blocks are few, so that
-    time is that of a trip after the other, parts of them are worth a merge: by a second kernel,
-    which reads the `sums` of every part, or within a cluster, which has eight blocks at most. The
-    blocks of clusters fill multiprocessors unevenly: where all that counts is how fast the keys
-    come (streamed), that costs more than it saves (docs/performance.md).
+    Where blocks are few, so that time is that of a trip after the other, parts of them are worth a
+    merge: by a second kernel, which reads the sums of every part, or within a cluster, which has
+    eight blocks at most. Blocks that wait for nothing but keys come without clusters, whose uneven
+    places cost more than they save (docs/performance.md, as all the times here).
     """
-    resident = target.units * max(1, target.shared_bytes // (trip_bytes * stages))
-    floor = programs * trips * trip_bytes / target.bandwidth
-    trip = TRIP if streamed else WIDE_TRIP
+    resident = target.units * loop.together
+    floor = loop.programs * loop.trips * loop.trip_bytes / target.bandwidth
+    second = MERGE if target.sm >= 90 else MERGE + target.launch_cost
     best: tuple[float, int, int] | None = None
 
-    def consider(parts: int, merge: float, split: int, cluster: int) -> None:
+    def consider(parts: int, room: float, merge: float, split: int, cluster: int) -> None:
         nonlocal best
-        waves = ceildiv(programs * parts, resident)
-        time = max(floor, waves * (ceildiv(trips, parts) * trip + START)) + merge
+        waves = math.ceil(loop.programs * parts / room)
+        if parts > 1 and waves > 1:
+            return  # what waits for another program does not end earlier
+        time = max(floor, waves * (ceildiv(loop.trips, parts) * loop.trip + START)) + merge
         if best is None or time < 0.97 * best[0]:
             best = (time, split, cluster)
 
-    for wanted in range(1, min(trips, 64) + 1):
-        split = ceildiv(trips, ceildiv(trips, wanted))
-        moved = 0.0 if streamed else 8 * split * sums / target.bandwidth
-        consider(split, MERGE + moved if split > 1 else 0.0, split, 1)
+    for wanted in range(1, min(loop.trips, 64) + 1):
+        split = ceildiv(loop.trips, ceildiv(loop.trips, wanted))
+        left = MERGE_BYTES * split * loop.programs * loop.sums / target.bandwidth
+        consider(split, resident, second + left if split > 1 else 0.0, split, 1)
     for cluster in CLUSTERS:
-        if not streamed and cluster <= trips:
-            consider(cluster, CLUSTER_MERGE, 1, cluster)
+        if clusters and cluster <= loop.trips:
+            merge = loop.sums * (CLUSTER_SUM + CLUSTER_TWICE * math.log2(cluster))
+            consider(cluster, CLUSTERED * resident, merge, 1, cluster)
     assert best is not None
     return best[1:]
-
-
-WIDE_TRIP = 0.3e-6
-"""Seconds of a trip of 64 queries and more on wgmma."""
-CLUSTERS = (2, 4, 8)
-"""Blocks of a cluster that may share keys: every Hopper GPU can run eight."""
-CLUSTER_MERGE = 1e-6
-"""Seconds in which the blocks of a cluster merge their parts."""
-MERGE = 3e-6
-"""Seconds of the kernel that merges the parts."""
 
 
 def merge_schedule(target: Target, parts: int, columns: int) -> Schedule:
