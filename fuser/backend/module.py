@@ -13,6 +13,10 @@ class TensorMap:
     dtype: element type name. shape, strides (in elements, innermost stride 1 left out), box: all
     innermost first, as cuTensorMapEncodeTiled takes them. offset: elements from the buffer's start.
     swizzle: 0, 32, 64 or 128 bytes.
+
+    lower, upper, steps: of the dims but the first and the last where the box, then (columns, rows),
+    has rows that walk through a bounding box (cuTensorMapEncodeIm2col): where it begins before or
+    behind the start of a dim and ends before or behind its end, and the step of a walk.
     """
 
     argument: int
@@ -22,6 +26,9 @@ class TensorMap:
     box: tuple[int, ...]
     swizzle: int
     offset: int = 0
+    lower: tuple[int, ...] = ()
+    upper: tuple[int, ...] = ()
+    steps: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -211,7 +211,8 @@ def kernel_from_record(header: dict[str, Any], code: bytes) -> CompiledKernel:
 
 
 def _tensor_map(record: dict[str, Any]) -> TensorMap:
-    lists = {key: _tuple_of_ints(record[key]) for key in ("shape", "strides", "box")}
+    keys = ("shape", "strides", "box", "lower", "upper", "steps")
+    lists = {key: _tuple_of_ints(record[key]) for key in keys}
     return TensorMap(**{**record, **lists})
 
 

@@ -109,22 +109,28 @@ def read_log(log: str) -> dict[str, Any]:
     return facts
 
 
+CORNERS = {3: 1 << 15, 4: 1 << 7, 5: 1 << 4}
+"""By rank: corners of the bounding box of a walk are from minus this on, and less than this."""
+
+
 def map_arguments(record: TensorMap, address: int) -> dict[str, Any]:
-    """The arguments of cuTensorMapEncodeTiled as plain data. Raises CompileError for what the
-    hardware cannot describe."""
+    """The arguments of cuTensorMapEncodeTiled, or of cuTensorMapEncodeIm2col where the record has
+    steps, as plain data. Raises CompileError for what the hardware cannot describe."""
     size = BY_NAME[record.dtype].bytes
     start = address + record.offset * size
     strides = tuple(stride * size for stride in record.strides)
     rank = len(record.shape)
     problem = ""
-    if not 1 <= rank <= 5 or len(record.box) != rank or len(strides) != rank - 1:
+    if not 1 <= rank <= 5 or len(strides) != rank - 1:
         problem = f"rank {rank}"
     elif start % 16 or any(stride % 16 or not 0 < stride < 1 << 40 for stride in strides):
         problem = "a start or stride that is no multiple of 16 bytes"
-    elif any(not 0 < extent <= 256 for extent in record.box):
-        problem = f"the box {record.box}"
     elif record.swizzle and record.box[0] * size > record.swizzle:
         problem = f"a box row of {record.box[0] * size} bytes under a {record.swizzle} byte swizzle"
+    elif record.steps:
+        problem = _problem_of_walk(record)
+    elif len(record.box) != rank or any(not 0 < extent <= 256 for extent in record.box):
+        problem = f"the box {record.box}"
     if problem:
         raise CompileError(f"no tensor map has {problem}", where=f"argument {record.argument}")
     return {
@@ -134,24 +140,50 @@ def map_arguments(record: TensorMap, address: int) -> dict[str, Any]:
         "shape": record.shape,
         "strides": strides,
         "box": record.box,
+        "corners": (record.lower, record.upper),
+        "steps": (1, *record.steps, 1) if record.steps else (1,) * rank,
         "swizzle": "CU_TENSOR_MAP_SWIZZLE_" + (f"{record.swizzle}B" if record.swizzle else "NONE"),
     }
+
+
+def _problem_of_walk(record: TensorMap) -> str:
+    """What is wrong with a record that has steps; "" where nothing is."""
+    rank = len(record.shape)
+    inner = {len(record.lower), len(record.upper), len(record.steps)}
+    if rank not in CORNERS or inner != {rank - 2} or len(record.box) != 2:
+        return f"rank {rank}"
+    if not (0 < record.box[0] <= 256 and 0 < record.box[1] <= 1024):
+        return f"the box {record.box}"
+    if not all(-CORNERS[rank] <= at < CORNERS[rank] for at in (*record.lower, *record.upper)):
+        return f"the corners {record.lower} and {record.upper}"
+    spans = (
+        extent - 1 + above - below
+        for extent, below, above in zip(record.shape[1:-1], record.lower, record.upper, strict=True)
+    )
+    if any(span < 0 for span in spans) or not all(1 <= step <= 8 for step in record.steps):
+        return f"steps of {record.steps} from {record.lower} to {record.upper}"
+    return ""
 
 
 def tensor_map(record: TensorMap, address: int) -> Any:
     """The encoded descriptor of a view of the buffer at `address`."""
     cu, plain = driver.api(), map_arguments(record, address)
-    return driver.call(
-        "cuTensorMapEncodeTiled",
+    where = (
         getattr(cu.CUtensorMapDataType, plain["type"]),
         plain["rank"],
         plain["address"],
         [cu.cuuint64_t(extent) for extent in plain["shape"]],
         [cu.cuuint64_t(stride) for stride in plain["strides"]],
-        [cu.cuuint32_t(extent) for extent in plain["box"]],
-        [cu.cuuint32_t(1)] * plain["rank"],
+    )
+    how = (
+        [cu.cuuint32_t(step) for step in plain["steps"]],
         cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
         getattr(cu.CUtensorMapSwizzle, plain["swizzle"]),
         cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
         cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )
+    if record.steps:
+        lower, upper = map(list, plain["corners"])
+        return driver.call("cuTensorMapEncodeIm2col", *where, lower, upper, *plain["box"], *how)
+    box = [cu.cuuint32_t(extent) for extent in plain["box"]]
+    return driver.call("cuTensorMapEncodeTiled", *where, box, *how)

@@ -145,8 +145,8 @@ def _send(low: Lowering, channel: Channel) -> None:
     full, empty = ends_of(low, channel)
     wait_barrier(low, empty, e.value(f"xor i32 {low.visit}, 1"))
     _expect(low, full, channel.bytes)
-    for box, tile, name in zip(channel.boxes, channel.tiles, channel.maps, strict=True):
-        fetch(low, box, tile, name, full)
+    for source, tile, name in zip(channel.sources, channel.tiles, channel.maps, strict=True):
+        fetch(low, source, tile, name, full)
 
 
 def _produce_stream(low: Lowering, stream: Stream) -> None:
@@ -170,11 +170,11 @@ def _produce_stream(low: Lowering, stream: Stream) -> None:
         wait_barrier(low, stream.empty(low, channel, stage), free)
         full = stream.full(low, channel, stage)
         _expect(low, full, channel.bytes)
-        for load, box, tile, name in zip(
-            channel.loads, channel.boxes, channel.tiles, channel.maps, strict=True
+        for load, source, tile, name in zip(
+            channel.loads, channel.sources, channel.tiles, channel.maps, strict=True
         ):
             place = tile.at_stage(e.times(stage, tile.bytes))
-            fetch(low, box, place, name, full, low.neighbours.share(load, tile))
+            fetch(low, source, place, name, full, low.neighbours.share(load, tile))
     following = e.value(f"add i32 {variable}, {loop.step}")
     lines = advance(low, stream, stage, phase, before.label)
     lines.append(

@@ -1,6 +1,6 @@
 """Streams: loops of which one warp fetches the operands, and the barriers of their stages.
 
-A loop whose staged loads are all boxes becomes a stream: `stages` buffers, and for every channel
+A loop whose staged loads the copy engine can fetch becomes a stream: `stages` buffers, and for every channel
 (the loads that one dot waits for) a pair of barriers a stage, "full" and "empty". stream_plan.py
 finds them, roles.py writes the producer's code and consumer.py the code of those who compute.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.shared import Slot
 from fuser.backend.nvptx.stage import SharedTile
-from fuser.backend.nvptx.tensor_map import Box
+from fuser.backend.nvptx.tensor_map import Source
 from fuser.backend.nvptx.values import Tile
 from fuser.tilegen import ops
 
@@ -27,7 +27,7 @@ class Channel:
     dots, a load that goes on to registers. held: its stage is not given back at the read."""
 
     loads: list[ops.Load]
-    boxes: list[Box]
+    sources: list[Source]
     dots: list[ops.Dot]
     tiles: list[SharedTile] = field(default_factory=list)
     maps: list[str] = field(default_factory=list)

@@ -1,7 +1,7 @@
 """Which loops of a kernel a producer warp can feed, and what room their stages get.
 
-All staged loads of a kernel must be boxes whose coordinates the producer can compute: index
-arithmetic on scalars alone. Otherwise the kernel is not split into roles, and copies with cp.async.
+All staged loads of a kernel must be boxes or windows whose coordinates the producer can compute:
+index arithmetic on scalars alone. Otherwise the kernel is not split into roles, and copies with cp.async.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fuser.backend.nvptx.dot_plan import runs_on
 from fuser.backend.nvptx.persistent import BUFFER
 from fuser.backend.nvptx.stage import shared_tile_for, tile_bytes
 from fuser.backend.nvptx.stream import Channel, Stream
-from fuser.backend.nvptx.tensor_map import add_map, box_of
+from fuser.backend.nvptx.tensor_map import add_map, source_of
 from fuser.graph.sizes import size_hint
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Op, Value
@@ -93,8 +93,8 @@ def _plan_stream(
         dots = _dots_of(low, load)
         wide = any(plan.dots[dot].kind == "wide" for dot in dots)
         size = 4 if wide else dots[0].a.dtype.bytes if dots else 2
-        box = box_of(load, plan.accesses[load], size)
-        if box is None or not set(load.operands()) <= inner:
+        source = source_of(low, load, size)
+        if source is None or not set(load.operands()) <= inner:
             return None
         kinds = {plan.dots[dot].kind for dot in dots}
         if not kinds <= {"wgmma", "wide"} or any(dot not in loop.body.ops for dot in dots):
@@ -103,10 +103,10 @@ def _plan_stream(
             return None  # more than one tile beside the operands takes too much room
         match = next((c for c in channels if set(c.dots) & set(dots)), None)
         if match is None:
-            channels.append(Channel([load], [box], dots))
+            channels.append(Channel([load], [source], dots))
         else:
             match.loads.append(load)
-            match.boxes.append(box)
+            match.sources.append(source)
             match.dots += [dot for dot in dots if dot not in match.dots]
     lone = lone_dot(loop, plan)
     wide = lone is not None and plan.dots[lone].kind == "wide"
@@ -182,8 +182,10 @@ def _allocate(low: Lowering, streams: dict[ops.For, Stream], stages: int) -> boo
                 tile.slot.bytes = tile.bytes * stages
             channel.barriers = low.shared.allocate(16 * stages, 16)
             channel.maps = [
-                add_map(low, load, box, tile)
-                for load, box, tile in zip(channel.loads, channel.boxes, channel.tiles, strict=True)
+                add_map(low, load, source, tile)
+                for load, source, tile in zip(
+                    channel.loads, channel.sources, channel.tiles, strict=True
+                )
             ]
     return True
 

@@ -2,7 +2,8 @@
 
 A box is a [rows, columns] window on a view: one tile axis runs along a view dim of stride 1, the
 other along any other dim, and the remaining dims are fixed by index scalars. The engine fills zeros
-out of bounds in every dim, which is what a padded load means.
+out of bounds in every dim, which is what a padded load means. Rows that are windows on an image are
+in windows.py.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING
 
 from fuser.backend.module import TensorMap
 from fuser.backend.nvptx.access import Access
+from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.stage import SharedTile
+from fuser.backend.nvptx.windows import Windows, offsets_of, start_of, windows_of
 from fuser.graph.sizes import certain, divides, same
 from fuser.tilegen import ops
 from fuser.tilegen.index import Axis, Index
@@ -39,6 +42,19 @@ class Box:
     """dims: columns first, then rows, then the fixed dims."""
 
     dims: tuple[Dim, ...]
+
+
+Source = Box | Windows
+
+
+def source_of(low: Lowering, op: ops.Load, bytes_: int = 2) -> Source | None:
+    """How the copy engine can fetch a load of elements of so many bytes, if it can.
+    `schedule.extra["windows"]` may forbid windows."""
+    access = low.assignment.accesses[op]
+    box = box_of(op, access, bytes_)
+    if box is not None or not low.kernel.schedule.extra.get("windows", True):
+        return box
+    return windows_of(op, access, bytes_)
 
 
 def box_of(op: ops.Load, access: Access, bytes_: int = 2) -> Box | None:
@@ -71,21 +87,36 @@ def box_of(op: ops.Load, access: Access, bytes_: int = 2) -> Box | None:
     return Box(dims)
 
 
-def add_map(low: Lowering, op: ops.Load, box: Box, tile: SharedTile) -> str:
-    """Describe the box to the launcher; the name of the kernel parameter."""
+def add_map(low: Lowering, op: ops.Load, source: Source, tile: SharedTile) -> str:
+    """Describe the source to the launcher; the name of the kernel parameter."""
     columns = tile.span // tile.dtype.bytes
     share = low.neighbours.share(op, tile)
     rows = tile.rows // share.down if share else tile.rows
-    shape = (columns, min(rows, MAX_BOX)) + (1,) * (len(box.dims) - 2)
-    record = TensorMap(
-        argument=low.kernel.buffers.index(op.view.buffer),
-        dtype=tile.dtype.name,
-        shape=tuple(dim.extent for dim in box.dims),
-        strides=tuple(dim.stride for dim in box.dims[1:]),
-        box=shape,
-        swizzle=tile.span,
-        offset=op.view.offset,
-    )
+    if isinstance(source, Windows):
+        dims, boxed = source.dims, source.dims[:-1]
+        record = TensorMap(
+            argument=low.kernel.buffers.index(op.view.buffer),
+            dtype=tile.dtype.name,
+            shape=(source.columns[0], *(dim.extent for dim in dims)),
+            strides=tuple(dim.stride for dim in dims),
+            box=(columns, rows),
+            swizzle=tile.span,
+            offset=op.view.offset,
+            lower=tuple(dim.lower for dim in boxed),
+            upper=tuple(dim.upper for dim in boxed),
+            steps=tuple(dim.step for dim in boxed),
+        )
+    else:
+        shape = (columns, min(rows, MAX_BOX)) + (1,) * (len(source.dims) - 2)
+        record = TensorMap(
+            argument=low.kernel.buffers.index(op.view.buffer),
+            dtype=tile.dtype.name,
+            shape=tuple(dim.extent for dim in source.dims),
+            strides=tuple(dim.stride for dim in source.dims[1:]),
+            box=shape,
+            swizzle=tile.span,
+            offset=op.view.offset,
+        )
     known = list(map(str, low.tensor_maps))  # by form: sizes that are equal at times are not
     if str(record) in known:
         return f"%map{known.index(str(record))}"
@@ -97,38 +128,52 @@ def add_map(low: Lowering, op: ops.Load, box: Box, tile: SharedTile) -> str:
 
 def fetch(
     low: Lowering,
-    box: Box,
+    source: Source,
     tile: SharedTile,
     name: str,
     barrier: str,
     share: Share | None = None,
 ) -> None:
-    """Issue the copies of a box into a shared tile, for one thread; they complete on `barrier`.
+    """Issue the copies of a source into a shared tile, for one thread; they complete on `barrier`.
     share: the block's part of it, which goes to several blocks, at the same place in each."""
-    e, rank = low.emitter, len(box.dims)
-    starts = [low.evaluate(dim.start) for dim in box.dims]
+    e = low.emitter
     columns = tile.span // tile.dtype.bytes
     blocks, rows, stage = tile.blocks, tile.rows, tile.stage
+    across: Operand = 0
+    down: Operand = 0
     many = "i16 0, i64 0, i1 0"
     if share:
         blocks, rows = blocks // share.across, rows // share.down
         across = e.times(e.bitwise("and", share.part, share.across - 1), blocks)
-        down = e.times(e.shift("lshr", share.part, share.across.bit_length() - 1), rows)
-        starts[0] = e.plus(starts[0], e.times(across, columns))
-        starts[1] = e.plus(starts[1], down)
-        stage = e.plus(stage, e.plus(e.times(across, tile.block_bytes), e.times(down, tile.span)))
+        down = e.shift("lshr", share.part, share.across.bit_length() - 1)
+        stage = e.plus(stage, e.times(across, tile.block_bytes))
+        stage = e.plus(stage, e.times(e.times(down, rows), tile.span))
         mask = share.mask
         word = mask if isinstance(mask, int) else e.value(f"trunc i32 {mask} to i16")
         many = f"i16 {word}, i64 0, i1 1"
+    offsets: list[Operand] = []
+    if isinstance(source, Windows):
+        first = low.evaluate(source.columns[1])
+        starts = start_of(low, source, down, rows)
+        offsets = offsets_of(low, source)
+        kind, step = "im2col", rows
+    else:
+        first = low.evaluate(source.dims[0].start)
+        starts = [low.evaluate(dim.start) for dim in source.dims[1:]]
+        starts[0] = e.plus(starts[0], e.times(down, rows))
+        kind, step = "tile", MAX_BOX
+    first = e.plus(first, e.times(across, columns))
     for block in range(blocks):
-        for row in range(0, rows, MAX_BOX):
-            at = [e.plus(starts[0], block * columns), e.plus(starts[1], row), *starts[2:]]
+        for row in range(0, rows, step):
+            at = [e.plus(first, block * columns), e.plus(starts[0], row), *starts[1:]]
             place = e.plus(stage, block * tile.block_bytes + row * tile.span)
             pointer = low.shared.pointer(tile.slot, place)
             target = e.value(f"addrspacecast ptr addrspace(3) {pointer} to ptr addrspace(7)")
-            listed = ", ".join(f"i32 {item}" for item in at)
+            listed = ", ".join(
+                [*(f"i32 {item}" for item in at), *(f"i16 {item}" for item in offsets)]
+            )
             e.do(
-                f"call void @llvm.nvvm.cp.async.bulk.tensor.g2s.tile.{rank}d("
+                f"call void @llvm.nvvm.cp.async.bulk.tensor.g2s.{kind}.{len(at)}d("
                 f"ptr addrspace(7) {target}, ptr addrspace(3) {barrier}, ptr {name}, {listed}, "
                 f"{many}, i1 0, i32 0)"
             )
