@@ -84,9 +84,17 @@ def split_roles(low: Lowering) -> None:
     e.branch(is_extra, producer, consumer)
     e.enter(producer)
     _set_registers(low, 0)
-    elected = e.value(f"icmp eq i32 {e.tid}, {threads}")
     issue = e.block("issue")
-    e.branch(elected, issue, out)
+    if low.threads > threads + 32:
+        number = e.value(f"lshr i32 {e.tid}, 5")
+        number = e.value(
+            f"call i32 @llvm.nvvm.shfl.sync.idx.i32(i32 -1, i32 {number}, i32 0, i32 31)"
+        )
+        first = e.block("first")
+        e.branch(e.value(f"icmp eq i32 {number}, {threads // 32}"), first, out)
+        e.enter(first)
+    chosen = e.value("call {i32, i1} @llvm.nvvm.elect.sync(i32 -1)")
+    e.branch(e.value(f"extractvalue {{i32, i1}} {chosen}, 1"), issue, out)
     e.enter(issue)
     if persists:
         persistent.each_program(low, 1, _produce)
