@@ -131,7 +131,7 @@ def pass_turn(low: Lowering, stream: Stream) -> None:
 def each_program(low: Lowering, teams: int, emit: Callable[[Lowering], None]) -> None:
     """Emit a loop over the block's programs: all of them, or those of one of several teams."""
     e, blocks = low.emitter, low.order.starts
-    first = e.value(f"call i32 @llvm.nvvm.read.ptx.sreg.{low.order.unit}.x()")
+    first = e.hoisted(f"call i32 @llvm.nvvm.read.ptx.sreg.{low.order.unit}.x()")
     streams = list(low.streams.values())
     starts: list[tuple[Operand, Operand]] = [(0, 0) for _ in streams]
     turn = flipped = ""

@@ -85,16 +85,14 @@ def split_roles(low: Lowering) -> None:
     e.enter(producer)
     _set_registers(low, 0)
     issue = e.block("issue")
-    if low.threads > threads + 32:
-        number = e.value(f"lshr i32 {e.tid}, 5")
-        number = e.value(
-            f"call i32 @llvm.nvvm.shfl.sync.idx.i32(i32 -1, i32 {number}, i32 0, i32 31)"
-        )
-        first = e.block("first")
-        e.branch(e.value(f"icmp eq i32 {number}, {threads // 32}"), first, out)
-        e.enter(first)
+    # an election tells ptxas that one thread is left: addresses are in uniform registers, and a
+    # copy is no loop over the values that threads may have
     chosen = e.value("call {i32, i1} @llvm.nvvm.elect.sync(i32 -1)")
-    e.branch(e.value(f"extractvalue {{i32, i1}} {chosen}, 1"), issue, out)
+    alone = e.value(f"extractvalue {{i32, i1}} {chosen}, 1")
+    if low.threads > threads + 32:
+        first = e.value(f"icmp ult i32 {e.tid}, {threads + 32}")
+        alone = e.value(f"and i1 {alone}, {first}")
+    e.branch(alone, issue, out)
     e.enter(issue)
     if persists:
         persistent.each_program(low, 1, _produce)
