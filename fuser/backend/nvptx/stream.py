@@ -1,8 +1,9 @@
 """Streams: loops of which one warp fetches the operands, and the barriers of their stages.
 
-A loop whose staged loads the copy engine can fetch becomes a stream: `stages` buffers, and for every channel
-(the loads that one dot waits for) a pair of barriers a stage, "full" and "empty". stream_plan.py
-finds them, roles.py writes the producer's code and consumer.py the code of those who compute.
+A loop whose staged loads the copy engine can fetch becomes a stream: `stages` buffers, and for
+every channel (the loads that one dot waits for) a pair of barriers a stage, "full" and "empty".
+stream_plan.py finds them, roles.py writes the producer's code and consumer.py the code of those who
+compute.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Which loops of a kernel a producer warp can feed, and what room their stages get.
 
 All staged loads of a kernel must be boxes or windows whose coordinates the producer can compute:
-index arithmetic on scalars alone. Otherwise the kernel is not split into roles, and copies with cp.async.
+index arithmetic on scalars alone. Otherwise the kernel is not split into roles, and copies with
+cp.async.
 """
 
 from __future__ import annotations

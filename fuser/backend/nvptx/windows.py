@@ -25,6 +25,7 @@ from fuser.tilegen.index import Atom, Axis, FloorDiv, Index, Mod, floordiv, in_r
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering
 
+ZERO = Index(0)
 MAX_STEP = 8
 MAX_ROWS = 1024
 CORNERS = {1: 1 << 15, 2: 1 << 7, 3: 1 << 4}
@@ -70,7 +71,7 @@ class Dim:
     step: int = 1
     lower: int = 0
     upper: int = 0
-    offset: Index = Index(0)
+    offset: Index = ZERO
 
     def position(self, row: int) -> Index:
         """Where a walk from a row of the tile begins."""
@@ -173,9 +174,7 @@ def _cut(
         if not in_range(inside, pitch):
             return None
         outside = floordiv(rest, pitch)
-        parts.append(
-            Part(extent // pitch, stride * pitch, digit, factor // pitch, False, outside)
-        )
+        parts.append(Part(extent // pitch, stride * pitch, digit, factor // pitch, False, outside))
         at, extent = inside, pitch
 
 

@@ -172,7 +172,7 @@ def test_assembles(name: str, target: Target, tmp_path: Path) -> None:
         ("matmul_f32", SM_80, "mma", "cp.async"),
         ("matmul_f64", SM_80, "none", "none"),
         ("attention_64", SM_90A, "wgmma", "tma"),
-        ("convolution", SM_90A, "wgmma", "cp.async"),
+        ("convolution", SM_90A, "wgmma", "tma"),
         ("map", SM_90A, "none", "none"),
     ],
 )
