@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fuser.backend.module import CompiledKernel, TensorMap
+from fuser.backend.module import CompiledKernel
+from fuser.runtime.device_code import tensor_map
 from fuser.tilegen.ir import Kernel
 
 try:
@@ -75,7 +76,7 @@ class Loaded:
     def launch(self, pointers: list[int], stream: int = 0) -> None:
         """Launch on device pointers, one a buffer in kernel order."""
         c = self.compiled
-        maps = [encode(tensor, pointers) for tensor in c.tensor_maps]
+        maps = [tensor_map(item, pointers[item.argument]) for item in c.tensor_maps]
         values = (*pointers, *maps)
         types = (*[ctypes.c_void_p] * len(pointers), *[None] * len(maps))
         config = cuda.CUlaunchConfig()
@@ -90,39 +91,6 @@ class Loaded:
             attribute.value = value
             config.attrs, config.numAttrs = [attribute], 1
         check(cuda.cuLaunchKernelEx(config, self.function, (values, types), 0))
-
-
-_MAP_TYPES = {
-    "f16": "FLOAT16", "bf16": "BFLOAT16", "f32": "FLOAT32", "f64": "FLOAT64", "i32": "INT32",
-    "u8": "UINT8", "i8": "UINT8", "bool": "UINT8", "u16": "UINT16", "i16": "UINT16",
-}  # fmt: skip
-
-
-def encode(tensor: TensorMap, pointers: list[int]) -> Any:
-    """The 128-byte descriptor of a tensor map."""
-    prefix = "CU_TENSOR_MAP_"
-    data_type = getattr(cuda.CUtensorMapDataType, f"{prefix}DATA_TYPE_{_MAP_TYPES[tensor.dtype]}")
-    size = {"f32": 4, "i32": 4, "f64": 8, "u8": 1, "i8": 1, "bool": 1}.get(tensor.dtype, 2)
-    swizzle = getattr(
-        cuda.CUtensorMapSwizzle,
-        f"{prefix}SWIZZLE_" + (f"{tensor.swizzle}B" if tensor.swizzle else "NONE"),
-    )
-    rank = len(tensor.shape)
-    return check(
-        cuda.cuTensorMapEncodeTiled(
-            data_type,
-            rank,
-            pointers[tensor.argument] + tensor.offset * size,
-            [cuda.cuuint64_t(extent) for extent in tensor.shape],
-            [cuda.cuuint64_t(stride * size) for stride in tensor.strides],
-            [cuda.cuuint32_t(extent) for extent in tensor.box],
-            [cuda.cuuint32_t(1)] * rank,
-            cuda.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-            swizzle,
-            cuda.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-            cuda.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-        )
-    )
 
 
 def run_on_device(
