@@ -154,7 +154,7 @@ def fetch(
     offsets: list[Operand] = []
     if isinstance(source, Windows):
         first = low.evaluate(source.columns[1])
-        starts = start_of(low, source, down, rows)
+        starts = start_of(low, source, down, share.down if share else 1, rows)
         offsets = offsets_of(low, source)
         kind, step = "im2col", rows
     else:

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.access import Access
-from fuser.backend.nvptx.cluster import LARGEST
 from fuser.backend.nvptx.emitter import Operand
 from fuser.graph.sizes import divides, is_symbolic, same
 from fuser.tilegen import ops
@@ -251,18 +250,20 @@ def _bounded(part: Part, most: int, rows: int) -> Dim | None:
 # code --------------------------------------------------------------------------------------------
 
 
-def start_of(low: Lowering, windows: Windows, first: Operand, rows: int) -> list[Operand]:
-    """The coordinates where a walk begins, but the columns'. first: the number, counted in `rows`,
-    of the first row of a part of the tile."""
+def start_of(
+    low: Lowering, windows: Windows, part: Operand, parts: int, rows: int
+) -> list[Operand]:
+    """The coordinates, but the columns', where a walk begins: at part number `part` of so many
+    parts of the tile, of `rows` rows each."""
     e = low.emitter
     found: list[Operand] = []
     for dim in windows.dims:
-        if isinstance(first, int):
-            found.append(low.evaluate(dim.position(first * rows)))
+        if isinstance(part, int):
+            found.append(low.evaluate(dim.position(part * rows)))
             continue
         place = low.evaluate(dim.position(0))
-        for number in range(1, LARGEST):
-            chosen = e.value(f"icmp eq i32 {first}, {number}")
+        for number in range(1, parts):
+            chosen = e.value(f"icmp eq i32 {part}, {number}")
             place = e.pick(chosen, low.evaluate(dim.position(number * rows)), place)
         found.append(place)
     return found
