@@ -197,6 +197,8 @@ def schedule_of(record: Mapping[str, Any]) -> Schedule:
     numbers += [size for _, size in schedule.blocks]
     if not all(isinstance(number, int) and number > 0 for number in numbers):
         raise ValueError(f"{json.dumps(dict(record))} is no schedule")
+    if not (isinstance(schedule.stream_k, int) and 0 <= schedule.stream_k <= 8):
+        raise ValueError(f"{json.dumps(dict(record))} is no schedule")
     if not (isinstance(schedule.group, int) and isinstance(schedule.extra, dict)):
         raise ValueError(f"{json.dumps(dict(record))} is no schedule")
     return schedule

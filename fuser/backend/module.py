@@ -40,7 +40,8 @@ class CompiledKernel:
     which runs programs first <= p < last of the row-major grid; `scratch` is `scratch_bytes` of the
     calling thread, 64-byte aligned.
     cuda: `code` is PTX with the kernel `entry`; its parameters are the buffer pointers in kernel
-    order, then the tensor maps by value (64-byte aligned, __grid_constant__), then `sizes` as i64:
+    order, one to `workspace_bytes` of device memory for this launch if there are any, then the
+    tensor maps by value (64-byte aligned, __grid_constant__), then `sizes` as i64:
     the values of symbolic dims. `launch` is the CUDA
     grid, `threads` the block size, `shared_bytes` dynamic shared memory, `cluster` its size in x.
     """
@@ -58,6 +59,7 @@ class CompiledKernel:
     tensor_maps: tuple[TensorMap, ...] = ()
     sizes: tuple[int, ...] = ()
     pdl: bool = False
+    workspace_bytes: int = 0
     facts: dict[str, Any] = field(default_factory=dict)  # registers, spills, tensor-core kind, ...
 
     @property

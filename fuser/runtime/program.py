@@ -8,7 +8,7 @@ and plans the arena by liveness. Everything is known here, before the first run.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -126,6 +126,21 @@ class Step:
     cost: float = 0.0
 
 
+def _with_workspaces(
+    steps: Sequence[Step], sizes: Mapping[Hashable, int]
+) -> tuple[list[Step], dict[Hashable, int]]:
+    """Steps and sizes with the workspaces of kernels as further operands."""
+    table = dict(sizes)
+    found = []
+    for position, step in enumerate(steps):
+        if step.kernel.workspace_bytes:
+            key = ("workspace of step", position)
+            table[key] = step.kernel.workspace_bytes
+            step = replace(step, operands=(*step.operands, key))
+        found.append(step)
+    return found, table
+
+
 def assemble(
     target: Target,
     steps: Sequence[Step],
@@ -140,9 +155,11 @@ def assemble(
     constants: C-contiguous arrays, packed as the kernels read them; only those in use are kept.
     sizes: bytes of each key that is neither an input, an output nor a constant (values between
     kernels, workspaces). An arena buffer lives from the first to the last step that names it.
-    An output key may also be an input or a constant, or repeat: it becomes a copy.
+    An output key may also be an input or a constant, or repeat: it becomes a copy. A kernel that
+    wants a workspace gets its place behind its operands.
     Raises VerifyError for an operand that nothing defines.
     """
+    steps, sizes = _with_workspaces(steps, sizes)
     places: dict[Hashable, BufferRef] = {}
     kept: list[np.ndarray] = []
     for position, (key, _) in enumerate(inputs):

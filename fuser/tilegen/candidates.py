@@ -15,7 +15,6 @@ from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.dot_rules import (
     HALF_TILES,
-    TEAM_TILES,
     WIDE_TILES,
     deep_schedule,
     product_schedule,
@@ -24,6 +23,7 @@ from fuser.tilegen.dot_rules import (
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.rules import ceildiv
 from fuser.tilegen.schedule import Schedule
+from fuser.tilegen.share_rules import TEAM_TILES, cut_of
 
 MOST = 8
 """Candidates of a kernel beside the schedule of the rules."""
@@ -111,14 +111,14 @@ def _on_cpu(target: Target, p: Product, own: Schedule) -> list[Schedule]:
 
 def _on_gpu(target: Target, p: Product, own: Schedule) -> list[Schedule]:
     """Tiles of one program a block, of persistent blocks, and of two teams of warps, by the cost
-    that the rules give them (dot_rules._team_schedule)."""
+    that the rules give them (share_rules.team_schedule)."""
     half = p.bits <= 16
     depth = own.block("k")
     hopper = target.arch == "sm_90a" and half and p.streamed
     found: list[tuple[float, int, Schedule]] = []
     steps = p.k * p.bits / 16
 
-    def cost(tile: int, lines: int, turns: int, exposed: int) -> float:
+    def cost(tile: int, lines: int, turns: float, exposed: int) -> float:
         return turns * (tile + 12 * lines) + exposed * tile * 200 / max(1, steps)
 
     tiles = dict.fromkeys((*HALF_TILES, *TEAM_TILES) if half else WIDE_TILES)
@@ -144,4 +144,12 @@ def _on_gpu(target: Target, p: Product, own: Schedule) -> list[Schedule]:
         if hopper and count > target.units and 12288 <= tile <= 16384:
             teams = replace(base, persistent=True, warps=4, extra={"teams": 2})
             found.append((cost(tile, lines, waves, 1), len(found), teams))
+            cut = cut_of(count, p.k, target.units)
+            if cut is not None:
+                shared = replace(teams, stream_k=1)
+                turns = count // target.units + cut.turn
+                found.append((cost(tile, lines, turns, 1), len(found), shared))
+        if hopper and 2 * count <= target.units and rows == 64 and columns >= 64:
+            shared = replace(base, stages=8, stream_k=1)
+            found.append((cost(tile, lines, 0.5, 1), len(found), shared))
     return [schedule for _, _, schedule in sorted(found, key=lambda item: item[:2])]

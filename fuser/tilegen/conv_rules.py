@@ -14,11 +14,11 @@ from fuser.tilegen.dot_rules import (
     deep_stages,
     gpu_tile,
     register_tile,
-    split_schedule,
     swept_rows,
 )
 from fuser.tilegen.rules import block_of, blocks_of, ceildiv, cover, power_of_two
 from fuser.tilegen.schedule import Schedule
+from fuser.tilegen.share_rules import split_schedule
 
 VECTOR = 32
 """Elements of 16 bits in the longest vector."""

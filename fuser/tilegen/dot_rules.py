@@ -9,6 +9,15 @@ from fuser.target import DotUnit, Target
 from fuser.tilegen import units
 from fuser.tilegen.rules import block_of, blocks_of, ceildiv
 from fuser.tilegen.schedule import Schedule
+from fuser.tilegen.share_rules import (
+    LEAST_GAIN,
+    TEAM_TILES,
+    cut_cost,
+    cut_of,
+    parts_schedule,
+    split_schedule,
+    team_schedule,
+)
 
 MOST_SYMBOLIC_DEPTH = 256
 """The block of a contracted dim of any size."""
@@ -197,9 +206,7 @@ def _crooked_schedule(
         if option is not plain and count <= target.units:
             continue
         tile, lines = rows * columns * accumulators, (rows, columns * accumulators)
-        turns = ceildiv(count, target.units)
         teams = "teams" in option.extra
-        exposed = (1 if teams else turns) * tile * 200 / k
         busy = (tile + 12 * sum(lines)) * (1.06 if option.persistent and not teams else 1)
         for shape in ((1, 1), (2, 1), (1, 2)):
             if grid[0] % shape[0] or grid[1] % shape[1]:
@@ -207,10 +214,19 @@ def _crooked_schedule(
             # blocks along the rows share the columns
             asked = LINES[crooked[0]] * lines[0] / shape[1]
             asked += LINES[crooked[1]] * lines[1] / shape[0]
-            cost = turns * (max(busy, asked) + 0.3 * min(busy, asked)) + exposed
-            cost += CLUSTER_START / k if shape != (1, 1) else 0
-            if best is None or cost < best[0]:
-                best = (cost, replace(option, neighbours=shape))
+            turn = max(busy, asked) + 0.3 * min(busy, asked)
+            together = shape[0] * shape[1]
+            groups, blocks = count // together, target.units // together
+            cut = cut_of(groups, k, blocks) if option.persistent else None
+            for shared in (0, 1) if cut is not None else (0,):
+                whole = groups // blocks if shared else ceildiv(groups, blocks)
+                cost = whole * turn + (1 if teams else whole + shared) * tile * 200 / k
+                if shared:
+                    assert cut is not None
+                    cost = (cost + cut_cost(turn, cut, k)) / LEAST_GAIN
+                cost += CLUSTER_START / k if together > 1 else 0
+                if best is None or cost < best[0]:
+                    best = (cost, replace(option, neighbours=shape, stream_k=shared))
     assert best is not None
     return best[1]
 
@@ -229,7 +245,7 @@ def _dot_schedule(
 ) -> Schedule:  # fmt: skip
     if target.is_cuda and bits == 8:
         return _narrow_schedule(target, m, n, k, accumulators, batch, streamed, folded)
-    whole = folded or is_symbolic(k)
+    whole, fixed = folded or is_symbolic(k), not is_symbolic(m, n, k, batch)
     m, n, batch = size_hint(m), size_hint(n), size_hint(batch)
     k = block_of(k, MOST_SYMBOLIC_DEPTH) if is_symbolic(k) else k
     if unit is not None:
@@ -246,11 +262,13 @@ def _dot_schedule(
             return wide
     rows, columns, waves, reason = gpu_tile(target, m, n, bits, accumulators, batch)
     if half and streamed and waves == 1 and accumulators == 1 and not whole:
-        shared = split_schedule(target, m, n, k, batch)
+        shared = parts_schedule(target, m, n, k, batch) if fixed else None
+        shared = shared or split_schedule(target, m, n, k, batch)
         if shared is not None:
             return shared
     if half and streamed and target.arch == "sm_90a" and k >= 128:
-        turns = _team_schedule(target, m, n, k, accumulators, batch, (rows, columns, waves))
+        plain = rows, columns, waves
+        turns = team_schedule(target, m, n, k, accumulators, batch, plain, fixed)
         if turns is not None:
             return turns
     if bits == 32 and accumulators == 1 and (rows, columns) == (64, 64):
@@ -331,74 +349,6 @@ def _code_schedule(
 
 CODE_TILE = 128 * 128
 """The largest tile of products of 8-bit floats, in elements of all accumulators."""
-TEAM_TILES = ((128, 128), (64, 256), (64, 192), (128, 64), (64, 128), (64, 64))
-"""(rows, columns) of a dot of one of two teams of four warps."""
-
-
-def _team_schedule(
-    target: Target,
-    m: int,
-    n: int,
-    k: int,
-    accumulators: int,
-    batch: int,
-    plain: tuple[int, int, int],
-) -> Schedule | None:
-    """Two teams of warps in turns, in a block a multiprocessor that runs program after program:
-    what follows the products of one is hidden behind those of the other, and so are their loads.
-    None where `plain`, (rows, columns, waves) of one program a block, takes less time.
-
-    Costs are multiply-adds of a step of k. What is left to wait for at the end takes the time of
-    some 200 steps of the last tile; a line of an operand that of 12 elements. From an H200.
-    """
-
-    def cost(rows: int, columns: int, turns: int, exposed: int) -> float:
-        tile, lines = rows * columns * accumulators, rows + columns * accumulators
-        return turns * (tile + 12 * lines) + exposed * tile * 200 / k
-
-    best: tuple[float, int, int, int] | None = None
-    for rows, columns in TEAM_TILES:
-        wide = columns * accumulators
-        if wide > 256 or not 12288 <= rows * wide <= 16384:
-            continue
-        count = ceildiv(m, rows) * ceildiv(n, columns) * batch
-        if count > target.units:
-            time = cost(rows, columns, ceildiv(count, target.units), 1)
-            if best is None or time < best[0]:
-                best = (time, rows, columns, count)
-    rows, columns, waves = plain
-    begun = 2048 * waves if waves > 1 else 0
-    if best is None or best[0] > cost(rows, columns, waves, waves) + begun:
-        return None
-    _, rows, columns, count = best
-    return replace(
-        blocks_of(
-            warps=4, stages=4, group=8 if batch == 1 else 0,
-            reason=f"{count} programs on {target.units} processors, two teams of warps in turns",
-            m=rows, n=columns, k=64,
-        ),
-        persistent=True, extra={"teams": 2},
-    )  # fmt: skip
-
-
-def split_schedule(target: Target, m: int, n: int, k: int, batch: int) -> Schedule | None:
-    """A product of few tiles and a long k, of 16-bit operands: the blocks of a cluster take a part
-    of k each, as many as run at once. None where there are tiles enough, where the sums of parts
-    would take longer than what they save (about 2 us on an H200), or without clusters."""
-    tiles = ceildiv(m, 64) * ceildiv(n, 64) * batch
-    cluster = next((c for c in (8, 4, 2) if tiles * c <= target.units), 1)
-    if target.arch != "sm_90a" or cluster == 1 or k < SPLIT_DEPTH:
-        return None
-    schedule = blocks_of(
-        stages=min(6, k // 64 // cluster), group=8 if batch == 1 else 0,
-        reason=f"{tiles} tiles, each of a cluster of {cluster} blocks that share k",
-        m=64, n=64, k=64,
-    )  # fmt: skip
-    return replace(schedule, cluster=cluster)
-
-
-SPLIT_DEPTH = 2048
-"""The least k that is shared by the blocks of a cluster."""
 
 
 def _wide_schedule(target: Target, m: int, n: int, batch: int) -> Schedule | None:

@@ -15,7 +15,9 @@ class Schedule:
     warps: warps a program on a GPU. stages: buffers of a software-pipelined loop.
     group: program order on a 2-D grid (m, n): `group` rows of blocks are swept together (on a CPU
     by a grid axis of their own) so that neighbours share cached operands; 0 is row-major.
-    persistent: programs loop over the grid.
+    persistent: programs loop over the grid. stream_k: blocks of a GPU's multiprocessor among which
+    the steps of all programs' loops are shared out evenly, parts of programs included (0: whole
+    programs).
     split_k: how many programs share one reduction. cluster: blocks of a GPU that share one program,
     where it has clusters (Hopper). neighbours: programs along the last two axes of the grid, rows
     and columns, whose blocks form a cluster and load for each other what they share. reason: one
@@ -30,6 +32,7 @@ class Schedule:
     split_k: int = 1
     cluster: int = 1
     neighbours: tuple[int, int] = (1, 1)
+    stream_k: int = 0
     reason: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
@@ -50,4 +53,6 @@ class Schedule:
             table["neighbours"] = list(self.neighbours)
         if self.persistent:
             table["persistent"] = True
+        if self.stream_k:
+            table["stream_k"] = self.stream_k
         return table | dict(self.extra)

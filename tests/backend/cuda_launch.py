@@ -58,6 +58,9 @@ class Loaded:
         if compiled.shared_bytes > 48 << 10:
             attribute = cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             check(cuda.cuFuncSetAttribute(self.function, attribute, compiled.shared_bytes))
+        self.workspace = 0
+        if compiled.workspace_bytes:
+            self.workspace = int(check(cuda.cuMemAlloc(compiled.workspace_bytes)))
 
     @staticmethod
     def _load(compiled: CompiledKernel, options: Any, buffers: Any, size: int) -> tuple[Any, str]:
@@ -77,6 +80,8 @@ class Loaded:
         """Launch on device pointers, one a buffer in kernel order."""
         c = self.compiled
         maps = [tensor_map(item, pointers[item.argument]) for item in c.tensor_maps]
+        if c.workspace_bytes:
+            pointers = [*pointers, self.workspace]
         values = (*pointers, *maps)
         types = (*[ctypes.c_void_p] * len(pointers), *[None] * len(maps))
         config = cuda.CUlaunchConfig()
@@ -94,9 +99,9 @@ class Loaded:
 
 
 def run_on_device(
-    kernel: Kernel, compiled: CompiledKernel, arrays: dict[str, np.ndarray]
+    kernel: Kernel, compiled: CompiledKernel, arrays: dict[str, np.ndarray], launches: int = 1
 ) -> dict[str, np.ndarray]:
-    """Copy the arrays in, launch once, and copy every buffer back."""
+    """Copy the arrays in, launch one time or more, and copy every buffer back."""
     loaded = Loaded(compiled)
     pointers = []
     for buffer in kernel.buffers:
@@ -106,7 +111,8 @@ def run_on_device(
         check(cuda.cuMemcpyHtoD(pointer, array.ctypes.data, array.nbytes))
         pointers.append(int(pointer))
     try:
-        loaded.launch(pointers)
+        for _ in range(launches):
+            loaded.launch(pointers)
         check(cuda.cuCtxSynchronize())
         results = {}
         for buffer, pointer in zip(kernel.buffers, pointers, strict=True):

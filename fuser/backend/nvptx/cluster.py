@@ -120,12 +120,17 @@ class Cluster:
 
     def has_trips(self, loop: ops.For) -> bool:
         """Whether every block has a trip of a loop whose trips the blocks share."""
+        if self.low.shares is not None:
+            return True
         return self.splits(loop) and trips_of(loop) >= self.blocks
 
     def bounds(self, loop: ops.For) -> tuple[Operand, Operand]:
-        """Start and stop of a loop in this block: of as many trips in each, or one more."""
+        """Start and stop of a loop in this block: of as many trips in each, or one more; or of the
+        stretch that a block has of it (shares.py)."""
         low, e = self.low, self.low.emitter
         start, stop = low.evaluate(loop.start), low.evaluate(loop.stop)
+        if low.shares is not None:
+            return low.shares.bounds(start)
         if not self.splits(loop):
             return start, stop
         extent = e.minus(stop, start)

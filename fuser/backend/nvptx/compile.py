@@ -42,6 +42,7 @@ def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
         "warps": low.warps,
         "cluster": low.order.cluster,
         "neighbours": low.neighbours.shape,
+        "stream_k": low.shares.per_unit if low.shares is not None else 0,
         "blocks": size_hint(low.order.launch[0]) if low.order.persistent else 0,
         "copies": "tma" if low.streams else "cp.async" if low.assignment.staged else "none",
     }
@@ -60,6 +61,7 @@ def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
         tensor_maps=tuple(map(_map_at_example, low.tensor_maps)),
         sizes=tuple(map(size_hint, read)),
         pdl=low.follows_early,
+        workspace_bytes=low.workspace_bytes,
         facts=facts,
     )
 
@@ -123,7 +125,10 @@ def _lower(kernel: Kernel, target: Target, stages: int | None = None) -> tuple[s
         low.run()
     shared = low.shared.place()
     used = bool(low.shared.slots)
-    text = module_text(low.emitter, threads=low.threads, shared=used, blocks=resident_blocks(low))
+    text = module_text(
+        low.emitter, threads=low.threads, shared=used, blocks=resident_blocks(low),
+        variables=low.variables,
+    )  # fmt: skip
     return low.shared.resolve(text), low, shared
 
 
@@ -137,6 +142,8 @@ def resident_blocks(low: Lowering) -> int:
     """
     if low.held is not None:
         return low.held.blocks
+    if low.shares is not None:
+        return low.shares.per_unit
     if low.assignment.dots:
         # one splits its operands while the other multiplies
         return 2 if any(plan.kind == "wide" for plan in low.assignment.dots.values()) else 1

@@ -205,6 +205,8 @@ def _bind_results(low: Lowering, op: ops.For, finals: list[Tile]) -> None:
     if op in low.assignment.merges:
         low.env.update(merge_parts(low, op, finals))
     else:
+        if low.shares is not None:
+            finals = low.shares.complete(finals)
         low.env.update(zip(op.results, finals, strict=True))
 
 

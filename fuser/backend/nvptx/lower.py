@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fuser.backend.module import TensorMap
-from fuser.backend.nvptx import consumer, roles, stream_plan
+from fuser.backend.nvptx import consumer, persistent, roles, stream_plan
 from fuser.backend.nvptx.access import Access
 from fuser.backend.nvptx.access_layout import choose_blocked, operand_layout
 from fuser.backend.nvptx.assign import assign
@@ -22,6 +22,7 @@ from fuser.backend.nvptx.multicast import Neighbours
 from fuser.backend.nvptx.op_rules import RULES
 from fuser.backend.nvptx.order import ProgramOrder, growing_axes
 from fuser.backend.nvptx.shared import SharedMemory, Slot
+from fuser.backend.nvptx.shares import WORKSPACE, Shares, plan_shares
 from fuser.backend.nvptx.stage import SharedTile, land_copies, read
 from fuser.backend.nvptx.stream import Channel, Stream
 from fuser.backend.nvptx.values import Tile, literal
@@ -92,6 +93,9 @@ class Lowering:
         self.resident: dict[ops.Load, Channel] = {}
         self.stages = kernel.schedule.stages if stages is None else stages
         self.held: Held | None = None
+        self.shares: Shares | None = None
+        self.workspace_bytes = 0
+        self.variables: dict[str, str] = {}  # of the module: name and definition
 
     @property
     def warps(self) -> int:
@@ -114,10 +118,17 @@ class Lowering:
         if self.streams:
             roles.split_roles(self)
         else:
+            self.shares = plan_shares(self)
             self.await_previous()
             self.cluster.begin()
-            self.program()
+            if self.shares is not None:
+                persistent.without_roles(self)
+            else:
+                self.program()
             self.cluster.finish()
+        if self.workspace_bytes:
+            place = len(self.kernel.buffers)
+            self.emitter.params.insert(place, ("ptr addrspace(1) noalias align 16", WORKSPACE))
         table = SYMBOLIC.get()
         self.emitter.finish(len(table) if table else 0)
 
@@ -191,6 +202,11 @@ class Lowering:
         """Whether nothing writes the buffer while this kernel runs: the one before it may, where
         this one is there before its end."""
         return buffer not in self.written and (buffer.role == "constant" or not self.follows_early)
+
+    @property
+    def workspace(self) -> str:
+        """Memory of `workspace_bytes` that the kernel has for itself."""
+        return f"%{WORKSPACE}"
 
     def pointer(self, buffer: Buffer) -> str:
         return self.ready.get(buffer, f"%{self.names[buffer]}")

@@ -37,6 +37,8 @@ BUFFER = 2048
 
 def wanted(low: Lowering, streams: Mapping[ops.For, Stream]) -> bool:
     """Whether a kernel of these streams is to be persistent."""
+    if low.shares is not None and streams:
+        return True
     if not low.kernel.schedule.persistent or not streams:
         return False
     programs = size_hint(low.order.programs)
@@ -71,9 +73,12 @@ def begin(low: Lowering) -> bool:
         return False
     e, shared = low.emitter, low.shared
     programs = low.order.programs
-    # of open sizes there may be fewer: blocks beyond them find nothing to do
     units = low.neighbours.at_once()
-    low.order.persist(units if is_symbolic(programs) else min(units, programs))
+    if low.shares is not None:
+        low.shares.begin()
+    else:
+        # of open sizes there may be fewer: blocks beyond them find nothing to do
+        low.order.persist(units if is_symbolic(programs) else min(units, programs))
     if low.teams > 1:
         low.turns = shared.allocate(8 * low.teams, 16)
         number = e.hoisted(f"lshr i32 {e.tid}, {(32 * low.warps).bit_length() - 1}")
@@ -119,6 +124,20 @@ def consume(low: Lowering) -> None:
         low.shared.barrier()
 
 
+def without_roles(low: Lowering) -> None:
+    """Emit a kernel whose blocks do their shares (shares.py), where all warps copy and compute."""
+    shares = low.shares
+    assert shares is not None
+    shares.begin()
+
+    def stretch(low: Lowering) -> None:
+        low.shared.state = (False, False)
+        low.env, low.converted, low.operands = {}, {}, {}
+        low.program()
+
+    shares.each_stretch(1, stretch, last=low.shared.barrier)
+
+
 def pass_turn(low: Lowering, stream: Stream) -> None:
     """Behind the last loop of a program: the ring is the other team's."""
     if low.turns is None or stream is not [*low.streams.values()][-1]:
@@ -130,6 +149,9 @@ def pass_turn(low: Lowering, stream: Stream) -> None:
 
 def each_program(low: Lowering, teams: int, emit: Callable[[Lowering], None]) -> None:
     """Emit a loop over the block's programs: all of them, or those of one of several teams."""
+    if low.shares is not None:
+        low.shares.each_stretch(teams, emit)
+        return
     e, blocks = low.emitter, low.order.starts
     first = e.hoisted(f"call i32 @llvm.nvvm.read.ptx.sreg.{low.order.unit}.x()")
     streams = list(low.streams.values())

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 REGISTERS = {8: (40, 232), 12: (32, 160)}
 """Registers a thread of (the producer, the consumers), by computing warps: together no more than a
 multiprocessor has. Where a count is not listed, all warps share evenly."""
+SHARING = (48, 224)
+"""The same of 8 warps where the producer reckons with parts of tiles (shares.py)."""
 
 
 def producer_warps(warps: int) -> int:
@@ -33,7 +35,9 @@ def producer_warps(warps: int) -> int:
 def _set_registers(low: Lowering, role: int) -> None:
     warps = low.warps * low.teams
     if warps in REGISTERS:
-        count, verb = REGISTERS[warps][role], ("dec", "inc")[role]
+        shared = low.shares is not None and warps == 8
+        count = (SHARING if shared else REGISTERS[warps])[role]
+        verb = ("dec", "inc")[role]
         low.emitter.do(f"call void @llvm.nvvm.setmaxnreg.{verb}.sync.aligned.u32(i32 {count})")
 
 

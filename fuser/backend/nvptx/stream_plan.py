@@ -19,6 +19,7 @@ from fuser.backend.nvptx.assignment import (
 )
 from fuser.backend.nvptx.dot_plan import runs_on
 from fuser.backend.nvptx.persistent import BUFFER
+from fuser.backend.nvptx.shares import plan_shares
 from fuser.backend.nvptx.stage import shared_tile_for, tile_bytes
 from fuser.backend.nvptx.stream import Channel, Stream
 from fuser.backend.nvptx.tensor_map import add_map, source_of
@@ -60,9 +61,11 @@ def plan_streams(low: Lowering, stages: int) -> dict[ops.For, Stream]:
             seen += 1
     if seen != len(plan.staged) or not streams:
         return {}
+    low.streams = streams
+    low.shares = plan_shares(low)
     low.teams = persistent.teams_of(low, streams)
     if not _allocate(low, streams, stages):
-        low.teams = 1
+        low.teams, low.streams, low.shares = 1, {}, None
         return {}
     return streams
 
@@ -168,7 +171,8 @@ def _allocate(low: Lowering, streams: dict[ops.For, Stream], stages: int) -> boo
                 if tile.shape != load.shape:
                     return _take_back(low, streams)
     each = sum(c.bytes for s in streams.values() for c in s.channels)
-    room = low.target.shared_bytes - resident - 1024 * len(low.shared.slots) - 2048
+    together = low.shares.per_unit if low.shares is not None else 1
+    room = low.target.shared_bytes // together - resident - 1024 * len(low.shared.slots) - 2048
     if persistent.wanted(low, streams):
         # nothing may take the place of the stages: the producer is at the next program already
         room -= low.warps * low.teams * BUFFER

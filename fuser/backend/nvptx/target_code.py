@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fuser.backend import llvm
 from fuser.backend.nvptx.emitter import Emitter
 from fuser.target import Target
@@ -25,11 +27,15 @@ def machine(target: Target, least: int = 0) -> llvm.Machine:
     return llvm.Machine(TRIPLE, target.arch, f"+ptx{max(version, least)}", 3)
 
 
-def module_text(function: Emitter, *, threads: int, shared: bool, blocks: int = 1) -> str:
-    """The module of one kernel."""
+def module_text(
+    function: Emitter, *, threads: int, shared: bool, blocks: int = 1,
+    variables: Mapping[str, str] | None = None,
+) -> str:  # fmt: skip
+    """The module of one kernel. variables: of the module, by name."""
     lines = [f'target datalayout = "{DATA_LAYOUT}"', f'target triple = "{TRIPLE}"']
     if shared:
         lines.append("@shared_memory = external addrspace(3) global [0 x i8], align 1024")
+    lines += [f"{name} = {text}" for name, text in (variables or {}).items()]
     lines.append(str(function))
     lines += [
         f'attributes #0 = {{ nounwind "nvvm.maxntid"="{threads}" "nvvm.minctasm"="{blocks}" }}',

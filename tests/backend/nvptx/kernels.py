@@ -222,6 +222,7 @@ def matmul(
     teams: int = 1,
     wide: bool = False,
     codes: str = "",
+    stream_k: int = 0,
 ) -> Kernel:
     """y = relu(a @ b + bias) + residual, or a @ b alone."""
     bm, bn, bk = blocks
@@ -230,7 +231,7 @@ def matmul(
     extra |= {"wide": True} if wide else {}
     schedule = Schedule(
         warps=warps, stages=stages, group=group, cluster=cluster, neighbours=neighbours,
-        persistent=persistent, extra=extra,
+        persistent=persistent, stream_k=stream_k, extra=extra,
     )  # fmt: skip
     b = Builder("matmul", schedule)
     a_view = b.view(b.buffer("x0", dtype, m * k), (m, k), (1, m) if transpose_a else (k, 1))
@@ -269,13 +270,14 @@ def gated(
     teams: int = 0,
     neighbours: tuple[int, int] = (1, 1),
     cluster: int = 1,
+    stream_k: int = 0,
 ) -> Kernel:
     """y = (x @ g) * (x @ u): a loop that accumulates two dots. teams: of a persistent kernel."""
     bm, bn, bk = blocks
     schedule = Schedule(
         warps=warps, stages=stages, group=8, neighbours=neighbours, persistent=teams > 0,
         extra={"teams": teams or 1},
-        cluster=cluster,
+        cluster=cluster, stream_k=stream_k,
     )  # fmt: skip
     b = Builder("gated", schedule)
     x_view = b.view(b.buffer("x0", dtype, m * k), (m, k))
@@ -381,12 +383,14 @@ def convolution(
     warps: int = 4,
     stages: int = 3,
     cluster: int = 1,
+    stream_k: int = 0,
 ) -> Kernel:
     """3x3, padding 1, NHWC times [3, 3, C, M]: rows are gathered through // and %."""
     bm, bn, bk = blocks
     out = (size - 1) // stride + 1
     pixels = batch * out * out
-    b = Builder("convolution", Schedule(warps=warps, stages=stages, cluster=cluster))
+    schedule = Schedule(warps=warps, stages=stages, cluster=cluster, stream_k=stream_k)
+    b = Builder("convolution", schedule)
     x_view = b.view(
         b.buffer("x0", dtype, batch * size * size * channels), (batch, size, size, channels)
     )

@@ -4,6 +4,7 @@ driver's compiler, so both paths are checked on one machine."""
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -527,3 +528,52 @@ def test_convolution(dtype: DType, target: Target, rng: np.random.Generator) -> 
         kernel = kernels.convolution(2, size, channels, filters, dtype, stride=stride)
         tolerance = {"f16": 2e-3, "f32": 1e-5}[dtype.name]
         check(kernel, target, arrays_for(kernel, rng, -1, 1), tolerance, absolute=1.0)
+
+
+def stream_k_cases() -> list[tuple[str, Kernel, int, int]]:
+    """(name, kernel, multiprocessors, blocks of each): tiles in fewer and more than two turns,
+    stretches of one trip, tiles of several blocks, edges in every extent; roles with one team and
+    two, and pairs of neighbours; copies by all warps."""
+
+    def product(
+        sizes: tuple[int, int, int], blocks: tuple[int, int, int], **more: Any
+    ) -> Kernel:
+        return kernels.matmul(*sizes, bf16, blocks, stages=3, group=3, **more)
+
+    return [
+        ("rest", product((520, 648, 456), (128, 128, 64), warps=8, stream_k=1), 7, 1),
+        ("turns", product((1160, 1304, 264), (128, 128, 64), warps=8, stream_k=1), 13, 1),
+        ("few", product((136, 264, 2056), (128, 128, 64), warps=8, stream_k=1), 33, 1),
+        ("two", product((264, 392, 1000), (64, 64, 64), stream_k=2), 17, 2),
+        ("teams", product((1160, 1304, 264), (128, 128, 64), stream_k=1, teams=2), 13, 1),
+        ("few_teams", product((264, 392, 1000), (128, 128, 64), stream_k=1, teams=2), 8, 1),
+        ("large", product((520, 1000, 520), (128, 256, 64), warps=8, stream_k=1), 9, 1),
+        ("pairs", product((1160, 1000, 712), (128, 128, 64), warps=8, neighbours=(2, 1),
+                          transpose_b=True, stream_k=1), 26, 1),
+        ("pair_teams", product((1000, 1000, 328), (64, 128, 64), neighbours=(1, 2), teams=2,
+                               stream_k=1), 22, 1),
+        ("copies", product((200, 333, 777), (64, 64, 32), stream_k=2), 5, 2),
+        ("small", product((40, 120, 999), (16, 32, 64), stream_k=3), 5, 3),
+        ("own_copies", product((520, 648, 456), (128, 128, 64), warps=8, roles=False,
+                               stream_k=1), 7, 1),
+        ("gated", kernels.gated(456, 504, 712, stream_k=1), 15, 1),
+        ("convolution", kernels.convolution(2, 14, 64, 72, f16, (64, 32, 32), stream_k=2), 6, 2),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", stream_k_cases(), ids=lambda case: case[0])
+def test_stream_k(
+    case: tuple[str, Kernel, int, int], target: Target, rng: np.random.Generator
+) -> None:
+    """Results are those of the interpreter, and the same bits in launches one after the other: the
+    flags are down again after each."""
+    _, kernel, units, per_unit = case
+    few = dataclasses.replace(target, units=units)
+    compiled = compile_kernel(kernel, few)
+    assert compiled.facts["stream_k"] == per_unit
+    blocks = units // compiled.cluster * compiled.cluster * per_unit
+    assert compiled.launch == (blocks, 1, 1) and compiled.workspace_bytes > 0
+    arrays = arrays_for(kernel, rng, -1, 1)
+    check(kernel, few, arrays, 1.6e-2, absolute=1.0)
+    several = [run_on_device(kernel, compiled, arrays, launches=n)["y"] for n in (1, 5)]
+    np.testing.assert_array_equal(*(found.view(np.uint16) for found in several))

@@ -50,6 +50,22 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
         5120, 5000, 1000, f16, (128, 256, 64), warps=8, stages=4, neighbours=(2, 1),
         persistent=True,
     ),
+    "matmul_stream_k": lambda: kernels.matmul(
+        4096, 3000, 1000, bf16, (128, 256, 64), warps=8, stream_k=1
+    ),
+    "matmul_stream_k_teams": lambda: kernels.matmul(
+        4096, 2048, 1000, bf16, (128, 128, 64), stream_k=1, teams=2
+    ),
+    "matmul_stream_k_neighbours": lambda: kernels.matmul(
+        5120, 5000, 1000, f16, (128, 256, 64), warps=8, stages=4, neighbours=(2, 1), stream_k=1
+    ),
+    "matmul_stream_k_copies": lambda: kernels.matmul(
+        1000, 1000, 1001, f16, (64, 128, 64), stages=3, stream_k=2
+    ),
+    "gated_stream_k": lambda: kernels.gated(1000, 768, 3072, warps=8, stream_k=1),
+    "convolution_stream_k": lambda: kernels.convolution(
+        32, 14, 256, 256, f16, (128, 64, 64), stream_k=2
+    ),
     "convolution_cluster": lambda: kernels.convolution(
         1, 7, 512, 512, f16, (64, 64, 64), cluster=8
     ),

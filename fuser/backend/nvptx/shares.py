@@ -1,0 +1,387 @@
+"""Stream-K: blocks share the tiles that are left over behind whole turns, by steps of their loops.
+
+Whole turns leave multiprocessors idle where their number does not divide the tiles. Here the tiles
+left over are done first, by all blocks: as many blocks as there are such tiles have the first part
+of one each, the heads; those of lower numbers have the rest of them, each of several tiles one
+after the other, or several of one tile where tiles are few. Whole tiles follow, in turns. All cuts
+are at the same trips, so that blocks which read the same rows or columns read them at the same
+time. That counts: where every block has the next part of equal length of all trips in a row, tiles
+are cut anywhere, blocks are out of step, and requests for the same lines are no longer answered
+together; products run at half the speed then (docs/performance.md).
+
+Who has a later part of a tile leaves its sums in memory and raises a flag. The head waits for these
+flags, adds up in the order of the trips, so that the bits do not depend on who was faster, and goes
+on to what follows the loop.
+
+Nothing can wait for ever: a head waits only for blocks of lower numbers, which were started before
+it, and these do what it waits for first and wait for nothing. So it does not matter how many blocks
+the device can hold at once, or what other kernels run beside. (That blocks start in the order of
+their numbers is how the hardware works; CUB's scans rest on it too.) A kernel that starts early
+under this one's end (PDL) gets room only when all blocks have started.
+
+Every warp has flags and memory of its own: what a thread adds, the same thread of another block has
+left. The flags are a variable of the module, so every plan has its own; the head lowers what was
+raised, and all are down when the kernel ends. The memory for sums is a buffer that the runtime
+gives (CompiledKernel.workspace_bytes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fuser.backend.nvptx.assignment import accumulates, trips_of
+from fuser.backend.nvptx.chain import find_chain
+from fuser.backend.nvptx.emitter import Operand
+from fuser.backend.nvptx.stream import Stream
+from fuser.backend.nvptx.values import Tile
+from fuser.graph.sizes import is_symbolic
+from fuser.tilegen import ops
+from fuser.tilegen.cuts import MOST_PARTS, Cut, cut_tiles
+
+if TYPE_CHECKING:
+    from fuser.backend.function import Block
+    from fuser.backend.nvptx.lower import Lowering
+
+FLAGS = "@stream_k_flags"
+WORKSPACE = "stream_k_sums"
+MOST_STEPS = 1 << 30
+"""Trips of all programs that are counted in 32 bits."""
+GROUP = 64
+"""Sums that are on their way from memory at a time."""
+
+
+def plan_shares(low: Lowering) -> Shares | None:
+    """The shares of a kernel's blocks, where its schedule asks for them (`stream_k` blocks of a
+    multiprocessor); None where its only loop does not just add up, or no tile would be cut."""
+    per_unit = low.kernel.schedule.stream_k
+    programs = low.order.programs
+    if not per_unit or low.cluster.blocks > 1 or is_symbolic(programs):
+        return None
+    loop = _only_products(low)
+    trips = trips_of(loop) if loop is not None else 0
+    if loop is None or trips < 2:
+        return None
+    before = low.kernel.body.ops[: low.kernel.body.ops.index(loop)]
+    if any(isinstance(op, ops.Store | ops.AtomicAdd) for op in before):
+        return None
+    if any(plan.kind == "wide" for plan in low.assignment.dots.values()):
+        return None
+    for stream in low.streams.values():
+        if not stream.quiet or stream.split or find_chain(low, stream):
+            return None
+    blocks = max(1, low.neighbours.at_once() * per_unit)
+    most = int(low.kernel.schedule.extra.get("parts", MOST_PARTS))
+    cut = cut_tiles(programs % blocks, trips, blocks, most)
+    if cut is None or (programs + 2 * blocks) * trips >= MOST_STEPS:
+        return None
+    return Shares(low, loop, programs, blocks, cut)
+
+
+def _only_products(low: Lowering) -> ops.For | None:
+    """The only loop of a kernel, where it does nothing but add up products from zero."""
+    plan = low.assignment
+    loops = [op for op in low.kernel.walk() if isinstance(op, ops.For)]
+    if len(loops) != 1 or loops[0] not in low.kernel.body.ops:
+        return None
+    loop = loops[0]
+    last = loop.body.ops[-1]
+    assert isinstance(last, ops.Yield)
+    for init, end in zip(loop.inits, last.args, strict=True):
+        dot, zero = plan.makers.get(end), plan.makers.get(init)
+        if not isinstance(dot, ops.Dot) or not accumulates(dot, loop, plan):
+            return None
+        if not isinstance(zero, ops.Full) or zero.value != 0 or end.dtype.bits != 32:
+            return None
+    return loop
+
+
+class Shares:
+    """What `blocks` blocks, or clusters of neighbours, do of `tiles` programs with `trips` trips
+    each, `per_unit` of them on a multiprocessor. number, first, last: the program of the stretch
+    that is being emitted, its first trip and the one behind its last.
+
+    Where a block is, is one number: program * trips + trip. The programs left over come first.
+    """
+
+    def __init__(self, low: Lowering, loop: ops.For, tiles: int, blocks: int, cut: Cut) -> None:
+        self.low, self.loop = low, loop
+        self.tiles, self.blocks, self.cut = tiles, blocks, cut
+        self.per_unit = low.kernel.schedule.stream_k
+        self.number: Operand = 0
+        self.first: Operand = 0
+        self.last: Operand = 0
+        self.skip: Block | None = None
+
+    def begin(self) -> None:
+        """Launch the blocks."""
+        self.low.order.persist(self.blocks)
+
+    # what belongs to whom -----------------------------------------------------------------------
+
+    def _read(self, name: str) -> str:
+        """A number that the hardware knows, read anew: what is made of it and kept would take
+        registers from the sums."""
+        text = f'call i32 asm sideeffect "mov.u32 $0, %{name}.x;", "=r"()'
+        return self.low.emitter.value(text)
+
+    def _whole(self, block: Operand) -> Operand:
+        """Where a block's whole tiles begin."""
+        e = self.low.emitter
+        return e.times(e.plus(block, self.cut.left), self.cut.trips)
+
+    def _start(self) -> Operand:
+        """Where this block begins."""
+        e, cut = self.low.emitter, self.cut
+        block = self._read(self.low.order.unit)
+        part = e.value(f"udiv i32 {block}, {cut.lists}")
+        number = e.times(e.minus(block, e.times(part, cut.lists)), cut.run)
+        trip = e.plus(e.times(part, cut.length), cut.first)
+        tail = e.plus(e.times(number, cut.trips), trip)
+        own = e.minus(block, cut.tails)
+        is_tail = e.value(f"icmp ult i32 {block}, {cut.tails}")
+        is_head = e.value(f"icmp ult i32 {own}, {cut.left}")
+        head = e.pick(is_head, e.times(own, cut.trips), self._whole(block))
+        return e.pick(is_tail, tail, head)
+
+    def stretch(self, at: Operand) -> tuple[Operand, Operand, Operand]:
+        """(program, its first trip, the one behind its last) of what a block does from `at` on."""
+        e, cut = self.low.emitter, self.cut
+        number = e.value(f"udiv i32 {at}, {cut.trips}")
+        first = e.minus(at, e.times(number, cut.trips))
+        is_head = e.value(f"icmp eq i32 {first}, 0")
+        stop = e.pick(is_head, cut.first, e.plus(first, cut.length))
+        stop = e.value(f"call i32 @llvm.umin.i32(i32 {stop}, i32 {cut.trips})")
+        is_left = e.value(f"icmp ult i32 {number}, {cut.left}")
+        return number, first, e.pick(is_left, stop, cut.trips)
+
+    def after(self, at: Operand) -> Operand:
+        """Where a block goes on after the stretch that begins at `at`."""
+        e, cut = self.low.emitter, self.cut
+        number, first, _ = self.stretch(at)
+        following = e.value(f"add i32 {number}, 1")
+        more = e.value(f"icmp ne i32 {first}, 0")
+        more = e.value(f"and i1 {more}, {e.value(f'icmp ult i32 {following}, {cut.left}')}")
+        in_list = e.value(f"icmp ne i32 {e.value(f'urem i32 {following}, {cut.run}')}, 0")
+        more = e.value(f"and i1 {more}, {in_list}")
+        whole = self._whole(self._read(self.low.order.unit))
+        then = e.pick(more, e.plus(at, cut.trips), whole)
+        is_left = e.value(f"icmp ult i32 {number}, {cut.left}")
+        return e.pick(is_left, then, e.plus(at, self.blocks * cut.trips))
+
+    def bounds(self, start: Operand) -> tuple[Operand, Operand]:
+        """Start and stop of the loop in this stretch. start: of the whole loop."""
+        e, step = self.low.emitter, self.loop.step
+        ends = (e.plus(e.times(trip, step), start) for trip in (self.first, self.last))
+        first, last = ends
+        return first, last
+
+    # one stretch after the other ----------------------------------------------------------------
+
+    def each_stretch(
+        self, teams: int, emit: Callable[[Lowering], None], last: Callable[[], None] | None = None
+    ) -> None:
+        """Emit a loop over what the block does: all of it, or every other stretch, for one of two
+        teams. Where the ring of a stream then is follows from the trips of both. last: emits what
+        ends every stretch."""
+        low, e = self.low, self.low.emitter
+        streams = list(low.streams.values())
+        start = self._start()
+        starts: list[tuple[Operand, Operand]] = [(0, 0) for _ in streams]
+        turn = flipped = ""
+        if teams > 1:
+            team = low.shared.team
+            _, first, stop = self.stretch(start)
+            count = e.minus(stop, first)
+            second = e.value(f"icmp ne i32 {team}, 0")
+            starts = [
+                (e.pick(second, stage, 0), e.pick(second, phase, 0))
+                for stage, phase in (_moved(low, s, (0, 0), count) for s in streams)
+            ]
+            start = e.pick(second, self.after(start), start)
+            # a fresh barrier counts as complete for parity 1: team 0 begins at once
+            turn = e.value(f"sub i32 1, {team}")
+        before, head = e.at, e.block("share")
+        body, done = e.block("share.body"), e.block("share.end")
+        e.jump(head)
+        e.enter(head)
+        mark = len(head.lines)
+        at = e.name_of()
+        for stream in streams:
+            stream.ring = (e.name_of(), e.name_of())
+        rings = [stream.ring for stream in streams]
+        low.turn, low.visit, low.number = e.name_of(), e.name_of(), at
+        e.branch(e.value(f"icmp ult i32 {at}, {self.tiles * self.cut.trips}"), body, done)
+        e.enter(body)
+        self.number, self.first, self.last = self.stretch(at)
+        low.order.choose(e, str(self.number))
+        self.skip = None
+        emit(low)
+        if self.skip is not None:
+            e.jump(self.skip)
+            e.enter(self.skip)
+        if last is not None:
+            last()
+        ends = [stream.ring for stream in streams]
+        following = self.after(at)
+        if teams > 1:
+            _, first, stop = self.stretch(following)
+            other = e.minus(stop, first)
+            ends = [_moved(low, s, ring, other) for s, ring in zip(streams, ends, strict=True)]
+            following = self.after(following)
+            flipped = e.value(f"xor i32 {low.turn}, 1")
+        latch = e.at.label
+        lines = [f"{at} = phi i32 [ {start}, %{before.label} ], [ {following}, %{latch} ]"]
+        if teams > 1:
+            lines.append(
+                f"{low.turn} = phi i32 [ {turn}, %{before.label} ], [ {flipped}, %{latch} ]"
+            )
+        for ring, first_ring, last_ring in zip(rings, starts, ends, strict=True):
+            for name, a, b in zip(ring, first_ring, last_ring, strict=True):
+                lines.append(f"{name} = phi i32 [ {a}, %{before.label} ], [ {b}, %{latch} ]")
+        head.lines[mark:mark] = lines
+        e.do(f"br label %{head.label}, !llvm.loop !0")
+        e.enter(done)
+        for stream, ring in zip(streams, rings, strict=True):
+            stream.ring = ring
+
+    # sums of others -----------------------------------------------------------------------------
+
+    def complete(self, finals: list[Tile]) -> list[Tile]:
+        """Behind the loop: leave the sums of a later stretch and skip what follows; or else add
+        those of the other stretches."""
+        low, e = self.low, self.low.emitter
+        regs = [reg for tile in finals for reg in tile.regs]
+        self.skip = e.block("share.next")
+        cut, own = e.block("share.cut"), e.block("share.own")
+        e.branch(e.value(f"icmp ne i32 {self.first}, 0"), cut, own)
+        e.enter(cut)
+        self._leave(regs, finals[0].type)
+        e.jump(self.skip)
+        e.enter(own)
+        low.shared.forget()
+        totals = iter(self._gather(regs, finals[0].type))
+        found = []
+        for tile in finals:
+            mine = [next(totals) for _ in tile.regs]
+            found.append(Tile(tile.dtype, tile.shape, tile.layout, mine))
+        return found
+
+    def _slot(self, part: Operand, count: int) -> tuple[str, str, int]:
+        """(the calling thread's memory for the sums of a part of the program, its warp's flag,
+        bytes from one vector of it to the next)."""
+        low, e = self.low, self.low.emitter
+        threads = 32 * low.warps
+        thread = self._read("tid")
+        if low.teams > 1:
+            thread = e.value(f"and i32 {thread}, {threads - 1}")
+        slot = e.plus(e.times(self.number, self.cut.parts), part)
+        if low.neighbours.blocks > 1:
+            slot = e.plus(e.times(slot, low.neighbours.blocks), e.rank)
+        slots = self.cut.left * self.cut.parts * low.neighbours.blocks
+        vectors = -(-count // 4)
+        low.workspace_bytes = slots * vectors * 16 * threads
+        kind = f"[{slots * low.warps} x i32]"
+        low.variables[FLAGS] = f"internal addrspace(1) global {kind} zeroinitializer"
+        wide = e.value(f"zext i32 {slot} to i64")
+        offset = e.value(f"mul i64 {wide}, {vectors * 16 * threads}")
+        base = e.value(f"getelementptr i8, ptr addrspace(1) {low.workspace}, i64 {offset}")
+        mine = e.value(f"shl i32 {thread}, 4")
+        sums = e.value(f"getelementptr i8, ptr addrspace(1) {base}, i32 {mine}")
+        warp = e.value(f"lshr i32 {thread}, 5")
+        number = e.plus(e.times(slot, low.warps), warp)
+        flag = e.value(f"getelementptr i32, ptr addrspace(1) {FLAGS}, i32 {number}")
+        return sums, flag, 16 * threads
+
+    def _leave(self, regs: list[str], type: str) -> None:
+        e = self.low.emitter
+        behind = e.minus(self.first, self.cut.first)
+        part = e.value(f"udiv i32 {behind}, {self.cut.length}")
+        sums, flag, step = self._slot(part, len(regs))
+        for vector, first in enumerate(range(0, len(regs), 4)):
+            whole = "poison"
+            for number, reg in enumerate(regs[first : first + 4]):
+                whole = e.value(f"insertelement <4 x {type}> {whole}, {type} {reg}, i32 {number}")
+            pointer = e.value(f"getelementptr i8, ptr addrspace(1) {sums}, i32 {vector * step}")
+            e.do(f"store <4 x {type}> {whole}, ptr addrspace(1) {pointer}, align 16")
+        e.do("call void @llvm.nvvm.bar.warp.sync(i32 -1)")
+        self._set(flag, "release", 1)
+
+    def _set(self, flag: str, order: str, value: int) -> None:
+        """Set a flag, by one thread of the warp, without a branch."""
+        e = self.low.emitter
+        lane = e.value(f"and i32 {self._read('tid')}, 31")
+        chosen = e.value(f"icmp eq i32 {lane}, 0")
+        e.do(
+            f'call void asm sideeffect "@$1 st.{order}.gpu.global.u32 [$0], $2;", '
+            f'"l,b,r,~{{memory}}"(ptr addrspace(1) {flag}, i1 {chosen}, i32 {value})'
+        )
+
+    def _gather(self, regs: list[str], type: str) -> list[str]:
+        """Add the sums of the later parts, in the order of their trips."""
+        from fuser.backend.nvptx.epilogue import seam
+
+        low, e = self.low, self.low.emitter
+        is_cut = e.value(f"icmp ult i32 {self.number}, {self.cut.left}")
+        # LLVM must not know how many: it would mix what is in the loop with what is behind it
+        parts = e.value(f'call i32 asm sideeffect "mov.u32 $0, {self.cut.parts};", "=r"()')
+        stop = e.pick(is_cut, parts, 0)
+        before, head = e.at, e.block("parts")
+        body, done = e.block("parts.add"), e.block("parts.end")
+        e.jump(head)
+        e.enter(head)
+        mark = len(head.lines)
+        part = e.name_of()
+        phis = [e.name_of() for _ in regs]
+        e.branch(e.value(f"icmp ult i32 {part}, {stop}"), body, done)
+        e.enter(body)
+        sums, flag, step = self._slot(part, len(regs))
+        again, ready = e.block("flag"), e.block("flag.up")
+        e.jump(again)
+        e.enter(again)
+        raised = e.value(
+            'call i32 asm sideeffect "ld.acquire.gpu.global.u32 $0, [$1];", "=r,l,~{memory}"'
+            f"(ptr addrspace(1) {flag})"
+        )
+        e.branch(e.value(f"icmp ne i32 {raised}, 0"), ready, again)
+        e.enter(ready)
+        totals: list[str] = []
+        add = "fadd" if type == "float" else "add"
+        for group in range(0, len(regs), GROUP):
+            if group:
+                seam(low)  # more of them at a time take registers that the sums need
+            few = phis[group : group + GROUP]
+            vectors = []
+            for first in range(group, group + len(few), 4):
+                at = first // 4 * step
+                pointer = e.value(f"getelementptr i8, ptr addrspace(1) {sums}, i32 {at}")
+                vectors.append(e.value(f"load <4 x {type}>, ptr addrspace(1) {pointer}, align 16"))
+            for number, own in enumerate(few):
+                vector = vectors[number // 4]
+                other = e.value(f"extractelement <4 x {type}> {vector}, i32 {number % 4}")
+                totals.append(e.value(f"{add} {type} {own}, {other}"))
+        e.do("call void @llvm.nvvm.bar.warp.sync(i32 -1)")
+        self._set(flag, "relaxed", 0)
+        following = e.value(f"add i32 {part}, 1")
+        latch = e.at.label
+        lines = [f"{part} = phi i32 [ 0, %{before.label} ], [ {following}, %{latch} ]"]
+        for name, own, total in zip(phis, regs, totals, strict=True):
+            lines.append(f"{name} = phi {type} [ {own}, %{before.label} ], [ {total}, %{latch} ]")
+        head.lines[mark:mark] = lines
+        e.do(f"br label %{head.label}, !llvm.loop !0")
+        e.enter(done)
+        seam(low)
+        return phis
+
+
+def _moved(
+    low: Lowering, stream: Stream, ring: tuple[Operand, Operand], count: Operand
+) -> tuple[Operand, Operand]:
+    """(stage, phase) after this many trips."""
+    e = low.emitter
+    stage, phase = ring
+    moved = e.plus(stage, count)
+    turns = e.value(f"udiv i32 {moved}, {stream.stages}")
+    stage = e.minus(moved, e.times(turns, stream.stages))
+    odd = e.value(f"and i32 {turns}, 1")
+    return stage, odd if phase == 0 else e.value(f"xor i32 {phase}, {odd}")

@@ -1,0 +1,143 @@
+"""Stream-K: who does which trips of which tile, when it is given up, and what the code says."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fuser.backend.nvptx import compile_kernel
+from fuser.backend.nvptx.emitter import Emitter
+from fuser.backend.nvptx.shares import Shares
+from fuser.dtypes import bf16, f16, i8, i32
+from fuser.target import SM_80, SM_90A
+from fuser.tilegen.cuts import cut_tiles
+from fuser.tilegen.dot_rules import dot_schedule
+from fuser.tilegen.ir import Kernel
+from fuser.tilegen.schedule import Schedule
+from tests.backend.nvptx import kernels
+
+OPERATIONS = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "udiv": operator.floordiv,
+    "urem": operator.mod, "and": operator.and_, "icmp eq": operator.eq, "icmp ne": operator.ne,
+    "icmp ult": operator.lt,
+}  # fmt: skip
+
+
+class Evaluator(Emitter):
+    """Computes what a block would, instead of writing code."""
+
+    def __init__(self, block: int) -> None:
+        super().__init__("evaluated", [], "")
+        self.block_number = block
+
+    def value(self, text: str) -> Any:
+        if "ctaid" in text:
+            return self.block_number
+        found = re.fullmatch(r"(.*) i(?:1|32) (-?\w+), (-?\w+)", text)
+        if found:
+            left, right = (int(item == "True" or item) if item != "False" else 0
+                           for item in found.groups()[1:])  # fmt: skip
+            return int(OPERATIONS[found[1]](left % 2**32, right % 2**32)) % 2**32
+        found = re.fullmatch(r"call i32 @llvm.umin.i32\(i32 (\d+), i32 (\d+)\)", text)
+        assert found, text
+        return min(int(found[1]), int(found[2]))
+
+
+@pytest.mark.parametrize("trips, most", [(2, 4), (3, 4), (16, 2), (17, 8), (64, 4)])
+@pytest.mark.parametrize("blocks", [1, 2, 7, 12, 33])
+def test_every_trip_is_done_once(blocks: int, trips: int, most: int) -> None:
+    """Cut tiles and whole ones together are all tiles; who owns a tile has its first trip; others
+    do their parts before anything else, in blocks of lower numbers."""
+    for tiles in range(1, 2 * blocks + 3):
+        cut = cut_tiles(tiles % blocks, trips, blocks, most)
+        if cut is None:  # nothing is left over, or a block would have a trip of each at most
+            left = tiles % blocks
+            assert left == 0 or -(-left // (blocks - left)) >= trips - 1
+            continue
+        assert cut.parts < most and 0 < cut.turn < 1 and cut.tails + cut.left <= blocks
+        done = np.full((tiles, trips), -1)
+        for block in range(blocks):
+            low: Any = SimpleNamespace(
+                emitter=Evaluator(block), order=SimpleNamespace(unit="ctaid"),
+                kernel=SimpleNamespace(schedule=Schedule(stream_k=1)),
+            )  # fmt: skip
+            shares = Shares(low, kernels.matmul(8, 8, 64).body.ops[-1], tiles, blocks, cut)  # type: ignore[arg-type]
+            at: Any = shares._start()
+            owns = False
+            while at < tiles * trips:
+                number, first, last = shares.stretch(at)
+                assert (done[number, first:last] == -1).all() and first < last <= trips
+                done[number, first:last] = block
+                owns |= first == 0
+                assert not (first and owns)
+                at = shares.after(at)
+        assert (done >= 0).all()
+        for owner, *others in done:
+            assert all(other <= owner for other in others)
+
+
+def stream_k(kernel: Kernel, units: int = 7, blocks: int = 1, arch: str = "sm_90a") -> Any:
+    target = dataclasses.replace(SM_90A if arch == "sm_90a" else SM_80, units=units)
+    kernel.schedule = dataclasses.replace(kernel.schedule, stream_k=blocks)
+    return compile_kernel(kernel, target)
+
+
+def test_flags_and_memory() -> None:
+    """Each warp that leaves sums has a flag, which is raised after and lowered again."""
+    kernel = kernels.matmul(512, 640, 512, bf16, (128, 128, 64), warps=8)
+    found = stream_k(kernel)  # 20 tiles: 14 whole, 6 cut, whose rest one block would have
+    assert found.facts["stream_k"] == 1 and found.launch == (7, 1, 1)
+    assert found.workspace_bytes == 6 * 128 * 128 * 4
+    ptx = found.code.decode()
+    assert re.search(r"stream_k_flags\[192\]|stream_k_flags\[48\]", ptx)  # 6 tiles, 8 warps
+    assert ptx.count("st.release.gpu") == 1 and ptx.count("ld.acquire.gpu") == 1
+    assert ptx.index("st.release.gpu") < ptx.index("ld.acquire.gpu") < ptx.index("st.relaxed.gpu")
+    whole = stream_k(kernel, blocks=0)
+    assert whole.workspace_bytes == 0 and "stream_k" not in whole.code.decode()
+
+
+def test_given_up() -> None:
+    """Where nothing is left over, loops do more than add up products, or sizes are open."""
+    def shared(kernel: Kernel, units: int = 7, **more: Any) -> int:
+        return int(stream_k(kernel, units, **more).facts["stream_k"])
+
+    def product() -> Kernel:
+        return kernels.matmul(512, 640, 512, bf16, (128, 128, 64), warps=8)
+
+    assert shared(product()) == 1 and shared(product(), arch="sm_80") == 1
+    assert shared(product(), units=10) == 0 and shared(product(), units=10, blocks=3) == 3
+    assert shared(kernels.matmul(512, 640, 64, bf16, (128, 128, 64), warps=8)) == 0
+    assert shared(kernels.attention(3, 320, 320, 64, f16)) == 0
+    assert shared(kernels.softmax(77, 4096, f16, (1, 4096))) == 0
+    whole = kernels.matmul(
+        512, 640, 512, i8, (128, 128, 64), transpose_b=True, epilogue=False, out=i32
+    )
+    assert shared(whole) == 1
+    cluster = kernels.matmul(256, 512, 4096, f16, (128, 128, 64), warps=8, cluster=4)
+    assert shared(cluster) == 0
+
+
+def test_rules() -> None:
+    """Cut where it takes less time (docs/performance.md): a few tiles beyond whole turns, few tiles
+    of a long k."""
+    def rule(m: int, n: int, k: int, **more: Any) -> tuple[tuple[int, int], int, int]:
+        found = dot_schedule(SM_90A, m, n, k, 16, folded=False, **more)
+        return (found.block("m"), found.block("n")), found.stream_k, found.cluster
+
+    assert rule(2048, 11008, 4096) == ((128, 128), 1, 1)  # 10.4 turns
+    assert rule(2560, 2560, 2560) == ((128, 128), 1, 1)  # 3.03 turns
+    assert rule(1536, 1536, 4096) == ((64, 192), 1, 1)
+    assert rule(4096, 4096, 4096)[1] == 0  # 7.8: four tiles a block would be cut
+    assert rule(1536, 1536, 768)[1] == 0  # sums take longer than what they save
+    assert rule(512, 512, 8192) == ((64, 128), 1, 1)
+    assert rule(64, 4096, 4096) == ((64, 64), 1, 1)
+    assert rule(128, 768, 3072) == ((64, 64), 0, 4)  # parts too short, a cluster has them
+    assert rule(64, 1024, 4096) == ((64, 64), 0, 8)
+    crooked = dot_schedule(SM_90A, 5000, 5000, 5000, 16, folded=False, crooked=(True, True))
+    assert (crooked.stream_k, crooked.neighbours) == (1, (2, 1))
