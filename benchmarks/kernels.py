@@ -216,6 +216,8 @@ def _schedule(row: Row) -> str:
         more = f" {table.get('warps')}w {table.get('stages')}s"
         if table.get("split_k", 1) > 1:
             more += f" split {table['split_k']}"
+        if fact.get("stream_k"):
+            more += " cut"
         copies = fact.get("copies", "none")
         words.append(blocks + more + (f" {copies}" if copies != "none" else ""))
     return "; ".join(words)

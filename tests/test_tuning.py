@@ -103,6 +103,16 @@ def test_candidates_of_products(target: Target, dtype: type) -> None:
         assert any(s.persistent for s in found) and any("teams" in s.extra for s in [own, *found])
 
 
+@pytest.mark.parametrize("m, n, k", [(2304, 1024, 256), (320, 512, 1024)])
+def test_cut_tiles_and_whole_ones_are_candidates(m: int, n: int, k: int) -> None:
+    """Of a product whose tiles are no whole turns, or few; each is one of the candidates, or the
+    rules' own schedule."""
+    program = program_of(product(m, n, k, np.float16), SM_90A)
+    found = candidates(program, SM_90A, product_of(program.region, SM_90A))
+    shared = {s.stream_k for s in (program.kernel.schedule, *found)}
+    assert shared == {0, 1}
+
+
 @pytest.mark.parametrize("target", [SM_90A, SM_80], ids=lambda t: t.arch)
 def test_candidates_compile_for_gpus(target: Target) -> None:
     model = product(1024, 1024, 1024, np.float16)
@@ -201,11 +211,12 @@ def test_wrong_candidates_are_not_used(
 def test_schedules_are_stored_whole() -> None:
     schedule = Schedule(
         (("m", 128), ("k", 64)), warps=8, stages=4, group=8, persistent=True, cluster=1,
-        neighbours=(2, 1), reason="tuned", extra={"teams": 2},
+        neighbours=(2, 1), stream_k=1, reason="tuned", extra={"teams": 2},
     )  # fmt: skip
     record = json.loads(json.dumps(asdict(schedule)))
     assert tuning.schedule_of(record) == schedule
-    for broken in ({"warps": 0}, {"neighbours": [2, -1]}, {"group": "8"}, {"extra": 3}):
+    for broken in ({"warps": 0}, {"neighbours": [2, -1]}, {"group": "8"}, {"extra": 3},
+                   {"stream_k": -1}, {"stream_k": 9}):  # fmt: skip
         with pytest.raises((ValueError, TypeError)):
             tuning.schedule_of({**record, **broken})
 

@@ -37,7 +37,7 @@ from fuser.backend.nvptx.stream import Stream
 from fuser.backend.nvptx.values import Tile
 from fuser.graph.sizes import is_symbolic
 from fuser.tilegen import ops
-from fuser.tilegen.cuts import MOST_PARTS, Cut, cut_tiles
+from fuser.tilegen.cuts import Cut, cut_tiles
 
 if TYPE_CHECKING:
     from fuser.backend.function import Block
@@ -71,8 +71,7 @@ def plan_shares(low: Lowering) -> Shares | None:
         if not stream.quiet or stream.split or find_chain(low, stream):
             return None
     blocks = max(1, low.neighbours.at_once() * per_unit)
-    most = int(low.kernel.schedule.extra.get("parts", MOST_PARTS))
-    cut = cut_tiles(programs % blocks, trips, blocks, most)
+    cut = cut_tiles(programs % blocks, trips, blocks)
     if cut is None or (programs + 2 * blocks) * trips >= MOST_STEPS:
         return None
     return Shares(low, loop, programs, blocks, cut)
