@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 
 from fuser.dtypes import BY_NAME
@@ -10,6 +11,7 @@ from fuser.graph.sizes import by_example, is_symbolic, size_hint
 from fuser.target import DotUnit, Target
 from fuser.tilegen import units
 from fuser.tilegen.dot_rules import (
+    PREFETCHED,
     SHARED,
     deep_stages,
     gpu_tile,
@@ -18,8 +20,17 @@ from fuser.tilegen.dot_rules import (
 )
 from fuser.tilegen.rules import block_of, blocks_of, ceildiv, cover, power_of_two
 from fuser.tilegen.schedule import Schedule
-from fuser.tilegen.share_rules import split_schedule
+from fuser.tilegen.share_rules import split_schedule, team_schedule
 
+ALONE = 1.2
+"""How much longer a block takes that has a multiprocessor for itself: nothing hides its ends."""
+ONE_WAVE = (192, 64)
+"""A tile of 12 warps that fills a multiprocessor: fast where all blocks run at once."""
+TURN = 2.5e5
+"""What a turn of two teams costs besides products and loads, in multiply-adds of all steps of k."""
+ALL_SHARED = 216 << 10
+"""Bytes of the ring of a block that has a multiprocessor for itself, where the copy engine, which
+takes a line of 128 bytes in a few cycles, fills it."""
 VECTOR = 32
 """Elements of 16 bits in the longest vector."""
 
@@ -62,21 +73,33 @@ def conv_schedule(
     k = channels * taps
     most = 1 << 12 if k <= 64 else 1 << 13 if k <= 512 else 3 << 13
     tall = ((192, 128),) if half and target.arch == "sm_90a" else ()
-    rows, columns, waves, reason = gpu_tile(
-        target, m, n, bits, 1, groups, most, row_cost=60, alone=1.2, more=tall
-    )
+    streamed = half and staged and bool(tall) and channels % 64 == 0 == n % 8 and k >= 128
+    tile = partial(
+        gpu_tile, target, m, n, bits, 1, groups, most, row_cost=60,
+        tall_cost=24 if streamed and taps > 1 else 0, alone=ALONE,
+    )  # fmt: skip
+    rows, columns, waves, reason = tile(more=(*tall, ONE_WAVE) if streamed else tall)
+    if (rows, columns) == ONE_WAVE and waves > 1:
+        rows, columns, waves, reason = tile(more=tall)
     depth = 64 if half else 32 if bits < 64 else 16
     if half and staged and waves == 1 and channels % 64 == 0:
         shared = split_schedule(target, m, n, k, groups)
         if shared is not None:
             return replace(shared, group=0)
+    if streamed:
+        teams = team_schedule(
+            target, m, n, k, 1, groups, (rows, columns, waves), fixed=False, least=1 << 13,
+            widest=192, each=TURN, alone=ALONE,
+        )  # fmt: skip
+        if teams is not None:
+            return replace(teams, group=0)
     if channels < 16:
         return blocks_of(stages=3, reason=reason, m=min(rows, 64), n=min(columns, 64), k=16)
     while depth > 16 and channels % depth and depth > channels % depth:
         depth //= 2
     warps = 8 if rows * columns >= 128 * 128 else 4
     warps = 12 if rows == 192 else warps
-    stages = 4 if half else 3
+    stages = 6 if (rows, columns) == ONE_WAVE else 4 if half else 3
     trips = taps * ceildiv(channels, depth)
     if half and warps == 4 and (3 <= waves <= 4 or (waves > 4 and k <= 512)):
         # three blocks at once, and so all of the last wave
@@ -85,8 +108,11 @@ def conv_schedule(
         # one block a multiprocessor: many bytes on their way, and few barriers
         if rows + columns <= 96 and channels % 128 == 0:
             depth = 128
-        stages = deep_stages(rows + columns, depth, taps * ceildiv(channels, depth))
-    return blocks_of(warps=warps, stages=stages, reason=reason, m=rows, n=columns, k=depth)
+        room = ALL_SHARED if streamed and rows >= 64 else PREFETCHED
+        stages = deep_stages(rows + columns, depth, taps * ceildiv(channels, depth), room)
+    schedule = blocks_of(warps=warps, stages=stages, reason=reason, m=rows, n=columns, k=depth)
+    # narrow boxes were not measured
+    return schedule if depth >= 64 else replace(schedule, extra={"windows": False})
 
 
 @dataclass(frozen=True)

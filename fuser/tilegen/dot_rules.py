@@ -400,16 +400,17 @@ def gpu_tile(
     batch: int,
     most: int = 1 << 15,
     row_cost: int = 24,
+    tall_cost: int = 0,
     alone: float = 1.0,
     more: tuple[tuple[int, int], ...] = (),
 ) -> tuple[int, int, int, str]:
     """(rows, columns, waves, reason): the tile of least estimated time.
 
     A wave is one block on every multiprocessor. In a step of k a block multiplies rows * columns
-    and streams both operands; row_cost is the cost of a row of the left one, in multiply-adds.
-    Fitted to an H200. most: the largest tile, in elements of all accumulators. alone: what a block
-    costs more that has a multiprocessor for itself, as nothing hides its start and its end. more:
-    tiles beside the usual ones.
+    and streams both operands; row_cost is the cost of a row of the left one, in multiply-adds, and
+    tall_cost that of one of 64 rows or more, if it is another. Fitted to an H200. most: the largest
+    tile, in elements of all accumulators. alone: what a block costs more that has a multiprocessor
+    for itself, as nothing hides its start and its end. more: tiles beside the usual ones.
     """
     sizes = (*more, *(HALF_TILES if bits == 16 else WIDE_TILES))
     best: tuple[float, bool, int, int, int] | None = None
@@ -419,7 +420,8 @@ def gpu_tile(
         if (too_wide and (rows, columns) != sizes[-1]) or (columns > 128 and target.sm < 90):
             continue
         waves = ceildiv(ceildiv(m, rows) * ceildiv(n, columns) * batch, target.units)
-        cost = waves * (rows * columns + row_cost * rows + 24 * columns + 2048)
+        line = tall_cost if tall_cost and rows >= 64 else row_cost
+        cost = waves * (rows * columns + line * rows + 24 * columns + 2048)
         cost *= alone if waves == 1 else 1
         # of a tile and its transpose the wide one, while one accumulator fills its columns
         tie = columns * accumulators > 128

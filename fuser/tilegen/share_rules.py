@@ -40,12 +40,16 @@ def cut_cost(turn: float, cut: Cut, k: int) -> float:
 
 def team_schedule(
     target: Target, m: int, n: int, k: int, accumulators: int, batch: int,
-    plain: tuple[int, int, int], fixed: bool,
+    plain: tuple[int, int, int], fixed: bool, *, least: int = 12288, widest: int = 256,
+    each: float = 0, alone: float = 1.0,
 ) -> Schedule | None:  # fmt: skip
     """Two teams of warps in turns, in a block a multiprocessor that runs program after program:
     what follows the products of one is hidden behind those of the other, and so are their loads.
     Where sizes are fixed, the tiles left over behind whole turns are cut if that takes less time.
-    None where `plain`, (rows, columns, waves) of one program a block, takes less.
+    None where `plain`, (rows, columns, waves) of one program a block, takes less. least: the
+    smallest tile, in elements of all accumulators; widest: the most columns. each: what a turn
+    takes besides, in multiply-adds of all steps of k. alone: how much longer `plain` takes where
+    it is one wave.
 
     Costs are multiply-adds of a step of k. What is left to wait for at the end takes the time of
     some 200 steps of the last tile; a line of an operand that of 12 elements. From an H200.
@@ -59,17 +63,17 @@ def team_schedule(
     best: tuple[float, int, int, int, bool] | None = None
     for rows, columns in TEAM_TILES:
         wide = columns * accumulators
-        if wide > 256 or not 12288 <= rows * wide <= 16384:
+        if wide > widest or not least <= rows * wide <= 16384:
             continue
         count = ceildiv(m, rows) * ceildiv(n, columns) * batch
         if count <= target.units:
             continue
         turn, end = turn_of(rows, columns)
-        time = ceildiv(count, target.units) * turn + end
+        time = ceildiv(count, target.units) * (turn + each / k) + end
         cut = cut_of(count, k, target.units) if fixed else None
         shared = False
         if cut is not None:
-            other = count // target.units * turn + cut_cost(turn, cut, k) + end
+            other = count // target.units * (turn + each / k) + cut_cost(turn, cut, k) + end
             shared = other < LEAST_GAIN * time
             time = other if shared else time
         if best is None or time < best[0]:
@@ -77,7 +81,8 @@ def team_schedule(
     rows, columns, waves = plain
     turn, end = turn_of(rows, columns)
     begun = 2048 * waves if waves > 1 else 0
-    if best is None or best[0] > waves * (turn + end) + begun:
+    single = waves * (turn + end) * (alone if waves == 1 else 1)
+    if best is None or best[0] > single + begun:
         return None
     _, rows, columns, count, shared = best
     done = "cut and whole, by" if shared else "on"
