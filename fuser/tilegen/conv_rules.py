@@ -198,33 +198,40 @@ def _part_of_row(row: int, most: int) -> int:
     return next((part for part in range(most, most // 4, -1) if row % part == 0), most)
 
 
-WINOGRAD_RATE = 0.75
-"""Of the peak of one core, what a product reaches."""
-STREAM_BYTES = 2e10
+PRODUCT_RATE = 1.2
+"""Multiply-adds of a product over those that the target says of a core, whose clock it does not
+know."""
+MOVE_BYTES = 2e10
 """Bytes a second that one core reads or writes past its own caches."""
 
 
 @by_example
-def winograd_pays(
-    target: Target, channels: int, outputs: int, pixels: tuple[int, ...], squares: int,
-    products: int,
-) -> bool:  # fmt: skip
-    """Whether a 3x3 convolution is faster as `products` products of `squares` rows.
+def winograd_side(target: Target, channels: int, outputs: int, pixels: tuple[int, ...]) -> int:
+    """The side of the squares of outputs, 2 or 4, with which a 3x3 convolution is fastest by
+    Winograd's transforms; 0 where the sum over windows is.
 
-    Both ways are multiply-adds beside a stream of weights; the squares also go through memory
-    twice, before and after the products.
+    All are multiply-adds beside a stream of weights from memory; squares of inputs and of products
+    also go through memory twice.
     """
     if min(channels, outputs) < 32:
-        return False
-    rate = WINOGRAD_RATE * target.flops_f32 / target.units
-    count = prod(pixels)
-    direct = max(2 * 9 * count * channels * outputs / rate,
-                 4 * 9 * channels * outputs / STREAM_BYTES)  # fmt: skip
-    weights = 4 * products * channels * outputs / STREAM_BYTES
-    tiles = ceildiv(squares, 8) * 8
-    multiply = max(2 * products * tiles * channels * outputs / rate, weights)
-    move = 2 * 4 * products * squares * (channels + outputs) / STREAM_BYTES
-    return multiply + move < 0.85 * direct
+        return 0
+    rate = PRODUCT_RATE * target.flops_f32 / target.units
+    stream = target.bandwidth / target.units
+    images, height, width = pixels
+
+    def products(count: int, rows: int) -> float:
+        flops, bytes = 2 * count * rows * channels * outputs, 4 * count * channels * outputs
+        return max(flops / rate, bytes / stream)
+
+    best, side = 0.85 * products(9, prod(pixels)), 0
+    for squares_side in (2, 4):
+        squares = images * ceildiv(height, squares_side) * ceildiv(width, squares_side)
+        count = (squares_side + 2) ** 2
+        moved = 2 * 4 * count * squares * (channels + outputs)
+        cost = products(count, ceildiv(squares, 8) * 8) + moved / MOVE_BYTES
+        if cost < best:
+            best, side = cost, squares_side
+    return side
 
 
 def squares_schedule(target: Target, squares: int, channels: int) -> Schedule:

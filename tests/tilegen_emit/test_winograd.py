@@ -22,15 +22,16 @@ CASES = {  # batch, channels, outputs, height, width, padding
 }
 
 
-@pytest.fixture
-def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conv_rules, "winograd_pays", lambda *_: True)
+@pytest.fixture(params=[2, 4])
+def side(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Of squares of outputs, wherever they can be used."""
+    monkeypatch.setattr(conv_rules, "winograd_side", lambda *_: request.param)
+    return int(request.param)
 
 
-@pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("case", CASES)
-def test_winograd(channels_last: bool, case: str) -> None:
+def test_winograd(side: int, channels_last: bool, case: str) -> None:
     n, c, o, h, w, padding = CASES[case]
     m = Model()
     x = m.input(n, c, h, w)
@@ -40,11 +41,11 @@ def test_winograd(channels_last: bool, case: str) -> None:
     nhwc = (0, 2, 3, 1)
     layouts = dict.fromkeys((x, m.graph.outputs[0], m.graph.inputs[1]), nhwc)
     partition = one_region(m.graph, "conv", layouts if channels_last else {})
-    assert winograd.applies(partition.regions[0], CPU)
+    assert winograd.choose(partition.regions[0], CPU) is winograd.WAYS[side]
     check(partition, m.feeds, CPU)
 
 
-@pytest.mark.usefixtures("always")
+@pytest.mark.usefixtures("side")
 @pytest.mark.parametrize(
     "change",
     [{"strides": (2, 2)}, {"dilation": (2, 2)}, {"groups": 2}, {"dtype": dtypes.f16}, {"k": 5}],
@@ -56,40 +57,38 @@ def test_what_it_leaves_alone(change: dict[str, object]) -> None:
     k, groups = attrs.pop("k", 3), attrs.get("groups", 1)
     weights = m.weight(8, 8 // groups, k, k)  # type: ignore[operator,arg-type]
     m.output(_conv(m, m.input(1, 8, 9, 9), weights, ((1, 1), (1, 1)), **attrs))
-    assert not winograd.applies(one_region(m.graph, "conv").regions[0], CPU)
+    assert winograd.choose(one_region(m.graph, "conv").regions[0], CPU) is None
 
 
-@pytest.mark.usefixtures("always")
+@pytest.mark.usefixtures("side")
 def test_weights_that_are_not_constant_and_gpus() -> None:
     m = Model()
     m.output(_conv(m, m.input(1, 8, 9, 9), m.input(8, 8, 3, 3), ((1, 1), (1, 1))))
-    assert not winograd.applies(one_region(m.graph, "conv").regions[0], CPU)
+    assert winograd.choose(one_region(m.graph, "conv").regions[0], CPU) is None
     m = Model()
     m.output(_conv(m, m.input(1, 8, 9, 9), m.weight(8, 8, 3, 3), ((1, 1), (1, 1))))
-    assert not winograd.applies(one_region(m.graph, "conv").regions[0], SM_90A)
+    assert winograd.choose(one_region(m.graph, "conv").regions[0], SM_90A) is None
 
 
 @pytest.mark.parametrize(
-    ("channels", "side", "batch", "pays"),
-    [(64, 56, 1, True), (128, 28, 1, True), (256, 14, 1, True), (512, 7, 1, False),
-     (512, 7, 8, True), (3, 224, 1, False)],
+    ("channels", "size", "batch", "side"),
+    [(64, 56, 1, 4), (128, 28, 1, 4), (256, 14, 1, 2), (256, 14, 8, 4), (512, 7, 1, 0),
+     (512, 7, 8, 4), (3, 224, 1, 0)],
 )  # fmt: skip
-def test_where_it_pays(channels: int, side: int, batch: int, pays: bool) -> None:
-    """In layers of ResNet: not where four times the weights are more than the image."""
+def test_where_it_pays(channels: int, size: int, batch: int, side: int) -> None:
+    """In layers of ResNet: smaller squares, or none, where transformed weights are more than the
+    image."""
     target = cpu_target("sapphirerapids", "", units=2, vector_bits=512)
-    squares = batch * (-(-side // 4)) ** 2
-    wanted = conv_rules.winograd_pays(target, channels, 64, (batch, side, side), squares, 36)
-    if channels > 3:
-        wanted = conv_rules.winograd_pays(
-            target, channels, channels, (batch, side, side), squares, 36
-        )
-    assert wanted is pays
+    outputs = max(channels, 64)
+    assert conv_rules.winograd_side(target, channels, outputs, (batch, size, size)) == side
 
 
-def test_filters_are_mixed_in_double_precision() -> None:
+@pytest.mark.parametrize("way", winograd.WAYS.values(), ids=lambda way: f"{way.side}")
+def test_filters_are_mixed_in_double_precision(way: winograd.Filtering) -> None:
     w = np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(np.float32)
-    packed = Packing(mix=winograd.both_ways(winograd.FILTER), reshape=(6, 6, 4, 3)).apply(w)
-    g = np.array(winograd.FILTER)
+    mix = winograd.both_ways(way.filter)
+    packed = Packing(mix=mix, reshape=(way.inputs, way.inputs, 4, 3)).apply(w)
+    g = np.array(way.filter)
     expected = np.einsum("ia,ocab,jb->ijoc", g, w.astype(np.float64), g)
     assert packed.dtype == np.float32
     np.testing.assert_allclose(packed, expected, rtol=1e-6, atol=1e-7)

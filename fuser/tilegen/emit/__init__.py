@@ -29,8 +29,9 @@ def emit(
         return sort.emit(region, partition, target, schedule)
     if any(node.op == "scatter" and scatter.is_large(node) for node in region.nodes):
         return scatter.emit_large(region, partition, target, schedule)
-    if "conv" in ops and schedule is None and winograd.applies(region, target):
-        return winograd.emit(region, partition, target)
+    way = winograd.choose(region, target) if "conv" in ops and schedule is None else None
+    if way is not None:
+        return winograd.emit(region, partition, target, way)
     if "conv" in ops:
         return conv.emit(region, partition, target, schedule)
     if region.kind == "attention":
