@@ -13,11 +13,20 @@ from __future__ import annotations
 
 from math import prod
 
+from fuser.dtypes import f32
 from fuser.graph.copying import begin_copy, clone_node
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.registry import build
 from fuser.graph.precision import operand_dtype
+from fuser.graph.sizes import by_example
 from fuser.target import Target
+
+FEW_CHANNELS = 16
+"""Of the images that float32 products read from a copy."""
+TILE_ELEMENTS = 14 * 32
+"""Of a usual register tile of a product."""
+TAP_CYCLES, COPY_CYCLES = 12, 2
+"""What the loop of a tap costs beside its products, and what copying an element costs."""
 
 
 def copy_images(graph: Graph, target: Target) -> tuple[Graph, set[Value]]:
@@ -49,11 +58,28 @@ def copy_images(graph: Graph, target: Target) -> tuple[Graph, set[Value]]:
     return result, kept
 
 
+@by_example
 def _pays(node: Node, target: Target) -> bool:
-    """Whether a node would pick channels of an input more than once."""
-    if node.op != "conv" or node.attrs["groups"] != 1 or "operands" not in node.attrs:
+    """Whether a node would pick channels of an input more than once, at a higher cost than a
+    copy's."""
+    if node.op != "conv" or node.attrs["groups"] != 1:
         return False
     image, weights = node.inputs[:2]
-    given = image.node is None and image.constant is None
     taps = prod(weights.shape[2:])
-    return given and taps > 1 and target.dot_unit(operand_dtype(node).name) is not None
+    if image.node is not None or image.constant is not None or taps == 1:
+        return False
+    if target.dot_unit(operand_dtype(node).name) is not None:
+        return "operands" in node.attrs
+    if image.dtype != f32 or weights.constant is None or image.shape[1] >= FEW_CHANNELS:
+        return False
+    if node.attrs["dilation"][-1] != 1:
+        return False
+    # every tap is a short loop, begun once a register tile; in the copy a row of the window is one
+    outputs, *spatial = node.output.shape[1:]
+    tiles = image.shape[0] * prod(spatial) * outputs / TILE_ELEMENTS
+    saved = TAP_CYCLES * tiles * (taps - taps // weights.shape[-1])
+    low, high = zip(*node.attrs["padding"], strict=True)
+    copied = image.shape[0] * image.shape[1]
+    for size, before, after in zip(image.shape[2:], low, high, strict=True):
+        copied *= size + before + after
+    return bool(saved > COPY_CYCLES * copied)

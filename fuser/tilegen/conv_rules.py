@@ -34,14 +34,19 @@ takes a line of 128 bytes in a few cycles, fills it."""
 VECTOR = 32
 """Elements of 16 bits in the longest vector."""
 
+FEW_CHANNELS = 16
+"""Of these a loop over k would be short: taps that lie together in memory are one loop."""
+
 
 def conv_schedule(
     target: Target, m: int, n: int, channels: int, taps: int, bits: int, groups: int,
     unit: DotUnit | None = None, *, staged: bool = False, window: Window | None = None,
+    run: int = 1,
 ) -> Schedule:  # fmt: skip
     """Blocks "m" (pixels), "n" (output channels), "k" (input channels, or taps and channels).
     staged: whether operands are copied as they are and results are not reduced. window: where
-    pixels lie in memory with their channels together, in the dtype that the unit multiplies."""
+    pixels lie in memory with their channels together, in the dtype that the unit multiplies. run:
+    how many taps follow each other in memory, with all their channels."""
     staged = staged and not is_symbolic(channels)
     m, n, groups = size_hint(m), size_hint(n), size_hint(groups)
     fixed = not is_symbolic(channels)
@@ -65,9 +70,8 @@ def conv_schedule(
             target, ceildiv(m, rows), ceildiv(n, columns), rows, line, columns * taps * line,
             m * n * bits // 8,
         )  # fmt: skip
-        return blocks_of(
-            group=group, m=rows, n=columns, k=channels, reason="register tile of least waste"
-        )
+        k = channels * run if fixed and channels < FEW_CHANNELS else channels
+        return blocks_of(group=group, m=rows, n=columns, k=k, reason="register tile of least waste")
     half = bits == 16
     # rows are gathered; with a short k the output dominates, and several blocks a processor hide it
     k = channels * taps

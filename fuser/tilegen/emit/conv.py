@@ -113,6 +113,7 @@ def emit(
             and can_stream(region, conv.w)
             and has_channels_last(region, partition, conv.x),
             window=_window(conv, region, partition, target),
+            run=_run(region, partition, conv),
         )
     )
     em = Emission(region, partition, target, chosen)
@@ -137,6 +138,13 @@ def _window(
     return conv_rules.Window(
         conv.pixels, conv.kernel, tuple(attrs["strides"]), tuple(attrs["dilation"])
     )
+
+
+def _run(region: Region, partition: Partition, conv: ConvShape) -> int:
+    """How many taps follow each other in memory, with all their channels."""
+    attrs = conv.node.attrs
+    whole = conv.groups == 1 and attrs["dilation"][-1] == 1 and attrs["padding"][-1] == (0, 0)
+    return conv.kernel[-1] if whole and has_channels_last(region, partition, conv.x) else 1
 
 
 def has_channels_last(region: Region, partition: Partition, x: Value) -> bool:

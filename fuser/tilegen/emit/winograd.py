@@ -5,7 +5,8 @@ under it, 36 products a channel pair where the sum over windows takes 144. F(2x2
 of 4x4 inputs, 16 products instead of 36; it takes more of them than the larger squares, but less
 than half as many weights, which come from memory where they are many. Three programs, with
 workspaces between them: squares of inputs to matrices [squares, channels]; products with weights
-that were transformed when the plan was built; sums of these to squares of outputs, and what follows.
+that were transformed when the plan was built; sums of these to squares of outputs, and the
+epilogue.
 
 The matrices are those of Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks"
 (2015), for the points 0, 1, -1 (2, -2) and infinity. Errors of the larger squares in float32 are a
