@@ -6,7 +6,8 @@
     region: %y = conv %p without padding
 Between kernels of ours layout.py stores channels last; what a caller gives is row-major. A product
 by tiles or dot instructions would pick every channel of every pixel by itself, once a tap; a copy
-picks them once, by squares of vectors.
+picks them once, by squares of vectors. A product of float32 by plain vectors has a short loop for
+every tap of an image of few channels; in the copy a row of the window is one run.
 """
 
 from __future__ import annotations
@@ -70,9 +71,9 @@ def _pays(node: Node, target: Target) -> bool:
         return False
     if target.dot_unit(operand_dtype(node).name) is not None:
         return "operands" in node.attrs
-    if image.dtype != f32 or weights.constant is None or image.shape[1] >= FEW_CHANNELS:
+    if image.dtype != f32 or operand_dtype(node) != f32 or weights.constant is None:
         return False
-    if node.attrs["dilation"][-1] != 1:
+    if image.shape[1] >= FEW_CHANNELS or node.attrs["dilation"][-1] != 1:
         return False
     # every tap is a short loop, begun once a register tile; in the copy a row of the window is one
     outputs, *spatial = node.output.shape[1:]

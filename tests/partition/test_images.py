@@ -63,3 +63,29 @@ def test_only_for_units_that_want_rows_of_channels() -> None:
     net = Net()
     inner = convolution(net, net.input("x", 2, 16, 6, 5), 1)
     assert _copies(partition(net.finish(convolution(net, inner, 3)), TILES, ROUNDED)) == 0
+
+
+@pytest.mark.parametrize(
+    ("channels", "outputs", "window", "dilation", "copied"),
+    [(3, 64, 7, 1, 1), (3, 32, 3, 1, 0), (32, 64, 7, 1, 0), (3, 64, 7, 2, 0)],
+)
+def test_float32_windows_of_many_taps_and_few_channels(
+    channels: int, outputs: int, window: int, dilation: int, copied: int
+) -> None:
+    """Their rows are one run in the copy; the numbers are those of the model."""
+    net = Net()
+    edge = window // 2
+    y = net.b.emit(
+        "conv", net.input("x", 1, channels, 45, 39), net.weights(outputs, channels, window, window),
+        strides=(2, 2), padding=((edge, edge), (edge, edge)), dilation=(dilation, dilation),
+        groups=1,
+    )  # fmt: skip
+    graph = net.finish(y)
+    cut = partition(graph, CPU)
+    assert _copies(cut) == copied
+    assert _copies(partition(graph, CPU, ROUNDED)) == 0
+    feeds = {"x": np.random.default_rng(2).standard_normal((1, channels, 45, 39))}
+    feeds = {name: array.astype(np.float32) for name, array in feeds.items()}
+    (want,) = evaluate(graph, feeds, float64=True).values()
+    (found,) = evaluate(cut.graph, feeds, float64=True).values()
+    np.testing.assert_array_equal(found, want)

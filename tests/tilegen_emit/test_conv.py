@@ -23,6 +23,8 @@ CASES = {  # batch, channels, outputs, height, width, kernel, stride, pad, dilat
     "two groups": (2, 16, 32, 5, 5, 3, 2, 1, 1, 2),
     "small groups": (1, 12, 24, 5, 5, 3, 1, 1, 1, 6),
     "stem": (1, 3, 8, 14, 14, 7, 2, 3, 1, 1),
+    "stem of a padded image": (2, 3, 40, 19, 21, 7, 2, 0, 1, 1),
+    "few channels, dilated": (1, 3, 20, 11, 13, 3, 1, 0, 2, 1),
 }
 
 
