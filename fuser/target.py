@@ -92,6 +92,11 @@ class Target:
         """How many elements of `bits` one vector register holds (CPU)."""
         return max(1, self.vector_bits // bits)
 
+    @property
+    def tile_vectors(self) -> int:
+        """Vectors of a dot's result that stay in registers, at most (CPU)."""
+        return 28 if self.vector_registers >= 32 else 13
+
     def micro_tile(self, bits: int = 32) -> tuple[int, int]:
         """(rows, columns) of the register tile of a dot on a CPU.
 

@@ -44,6 +44,7 @@ def register_tiles(
     found: list[tuple[float, int, int]] = []
     for vectors in range(1, 5):
         most = (target.vector_registers - 1 - vectors) // (vectors * accumulators)
+        most = min(most, target.tile_vectors // vectors)
         panels = ceildiv(n, vectors * lanes)
         for rows in range(max(1, most // 2), most + 1):
             height = min(rows, m)

@@ -49,7 +49,7 @@ def _size(value: Value) -> int:
 
 def _registers(facts: Facts) -> None:
     """Find dots and carried tiles small enough for registers, and used element by element only."""
-    limit = 28 if facts.target.vector_registers >= 32 else 13
+    limit = facts.target.tile_vectors
     candidates = [
         value
         for value, op in facts.producers.items()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from fuser.backend.cpu import affine
 from fuser.backend.cpu.ahead import Prefetch, prefetches
+from fuser.backend.cpu.following import Following, following
 from fuser.backend.cpu.places import Cells, Memory, Point
 from fuser.backend.cpu.tree import DotPlan
 from fuser.backend.cpu.unit_dot import lower_unit_dot
@@ -42,7 +43,8 @@ def lower_dot(low: Lowering, op: ops.Dot) -> None:
         per_row = len(cells) // rows
         chunks = [(coords[1] - affine.lane(n), n) for coords, n in cells[:per_row]]
         early = prefetches(low, op, plan)
-        regs = _tile(low, op, plan, [Index(r) for r in range(rows)], chunks, accs, early)
+        ahead = following(low, op, plan)
+        regs = _tile(low, op, plan, [Index(r) for r in range(rows)], chunks, accs, early, ahead)
         table = {coords: reg for (coords, _), reg in zip(cells, regs, strict=True)}
         low.keep_cells(op.result, Cells(table))
         return
@@ -129,6 +131,7 @@ def _tile(
     chunks: list[Chunk],
     accs: list[Reg],
     early: Sequence[Prefetch] = (),
+    ahead: Following | None = None,
 ) -> list[Reg]:
     """The k loop of a register tile; accs are row by row."""
     f = low.f
@@ -157,14 +160,20 @@ def _tile(
                     out.append(f.binary("add", acc, f.binary("mul", wide[lanes], vectors[c])))
         return out
 
-    def trip(i: Reg, carried: list[Reg]) -> list[Reg]:
+    begun = ahead.trips if ahead is not None else 0
+
+    def trip(i: Reg, carried: list[Reg], ahead: Following | None = None) -> list[Reg]:
         with low.scope():
             first = low.counter(i, 0, depth - plan.steps, plan.steps)
             for fetch in early:
                 fetch.step(low, i)
+            if ahead is not None:
+                ahead.step(low, i)
             for k in range(plan.steps):
                 with low.scope():
                     carried = step(first + k, carried)
         return carried
 
-    return f.loop(0, depth, plan.steps, accs, trip, hint="k")
+    if ahead is not None:
+        accs = f.loop(0, begun, 1, accs, lambda i, carried: trip(i, carried, ahead), hint="k")
+    return f.loop(begun, depth, plan.steps, accs, trip, hint="k") if begun < depth else accs

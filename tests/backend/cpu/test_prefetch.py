@@ -54,3 +54,26 @@ def test_panels_of_a_block_of_k() -> None:
     found = fetches(m, "contraction")
     assert sum(READ_L2 in line for line in found) == 3  # one a block of 512
     assert any(READ_L1 in line for line in found)
+
+
+@pytest.mark.parametrize(("depth", "wanted"), [(64, True), (208, False)])
+def test_rows_of_the_next_product(depth: int, wanted: bool) -> None:
+    """Short ones, and not those that the processor sees coming: the loop over k then has a part
+    with fetches before the one without."""
+    m = Model()
+    m.output(m.dot(m.input(2000, depth), m.weight(depth, 16), (1, 0)))
+    found = fetches(m, "contraction")
+    assert any(READ_L1 in line for line in found) is wanted
+
+
+
+@pytest.mark.parametrize(("depth", "wanted"), [(40, True), (512, False)])
+def test_what_is_added_to_the_next_results(depth: int, wanted: bool) -> None:
+    """Where products of few steps follow each other along a row of results."""
+    counts = []
+    for added in (False, True):
+        m = Model()
+        x = m.dot(m.input(2000, depth), m.weight(depth, 128), (1, 0))
+        m.output(m.b.map("add", x, m.input(2000, 128)) if added else x)
+        counts.append(len(fetches(m, "contraction")))
+    assert (counts[1] > counts[0]) is wanted
