@@ -91,8 +91,11 @@ def reduce_schedule(
     (running sums cannot), else 0. held: see held_blocks.
     """
     if columns == 1 and not is_symbolic(total) and held_blocks(target, total, *held):
-        cluster = held_blocks(target, total, *held)
-        schedule = blocks_of(warps=8, rows=1, columns=1, total=power_of_two(total))
+        cluster, height = held_blocks(target, total, *held), 1
+        many = not is_symbolic(rows) and rows >= target.units
+        if cluster == 2 and held[1] == 2 and held[2] > 1 and many:
+            cluster, height = 4, 2  # what rows share is read from the L2 once for both
+        schedule = blocks_of(warps=8, rows=height, columns=1, total=power_of_two(total))
         return replace(schedule, cluster=cluster, extra={"held": True})
     if is_symbolic(rows, total, columns):
         long = size_hint(total) > CPU_ELEMENTS or size_hint(columns) > 1

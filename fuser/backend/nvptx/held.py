@@ -18,6 +18,7 @@ from fuser.backend.nvptx.access_layout import operand_layout
 from fuser.backend.nvptx.assignment import is_tile, lookups_of
 from fuser.backend.nvptx.epilogue import seam
 from fuser.backend.nvptx.layout import Coordinates, Layout
+from fuser.backend.nvptx.lines import Lines
 from fuser.backend.nvptx.memory import Pointers, from_memory, unpack
 from fuser.backend.nvptx.pairs import Pair, Running, add_strip, merge_threads, plan_pairs
 from fuser.backend.nvptx.reduce import Partial, fold_registers, fold_threads
@@ -49,7 +50,7 @@ class Held:
     whole: the layout of the rows; strips: its parts; loads: the held ones, with their slots.
     sinks: reductions and stores of rows. tables: for each strip, the layouts of what is computed
     once a strip. pairs: reductions that one pass makes together. blocks: that a multiprocessor is
-    to run at once.
+    to run at once. lines: what the next pass loads, under way.
     """
 
     whole: Layout
@@ -59,6 +60,7 @@ class Held:
     loads: dict[ops.Load, Slot]
     pairs: list[Pair] = field(default_factory=list)
     blocks: int = 1
+    lines: Lines | None = None
 
     def __contains__(self, value: Value) -> bool:
         return value in self.tables[0]
@@ -210,9 +212,9 @@ def emit_held(low: Lowering, held: Held) -> None:
             done.update(loads)
         elif op in held.sinks:
             together = [sink for sink in held.sinks if sink not in done and _ready(low, held, sink)]
-            _pass(low, held, together)
             done.update(together)
             done.update(pair.second for pair in held.pairs if pair.first in together)
+            _pass(low, held, together, [sink for sink in held.sinks if sink not in done])
         elif not any(result in held for result in op.results):
             low.op(op)
 
@@ -244,11 +246,29 @@ def _ready(low: Lowering, held: Held, sink: Sink) -> bool:
     return all(value in low.env for value in outside) and all(op.result in low.env for op in loads)
 
 
-def _pass(low: Lowering, held: Held, sinks: list[Sink]) -> None:
-    """Go over the strips once for all the sinks."""
+def _lines(low: Lowering, held: Held, sinks: list[Sink]) -> Lines | None:
+    """What a pass loads that depends on no row."""
+    inside, _ = _slice(low, held, sinks)
+    loads = [
+        op
+        for op in low.kernel.body.ops
+        if isinstance(op, ops.Load) and op in inside and op not in held.loads
+        if not op.operands() and low.assignment.accesses[op].order
+        if op.view.buffer not in low.written
+    ]
+    return Lines(low, loads, held.tables) if loads else None
+
+
+def _pass(low: Lowering, held: Held, sinks: list[Sink], rest: list[Sink]) -> None:
+    """Go over the strips once for all the sinks. rest: those of passes that follow."""
     plan = low.assignment
     inside, _ = _slice(low, held, sinks)
-    steps = [op for op in low.kernel.body.ops if op in inside]
+    lines, held.lines = held.lines or _lines(low, held, sinks), None
+    steps = [
+        op
+        for op in low.kernel.body.ops
+        if op in inside and (lines is None or op not in lines.loads)
+    ]
     saved = dict(low.env), dict(low.converted), dict(plan.layouts)
     partial: dict[ops.Reduce, Partial] = {}
     pairs = {pair.first: pair for pair in held.pairs if pair.first in sinks}
@@ -257,7 +277,8 @@ def _pass(low: Lowering, held: Held, sinks: list[Sink]) -> None:
     arriving, low.copies_pending = low.copies_pending, False
     meeting = [op for op in steps if isinstance(op, ops.Load)]
     size = sum(len(held.tables[0][op.result].regs) * op.view.dtype.bytes for op in meeting)
-    ahead = max(1, AHEAD // size) if len(meeting) > 1 else 0
+    size += lines.bytes if lines else 0
+    ahead = max(1, AHEAD // size) if len(meeting) > 1 or lines else 0
     for number, table in enumerate(held.tables):
         if arriving:
             later = len(held.tables) - 1 - number
@@ -265,6 +286,8 @@ def _pass(low: Lowering, held: Held, sinks: list[Sink]) -> None:
         if ahead and number and number % ahead == 0:
             seam(low)
         low.env, low.converted = dict(saved[0]), {}
+        if lines:
+            low.env.update(lines.of(number))
         plan.layouts.update(table)
 
         def fold(op: ops.Reduce, table: dict[Value, Layout] = table) -> Partial:
@@ -285,6 +308,10 @@ def _pass(low: Lowering, held: Held, sinks: list[Sink]) -> None:
             else:
                 low.op(sink)
     low.env, low.converted, plan.layouts = saved
+    if rest and not any(isinstance(sink, ops.Reduce) for sink in rest):
+        held.lines = _lines(low, held, rest)
+    if held.lines:
+        held.lines.start()
     for sink, part in partial.items():
         low.set(sink.result, fold_threads(low, part))
     for pair, both in running.items():

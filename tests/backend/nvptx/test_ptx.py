@@ -263,6 +263,9 @@ def test_statistics_that_follow_each_other_are_made_together(name: str) -> None:
     assert ptx.count("st.async") == ptx.count("barrier.cluster.wait") == 1
     assert ptx.count("shfl.sync") == 10
     if name == "layernorm":
+        lines = [at.start() for at in re.finditer(r"ld\.global", ptx)]
+        assert len(lines) == 2 * vectors  # some are under way before the wait for the others' parts
+        assert 0 < sum(at < ptx.index("mbarrier.try_wait") for at in lines) < len(lines)
         odd = kernels.layernorm(9, 30000, bf16, (1, 32768), 8, 2, held=True)
         assert compile_kernel(odd, SM_90A).code.count(b"st.async") == 2
 

@@ -98,6 +98,8 @@ def test_schedules_of_held_rows() -> None:
     assert blocks(65536, 2, 4, 2) == 4 and blocks(65536, 2, 8, 2) == 0
     assert blocks(50000, 1, 2, 0) == 2 and blocks(50001, 1, 2, 0) == 0
     assert blocks(65536, 0, 0, 0) == blocks(65536, 1, 2, 0, target=SM_80) == 0
+    pairs = [rules.reduce_schedule(SM_90A, n, 65536, 1, 2, 1, (1, 2, 2)) for n in (1024, 9)]
+    assert [(s.block("rows"), s.cluster) for s in pairs] == [(2, 4), (1, 2)]
 
 
 def test_schedules_of_few_tiles() -> None:

@@ -1,0 +1,75 @@
+"""What all rows share (a norm's scale and bias), some of it loaded before its turn.
+
+It comes from the L2. The first strips are asked for before the exchange of sums that the pass over
+them has to wait for anyway: the registers are free then, and so is the time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fuser.backend.nvptx.values import Tile, memory_type
+from fuser.tilegen import ops
+from fuser.tilegen.ir import Value
+
+if TYPE_CHECKING:
+    from fuser.backend.nvptx.layout import Layout
+    from fuser.backend.nvptx.lower import Lowering
+
+AT_ONCE = 160
+"""Bytes that a thread has registers for, the strip in turn included."""
+
+
+class Lines:
+    """Loads of a pass over strips. tables: for each strip, the layouts of what it computes."""
+
+    def __init__(
+        self, low: Lowering, loads: list[ops.Load], tables: list[dict[Value, Layout]]
+    ) -> None:
+        self.low, self.loads, self.tables = low, loads, tables
+        self._tiles: list[dict[Value, Tile]] = []
+        self.bytes = sum(len(tables[0][op.result].regs) * op.view.dtype.bytes for op in loads)
+
+    def start(self) -> None:
+        """Ask for the first strips."""
+        self._load(max(1, AT_ONCE // self.bytes) - 1)
+
+    def of(self, strip: int) -> dict[Value, Tile]:
+        """The values of a strip."""
+        self._load(strip + 1)
+        return self._tiles[strip]
+
+    def _load(self, strips: int) -> None:
+        low, plan = self.low, self.low.assignment
+        for table in self.tables[len(self._tiles) : strips]:
+            found: dict[Value, Tile] = {}
+            for op in self.loads:
+                own = plan.layouts[op.result]
+                plan.layouts[op.result] = table[op.result]
+                low.op(op)
+                found[op.result] = low.tile(op.result, table[op.result])
+                del low.env[op.result]
+                plan.layouts[op.result] = own
+                _keep_here(low, found[op.result])
+            self._tiles.append(found)
+
+
+def _keep_here(low: Lowering, tile: Tile) -> None:
+    """A use, without code, of what was loaded: LLVM would move the loads down to the real one."""
+    e, type = low.emitter, memory_type(tile.dtype)
+    words: list[str] = []
+    if tile.dtype.bits == 32:
+        words = [
+            reg if type == "i32" else e.value(f"bitcast {type} {reg} to i32") for reg in tile.regs
+        ]
+    elif all(reg in e.packed for reg in tile.regs):
+        for name, width, _ in dict.fromkeys((*e.packed[reg][:2], 0) for reg in tile.regs):
+            count = width * tile.dtype.bits // 32
+            vector = e.value(f"bitcast <{width} x {type}> {name} to <{count} x i32>")
+            words += [
+                e.value(f"extractelement <{count} x i32> {vector}, i32 {i}") for i in range(count)
+            ]
+    for first in range(0, len(words), 16):
+        some = words[first : first + 16]
+        operands = ", ".join(f"i32 {word}" for word in some)
+        e.do(f'call void asm sideeffect "", "{",".join("r" * len(some))}"({operands})')
