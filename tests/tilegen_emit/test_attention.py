@@ -8,6 +8,7 @@ import pytest
 from fuser import dtypes
 from fuser.dtypes import DType
 from fuser.tilegen import ops
+from fuser.tilegen.attention_rules import attention_schedule
 from fuser.tilegen.emit import emit
 from fuser.tilegen.schedule import Schedule
 from tests.interpreted import TARGETS, check, one_region
@@ -109,6 +110,15 @@ def test_clusters_merge_where_a_second_kernel_would_read_much() -> None:
     partition = one_region(m.graph, "attention")
     (program,) = emit(partition.regions[0], partition, TARGETS["sm_90a"])
     assert program.kernel.schedule.cluster > 1 == program.kernel.schedule.split_k
+
+
+def test_blocks_of_queries_on_cpus() -> None:
+    """32 fit L1 with their scores; where a unit wants copies of the keys, 64 share one."""
+    for queries, by_unit, rows in ((197, False, 32), (197, True, 64), (20, False, 20)):
+        found = attention_schedule(
+            TARGETS["cpu"], 12, queries, queries, 64, 64, 32, by_unit=by_unit
+        )
+        assert found.block("m") == rows
 
 
 def test_many_heads_keep_their_keys() -> None:

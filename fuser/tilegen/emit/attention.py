@@ -31,6 +31,7 @@ from fuser.tilegen.emit.contraction import (
     dot_dtype,
     dot_op,
     dot_shape,
+    dot_unit,
     operand,
     store_placed,
 )
@@ -82,8 +83,9 @@ def emit(
     heads = shared_heads(region, partition, target, parts)
     batches, rows = qk.b // heads, qk.m * heads
     chosen = schedule or attention_rules.attention_schedule(
-        target, batches, rows, qk.n, qk.k, pv.n, qk.left.dtype.bits, _reads(region, parts)
-    )
+        target, batches, rows, qk.n, qk.k, pv.n, qk.left.dtype.bits, _reads(region, parts),
+        by_unit=dot_unit(target, qk.node) is not None,
+    )  # fmt: skip
     em = Emission(region, partition, target, chosen)
     group = program(em, 0, batches, 1, "") if batches > 1 else Index(0)
     row = program(em, 1, rows, chosen.block("m"))
