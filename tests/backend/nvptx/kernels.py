@@ -383,13 +383,19 @@ def convolution(
     warps: int = 4,
     stages: int = 3,
     cluster: int = 1,
+    neighbours: tuple[int, int] = (1, 1),
+    teams: int = 0,
     stream_k: int = 0,
 ) -> Kernel:
-    """3x3, padding 1, NHWC times [3, 3, C, M]: rows are gathered through // and %."""
+    """3x3, padding 1, NHWC times [3, 3, C, M]: rows are gathered through // and %. teams: of
+    persistent blocks."""
     bm, bn, bk = blocks
     out = (size - 1) // stride + 1
     pixels = batch * out * out
-    schedule = Schedule(warps=warps, stages=stages, cluster=cluster, stream_k=stream_k)
+    schedule = Schedule(
+        warps=warps, stages=stages, cluster=cluster, neighbours=neighbours, stream_k=stream_k,
+        persistent=teams > 0, extra={"teams": teams} if teams > 1 else {},
+    )  # fmt: skip
     b = Builder("convolution", schedule)
     x_view = b.view(
         b.buffer("x0", dtype, batch * size * size * channels), (batch, size, size, channels)

@@ -147,6 +147,15 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     "gated": lambda: kernels.gated(1024, 512, 768),
     "attention_f32": lambda: kernels.attention(2, 512, 512, 64, f32),
     "convolution": lambda: kernels.convolution(2, 14, 64, 96),
+    "convolution_teams": lambda: kernels.convolution(
+        32, 56, 64, 64, f16, (128, 64, 64), stages=4, teams=2
+    ),
+    "convolution_tall": lambda: kernels.convolution(
+        32, 14, 256, 256, f16, (192, 64, 64), warps=12, stages=6
+    ),
+    "convolution_neighbours": lambda: kernels.convolution(
+        32, 15, 64, 256, f16, (64, 128, 64), stride=2, neighbours=(1, 2)
+    ),
     "convolution_stem": lambda: kernels.convolution(2, 14, 3, 96, stride=2),
 }
 
@@ -165,7 +174,7 @@ def assemble(ptx: bytes, target: Target, folder: Path) -> str:
 @pytest.mark.parametrize("target", [SM_80, SM_90A], ids=lambda t: t.arch)
 @pytest.mark.parametrize("name", KERNELS)
 def test_assembles(name: str, target: Target, tmp_path: Path) -> None:
-    if name in ("attention_192", "attention_256") and target.sm < 90:
+    if name in ("attention_192", "attention_256", "convolution_tall") and target.sm < 90:
         pytest.skip("needs groups of 64 rows, as wgmma has them, or more shared memory")
     if name.startswith("matmul_f8") and target.sm < 89:
         pytest.skip("no tensor cores for 8-bit floats")
@@ -195,6 +204,16 @@ def test_assembles(name: str, target: Target, tmp_path: Path) -> None:
 def test_units(name: str, target: Target, unit: str, copies: str) -> None:
     facts = compile_kernel(KERNELS[name](), target).facts
     assert (facts["tensor_core"], facts["copies"]) == (unit, copies)
+
+
+@pytest.mark.parametrize("variant", ["teams", "tall", "neighbours"])
+def test_windows_come_from_one_elected_thread(variant: str) -> None:
+    ptx = compile_kernel(KERNELS[f"convolution_{variant}"](), SM_90A).code.decode()
+    (election,) = (i for i, line in enumerate(ptx.splitlines()) if "elect.sync" in line)
+    copies = [i for i, line in enumerate(ptx.splitlines()) if "cp.async.bulk.tensor" in line]
+    assert copies and min(copies) > election
+    walks = [line for line in ptx.splitlines() if "global.im2col" in line]
+    assert len(walks) == 1 and ("multicast" in walks[0]) == (variant == "neighbours")
 
 
 def test_operands_from_registers_wait_for_products() -> None:

@@ -33,23 +33,25 @@ HALF = TensorProto.FLOAT16
 
 
 def convolution(
-    batch: int, channels: int, size: tuple[int, int], kernel: tuple[int, int] = (3, 3),
-    stride: tuple[int, int] = (1, 1), pads: tuple[int, ...] = (1, 1, 1, 1),
-    dilation: tuple[int, int] = (1, 1), groups: int = 1, filters: int = 256,
+    batch: int, channels: int, size: tuple[int, ...], kernel: tuple[int, ...] = (3, 3),
+    stride: tuple[int, ...] = (1, 1), pads: tuple[int, ...] = (1, 1, 1, 1),
+    dilation: tuple[int, ...] = (1, 1), groups: int = 1, filters: int = 256,
     schedule: Schedule | None = None,
 ) -> Kernel:  # fmt: skip
     """The kernel of a float16 convolution of images whose channels are last."""
+    rank = len(size)
     out = [
-        (size[i] + pads[i] + pads[i + 2] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1
-        for i in range(2)
+        (size[i] + pads[i] + pads[i + rank] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1
+        for i in range(rank)
     ]
     rng = np.random.default_rng(0)
     w = rng.standard_normal((filters, channels // groups, *kernel)).astype(np.float16)
     attributes: dict[str, Any] = {"pads": pads, "strides": stride, "dilations": dilation}
+    first, last = [0, rank + 1, *range(1, rank + 1)], [0, *range(2, rank + 2), 1]
     nodes = [
-        helper.make_node("Transpose", ["x"], ["t"], perm=[0, 3, 1, 2]),
+        helper.make_node("Transpose", ["x"], ["t"], perm=first),
         helper.make_node("Conv", ["t", "w"], ["c"], group=groups, **attributes),
-        helper.make_node("Transpose", ["c"], ["y"], perm=[0, 2, 3, 1]),
+        helper.make_node("Transpose", ["c"], ["y"], perm=last),
     ]
     x = helper.make_tensor_value_info("x", HALF, (batch, *size, channels))
     y = helper.make_tensor_value_info("y", HALF, (batch, *out, filters))
@@ -152,6 +154,14 @@ CASES: dict[str, dict[str, Any]] = {
     "1x1 of stride 2, odd": dict(
         batch=3, channels=256, size=(7, 9), kernel=(1, 1), stride=(2, 2), pads=(0, 0, 0, 0)
     ),
+    "one line": dict(batch=3, channels=64, size=(40,), kernel=(3,), stride=(1,), pads=(1, 1),
+                     dilation=(1,)),
+    "one line, strides": dict(batch=3, channels=64, size=(41,), kernel=(4,), stride=(2,),
+                              pads=(3, 0), dilation=(3,)),
+    "volume": dict(batch=3, channels=64, size=(5, 6, 7), kernel=(3, 3, 3), stride=(1, 2, 1),
+                   pads=(1, 0, 1, 1, 1, 1), dilation=(1, 1, 2)),
+    "one column": dict(batch=9, channels=64, size=(9, 1)),
+    "two lines": dict(batch=5, channels=64, size=(2, 3)),
     "groups": dict(batch=3, channels=256, size=(14, 14), groups=4),
     "odd channels": dict(batch=3, channels=72, size=(14, 14)),
     "large": dict(batch=2, channels=64, size=(300, 200)),
