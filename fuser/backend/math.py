@@ -96,10 +96,14 @@ def exp(f: Function, x: Reg) -> Reg:
     # processors take a hundred cycles over each of those.
     none = test(f, "olt", x, low)
     x = pick(f, none, 0.0, at_most(f, x, high))
+    return pick(f, none, 0.0, _exp_within(f, x))
+
+
+def _exp_within(f: Function, x: Reg) -> Reg:
+    """exp where neither an overflow nor a denormal is possible."""
     n, whole, rest = _exp_parts(f, x)
     table = tables.EXP_F64 if is_double(x) else tables.EXP_F32
-    result = _scale(f, horner(f, rest, (1.0, 1.0, *table[2:])), n, whole)
-    return pick(f, none, 0.0, result)
+    return _scale(f, horner(f, rest, (1.0, 1.0, *table[2:])), n, whole)
 
 
 def log(f: Function, x: Reg) -> Reg:
@@ -231,7 +235,7 @@ def erf(f: Function, x: Reg) -> Reg:
     else:
         near, small = 0.93, mul(f, x, horner(f, z, tables.ERF_F32))
         bounded = at_most(f, size, 3.95)
-        far = sub(f, 1.0, exp(f, horner(f, bounded, tables.ERFC_F32)))
+        far = sub(f, 1.0, _exp_within(f, horner(f, bounded, tables.ERFC_F32)))
     return pick(f, test(f, "olt", size, near), small, copysign(f, far, x))
 
 
