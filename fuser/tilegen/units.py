@@ -35,18 +35,25 @@ def schedule(
 
 
 MOST_ROWS = 128
+MOST_PART = 224
 
 
 def rows_of(m: int) -> int:
-    """Rows of a block for a dot unit: whole tiles of 16, few of them hanging over the edge of m. A
-    block that does is copied first; every block reads the panels again, which costs some 6 rows."""
+    """Rows of a block for a dot unit: whole tiles of 16, few of them hanging over the edge of m, or
+    an equal part of m, whose last tile computes some rows twice. A block that hangs over is copied
+    first; every block reads the panels again, which costs some 6 rows."""
     if m <= 16:
         return m
 
     def cost(rows: int) -> float:
-        return ceildiv(m, rows) * (rows + 6) * (1.0 if m % rows == 0 else 1.1)
+        return ceildiv(m, rows) * (padded(rows) + 6) * (1.0 if m % rows == 0 else 1.1)
 
-    return min(range(16, MOST_ROWS + 1, 16), key=cost)
+    parts = [rows for rows in range(17, MOST_PART + 1) if m % rows == 0 and rows % 16]
+    return min([*range(16, MOST_ROWS + 1, 16), *parts], key=cost)
+
+
+def padded(rows: int) -> int:
+    return ceildiv(rows, 16) * 16
 
 
 def balanced(extent: int, most: int, multiple: int) -> int:

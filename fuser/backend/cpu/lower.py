@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fuser.backend import text
-from fuser.backend.cpu import affine, control, costs, dot, fold, tree, turn, unit_dot
+from fuser.backend.cpu import affine, control, costs, dot, fold, tile_dot, tree, turn, unit_dot
 from fuser.backend.cpu.emitter import Condition
 from fuser.backend.cpu.nest import Nests
 from fuser.backend.cpu.places import Point
@@ -62,12 +62,14 @@ class Lowering(Nests):
 
     def _store_group(self, first: ops.Store, block: Block) -> None:
         """Emit a store, with the following stores of the same shape that are ready, in one nest."""
+        if tile_dot.store_by_blocks(self, first, block):
+            return
         group = [first]
         wanted = self._bounds(first)
         unrolled = tree.reads_registers(self.known, first.value)
         clipped = self._clippable(wanted, first.value.shape)
         self.require(first.value)
-        self._require_indices(first)
+        self.require_indices(first)
         position = block.ops.index(first)
         for op in block.ops[position + 1 :]:
             if op.has_effect and not isinstance(op, ops.Store):
@@ -82,7 +84,7 @@ class Lowering(Nests):
                 break
             if not all(tree.apart(op, other) for other in group):
                 break
-            self._require_indices(op)
+            self.require_indices(op)
             group.append(op)
         self.stored.update(group)
         shape = first.value.shape
@@ -96,7 +98,7 @@ class Lowering(Nests):
 
         def body(coords: Point, lanes: int) -> None:
             for op in group:
-                self._store(op, coords, lanes)
+                self.store_at(op, coords, lanes)
 
         self.nest(
             shape, axis, width, body, values=values,
@@ -122,7 +124,7 @@ class Lowering(Nests):
                 return True
         return False
 
-    def _require_indices(self, op: ops.Store | ops.AtomicAdd) -> None:
+    def require_indices(self, op: ops.Store | ops.AtomicAdd) -> None:
         for index in op.indices:
             for value in index.values():
                 if value not in self.scalars:
@@ -157,6 +159,15 @@ class Lowering(Nests):
             return None
 
         return affine.substitute(index, leaf)
+
+    def conditions_of(self, stores: Sequence[ops.Store]) -> list[Condition]:
+        """The bounds of stores that are not known to hold at every point."""
+        return [
+            (e, extent)
+            for op in stores
+            for e, extent in self._bounds(op)
+            if not self.proved_over(e, extent, op.value.shape)
+        ]
 
     def _clippable(
         self, conditions: Sequence[Condition], shape: tuple[int, ...]
@@ -193,7 +204,7 @@ class Lowering(Nests):
             established.append((expression, extent))
         return clips, established
 
-    def _store(self, op: ops.Store | ops.AtomicAdd, coords: Point, lanes: int) -> None:
+    def store_at(self, op: ops.Store | ops.AtomicAdd, coords: Point, lanes: int) -> None:
         self._put(op, coords, self.at(op.value, coords), lanes)
 
     def _put(self, op: ops.Store | ops.AtomicAdd, coords: Point, reg: Reg, lanes: int) -> None:
@@ -272,9 +283,9 @@ class Lowering(Nests):
 
     def _atomic_add(self, op: ops.AtomicAdd) -> None:
         self.require(op.value)
-        self._require_indices(op)
+        self.require_indices(op)
 
         def body(coords: Point, lanes: int) -> None:
-            self._store(op, coords, lanes)
+            self.store_at(op, coords, lanes)
 
         self.nest(op.value.shape, -1, 1, body)

@@ -14,11 +14,12 @@ Point = tuple[Index, ...]
 @dataclass(frozen=True)
 class Memory:
     """A tile in scratch. spaced: (rows of the tile, rows of memory that they take), where some of
-    these belong to no row."""
+    these belong to no row. origin: the point of the tile that it starts with."""
 
     pointer: Reg
     strides: tuple[int, ...]
     spaced: tuple[int, int] | None = None
+    origin: tuple[Index, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fuser.backend import text
-from fuser.backend.cpu import affine, costs, tree, turn
+from fuser.backend.cpu import affine, costs, turn
 from fuser.backend.cpu.dot_plan import register_tile
 from fuser.backend.cpu.places import Memory
 from fuser.backend.cpu.runs import fill_runs
-from fuser.backend.cpu.sliding import each_tap, fill_sliding
+from fuser.backend.cpu.sliding import fill_sliding
+from fuser.backend.cpu.tile_dot import tile_dot
 from fuser.backend.cpu.tree import Packed
-from fuser.backend.cpu.unit_plan import PANEL, ROWS, is_zero, panels_in_place, rows_in_place
+from fuser.backend.cpu.unit_operands import TILE_BYTES, Operand, cover, left_operand, right_operand
+from fuser.backend.cpu.unit_plan import PANEL, is_zero
 from fuser.backend.text import Reg, integer
 from fuser.target import DotUnit
 from fuser.tilegen import ops
@@ -26,9 +28,6 @@ from fuser.tilegen.ir import Value
 
 if TYPE_CHECKING:
     from fuser.backend.cpu.lower import Lowering
-
-TILE_BYTES = 64
-"""Of a row of a tile register, and of a line of memory."""
 
 _INSTRUCTIONS = {
     "avx512_bf16": "llvm.x86.avx512bf16.dpbf16ps.512",
@@ -40,22 +39,6 @@ _INSTRUCTIONS = {
 _UNSIGNED_LEFT = frozenset(("avx512_vnni", "avx_vnni"))
 
 
-class Operand:
-    """An operand in memory: rows of the left one, panels of the right one, `step` elements apart.
-
-    address(i): elements from `base` to row or panel i, at k = 0.
-    """
-
-    def __init__(self, base: Reg, dtype: str, step: int, address: Callable[[Index], Index]) -> None:
-        self.base, self.dtype, self.step, self.address = base, dtype, step, address
-
-    def at(self, low: Lowering, position: Index) -> Reg:
-        address = self.address(position)
-        constant = address.constant
-        start = low.f.gep(self.base, low.index(address - constant), self.dtype)
-        return low.f.gep(start, constant, self.dtype)
-
-
 def lower_unit_dot(low: Lowering, op: ops.Dot, unit: DotUnit) -> None:
     """Compute a dot into scratch."""
     place = low.in_place.get(op) or low.allocate(op.result)
@@ -63,133 +46,13 @@ def lower_unit_dot(low: Lowering, op: ops.Dot, unit: DotUnit) -> None:
     if not zero and low.places.get(op.acc) != place:
         low.fill(op.acc, place)
     plan = low.known.dots[op]
-    left, right = _left(low, plan.a, unit), _right(low, plan.b, unit)
     if unit.name == "amx":
         low.uses_tiles = True
-        _tiles(low, op, unit, left, right, place, zero)
+        tile_dot(low, op, unit, place)
     else:
+        left, right = left_operand(low, plan.a, unit), right_operand(low, plan.b, unit)
         _vectors(low, op, unit, left, right, place, zero)
     low.places[op.result] = place
-
-
-def _left(low: Lowering, value: Value, unit: DotUnit) -> Operand:
-    if value in low.known.packed:
-        place = low.places[value]
-        assert isinstance(place, Memory)
-        step = place.strides[0]
-        window = low.known.sliding.get(value)
-        if window is not None:
-            step = window.channels * window.strides[1]
-        return Operand(place.pointer, value.dtype.llvm, step, lambda row: row * step)
-    load = low.known.producers[value]
-    assert isinstance(load, ops.Load)
-    return Operand(
-        low.buffers[load.view.buffer], load.view.dtype.llvm, rows_in_place(low.known, value, unit),
-        lambda row: low.resolve(tree.address_of(low.known, load, (row, Index(0))), ()),
-    )  # fmt: skip
-
-
-def _right(low: Lowering, value: Value, unit: DotUnit) -> Operand:
-    if value in low.known.packed:
-        place = low.places[value]
-        assert isinstance(place, Memory)
-        step = low.known.extents[value][0] * PANEL
-        return Operand(place.pointer, value.dtype.llvm, step, lambda panel: panel * step)
-    load = low.known.producers[value]
-    assert isinstance(load, ops.Load)
-    return Operand(
-        low.buffers[load.view.buffer], load.view.dtype.llvm,
-        panels_in_place(low.known, value, unit),
-        lambda panel: low.resolve(tree.address_of(low.known, load, (Index(0), panel * PANEL)), ()),
-    )  # fmt: skip
-
-
-def _cover(
-    low: Lowering, extent: int, size: int, hint: str, body: Callable[[Index, int], None]
-) -> None:
-    """Call body(start, size) for whole blocks of an extent, in a loop, and for what is left."""
-    whole = extent // size
-    if whole == 1:
-        body(Index(0), size)
-    elif whole:
-
-        def trip(i: Reg, carried: list[Reg]) -> list[Reg]:
-            with low.scope():
-                body(low.counter(i, 0, (whole - 1) * size, size), size)
-            return []
-
-        low.f.loop(0, whole * size, size, [], trip, hint=hint)
-    if extent % size:
-        with low.scope():
-            body(Index(whole * size), extent % size)
-
-
-# tile registers -----------------------------------------------------------------------------------
-
-
-def _tiles(
-    low: Lowering, op: ops.Dot, unit: DotUnit, left: Operand, right: Operand, place: Memory,
-    zero: bool,
-) -> None:  # fmt: skip
-    """Two tiles of rows by two of columns: each tile that is loaded is used twice."""
-    f = low.f
-    multiply = {"bf16": "llvm.x86.tdpbf16ps", "i8": "llvm.x86.tdpbssd"}[unit.dtype]
-    rows, columns = op.result.shape
-    window = low.known.sliding.get(low.known.dots[op].a)
-    rows, depth = (window.rows, window.channels) if window else (rows, op.a.shape[1])
-    steps = -(-depth // unit.depth)
-    size = op.a.dtype.bytes
-    stride, apart = integer(left.step * size), integer(place.strides[0] * 4)
-
-    def tile(number: int) -> Reg:
-        return Reg("i8", str(number))
-
-    def block(panel: Index, wide: int, row: Index, high: int) -> None:
-        accs = [(i, j, i * 2 + j) for i in range(high) for j in range(wide)]
-        lines = [left.at(low, (row + i) * ROWS) for i in range(high)]
-        panels = [right.at(low, panel + j) for j in range(wide)]
-        places: dict[int, Reg] = {}
-        for i, j, number in accs:
-            at = ((row + i) * ROWS, (panel + j) * PANEL)
-            address = low.index(tree.place_address(place.strides, at))
-            places[number] = f.gep(place.pointer, address, "float")
-            if zero:
-                f.call_void("llvm.x86.tilezero", tile(number))
-            else:
-                f.call_void("llvm.x86.tileloadd64", tile(number), places[number], apart)
-
-        def products(lines: list[Reg], panels: list[Reg]) -> None:
-            def trip(i: Reg, carried: list[Reg]) -> list[Reg]:
-                for j in range(wide):
-                    source = f.gep(panels[j], f.mul(i, unit.depth * PANEL * size))
-                    f.call_void("llvm.x86.tileloadd64", tile(6 + j), source, integer(TILE_BYTES))
-                for r in range(high):
-                    source = f.gep(lines[r], f.mul(i, TILE_BYTES))
-                    f.call_void("llvm.x86.tileloadd64", tile(4 + r), source, stride)
-                    for j in range(wide):
-                        f.call_void(multiply, tile(r * 2 + j), tile(4 + r), tile(6 + j))
-                return []
-
-            f.loop(0, steps, 1, [], trip, hint="k")
-
-        def tap(number: Reg, offset: Reg) -> None:
-            ahead = f.mul(number, depth * PANEL * size)
-            products(
-                [f.gep(line, offset, left.dtype) for line in lines],
-                [f.gep(panel, ahead) for panel in panels],
-            )
-
-        if window is None:
-            products(lines, panels)
-        else:
-            each_tap(low, window, tap)
-        for number, pointer in places.items():
-            f.call_void("llvm.x86.tilestored64", tile(number), pointer, apart)
-
-    def across(panel: Index, wide: int) -> None:
-        _cover(low, -(-rows // ROWS), 2, "rows", lambda row, high: block(panel, wide, row, high))
-
-    _cover(low, -(-columns // PANEL), 2, "panels", across)
 
 
 # vectors ------------------------------------------------------------------------------------------
@@ -265,9 +128,9 @@ def _vectors(
             f.store(acc, cell, 4)
 
     def across(panel: Index, wide: int) -> None:
-        _cover(low, rows, high, "rows", lambda row, count: block(panel, wide, row, count))
+        cover(low, rows, high, "rows", lambda row, count: block(panel, wide, row, count))
 
-    _cover(low, panels, wide, "panels", across)
+    cover(low, panels, wide, "panels", across)
 
 
 def _vector_tile(low: Lowering, unit: DotUnit, rows: int, panels: int) -> tuple[int, int]:
@@ -358,7 +221,7 @@ def _fill_panels(low: Lowering, value: Value, source: Value, place: Memory, unit
             plain = [f.convert("bitcast", reg, text.like(reg.type, bits)) for reg in regs]
             store(panel, k, [_widened(low, reg, PANEL) for reg in plain])
 
-        _cover(low, depth, unit.group, "groups", groups)
+        cover(low, depth, unit.group, "groups", groups)
         for k in range(-(-depth // unit.group) * unit.group, extent, unit.group):
             zero = text.zero(text.vector(bits, PANEL))
             store(panel, Index(k), [zero])
@@ -368,7 +231,7 @@ def _fill_panels(low: Lowering, value: Value, source: Value, place: Memory, unit
 
 def _over_panels(low: Lowering, columns: int, body: Callable[[Index, int], None]) -> None:
     """Call body(panel, columns of it) for the panels of a right operand."""
-    _cover(low, columns // PANEL, 1, "panels", lambda panel, _: body(panel, PANEL))
+    cover(low, columns // PANEL, 1, "panels", lambda panel, _: body(panel, PANEL))
     if columns % PANEL:
         with low.scope():
             body(Index(columns // PANEL), columns % PANEL)
@@ -400,6 +263,6 @@ def _fill_turned(low: Lowering, value: Value, source: Value, place: Memory, unit
             for i, reg in enumerate(turn.transpose(f, lines)[:left]):
                 f.store(reg, f.gep(pointer, i * TILE_BYTES), TILE_BYTES)
 
-        _cover(low, depth, width, "squares", squares)
+        cover(low, depth, width, "squares", squares)
 
     _over_panels(low, columns, panels)

@@ -27,7 +27,8 @@ def padded(extent: int, multiple: int) -> int:
 def plan_unit_dot(facts: Facts, op: ops.Dot, unit: DotUnit) -> None:
     """Decide the operands' copies; the result is a tile in scratch of whole rows and panels."""
     window = None
-    if rows_in_place(facts, op.a, unit):
+    whole = unit.name != "amx" or op.a.shape[0] % ROWS == 0
+    if rows_in_place(facts, op.a, unit) and (whole or is_zero(facts, op.acc)):
         a = op.a
     else:
         accumulators = _accumulators(facts, op)
@@ -138,7 +139,7 @@ def rows_in_place(facts: Facts, value: Value, unit: DotUnit) -> int:
     """Elements between the rows of a left operand that can be read where it is; 0 if it cannot."""
     load = _plain_load(facts, value, unit)
     rows, depth = value.shape
-    if load is None or depth % unit.depth or (unit.name == "amx" and rows % ROWS):
+    if load is None or depth % unit.depth or (unit.name == "amx" and rows < ROWS):
         return 0
     row, k = _counter(rows), _counter(depth)
     steps = _linear(tree.address_of(facts, load, (row, k)), [(row, None), (k, 1)])

@@ -287,6 +287,8 @@ class Values(Access):
         self.f.call_void("llvm.prefetch.p0", pointer, *flags)
 
     def memory_address(self, place: Memory, coords: Point) -> Index:
+        if place.origin:
+            coords = tuple(c - start for c, start in zip(coords, place.origin, strict=True))
         return tree.place_address(place.strides, coords, place.spaced)
 
     def allocate(self, value: Value) -> Memory:
