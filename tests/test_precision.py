@@ -85,6 +85,16 @@ def test_the_same_bits_from_any_number_of_threads() -> None:
 
 
 @HAS_UNIT
+def test_convolutions_give_the_same_bits_from_any_number_of_threads() -> None:
+    m = residual_network()
+    runs = [
+        compiler.compile_graph(m.graph, device="cpu", threads=n, precision="bf16").run(m.feeds)
+        for n in (1, 2)
+    ]
+    np.testing.assert_array_equal(runs[0]["y0"], runs[1]["y0"])
+
+
+@HAS_UNIT
 @pytest.mark.parametrize("front", ["jit", "trace", "session"])
 def test_front_ends(front: str) -> None:
     """Every front end hands the choice on: the results are those of rounded operands."""

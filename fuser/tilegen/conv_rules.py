@@ -59,7 +59,9 @@ def conv_schedule(
                     target, unit, m, n, channels * taps, 1, 1, rows * window.pixels[-1]
                 )
                 return replace(found, reason=f"{unit.name}, windows slide over {rows} rows")
-        found = units.schedule(target, unit, m, n, channels * taps, 1, 1)
+        few = taps > 1 and channels < unit.depth
+        rows = _copied_rows(target, unit, m, channels * taps) if few else 0
+        found = units.schedule(target, unit, m, n, channels * taps, 1, 1, rows)
         whole = fixed and _gathers(target, unit, found.blocks[0][1], channels, taps)
         k = channels * taps if channels < unit.depth or whole else channels
         return replace(found, blocks=(*found.blocks[:2], ("k", k)))
@@ -162,6 +164,12 @@ def _image_rows(target: Target, unit: DotUnit, window: Window, n: int, channels:
         if cost < least:
             best, least = rows, cost
     return best
+
+
+def _copied_rows(target: Target, unit: DotUnit, m: int, k: int) -> int:
+    """Rows of a block of windows that are copied one by one: the copy stays in a part of L1."""
+    fits = target.l1_bytes // 4 // (k * BY_NAME[unit.dtype].bytes) // 16 * 16
+    return min(units.rows_of(m), max(32, fits))
 
 
 MOST_PIXELS = 512

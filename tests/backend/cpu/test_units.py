@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fuser import dtypes
-from fuser.backend.cpu import assembly
+from fuser.backend.cpu import assembly, compile_kernel
 from fuser.backend.cpu.analysis import analyse
 from fuser.dtypes import DType
 from fuser.graph import precision
@@ -113,6 +113,26 @@ def test_two_products_of_one_operand(how: str, target: Target) -> None:
     gate, up = m.dot(x, m.weight(40, 50), (2, 0)), m.dot(x, m.weight(50, 40), (2, 1))
     m.output(m.b.map("mul", m.b.map("tanh", gate), up))
     check(one_region(round_operands(m.graph, dtypes.bf16), "contraction"), m.feeds, target)
+
+
+@pytest.mark.parametrize("rows", [16, 49, 98, 128, 130, 200])
+@pytest.mark.parametrize("columns,blocks", [(96, True), (48, True), (40, False)])
+def test_stores_by_blocks(how: str, rows: int, columns: int, blocks: bool) -> None:
+    """Whatever the rows, blocks of a result end in the stores that read it: no sums of the whole
+    block are kept, and an operand in memory is not copied."""
+    target = target_of("amx")
+    m = Model(dtypes.bf16)
+    x, other, bias = m.input(rows, 64), m.input(rows, columns), m.input(columns)
+    y = m.dot(x, m.weight(64, columns), (1, 0))
+    bias = m.b.emit("broadcast", bias, shape=(rows, columns), axes=(1,))
+    y = m.b.emit("add", m.b.emit("add", y, bias), other)
+    m.output(y, m.b.map("tanh", y))
+    cut = one_region(m.graph, "contraction")
+    check(cut, m.feeds, target)
+    for program in emit(cut.regions[0], cut, target, None):
+        run_passes(program.kernel)
+        compiled = compile_kernel(program.kernel, target)
+        assert (compiled.scratch_bytes == 4096) == blocks
 
 
 @pytest.mark.parametrize("channels,outputs,window", [(3, 20, 3), (40, 33, 3), (64, 48, 1)])
