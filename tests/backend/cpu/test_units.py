@@ -116,7 +116,7 @@ def test_two_products_of_one_operand(how: str, target: Target) -> None:
 
 
 @pytest.mark.parametrize("rows", [16, 49, 98, 128, 130, 200])
-@pytest.mark.parametrize("columns,blocks", [(96, True), (48, True), (40, False)])
+@pytest.mark.parametrize("columns,blocks", [(128, True), (64, True), (40, False)])
 def test_stores_by_blocks(how: str, rows: int, columns: int, blocks: bool) -> None:
     """Whatever the rows, blocks of a result end in the stores that read it: no sums of the whole
     block are kept, and an operand in memory is not copied."""
@@ -132,7 +132,7 @@ def test_stores_by_blocks(how: str, rows: int, columns: int, blocks: bool) -> No
     for program in emit(cut.regions[0], cut, target, None):
         run_passes(program.kernel)
         compiled = compile_kernel(program.kernel, target)
-        assert (compiled.scratch_bytes == 4096) == blocks
+        assert (compiled.scratch_bytes <= 4096 + 4 * columns) == blocks
 
 
 @pytest.mark.parametrize("channels,outputs,window", [(3, 20, 3), (40, 33, 3), (64, 48, 1)])
