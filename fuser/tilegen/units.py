@@ -53,7 +53,8 @@ def rows_of(m: int) -> int:
 
 
 def padded(rows: int) -> int:
-    return ceildiv(rows, 16) * 16
+    tiles: int = ceildiv(rows, 16)
+    return tiles * 16
 
 
 def balanced(extent: int, most: int, multiple: int) -> int:
