@@ -49,12 +49,12 @@ def rows_of(m: int) -> int:
         return ceildiv(m, rows) * (padded(rows) + 6) * (1.0 if m % rows == 0 else 1.1)
 
     parts = [rows for rows in range(17, MOST_PART + 1) if m % rows == 0 and rows % 16]
-    return min([*range(16, MOST_ROWS + 1, 16), *parts], key=cost)
+    candidates: list[int] = [*range(16, MOST_ROWS + 1, 16), *parts]
+    return min(candidates, key=cost)
 
 
 def padded(rows: int) -> int:
-    tiles: int = ceildiv(rows, 16)
-    return tiles * 16
+    return ceildiv(rows, 16) * 16
 
 
 def balanced(extent: int, most: int, multiple: int) -> int:
