@@ -27,10 +27,11 @@ Reads = Literal["nothing", "keys", "half tile", "tiles"]
 
 def attention_schedule(
     target: Target, batch: int, m: int, n: int, depth: int, columns: int, bits: int,
-    reads: Reads = "nothing", *, by_unit: bool = False,
+    reads: Reads = "nothing", *, by_unit: bool = False, bounded: bool = False,
 ) -> Schedule:  # fmt: skip
     """Blocks "m" (query rows) and "n" (keys) of attention, and how many programs share the keys.
-    by_unit: whether a CPU's dot unit multiplies."""
+    by_unit: whether a CPU's dot unit multiplies. bounded: no maximum of a row is needed
+    (emit/bounds.py)."""
     batch, depth, columns = size_hint(batch), size_hint(depth), size_hint(columns)
     if target.is_cuda:
         m, n = size_hint(m), size_hint(n)
@@ -49,6 +50,8 @@ def attention_schedule(
         blocks = [(128, 64 if wide > 128 or beside else 128, 8)]
         if wide <= 64 and reads == "nothing":
             blocks.insert(0, (192, 128, 12))
+        if 64 < wide <= 128 and bounded and not beside:
+            blocks.insert(0, (192, 64, 12))  # what bounds scores takes long: three groups hide it
         if wide <= 64 and beside:
             blocks = []
         for rows, keys, warps in blocks:

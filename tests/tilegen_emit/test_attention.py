@@ -17,6 +17,7 @@ from tests.tilegen_emit.graphs import Model
 ALL = pytest.mark.parametrize("target", TARGETS)
 SMALL = Schedule(blocks=(("m", 16), ("n", 16)))
 SPLIT = Schedule(blocks=(("m", 16), ("n", 16)), split_k=3)
+WIDE = Schedule(blocks=(("m", 16), ("n", 16)), warps=8)
 CASES = {  # batch, heads, kv heads, queries, keys, head dim, value dim, mask
     "plain": (2, 2, 2, 17, 17, 8, 8, None),
     "padding mask": (1, 4, 2, 33, 33, 16, 24, "padding"),
@@ -28,6 +29,10 @@ CASES = {  # batch, heads, kv heads, queries, keys, head dim, value dim, mask
     "capped window": (1, 2, 2, 40, 60, 16, 16, "capped window"),
     "added table": (2, 2, 2, 20, 36, 8, 8, "table"),
     "empty first keys": (1, 2, 2, 20, 40, 16, 16, "late"),
+    "capped": (1, 2, 2, 33, 47, 16, 16, "capped"),
+    "capped, empty first keys": (1, 2, 2, 20, 40, 16, 16, "capped late"),
+    "capped, biases": (2, 2, 2, 60, 60, 16, 16, "capped biases"),
+    "capped window, biases": (2, 2, 1, 41, 75, 16, 16, "capped window biases"),
 }
 
 
@@ -35,15 +40,24 @@ Case = tuple[int, int, int, int, int, int, int, str | None]
 
 
 def model_of(case: Case, dtype: DType) -> Model:
-    batch, heads, kv, queries, keys, width, columns, mask = case
+    batch, heads, kv, queries, keys, width, columns, kind = case
+    words, mask = (kind or "").split(), kind
+    if "capped" in words:
+        mask = next((word for word in ("window", "late") if word in words), None)
+        mask = "causal" if mask is None and "biases" in words else mask
     m = Model(dtype)
     q = m.heads(m.input(batch, queries, heads * width), heads)
     k = m.heads(m.input(batch, keys, kv * width), kv, heads // kv)
     v = m.heads(m.input(batch, keys, kv * columns), kv, heads // kv)
     scores = m.dot(q, m.b.transpose(k, (0, 1, 3, 2)), (3, 2), (0, 1))
     scores = m.b.map("mul", scores, float(width**-0.5))
-    if mask == "capped window":
-        scores = m.b.map("mul", m.b.map("tanh", m.b.map("div", scores, 5.0)), 5.0)
+    if "capped" in words:
+        cap = 20.0 if "biases" in words else 5.0
+        scores = m.b.map("mul", m.b.map("tanh", m.b.map("div", scores, cap)), cap)
+    if "biases" in words:
+        bias = m.input(batch, 1, 1, keys)
+        scores = m.b.map("add", scores, bias)
+        m.feeds[bias.name] = _hostile(m, batch, keys).astype(dtype.numpy)
     if mask == "padding":
         bias = m.input(batch, 1, 1, keys)
         drop = m.random.random((batch, 1, 1, keys)) < 0.2
@@ -56,7 +70,7 @@ def model_of(case: Case, dtype: DType) -> Model:
     elif mask is not None:
         row, column = m.b.iota((queries, keys), 0), m.b.iota((queries, keys), 1)
         seen = m.b.map("ge", m.b.map("add", row, keys - queries), column)
-        if mask == "capped window":  # a row sees the 1 + keys // 3 keys up to the diagonal
+        if mask == "window":  # a row sees the 1 + keys // 3 keys up to the diagonal
             low = m.b.map("add", row, keys - queries - keys // 3)
             seen = m.b.map("logical_and", seen, m.b.map("ge", column, low))
         if mask == "late":  # every row misses the first 18 keys
@@ -68,13 +82,58 @@ def model_of(case: Case, dtype: DType) -> Model:
     return m
 
 
+def _hostile(m: Model, batch: int, keys: int) -> np.ndarray:
+    """A bias a key that no single number suits: steep, with keys that are hidden and keys that are
+    far above those of the rows before them. The first row of the first element sees no key."""
+    values = 3.0 * np.arange(keys) + m.random.standard_normal((batch, 1, 1, keys))
+    hidden = m.random.random(values.shape)
+    values[hidden < 0.2] = -np.inf
+    values[(hidden > 0.2) & (hidden < 0.3)] = -1e4
+    values[..., keys - 9 :: 4] = 1e3
+    values[..., 0] = np.where(np.arange(batch) == 0, -np.inf, -1e4)[:, None, None]
+    return np.asarray(values)
+
+
 @ALL
-@pytest.mark.parametrize("schedule", [None, SMALL, SPLIT], ids=["rules", "small", "split"])
+@pytest.mark.parametrize(
+    "schedule", [None, SMALL, SPLIT, WIDE], ids=["rules", "small", "split", "wide"]
+)
 @pytest.mark.parametrize("dtype", [dtypes.f32, dtypes.f16])
 @pytest.mark.parametrize("case", CASES)
 def test_attention(target: str, schedule: Schedule | None, dtype: DType, case: str) -> None:
     m = model_of(CASES[case], dtype)
     check(one_region(m.graph, "attention"), m.feeds, TARGETS[target], schedule)
+
+
+def test_bounded_scores_need_no_maximum() -> None:
+    """What is capped is bounded: a number is subtracted in the place of the maximum, and with a
+    bias a key the maximum is that of the biases. Not where exp would lose too much."""
+
+    def loop_of(kind: str, dtype: DType, cap: float | None = None) -> tuple[ops.For, bool]:
+        m = Model(dtype)
+        q, k, v = (m.input(2, 64, 16) for _ in range(3))
+        scores = m.dot(q, k, (2, 2), (0,))
+        if cap is not None:
+            scores = m.b.map("mul", m.b.map("tanh", scores), cap)
+        if kind == "clipped":
+            scores = m.b.map("max", m.b.map("min", scores, 9.0), -9.0)
+        if kind == "biased":
+            scores = m.b.map("add", scores, m.input(1, 1, 64))
+        m.output(m.dot(m.softmax(scores), v, (2, 1), (0,)))
+        partition = one_region(m.graph, "attention")
+        (program,) = emit(partition.regions[0], partition, TARGETS["sm_90a"], WIDE)
+        (loop,) = (op for op in program.kernel.walk() if isinstance(op, ops.For))
+        return loop, "bounded" in program.kernel.schedule.extra
+
+    for dtype in (dtypes.f32, dtypes.bf16):
+        for kind, cap in (("", 30.0), ("clipped", None), ("clipped", 50.0)):
+            loop, _ = loop_of(kind, dtype, cap)
+            assert len(loop.inits) == 2
+            assert not any(op.fn == "max" for op in loop.body.ops if isinstance(op, ops.Reduce))
+        assert len(loop_of("", dtype, 50.0)[0].inits) == len(loop_of("", dtype)[0].inits) == 3
+        assert loop_of("biased", dtype, 30.0)[1] and not loop_of("biased", dtype, 50.0)[1]
+    assert len(loop_of("", dtypes.f16, 30.0)[0].inits) == 3
+    assert not loop_of("biased", dtypes.f16, 30.0)[1]
 
 
 def test_one_query_shares_the_keys_out() -> None:

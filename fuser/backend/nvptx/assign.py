@@ -15,6 +15,7 @@ from fuser.backend.nvptx.access_layout import choose_blocked, inverse, operand_l
 from fuser.backend.nvptx.assignment import Assignment, is_tile, lookups_of, shared_values
 from fuser.backend.nvptx.dot_plan import plan_dot, share_trips
 from fuser.backend.nvptx.layout import Layout, scalar_layout
+from fuser.backend.nvptx.tensor_map import box_of
 from fuser.backend.nvptx.units import needs_inner_k
 from fuser.target import Target
 from fuser.tilegen import ops
@@ -102,12 +103,19 @@ def can_stage(op: ops.Load, plan: Assignment) -> bool:
 
 
 def is_brought(op: ops.Load, plan: Assignment, target: Target) -> bool:
-    """Whether a tile that is added to scores, as of a mask, comes through shared memory beside the
-    keys: in the layout of scores a load touches eight rows, half a sector each."""
-    if target.arch != "sm_90a" or len(op.shape) != 2 or op.pad not in (None, 0):
+    """Whether what is added to scores comes through shared memory beside the keys. A tile, as of a
+    mask: in the layout of scores a load touches eight rows, half a sector each. A number a key, of
+    which a thread needs pairs that lie apart, each with an address of its own."""
+    if target.arch != "sm_90a" or op.pad not in (None, 0):
         return False
     access, loop = plan.accesses[op], plan.loops.get(plan.home[op.result])
-    if loop is None or op.view.dtype.bytes != 2 or access.width < 8:
+    if loop is None or op.view.dtype.bytes != 2:
+        return False
+    if len(op.shape) == 1:
+        scalars = not any(is_tile(value) for value in op.operands())
+        if plan.warps < 8 or access.width < 2 or not scalars or box_of(op, access) is None:
+            return False
+    elif len(op.shape) != 2 or access.width < 8:
         return False
     if op.shape[access.axis] < 64 or op.shape[access.axis] % 64:
         return False

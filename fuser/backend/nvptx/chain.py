@@ -4,7 +4,7 @@ code in between."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.assignment import lookups_of
@@ -17,6 +17,8 @@ from fuser.tilegen.ir import Op, Value
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering
 
+BOUNDED = "bounded"
+"""In `schedule.extra`: row maxima of values that are no scores bound the scores."""
 STRAIGHT = (ops.Map, ops.Cast, ops.Broadcast, ops.Reduce, ops.IndexTile, ops.Full)
 """Ops whose code has no branch and no barrier where a row lies within a warp."""
 
@@ -27,7 +29,9 @@ class Chain:
     nor carried values; beneath: what needs no scores and has one axis, such as a bias a key, done
     while the first product is computed; middle: from scores to probabilities;
     scale: from the carried sum to what the second dot adds to; values: loads of the second dot.
-    keys, others, beside: what the producer brings for the first dot, the second, and registers."""
+    keys, others, beside: what the producer brings for the first dot, the second, and registers.
+    steady: the factor of the carried sum, where that is 1 in most trips. exact: of a row maximum of
+    what bounds the scores, the scores, where a trip masks some."""
 
     first: ops.Dot
     second: ops.Dot
@@ -41,6 +45,8 @@ class Chain:
     keys: list[Channel]
     others: list[Channel]
     beside: list[Channel]
+    steady: Value | None = None
+    exact: dict[Op, Value] = field(default_factory=dict)
 
 
 def find_chain(low: Lowering, stream: Stream) -> Chain | None:
@@ -76,7 +82,8 @@ def find_chain(low: Lowering, stream: Stream) -> Chain | None:
     values = _needed(body, second.b)
     on_loads = _on_loads(low, stream)
     chain = Chain(first, second, cast, position, [], [], [], [], values, [], [], [])
-    late = on_scores | _dependent(body, _brought(stream))
+    tiles = {value for value in _brought(stream) if len(value.shape) == 2}
+    late = on_scores | _dependent(body, tiles)
     for op in body[:-1]:
         if op in (second, cast) or op in values:
             continue
@@ -109,7 +116,62 @@ def find_chain(low: Lowering, stream: Stream) -> Chain | None:
             chain.beside.append(channel)
         else:
             return None
+    chain.exact = _exact_maxima(low, chain, on_scores)
+    chain.steady = _steady_factor(low, chain, total, loop)
     return chain if chain.keys and chain.others else None
+
+
+def _exact_maxima(low: Lowering, chain: Chain, on_scores: set[Value]) -> dict[Op, Value]:
+    """For row maxima of select(condition, bound, -inf): select(condition, scores, -inf), which do
+    where the condition is needed, and are cheaper there. Only where the schedule says that such
+    maxima are bounds of the scores, any of which a softmax may subtract."""
+    if not low.kernel.schedule.extra.get(BOUNDED):
+        return {}
+    masked = [op for op in chain.middle if isinstance(op, ops.Map) and op.fn == "select"]
+    found: dict[Op, Value] = {}
+    for op in chain.middle:
+        if not isinstance(op, ops.Reduce) or op.fn != "max":
+            continue
+        bound = low.assignment.makers.get(op.x)
+        if not isinstance(bound, ops.Map) or bound not in masked:
+            continue
+        for other in masked:
+            alike = other.args[0] is bound.args[0] and other.args[1] in on_scores
+            if alike and bound.args[1] not in on_scores and _hides(low, other, bound):
+                found[op] = other.result
+    return found
+
+
+def _hides(low: Lowering, *selects: ops.Map) -> bool:
+    """Whether what is not selected is -inf."""
+    makers = [low.assignment.makers.get(op.args[2]) for op in selects]
+    return all(isinstance(maker, ops.Full) and maker.value == -math.inf for maker in makers)
+
+
+def _steady_factor(low: Lowering, chain: Chain, total: Value, loop: ops.For) -> Value | None:
+    """The factor of total * factor, the only code of the carried sum, where the factor is
+    exp(old - ...) of a carried value that stays what it is where a condition holds."""
+    makers = low.assignment.makers
+    if len(chain.scale) != 1 or chain.second.acc not in chain.scale[0].results:
+        return None
+    (scale,) = chain.scale
+    if not isinstance(scale, ops.Map) or scale.fn != "mul" or total not in scale.args:
+        return None
+    factor = scale.args[1 if scale.args[0] is total else 0]
+    maker = makers.get(factor)
+    power = makers.get(maker.x) if isinstance(maker, ops.Broadcast) else maker
+    if not isinstance(power, ops.Map) or power.fn != "exp":
+        return None
+    shift = makers.get(power.args[0])
+    if not isinstance(shift, ops.Map) or shift.fn != "sub":
+        return None
+    old, last = shift.args[0], loop.body.ops[-1]
+    assert isinstance(last, ops.Yield)
+    if old not in loop.body.params[1:]:
+        return None
+    new = makers.get(last.args[loop.body.params.index(old) - 1])
+    stays = isinstance(new, ops.Map) and new.fn == "select" and new.args[1] is old
+    return factor if stays else None
 
 
 def _pays(low: Lowering, loop: ops.For, second: ops.Dot) -> bool:

@@ -18,6 +18,7 @@ serialises the products (C75xx).
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,15 +26,14 @@ from fuser.backend.function import Block
 from fuser.backend.nvptx import consumer
 from fuser.backend.nvptx.chain import Chain, plain_loads
 from fuser.backend.nvptx.dot import operand
+from fuser.backend.nvptx.edges import Edges
 from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.mma import packed_words
 from fuser.backend.nvptx.stage import SharedTile
 from fuser.backend.nvptx.stream import Channel, Stream, release, wait_barrier
 from fuser.backend.nvptx.values import Tile
 from fuser.backend.nvptx.wgmma import commit, fence, issue, wait
-from fuser.graph.sizes import same
 from fuser.tilegen import ops
-from fuser.tilegen.index import Axis, Index, Scalar
 from fuser.tilegen.ir import Op, Value
 
 if TYPE_CHECKING:
@@ -47,24 +47,11 @@ def _always(condition: ops.Map) -> ops.Full:
     return full
 
 
-def _extreme(low: Lowering, value: Value, sign: int) -> Index | None:
-    """The greatest (sign 1) or least (-1) element of an integer tile, as an index scalar."""
-    maker = low.assignment.makers.get(value)
-    if isinstance(maker, ops.Broadcast):
-        return _extreme(low, maker.x, sign)
-    if isinstance(maker, ops.Full):
-        return Index(int(maker.value))
-    if not isinstance(maker, ops.IndexTile):
-        return None
-    result = Index(maker.expression.constant)
-    for atom, coefficient in maker.expression.terms:
-        if isinstance(atom, Axis):
-            result = result + (coefficient * (atom.extent - 1) if coefficient * sign > 0 else 0)
-        elif Index(0, ((atom, 1),)).axes():
-            return None
-        else:
-            result = result + Index(0, ((atom, coefficient),))
-    return result
+def _reduced(op: ops.Reduce, x: Value) -> ops.Reduce:
+    """The same reduction of another value."""
+    other = ops.Reduce(fn=op.fn, x=x, axis=op.axis)
+    other.results = op.results
+    return other
 
 
 # code ---------------------------------------------------------------------------------------------
@@ -86,6 +73,7 @@ class Rotated:
         self.low, self.stream, self.chain = low, stream, chain
         self.loop, self.e = stream.loop, low.emitter
         self._certain: set[Op] = set()
+        self.edges = Edges(low, chain, self.loop)
         self._hand_over: list[Operand] = []
         # a way through shared memory would wait for the data before anything is issued
         low.direct.update(plain_loads(low, chain.head + chain.beneath))
@@ -117,8 +105,8 @@ class Rotated:
             e.branch(e.value(f"icmp slt i32 {start}, {stop}"), enter, done)
         e.enter(enter)
         state = self._trip(start, inits)
-        limit, before_limit = self._unmasked(-1)
-        first, from_first = self._unmasked(1)
+        limit, before_limit = self.edges.limit(-1)
+        first, from_first = self.edges.limit(1)
         self._hand_over = [e.plus(start, self.loop.step), *self._following(*ring), *ring]
         least = stop if limit is None else self._smin(limit, stop)
         if first is not None:
@@ -130,7 +118,7 @@ class Rotated:
             after = e.block("loop.masked")
             state = self._trips(state, least, after, before_limit + from_first)
             e.enter(after)
-        state = self._trips(state, stop, tail, [])
+        state = self._trips(state, stop, tail, from_first if self.edges.ordered() else [])
         phis, words = state.tiles, state.words
         old, older = (str(item) for item in self._hand_over[3:])
         end = self._hand_over[1:3]
@@ -219,38 +207,6 @@ class Rotated:
     def _smin(self, a: Operand, b: Operand) -> Operand:
         return self.e.value(f"call i32 @llvm.smin.i32(i32 {a}, i32 {b})")
 
-    def _unmasked(self, side: int) -> tuple[Operand | None, list[ops.Map]]:
-        """(a bound of the loop variable, conditions that hold for every element of a trip before
-        it, or with side 1 of a trip from it on); None where no condition is of that kind."""
-        low, e = self.low, self.e
-        loop_variable = self.loop.body.params[0]
-        limits: list[Operand] = []
-        found: list[ops.Map] = []
-        for op in self.chain.middle + self.chain.head:
-            if not isinstance(op, ops.Map) or op.fn not in ("le", "lt", "ge", "gt"):
-                continue
-            small, large = op.args if op.fn in ("le", "lt") else op.args[::-1]
-            most, least = _extreme(low, small, 1), _extreme(low, large, -1)
-            if most is None or least is None:
-                continue
-            slack = least - most - (1 if op.fn in ("lt", "gt") else 0)
-            atom = Scalar(loop_variable)
-            if not same(slack.coefficient(atom), side):
-                continue
-            rest = slack - Index(0, ((atom, side),))
-            if loop_variable in rest.values() or not set(rest.values()) <= set(low.env):
-                continue
-            # variable <= rest, or variable >= -rest
-            limits.append(e.plus(low.evaluate(rest), 1) if side < 0 else low.evaluate(rest * -1))
-            found.append(op)
-        if not limits:
-            return None, []
-        limit = limits[0]
-        pick = "smin" if side < 0 else "smax"
-        for other in limits[1:]:
-            limit = e.value(f"call i32 @llvm.{pick}.i32(i32 {limit}, i32 {other})")
-        return limit, found
-
     def _trip(
         self,
         variable: Operand,
@@ -301,7 +257,9 @@ class Rotated:
         self._release(chain.keys, stream.stage)
         low.set(chain.first.result, Tile(scores.dtype, scores.shape, plan.accumulator, flying))
         for op in chain.middle:
-            if op not in self._certain:
+            if isinstance(op, ops.Reduce) and op in chain.exact and not self._is_certain(op.x):
+                low.op(_reduced(op, chain.exact[op]))
+            elif op not in self._certain:
                 low.op(op)
         for channel in chain.beside:  # now, so that reads may stand beside their uses
             channel.held = False
@@ -320,8 +278,7 @@ class Rotated:
         assert isinstance(source, Tile)
         fresh = packed_words(low, source.regs, source.type)
         low.env[self.loop.body.params[1 + chain.position]] = total
-        for op in chain.scale:
-            low.op(op)
+        self._scale(total)
         last = self.loop.body.ops[-1]
         assert isinstance(last, ops.Yield)
         tiles = []
@@ -330,6 +287,49 @@ class Rotated:
             tiles.append(low.tile(wanted, tile.layout))
         low.converted, low.operands = outside, operands
         return _State(tiles, fresh)
+
+    def _scale(self, total: Tile) -> None:
+        """What the carried sum becomes before the next product is added; where its factor seldom is
+        another number than 1, only where some lane of the warp has such a factor."""
+        low, chain, e = self.low, self.chain, self.e
+        factor = chain.steady
+        if factor is None:
+            for op in chain.scale:
+                low.op(op)
+            return
+        flags = [
+            e.value(f"fcmp une float {reg}, 1.0")
+            for reg in dict.fromkeys(low.tile(factor, total.layout).regs)
+        ]
+        changed = functools.reduce(lambda a, b: e.value(f"or i1 {a}, {b}"), flags)
+        some = e.value(f"call i1 @llvm.nvvm.vote.any.sync(i32 -1, i1 {changed})")
+        then, done = e.block("scale"), e.block("scaled")
+        before = e.at
+        e.branch(some, then, done)
+        e.enter(then)
+        for op in chain.scale:
+            low.op(op)
+        scaled = low.tile(chain.second.acc, total.layout)
+        leave = e.at
+        e.jump(done)
+        e.enter(done)
+        low.env[chain.second.acc] = Tile(total.dtype, total.shape, total.layout, [
+            e.value(f"phi {total.type} [ {a}, %{before.label} ], [ {b}, %{leave.label} ]")
+            for a, b in zip(total.regs, scaled.regs, strict=True)
+        ])  # fmt: skip
+
+    def _is_certain(self, select: Value) -> bool:
+        """Whether the condition of a select holds for every element of this trip."""
+        makers = self.low.assignment.makers
+        maker = makers.get(select)
+        pending = [maker.args[0]] if isinstance(maker, ops.Map) else []
+        while pending:
+            condition = makers.get(pending.pop())
+            if isinstance(condition, ops.Map) and condition.fn == "logical_and":
+                pending.extend(condition.args)
+            elif condition not in self._certain:
+                return False
+        return True
 
     def _beneath(self) -> None:
         """What can be done while the first product is computed."""

@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, eq=False)
 class SharedTile:
     """A [rows, columns] tile in shared memory. `inner` is its contiguous axis; `shape` what is
-    allocated (the tile may be smaller). `stage` is the byte offset of the current stage."""
+    allocated (the tile may be smaller). `stage` is the byte offset of the current stage. A tile of
+    one axis lies there as it is, without a swizzle."""
 
     dtype: DType
-    shape: tuple[int, int]
+    shape: tuple[int, ...]
     inner: int
     slot: Slot
     stage: Operand = 0
@@ -42,8 +43,12 @@ class SharedTile:
         return span_of(self.shape, self.inner, self.dtype)
 
     @property
+    def flat(self) -> bool:
+        return len(self.shape) == 1
+
+    @property
     def rows(self) -> int:
-        return self.shape[1 - self.inner]
+        return 1 if self.flat else self.shape[1 - self.inner]
 
     @property
     def blocks(self) -> int:
@@ -59,7 +64,7 @@ class SharedTile:
         return tile_bytes(self.shape, self.inner, self.dtype)
 
     def permuted(self, axes: Coordinates) -> SharedTile:
-        if tuple(axes) == (0, 1):
+        if tuple(axes) == tuple(range(len(self.shape))):
             return self
         return dataclasses.replace(self, shape=self.shape[::-1], inner=1 - self.inner)
 
@@ -67,15 +72,17 @@ class SharedTile:
         return dataclasses.replace(self, stage=stage)
 
 
-def span_of(shape: tuple[int, int], inner: int, dtype: DType) -> int:
+def span_of(shape: tuple[int, ...], inner: int, dtype: DType) -> int:
+    if len(shape) == 1:
+        return shape[0] * dtype.bytes
     return max(32, min(128, next_power(shape[inner] * dtype.bytes)))
 
 
-def tile_bytes(shape: tuple[int, int], inner: int, dtype: DType) -> int:
+def tile_bytes(shape: tuple[int, ...], inner: int, dtype: DType) -> int:
     """Bytes that a shared tile takes."""
     span = span_of(shape, inner, dtype)
     blocks = -(-shape[inner] * dtype.bytes // span)
-    return blocks * shape[1 - inner] * span
+    return blocks * (shape[1 - inner] if len(shape) == 2 else 1) * span
 
 
 class SharedAddress:
@@ -87,9 +94,10 @@ class SharedAddress:
 
     def __init__(self, low: Lowering, tile: SharedTile, layout: Layout) -> None:
         self.low, self.tile, self.layout = low, tile, layout
-        row_axis = 1 - tile.inner
         size = tile.dtype.bytes
-        self.row = low.emitter.thread_coordinate(layout.bits, row_axis)
+        self.row: Operand = 0
+        if not tile.flat:
+            self.row = low.emitter.thread_coordinate(layout.bits, 1 - tile.inner)
         steps = [basis[tile.inner] * size for basis in layout.bits]
         self.column = low.emitter.thread_part(steps)
         mask = 0
@@ -101,8 +109,13 @@ class SharedAddress:
     def at(self, offset: Coordinates) -> Linear:
         """The byte offset in the slot of the element at a register's coordinates."""
         tile = self.tile
-        row = offset[1 - tile.inner]
         column = offset[tile.inner] * tile.dtype.bytes
+        if tile.flat:
+            dynamic = self.low.emitter.plus(self.column, tile.stage)
+            if isinstance(dynamic, int):
+                return Linear(None, dynamic + column)
+            return Linear(dynamic, column)
+        row = offset[1 - tile.inner]
         if self.column_mask is None or self.column_mask & column:
             key = (1, row % 8, column)
             if key not in self._known:
@@ -197,7 +210,8 @@ def write(low: Lowering, source: Tile, target: SharedTile) -> None:
 
 def copy_layout(access: Access, tile: SharedTile, warps: int) -> Layout:
     """How threads share the copy: 16-byte pieces, lanes along rows."""
-    return blocked(tile.shape, warps, (tile.inner, 1 - tile.inner), access.width)
+    order = (0,) if tile.flat else (tile.inner, 1 - tile.inner)
+    return blocked(tile.shape, warps, order, access.width)
 
 
 def copy_async(low: Lowering, op: ops.Load, tile: SharedTile) -> None:
@@ -241,8 +255,10 @@ def shared_tile_for(low: Lowering, op: ops.Load, stages: int = 1) -> SharedTile:
     return SharedTile(op.view.dtype, shape, inner, slot)
 
 
-def _cover(low: Lowering, op: ops.Load) -> tuple[int, int]:
+def _cover(low: Lowering, op: ops.Load) -> tuple[int, ...]:
     """The extents that the dots read, garbage-free: warps may cover more than the tile."""
+    if len(op.shape) == 1:
+        return op.shape
     rows, columns = op.shape
     table = low.assignment.uses
     todo = [(op.result, False)]

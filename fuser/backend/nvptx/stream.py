@@ -41,6 +41,11 @@ class Channel:
     def bytes(self) -> int:
         return sum(tile.bytes for tile in self.tiles)
 
+    @property
+    def is_tile(self) -> bool:
+        """Whether it brings a tile of two axes for registers."""
+        return not self.dots and any(len(load.shape) == 2 for load in self.loads)
+
     def readers(self, low: Lowering) -> int:
         """How many arrivals empty a stage: of warp groups that multiply, or of warps that read."""
         return low.warps // 4 if self.dots else low.warps

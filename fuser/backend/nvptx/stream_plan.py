@@ -103,7 +103,7 @@ def _plan_stream(
         kinds = {plan.dots[dot].kind for dot in dots}
         if not kinds <= {"wgmma", "wide"} or any(dot not in loop.body.ops for dot in dots):
             return None
-        if not dots and len(channels) and any(not c.dots for c in channels):
+        if not dots and len(load.shape) == 2 and any(c.is_tile for c in channels):
             return None  # more than one tile beside the operands takes too much room
         match = next((c for c in channels if set(c.dots) & set(dots)), None)
         if match is None:
@@ -160,7 +160,7 @@ def _allocate(low: Lowering, streams: dict[ops.For, Stream], stages: int) -> boo
     """Buffers and barriers of every stream. They live from the start: the producer runs ahead of
     whatever else uses shared memory."""
     resident = sum(
-        tile_bytes((op.shape[0], op.shape[1]), low.assignment.accesses[op].axis, op.view.dtype)
+        tile_bytes(op.shape, low.assignment.accesses[op].axis, op.view.dtype)
         for op in low.kernel.body.ops
         if isinstance(op, ops.Load) and op in low.assignment.staged
     )

@@ -1,9 +1,9 @@
 """Loads as tensor-map boxes: what Hopper's copy engine (TMA) can fetch by itself.
 
 A box is a [rows, columns] window on a view: one tile axis runs along a view dim of stride 1, the
-other along any other dim, and the remaining dims are fixed by index scalars. The engine fills zeros
-out of bounds in every dim, which is what a padded load means. Rows that are windows on an image are
-in windows.py.
+other along any other dim, and the remaining dims are fixed by index scalars. A tile of one axis is
+a box of one row. The engine fills zeros out of bounds in every dim, which is what a padded load
+means. Rows that are windows on an image are in windows.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fuser.backend.nvptx.access import Access
 from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.stage import SharedTile
 from fuser.backend.nvptx.windows import Windows, offsets_of, start_of, windows_of
-from fuser.graph.sizes import certain, divides, same
+from fuser.graph.sizes import certain, divides, is_symbolic, same
 from fuser.tilegen import ops
 from fuser.tilegen.index import Axis, Index
 
@@ -58,8 +58,8 @@ def source_of(low: Lowering, op: ops.Load, bytes_: int = 2) -> Source | None:
 
 
 def box_of(op: ops.Load, access: Access, bytes_: int = 2) -> Box | None:
-    """The box of a two-dimensional load of elements of so many bytes, or None where the copy engine
-    cannot fetch it."""
+    """The box of a load of one or two axes, of elements of so many bytes, or None where the copy
+    engine cannot fetch it."""
     view, size = op.view, op.view.dtype.bytes
     inner = access.axis
     found: dict[int, Dim] = {}
@@ -77,6 +77,8 @@ def box_of(op: ops.Load, access: Access, bytes_: int = 2) -> Box | None:
         if moving.terms != ((Axis(axis, op.shape[axis]), 1),) or axis in found:
             return None
         found[axis] = Dim(extent, stride, start)
+    if len(op.shape) == 1 and 0 in found and not is_symbolic(found[0].extent):
+        found[1] = Dim(1, -(-found[0].extent // 16) * 16, Index(0))
     if set(found) != {0, 1} or not same(found[inner].stride, 1) or size != bytes_:
         return None
     dims = (found[inner], found[1 - inner], *fixed)
@@ -114,7 +116,7 @@ def add_map(low: Lowering, op: ops.Load, source: Source, tile: SharedTile) -> st
             shape=tuple(dim.extent for dim in source.dims),
             strides=tuple(dim.stride for dim in source.dims[1:]),
             box=shape,
-            swizzle=tile.span,
+            swizzle=0 if tile.flat else tile.span,
             offset=op.view.offset,
         )
     known = list(map(str, low.tensor_maps))  # by form: sizes that are equal at times are not

@@ -20,11 +20,18 @@ from dataclasses import dataclass
 
 from fuser.dtypes import DType
 from fuser.errors import LoweringError
-from fuser.graph.ir import Node, Value
+from fuser.graph.ir import Value
 from fuser.graph.sizes import by_example, certain, is_symbolic
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
 from fuser.tilegen import attention_rules, rules
+from fuser.tilegen.emit.bounds import (
+    constant_bound,
+    keeps_range,
+    may_mask,
+    raised,
+    upper_bound,
+)
 from fuser.tilegen.emit.contraction import (
     DotShape,
     behind_movement,
@@ -85,6 +92,7 @@ def emit(
     chosen = schedule or attention_rules.attention_schedule(
         target, batches, rows, qk.n, qk.k, pv.n, qk.left.dtype.bits, _reads(region, parts),
         by_unit=dot_unit(target, qk.node) is not None,
+        bounded=_most_score(Emission(region, partition, target, Schedule()), parts) is not None,
     )  # fmt: skip
     em = Emission(region, partition, target, chosen)
     group = program(em, 0, batches, 1, "") if batches > 1 else Index(0)
@@ -199,6 +207,12 @@ def _reads(region: Region, parts: Parts) -> attention_rules.Reads:
     return found
 
 
+def _most_score(em: Emission, parts: Parts) -> float | None:
+    """A bound of all scores that may be subtracted in the place of the row maxima."""
+    ranged = keeps_range(dot_dtype(em.target, parts.pv.node))
+    return constant_bound(em, parts.scores, parts.qk.node.output) if ranged else None
+
+
 def _dot_extent(em: Emission, extent: int) -> int:
     """The tile extent of a whole dot dim: a multiple of 16 on a GPU."""
     # a symbolic one becomes a number here, and its size is the only one
@@ -208,56 +222,86 @@ def _dot_extent(em: Emission, extent: int) -> int:
 def _online_softmax(
     em: Emission, parts: Parts, frame: Frame, bounds: tuple[Index, Index]
 ) -> tuple[list[Piece], Coords]:
-    """The maxima and sums of the rows and the output before it is divided by the sums, over frame
-    axes (rows, columns), and the output's coordinates in pv's result. bounds: (start, stop) of the
-    keys that are looked at, from the start of a block."""
+    """What was subtracted from the scores of the rows, the sums of the rows and the output before
+    it is divided by the sums, over frame axes (rows, columns), and the output's coordinates in pv's
+    result. bounds: (start, stop) of the keys that are looked at, from the start of a block.
+
+    What is subtracted is the running maximum, or what bounds it from above (bounds.py)."""
     qk, pv, block = parts.qk, parts.pv, em.extents[N]
-    masked = may_mask(em, parts)
     wide = parts.scores.dtype.accumulate
     kind, p_kind = dot_dtype(em.target, qk.node), dot_dtype(em.target, pv.node)
     result: list[Coords] = []
+    most = _most_score(em, parts)
+    fixed = None if most is None else Piece(wide, splat=most)
 
     def step(at: Index, carried: list[Piece]) -> list[Piece]:
         n = at + frame.key
-        scores, where = _scores(em, parts, frame, n, kind)
-        scores = em.select(em.within([(n, qk.n)]), scores, Piece(wide, splat=float("-inf")))
-        best = em.reduce("max", scores, N)
-        if carried:
-            best = em.map("max", carried[0], best)
-        # a row of -inf so far must not turn into -inf - -inf
-        finite = best
-        if masked:
-            empty = em.map("eq", best, Piece(wide, splat=float("-inf")))
-            finite = em.map("select", empty, Piece(wide, splat=0.0), best)
-        p = em.map("exp", em.map("sub", scores, finite))
+        scores, score_coords, where = _scores(em, parts, frame, n, kind)
+        inside = em.within([(n, qk.n)])
+        scores = em.select(inside, scores, Piece(wide, splat=float("-inf")))
+        shift, top = fixed, [] if fixed is not None else carried[:1]
+        if shift is None:
+            # the bound of a last block that is not full would need its condition twice
+            upper = _upper(em, parts, score_coords) if inside is None else None
+            best = em.reduce("max", scores if upper is None else upper, N)
+            if top:
+                best = (em.map("max", top[0], best) if upper is None else raised(em, top[0], best))
+            shift = _finite(em, parts, best)
+            top = [*top, best]
+        p = em.map("exp", em.map("sub", scores, shift))
         total = em.reduce("sum", p, N)
         result.append(pv_coords(pv, where, frame.column)[0])
         em.load_guards = [(n, qk.n), (frame.column, pv.n)]
         v = operand(em, pv.right, _value_coords(em, parts, frame, n), (N, E), p_kind)
         em.load_guards = []
-        p_value = em.full_value(em.cast(p, p_kind, for_product=True), (M, N))
+        p_value = em.full_value(em.cast(p, p_kind), (M, N))
         start = Piece(p_kind.accumulate, (M, E), splat=0.0)
         if carried:
-            scale = em.map("exp", em.map("sub", carried[0], finite))
-            total = em.map("add", em.map("mul", carried[1], scale), total)
-            start = em.map("mul", carried[2], scale)
+            *_, before, start = carried
+            if fixed is None:
+                scale = em.map("exp", em.map("sub", top[0], shift))
+                before = em.map("mul", before, scale)
+            total = em.map("add", before, total)
+            if fixed is None:
+                start = em.map("mul", start, scale)
         product = dot_op(em, p_value, v, em.full_value(start, (M, E)))
-        return [best, total, Piece(start.dtype, (M, E), product)]
+        return [*top[-1:], total, Piece(start.dtype, (M, E), product)]
 
     if certain(block - qk.n):
-        return step(Index(0), []), result[0]
-    inits = [
-        Piece(wide, (M,), splat=float("-inf")),
-        Piece(wide, (M,), splat=0.0),
-        Piece(p_kind.accumulate, (M, E), splat=0.0),
-    ]
-    return em.loop(*bounds, block, inits, step), result[0]
+        state = step(Index(0), [])
+    else:
+        inits = [
+            Piece(wide, (M,), splat=float("-inf")),
+            Piece(wide, (M,), splat=0.0),
+            Piece(p_kind.accumulate, (M, E), splat=0.0),
+        ]
+        state = em.loop(*bounds, block, inits if fixed is None else inits[1:], step)
+    return state if fixed is None else [fixed, *state], result[0]
+
+
+def _finite(em: Emission, parts: Parts, best: Piece) -> Piece:
+    """A row of -inf so far must not turn into -inf - -inf."""
+    if not may_mask(em, parts.scores, parts.qk.node.output):
+        return best
+    empty = em.map("eq", best, Piece(best.dtype, splat=float("-inf")))
+    return em.map("select", empty, Piece(best.dtype, splat=0.0), best)
+
+
+def _upper(em: Emission, parts: Parts, coords: Coords) -> Piece | None:
+    """A bound of the scores from above that is known before the product is, where that is worth
+    more than their maximum: where the products overlap with what is between them, which then need
+    not wait for the last score of a row."""
+    overlap = em.target.is_cuda and em.schedule.warps >= 8 and em.schedule.cluster == 1
+    if not overlap or not keeps_range(dot_dtype(em.target, parts.pv.node)):
+        return None
+    upper = upper_bound(em, parts.scores, coords, parts.qk.node.output, frozenset({N}))
+    return None if upper is None else em.cast(upper, parts.scores.dtype.accumulate)
 
 
 def _quotient(em: Emission, parts: Parts, total: Piece, out: Piece) -> Piece:
     """The rows of the output divided by their sums."""
     wide = parts.scores.dtype.accumulate
-    if parts.empty_rows and may_mask(em, parts):
+    if parts.empty_rows and may_mask(em, parts.scores, parts.qk.node.output):
         none = em.map("eq", total, Piece(wide, splat=0.0))
         total = em.map("select", none, Piece(wide, splat=1.0), total)
     out = em.map("div", em.cast(out, wide), total)
@@ -350,8 +394,9 @@ def _visible(em: Emission, parts: Parts, frame: Frame) -> tuple[Index, Index]:
 
 def _scores(
     em: Emission, parts: Parts, frame: Frame, n: Index, kind: DType
-) -> tuple[Piece, Coords]:
-    """A block of scores over (rows, keys), and the coordinates of the probabilities there."""
+) -> tuple[Piece, Coords, Coords]:
+    """A block of scores over (rows, keys), and the coordinates of the scores and of the
+    probabilities there."""
     qk, depth = parts.qk, frame.depth
     batch, row = frame.query(qk.m)
     em.load_guards = [(depth, qk.k)]
@@ -365,9 +410,10 @@ def _scores(
     places = spread(em, start, {qk.node.output: piece})
     if parts.scores not in places or parts.pv.left not in places:
         raise LoweringError("the softmax does not follow the first dot", where=em.region.name)
-    scores = em.tile(parts.scores, places[parts.scores][0])
+    coords = places[parts.scores][0]
+    scores = em.tile(parts.scores, coords)
     full = em.full_value(scores, (M, N))
-    return Piece(scores.dtype, (M, N), full), places[parts.pv.left][0]
+    return Piece(scores.dtype, (M, N), full), coords, places[parts.pv.left][0]
 
 
 def pv_coords(pv: DotShape, left: Coords, column: Index) -> tuple[Coords, Coords]:
@@ -382,21 +428,3 @@ def pv_coords(pv: DotShape, left: Coords, column: Index) -> tuple[Coords, Coords
     rows = [left[a] for a in pv.free[0]]
     free = (*columns, *rows) if pv.flipped else (*rows, *columns)
     return (*(left[a] for a in pv.batch[0]), *free), tuple(right)
-
-
-def may_mask(em: Emission, parts: Parts) -> bool:
-    """Whether a score may be -inf: there is a select or a non-scalar sum in the score code."""
-    pending: list[Value] = [parts.scores]
-    seen: set[Value] = set()
-    while pending:
-        value = pending.pop()
-        node: Node | None = value.node
-        if value in seen or value is parts.qk.node.output or node is None:
-            continue
-        seen.add(value)
-        if not em.is_inside(value):
-            return uniform(value) is None
-        if node.op in ("select", "add", "sub", "log", "max", "min", "concat"):
-            return True
-        pending.extend(node.inputs)
-    return False

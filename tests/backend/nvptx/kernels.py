@@ -314,6 +314,7 @@ def attention(
     roles: bool | None = None,
     cluster: int = 1,
     bias: str = "",
+    bias_dtype: DType | None = None,
 ) -> Kernel:
     """softmax(q @ k^T * scale) @ v with an online softmax over blocks of keys. bias: "added", a
     number a key; "instead", and what is subtracted is its maximum instead of that of the scores."""
@@ -333,7 +334,7 @@ def attention(
     k_view = b.view(k, (heads, width, keys), (keys * width, 1, width))
     v_view = b.view(v, (heads, keys, width))
     if bias:
-        bias_view = b.view(b.buffer("x3", dtype, keys), (keys,))
+        bias_view = b.view(b.buffer("x3", bias_dtype or dtype, keys), (keys,))
 
     def body(j: Value, top: Value, total: Value, acc: Value) -> list[Value]:
         at = index(j)

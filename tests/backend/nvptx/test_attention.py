@@ -98,6 +98,39 @@ CASES: dict[str, tuple[Case, Schedule | None]] = {
         (1, 70, 70, 256, 256, 64, 64, "table"),
         Schedule(blocks=(("m", 128), ("n", 64)), warps=8, stages=3, persistent=True),
     ),
+    "capped": (
+        (1, 2, 2, 600, 640, 128, 128, "capped"),
+        Schedule(blocks=(("m", 192), ("n", 64)), warps=12, stages=2),
+    ),
+    "capped, odd": (
+        (1, 3, 3, 333, 500, 64, 64, "capped late"),
+        Schedule(blocks=(("m", 128), ("n", 128)), warps=8, stages=2),
+    ),
+    "capped window": (
+        (2, 2, 2, 600, 704, 128, 128, "capped window"),
+        Schedule(blocks=(("m", 192), ("n", 64)), warps=12, stages=2),
+    ),
+    "capped, cluster": (
+        (1, 2, 2, 100, 900, 64, 64, "capped late"),
+        Schedule(blocks=(("m", 64), ("n", 64)), warps=4, stages=2, cluster=4),
+    ),
+    "capped, one query": ((1, 4, 4, 1, 1000, 64, 64, "capped late"), None),
+    "capped, biases": (
+        (2, 2, 2, 512, 512, 128, 128, "capped biases"),
+        Schedule(blocks=(("m", 128), ("n", 128)), warps=8, stages=2),
+    ),
+    "capped, biases, odd": (
+        (2, 2, 2, 333, 333, 64, 64, "capped biases"),
+        Schedule(blocks=(("m", 128), ("n", 128)), warps=8, stages=2),
+    ),
+    "capped window, biases": (
+        (2, 2, 2, 520, 1152, 128, 128, "capped window biases"),
+        Schedule(blocks=(("m", 128), ("n", 128)), warps=8, stages=2),
+    ),
+    "capped window, biases, three groups": (
+        (2, 2, 2, 520, 1088, 128, 128, "capped window biases"),
+        Schedule(blocks=(("m", 192), ("n", 64)), warps=12, stages=2),
+    ),
     "bias of keys": (
         (1, 2, 2, 300, 520, 128, 128, "padding"),
         Schedule(blocks=(("m", 128), ("n", 128)), warps=8, stages=2),

@@ -18,10 +18,14 @@ from fuser.errors import LoweringError
 from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen import rules
 from fuser.tilegen.builder import Builder
+from fuser.tilegen.emit import emit
 from fuser.tilegen.index import axis
 from fuser.tilegen.ir import Kernel
+from fuser.tilegen.passes import run_passes
 from fuser.tilegen.schedule import Schedule
 from tests.backend.nvptx import kernels
+from tests.interpreted import one_region
+from tests.tilegen_emit.test_attention import Case, model_of
 
 PTXAS = shutil.which("ptxas")
 
@@ -139,6 +143,13 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     "attention_bias_instead": lambda: kernels.attention(
         2, 512, 512, 128, bf16, (128, 64), warps=8, bias="instead"
     ),
+    "attention_bias_f32": lambda: kernels.attention(
+        2, 512, 512, 128, bf16, (128, 64), warps=8, bias="added", bias_dtype=f32
+    ),
+    "attention_capped": lambda: emitted((1, 2, 2, 600, 640, 128, 128, "capped window"), 192, 64),
+    "attention_capped_biases": lambda: emitted(
+        (1, 2, 2, 520, 1152, 128, 128, "capped window biases"), 128, 128
+    ),
     "attention_small_cluster": lambda: kernels.attention(
         3, 1, 2048, 128, bf16, (16, 32), warps=1, stages=3, cluster=8
     ),
@@ -160,6 +171,15 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
 }
 
 
+def emitted(case: Case, rows: int, keys: int) -> Kernel:
+    """The kernel that the emitter makes of attention in bfloat16, in such blocks."""
+    schedule = Schedule(blocks=(("m", rows), ("n", keys)), warps=rows // 16, stages=2)
+    partition = one_region(model_of(case, bf16).graph, "attention")
+    (program,) = emit(partition.regions[0], partition, SM_90A, schedule)
+    run_passes(program.kernel)
+    return program.kernel
+
+
 def assemble(ptx: bytes, target: Target, folder: Path) -> str:
     """ptxas's verbose log."""
     source = folder / "kernel.ptx"
@@ -170,11 +190,17 @@ def assemble(ptx: bytes, target: Target, folder: Path) -> str:
     return done.stdout + done.stderr
 
 
+LARGE = (
+    "attention_192", "attention_256", "attention_capped", "attention_capped_biases",
+    "convolution_tall",
+)  # fmt: skip
+
+
 @pytest.mark.skipif(PTXAS is None, reason="no ptxas")
 @pytest.mark.parametrize("target", [SM_80, SM_90A], ids=lambda t: t.arch)
 @pytest.mark.parametrize("name", KERNELS)
 def test_assembles(name: str, target: Target, tmp_path: Path) -> None:
-    if name in ("attention_192", "attention_256", "convolution_tall") and target.sm < 90:
+    if name in LARGE and target.sm < 90:
         pytest.skip("needs groups of 64 rows, as wgmma has them, or more shared memory")
     if name.startswith("matmul_f8") and target.sm < 89:
         pytest.skip("no tensor cores for 8-bit floats")
@@ -399,14 +425,44 @@ def test_products_of_attention_overlap() -> None:
     assert len(trips) == 2 and "ex2" in plain and plain.count("selp.f32") < 8
 
 
-def test_biases_are_loaded_beneath_a_product() -> None:
-    """A number a key is asked for when the products are in flight, before the scores are awaited;
-    what is computed of it for every score, and the maximum of that, comes later."""
-    for name in ("attention_bias", "attention_bias_instead"):
+def test_biases_are_read_beneath_a_product() -> None:
+    """A number a key of 16 bits comes beside the keys and is read from shared memory while the
+    products are computed, before the scores are awaited; another is loaded then. What is computed
+    of it for every score, and the maximum of that, comes later."""
+    for name in ("attention_bias", "attention_bias_instead", "attention_bias_f32"):
         ptx = compile_kernel(KERNELS[name](), SM_90A).code.decode()
         trip = ptx.split("wgmma.wait_group.sync.aligned 1")[0].rsplit("wgmma.commit_group", 1)[1]
-        assert trip.count("ld.global") == 64 // 4 // 2  # of 64 keys, pairs of each fourth
-        assert "shfl" not in trip
+        reads = "global" if name.endswith("f32") else "shared"
+        assert trip.count(f"ld.{reads}") == 64 // 4 // 2  # of 64 keys, pairs of each fourth
+        assert "shfl" not in trip and trip.count("ld.") == 64 // 4 // 2
+
+
+def _trips(name: str) -> list[str]:
+    """What follows the first product of every trip that follows another, up to the next one."""
+    ptx = compile_kernel(KERNELS[name](), SM_90A).code.decode()
+    return ptx.split("wgmma.wait_group.sync.aligned 1")[1:]
+
+
+def test_bounded_scores_wait_for_no_maximum() -> None:
+    """Capped scores have no maximum; with a bias a key it is that of the biases, but in trips with
+    masks, which take that of the scores: their conditions are needed once."""
+    for trip in _trips("attention_capped"):
+        body = trip.split("wgmma.fence")[0]
+        assert "max.NaN.f32" not in body and body.count("ex2.approx") == 64 // 2
+    scores = 2 * 128 // 4  # of two rows, every fourth key
+    low, plain, high = (part.split("wgmma.fence")[0] for part in _trips("attention_capped_biases"))
+    assert plain.count("max.NaN.f32") < scores and plain.count("selp.f32") < 8
+    for masked in (low, high):
+        assert masked.count("max.NaN.f32") > scores
+        assert scores <= masked.count("selp.f32") < scores + 8
+
+
+def test_groups_of_rows_have_edges_of_their_own() -> None:
+    """Where a trip has fewer keys than a block has rows, a warp group's masked trips are those at
+    the diagonal of its own rows."""
+    first_row = re.compile(r"and i32 %h\d+, -64$", re.MULTILINE)
+    assert first_row.search(lower_to_llvm(KERNELS["attention_capped"](), SM_90A))
+    assert not first_row.search(lower_to_llvm(KERNELS["attention_capped_biases"](), SM_90A))
 
 
 def test_dots_of_a_trip_share_a_group() -> None:
