@@ -15,7 +15,7 @@ from fuser.tilegen.dot_rules import (
     SHARED,
     deep_stages,
     gpu_tile,
-    register_tile,
+    register_tiles,
     swept_rows,
 )
 from fuser.tilegen.rules import block_of, blocks_of, ceildiv, cover, power_of_two
@@ -66,8 +66,8 @@ def conv_schedule(
         k = channels * taps if channels < unit.depth or whole else channels
         return replace(found, blocks=(*found.blocks[:2], ("k", k)))
     if not target.is_cuda:
-        rows, columns = register_tile(target, m, n, bits)
         line = channels * bits // 8
+        rows, columns = _register_tile(target, m, n, bits, taps * line)
         group = swept_rows(
             target, ceildiv(m, rows), ceildiv(n, columns), rows, line, columns * taps * line,
             m * n * bits // 8,
@@ -176,6 +176,15 @@ MOST_PIXELS = 512
 """Of a block of a sliding window."""
 MOST_WASTE = 1.5
 """Pixels of tiles over those of the result."""
+
+
+def _register_tile(target: Target, m: int, n: int, bits: int, column: int) -> tuple[int, int]:
+    """(rows, columns) of the register tile of least work of those with a panel of weights that
+    fits L2 twice: in use, and under way. column: bytes of a column of weights."""
+    tiles = [tile for _, *tile in register_tiles(target, m, n, bits)]
+    room = target.l2_bytes * 3 // 4
+    rows, columns = next((t for t in tiles if 2 * t[1] * column <= room), tiles[0])
+    return rows, columns
 
 
 def _gathers(target: Target, unit: DotUnit, rows: int, channels: int, taps: int) -> bool:

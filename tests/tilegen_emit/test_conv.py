@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fuser import dtypes
+from fuser.target import cpu_target
+from fuser.tilegen import conv_rules
 from fuser.tilegen.schedule import Schedule
 from tests.interpreted import TARGETS, check, one_region
 from tests.tilegen_emit.graphs import Model
@@ -87,3 +89,13 @@ def test_weights_that_are_not_constant(target: str) -> None:
         )
     )
     check(one_region(m.graph, "conv"), m.feeds, TARGETS[target])
+
+
+@pytest.mark.parametrize(
+    ("channels", "taps", "columns"), [(128, 9, 48), (512, 9, 32), (512, 1, 48), (4096, 9, 48)]
+)
+def test_two_panels_of_weights_fit_l2(channels: int, taps: int, columns: int) -> None:
+    """Where that is possible: else the tile of least work."""
+    target = cpu_target("sapphirerapids", "", units=2, vector_bits=512, l2_bytes=2 << 20)
+    schedule = conv_rules.conv_schedule(target, 49, 480, channels, taps, 32, 1)
+    assert schedule.block("n") == columns
