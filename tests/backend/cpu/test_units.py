@@ -243,6 +243,28 @@ def test_windows_that_slide(
     np.testing.assert_array_equal(np.isfinite(have), np.isfinite(want))
 
 
+@pytest.mark.parametrize("fill", [0, 3])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_windows_of_bytes_that_slide(how: str, stride: int, fill: int) -> None:
+    """Exactly, with whatever surrounds the image."""
+    target = target_of("amx")
+    m = Model(dtypes.i8)
+    draw = np.random.default_rng(1).integers
+    x = m.input(1, 64, 15, 20)
+    m.feeds[x.name] = draw(-100, 100, x.shape).astype(np.int8)
+    w = m.b.constant(draw(-100, 100, (48, 64, 3, 3)).astype(np.int8))
+    m.output(m.b.emit(
+        "conv", x, w, strides=(stride, stride), padding=((1, 1), (1, 1)), dilation=(1, 1),
+        groups=1, fill=fill,
+    ))  # fmt: skip
+    cut = one_region(m.graph, "conv", {x: (0, 2, 3, 1)})
+    (program,) = emit(cut.regions[0], cut, target, None)
+    run_passes(program.kernel)
+    assert len(analyse(program.kernel, target).sliding) == 1
+    have, want = run_partition(cut, m.feeds, target)["y0"], evaluate(cut.graph, m.feeds)["y0"]
+    np.testing.assert_array_equal(have, want)
+
+
 @pytest.mark.parametrize("sizes", [(3, 5, 40, 20), (2, 33, 64, 48)])
 def test_batches_of_weights(how: str, target: Target, sizes: tuple[int, int, int, int]) -> None:
     batch, rows, depth, columns = sizes
