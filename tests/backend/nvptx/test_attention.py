@@ -156,7 +156,7 @@ def test_attention(
         again = run_on_device(kernel, compiled, dict(arrays))
         for buffer in kernel.buffers:
             if buffer.role in ("output", "workspace"):
-                np.testing.assert_array_equal(first[buffer.name], again[buffer.name])
+                assert first[buffer.name].tobytes() == again[buffer.name].tobytes()
                 arrays[buffer.name][...] = first[buffer.name]
 
     monkeypatch.setattr(interpreted, "run", run)
