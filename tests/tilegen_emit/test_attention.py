@@ -187,9 +187,10 @@ def test_many_heads_keep_their_keys() -> None:
     assert len(emit(partition.regions[0], partition, TARGETS["sm_90a"])) == 1
 
 
-@pytest.mark.parametrize("mask", [None, "table", "causal"])
+@pytest.mark.parametrize("mask", [None, "table", "causal", "window"])
 def test_programs_that_are_alike_are_persistent(mask: str | None) -> None:
-    """With a causal mask programs differ in length: the device hands them out."""
+    """With a causal mask programs differ in length: the device hands them out. Most of a window's
+    are alike."""
     m = model_of((2, 20, 20, 1024, 1024, 128, 128, mask), dtypes.f16)
     partition = one_region(m.graph, "attention")
     (program,) = emit(partition.regions[0], partition, TARGETS["sm_90a"])

@@ -109,8 +109,12 @@ def emit(
     count = chosen.split_k if is_symbolic(qk.n) else -(-qk.n // span)
     start, stop = _visible(em, parts, frame)
     if schedule is None and not (start.is_constant and stop.is_constant):
-        # programs that differ in length go to whichever multiprocessor is free first
-        em.b.kernel.schedule = dataclasses.replace(chosen, persistent=False)
+        # programs that differ in length go to whichever multiprocessor is free first, but for those
+        # of a window, most of which are alike and short: what is around their loops counts more
+        window = not start.is_constant and not is_symbolic(batches, rows, qk.n)
+        em.b.kernel.schedule = dataclasses.replace(
+            em.b.kernel.schedule, persistent=chosen.persistent and window and chosen.warps == 8
+        )
     if chosen.split_k > 1 and count > 1:
         part = program(em, 2, count, 1, "")
         bounds = maximum(start, part * span), minimum(stop, part * span + span)
