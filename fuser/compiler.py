@@ -15,7 +15,7 @@ from fuser.backend.module import CompiledKernel
 from fuser.backend.workers import CompileJob, CompileStats, compile_all
 from fuser.binding import Bound, bind_kernels, report_on, spent
 from fuser.config import Config, within
-from fuser.devices import Device, choose_target
+from fuser.devices import Device, choose_target, plan_threads
 from fuser.dtypes import DType
 from fuser.errors import InvalidModelError, UsageError
 from fuser.graph.dims import substitute, symbols_of
@@ -210,7 +210,8 @@ def compile(
     model: a path, the bytes of a model, a ModelProto, or what `open_model` gave. dims: sizes of
     symbolic dims by name; those left out are 1 (an outermost axis) or 128
     (less where the model has shorter tables). values: inputs whose values the plan is for (a shape,
-    axes, a count): they are no inputs of the plan. threads: CPU threads, one a core by default.
+    axes, a count): they are no inputs of the plan. threads: CPU threads that kernels are written
+    for and run on, FUSER_THREADS or one a core by default: bits are the same for all.
     fusion=False gives every operator its own kernel. precision: what may be rounded
     (fuser/precision.py); report().precision says what was. progress is called with the name of each
     step. limits: what the model may ask for, FUSER_MAX_* by default. tune: measure schedules of
@@ -325,7 +326,7 @@ def _compile_graph(
     compiled = compile_kernels(
         graph, name=name, device=device, fusion=fusion, precision=precision, progress=progress,
         config=config, consume=consume and not config.dump, tune=tune,
-        threads=threads or config.threads or None, ordinal=ordinal,
+        threads=plan_threads(threads), ordinal=ordinal,
     )  # fmt: skip
     cut, programs = compiled.partition, compiled.programs
     if config.dump:
@@ -355,7 +356,7 @@ def _compile_graph(
         keep(program, sources, report, hints)
     return Plan(
         program,
-        threads=threads or config.threads or None,
+        threads=plan_threads(threads),
         device=ordinal,
         report=lambda plan: replace(report, peak_memory_bytes=plan.peak_memory_bytes),
         hints=hints,
@@ -392,12 +393,12 @@ def compile_kernels(
 ) -> Compiled:
     """Everything up to the plan. The graph's dims are ints, or symbols of the Sizes in force.
     consume: see bind_kernels. tune: whether to measure schedules, or only (False) to use what is
-    remembered; None: neither. threads, ordinal: where to measure.
+    remembered; None: neither. threads: of the plan on a CPU. ordinal: where to measure.
 
     Raises FuserError: UnsupportedError, DeviceError, CompileError.
     """
     config = config or Config.from_environment()
-    target = choose_target(device)
+    target = choose_target(device, threads)
     rounded = rounding(precision, target)
     progress("partitioning")
     cut = partition(graph, target, partition_options(fusion, rounded))

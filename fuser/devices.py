@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
+from fuser.backend.cores import available_cores
+from fuser.config import Config
 from fuser.errors import DeviceError
 from fuser.target import Target
 
 Device = Literal["auto", "cpu", "cuda"]
 
 
-def choose_target(device: Device) -> Target:
-    """The Target of a device. Raises DeviceError if "cuda" is asked for and there is none."""
-    from fuser.backend.cpu.host import host_target
-
+def choose_target(device: Device, threads: int | None = None) -> Target:
+    """The Target of a device, with the `threads` of a plan (see plan_threads) where it is a CPU.
+    Raises DeviceError if "cuda" is asked for and there is none."""
     if device == "cpu":
-        return host_target()
+        return _host(threads)
     from fuser.runtime import cuda
 
     try:
@@ -23,4 +25,15 @@ def choose_target(device: Device) -> Target:
     except DeviceError:
         if device == "cuda":
             raise
-        return host_target()
+        return _host(threads)
+
+
+def plan_threads(threads: int | None) -> int:
+    """CPU threads of a plan: as asked for, else FUSER_THREADS, else one a core."""
+    return threads or Config.from_environment().threads or available_cores()
+
+
+def _host(threads: int | None) -> Target:
+    from fuser.backend.cpu.host import host_target
+
+    return replace(host_target(), threads=plan_threads(threads))

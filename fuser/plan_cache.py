@@ -3,10 +3,10 @@
 An entry of the kernel cache (runtime/cache.py) holds what emission produced: kernels, launches, the
 arena, the report. Its key material is everything that decides a plan: the SHA-256 of the model
 file's content (never its time or name, so that no entry can be stale), the choices of the caller,
-the target with the features of the processor, and all of fuser's own source. Weights that kernels
-read straight from the file are in an entry as a place and a `Packing`, and packed again in
-parallel; those that graph passes computed (folded, merged) are stored packed, each an entry of its
-own under the SHA-256 of its content, so that plans of one model share them.
+the target with the features of the processor and the threads of the plan, and all of fuser's own
+source. Weights that kernels read straight from the file are in an entry as a place and a `Packing`,
+and packed again in parallel; those that graph passes computed (folded, merged) are stored packed,
+each an entry of its own under the SHA-256 of its content, so that plans of one model share them.
 
 Files that keep their weights elsewhere (ONNX external data) are not taken: the content of the file
 does not decide their plans.
@@ -34,7 +34,7 @@ import numpy as np
 
 from fuser.backend.cores import available_cores
 from fuser.config import Config, within
-from fuser.devices import Device, choose_target
+from fuser.devices import Device, choose_target, plan_threads
 from fuser.dtypes import BY_NAME, from_numpy
 from fuser.errors import InvalidModelError
 from fuser.limits import Limits, check_bytes, current
@@ -107,7 +107,7 @@ class StoredPlan:
         report.compile_s = time.perf_counter() - started
         return Plan(
             program,
-            threads=threads or Config.from_environment().threads or None,
+            threads=plan_threads(threads),
             report=lambda plan: dataclasses.replace(
                 report, peak_memory_bytes=plan.peak_memory_bytes
             ),
@@ -213,14 +213,14 @@ def compile_file(
     started = time.perf_counter()
     with within(limits):
         progress("looking for the plan in the cache")
-        place = _place(path, device, dims or {}, values or {}, fusion, precision)
+        place = _place(path, device, dims or {}, values or {}, threads, fusion, precision)
         plan = place.load(threads, started) if place is not None and not tune else None
         if plan is None:
             from fuser import compiler  # takes longer than loading a plan
 
             def keep(*found: Any) -> None:
                 # Tuning changes what decides plans.
-                here = _place(path, device, dims or {}, values or {}, fusion, precision)
+                here = _place(path, device, dims or {}, values or {}, threads, fusion, precision)
                 if here is not None:
                     here.save(*found)
 
@@ -234,13 +234,13 @@ def compile_file(
 
 def _place(
     path: Path, device: Device, dims: Mapping[str, int], values: Mapping[str, np.ndarray],
-    fusion: bool, precision: Precision,
+    threads: int | None, fusion: bool, precision: Precision,
 ) -> StoredPlan | None:  # fmt: skip
     """The place of a plan in the cache; None where there can be none. Raises DeviceError."""
     config = Config.from_environment()
     if not config.cache or config.dump or config.verify or not path.is_file():
         return None
-    target = choose_target(device)
+    target = choose_target(device, threads)
     cache = KernelCache(config.cache_dir, quiet=True)  # compiling kernels says what is wrong
     if not cache.enabled:
         return None

@@ -49,6 +49,8 @@ class Target:
     name: "cpu" or "cuda". arch: "x86-64-v4", "aarch64", "sm_80", "sm_90a" (LLVM's spelling).
     features: LLVM feature string of the CPU ("" for the host's own list on cuda).
     units: cores, or streaming multiprocessors. flops: f32 and f16 peak per second for the device.
+    threads: of a plan on a CPU, 0 for one a unit; rules ask `workers` for them, and then only about
+    the order of the work and its parts, so that all thread counts give the same bits.
     bandwidth: bytes per second of main memory. launch_cost: seconds a kernel boundary costs.
     """
 
@@ -61,6 +63,7 @@ class Target:
     launch_cost: float
     features: str = ""
     # cpu
+    threads: int = 0
     vector_bits: int = 256
     vector_registers: int = 16
     l1_bytes: int = 32 << 10
@@ -73,6 +76,11 @@ class Target:
     @property
     def is_cuda(self) -> bool:
         return self.name == "cuda"
+
+    @property
+    def workers(self) -> int:
+        """How many programs run at once: threads of a plan on a CPU, else `units`."""
+        return self.threads or self.units
 
     @property
     def sm(self) -> int:

@@ -24,7 +24,7 @@ import numpy as np
 
 from fuser.binding import Bound, report_on
 from fuser.compiler import Model, Progress, compile_kernels
-from fuser.devices import Device
+from fuser.devices import Device, plan_threads
 from fuser.dtypes import DType
 from fuser.errors import UsageError, ValueNeededError
 from fuser.graph.dims import symbols_of
@@ -110,7 +110,7 @@ class Variant:
         report = replace(self.report, dims=dict(dims))
         plan = Plan(
             program,
-            threads=self.threads,
+            threads=plan_threads(self.threads),
             device=self.ordinal,
             report=lambda plan: replace(report, peak_memory_bytes=plan.peak_memory_bytes),
             hints=self.hints,
@@ -283,7 +283,7 @@ class Variants:
             graph, extra = self.source.read(fixed)
             compiled = compile_kernels(
                 graph, name=self.source.name, device=self.device, fusion=self.fusion,
-                precision=self.precision,
+                precision=self.precision, threads=self.threads,
             )  # fmt: skip
             for kernel in compiled.kernels:
                 for record in kernel.facts.get("guards", ()):

@@ -20,7 +20,7 @@ from fuser.partition import Options, partition
 from fuser.partition.region import Partition
 from fuser.precision import rounding
 from fuser.target import AARCH64, SM_90A, X86_64_V3
-from models import build, example_feeds
+from models import TINY, build, example_feeds
 from tests.tilegen_emit.graphs import Model
 
 HOST = host_target()
@@ -73,15 +73,19 @@ def test_models(name: str, sizes: dict[str, int]) -> None:
 
 
 @HAS_UNIT
-def test_the_same_bits_from_any_number_of_threads() -> None:
-    model, sizes = build("mlp"), {"batch": 70}
+@pytest.mark.parametrize(
+    ("name", "sizes"), [("mlp", {"batch": 70}), ("attention", {"batch": 1, "sequence": 300})]
+)
+def test_the_same_bits_from_any_number_of_threads(name: str, sizes: dict[str, int]) -> None:
+    model = build(name, **({} if name == "mlp" else TINY[name]))
     feeds = example_feeds(model, sizes)
     runs = [
         fuser.compile(model, device="cpu", dims=sizes, threads=n, precision="bf16").run(feeds)
-        for n in (1, 2)
+        for n in (1, 2, 16)
     ]
-    for key in runs[0]:
-        np.testing.assert_array_equal(runs[0][key], runs[1][key])
+    for run in runs[1:]:
+        for key in run:
+            np.testing.assert_array_equal(run[key], runs[0][key])
 
 
 @HAS_UNIT
@@ -89,9 +93,10 @@ def test_convolutions_give_the_same_bits_from_any_number_of_threads() -> None:
     m = residual_network()
     runs = [
         compiler.compile_graph(m.graph, device="cpu", threads=n, precision="bf16").run(m.feeds)
-        for n in (1, 2)
+        for n in (1, 2, 16)
     ]
-    np.testing.assert_array_equal(runs[0]["y0"], runs[1]["y0"])
+    for run in runs[1:]:
+        np.testing.assert_array_equal(run["y0"], runs[0]["y0"])
 
 
 @HAS_UNIT

@@ -184,8 +184,9 @@ def versions() -> dict[str, str]:
 
 def _request(job: CompileJob) -> Request:
     text = canonical_text(job.kernel)
-    digest = hashlib.sha256(f"{job.target}\n{text}".encode()).hexdigest()
-    return Request(text, f"k{digest[:24]}", job.target)
+    target = dataclasses.replace(job.target, threads=0)  # code does not depend on them
+    digest = hashlib.sha256(f"{target}\n{text}".encode()).hexdigest()
+    return Request(text, f"k{digest[:24]}", target)
 
 
 class _Worker:

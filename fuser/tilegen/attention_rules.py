@@ -41,7 +41,7 @@ def attention_schedule(
     else:
         m = block_of(m, MOST_SYMBOLIC_ROWS) if is_symbolic(m) else m
         n = block_of(n, MOST_SYMBOLIC_KEYS) if is_symbolic(n) else n
-        many = by_unit and ceildiv(m, 64) * batch >= 4 * target.units
+        many = by_unit and ceildiv(m, 64) * batch >= 4 * target.workers
         rows = min(m, 64 if many else CPU_QUERIES)
         return Schedule(blocks=(("m", rows), ("n", min(n, 512 if depth <= 64 else 256))))
     wide = max(depth, columns)

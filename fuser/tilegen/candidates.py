@@ -13,13 +13,8 @@ from dataclasses import dataclass, replace
 
 from fuser.target import Target
 from fuser.tilegen import ops
-from fuser.tilegen.dot_rules import (
-    HALF_TILES,
-    WIDE_TILES,
-    deep_schedule,
-    product_schedule,
-    register_tiles,
-)
+from fuser.tilegen.deep_rules import deep_schedule
+from fuser.tilegen.dot_rules import HALF_TILES, WIDE_TILES, product_schedule, register_tiles
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.rules import ceildiv
 from fuser.tilegen.schedule import Schedule

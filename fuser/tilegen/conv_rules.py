@@ -157,9 +157,9 @@ def _image_rows(target: Target, unit: DotUnit, window: Window, n: int, channels:
         if (batch > 1 and height % rows) or tiles * 16 > MOST_WASTE * max(16, rows * width):
             continue
         blocks = ceildiv(height, rows) * batch
-        rounds = ceildiv(blocks, target.units) * target.units if blocks > 1 else 1
+        rounds = ceildiv(blocks, target.workers) * target.workers if blocks > 1 else 1
         cost = rounds * (tiles + 0.5 * (tiles % 2) + 0.5 + 5 * copied / 16 / max(n, 16))
-        if blocks < 2 * target.units:
+        if blocks < 2 * target.workers:
             cost *= 1.05  # columns are divided, each of their blocks copies the image
         if cost < least:
             best, least = rows, cost

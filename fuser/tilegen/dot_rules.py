@@ -97,49 +97,11 @@ def swept_rows(
         if (wanted - 1) * weights < (panels - 1) * left:
             several = [s for s in range(wanted, wanted + 4) if ceildiv(tiles, s) >= least]
             sweeps = min(several, key=lambda s: ceildiv(tiles, s) * s, default=1)
-    if weights < min(left, target.l2_bytes // 2) and sweeps < target.units:
-        share = ceildiv(tiles, target.units)
-        if share * target.units <= 1.03 * tiles:
-            sweeps = target.units
+    if weights < min(left, target.l2_bytes // 2) and sweeps < target.workers:
+        share = ceildiv(tiles, target.workers)
+        if share * target.workers <= 1.03 * tiles:
+            sweeps = target.workers
     return ceildiv(tiles, sweeps) if sweeps > 1 else 0
-
-
-DEEP_ROWS = 128
-"""Rows of a program that takes k in blocks."""
-DEEPEST = 1024
-SHALLOWEST = 256
-"""Steps of such a block of k at most and at least: partial sums are added once a block."""
-
-
-def deep_schedule(
-    target: Target, m: int, n: int, k: int, bits: int, batch: int, plain: Schedule
-) -> Schedule:
-    """A CPU product of weights whose rows do not stay in L2 beside two panels: k in blocks, with
-    (row tiles, panels) of a program as extra "span". `plain` where that is of no use: where few
-    programs would leave cores idle, or k cannot be cut."""
-    if is_symbolic(m, n, k, batch):
-        return plain
-    rows, columns = plain.block("m"), plain.block("n")
-    most = target.l2_bytes * 3 // 10 // (min(m, DEEP_ROWS) * bits // 8)  # beside two panels
-    if k <= most:
-        return plain
-    fewest = ceildiv(k, min(DEEPEST, most)) if most else k
-    parts = next((p for p in range(fewest, k // SHALLOWEST + 1) if k % p == 0), 1)
-    if parts < 2:
-        return plain
-    tiles, panels = ceildiv(m, rows), ceildiv(n, columns)
-    down = max(1, round(tiles * rows / DEEP_ROWS))
-    down = min(range(down, down + 2), key=lambda d: ceildiv(tiles, d) * d)
-    fits = [across for across in range(1, panels + 1) if panels % across == 0]
-    for across in fits:
-        count = batch * down * across
-        if ceildiv(count, target.units) * target.units <= 1.05 * count:
-            span = ceildiv(tiles, down), panels // across
-            return replace(
-                plain, blocks=(("m", rows), ("n", columns), ("k", k // parts)), group=0,
-                reason="blocks of k, whose rows stay in L2", extra={"span": span},
-            )  # fmt: skip
-    return plain
 
 
 HALF_TILES = (

@@ -27,7 +27,7 @@ def schedule(
     if blocks > batch:
         bytes = k * BY_NAME[unit.dtype].bytes * accumulators
         most = max(32, min(most, target.l2_bytes // 2 // bytes // 32 * 32))
-    while most > 64 and ceildiv(n, most) * blocks < 2 * target.units:
+    while most > 64 and ceildiv(n, most) * blocks < 2 * target.workers:
         most = most // 2 // 32 * 32
     columns = balanced(n, most, 32)
     blocks_of = (("m", rows), ("n", columns), ("k", k))

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import fuser
+from fuser.compiler import compile_graph
 from models import TINY, build, example_feeds
+from tests.tilegen_emit.graphs import Model
 
 CALLERS = 8
 NAMES = ("mlp", "attention", "conv_block", "tiny_llama", "resnet50", "mobilenet")
@@ -25,12 +27,28 @@ def compiled(name: str, threads: int) -> tuple[fuser.Plan, list[dict[str, np.nda
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_one_and_two_threads_give_the_same_bits(name: str) -> None:
+@pytest.mark.parametrize("threads", [2, 16])
+def test_all_thread_counts_give_the_same_bits(name: str, threads: int) -> None:
     alone, feeds = compiled(name, 1)
-    shared, _ = compiled(name, 2)
+    shared, _ = compiled(name, threads)
     for feed in feeds[:2]:
         for want, got in zip(alone.run(feed).values(), shared.run(feed).values(), strict=True):
             np.testing.assert_array_equal(got, want)
+
+
+def test_threads_decide_the_order_of_a_product_not_its_bits() -> None:
+    """Blocks of k, whose programs span fewer panels and rows where there are more threads."""
+    m = Model()
+    m.output(m.dot(m.input(128, 8192), m.weight(8192, 192), (1, 0)))
+    results, spans = [], set()
+    for threads in (1, 2, 5, 16):
+        plan = compile_graph(m.graph, device="cpu", threads=threads)
+        (region,) = plan.report().regions
+        spans.add(str(region.schedule["span"]))
+        results.append(plan.run(m.feeds)["y0"])
+    assert len(spans) > 2
+    for result in results[1:]:
+        np.testing.assert_array_equal(result, results[0])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from fuser import dtypes
 from fuser.dtypes import DType
 from fuser.target import SM_90A
-from fuser.tilegen import dot_rules
+from fuser.tilegen import deep_rules, dot_rules
 from fuser.tilegen.emit import emit
 from fuser.tilegen.schedule import Schedule
 from tests.interpreted import CPU, TARGETS, check, one_region
@@ -164,20 +164,48 @@ def test_k_in_blocks_by_the_rules() -> None:
 
 
 def test_where_k_is_cut() -> None:
-    def cut(m: int, n: int, k: int, cores: int = 2, l2: int = 2 << 20) -> tuple[int, object]:
-        here = replace(CPU, units=cores, l2_bytes=l2)
+    def cut(m: int, n: int, k: int, threads: int = 2, l2: int = 2 << 20) -> tuple[int, object]:
+        here = replace(CPU, units=16, threads=threads, l2_bytes=l2)
         plain = Schedule(blocks=(("m", 8), ("n", 48), ("k", k)))
-        found = dot_rules.deep_schedule(here, m, n, k, 32, 1, plain)
+        found = deep_rules.deep_schedule(here, m, n, k, 32, 1, plain)
         return found.block("k"), found.extra.get("span")
 
     assert cut(128, 768, 3072) == (1024, (16, 8))
-    assert cut(128, 768, 3072, cores=16) == (1024, (16, 1))
-    assert cut(1024, 768, 3072) == (1024, (16, 16))
+    assert cut(128, 768, 3072, threads=1) == (1024, (16, 8))
+    assert cut(128, 768, 3072, threads=0) == cut(128, 768, 3072, threads=16) == (1024, (8, 2))
+    assert cut(1024, 768, 3072) == (1024, (16, 8))
     assert cut(128, 768, 768) == (768, None)  # rows stay in L2
     assert cut(16, 768, 3072) == (3072, None)
     assert cut(128, 768, 3072, l2=1 << 20) == (512, (16, 8))
     assert cut(128, 768, 3079) == (3079, None)  # a prime
-    assert cut(128, 768, 3072, cores=96) == (3072, None)  # too few programs
+    # threads decide the span, not the blocks of k: those decide the bits
+    assert {cut(128, 768, 3072, threads=n)[0] for n in (1, 3, 12, 96, 1000)} == {1024}
+
+
+@pytest.mark.parametrize(
+    ("tiles", "panels", "threads", "span"),
+    [
+        (16, 16, 1, (16, 8)),  # two of them cost no more than one, and suit two threads
+        (16, 16, 4, (16, 4)),
+        (16, 16, 12, (8, 3)),  # 12 programs; 16 of a panel are two turns of 12 threads
+        (16, 16, 64, (4, 1)),
+        (16, 43, 2, (16, 11)),  # a prime: the last program has fewer panels
+        (16, 43, 16, (16, 3)),
+        (128, 16, 16, (16, 8)),  # rows enough
+    ],
+)
+def test_spans_follow_the_threads(
+    tiles: int, panels: int, threads: int, span: tuple[int, int]
+) -> None:
+    assert deep_rules.span_of(tiles, panels, 8, 1, threads) == span
+
+
+def test_threads_decide_sweeps() -> None:
+    """Of a plan, not the cores of the machine."""
+    sizes = (131, 3, 8, 1024, 256 * 1024, 1 << 20)
+    target = replace(CPU, units=16, l2_bytes=2 << 20)
+    sweeps = [dot_rules.swept_rows(replace(target, threads=n), *sizes) for n in (2, 4, 0)]
+    assert sweeps == [66, 33, 66]  # 131 tiles are no whole sweeps of 16
 
 
 @pytest.mark.parametrize(

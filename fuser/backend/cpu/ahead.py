@@ -163,20 +163,18 @@ def _panel_of_loops(
     slow, fast = (low.counters.get(loop.body.params[0]) for loop in loops)
     if load is None or slow is None or fast is None or not slow.terms or not fast.terms:
         return None
-    if not loops[0].stop.is_constant:
-        return None
     depth, columns = op.b.shape
     start = low.resolve(tree.address_of(low.known, load, (Index(0), Index(0))), ())
     following = low.resolve(tree.address_of(low.known, load, (Index(1), Index(0))), ()) - start
     panel = start.coefficient(slow.terms[0][0])
     if start.coefficient(fast.terms[0][0]) or following != Index(columns) or panel <= 0:
         return None
-    f, size, panels = low.f, load.view.dtype.bytes, loops[0].stop.constant
+    f, size, final = low.f, load.view.dtype.bytes, loops[0].stop - 1
     sharing = min(fast.range[1] + 1, MOST_SHARING)
     step = -(-columns * size // sharing)
     share = f.intrinsic("smin", low.index(fast), integer(sharing - 1))
-    last = f.icmp("eq", low.index(slow), panels - 1)
-    onward = f.select(last, integer(depth * columns - (panels - 1) * panel), integer(panel))
+    last = f.icmp("eq", low.index(slow), low.index(final))
+    onward = f.select(last, low.index(final * -panel + depth * columns), integer(panel))
     base = f.gep(low.buffers[load.view.buffer], low.index(start), load.view.dtype.llvm)
     pointer = f.gep(f.gep(base, onward, load.view.dtype.llvm), f.mul(share, depth * step))
     return Prefetch(pointer, step, -(-step // 64), level=2)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
 import platform
 from pathlib import Path
 
 from fuser.backend import llvm
+from fuser.backend.cores import available_cores
 from fuser.target import Target, cpu_target
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -27,7 +27,7 @@ def host_target() -> Target:
     spelled = ",".join(f"+{feature}" for feature in sorted(features))
     l1, l2 = cache_bytes(1), cache_bytes(2)
     return cpu_target(
-        name, spelled, cores(), bits, l1_bytes=l1 or 32 << 10, l2_bytes=l2 or 1 << 20,
+        name, spelled, available_cores(), bits, l1_bytes=l1 or 32 << 10, l2_bytes=l2 or 1 << 20,
         vector_registers=32 if bits in (128, 512) else 16,
     )  # fmt: skip
 
@@ -42,13 +42,6 @@ def tiles_granted() -> bool:
         return False
     arch_prctl, request_permission, tile_data = 158, 0x1023, 18
     return int(ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data)) == 0
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def cache_bytes(level: int) -> int:

@@ -16,7 +16,7 @@ from fuser.graph.precision import operand_dtype
 from fuser.graph.sizes import certain, divides, is_symbolic, size_hint
 from fuser.partition.region import Partition, Region
 from fuser.target import DotUnit, Target
-from fuser.tilegen import dot_rules, ir, rules
+from fuser.tilegen import deep_rules, dot_rules, ir, rules
 from fuser.tilegen.candidates import Product
 from fuser.tilegen.emit.dot_shape import DotShape, dot_shape
 from fuser.tilegen.emit.map import program
@@ -62,7 +62,7 @@ def emit(
         folded=is_folded(region), codes=codes,
     )  # fmt: skip
     if schedule is None and packed is None and _may_be_deep(region, dots, target):
-        chosen = dot_rules.deep_schedule(
+        chosen = deep_rules.deep_schedule(
             target, first.m, columns, first.k, first.left.dtype.bits, first.b, chosen
         )
     if chosen.extra.get("span"):

@@ -30,7 +30,7 @@ from fuser.tilegen.schedule import Schedule
 def emit(
     region: Region, partition: Partition, target: Target, schedule: Schedule, dots: list[DotShape]
 ) -> TileProgram:
-    """The program of a contraction whose schedule has a span (dot_rules.deep_schedule).
+    """The program of a contraction whose schedule has a span (deep_rules.deep_schedule).
 
     Raises LoweringError where k is not two whole blocks or more.
     """

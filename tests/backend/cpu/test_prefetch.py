@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fuser.backend.cpu import lower_to_llvm
 from fuser.target import cpu_target
 from fuser.tilegen.emit import emit
+from fuser.tilegen.passes import run_passes
 from tests.interpreted import one_region
 from tests.tilegen_emit.graphs import Model
 
@@ -14,9 +17,10 @@ TARGET = cpu_target("x86-64-v4", "+avx512f,+avx512vl", 2, 512, l2_bytes=1 << 20)
 READ_L1, READ_L2, WRITE_L2 = "i32 0, i32 3, i32 1", "i32 0, i32 2, i32 1", "i32 1, i32 2, i32 1"
 
 
-def fetches(m: Model, kind: str) -> list[str]:
+def fetches(m: Model, kind: str, threads: int = 2) -> list[str]:
     partition = one_region(m.graph, kind)  # type: ignore[arg-type]
-    (program,) = emit(partition.regions[0], partition, TARGET)
+    (program,) = emit(partition.regions[0], partition, replace(TARGET, threads=threads))
+    run_passes(program.kernel)
     text = lower_to_llvm(program.kernel, TARGET)
     return [line for line in text.splitlines() if "call void @llvm.prefetch" in line]
 
@@ -47,11 +51,13 @@ def test_small_panels_that_take_turns(rows: int, wanted: bool) -> None:
     assert any(READ_L1 in line for line in fetches(m, "contraction")) is wanted
 
 
-def test_panels_of_a_block_of_k() -> None:
-    """Row tiles that take one panel fetch the next one, whatever loops a program has."""
+@pytest.mark.parametrize("threads", [2, 3])
+def test_panels_of_a_block_of_k(threads: int) -> None:
+    """Row tiles that take one panel fetch the next one, whatever loops a program has, and where the
+    last program of three has 2 of 8 panels."""
     m = Model()
     m.output(m.dot(m.input(128, 1536), m.weight(1536, 384), (1, 0)))
-    found = fetches(m, "contraction")
+    found = fetches(m, "contraction", threads)
     assert sum(READ_L2 in line for line in found) == 3  # one a block of 512
     assert any(READ_L1 in line for line in found)
 

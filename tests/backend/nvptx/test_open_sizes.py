@@ -47,7 +47,7 @@ def tiny(name: str, dtype: str = "float16", **more: Any) -> Model:
 def kernels_of(
     model: Model, examples: dict[str, int], target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Compiled, Sizes]:
-    monkeypatch.setattr(fuser.compiler, "choose_target", lambda device: target)
+    monkeypatch.setattr(fuser.compiler, "choose_target", lambda device, threads: target)
     with Sizes(examples) as sizes:
         graph = run_passes(import_onnx(model.proto, {}))
         return compile_kernels(graph, name=model.name, device="cuda"), sizes

@@ -1,0 +1,52 @@
+"""What a device is told of a plan: its threads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fuser.backend.cores import available_cores
+from fuser.backend.cpu import host_target
+from fuser.backend.workers import CompileJob, material_of
+from fuser.compiler import open_model
+from fuser.devices import choose_target, plan_threads
+from fuser.dynamic import DynamicPlan
+from fuser.target import SM_90A
+from fuser.tilegen.emit import emit
+from models import TINY, build, example_feeds
+from tests.interpreted import one_region
+from tests.tilegen_emit.graphs import Model
+
+
+def test_the_target_knows_the_threads_of_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As asked for, else by FUSER_THREADS, else one a core: as the plan will run."""
+    monkeypatch.delenv("FUSER_THREADS", raising=False)
+    host = host_target()
+    assert choose_target("cpu") == replace(host, threads=available_cores())
+    assert choose_target("cpu", 3) == replace(host, threads=3)
+    monkeypatch.setenv("FUSER_THREADS", "5")
+    assert plan_threads(None) == choose_target("cpu").workers == 5
+    assert plan_threads(2) == choose_target("cpu", 2).workers == 2
+    assert host.workers == host.units and SM_90A.workers == SM_90A.units
+
+
+def test_dynamic_plans_hold_to_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSER_THREADS", "3")
+    model = build("mlp", **TINY["mlp"])
+    plan = DynamicPlan(open_model(model), device="cpu")
+    one = plan.plan(example_feeds(model, {"batch": 40}))
+    assert one.device_name.endswith("3 threads)") and one.program.target.threads == 3
+
+
+def test_code_is_shared_by_all_thread_counts() -> None:
+    """A kernel has one entry in the cache, for whatever threads it was written."""
+    m = Model()
+    m.output(m.dot(m.input(9, 40), m.weight(40, 50), (1, 0)))
+    cut = one_region(m.graph, "contraction")
+    target = host_target()
+    (program,) = emit(cut.regions[0], cut, target)
+    materials = {
+        material_of(CompileJob(program.kernel, replace(target, threads=n))) for n in (0, 1, 7)
+    }
+    assert len(materials) == 1
