@@ -18,6 +18,7 @@ from fuser.tilegen.share_rules import (
     split_schedule,
     team_schedule,
 )
+from fuser.tilegen.stream_rules import stream_schedule
 
 MOST_SYMBOLIC_DEPTH = 256
 """The block of a contracted dim of any size."""
@@ -131,6 +132,10 @@ def dot_schedule(
     schedule = _dot_schedule(
         target, m, n, k, bits, accumulators, batch, unit, streamed=streamed, folded=folded
     )
+    fixed = not is_symbolic(m, n, k, batch)
+    if streamed and bits == 16 and target.arch == "sm_90a" and fixed and m > 16 and k > 64:
+        cuts = not folded and accumulators == 1
+        schedule = stream_schedule(target, m, n, k, accumulators, batch, schedule, cuts)
     if not (streamed and bits == 16 and any(crooked)) or is_symbolic(m, n, k):
         return schedule
     if target.arch != "sm_90a" or schedule.cluster > 1 or schedule.block("m") < 64:

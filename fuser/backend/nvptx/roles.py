@@ -179,7 +179,7 @@ def _produce_stream(low: Lowering, stream: Stream) -> None:
     for channel in stream.channels:
         wait_barrier(low, stream.empty(low, channel, stage), free)
         full = stream.full(low, channel, stage)
-        _expect(low, full, channel.bytes)
+        _expect(low, full, channel.arriving)
         for load, source, tile, name in zip(
             channel.loads, channel.sources, channel.tiles, channel.maps, strict=True
         ):

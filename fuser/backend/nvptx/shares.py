@@ -54,7 +54,7 @@ GROUP = 64
 def plan_shares(low: Lowering) -> Shares | None:
     """The shares of a kernel's blocks, where its schedule asks for them (`stream_k` blocks of a
     multiprocessor); None where its only loop does not just add up, or no tile would be cut."""
-    per_unit = low.kernel.schedule.stream_k
+    per_unit = _blocks_of_unit(low)
     programs = low.order.programs
     if not per_unit or low.cluster.blocks > 1 or is_symbolic(programs):
         return None
@@ -74,7 +74,17 @@ def plan_shares(low: Lowering) -> Shares | None:
     cut = cut_tiles(programs % blocks, trips, blocks)
     if cut is None or (programs + 2 * blocks) * trips >= MOST_STEPS:
         return None
-    return Shares(low, loop, programs, blocks, cut)
+    return Shares(low, loop, programs, blocks, cut, per_unit)
+
+
+def _blocks_of_unit(low: Lowering) -> int:
+    """Blocks of a multiprocessor. Warps that hand registers to each other (roles.py) reckon with
+    all of them: two such blocks would wait for registers for ever."""
+    from fuser.backend.nvptx.roles import REGISTERS
+
+    schedule = low.kernel.schedule
+    warps = low.warps * int(schedule.extra.get("teams", 1))
+    return min(schedule.stream_k, 1 if low.streams and warps in REGISTERS else schedule.stream_k)
 
 
 def _only_products(low: Lowering) -> ops.For | None:
@@ -103,10 +113,12 @@ class Shares:
     Where a block is, is one number: program * trips + trip. The programs left over come first.
     """
 
-    def __init__(self, low: Lowering, loop: ops.For, tiles: int, blocks: int, cut: Cut) -> None:
+    def __init__(
+        self, low: Lowering, loop: ops.For, tiles: int, blocks: int, cut: Cut, per_unit: int = 1
+    ) -> None:
         self.low, self.loop = low, loop
         self.tiles, self.blocks, self.cut = tiles, blocks, cut
-        self.per_unit = low.kernel.schedule.stream_k
+        self.per_unit = per_unit
         self.number: Operand = 0
         self.first: Operand = 0
         self.last: Operand = 0

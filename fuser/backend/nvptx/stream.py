@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.shared import Slot
 from fuser.backend.nvptx.stage import SharedTile
-from fuser.backend.nvptx.tensor_map import Source
+from fuser.backend.nvptx.tensor_map import Box, Source
 from fuser.backend.nvptx.values import Tile
 from fuser.tilegen import ops
 
@@ -40,6 +40,15 @@ class Channel:
     @property
     def bytes(self) -> int:
         return sum(tile.bytes for tile in self.tiles)
+
+    @property
+    def arriving(self) -> int:
+        """Bytes that come in a stage."""
+        missing = 0
+        for source, tile in zip(self.sources, self.tiles, strict=True):
+            if isinstance(source, Box) and source.rows:
+                missing += (tile.rows - source.rows) * tile.span * tile.blocks
+        return self.bytes - missing
 
     @property
     def is_tile(self) -> bool:

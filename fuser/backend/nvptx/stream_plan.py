@@ -7,6 +7,7 @@ cp.async.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx import persistent
@@ -22,7 +23,7 @@ from fuser.backend.nvptx.persistent import BUFFER
 from fuser.backend.nvptx.shares import plan_shares
 from fuser.backend.nvptx.stage import shared_tile_for, tile_bytes
 from fuser.backend.nvptx.stream import Channel, Stream
-from fuser.backend.nvptx.tensor_map import add_map, source_of
+from fuser.backend.nvptx.tensor_map import Box, add_map, filled_rows, source_of
 from fuser.graph.sizes import size_hint
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Op, Value
@@ -182,6 +183,8 @@ def _allocate(low: Lowering, streams: dict[ops.For, Stream], stages: int) -> boo
     low.neighbours.plan(streams.values())
     for stream in streams.values():
         stream.stages = stages
+        if _rows_stay_apart(low, stream):
+            _fetch_less(low, stream)
         for channel in stream.channels:
             for tile in channel.tiles:
                 tile.slot.bytes = tile.bytes * stages
@@ -193,6 +196,22 @@ def _allocate(low: Lowering, streams: dict[ops.For, Stream], stages: int) -> boo
                 )
             ]
     return True
+
+
+def _rows_stay_apart(low: Lowering, stream: Stream) -> bool:
+    """Whether a row of an operand counts in no other row or column of what a kernel stores."""
+    mixing = ops.Reduce | ops.Scan | ops.AtomicAdd
+    return stream.quiet and not any(isinstance(op, mixing) for op in low.kernel.walk())
+
+
+def _fetch_less(low: Lowering, stream: Stream) -> None:
+    """Leave rows out that operands of few rows do not have."""
+    for channel in stream.channels:
+        for at, (load, tile) in enumerate(zip(channel.loads, channel.tiles, strict=True)):
+            source = channel.sources[at]
+            rows = filled_rows(low, load, source, tile) if channel.dots else tile.rows
+            if isinstance(source, Box) and rows < tile.rows:
+                channel.sources[at] = replace(source, rows=rows)
 
 
 def _depth(low: Lowering, each: int, streams: dict[ops.For, Stream]) -> int:

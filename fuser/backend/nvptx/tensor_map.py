@@ -39,9 +39,11 @@ class Dim:
 
 @dataclass(frozen=True)
 class Box:
-    """dims: columns first, then rows, then the fixed dims."""
+    """dims: columns first, then rows, then the fixed dims. rows: how many of the tile are fetched
+    (see `filled_rows`); 0: all of them."""
 
     dims: tuple[Dim, ...]
+    rows: int = 0
 
 
 Source = Box | Windows
@@ -89,6 +91,21 @@ def box_of(op: ops.Load, access: Access, bytes_: int = 2) -> Box | None:
     return Box(dims)
 
 
+def filled_rows(low: Lowering, op: ops.Load, source: Source, tile: SharedTile) -> int:
+    """How many rows of a tile are worth fetching: those that can be there, where there are fewer.
+    Only for an operand whose other rows end up in results that nobody looks at.
+
+    The engine writes zeros for rows out of bounds, and is slow at it: a product of 24 rows and 5120
+    columns took 21 to 45 % longer than one of 48, with the same tiles (an H200).
+    """
+    if not isinstance(source, Box) or tile.flat or low.neighbours.share(op, tile):
+        return tile.rows
+    dim = source.dims[1]
+    if is_symbolic(dim.extent) or dim.extent >= min(tile.rows, MAX_BOX):
+        return tile.rows
+    return dim.extent if dim.start.is_constant and same(dim.start.constant, 0) else tile.rows
+
+
 def add_map(low: Lowering, op: ops.Load, source: Source, tile: SharedTile) -> str:
     """Describe the source to the launcher; the name of the kernel parameter."""
     columns = tile.span // tile.dtype.bytes
@@ -109,7 +126,7 @@ def add_map(low: Lowering, op: ops.Load, source: Source, tile: SharedTile) -> st
             steps=tuple(dim.step for dim in boxed),
         )
     else:
-        shape = (columns, min(rows, MAX_BOX)) + (1,) * (len(source.dims) - 2)
+        shape = (columns, min(source.rows or rows, MAX_BOX)) + (1,) * (len(source.dims) - 2)
         record = TensorMap(
             argument=low.kernel.buffers.index(op.view.buffer),
             dtype=tile.dtype.name,
@@ -163,7 +180,7 @@ def fetch(
         first = low.evaluate(source.dims[0].start)
         starts = [low.evaluate(dim.start) for dim in source.dims[1:]]
         starts[0] = e.plus(starts[0], e.times(down, rows))
-        kind, step = "tile", MAX_BOX
+        kind, step, rows = "tile", MAX_BOX, source.rows or rows
     first = e.plus(first, e.times(across, columns))
     for block in range(blocks):
         for row in range(0, rows, step):

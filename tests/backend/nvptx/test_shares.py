@@ -111,7 +111,9 @@ def test_given_up() -> None:
         return kernels.matmul(512, 640, 512, bf16, (128, 128, 64), warps=8)
 
     assert shared(product()) == 1 and shared(product(), arch="sm_80") == 1
-    assert shared(product(), units=10) == 0 and shared(product(), units=10, blocks=3) == 3
+    assert shared(product(), units=10) == 0
+    narrow = kernels.matmul(512, 640, 512, bf16, (64, 64, 64), warps=4)
+    assert shared(narrow, units=10, blocks=3) == 3
     assert shared(kernels.matmul(512, 640, 64, bf16, (128, 128, 64), warps=8)) == 0
     assert shared(kernels.attention(3, 320, 320, 64, f16)) == 0
     assert shared(kernels.softmax(77, 4096, f16, (1, 4096))) == 0
@@ -121,6 +123,15 @@ def test_given_up() -> None:
     assert shared(whole) == 1
     cluster = kernels.matmul(256, 512, 4096, f16, (128, 128, 64), warps=8, cluster=4)
     assert shared(cluster) == 0
+
+
+@pytest.mark.parametrize("teams", [False, True])
+def test_blocks_that_move_registers_stand_alone(teams: bool) -> None:
+    """A second block of a multiprocessor would wait for registers that the first one has."""
+    more: dict[str, Any] = {"warps": 4, "teams": 2} if teams else {"warps": 8}
+    found = stream_k(kernels.matmul(512, 640, 512, bf16, (128, 128, 64), **more), blocks=2)
+    assert "setmaxnreg" in found.code.decode() and found.facts["stream_k"] == 1
+    assert found.launch == (7, 1, 1)
 
 
 def test_rules() -> None:
@@ -136,7 +147,8 @@ def test_rules() -> None:
     assert rule(4096, 4096, 4096)[1] == 0  # 7.8: four tiles a block would be cut
     assert rule(1536, 1536, 768)[1] == 0  # sums take longer than what they save
     assert rule(512, 512, 8192) == ((64, 128), 1, 1)
-    assert rule(64, 4096, 4096) == ((64, 64), 1, 1)
+    assert rule(96, 4096, 11008) == ((128, 64), 1, 1)
+    assert rule(64, 4096, 4096) == ((64, 64), 0, 1)  # half of the processors stream the weights
     assert rule(128, 768, 3072) == ((64, 64), 0, 4)  # parts too short, a cluster has them
     assert rule(64, 1024, 4096) == ((64, 64), 0, 8)
     crooked = dot_schedule(SM_90A, 5000, 5000, 5000, 16, folded=False, crooked=(True, True))

@@ -1,0 +1,127 @@
+"""Schedules of products that a GPU does in one turn, most of whose time is to bring operands: few
+rows, and weights that are read once.
+
+What a block asks for comes at some rate to each multiprocessor, whatever part of it is in the L2,
+and not faster than what is under way in a time of latency. Larger tiles ask for less; tiles that
+leave multiprocessors idle ask too few of them. Sums of shared tiles take their time. All costs are
+microseconds, with constants measured on an H200 (docs/performance.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from fuser.target import Target
+from fuser.tilegen.cuts import MOST_PARTS
+from fuser.tilegen.rules import blocks_of, ceildiv
+from fuser.tilegen.schedule import Schedule
+from fuser.tilegen.share_rules import LONG_PART, PART_DEPTH
+
+START = 2.0
+"""Microseconds in which a kernel starts, fills its pipeline and stores its results."""
+RATE = 120e3
+"""Bytes that a multiprocessor receives in one from the copy engine."""
+THREAD_RATE = 55e3
+"""The same where threads copy, for tiles of fewer rows than a warp group multiplies."""
+LATENCY = 1.05
+"""Microseconds until bytes that were asked for are there."""
+ABSENT = 3
+"""What a row of zeros costs, in rows that are there: the copy engine writes it slowly."""
+PRODUCTS = 2.9e6
+"""Multiply-adds of 16-bit operands that a multiprocessor does in one."""
+CLUSTER_SUMS = 2.8
+"""What adding up takes where the blocks of a cluster share a tile."""
+LEAST_GAIN, LEAST_GAIN_OF_PARTS = 0.94, 0.8
+"""Of the time of another schedule, what a better one may be reckoned to take."""
+LEAST_SAVED = 0.5
+"""Microseconds: what costs leave out of a small kernel counts as much."""
+LEAST_DEPTH = 1024
+"""Steps of k below which most of the time is the start."""
+TRIP = 64
+"""Steps of k of a stage."""
+RING = 216 << 10
+"""Bytes of stages of all blocks of a multiprocessor."""
+MOST_STAGES = 18
+TILES = ((64, 64), (64, 128), (64, 192), (128, 64), (128, 128), (128, 192))
+"""(rows, columns of all accumulators) of a block."""
+
+
+def stream_schedule(
+    target: Target, m: int, n: int, k: int, accumulators: int, batch: int, plain: Schedule,
+    parts: bool,
+) -> Schedule:  # fmt: skip
+    """`plain`, or a schedule of a 16-bit product on Hopper that takes clearly less time: with other
+    tiles, more stages, or, where tiles may be cut (`parts`), of several blocks each."""
+    if plain.persistent or plain.neighbours != (1, 1) or k < LEAST_DEPTH:
+        return plain
+    cost = _cost(target, m, n, k, accumulators, batch, plain)
+    best: tuple[float, Schedule] = (1.0, plain)
+    for option in _options(target, m, n, k, accumulators, batch, parts):
+        time = _cost(target, m, n, k, accumulators, batch, option)
+        if cost - time < LEAST_SAVED:
+            continue
+        least = LEAST_GAIN_OF_PARTS if option.stream_k > plain.stream_k else LEAST_GAIN
+        if time < least * cost and time / cost < best[0]:
+            best = time / cost, option
+    return best[1]
+
+
+def _options(
+    target: Target, m: int, n: int, k: int, accumulators: int, batch: int, parts: bool
+) -> Iterator[Schedule]:
+    trips = ceildiv(k, TRIP)
+    for rows, wide in TILES:
+        columns = wide // accumulators
+        if columns % 32 or (rows > 64 and m <= 64):
+            continue
+        tiles = _tiles(m, n, batch, rows, columns)
+        most = min(MOST_PARTS, target.units // tiles) if parts else 1
+        least = PART_DEPTH if rows * wide <= 64 * 64 else LONG_PART
+        for count in (1, most) if most > 1 and k >= least * most else (1,):
+            turns = ceildiv(tiles * count, target.units)
+            stages = min(RING // turns // ((rows + wide) * TRIP * 2), MOST_STAGES, trips // count)
+            if turns > 2 or stages < 4:
+                continue
+            words = f", each of {count} blocks that share k" if count > 1 else ""
+            schedule = blocks_of(
+                warps=8 if rows * wide >= 128 * 128 else 4, stages=stages,
+                group=8 if batch == 1 else 0, reason=f"{tiles} tiles stream operands{words}",
+                m=rows, n=columns, k=TRIP,
+            )  # fmt: skip
+            yield replace(schedule, stream_k=int(count > 1))
+
+
+def _tiles(m: int, n: int, batch: int, rows: int, columns: int) -> int:
+    return ceildiv(m, rows) * ceildiv(n, columns) * batch
+
+
+def _cost(
+    target: Target, m: int, n: int, k: int, accumulators: int, batch: int, schedule: Schedule
+) -> float:
+    """Microseconds of a schedule of one program, or a part of one, a block."""
+    rows, columns, depth = (schedule.block(name) for name in ("m", "n", "k"))
+    tiles, lines = _tiles(m, n, batch, rows, columns), columns * accumulators
+    blocks = schedule.cluster
+    sums = CLUSTER_SUMS if blocks > 1 else 0.0
+    if schedule.stream_k:
+        blocks = max(1, min(target.units // tiles, MOST_PARTS))
+        sums = _sums(rows * lines, blocks)
+    turns = ceildiv(tiles * blocks, target.units)
+    # zeros: of the last tile, unless it is the only one (backend/nvptx/tensor_map.py), or threads
+    # write them
+    over = -m % rows if m > rows >= 64 else 0
+    asked = (min(rows, m) + lines) * depth * 2
+    each = ceildiv(ceildiv(k, depth), blocks)
+    rate = RATE if rows >= 64 else THREAD_RATE
+    waited = (asked + (ABSENT - 1) * over * depth * 2) / rate
+    if each > schedule.stages:
+        waited = max(waited, LATENCY / (turns * (schedule.stages - 1)))
+    trips = turns * each
+    once = (m * k + accumulators * n * k + m * n) * batch * 2 / target.bandwidth * 1e6
+    return START + max(once, trips * max(waited, rows * lines * depth / PRODUCTS)) + sums
+
+
+def _sums(tile: int, blocks: int) -> float:
+    """Microseconds in which sums of blocks that share a tile of so many elements are added up."""
+    return 1 + tile / 8192 * (1.1 + 0.6 * (blocks - 1)) if blocks > 1 else 0.0
