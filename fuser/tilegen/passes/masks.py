@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fuser.graph.sizes import is_symbolic
+from fuser.graph.sizes import is_symbolic, same
 from fuser.tilegen import ops
 from fuser.tilegen.index import Extreme, Index, Scalar, in_range
 from fuser.tilegen.ir import Kernel, Value
@@ -52,9 +52,9 @@ def _ends_before(at: Index, extent: int, loops: Mapping[Value, ops.For]) -> bool
 
 def _ends(stop: Index) -> tuple[Index, ...]:
     """Expressions that a loop's variable stays below."""
-    if stop.constant == 0 and len(stop.terms) == 1:
+    if len(stop.terms) == 1 and same(stop.constant, 0):
         atom, coefficient = stop.terms[0]
-        if isinstance(atom, Extreme) and atom.fn == "min" and coefficient == 1:
+        if isinstance(atom, Extreme) and atom.fn == "min" and same(coefficient, 1):
             return atom.items
     return (stop,)
 
