@@ -187,13 +187,15 @@ def test_many_heads_keep_their_keys() -> None:
     assert len(emit(partition.regions[0], partition, TARGETS["sm_90a"])) == 1
 
 
-@pytest.mark.parametrize("mask", [None, "table", "causal"])
-def test_programs_that_are_alike_are_persistent(mask: str | None) -> None:
-    """With a causal mask programs differ in length: the device hands them out."""
-    m = model_of((2, 20, 20, 1024, 1024, 128, 128, mask), dtypes.f16)
+@pytest.mark.parametrize("mask", [None, "table", "causal", "window"])
+@pytest.mark.parametrize("heads", [20, 80])
+def test_programs_that_are_alike_or_few_are_persistent(mask: str | None, heads: int) -> None:
+    """With a causal mask programs differ in length: where they are many, the device hands them
+    out. Most of a window's are alike."""
+    m = model_of((2, heads, heads, 1024, 1024, 128, 128, mask), dtypes.f16)
     partition = one_region(m.graph, "attention")
     (program,) = emit(partition.regions[0], partition, TARGETS["sm_90a"])
-    assert program.kernel.schedule.persistent == (mask != "causal")
+    assert program.kernel.schedule.persistent == (mask != "causal" or heads == 20)
 
 
 @pytest.mark.parametrize("spelling", ["compare", "table", "added table", "added select"])

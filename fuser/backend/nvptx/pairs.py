@@ -208,7 +208,7 @@ def merge_threads(low: Lowering, part: Running) -> tuple[Tile, Tile]:
             firsts, seconds = _join_two(low, dtype, mine, (count, others[0], others[1]))
             count *= 2
     elif steps:
-        top, add = combiner(low, "max", dtype), combiner(low, "sum", dtype)
+        top, add = combiner(low, "max", dtype), combiner(low, "sum", dtype, lanes=True)
         most = firsts
         for step in steps:
             most = [top(x, shuffle(low, x, dtype, step)) for x in most]

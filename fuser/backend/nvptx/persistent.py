@@ -9,7 +9,8 @@ so a team begins when the other has met the last of its own.
 
 It fits kernels whose loops do nothing but accumulate what the producer brings, over a number of
 trips that is known, so that both sides can tell where in the ring a program begins; and rotated
-loops (rotate.py) of one team, where both sides count. What these multiply that does not change with
+loops (rotate.py) of one team, where both sides count; there, programs of different lengths are
+shared out beforehand (balance.py). What these multiply that does not change with
 the loop, the queries of attention, is brought by the producer too, as soon as the last trip of the
 program before has multiplied its own.
 """
@@ -19,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from fuser.backend.nvptx import balance
 from fuser.backend.nvptx.assignment import trips_of
 from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.stage import shared_tile_for
@@ -79,6 +81,8 @@ def begin(low: Lowering) -> bool:
     else:
         # of open sizes there may be fewer: blocks beyond them find nothing to do
         low.order.persist(units if is_symbolic(programs) else min(units, programs))
+        if low.teams == 1:
+            balance.share_out(low)
     if low.teams > 1:
         low.turns = shared.allocate(8 * low.teams, 16)
         number = e.hoisted(f"lshr i32 {e.tid}, {(32 * low.warps).bit_length() - 1}")
@@ -173,9 +177,10 @@ def each_program(low: Lowering, teams: int, emit: Callable[[Lowering], None]) ->
         stream.ring = (e.name_of(), e.name_of())
     rings = [stream.ring for stream in streams]
     low.turn, low.visit, low.number = e.name_of(), e.name_of(), number
-    e.branch(e.value(f"icmp ult i32 {number}, {e.size(low.order.programs)}"), body, done)
+    program = balance.listed(low, number)
+    e.branch(e.value(f"icmp ult i32 {program}, {e.size(low.order.programs)}"), body, done)
     e.enter(body)
-    low.order.choose(e, number)
+    low.order.choose(e, program)
     emit(low)
     ends = [_beyond(low, stream, stream.ring, teams - 1) for stream in streams]
     following = e.value(f"add i32 {number}, {blocks * teams}")

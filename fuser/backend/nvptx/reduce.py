@@ -30,8 +30,12 @@ def identity(fn: str, dtype: DType) -> str:
     return literal(value, dtype)
 
 
-def combiner(low: Lowering, fn: str, dtype: DType) -> Combine:
-    """Emit one step of a fold."""
+def combiner(low: Lowering, fn: str, dtype: DType, lanes: bool = False) -> Combine:
+    """Emit one step of a fold. lanes: between two that both go on with the result, which must have
+    the same bits in both: no product in front may be rounded with the sum, as each lane would do
+    so with its own."""
+    if lanes and fn == "sum" and dtype.is_float and dtype.compute is dtype:
+        return lambda a, b: low.emitter.value(f"fadd {dtype.llvm} {a}, {b}")
     name = _PRIMITIVE[fn]
     if dtype.kind == "bool":
         name = {"add": "logical_or", "max": "logical_or", "min": "logical_and"}.get(
@@ -100,10 +104,10 @@ def fold_registers(
 def fold_threads(low: Lowering, part: Partial) -> Tile:
     """Fold what the threads have: lanes, warps, the blocks of a cluster."""
     axis, dtype, folded = part.axis, part.dtype, part.regs
-    combine = combiner(low, part.fn, dtype)
+    combine, both = combiner(low, part.fn, dtype), combiner(low, part.fn, dtype, lanes=True)
     for bit, basis in enumerate(part.of.lanes):
         if basis[axis]:
-            folded = [combine(x, shuffle(low, x, dtype, 1 << bit)) for x in folded]
+            folded = [both(x, shuffle(low, x, dtype, 1 << bit)) for x in folded]
     bits = [bit for bit, basis in enumerate(part.of.warps) if basis[axis]]
     inside, blocks = low.cluster.split(bits)
     for gather, which in ((parts_of_warps, inside), (parts_of_blocks, blocks)):

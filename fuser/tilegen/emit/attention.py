@@ -57,6 +57,13 @@ M, D, N, E = 0, 1, 2, 3
 """Frame axes: query rows, depth, keys, value columns."""
 
 
+def _shared_out(target: Target, programs: int, causal: bool) -> bool:
+    """Whether programs that differ in length are shared out beforehand, instead of going to
+    whichever multiprocessor is free first: few of them, or those of a window, most of which are
+    alike and short, so that what is around their loops counts more."""
+    return not causal or programs <= attention_rules.UNEQUAL_TURNS * target.units
+
+
 @dataclass(frozen=True)
 class Parts:
     """What attention is made of: two dots, the operand of the softmax, and whether a row without
@@ -109,8 +116,13 @@ def emit(
     count = chosen.split_k if is_symbolic(qk.n) else -(-qk.n // span)
     start, stop = _visible(em, parts, frame)
     if schedule is None and not (start.is_constant and stop.is_constant):
-        # programs that differ in length go to whichever multiprocessor is free first
-        em.b.kernel.schedule = dataclasses.replace(chosen, persistent=False)
+        em.b.kernel.schedule = dataclasses.replace(
+            em.b.kernel.schedule,
+            persistent=chosen.persistent
+            and chosen.warps == 8
+            and not is_symbolic(batches, rows, qk.n)
+            and _shared_out(target, batches * -(-rows // chosen.block("m")), start.is_constant),
+        )
     if chosen.split_k > 1 and count > 1:
         part = program(em, 2, count, 1, "")
         bounds = maximum(start, part * span), minimum(stop, part * span + span)

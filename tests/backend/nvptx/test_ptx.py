@@ -150,6 +150,9 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     "attention_capped_biases": lambda: emitted(
         (1, 2, 2, 520, 1152, 128, 128, "capped window biases"), 128, 128
     ),
+    "attention_capped_persistent": lambda: emitted(
+        (4, 20, 20, 520, 1152, 128, 128, "capped window biases"), 128, 128, persistent=True
+    ),
     "attention_small_cluster": lambda: kernels.attention(
         3, 1, 2048, 128, bf16, (16, 32), warps=1, stages=3, cluster=8
     ),
@@ -171,9 +174,11 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
 }
 
 
-def emitted(case: Case, rows: int, keys: int) -> Kernel:
+def emitted(case: Case, rows: int, keys: int, *, persistent: bool = False) -> Kernel:
     """The kernel that the emitter makes of attention in bfloat16, in such blocks."""
-    schedule = Schedule(blocks=(("m", rows), ("n", keys)), warps=rows // 16, stages=2)
+    schedule = Schedule(
+        blocks=(("m", rows), ("n", keys)), warps=rows // 16, stages=2, persistent=persistent
+    )
     partition = one_region(model_of(case, bf16).graph, "attention")
     (program,) = emit(partition.regions[0], partition, SM_90A, schedule)
     run_passes(program.kernel)
@@ -192,6 +197,7 @@ def assemble(ptx: bytes, target: Target, folder: Path) -> str:
 
 LARGE = (
     "attention_192", "attention_256", "attention_capped", "attention_capped_biases",
+    "attention_capped_persistent",
     "convolution_tall",
 )  # fmt: skip
 

@@ -1,0 +1,71 @@
+"""Programs of different lengths are shared out over the blocks of a persistent kernel."""
+
+import re
+
+import pytest
+
+from fuser.backend.nvptx import balance, compile_kernel, lower_to_llvm
+from fuser.backend.nvptx.order import ProgramOrder, growing_axes
+from fuser.dtypes import bf16
+from fuser.target import SM_90A
+from fuser.tilegen.emit import emit
+from fuser.tilegen.ir import Kernel
+from fuser.tilegen.passes import run_passes
+from fuser.tilegen.schedule import Schedule
+from tests.interpreted import one_region
+from tests.tilegen_emit.test_attention import Case, model_of
+
+WINDOW: Case = (4, 20, 20, 700, 1152, 128, 128, "capped window biases")
+CAUSAL: Case = (4, 20, 20, 700, 700, 128, 128, "causal")
+PADDED: Case = (4, 20, 20, 700, 700, 128, 128, "padding")
+
+
+def kernel_of(case: Case) -> Kernel:
+    """Persistent attention in blocks of 128 queries and 128 keys."""
+    blocks = (("m", 128), ("n", 128))
+    partition = one_region(model_of(case, bf16).graph, "attention")
+    schedule = Schedule(blocks=blocks, warps=8, stages=2, persistent=True)
+    (program,) = emit(partition.regions[0], partition, SM_90A, schedule)
+    run_passes(program.kernel)
+    return program.kernel
+
+
+def trips_of(kernel: Kernel) -> list[int] | None:
+    return balance.lengths(kernel, ProgramOrder(kernel.grid, 0, growing_axes(kernel)))
+
+
+def test_lengths_of_programs() -> None:
+    """In the order of the raster, which begins with the longest of a head."""
+    causal, window = trips_of(kernel_of(CAUSAL)), trips_of(kernel_of(WINDOW))
+    assert causal == [6, 5, 4, 3, 2, 1] * 80
+    # the rows from 128 i on see the keys from 68 + 128 i to 579 + 128 i, but no more than 1152
+    assert window == [4, 5, 5, 5, 5, 5] * 80
+    assert trips_of(kernel_of(PADDED)) is None
+
+
+@pytest.mark.parametrize("blocks", [1, 7, 132])
+def test_shares_are_even(blocks: int) -> None:
+    """Every program once, and no block has more than a short program above the mean."""
+    trips = ([9] * 24 + [8, 7, 6, 5, 4, 3, 2, 1]) * 64
+    numbers = balance.shares(trips, blocks)
+    listed = [numbers[block::blocks] for block in range(blocks)]
+    assert sorted(n for n in numbers if n < len(trips)) == list(range(len(trips)))
+    costs = []
+    for share in listed:
+        own = [number for number in share if number < len(trips)]
+        assert share == own + [len(trips)] * (len(share) - len(own)) and len(own) < len(share)
+        costs.append(sum(trips[number] + balance.BETWEEN for number in own))
+    assert max(costs) - min(costs) <= 1 + balance.BETWEEN
+
+
+def test_few_programs_leave_blocks_without() -> None:
+    assert balance.shares([1, 3], 3) == [1, 0, 2, 2, 2, 2]
+
+
+def test_the_table_is_in_constant_memory() -> None:
+    """Of programs that differ; others are numbered by the raster."""
+    text = lower_to_llvm(kernel_of(CAUSAL), SM_90A)
+    found = re.search(r"@programs = internal addrspace\(4\) constant \[(\d+) x i32\]", text)
+    assert found and int(found[1]) % SM_90A.units == 0
+    assert "ld.const" in compile_kernel(kernel_of(CAUSAL), SM_90A).code.decode()
+    assert "@programs" not in lower_to_llvm(kernel_of(PADDED), SM_90A)
