@@ -135,8 +135,8 @@ def test_blocks_that_move_registers_stand_alone(teams: bool) -> None:
 
 
 def test_rules() -> None:
-    """Cut where it takes less time (docs/performance.md): a few tiles beyond whole turns, few tiles
-    of a long k."""
+    """Cut where it takes less time (docs/performance-gpu.md): a few tiles beyond whole turns, few
+    tiles of a long k."""
     def rule(m: int, n: int, k: int, **more: Any) -> tuple[tuple[int, int], int, int]:
         found = dot_schedule(SM_90A, m, n, k, 16, folded=False, **more)
         return (found.block("m"), found.block("n")), found.stream_k, found.cluster
