@@ -21,6 +21,9 @@ CPU_QUERIES = 32
 """Queries of a block on a CPU: their scores and the values of 128 keys fit L1 together, and few
 hang over. 64 take 5 % longer for 128 queries, 17 % for 197; but AMX, whose keys are copied once a
 block, 7 to 17 % less."""
+UNIT_QUERIES = (192, 64)
+"""The same at most where a unit such as AMX multiplies, as far as there are programs enough: the
+keys are copied once a block."""
 UNEQUAL_TURNS = 4
 """Causal programs a multiprocessor up to which blocks share them out beforehand. Four gain
 15 %; with 16 the programs at work read the keys of more heads than fit L2, and lose 5 %."""
@@ -41,8 +44,13 @@ def attention_schedule(
     else:
         m = block_of(m, MOST_SYMBOLIC_ROWS) if is_symbolic(m) else m
         n = block_of(n, MOST_SYMBOLIC_KEYS) if is_symbolic(n) else n
-        many = by_unit and ceildiv(m, 64) * batch >= 4 * target.workers
-        rows = min(m, 64 if many else CPU_QUERIES)
+        rows = CPU_QUERIES
+        for most in UNIT_QUERIES if by_unit else ():
+            even = ceildiv(ceildiv(m, ceildiv(m, most)), 16) * 16
+            if ceildiv(m, even) * batch >= 4 * target.workers:
+                rows = even
+                break
+        rows = min(m, rows)
         return Schedule(blocks=(("m", rows), ("n", min(n, 512 if depth <= 64 else 256))))
     wide = max(depth, columns)
     if bits == 16 and target.arch == "sm_90a" and wide <= 256 and reads != "tiles":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -172,11 +174,14 @@ def test_clusters_merge_where_a_second_kernel_would_read_much() -> None:
 
 
 def test_blocks_of_queries_on_cpus() -> None:
-    """32 fit L1 with their scores; where a unit wants copies of the keys, 64 share one."""
-    for queries, by_unit, rows in ((197, False, 32), (197, True, 64), (20, False, 20)):
-        found = attention_schedule(
-            TARGETS["cpu"], 12, queries, queries, 64, 64, 32, by_unit=by_unit
-        )
+    """32 fit L1 with their scores; where a unit wants copies of the keys, up to 192 share one, as
+    long as there are four programs a thread."""
+    host = dataclasses.replace(TARGETS["cpu"], threads=2)
+    for heads, queries, by_unit, rows in (
+        (12, 197, False, 32), (12, 197, True, 112), (12, 384, True, 192), (12, 20, True, 20),
+        (3, 384, True, 64), (1, 128, True, 32), (12, 20, False, 20),
+    ):  # fmt: skip
+        found = attention_schedule(host, heads, queries, queries, 64, 64, 32, by_unit=by_unit)
         assert found.block("m") == rows
 
 
