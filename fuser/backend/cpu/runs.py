@@ -14,7 +14,7 @@ from fuser.backend.cpu import affine, costs, tree
 from fuser.backend.cpu.places import Memory
 from fuser.backend.text import Reg
 from fuser.tilegen import ops
-from fuser.tilegen.index import FloorDiv, Index, Mod, in_range
+from fuser.tilegen.index import Index, in_range
 from fuser.tilegen.ir import Value
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _pieces(low: Lowering, source: Value) -> list[tuple[int, int]]:
     if cost <= 1 and not bounded:
         return []
     row = costs.probe((rows, 1), 0, 1)[0]
-    for run in sorted(_divisors(load), reverse=True):
+    for run in reversed(tree.divisors(load, 1)):
         if run < 4 or run >= depth:
             continue
         pieces = [
@@ -90,16 +90,3 @@ def _powers(length: int) -> Iterator[tuple[int, int]]:
             lanes //= 2
         yield offset, lanes
         offset += lanes
-
-
-def _divisors(load: ops.Load) -> set[int]:
-    """What the position along k is divided by in the indices of a load."""
-    found: set[int] = set()
-    stack = list(load.indices)
-    while stack:
-        for atom, _ in stack.pop().terms:
-            if isinstance(atom, FloorDiv | Mod):
-                stack.append(atom.base)
-                if isinstance(atom.divisor, int) and 1 in atom.base.axes():
-                    found.add(atom.divisor)
-    return found

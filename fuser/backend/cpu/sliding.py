@@ -26,7 +26,7 @@ from fuser.backend.text import Reg
 from fuser.graph.sizes import is_symbolic
 from fuser.target import DotUnit
 from fuser.tilegen import ops
-from fuser.tilegen.index import FloorDiv, Index, Mod, Scalar, floordiv, in_range, modulo
+from fuser.tilegen.index import Index, Scalar, floordiv, in_range, modulo
 from fuser.tilegen.ir import INDEX, TileType, Value
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ def find_sliding(facts: Facts, value: Value, unit: DotUnit) -> Sliding | None:
     rows, depth = value.shape
     if is_symbolic(rows, depth, *load.view.shape, *load.view.strides):
         return None
-    widths = [w for w in _divisors(load, 0) if 1 < w < rows and rows % w == 0] + [rows]
-    lines = [d for d in _divisors(load, 1) if d < depth and depth % d == 0] + [depth]
+    widths = [w for w in tree.divisors(load, 0) if 1 < w < rows and rows % w == 0] + [rows]
+    lines = [d for d in tree.divisors(load, 1) if d < depth and depth % d == 0] + [depth]
     found: list[Sliding] = []
     for width in widths:
         for line in lines:
@@ -67,19 +67,6 @@ def _divided(line: int, depth: int) -> Iterator[int]:
     for parts in range(1, MOST_TAPS + 1):
         if line % parts == 0 and line // parts % depth == 0:
             yield line // parts
-
-
-def _divisors(load: ops.Load, axis: int) -> list[int]:
-    """What positions along an axis of the tile are divided by in the indices, the least first."""
-    found: set[int] = set()
-    stack = list(load.indices)
-    while stack:
-        for atom, _ in stack.pop().terms:
-            if isinstance(atom, FloorDiv | Mod):
-                stack.append(atom.base)
-                if isinstance(atom.divisor, int) and axis in atom.base.axes():
-                    found.add(atom.divisor)
-    return sorted(found)
 
 
 def _counter(extent: int) -> Index:

@@ -344,3 +344,16 @@ def _used_once(facts: Facts, value: Value) -> ops.Map | None:
     op = facts.producers.get(value)
     once = len(facts.users.get(value, ())) == 1 and facts.kind(value) == "inline"
     return op if once and isinstance(op, ops.Map) else None
+
+
+def divisors(load: ops.Load, axis: int) -> list[int]:
+    """What positions along an axis of the tile are divided by in the indices, the least first."""
+    found: set[int] = set()
+    stack = list(load.indices)
+    while stack:
+        for atom, _ in stack.pop().terms:
+            if isinstance(atom, FloorDiv | Mod):
+                stack.append(atom.base)
+                if isinstance(atom.divisor, int) and axis in atom.base.axes():
+                    found.add(atom.divisor)
+    return sorted(found)

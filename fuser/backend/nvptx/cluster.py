@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from fuser.backend.nvptx.assignment import trips_of
 from fuser.backend.nvptx.convert import offset_of, row_major
 from fuser.backend.nvptx.emitter import Operand
-from fuser.backend.nvptx.exchange import Parts, can_send, exchange
+from fuser.backend.nvptx.exchange import Parts, can_send, exchange, receivers
 from fuser.backend.nvptx.layout import Layout
 from fuser.backend.nvptx.memory import from_memory, to_memory
 from fuser.backend.nvptx.merges import shared_loop
@@ -188,12 +188,7 @@ class Cluster:
         place = [offset_of(basis, steps) for basis in layout.bits]
         slot = low.shared.allocate(size * self.blocks)
         slot.first = 0
-        target = [0] * inside
-        for position, bit in enumerate(spare[: self.bits]):
-            target[bit] = 1 << position
-        rest = [0] * inside
-        for bit in spare[self.bits :]:
-            rest[bit] = 1 << bit
+        target, rest = receivers(self.bits, inside, spare)
         alone = e.value(f"icmp eq i32 {e.thread_part(rest)}, 0")
         part = [0] * inside + [size << bit for bit in range(self.bits)]
         mine = low.shared.pointer(slot, e.plus(e.thread_part(place), e.thread_part(part)))

@@ -45,12 +45,7 @@ def exchange(
     inside = cluster.first_bit
     place = [offset_of(basis, steps) for basis in layout.bits]
     slot, barrier = _slots(low, size * cluster.blocks)
-    target, rest = [0] * inside, [0] * inside
-    for position, bit in enumerate(spare):
-        if position < cluster.bits:
-            target[bit] = 1 << position
-        else:
-            rest[bit] = 1 << bit
+    target, rest = receivers(cluster.bits, inside, spare)
     senders = 1 << (inside - len(spare))
     _expect(low, barrier, senders * len(layout.regs) * len(values) * dtype.bytes * cluster.blocks)
     alone = e.value(f"icmp eq i32 {e.thread_part(rest)}, 0")
@@ -81,6 +76,19 @@ def exchange(
         ]
         for number in range(cluster.blocks)
     ]
+
+
+def receivers(bits: int, inside: int, spare: list[int]) -> tuple[list[int], list[int]]:
+    """By the spare bits of a thread's number, which has `inside` bits in its block: (the block that
+    it sends to, what is 0 in the one of the threads alike that sends), for `Emitter.thread_part`.
+    """
+    target, rest = [0] * inside, [0] * inside
+    for position, bit in enumerate(spare):
+        if position < bits:
+            target[bit] = 1 << position
+        else:
+            rest[bit] = 1 << bit
+    return target, rest
 
 
 def _slots(low: Lowering, size: int) -> tuple[Slot, Slot]:

@@ -26,6 +26,7 @@ from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.stage import shared_tile_for
 from fuser.backend.nvptx.stream import Channel, Stream, arrive_where, elected, wait_barrier
 from fuser.backend.nvptx.tensor_map import add_map, box_of
+from fuser.backend.nvptx.turns import Ring, each_turn
 from fuser.graph.sizes import is_symbolic, size_hint
 from fuser.tilegen import ops
 
@@ -159,53 +160,28 @@ def each_program(low: Lowering, teams: int, emit: Callable[[Lowering], None]) ->
     e, blocks = low.emitter, low.order.starts
     first = e.hoisted(f"call i32 @llvm.nvvm.read.ptx.sreg.{low.order.unit}.x()")
     streams = list(low.streams.values())
-    starts: list[tuple[Operand, Operand]] = [(0, 0) for _ in streams]
-    turn = flipped = ""
+    starts: list[Ring] = [(0, 0) for _ in streams]
     if teams > 1:
         team = low.shared.team
         first = str(e.plus(first, e.times(team, blocks)))
         starts = [_beyond(low, stream, (0, 0), team) for stream in streams]
-        # a fresh barrier counts as complete for parity 1: team 0 begins at once
-        turn = e.value(f"sub i32 1, {team}")
-    before, head = e.at, e.block("program")
-    body, done = e.block("program.body"), e.block("program.end")
-    e.jump(head)
-    e.enter(head)
-    mark = len(head.lines)
-    number = e.name_of()
-    for stream in streams:
-        stream.ring = (e.name_of(), e.name_of())
-    rings = [stream.ring for stream in streams]
-    low.turn, low.visit, low.number = e.name_of(), e.name_of(), number
-    program = balance.listed(low, number)
-    e.branch(e.value(f"icmp ult i32 {program}, {e.size(low.order.programs)}"), body, done)
-    e.enter(body)
-    low.order.choose(e, program)
-    emit(low)
-    ends = [_beyond(low, stream, stream.ring, teams - 1) for stream in streams]
-    following = e.value(f"add i32 {number}, {blocks * teams}")
-    visited = e.value(f"xor i32 {low.visit}, 1") if low.resident else ""
-    if teams > 1:
-        flipped = e.value(f"xor i32 {low.turn}, 1")
-    latch = e.at.label
-    lines = [f"{number} = phi i32 [ {first}, %{before.label} ], [ {following}, %{latch} ]"]
-    if low.resident:
-        lines.append(f"{low.visit} = phi i32 [ 0, %{before.label} ], [ {visited}, %{latch} ]")
-    if teams > 1:
-        lines.append(f"{low.turn} = phi i32 [ {turn}, %{before.label} ], [ {flipped}, %{latch} ]")
-    for ring, start, end in zip(rings, starts, ends, strict=True):
-        for name, a, b in zip(ring, start, end, strict=True):
-            lines.append(f"{name} = phi i32 [ {a}, %{before.label} ], [ {b}, %{latch} ]")
-    head.lines[mark:mark] = lines
-    e.do(f"br label %{head.label}, !llvm.loop !0")
-    e.enter(done)
-    for stream, ring in zip(streams, rings, strict=True):
-        stream.ring = ring
+    program = ""
+
+    def admit(number: str) -> str:
+        nonlocal program
+        program = balance.listed(low, number)
+        return e.value(f"icmp ult i32 {program}, {e.size(low.order.programs)}")
+
+    def turn(number: str) -> tuple[Operand, list[Ring]]:
+        low.order.choose(e, program)
+        emit(low)
+        ends = [_beyond(low, stream, stream.ring, teams - 1) for stream in streams]
+        return e.value(f"add i32 {number}, {blocks * teams}"), ends
+
+    each_turn(low, teams, first, starts, admit, turn)
 
 
-def _beyond(
-    low: Lowering, stream: Stream, ring: tuple[Operand, Operand], programs: Operand
-) -> tuple[Operand, Operand]:
+def _beyond(low: Lowering, stream: Stream, ring: Ring, programs: Operand) -> Ring:
     """(stage, phase) after this many programs of other teams: none or one."""
     if programs == 0:
         return ring

@@ -34,6 +34,7 @@ from fuser.backend.nvptx.assignment import accumulates, trips_of
 from fuser.backend.nvptx.chain import find_chain
 from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.stream import Stream
+from fuser.backend.nvptx.turns import Ring, each_turn
 from fuser.backend.nvptx.values import Tile
 from fuser.graph.sizes import is_symbolic
 from fuser.tilegen import ops
@@ -183,9 +184,10 @@ class Shares:
     def bounds(self, start: Operand) -> tuple[Operand, Operand]:
         """Start and stop of the loop in this stretch. start: of the whole loop."""
         e, step = self.low.emitter, self.loop.step
-        ends = (e.plus(e.times(trip, step), start) for trip in (self.first, self.last))
-        first, last = ends
-        return first, last
+        return (
+            e.plus(e.times(self.first, step), start),
+            e.plus(e.times(self.last, step), start),
+        )
 
     # one stretch after the other ----------------------------------------------------------------
 
@@ -198,63 +200,40 @@ class Shares:
         low, e = self.low, self.low.emitter
         streams = list(low.streams.values())
         start = self._start()
-        starts: list[tuple[Operand, Operand]] = [(0, 0) for _ in streams]
-        turn = flipped = ""
+        starts: list[Ring] = [(0, 0) for _ in streams]
         if teams > 1:
-            team = low.shared.team
             _, first, stop = self.stretch(start)
             count = e.minus(stop, first)
-            second = e.value(f"icmp ne i32 {team}, 0")
+            second = e.value(f"icmp ne i32 {low.shared.team}, 0")
             starts = [
                 (e.pick(second, stage, 0), e.pick(second, phase, 0))
                 for stage, phase in (_moved(low, s, (0, 0), count) for s in streams)
             ]
             start = e.pick(second, self.after(start), start)
-            # a fresh barrier counts as complete for parity 1: team 0 begins at once
-            turn = e.value(f"sub i32 1, {team}")
-        before, head = e.at, e.block("share")
-        body, done = e.block("share.body"), e.block("share.end")
-        e.jump(head)
-        e.enter(head)
-        mark = len(head.lines)
-        at = e.name_of()
-        for stream in streams:
-            stream.ring = (e.name_of(), e.name_of())
-        rings = [stream.ring for stream in streams]
-        low.turn, low.visit, low.number = e.name_of(), e.name_of(), at
-        e.branch(e.value(f"icmp ult i32 {at}, {self.tiles * self.cut.trips}"), body, done)
-        e.enter(body)
-        self.number, self.first, self.last = self.stretch(at)
-        low.order.choose(e, str(self.number))
-        self.skip = None
-        emit(low)
-        if self.skip is not None:
-            e.jump(self.skip)
-            e.enter(self.skip)
-        if last is not None:
-            last()
-        ends = [stream.ring for stream in streams]
-        following = self.after(at)
-        if teams > 1:
-            _, first, stop = self.stretch(following)
-            other = e.minus(stop, first)
-            ends = [_moved(low, s, ring, other) for s, ring in zip(streams, ends, strict=True)]
-            following = self.after(following)
-            flipped = e.value(f"xor i32 {low.turn}, 1")
-        latch = e.at.label
-        lines = [f"{at} = phi i32 [ {start}, %{before.label} ], [ {following}, %{latch} ]"]
-        if teams > 1:
-            lines.append(
-                f"{low.turn} = phi i32 [ {turn}, %{before.label} ], [ {flipped}, %{latch} ]"
-            )
-        for ring, first_ring, last_ring in zip(rings, starts, ends, strict=True):
-            for name, a, b in zip(ring, first_ring, last_ring, strict=True):
-                lines.append(f"{name} = phi i32 [ {a}, %{before.label} ], [ {b}, %{latch} ]")
-        head.lines[mark:mark] = lines
-        e.do(f"br label %{head.label}, !llvm.loop !0")
-        e.enter(done)
-        for stream, ring in zip(streams, rings, strict=True):
-            stream.ring = ring
+
+        def admit(at: str) -> str:
+            return e.value(f"icmp ult i32 {at}, {self.tiles * self.cut.trips}")
+
+        def turn(at: str) -> tuple[Operand, list[Ring]]:
+            self.number, self.first, self.last = self.stretch(at)
+            low.order.choose(e, str(self.number))
+            self.skip = None
+            emit(low)
+            if self.skip is not None:
+                e.jump(self.skip)
+                e.enter(self.skip)
+            if last is not None:
+                last()
+            ends = [stream.ring for stream in streams]
+            following = self.after(at)
+            if teams > 1:
+                _, first, stop = self.stretch(following)
+                other = e.minus(stop, first)
+                ends = [_moved(low, s, ring, other) for s, ring in zip(streams, ends, strict=True)]
+                following = self.after(following)
+            return following, ends
+
+        each_turn(low, teams, start, starts, admit, turn)
 
     # sums of others -----------------------------------------------------------------------------
 
@@ -385,9 +364,7 @@ class Shares:
         return phis
 
 
-def _moved(
-    low: Lowering, stream: Stream, ring: tuple[Operand, Operand], count: Operand
-) -> tuple[Operand, Operand]:
+def _moved(low: Lowering, stream: Stream, ring: Ring, count: Operand) -> Ring:
     """(stage, phase) after this many trips."""
     e = low.emitter
     stage, phase = ring
