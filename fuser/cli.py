@@ -293,12 +293,12 @@ def explain_command(
     partition = compiler.partition_model(
         opened, device=device, dims=_parse_dims(dim), fusion=not no_fusion, precision=precision
     )
-    click.echo(explain(partition))
     target = choose_target(device)
     tuned: tuple[Any, ...] = ()
-    with suppress(LoweringError):  # of a region without a kernel, which the text above shows
+    with suppress(LoweringError):  # of a region without a kernel, which the text shows
         programs = compiler.emit_programs(partition, target)
         _, tuned = compiler.with_remembered(partition, programs, target)
+    click.echo(explain(partition))
     if tuned:
         click.echo("\n".join(["kernels with measured schedules", *(f"  {one}" for one in tuned)]))
     return 0

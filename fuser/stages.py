@@ -14,7 +14,7 @@ from fuser.partition import explain, partition
 from fuser.partition.region import Partition
 from fuser.precision import Precision, rounding
 from fuser.target import Target
-from fuser.tilegen.emit import emit
+from fuser.tilegen.emit import emit_or_ungroup
 from fuser.tilegen.passes import run_passes as run_tile_passes
 from fuser.tilegen.program import TileProgram
 
@@ -39,7 +39,7 @@ def dump(
             f"there is no region {region}", hint=f"regions are 0 to {len(cut.regions) - 1}"
         )
     for item in chosen:
-        programs = list(emit(item, cut, target))
+        programs = list(emit_or_ungroup(item, cut, target))
         for program in programs:
             run_tile_passes(program.kernel)
         for program in with_remembered(cut, programs, target)[0]:

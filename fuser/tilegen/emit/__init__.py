@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from fuser.errors import LoweringError
 from fuser.partition.region import Partition, Region
+from fuser.partition.ungroup import ungroup
 from fuser.target import Target
 from fuser.tilegen.emit import attention, contraction, conv, map, reduce, scatter, sort, winograd
 from fuser.tilegen.program import TileProgram
@@ -41,3 +42,25 @@ def emit(
     if ops & reduce.REDUCTIONS:
         return reduce.emit(region, partition, target, schedule)
     return map.emit(region, partition, target, schedule)
+
+
+def emit_or_ungroup(
+    region: Region, partition: Partition, target: Target
+) -> tuple[TileProgram, ...]:
+    """The tile programs of a region, or, where it cannot be one kernel, of its parts, which replace
+    it in the partition; a refusal there says why.
+
+    Raises LoweringError for a node that no emitter can express alone.
+    """
+    programs: list[TileProgram] = []
+    pending = [region]
+    while pending:
+        current = pending.pop()
+        try:
+            programs += emit(current, partition, target)
+        except LoweringError as error:
+            parts = ungroup(partition, current, error.what)
+            if not parts:
+                raise
+            pending.extend(reversed(parts))
+    return tuple(programs)

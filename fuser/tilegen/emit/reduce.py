@@ -164,8 +164,14 @@ def store(
     guards: list[Guard],
     reduced: set[int],
 ) -> None:
-    """Store outputs at the places that follow from `operand` being at `coords`."""
+    """Store outputs at the places that follow from `operand` being at `coords`, as the operands of
+    all reductions of the region are: they fold the same axes of the same space."""
     places: Places = spread(em, {operand: (coords, guards)}, {})
+    for node in reductions(em.region):
+        x = node.inputs[0]
+        if x not in places and x.shape == operand.shape and set(reduced_axes(node)) == reduced:
+            places[x] = coords, guards
+            spread(em, places, {})
     _place_stretched(em, operand, places, reduced)
     kept = tuple(d for d in range(len(coords)) if d not in reduced)
     folded = frozenset[int]().union(*(coords[d].axes() for d in reduced))

@@ -1,0 +1,135 @@
+"""Take a region apart that no emitter can express as one kernel.
+
+    region: %m = reduce_max %w, %s = softmax %x      =>   region: %m     region: %s
+Parts that do not read each other come apart first. What hangs together becomes one region a node;
+where that is one node already, the movement that it reads is written half-way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fuser.graph.ir import Node, Value
+from fuser.graph.sizes import size_hint
+from fuser.partition.nodes import ANCHORS, CREATE, DECODE, REDUCE, VIEW
+from fuser.partition.region import Kind, Partition, Refusal, Region
+
+KINDS: dict[str, Kind] = {
+    "dot_general": "contraction", "conv": "conv", "reduce_window": "window", "gather": "gather",
+    "sort": "sort", "scatter": "scatter", "cumsum": "scan", "host": "host",
+}  # fmt: skip
+"""The kind of a region by the primitive that it is about, where that is no map or reduction."""
+
+SIBLINGS = ("map", "gather", "reduce")
+"""Kinds of regions in which nodes may stand side by side."""
+
+
+def ungroup(cut: Partition, region: Region, why: str) -> list[Region]:
+    """Replace a region by its parts, in `cut.regions` and in order; `why` becomes a refusal that
+    `explain` shows. Empty, with nothing changed, if it has only one part."""
+    core = _core(region)
+    groups = _unconnected(region, core) if region.kind in SIBLINGS else []
+    if len(groups) < 2:
+        groups = [[node] for node in region.nodes if node in core]
+    if len(groups) < 2:
+        inner = [n for n in region.nodes if n.op in VIEW and n not in core]
+        if not inner:
+            return []
+        groups.insert(0, [inner[len(inner) // 2]])
+    first = 1 + max(other.id for other in cut.regions)
+    core = {node for group in groups for node in group}
+    closures = [_closure(region, group, core) for group in groups]
+    read = {value for _, inputs in closures for value in inputs} | set(region.outputs)
+    parts = [
+        Region(
+            first + number,
+            _kind(group),
+            nodes,
+            inputs,
+            tuple(value for node in group for value in node.outputs if value in read),
+            tuple(node for node in group if node.op in ANCHORS | REDUCE),
+        )
+        for number, (group, (nodes, inputs)) in enumerate(zip(groups, closures, strict=True))
+    ]
+    at = cut.regions.index(region)
+    cut.regions[at : at + 1] = parts
+    cut.refusals.extend(_refusals(parts, why))
+    return parts
+
+
+def _core(region: Region) -> set[Node]:
+    """The nodes that take a kernel, or whose result is written."""
+    virtual = VIEW | CREATE | DECODE
+    return {
+        node
+        for node in region.nodes
+        if node.op not in virtual or not set(region.outputs).isdisjoint(node.outputs)
+    }
+
+
+def _unconnected(region: Region, core: set[Node]) -> list[list[Node]]:
+    """The core nodes in sets that do not read each other, each in order."""
+    leader: dict[Node, Node] = {}  # towards one node of each set
+
+    def find(node: Node) -> Node:
+        while leader[node] is not node:
+            leader[node] = leader[leader[node]]
+            node = leader[node]
+        return node
+
+    computed = set[Node]()  # core nodes, and virtual ones behind them: others connect nobody
+    for node in region.nodes:
+        leader[node] = node
+        before = [value.node for value in node.inputs if value.node in computed]
+        if node in core or before:
+            computed.add(node)
+        for source in before:
+            if source is not None:
+                leader[find(source)] = find(node)
+    groups: dict[Node, list[Node]] = {}
+    for node in region.nodes:
+        if node in core:
+            groups.setdefault(find(node), []).append(node)
+    return list(groups.values())
+
+
+def _closure(
+    region: Region, group: Sequence[Node], core: set[Node]
+) -> tuple[tuple[Node, ...], tuple[Value, ...]]:
+    """Some core nodes with the virtual nodes of the region that they read, and what comes from
+    memory."""
+    inside = set(region.nodes)
+    nodes, inputs = set(group), set[Value]()
+    stack = list(group)
+    while stack:
+        for value in stack.pop().inputs:
+            node = value.node
+            if node in nodes:
+                continue
+            if node is None or node not in inside or node in core:
+                inputs.add(value)
+            else:
+                nodes.add(node)
+                stack.append(node)
+    ordered = tuple(node for node in region.nodes if node in nodes)
+    return ordered, tuple(dict.fromkeys(v for n in ordered for v in n.inputs if v in inputs))
+
+
+def _kind(group: Iterable[Node]) -> Kind:
+    ops = [node.op for node in group]
+    if any(op in REDUCE for op in ops):
+        return "reduce"
+    return next((KINDS[op] for op in ops if op in KINDS), "map")
+
+
+def _refusals(parts: Sequence[Region], why: str) -> list[Refusal]:
+    """One for each part but the first: between it and the part that it reads, if it reads one."""
+    writer = {value: part for part in parts for value in part.outputs}
+    found = []
+    for part in parts[1:]:
+        crossing = [value for value in part.inputs if value in writer]
+        producer = writer[crossing[0]] if crossing else parts[0]
+        lost = sum(size_hint(value.type.bytes) for value in crossing)
+        reason = f"no kernel can be written for both: {why}"
+        found.append(Refusal(producer.name, part.name, "not-emitted", reason, lost))
+    return found

@@ -1,0 +1,125 @@
+"""A region that no emitter can express is taken apart, and the partition says so."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fuser import dtypes
+from fuser.compiler import compile_graph
+from fuser.errors import LoweringError
+from fuser.graph import compose
+from fuser.graph.evaluate import evaluate
+from fuser.partition import Partition, Region, explain, partition
+from fuser.partition.ungroup import ungroup
+from fuser.target import Target
+from fuser.tilegen import emit as emitters
+from fuser.tilegen.program import TileProgram
+from tests.partition.support import CPU, Net, check, kinds
+
+
+def _siblings() -> Net:
+    """Two softmaxes of different tensors, which become one region."""
+    net = Net()
+    for name in ("a", "b"):
+        net.finish(*net.graph.outputs, compose.softmax(net.named(name), net.input(name, 6, 8), [1]))
+    return net
+
+
+def test_siblings_come_apart_whole() -> None:
+    net = _siblings()
+    cut = partition(net.graph, CPU)
+    (region,) = cut.regions
+    parts = ungroup(cut, region, "too wide")
+    assert cut.regions == parts
+    assert kinds(cut) == ["reduce", "reduce"]
+    assert [part.outputs for part in parts] == [(value,) for value in cut.graph.outputs]
+    assert [(r.code, r.bytes_lost) for r in cut.refusals] == [("not-emitted", 0)]
+    assert "too wide" in explain(cut)
+    check(net.graph, cut)
+
+
+def test_what_hangs_together_becomes_nodes() -> None:
+    net = Net()
+    x = net.input("x", 6, 8)
+    graph = net.finish(compose.softmax(net.named("softmax"), x, [1]))
+    cut = partition(graph, CPU)
+    (region,) = cut.regions
+    parts = ungroup(cut, region, "why")
+    assert [len(part.outputs) for part in parts] == [1] * len(parts)
+    assert {part.kind for part in parts} == {"map", "reduce"}
+    assert len({part.id for part in parts}) == len(parts)
+    assert all(refusal.bytes_lost > 0 for refusal in cut.refusals)
+    check(graph, cut)
+
+
+def test_a_single_node_comes_apart_from_half_of_its_movement() -> None:
+    net = Net()
+    x = net.input("x", 6, 8)
+    b = net.named("moves")
+    y = b.reshape(b.transpose(x, (1, 0)), (6, 8))
+    graph = net.finish(b.map("sin", b.transpose(y, (1, 0))))
+    cut = partition(graph, CPU)
+    (region,) = cut.regions
+    parts = ungroup(cut, region, "why")
+    assert kinds(cut) == ["map", "map"]
+    assert parts[0].outputs == parts[1].inputs
+    check(graph, cut)
+
+
+def test_a_single_node_stays() -> None:
+    net = Net()
+    graph = net.finish(net.b.map("sin", net.input("x", 4)))
+    cut = partition(graph, CPU)
+    assert ungroup(cut, cut.regions[0], "why") == []
+    assert len(cut.regions) == 1
+    assert not cut.refusals
+
+
+def test_emission_falls_back_to_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the emitter refuses a region of several reductions, its parts are emitted instead."""
+    whole = emitters.emit
+
+    def emit(region: Region, cut: Partition, target: Target) -> tuple[TileProgram, ...]:
+        if len(region.outputs) > 1:
+            raise LoweringError("two outputs")
+        return whole(region, cut, target)
+
+    monkeypatch.setattr(emitters, "emit", emit)
+    net = _siblings()
+    cut = partition(net.graph, CPU)
+    (region,) = cut.regions
+    programs = emitters.emit_or_ungroup(region, cut, CPU)
+    assert [program.region for program in programs] == cut.regions
+    assert len(programs) == 2
+    assert "two outputs" in explain(cut)
+
+
+def test_a_node_that_cannot_be_emitted_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def emit(region: Region, cut: Partition, target: Target) -> tuple[TileProgram, ...]:
+        raise LoweringError("no way")
+
+    monkeypatch.setattr(emitters, "emit", emit)
+    cut = partition(_siblings().graph, CPU)
+    with pytest.raises(LoweringError, match="no way"):
+        emitters.emit_or_ungroup(cut.regions[0], cut, CPU)
+
+
+def test_rows_beside_a_turned_softmax(rng: np.random.Generator) -> None:
+    """The maximum of one tensor beside the transposed softmax of another."""
+    net = Net()
+    w = net.input("w", 29, 38, dtype=dtypes.f64)
+    x = net.input("x", 29, 38)
+    low = net.named("max").reduce("reduce_max", w, [0])
+    turned = net.named("turn").transpose(compose.softmax(net.named("softmax"), x, [0]), (1, 0))
+    graph = net.finish(low, turned)
+    feeds = {
+        "w": rng.standard_normal((29, 38)),
+        "x": rng.standard_normal((29, 38)).astype(np.float32),
+    }
+    expected = evaluate(graph, feeds, float64=True)
+    plan = compile_graph(graph, device="cpu")
+    found = plan.run(feeds)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=2e-6, atol=1e-7)
+    assert plan.launches == 1
