@@ -198,6 +198,7 @@ def _place_stretched(em: Emission, operand: Value, places: Places, reduced: set[
     of rows. The axes that it adds are the reduced ones, in order. `places` grows."""
     coords, guards = places[operand]
     folded = [d for d in sorted(reduced) if operand.shape[d] != 1]
+    along = frozenset[int]().union(*(coords[d].axes() for d in folded))
     for node in em.region.nodes:
         if node.op not in ("broadcast", "gather") or node.output in places:
             continue
@@ -213,10 +214,14 @@ def _place_stretched(em: Emission, operand: Value, places: Places, reduced: set[
         added = [axis for axis in range(len(shape)) if axis not in known and shape[axis] != 1]
         if [shape[axis] for axis in added] != [operand.shape[d] for d in folded]:
             continue
+        if any(c.axes() & along for c in known.values()):
+            continue
         known |= {axis: coords[d] for axis, d in zip(added, folded, strict=True)}
         where = tuple(known.get(axis, Index(0)) for axis in range(len(shape)))
-        places[node.output] = where, list(dict.fromkeys([*guards, *more]))
-        spread(em, places, {})
+        # Of a column cut out of the rows only the rows count: it is read again along the others.
+        kept = [guard for guard in more if not guard[0].axes() & along]
+        places[node.output] = where, list(dict.fromkeys([*guards, *kept]))
+        spread(em, places, {}, base=guards)
 
 
 def _index_axes(gather: Node) -> range:

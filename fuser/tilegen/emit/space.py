@@ -403,14 +403,20 @@ def _plain(value: Value, coords: Coords) -> Coords:
     )
 
 
-def spread(em: Emission, places: Places, pieces: dict[Value, Piece]) -> Places:
+def spread(
+    em: Emission, places: Places, pieces: dict[Value, Piece], base: Sequence[Guard] | None = None
+) -> Places:
     """Where the values that follow `places` live: the forward half of the index maps.
 
-    The result of a movement primitive is its operand's tile at moved coordinates; that of a map
-    primitive lives where its first placed operand lives. `places` grows and is returned.
+    A place is coordinates over the frame and guards: where these hold, the frame meets every
+    element of the value once. The result of a movement primitive is its operand's tile at moved
+    coordinates; that of a map primitive lives where its first placed operand lives. base: the
+    guards of the frame, which every place has; by default those of the given places. `places`
+    grows and is returned.
     """
     from fuser.graph.ops.registry import is_map
 
+    frame = {g for _, guards in places.values() for g in guards} if base is None else set(base)
     for value, piece in pieces.items():
         em.provide(value, places[value][0], piece)
     for node in em.region.nodes:
@@ -428,12 +434,22 @@ def spread(em: Emission, places: Places, pieces: dict[Value, Piece]) -> Places:
         elif node.op == "cumsum":
             places[node.output] = coords, guards
         elif is_map(node):
-            merged = [g for v in node.inputs if v in places for g in places[v][1]]
-            places[node.output] = coords, list(dict.fromkeys(merged))
+            # Where other operands live says nothing of where the result does: they are read at its
+            # coordinates.
+            places[node.output] = coords, guards
         else:
             moved = forward(node, coords) if len(node.inputs) == 1 else None
             if moved is None:
                 continue
             places[node.output] = moved[0], list(dict.fromkeys([*guards, *moved[1]]))
-            em.aliases[node.output, moved[0]] = (source, coords)
+            cut = [at for at, _ in set(guards) - frame]
+            if node.op != "reshape" or not _hides(cut, coords, source.shape):
+                em.aliases[node.output, moved[0]] = (source, coords)
     return places
+
+
+def _hides(cut: Sequence[Index], coords: Coords, shape: Sequence[int]) -> bool:
+    """Whether coordinates without those of dims of 1 lack one that was cut out of the frame: a
+    column of a tile is in bounds at one place of it, and what drops its dim no longer shows that.
+    """
+    return any(dim == 1 and at in cut for at, dim in zip(coords, shape, strict=True))
