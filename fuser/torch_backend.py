@@ -25,7 +25,7 @@ from typing import Any
 
 from fuser.compiler import compile_graph
 from fuser.devices import Device
-from fuser.errors import FeedError, UnsupportedError, UsageError
+from fuser.errors import DeviceError, FeedError, LimitError, UnsupportedError, UsageError
 from fuser.graph.dims import DimExpr
 from fuser.graph.ir import Graph, TensorType
 from fuser.graph.passes import run_passes
@@ -87,7 +87,10 @@ class FxProgram:
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
         """What the module returns, in order; new tensors. Raises what compiling raises."""
         where = gpu_of(arguments)
-        found = self.find(arguments, where)
+        return self.run(self.find(arguments, where), arguments, where)
+
+    def run(self, found: _Compiled, arguments: Sequence[Any], where: Any) -> list[Any]:
+        """The same by a plan that was found for such arguments."""
         given = [arguments[place] for place, _ in found.inputs]
         outputs: list[Any] = []
         if found.plan and where is not None and found.plan.target.is_cuda:
@@ -465,9 +468,9 @@ def backend(
 ) -> Any:
     """What `torch.compile(m, backend="fuser")` calls with each graph that it captures.
 
-    options: the fields of `Options`. A graph with an operator that is not supported runs in
-    PyTorch, with a warning that names it. In training the forward and the backward graph are
-    compiled apart.
+    options: the fields of `Options`. A graph that cannot be compiled runs in PyTorch, with a
+    warning that says why: an operator that is not supported, or a defect of fuser. In training the
+    forward and the backward graph are compiled apart.
     """
     from torch._dynamo.backends.common import aot_autograd
 
@@ -499,25 +502,45 @@ def _compile_captured(module: Any, options: Options, forward: bool) -> Any:
     context = TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
     static = list(metadata.static_input_indices or ()) if forward and metadata else []
+    fallen = False
+
+    def leave(error: Exception) -> None:
+        nonlocal fallen
+        fallen = True
+        _warn(error)
+
     try:
         program = FxProgram(module, "forward" if forward else "backward", static, options)
-    except UnsupportedError as error:
-        _warn(error)
+    except _CALLERS:
+        raise
+    except Exception as error:
+        leave(error)
         return make_boxed_func(module.forward)
-    fallen: list[UnsupportedError] = []
 
     def run(*arguments: Any) -> Any:
         if not fallen:
             try:
-                return program(arguments)
-            except UnsupportedError as error:
-                _warn(error)
-                fallen.append(error)
+                where = gpu_of(arguments)
+                found = program.find(arguments, where)
+            except _CALLERS:
+                raise
+            except Exception as error:
+                leave(error)
+            else:
+                return program.run(found, arguments, where)
         return module.forward(*arguments)
 
     run.program = program  # type: ignore[attr-defined]  # for tests and the curious
     return make_boxed_func(run)
 
 
+_CALLERS = (UsageError, DeviceError)
+"""What only the caller can mend: wrong options, and a device that is not there."""
+
+
 def _warn(error: Exception) -> None:
-    warnings.warn(f"fuser leaves a graph to PyTorch: {error}", RuntimeWarning, stacklevel=3)
+    what = str(error)
+    if not isinstance(error, UnsupportedError | LimitError):
+        kind = type(error).__name__
+        what = f"compiling it failed, a defect of fuser; please report {kind}: {what}"
+    warnings.warn(f"fuser leaves a graph to PyTorch: {what}", RuntimeWarning, stacklevel=3)

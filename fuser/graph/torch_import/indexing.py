@@ -10,10 +10,10 @@ from fuser import dtypes
 from fuser.errors import UnsupportedError
 from fuser.graph.builder import Builder
 from fuser.graph.dims import as_int, maximum, product
-from fuser.graph.ir import Value
+from fuser.graph.ir import TensorType, Value
 from fuser.graph.places import along_places, gather_along, gather_at, linear_places
 from fuser.graph.torch_import.movement import _bound
-from fuser.graph.torch_import.registry import as_values, aten, axis_of
+from fuser.graph.torch_import.registry import along_axis, as_values, aten, axis_of
 
 
 @aten("embedding")
@@ -22,6 +22,7 @@ def embedding(b: Builder, weight: Value, indices: Value, *_: Any) -> Value:
 
 
 @aten("index_select")
+@along_axis
 def index_select(b: Builder, x: Value, axis: int, index: Value) -> Value:
     places = b.reshape(index, (index.type.size,))
     return b.emit("gather", x, places, axis=axis_of(axis, x.type.rank))
@@ -29,8 +30,12 @@ def index_select(b: Builder, x: Value, axis: int, index: Value) -> Value:
 
 @aten("gather")
 def gather(b: Builder, x: Value, axis: int, index: Value, *, sparse_grad: bool = False) -> Value:
+    if not index.type.size:  # of any rank
+        return b.full(0, TensorType(x.dtype, index.type.shape))
     if not x.type.rank:
-        return b.reshape(x, index.type.shape)
+        return b.broadcast_to(b.reshape(x, (1,) * index.type.rank), index.type.shape)
+    if not index.type.rank:
+        return b.reshape(gather(b, x, axis, b.reshape(index, (1,))), ())
     starts = [0] * x.type.rank
     at = axis_of(axis, x.type.rank)
     kept = [n if i == at else m for i, (n, m) in enumerate(zip(x.shape, index.shape, strict=True))]
@@ -117,6 +122,8 @@ def _put_masked(b: Builder, x: Value, mask: Value, values: Value, accumulate: bo
 def _write_along(
     b: Builder, x: Value, axis: int, index: Value, updates: Value, reduction: str
 ) -> Value:
+    if not index.type.size:  # of any rank
+        return x
     at = axis_of(axis, x.type.rank)
     places = along_places(b, index, x.shape, at)
     flat = b.emit(
@@ -126,27 +133,37 @@ def _write_along(
     return b.reshape(flat, x.type.shape)
 
 
+def _front(b: Builder, source: Value, index: Value) -> Value:
+    """The part of a source that an index reads: as much of it as the index has elements."""
+    if not index.type.size:  # of any rank, and nothing is read
+        return source
+    return b.slice(source, [0] * source.type.rank, index.shape)
+
+
 _REDUCTIONS = {"add": "add", "multiply": "mul", "sum": "add", "prod": "mul", "amax": "max"}
 
 
 @aten("scatter")
+@along_axis
 def scatter(
     b: Builder, x: Value, axis: int, index: Value, source: Any, *, reduce: str = ""
 ) -> Value:
     if isinstance(source, Value):
-        updates = b.slice(source, [0] * source.type.rank, index.shape)
+        updates = _front(b, source, index)
     else:
         updates = b.broadcast_to(b.scalar(source, x.dtype), index.type.shape)
     return _write_along(b, x, axis, index, updates, _REDUCTIONS.get(reduce, "none"))
 
 
 @aten("scatter_add")
+@along_axis
 def scatter_add(b: Builder, x: Value, axis: int, index: Value, source: Value) -> Value:
-    updates = b.slice(source, [0] * source.type.rank, index.shape)
+    updates = _front(b, source, index)
     return _write_along(b, x, axis, index, updates, "add")
 
 
 @aten("scatter_reduce")
+@along_axis
 def scatter_reduce(
     b: Builder, x: Value, axis: int, index: Value, source: Value, reduce: str, *,
     include_self: bool = True,
@@ -154,11 +171,12 @@ def scatter_reduce(
     name = {**_REDUCTIONS, "amin": "min"}.get(reduce)
     if name is None or not include_self:
         raise UnsupportedError(f"scatter_reduce with {reduce!r}, include_self={include_self}")
-    updates = b.slice(source, [0] * source.type.rank, index.shape)
+    updates = _front(b, source, index)
     return _write_along(b, x, axis, index, updates, name)
 
 
 @aten("index_add")
+@along_axis
 def index_add(
     b: Builder, x: Value, axis: int, index: Value, source: Value, *, alpha: Any = 1
 ) -> Value:

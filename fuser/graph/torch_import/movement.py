@@ -11,7 +11,14 @@ from fuser.errors import UnsupportedError
 from fuser.graph.builder import Builder, infer_minus_one
 from fuser.graph.dims import Dim, maximum, minimum
 from fuser.graph.ir import Value
-from fuser.graph.torch_import.registry import as_values, aten, axes_of, axis_of, promote
+from fuser.graph.torch_import.registry import (
+    as_values,
+    aten,
+    axes_of,
+    axis_of,
+    named_axes,
+    promote,
+)
 
 
 @aten(
@@ -49,7 +56,7 @@ def unsqueeze(b: Builder, x: Value, axis: int) -> Value:
 
 @aten("squeeze", "squeeze_copy")
 def squeeze(b: Builder, x: Value, axes: Any = None) -> Value:
-    return b.squeeze(x, [a for a in axes_of(axes, x.type.rank) if x.shape[a] == 1])
+    return b.squeeze(x, [a for a in named_axes(axes, x.type.rank) if x.shape[a] == 1])
 
 
 @aten("expand", "expand_copy")
@@ -125,7 +132,7 @@ def unbind(b: Builder, x: Value, axis: int = 0) -> list[Value]:
 
 @aten("flip")
 def flip(b: Builder, x: Value, axes: Any) -> Value:
-    turned = axes_of(axes, x.type.rank)
+    turned = named_axes(axes, x.type.rank)
     if not x.type.size:
         return x
     starts = [n - 1 if i in turned else 0 for i, n in enumerate(x.shape)]
@@ -217,6 +224,8 @@ def as_strided(b: Builder, x: Value, shape: Any, strides: Any, offset: Any = Non
 @aten("unfold", "unfold_copy")
 def unfold(b: Builder, x: Value, axis: int, size: int, step: int) -> Value:
     """Windows along an axis; their elements become the last axis."""
+    if not x.type.rank:
+        return b.slice_axis(b.reshape(x, (1,)), 0, 0, size)
     at = axis_of(axis, x.type.rank)
     starts = np.arange(0, x.shape[at] - size + 1, step)
     found = b.emit("gather", x, b.constant(starts[:, None] + np.arange(size)), axis=at)

@@ -11,10 +11,11 @@ from fuser.errors import UnsupportedError
 from fuser.graph import compose
 from fuser.graph.builder import Builder
 from fuser.graph.ir import Value
-from fuser.graph.torch_import.registry import aten, axis_of
+from fuser.graph.torch_import.registry import along_axis, aten, axis_of
 
 
 @aten("_softmax")
+@along_axis
 def softmax(b: Builder, x: Value, axis: int, half_to_float: bool = False) -> Value:
     wide = compose.stash(b, x)
     found = compose.softmax(b, wide, [axis_of(axis, x.type.rank)])
@@ -22,6 +23,7 @@ def softmax(b: Builder, x: Value, axis: int, half_to_float: bool = False) -> Val
 
 
 @aten("_safe_softmax")
+@along_axis
 def safe_softmax(b: Builder, x: Value, axis: int, dtype: Any = None) -> Value:
     wide = compose.stash(b, x)
     found = compose.softmax(b, wide, [axis_of(axis, x.type.rank)])
@@ -29,6 +31,7 @@ def safe_softmax(b: Builder, x: Value, axis: int, dtype: Any = None) -> Value:
 
 
 @aten("_log_softmax")
+@along_axis
 def log_softmax(b: Builder, x: Value, axis: int, half_to_float: bool = False) -> Value:
     wide = compose.stash(b, x)
     found = compose.log_softmax(b, wide, [axis_of(axis, x.type.rank)])
@@ -159,6 +162,7 @@ def dropout(b: Builder, x: Value, p: float, train: bool | None = None) -> tuple[
 
 
 @aten("_softmax_backward_data")
+@along_axis
 def softmax_backward(b: Builder, gradient: Value, y: Value, axis: int, dtype: Any) -> Value:
     at = [axis_of(axis, y.type.rank)]
     inner = b.map("mul", gradient, y)
@@ -167,6 +171,7 @@ def softmax_backward(b: Builder, gradient: Value, y: Value, axis: int, dtype: An
 
 
 @aten("_log_softmax_backward_data")
+@along_axis
 def log_softmax_backward(b: Builder, gradient: Value, y: Value, axis: int, dtype: Any) -> Value:
     at = [axis_of(axis, y.type.rank)]
     total = b.restore(b.reduce("reduce_sum", gradient, at), y, at)

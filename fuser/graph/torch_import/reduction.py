@@ -10,9 +10,11 @@ from fuser.graph.builder import Builder
 from fuser.graph.dims import product
 from fuser.graph.ir import Value
 from fuser.graph.torch_import.registry import (
+    along_axis,
     aten,
     axes_of,
     axis_of,
+    named_axes,
     optional_dtype,
 )
 
@@ -141,7 +143,7 @@ def argmin(b: Builder, x: Value, axis: Any = None, keep: bool = False) -> Value:
 
 def _any(b: Builder, op: str, x: Value, axes: Any, keep: bool) -> Value:
     bits = b.cast(b.cast(x, dtypes.bool_), dtypes.u8)
-    return b.cast(b.reduce(op, bits, axes_of(axes, x.type.rank), keep), dtypes.bool_)
+    return b.cast(b.reduce(op, bits, named_axes(axes, x.type.rank), keep), dtypes.bool_)
 
 
 @aten("any")
@@ -190,10 +192,9 @@ def vector_norm(
 
 
 @aten("cumsum")
+@along_axis
 def cumsum(b: Builder, x: Value, axis: int, *, dtype: Any = None) -> Value:
     wide = b.cast(x, optional_dtype(dtype, x.dtype if x.dtype.is_float else dtypes.i64))
-    if not x.type.rank:
-        return wide
     at = axis_of(axis, x.type.rank)
     return b.emit("cumsum", wide, axis=at, exclusive=False, reverse=False)
 
@@ -207,11 +208,13 @@ def _sorted(b: Builder, x: Value, axis: int, descending: bool) -> tuple[Value, V
 
 
 @aten("sort.default")
+@along_axis
 def sort(b: Builder, x: Value, axis: int = -1, descending: bool = False) -> tuple[Value, Value]:
     return _sorted(b, x, axis, descending)
 
 
 @aten("sort.stable")
+@along_axis
 def sort_stable(
     b: Builder, x: Value, *, stable: Any = True, dim: int = -1, descending: bool = False
 ) -> tuple[Value, Value]:
@@ -219,11 +222,13 @@ def sort_stable(
 
 
 @aten("argsort")
+@along_axis
 def argsort(b: Builder, x: Value, axis: int = -1, descending: bool = False) -> Value:
     return _sorted(b, x, axis, descending)[1]
 
 
 @aten("topk")
+@along_axis
 def topk(
     b: Builder, x: Value, k: int, axis: int = -1, largest: bool = True, ordered: bool = True
 ) -> list[Value]:
@@ -232,6 +237,7 @@ def topk(
 
 
 @aten("kthvalue")
+@along_axis
 def kth_value(
     b: Builder, x: Value, k: int, axis: int = -1, keep: bool = False
 ) -> tuple[Value, ...]:
@@ -241,6 +247,7 @@ def kth_value(
 
 
 @aten("median.dim")
+@along_axis
 def median(b: Builder, x: Value, axis: int = -1, keep: bool = False) -> tuple[Value, ...]:
     """The lower of the two in the middle, as PyTorch has it."""
     return kth_value(b, x, (x.shape[axis_of(axis, x.type.rank)] + 1) // 2, axis, keep)

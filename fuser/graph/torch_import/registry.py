@@ -7,7 +7,7 @@ PyTorch: operators and dtypes are known by their names.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import reduce, wraps
 from typing import Any, TypeVar
 
 from fuser import dtypes
@@ -33,6 +33,31 @@ def aten(*names: str) -> Callable[[_H], _H]:
         return handler
 
     return register
+
+
+def along_axis(handler: _H) -> _H:
+    """For operators along one axis, which take a tensor without axes for a vector of one element:
+    the handler sees only vectors, and results are without axes where the first operand was."""
+
+    def vector(b: Builder, x: Any) -> Any:
+        return b.reshape(x, (1,)) if isinstance(x, Value) and not x.type.rank else x
+
+    def number(b: Builder, x: Any) -> Any:
+        return b.reshape(x, ()) if isinstance(x, Value) and x.shape == (1,) else x
+
+    @wraps(handler)
+    def lifted(b: Builder, x: Value, *args: Any, **kwargs: Any) -> Any:
+        found = handler(
+            b, vector(b, x), *(vector(b, arg) for arg in args),
+            **{name: vector(b, arg) for name, arg in kwargs.items()},
+        )  # fmt: skip
+        if x.type.rank:
+            return found
+        if isinstance(found, Value):
+            return number(b, found)
+        return type(found)(number(b, value) for value in found)
+
+    return lifted  # type: ignore[return-value]
 
 
 def find(target: object) -> Handler | None:
@@ -139,7 +164,12 @@ def axis_of(axis: int, rank: int) -> int:
 
 def axes_of(axes: Any, rank: int) -> list[int]:
     """Axes as non-negative ints; None or none given: all."""
-    if axes is None or (isinstance(axes, list | tuple) and not axes):
+    return named_axes(None if isinstance(axes, list | tuple) and not axes else axes, rank)
+
+
+def named_axes(axes: Any, rank: int) -> list[int]:
+    """The same for operators that an empty list leaves nothing to do."""
+    if axes is None:
         return list(range(rank))
     given = axes if isinstance(axes, list | tuple) else (axes,)
     return [axis_of(a, rank) for a in given] if rank else []

@@ -1,0 +1,123 @@
+"""ATen operators at the edges of what they take: tensors without axes, axes without entries, empty
+indices; and graphs that fuser cannot compile for a defect of its own."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import fuser  # noqa: E402
+from fuser import torch_backend  # noqa: E402
+from fuser.errors import DeviceError, LoweringError, UsageError  # noqa: E402
+
+pytestmark = pytest.mark.export
+
+NUMBER = torch.tensor(3.0)
+FIRST = torch.tensor(0)
+VECTOR = torch.arange(5.0) - 2
+NOTHING = torch.empty(2, 0, dtype=torch.int64)
+
+WITHOUT_AXES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "softmax": (lambda x: torch.softmax(x, 0), (NUMBER,)),
+    "log_softmax": (lambda x: torch.log_softmax(x, -1), (NUMBER,)),
+    "cumsum": (lambda x: torch.cumsum(x, 0), (NUMBER,)),
+    "sort": (lambda x: torch.sort(x, 0), (NUMBER,)),
+    "stable sort": (lambda x: torch.sort(x, dim=-1, stable=True), (NUMBER,)),
+    "argsort": (lambda x: torch.argsort(x, -1), (NUMBER,)),
+    "topk": (lambda x: torch.topk(x, 1, 0), (NUMBER,)),
+    "kthvalue": (lambda x: torch.kthvalue(x, 1, 0), (NUMBER,)),
+    "kthvalue, kept": (lambda x: torch.kthvalue(x, 1, 0, keepdim=True), (NUMBER,)),
+    "median": (lambda x: torch.median(x, 0), (NUMBER,)),
+    "max": (lambda x: torch.max(x, 0), (NUMBER,)),
+    "unfold": (lambda x: x.unfold(0, 1, 1), (NUMBER,)),
+    "unfold to nothing": (lambda x: x.unfold(0, 0, 1), (NUMBER,)),
+    "index_select": (lambda x, i: torch.index_select(x, 0, i), (NUMBER, torch.tensor([0]))),
+    "index_select by a number": (lambda x, i: torch.index_select(x, 0, i), (VECTOR, FIRST)),
+    "index_add": (lambda x, i: torch.index_add(x, 0, i, x), (NUMBER, torch.tensor([0]))),
+    "gather": (lambda x, i: torch.gather(x, 0, i), (NUMBER, FIRST)),
+    "gather by a vector": (lambda x, i: torch.gather(x, 0, i), (NUMBER, torch.tensor([0, 0]))),
+    "gather by a number": (lambda x, i: torch.gather(x, 0, i), (VECTOR, torch.tensor(2))),
+    "scatter": (lambda x, i, s: torch.scatter(x, 0, i, s), (NUMBER, FIRST, NUMBER * 2)),
+    "scatter of a number": (lambda x, i, s: torch.scatter(x, 0, i, s), (VECTOR, FIRST, NUMBER)),
+    "scatter of a constant": (lambda x, i: torch.scatter(x, 0, i, 7.0), (NUMBER, FIRST)),
+    "scatter_add": (lambda x, i, s: torch.scatter_add(x, 0, i, s), (NUMBER, FIRST, NUMBER)),
+    "scatter_reduce": (
+        lambda x, i, s: torch.scatter_reduce(x, 0, i, s, "amax"), (NUMBER, FIRST, NUMBER * 2)
+    ),
+    "flip": (lambda x: torch.flip(x, (0,)), (VECTOR,)),
+}  # fmt: skip
+
+EMPTY_LISTS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "flip": (lambda x: torch.flip(x, ()), (VECTOR,)),
+    "squeeze": (lambda x: torch.squeeze(x, ()), (VECTOR.reshape(1, 5, 1),)),
+    "any": (lambda x: torch.ops.aten.any.dims(x, []), (VECTOR > 0,)),
+    "all": (lambda x: torch.ops.aten.all.dims(x, []), (VECTOR > 0,)),
+    "sum": (lambda x: torch.sum(x, ()), (VECTOR,)),
+    "amax": (lambda x: torch.amax(x, ()), (VECTOR,)),
+    "gather": (lambda x, i: torch.gather(x, 0, i), (VECTOR, NOTHING)),
+    "scatter": (lambda x, i: torch.scatter(x, 0, i, x), (VECTOR, NOTHING)),
+    "scatter_add": (lambda x, i: torch.scatter_add(x, 0, i, x), (VECTOR, NOTHING)),
+}
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> None:
+    torch._dynamo.reset()
+
+
+def check(function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.filterwarnings("error", "fuser leaves")
+        found = torch.compile(function, backend="fuser")(*arguments)
+    torch.testing.assert_close(found, function(*arguments))
+
+
+@pytest.mark.parametrize("name", WITHOUT_AXES)
+def test_tensors_without_axes(name: str) -> None:
+    check(*WITHOUT_AXES[name])
+
+
+@pytest.mark.parametrize("name", EMPTY_LISTS)
+def test_empty_lists(name: str) -> None:
+    check(*EMPTY_LISTS[name])
+
+
+@pytest.mark.parametrize("error", [LoweringError("a row that turns"), RecursionError("too deep")])
+def test_a_defect_leaves_the_graph_to_pytorch(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """torch.compile goes on, and says what happened; fuser.compile raises."""
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(torch_backend, "compile_graph", fail)
+    module = torch.nn.Linear(4, 3)
+    fast = torch.compile(module, backend="fuser")
+    x = torch.ones(2, 4)
+    with torch.no_grad():
+        with pytest.warns(RuntimeWarning, match=f"please report {type(error).__name__}: {error}"):
+            found = fast(x)
+        torch.testing.assert_close(found, module(x))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # it is said once
+            fast(x)
+    with pytest.raises(type(error), match=str(error)):
+        fuser.compile(module, example_inputs=(x,))
+
+
+@pytest.mark.parametrize("error", [UsageError("no such option"), DeviceError("no such device")])
+def test_what_the_caller_can_mend_is_raised(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(torch_backend, "compile_graph", fail)
+    with torch.no_grad(), pytest.raises(type(error), match=str(error)):
+        torch.compile(torch.nn.Linear(4, 3), backend="fuser")(torch.ones(2, 4))
