@@ -49,15 +49,24 @@ class Builder:
         """A map primitive with NumPy broadcasting.
 
         Python numbers take the dtype of the first operand that is a Value (the last, for select).
+        Where that dtype does not hold one of them, such as a count or an epsilon beside float16,
+        the map is computed in a dtype that does, and its result rounded once.
         """
         values = [operand for operand in operands if isinstance(operand, Value)]
-        like = values[-1 if op == "select" else 0]
+        like = values[-1 if op == "select" else 0].dtype
+        numbers = [operand for operand in operands if not isinstance(operand, Value)]
+        wide = dtype_for(like, numbers)
         resolved = [
-            operand if isinstance(operand, Value) else self.scalar(operand, like.dtype)
+            self.scalar(operand, wide)
+            if not isinstance(operand, Value)
+            else self.cast(operand, wide)
+            if operand.dtype is like
+            else operand
             for operand in operands
         ]
         shape = broadcast_shapes(op, [value.type.shape for value in resolved])
-        return self.emit(op, *(self.broadcast_to(value, shape) for value in resolved))
+        result = self.emit(op, *(self.broadcast_to(value, shape) for value in resolved))
+        return self.cast(result, like) if result.dtype is wide else result
 
     def cast(self, x: Value, dtype: DType) -> Value:
         return x if x.dtype is dtype else self.emit("cast", x, dtype=dtype)
@@ -68,10 +77,12 @@ class Builder:
         return self.graph.constant(array, self.origin)
 
     def scalar(self, value: float, dtype: DType) -> Value:
-        """A rank-0 constant, or the value of a symbolic dim."""
+        """A rank-0 constant, or the value of a symbolic dim. It is rounded to dtype, to infinity
+        where it is beyond; what is computed with a number goes through `map`."""
         if isinstance(value, DimExpr):
             return self.cast(self.dim(value), dtype)
-        return self.constant(np.asarray(value).astype(dtype.numpy))
+        with np.errstate(over="ignore"):
+            return self.constant(np.asarray(value).astype(dtype.numpy))
 
     def full(self, value: float, type: TensorType) -> Value:
         return self.broadcast_to(self.scalar(value, type.dtype), type.shape)
@@ -187,13 +198,15 @@ class Builder:
         return self.unsqueeze(result, axes) if keep else result
 
     def mean(self, x: Value, axes: Sequence[int], keep: bool = False) -> Value:
-        """The mean over axes: reduce_sum, then div by the count."""
-        total = self.reduce("reduce_sum", x, axes)
+        """The mean over axes: reduce_sum, then div by the count.
+
+        Sums and counts of the 16-bit floats are float32, which they fit into; the mean is rounded.
+        """
+        wide = self.cast(x, x.dtype.compute)
+        total = self.reduce("reduce_sum", wide, axes)
         count = product([x.type.shape[axis] for axis in axes])
-        if isinstance(count, DimExpr):
-            result = self.map("div", total, self.dim(count, x.dtype))
-        else:
-            result = self.map("div", total, count)
+        divisor = self.dim(count, wide.dtype) if isinstance(count, DimExpr) else count
+        result = self.cast(self.map("div", total, divisor), x.dtype)
         return self.unsqueeze(result, sorted(axes)) if keep else result
 
     def restore(self, reduced: Value, like: Value, axes: Sequence[int]) -> Value:
@@ -286,6 +299,34 @@ class Builder:
         return ValueNeededError(
             what, source_inputs(value), where=where, hint="fix the values of the inputs behind it"
         )
+
+
+def dtype_for(dtype: DType, numbers: Sequence[float]) -> DType:
+    """dtype, or a wider one that holds numbers which dtype does not.
+
+    An int is a count and must be exact; other numbers may be rounded, but must not become infinite
+    nor lose digits to underflow. Symbolic dims count as large.
+    """
+    if all(_holds(dtype, number) for number in numbers):
+        return dtype
+    if dtype.is_float:
+        return dtype.compute
+    return dtypes.i64 if dtype.is_integer else dtype
+
+
+def _holds(dtype: DType, number: float) -> bool:
+    if isinstance(number, DimExpr):
+        return dtype.compute is dtype
+    if dtype.is_integer:
+        return not isinstance(number, int | np.integer) or dtype.lowest <= number <= dtype.highest
+    if not dtype.is_float or number == 0 or not np.isfinite(float(number)):
+        return True
+    with np.errstate(over="ignore", under="ignore"):
+        rounded = float(np.asarray(number).astype(dtype.numpy))
+    if isinstance(number, int | np.integer):
+        return rounded == number
+    unit = float(np.spacing(np.ones((), dtype.numpy)))
+    return abs(rounded - number) <= unit / 2 * abs(number)
 
 
 def source_inputs(value: Value) -> set[str]:

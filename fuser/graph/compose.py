@@ -30,6 +30,14 @@ def log_softmax(b: Builder, x: Value, axes: Sequence[int]) -> Value:
     return b.map("sub", centred, b.restore(b.map("log", total), x, axes))
 
 
+def log_sum_exp(b: Builder, x: Value, axes: Sequence[int]) -> Value:
+    """max + log(sum(exp(x - max))), with an infinite max replaced by 0 to keep inf - inf out."""
+    peak = b.reduce("reduce_max", x, axes)
+    peak = b.map("select", b.map("is_inf", peak), 0, peak)
+    powers = b.map("exp", b.map("sub", x, b.restore(peak, x, axes)))
+    return b.map("add", peak, b.map("log", b.reduce("reduce_sum", powers, axes)))
+
+
 def zero_masked_rows(b: Builder, probabilities: Value) -> Value:
     """Softmax of a fully masked row is nan: make it 0, in the spelling of the exporters."""
     return b.map("select", b.map("is_nan", probabilities), 0, probabilities)

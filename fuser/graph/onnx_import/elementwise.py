@@ -10,6 +10,7 @@ from onnx import TensorProto
 
 from fuser import dtypes
 from fuser.dtypes import DType
+from fuser.graph import compose
 from fuser.graph.builder import Builder
 from fuser.graph.ir import TensorType, Value
 from fuser.graph.onnx_import.narrow import decode, encode
@@ -51,8 +52,10 @@ def binary(b: Builder, node: OnnxNode) -> Value:
 def variadic(b: Builder, node: OnnxNode) -> Value:
     values = node.present()
     op = {"Max": "max", "Min": "min"}.get(node.op_type, "add")
-    total = fold(lambda x, y: b.map(op, x, y), values)
-    return b.map("div", total, len(values)) if node.op_type == "Mean" else total
+    if node.op_type == "Mean":
+        total = fold(lambda x, y: b.map(op, x, y), [compose.stash(b, value) for value in values])
+        return b.cast(b.map("div", total, len(values)), values[0].dtype)
+    return fold(lambda x, y: b.map(op, x, y), values)
 
 
 @onnx_op("Mod")

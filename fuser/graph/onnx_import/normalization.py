@@ -144,30 +144,31 @@ def group_normalization(b: Builder, node: OnnxNode) -> Value:
 @onnx_op("MeanVarianceNormalization", since=9)
 def mean_variance_normalization(b: Builder, node: OnnxNode) -> Value:
     """(x - mean) / (sqrt(mean((x - mean)^2)) + 1e-9), as its function body says."""
-    x = node.x
+    x = compose.stash(b, node.x)
     axes = node.axes(node.attr("axes", [0, 2, 3]), x.type.rank)
     centred = b.map("sub", x, b.restore(b.mean(x, axes), x, axes))
     deviation = b.map("sqrt", b.mean(b.map("mul", centred, centred), axes))
-    return b.map("div", centred, b.restore(b.map("add", deviation, 1e-9), x, axes))
+    normal = b.map("div", centred, b.restore(b.map("add", deviation, 1e-9), x, axes))
+    return b.cast(normal, node.x.dtype)
 
 
 @onnx_op("LpNormalization")
 def lp_normalization(b: Builder, node: OnnxNode) -> Value:
     """x divided by its norm along axis; a zero norm leaves 0."""
-    x = node.x
+    x = compose.stash(b, node.x)
     axis = node.axis(node.attr("axis", -1), x.type.rank)
     if node.attr("p", 2) == 1:
         norm = b.reduce("reduce_sum", b.map("abs", x), [axis])
     else:
         norm = b.map("sqrt", b.reduce("reduce_sum", b.map("mul", x, x), [axis]))
     safe = b.map("select", b.map("eq", norm, 0), 1, norm)
-    return b.map("div", x, b.restore(safe, x, [axis]))
+    return b.cast(b.map("div", x, b.restore(safe, x, [axis])), node.x.dtype)
 
 
 @onnx_op("LRN")
 def local_response_normalization(b: Builder, node: OnnxNode) -> Value:
     """x / (bias + alpha/size * sum of squares over `size` neighbouring channels) ^ beta."""
-    x, size = node.x, as_int(node.required("size"))
+    x, size = compose.stash(b, node.x), as_int(node.required("size"))
     low = (size - 1) // 2
     rest = x.type.rank - 2
     spans = (size, *(1,) * rest)
@@ -176,4 +177,5 @@ def local_response_normalization(b: Builder, node: OnnxNode) -> Value:
     squares = reduce_windows(b, "sum", b.map("mul", x, x), spans, ones, padding, ones)
     scaled = b.map("mul", squares, node.attr("alpha", 1e-4) / size)
     base = b.map("add", scaled, node.attr("bias", 1.0))
-    return b.map("div", x, b.map("pow", base, node.attr("beta", 0.75)))
+    scale = b.map("pow", base, node.attr("beta", 0.75))
+    return b.cast(b.map("div", x, scale), node.x.dtype)

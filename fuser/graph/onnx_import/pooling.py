@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from fuser import dtypes
 from fuser.errors import InvalidModelError
+from fuser.graph import compose
 from fuser.graph.builder import Builder
 from fuser.graph.dims import Dim, as_int, product
 from fuser.graph.ir import TensorType, Value
@@ -173,33 +175,35 @@ def average_pool(b: Builder, node: OnnxNode) -> Value:
 
 def average(b: Builder, node: OnnxNode) -> Value:
     """The mean of each window that the attributes of the node describe."""
-    x, pool = node.x, _read_pool(node)
+    x, pool = compose.stash(b, node.x), _read_pool(node)
     total = pool.emit(b, "sum", x)
     include = node.attr("count_include_pad", 0)
     if not pool.padded or (include and not any(pool.overhang)):
-        return b.map("div", total, int(np.prod(pool.window)))
-    return b.map("div", total, _window_counts(b, pool, x, total, bool(include)))
+        return b.cast(b.map("div", total, math.prod(pool.window)), node.x.dtype)
+    counts = _window_counts(b, pool, x, total, bool(include))
+    return b.cast(b.map("div", total, counts), node.x.dtype)
 
 
 def _window_counts(b: Builder, pool: _Pool, x: Value, total: Value, include: bool) -> Value:
     """How many elements each window averages, stretched to the shape of total."""
     sizes = [as_int(size) for size in x.type.shape[2:]]
-    ones = np.ones(sizes, x.dtype.compute.numpy)
+    ones = np.ones(sizes, x.dtype.numpy)
     if include:
         ones = np.pad(ones, pool.padding, constant_values=1)
         inner: Padding = ((0, 0),) * len(sizes)
     else:
         inner = pool.padding
     counted = _Pool(pool.window, pool.strides, pool.dilation, inner, pool.overhang)
-    counts = b.cast(counted.emit(b, "sum", b.constant(ones)), x.dtype)
+    counts = counted.emit(b, "sum", b.constant(ones))
     return b.broadcast(counts, total.type.shape, range(2, total.type.rank))
 
 
 @onnx_op("LpPool", since=2)
 def lp_pool(b: Builder, node: OnnxNode) -> Value:
     p = node.attr("p", 2)
-    powers = b.map("pow", b.map("abs", node.x), p)
-    return b.map("pow", _read_pool(node).emit(b, "sum", powers), 1 / p)
+    powers = b.map("pow", b.map("abs", compose.stash(b, node.x)), p)
+    root = b.map("pow", _read_pool(node).emit(b, "sum", powers), 1 / p)
+    return b.cast(root, node.x.dtype)
 
 
 @onnx_op("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
@@ -211,5 +215,6 @@ def global_pool(b: Builder, node: OnnxNode) -> Value:
     if node.op_type == "GlobalMaxPool":
         return b.reduce("reduce_max", x, axes, keep=True)
     p = node.attr("p", 2)
-    total = b.reduce("reduce_sum", b.map("pow", b.map("abs", x), p), axes, keep=True)
-    return b.map("pow", total, 1 / p)
+    powers = b.map("pow", b.map("abs", compose.stash(b, x)), p)
+    root = b.map("pow", b.reduce("reduce_sum", powers, axes, keep=True), 1 / p)
+    return b.cast(root, x.dtype)

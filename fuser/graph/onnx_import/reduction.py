@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fuser import dtypes
+from fuser.graph import compose
 from fuser.graph.builder import Builder
 from fuser.graph.ir import Value
 from fuser.graph.onnx_import.registry import OnnxNode, onnx_op
@@ -42,25 +43,18 @@ def _reduce(b: Builder, op_type: str, x: Value, axes: list[int]) -> Value:
         case "ReduceSumSquare":
             return b.reduce("reduce_sum", b.map("mul", x, x), axes)
         case "ReduceL2":
-            wide = x if x.dtype.is_float else b.cast(x, dtypes.f64)
+            wide = compose.stash(b, x) if x.dtype.is_float else b.cast(x, dtypes.f64)
             squares = b.reduce("reduce_sum", b.map("mul", wide, wide), axes)
             return b.cast(b.map("sqrt", squares), x.dtype)
         case "ReduceLogSum":
-            return b.map("log", b.reduce("reduce_sum", x, axes))
+            total = b.reduce("reduce_sum", compose.stash(b, x), axes)
+            return b.cast(b.map("log", total), x.dtype)
         case "ReduceLogSumExp":
-            return _log_sum_exp(b, x, axes)
+            return b.cast(compose.log_sum_exp(b, compose.stash(b, x), axes), x.dtype)
         case "ReduceMax" | "ReduceMin" if x.dtype is dtypes.bool_:
             wide = b.cast(x, dtypes.u8)
             return b.cast(_reduce(b, op_type, wide, axes), dtypes.bool_)
     return b.reduce(f"reduce_{op_type[len('Reduce') :].lower()}", x, axes)
-
-
-def _log_sum_exp(b: Builder, x: Value, axes: list[int]) -> Value:
-    """max + log(sum(exp(x - max))), with an infinite max replaced by 0 to keep inf - inf out."""
-    peak = b.reduce("reduce_max", x, axes)
-    peak = b.map("select", b.map("is_inf", peak), 0, peak)
-    powers = b.map("exp", b.map("sub", x, b.restore(peak, x, axes)))
-    return b.map("add", peak, b.map("log", b.reduce("reduce_sum", powers, axes)))
 
 
 @onnx_op("ArgMax", "ArgMin")

@@ -13,6 +13,7 @@ from fuser.graph.ir import Value
 from fuser.graph.torch_import.registry import (
     ATEN,
     Handler,
+    as_operands,
     as_values,
     aten,
     dtype_of,
@@ -24,9 +25,9 @@ from fuser.graph.torch_import.registry import (
 def _binary(op: str, boolean: str = "") -> Handler:
     def handler(b: Builder, x: Any, y: Any, alpha: Any = 1) -> Value:
         dtype = promote(x, y, *(() if alpha == 1 else (alpha,)))
-        left, right = as_values(b, (x, y), dtype)
+        left, right = as_operands(b, (x, y), dtype)
         if alpha != 1:
-            right = b.map("mul", right, alpha)
+            right = b.map("mul", right, alpha) if isinstance(right, Value) else right * alpha
         return b.map(boolean if boolean and dtype is dtypes.bool_ else op, left, right)
 
     return handler
@@ -35,7 +36,7 @@ def _binary(op: str, boolean: str = "") -> Handler:
 def _compare(op: str, boolean: str = "") -> Handler:
     def handler(b: Builder, x: Any, y: Any) -> Value:
         dtype = promote(x, y)
-        left, right = as_values(b, (x, y), dtypes.u8 if dtype is dtypes.bool_ else dtype)
+        left, right = as_operands(b, (x, y), dtypes.u8 if dtype is dtypes.bool_ else dtype)
         return b.map(op, left, right)
 
     return handler
@@ -138,10 +139,9 @@ def div(b: Builder, x: Any, y: Any, *, rounding_mode: str | None = None) -> Valu
     dtype = promote(x, y)
     if rounding_mode is None:
         dtype = to_float(dtype)
-    left, right = as_values(b, (x, y), dtype)
     if rounding_mode == "floor":
-        return numeric.floor_divide(b, left, right)
-    quotient = b.map("div", left, right)
+        return numeric.floor_divide(b, *as_values(b, (x, y), dtype))
+    quotient = b.map("div", *as_operands(b, (x, y), dtype))
     return numeric.trunc(b, quotient) if rounding_mode == "trunc" else quotient
 
 
@@ -197,7 +197,9 @@ def square(b: Builder, x: Value) -> Value:
 
 @aten("hypot")
 def hypot(b: Builder, x: Value, y: Value) -> Value:
-    return b.map("sqrt", b.map("add", b.map("mul", x, x), b.map("mul", y, y)))
+    wide_x, wide_y = compose.stash(b, x), compose.stash(b, y)
+    squares = b.map("add", b.map("mul", wide_x, wide_x), b.map("mul", wide_y, wide_y))
+    return b.cast(b.map("sqrt", squares), x.dtype)
 
 
 def _flags(b: Builder, op: str, x: Value) -> Value:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from fuser.graph import compose
 from fuser.graph.builder import Builder
 from fuser.graph.ir import Value
 from fuser.graph.torch_import.registry import aten
@@ -98,20 +100,19 @@ def _average_pool(rank: int) -> Any:
             for each in zip(sizes, shape, steps, pads, one, strict=True)
         ]
         ends = [(p, p + e) for p, e in zip(pads, extra, strict=True)]
-        total = reduce_windows(b, "sum", x, shape, steps, ends, one)
-        if divisor:
-            return b.map("div", total, divisor)
-        if not any(extra) and (count_include_pad or not any(pads)):
-            return b.map("div", total, int(np.prod(shape)))
-        ones = np.ones(sizes, x.dtype.compute.numpy)
+        wide = compose.stash(b, x)
+        total = reduce_windows(b, "sum", wide, shape, steps, ends, one)
+        if divisor or (not any(extra) and (count_include_pad or not any(pads))):
+            return b.cast(b.map("div", total, divisor or math.prod(shape)), x.dtype)
+        ones = np.ones(sizes, wide.dtype.numpy)
         inner = ends
         if count_include_pad:
             ones = np.pad(ones, [(p, p) for p in pads], constant_values=1)
             inner = [(0, e) for e in extra]
-        inside = reduce_windows(b, "sum", b.constant(ones), shape, steps, inner, one)
-        counts = b.cast(inside, x.dtype)
+        counts = reduce_windows(b, "sum", b.constant(ones), shape, steps, inner, one)
         axes = range(x.type.rank - rank, x.type.rank)
-        return b.map("div", total, b.broadcast(counts, total.type.shape, axes))
+        mean = b.map("div", total, b.broadcast(counts, total.type.shape, axes))
+        return b.cast(mean, x.dtype)
 
     return handler
 
@@ -138,8 +139,9 @@ def adaptive_average_pool(b: Builder, x: Value, shape: Any) -> Value:
         return b.mean(x, range(lead, x.type.rank), keep=True)
     if all(n % size == 0 for n, size in zip(sizes, shape, strict=True)):
         window = [n // size for n, size in zip(sizes, shape, strict=True)]
-        total = reduce_windows(b, "sum", x, window, window, [(0, 0)] * rank, [1] * rank)
-        return b.map("div", total, int(np.prod(window)))
+        wide = compose.stash(b, x)
+        total = reduce_windows(b, "sum", wide, window, window, [(0, 0)] * rank, [1] * rank)
+        return b.cast(b.map("div", total, math.prod(window)), x.dtype)
     for axis, (n, size) in enumerate(zip(sizes, shape, strict=True), lead):
         matrix = np.zeros((size, n))
         for i in range(size):

@@ -159,10 +159,7 @@ def all_(b: Builder, x: Value, axes: Any = None, keep: bool = False) -> Value:
 @aten("logsumexp")
 def logsumexp(b: Builder, x: Value, axes: Any, keep: bool = False) -> Value:
     where = axes_of(axes, x.type.rank)
-    peak = b.reduce("reduce_max", x, where)
-    peak = b.map("select", b.map("is_inf", peak), 0, peak)
-    powers = b.map("exp", b.map("sub", x, b.restore(peak, x, where)))
-    result = b.map("add", peak, b.map("log", b.reduce("reduce_sum", powers, where)))
+    result = b.cast(compose.log_sum_exp(b, compose.stash(b, x), where), x.dtype)
     return b.unsqueeze(result, sorted(where)) if keep else result
 
 

@@ -153,6 +153,14 @@ def to_float(dtype: DType) -> DType:
     return dtype if dtype.is_float else dtypes.f32
 
 
+def as_operands(b: Builder, operands: Sequence[Any], dtype: DType) -> list[Any]:
+    """Operands of a map in one dtype; numbers stay numbers, which `Builder.map` keeps whole, but
+    for one beside no tensor."""
+    if not any(isinstance(x, Value) for x in operands):
+        return list(as_values(b, operands, dtype))
+    return [b.cast(x, dtype) if isinstance(x, Value) else x for x in operands]
+
+
 def as_values(b: Builder, operands: Sequence[Any], dtype: DType) -> list[Value]:
     """Operands in one dtype; numbers as rank-0 constants."""
     return [b.cast(x, dtype) if isinstance(x, Value) else b.scalar(x, dtype) for x in operands]

@@ -16,6 +16,7 @@ from fuser import dtypes
 from fuser.dtypes import from_numpy
 from fuser.errors import TraceError
 from fuser.graph.builder import Builder
+from fuser.graph.compose import stash
 from fuser.graph.ir import Value
 from fuser.graph.numeric import arctan2, expm1, floor_divide, log1p, power, trunc
 from fuser.graph.trace.context import current, default_kinds, is_traced, lift, promotion_kinds, wrap
@@ -171,7 +172,9 @@ def _cbrt(b: Builder, x: Value) -> Value:
 
 @_rule("hypot")
 def _hypot(b: Builder, x: Value, y: Value) -> Value:
-    return b.map("sqrt", b.map("add", b.map("mul", x, x), b.map("mul", y, y)))
+    wide_x, wide_y = stash(b, x), stash(b, y)
+    squares = b.map("add", b.map("mul", wide_x, wide_x), b.map("mul", wide_y, wide_y))
+    return b.cast(b.map("sqrt", squares), x.dtype)
 
 
 @_rule("deg2rad", "radians")

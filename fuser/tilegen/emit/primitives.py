@@ -233,6 +233,10 @@ def padded(em: Emission, x: Value, coords: Coords, number: float | int | bool) -
         return em.tile(x, coords)
     if not em.is_inside(x) and uniform(x) is None:
         return em.read(x, coords, pad=number)
+    if x.node is not None and x.node.op == "cast":
+        (source,) = x.node.inputs
+        if source.dtype.compute is x.dtype.compute:  # the same numbers in a tile: loads can pad
+            return padded(em, source, coords, number)
     condition = em.within(guards)
     return em.select(condition, em.tile(x, coords), Piece(x.dtype.compute, splat=number))
 
