@@ -6,6 +6,7 @@ tile, scans and windows. Contractions are anchors and have emitters of their own
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from itertools import product as cartesian
 
 from fuser.dtypes import DType, i32
@@ -416,20 +417,73 @@ def _cumsum(em: Emission, node: Node, coords: Coords) -> Piece:
     return result
 
 
+MOST_UNROLLED = 32
+"""Taps of a window that become one term each; a longer window is a loop."""
+
+TAPS_A_TRIP = 8
+"""Taps in the body of that loop: enough to hide what a trip costs beside them."""
+
+
 def _window(em: Emission, node: Node, coords: Coords) -> Piece:
-    """Pooling: the taps of the window, unrolled."""
+    """Pooling: the taps of the window, unrolled; those of a long window in a loop."""
+    window: tuple[int, ...] = node.attrs["window"]
+    if product(window) <= MOST_UNROLLED:
+        result = _taps(em, node, coords, [range(extent) for extent in window], None)
+        assert result is not None
+        return result
+    x = node.inputs[0]
+    axes = tuple(sorted(frozenset[int]().union(*(c.axes() for c in coords))))
+    start = Piece(x.dtype.compute, axes, splat=_window_identity(node))
+    with em.outside(coords):
+        return _long_window(em, node, coords, [], start)
+
+
+def _long_window(
+    em: Emission, node: Node, coords: Coords, outer: list[Index], start: Piece
+) -> Piece:
+    """`start` and the taps of the window at the taps `outer` of its first axes."""
+    window: tuple[int, ...] = node.attrs["window"]
+    axis = len(outer)
+    inner = product(window[axis + 1 :])
+    step = max(1, TAPS_A_TRIP // inner)
+    whole = window[axis] - window[axis] % step
+
+    def body(at: Index, carried: list[Piece]) -> list[Piece]:
+        if inner > TAPS_A_TRIP:
+            return [_long_window(em, node, coords, [*outer, at], carried[0])]
+        trip = [at + tap for tap in range(step)]
+        taps = (*([tap] for tap in outer), trip, *map(range, window[axis + 1 :]))
+        return [_taps(em, node, coords, taps, carried[0])]
+
+    (result,) = em.loop(0, whole, step, [start], body)
+    if whole == window[axis]:
+        return result
+    left = range(whole, window[axis])
+    taps = (*([tap] for tap in outer), left, *map(range, window[axis + 1 :]))
+    return _taps(em, node, coords, taps, result)
+
+
+def _taps(
+    em: Emission, node: Node, coords: Coords, taps: Sequence[Iterable[Index | int]],
+    start: Piece | None,
+) -> Piece:  # fmt: skip
+    """`start` and the elements under some taps of the window, given along each axis."""
     (x,), attrs = node.inputs, node.attrs
     fn = "add" if attrs["fn"] == "sum" else "max"
-    identity: float | int = 0 if fn == "add" else x.dtype.compute.lowest
-    result: Piece | None = None
-    for taps in cartesian(*map(range, attrs["window"])):
+    identity = _window_identity(node)
+    result = start
+    for tap in cartesian(*taps):
         at = tuple(
-            c * stride + tap * dilation - low
-            for c, stride, tap, dilation, (low, _) in zip(
-                coords, attrs["strides"], taps, attrs["dilation"], attrs["padding"], strict=True
+            c * stride + t * dilation - low
+            for c, stride, t, dilation, (low, _) in zip(
+                coords, attrs["strides"], tap, attrs["dilation"], attrs["padding"], strict=True
             )
         )
         piece = padded(em, x, at, identity)
         result = piece if result is None else em.map(fn, result, piece)
     assert result is not None
     return result
+
+
+def _window_identity(node: Node) -> float | int:
+    return 0 if node.attrs["fn"] == "sum" else node.inputs[0].dtype.compute.lowest
