@@ -448,19 +448,18 @@ def _long_window(
     step = max(1, TAPS_A_TRIP // inner)
     whole = window[axis] - window[axis] % step
 
+    def taps(here: Iterable[Index | int]) -> list[Iterable[Index | int]]:
+        return [*([tap] for tap in outer), here, *map(range, window[axis + 1 :])]
+
     def body(at: Index, carried: list[Piece]) -> list[Piece]:
         if inner > TAPS_A_TRIP:
             return [_long_window(em, node, coords, [*outer, at], carried[0])]
-        trip = [at + tap for tap in range(step)]
-        taps = (*([tap] for tap in outer), trip, *map(range, window[axis + 1 :]))
-        return [_taps(em, node, coords, taps, carried[0])]
+        return [_taps(em, node, coords, taps([at + tap for tap in range(step)]), carried[0])]
 
     (result,) = em.loop(0, whole, step, [start], body)
     if whole == window[axis]:
         return result
-    left = range(whole, window[axis])
-    taps = (*([tap] for tap in outer), left, *map(range, window[axis + 1 :]))
-    return _taps(em, node, coords, taps, result)
+    return _taps(em, node, coords, taps(range(whole, window[axis])), result)
 
 
 def _taps(
