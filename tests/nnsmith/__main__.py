@@ -38,7 +38,7 @@ def main() -> int:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--unfused-every", type=int, default=4, help="of models; 0: none")
     parser.add_argument("--no-peer", action="store_true", help="without ONNX Runtime")
-    parser.add_argument("--limit", type=float, default=60, help="seconds a model may take")
+    parser.add_argument("--limit", type=float, default=120, help="seconds a model may take")
     parser.add_argument("--json", type=Path, help="write every outcome to this file, a line each")
     parser.add_argument("--doc", type=Path, help="write the results into this page")
     parser.add_argument("--reduce", type=Path, help="make this model small where it is wrong")

@@ -84,7 +84,8 @@ def check_file(path: Path, options: Options) -> Outcome:
             unfused = options.unfused_every > 0 and number % options.unfused_every == 0
             found = _check(path.stem, model, number, unfused, options)
         except REFUSALS as error:
-            found = Outcome(path.stem, "refused", reason(error))
+            slow = isinstance(error, LimitError) and "second" in str(error)
+            found = Outcome(path.stem, "hung" if slow else "refused", reason(error))
         except Exception as error:
             found = Outcome(path.stem, "failed", reason(error), trace=traceback.format_exc())
     return Outcome(**{**asdict(found), "seconds": round(time.perf_counter() - started, 3)})
