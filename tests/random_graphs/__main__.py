@@ -4,122 +4,238 @@ Checks graphs number `seed` to `seed + count - 1` and prints what fails, with th
 Of every `--native-every` graphs one is compiled to machine code; the others run in the Tile IR
 interpreter, on the schedules of a CPU and of two GPUs. Of every `--cuda-every` graphs one runs on
 this machine's GPU as well. Graphs are checked in child processes, since LLVM may end a process, and
-a fault of a kernel the use of a GPU. Exits with 1 if anything failed.
+a fault of a kernel the use of a GPU; one that takes longer than `--limit` fails, and the run goes
+on. `--coverage` lists what the graphs reach in the compiler, and how many of 100,000 do. The last
+lines are the seeds that failed and a summary. Exits with 1 if anything failed.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from typing import Any
 
 CHUNK = 200
 DONE = "checked "
+FAILED = "FAILED "
 LOST = 251
 """The exit status of a child that can no longer use the GPU."""
+PATIENCE = 4
+"""Limits without a new graph after which a child is ended: one for the graph, the others to make it
+small; what machine code or LLVM is at cannot be interrupted."""
+
+
+class TimeExceeded(Exception):
+    """A graph took longer than it may."""
+
+
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Raise TimeExceeded in the block once it has taken so long."""
+
+    def end(*_: Any) -> None:
+        raise TimeExceeded(f"more than {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def check_range(arguments: argparse.Namespace) -> int:
     """Check graphs in this process, printing failures; how many failed."""
-    from fuser.graph.text import print_graph
     from tests.random_graphs.check import Native, check, gpu_routes, natives_on_gpu, routes_of
+    from tests.random_graphs.coverage import RECORDER, Recorder
     from tests.random_graphs.draw import draw
-    from tests.random_graphs.reduce import reduced
 
     first, count, native_every = arguments.seed, arguments.count, arguments.native_every
     native = Native() if native_every else None
     every = arguments.cuda_every
     natives = natives_on_gpu() if every else None
+    if arguments.coverage:
+        RECORDER.append(Recorder())
     failed = 0
     for seed in range(first, first + count):
         on_cpu = native if native_every and seed % native_every == 0 else None
         print(f"seed {seed}", file=sys.stderr, flush=True)  # what a dead process was at
-        drawing = draw(seed, arguments.most_nodes)
-        routes = routes_of(on_cpu, seed)
-        if natives is not None and seed % every == 0:
-            routes |= gpu_routes(natives, seed // every)
-        failures = check(drawing, routes)
+        try:
+            with limited(arguments.limit):
+                drawing = draw(seed, arguments.most_nodes, arguments.edition)
+                routes = routes_of(on_cpu, seed)
+                if natives is not None and seed % every == 0:
+                    routes |= gpu_routes(natives, seed // every)
+                failures = check(drawing, routes)
+        except Exception as error:  # the drawing itself, or the limit between two routes
+            print(f"{FAILED}{seed} drawing: {type(error).__name__}: {error}", flush=True)
+            failed += 1
+            continue
+        for recorder in RECORDER:
+            recorder.next_graph()
         failed += bool(failures)
         for failure in failures:
-            print(f"FAILED {seed} {failure.route}: {failure.what}")
+            print(f"{FAILED}{seed} {failure.route}: {failure.what}", flush=True)
         if any("DeviceError" in failure.what for failure in failures):
             sys.exit(LOST)  # what follows would fail as well
         if failures:
-            only = {failures[0].route: routes[failures[0].route]}
-            small = reduced(drawing, lambda trial, only=only: bool(check(trial, only)))
-            print(print_graph(small.graph))
-            for name, array in small.feeds.items():
-                print(f"  {name}: {array.dtype}{list(array.shape)} {array.reshape(-1)[:8]}")
-            for failure in check(small, only):
-                print(f"  {failure.what}\n{failure.trace}")
+            try:
+                with limited(arguments.limit):
+                    show(drawing, failures, routes)
+            except TimeExceeded:
+                print("  (not made small: it takes too long)")
         sys.stdout.flush()
+    for recorder in RECORDER:
+        print(recorder.dump())
     print(f"{DONE}{count}", flush=True)
     return failed
 
 
-def run_child(first: int, count: int, arguments: argparse.Namespace) -> tuple[int, str]:
-    """(graphs that failed, what the child printed). A child that died fails the seed it was at."""
+def show(drawing: Any, failures: Any, routes: Any) -> None:
+    """Print the smallest graph that fails by the first route that did, and how it fails."""
+    from fuser.graph.text import print_graph
+    from tests.random_graphs.check import check
+    from tests.random_graphs.reduce import reduced
+
+    # what the front ends compose wrongly has no route
+    name = next((f.route for f in failures if f.route in routes), next(iter(routes)))
+    if any("TimeExceeded" in failure.what for failure in failures):
+        print(print_graph(drawing.graph))
+        return
+    only = {name: routes[name]}
+    small = reduced(drawing, lambda trial: bool(check(trial, only)))
+    print(print_graph(small.graph))
+    for name, array in small.feeds.items():
+        print(f"  {name}: {array.dtype}{list(array.shape)} {array.reshape(-1)[:8]}")
+    for failure in check(small, only):
+        print(f"  {failure.what}\n{failure.trace}")
+
+
+def run_child(first: int, count: int, arguments: argparse.Namespace) -> str:
+    """What children printed that checked a range, another one going on where one died."""
+    text = ""
+    last = first + count
+    while first < last:
+        status, at, printed, words = one_child(first, last - first, arguments)
+        if f"{DONE}{last - first}\n" in printed:
+            return text + printed.replace(f"{DONE}{last - first}\n", "")
+        text += printed
+        if status != LOST:
+            why = "no graph for too long" if status == -signal.SIGKILL else "the process died"
+            text += f"{FAILED}{at} process: {why} ({status})\n{words}\n"
+        first = at + 1
+    return text
+
+
+def one_child(first: int, count: int, arguments: argparse.Namespace) -> tuple[int, int, str, str]:
+    """(exit status, the seed it was at, what it printed, its last words)."""
     command = [
         sys.executable, "-m", "tests.random_graphs", "--child", "--seed", str(first),
         "--count", str(count), "--native-every", str(arguments.native_every),
         "--most-nodes", str(arguments.most_nodes), "--cuda-every", str(arguments.cuda_every),
+        "--limit", str(arguments.limit), "--edition", str(arguments.edition),
+        *(["--coverage"] if arguments.coverage else []),
     ]  # fmt: skip
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-    child = subprocess.run(command, capture_output=True, text=True, env=environment)
-    if f"{DONE}{count}" in child.stdout:
-        return child.returncode, child.stdout.replace(f"{DONE}{count}\n", "")
-    seeds = [line for line in child.stderr.splitlines() if line.startswith("seed ")]
-    at = int(seeds[-1].removeprefix("seed ")) if seeds else first
-    words = child.stderr[-1500:]
-    text = child.stdout
-    if child.returncode != LOST:
-        text += f"FAILED {at}: the process died ({child.returncode})\n{words}\n"
-    rest = first + count - at - 1
-    if not seeds or not rest:
-        return 1, text
-    failed, more = run_child(at + 1, rest, arguments)
-    return failed + 1, text + more
+    words: list[str] = []
+    seen = {"at": first, "when": time.monotonic()}
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as printed:
+        child = subprocess.Popen(
+            command, stdout=printed, stderr=subprocess.PIPE, text=True, env=environment,
+            errors="replace",
+        )  # fmt: skip
+
+        def follow() -> None:
+            assert child.stderr is not None
+            for line in child.stderr:
+                if line.startswith("seed "):
+                    seen.update(at=int(line[5:]), when=time.monotonic())
+                else:
+                    words.append(line)
+                    del words[:-40]
+
+        reader = threading.Thread(target=follow, daemon=True)
+        reader.start()
+        while True:
+            try:
+                status = child.wait(timeout=1)
+                break
+            except subprocess.TimeoutExpired:
+                if time.monotonic() - seen["when"] > PATIENCE * arguments.limit + 60:
+                    child.kill()
+        reader.join(timeout=10)
+        printed.seek(0)
+        return status, int(seen["at"]), printed.read(), "".join(words)[-1500:]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[1])
+    from tests.random_graphs.draw import EDITION
+
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[1])
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--native-every", type=int, default=8, help="0: none")
     parser.add_argument("--cuda-every", type=int, default=0, help="0: none")
     parser.add_argument("--most-nodes", type=int, default=60)
+    parser.add_argument("--edition", type=int, default=EDITION, help="of the drawing: 1 or 2")
+    parser.add_argument("--limit", type=float, default=120, help="seconds that a graph may take")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no more after")
+    parser.add_argument("--coverage", action="store_true", help="list what the graphs reach")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         return min(check_range(arguments), LOST - 1)
+    return run_all(arguments)
+
+
+def run_all(arguments: argparse.Namespace) -> int:
+    from tests.random_graphs.coverage import PREFIX, merged, report
+
     started = time.monotonic()
     last = arguments.seed + arguments.count
-    done = failed = 0
+    done = 0
+    failed: set[int] = set()
+    records: list[str] = []
 
-    def work(first: int) -> tuple[int, int, str]:
+    def work(first: int) -> tuple[int, str]:
         count = min(CHUNK, last - first)
         if time.monotonic() - started > arguments.seconds:
-            return 0, 0, ""
-        return (count, *run_child(first, count, arguments))
+            return 0, ""
+        return count, run_child(first, count, arguments)
 
     with ThreadPoolExecutor(arguments.jobs) as pool:
         for future in as_completed(
             [pool.submit(work, n) for n in range(arguments.seed, last, CHUNK)]
         ):
-            count, wrong, text = future.result()
-            done, failed = done + count, failed + wrong
-            if text:
-                print(text, end="", flush=True)
+            count, text = future.result()
+            lines = text.splitlines()
+            records += [line for line in lines if line.startswith(PREFIX)]
+            lines = [line for line in lines if not line.startswith(PREFIX)]
+            done += count
+            failed |= {int(line.split()[1]) for line in lines if line.startswith(FAILED)}
+            if lines:
+                print("\n".join(lines), flush=True)
             if count:
                 spent = time.monotonic() - started
-                print(f"{done} graphs, {failed} failed, {spent:.0f} s", file=sys.stderr, flush=True)
-    print(f"{done} graphs, {failed} failed")
-    return int(failed > 0)
+                counted = f"{done} graphs, {len(failed)} failed, {spent:.0f} s"
+                print(counted, file=sys.stderr, flush=True)
+    if arguments.coverage:
+        print(report(*merged(records)))
+    if failed:
+        print("failed seeds:", *sorted(failed))
+    print(f"{done} graphs, {len(failed)} failed")
+    return int(bool(failed))
 
 
 if __name__ == "__main__":

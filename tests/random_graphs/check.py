@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,12 +18,18 @@ from fuser.graph.ir import Graph, Value
 from fuser.graph.ops.registry import check_types
 from fuser.graph.passes import run_passes
 from fuser.partition import Options, partition
+from fuser.partition.region import Partition
 from fuser.runtime.plan import Plan
 from fuser.target import Target
+from fuser.tilegen.candidates import candidates
+from fuser.tilegen.emit.contraction import product_of
+from fuser.tilegen.program import TileProgram
 from fuser.tilegen.text import canonical_text
 from fuser.tilegen.verify import verify
+from fuser.tuning import emitted
 from tests.interpreted import TARGETS, run_programs
 from tests.random_graphs.bounds import Array, mismatches
+from tests.random_graphs.coverage import RECORDER
 from tests.random_graphs.draw import Drawing
 
 Results = dict[str, Array]
@@ -60,6 +67,21 @@ def prepared(graph: Graph, fusion: bool) -> Graph:
     return run_passes(raw) if fusion or any(node.op == "dims" for node in raw.nodes) else raw
 
 
+def planned(
+    graph: Graph, target: Target, fusion: bool, every_pass: bool = False
+) -> tuple[Partition, list[TileProgram]]:
+    """The regions of a prepared graph and their tile programs, noted if a recorder is at work."""
+    options = Options(no_fusion=not fusion)
+    if not RECORDER:
+        cut = partition(graph, target, options)
+        return cut, emit_programs(cut, target, verify=every_pass)
+    with RECORDER[0].calls():
+        cut = partition(graph, target, options)
+        programs = emit_programs(cut, target, verify=every_pass)
+    RECORDER[0].made(cut, programs, target)
+    return cut, programs
+
+
 class Native:
     """Compiles in this process (LLVM may end it), each distinct kernel once, and runs on the CPU or
     the GPU that the target is of. Code for sm_80 runs on later GPUs, too."""
@@ -74,8 +96,7 @@ class Native:
 
     def run(self, d: Drawing, fusion: bool) -> Results:
         graph = prepared(d.graph, fusion)
-        cut = partition(graph, self.target, Options(no_fusion=not fusion))
-        programs = emit_programs(cut, self.target)
+        cut, programs = planned(graph, self.target, fusion)
         kernels = [self._kernel(canonical_text(program.kernel)) for program in programs]
         bound = bind_kernels(graph.name, cut, programs, kernels, self.target).at()
         with Plan(bound, threads=1) as plan:
@@ -92,16 +113,35 @@ class Native:
         return found
 
 
-def interpreted(d: Drawing, target: str, fusion: bool, every_pass: bool = False) -> Results:
+def interpreted(
+    d: Drawing, target: str, fusion: bool, every_pass: bool = False, tuned: int | None = None
+) -> Results:
     """Through passes, partition, emitters and tile passes; the Tile IR interpreter runs it.
-    every_pass: programs are verified after each tile pass, not only after the last."""
+    every_pass: programs are verified after each tile pass, not only after the last. tuned: a seed
+    to choose schedules by that tuning would try, instead of those of the rules."""
     graph = prepared(d.graph, fusion)
     check_types(graph)
-    cut = partition(graph, TARGETS[target], Options(no_fusion=not fusion))
-    programs = emit_programs(cut, TARGETS[target], verify=every_pass)
+    cut, programs = planned(graph, TARGETS[target], fusion, every_pass)
+    if tuned is not None:
+        programs = rescheduled(cut, programs, TARGETS[target], random.Random(tuned))
     for program in programs:
         verify(program.kernel)
     return run_programs(cut, d.feeds, programs)
+
+
+def rescheduled(
+    cut: Partition, programs: list[TileProgram], target: Target, source: random.Random
+) -> list[TileProgram]:
+    """The programs, each with a schedule that tuning may choose where one fits."""
+    found = []
+    for program in programs:
+        alone = sum(other.region is program.region for other in programs) == 1
+        rivals = candidates(program, target, product_of(program.region, target)) if alone else []
+        other = None
+        if rivals:
+            other = emitted(cut, program, target, source.choice(rivals), verify=False)
+        found.append(other or program)
+    return found
 
 
 def oracle(d: Drawing) -> Results:
@@ -128,7 +168,7 @@ def compare(d: Drawing, results: Results, flushed: bool = False) -> str:
 
 def check(d: Drawing, routes: dict[str, Callable[[Drawing], Results]]) -> list[Failure]:
     """The routes that fail. exp2 of a GPU's special-function unit gives no subnormal numbers."""
-    failures = []
+    failures = [Failure("front end", what) for what in d.wrong[:1]]
     for name, route in routes.items():
         try:
             with np.errstate(all="ignore"):
@@ -157,11 +197,14 @@ def routes_of(native: Native | None, seed: int) -> dict[str, Callable[[Drawing],
     names = list(TARGETS)
     one, two = names[seed % len(names)], names[seed // len(names) % len(names)]
     every_pass = seed % 10 == 0
-    return {
+    routes = {
         "numpy": oracle,
         f"interpreted fused {one}": lambda d: interpreted(d, one, True, every_pass),
         f"interpreted unfused {two}": lambda d: interpreted(d, two, False, every_pass),
     }
+    if seed % 6 == 1:
+        routes[f"interpreted tuned {two}"] = lambda d: interpreted(d, two, True, tuned=seed)
+    return routes
 
 
 def natives_on_gpu() -> tuple[Native, Native]:

@@ -3,12 +3,15 @@
 A step appends a primitive or a pattern to the graph and asks for the bounds of what it made. Steps
 whose result would tell nothing (an interval as wide as the values, an unknown index) are taken
 back, so every output of a finished graph is worth comparing.
+
+A seed and the `edition` of the drawing are a graph. Edition 1 has the moves of `moves.py` alone;
+2 adds those of `patterns.py` and `edges.py`, longer rows, and more extents of zero and one.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -18,18 +21,25 @@ import numpy as np
 from fuser import dtypes
 from fuser.dtypes import DType
 from fuser.errors import ShapeError
-from fuser.graph.ir import Graph, TensorType, Value
+from fuser.graph.builder import Builder
+from fuser.graph.ir import Graph, Node, TensorType, Value
 from fuser.graph.ops.registry import build_node
 from tests.random_graphs.bounds import Array, Bound, exact, propagate
 
+EDITION = 2
 MOST_ELEMENTS = 4096
 MOST_RANK = 5
+LONG_ROWS = (300, 512, 1000, 1025, 2049, 4100)
+"""Sizes of a few drawings, past what a tile or a register holds."""
 SIZES = (1, 1, 2, 2, 3, 3, 4, 5, 5, 6, 7, 8, 8, 9, 13, 16, 17, 31, 32, 33, 64, 65, 100, 129, 257)
 FLOATS = (dtypes.f32, dtypes.f32, dtypes.f32, dtypes.f16, dtypes.bf16, dtypes.f64)
 WHOLES = (
     dtypes.i64, dtypes.i32, dtypes.i32, dtypes.i16, dtypes.i8,
     dtypes.u8, dtypes.u16, dtypes.u32, dtypes.u64,
 )  # fmt: skip
+
+
+Move = Callable[["Drawing"], "Sequence[Value]"]
 
 
 class Refused(Exception):
@@ -43,9 +53,16 @@ class Drawing:
     random: random.Random
     graph: Graph
     special: bool = False  # NaN and infinities are among the data
+    edition: int = EDITION
+    most_elements: int = MOST_ELEMENTS
+    long_rows: bool = False
     bounds: dict[Value, Bound] = field(default_factory=dict)
     feeds: dict[str, Array] = field(default_factory=dict)
     pool: list[Value] = field(default_factory=list)
+    claims: dict[Value, Bound] = field(default_factory=dict)
+    """Bounds of values that say more than their primitives do, as signs of zero."""
+    wrong: list[str] = field(default_factory=list)
+    """Compositions of the front ends that do not mean what they should."""
 
     # data -----------------------------------------------------------------------------------------
 
@@ -53,12 +70,16 @@ class Drawing:
         rank = self.random.choice((0, 1, 1, 2, 2, 2, 3, 3, 4)) if rank is None else rank
         dims: list[int] = []
         for _ in range(rank):
-            room = MOST_ELEMENTS // max(1, prod(dims))
+            room = self.most_elements // max(1, prod(dims))
             fits = [size for size in SIZES if size <= max(1, room // 4)]
+            if self.long_rows and not dims:
+                fits = [size for size in LONG_ROWS if size <= max(1, room // 4)]
             dims.append(self.random.choice(fits))
         self.random.shuffle(dims)
         if dims and self.random.random() < 0.02:
             dims[self.random.randrange(len(dims))] = 0
+        if self.edition > 1 and dims and self.random.random() < 0.08:
+            dims[self.random.randrange(len(dims))] = self.random.choice((0, 1, 1, 1))
         return tuple(dims)
 
     def dtype(self) -> DType:
@@ -135,14 +156,55 @@ class Drawing:
     def emit(self, op: str, *operands: Value, **attrs: Any) -> Value:
         """Append a primitive, with the bounds of its results; its first result."""
         node = build_node(self.graph, op, *operands, **attrs)
-        if any(value.type.size > MOST_ELEMENTS for value in node.outputs):
+        if any(value.type.size > self.most_elements for value in node.outputs):
             raise Refused
-        found = propagate(op, [self.bounds[value] for value in operands], node.attrs)
-        for value, bound in zip(node.outputs, found, strict=True):
-            assert bound.shape == value.shape, (op, bound.shape, value.shape)
-            assert bound.dtype is value.dtype, (op, bound.dtype, value.dtype)
-            self.bounds[value] = bound
+        self._bind(node)
         return node.output
+
+    def _bind(self, node: Node) -> None:
+        operands = [self.bounds[value] for value in node.inputs]
+        for value, bound in zip(
+            node.outputs, propagate(node.op, operands, node.attrs), strict=True
+        ):
+            assert bound.shape == value.shape, (node.op, bound.shape, value.shape)
+            assert bound.dtype is value.dtype, (node.op, bound.dtype, value.dtype)
+            self.bounds[value] = bound
+
+    def composed(
+        self, make: Callable[[Builder], Value], meaning: Array | None = None, sure: bool = False
+    ) -> Value:
+        """What the front ends' builder makes of an operator. meaning: its value in float64, of
+        operands anywhere in their bounds; a composition that excludes it is noted as wrong, and,
+        if it must be sure, one that says nothing."""
+        mark = len(self.graph.nodes)
+        result = make(Builder(self.graph))
+        for node in self.graph.nodes[mark:]:
+            if any(value.type.size > self.most_elements for value in node.outputs):
+                raise Refused
+            if node.op == "constant":
+                self.bounds[node.output] = exact(np.asarray(node.attrs["value"]))
+            else:
+                self._bind(node)
+        if meaning is not None:
+            bound = self.bounds[result]
+            with np.errstate(all="ignore"):
+                slack = 1e-9 * np.abs(meaning)
+                off = (meaning + slack < bound.low) | (meaning - slack > bound.high)
+                off = off & (bound.nan == 0) | (bound.nan == 2)
+                if sure:
+                    off = off | ~np.isfinite(bound.low) | ~np.isfinite(bound.high)
+                off = off & np.isfinite(meaning)
+            if off.any():
+                at = tuple(int(i) for i in np.argwhere(off)[0])
+                self.wrong.append(
+                    f"{result!r} is composed to be in [{bound.low[at]}, {bound.high[at]}] at {at} "
+                    f"and means {meaning[at]}"
+                )
+        return result
+
+    def claim(self, value: Value, array: Array) -> None:
+        """Say exactly what a value is, where its bounds are wider than they need be."""
+        self.bounds[value] = self.claims[value] = exact(array)
 
     def stretch(self, x: Value, shape: Sequence[int], axes: Sequence[int]) -> Value:
         if x.shape == tuple(shape):
@@ -199,6 +261,7 @@ class Drawing:
         for node in self.graph.nodes[mark[0] :]:
             for value in node.outputs:
                 self.bounds.pop(value, None)
+                self.claims.pop(value, None)
         for value in self.graph.inputs[mark[1] :]:
             self.feeds.pop(value.name)
             self.bounds.pop(value)
@@ -227,24 +290,44 @@ class Drawing:
         return bool(scale < 1e4 and width <= 0.05 * scale + 1e-6)
 
 
-def draw(seed: int, most_nodes: int = 60) -> Drawing:
+def draw(seed: int, most_nodes: int = 60, edition: int = EDITION) -> Drawing:
     """The graph of a seed."""
-    return draw_from(random.Random(seed), f"random_{seed}", most_nodes)
+    return draw_from(random.Random(seed), f"random_{seed}", most_nodes, edition)
 
 
-def draw_from(source: random.Random, name: str, most_nodes: int = 60) -> Drawing:
+def draw_from(
+    source: random.Random, name: str, most_nodes: int = 60, edition: int = EDITION
+) -> Drawing:
     """A graph of 5 to `most_nodes` primitives, constants not counted; small ones are likelier."""
+    from tests.random_graphs.edges import EDGES, OCCASIONS
     from tests.random_graphs.moves import MOVES
+    from tests.random_graphs.patterns import PATTERNS
 
-    d = Drawing(source, Graph(name), special=source.random() < 0.08)
+    d = Drawing(source, Graph(name), special=source.random() < 0.08, edition=edition)
+    moves: Mapping[Move, float] = MOVES if edition == 1 else {**MOVES, **PATTERNS, **EDGES}
+    if edition > 1 and source.random() < 0.03:
+        d.long_rows, d.most_elements = True, 4 * MOST_ELEMENTS
+        most_nodes = min(most_nodes, 20)
+    occasion = None
+    if edition > 1:
+        chance = source.random()
+        for move, share in OCCASIONS.items():
+            if 0 <= chance < share:
+                occasion = move
+            chance -= share
+    if occasion is not None:
+        most_nodes = min(most_nodes, 8)
     wanted = int(5 * (most_nodes / 5) ** source.random() ** 2)
-    names = list(MOVES)
-    weights = [MOVES[item] for item in names]
+    names = list(moves)
+    weights = [moves[item] for item in names]
     dtype = d.dtype()
     shape = d.shape()
     for _ in range(source.randint(1, 3)):
         same = source.random() < 0.6
         d.pool.append(d.input(dtype if same else d.dtype(), shape if same else d.shape()))
+    if occasion is not None:
+        d.step(occasion)
+        wanted += sum(node.op != "constant" for node in d.graph.nodes)
     for _ in range(6 * wanted):
         if sum(node.op != "constant" for node in d.graph.nodes) >= wanted:
             break
@@ -252,7 +335,10 @@ def draw_from(source: random.Random, name: str, most_nodes: int = 60) -> Drawing
     read = {value for node in d.graph.nodes for value in node.inputs}
     made = [value for value in d.pool if value not in read] or [d.pool[-1]]
     extra = source.sample(d.pool, min(len(d.pool), source.choice((0, 0, 1, 2))))
-    d.graph.outputs = list(dict.fromkeys([*made[-6:], *extra]))
+    most = 6
+    if edition > 1 and source.random() < 0.05:  # all that is there is asked for
+        extra, most = d.pool, len(d.pool)
+    d.graph.outputs = list(dict.fromkeys([*made[-most:], *extra]))
     if source.random() < 0.05:
         d.graph.outputs.append(d.graph.outputs[0])
     d.graph.output_names = [f"y{i}" for i in range(len(d.graph.outputs))]

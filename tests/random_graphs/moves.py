@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -11,9 +11,7 @@ import numpy as np
 from fuser import dtypes
 from fuser.graph.ir import Value
 from fuser.graph.ops.quantised import decode
-from tests.random_graphs.draw import Drawing, Refused
-
-Move = Callable[[Drawing], Sequence[Value]]
+from tests.random_graphs.draw import Drawing, Move, Refused
 
 FLOAT_UNARY = (
     "neg", "abs", "sign", "exp", "log", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "tan", "asin",

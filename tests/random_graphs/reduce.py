@@ -66,6 +66,7 @@ def rebuilt(
             node.op, [table[v] for v in node.inputs], [v.type for v in node.outputs], **node.attrs
         )
         table |= dict(zip(node.outputs, made.outputs, strict=True))
+    claimed = {table[value]: bound for value, bound in d.claims.items() if value in table}
     twin.graph.outputs = [table[value] for value in outputs]
     twin.graph.output_names = [f"y{i}" for i in range(len(outputs))]
     twin.graph = remove_dead_nodes(twin.graph)
@@ -77,6 +78,7 @@ def rebuilt(
         for node in twin.graph.nodes:
             found = propagate(node.op, [twin.bounds[v] for v in node.inputs], node.attrs)
             twin.bounds |= dict(zip(node.outputs, found, strict=True))
+            twin.bounds |= {value: claimed[value] for value in node.outputs if value in claimed}
     except AssertionError:  # an index that is no longer known
         return None
     return twin

@@ -136,6 +136,8 @@ def _evaluate_pad(arrays: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
         for (low, high), size in zip(pairs, x.shape, strict=True)
     )
     widths = [(max(0, low), max(0, high)) for low, high in pairs]
+    if not x.ndim:  # np.pad has no widths of no axes
+        return (x,)
     return (np.pad(x[kept], widths, constant_values=attrs["value"]),)
 
 
