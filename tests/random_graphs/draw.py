@@ -5,7 +5,8 @@ whose result would tell nothing (an interval as wide as the values, an unknown i
 back, so every output of a finished graph is worth comparing.
 
 A seed and the `edition` of the drawing are a graph. Edition 1 has the moves of `moves.py` alone;
-2 adds those of `patterns.py` and `edges.py`, longer rows, and more extents of zero and one.
+2 adds those of `patterns.py`, `edges.py` and `blocks.py`, longer rows, and more extents of zero and
+one.
 """
 
 from __future__ import annotations
@@ -299,6 +300,7 @@ def draw_from(
     source: random.Random, name: str, most_nodes: int = 60, edition: int = EDITION
 ) -> Drawing:
     """A graph of 5 to `most_nodes` primitives, constants not counted; small ones are likelier."""
+    from tests.random_graphs.blocks import BLOCKS
     from tests.random_graphs.edges import EDGES, OCCASIONS
     from tests.random_graphs.moves import MOVES
     from tests.random_graphs.patterns import PATTERNS
@@ -311,7 +313,7 @@ def draw_from(
     occasion = None
     if edition > 1:
         chance = source.random()
-        for move, share in OCCASIONS.items():
+        for move, share in {**OCCASIONS, **BLOCKS}.items():
             if 0 <= chance < share:
                 occasion = move
             chance -= share
