@@ -96,7 +96,7 @@ EMITTERS = (
     ),
     Fault(
         "a window without its dilation", PRIMITIVES,
-        "c * stride + tap * dilation - low", "c * stride + tap - low",
+        "c * stride + t * dilation - low", "c * stride + t - low",
     ),
     Fault(
         "negative indices count from the start", PRIMITIVES,
