@@ -24,6 +24,7 @@ from fuser.partition.nodes import ANCHORS, CREATE, DECODE, REDUCE, VIEW, is_inje
 from fuser.partition.options import Options
 from fuser.partition.positions import Positions
 from fuser.partition.region import Kind
+from fuser.partition.tangled import tangled_movement
 from fuser.target import Target
 
 
@@ -68,8 +69,11 @@ class Grouping:
         self.graph_outputs = set(graph.outputs)
         self.dag = Ancestors(graph)
         self.kept: set[Value] = set()  # copies (aligned.py, images.py): no reader makes its own
+        self.written = set(tangled_movement(graph))
         self.virtual: set[Node] = {
-            node for node in graph.nodes if node.op in VIEW | CREATE | DECODE
+            node
+            for node in graph.nodes
+            if node.op in VIEW | CREATE | DECODE and node not in self.written
         }
         self.groups: dict[int, Group] = {}
         self.group_of: dict[Node, Group] = {}
@@ -383,7 +387,7 @@ class Grouping:
         """Whether a node at the positions reads the group's values only where they are."""
         reads = (
             at.backward(node, positions)
-            if node.op in ("concat", "pad", "gather")
+            if node.op in ("concat", "pad", "gather") or node.op in VIEW
             else [(value, positions) for value in node.inputs]
         )
         return all(self.lines_up(value, where, group) for value, where in reads)

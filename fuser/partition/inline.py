@@ -17,7 +17,7 @@ from fuser.graph.sizes import by_example
 from fuser.partition import cost
 from fuser.partition.grouping import Group, Grouping, Misfit
 from fuser.partition.nodes import CREATE, OPAQUE, SELECTING, is_map
-from fuser.partition.rows import long_rows
+from fuser.partition.rows import TANGLED, long_rows
 
 MOST_WEIGHT = 48
 """Operations per element above which nothing is computed twice."""
@@ -98,6 +98,8 @@ def _misfit(grouping: Grouping, group: Group) -> Misfit | None:
         return Misfit(
             "graph-output", "the value is an output of the model, so it is written anyway"
         )
+    if not grouping.written.isdisjoint(members):
+        return TANGLED
     if not grouping.kept.isdisjoint(outputs):
         if not grouping.target.is_cuda:
             return Misfit("channels-last", "a convolution reads rows of channels from the copy")

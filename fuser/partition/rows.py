@@ -28,11 +28,19 @@ MOST_ROW_BYTES = {"cpu": 1 << 20, "cuda": 1 << 18}
 MOST_REPEATED = 12
 """Operations an element that are repeated in every pass over a long row rather than written."""
 
+TANGLED = Misfit(
+    "tangled-movement", "the index of an element would grow with every further reshape"
+)
+
 
 def place(grouping: Grouping, node: Node) -> Group:
-    """Put a map, gather, concat, pad or reduction that is in no group into one."""
+    """Put a map, gather, concat, pad or reduction that is in no group into one, and movement that
+    is written (tangled.py) into one of its own."""
     group: Group | None = None
-    if node.op not in OPAQUE:
+    if node in grouping.written:
+        for other in grouping.producers(node):
+            _note(grouping, node, other, TANGLED)
+    elif node.op not in OPAQUE:
         for other in sorted(grouping.producers(node), key=lambda g: -g.id):
             if other.id not in grouping.groups or other is group:
                 continue

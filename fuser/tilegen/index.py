@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fuser.errors import LoweringError
 from fuser.graph import dims
 from fuser.graph.dims import DimExpr
 from fuser.graph.sizes import certain, divides, is_symbolic, no_sizes, order_key, same
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from fuser.tilegen.ir import Value
 
 UNBOUNDED = 1 << 62
+
+MOST_ATOMS = 256
+"""Atoms of an expression, those within others counted as often as they are written: with more, a
+value on the way is better stored. What walks an expression may do so without a memo."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +156,11 @@ class Index:
     def multiple(self) -> int:
         """The greatest known divisor of every value (0 for the constant 0)."""
         return gcd(self.constant, *(c * atom_multiple(atom) for atom, c in self.terms))
+
+    @functools.cached_property
+    def atoms(self) -> int:
+        """How many atoms are written in it."""
+        return sum(_atoms_of(atom) for atom, _ in self.terms)
 
     def axes(self) -> frozenset[int]:
         """The tile axes that the value depends on."""
@@ -346,7 +356,7 @@ def floordiv(base: Index | int, divisor: int) -> Index:
     common = _common_factor(rest, divisor)
     if common > 1:
         return quotient + floordiv(_scaled_down(rest, common), divisor // common)
-    return quotient + Index(0, ((FloorDiv(rest, divisor), 1),))
+    return quotient + Index(0, ((FloorDiv(_checked(rest), divisor), 1),))
 
 
 def modulo(base: Index | int, divisor: int) -> Index:
@@ -366,7 +376,14 @@ def modulo(base: Index | int, divisor: int) -> Index:
     common = _common_factor(rest, divisor)
     if common > 1:
         return modulo(_scaled_down(rest, common), divisor // common) * common
-    return Index(0, ((Mod(rest, divisor), 1),))
+    return Index(0, ((Mod(_checked(rest), divisor), 1),))
+
+
+def _checked(part: Index) -> Index:
+    """A part of another expression. Raises LoweringError where it would grow beyond use."""
+    if part.atoms > MOST_ATOMS:
+        raise LoweringError(f"an index of more than {MOST_ATOMS} parts")
+    return part
 
 
 def _symbolic_ends(low: int, high: int, factor: int) -> tuple[int, int]:
@@ -507,7 +524,8 @@ def _extreme(fn: str, items: Iterable[Index | int]) -> Index:
         return Index(pick(item.constant for item in kept))
     if len(kept) == 1:
         return kept[0]
-    return Index(0, ((Extreme(fn, tuple(sorted(kept, key=_extreme_order))), 1),))
+    items = tuple(map(_checked, sorted(kept, key=_extreme_order)))
+    return Index(0, ((Extreme(fn, items), 1),))
 
 
 def _extreme_order(item: Index) -> _Key:
@@ -567,6 +585,16 @@ def atom_multiple(atom: Atom) -> int:
             return atom.base.multiple // atom.divisor
         case Extreme():
             return gcd(*(item.multiple for item in atom.items))
+        case _:
+            return 1
+
+
+def _atoms_of(atom: Atom) -> int:
+    match atom:
+        case FloorDiv() | Mod():
+            return 1 + atom.base.atoms
+        case Extreme():
+            return 1 + sum(item.atoms for item in atom.items)
         case _:
             return 1
 
