@@ -8,6 +8,7 @@ import numpy as np
 
 from fuser import dtypes
 from fuser.graph.builder import Builder, broadcast_shapes
+from fuser.graph.dims import Dim, product
 from fuser.graph.ir import Value
 
 
@@ -35,16 +36,62 @@ def gather_at(b: Builder, x: Value, arrays: Mapping[int, Value]) -> Value:
     return b.transpose(result, order)
 
 
-def linear_places(b: Builder, indices: Sequence[Value], sizes: Sequence[int]) -> Value:
+class LinearPlaces:
+    """Row-major places in a flattened array, summed axis by axis, negative indices counted from the
+    end. An index outside of its axis makes the place one outside of the array: a sum by itself
+    could point at another row, or wrap around."""
+
+    def __init__(self, b: Builder) -> None:
+        self.b = b
+        self._sum: Value | None = None
+        self._inside: Value | None = None
+
+    def add(self, index: Value, size: Dim, stride: Dim) -> None:
+        """An axis with the given index; int64 from here on."""
+        b = self.b
+        wide = b.cast(index, dtypes.i64)
+        known = b.known(wide)
+        plain, within = False, False
+        if known is not None and known.dtype != object:
+            plain = not known.size or int(known.min()) >= 0
+            within = isinstance(size, int) and (not known.size or int(known.max()) < size)
+        if not (plain and within):
+            extent = size if isinstance(size, int) else b.dim(size)
+            below = b.map("lt", wide, extent)
+            least = -size if isinstance(size, int) else b.map("neg", b.dim(size))
+            inside = b.map("logical_and", b.map("ge", wide, least), below)
+            self._inside = (
+                inside if self._inside is None else b.map("logical_and", self._inside, inside)
+            )
+            if not plain:
+                wrapped = b.map("add", wide, extent)
+                wide = b.map("select", b.map("lt", wide, 0), wrapped, wide)
+        self.add_inside(wide, stride)
+
+    def add_inside(self, index: Value, stride: Dim) -> None:
+        """An axis with indices that are known to lie in it: positions."""
+        if stride != 1:
+            index = self.b.map(
+                "mul", index, stride if isinstance(stride, int) else self.b.dim(stride)
+            )
+        self._sum = index if self._sum is None else self.b.map("add", self._sum, index)
+
+    def result(self, size: Dim) -> Value:
+        """The places in an array of `size` elements."""
+        assert self._sum is not None
+        if self._inside is None:
+            return self._sum
+        outside = size if isinstance(size, int) else self.b.dim(size)
+        return self.b.map("select", self._inside, self._sum, outside)
+
+
+def linear_places(b: Builder, indices: Sequence[Value], sizes: Sequence[Dim]) -> Value:
     """Row-major places of index tuples; negative indices count from the end."""
     shape = broadcast_shapes("index", [value.type.shape for value in indices])
-    total: Value | None = None
-    for value, size in zip(indices, sizes, strict=True):
-        wide = b.cast(b.broadcast_to(value, shape), dtypes.i64)
-        wide = b.map("select", b.map("lt", wide, 0), b.map("add", wide, size), wide)
-        total = wide if total is None else b.map("add", b.map("mul", total, size), wide)
-    assert total is not None
-    return total
+    places = LinearPlaces(b)
+    for axis, (value, size) in enumerate(zip(indices, sizes, strict=True)):
+        places.add(b.broadcast_to(value, shape), size, product(list(sizes[axis + 1 :])))
+    return places.result(product(list(sizes)))
 
 
 def gather_along(b: Builder, value: Value, places: Value, axis: int) -> Value:
@@ -60,20 +107,14 @@ def gather_along(b: Builder, value: Value, places: Value, axis: int) -> Value:
     return b.emit("gather", b.reshape(value, (value.type.size,)), linear, axis=0)
 
 
-def along_places(b: Builder, places: Value, shape: Sequence[int], axis: int) -> Value:
+def along_places(b: Builder, places: Value, shape: Sequence[Dim], axis: int) -> Value:
     """The row-major place in an array of `shape` that each element of `places` names along `axis`,
     at its own position on the other axes; negative ones count from the end."""
-    places = b.cast(places, dtypes.i64)
-    linear: Value | None = None
-    stride = 1
-    for i in reversed(range(len(shape))):
+    linear = LinearPlaces(b)
+    for i, size in enumerate(shape):
+        stride = product(list(shape[i + 1 :]))
         if i == axis:
-            wrapped = b.map("add", places, shape[axis])
-            part = b.map("select", b.map("lt", places, 0), wrapped, places)
-        else:
-            part = b.iota(places.type.shape, i)
-        part = b.map("mul", part, stride) if stride != 1 else part
-        linear = part if linear is None else b.map("add", linear, part)
-        stride *= shape[i]
-    assert linear is not None
-    return linear
+            linear.add(places, size, stride)
+        elif places.type.shape[i] != 1:
+            linear.add_inside(b.iota(places.type.shape, i), stride)
+    return linear.result(product(list(shape)))

@@ -10,6 +10,7 @@ from fuser.graph.builder import Builder
 from fuser.graph.dims import Dim, as_int, product
 from fuser.graph.ir import Value
 from fuser.graph.onnx_import.registry import OnnxNode, onnx_op
+from fuser.graph.places import LinearPlaces, along_places
 
 
 @onnx_op("Gather")
@@ -18,56 +19,26 @@ def gather(b: Builder, node: OnnxNode) -> Value:
     return b.emit("gather", node.x, node.operand(1), axis=axis)
 
 
-def _scaled(b: Builder, index: Value, stride: Dim) -> Value:
-    if stride == 1:
-        return index
-    return b.map("mul", index, stride if isinstance(stride, int) else b.dim(stride))
-
-
-def _wrapped(b: Builder, index: Value, size: Dim) -> Value:
-    """int64 indices with the negative ones counted from the end of size."""
-    index = b.cast(index, dtypes.i64)
-    known = b.known(index)
-    if known is not None and known.dtype != object and (known >= 0).all():
-        return index
-    turned = b.map("add", index, size if isinstance(size, int) else b.dim(size))
-    return b.map("select", b.map("lt", index, 0), turned, index)
-
-
-def _sum(b: Builder, parts: Sequence[Value]) -> Value:
-    total = parts[0]
-    for part in parts[1:]:
-        total = b.map("add", total, part)
-    return total
-
-
-def _element_index(b: Builder, data: Value, index: Value, axis: int) -> Value:
-    """The linear index into data of each element of index, which replaces the place on axis."""
-    parts = []
-    for i, size in enumerate(data.type.shape):
-        stride = product(data.type.shape[i + 1 :])
-        place = _wrapped(b, index, size) if i == axis else b.iota(index.type.shape, i)
-        if i == axis or index.type.shape[i] != 1:
-            parts.append(_scaled(b, place, stride))
-    return _sum(b, parts)
-
-
 @onnx_op("GatherElements", since=11)
 def gather_elements(b: Builder, node: OnnxNode) -> Value:
     data, index = node.operand(0), node.operand(1)
     axis = node.axis(node.attr("axis", 0), data.type.rank)
     flat = b.reshape(data, (product(data.type.shape),))
-    return b.emit("gather", flat, _element_index(b, data, index, axis), axis=0)
+    return b.emit("gather", flat, along_places(b, index, data.type.shape, axis), axis=0)
 
 
-def _tuple_index(b: Builder, sizes: Sequence[Dim], index: Value) -> Value:
-    """The linear index into an array of `sizes` of index[..., k], summed over k."""
-    parts = []
+def _tuple_index(b: Builder, index: Value, shape: Sequence[Dim], batch: int = 0) -> Value:
+    """The linear index into an array of `shape` of index[..., k], summed over k. The first `batch`
+    axes of both are the same."""
+    places = LinearPlaces(b)
     last = index.type.rank - 1
-    for k, size in enumerate(sizes):
+    for axis in range(batch):
+        at = b.iota(index.type.shape[:-1], axis)
+        places.add_inside(at, product(list(shape[axis + 1 :])))
+    for k, size in enumerate(shape[batch:]):
         column = b.reshape(b.slice_axis(index, last, k, k + 1), index.type.shape[:-1])
-        parts.append(_scaled(b, _wrapped(b, column, size), product(list(sizes[k + 1 :]))))
-    return _sum(b, parts)
+        places.add(column, size, product(list(shape[batch + k + 1 :])))
+    return places.result(product(list(shape)))
 
 
 @onnx_op("GatherND", since=11)
@@ -78,13 +49,9 @@ def gather_nd(b: Builder, node: OnnxNode) -> Value:
     shape = data.type.shape
     if not 0 < depth <= data.type.rank - batch_dims:
         raise InvalidModelError(f"indices {index.type} do not fit {data.type}", where=node.where)
-    sizes = shape[batch_dims : batch_dims + depth]
     if depth == 1 and batch_dims == 0:
         return b.emit("gather", data, b.reshape(index, index.type.shape[:-1]), axis=0)
-    linear = _tuple_index(b, sizes, index)
-    for axis in range(batch_dims):
-        stride = product(shape[axis + 1 : batch_dims + depth])
-        linear = b.map("add", linear, _scaled(b, b.iota(linear.type.shape, axis), stride))
+    linear = _tuple_index(b, index, shape[: batch_dims + depth], batch_dims)
     rest = shape[batch_dims + depth :]
     flat = b.reshape(data, (product(shape[: batch_dims + depth]), *rest))
     return b.emit("gather", flat, linear, axis=0)
@@ -103,7 +70,7 @@ def scatter_elements(b: Builder, node: OnnxNode) -> Value:
     axis = node.axis(node.attr("axis", 0), data.type.rank)
     flat = b.reshape(data, (product(data.type.shape),))
     count = (product(index.type.shape),)
-    linear = b.reshape(_element_index(b, data, index, axis), count)
+    linear = b.reshape(along_places(b, index, data.type.shape, axis), count)
     changed = b.emit(
         "scatter", flat, linear, b.reshape(updates, count), axis=0, reduction=_reduction(node)
     )
@@ -116,7 +83,7 @@ def scatter_nd(b: Builder, node: OnnxNode) -> Value:
     depth = as_int(index.type.shape[-1])
     shape = data.type.shape
     count, rest = product(index.type.shape[:-1]), shape[depth:]
-    linear = b.reshape(_tuple_index(b, shape[:depth], index), (count,))
+    linear = b.reshape(_tuple_index(b, index, shape[:depth]), (count,))
     changed = b.emit(
         "scatter",
         b.reshape(data, (product(shape[:depth]), *rest)),
@@ -143,7 +110,7 @@ def reverse_sequence(b: Builder, node: OnnxNode) -> Value:
 def take_along(b: Builder, data: Value, index: Value, axis: int) -> Value:
     """data[..., index[...], ...]: numpy.take_along_axis."""
     flat = b.reshape(data, (product(data.type.shape),))
-    return b.emit("gather", flat, _element_index(b, data, index, axis), axis=0)
+    return b.emit("gather", flat, along_places(b, index, data.type.shape, axis), axis=0)
 
 
 @onnx_op("TensorScatter", since=24)

@@ -174,22 +174,39 @@ def _gather(em: Emission, node: Node, coords: Coords) -> Piece:
     data, indices = node.inputs
     axis, rank = node.attrs["axis"], indices.type.rank
     found = em.tile(indices, coords[axis : axis + rank])
-    at = position(em, found, data.shape[axis])
-    return em.tile(data, (*coords[:axis], at, *coords[axis + rank :]))
+    size = data.shape[axis]
+    at = position(em, found, size)
+    piece = em.tile(data, (*coords[:axis], at, *coords[axis + rank :]))
+    if em.is_inside(data) or uniform(data) is not None:
+        # What is computed here is something outside of the data, too; a load would have read 0.
+        piece = em.select(em.within([(at, size)]), piece, Piece(piece.dtype, splat=0))
+    return piece
 
 
 def position(em: Emission, found: Piece, size: int) -> Index:
-    """An integer piece as an index expression into an axis of `size`."""
-    if found.value is None and found.splat is not None:
-        return Index(int(found.splat) % size)
-    if found.value is not None and not certain(found.value.low):
-        if found.dtype.bits < i32.bits:  # the size may be no number of a narrower type
-            found = em.cast(found, i32)
+    """An integer piece as an index expression into an axis of `size`; -1 or `size` for an index
+    out of range, so that neither 32 bits nor a product with a stride wrap it into the range."""
+    if found.value is None and found.splat is not None and not is_symbolic(found.splat):
+        number = int(found.splat)
+        if certain(size - 1 - number) and certain(number + size):
+            return Index(number if number >= 0 else number + size)
+        if not is_symbolic(size):
+            return Index(size)
+    dtype = found.dtype
+    if dtype.bits < i32.bits:  # the size may be no number of a narrower type
+        found = em.cast(found, i32)
+    value = em.full_value(found, found.axes)
+    unsigned = dtype.kind == "uint"
+    high = value.high if is_symbolic(value.high) else min(value.high, int(dtype.highest))
+    if not certain(size - 1 - high):
+        found = em.map("min", found, Piece(found.dtype, splat=size))
+    if not unsigned and not certain(value.low + size):
+        found = em.map("max", found, Piece(found.dtype, splat=-1 - size))
+    if not unsigned and not certain(value.low):
         negative = em.map("lt", found, Piece(found.dtype, splat=0))
         wrapped = em.map("add", found, Piece(found.dtype, splat=size))
         found = em.map("select", negative, wrapped, found)
-    value = em.full_value(found, found.axes)
-    return lookup(value, found.axes)
+    return lookup(em.full_value(found, found.axes), found.axes)
 
 
 def _concat(em: Emission, node: Node, coords: Coords) -> Piece:
