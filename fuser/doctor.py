@@ -68,6 +68,7 @@ def _gpu() -> Check:
 
 
 def _cache() -> Check:
+    from fuser.backend.failed_kernels import count
     from fuser.config import Config
     from fuser.runtime.cache import KernelCache
 
@@ -79,6 +80,9 @@ def _cache() -> Check:
         return Check("kernel cache", "off (FUSER_CACHE=0)", optional=True)
     cache = KernelCache(config.cache_dir)
     text = str(cache.folder) if cache.enabled else cache.note
+    failed = count(cache.failed_folder) if cache.failed_folder is not None else 0
+    if failed:
+        text += f"; {failed} kernel{'s' * (failed > 1)} failed, see {cache.failed_folder}"
     return Check("kernel cache", text, ok=cache.enabled, optional=True)
 
 

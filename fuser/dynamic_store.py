@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy as np
 from fuser.binding import Bound
 from fuser.dtypes import BY_NAME
 from fuser.errors import FuserError, InvalidModelError, UsageError
+from fuser.forks import new_lock
 from fuser.graph.dims import Dim, parse
 from fuser.graph.ir import TensorType
 from fuser.graph.sizes import guard_from_list
@@ -48,7 +48,7 @@ class SavedVariants:
     def __init__(self, inputs: Mapping[str, TensorType], variants: Sequence[Variant]) -> None:
         self.inputs = dict(inputs)
         self.variants: Sequence[Variant] = tuple(variants)
-        self._lock = Lock()
+        self._lock = new_lock()
 
     @property
     def plans(self) -> Sequence[Plan]:

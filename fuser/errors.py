@@ -103,6 +103,10 @@ class CompileError(FuserError):
     """LLVM, ptxas or the driver refused generated code; `where` names the region and a folder."""
 
 
+class CompileTimeoutError(CompileError):
+    """A kernel takes longer to compile than it may; `where` names the region."""
+
+
 class DeviceError(FuserError):
     """No device, no driver, or the device failed."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from threading import Lock
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,6 +18,7 @@ from fuser.compiler import Model, Progress
 from fuser.compiler import compile as compile_model
 from fuser.devices import Device
 from fuser.errors import ValueNeededError
+from fuser.forks import new_lock
 from fuser.graph.dims import substitute
 from fuser.graph.evaluate import bind_shape
 from fuser.graph.ir import TensorType
@@ -75,7 +75,7 @@ class Specialised:
         self._variants: OrderedDict[tuple[tuple[str, bytes], ...], Variants] = OrderedDict()
         self.write_out_loops = write_out_loops
         self._latest: tuple[_Form, Plan] | None = None
-        self._lock = Lock()
+        self._lock = new_lock()
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """The outputs by name. Raises FeedError, and what `fuser.compile` raises."""

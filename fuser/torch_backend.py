@@ -20,12 +20,12 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from threading import Lock
 from typing import Any
 
 from fuser.compiler import compile_graph
 from fuser.devices import Device
 from fuser.errors import DeviceError, FeedError, LimitError, UnsupportedError, UsageError
+from fuser.forks import new_lock
 from fuser.graph.dims import DimExpr
 from fuser.graph.ir import Graph, TensorType
 from fuser.graph.passes import run_passes
@@ -79,7 +79,7 @@ class FxProgram:
         self._placeholders = [n.name for n in module.graph.nodes if n.op == "placeholder"]
         self._plans: OrderedDict[Hashable, _Compiled] = OrderedDict()
         self._variants: OrderedDict[Hashable, Variants] = OrderedDict()
-        self._lock = Lock()
+        self._lock = new_lock()
         self._versions: dict[int, Hashable] = {}
         self._moved = moved_results(module)
         self._sizes = open_sizes(module)
@@ -393,7 +393,7 @@ class CompiledModule:
     def __init__(self, module: Any, options: Options) -> None:
         self._module, self._options = module, options
         self._programs: OrderedDict[Hashable, CompiledProgram] = OrderedDict()
-        self._lock = Lock()
+        self._lock = new_lock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The module's result. Raises UnsupportedOpError, and what exporting raises."""

@@ -15,8 +15,7 @@ import inspect
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import cached_property, update_wrapper
-from threading import Lock
+from functools import update_wrapper
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from fuser.compiler import compile_graph
 from fuser.devices import Device
 from fuser.dynamic import explain_variants
 from fuser.errors import FeedError, UsageError
+from fuser.forks import cached_property, new_lock
 from fuser.graph.ir import Graph
 from fuser.graph.passes import run_passes
 from fuser.graph.trace import ArraySpec, TracedArray, cond, record, while_loop
@@ -124,6 +124,7 @@ class Traced:
             "device": device, "threads": threads, "fusion": fusion, "precision": precision,
         }  # fmt: skip
         self._names = bound.names
+        self._lock = new_lock()
         recording = record(function, bound.specs(), bound.arguments, name)
         self._outputs = recording.outputs
         self._signature = inspect.signature(function)
@@ -140,7 +141,8 @@ class Traced:
                 "this function has loops, and a plan for what is between them and for each body",
                 hint="use plans",
             )
-        return self._compile(self.graph)
+        with self._lock:
+            return self.__dict__.get("plan") or self._compile(self.graph)
 
     @property
     def plans(self) -> tuple[Plan, ...]:
@@ -149,7 +151,9 @@ class Traced:
 
     @cached_property
     def _looped(self) -> Looped:
-        return Looped(self._recording, lambda graph: self._compile(run_passes(graph)))
+        with self._lock:
+            made: Looped | None = self.__dict__.get("_looped")
+            return made or Looped(self._recording, lambda g: self._compile(run_passes(g)))
 
     def _compile(self, graph: Graph) -> Plan:
         return compile_graph(graph, name=graph.name, started=self._started, **self._options)
@@ -220,7 +224,7 @@ class Jitted:
         self._options: tuple[Device, int | None, bool, Precision]
         self._options = (device, threads, fusion, precision)
         self._cache: OrderedDict[Hashable, Traced] = OrderedDict()
-        self._lock = Lock()
+        self._lock = new_lock()
         update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

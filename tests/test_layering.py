@@ -8,7 +8,7 @@ import fuser
 STAGES = ("graph", "partition", "tilegen", "backend", "runtime")
 ROOT = Path(fuser.__file__).parent
 # leaves that every stage may read
-LEAVES = {"dtypes", "errors", "limits", "target", "config", "report"}
+LEAVES = {"dtypes", "errors", "limits", "target", "config", "report", "forks"}
 
 
 def _imports(path: Path) -> set[str]:

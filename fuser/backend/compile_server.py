@@ -1,7 +1,8 @@
-"""The child side of workers.py: a process that forks compile workers.
+"""The child side of worker_pool.py: a process that forks compile workers.
 
 It imports the compiler once and has one thread, so that each worker is a cheap and safe fork; LLVM
-may end a worker without harm to anybody else. It ends when the parent closes its socket.
+may end a worker without harm to anybody else. The server ends when nobody holds the other end of
+its socket; a worker ends at once when the process that asked for it is gone.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 import dataclasses
 import gc
 import os
+import select
 import signal
 import socket
 import sys
+import threading
+import time
 import traceback
 from multiprocessing.connection import Connection
 from typing import NamedTuple
@@ -29,11 +33,19 @@ class Request(NamedTuple):
     target: Target
 
 
+class Order(NamedTuple):
+    """A request, and the seconds of processor time that it may take."""
+
+    request: Request
+    seconds: float
+
+
 class Failure(NamedTuple):
     """Why a kernel could not be compiled: one line, and the traceback."""
 
     reason: str
     trace: str
+    timed_out: bool = False
 
 
 def compile_text(request: Request) -> CompiledKernel:
@@ -63,14 +75,61 @@ def _compile(request: Request) -> CompiledKernel:
     return compiled
 
 
+class _Guard(threading.Thread):
+    """Ends the process, whatever LLVM is at, when the parent is gone or a kernel takes too long.
+
+    The kernel's parent-death signal would not do: it comes when the thread ends that started the
+    server, and the server is not what works.
+    """
+
+    interval = 0.2
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(daemon=True)
+        self.connection = connection
+        self.sending = threading.Lock()
+        self.seconds = 0.0  # that the order may take; 0 without one
+        self.started = 0.0
+        self._rouse, self._wake = os.pipe()
+
+    def begin(self, seconds: float) -> None:
+        with self.sending:
+            self.seconds, self.started = seconds, time.process_time()
+        os.write(self._wake, b"b")
+
+    def end(self, answer: CompiledKernel | Failure) -> None:
+        """Send the answer. Raises OSError if the parent is gone."""
+        with self.sending:
+            self.seconds = 0.0
+            self.connection.send(answer)
+
+    def run(self) -> None:
+        poll = select.poll()
+        poll.register(self.connection.fileno(), 0)  # tells when the other end is closed
+        poll.register(self._rouse, select.POLLIN)
+        while True:
+            for descriptor, _ in poll.poll(self.interval * 1000 if self.seconds else None):
+                if descriptor == self.connection.fileno():
+                    os._exit(0)
+                os.read(self._rouse, 64)
+            with self.sending:
+                if self.seconds and time.process_time() - self.started > self.seconds:
+                    reason = f"no result in {self.seconds:g} s of processor time"
+                    self.connection.send(Failure(reason, "", timed_out=True))
+                    os._exit(0)
+
+
 def work(connection: Connection) -> None:
-    """Answer requests until the parent hangs up."""
+    """Answer orders until the parent hangs up."""
+    guard = _Guard(connection)
+    guard.start()
     connection.send(os.getpid())
     while True:
         try:
-            request = connection.recv()
-        except EOFError:
+            request, seconds = connection.recv()
+        except (EOFError, OSError):
             return
+        guard.begin(seconds)
         answer: CompiledKernel | Failure
         try:
             answer = compile_text(request)
@@ -79,7 +138,7 @@ def work(connection: Connection) -> None:
         except Exception as error:  # a defect of the compiler, reported by the parent
             answer = Failure(f"{type(error).__name__}: {error}", traceback.format_exc())
         try:
-            connection.send(answer)
+            guard.end(answer)
         except OSError:
             return  # the parent gave up
 

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fuser.backend import failed_kernels
 from fuser.backend.module import CompiledKernel, TensorMap
 from fuser.runtime.memory import aligned_empty
 
@@ -57,6 +58,11 @@ class KernelCache:
         if problem:
             self.enabled = False
             self._warn(f"the kernel cache is off: {problem}")
+
+    @property
+    def failed_folder(self) -> Path | None:
+        """Where the text of kernels that failed to compile is kept, if anything can be."""
+        return self.folder / "failed" if self.enabled and self.writable else None
 
     def describe(self) -> str:
         """One line: where it is and what it holds, or why it is off."""
@@ -135,13 +141,15 @@ class KernelCache:
         return self.enabled and self._path(material).exists()
 
     def clear(self) -> int:
-        """Delete every entry; how many there were."""
+        """Delete every entry, and the text of failed kernels; how many entries there were."""
         count = 0
         for path, _ in list(self._entries()):
             with contextlib.suppress(OSError):
                 path.unlink()
                 count += 1
         self._bytes = None
+        if self.failed_folder is not None:
+            failed_kernels.clear(self.failed_folder)
         return count
 
     def verify(self) -> tuple[int, int]:

@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import functools
 import itertools
-import threading
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from fuser.errors import DeviceError, FeedError
+from fuser.forks import new_lock
 from fuser.runtime import driver
 from fuser.runtime.binding import Binding
 from fuser.runtime.device_code import tensor_map
@@ -93,7 +93,7 @@ class CudaExecutor:
         self._release: list[Callable[[], Any]] = []  # undone in reverse
         self.bindings: weakref.WeakSet[Binding] = weakref.WeakSet()
         self._recent: OrderedDict[tuple[int, ...], Binding] = OrderedDict()
-        self._recent_lock = threading.Lock()
+        self._recent_lock = new_lock()
         other: Shared | None = None
         if like is not None and like.shared.fits(program, ordinal):
             other = like.shared

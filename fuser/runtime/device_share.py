@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from fuser.errors import OutOfMemoryError
+from fuser.forks import new_lock
 from fuser.runtime import driver
 from fuser.runtime.device_code import Module, load_modules
 from fuser.runtime.memory import align
 from fuser.runtime.program import Program
 
 ALIGNMENT = 256
-_counting = threading.Lock()
+_counting = new_lock()
 
 
 class Memory:
@@ -58,7 +58,7 @@ class Shared:
 
     def __init__(self, program: Program, ordinal: int) -> None:
         self.ordinal = ordinal
-        self.lock = threading.Lock()
+        self.lock = new_lock()
         self.constants = program.constants
         self.modules: dict[bytes, Module] = {}
         self.users = 0

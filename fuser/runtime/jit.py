@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import itertools
 import platform
-import threading
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -13,9 +12,10 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from fuser.errors import CompileError
+from fuser.forks import new_lock
 from fuser.runtime import native
 
-_lock = threading.Lock()
+_lock = new_lock()
 _names = itertools.count()
 
 

@@ -9,13 +9,14 @@ import threading
 
 import numpy as np
 
+from fuser.forks import new_lock
 from fuser.runtime import native
 from fuser.runtime.jit import runtime_library
 from fuser.runtime.memory import address, aligned_empty
 
 _VOID_P = ctypes.c_void_p
 _pools: dict[int, Pool] = {}
-_pools_lock = threading.Lock()
+_pools_lock = new_lock()
 
 
 class Pool:
@@ -62,9 +63,7 @@ def get_pool(threads: int) -> Pool:
 
 
 def _forget() -> None:
-    """In a forked child: the parent's workers and lock states do not exist here."""
-    global _pools_lock
-    _pools_lock = threading.Lock()
+    """In a forked child: the parent's workers do not exist here."""
     _pools.clear()
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fuser.errors import LoweringError
+from fuser.forks import cached_property
 from fuser.graph import dims
 from fuser.graph.dims import DimExpr
 from fuser.graph.sizes import certain, divides, is_symbolic, no_sizes, order_key, same
@@ -134,7 +135,7 @@ class Index:
     def is_constant(self) -> bool:
         return not self.terms
 
-    @functools.cached_property
+    @cached_property
     def range(self) -> tuple[int, int]:
         """Least and greatest value (inclusive); +-UNBOUNDED where unknown."""
         low = high = self.constant
@@ -152,7 +153,7 @@ class Index:
             high = min(high, UNBOUNDED)
         return low, high
 
-    @functools.cached_property
+    @cached_property
     def multiple(self) -> int:
         """The greatest known divisor of every value (0 for the constant 0)."""
         return gcd(self.constant, *(c * atom_multiple(atom) for atom, c in self.terms))

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 
 from fuser.backend import compile_server
+from fuser.backend.llvm import Machine, emit_object
 from fuser.backend.module import CompiledKernel
 from fuser.errors import LoweringError
 from fuser.tilegen.text import parse_kernel
 
 ABORT, REFUSE, DEFECT, HANG = 666, 667, 668, 669
+KILLED, STOPPED, SPIN = 670, 671, 672
+
+ONCE = "FAKE_COMPILER_ONCE"
+"""The variable that names a file: KILLED and STOPPED happen only while it is missing."""
 
 
 def compile_text(request: compile_server.Request) -> CompiledKernel:
@@ -27,8 +33,31 @@ def compile_text(request: compile_server.Request) -> CompiledKernel:
         raise ZeroDivisionError("division by zero")
     if size == HANG:
         time.sleep(1000)
+    if size in (KILLED, STOPPED) and _first_time():
+        os.kill(os.getpid(), signal.SIGKILL if size == KILLED else signal.SIGSTOP)
+    if size == SPIN:
+        _long_in_llvm()
     code = f"{os.getpid()}".encode()
     return CompiledKernel(request.entry, "cpu", request.entry, code, kernel.grid)
+
+
+def _first_time() -> bool:
+    """Whether this did not happen before; always without the variable."""
+    path = os.environ.get(ONCE)
+    if not path:
+        return True
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
+def _long_in_llvm() -> None:
+    """One call into LLVM that takes minutes: a block of 400,000 dependent instructions."""
+    lines = [f"%v{i + 1} = mul i64 %v{i}, %v{i // 2}" for i in range(400_000)]
+    body = "\n".join(lines)
+    emit_object(f"define i64 @f(i64 %v0) {{\n{body}\nret i64 %v400000\n}}\n", Machine())
 
 
 def main() -> None:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from fuser.backend import workers
+from fuser.backend import failed_kernels, worker_pool, workers
 from fuser.backend.workers import CompileJob, CompileStats, compile_all
 from fuser.dtypes import f32
-from fuser.errors import CompileError
+from fuser.errors import CompileError, CompileTimeoutError, LimitError
+from fuser.limits import Limits, limited
 from fuser.runtime.cache import KernelCache
 from fuser.target import cpu_target
 from fuser.tilegen.builder import Builder
@@ -103,7 +108,7 @@ def test_workers_are_kept() -> None:
 
 def test_a_worker_killed_while_idle_is_replaced() -> None:
     first = compile_all([job("a", 10)], processes=1)
-    workers._kill(int(first[0].code))
+    worker_pool._kill(int(first[0].code))
     time.sleep(0.05)
     second = compile_all([job("b", 11)], processes=1)
     assert first[0].code != second[0].code
@@ -120,9 +125,9 @@ def test_a_worker_killed_while_idle_is_replaced() -> None:
 def test_failures_are_reported(size: int, message: str, tmp_path: Path) -> None:
     jobs = [job(f"good_{i}", 10 + i) for i in range(3)] + [job("bad", size)]
     with pytest.raises(CompileError, match=message) as caught:
-        compile_all(jobs, processes=2, reproduction_folder=tmp_path)
+        compile_all(jobs, KernelCache(tmp_path), 2)
     assert "kernel bad" in str(caught.value) and caught.value.where == "region of bad"
-    [folder] = tmp_path.iterdir()
+    [folder] = (tmp_path / "failed").iterdir()
     assert str(folder) in caught.value.hint
     files = {path.name: path.read_text() for path in folder.iterdir()}
     assert {"kernel.tile", "canonical.tile", "target.json", "versions.json", "error.txt"} <= set(
@@ -138,7 +143,7 @@ def test_a_server_that_does_not_start(
     monkeypatch.setattr(workers._pool, "entry", "raise ImportError('half a package')")
     for _ in range(2):
         with pytest.raises(CompileError, match="ImportError: half a package"):
-            compile_all([job("a", 10), job("b", 11)], reproduction_folder=tmp_path)
+            compile_all([job("a", 10), job("b", 11)], KernelCache(tmp_path))
     assert capfd.readouterr().err == ""
 
 
@@ -152,9 +157,155 @@ def test_a_server_killed_between_compiles() -> None:
 
 
 def test_a_hanging_kernel_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(workers, "TIMEOUT", 0.2)
-    with pytest.raises(CompileError, match="no result"):
-        compile_all([job("hang", fake_compiler.HANG)], reproduction_folder=tmp_path)
+    monkeypatch.setattr(worker_pool, "TIMEOUT", 0.2)
+    with pytest.raises(CompileTimeoutError, match=r"kernel hang.* no result"):
+        compile_all([job("hang", fake_compiler.HANG)], KernelCache(tmp_path))
+
+
+def test_a_kernel_has_a_budget_of_processor_time(tmp_path: Path) -> None:
+    jobs = [job("good", 10), job("long", fake_compiler.SPIN)]
+    with pytest.raises(CompileTimeoutError, match=r"kernel long.* 0\.5 s of processor time"):
+        compile_all(jobs, KernelCache(tmp_path), 1, kernel_seconds=0.5)
+    [folder] = (tmp_path / "failed").iterdir()
+    assert "@long" in (folder / "kernel.tile").read_text()
+    assert len(compile_all(jobs[:1], processes=1, kernel_seconds=0.5)) == 1
+
+
+def test_the_limit_of_a_compile_ends_its_workers() -> None:
+    def make() -> Iterator[CompileJob]:
+        yield job("long", fake_compiler.SPIN)
+        wait_until(lambda: bool(workers._pool.workers[0].connection.poll()))  # the greeting
+        while True:
+            yield job("good", 10)
+
+    with limited(Limits(seconds=3)), pytest.raises(LimitError, match="longer than 3 s"):
+        list(compile_all(make(), processes=1))
+    assert not workers._pool.busy
+
+
+@pytest.mark.parametrize("size", [fake_compiler.KILLED, fake_compiler.STOPPED])
+def test_a_lost_worker_is_replaced_once(
+    size: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(worker_pool, "STOPPED_SECONDS", 0.3)
+    monkeypatch.setenv(fake_compiler.ONCE, str(tmp_path / "once"))
+    assert len(compile_all([job(f"k{i}", size - i) for i in (0, 20)], processes=2)) == 2
+    word = "died" if size == fake_compiler.KILLED else "stopped"
+    assert re.search(rf"process .*{word}.*; its kernel is compiled again", caplog.text)
+
+    monkeypatch.delenv(fake_compiler.ONCE)
+    workers.shutdown()
+    with pytest.raises(CompileError, match=f"kernel bad failed.* process .*{word}"):
+        compile_all([job("bad", size)], KernelCache(tmp_path / "cache"))
+    [folder] = (tmp_path / "cache" / "failed").iterdir()
+    assert "@bad" in (folder / "kernel.tile").read_text()
+
+
+def test_a_stopped_server_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_pool, "STOPPED_SECONDS", 0.3)
+    workers.start(TARGET)
+    stopped = workers._pool.server
+    assert stopped is not None
+    stopped.send_signal(signal.SIGSTOP)
+    assert len(compile_all([job("a", 10), job("b", 11)], processes=2)) == 2
+    assert stopped.wait(10) == -signal.SIGKILL
+
+
+def test_idle_workers_that_are_stopped_are_replaced() -> None:
+    first = int(compile_all([job("a", 10)], processes=1)[0].code)
+    os.kill(first, signal.SIGSTOP)
+    wait_until(lambda: worker_pool.is_stopped(first))
+    assert int(compile_all([job("b", 11)], processes=1)[0].code) != first
+    wait_until(lambda: not is_running(first))
+
+
+def test_workers_end_with_a_killed_parent() -> None:
+    code = f"""
+        import sys
+        sys.path[:0] = {[str(p) for p in sys.path]!r}
+        from {__name__} import *
+        workers._pool.entry = "from {fake_compiler.__name__} import main; main()"
+        pid = int(compile_all([job("a", 10)], processes=1)[0].code)
+        print(pid, workers._pool.server.pid, flush=True)
+        compile_all([job("long", fake_compiler.SPIN)], processes=1)
+        """
+    parent = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    worker, server = map(int, parent.stdout.readline().split())
+    before = processor_seconds(worker)
+    wait_until(lambda: processor_seconds(worker) > before + 1.5)  # the call into LLVM
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    wait_until(lambda: not is_running(worker), 10)
+    wait_until(lambda: not is_running(server), 10)
+
+
+def test_no_folder_for_temporary_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    with pytest.raises(FileNotFoundError), tempfile.TemporaryFile():
+        pass
+    good, bad = job("good", 10), job("bad", fake_compiler.ABORT)
+    assert len(compile_all([good])) == 1
+    with pytest.raises(CompileError, match="Cannot select"):
+        compile_all([good, bad], KernelCache(tmp_path / "cache"))
+    workers.shutdown()
+    monkeypatch.delattr(os, "memfd_create", raising=False)  # other systems
+    assert len(compile_all([good])) == 1
+    with pytest.raises(CompileError, match=r"kernel bad failed .* died"):
+        compile_all([good, bad])
+
+
+def test_without_a_cache_the_error_has_the_text(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for cache in (None, KernelCache(tmp_path / "file", quiet=True)):
+        with pytest.raises(CompileError, match="FUSER_CACHE_DIR") as caught:
+            compile_all([job("bad", fake_compiler.REFUSE)], cache)
+        assert "kernel @bad" in "\n".join(caught.value.__notes__)
+
+
+def test_few_failed_kernels_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failed_kernels, "MOST", 3)
+    monkeypatch.setattr(failed_kernels, "MOST_BYTES", 1000)
+
+    def fail(name: str, size: int = 1) -> None:
+        folder = failed_kernels.keep(tmp_path, f"{name}/..", {"canonical.tile": name * size})
+        assert folder is not None and folder.parent == tmp_path
+        for path in tmp_path.iterdir():  # older by a second
+            status = path.stat()
+            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns - 10**9))
+
+    def kept() -> str:
+        return "".join(sorted(path.name[0] for path in tmp_path.iterdir()))
+
+    for name in "abcabcde":
+        fail(name)
+    assert kept() == "cde" and failed_kernels.count(tmp_path) == 3
+    fail("f", 990)
+    assert kept() == "def"
+    fail("g", 2000)
+    assert kept() == "g"
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def processor_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_nothing_to_compile() -> None:

@@ -13,10 +13,11 @@ may be smaller, and then elements past its edge are garbage that reductions, dot
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+
+from fuser.forks import cached_property
 
 Coordinates = tuple[int, ...]
 
@@ -30,11 +31,11 @@ class Layout:
     lanes: tuple[Coordinates, ...]
     warps: tuple[Coordinates, ...]
 
-    @functools.cached_property
+    @cached_property
     def key(self) -> tuple[object, ...]:
         return (self.regs, self.lanes, self.warps)
 
-    @functools.cached_property
+    @cached_property
     def _hash(self) -> int:
         return hash(self.key)
 
@@ -53,7 +54,7 @@ class Layout:
         """Basis of every bit of the thread number, lanes first."""
         return self.lanes + self.warps
 
-    @functools.cached_property
+    @cached_property
     def register_of(self) -> dict[Coordinates, int]:
         """Register number by offset."""
         return {offset: number for number, offset in enumerate(self.regs)}
