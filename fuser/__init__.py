@@ -11,6 +11,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import fuser.forks  # noqa: F401  before anything is loaded that a fork could cut in two
 from fuser.errors import FuserError
 
 if TYPE_CHECKING:

@@ -12,6 +12,8 @@ What the others held stays held for ever in the child, so:
 
 from __future__ import annotations
 
+# It registers for forks as well, which must not happen while a fork waits for imports.
+import concurrent.futures.thread  # noqa: F401
 import os
 import sys
 import threading
@@ -57,10 +59,14 @@ def _before() -> None:
 
 
 def _is_importing() -> bool:
-    for name, module in list(sys.modules.items()):
-        spec = getattr(module, "__spec__", None)
-        if getattr(spec, "_initializing", False) and name.partition(".")[0] in _IMPORTED:
-            return True
+    """Whether another thread holds the lock of a module that fuser imports while it works. Modules
+    of others may hold theirs for ever: a program may be run by importing it."""
+    locks = getattr(sys.modules.get("_frozen_importlib"), "_module_locks", {})
+    for name, reference in list(locks.items()):
+        if name.partition(".")[0] in _IMPORTED:
+            owner = getattr(reference(), "owner", None)
+            if owner is not None and owner != threading.get_ident():
+                return True
     return False
 
 
