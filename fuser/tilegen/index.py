@@ -158,7 +158,7 @@ class Index:
         """The greatest known divisor of every value (0 for the constant 0)."""
         return gcd(self.constant, *(c * atom_multiple(atom) for atom, c in self.terms))
 
-    @functools.cached_property
+    @cached_property
     def atoms(self) -> int:
         """How many atoms are written in it."""
         return sum(_atoms_of(atom) for atom, _ in self.terms)
