@@ -16,6 +16,7 @@ from fuser.tilegen.interpret import run
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.schedule import Schedule
 from fuser.tilegen.verify import verify
+from tests.poison import poison_of, poisoned
 
 Array = np.ndarray[Any, Any]
 
@@ -45,7 +46,7 @@ def run_program(
         buffer, value = argument.buffer, argument.value
         if value is None:
             if argument.workspace not in work or argument.zeroed:
-                fill = 0 if argument.zeroed else 77
+                fill = 0 if argument.zeroed else poison_of(buffer.dtype)
                 work[argument.workspace] = np.full(buffer.size, fill, buffer.dtype.numpy)
             buffers[buffer.name] = work[argument.workspace]
         elif buffer.role == "constant":
@@ -56,7 +57,7 @@ def run_program(
         else:
             key = value if buffer.dtype is value.dtype else (value, buffer.dtype)  # a copy
             if key not in arrays:
-                arrays[key] = np.zeros(value.type.size, buffer.dtype.numpy)
+                arrays[key] = poisoned(value.type.size, buffer.dtype)
             buffers[buffer.name] = arrays[key]
         assert buffers[buffer.name].size == buffer.size, buffer
     run(program.kernel, buffers)

@@ -51,10 +51,6 @@ EMITTERS = (
         "moved = at - start if stride > 0 else index(start) - at", "moved = at - start",
     ),
     Fault(
-        "a reshape forgets the bounds of inner dims", MAPS,
-        "guards.append((coords[axis], source[axis]))", "pass",
-    ),
-    Fault(
         "dims merge with the stride of the wrong one", MEMORY,
         "merged = a * inner + b", "merged = a * outer + b",
     ),
@@ -118,24 +114,19 @@ EMITTERS = (
         "return start + em.axis(-(-block // 2)) if name else start",
     ),
     Fault(
-        "a map's rows have no bound", MAP,
-        "guards = [(row, rows), (at[last], extents[last])]",
-        "guards = [(at[last], extents[last])]",
+        "a store has the bounds of its view alone", SPACE,
+        "self.memory.access(value, coords, tuple(dict.fromkeys(guards)), dtype)",
+        "self.memory.access(value, coords, (), dtype)",
     ),
     Fault(
-        "a row kernel's rows have no bound", REDUCE,
-        "guards: list[Guard] = [(row, extents[0]), (column, extents[2])]",
-        "guards: list[Guard] = [(column, extents[2])]",
+        "a wider bound stands for a narrow one", MEMORY,
+        "if at == expression and certain(limit - dim):", "if at == expression:",
     ),
     Fault(
-        "a column cut out of rows keeps the bounds of both", REDUCE,
-        "kept = [guard for guard in more if not guard[0].axes() & along]",
-        "kept = list(more)",
-    ),
-    Fault(
-        "a product reads past its last k", CONTRACTION,
-        "em.load_guards = [] if divides(depth, total) else [(k, total)]",
-        "em.load_guards = []",
+        "a map keeps the bounds of all its operands", SPACE,
+        "# coordinates.\n            places[node.output] = coords, guards",
+        "# coordinates.\n            places[node.output] = coords, "
+        "[g for v in node.inputs if v in places for g in places[v][1]]",
     ),
     Fault(
         "a product leaves out the last block of k", CONTRACTION,
@@ -202,6 +193,6 @@ PARTITIONER = (
 FAULTS = EMITTERS + PARTITIONER
 QUICK = (
     "half of a tile is stored", "a slice's offset is lost",
-    "a column cut out of rows keeps the bounds of both",
+    "a map keeps the bounds of all its operands",
 )  # fmt: skip
 """Those that a test in the suite runs."""

@@ -14,7 +14,7 @@ import fuser
 from tests.mutations.faults import Fault
 
 ROOT = Path(fuser.__file__).parent.parent
-TESTS = ("__init__.py", "interpreted.py", "random_graphs")
+TESTS = ("__init__.py", "interpreted.py", "poison.py", "random_graphs")
 RESULT = "RESULT "
 
 

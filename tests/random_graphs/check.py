@@ -28,6 +28,7 @@ from fuser.tilegen.text import canonical_text
 from fuser.tilegen.verify import verify
 from fuser.tuning import emitted
 from tests.interpreted import TARGETS, run_programs
+from tests.poison import run_poisoned
 from tests.random_graphs.bounds import Array, mismatches
 from tests.random_graphs.coverage import RECORDER
 from tests.random_graphs.draw import Drawing
@@ -100,7 +101,7 @@ class Native:
         kernels = [self._kernel(canonical_text(program.kernel)) for program in programs]
         bound = bind_kernels(graph.name, cut, programs, kernels, self.target).at()
         with Plan(bound, threads=1) as plan:
-            return plan.run(d.feeds)
+            return run_poisoned(plan, d.feeds)
 
     def _kernel(self, text: str) -> CompiledKernel:
         found = self.kernels.get(text)

@@ -94,17 +94,23 @@ class Drawing:
         rng = np.random.default_rng(self.random.getrandbits(32))
         if dtype is dtypes.bool_:
             return rng.random(shape) < 0.5
+        # of one sign, so that folds show what they begin with
+        sign = self.random.choice((0, 0, 0, 0, 0, 0, 0, -1, -1, 1)) if self.edition > 1 else 0
         if dtype.is_float:
             scale = self.random.choice((0.1, 1.0, 1.0, 1.0, 3.0))
             array = rng.standard_normal(shape) * scale
             if self.random.random() < 0.2:  # ties, halves and zeros
                 array = np.round(array * 2) / 2
+            if sign:
+                array = sign * np.abs(array)
             if self.special and self.random.random() < 0.5:
                 odd = rng.random(shape) < 0.05
                 array = np.where(odd, rng.choice([np.nan, np.inf, -np.inf, 0.0], shape), array)
             return np.asarray(array).astype(dtype.numpy)
         low = 0 if dtype.kind == "uint" else -8
         array = rng.integers(low, 9, shape)
+        if sign:
+            array = (np.abs(array) + 1) * (sign if low else 1)
         if self.random.random() < 0.15:
             least, most = int(dtype.lowest), int(dtype.highest)
             extremes = np.array([least, most, least + 1, most - 1, 0, 1], dtype.numpy)
