@@ -21,6 +21,9 @@ from dataclasses import dataclass, field
 from fuser.backend.text import Reg, element, integer, like, mangle, vector
 
 NO_UNROLL = "!llvm.loop !0"
+SELDOM = "!prof !3"
+"""Of a branch whose first target is hardly ever taken."""
+SELDOM_TEXT = '!{!"branch_weights", i32 1, i32 100000}'
 
 
 def read_sizes(function: Function, pointer: Reg) -> None:
@@ -104,6 +107,8 @@ class Function:
         self.args = [Reg(_bare(type), f"%{name}") for type, name in params]
         self.traits: frozenset[str] = frozenset()
         """Abilities of the target that shared emitters (math.py) may use."""
+        self.module: Module | None = None
+        """Where shared emitters may put code that hardly ever runs; it stays in line without."""
         self._names: dict[str, int] = {}
         self.blocks: list[Block] = []
         self.at = self.enter(self.block("start"))
@@ -384,14 +389,17 @@ def _bare(type: str) -> str:
 
 
 class Module:
-    """Functions, globals and metadata. Metadata !0 is a loop that LLVM must not unroll."""
+    """Functions, globals and metadata. Metadata !0 is a loop that LLVM must not unroll, !2 nothing,
+    !3 the weights of SELDOM."""
 
     def __init__(self, triple: str = "", data_layout: str = "") -> None:
         self.triple, self.data_layout = triple, data_layout
         self.globals: list[str] = []
         self.functions: list[Function] = []
         self.attribute_groups: list[str] = []
-        self.metadata = ["distinct !{!0, !1}", '!{!"llvm.loop.unroll.disable"}']
+        self.metadata = [
+            "distinct !{!0, !1}", '!{!"llvm.loop.unroll.disable"}', "!{}", SELDOM_TEXT
+        ]  # fmt: skip
         self._declared: dict[str, None] = {}
 
     def function(
@@ -399,8 +407,19 @@ class Module:
     ) -> Function:
         """A new function; options are those of Function."""
         function = Function(name, result, params, **options)
+        function.module = self
         self.functions.append(function)
         return function
+
+    def helper(
+        self, name: str, result: str, params: Sequence[tuple[str, str]],
+        write: Callable[[Function], None],
+    ) -> None:  # fmt: skip
+        """A function of this module that is called where it hardly ever is; written once."""
+        if any(function.name == name for function in self.functions):
+            return
+        options = {"convention": "fastcc", "linkage": "internal"}
+        write(self.function(name, result, params, attributes="noinline cold nounwind", **options))
 
     def declare(self, line: str) -> None:
         """`declare ...`, once."""
@@ -418,7 +437,7 @@ class Module:
         return f"#{self.attribute_groups.index(text)}"
 
     def node(self, text: str) -> str:
-        """A metadata node: `!2` for its text, such as `!{!"llvm.loop.mustprogress"}`."""
+        """A metadata node: `!4` for its text, such as `!{!"llvm.loop.mustprogress"}`."""
         self.metadata.append(text)
         return f"!{len(self.metadata) - 1}"
 

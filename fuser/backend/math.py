@@ -6,7 +6,8 @@ erf have float versions of their own; the other float functions round a double r
 They are made of the steps in math_steps.py; math_circular.py has sin, cos, tan and their inverses.
 Polynomials are fits of our own (math_tables.py). The greatest errors seen, in units in the last
 place of the result, are `MAX_ULP`; tests/backend/test_math.py asserts them over the whole range.
-Denormal results are kept. sin, cos and tan keep their accuracy up to |x| = 2**30.
+Denormal results and the signs of zeros are kept. sin, cos and tan reduce huge arguments by integers
+(math_huge.py): they are as accurate as near 0.
 """
 
 from __future__ import annotations
@@ -335,9 +336,9 @@ FUNCTIONS: dict[str, Callable[..., Reg]] = {
     "log": log,
     "tanh": tanh,
     "erf": erf,
-    "sin": through_double(sin),
-    "cos": through_double(cos),
-    "tan": through_double(tan),
+    "sin": sin,
+    "cos": cos,
+    "tan": tan,
     "asin": through_double(asin),
     "acos": through_double(acos),
     "atan": through_double(atan),

@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 
 from fuser.backend import math_tables as tables
-from fuser.backend.function import Function
+from fuser.backend.function import SELDOM, Function
+from fuser.backend.math_huge import quadrant_of_huge
 from fuser.backend.math_steps import (
     add,
+    bits_of,
     copysign,
     div,
+    float_of,
     fma,
     horner,
+    is_double,
     magnitude,
     mul,
     odd_series,
@@ -19,21 +23,73 @@ from fuser.backend.math_steps import (
     sub,
     test,
 )
-from fuser.backend.text import Reg, integer, like
+from fuser.backend.text import Reg, integer, lanes, like, mangle, real
 
-_PI_2 = (math.pi / 2, 6.123233995736766e-17, -1.4973849048591833e-33)
+_PI_2 = (math.pi / 2, 6.123233995736765e-17, 1.082856673921914e-32)
+"""All are positive, so that no product with a quadrant of 0 takes the sign from -0."""
+NEAR = 2.0**30
+"""The quadrants up to here are products that `_PI_2` takes off exactly enough."""
+_ROUND = 1.5 * 2.0**52
 
 
 def _quadrant(f: Function, x: Reg) -> tuple[Reg, Reg]:
-    """(q as i64, x - q pi / 2) with q = round(2 x / pi), for doubles."""
-    q = f.intrinsic("roundeven", mul(f, x, 2 / math.pi))
-    r = x
+    """(an i64 with q in its low bits, x - q pi / 2) with q = round(2 x / pi), for doubles.
+
+    x: of floats or doubles. Where any element is huge, its reduction is by integers.
+    """
+    near = like(x.type, "double")
+    wide = f.convert("fpext", x, near)
+    # Adding 1.5 * 2**52 rounds to a whole number and leaves it in the low bits; -0 gives q = 0,
+    # so that the sign of a zero stays in r.
+    shifted = fma(f, wide, 2 / math.pi, _ROUND)
+    q = sub(f, shifted, real(_ROUND, near))
+    r = wide
     for part in _PI_2:
         r = fma(f, q, -part, r)
-    type = like(x.type, "i64")
-    # Out of range (|x| > 2**60, infinite, NaN) the quadrant does not matter.
-    whole = f.op(type, f"fptosi {q.typed} to {type}")
-    return f.op(type, f"freeze {whole.typed}"), r
+    whole = bits_of(f, shifted)
+    far = test(f, "uge", magnitude(f, x), NEAR)
+    some = far if lanes(x.type) == 1 else f.intrinsic("vector.reduce.or", far, type="i1")
+    before, slow, done = f.at, f.block("huge"), f.block("huge.end")
+    f.cbr(some, slow, done, SELDOM)
+    f.enter(slow)
+    whole_far, r_far = _with_huge(f, x, whole, r)
+    after = f.at
+    f.br(done)
+    f.enter(done)
+    found = f.phi(whole.type, (whole, before), (whole_far, after))
+    rest = f.phi(r.type, (r, before), (r_far, after))
+    return found.reg, rest.reg
+
+
+def _with_huge(f: Function, x: Reg, whole: Reg, r: Reg) -> tuple[Reg, Reg]:
+    """The quadrants and rests of x with those of huge elements in place of what was found."""
+
+    def choose(f: Function, x: Reg, whole: Reg, r: Reg) -> tuple[Reg, Reg]:
+        size = magnitude(f, x)
+        # An infinity stays the NaN that it has become.
+        finite = test(f, "one", size, math.inf)
+        chosen = f.binary("and", test(f, "uge", size, NEAR), finite)
+        wide = f.convert("fpext", x, r.type)
+        far, rest = quadrant_of_huge(f, wide, 971 if is_double(x) else 75)
+        return f.select(chosen, far, whole), f.select(chosen, rest, r)
+
+    if f.module is None:
+        return choose(f, x, whole, r)
+    # In a function of its own: loops around would keep its many literals in registers.
+    pair = f"{{ {whole.type}, {r.type} }}"
+
+    def write(helper: Function) -> None:
+        found = choose(helper, *helper.args)
+        first = helper.op(pair, f"insertvalue {pair} poison, {found[0].typed}, 0")
+        helper.ret(helper.op(pair, f"insertvalue {first.typed}, {found[1].typed}, 1"))
+
+    name = f"huge.{mangle(x.type)}"
+    f.module.helper(name, pair, [(x.type, "x"), (whole.type, "whole"), (r.type, "r")], write)
+    both = f.op(pair, f"call fastcc {pair} @{name}({x.typed}, {whole.typed}, {r.typed})")
+    return (
+        f.op(whole.type, f"extractvalue {both.typed}, 0"),
+        f.op(r.type, f"extractvalue {both.typed}, 1"),
+    )
 
 
 def _sin_cos(f: Function, r: Reg) -> tuple[Reg, Reg]:
@@ -51,10 +107,14 @@ def _wave(f: Function, x: Reg, shift: int) -> Reg:
     q = f.binary("add", q, integer(shift, q.type))
     sine, cosine = _sin_cos(f, r)
     result = f.select(_bit_set(f, q, 1), cosine, sine)
-    return f.select(_bit_set(f, q, 2), f.fneg(result), result)
+    # The second bit of the quadrant is the sign.
+    sign = f.binary("and", f.binary("shl", q, integer(62, q.type)), integer(1 << 63, q.type))
+    signed = float_of(f, f.binary("xor", bits_of(f, result), sign), result.type)
+    return signed if is_double(x) else f.convert("fptrunc", signed, x.type)
 
 
 def sin(f: Function, x: Reg) -> Reg:
+    """Of floats or doubles, like cos and tan; floats are computed as doubles and rounded once."""
     return _wave(f, x, 0)
 
 
@@ -67,7 +127,8 @@ def tan(f: Function, x: Reg) -> Reg:
     sine, cosine = _sin_cos(f, r)
     odd = _bit_set(f, q, 1)
     top = f.select(odd, f.fneg(cosine), sine)
-    return div(f, top, f.select(odd, sine, cosine))
+    result = div(f, top, f.select(odd, sine, cosine))
+    return result if is_double(x) else f.convert("fptrunc", result, x.type)
 
 
 def atan(f: Function, x: Reg) -> Reg:

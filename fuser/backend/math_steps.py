@@ -107,4 +107,6 @@ def through_double(emit: Callable[..., Reg]) -> Callable[..., Reg]:
 def odd_series(f: Function, x: Reg, table: Sequence[float]) -> Reg:
     """x + x**3 P(x**2)"""
     z = mul(f, x, x)
-    return fma(f, mul(f, z, horner(f, z, table)), x, x)
+    # Too little to change a sum with 1, but it keeps the sign of -0: -0 * -0 + -0 would be 0.
+    tail = fma(f, z, horner(f, z, table), 1e-30)
+    return fma(f, tail, x, x)

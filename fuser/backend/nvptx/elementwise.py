@@ -156,7 +156,8 @@ _ERFC = (
 
 def _tanh(e: Emitter, a: str) -> str:
     square = e.value(f"fmul contract float {a}, {a}")
-    inner = e.value(f"fmul contract float {square}, {_horner(e, square, _TANH)}")
+    # The literal is too small to matter, but for the sign of -0: -0 * -0 + -0 would be 0.
+    inner = _fma(e, square, _horner(e, square, _TANH), real(1e-30).ref)
     near = _fma(e, inner, a, a)
     size = _fabs(e, a)
     grown = _exp2(e, e.value(f"fmul contract float {size}, {real(2 * LOG2_E)}"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fuser.backend import llvm
+from fuser.backend.function import SELDOM_TEXT
 from fuser.backend.nvptx.emitter import Emitter
 from fuser.target import Target
 
@@ -43,6 +44,7 @@ def module_text(
         "!0 = distinct !{!0, !1}",
         '!1 = !{!"llvm.loop.unroll.disable"}',
         "!2 = !{}",
+        f"!3 = {SELDOM_TEXT}",
     ]
     return "\n".join(lines) + "\n"
 
