@@ -525,8 +525,8 @@ def _extreme(fn: str, items: Iterable[Index | int]) -> Index:
         return Index(pick(item.constant for item in kept))
     if len(kept) == 1:
         return kept[0]
-    items = tuple(map(_checked, sorted(kept, key=_extreme_order)))
-    return Index(0, ((Extreme(fn, items), 1),))
+    parts = tuple(map(_checked, sorted(kept, key=_extreme_order)))
+    return Index(0, ((Extreme(fn, parts), 1),))
 
 
 def _extreme_order(item: Index) -> _Key:
