@@ -81,9 +81,9 @@ class Child:
 
 
 def answers(
-    command: Sequence[str], items: Iterable[str], jobs: int, seconds: float
+    command: Sequence[str], items: Iterable[str], jobs: int, seconds: float, kept: int = KEPT
 ) -> Iterator[Answer]:
-    """The answers of `jobs` children as they come, in no order."""
+    """The answers of `jobs` children as they come, in no order. kept: items of one child."""
     source = iter(items)
     children: list[Child | None] = [None] * jobs
 
@@ -92,7 +92,7 @@ def answers(
         if child is None:
             child = children[place] = Child(command)
         answer = child.ask(item, seconds)
-        if answer.ended or child.handled >= KEPT:
+        if answer.ended or child.handled >= kept:
             child.end()
             children[place] = None
         return place, answer

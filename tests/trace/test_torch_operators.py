@@ -121,3 +121,19 @@ def test_what_the_caller_can_mend_is_raised(
     monkeypatch.setattr(torch_backend, "compile_graph", fail)
     with torch.no_grad(), pytest.raises(type(error), match=str(error)):
         torch.compile(torch.nn.Linear(4, 3), backend="fuser")(torch.ones(2, 4))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_statistics_have_the_dtype_that_pytorch_gives_them(dtype: Any) -> None:
+    """On a CPU that of the input, on a GPU float32."""
+    x = torch.randn(2, 4, 6, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+    def norms(x: Any) -> Any:
+        _, mean, scale = torch.native_layer_norm(x, (6,), None, None, 1e-5)
+        _, group_mean, group_scale = torch.native_group_norm(x, None, None, 2, 4, 6, 2, 1e-5)
+        return mean, scale, group_mean, group_scale
+
+    with torch.no_grad():
+        found, wanted = torch.compile(norms, backend="fuser")(x), norms(x)
+    assert [y.dtype for y in found] == [y.dtype for y in wanted] == [dtype] * 4
+    torch.testing.assert_close(found, wanted)

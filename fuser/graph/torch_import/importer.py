@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fuser.dtypes import f64
-from fuser.errors import FuserError, UnsupportedOpError
+from fuser.errors import FuserError, UnsupportedOpError, VerifyError
 from fuser.graph.builder import Builder
 from fuser.graph.dims import DimExpr, product
 from fuser.graph.ir import Graph, TensorType, Value
@@ -25,7 +25,7 @@ from fuser.graph.torch_import import (  # noqa: F401  the handlers register them
     pooling,
     reduction,
 )
-from fuser.graph.torch_import.registry import find
+from fuser.graph.torch_import.registry import dtype_of, find
 
 _IGNORED = (
     "aten._assert_scalar", "aten._assert_async", "aten._assert_tensor_metadata",
@@ -148,13 +148,37 @@ class _Importer:
             return self.recorder.record(
                 name.split(".")[1],
                 operands,
-                lambda: handler(self.builder, *args, **kwargs),
+                lambda: self._declared(handler(self.builder, *args, **kwargs), node),
                 values_in,
                 name=node.name,
             )
         except FuserError as error:
             error.where = error.where or f"{node.name} ({name})"
             raise
+
+    def _declared(self, found: Any, node: Any) -> Any:
+        """Results in the dtypes that PyTorch gives them: those of statistics differ by device.
+        Raises VerifyError where a shape is another one."""
+        declared = getattr(node, "meta", {}).get("val")
+        if isinstance(found, Value):
+            return self._as_one(found, declared)
+        if isinstance(found, list | tuple) and isinstance(declared, list | tuple):
+            return type(found)(
+                self._as_one(value, one) if isinstance(value, Value) else value
+                for value, one in zip(found, declared, strict=False)
+            )
+        return found
+
+    def _as_one(self, value: Value, declared: Any) -> Value:
+        if not hasattr(declared, "dtype"):
+            return value
+        shape = tuple(declared.shape)
+        known = len(shape) == value.type.rank and all(
+            a == b for a, b in zip(value.shape, shape, strict=True) if type(a) is type(b) is int
+        )
+        if not known:
+            raise VerifyError(f"the import is {value.type}, PyTorch says {list(shape)}")
+        return self.builder.cast(value, dtype_of(declared.dtype))
 
     def _of_sizes(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A Python function of numbers. What makes a float of a size that is open is computed by
