@@ -5,6 +5,7 @@ from __future__ import annotations
 from fuser.backend.cpu import costs, tree
 from fuser.backend.cpu.dot_plan import keep, plan_dot
 from fuser.backend.cpu.tree import Facts
+from fuser.graph import walks
 from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Block, Kernel, Op, TileType, Value
@@ -18,7 +19,7 @@ def analyse(kernel: Kernel, target: Target) -> Facts:
     _index(facts, kernel.body, 1)
     _registers(facts)
     _kinds(facts, kernel.body)
-    _kept(facts, kernel.body)
+    _keep_shared(facts, kernel)
     _orders(facts, kernel.body)
     return facts
 
@@ -77,7 +78,8 @@ def _registers(facts: Facts) -> None:
         facts.kinds[value] = "registers"
     for value in chosen:
         # Unrolled code for every vector of the tile is only worth it while it is short.
-        cost = sum(costs.tree_cost(facts, op.value) for op in tree.stores_of(facts, value))
+        stores = tree.stores_of(facts, value).items()
+        cost = sum(ways * costs.tree_cost(facts, op.value) for op, ways in stores)
         if (
             value in facts.producers
             and cost * tree.vectors(value.shape, facts.width) > MOST_UNROLLED
@@ -102,27 +104,33 @@ def _twins(facts: Facts, value: Value) -> list[Value]:
 
 def _elementwise(facts: Facts, value: Value, chosen: set[Value]) -> bool:
     """Whether every use of the value, through maps and casts, is at the same element."""
-    for op in facts.users.get(value, ()):
-        match op:
-            case ops.Map() | ops.Cast():
-                if not _elementwise(facts, op.result, chosen):
-                    return False
-            case ops.Store():
-                if any(value in index.values() for index in op.indices):
-                    return False
-            case ops.Dot():
-                if op.acc is not value or op.result not in chosen or value in (op.a, op.b):
-                    return False
-            case ops.For():
-                for slot, init in enumerate(op.inits):
-                    if init is value and op.results[slot] not in chosen:
-                        return False
-            case ops.Yield():
-                if not _yields_to(facts, op, value) <= chosen:
-                    return False
-            case _:
-                return False
-    return True
+
+    def follow(current: Value) -> list[Value]:
+        users = facts.users.get(current, ())
+        return [op.result for op in users if isinstance(op, ops.Map | ops.Cast)]
+
+    return all(
+        _used_elementwise(facts, op, current, chosen)
+        for current in walks.reachable([value], follow)
+        for op in facts.users.get(current, ())
+    )
+
+
+def _used_elementwise(facts: Facts, op: Op, value: Value, chosen: set[Value]) -> bool:
+    """Whether one user reads the value at the same element only."""
+    match op:
+        case ops.Map() | ops.Cast():
+            return True
+        case ops.Store():
+            return not any(value in index.values() for index in op.indices)
+        case ops.Dot():
+            return op.acc is value and op.result in chosen and value not in (op.a, op.b)
+        case ops.For():
+            slots = [slot for slot, init in enumerate(op.inits) if init is value]
+            return all(op.results[slot] in chosen for slot in slots)
+        case ops.Yield():
+            return _yields_to(facts, op, value) <= chosen
+    return False
 
 
 def _yields_to(facts: Facts, op: ops.Yield, value: Value) -> set[Value]:
@@ -152,15 +160,42 @@ def _kinds(facts: Facts, block: Block) -> None:
             facts.kinds.setdefault(value, "scalar" if one else "memory")
 
 
-def _kept(facts: Facts, block: Block) -> None:
-    """Mark inline values that are worth keeping, consumers first: what a kept value reads is used
-    once, however often the kept value is."""
+def _keep_shared(facts: Facts, kernel: Kernel) -> None:
+    """Mark inline values that are worth keeping."""
+    from_registers: set[Value] = set()
+    known: dict[Value, float] = {}
+    for op in kernel.walk():
+        for value in op.results:
+            costs.tree_cost(facts, value, known)
+            if facts.kind(value) == "registers" and value not in facts.spilled:
+                from_registers.add(value)
+            elif facts.kind(value) == "inline" and isinstance(op, tree.MOVES):
+                if not from_registers.isdisjoint(op.operands()):
+                    from_registers.add(value)
+    _kept(facts, kernel.body, known, from_registers, {})
+
+
+def _kept(
+    facts: Facts,
+    block: Block,
+    known: dict[Value, float],
+    from_registers: set[Value],
+    roots: dict[Value, Roots],
+) -> None:
+    """Mark values of a block, consumers first: what a kept value reads is used once, however often
+    the kept value is. known: what values cost while all of them are inline; those that a value
+    reads are, when its turn comes."""
     for op in reversed(block.ops):
         for inner in op.blocks():
-            _kept(facts, inner)
+            _kept(facts, inner, known, from_registers, roots)
+        for value in op.results:
+            roots[value] = _roots(facts, value, roots)
         if isinstance(op, ops.Map | ops.Cast | ops.Load):
-            if op.result.dtype.name != "index" and _worth_keeping(facts, op.result):
-                facts.kinds[op.result] = "memory"
+            value = op.result
+            if value.dtype.name == "index" or value in from_registers:
+                continue
+            if _worth_keeping(facts, value, known[value], roots[value]):
+                facts.kinds[value] = "memory"
 
 
 def _orders(facts: Facts, block: Block) -> None:
@@ -175,59 +210,59 @@ def _orders(facts: Facts, block: Block) -> None:
             _orders(facts, inner)
 
 
-def _worth_keeping(facts: Facts, value: Value) -> bool:
-    if _size(value) < 8 or len(facts.users.get(value, ())) == 0:
+def _worth_keeping(facts: Facts, value: Value, cost: float, roots: Roots) -> bool:
+    if _size(value) < 8 or len(facts.users.get(value, ())) == 0 or cost <= 1:
         return False
-    if tree.reads_registers(facts, value):
-        return False
-    cost = costs.tree_cost(facts, value)
-    if cost <= 1:
-        return False
-    uses = _uses(facts, value, facts.trips[facts.producers[value]])
+    uses = _uses(roots, facts.trips[facts.producers[value]])
     # A copy costs a write and a read for each use; masks are packed and unpacked as well.
     write, read = (8, 3) if value.dtype.kind == "bool" else (3, 1)
     return uses * cost > cost + write + read * uses
 
 
-def _uses(facts: Facts, value: Value, trips: int) -> float:
-    """How often each element would be computed, were the value inline.
-
-    Uses in one expression count once: a point computes a value once.
-    """
-    roots: dict[object, float] = {}
-    _collect(facts, value, trips, 1.0, roots)
-    return sum(roots.values())
+Roots = dict[tuple[object, int], float]
+"""Where a value is computed if nothing behind it is kept: (expression, trips of its loops), and how
+often an element is."""
 
 
-def _collect(
-    facts: Facts, value: Value, trips: int, factor: float, roots: dict[object, float]
-) -> None:
+def _uses(roots: Roots, trips: int) -> float:
+    """How often each element of a value made in a loop of so many trips would be computed, were it
+    inline. Uses in one expression count once: a point computes a value once."""
+    counts: dict[object, float] = {}
+    for (key, inner), factor in roots.items():
+        counts[key] = max(counts.get(key, 0.0), factor * max(1.0, inner / trips))
+    return sum(counts.values())
+
+
+def _roots(facts: Facts, value: Value, known: dict[Value, Roots]) -> Roots:
+    """Where a value is computed. known: of the values made from it."""
+    found: Roots = {}
+
+    def add(key: tuple[object, int], factor: float) -> None:
+        found[key] = max(found.get(key, 0.0), factor)
+
     for op in facts.users.get(value, ()):
-        again = factor * max(1.0, facts.trips[op] / trips)
-        key: object = op
-        if op.results and facts.kind(op.result) == "memory" and not isinstance(op, ops.For):
+        trips = facts.trips[op]
+        if op.results and facts.kind(op.result) == "memory":
             if isinstance(op, ops.Map | ops.Cast | ops.Load):
-                roots[op] = max(roots.get(op, 0.0), again)
+                add((op, trips), 1.0)
                 continue
         match op:
-            case ops.Map() | ops.Cast() | ops.Permute() | ops.Reshape():
-                _collect(facts, op.result, trips, factor, roots)
-                continue
-            case ops.Broadcast():
-                _collect(facts, op.result, trips, factor * _repeats(op), roots)
-                continue
+            case ops.Map() | ops.Cast() | ops.Permute() | ops.Reshape() | ops.Broadcast():
+                repeats = _repeats(op) if isinstance(op, ops.Broadcast) else 1
+                for key, factor in known[op.result].items():
+                    add(key, factor * repeats)
             case ops.Load() | ops.IndexTile():
-                again *= 2
+                add((op, trips), 2.0)
             case ops.Dot() if by_unit(facts, op):
-                again = factor  # an operand is copied once, where it is made
+                add((op, 1), 1.0)  # an operand is copied once, where it is made
             case ops.Dot():
-                again = again if op.acc is value else 2 * again
-            case ops.Reduce() if op.result.shape == ():
-                pass
+                add((op, trips), 1.0 if op.acc is value else 2.0)
             case ops.Store():
                 # Stores of one shape share a loop.
-                key = ("store", op.value.shape)
-        roots[key] = max(roots.get(key, 0.0), again)
+                add((("store", op.value.shape), trips), 1.0)
+            case _:
+                add((op, trips), 1.0)
+    return found
 
 
 def _repeats(op: ops.Broadcast) -> int:

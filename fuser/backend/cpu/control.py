@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from fuser.backend.cpu import tree
 from fuser.backend.cpu.places import Cells, Memory, One
 from fuser.backend.text import Reg
+from fuser.graph import walks
 from fuser.graph.sizes import certain, divisor, is_symbolic
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index
@@ -108,23 +109,22 @@ def _within(inner: Block, outer: Block) -> bool:
     return inner is outer or any(inner is block for op in outer.walk() for block in op.blocks())
 
 
-def _reads(low: Lowering, value: Value, param: Value, elementwise: bool = True) -> bool | None:
-    """Whether the inline tree of `value` reads `param`; None: not element by element."""
-    if value is param:
-        return True if elementwise else None
-    if low.known.kind(value) != "inline":
-        return False
+def _inline_operands(low: Lowering, value: Value) -> tuple[Value, ...]:
     op = low.known.producers.get(value)
-    if op is None:
-        return False
-    simple = elementwise and isinstance(op, ops.Map | ops.Cast)
-    found: bool | None = False
-    for operand in op.operands():
-        here = _reads(low, operand, param, simple)
-        if here is None:
-            return None
-        found = found or here
-    return found
+    return op.operands() if op and low.known.kind(value) == "inline" else ()
+
+
+def _reads(low: Lowering, value: Value, param: Value) -> bool:
+    """Whether the inline tree of `value` reads `param`, and everywhere element by element."""
+
+    def operands(state: tuple[Value, bool]) -> list[tuple[Value, bool]]:
+        current, elementwise = state
+        simple = isinstance(low.known.producers.get(current), ops.Map | ops.Cast)
+        found = () if current is param else _inline_operands(low, current)
+        return [(operand, elementwise and simple) for operand in found]
+
+    reads = [how for v, how in walks.reachable([(value, True)], operands) if v is param]
+    return bool(reads) and all(reads)
 
 
 def _run_in_place(low: Lowering, op: ops.For, slot: int, place: Memory) -> None:
@@ -139,15 +139,13 @@ def _run_in_place(low: Lowering, op: ops.For, slot: int, place: Memory) -> None:
     # Every use of the parameter must be inside the accumulator's tree.
     inside: set[Op] = set()
 
-    def walk(value: Value) -> None:
-        if low.known.kind(value) == "inline" and value is not param:
-            owner = low.known.producers.get(value)
-            if owner is not None:
-                inside.add(owner)
-                for operand in owner.operands():
-                    walk(operand)
+    def operands(value: Value) -> tuple[Value, ...]:
+        return () if value is param else _inline_operands(low, value)
 
-    walk(producer.acc)
+    for value in walks.reachable([producer.acc], operands):
+        owner = low.known.producers.get(value)
+        if owner is not None and low.known.kind(value) == "inline" and value is not param:
+            inside.add(owner)
     inside.add(producer)
     reached = {param}
     for user in op.body.walk():

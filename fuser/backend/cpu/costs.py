@@ -6,9 +6,13 @@ from collections.abc import Sequence
 
 from fuser.backend.cpu import affine, tree
 from fuser.backend.cpu.tree import Facts
+from fuser.graph import walks
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index, Scalar
-from fuser.tilegen.ir import INDEX, TileType, Value
+from fuser.tilegen.ir import INDEX, Op, TileType, Value
+
+MOST_COST = 1e9
+"""Where costs end: what has two users counts twice, and so 2^n times behind n of its kind."""
 
 _EXPENSIVE = {
     "exp": 12, "log": 16, "tanh": 18, "erf": 20, "sin": 24, "cos": 24, "tan": 32, "pow": 40,
@@ -32,7 +36,7 @@ def probe(shape: Sequence[int], axis: int, width: int) -> tuple[Index, ...]:
     return tuple(coords)
 
 
-_Costs = dict[tuple[Value, tuple[Index, ...]], float]
+_Wanted = tuple[Value, tuple[Index, ...]]
 
 
 def lane_cost(
@@ -41,34 +45,46 @@ def lane_cost(
     coords: Sequence[Index],
     width: int,
     defined: bool = False,
-    known: _Costs | None = None,
+    known: dict[_Wanted, float] | None = None,
 ) -> float:
     """Memory instructions of one vector of the value: 1 if consecutive, 0 if equal in all lanes.
 
     defined: of its definition, where it is to be kept but has no place yet. known: costs of
     operands met before at this width: what has many users counts many times, worked out once.
     """
+    root = (value, tuple(coords))
+    known = {} if known is None or defined else known
+
+    def operands(wanted: _Wanted) -> list[_Wanted]:
+        op = _evaluated(facts, wanted[0], defined and wanted is root)
+        return [] if op is None else list(tree.operands_at(facts, op, wanted[1]))
+
+    for wanted in walks.post_order(root, operands, known):
+        own = _own_lane_cost(facts, wanted, width, defined and wanted is root)
+        known[wanted] = min(MOST_COST, own + sum(known[part] for part in operands(wanted)))
+    return known[root]
+
+
+def _evaluated(facts: Facts, value: Value, defined: bool) -> Op | None:
+    """The op that is evaluated where the value is wanted; None if it is read or held."""
+    op = facts.producers.get(value)
+    if facts.kind(value) == "memory" or value in facts.spilled:
+        return op if defined and isinstance(op, ops.Map | ops.Cast | ops.Load) else None
+    return op if facts.kind(value) == "inline" else None
+
+
+def _own_lane_cost(facts: Facts, wanted: _Wanted, width: int, defined: bool) -> float:
+    """Memory instructions of the value alone, without those of its operands."""
+    value, coords = wanted
     if not defined and (facts.kind(value) == "memory" or value in facts.spilled):
         return access_cost(tree.memory_address(facts, value, coords), width)
-    kept = defined and isinstance(facts.producers.get(value), ops.Map | ops.Cast | ops.Load)
-    if facts.kind(value) != "inline" and not kept:
+    op = _evaluated(facts, value, defined)
+    if not isinstance(op, ops.Load):
         return 0.0
-    op = facts.producers.get(value)
-    if op is None:
-        return 0.0
-    total = 0.0
-    if isinstance(op, ops.Load):
-        total = access_cost(tree.address_of(facts, op, coords), width)
-        if any(
-            affine.has_lane(c) for _, point in tree.operands_at(facts, op, coords) for c in point
-        ):
-            total = width
-    known = {} if known is None else known
-    for key in tree.operands_at(facts, op, coords):
-        if key not in known:
-            known[key] = lane_cost(facts, *key, width, known=known)
-        total += known[key]
-    return total
+    points = tree.operands_at(facts, op, coords)
+    if any(affine.has_lane(coordinate) for _, point in points for coordinate in point):
+        return width
+    return access_cost(tree.address_of(facts, op, coords), width)
 
 
 def access_cost(address: Index, width: int) -> float:
@@ -94,7 +110,7 @@ def choose_axis(
             continue
         coords = probe(shape, axis, width)
         lanes = min(width, shape[axis])
-        known: _Costs = {}
+        known: dict[_Wanted, float] = {}
         cost = sum(lane_cost(facts, value, coords, lanes, known=known) for value in values)
         cost += sum(access_cost(tree.address_of(facts, op, coords), lanes) for op in stores)
         cost = (cost + 0.5) / lanes
@@ -105,30 +121,36 @@ def choose_axis(
 
 def tree_cost(facts: Facts, value: Value, known: dict[Value, float] | None = None) -> float:
     """Instructions to compute one vector of an inline value. known: costs of values met before."""
-    if facts.kind(value) != "inline":
-        return 1.0
     known = {} if known is None else known
-    if value not in known:
-        known[value] = _tree_cost(facts, value, known)
+
+    def operands(current: Value) -> tuple[Value, ...]:
+        match facts.producers.get(current) if facts.kind(current) == "inline" else None:
+            case ops.Map() as op:
+                return op.args
+            case ops.Cast() | ops.Broadcast() | ops.Permute() | ops.Reshape() as op:
+                return (op.x,)
+        return ()
+
+    for current in walks.post_order(value, operands, known):
+        parts = sum(known[operand] for operand in operands(current))
+        known[current] = min(MOST_COST, _own_cost(facts, current) + parts)
     return known[value]
 
 
-def _tree_cost(facts: Facts, value: Value, known: dict[Value, float]) -> float:
+def _own_cost(facts: Facts, value: Value) -> float:
+    """Instructions of the value alone, without those of its operands."""
+    if facts.kind(value) != "inline":
+        return 1.0
     op = facts.producers.get(value)
     match op:
         case ops.Load():
             return 1.0 + sum(8.0 for index in op.indices for _ in tree.lookups(index))
         case ops.Map():
-            own = _EXPENSIVE.get(op.fn, 1)
             if value.dtype.is_integer and op.fn in ("div", "mod", "fmod"):
-                own = 100
-            return own + sum(tree_cost(facts, arg, known) for arg in op.args)
+                return 100.0
+            return _EXPENSIVE.get(op.fn, 1)
         case ops.Cast():
-            return 1.0 + tree_cost(facts, op.x, known)
-        case ops.Broadcast() | ops.Permute():
-            return tree_cost(facts, op.x, known)
-        case ops.Reshape():
-            return tree_cost(facts, op.x, known)
+            return 1.0
         case ops.IndexTile():
             # Positions mostly fold into constants and sums that leave the loop.
             return sum(8.0 for _ in tree.lookups(op.expression))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fuser.backend.cpu import costs, tree
 from fuser.backend.cpu.tree import DotPlan, Facts
 from fuser.backend.cpu.unit_plan import plan_unit_dot
+from fuser.graph import walks
 from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.index import Mod
@@ -55,17 +56,17 @@ def _period(facts: Facts, value: Value, depth: int) -> int:
     """Steps of k after which the way to read an operand repeats: codes that share a word are one
     load and shifts by constants if those steps are one trip."""
     found = 1
-    stack = [value]
-    while stack:
-        current = stack.pop()
+
+    def operands(current: Value) -> tuple[Value, ...]:
         op = facts.producers.get(current)
-        if op is None or facts.kind(current) != "inline":
-            continue
-        if isinstance(op, ops.IndexTile):
+        return op.operands() if op and facts.kind(current) == "inline" else ()
+
+    for current in walks.reachable([value], operands):
+        op = facts.producers.get(current)
+        if isinstance(op, ops.IndexTile) and facts.kind(current) == "inline":
             for atom, _ in op.expression.terms:
                 if isinstance(atom, Mod) and atom.base.axes() and atom.divisor <= MOST_STEPS:
                     found = max(found, atom.divisor)
-        stack += op.operands()
     return found if depth % found == 0 else 1
 
 

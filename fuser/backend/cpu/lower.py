@@ -15,10 +15,11 @@ from fuser.backend.cpu.nest import Nests
 from fuser.backend.cpu.places import Point
 from fuser.backend.text import Reg
 from fuser.errors import LoweringError
+from fuser.graph import walks
 from fuser.graph.sizes import certain
 from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Axis, Index, Scalar, in_range
-from fuser.tilegen.ir import Block, Value
+from fuser.tilegen.ir import Block, Op, Value
 
 
 class Lowering(Nests):
@@ -26,15 +27,21 @@ class Lowering(Nests):
 
     def require(self, value: Value) -> None:
         """Compute, here, whatever the inline tree of `value` reads and that lives somewhere."""
-        if value in self.places or value in self.scalars or value in self.through:
-            return
+        for current in walks.reachable([value], self._inline_operands):
+            if not self.computed(current) and self.known.kind(current) != "inline":
+                self._require(current, self.known.producers[current])
+
+    def _inline_operands(self, value: Value) -> Sequence[Value]:
+        """What an inline value is evaluated from."""
+        if self.computed(value):
+            return ()
         op = self.known.producers.get(value)
         if op is None:
             raise LoweringError(f"{value!r} has no definition here")
-        if self.known.kind(value) == "inline":
-            for operand in op.operands():
-                self.require(operand)
-            return
+        return op.operands() if self.known.kind(value) == "inline" else ()
+
+    def _require(self, value: Value, op: Op) -> None:
+        """Compute a value that lives somewhere."""
         match op:
             case ops.Reduce():
                 fold.lower_reduce(self, op)
@@ -244,22 +251,32 @@ class Lowering(Nests):
     def gather_through(self, value: Value) -> None:
         """Prepare a nest over the whole of `value`: kept values in its tree that are not computed
         yet are written on the way; whatever else it reads is computed now."""
-        if value in self.places or value in self.scalars or value in self.through:
-            return
-        op = self.known.producers.get(value)
-        kind = self.known.kind(value)
-        simple = isinstance(op, ops.Map | ops.Cast | ops.Load)
-        if op is None or not simple or kind not in ("inline", "memory"):
-            self.require(value)
-            return
-        for operand in op.operands():
-            if isinstance(op, ops.Load):
-                self.require(operand)
-            else:
-                self.gather_through(operand)
-        if kind == "memory":
-            self.pending[value] = self.allocate(value)
-            self.through.add(value)
+
+        def simple(current: Value) -> bool:
+            op = self.known.producers.get(current)
+            known = self.known.kind(current) in ("inline", "memory")
+            return known and isinstance(op, ops.Map | ops.Cast | ops.Load)
+
+        def operands(current: Value) -> Sequence[Value]:
+            op = self.known.producers.get(current)
+            if isinstance(op, ops.Map | ops.Cast) and simple(current):
+                return () if self.computed(current) else op.operands()
+            return ()
+
+        seen: set[Value] = set()
+        for current in walks.post_order(value, operands, seen):
+            seen.add(current)
+            if self.computed(current):
+                continue
+            if not simple(current):
+                self.require(current)
+                continue
+            if isinstance(load := self.known.producers[current], ops.Load):
+                for operand in load.operands():
+                    self.require(operand)
+            if self.known.kind(current) == "memory":
+                self.pending[current] = self.allocate(current)
+                self.through.add(current)
 
     def finish_through(self) -> None:
         """The nest has written them: they have places now."""

@@ -11,6 +11,7 @@ from fuser.backend.cpu.emitter import Condition, Fact
 from fuser.backend.cpu.places import Cells, Memory, One, Point
 from fuser.backend.cpu.values import Values
 from fuser.backend.text import Reg
+from fuser.graph import walks
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index
 from fuser.tilegen.ir import Value
@@ -51,7 +52,7 @@ class Nests(Values):
         if self.known.kind(value) == "inline" or value in self.places:
             return lambda coords: self.at(value, coords)
         op = self.known.producers[value]
-        return lambda coords: self._evaluate(op, coords)
+        return lambda coords: self.evaluate(op, coords)
 
     def _inputs(self, value: Value) -> Callable[[Point], list[tuple[Value, Point]]]:
         """What to hoist for evaluating a value: itself, or its operands if it has no place yet."""
@@ -299,21 +300,19 @@ class Nests(Values):
                 banned & set(c.values()) or (not lanes and affine.has_lane(c)) for c in coords
             )
 
-        def visit(value: Value, coords: Point) -> None:
+        def operands(wanted: tuple[Value, Point]) -> list[tuple[Value, Point]]:
+            value, coords = wanted
             op = self.known.producers.get(value)
-            if isinstance(op, ops.Full):
-                return
-            if free(coords) and (coords or value.shape == ()):
-                if self.known.kind(value) == "inline" or value in self.places:
-                    if isinstance(self.places.get(value), Cells | One):
-                        return
-                    self.at(value, coords)
-                return
-            if self.known.kind(value) == "inline" and op is not None:
-                if isinstance(op, ops.Load | ops.IndexTile):
-                    return
-                for operand, point in tree.operands_at(self.known, op, coords):
-                    visit(operand, point)
+            if op is None or (free(coords) and (coords or value.shape == ())):
+                return []
+            if self.known.kind(value) != "inline" or isinstance(op, ops.Load | ops.IndexTile):
+                return []
+            return list(tree.operands_at(self.known, op, coords))
 
-        for value, coords in wanted:
-            visit(value, coords)
+        for value, coords in walks.reachable(wanted, operands):
+            if isinstance(self.known.producers.get(value), ops.Full) or not free(coords):
+                continue
+            held = isinstance(self.places.get(value), Cells | One)
+            if (coords or value.shape == ()) and not held:
+                if self.known.kind(value) == "inline" or value in self.places:
+                    self.at(value, coords)

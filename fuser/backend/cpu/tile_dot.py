@@ -15,10 +15,11 @@ from fuser.backend.cpu.sliding import each_tap
 from fuser.backend.cpu.unit_operands import TILE_BYTES, cover, left_operand, right_operand
 from fuser.backend.cpu.unit_plan import PANEL, ROWS, is_zero
 from fuser.backend.text import Reg, integer
+from fuser.graph import walks
 from fuser.target import DotUnit
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index, minimum
-from fuser.tilegen.ir import Block, Value
+from fuser.tilegen.ir import Block, Op, Value
 
 if TYPE_CHECKING:
     from fuser.backend.cpu.lower import Lowering
@@ -166,15 +167,14 @@ def store_by_blocks(low: Lowering, first: ops.Store, block: Block) -> bool:
 
 def _product(low: Lowering, value: Value) -> ops.Dot | None:
     """The dot that maps and casts compute a value from, if there is just one."""
-    found: set[ops.Dot] = set()
-    stack = [value]
-    while stack:
-        current = stack.pop()
+
+    def operands(current: Value) -> tuple[Value, ...]:
         made = low.known.producers.get(current)
-        if isinstance(made, ops.Dot):
-            found.add(made)
-        elif isinstance(made, ops.Map | ops.Cast) and low.known.kind(current) == "inline":
-            stack += made.operands()
+        inline = isinstance(made, ops.Map | ops.Cast) and low.known.kind(current) == "inline"
+        return made.operands() if made is not None and inline else ()
+
+    makers = map(low.known.producers.get, walks.reachable([value], operands))
+    found = {made for made in makers if isinstance(made, ops.Dot)}
     return found.pop() if len(found) == 1 else None
 
 
@@ -182,15 +182,18 @@ def _readers(low: Lowering, op: ops.Dot, block: Block) -> list[ops.Store] | None
     """The stores that read a dot's result through maps and casts, in order; None where something
     else reads it, or where they are not the next effects of the block."""
     stores: set[ops.Store] = set()
-    stack = [op.result]
-    while stack:
-        value = stack.pop()
+
+    def moved(user: Op) -> bool:
+        return isinstance(user, ops.Map | ops.Cast) and low.known.kind(user.result) == "inline"
+
+    def results(value: Value) -> list[Value]:
+        return [user.result for user in low.known.users.get(value, ()) if moved(user)]
+
+    for value in walks.reachable([op.result], results):
         for user in low.known.users.get(value, ()):
             if isinstance(user, ops.Store) and user.value is value:
                 stores.add(user)
-            elif isinstance(user, ops.Map | ops.Cast) and low.known.kind(user.result) == "inline":
-                stack.append(user.result)
-            else:
+            elif not moved(user):
                 return None
     effects = [op for op in block.ops if op.has_effect and op not in low.stored]
     ordered = [store for store in block.ops if isinstance(store, ops.Store) and store in stores]
@@ -201,11 +204,14 @@ def _readers(low: Lowering, op: ops.Dot, block: Block) -> list[ops.Store] | None
 
 def _require_rest(low: Lowering, value: Value, result: Value) -> None:
     """Compute what the inline tree of a value reads, but for a dot's result."""
-    if value is result or value in low.places or value in low.scalars:
-        return
-    made = low.known.producers.get(value)
-    if made is None or low.known.kind(value) != "inline":
-        low.require(value)
-        return
-    for operand in made.operands():
-        _require_rest(low, operand, result)
+
+    def operands(current: Value) -> tuple[Value, ...]:
+        made = low.known.producers.get(current)
+        if current is result or current in low.places or current in low.scalars:
+            return ()
+        return made.operands() if made and low.known.kind(current) == "inline" else ()
+
+    for current in walks.reachable([value], operands):
+        made = low.known.producers.get(current)
+        if current is not result and (made is None or low.known.kind(current) != "inline"):
+            low.require(current)

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from fuser.backend.cpu import affine
 from fuser.dtypes import f32, f64
+from fuser.graph import walks
 from fuser.graph.sizes import divisor as gcd
 from fuser.graph.sizes import is_symbolic
 from fuser.target import DotUnit, Target
@@ -24,6 +26,10 @@ from fuser.tilegen.index import Atom, Axis, Extreme, FloorDiv, Index, Lookup, Mo
 from fuser.tilegen.ir import Block, Kernel, Op, Value
 
 Kind = Literal["inline", "scalar", "registers", "memory"]
+MOST_WAYS = 1 << 20
+"""Where counting ends how many ways lead from one value to another: they double at each fork."""
+MOVES = ops.Map | ops.Cast | ops.Broadcast | ops.Permute | ops.Reshape
+"""What computes the elements of a tile from those of others, each from a few."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +137,8 @@ class Facts:
     copies: dict[tuple[Value, Packed], Value] = field(default_factory=dict)
     sliding: dict[Value, Sliding] = field(default_factory=dict)
     """Of copies of left operands: the image that they are instead of windows."""
+    products: dict[ops.Map, ops.Map | None] = field(default_factory=dict)
+    """What `last_product` found."""
     spaced: dict[Value, tuple[int, int]] = field(default_factory=dict)
     """Of memory values: after how many rows of the value how many rows of memory have passed."""
 
@@ -279,19 +287,17 @@ def vectors(shape: Sequence[int], width: int) -> int:
     return count
 
 
-def reads_registers(facts: Facts, value: Value, known: dict[Value, bool] | None = None) -> bool:
-    """Whether an inline value is computed from a register tile. known: of values met before."""
-    if facts.kind(value) == "registers":
-        return value not in facts.spilled
-    if facts.kind(value) != "inline":
-        return False
-    op = facts.producers.get(value)
-    if not isinstance(op, ops.Map | ops.Cast | ops.Broadcast | ops.Permute | ops.Reshape):
-        return False
-    known = {} if known is None else known
-    if value not in known:
-        known[value] = any(reads_registers(facts, operand, known) for operand in op.operands())
-    return known[value]
+def reads_registers(facts: Facts, value: Value) -> bool:
+    """Whether an inline value is computed from a register tile."""
+
+    def operands(current: Value) -> Sequence[Value]:
+        op = facts.producers.get(current) if facts.kind(current) == "inline" else None
+        return op.operands() if isinstance(op, MOVES) else ()
+
+    return any(
+        facts.kind(current) == "registers" and current not in facts.spilled
+        for current in walks.reachable([value], operands)
+    )
 
 
 def apart(a: ops.Store, b: ops.Store) -> bool:
@@ -315,26 +321,54 @@ def apart(a: ops.Store, b: ops.Store) -> bool:
     return False
 
 
-def stores_of(facts: Facts, value: Value) -> Iterator[ops.Store]:
-    """The stores that maps and casts lead to from a register tile."""
-    for op in facts.users.get(value, ()):
-        if isinstance(op, ops.Store):
-            yield op
-        elif isinstance(op, ops.Map | ops.Cast):
-            yield from stores_of(facts, op.result)
+def stores_of(facts: Facts, value: Value) -> dict[ops.Store, int]:
+    """The stores that maps and casts lead to from a register tile, each with how many ways do."""
+
+    def results(current: Value) -> list[Value]:
+        users = facts.users.get(current, ())
+        return [op.result for op in users if isinstance(op, ops.Map | ops.Cast)]
+
+    found: dict[ops.Store, int] = {}
+    order: dict[Value, None] = {}
+    for current in walks.post_order(value, results, order):
+        order[current] = None
+    ways = dict.fromkeys(order, 0) | {value: 1}
+    for current in reversed(order):
+        for op in facts.users.get(current, ()):
+            if isinstance(op, ops.Store):
+                found[op] = found.get(op, 0) + ways[current]
+            elif isinstance(op, ops.Map | ops.Cast):
+                ways[op.result] = min(MOST_WAYS, ways[op.result] + ways[current])
+    return found
 
 
 def last_product(facts: Facts, op: ops.Map) -> ops.Map | None:
     """The product that an `add` rounds together with its sum: the last one of a sum of two or more
-    products, as a dot adds them up. None where `op` is no such sum."""
-    if op.fn != "add" or op.result.dtype not in (f32, f64):
+    products, as a dot adds them up. None where `op` is no such sum. Asked once kinds are final."""
+
+    def rest_of(total: ops.Map) -> list[ops.Map]:
+        sides = map(partial(_used_once, facts), total.args if _is_sum(total) else ())
+        return [side for side in sides if side is not None and side.fn == "add"]
+
+    for total in walks.post_order(op, rest_of, facts.products):
+        facts.products[total] = _last_product(facts, total)
+    return facts.products[op]
+
+
+def _is_sum(op: ops.Map) -> bool:
+    return op.fn == "add" and op.result.dtype in (f32, f64)
+
+
+def _last_product(facts: Facts, op: ops.Map) -> ops.Map | None:
+    """`last_product`, known of the sums that `op` adds to."""
+    if not _is_sum(op):
         return None
     for arg, other in (op.args[::-1], op.args):
         product = _used_once(facts, arg)
         if product is None or product.fn != "mul":
             continue
         rest = _used_once(facts, other)
-        if rest is not None and (rest.fn == "mul" or last_product(facts, rest) is not None):
+        if rest is not None and (rest.fn == "mul" or facts.products.get(rest) is not None):
             return product
     return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from math import prod
 
 from fuser.backend import math, text
@@ -15,12 +15,17 @@ from fuser.backend.function import Function, Module
 from fuser.backend.text import Reg
 from fuser.dtypes import DType
 from fuser.errors import LoweringError
+from fuser.graph import walks
 from fuser.graph.sizes import by_example, is_symbolic, size_hint
 from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Axis, Index, Lookup, Scalar
 from fuser.tilegen.ir import INDEX, Buffer, Op, TileType, Value, View
 from fuser.tilegen.passes.fold import decide_symbolic
+
+Wanted = tuple[Value, Point]
+Steps = Generator[Wanted, Reg, Reg]
+"""What computes a value: it yields each operand that it wants, at a point, and is sent it."""
 
 NEXT_ROWS_BYTES = 4096
 """Of the rows of a program: the processor itself fetches ahead within a page."""
@@ -59,39 +64,68 @@ class Values(Access):
 
     def at(self, value: Value, coords: Point) -> Reg:
         """The value at a point: a scalar where it is equal for all lanes, else a vector."""
-        key = (value, coords)
-        found = self.recall(key)
-        if found is not None:
-            return found
-        reg = self._compute(value, coords)
-        return self.remember(key, reg)
+        found = self._known(value, coords)
+        return found if found is not None else self._follow([self._compute(value, coords)])
+
+    def evaluate(self, op: Op, coords: Point) -> Reg:
+        """The result of an op at a point, by its definition, whether it has a place or not."""
+        return self._follow([self._evaluate(op, coords)])
+
+    def _follow(self, steps: list[Steps]) -> Reg:
+        """The result of the first of the steps, after what they want: a call for each operand would
+        make chains of maps as deep as Python's stack."""
+        given: Reg | None = None
+        while True:
+            try:
+                wanted = next(steps[-1]) if given is None else steps[-1].send(given)
+            except StopIteration as end:
+                steps.pop()
+                result: Reg = end.value
+                if not steps:
+                    return result
+                given = result
+                continue
+            given = self._known(*wanted)
+            if given is None:
+                steps.append(self._compute(*wanted))
 
     def vector_at(self, value: Value, coords: Point, width: int) -> Reg:
         """The value at a point as a vector, whether its lanes differ or not."""
         reg = self.at(value, coords)
         return self.f.splat(reg, width) if width > 1 and text.lanes(reg.type) == 1 else reg
 
-    def _compute(self, value: Value, coords: Point) -> Reg:
+    def _known(self, value: Value, coords: Point) -> Reg | None:
+        """The value at a point, if it was computed: here, or into its place."""
+        key = (value, coords)
+        found = self.recall(key)
+        if found is not None:
+            return found
         place = self.places.get(value)
         match place:
             case One():
-                return place.reg
+                return self.remember(key, place.reg)
             case Cells():
-                return place.regs[coords]
+                return self.remember(key, place.regs[coords])
             case Memory():
                 address = self.memory_address(place, coords)
-                return self.read(place.pointer, value.dtype, address, affine.width_of(coords))
+                width = affine.width_of(coords)
+                return self.remember(key, self.read(place.pointer, value.dtype, address, width))
         if value in self.scalars:
-            return self.scalars[value]
+            return self.remember(key, self.scalars[value])
+        return None
+
+    def _compute(self, value: Value, coords: Point) -> Steps:
+        """The steps of a value that was not computed at the point."""
         op = self.known.producers[value]
         if self.known.kind(value) != "inline" and value not in self.through:
             raise LoweringError(f"{value!r} is wanted before it was computed")
-        reg = self._evaluate(op, coords)
+        reg = yield from self._evaluate(op, coords)
         if value in self.through:
             self._keep_at(value, coords, reg)
-        return reg
+        return self.remember((value, coords), reg)
 
-    def _evaluate(self, op: Op, coords: Point) -> Reg:
+    def _evaluate(self, op: Op, coords: Point) -> Steps:
+        """The steps of the result of an op at a point."""
         f = self.f
         match op:
             case ops.Full():
@@ -99,21 +133,24 @@ class Values(Access):
             case ops.Load():
                 return self._load(op, coords)
             case ops.Map():
-                folded = self._folded(op, coords)
+                folded = yield from self._folded(op, coords)
                 if folded is not None:
                     return folded
                 last = tree.last_product(self.known, op)
+                wanted = op.args
                 if last is not None:
-                    rest = op.args[op.args[0] is last.result]
-                    terms = [*last.args, rest]
-                    return f.fma(*self._aligned([self.at(arg, coords) for arg in terms]))
-                args = [self.at(arg, coords) for arg in op.args]
+                    wanted = (*last.args, op.args[op.args[0] is last.result])
+                args = []
+                for arg in wanted:
+                    args.append((yield arg, coords))
+                if last is not None:
+                    return f.fma(*self._aligned(args))
                 if op.fn == "div" and self._by_one(args):
                     return math.divide_all(f, *args)
                 args = self._aligned(args)
                 return maps.apply(f, op.fn, op.args[-1].dtype, args)
             case ops.Cast():
-                return maps.cast(f, self.at(op.x, coords), op.x.dtype, op.dtype, op.flush)
+                return maps.cast(f, (yield op.x, coords), op.x.dtype, op.dtype, op.flush)
             case ops.IndexTile():
                 expression = self.resolve(op.expression, coords)
                 if not affine.has_lane(expression):
@@ -132,10 +169,10 @@ class Values(Access):
                 )
             case ops.Broadcast() | ops.Permute() | ops.Reshape():
                 ((operand, point),) = tree.operands_at(self.known, op, coords)
-                return self.at(operand, point)
+                return (yield operand, point)
         raise LoweringError(f"no lowering of {op.opcode} at a point")
 
-    def _folded(self, op: ops.Map, coords: Point) -> Reg | None:
+    def _folded(self, op: ops.Map, coords: Point) -> Generator[Wanted, Reg, Reg | None]:
         """The result of a comparison of positions that the ranges decide, and what follows."""
         if op.fn in ("lt", "le", "gt", "ge", "eq", "ne"):
             left, right = (self._position(arg, coords) for arg in op.args)
@@ -155,32 +192,36 @@ class Values(Access):
             }[op.fn]
             return None if decided is None else text.integer(int(decided), "i1")
         if op.fn in ("logical_and", "logical_or", "select"):
-            sides = [self.at(arg, coords) for arg in op.args[: 1 if op.fn == "select" else 2]]
+            sides = []
+            for arg in op.args[: 1 if op.fn == "select" else 2]:
+                sides.append((yield arg, coords))
             for position, side in enumerate(sides):
                 known = side.literal
                 if known is None:
                     continue
                 if op.fn == "select":
-                    return self.at(op.args[1 if known else 2], coords)
+                    return (yield op.args[1 if known else 2], coords)
                 keeps = known == int(op.fn == "logical_and")
                 return sides[1 - position] if keeps else side
         return None
 
     def _position(self, value: Value, coords: Point) -> Index | None:
         """An integer value at a point as an expression, where it is one."""
-        if self.known.kind(value) != "inline":
-            return None
-        op = self.known.producers.get(value)
-        match op:
-            case ops.Full() if op.dtype.is_integer:
-                return Index(int(op.value))
-            case ops.IndexTile() if not tree.lookups(op.expression):
-                return self.resolve(op.expression, coords)
-            case ops.Broadcast() | ops.Permute() | ops.Reshape():
-                ((operand, point),) = tree.operands_at(self.known, op, coords)
-                return self._position(operand, point)
-            case ops.Cast() if op.dtype.is_integer and op.dtype.bits >= op.x.dtype.bits:
-                return self._position(op.x, coords) if op.x.dtype.is_integer else None
+        while self.known.kind(value) == "inline":
+            op = self.known.producers.get(value)
+            match op:
+                case ops.Full() if op.dtype.is_integer:
+                    return Index(int(op.value))
+                case ops.IndexTile() if not tree.lookups(op.expression):
+                    return self.resolve(op.expression, coords)
+                case ops.Broadcast() | ops.Permute() | ops.Reshape():
+                    ((value, coords),) = tree.operands_at(self.known, op, coords)
+                case ops.Cast() if op.dtype.is_integer and op.dtype.bits >= op.x.dtype.bits:
+                    if not op.x.dtype.is_integer:
+                        return None
+                    value = op.x
+                case _:
+                    return None
         return None
 
     def _by_one(self, args: list[Reg]) -> bool:
@@ -307,12 +348,20 @@ class Values(Access):
 
     def ready(self, value: Value) -> bool:
         """Whether everything that the inline tree of a value reads has been computed."""
-        if value in self.places or value in self.scalars or value in self.through:
-            return True
-        op = self.known.producers.get(value)
-        if op is None or self.known.kind(value) != "inline":
-            return False
-        return all(self.ready(operand) for operand in op.operands())
+
+        def operands(current: Value) -> Sequence[Value]:
+            op = self.known.producers.get(current)
+            return () if op is None or self.computed(current) else op.operands()
+
+        return all(
+            self.computed(current)
+            or (current in self.known.producers and self.known.kind(current) == "inline")
+            for current in walks.reachable([value], operands)
+        )
+
+    def computed(self, value: Value) -> bool:
+        """Whether a value lies somewhere, or is written by the nest that is being emitted."""
+        return value in self.places or value in self.scalars or value in self.through
 
     def keep_cells(self, value: Value, cells: Cells) -> None:
         """Give a register tile its place: the registers, or scratch if it is to be spilled."""
