@@ -178,7 +178,7 @@ def versions() -> dict[str, str]:
 
     root = Path(fuser.__file__).parent
     digest = hashlib.sha256()
-    sizes = [root / "graph" / name for name in ("dims.py", "sizes.py")]
+    sizes = [root / "graph" / name for name in ("dims.py", "sizes.py", "walks.py")]
     files = [
         root / "dtypes.py",
         *sizes,

@@ -11,7 +11,7 @@ from fuser.tilegen import ops
 from fuser.tilegen.index import Index, Scalar
 from fuser.tilegen.ir import INDEX, Op, TileType, Value
 
-MOST_COST = 1e9
+MOST_COST = 1e300
 """Where costs end: what has two users counts twice, and so 2^n times behind n of its kind."""
 
 _EXPENSIVE = {

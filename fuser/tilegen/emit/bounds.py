@@ -16,6 +16,7 @@ import math
 from dataclasses import dataclass
 
 from fuser.dtypes import DType
+from fuser.graph import walks
 from fuser.graph.ir import Node, Value
 from fuser.tilegen.emit.maps import Coords, backward
 from fuser.tilegen.emit.memory import uniform
@@ -122,15 +123,17 @@ class _Scores:
 
     def depends(self, value: Value) -> bool:
         """Whether a value is made of the product."""
-        if value not in self._depends:
-            inputs = value.node.inputs if value.node and self.em.is_inside(value) else ()
-            self._depends[value] = any([self.depends(v) for v in inputs])
+        for part in walks.post_order(value, self._inputs, self._depends):
+            self._depends[part] = any(self._depends[v] for v in self._inputs(part))
         return self._depends[value]
+
+    def _inputs(self, value: Value) -> tuple[Value, ...]:
+        return value.node.inputs if value.node and self.em.is_inside(value) else ()
 
     def range(self, value: Value) -> Range | None:
         """The numbers between which a value lies, whatever the product is (but for NaN)."""
-        if value not in self._ranges:
-            self._ranges[value] = self._range(value)
+        for part in walks.post_order(value, self._inputs, self._ranges):
+            self._ranges[part] = self._range(part)
         return self._ranges[value]
 
     def _range(self, value: Value) -> Range | None:
@@ -142,7 +145,7 @@ class _Scores:
             return None
         if node.op in ("tanh", "erf", "sin", "cos"):
             return -1.0, 1.0
-        inner = [self.range(v) for v in node.inputs]
+        inner = [self._ranges[v] for v in node.inputs]
         if node.op in MOVES:
             return inner[0]
         if node.op in ("min", "max"):

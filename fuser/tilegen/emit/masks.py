@@ -9,16 +9,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fuser.graph import walks
 from fuser.graph.ir import Node, Value
 from fuser.graph.sizes import certain
 from fuser.tilegen.emit.maps import Coords, backward
-from fuser.tilegen.emit.memory import triangle, uniform
+from fuser.tilegen.emit.memory import Triangle, triangle, uniform
 from fuser.tilegen.emit.primitives import index_of
 from fuser.tilegen.emit.space import Emission
 from fuser.tilegen.index import Axis, Index, maximum, minimum
 
+COMPARISONS = ("ge", "gt", "le", "lt")
 LOW = -1e4
 """A score this far below every other has probability 0 in float32."""
+
+
+_Condition = tuple[Value, Coords, bool]
 
 
 @dataclass(frozen=True)
@@ -112,19 +117,47 @@ def _constraints(
     em: Emission, value: Value, coords: Coords, inverted: bool, found: list[Index]
 ) -> bool:
     """Collect expressions that are >= 0 wherever the condition holds; whether that is all of it."""
+
+
+    def sides(at: _Condition) -> list[_Condition]:
+        condition, coords, inverted = at
+        node = condition.node
+        if node is None or not em.is_inside(condition) or _open_table(condition, inverted):
+            return []
+        if node.op == "logical_not":
+            return [(node.inputs[0], coords, not inverted)]
+        if node.op == ("logical_or" if inverted else "logical_and"):
+            return [(side, coords, inverted) for side in node.inputs]
+        if node.op in COMPARISONS:
+            return []
+        moved = _moved(node, coords)
+        return [] if moved is None else [(node.inputs[0], moved, inverted)]
+
+    whole = True
+    for at in walks.reachable([(value, coords, inverted)], sides):
+        if not sides(at):
+            whole &= _constraint(em, *at, found)
+    return whole
+
+
+def _open_table(value: Value, inverted: bool) -> Triangle | None:
+    """The triangle that a constant condition is, where it holds on its seen side."""
     table = triangle(value)
-    if table is not None and not inverted and table.seen is not False:
+    return table if table is not None and not inverted and table.seen is not False else None
+
+
+def _constraint(
+    em: Emission, value: Value, coords: Coords, inverted: bool, found: list[Index]
+) -> bool:
+    """`_constraints` of a condition that is not made of others."""
+    table = _open_table(value, inverted)
+    if table is not None:
         found.append(coords[table.row] + table.shift - coords[table.column])
         return True
     node = value.node
     if node is None or not em.is_inside(value):
         return False
-    if node.op == "logical_not":
-        return _constraints(em, node.inputs[0], coords, not inverted, found)
-    if node.op == ("logical_or" if inverted else "logical_and"):
-        sides = [_constraints(em, side, coords, inverted, found) for side in node.inputs]
-        return all(sides)
-    if node.op in ("ge", "gt", "le", "lt"):
+    if node.op in COMPARISONS:
         a, b = (index_of(em, operand, coords) for operand in node.inputs)
         if a is None or b is None:
             return False
@@ -132,10 +165,7 @@ def _constraints(
         difference = a - b if op in ("ge", "gt") else b - a
         found.append(difference if op in ("ge", "le") else difference - 1)
         return True
-    moved = _moved(node, coords)
-    if moved is None:
-        return False
-    return _constraints(em, node.inputs[0], moved, inverted, found)
+    return False
 
 
 def _moved(node: Node, coords: Coords) -> Coords | None:

@@ -11,10 +11,12 @@ from itertools import product as cartesian
 
 from fuser.dtypes import DType, i32
 from fuser.errors import LoweringError
+from fuser.graph import walks
 from fuser.graph.ir import Node, Value
 from fuser.graph.sizes import certain, is_symbolic
 from fuser.tilegen import rules
 from fuser.tilegen.emit.maps import (
+    MOVEMENT,
     Coords,
     Guard,
     backward,
@@ -72,13 +74,34 @@ def lower(em: Emission, node: Node, value: Value, coords: Coords) -> Piece:
     moved = backward(node, coords) if len(node.inputs) == 1 else None
     if moved is not None:
         return em.tile(node.inputs[0], moved)
-    if node.op in ("eq", "ne", "lt", "le", "gt", "ge"):
-        sides = [index_of(em, operand, coords) for operand in node.inputs]
-        if all(side is not None and max(map(abs, side.range)) < 1 << 31 for side in sides):
-            return em.map(node.op, *(em.index_piece(side) for side in sides if side is not None))
+    sides = _compared(em, node, coords)
+    if sides is not None:
+        return em.map(node.op, *map(em.index_piece, sides))
     if is_map(node):
         return em.map(node.op, *(em.tile(operand, coords) for operand in node.inputs))
     raise LoweringError(f"{node.op} cannot be computed inside a region", where=em.region.name)
+
+
+def pointwise_operands(em: Emission, node: Node, coords: Coords) -> list[tuple[Value, Coords]]:
+    """What `lower` asks for before it does anything else, in order, where it asks for nothing more:
+    the operands of maps and casts, and of movement to other coordinates."""
+    from fuser.graph.ops.registry import is_map
+
+    if node.op == "cast" or (is_map(node) and _compared(em, node, coords) is None):
+        return [(operand, coords) for operand in node.inputs]
+    if node.op in ("reshape", "transpose", "broadcast", "slice"):
+        moved = backward(node, coords)
+        return [] if moved is None else [(node.inputs[0], moved)]
+    return []
+
+
+def _compared(em: Emission, node: Node, coords: Coords) -> list[Index] | None:
+    """Both sides of a comparison of positions; None if the node is none."""
+    if node.op not in ("eq", "ne", "lt", "le", "gt", "ge"):
+        return None
+    sides = [index_of(em, operand, coords) for operand in node.inputs]
+    known = [side for side in sides if side is not None and max(map(abs, side.range)) < 1 << 31]
+    return known if len(known) == len(sides) else None
 
 
 def _iota(em: Emission, node: Node, coords: Coords) -> Piece:
@@ -111,6 +134,28 @@ def index_of(em: Emission, value: Value, coords: Coords) -> Index | None:
     None where the value may wrap around in its dtype, as expressions do not."""
     if not value.dtype.is_integer:
         return None
+
+    def parts(at: tuple[Value, Coords]) -> list[tuple[Value, Coords]]:
+        return _parts_of(em, *at)
+
+    for at in walks.post_order((value, coords), parts, em.positions):
+        em.positions[at] = _index_of(em, *at)
+    return em.positions[value, coords]
+
+
+def _parts_of(em: Emission, value: Value, coords: Coords) -> list[tuple[Value, Coords]]:
+    """The integers that a value is a sum, a multiple or a movement of."""
+    node = value.node
+    if node is None or value.constant is not None or not em.is_inside(value):
+        return []
+    at: Coords | None = coords
+    if node.op not in ("cast", "add", "sub", "mul"):
+        at = backward(node, coords) if node.op in MOVEMENT and len(node.inputs) == 1 else None
+    return [] if at is None else [(part, at) for part in node.inputs if part.dtype.is_integer]
+
+
+def _index_of(em: Emission, value: Value, coords: Coords) -> Index | None:
+    """`index_of` an integer, known of its parts."""
     found = _expression_of(em, value, coords)
     if found is None or (value.dtype.kind == "int" and value.dtype.bits == 64):
         return found
@@ -135,9 +180,9 @@ def _expression_of(em: Emission, value: Value, coords: Coords) -> Index | None:
             axis: int = node.attrs["axis"]
             return coords[axis]
         case "cast":
-            return index_of(em, node.inputs[0], coords)
+            return em.positions.get((node.inputs[0], coords))
         case "add" | "sub" | "mul":
-            a, b = (index_of(em, operand, coords) for operand in node.inputs)
+            a, b = (em.positions.get((operand, coords)) for operand in node.inputs)
             if a is None or b is None:
                 return None
             if node.op == "mul":
@@ -146,7 +191,7 @@ def _expression_of(em: Emission, value: Value, coords: Coords) -> Index | None:
                 return a * b.constant if b.is_constant else None
             return a + b if node.op == "add" else a - b
     moved = backward(node, coords) if len(node.inputs) == 1 else None
-    return None if moved is None else index_of(em, node.inputs[0], moved)
+    return None if moved is None else em.positions.get((node.inputs[0], moved))
 
 
 def _range_of(value: Value, coords: Coords) -> Index | None:

@@ -71,6 +71,8 @@ class Emission:
         self.running: dict[Node, Piece] = {}  # sums of the chunks before, for scans of long rows
         self.aliases: dict[tuple[Value, Coords], tuple[Value, Coords]] = {}
         self.accesses: list[tuple[ir.View | None, tuple[Index, ...]]] = []
+        self.positions: dict[tuple[Value, Coords], Index | None] = {}
+        """What `index_of` found."""
         self._depth: dict[ir.Value, int] = {}
         self._nodes = set(region.nodes)
 
@@ -160,10 +162,11 @@ class Emission:
         memo[value, coords] = piece
 
     def available(self, value: Value, coords: Coords) -> Piece | None:
-        for key in dict.fromkeys((coords, _plain(value, coords))):
+        plain = coords if 1 not in value.type.shape else _plain(value, coords)
+        for key in (coords,) if plain is coords else (coords, plain):
             for scope in reversed(self.scopes):
-                if (value, key) in scope.memo:
-                    return scope.memo[value, key]
+                if (found := scope.memo.get((value, key))) is not None:
+                    return found
         return None
 
     def _remember(self, value: Value, coords: Coords, piece: Piece) -> Piece:
@@ -359,17 +362,47 @@ class Emission:
         found = self.available(value, coords)
         if found is not None:
             return found
-        if (value, coords) in self.aliases:
-            piece = self.tile(*self.aliases[value, coords])
-        elif value.node is not None and self.is_inside(value):
-            from fuser.tilegen.emit.primitives import lower
+        # Operands come first, in order: a call for each would make chains of maps as deep as
+        # Python's stack. Each waits with the rest of its operands and the origin of their ops.
+        outer = self.b.origin
+        waiting = [self._waiting(value, coords, outer)]
+        while True:
+            value, coords, operands, _ = waiting[-1]
+            missing = next((at for at in operands if self.available(*at) is None), None)
+            if missing is not None:
+                waiting.append(self._waiting(*missing, waiting[-1][3]))
+                continue
+            waiting.pop()
+            self.b.origin = waiting[-1][3] if waiting else outer
+            piece = self._remember(value, coords, self._tile(value, coords))
+            if not waiting:
+                return piece
 
-            origin, self.b.origin = self.b.origin, value.node.origin
-            piece = lower(self, value.node, value, coords)
-            self.b.origin = origin
-        else:
-            piece = self.read(value, coords)
-        return self._remember(value, coords, piece)
+    def _waiting(
+        self, value: Value, coords: Coords, origin: tuple[str, ...]
+    ) -> tuple[Value, Coords, Iterator[tuple[Value, Coords]], tuple[str, ...]]:
+        """A value, what it is made of at the same or moved coordinates, and the origin of that."""
+        from fuser.tilegen.emit.primitives import pointwise_operands
+
+        if (value, coords) in self.aliases:
+            return value, coords, iter([self.aliases[value, coords]]), origin
+        if value.node is None or not self.is_inside(value):
+            return value, coords, iter(()), origin
+        operands = pointwise_operands(self, value.node, coords)
+        return value, coords, iter(operands), value.node.origin
+
+    def _tile(self, value: Value, coords: Coords) -> Piece:
+        """`tile` of a value that is not available, where its pointwise operands are."""
+        if (value, coords) in self.aliases:
+            return self.tile(*self.aliases[value, coords])
+        if value.node is None or not self.is_inside(value):
+            return self.read(value, coords)
+        from fuser.tilegen.emit.primitives import lower
+
+        origin, self.b.origin = self.b.origin, value.node.origin
+        piece = lower(self, value.node, value, coords)
+        self.b.origin = origin
+        return piece
 
     def read(self, value: Value, coords: Coords, pad: float | int = 0) -> Piece:
         """A region input (or constant) at `coords`, in its compute dtype."""

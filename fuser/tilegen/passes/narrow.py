@@ -13,6 +13,7 @@ the way. Runs before cse, which merges what is made twice, and dce, which remove
 from __future__ import annotations
 
 from fuser.dtypes import i32, i64
+from fuser.graph import walks
 from fuser.tilegen import facts, ops
 from fuser.tilegen.ir import Block, Kernel, Op, TileType, Value
 from fuser.tilegen.passes.rewrite import is_bounded
@@ -48,9 +49,25 @@ class _Narrower:
     def __init__(self, makers: dict[Value, Op], user: Op) -> None:
         self.makers, self.user = makers, user
         self.made: list[Op] = []
+        self.known: dict[Value, Value | None] = {}
 
     def value(self, wide: Value) -> Value | None:
         """A 32-bit value that always equals `wide`, or None."""
+        for value in walks.post_order(wide, self._parts, self.known):
+            self.known[value] = self._value(value)
+        return self.known[wide]
+
+    def _parts(self, wide: Value) -> tuple[Value, ...]:
+        maker = self.makers.get(wide)
+        match maker:
+            case ops.Broadcast():
+                return (maker.x,)
+            case ops.Map() if maker.fn in EXACT and _fits(wide):
+                return maker.args
+        return ()
+
+    def _value(self, wide: Value) -> Value | None:
+        """`value`, known of the parts of `wide`."""
         maker = self.makers.get(wide)
         match maker:
             case ops.Cast() if maker.x.dtype is i32:
@@ -61,13 +78,13 @@ class _Narrower:
                 new = ops.IndexTile(expression=maker.expression, shape=maker.shape, dtype=i32)
                 return self.make(new, wide)
             case ops.Broadcast():
-                inner = self.value(maker.x)
+                inner = self.known[maker.x]
                 if inner is None:
                     return None
                 new_broadcast = ops.Broadcast(x=inner, shape=maker.shape, axes=maker.axes)
                 return self.make(new_broadcast, wide)
             case ops.Map() if maker.fn in EXACT and _fits(wide):
-                args = [self.value(arg) for arg in maker.args]
+                args = [self.known[arg] for arg in maker.args]
                 if None in args:
                     return None
                 known = tuple(arg for arg in args if arg is not None)

@@ -1,0 +1,86 @@
+"""Work that grows with the size of a graph, and no faster: counted calls, not seconds."""
+
+import sys
+from types import FrameType
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+import fuser
+from fuser.backend import cpu
+from fuser.compiler import emit_programs
+from fuser.graph.evaluate import evaluate
+from fuser.graph.ir import Graph
+from fuser.graph.onnx_import import import_onnx
+from fuser.graph.passes import run_passes
+from fuser.partition import partition
+from fuser.target import X86_64_V3, Target
+
+LINKS = {
+    "maps": "x{i} = Sin({p})",
+    "residual": "s{i} = Sin({p}) x{i} = Add(s{i}, {p})",
+    "swish": "s{i} = Sigmoid({p}) m{i} = Mul({p}, s{i}) x{i} = Add(m{i}, {p})",
+    "where": "g{i} = Greater({p}, c) m{i} = Mul({p}, c) a{i} = Add({p}, c) "
+    "x{i} = Where(g{i}, m{i}, a{i})",
+    "newton": "d{i} = Div(x, {p}) a{i} = Add({p}, d{i}) x{i} = Mul(a{i}, c)",
+    "fibonacci": "x{i} = Add({p}, {q})",
+    "square": "a{i} = Mul({p}, {p}) b{i} = Mul({q}, {q}) e{i} = Sub(a{i}, b{i}) "
+    "f{i} = Add(e{i}, x) x{i} = Mul(f{i}, c)",
+}
+"""A link of a chain: i is its number, p and q are the values of the two links before it."""
+
+
+def chain(kind: str, links: int, shape: str = "5, 7") -> onnx.ModelProto:
+    names = ["x", "x", *(f"x{i}" for i in range(links))]
+    body = " ".join(LINKS[kind].format(i=i, p=names[i + 1], q=names[i]) for i in range(links))
+    return parser.parse_model(
+        f'<ir_version: 9, opset_import: ["": 20]> g (float[{shape}] x) => (float[{shape}] y) '
+        f"<float c = {{0.3}}> {{ {body} y = Identity({names[-1]}) }}"
+    )
+
+
+def imported(model: onnx.ModelProto) -> Graph:
+    return run_passes(import_onnx(model))
+
+
+def calls(model: onnx.ModelProto, target: Target) -> int:
+    """Python calls from the graph to the text that LLVM gets."""
+    count = 0
+
+    def seen(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    graph = imported(model)
+    sys.setprofile(seen)
+    try:
+        for program in emit_programs(partition(graph, target), target):
+            cpu.lower_to_llvm(program.kernel, target)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("kind", LINKS)
+def test_calls_double_with_the_links(kind: str) -> None:
+    """A walk over all paths doubles with each link, one over all pairs is four times as long."""
+    calls(chain(kind, 2), X86_64_V3)  # imports, tables that are made once
+    few, many = (calls(chain(kind, links), X86_64_V3) for links in (20, 40))
+    assert many < 2.5 * few
+
+
+@pytest.mark.parametrize("kind", LINKS)
+def test_long_chains_are_right(kind: str) -> None:
+    """300 links: deeper than Python's stack, were there a call for each."""
+    model = chain(kind, 300)
+    x = np.random.default_rng(3).uniform(0.5, 1.5, (5, 7)).astype(np.float32)
+    if kind in ("residual", "swish", "fibonacci"):
+        x *= -1e-3 if kind == "swish" else 1e-30
+    plan = fuser.compile(model, device="cpu", threads=1)
+    (found,) = plan.run({"x": x}).values()
+    (expected,) = evaluate(imported(model), {"x": x}, float64=True).values()
+    scale = np.abs(expected).max()
+    assert np.isfinite(expected).all()
+    np.testing.assert_allclose(found / scale, expected / scale, rtol=2e-4, atol=1e-6)
