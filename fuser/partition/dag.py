@@ -33,6 +33,8 @@ class Ancestors:
             self.node_ancestors.append(bits)
         self.members: dict[int, int] = {}
         self.ancestors: dict[int, int] = {}
+        self._placed = 0  # nodes that are or were in a group
+        self._needed = 0  # nodes that a group depends on or did, its own included
 
     def add(self, group: int, nodes: Iterable[Node]) -> None:
         """A new group; it must not close a cycle (see `joins_cycle`)."""
@@ -42,6 +44,12 @@ class Ancestors:
             members |= 1 << i
             ancestors |= self.node_ancestors[i]
         self._settle(group, members, ancestors)
+
+    def extend(self, group: int, node: Node) -> None:
+        """A group takes a node that is in none."""
+        i = self.position[node]
+        ancestors = self.ancestors[group] | self.node_ancestors[i]
+        self._settle(group, self.members[group] | 1 << i, ancestors)
 
     def merge(self, into: int, other: int) -> None:
         """`into` takes the nodes of `other`, which disappears."""
@@ -55,14 +63,19 @@ class Ancestors:
 
     def _settle(self, group: int, members: int, ancestors: int) -> None:
         """Close the ancestor sets: whoever needs a node of a group needs all the group needs."""
-        for other, bits in self.members.items():
-            if other != group and bits & ancestors:
-                ancestors |= self.ancestors[other]
+        if ancestors & self._placed:
+            for other, bits in self.members.items():
+                if other != group and bits & ancestors:
+                    ancestors |= self.ancestors[other]
+        is_needed = members & self._needed
         self.members[group] = members
         self.ancestors[group] = ancestors
-        for other, bits in self.ancestors.items():
-            if other != group and bits & members:
-                self.ancestors[other] = bits | ancestors
+        self._placed |= members
+        self._needed |= ancestors
+        if is_needed:
+            for other, bits in self.ancestors.items():
+                if other != group and bits & members:
+                    self.ancestors[other] = bits | ancestors
 
     def closure(self, members: int) -> int:
         """Everything that the nodes in a bit set depend on, by way of groups too."""

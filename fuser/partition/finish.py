@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from fuser.graph.copying import begin_copy, clone_node
 from fuser.graph.ir import Graph, Node, Value
+from fuser.partition import positions as at
 from fuser.partition.dag import ordered
 from fuser.partition.grouping import Group, Grouping
 from fuser.partition.nodes import OPAQUE, is_injective
 from fuser.partition.region import Region
 
 
-def own_outputs(grouping: Grouping) -> None:
-    """Give every graph output that is only a movement of something to a group that writes it.
+def own_outputs(grouping: Grouping) -> list[Group]:
+    """Give every graph output that is only a movement of something to a group that writes it, and
+    return the groups that only cut a slice.
 
     The node stays virtual: other readers go on through it, so no dependency is added.
     """
+    slices = []
     for value in dict.fromkeys(grouping.graph.outputs):
         node = value.node
         assert node is not None, "graph inputs are copied before"
@@ -23,9 +26,13 @@ def own_outputs(grouping: Grouping) -> None:
         owner = _injective_owner(grouping, node)
         positions = grouping.lead(value, owner) if owner is not None else None
         if owner is None or positions is None:
-            grouping.new_group("map", [node], value.shape)
+            group = grouping.new_group("map", [node], value.shape)
+            if node.op == "slice":
+                group.positions[value] = at.sample(at.count(value))
+                slices.append(group)
         else:
             grouping.join(node, owner, positions)
+    return slices
 
 
 def _injective_owner(grouping: Grouping, node: Node) -> Group | None:

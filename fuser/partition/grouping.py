@@ -164,6 +164,11 @@ class Grouping:
             or any(user not in members for user in self.consumers(value))
         ]
 
+    @property
+    def may_forbid(self) -> bool:
+        """Whether the options keep any nodes apart."""
+        return self.options.no_fusion or bool(self._forbid)
+
     def forbidden(self, producer: Node, consumer: Node) -> bool:
         """Whether the options keep two nodes apart."""
         if self.options.no_fusion:
@@ -236,10 +241,7 @@ class Grouping:
         if node.op == "gather" and group.kind == "map":
             group.kind = "gather"
         self.group_of[node] = group
-        single = self._next
-        self._next += 1
-        self.dag.add(single, [node])
-        self.dag.merge(group.id, single)
+        self.dag.extend(group.id, node)
 
     def close(self, node: Node, group: Group) -> None:
         """Put a node behind a group that nothing can follow: its result lies at no one place."""

@@ -80,8 +80,9 @@ def partition(graph: Graph, target: Target, options: Options | None = None) -> P
         append_maps(grouping)
         shed_outputs(grouping)
         join_siblings(grouping)
-    finish.own_outputs(grouping)
+    slices = finish.own_outputs(grouping)
     if not options.no_fusion:
+        join_siblings(grouping, slices)
         finish.sink_movement(grouping)
     regions = finish.build_regions(grouping)
     layouts = choose_layouts(grouping, regions)

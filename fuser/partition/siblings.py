@@ -8,6 +8,10 @@ where they share an input.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from fuser.graph.ir import Node, Value
 from fuser.graph.sizes import by_example
 from fuser.partition import cost
@@ -21,40 +25,78 @@ MOST_VALUES = 12
 """Most values read and written by a joined region: more would not stay in registers."""
 
 
-def join_siblings(grouping: Grouping) -> None:
-    """Join what may be joined, earlier regions first."""
+MOST_PARTNERS = 64
+"""Regions that one is compared with, the latest ones: time must not grow with their square."""
+
+
+@dataclass(eq=False)
+class _Sibling:
+    """A group, with what joining asks of it."""
+
+    group: Group
+    reads: set[Value]
+    writes: set[Value]
+    largest: int  # bytes of its largest value
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing that writes a value can join."""
+        return len(self.reads) + len(self.writes) >= MOST_VALUES
+
+    def is_small(self, grouping: Grouping) -> bool:
+        target = grouping.target
+        seconds = cost.traffic_seconds(target, (*self.reads, *self.writes))
+        return seconds < SMALL * target.launch_cost
+
+
+def join_siblings(grouping: Grouping, among: Sequence[Group] | None = None) -> None:
+    """Join what may be joined, earlier regions first; among: of these groups only."""
     table: dict[tuple[object, ...], list[Group]] = {}
-    for group in list(grouping.groups.values()):
+    for group in list(grouping.groups.values()) if among is None else among:
         if not group.is_elementwise and group.axes is None:
             continue
         base = b"" if group.base is None else group.base.tobytes()
         table.setdefault((group.space, group.axes, base), []).append(group)
     for groups in table.values():
-        kept: list[Group] = []
-        for group in groups:
-            partner = next((other for other in kept if _may_join(grouping, other, group)), None)
+        kept: deque[_Sibling] = deque(maxlen=MOST_PARTNERS)
+        for group in groups if len(groups) > 1 else ():
+            sibling = _sibling(grouping, group)
+            if sibling.is_full:
+                continue
+            partner = next((other for other in kept if _may_join(grouping, other, sibling)), None)
             if partner is None:
-                kept.append(group)
-            else:
-                grouping.absorb(partner, group)
+                kept.append(sibling)
+                continue
+            grouping.absorb(partner.group, group)
+            partner.reads |= sibling.reads
+            partner.writes |= sibling.writes
+            partner.largest = max(partner.largest, sibling.largest)
+            if partner.is_full:
+                kept.remove(partner)
 
 
 @by_example
-def _may_join(grouping: Grouping, a: Group, b: Group) -> bool:
-    dag = grouping.dag
+def _sibling(grouping: Grouping, group: Group) -> _Sibling:
+    largest = max(value.type.bytes for value in group.positions)
+    reads, writes = _reads(grouping, group.nodes), set(grouping.outputs(set(group.nodes)))
+    return _Sibling(group, reads, writes, largest)
+
+
+@by_example
+def _may_join(grouping: Grouping, one: _Sibling, other: _Sibling) -> bool:
+    if len(one.reads | other.reads) + len(one.writes) + len(other.writes) > MOST_VALUES:
+        return False
+    a, b, dag = one.group, other.group, grouping.dag
     if dag.depends(a.id, dag.members[b.id]) or dag.depends(b.id, dag.members[a.id]):
         return False
-    if any(grouping.forbidden(m, n) or grouping.forbidden(n, m) for m in a.nodes for n in b.nodes):
+    if grouping.may_forbid and any(
+        grouping.forbidden(m, n) or grouping.forbidden(n, m) for m in a.nodes for n in b.nodes
+    ):
         return False
-    reads_a, reads_b = _reads(grouping, a.nodes), _reads(grouping, b.nodes)
-    writes = grouping.outputs(set(a.nodes) | set(b.nodes))
-    if len(reads_a | reads_b) + len(writes) > MOST_VALUES:
-        return False
-    shared = sum(value.type.bytes for value in reads_a & reads_b)
-    largest = max(value.type.bytes for value in (*a.positions, *b.positions))
-    if shared * 4 >= largest:
+    shared = sum(value.type.bytes for value in one.reads & other.reads)
+    if shared * 4 >= max(one.largest, other.largest):
         return True
-    return _is_small(grouping, a) and _is_small(grouping, b)
+    return one.is_small(grouping) and other.is_small(grouping)
 
 
 def _reads(grouping: Grouping, nodes: list[Node]) -> set[Value]:
@@ -69,9 +111,3 @@ def _reads(grouping: Grouping, nodes: list[Node]) -> set[Value]:
         and source.type.size > 1
         and not (source.node is not None and source.node.op in CREATE and source.constant is None)
     }
-
-
-def _is_small(grouping: Grouping, group: Group) -> bool:
-    values = (*_reads(grouping, group.nodes), *grouping.outputs(set(group.nodes)))
-    target = grouping.target
-    return cost.traffic_seconds(target, values) < SMALL * target.launch_cost
