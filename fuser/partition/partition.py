@@ -11,6 +11,7 @@ from fuser.graph.whole_products import whole_products
 from fuser.partition import finish
 from fuser.partition.aligned import align_rows
 from fuser.partition.attention import seed_attention
+from fuser.partition.concats import part_concats
 from fuser.partition.decode import unpack_weights
 from fuser.partition.empty import fold_empty
 from fuser.partition.epilogue import append_maps, grow_epilogue, join_parts
@@ -47,7 +48,7 @@ def partition(graph: Graph, target: Target, options: Options | None = None) -> P
     """
     options = options or Options()
     graph = finish.with_copied_inputs(fold_empty(graph))
-    graph = expand_outer_products(graph)
+    graph = part_concats(expand_outer_products(graph))
     if target.is_cuda or target.dot_unit("i8") is not None:
         ops = ("dot_general",) if target.is_cuda else PRODUCTS
         graph = finish.without_dead(whole_products(graph, ops))
