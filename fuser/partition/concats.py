@@ -7,7 +7,7 @@ An element looks for its place in every operand of a concat, so that a kernel of
 
 from __future__ import annotations
 
-from math import ceil
+from math import isqrt
 
 from fuser.graph.copying import begin_copy, clone_node
 from fuser.graph.ir import Graph, Node, Value
@@ -55,4 +55,4 @@ def _part(count: int) -> int:
     """How many operands make a part: as many as there are parts, if that is not too many."""
     if count <= MOST_OPERANDS:
         return count
-    return min(MOST_OPERANDS, max(FEWEST_OPERANDS, ceil(count**0.5)))
+    return min(MOST_OPERANDS, max(FEWEST_OPERANDS, isqrt(count - 1) + 1))
