@@ -18,6 +18,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,8 @@ Feeds = dict[str, Array]
 REFUSALS = (UnsupportedError, InvalidModelError, LimitError, UsageError)
 RANGES = {"positive": (3.0, 7.0), "signed": (-2.0, 2.0), "small": (0.0, 1.0), "edges": (-2.0, 2.0)}
 """Feeds by name: uniform numbers. NNSmith's own are the first."""
+MOST_PADDED = 10_000_000
+"""Elements of a padded image up to which there is time for all kinds of feeds."""
 EDGES = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-40, 65504.0, 1e30, -1e30)
 
 
@@ -103,7 +106,7 @@ def _check(
     told = max(told_share(d) for d in drawings.values())
     plan = fuser.compile(model, device=options.device)
     routes: dict[str, Callable[[Feeds], Mapping[str, Array]]] = {
-        "numpy": lambda feeds: evaluate(drawings["signed"].graph, feeds),
+        "numpy": lambda feeds: evaluate(drawings["positive"].graph, feeds),
         "fused": plan.run,
     }
     if unfused:
@@ -125,10 +128,25 @@ def drawings_of(model: onnx.ModelProto, number: int) -> dict[str, Drawing]:
     """The imported graph with feeds and bounds, by the kind of feeds."""
     graph = import_onnx(model, {})
     rng = np.random.default_rng(number)
+    kinds = ("positive",) if _padded_elements(graph) > MOST_PADDED else tuple(RANGES)
     return {
         kind: drawing(graph, {v.name: _feed(rng, kind, v.type) for v in graph.inputs})
-        for kind in RANGES
+        for kind in kinds
     }
+
+
+def _padded_elements(graph: Graph) -> int:
+    """Of the largest image that a convolution's bounds write out."""
+    largest = 0
+    for node in graph.nodes:
+        if node.op == "conv":
+            n, channels, *spatial = node.inputs[0].shape
+            padded = [
+                int(size) + sum(pair)
+                for size, pair in zip(spatial, node.attrs["padding"], strict=True)
+            ]
+            largest = max(largest, prod((int(n), int(channels), *padded)))
+    return largest
 
 
 def drawing(graph: Graph, feeds: Feeds) -> Drawing:

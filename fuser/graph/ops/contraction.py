@@ -122,7 +122,6 @@ def _evaluate_conv(arrays: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
         )
     ]
     positive = [tuple(max(0, amount) for amount in pair) for pair in padding]
-    padded = np.pad(x, [(0, 0), (0, 0), *positive], constant_values=attrs.get("fill", 0))
     result = np.empty((n, groups, m // groups, int(np.prod(spatial))), wide)
     reach = [(k - 1) * d + 1 for k, d in zip(kernel, attrs["dilation"], strict=True)]
     axes = tuple(range(1, len(kernel) + 1))
@@ -133,7 +132,8 @@ def _evaluate_conv(arrays: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
     )
     order = (0, *(len(kernel) + axis for axis in axes), *axes)
     for index in range(n if result.size else 0):
-        image = padded[index].astype(wide, copy=False)
+        image = np.pad(x[index], [(0, 0), *positive], constant_values=attrs.get("fill", 0))
+        image = image.astype(wide, copy=False)
         windows = np.lib.stride_tricks.sliding_window_view(image, reach, axes)[steps]
         columns = windows.transpose(order).reshape(groups, weight.shape[2], -1)
         np.matmul(weight, columns, out=result[index])
