@@ -21,7 +21,7 @@ from onnx.reference import ReferenceEvaluator
 
 from fuser.compiler import open_model
 from fuser.devices import Device
-from fuser.errors import FeedError, InvalidModelError, UnsupportedError
+from fuser.errors import FeedError, InvalidModelError, UnsupportedError, UnsupportedOpError
 from fuser.graph.onnx_import.functions import has_body
 from fuser.graph.onnx_import.reader import captured_names
 from fuser.graph.onnx_import.registry import find_handler
@@ -221,7 +221,15 @@ class Segmented:
         if segment.evaluator is None:
             infos = [ValueInfoProto(name=name) for name in (*segment.inputs, *_BOUNDS)]
             outputs = [ValueInfoProto(name=name) for name in segment.outputs]
-            segment.evaluator = ReferenceEvaluator(self._model([_bounded(node)], infos, outputs))
+            model = self._model([_bounded(node)], infos, outputs)
+            try:
+                segment.evaluator = ReferenceEvaluator(model)
+            except Exception as error:  # it knows neither the operator nor its attributes, say
+                raise UnsupportedOpError(
+                    f"the operator {node.op_type} of {node.domain or 'ai.onnx'} has no kernel, and"
+                    f" the host cannot run it: {type(error).__name__}: {error}",
+                    where=note,
+                ) from error
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")

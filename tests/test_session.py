@@ -10,7 +10,7 @@ import pytest
 
 import fuser
 from fuser import onnx_backend
-from fuser.errors import FeedError, UnsupportedError, UsageError
+from fuser.errors import FeedError, UnsupportedError, UnsupportedOpError, UsageError
 from fuser.runtime.turns import Turns
 from fuser.session import InferenceSession, type_text
 
@@ -231,3 +231,16 @@ def test_backend_runs_one_node() -> None:
     assert onnx_backend.supports_device("CPU")
     with pytest.raises(UsageError, match="device"):
         onnx_backend.run_node(node, [x, np.array([1, 1, 1, 2], np.float32)], device="TPU")
+
+
+def test_what_the_host_does_not_know_is_refused() -> None:
+    """An operator of neither fuser nor the reference implementation."""
+    node = onnx.helper.make_node("Nobody", ["x"], ["y"], domain="com.microsoft")
+    info = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph(
+        [node], "g", [info("x", 1, [2])], [info("y", 1, [2])]
+    )
+    opsets = [onnx.helper.make_opsetid("", 18), onnx.helper.make_opsetid("com.microsoft", 1)]
+    session = InferenceSession(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10))
+    with pytest.raises(UnsupportedOpError, match="Nobody of com.microsoft has no kernel"):
+        session.run(None, {"x": np.zeros(2, np.float32)})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from tests.ort_operators.tester import DOMAINS, Tester
 from tests.ort_operators.tokens import Token, tokenize
 
 MOST_STEPS = 20_000
+MOST_SECONDS = 5.0
 SKIPPED_CALLS = (
     "EXPECT_",
     "ASSERT_",
@@ -111,6 +113,7 @@ class Reader:
         self.closings = _closings(self.tokens)
         self.at = 0
         self.steps = 0
+        self.until = float("inf")
         self.structs: dict[str, Struct] = {}
         self.typed_lists: dict[str, list[str]] = {}
         self.world = Scope()
@@ -124,6 +127,7 @@ class Reader:
         for name, body, types in self.tests:
             for kind in self.typed_lists.get(types, [""]):
                 self.current, self.cases, self.steps = name, [], 0
+                self.until = time.process_time() + MOST_SECONDS
                 scope = Scope(self.world)
                 if kind:
                     scope.types["TypeParam"] = kind
@@ -148,7 +152,8 @@ class Reader:
             word = self._peek().text
             try:
                 templates = self._declaration_of_file(word, templates)
-            except (NotPlain, ValueError, TypeError, KeyError, IndexError, AttributeError):
+            except (NotPlain, ValueError, TypeError, KeyError, IndexError, AttributeError,
+                    _Return, _Break, _Continue):  # fmt: skip
                 self.at = start + 1
                 templates = []
                 self._skip_to_next()
@@ -398,7 +403,7 @@ class Reader:
 
     def _statement(self, scope: Scope) -> None:
         self.steps += 1
-        if self.steps > MOST_STEPS:
+        if self.steps > MOST_STEPS or time.process_time() > self.until:
             raise NotPlain("too many steps")
         word = self._peek().text
         if word == "{":
