@@ -27,14 +27,15 @@ from fuser.runtime.plan import Plan
 from fuser.runtime.program import Step, TensorSpec
 from fuser.runtime.store import (
     ALIGNMENT,
+    MALFORMED,
     array_from_record,
     array_record,
     blob_of,
     read_file,
+    target_from_record,
     write_file,
 )
 from fuser.specialise import check_open_feeds, read_dims
-from fuser.target import Target
 from fuser.variants import Bucket, Variant
 
 MAGIC = b"FUSERD1\n"
@@ -134,7 +135,7 @@ def load_variants(path: Path | str, threads: int | None, ordinal: int) -> SavedV
         variants = [
             _variant(record, blob, constants, threads, ordinal) for record in manifest["variants"]
         ]
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, FuserError) as error:
+    except (*MALFORMED, FuserError) as error:
         raise InvalidModelError(f"the plan is malformed: {error!r}", where=str(path)) from error
     return SavedVariants(inputs, variants)
 
@@ -198,7 +199,7 @@ def _variant(
     )
     bound = Bound(
         str(record["name"]),
-        Target(**record["target"]),
+        target_from_record(record["target"]),
         steps,
         tuple((int(of), _spec(item)) for of, item in record["inputs"]),
         tuple((int(of), _spec(item)) for of, item in record["outputs"]),

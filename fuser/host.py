@@ -275,19 +275,28 @@ class Segmented:
         )
 
 
-_BOUNDS = {"fuser.trips": np.int64(2**62), "fuser.always": np.asarray(True)}
-"""What a Loop that leaves out its count or its condition means, by names that no model has."""
+_BOUNDS = {
+    "fuser.trips": np.int64(2**62), "fuser.always": np.asarray(True),
+    "fuser.most": np.zeros(1, np.int64), "fuser.threshold": np.zeros(0, np.float32),
+}  # fmt: skip
+"""What operands that are left out mean, by names that no model has."""
+_LEFT_OUT = {
+    "Loop": {0: "fuser.trips", 1: "fuser.always"},
+    "NonMaxSuppression": {2: "fuser.most", 3: "fuser.threshold", 4: "fuser.threshold"},
+}
+"""Operands that the reference implementation needs, though the specification does not."""
 
 
 def _bounded(node: NodeProto) -> NodeProto:
-    """A Loop with count and condition: the reference implementation makes no trip without one."""
-    if node.op_type != "Loop":
+    """The node with all operands that the reference implementation needs."""
+    wanted = _LEFT_OUT.get(node.op_type)
+    if wanted is None or node.domain not in ("", "ai.onnx"):
         return node
     full = NodeProto()
     full.CopyFrom(node)
-    names = [*node.input, "", ""][: max(2, len(node.input))]
+    names = list(node.input) + [""] * (max(wanted) + 1 - len(node.input))
     del full.input[:]
-    full.input.extend([names[0] or "fuser.trips", names[1] or "fuser.always", *names[2:]])
+    full.input.extend(name or wanted.get(index, "") for index, name in enumerate(names))
     return full
 
 

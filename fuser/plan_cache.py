@@ -45,7 +45,7 @@ from fuser.runtime.cache import KernelCache
 from fuser.runtime.memory import align
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import Program
-from fuser.runtime.store import blob_of, program_from_record, program_record
+from fuser.runtime.store import MALFORMED, blob_of, program_from_record, program_record
 
 BLOCK = 1 << 22
 """Bytes of a file that a thread hashes at once."""
@@ -97,7 +97,7 @@ class StoredPlan:
             program = program_from_record(header["program"], blob, constants)
             report = Report.from_record(header["report"])
             hints = {str(k): (int(low), int(high)) for k, (low, high) in header["hints"].items()}
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError, OSError) as error:
+        except (*MALFORMED, OSError) as error:
             self._check_unchanged()
             _log.warning("a stored plan of %s makes no sense (%r): compiling", self.path, error)
             return None

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
-from fuser.errors import DeviceError, UsageError
+from fuser.errors import DeviceError, InvalidModelError, UsageError
 from fuser.report import Latency
 from fuser.runtime.feeds import check_feeds
 from fuser.runtime.inputs import Hints, random_feeds
 from fuser.runtime.program import Program, TensorSpec
-from fuser.runtime.store import load_program, save_program
+from fuser.runtime.store import MALFORMED, load_program, save_program
 from fuser.target import Target
 
 if TYPE_CHECKING:
@@ -224,7 +224,11 @@ class Plan:
     def load(cls, path: Path | str, *, threads: int | None = None, device: int = 0) -> Plan:
         """A saved plan, ready to run on a device of the same kind; trust it as you trust a program.
         Raises UsageError, InvalidModelError or DeviceError."""
-        return cls(load_program(path), threads=threads, device=device)
+        program = load_program(path)
+        try:
+            return cls(program, threads=threads, device=device)
+        except MALFORMED as error:  # numbers and names that only a device asks for
+            raise InvalidModelError(f"the plan is malformed: {error!r}", where=str(path)) from error
 
     def close(self) -> None:
         """Free device memory and code; running the plan afterwards is an error."""

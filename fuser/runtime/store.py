@@ -26,6 +26,8 @@ from fuser.runtime.program import BufferRef, Copy, Launch, Program, TensorSpec, 
 from fuser.target import Target
 
 MAGIC = b"FUSERP1\n"
+MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What reading a record that makes no sense may raise."""
 ALIGNMENT = 64
 _HEAD = len(MAGIC) + 32
 
@@ -98,7 +100,7 @@ def load_program(path: Path | str) -> Program:
     manifest, blobs = read_file(path, MAGIC)
     try:
         return _read(manifest, blobs)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except MALFORMED as error:
         raise InvalidModelError(f"the plan is malformed: {error!r}", where=str(path)) from error
 
 
@@ -163,8 +165,8 @@ def program_from_record(
     blob: Callable[[Sequence[int]], memoryview],
     constants: Sequence[np.ndarray],
 ) -> Program:
-    """The inverse of `program_record`, with these constants. Raises KeyError, TypeError, ValueError
-    or IndexError for a record that makes no sense."""
+    """The inverse of `program_record`, with these constants. Raises one of MALFORMED for a record
+    that makes no sense."""
     kernels = [
         kernel_from_record(item["record"], bytes(blob(item["blob"])))
         for item in manifest["kernels"]
@@ -180,7 +182,7 @@ def program_from_record(
         for item in manifest["launches"]
     )
     program = Program(
-        Target(**manifest["target"]),
+        target_from_record(manifest["target"]),
         tuple(_spec(item) for item in manifest["inputs"]),
         tuple(_spec(item) for item in manifest["outputs"]),
         launches,
@@ -191,6 +193,20 @@ def program_from_record(
     )
     _check(program)
     return program
+
+
+def target_from_record(record: Mapping[str, Any]) -> Target:
+    """A Target from its fields. Raises TypeError or ValueError for what is none."""
+    target = Target(**record)
+    for field in dataclasses.fields(Target):
+        value, number = getattr(target, field.name), field.type in ("int", "float")
+        if number and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise TypeError(f"{field.name} of the target is {value!r}")
+        if field.type == "str" and not isinstance(value, str):
+            raise TypeError(f"{field.name} of the target is {value!r}")
+    if target.name not in ("cpu", "cuda"):
+        raise ValueError(f"the target is {target.name!r}")
+    return target
 
 
 def _check(program: Program) -> None:

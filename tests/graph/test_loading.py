@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import fuser
 from fuser.errors import (
     FuserError,
     InvalidModelError,
@@ -225,3 +227,28 @@ def test_newer_opset() -> None:
     proto.opset_import[0].version = 9999
     with pytest.raises((UnsupportedError, InvalidModelError)):
         import_onnx(proto)
+
+
+@pytest.mark.parametrize(
+    "declared", ["float[3,4,1]", "float[12]", "float[3,5]", "float[3,n]"]
+)
+def test_a_declared_shape_that_is_not_the_computed_one_is_noted(
+    declared: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]>'
+        f" g (float[3,4] x) => ({declared} y) <float[7] t> {{ t = Neg (x) y = Neg (t) }}"
+    )
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    with caplog.at_level("WARNING", "fuser"):
+        found = fuser.compile(model, device="cpu").run({"x": x})["y"]
+    np.testing.assert_array_equal(found, x)
+    assert ("is declared as" in caplog.text) == (declared != "float[3,n]")
+
+
+def test_a_declared_dtype_that_is_not_the_computed_one_is_refused() -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[3] x) => (int64[3] y) { y = Neg (x) }'
+    )
+    with pytest.raises(InvalidModelError, match="another dtype"):
+        fuser.compile(model, device="cpu")

@@ -23,7 +23,6 @@ from fuser.errors import (
     FuserError,
     InvalidModelError,
     ParseError,
-    ShapeError,
     UnsupportedError,
     UnsupportedOpError,
     UsageError,
@@ -126,8 +125,9 @@ class _Reader:
         return remove_dead_nodes(self.graph)
 
     def _check_output(self, info: ValueInfoProto, value: Value) -> None:
-        """Hold an output against its declaration. Of a model with symbolic dims the declared sizes
-        may be those it was traced with, which exporters forget: they are noted only."""
+        """Hold an output against its declaration. Another dtype is an error. Another shape is noted
+        only, as other runtimes do: exporters forget to declare what they changed, or declare the
+        sizes that a model was traced with."""
         if info.type.WhichOneof("value") != "tensor_type":
             return
         declared, dtype = info.type.tensor_type, self.codes.get(value, value.dtype)
@@ -145,10 +145,7 @@ class _Reader:
             return
         shown = ", ".join(str(size) if size >= 0 else "?" for size in sizes)
         what = f"the output {info.name} is {value.type}, but is declared as [{shown}]"
-        if len(sizes) == value.type.rank and (self.dims or self.bound or self.graph.symbols()):
-            _log.warning(what)
-        else:
-            raise ShapeError(what)
+        _log.warning("%s; what is computed decides", what)
 
     # inputs -------------------------------------------------------------------------------------
 

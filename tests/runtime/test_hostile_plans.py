@@ -1,0 +1,113 @@
+"""Plan files whose manifest was changed and whose checksum was mended: loaded, or refused as what
+they are."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import parser
+
+import fuser
+from fuser.errors import FuserError
+
+HEAD = 8 + 32
+LOAD: dict[str, Any] = {"fixed": fuser.Plan.load, "open": fuser.DynamicPlan.load}
+NUMBERS = (-1, 0, 1, 3, 2**31, 2**63, 10**30, 1.5, float("nan"), float("inf"))
+OTHERS = (None, True, "", "x", "arena", [], [1], [[]], {}, {"x": 1})
+
+
+def parts(data: bytes) -> tuple[dict[str, Any], bytes]:
+    length = int.from_bytes(data[HEAD : HEAD + 8], "little")
+    start = HEAD + 8
+    return json.loads(data[start : start + length]), data[start + length :]
+
+
+def whole(magic: bytes, manifest: Any, blobs: bytes) -> bytes:
+    text = json.dumps(manifest).encode()
+    body = len(text).to_bytes(8, "little") + text + blobs
+    return magic + hashlib.sha256(body).digest() + body
+
+
+def places(item: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place in a manifest; of long lists the first and the last entry."""
+    if path:
+        yield path
+    if isinstance(item, dict):
+        for key, value in item.items():
+            yield from places(value, (*path, key))
+    elif isinstance(item, list):
+        for index in dict.fromkeys([0, len(item) - 1] if item else []):
+            yield from places(item[index], (*path, index))
+
+
+def changed(manifest: dict[str, Any], path: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
+    def fresh() -> tuple[dict[str, Any], Any]:
+        made = copy.deepcopy(manifest)
+        inner: Any = made
+        for step in path[:-1]:
+            inner = inner[step]
+        return made, inner
+
+    made, inner = fresh()
+    old = inner.pop(path[-1])
+    yield "removed", made
+    for new in (*NUMBERS, *OTHERS):
+        made, inner = fresh()
+        inner[path[-1]] = new
+        yield repr(new), made
+    made, inner = fresh()
+    if isinstance(inner, dict):
+        inner["another"] = old
+    else:
+        inner.insert(path[-1], old)
+    yield "twice", made
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("plans")
+    text = """<ir_version: 8, opset_import: ["": 17]>
+        g (float[{0}, 8] x) => (float[{0}, 4] y, float[{0}, 8] z) {{
+            w = Constant <value = float[8, 4] {{{1}}}> ()
+            p = MatMul (x, w) y = Softmax (p) z = Identity (x)
+        }}"""
+    numbers = ", ".join(["0.5"] * 32)
+    fixed = fuser.compile(parser.parse_model(text.format(5, numbers)), device="cpu")
+    fixed.save(folder / "fixed.plan")
+    opened = fuser.compile(
+        parser.parse_model(text.format("n", numbers)), device="cpu", dynamic=True
+    )
+    opened.run({"x": np.ones((3, 8), np.float32)})
+    opened.save(folder / "open.plan")
+    return {"fixed": folder / "fixed.plan", "open": folder / "open.plan"}
+
+
+@pytest.mark.parametrize("kind", ["fixed", "open"])
+def test_changed_manifests(kind: str, plans: dict[str, Path], tmp_path: Path) -> None:
+    data = plans[kind].read_bytes()
+    manifest, blobs = parts(data)
+    path = tmp_path / "changed.plan"
+    outcomes = {"loaded": 0, "refused": 0}
+    wrong: list[str] = []
+    for number, place in enumerate(places(manifest)):
+        if "blob" in place:  # native code, which is trusted as a program is
+            continue
+        every = list(changed(manifest, place))
+        for what, made in every[number % 3 :: 3]:
+            path.write_bytes(whole(data[:8], made, blobs))
+            try:
+                LOAD[kind](path, threads=1).close()
+                outcomes["loaded"] += 1
+            except FuserError:
+                outcomes["refused"] += 1
+            except Exception as error:
+                wrong.append(f"{place} {what}: {error!r}")
+    assert not wrong
+    assert outcomes["loaded"] > 10 and outcomes["refused"] > 10
