@@ -1,0 +1,218 @@
+"""Proof that tile programs write what they are there to write: every element of an output exactly
+once, over grid, loops and tile axes.
+
+A store gives one index a dim of its view. Its variables (program ids, loop variables, tile axes)
+range over boxes, and most indices are mixed radix numbers of variables of their own:
+`%pid*64 + #0` counts 0, 1, 2, ... once each. That is *algebra*, and holds for symbolic sizes as
+well. Divisions and remainders of one number are its digits, `f // 6` and `f % 6`, and count as
+variables of their own. What does not separate so is *counted*, by evaluating the indices over the
+whole box (at the example sizes, where sizes are symbolic); above MOST_POINTS a part of the box is
+evaluated, which finds elements that are stored twice but not all that are left out (*sampled*).
+Where data decides the place (a scatter, a sort), there is no proof (*data*).
+
+    region                     a store                                          proof
+    matmul                     store &y[100, 60], [%m*32 + #0, %n*32 + #1]      algebra
+    transpose of flat tiles    store &y[6, 5], [f // 5, f % 5], f = %pid*4 + #0 algebra
+    x[0] beside sum(x)         store &y[1, 1], [#0, #0 - 5]                     counted: never
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from fuser.errors import VerifyError
+from fuser.graph.ir import Value
+from fuser.graph.sizes import by_example, size_hint
+from fuser.tilegen import ops
+from fuser.tilegen.coverage.access import Access, accesses_of
+from fuser.tilegen.coverage.box import Box, box_of, tile_exactly
+from fuser.tilegen.coverage.count import MOST_POINTS, count, points_of
+from fuser.tilegen.program import Argument, TileProgram
+
+Method = Literal["algebra", "counted", "sampled", "data", "zeroed"]
+
+
+@dataclass(frozen=True)
+class Proof:
+    """How it is known that a buffer is written. buffer: its name in the program."""
+
+    program: str
+    buffer: str
+    method: Method
+
+
+def prove_region(programs: Sequence[TileProgram]) -> tuple[Proof, ...]:
+    """Prove that the programs of a region, in order, write every output and all of a workspace that
+    they read.
+
+    Raises VerifyError with the text of the program that stores for an element that is stored never
+    or twice, and for a workspace that is read where nothing wrote it.
+    """
+    written: dict[Hashable, list[tuple[TileProgram, Access]]] = {}
+    read: dict[Hashable, list[tuple[TileProgram, Access]]] = {}
+    zeroed: set[Hashable] = set()
+    wanted: dict[Hashable, tuple[TileProgram, Argument]] = {}
+    for program in programs:
+        arguments = {argument.buffer: argument for argument in program.arguments}
+        for argument in program.arguments:
+            if argument.buffer.role in ("output", "workspace"):
+                wanted.setdefault(_key(argument), (program, argument))
+            if argument.zeroed:
+                zeroed.add(_key(argument))
+        for access in accesses_of(program.kernel):
+            argument = arguments[access.buffer]
+            key = _key(argument)
+            if isinstance(access.op, ops.Load):
+                if argument.buffer.role == "workspace":
+                    read.setdefault(key, []).append((program, access))
+            else:
+                written.setdefault(key, []).append((program, access))
+    proofs = []
+    for key, (program, argument) in wanted.items():
+        if key in zeroed:
+            proofs.append(Proof(program.kernel.name, argument.buffer.name, "zeroed"))
+            continue
+        stores = written.get(key, [])
+        try:
+            if argument.buffer.role == "workspace":
+                loads = [access for _, access in read.get(key, [])]
+                method = prove_reads([access for _, access in stores], loads)
+            else:
+                method = _prove_output([access for _, access in stores])
+        except VerifyError as error:
+            last = stores[-1][0] if stores else program
+            raise VerifyError(
+                f"{argument.buffer.name} is not written: {error.what}\n{last.kernel}",
+                where=_where(last),
+                hint="this is a defect of fuser",
+            ) from None
+        proofs.append(Proof(program.kernel.name, argument.buffer.name, method))
+    return tuple(proofs)
+
+
+def _key(argument: Argument) -> Hashable:
+    """What two programs of a region share: a value in one dtype, or a numbered workspace."""
+    if argument.value is None:
+        return argument.workspace
+    return argument.value, argument.buffer.dtype
+
+
+def _where(program: TileProgram) -> str:
+    names = ", ".join(program.region.origin[:3])
+    return f"region {program.region.id} ({names})" if names else f"region {program.region.id}"
+
+
+def _prove_output(stores: Sequence[Access]) -> Method:
+    """All stores to an output. Where data decides the place, only what others store is proved: the
+    updates of a scatter go into a copy."""
+    fixed = [access for access in stores if access.is_static]
+    if not stores:
+        raise VerifyError("no program stores to it")
+    return prove_whole(fixed) if fixed else "data"
+
+
+def prove_whole(stores: Sequence[Access]) -> Method:
+    """That the stores together write every element of their buffer exactly once.
+
+    Raises VerifyError, which names an element, if they do not.
+    """
+    size = stores[0].buffer.size
+    boxes: list[Box] = []
+    for access in stores:
+        box = box_of(access)
+        if box is None:
+            break
+        boxes.append(box)
+    if len(boxes) == len(stores) and tile_exactly(boxes, size):
+        return "algebra"
+    return _counted(stores, size)
+
+
+@by_example
+def _counted(stores: Sequence[Access], size: int) -> Method:
+    total = size_hint(size)
+    if max(total, sum(map(points_of, stores))) > MOST_POINTS:
+        _sampled(stores, total)
+        return "sampled"
+    seen = count(stores, total)
+    if (missing := seen == 0).any():
+        place = int(missing.argmax())
+        raise VerifyError(
+            f"element {place} is stored by nobody ({int(missing.sum())} of {total} elements)"
+        )
+    if (twice := seen > 1).any():
+        place = int(twice.argmax())
+        raise VerifyError(
+            f"element {place} is stored {int(seen[place])} times ({int(twice.sum())} of {total} "
+            "elements are stored more than once)"
+        )
+    return "counted"
+
+
+def _sampled(stores: Sequence[Access], total: int) -> None:
+    seen = count(stores, total, MOST_POINTS)
+    if not seen.any():
+        raise VerifyError("no element that was looked at is stored: the bounds contradict")
+    if (twice := seen > 1).any():
+        raise VerifyError(f"element {int(twice.argmax())} is stored more than once")
+
+
+def prove_reads(stores: Sequence[Access], loads: Sequence[Access]) -> Method:
+    """That every element of a workspace that the loads read was stored. A program may store it
+    several times: sums grow there.
+
+    Raises VerifyError, which names an element, if it is not.
+    """
+    if not loads:
+        return "algebra"
+    if not stores:
+        raise VerifyError("it is read, and no program stores to it")
+    if not all(access.is_static for access in (*stores, *loads)):
+        return "data"
+    size = stores[0].buffer.size
+    boxes = [box for box in map(box_of, stores) if box is not None]
+    if any(tile_exactly([box], size) for box in boxes) or (boxes and tile_exactly(boxes, size)):
+        return "algebra"
+    return _counted_reads(stores, loads, size)
+
+
+@by_example
+def _counted_reads(stores: Sequence[Access], loads: Sequence[Access], size: int) -> Method:
+    total = size_hint(size)
+    if max(total, *(points_of(access) for access in (*stores, *loads))) > MOST_POINTS:
+        return "sampled"
+    lost = (count(loads, total) > 0) & (count(stores, total) == 0)
+    if lost.any():
+        raise VerifyError(f"element {int(lost.argmax())} is read, and stored by nobody")
+    return "counted"
+
+
+def prove_order(
+    programs: Iterable[TileProgram], inputs: Iterable[Value], outputs: Iterable[Value]
+) -> None:
+    """That every value is written before a program reads it, and every output is written.
+
+    inputs and outputs: values of the graph. Raises VerifyError.
+    """
+    known = set(inputs)
+    for program in programs:
+        made = []
+        for argument in program.arguments:
+            value = argument.value
+            if value is None or value.constant is not None:
+                continue
+            if argument.buffer.role == "output":
+                made.append(value)
+            elif value not in known:
+                raise VerifyError(
+                    f"{value!r} is read before a program writes it", where=_where(program)
+                )
+        known.update(made)
+    for value in outputs:
+        if value not in known and value.constant is None:
+            raise VerifyError(f"no program writes the output {value!r}")
+
+
+__all__ = ["Method", "Proof", "prove_order", "prove_reads", "prove_region", "prove_whole"]
