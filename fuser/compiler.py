@@ -45,6 +45,7 @@ from fuser.runtime.inputs import random_feeds as draw_feeds
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import Program, TensorSpec
 from fuser.target import Target
+from fuser.tilegen.coverage import prove
 from fuser.tilegen.emit import emit_or_ungroup
 from fuser.tilegen.passes import run_passes as run_tile_passes
 from fuser.tilegen.program import TileProgram
@@ -183,13 +184,16 @@ def partition_options(fusion: bool, rounded: Rounding) -> Options:
 
 def emit_programs(cut: Partition, target: Target, verify: bool = False) -> list[TileProgram]:
     """The tile programs of every region, in launch order. A region that cannot be one kernel is
-    replaced in `cut` by its parts."""
+    replaced in `cut` by its parts.
+
+    Raises VerifyError where it is not proved that programs write all they are there to write."""
     programs: list[TileProgram] = []
     for region in tuple(cut.regions):
         check_time()
         programs += emit_or_ungroup(region, cut, target)
     for program in programs:
         run_tile_passes(program.kernel, verify=verify)
+    prove(programs, cut.graph.inputs, cut.graph.outputs)
     return programs
 
 

@@ -41,6 +41,7 @@ from fuser.runtime.plan import Plan
 from fuser.runtime.program import Program, Step, TensorSpec, assemble
 from fuser.target import Target
 from fuser.tilegen.candidates import candidates
+from fuser.tilegen.coverage import prove_region
 from fuser.tilegen.emit import emit
 from fuser.tilegen.emit.contraction import product_of
 from fuser.tilegen.index import Index
@@ -215,6 +216,7 @@ def emitted(
         others = emit(program.region, cut, target, schedule)
         for other in others:
             run_passes(other.kernel, verify=verify)
+        prove_region(others)
     except (FuserError, ArithmeticError, AssertionError, LookupError, ValueError):
         return None  # emitters take for granted what the rules see to
     return others[0] if len(others) == 1 else None

@@ -12,6 +12,7 @@ import pytest
 
 from fuser.errors import FuserError
 from tests.golden import Golden
+from tests.poison import poisoned
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -58,3 +59,10 @@ def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             patch.delenv(name)
         patch.setenv("FUSER_CACHE_DIR", str(folder))
         yield folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def poison() -> Iterator[None]:
+    """Plans run in poisoned memory: what no kernel writes shows."""
+    with poisoned():
+        yield

@@ -12,11 +12,11 @@ from fuser.graph.ir import Graph, Value
 from fuser.partition.region import Kind, Partition, Region
 from fuser.target import SM_80, SM_90A, Target, cpu_target
 from fuser.tilegen.emit import emit
-from fuser.tilegen.interpret import run
-from fuser.tilegen.program import TileProgram
+from fuser.tilegen.interpret import check_written, run
+from fuser.tilegen.program import Argument, TileProgram
 from fuser.tilegen.schedule import Schedule
 from fuser.tilegen.verify import verify
-from tests.poison import poison_of, poisoned
+from tests.poison import fill
 
 Array = np.ndarray[Any, Any]
 
@@ -39,15 +39,16 @@ def one_region(
 
 def run_program(
     program: TileProgram, arrays: dict[Any, Array], partition: Partition, work: dict[int, Array]
-) -> None:
-    """Interpret one program. `arrays` holds values as flat buffers in their memory order."""
+) -> dict[Any, Array]:
+    """Interpret one program. `arrays` holds values as flat buffers in their memory order. Returns
+    which elements of its outputs it wrote; memory that nobody wrote holds poison."""
     buffers: dict[str, Array] = {}
+    outputs: dict[str, Any] = {}
     for argument in program.arguments:
         buffer, value = argument.buffer, argument.value
         if value is None:
             if argument.workspace not in work or argument.zeroed:
-                fill = 0 if argument.zeroed else poison_of(buffer.dtype)
-                work[argument.workspace] = np.full(buffer.size, fill, buffer.dtype.numpy)
+                work[argument.workspace] = _fresh(argument)
             buffers[buffer.name] = work[argument.workspace]
         elif buffer.role == "constant":
             array = value.constant
@@ -57,10 +58,22 @@ def run_program(
         else:
             key = value if buffer.dtype is value.dtype else (value, buffer.dtype)  # a copy
             if key not in arrays:
-                arrays[key] = poisoned(value.type.size, buffer.dtype)
+                arrays[key] = _fresh(argument)
+            if buffer.role == "output":
+                outputs[buffer.name] = key
             buffers[buffer.name] = arrays[key]
         assert buffers[buffer.name].size == buffer.size, buffer
-    run(program.kernel, buffers)
+    written = run(program.kernel, buffers)
+    zeroed = {argument.buffer.name for argument in program.arguments if argument.zeroed}
+    return {key: written[name] | (name in zeroed) for name, key in outputs.items()}
+
+
+def _fresh(argument: Argument) -> Array:
+    """Memory that a kernel finds: zeroed where that is asked for, else poisoned."""
+    buffer = argument.buffer
+    size = buffer.size if argument.value is None else argument.value.type.size
+    array = np.zeros(size, buffer.dtype.numpy)
+    return array if argument.zeroed else fill(array)
 
 
 def run_partition(
@@ -84,9 +97,14 @@ def run_programs(
     for value in graph.inputs:
         arrays[value] = physical(partition, value, np.asarray(feeds[value.name]))
     works: dict[int, dict[int, Array]] = {}
+    written: dict[Any, Array] = {}
     for program in programs:
         verify(program.kernel)
-        run_program(program, arrays, partition, works.setdefault(program.region.id, {}))
+        work = works.setdefault(program.region.id, {})
+        for key, mask in run_program(program, arrays, partition, work).items():
+            written[key] = written.get(key, False) | mask
+    for key, mask in written.items():
+        check_written(str(key), mask)
     results = {}
     for name, value in zip(graph.output_names, graph.outputs, strict=True):
         if value.constant is not None:

@@ -1,45 +1,84 @@
-"""Memory that shows what nobody wrote: NaN in floats, the greatest number in integers."""
+"""Memory that shows where nothing was written: poisoned before every run of every plan.
+
+Values between kernels, scratch memory and outputs hold words of 0x7fffffff: NaN as float64,
+float32, float16 and bfloat16, and large as integers. A kernel that leaves out an element shows it,
+where the memory of an earlier run would have held the right value.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import pytest
 
-from fuser.dtypes import DType
-from fuser.runtime.cpu import CpuExecutor
-from fuser.runtime.feeds import check_feeds
-from fuser.runtime.memory import aligned_array
+from fuser.runtime import cpu
 from fuser.runtime.plan import Plan
 
-Array = np.ndarray[Any, Any]
+WORD = 0x7FFFFFFF
 
 
-def poison_of(dtype: DType) -> float | int | bool:
-    """A value that is no sensible result."""
-    return float("nan") if dtype.is_float else dtype.highest
+def fill(array: np.ndarray) -> np.ndarray:
+    """Poison a C-contiguous array in place."""
+    if array.dtype == bool:
+        array[...] = True
+        return array
+    data = array.reshape(-1).view(np.uint8)
+    whole = data.size // 4 * 4
+    data[:whole].view(np.uint32)[...] = WORD
+    data[whole:] = 0xFF
+    return array
 
 
-def poisoned(shape: Sequence[int] | int, dtype: DType) -> Array:
-    """An array of poison."""
-    return np.full(shape, poison_of(dtype), dtype.numpy)
+@contextmanager
+def poisoned() -> Iterator[None]:
+    """Within, every run of a plan, on a CPU or a GPU, finds poison where it has not written."""
+    with pytest.MonkeyPatch.context() as patch:
+        _poison_cpu(patch)
+        _poison_gpu(patch)
+        yield
 
 
-def run_poisoned(plan: Plan, feeds: Mapping[str, Any]) -> dict[str, Array]:
-    """`plan.run` on a CPU, with poison in the outputs and in the memory between kernels: bytes of
-    255 there, which are NaN in every float. On a GPU it is a plain run."""
-    executor = plan.executor
-    if not isinstance(executor, CpuExecutor):
+def run_poisoned(plan: Plan, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """`plan.run` in poisoned memory."""
+    with poisoned():
         return plan.run(feeds)
-    inputs = check_feeds(plan.program.inputs, feeds)
-    outputs = []
-    for spec in plan.outputs:
-        array = aligned_array(tuple(spec.shape), spec.dtype.numpy)
-        array[...] = poison_of(spec.dtype)
-        outputs.append(array)
-    for context in executor._free:
-        context.arena[...] = 255
-        context.scratch[...] = 255
-    executor.run_into(inputs, outputs)
-    return {spec.name: array for spec, array in zip(plan.outputs, outputs, strict=True)}
+
+
+def _poison_cpu(patch: pytest.MonkeyPatch) -> None:
+    run_on = cpu.CpuExecutor._run_on
+    aligned_empty = cpu.aligned_empty
+
+    def run_poisoned(
+        self: cpu.CpuExecutor, held: Sequence[Any], made: Sequence[tuple[np.ndarray, int]],
+        times: np.ndarray | None,
+    ) -> None:  # fmt: skip
+        for array, _ in made:
+            fill(array)
+        for context in list(self._free):
+            fill(context.arena)
+            fill(context.scratch)
+        run_on(self, held, made, times)
+
+    patch.setattr(cpu.CpuExecutor, "_run_on", run_poisoned)
+    patch.setattr(cpu, "aligned_empty", lambda *args: fill(aligned_empty(*args)))
+
+
+def _poison_gpu(patch: pytest.MonkeyPatch) -> None:
+    try:
+        from fuser.runtime import cuda, driver
+    except ImportError:
+        return
+    run = cuda.CudaExecutor.run
+
+    def run_poisoned(self: cuda.CudaExecutor, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        with self.lock, driver.current(self.ordinal):
+            self._wait_for_bindings()
+            driver.call(
+                "cuMemsetD32Async", self.places.base, WORD, self.layout.own // 4, self.stream
+            )
+        return run(self, inputs)
+
+    patch.setattr(cuda.CudaExecutor, "run", run_poisoned)

@@ -6,7 +6,8 @@
 Programs run one after another, but nothing may depend on that: a program that stores an element
 which another program stored or read, or reads one which another stored, is an error, and so is an
 index outside of a load without a pad, an address outside of its buffer, two elements of one store
-at one place, and an integer value outside of the range that the program claims for it.
+at one place, and an integer value outside of the range that the program claims for it. `run` tells
+which elements were written.
 """
 
 from __future__ import annotations
@@ -30,11 +31,14 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 NOBODY, MANY = -1, -2  # who touched an element; otherwise the number of the one program that did
 
 
-def run(kernel: Kernel, arrays: Mapping[str, Array], programs: Iterable[int] | None = None) -> None:
+def run(
+    kernel: Kernel, arrays: Mapping[str, Array], programs: Iterable[int] | None = None
+) -> dict[str, Array]:
     """Run the kernel on its buffers, in place.
 
     arrays: one 1-D array a buffer name, of the buffer's dtype and size. programs: the row-major
-    numbers of the grid points to run, all by default.
+    numbers of the grid points to run, all by default. Returns, by the name of each buffer that the
+    kernel stores to, which of its elements were written: `check_written` wants all.
     Raises VerifyError, naming the op and its origin, for every broken promise (module docstring).
     """
     memory = {
@@ -46,6 +50,18 @@ def run(kernel: Kernel, arrays: Mapping[str, Array], programs: Iterable[int] | N
     for program in range(total) if programs is None else programs:
         point = tuple(int(i) for i in np.unravel_index(program, kernel.grid))
         _Program(kernel, memory, program, point).block(kernel.body)
+    return {
+        buffer.name: item.written for buffer, item in memory.items() if item.writer is not None
+    }
+
+
+def check_written(name: str, written: Array) -> None:
+    """Raise VerifyError if an element was written by nobody. written: of the buffer of that name,
+    from `run`, of several kernels together where they share it."""
+    if not written.all():
+        place = int(np.argmin(written))
+        missing = f"{written.size - np.count_nonzero(written)} of {written.size} elements"
+        raise VerifyError(f"element {place} of {name} is written by nobody ({missing})")
 
 
 def evaluate_index(expression: Index, shape: Sequence[int], values: Mapping[Value, Array]) -> Array:
@@ -143,6 +159,11 @@ class _Memory:
             np.full(self.buffer.size, NOBODY, np.int32) for _ in range(3)
         )
         self.stamp = np.zeros(self.buffer.size, np.int32)
+
+    @property
+    def written(self) -> Array:
+        """Which elements were stored or added to."""
+        return np.asarray((self.writer != NOBODY) | (self.adder != NOBODY))
 
     def touch(
         self, at: Array, program: int, mark: str, conflicts: Sequence[tuple[str, str]]

@@ -8,7 +8,8 @@ well. Divisions and remainders of one number are its digits, `f // 6` and `f % 6
 variables of their own. What does not separate so is *counted*, by evaluating the indices over the
 whole box (at the example sizes, where sizes are symbolic); above MOST_POINTS a part of the box is
 evaluated, which finds elements that are stored twice but not all that are left out (*sampled*).
-Where data decides the place (a scatter, a sort), there is no proof (*data*).
+Where data decides the place (a scatter, a sort), there is no proof (*data*), nor for parts of
+workspaces beyond that size (*large*). What is zeroed before a launch needs none (*zeroed*).
 
     region                     a store                                          proof
     matmul                     store &y[100, 60], [%m*32 + #0, %n*32 + #1]      algebra
@@ -18,20 +19,21 @@ Where data decides the place (a scatter, a sort), there is no proof (*data*).
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from fuser.errors import VerifyError
 from fuser.graph.ir import Value
 from fuser.graph.sizes import by_example, size_hint
-from fuser.tilegen import ops
-from fuser.tilegen.coverage.access import Access, accesses_of
+from fuser.tilegen.coverage.access import Access, loads_of, stores_of
 from fuser.tilegen.coverage.box import Box, box_of, tile_exactly
 from fuser.tilegen.coverage.count import MOST_POINTS, count, points_of
 from fuser.tilegen.program import Argument, TileProgram
 
-Method = Literal["algebra", "counted", "sampled", "data", "zeroed"]
+Method = Literal["algebra", "counted", "sampled", "data", "large", "zeroed"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,22 @@ class Proof:
     method: Method
 
 
+def prove(
+    programs: Sequence[TileProgram], inputs: Iterable[Value], outputs: Iterable[Value]
+) -> list[Proof]:
+    """Prove of all programs of a graph, in launch order, that every output of a region is written
+    once, before anything reads it. inputs and outputs: of the graph.
+
+    Raises VerifyError, with the text of the program at fault.
+    """
+    proofs: list[Proof] = []
+    for _, group in itertools.groupby(programs, key=lambda program: program.region):
+        proofs += prove_region(list(group))
+    prove_order(programs, inputs, outputs)
+    return proofs
+
+
+@by_example  # what it asks of symbolic sizes must not narrow them
 def prove_region(programs: Sequence[TileProgram]) -> tuple[Proof, ...]:
     """Prove that the programs of a region, in order, write every output and all of a workspace that
     they read.
@@ -50,46 +68,51 @@ def prove_region(programs: Sequence[TileProgram]) -> tuple[Proof, ...]:
     Raises VerifyError with the text of the program that stores for an element that is stored never
     or twice, and for a workspace that is read where nothing wrote it.
     """
-    written: dict[Hashable, list[tuple[TileProgram, Access]]] = {}
-    read: dict[Hashable, list[tuple[TileProgram, Access]]] = {}
-    zeroed: set[Hashable] = set()
+    written: dict[Hashable, list[Access]] = {}
     wanted: dict[Hashable, tuple[TileProgram, Argument]] = {}
+    zeroed: set[Hashable] = set()
+    last: dict[Hashable, TileProgram] = {}
     for program in programs:
-        arguments = {argument.buffer: argument for argument in program.arguments}
+        keys = {argument.buffer: _key(argument) for argument in program.arguments}
         for argument in program.arguments:
             if argument.buffer.role in ("output", "workspace"):
-                wanted.setdefault(_key(argument), (program, argument))
+                wanted.setdefault(keys[argument.buffer], (program, argument))
             if argument.zeroed:
-                zeroed.add(_key(argument))
-        for access in accesses_of(program.kernel):
-            argument = arguments[access.buffer]
-            key = _key(argument)
-            if isinstance(access.op, ops.Load):
-                if argument.buffer.role == "workspace":
-                    read.setdefault(key, []).append((program, access))
-            else:
-                written.setdefault(key, []).append((program, access))
+                zeroed.add(keys[argument.buffer])
+        for store in stores_of(program.kernel):
+            written.setdefault(keys[store.buffer], []).append(store)
+            last[keys[store.buffer]] = program
     proofs = []
     for key, (program, argument) in wanted.items():
-        if key in zeroed:
-            proofs.append(Proof(program.kernel.name, argument.buffer.name, "zeroed"))
-            continue
         stores = written.get(key, [])
+        name = argument.buffer.name
         try:
-            if argument.buffer.role == "workspace":
-                loads = [access for _, access in read.get(key, [])]
-                method = prove_reads([access for _, access in stores], loads)
+            if key in zeroed:
+                method: Method = "zeroed"
+            elif argument.buffer.role == "workspace":
+                method = prove_reads(stores, partial(_loads, programs, key))
             else:
-                method = _prove_output([access for _, access in stores])
+                method = _prove_output(stores)
         except VerifyError as error:
-            last = stores[-1][0] if stores else program
+            program = last.get(key, program)
             raise VerifyError(
-                f"{argument.buffer.name} is not written: {error.what}\n{last.kernel}",
-                where=_where(last),
-                hint="this is a defect of fuser",
+                f"{name} is not written as it should be: {error.what}\n{program.kernel}",
+                where=_where(program),
+                hint="this is a defect of fuser; fusion=False may avoid it",
             ) from None
-        proofs.append(Proof(program.kernel.name, argument.buffer.name, method))
+        proofs.append(Proof(program.kernel.name, name, method))
     return tuple(proofs)
+
+
+def _loads(programs: Sequence[TileProgram], key: Hashable) -> list[Access]:
+    """The loads of a workspace."""
+    return [
+        load
+        for program in programs
+        for argument in program.arguments
+        if _key(argument) == key
+        for load in loads_of(program.kernel, argument.buffer)
+    ]
 
 
 def _key(argument: Argument) -> Hashable:
@@ -159,30 +182,33 @@ def _sampled(stores: Sequence[Access], total: int) -> None:
         raise VerifyError(f"element {int(twice.argmax())} is stored more than once")
 
 
-def prove_reads(stores: Sequence[Access], loads: Sequence[Access]) -> Method:
+def prove_reads(stores: Sequence[Access], loads: Callable[[], Sequence[Access]]) -> Method:
     """That every element of a workspace that the loads read was stored. A program may store it
-    several times: sums grow there.
+    several times: sums grow there. loads: gives them, where they matter.
 
     Raises VerifyError, which names an element, if it is not.
     """
-    if not loads:
+    boxes = [box for box in map(box_of, stores) if box is not None]
+    if stores:
+        size = stores[0].buffer.size
+        alone = len(stores) < 8 and any(tile_exactly([box], size) for box in boxes)
+        if alone or (boxes and tile_exactly(boxes, size)):
+            return "algebra"
+    found = loads()
+    if not found:
         return "algebra"
     if not stores:
         raise VerifyError("it is read, and no program stores to it")
-    if not all(access.is_static for access in (*stores, *loads)):
+    if not all(access.is_static for access in (*stores, *found)):
         return "data"
-    size = stores[0].buffer.size
-    boxes = [box for box in map(box_of, stores) if box is not None]
-    if any(tile_exactly([box], size) for box in boxes) or (boxes and tile_exactly(boxes, size)):
-        return "algebra"
-    return _counted_reads(stores, loads, size)
+    return _counted_reads(stores, found, size)
 
 
 @by_example
 def _counted_reads(stores: Sequence[Access], loads: Sequence[Access], size: int) -> Method:
     total = size_hint(size)
     if max(total, *(points_of(access) for access in (*stores, *loads))) > MOST_POINTS:
-        return "sampled"
+        return "large"
     lost = (count(loads, total) > 0) & (count(stores, total) == 0)
     if lost.any():
         raise VerifyError(f"element {int(lost.argmax())} is read, and stored by nobody")
@@ -215,4 +241,4 @@ def prove_order(
             raise VerifyError(f"no program writes the output {value!r}")
 
 
-__all__ = ["Method", "Proof", "prove_order", "prove_reads", "prove_region", "prove_whole"]
+__all__ = ["Method", "Proof", "prove", "prove_order", "prove_reads", "prove_region", "prove_whole"]

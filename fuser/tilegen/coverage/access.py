@@ -7,14 +7,14 @@ of a loop depends on other variables, it becomes a bound of the access.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fuser.graph.dims import ceildiv
 from fuser.graph.sizes import is_symbolic, same
 from fuser.tilegen import ops
 from fuser.tilegen.index import UNBOUNDED, Atom, Axis, Index, Lookup, Scalar, axis
-from fuser.tilegen.ir import Block, Buffer, Kernel, Value, View
+from fuser.tilegen.ir import Block, Buffer, Kernel, Op, Value, View
 
 
 @dataclass(frozen=True)
@@ -47,16 +47,24 @@ class Access:
         return self.view.buffer
 
 
-def accesses_of(kernel: Kernel) -> Iterator[Access]:
-    """The stores to a kernel's outputs and workspaces, and the loads of its workspaces."""
-    walk = _Walk(kernel)
+def stores_of(kernel: Kernel) -> list[Access]:
+    """The stores of a kernel, atomic ones among them."""
+    walk = _Walk(kernel, lambda op: isinstance(op, ops.Store | ops.AtomicAdd))
     walk.block(kernel.body)
-    return iter(walk.found)
+    return walk.found
+
+
+def loads_of(kernel: Kernel, buffer: Buffer) -> list[Access]:
+    """The loads of one buffer."""
+    walk = _Walk(kernel, lambda op: isinstance(op, ops.Load) and op.view.buffer is buffer)
+    walk.block(kernel.body)
+    return walk.found
 
 
 class _Walk:
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, wanted: Callable[[Op], bool]) -> None:
         self.kernel = kernel
+        self.wanted = wanted
         self.found: list[Access] = []
         self.known: dict[Value, Index] = {}  # scalars as expressions over variables
         self.bounds: list[Place] = []  # of the loops around
@@ -70,9 +78,9 @@ class _Walk:
                     self.known[op.result] = axis(_program(op.axis), self.kernel.grid[op.axis])
                 case ops.IndexTile() if not op.shape:
                     self.known[op.result] = self.resolve(op.expression)
-                case ops.Store() | ops.AtomicAdd():
+                case ops.Store() | ops.AtomicAdd() if self.wanted(op):
                     self.access(op, op.value.shape)
-                case ops.Load() if op.view.buffer.role == "workspace":
+                case ops.Load() if self.wanted(op):
                     self.access(op, op.shape)
                 case ops.For():
                     self.loop(op)

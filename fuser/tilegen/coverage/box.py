@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from fuser.graph.dims import ceildiv
 from fuser.graph.sizes import certain, divides, is_symbolic, same, size_hint
 from fuser.tilegen.coverage.access import Access
 from fuser.tilegen.index import Atom, Axis, FloorDiv, Index, Mod
@@ -20,13 +20,35 @@ Variable = Hashable
 Layout = tuple[tuple[int, ...], tuple[int, ...], int]
 
 
+class Range(NamedTuple):
+    """The numbers low, low + step, ... below high."""
+
+    low: int
+    high: int
+    step: int = 1
+
+    def is_all(self, size: int) -> bool:
+        """Whether these are all numbers from 0 to size."""
+        return same(self.step, 1) and same(self.low, 0) and same(self.high, size)
+
+    @property
+    def length(self) -> int:
+        return -(-(self.high - self.low) // self.step)
+
+    def meets(self, other: Range) -> bool:
+        """Whether they may share a number."""
+        if self.step == other.step and (self.low - other.low) % self.step:
+            return False
+        return self.low < other.high and other.low < self.high
+
+
 @dataclass(frozen=True)
 class Box:
-    """What an access meets, once each: low <= index < high in every dim of a view that is more than
-    a bound. layout: sizes, strides and offset of these dims."""
+    """What an access meets, once each: a range in every dim of a view that is more than a bound.
+    layout: sizes, strides and offset of these dims."""
 
     layout: Layout
-    ranges: tuple[tuple[int, int], ...]
+    ranges: tuple[Range, ...]
 
 
 @dataclass
@@ -83,17 +105,17 @@ def box_of(access: Access) -> Box | None:
             if target is None:
                 return None
             shift = lines[i].constant - lines[target].constant
-            low = _greater(ranges[target][0], -shift)
-            high = _less(ranges[target][1], size - shift)
-            if low is None or high is None:
+            found = ranges[target]
+            low, high = _greater(found.low, -shift), _less(found.high, size - shift)
+            if low is None or high is None or not same(found.step, 1):
                 return None
-            ranges[target] = low, high
+            ranges[target] = Range(low, high)
     for variable, extent in extents.items():
         if variable in partial or not same(extent, 1):
             if not any(variable in line.terms for line in lines):
                 return None
     whole = [i for i in real if same(places[i][1], 1)]
-    if any(not (same(ranges[i][0], 0) and same(ranges[i][1], 1)) for i in whole):
+    if any(not ranges[i].is_all(1) for i in whole):
         return None
     kept = [i for i in real if i not in whole]
     layout = (
@@ -123,16 +145,13 @@ def tile_exactly(boxes: Sequence[Box], size: int) -> bool:
         return False
     if not _is_whole(boxes[0].layout) or _product(boxes[0].layout[0]) != size:
         return False
-    if sum(_product([high - low for low, high in box.ranges]) for box in boxes) != size:
+    if sum(_product([found.length for found in box.ranges]) for box in boxes) != size:
         return False
     return not any(_meet(a, b) for i, a in enumerate(boxes) for b in boxes[:i])
 
 
 def _meet(a: Box, b: Box) -> bool:
-    pairs = zip(a.ranges, b.ranges, strict=True)
-    return all(
-        low < other_high and other_low < high for (low, high), (other_low, other_high) in pairs
-    )
+    return all(one.meets(other) for one, other in zip(a.ranges, b.ranges, strict=True))
 
 
 def _product(items: Sequence[int]) -> int:
@@ -171,13 +190,11 @@ def _interval(box: Box) -> tuple[int, int] | None:
     dims = _by_stride(box.layout)
     if not dims:
         return offset, offset + 1
-    for _, size, i in dims[:-1]:
-        low, high = box.ranges[i]
-        if not (same(low, 0) and same(high, size)):
-            return None
+    if any(not box.ranges[i].is_all(size) for _, size, i in dims[:-1]):
+        return None
     stride, _, i = dims[-1]
-    low, high = box.ranges[i]
-    return offset + low * stride, offset + high * stride
+    low, high, step = box.ranges[i]
+    return (offset + low * stride, offset + high * stride) if same(step, 1) else None
 
 
 # indices as mixed radix numbers -------------------------------------------------------------------
@@ -185,7 +202,7 @@ def _interval(box: Box) -> tuple[int, int] | None:
 
 def _radix_range(
     line: _Linear, size: int, extents: Mapping[Variable, int], partial: set[Variable]
-) -> tuple[int, int] | None:
+) -> Range | None:
     """The part of [0, size) that the numbers of a line are, each once."""
     start = line.constant
     terms = []
@@ -196,9 +213,15 @@ def _radix_range(
             start = start + coefficient * (extents[variable] - 1)
             coefficient = -coefficient
         terms.append((coefficient, variable))
+    if not terms:
+        inside = certain(start) and certain(size - 1 - start)
+        return Range(start, start + 1) if inside else None
     terms.sort(key=lambda item: size_hint(item[0]))
-    step, rest = 1, False
-    block = 1
+    lowest = terms[0][0]
+    if not same(lowest, 1):
+        return _strided(start, lowest, size, terms, extents, partial)
+    step = block = 1
+    rest = False
     for coefficient, variable in terms:
         if rest or not same(coefficient, step):
             return None
@@ -206,14 +229,28 @@ def _radix_range(
         block = step
         step = step * extents[variable]
     low = _greater(start, 0)
-    if not terms:
-        return (start, start + 1) if low is start or same(start, 0) else None
     last = extents[terms[-1][1]]
-    covers = same(start, 0) and same(last, ceildiv(size, block))  # a grid over blocks of a dim
+    covers = same(start, 0) and same(last, -(-size // block))  # a grid over blocks of a dim
     high: int | None = size if covers else _less(start + step, size)
     if low is None or high is None or (rest and not (same(low, start) and same(high, size))):
         return None
-    return low, high
+    return Range(low, high)
+
+
+def _strided(
+    start: int, step: int, size: int, terms: list[tuple[int, Variable]],
+    extents: Mapping[Variable, int], partial: set[Variable],
+) -> Range | None:  # fmt: skip
+    """Every `step`-th number from `start` on, in [0, size)."""
+    if is_symbolic(start, step, size, *(extents[variable] for _, variable in terms)):
+        return None
+    if start < 0 or any(coefficient % step or v in partial for coefficient, v in terms):
+        return None
+    line = _Linear(0, {variable: coefficient // step for coefficient, variable in terms})
+    found = _radix_range(line, -(-(size - start) // step), extents, partial)
+    if found is None or start >= size:
+        return None
+    return Range(start + step * found.low, min(size, start + step * found.high), step)
 
 
 def _greater(a: int, b: int) -> int | None:
