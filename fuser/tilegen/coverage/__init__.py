@@ -27,7 +27,7 @@ from typing import Literal
 
 from fuser.errors import VerifyError
 from fuser.graph.ir import Value
-from fuser.graph.sizes import by_example, size_hint
+from fuser.graph.sizes import by_example, same, size_hint
 from fuser.tilegen.coverage.access import Access, loads_of, stores_of
 from fuser.tilegen.coverage.box import Box, box_of, tile_exactly
 from fuser.tilegen.coverage.count import MOST_POINTS, count, points_of
@@ -75,7 +75,8 @@ def prove_region(programs: Sequence[TileProgram]) -> tuple[Proof, ...]:
     for program in programs:
         keys = {argument.buffer: _key(argument) for argument in program.arguments}
         for argument in program.arguments:
-            if argument.buffer.role in ("output", "workspace"):
+            empty = same(argument.buffer.size, 0)
+            if argument.buffer.role in ("output", "workspace") and not empty:
                 wanted.setdefault(keys[argument.buffer], (program, argument))
             if argument.zeroed:
                 zeroed.add(keys[argument.buffer])
@@ -227,7 +228,7 @@ def prove_order(
         made = []
         for argument in program.arguments:
             value = argument.value
-            if value is None or value.constant is not None:
+            if value is None or value.constant is not None or same(value.type.size, 0):
                 continue
             if argument.buffer.role == "output":
                 made.append(value)
@@ -237,7 +238,7 @@ def prove_order(
                 )
         known.update(made)
     for value in outputs:
-        if value not in known and value.constant is None:
+        if value not in known and value.constant is None and not same(value.type.size, 0):
             raise VerifyError(f"no program writes the output {value!r}")
 
 
