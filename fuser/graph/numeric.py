@@ -18,12 +18,18 @@ def floor_divide(b: Builder, x: Value, y: Value) -> Value:
         apart = b.map("logical_xor", b.map("lt", rest, 0), b.map("lt", y, 0))
         below = b.map("logical_and", b.map("ne", rest, 0), apart)
         return b.map("sub", quotient, b.cast(below, x.dtype))
-    exact = b.map("div", b.map("sub", x, b.map("mod", x, y)), y)
+    # As C's fmod has it, with a quotient of one less where the remainder takes the divisor's sign.
+    rest = b.map("fmod", x, y)
+    exact = b.map("div", b.map("sub", x, rest), y)
+    apart = b.map("logical_xor", b.map("lt", rest, 0), b.map("lt", y, 0))
+    below = b.map("logical_and", b.map("ne", rest, 0), apart)
+    exact = b.map("sub", exact, b.cast(below, x.dtype))
     floor = b.map("floor", exact)
     up = b.map("gt", b.map("sub", exact, floor), 0.5)
-    return b.map(
-        "select", b.map("eq", y, 0), b.map("div", x, y), b.map("add", floor, b.cast(up, x.dtype))
-    )
+    whole = b.map("add", floor, b.cast(up, x.dtype))
+    quotient = b.map("div", x, y)
+    signed = b.map("select", b.map("eq", exact, 0), b.map("mul", quotient, 0), whole)
+    return b.map("select", b.map("eq", y, 0), quotient, signed)
 
 
 def power(b: Builder, x: Value, y: Value) -> Value:
@@ -66,12 +72,17 @@ def log1p(b: Builder, x: Value) -> Value:
 
 
 def arctan2(b: Builder, y: Value, x: Value) -> Value:
-    """The angle of (x, y). Zeros count as positive: a primitive does not see their sign."""
-    ratio = b.map("div", y, x)
+    """The angle of (x, y), of magnitudes first; zeros count as what their sign says."""
+    size, width = b.map("abs", y), b.map("abs", x)
     both = b.map("logical_and", b.map("is_inf", y), b.map("is_inf", x))
-    unit = b.map("mul", b.map("sign", y), b.map("sign", x))
-    angle = b.map("atan", b.map("select", both, unit, ratio))
-    turn = b.map("select", b.map("lt", y, 0), -math.pi, b.scalar(math.pi, y.dtype))
-    angle = b.map("select", b.map("lt", x, 0), b.map("add", angle, turn), angle)
     still = b.map("logical_and", b.map("eq", y, 0), b.map("eq", x, 0))
-    return b.map("select", still, 0, angle)
+    ratio = b.map("select", both, 1, b.map("div", size, width))
+    angle = b.map("atan", b.map("select", still, 0, ratio))
+    turned = b.map("sub", b.scalar(math.pi, y.dtype), angle)
+    angle = b.map("select", _is_negative(b, x), turned, angle)
+    return b.map("select", _is_negative(b, y), b.map("neg", angle), angle)
+
+
+def _is_negative(b: Builder, x: Value) -> Value:
+    """Whether the sign is set, that of a zero too, whose reciprocal has it."""
+    return b.map("lt", b.map("select", b.map("eq", x, 0), b.map("reciprocal", x), x), 0)

@@ -141,8 +141,11 @@ def gradient_scale(eager: Any, operands: Any, allowed: float) -> Slack:
 
     The derivative of x / |x| over one element is 0 whatever x is, as a difference of two terms."""
     results, _ = eager
-    total = sum(float(y.double().abs().nansum()) for y in results
-                if isinstance(y, torch.Tensor) and y.dtype.is_floating_point)  # fmt: skip
+    total = sum(
+        float(y.double().abs().nansum())
+        for y in results
+        if isinstance(y, torch.Tensor) and y.dtype.is_floating_point and y.layout == torch.strided
+    )
     starts = [x for x in leaves(operands) if isinstance(x, torch.Tensor) and x.requires_grad]
 
     def slack(place: int) -> Any:

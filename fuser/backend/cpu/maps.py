@@ -103,8 +103,9 @@ def _float(f: Function, fn: str, args: Sequence[Reg]) -> Reg:
             rest = math.fmod(f, *args)
             zero = real(0.0, type)
             differ = f.binary("xor", f.fcmp("olt", rest, zero), f.fcmp("olt", args[1], zero))
-            differ = f.binary("and", differ, f.fcmp("une", rest, zero))
-            return f.select(differ, f.binary("fadd", rest, args[1]), rest)
+            moved = f.select(differ, f.binary("fadd", rest, args[1]), rest)
+            whole = f.fcmp("oeq", rest, zero)  # then with the sign of the divisor
+            return f.select(whole, f.intrinsic("copysign", zero, args[1]), moved)
     emitter = math.FUNCTIONS.get(fn)
     if emitter is None:
         raise LoweringError(f"no float lowering of the map {fn!r}")

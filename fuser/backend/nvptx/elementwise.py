@@ -94,10 +94,11 @@ def _remainder(e: Emitter, fn: str, type: str, a: str, b: str) -> str:
     below = e.value(f"fcmp olt {type} {rest}, {zero}")
     negative = e.value(f"fcmp olt {type} {b}, {zero}")
     differ = e.value(f"xor i1 {below}, {negative}")
-    some = e.value(f"fcmp une {type} {rest}, {zero}")
-    wrong = e.value(f"and i1 {differ}, {some}")
-    moved = e.value(f"fadd {type} {rest}, {b}")
-    return e.value(f"select i1 {wrong}, {type} {moved}, {type} {rest}")
+    sum_ = e.value(f"fadd {type} {rest}, {b}")
+    moved = e.value(f"select i1 {differ}, {type} {sum_}, {type} {rest}")
+    whole = e.value(f"fcmp oeq {type} {rest}, {zero}")  # then with the sign of the divisor
+    flat = e.value(f"call {type} @llvm.copysign.{_SUFFIX[type]}({type} {zero}, {type} {b})")
+    return e.value(f"select i1 {whole}, {type} {flat}, {type} {moved}")
 
 
 def _div(e: Emitter, a: str, b: str) -> str:

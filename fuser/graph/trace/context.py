@@ -168,7 +168,7 @@ def result_type(*operands: Any) -> np.dtype:
         return np.result_type(*(_DEFAULTS[kind] for kind in kinds))
     # The ufunc machinery knows how Python numbers meet ml_dtypes; result_type does not.
     common = strong[0]
-    for kind in [k for k in kinds if k is not common]:
+    for kind in [k for k in strong_bools(kinds) if k is not common]:
         common = np.add.resolve_dtypes((common, kind, None))[2]
     return common
 
@@ -176,3 +176,8 @@ def result_type(*operands: Any) -> np.dtype:
 def default_kinds(kinds: Sequence[Any]) -> list[Any]:
     """Weak kinds as the dtypes that they have alone."""
     return [_DEFAULTS.get(kind, kind) if isinstance(kind, type) else kind for kind in kinds]
+
+
+def strong_bools(kinds: Sequence[Any]) -> list[Any]:
+    """True and False as arrays of bools: NumPy resolves no Python type for them."""
+    return [np.dtype(np.bool_) if kind is bool else kind for kind in kinds]

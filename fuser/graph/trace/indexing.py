@@ -42,6 +42,7 @@ def _get(b: Builder, x: Value, parts: tuple[Any, ...]) -> Value:
 def _spell_out(x: Value, parts: tuple[Any, ...]) -> list[Any]:
     """One item an axis, None for new ones; ellipses and masks replaced, arrays as Values."""
     items: list[Any] = []
+    masked: dict[Value, int] = {}  # places of a mask's axis, and its size
     for part in parts:
         if part is None or part is Ellipsis or isinstance(part, slice):
             items.append(part)
@@ -50,22 +51,26 @@ def _spell_out(x: Value, parts: tuple[Any, ...]) -> list[Any]:
         elif isinstance(part, int | np.integer):
             items.append(as_index(part))
         elif is_traced(part) or isinstance(part, np.ndarray | list):
-            items += _array_items(part)
+            items += _array_items(part, masked)
         else:
             raise TraceError(f"an index is a {type(part).__name__}, not an int, slice or array")
     used = sum(item is not None and item is not Ellipsis for item in items)
     if used > x.type.rank:
         raise TraceError(f"{used} indices for an array with {x.type.rank} axes ({x.type})")
     whole = [slice(None)] * (x.type.rank - used)
-    if Ellipsis not in [item for item in items if item is Ellipsis]:
-        return items + whole
-    at = next(i for i, item in enumerate(items) if item is Ellipsis)
-    if any(item is Ellipsis for item in items[at + 1 :]):
+    ellipses = [i for i, item in enumerate(items) if item is Ellipsis]
+    if len(ellipses) > 1:
         raise TraceError("an index has more than one ellipsis")
-    return items[:at] + whole + items[at + 1 :]
+    at = ellipses[0] if ellipses else len(items)
+    items = items[:at] + whole + items[at + 1 :]
+    for axis, item in enumerate(item for item in items if item is not None):
+        size = masked.get(item) if isinstance(item, Value) else None
+        if size is not None and size != x.shape[axis]:
+            raise TraceError(f"a mask of size {size} for axis {axis}, which has {x.shape[axis]}")
+    return items
 
 
-def _array_items(part: Any) -> list[Value]:
+def _array_items(part: Any, masked: dict[Value, int]) -> list[Value]:
     value = lift(np.asarray(part, np.int64) if isinstance(part, list) and not part else part)
     if value.dtype.is_integer:
         return [value]
@@ -76,7 +81,12 @@ def _array_items(part: Any) -> list[Value]:
             "an index is a mask that depends on data, and so would the shape of the result",
             hint="keep the whole array and mask it: np.where(mask, x, 0)",
         )
-    return [lift(places) for places in np.nonzero(np.asarray(part))]
+    mask = np.asarray(part)
+    if not mask.ndim:
+        raise TraceError("an index is True or False", hint="use np.where")
+    found = [lift(places) for places in np.nonzero(mask)]
+    masked.update(zip(found, mask.shape, strict=True))
+    return found
 
 
 def _basic(b: Builder, x: Value, items: list[Any]) -> tuple[Value, list[Any]]:

@@ -19,7 +19,15 @@ from fuser.graph.builder import Builder
 from fuser.graph.compose import stash
 from fuser.graph.ir import Value
 from fuser.graph.numeric import arctan2, expm1, floor_divide, log1p, power, trunc
-from fuser.graph.trace.context import current, default_kinds, is_traced, lift, promotion_kinds, wrap
+from fuser.graph.trace.context import (
+    current,
+    default_kinds,
+    is_traced,
+    lift,
+    promotion_kinds,
+    strong_bools,
+    wrap,
+)
 
 Rule: TypeAlias = "Callable[..., Value | tuple[Value, ...]]"
 
@@ -275,6 +283,7 @@ def apply(ufunc: Any, inputs: tuple[Any, ...], dtype: Any = None) -> Any:
         weak = None
     else:
         kinds = default_kinds(kinds)
+    kinds = strong_bools(kinds)
     nout = ufunc.nout
     wanted = None if dtype is None else (None,) * len(inputs) + (np.dtype(dtype),) * nout
     options = {} if wanted is None else {"signature": wanted}
