@@ -119,8 +119,9 @@ EMITTERS = (
         "self.memory.access(value, coords, (), dtype)",
     ),
     Fault(
-        "a wider bound stands for a narrow one", MEMORY,
-        "if at == expression and certain(limit - dim):", "if at == expression:",
+        "operands of a map are swapped", PRIMITIVES,
+        "return em.map(node.op, *(em.tile(operand, coords) for operand in node.inputs))",
+        "return em.map(node.op, *(em.tile(operand, coords) for operand in node.inputs[::-1]))",
     ),
     Fault(
         "a map keeps the bounds of all its operands", SPACE,
@@ -193,6 +194,6 @@ PARTITIONER = (
 FAULTS = EMITTERS + PARTITIONER
 QUICK = (
     "half of a tile is stored", "a slice's offset is lost",
-    "a map keeps the bounds of all its operands",
+    "a concat takes one element too many",
 )  # fmt: skip
 """Those that a test in the suite runs."""

@@ -11,7 +11,7 @@ from fuser import dtypes
 from fuser.dtypes import DType
 from fuser.graph.ir import Value
 from tests.random_graphs.draw import Drawing, Move, Refused
-from tests.random_graphs.moves import activation, restored, softmax_of
+from tests.random_graphs.moves import activation, quantised_leaf, restored, softmax_of
 from tests.random_graphs.patterns import row_of, section_of, turned
 
 
@@ -55,7 +55,8 @@ def scored(d: Drawing, scores: Value) -> Value:
     elif kind == "heads":
         bias = some(d, scores.dtype, heads)
         scores = d.emit(d.random.choice(("add", "sub")), scores, spread_along(d, bias, scores, 1))
-    kind = d.random.choice(("none", "causal", "window", "added", "table", "input"))
+    kind = d.random.choice(("none", "causal", "window", "added", "table", "input",
+                            "computed"))  # fmt: skip
     low = d.number(-30000.0 if scores.dtype is dtypes.f16 else -1e9, scores)
     if kind in ("causal", "window", "added"):
         rows, columns = (
@@ -75,6 +76,11 @@ def scored(d: Drawing, scores: Value) -> Value:
     if kind == "table":
         table = d.constant(np.tril(np.ones((queries, keys), bool), d.random.choice((0, 0, 2))))
         return d.emit("select", spread_along(d, table, scores, 2, 3), scores, low)
+    if kind == "computed":
+        array = d.array(dtypes.f32, (queries, keys))
+        array[:, 0] = 1
+        mask = d.emit("gt", d.feed(array), d.number(0.0, d.feed(array)))
+        return d.emit("select", spread_along(d, mask, scores, 2, 3), scores, low)
     if kind == "input":
         array = d.array(dtypes.bool_, (keys,))
         array[0] = True
@@ -105,12 +111,19 @@ def attend(d: Drawing) -> list[Value]:
         return d.stretch(x, (batch, heads, size, last), (0, 2, 3))
 
     q = some(d, dtype, batch, heads, queries, width, scale=0.7)
+    if d.random.random() < 0.3:  # computed by the kernel that reads it, or not
+        q = d.emit(d.random.choice(("tanh", "neg")), q)
     k, v = side(keys, width), side(keys, columns)
     if d.random.random() < 0.3:
         k = d.emit("transpose", k, perm=(0, 1, 3, 2))
         scores = product(d, q, k, (3, 2), 2)
     else:
         scores = product(d, q, k, (3, 3), 2)
+    merged = not shared and d.random.random() < 0.25  # heads beside batches in the products
+    if merged:
+        flat = (batch * heads, queries, keys)
+        scores = d.emit("reshape", scores, shape=flat)
+        scores = d.emit("reshape", scores, shape=(batch, heads, queries, keys))
     scores = scored(d, scores)
     made: list[Value] = []
     weights = softmax_of(d, scores, (3,))
@@ -124,6 +137,11 @@ def attend(d: Drawing) -> list[Value]:
     if d.random.random() < 0.06 and not shared and queries * keys * columns <= 4096:
         v = some(d, dtype, batch, heads, queries, keys, columns, scale=0.7)  # each its own
         return [*made, product(d, weights, v, (3, 3), 3)]
+    if merged:
+        weights = d.emit("reshape", weights, shape=(batch * heads, queries, keys))
+        v = d.emit("reshape", v, shape=(batch * heads, keys, columns))
+        y = product(d, weights, v, (2, 1), 1)
+        return [*made, d.emit("reshape", y, shape=(batch, heads, queries, columns))]
     y = product(d, weights, v, (3, 2), 2)
     if d.random.random() < 0.5:
         y = d.emit("transpose", y, perm=(0, 2, 1, 3))
@@ -200,6 +218,8 @@ def deep_product(d: Drawing) -> list[Value]:
     m, k = d.random.choice((1, 16, 65, 128, 150)), d.random.choice((512, 768, 1024, 1026, 2048))
     n = d.random.choice((1, 16, 17, 40))
     dtype = d.random.choice((dtypes.f32, dtypes.f32, dtypes.f16, dtypes.bf16))
+    if d.random.random() < 0.1:  # rows that nothing copies by itself
+        m, k, n, dtype = 512, 129, 512, dtypes.f16
     d.most_elements = max(d.most_elements, m * k, k * n)
     x = some(d, dtype, m, k)
     if d.random.random() < 0.3:
@@ -210,13 +230,72 @@ def deep_product(d: Drawing) -> list[Value]:
     return [activation(d, y) if d.random.random() < 0.5 else y]
 
 
+def glu(d: Drawing) -> list[Value]:
+    """A product whose columns are a gate and what it gates."""
+    rows, depth, width = (d.random.choice((2, 5, 8, 17, 33)) for _ in range(3))
+    x = some(d, dtypes.f32, rows, depth)
+    weights = some(d, dtypes.f32, depth, 2 * width, scale=depth**-0.5, fixed=True)
+    y = product(d, x, weights, (1, 0))
+    if d.random.random() < 0.5:
+        bias = some(d, dtypes.f32, 2 * width, fixed=True)
+        y = d.emit("add", y, spread_along(d, bias, y, 1))
+    gate = section_of(d, y, 1, (0, width, 1))
+    up = section_of(d, y, 1, (width, 2 * width, 1))
+    if d.random.random() < 0.5:
+        gate, up = up, gate
+    return [d.emit("mul", activation(d, gate), up)]
+
+
+def parallel(d: Drawing) -> list[Value]:
+    """Products on one operand, with biases or without, that other products read."""
+    rows, depth = d.random.choice((3, 8, 17)), d.random.choice((5, 8, 32))
+    x = some(d, dtypes.f32, rows, depth)
+    made = []
+    for _ in range(d.random.choice((2, 3, 3))):
+        width = d.random.choice((4, 8, 8, 17))
+        weights = some(d, dtypes.f32, depth, width, scale=depth**-0.5, fixed=True)
+        y = product(d, x, weights, (1, 0))
+        if d.random.random() < 0.5:
+            bias = some(d, dtypes.f32, width, fixed=True)
+            y = d.emit("add", y, spread_along(d, bias, y, 1))
+        after = some(d, dtypes.f32, width, 5, scale=width**-0.5)
+        kind = d.random.choice(("product", "product", "slice", "turn"))
+        if kind == "product":
+            made.append(product(d, y, after, (1, 0)))
+        elif kind == "slice":
+            made.append(row_of(d, section_of(d, y, 1, (1, width, 1)), (0,)))
+        else:
+            made.append(product(d, turned(d, y), some(d, dtypes.f32, rows, 2), (0, 0))
+                        if width == rows else row_of(d, y, (0,)))  # fmt: skip
+    return made
+
+
+def large_scatter(d: Drawing) -> list[Value]:
+    """More updates than every element would look through."""
+    size, count = d.random.choice((40000, 50001)), d.random.choice((30000, 33333))
+    d.most_elements = max(d.most_elements, size)
+    rng = np.random.default_rng(d.random.getrandbits(32))
+    dtype = d.random.choice((dtypes.f32, dtypes.i32, dtypes.f64))
+    add = d.random.random() < 0.6
+    places = rng.integers(-size, size, count) if add else rng.permutation(size)[:count]
+    data = some(d, dtype, size, scale=3.0)
+    updates = some(d, dtype, count, scale=3.0)
+    if d.random.random() < 0.3 and dtype.is_float:
+        data = d.emit("tanh", data)
+    return [d.emit("scatter", data, d.feed(places.astype(np.int64)), updates, axis=0,
+                   reduction="add" if add else "none")]  # fmt: skip
+
+
 def large_conv(d: Drawing) -> list[Value]:
     """A 3x3 convolution of many channels, and what follows it."""
     channels, outputs = (d.random.choice((32, 33, 48)) for _ in range(2))
     side = d.random.choice((4, 7, 12, 16))
     d.most_elements = max(d.most_elements, 1 << 16)
     x = some(d, dtypes.f32, d.random.choice((1, 2)), channels, side, side + d.random.choice((0, 3)))
-    w = some(d, dtypes.f32, outputs, channels, 3, 3, scale=(9 * channels) ** -0.5, fixed=True)
+    if d.random.random() < 0.25:
+        w = quantised_leaf(d, x, (outputs, channels, 3, 3))
+    else:
+        w = some(d, dtypes.f32, outputs, channels, 3, 3, scale=(9 * channels) ** -0.5, fixed=True)
     pad = d.random.choice((0, 1, 1))
     attrs: dict[str, Any] = {"strides": (1, 1), "padding": ((pad, pad),) * 2, "dilation": (1, 1)}
     y = d.emit("conv", x, w, groups=1, **attrs)
@@ -300,7 +379,8 @@ def images(d: Drawing) -> list[Value]:
 
 
 BLOCKS: dict[Move, float] = {
-    attend: 0.03, rotated_heads: 0.015, turned_pair: 0.008, deep_product: 0.005,
-    large_conv: 0.004, long_row: 0.008, images: 0.02,
+    attend: 0.03, rotated_heads: 0.015, turned_pair: 0.008, deep_product: 0.006,
+    glu: 0.008, parallel: 0.01, large_scatter: 0.001, large_conv: 0.006, long_row: 0.008,
+    images: 0.02,
 }  # fmt: skip
 """How often one of these begins a drawing."""

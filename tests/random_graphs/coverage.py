@@ -30,12 +30,29 @@ SOURCE = Path(fuser.__file__).parent
 WATCHED = ("partition", "tilegen/emit", "tilegen/passes")
 PREFIX = "COVERAGE "
 
+OPEN = "symbolic sizes: tests/test_dynamic_graphs.py"
+ROUNDED = "products that round their operands, a choice of the caller: tests/test_precision.py"
+LARGE = "a schedule for millions of elements: tests of tilegen and of the benchmarks' sizes"
+TEXT = "text and figures of `fuser explain` and the report"
 NOT_DRAWN: Mapping[str, str] = {
-    "partition/text.py": "text of `fuser explain`",
+    "partition/text.py": TEXT,
+    **dict.fromkeys(
+        (f"partition/region.py {name}" for name in
+         ("origin", "traffic", "spare_bytes", "decoded", "saved_bytes", "bytes")), TEXT),
     "partition/grouping.py pinned": "an option: pairs of nodes that the caller joins",
     "refusal forbidden": "an option: pairs of nodes that the caller keeps apart",
+    "refusal placed": "noted, and another reason is always given (refuse.py)",
     "region host": "operators without kernels, which no primitive is",
-}
+    "partition/dag.py is_convex": "a check of the tests of the partition",
+    "partition/storage.py _reads_whole": ROUNDED,
+    "tilegen/emit/space.py number": ROUNDED,
+    "tilegen/passes/fold.py decide_symbolic": OPEN,
+    "tilegen/emit/primitives.py _dims": OPEN,
+    "tilegen/passes/masks.py is_in_bounds": "asked by back ends",
+    **dict.fromkeys(
+        (f"tilegen/share_rules.py {name}" for name in
+         ("cut_of", "cut_cost", "team_schedule", "turn_of")), LARGE),
+}  # fmt: skip
 """What the drawing leaves to other tests: a file, or an item, and why."""
 
 
