@@ -190,6 +190,27 @@ PARTITIONER = (
         "values[branch.result] = _slice(graph, out, start, branch)",
         "values[branch.result] = _slice(graph, out, max(0, start - 1), branch)",
     ),
+    Fault(
+        "kernels run in the order of the graph", "partition/finish.py",
+        "enumerate(ordered(groups, before, key))",
+        "enumerate(sorted(groups, key=lambda group: min(map(grouping.position, group.nodes))))",
+    ),
+    Fault(
+        "values of each query are taken for shared ones", "partition/attention.py",
+        "if misfit is None and _values_by_query(qk, keys, pv, side):", "if False:",
+    ),
+    Fault(
+        "the halves of rotated heads are swapped", "partition/rotary.py",
+        "{(0, half): 0, (half, 2 * half): 1}", "{(0, half): 1, (half, 2 * half): 0}",
+    ),
+    Fault(
+        "of two factors one is lost", "partition/scales.py",
+        "factor *= scalar", "factor = scalar",
+    ),
+    Fault(
+        "parts of a product have the first one's bias", "partition/split.py",
+        "bias[start:limit]", "bias[: limit - start]",
+    ),
 )  # fmt: skip
 FAULTS = EMITTERS + PARTITIONER
 QUICK = (

@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from typing import Any
 
-CHUNK = 200
+CHUNK = 100
 DONE = "checked "
 FAILED = "FAILED "
 LOST = 251

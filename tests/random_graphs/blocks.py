@@ -114,6 +114,9 @@ def attend(d: Drawing) -> list[Value]:
     if d.random.random() < 0.3:  # computed by the kernel that reads it, or not
         q = d.emit(d.random.choice(("tanh", "neg")), q)
     k, v = side(keys, width), side(keys, columns)
+    if d.random.random() < 0.2:  # factors on both sides
+        q = d.emit("mul", q, d.number(0.5, q))
+        k = d.emit("mul", k, d.number(0.75, k))
     if d.random.random() < 0.3:
         k = d.emit("transpose", k, perm=(0, 1, 3, 2))
         scores = product(d, q, k, (3, 2), 2)
