@@ -31,15 +31,6 @@ def is_map(node: Node) -> bool:
     return node.op in _MAPS
 
 
-def is_pointwise(node: Node) -> bool:
-    """Whether a map region may compute it: maps, and movement that selects."""
-    return node.op in _MAPS or node.op in SELECTING or node.op in VIEW or node.op == "iota"
-
-
-def is_scalar(value: Value) -> bool:
-    return prod(value.shape) == 1
-
-
 def is_empty(value: Value) -> bool:
     """Whether the tensor has no elements."""
     return 0 in value.shape
@@ -57,8 +48,3 @@ def reduce_axes(node: Node) -> tuple[int, ...]:
     if node.op in ("argmax", "argmin"):
         return (int(node.attrs["axis"]),)
     return tuple(sorted(int(axis) for axis in node.attrs["axes"]))
-
-
-def title(node: Node) -> str:
-    """How a node is called in messages: the ONNX node it came from, or its primitive and value."""
-    return node.origin[-1] if node.origin else f"{node.op} %{node.output.name}"

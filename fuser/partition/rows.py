@@ -19,7 +19,7 @@ from fuser.graph.sizes import by_example, same, same_shape
 from fuser.partition import cost
 from fuser.partition import positions as at
 from fuser.partition.grouping import Group, Grouping, Misfit
-from fuser.partition.nodes import OPAQUE, REDUCE, is_map, reduce_axes
+from fuser.partition.nodes import OPAQUE, REDUCE, reduce_axes
 from fuser.partition.positions import Positions
 
 MOST_ROW_BYTES = {"cpu": 1 << 20, "cuda": 1 << 18}
@@ -238,7 +238,3 @@ def _unite(grouping: Grouping, group: Group, other: Group) -> Group:
         group.base = other.base
     grouping.absorb(group, other)
     return group
-
-
-def is_placeable(node: Node) -> bool:
-    return is_map(node) or node.op in REDUCE or node.op in ("gather", "concat", "pad")

@@ -29,7 +29,6 @@ from tests.random_graphs.draw import Drawing, draw, draw_from
 
 GRAPHS, CHUNK = 2000, 50
 GRAPHS_ON_GPU, CHUNK_ON_GPU = 100, 10
-EDITION = 1
 NATIVE_EVERY = 25
 """One in so many is compiled to machine code; the others are interpreted."""
 
@@ -43,7 +42,7 @@ def native() -> Native:
 def test_graphs(first: int, native: Native) -> None:
     failures = []
     for seed in range(first, first + CHUNK):
-        drawing = draw(seed, edition=EDITION)
+        drawing = draw(seed)
         routes = routes_of(native if seed % NATIVE_EVERY == 0 else None, seed)
         failures += [f"seed {seed}, {f.route}: {f.what}\n{f.trace}" for f in check(drawing, routes)]
     assert not failures, "\n".join(failures)
@@ -59,7 +58,7 @@ def on_gpu() -> tuple[Native, Native]:
 def test_graphs_on_a_gpu(first: int, on_gpu: tuple[Native, Native]) -> None:
     failures = []
     for seed in range(first, first + CHUNK_ON_GPU):
-        found = check(draw(seed, edition=EDITION), gpu_routes(on_gpu, seed))
+        found = check(draw(seed), gpu_routes(on_gpu, seed))
         failures += [f"seed {seed}, {f.route}: {f.what}\n{f.trace}" for f in found]
     assert not failures, "\n".join(failures)
 
@@ -71,7 +70,7 @@ def test_graphs_on_a_gpu(first: int, on_gpu: tuple[Native, Native]) -> None:
 @given(st.randoms(use_true_random=False))
 def test_drawn_by_hypothesis(source: random.Random) -> None:
     """The same with hypothesis in charge, which prefers odd corners and makes failures small."""
-    drawing = draw_from(source, "drawn", most_nodes=20, edition=EDITION)
+    drawing = draw_from(source, "drawn", most_nodes=20)
     assert not check(drawing, routes_of(None, len(drawing.graph.nodes)))
 
 
