@@ -2,17 +2,18 @@
 
 Values between kernels, scratch memory and outputs hold words of 0x7fffffff: NaN as float64,
 float32, float16 and bfloat16, and large as integers. A kernel that leaves out an element shows it,
-where the memory of an earlier run would have held the right value.
+where the memory of an earlier run would have held the right value. There is no pytest here, since
+random graphs run where it is not installed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest import mock
 
 import numpy as np
-import pytest
 
 from fuser.runtime import cpu
 from fuser.runtime.plan import Plan
@@ -35,9 +36,9 @@ def fill(array: np.ndarray) -> np.ndarray:
 @contextmanager
 def poisoned() -> Iterator[None]:
     """Within, every run of a plan, on a CPU or a GPU, finds poison where it has not written."""
-    with pytest.MonkeyPatch.context() as patch:
-        _poison_cpu(patch)
-        _poison_gpu(patch)
+    with ExitStack() as patches:
+        _poison_cpu(patches)
+        _poison_gpu(patches)
         yield
 
 
@@ -47,7 +48,7 @@ def run_poisoned(plan: Plan, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
         return plan.run(feeds)
 
 
-def _poison_cpu(patch: pytest.MonkeyPatch) -> None:
+def _poison_cpu(patches: ExitStack) -> None:
     run_on = cpu.CpuExecutor._run_on
     aligned_empty = cpu.aligned_empty
 
@@ -62,11 +63,12 @@ def _poison_cpu(patch: pytest.MonkeyPatch) -> None:
             fill(context.scratch)
         run_on(self, held, made, times)
 
-    patch.setattr(cpu.CpuExecutor, "_run_on", run_poisoned)
-    patch.setattr(cpu, "aligned_empty", lambda *args: fill(aligned_empty(*args)))
+    patches.enter_context(mock.patch.object(cpu.CpuExecutor, "_run_on", run_poisoned))
+    filled = mock.patch.object(cpu, "aligned_empty", lambda *args: fill(aligned_empty(*args)))
+    patches.enter_context(filled)
 
 
-def _poison_gpu(patch: pytest.MonkeyPatch) -> None:
+def _poison_gpu(patches: ExitStack) -> None:
     try:
         from fuser.runtime import cuda, driver
     except ImportError:
@@ -81,4 +83,4 @@ def _poison_gpu(patch: pytest.MonkeyPatch) -> None:
             )
         return run(self, inputs)
 
-    patch.setattr(cuda.CudaExecutor, "run", run_poisoned)
+    patches.enter_context(mock.patch.object(cuda.CudaExecutor, "run", run_poisoned))
