@@ -265,18 +265,33 @@ class Sizes:
             return expression >= 0
         if self._nonnegative(expression):
             return True
+        bad = self._unbounded(expression)
         facts = [g for g in self._guards.values() if g.relation != "!="]
         for guard in facts[:200]:
+            if bad and all(monomial != bad for monomial, _ in guard.expression.terms):
+                continue  # it leaves the term as it is
             if self._nonnegative(expression - guard.expression):
                 return True
             if guard.relation == "==" and self._nonnegative(expression + guard.expression):
                 return True
         return False
 
+    def _unbounded(self, expression: DimExpr) -> tuple[Atom, ...]:
+        """The first term of a sum of multiples of different atoms that may be as low as it likes,
+        if there is one: no other term makes up for it."""
+        if any(len(monomial) > 1 for monomial, _ in expression.terms):
+            return ()
+        for monomial, factor in expression.terms:
+            if monomial and self._bounds_of(monomial[0])[factor < 0] is None:
+                return monomial
+        return ()
+
     def _nonnegative(self, expression: Dim) -> bool:
         """By moving every atom to an end of its range: all coefficients are then >= 0."""
         if not isinstance(expression, DimExpr):
             return expression >= 0
+        if self._unbounded(expression):
+            return False
         atoms = {id(atom): atom for monomial, _ in expression.terms for atom in monomial}
         choices: list[list[tuple[int, int, int]]] = []
         for key, atom in atoms.items():

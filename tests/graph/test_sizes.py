@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from fuser.errors import ShapeError
-from fuser.graph.dims import as_int, ceildiv, maximum, minimum, parse, symbol
+from fuser.graph import sizes as sizes_module
+from fuser.graph.dims import Dim, as_int, ceildiv, maximum, minimum, parse, symbol
 from fuser.graph.sizes import (
     Sizes,
     by_example,
@@ -103,3 +104,28 @@ def test_answers_are_those_of_ints_wherever_the_guards_hold() -> None:
             if all(guard.holds(at) for guard in sizes.guards):
                 value = evaluate(dim, at)
                 assert answers == (value > 0, value >= 7, value == 0, value <= -5), (text, at)
+
+
+def test_sums_of_many_symbols_are_not_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has a term without an end is refuted by that term; a fact without it does not help."""
+    names = [f"d{i}" for i in range(60)]
+    with Sizes(dict.fromkeys(names, 5)) as sizes:
+        total: Dim = 0
+        for name in names:
+            total = total + symbol(name)
+            assert total >= symbol(name)  # known of all sizes
+            assert total <= 5 * len(names)  # a guard
+        written = 0
+        expanded = sizes_module._expanded
+
+        def counted(*args: object) -> object:
+            nonlocal written
+            written += 1
+            return expanded(*args)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(sizes_module, "_expanded", counted)
+        assert not sizes.proves(symbol("other") - total)
+        assert written <= 1  # of 60 facts
+        assert sizes.proves(5 * len(names) + 1 - total)
+        assert sizes.proves(total - symbol("d7"))
+        assert not sizes.proves(total - symbol("d7") * 2)
