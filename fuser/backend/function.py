@@ -107,6 +107,8 @@ class Function:
         self.args = [Reg(_bare(type), f"%{name}") for type, name in params]
         self.traits: frozenset[str] = frozenset()
         """Abilities of the target that shared emitters (math.py) may use."""
+        self.seldom = 0
+        """Branches to code that hardly ever runs."""
         self.module: Module | None = None
         """Where shared emitters may put code that hardly ever runs; it stays in line without."""
         self._names: dict[str, int] = {}
@@ -419,7 +421,7 @@ class Module:
         if any(function.name == name for function in self.functions):
             return
         options = {"convention": "fastcc", "linkage": "internal"}
-        write(self.function(name, result, params, attributes="noinline cold nounwind", **options))
+        write(self.function(name, result, params, attributes="noinline nounwind", **options))
 
     def declare(self, line: str) -> None:
         """`declare ...`, once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from fuser.backend import math_tables as tables
 from fuser.backend.function import SELDOM, Function
@@ -113,16 +114,39 @@ def _wave(f: Function, x: Reg, shift: int) -> Reg:
     return signed if is_double(x) else f.convert("fptrunc", signed, x.type)
 
 
+IN_LINE = 16
+"""Places in a function with these branches; further ones call a function, as code with very many
+branches takes long to compile."""
+
+
+def _called(name: str, f: Function, x: Reg, write: Callable[[Function, Reg], Reg]) -> Reg:
+    """What `write` writes, in line or, after many, in a function of the module."""
+    f.seldom += 1
+    if f.module is None or f.seldom <= IN_LINE:
+        return write(f, x)
+
+    def body(helper: Function) -> None:
+        helper.ret(write(helper, helper.args[0]))
+
+    name = f"{name}.{mangle(x.type)}"
+    f.module.helper(name, x.type, [(x.type, "x")], body)
+    return f.op(x.type, f"call fastcc {x.type} @{name}({x.typed})")
+
+
 def sin(f: Function, x: Reg) -> Reg:
     """Of floats or doubles, like cos and tan; floats are computed as doubles and rounded once."""
-    return _wave(f, x, 0)
+    return _called("sin", f, x, lambda f, x: _wave(f, x, 0))
 
 
 def cos(f: Function, x: Reg) -> Reg:
-    return _wave(f, x, 1)
+    return _called("cos", f, x, lambda f, x: _wave(f, x, 1))
 
 
 def tan(f: Function, x: Reg) -> Reg:
+    return _called("tan", f, x, _tan)
+
+
+def _tan(f: Function, x: Reg) -> Reg:
     q, r = _quadrant(f, x)
     sine, cosine = _sin_cos(f, r)
     odd = _bit_set(f, q, 1)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from fuser.backend.math import MAX_ULP
+from fuser.backend.math_circular import IN_LINE
 from fuser.dtypes import DType, f32, f64
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import axis, index
@@ -133,6 +134,24 @@ def test_infinite_angles(fn: str, dtype: DType) -> None:
     x[::2], x[::3] = -np.inf, 1e30
     have = apply(fn, [x], dtype)
     np.testing.assert_array_equal(np.isnan(have), np.isinf(x))
+
+
+def test_more_angles_than_are_written_in_line(rng: np.random.Generator) -> None:
+    """Beyond so many, a kernel calls a function."""
+    b = Builder("angles")
+    x, y = b.buffer("x", f64, BLOCK), b.buffer("y", f64, BLOCK, role="output")
+    tile = b.load(b.view(x, (BLOCK,)), (axis(0, BLOCK),), (BLOCK,), pad=None)
+    total, count = tile, 2 * IN_LINE
+    for i in range(count):
+        total = b.map("add", total, b.map(CIRCULAR[i % 2], b.map("add", tile, total)))
+    b.store(b.view(y, (BLOCK,)), (axis(0, BLOCK),), total)
+    angles = rng.standard_normal(BLOCK) * 10.0 ** rng.integers(-2, 16, BLOCK)
+    feeds = {"x": angles, "y": np.zeros(BLOCK)}
+    native.run(b.build(), feeds)
+    want = angles.copy()
+    for i in range(count):
+        want = want + (np.sin, np.cos)[i % 2](angles + want)
+    assert np.median(np.abs(feeds["y"] - want) / np.spacing(np.abs(want))) < 16
 
 
 def test_pow_of_doubles(rng: np.random.Generator) -> None:

@@ -228,12 +228,12 @@ def output_of_another_type(folder: Path) -> ModelProto:
     return model(node("Relu", ["x"], ["y"]), outputs=[info("y", (2, 3), I64)])
 
 
-@kind()
+@kind(0)
 def output_of_another_shape(folder: Path) -> ModelProto:
     return model(node("Relu", ["x"], ["y"]), outputs=[info("y", (5, 7))])
 
 
-@kind()
+@kind(0)
 def output_of_another_rank(folder: Path) -> ModelProto:
     return model(node("Relu", ["x"], ["y"]), outputs=[info("y", (2, 3, 1))])
 
