@@ -1,6 +1,8 @@
 """Work that grows with the size of a graph, and no faster: counted calls, not seconds."""
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from types import FrameType
 
 import numpy as np
@@ -15,7 +17,7 @@ from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph
 from fuser.graph.onnx_import import import_onnx
 from fuser.graph.passes import run_passes
-from fuser.partition import partition
+from fuser.partition import Options, cost, partition
 from fuser.target import X86_64_V3, Target
 
 LINKS = {
@@ -45,22 +47,31 @@ def imported(model: onnx.ModelProto) -> Graph:
     return run_passes(import_onnx(model))
 
 
-def calls(model: onnx.ModelProto, target: Target) -> int:
-    """Python calls from the graph to the text that LLVM gets."""
+def counted(work: Callable[[], object]) -> int:
+    """Python calls of some work."""
     count = 0
 
     def seen(frame: FrameType, event: str, argument: object) -> None:
         nonlocal count
         count += event == "call"
 
-    graph = imported(model)
     sys.setprofile(seen)
     try:
-        for program in emit_programs(partition(graph, target), target):
-            cpu.lower_to_llvm(program.kernel, target)
+        work()
     finally:
         sys.setprofile(None)
     return count
+
+
+def calls(model: onnx.ModelProto, target: Target) -> int:
+    """Python calls from the graph to the text that LLVM gets."""
+    graph = imported(model)
+
+    def work() -> None:
+        for program in emit_programs(partition(graph, target), target):
+            cpu.lower_to_llvm(program.kernel, target)
+
+    return counted(work)
 
 
 @pytest.mark.parametrize("kind", LINKS)
@@ -84,3 +95,24 @@ def test_long_chains_are_right(kind: str) -> None:
     scale = np.abs(expected).max()
     assert np.isfinite(expected).all()
     np.testing.assert_allclose(found / scale, expected / scale, rtol=2e-4, atol=1e-6)
+
+
+def test_deep_regions_end_where_few_values_live() -> None:
+    """Kernels of bounded code; between two of them, one value is written and read."""
+    cut = partition(imported(chain("swish", 400)), X86_64_V3)
+    assert len(cut.regions) > 2
+    for region in cut.regions:
+        assert sum(map(cost.code, region.nodes)) <= cost.MOST_CODE
+        assert len(region.inputs) == len(region.outputs) == 1
+    assert {refusal.code for refusal in cut.refusals} == {"too-much-code"}
+
+
+@pytest.mark.parametrize("fusion", [True, False])
+def test_groups_of_long_chains(fusion: bool) -> None:
+    """Calls of the partitioner: reachability is not asked of every group for every node."""
+    options = Options(no_fusion=not fusion)
+    few, many = (
+        counted(partial(partition, imported(chain("maps", links)), X86_64_V3, options))
+        for links in (400, 800)
+    )
+    assert many < 2.5 * few

@@ -23,6 +23,13 @@ WEIGHT: dict[str, int] = {
 """Operations per element of a primitive, in units of an addition; 1 where not listed."""
 
 
+MOST_CODE = 2048
+"""Code of one kernel (`code`), a bound on how long it takes to compile: some 4,000 instructions a
+vector, which LLVM takes about a second for. Reading and writing a value between two such kernels is
+nothing beside what they compute."""
+REDUCTION_CODE = 16
+"""Of a reduction: a loop of its own."""
+
 RAMP = {"cpu": 3e-6, "cuda": 1e-6}
 """What a kernel takes beside its launch before and after it is busy: the first loads and the last
 stores on a GPU, waking and joining the threads on a CPU."""
@@ -35,6 +42,11 @@ def weight(node: Node) -> int:
     if node.op == "concat":
         return 3 * (len(node.inputs) - 1)  # a bound, a load and a select for each further operand
     return WEIGHT.get(node.op, 1)
+
+
+def code(node: Node) -> int:
+    """What a node adds to the code of its kernel, in units of an addition."""
+    return REDUCTION_CODE if node.op in REDUCE else weight(node)
 
 
 @by_example

@@ -33,44 +33,80 @@ class Ancestors:
             self.node_ancestors.append(bits)
         self.members: dict[int, int] = {}
         self.ancestors: dict[int, int] = {}
-        self._placed = 0  # nodes that are or were in a group
         self._needed = 0  # nodes that a group depends on or did, its own included
+        self.placed = 0
+        """The nodes of all groups."""
+        self._owner: dict[Node, int] = {}
+        self._merged: dict[int, int] = {}
 
     def add(self, group: int, nodes: Iterable[Node]) -> None:
         """A new group; it must not close a cycle (see `joins_cycle`)."""
         members = ancestors = 0
-        for node in nodes:
+        own = list(nodes)
+        for node in own:
             i = self.position[node]
             members |= 1 << i
             ancestors |= self.node_ancestors[i]
+            self._owner[node] = group
+        self.placed |= members
+        ancestors |= self._in_front(own)
         self._settle(group, members, ancestors)
 
     def extend(self, group: int, node: Node) -> None:
         """A group takes a node that is in none."""
         i = self.position[node]
-        ancestors = self.ancestors[group] | self.node_ancestors[i]
+        ancestors = self.ancestors[group] | self.node_ancestors[i] | self._in_front([node])
+        self._owner[node] = group
+        self.placed |= 1 << i
         self._settle(group, self.members[group] | 1 << i, ancestors)
+
+    def _in_front(self, nodes: list[Node]) -> int:
+        """What the groups in front of nodes need, by way of nodes in no group too: all that is
+        needed beside the nodes' own ancestors, as the sets of groups are closed."""
+        ancestors = 0
+        stack, seen = list(nodes), set(nodes)
+        while stack:
+            for value in stack.pop().inputs:
+                if value.node is None or value.node in seen:
+                    continue
+                seen.add(value.node)
+                owner = self._group_of(value.node)
+                if owner is None:
+                    stack.append(value.node)
+                else:
+                    ancestors |= self.ancestors[owner]
+        return ancestors
+
+    def _group_of(self, node: Node) -> int | None:
+        group = self._owner.get(node)
+        if group is None:
+            return None
+        while group in self._merged:
+            group = self._merged[group]
+        return group if group in self.members else None
+
+    def is_last(self, members: int) -> bool:
+        """Whether no node of another group comes behind the first of a bit set: none needs it."""
+        first = (members & -members).bit_length() - 1
+        return not (self.placed & ~members) >> first
 
     def merge(self, into: int, other: int) -> None:
         """`into` takes the nodes of `other`, which disappears."""
         members = self.members[into] | self.members.pop(other)
         ancestors = self.ancestors[into] | self.ancestors.pop(other)
+        self._merged[other] = into
         self._settle(into, members, ancestors)
 
     def remove(self, group: int) -> None:
         """Forget a group whose nodes were copied into their consumers."""
-        del self.members[group], self.ancestors[group]
+        self.placed &= ~self.members.pop(group)
+        del self.ancestors[group]
 
     def _settle(self, group: int, members: int, ancestors: int) -> None:
         """Close the ancestor sets: whoever needs a node of a group needs all the group needs."""
-        if ancestors & self._placed:
-            for other, bits in self.members.items():
-                if other != group and bits & ancestors:
-                    ancestors |= self.ancestors[other]
-        is_needed = members & self._needed
+        is_needed = members & self._needed and not self.is_last(members)
         self.members[group] = members
         self.ancestors[group] = ancestors
-        self._placed |= members
         self._needed |= ancestors
         if is_needed:
             for other, bits in self.ancestors.items():

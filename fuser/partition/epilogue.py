@@ -80,7 +80,9 @@ def append_maps(grouping: Grouping) -> None:
 
 def _append(grouping: Grouping, owner: Group, group: Group) -> bool:
     nodes = sorted(group.nodes, key=grouping.position)
-    if any(not is_map(node) for node in nodes) or grouping.groups_close_cycle(owner, group):
+    if owner.is_full(group.work) or any(not is_map(node) for node in nodes):
+        return False
+    if grouping.groups_close_cycle(owner, group):
         return False
     if any(grouping.forbidden(a, b) for a in owner.nodes for b in nodes):
         return False

@@ -18,6 +18,7 @@ import numpy as np
 from fuser.errors import UsageError
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.sizes import same_shape
+from fuser.partition import cost
 from fuser.partition import positions as at
 from fuser.partition.dag import Ancestors
 from fuser.partition.nodes import ANCHORS, CREATE, DECODE, REDUCE, VIEW, is_injective, reduce_axes
@@ -44,6 +45,14 @@ class Group:
     base: Positions | None = None
     positions: dict[Value, Positions] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
+    work: int = 0
+    """What its code comes to: the sum of `cost.code` of its nodes."""
+    closed: bool = False
+    """Whether it was cut where few values live (deep.py), and takes no more nodes."""
+
+    def is_full(self, more: int) -> bool:
+        """Whether so much more code would be too much for one kernel."""
+        return self.closed or self.work + more > cost.MOST_CODE
 
     @property
     def is_elementwise(self) -> bool:
@@ -191,6 +200,7 @@ class Grouping:
 
     def new_group(self, kind: Kind, nodes: Iterable[Node], space: tuple[int, ...]) -> Group:
         group = Group(self._next, kind, list(nodes), space)
+        group.work = sum(map(cost.code, group.nodes))
         self._next += 1
         self.groups[group.id] = group
         for node in group.nodes:
@@ -235,6 +245,7 @@ class Grouping:
     def join(self, node: Node, group: Group, positions: Positions) -> None:
         """Put a node that is in no group into one it fits."""
         group.nodes.append(node)
+        group.work += cost.code(node)
         group.positions[node.output] = positions
         if node.op in REDUCE:
             group.anchors.append(node)
@@ -251,6 +262,7 @@ class Grouping:
     def absorb(self, group: Group, other: Group) -> None:
         """`group` takes all of `other`, whose positions are in the space of `group` already."""
         group.nodes.extend(other.nodes)
+        group.work += other.work
         group.anchors.extend(other.anchors)
         group.positions.update(other.positions)
         for node in other.nodes:
@@ -268,10 +280,24 @@ class Grouping:
         del self.groups[group.id]
         self.dag.remove(group.id)
 
+    def split(self, group: Group, nodes: list[Node]) -> Group:
+        """Take nodes of an elementwise group, which the others do not read, into a new one."""
+        members = set(nodes)
+        group.nodes = [node for node in group.nodes if node not in members]
+        group.work = sum(map(cost.code, group.nodes))
+        self.dag.remove(group.id)
+        self.dag.add(group.id, group.nodes)
+        kind: Kind = "gather" if any(node.op == "gather" for node in nodes) else "map"
+        rest = self.new_group(kind, nodes, group.space)
+        for node in nodes:
+            rest.positions[node.output] = group.positions.pop(node.output)
+        return rest
+
     def release(self, node: Node) -> None:
         """Make one node of a group virtual: its readers compute it again."""
         group = self.group_of.pop(node)
         group.nodes.remove(node)
+        group.work -= cost.code(node)
         group.positions.pop(node.output, None)
         self.virtual.add(node)
 
@@ -313,6 +339,8 @@ class Grouping:
         An epilogue may hold a reader of a node that is not placed yet.
         """
         own = 1 << self.position(node)
+        if self.dag.is_last(own):
+            return False
         readers = [
             id
             for id, bits in self.dag.ancestors.items()

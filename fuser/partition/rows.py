@@ -18,6 +18,7 @@ from fuser.graph.ir import Node, Value
 from fuser.graph.sizes import by_example, same, same_shape
 from fuser.partition import cost
 from fuser.partition import positions as at
+from fuser.partition.deep import cut_where_few_live
 from fuser.partition.grouping import Group, Grouping, Misfit
 from fuser.partition.nodes import OPAQUE, REDUCE, reduce_axes
 from fuser.partition.positions import Positions
@@ -28,6 +29,7 @@ MOST_ROW_BYTES = {"cpu": 1 << 20, "cuda": 1 << 18}
 MOST_REPEATED = 12
 """Operations an element that are repeated in every pass over a long row rather than written."""
 
+FULL = Misfit("too-much-code", "one kernel with the code of both would take long to compile")
 TANGLED = Misfit(
     "tangled-movement", "the index of an element would grow with every further reshape"
 )
@@ -41,6 +43,9 @@ def place(grouping: Grouping, node: Node) -> Group:
         for other in grouping.producers(node):
             _note(grouping, node, other, TANGLED)
     elif node.op not in OPAQUE:
+        for other in grouping.producers(node):
+            if other.is_full(cost.code(node)):
+                cut_where_few_live(grouping, other)
         for other in sorted(grouping.producers(node), key=lambda g: -g.id):
             if other.id not in grouping.groups or other is group:
                 continue
@@ -76,6 +81,8 @@ def _join(grouping: Grouping, node: Node, other: Group, group: Group | None) -> 
             if producer is not None and grouping.group_of.get(producer) is other:
                 if grouping.forbidden(producer, node):
                     return grouping.forbidden_reason()
+    if other.is_full(cost.code(node) if group is None else group.work):
+        return FULL
     if group is None:
         fits = (
             _fit_reduce(grouping, node, other) if node.op in REDUCE else grouping.fit(node, other)

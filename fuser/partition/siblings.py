@@ -87,6 +87,8 @@ def _may_join(grouping: Grouping, one: _Sibling, other: _Sibling) -> bool:
     if len(one.reads | other.reads) + len(one.writes) + len(other.writes) > MOST_VALUES:
         return False
     a, b, dag = one.group, other.group, grouping.dag
+    if a.is_full(b.work) or b.closed:
+        return False
     if dag.depends(a.id, dag.members[b.id]) or dag.depends(b.id, dag.members[a.id]):
         return False
     if grouping.may_forbid and any(
