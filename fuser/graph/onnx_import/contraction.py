@@ -43,6 +43,12 @@ def spatial_attr(node: OnnxNode, name: str, rank: int) -> list[int]:
     return values
 
 
+def auto_pad(node: OnnxNode) -> str:
+    """The attribute, where an empty one says nothing."""
+    mode: str = node.attr("auto_pad", "NOTSET")
+    return mode or "NOTSET"
+
+
 def spatial_padding(
     node: OnnxNode,
     sizes: Sequence[Dim],
@@ -52,7 +58,7 @@ def spatial_padding(
 ) -> Padding:
     """(low, high) per spatial axis from pads or auto_pad. Raises ShapeError, InvalidModelError."""
     rank = len(window)
-    mode = node.attr("auto_pad", "NOTSET")
+    mode = auto_pad(node)
     if mode == "NOTSET":
         pads = list(node.attr("pads", None) or [0] * (2 * rank))
         if len(pads) != 2 * rank:
@@ -144,7 +150,7 @@ def _transpose_padding(
 ) -> list[tuple[int, int]]:
     spatial = len(sizes)
     shape = node.attr("output_shape", None)
-    mode = node.attr("auto_pad", "NOTSET")
+    mode = auto_pad(node)
     if shape is None and mode in ("SAME_UPPER", "SAME_LOWER"):
         shape = [size * stride for size, stride in zip(sizes, strides, strict=True)]
     if shape is None:

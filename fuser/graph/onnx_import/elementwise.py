@@ -63,13 +63,23 @@ def mod(b: Builder, node: OnnxNode) -> Value:
     return b.map("fmod" if node.attr("fmod", 0) else "mod", node.operand(0), node.operand(1))
 
 
+_POWER_ERROR = {"f64": 2.0**-45, "f32": 2.0**-20}
+"""More than the relative error of a power, by the type it is computed in."""
+
+
 @onnx_op("Pow")
 def power(b: Builder, node: OnnxNode) -> Value:
     base, exponent = node.operand(0), node.operand(1)
     if base.dtype is exponent.dtype or base.dtype.is_float:
         return b.map("pow", base, b.cast(exponent, base.dtype))
     wide = exponent.dtype if exponent.dtype.is_float else base.dtype
-    return b.cast(b.map("pow", b.cast(base, wide), b.cast(exponent, wide)), base.dtype)
+    result = b.map("pow", b.cast(base, wide), b.cast(exponent, wide))
+    if wide.is_float:  # a whole power that is a rounding error short would lose one
+        whole = b.emit("round", result)
+        apart = b.emit("abs", b.map("sub", result, whole))
+        error = b.map("mul", b.emit("abs", whole), _POWER_ERROR[wide.compute.name])
+        result = b.map("select", b.map("le", apart, error), whole, result)
+    return b.cast(result, base.dtype)
 
 
 @onnx_op("BitShift")

@@ -8,7 +8,7 @@ from fuser import dtypes
 from fuser.errors import InvalidModelError
 from fuser.graph.builder import Builder
 from fuser.graph.dims import Dim, as_int, product
-from fuser.graph.ir import Value
+from fuser.graph.ir import TensorType, Value
 from fuser.graph.onnx_import.registry import OnnxNode, onnx_op
 from fuser.graph.places import LinearPlaces, along_places
 
@@ -83,7 +83,10 @@ def scatter_nd(b: Builder, node: OnnxNode) -> Value:
     depth = as_int(index.type.shape[-1])
     shape = data.type.shape
     count, rest = product(index.type.shape[:-1]), shape[depth:]
-    linear = b.reshape(_tuple_index(b, index, shape[:depth]), (count,))
+    if depth:
+        linear = b.reshape(_tuple_index(b, index, shape[:depth]), (count,))
+    else:  # an index of no coordinates names the whole
+        linear = b.full(0, TensorType(dtypes.i64, (count,)))
     changed = b.emit(
         "scatter",
         b.reshape(data, (product(shape[:depth]), *rest)),

@@ -14,7 +14,7 @@ from fuser.graph import compose
 from fuser.graph.builder import Builder
 from fuser.graph.dims import Dim, as_int, product
 from fuser.graph.ir import TensorType, Value
-from fuser.graph.onnx_import.contraction import Padding, spatial_attr, spatial_padding
+from fuser.graph.onnx_import.contraction import Padding, auto_pad, spatial_attr, spatial_padding
 from fuser.graph.onnx_import.registry import OnnxNode, onnx_op
 from fuser.graph.windows import reduce_windows
 
@@ -51,7 +51,7 @@ def _read_pool(node: OnnxNode) -> _Pool:
     dilation = spatial_attr(node, "dilations", len(window))
     padding = spatial_padding(node, sizes, window, strides, dilation)
     overhang = [0] * len(window)
-    if node.attr("ceil_mode", 0) and node.attr("auto_pad", "NOTSET") == "NOTSET":
+    if node.attr("ceil_mode", 0) and auto_pad(node) == "NOTSET":
         overhang = _overhang(sizes, window, strides, dilation, padding)
     return _Pool(tuple(window), tuple(strides), tuple(dilation), padding, tuple(overhang))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fuser import dtypes
 from fuser.graph import compose
 from fuser.graph.builder import Builder
+from fuser.graph.dims import product
 from fuser.graph.ir import Value
 from fuser.graph.onnx_import.registry import OnnxNode, onnx_op
 
@@ -89,10 +90,21 @@ def top_k(b: Builder, node: OnnxNode) -> list[Value | None]:
     return [b.slice_axis(value, axis, 0, count) for value in both.outputs]
 
 
+@onnx_op("Hardmax", since=1)
+def hardmax_flattened(b: Builder, node: OnnxNode) -> Value:
+    """Before opset 13: that of the matrix that flattening at axis gives."""
+    shape = node.x.type.shape
+    axis = node.axis(node.attr("axis", 1), max(len(shape), 2))
+    matrix = b.reshape(node.x, (product(shape[:axis]), product(shape[axis:])))
+    return b.reshape(_hardmax(b, matrix, 1), shape)
+
+
 @onnx_op("Hardmax", since=13)
 def hardmax(b: Builder, node: OnnxNode) -> Value:
-    x = node.x
-    axis = node.axis(node.attr("axis", -1), x.type.rank)
+    return _hardmax(b, node.x, node.axis(node.attr("axis", -1), node.x.type.rank))
+
+
+def _hardmax(b: Builder, x: Value, axis: int) -> Value:
     best = b.emit("argmax", x, axis=axis, select_last=False)
     index = b.iota(x.type.shape, axis)
     return b.cast(b.map("eq", index, b.restore(best, x, [axis])), x.dtype)

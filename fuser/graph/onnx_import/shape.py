@@ -95,10 +95,18 @@ def _diagonal(b: Builder, type: TensorType, op: str, offset: int) -> Value:
     return b.map(op, columns, rows if offset == 0 else b.map("add", rows, offset))
 
 
+_FARTHEST = 1 << 30
+"""More rows or columns than a matrix has."""
+
+
 def _positions(b: Builder, type: TensorType, offset: Value | None) -> tuple[Value, Value]:
-    """The column of each element of a matrix, and its row shifted by offset."""
+    """The column of each element of a matrix, and its row shifted by offset. An offset beyond
+    every matrix is cut down, so that the sum does not wrap."""
     rows, columns = (b.iota(type.shape[-2:], axis) for axis in (0, 1))
-    return columns, rows if offset is None else b.map("add", rows, b.reshape(offset, ()))
+    if offset is None:
+        return columns, rows
+    near = b.map("min", b.map("max", b.reshape(offset, ()), -_FARTHEST), _FARTHEST)
+    return columns, b.map("add", rows, near)
 
 
 @onnx_op("OneHot", since=9)

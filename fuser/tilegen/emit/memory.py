@@ -169,7 +169,7 @@ class Triangle:
 def triangle(value: Value) -> Triangle | None:
     """A constant table of two numbers with a causal boundary, as checkpoints carry them."""
     array = value.constant
-    if array is None or array.dtype.kind in "iu" or array.size > 1 << 24:
+    if array is None or array.dtype.kind in "iu" or not 0 < array.size <= 1 << 24:
         return None
     wide = [axis for axis, dim in enumerate(array.shape) if dim != 1]
     if len(wide) != 2:
