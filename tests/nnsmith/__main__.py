@@ -41,12 +41,19 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=120, help="seconds a model may take")
     parser.add_argument("--json", type=Path, help="write every outcome to this file, a line each")
     parser.add_argument("--doc", type=Path, help="write the results into this page")
+    parser.add_argument(
+        "--results", type=Path, nargs="+", help="files of --json: print them instead of checking"
+    )
     parser.add_argument("--reduce", type=Path, help="make this model small where it is wrong")
     arguments = parser.parse_args()
     if arguments.reduce:
         from tests.nnsmith.reduce import print_reduced
 
         return print_reduced(arguments.reduce)
+    if arguments.results:
+        lines = [line for path in arguments.results for line in path.read_text().splitlines()]
+        by_name = {row["name"]: row for row in map(json.loads, lines)}  # a later run replaces
+        return report([*by_name.values()], arguments)
     with tempfile.TemporaryDirectory(prefix="nnsmith-") as made:
         folder = arguments.folder or Path(made)
         folder.mkdir(parents=True, exist_ok=True)
@@ -110,6 +117,10 @@ def check(folder: Path, arguments: argparse.Namespace) -> int:
             print(f"{len(rows)} of {len(paths)}: {counts}; {spent:.0f} s", file=sys.stderr)
     if file:
         file.close()
+    return report(rows, arguments)
+
+
+def report(rows: list[dict[str, Any]], arguments: argparse.Namespace) -> int:
     rows.sort(key=lambda row: row["name"])
     print("\n".join([*summary(rows), *reasons(rows)]))
     if arguments.doc:

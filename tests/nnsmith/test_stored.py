@@ -23,7 +23,7 @@ MODELS = sorted((Path(__file__).parent / "models").glob("*.onnx"))
 
 
 def test_models_are_there() -> None:
-    assert len(MODELS) == 9
+    assert len(MODELS) == 10
 
 
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)

@@ -787,11 +787,7 @@ class Reader:
         if isinstance(value, Tester) and name in ("Run", "RunWithConfig"):
             end = self._closing(self.at)
             failing = any(t.text == "kExpectFailure" for t in self.tokens[self.at : end])
-            given: list[Any] = ["kExpectFailure"] if failing else []
-            if not failing and end > self.at + 1:
-                first = self.at + 1
-                self.at = first
-                given = [self._expression(scope)]
+            given: list[Any] = ["kExpectFailure"] if failing else self._readable(end, scope)
             self.at = end + 1
             return value.call(name, types, given)
         arguments = self._arguments(scope)
@@ -812,6 +808,23 @@ class Reader:
         if isinstance(value, _Opaque) and value is not None:
             return value
         raise NotPlain(f"the method {name}")
+
+    def _readable(self, end: int, scope: Scope) -> list[Any]:
+        """The arguments of the parentheses here that end at end, without what is not plain."""
+        found: list[Any] = []
+        self.at += 1
+        while self.at < end:
+            start = self.at
+            try:
+                found.append(self._expression(scope))
+            except (NotPlain, TypeError, KeyError, AttributeError):
+                self.at = start
+                while self.at < end and self._peek().text != ",":
+                    self.at = (
+                        self._closing(self.at) + 1 if self._peek().text in PAIRS else self.at + 1
+                    )
+            self.at += 1
+        return found
 
     def _template_arguments(self, scope: Scope) -> list[str]:
         """Resolved, where <...> begins here and a call or braces follow."""

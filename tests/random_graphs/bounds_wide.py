@@ -152,8 +152,10 @@ def _contract(op: str, operands: Sequence[Bound], attrs: Attrs) -> tuple[Bound, 
     size = multiply(*(np.abs(m) + r for m, r in zip(middles, reaches, strict=True)))
     known = multiply(*map(np.abs, middles))
     reach = np.maximum(size - known, 0) + size * 2.0**-48
-    lost = multiply((~finite[0]).astype(float), np.ones(b.shape))
-    lost = lost + multiply(np.ones(a.shape), (~finite[1]).astype(float)) > 0
+    lost = np.zeros(value.shape, bool)
+    if not all(sure.all() for sure in finite):
+        count = multiply((~finite[0]).astype(float), np.ones(b.shape))
+        lost = count + multiply(np.ones(a.shape), (~finite[1]).astype(float)) > 0
     if op == "conv":  # an infinite weight times padding may count or not
         channels = np.any(~finite[1], axis=tuple(range(1, b.low.ndim)))
         lost = lost | channels.reshape(1, -1, *(1,) * (a.low.ndim - 2))
