@@ -119,6 +119,10 @@ EMITTERS = (
         "self.memory.access(value, coords, (), dtype)",
     ),
     Fault(
+        "a wider bound stands for a narrow one", MEMORY,
+        "if at == expression and certain(limit - dim):", "if at == expression:",
+    ),
+    Fault(
         "operands of a map are swapped", PRIMITIVES,
         "return em.map(node.op, *(em.tile(operand, coords) for operand in node.inputs))",
         "return em.map(node.op, *(em.tile(operand, coords) for operand in node.inputs[::-1]))",
@@ -156,16 +160,6 @@ PARTITIONER = (
     Fault(
         "a turned tensor is probed by the inverse order", "partition/positions.py",
         'coordinates[node.attrs["perm"].index(axis)]', 'coordinates[node.attrs["perm"][axis]]',
-    ),
-    Fault(
-        "values that do not line up are fused", "partition/grouping.py",
-        "if where is None or not np.array_equal(group.positions[current], where):",
-        "if where is None:",
-    ),
-    Fault(
-        "an epilogue may close a cycle", "partition/epilogue.py",
-        "if not isinstance(found, Misfit) and grouping.node_closes_cycle(node, bits, group):",
-        "if False:",
     ),
     Fault(
         "rows take maps of any size", "partition/rows.py",

@@ -301,7 +301,11 @@ def large_conv(d: Drawing) -> list[Value]:
         w = some(d, dtypes.f32, outputs, channels, 3, 3, scale=(9 * channels) ** -0.5, fixed=True)
     pad = d.random.choice((0, 1, 1))
     attrs: dict[str, Any] = {"strides": (1, 1), "padding": ((pad, pad),) * 2, "dilation": (1, 1)}
-    y = d.emit("conv", x, w, groups=1, **attrs)
+    if channels % 2 == outputs % 2 == 0 and d.random.random() < 0.4:  # two groups
+        w = some(d, dtypes.f32, outputs, channels // 2, 3, 3, scale=0.1, fixed=True)
+        y = d.emit("conv", x, w, groups=2, **attrs)
+    else:
+        y = d.emit("conv", x, w, groups=1, **attrs)
     if d.random.random() < 0.6:
         y = d.emit("add", y, spread_along(d, some(d, dtypes.f32, outputs, fixed=True), y, 1))
     return [activation(d, y) if d.random.random() < 0.6 else y]

@@ -29,6 +29,7 @@ from tests.random_graphs.bounds import Array, Bound, exact, propagate
 
 EDITION = 2
 MOST_ELEMENTS = 4096
+MOST_WEIGHTS = 1 << 19
 MOST_RANK = 5
 LONG_ROWS = (300, 512, 1000, 1025, 2049, 4100)
 """Sizes of a few drawings, past what a tile or a register holds."""
@@ -90,7 +91,10 @@ class Drawing:
         return self.random.choice(WHOLES) if kind < 0.93 else dtypes.bool_
 
     def array(self, dtype: DType, shape: Sequence[int]) -> Array:
-        """Seeded data: floats of moderate size, small integers and now and then extreme ones."""
+        """Seeded data: floats of moderate size, small integers and now and then extreme ones.
+        Raises Refused beyond what weights may have."""
+        if prod(shape) > MOST_WEIGHTS:
+            raise Refused
         rng = np.random.default_rng(self.random.getrandbits(32))
         if dtype is dtypes.bool_:
             return rng.random(shape) < 0.5

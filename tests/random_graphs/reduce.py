@@ -25,11 +25,16 @@ def reduced(d: Drawing, fails: Fails) -> Drawing:
         if trial is not None and fails(trial):
             best, wanted = trial, [*node.outputs]
             break
-    else:
-        return d
+    else:  # it takes several outputs, as of kernels that were joined
+        wanted = list(dict.fromkeys(d.graph.outputs))
+        for value in tuple(wanted):
+            fewer = [other for other in wanted if other is not value]
+            trial = rebuilt(d, values, fewer, frozenset()) if fewer else None
+            if trial is not None and fails(trial):
+                best, wanted = trial, fewer
     fed: frozenset[str] = frozenset()
     for node in d.graph.nodes:
-        if node.op == "constant" or node.output in wanted:
+        if node.op == "constant" or any(value in wanted for value in node.outputs):
             continue
         trial = rebuilt(d, values, wanted, fed | {node.output.name})
         if trial is not None and fails(trial):

@@ -357,6 +357,36 @@ def product_of_gathered_rows(d: Drawing) -> list[Value]:
                    rhs_batch=(0,))]  # fmt: skip
 
 
+def parts_of_two_tensors_beside_their_rows(d: Drawing) -> list[Value]:
+    """Two kernels of rows that become one: what was cut out of the first one's rows says nothing of
+    the frame that the second one's are placed in."""
+
+    def part(x: Value, at: int) -> Value:
+        return d.emit("slice", x, starts=(at, 0), limits=(at + 1, 62), strides=(1, 1))
+
+    x, y = (d.feed(data(2, 62)) for _ in range(2))
+    one = d.emit("sub", part(x, 1), part(x, 0))
+    total = d.emit("reshape", d.emit("reduce_sum", x, axes=(0,)), shape=(1, 62))
+    other = d.emit("reshape", d.emit("mul", part(y, 1), part(y, 0)), shape=(62,))
+    least = d.emit("reduce_max", y, axes=(0,))
+    return [d.emit("mul", total, one), d.emit("min", least, other)]
+
+
+def parts_of_a_turned_product(d: Drawing) -> list[Value]:
+    """Slices of it meet with its rows' sums, beside a sum of all of it."""
+    x, y = d.feed(data(5, 3, dtype=np.float16)), d.feed(data(3, 5, dtype=np.float16))
+    product = d.emit("dot_general", x, y, lhs_contract=(1,), rhs_contract=(0,), lhs_batch=(),
+                     rhs_batch=())  # fmt: skip
+    turned = d.emit("transpose", product, perm=(1, 0))
+    low, high = (
+        d.emit("slice", turned, starts=(0, at), limits=(5, at + 4), strides=(1, 1)) for at in (0, 1)
+    )
+    parts = d.emit("mul", d.emit("neg", high), d.emit("abs", low))
+    total = d.emit("reduce_sum", turned, axes=(1,))
+    row = d.stretch(d.emit("reshape", total, shape=(5, 1)), (5, 4), (0, 1))
+    return [d.emit("min", row, parts), d.emit("reduce_sum", turned, axes=(0, 1))]
+
+
 FOUND: tuple[Make, ...] = (
     narrow_indices_of_a_long_axis, scatter_without_updates, sorted_dims, large_unsigned_constants,
     multiples_of_two_to_the_63, output_beside_a_product, product_of_a_scalar, products_of_vectors,
@@ -371,6 +401,7 @@ FOUND: tuple[Make, ...] = (
     product_of_remainders, outer_product_of_a_number, integers_divided_by_zero_beside_others,
     powers_of_integers, tanh_of_tiny_halves, attention_of_two_features, odd_halves_turned,
     narrow_weights_scaled, constant_of_few_numbers_beside_a_constant, product_of_gathered_rows,
+    parts_of_two_tensors_beside_their_rows, parts_of_a_turned_product,
 )  # fmt: skip
 
 

@@ -171,7 +171,7 @@ def store(
         x = node.inputs[0]
         if x not in places and x.shape == operand.shape and set(reduced_axes(node)) == reduced:
             places[x] = coords, guards
-            spread(em, places, {})
+            spread(em, places, {}, base=guards)
     _place_stretched(em, operand, places, reduced)
     kept = tuple(d for d in range(len(coords)) if d not in reduced)
     folded = frozenset[int]().union(*(coords[d].axes() for d in reduced))
