@@ -111,6 +111,8 @@ def main() -> None:
     )
     edge = ((root - 1) / (root + 1)) ** 2 * 1.001
     show("LOG_F64", _atanh_rest, lambda z: z + mp.mpf("1e-9"), range(7), 0, edge)
+    after = lambda z: (_atanh_rest(z) - mp.mpf(2) / 3) / z  # noqa: E731
+    show("LOG_TAIL_F64", after, lambda z: z, range(8), 0, edge)
     show("TANH_F32", _odd_rest(mp.tanh, -1 / 3), lambda z: z + mp.mpf("1e-5"), range(5), 0, 0.4)
     show("TANH_F64", _odd_rest(mp.tanh, -1 / 3), lambda z: z + mp.mpf("1e-5"), range(11), 0, 0.3025)
     sinh_rest = _odd_rest(mp.sinh, 1 / 6)

@@ -155,9 +155,24 @@ def test_more_angles_than_are_written_in_line(rng: np.random.Generator) -> None:
 
 
 def test_pow_of_doubles(rng: np.random.Generator) -> None:
-    a, b = np.exp(rng.standard_normal(BLOCK)), rng.standard_normal(BLOCK) * 50
-    have, want = apply("pow", [a, b], f64), np.power(a, b)
-    assert np.max(np.abs(have - want) / np.spacing(want)) <= MAX_ULP["pow"][1]
+    """Results near 1 and near the limits, against the wider logarithms of mpmath."""
+    mpmath = pytest.importorskip("mpmath")
+    a = np.exp(rng.standard_normal(BLOCK) * rng.choice([1e-3, 1.0, 100.0], BLOCK))
+    b = rng.uniform(-700, 700, BLOCK) * rng.choice([1.0, 0.01], BLOCK) / np.log(a)
+    have = apply("pow", [a, b], f64)
+    with mpmath.workprec(200):
+        for x, y, z in list(zip(a, b, have, strict=True))[::5]:
+            want = mpmath.power(mpmath.mpf(float(x)), mpmath.mpf(float(y)))
+            error = abs(float((mpmath.mpf(float(z)) - want) / mpmath.mpf(float(np.spacing(z)))))
+            assert error <= MAX_ULP["pow"][1], (x, y)
+
+
+def test_whole_powers_of_doubles_are_exact() -> None:
+    """A cast to an integer must not come out one less."""
+    pairs = [(a, b) for a in range(1, 41) for b in range(54) if a**b <= 2**53]
+    a, b = (np.resize(side, BLOCK).astype(np.float64) for side in np.array(pairs).T)
+    want = [float(x**y) for x, y in pairs]
+    np.testing.assert_array_equal(apply("pow", [a, b], f64)[: len(pairs)], want)
 
 
 @pytest.mark.parametrize("dtype", [f32, f64], ids=str)
