@@ -104,6 +104,9 @@ def _check(name: str, sample: Any, dtype: str, direction: str) -> tuple[str, str
             others.append(compute(call, mapped(operands, _fresh)))
     except Exception as error:
         return "skipped", f"eager PyTorch raises {type(error).__name__}"
+    given = (*leaves(operands), *leaves(eager))
+    if any(isinstance(x, torch.Tensor) and x.layout != torch.strided for x in given):
+        return "skipped", "sparse tensors"
     if any(problem(other, eager, None, 0.0) for other in others):
         return "skipped", "random numbers"
     try:

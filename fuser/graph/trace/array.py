@@ -111,6 +111,12 @@ class TracedArray:
         if kwargs.get("where", True) is not True:
             raise TraceError(f"{ufunc.__name__}: where= cannot be traced", hint="use np.where")
         if method == "__call__":
+            axes = {name: kwargs[name] for name in ("axis", "axes", "keepdims") if name in kwargs}
+            if set(axes) == {"axis"} and ufunc is np.vecdot:
+                axis = axes.pop("axis")
+                inputs = tuple(FUNCTIONS["moveaxis"](x, axis, -1) for x in inputs)
+            if axes:
+                raise TraceError(f"{ufunc.__name__}: {', '.join(axes)} cannot be traced")
             return ufuncs.apply(ufunc, inputs, dtype)
         name = _METHOD_FUNCTIONS.get((ufunc.__name__, method))
         if name is None:

@@ -21,9 +21,16 @@ _PLAIN = frozenset(
 def __getattr__(name: str) -> Any:
     if name in FUNCTIONS:
         return FUNCTIONS[name]
+    if name == "vecdot":
+        return _vecdot
     found = getattr(np, name, None)
     if isinstance(found, np.ufunc) and found.__name__ in ufuncs.UFUNCS:
         return lambda *operands: ufuncs.apply(found, operands)
     if name in _PLAIN:
         return found
     raise AttributeError(f"{name} is not among the functions that can be traced")
+
+
+def _vecdot(x: Any, y: Any, /, *, axis: int = -1) -> Any:
+    move = FUNCTIONS["moveaxis"]
+    return ufuncs.apply(np.vecdot, (move(x, axis, -1), move(y, axis, -1)))

@@ -79,8 +79,8 @@ def arange(
     """Positions are `iota`, so that masks made of them are computed, not stored."""
     if is_symbolic(start, stop):
         return _open_line(start, stop, step, dtype)
-    bounds: Any = (start,) if stop is None else (start, stop, step)
-    line = np.arange(*bounds, dtype=dtype)
+    low, high = (0, start) if stop is None else (start, stop)
+    line = np.arange(low, high, step, dtype=dtype)
     b = current().builder
     if line.dtype.kind not in "iu" or line.size < 2:
         return wrap(b.constant(line))

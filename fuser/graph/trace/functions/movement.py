@@ -202,8 +202,8 @@ def repeat(x: Any, repeats: Any, /, axis: Any = None) -> Any:
     if axis is None:
         value, axis = b.reshape(value, (value.type.size,)), 0
     at = one_axis(axis, value.type.rank)
-    if isinstance(repeats, list | tuple | np.ndarray) and np.size(repeats) > 1:
-        places = np.repeat(np.arange(value.shape[at]), repeats)
+    if isinstance(repeats, list | tuple | np.ndarray) and np.size(repeats) != 1:
+        places = np.repeat(np.arange(value.shape[at]), np.asarray(repeats, np.int64))
         return wrap(b.emit("gather", value, b.constant(places), axis=at))
     count = int(np.asarray(repeats).reshape(()))
     shape = list(value.shape)
