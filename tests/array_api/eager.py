@@ -238,7 +238,7 @@ def _function(name: str) -> Callable[..., Any]:
 
             return call
 
-        elementwise = isinstance(numpy, np.ufunc)
+        elementwise = isinstance(numpy, np.ufunc) and name != "vecdot"  # it takes an axis
 
         def varies(x: Any) -> bool:
             if isinstance(x, list | tuple):
