@@ -14,6 +14,7 @@ import transformers
 
 from models.zoo import CACHED, ZOO
 from tests.conformance.document import MODELS_BEGIN
+from tests.foreign_sections import SECTIONS_BEGIN
 from tests.zoo.routes import EXPORTERS, ROUTES, Outcome, run_route
 
 _INTRODUCTION = """
@@ -77,10 +78,12 @@ def _write(path: Path, title: str, routes: Sequence[str], lines: list[str]) -> N
     text += "\n".join(["", f"| model | {' | '.join(routes)} |", "|---|" + "---|" * len(routes)])
     text += "\n" + "\n".join(lines) + "\n"
     page, _, models = path.read_text().partition(MODELS_BEGIN)
+    models, mark, others = models.partition(SECTIONS_BEGIN)
     parts = models.split("\n## Models: ")[1:] + text.split("\n## Models: ")[1:]
     tables = {part.splitlines()[0]: part.rstrip() for part in parts}  # the new one replaces
     sections = "".join(f"\n## Models: {tables[key]}\n" for key in sorted(tables))
-    path.write_text(page.rstrip() + "\n\n" + MODELS_BEGIN + "\n" + sections)
+    text = page.rstrip() + "\n\n" + MODELS_BEGIN + "\n" + sections
+    path.write_text(text + (f"\n{mark}{others}" if mark else ""))
 
 
 if __name__ == "__main__":

@@ -9,10 +9,14 @@ pytest.importorskip("transformers")
 pytest.importorskip("onnxscript")
 
 import warnings
+from pathlib import Path
 
 import fuser
 from fuser.compiler import Device, open_model
 from models.zoo import CACHED, ZOO, zoo_feeds, zoo_module
+from tests.conformance.document import MODELS_BEGIN
+from tests.foreign_sections import replace_section
+from tests.zoo.__main__ import _write as write
 from tests.zoo.routes import (
     EXPORTERS,
     Outcome,
@@ -44,6 +48,21 @@ def check(name: str, outcome: Outcome, limit: float) -> None:
     assert outcome.error < limit
     assert outcome.fallbacks == ()
     assert 0 < outcome.after <= SLACK * MOST_KERNELS[name]
+
+
+def test_the_page_keeps_what_other_suites_wrote(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"# Suite\n\n{MODELS_BEGIN}\n")
+    write(page, "cpu", ["torchscript"], ["| bert | 1 |"])
+    replace_section(page, "Another", "of theirs")
+    write(page, "a GPU", ["torchscript"], ["| bert | 2 |"])
+    write(page, "cpu", ["torchscript"], ["| bert | 3 |"])
+    replace_section(page, "Another", "of theirs, again")
+    text = page.read_text()
+    assert text.startswith("# Suite") and "| bert | 1 |" not in text
+    assert "| bert | 2 |" in text and "| bert | 3 |" in text
+    assert text.count("## Another") == 1 and "of theirs, again" in text
+    assert text.index("| bert | 3 |") < text.index("## Another")
 
 
 def test_every_model_has_a_bound() -> None:
