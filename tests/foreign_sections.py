@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-
 SECTIONS_BEGIN = "<!-- section: "
 """From here on the page holds such sections alone."""
 
