@@ -19,7 +19,10 @@ float64, integers and bool, each with four kinds of feeds. Every element of ever
 against the proven interval of `tests/random_graphs`; {told:.1f} % of the elements are told by one
 (elsewhere a comparison, a cast or an undefined operation could go either way). Every fourth model
 runs without fusion as well. right: nothing outside of its interval; untold: likewise, but less than
-half of the elements are told. `python -m tests.nnsmith` runs it (`--help`).
+half of the elements are told. Two other runtimes run the models, too, and the list says where they
+leave the intervals: they pass NaN over in maxima, minima and pools, compute Erf and Gelu of float64
+and the coordinates of Resize in float32, or approximate Sigmoid.
+`python -m tests.nnsmith` runs it (`--help`).
 """
 
 
