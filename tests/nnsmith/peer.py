@@ -4,6 +4,7 @@ against the same bounds. Where a peer leaves them, the import may have misread t
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ from tests.random_graphs.check import compare
 from tests.random_graphs.draw import Drawing
 
 Run = Callable[[Mapping[str, Any]], dict[str, Any]]
+SECONDS = 15
+"""A peer may take."""
 Draw = Callable[[onnx.ModelProto], dict[str, Drawing]]
 
 
@@ -25,13 +28,27 @@ def peer_says(model: onnx.ModelProto, drawings: Mapping[str, Drawing], draw: Dra
         name, run = "onnx.reference", _reference(model)
     for kind, d in drawings.items():
         try:
-            found = run(d.feeds)
+            found = _within_limit(run, d.feeds)
         except Exception as error:  # the peer's own limits
             words = re.sub(r"'[^']*'|\d+", "_", str(error)).replace("\n", " ")
             return f"{name} does not run: {words[:160]}"
         if what := compare(d, found, flushed=True):
             return f"{name} outside, {kind} feeds, {_first(model, kind, name, draw)}: {what}"
     return ""
+
+
+def _within_limit(run: Run, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    """The reference is Python, and slow for long windows. Raises TimeoutError."""
+
+    def give_up(*_: object) -> None:
+        raise TimeoutError(f"more than {SECONDS} s")
+
+    signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(SECONDS)
+    try:
+        return run(feeds)
+    finally:
+        signal.alarm(0)
 
 
 def _onnxruntime(model: onnx.ModelProto) -> Run | None:
