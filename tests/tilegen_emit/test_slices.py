@@ -15,7 +15,7 @@ import pytest
 import fuser
 from fuser.graph.evaluate import evaluate
 from fuser.partition import Options, partition
-from tests.interpreted import TARGETS, run_partition
+from tests.interpreted import TARGETS, one_region, run_partition
 
 Array = Any
 Function = Callable[[Array], Array]
@@ -77,3 +77,21 @@ def test_ends_of_a_row_beside_its_sum(size: int) -> None:
     found = fuser.jit(trapezoid, device="cpu")(x)
     want = x.astype(np.float64).sum() - (x[0] + x[-1]) * 0.5
     np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-4)
+
+
+def test_parts_beside_reductions_of_two_tensors() -> None:
+    """The second reduction of a region has places of its own, and the cuts of the first are none
+    of its frame."""
+
+    def function(x: Array, y: Array) -> tuple[Array, Array]:
+        return x.sum(0) * x[1], np.maximum(y.max(0), (y[1] - y[1]) * y[0])
+
+    shape = (2, 2, 31)
+    graph = fuser.trace(function, fuser.spec(shape), fuser.spec(shape)).graph
+    rng = np.random.default_rng(5)
+    feeds = {value.name: rng.standard_normal(shape, np.float32) for value in graph.inputs}
+    want = evaluate(graph, feeds, float64=True)
+    for name, target in TARGETS.items():
+        cut = one_region(graph, "reduce")
+        for output, found in run_partition(cut, feeds, target).items():
+            np.testing.assert_allclose(found, want[output], rtol=1e-5, atol=1e-5, err_msg=name)
