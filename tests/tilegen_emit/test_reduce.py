@@ -79,3 +79,23 @@ def test_outputs_beside_the_operand(target: str) -> None:
     moved = m.b.map("sub", x, m.b.broadcast(norm, (5, 6, 7), (1, 2)))
     m.output(moved, m.b.transpose(moved, (2, 1, 0)))
     check(one_region(m.graph, "reduce"), m.feeds, TARGETS[target])
+
+
+@ALL
+@pytest.mark.parametrize("shape", [(5, 5), (70, 70), (4, 4, 4)])
+@pytest.mark.parametrize("schedule", [None, CHUNKS], ids=["whole", "chunks"])
+def test_a_square_folded_both_ways(
+    target: str, shape: tuple[int, ...], schedule: Schedule | None
+) -> None:
+    """A tensor and its transpose have one shape, and are folded along one axis number: rows of one
+    are columns of the other."""
+    m = Model()
+    x = m.input(*shape)
+    last = len(shape) - 1
+    turned = m.b.emit("transpose", x, perm=(*range(last - 1), last, last - 1))
+    m.output(
+        m.b.emit("reduce_sum", x, axes=(last,)),
+        m.b.emit("reduce_sum", turned, axes=(last,)),
+        m.b.emit("reduce_max", turned, axes=(last,)),
+    )
+    check(one_region(m.graph, "reduce"), m.feeds, TARGETS[target], schedule)

@@ -322,7 +322,12 @@ def reduction_axis(em: Emission, total: int) -> Index:
 
 
 def operand_coords(node: Node, coords: Coords, k: Index) -> Coords:
-    """Coordinates of the operand of a reduction, where `k` runs over the reduced dims."""
+    """Coordinates of the operand of a reduction, where `k` runs over the reduced dims.
+
+    Raises LoweringError where the result is wanted at places that move with `k` as well: one axis
+    of the frame cannot be folded and kept."""
+    if k.axes() and any(c.axes() & k.axes() for c in coords):
+        raise LoweringError(f"{node.op} is read along the axis that it folds", where=node.op)
     axes = reduced_axes(node)
     shape = node.inputs[0].shape
     inner = dict(zip(axes, delinearise(k, [shape[a] for a in axes]), strict=True))

@@ -166,16 +166,18 @@ def store(
 ) -> None:
     """Store outputs at the places that follow from `operand` being at `coords`, as the operands of
     all reductions of the region are: they fold the same axes of the same space."""
-    places: Places = spread(em, {operand: (coords, guards)}, {})
+    folds = frozenset[int]().union(*(coords[d].axes() for d in reduced))
+    places: Places = spread(em, {operand: (coords, guards)}, {}, folds=folds)
     for node in reductions(em.region):
         x = node.inputs[0]
-        if x not in places and x.shape == operand.shape and set(reduced_axes(node)) == reduced:
+        if node.output in places or x.shape != operand.shape:
+            continue
+        if set(reduced_axes(node)) == reduced:
             places[x] = coords, guards
-            spread(em, places, {}, base=guards)
+            spread(em, places, {}, guards, folds)
     _place_stretched(em, operand, places, reduced)
     kept = tuple(d for d in range(len(coords)) if d not in reduced)
-    folded = frozenset[int]().union(*(coords[d].axes() for d in reduced))
-    row_guards = [g for g in guards if not g[0].axes() & folded]
+    row_guards = [g for g in guards if not g[0].axes() & folds]
     for value in outputs:
         if value in places:
             where, bounds = places[value]
@@ -221,7 +223,7 @@ def _place_stretched(em: Emission, operand: Value, places: Places, reduced: set[
         # Of a column cut out of the rows only the rows count: it is read again along the others.
         kept = [guard for guard in more if not guard[0].axes() & along]
         places[node.output] = where, list(dict.fromkeys([*guards, *kept]))
-        spread(em, places, {}, base=guards)
+        spread(em, places, {}, guards, along)
 
 
 def _index_axes(gather: Node) -> range:

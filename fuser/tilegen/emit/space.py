@@ -436,16 +436,22 @@ def _plain(value: Value, coords: Coords) -> Coords:
     )
 
 
+def _axes(coords: Iterable[Index]) -> frozenset[int]:
+    return frozenset[int]().union(*(c.axes() for c in coords))
+
+
 def spread(
-    em: Emission, places: Places, pieces: dict[Value, Piece], base: Sequence[Guard] | None = None
-) -> Places:
+    em: Emission, places: Places, pieces: dict[Value, Piece], base: Sequence[Guard] | None = None,
+    folds: frozenset[int] | None = None,
+) -> Places:  # fmt: skip
     """Where the values that follow `places` live: the forward half of the index maps.
 
     A place is coordinates over the frame and guards: where these hold, the frame meets every
     element of the value once. The result of a movement primitive is its operand's tile at moved
     coordinates; that of a map primitive lives where its first placed operand lives. base: the
-    guards of the frame, which every place has; by default those of the given places. `places`
-    grows and is returned.
+    guards of the frame, which every place has; by default those of the given places. folds: the
+    axes of the frame that the region's reductions fold, where it is made for such. `places` grows
+    and is returned.
     """
     from fuser.graph.ops.registry import is_map
 
@@ -463,6 +469,9 @@ def spread(
             gone = {node.attrs["axis"]} if "axis" in node.attrs else set(node.attrs["axes"])
             folded = frozenset[int]().union(*(coords[d].axes() for d in gone))
             kept = tuple(c for d, c in enumerate(coords) if d not in gone)
+            wide = any(source.shape[d] != 1 for d in gone)
+            if folds is not None and wide and (folded - folds or _axes(kept) & folds):
+                continue  # it folds other axes of the frame than the region does
             places[node.output] = kept, [g for g in guards if not g[0].axes() & folded]
         elif node.op == "cumsum":
             places[node.output] = coords, guards
