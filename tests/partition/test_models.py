@@ -49,9 +49,9 @@ LLAMA = dict(layers=16, kv_heads=2, intermediate=96, **SMALL)
 )
 def test_kernel_counts(name: str, options: dict[str, Any], most: int, target: str) -> None:
     graph = model_graph(name, **options)
-    started = time.perf_counter()
+    started = time.process_time()
     cut = partition(graph, TARGETS[target])
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
     assert len(cut.regions) <= most
     assert "host" not in kinds(cut)
     if name != "resnet50":
