@@ -65,7 +65,9 @@ def run_program(
         assert buffers[buffer.name].size == buffer.size, buffer
     written = run(program.kernel, buffers)
     zeroed = {argument.buffer.name for argument in program.arguments if argument.zeroed}
-    return {key: written[name] | (name in zeroed) for name, key in outputs.items()}
+    return {
+        key: written[name] | (name in zeroed) for name, key in outputs.items() if name in written
+    }
 
 
 def _fresh(argument: Argument) -> Array:

@@ -163,9 +163,11 @@ class _Importer:
         if isinstance(found, Value):
             return self._as_one(found, declared)
         if isinstance(found, list | tuple) and isinstance(declared, list | tuple):
+            # PyTorch says of results that nobody reads what another device would give.
+            read = {user.args[1] for user in node.users if user.target is operator.getitem}
             return type(found)(
-                self._as_one(value, one) if isinstance(value, Value) else value
-                for value, one in zip(found, declared, strict=False)
+                self._as_one(value, one) if isinstance(value, Value) and i in read else value
+                for i, (value, one) in enumerate(zip(found, declared, strict=False))
             )
         return found
 
