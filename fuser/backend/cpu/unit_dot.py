@@ -100,7 +100,8 @@ def _vectors(
             for source in sources:
                 here = f.gep(source, at)
                 for part in parts:
-                    reg = f.load(words, f.gep(here, part * 4), lanes * 4)
+                    # A constant starts at any element, as where a plan's file is mapped.
+                    reg = f.load(words, f.gep(here, part * 4), op.b.dtype.bytes)
                     vectors.append(f.convert("bitcast", reg, group))
             out: list[Reg] = []
             for line in lines:

@@ -72,8 +72,9 @@ class Loaded:
         self.scratch.check("scratch")
 
 
-def run(kernel: Kernel, arrays: dict[str, Array], target: Target = HOST) -> None:
-    """Like fuser.tilegen.interpret.run, natively: results replace the arrays' contents."""
+def run(kernel: Kernel, arrays: dict[str, Array], target: Target = HOST) -> dict[str, Array]:
+    """Like fuser.tilegen.interpret.run, natively: results replace the arrays' contents. Nothing is
+    known of which elements were written; poison shows it."""
     loaded = Loaded(kernel, arrays, target)
     loaded.run()
     loaded.check_guards()
@@ -85,3 +86,4 @@ def run(kernel: Kernel, arrays: dict[str, Array], target: Target = HOST) -> None
             )
         else:
             arrays[buffer.name][:] = have
+    return {}
