@@ -200,10 +200,25 @@ class Values(Access):
                 if known is None:
                     continue
                 if op.fn == "select":
-                    return (yield op.args[1 if known else 2], coords)
+                    taken, dropped = (1, 2) if known else (2, 1)
+                    if self._writes(op.args[dropped]):
+                        yield op.args[dropped], coords
+                    return (yield op.args[taken], coords)
                 keeps = known == int(op.fn == "logical_and")
                 return sides[1 - position] if keeps else side
         return None
+
+    def _writes(self, value: Value) -> bool:
+        """Whether a value is to be written on the way of this nest, or is made of one that is:
+        wherever the nest goes, also where nobody reads it."""
+
+        def operands(current: Value) -> Sequence[Value]:
+            op = self.known.producers.get(current)
+            return op.operands() if isinstance(op, ops.Map | ops.Cast) else ()
+
+        if not self.through:
+            return False
+        return not self.through.isdisjoint(walks.reachable([value], operands))
 
     def _position(self, value: Value, coords: Point) -> Index | None:
         """An integer value at a point as an expression, where it is one."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from fuser.backend.cpu.tree import apart
 from fuser.dtypes import f32
-from fuser.tilegen import ops
+from fuser.tilegen import interpret, ops
 from fuser.tilegen.index import Index, axis
 from fuser.tilegen.ir import Buffer, TileType, Value, View
+from fuser.tilegen.parse import parse_kernel
+from tests.backend.cpu import native
 
 BUFFER = Buffer("out", f32, 1 << 20, "output")
 VALUE = Value(TileType(f32, (8,)), "v")
@@ -45,3 +48,53 @@ def test_apart(
 def test_other_buffers_are_apart() -> None:
     other = View("x", Buffer("other", f32, 8, "output"), (8,), (1,))
     assert apart(store((8,), (1,), AT), ops.Store(view=other, indices=(AT,), value=VALUE))
+
+
+WRITTEN_ON_THE_WAY = """kernel @k grid(1) {
+  buffer a: input i8[130]
+  buffer b: input i8[130]
+  buffer c: input i8[10]
+  buffer w: input i64[130]
+  buffer top: output i64[13]
+  buffer out: output i8[130]
+  view &a: a[10, 13] strides(13, 1)
+  view &b: b[10, 13] strides(13, 1)
+  view &c: c[10] strides(1)
+  view &w: w[10, 13] strides(13, 1)
+  view &top: top[13] strides(1)
+  view &out: out[10, 13] strides(13, 1)
+
+  %i0 = index #1 : tile<10x13xi32>
+  %i1 = index #0 : tile<10x13xi32>
+  %seen = map.le(%i0, %i1) : tile<10x13xbool>
+  %x = load &a, [#0, #1] {pad = none} : tile<10x13xi8>
+  %y = load &b, [#0, #1] {pad = none} : tile<10x13xi8>
+  %xy = map.mul(%x, %y) : tile<10x13xi8>
+  %z = load &c, [#0] {pad = none} : tile<10xi8>
+  %nz = map.neg(%z) : tile<10xi8>
+  %zz = broadcast %nz {axes = (0,)} : tile<10x13xi8>
+  %sum = map.add(%xy, %zz) : tile<10x13xi8>
+  %wide = cast %sum : tile<10x13xi64>
+  %other = load &w, [#0, #1] {pad = none} : tile<10x13xi64>
+  %chosen = map.select(%seen, %wide, %other) : tile<10x13xi64>
+  %r = reduce.max %chosen {axis = 0} : tile<13xi64>
+  store &top, [#0], %r
+  %less = map.sub(%sum, %y) : tile<10x13xi8>
+  store &out, [#0, #1], %less
+}
+"""
+
+
+def test_values_written_by_a_fold_that_drops_them(rng: np.random.Generator) -> None:
+    """A fold writes the sum on its way, for the store behind it: also where positions decide that
+    its own select does not take it."""
+    kernel = parse_kernel(WRITTEN_ON_THE_WAY)
+    arrays = {
+        buffer.name: rng.integers(-9, 9, buffer.size).astype(buffer.dtype.numpy)
+        for buffer in kernel.buffers
+    }
+    want = {name: array.copy() for name, array in arrays.items()}
+    interpret.run(kernel, want)
+    native.run(kernel, arrays)
+    for name in ("top", "out"):
+        np.testing.assert_array_equal(arrays[name], want[name], err_msg=name)
