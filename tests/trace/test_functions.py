@@ -186,3 +186,19 @@ def test_array_api_creation() -> None:
     for got, wanted in zip(found, function(X), strict=True):
         assert got.dtype == wanted.dtype
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
+def test_rest_of_the_least_integer_on_a_gpu(dtype: str) -> None:
+    """Its absolute value is itself, below 0, whatever divides it."""
+    least = np.iinfo(dtype).min
+    x = np.full(300, least, dtype)
+    y = np.arange(3, 303).astype(dtype)
+    y[y == 0] = 7
+
+    def rest(x: Any, y: Any) -> Any:
+        return np.abs(x) % y
+
+    found = fuser.trace(rest, fuser.spec(300, dtype), fuser.spec(300, dtype), device="cuda")(x, y)
+    np.testing.assert_array_equal(found, np.full(300, least, dtype) % y)

@@ -218,7 +218,7 @@ class Values(Access):
 
         if not self.through:
             return False
-        return not self.through.isdisjoint(walks.reachable([value], operands))
+        return any(made in self.through for made in walks.reachable([value], operands))
 
     def _position(self, value: Value, coords: Point) -> Index | None:
         """An integer value at a point as an expression, where it is one."""

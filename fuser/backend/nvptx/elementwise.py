@@ -279,7 +279,7 @@ def _integer(e: Emitter, fn: str, dtype: DType, args: list[str]) -> str:
     if fn == "abs":
         if letter == "u":
             return a
-        return e.value(f"call {type} @llvm.abs.{type}({type} {a}, i1 false)")
+        return _absolute(e, type, a)
     if fn == "sign":
         above = e.value(f"icmp {letter}gt {type} {a}, 0")
         one = e.value(f"zext i1 {above} to {type}")
@@ -388,3 +388,16 @@ def cast_registers(emitter: Emitter, regs: list[str], source: DType, target: DTy
     if len(regs) % 2:
         results.append(cast(emitter, regs[-1], source, target))
     return results
+
+
+def _absolute(e: Emitter, type: str, a: str) -> str:
+    """|a|, the least integer staying as it is. ptxas takes what abs gives for a number from 0 on,
+    and divides it without a sign."""
+    if type not in ("i32", "i64"):
+        return e.value(f"call {type} @llvm.abs.{type}({type} {a}, i1 false)")
+    bits, letter = type[1:], {"i32": "r", "i64": "l"}[type]
+    return e.value(
+        f'call {type} asm "{{.reg .s{bits} n; .reg .pred below; neg.s{bits} n, $1; '
+        f'setp.lt.s{bits} below, $1, 0; selp.b{bits} $0, n, $1, below;}}", '
+        f'"={letter},{letter}"({type} {a})'
+    )
