@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from fuser import dtypes
+from fuser.compiler import emit_programs
+from fuser.graph.evaluate import evaluate
 from fuser.tilegen.emit import emit
 from fuser.tilegen.schedule import Schedule
-from tests.interpreted import CPU, TARGETS, check, one_region
+from tests.interpreted import CPU, TARGETS, check, one_region, run_programs
 from tests.tilegen_emit.graphs import Model
 
 ALL = pytest.mark.parametrize("target", TARGETS)
@@ -111,3 +113,20 @@ def test_random_blocks(target: str, seed: int) -> None:
     m.output(z, m.b.map("exp", z))
     blocks = Schedule(blocks=(("rows", int(random.integers(1, 9))), ("columns", 8)))
     check(one_region(m.graph, "map"), m.feeds, TARGETS[target], blocks)
+
+
+@ALL
+@pytest.mark.parametrize("fn", ["lt", "le", "gt", "ge", "eq", "ne"])
+def test_comparisons_of_large_integers(target: str, fn: str) -> None:
+    """Of an integer of 64 bits nothing is known, whatever it is compared with."""
+    for dtype, number in ((dtypes.u64, (1 << 62) + 1), (dtypes.i64, -(1 << 62) - 1)):
+        m = Model(dtype)
+        x = m.integers(0, 2, 5, dtype=dtype)
+        limit = m.b.constant(np.array(number, dtype.numpy))
+        m.output(m.b.emit(fn, x, m.b.emit("broadcast", limit, shape=(5,), axes=())))
+        info = np.iinfo(dtype.numpy)
+        m.feeds["x0"][:] = [info.min, number - 1, number, number + 1, info.max]
+        cut = one_region(m.graph, "map")
+        want = evaluate(m.graph, m.feeds)
+        found = run_programs(cut, m.feeds, emit_programs(cut, TARGETS[target]))
+        np.testing.assert_array_equal(found["y0"], want["y0"])

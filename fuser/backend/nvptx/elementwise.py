@@ -393,9 +393,9 @@ def cast_registers(emitter: Emitter, regs: list[str], source: DType, target: DTy
 def _absolute(e: Emitter, type: str, a: str) -> str:
     """|a|, the least integer staying as it is. ptxas takes what abs gives for a number from 0 on,
     and divides it without a sign."""
-    if type not in ("i32", "i64"):
+    if type == "i8":  # done in 16 bits, where it has no such number
         return e.value(f"call {type} @llvm.abs.{type}({type} {a}, i1 false)")
-    bits, letter = type[1:], {"i32": "r", "i64": "l"}[type]
+    bits, letter = type[1:], {"i16": "h", "i32": "r", "i64": "l"}[type]
     return e.value(
         f'call {type} asm "{{.reg .s{bits} n; .reg .pred below; neg.s{bits} n, $1; '
         f'setp.lt.s{bits} below, $1, 0; selp.b{bits} $0, n, $1, below;}}", '

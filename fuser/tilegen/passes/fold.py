@@ -28,6 +28,7 @@ from fuser.graph.ops.registry import primitive
 from fuser.graph.sizes import certain, is_symbolic
 from fuser.tilegen import facts, ops
 from fuser.tilegen.index import (
+    UNBOUNDED,
     Atom,
     Axis,
     Index,
@@ -46,6 +47,8 @@ from fuser.tilegen.ir import INDEX, Block, Kernel, Op, Value
 from fuser.tilegen.passes.rewrite import is_bounded, narrow_fact, replace_operands, stands_for
 
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+BEYOND = 1 << 80
+"""No difference of two integers is as large."""
 
 
 def fold_constants(kernel: Kernel) -> None:
@@ -310,12 +313,18 @@ def _is(known: float | int | None, number: float | int) -> bool:
 def _decide(fn: str, written: Sequence[Index | None], args: Sequence[Value]) -> bool | None:
     """The result of a comparison of integers, where ranges decide it."""
     a, b = written
+    (a_low, a_high), (b_low, b_high) = (
+        arg.range if expression is None else expression.range
+        for expression, arg in zip(written, args, strict=True)
+    )
+    # Where nothing is known there is no end: 64-bit integers go beyond UNBOUNDED.
+    above, below = a_high < UNBOUNDED, a_low > -UNBOUNDED
+    above, below = above and b_low > -UNBOUNDED, below and b_high < UNBOUNDED
+    low, high = (a_low - b_high if below else -BEYOND), (a_high - b_low if above else BEYOND)
     if a is not None and b is not None:
-        low, high = (a - b).range
-    else:
-        a_low, a_high = args[0].range if a is None else a.range
-        b_low, b_high = args[1].range if b is None else b.range
-        low, high = a_low - b_high, a_high - b_low
+        difference = a - b
+        if (above and below) or difference.is_constant:
+            low, high = difference.range
     if is_symbolic(low, high):
         return decide_symbolic(fn, low, high)
     if fn in ("gt", "le"):  # a > b is a - b >= 1
