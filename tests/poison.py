@@ -58,9 +58,16 @@ def _poison_cpu(patches: ExitStack) -> None:
     ) -> None:  # fmt: skip
         for array, _ in made:
             fill(array)
-        for context in list(self._free):
+        idle = []  # none that another thread runs in
+        while True:
+            try:
+                idle.append(self._free.pop())
+            except IndexError:
+                break
+        for context in idle:
             fill(context.arena)
             fill(context.scratch)
+        self._free.extend(idle)
         run_on(self, held, made, times)
 
     patches.enter_context(mock.patch.object(cpu.CpuExecutor, "_run_on", run_poisoned))
