@@ -529,7 +529,7 @@ def wide(path: Path) -> Path:
     [
         pytest.param(
             "cpu", 1 << 24,
-            marks=pytest.mark.xfail(reason="a known regression: compiling it is slow", strict=False),
+            marks=pytest.mark.xfail(reason="a known regression: compiling it is slow"),
         ),
         pytest.param("cuda", 1 << 21, marks=pytest.mark.cuda),
     ],
