@@ -25,12 +25,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+import numpy as np
+
 from fuser.errors import VerifyError
 from fuser.graph.ir import Value
 from fuser.graph.sizes import by_example, same, size_hint
 from fuser.tilegen.coverage.access import Access, loads_of, stores_of
 from fuser.tilegen.coverage.box import Box, box_of, tile_exactly
-from fuser.tilegen.coverage.count import MOST_POINTS, count, points_of
+from fuser.tilegen.coverage.count import MOST_POINTS, addresses, count, points_of
 from fuser.tilegen.program import Argument, TileProgram
 
 Method = Literal["algebra", "counted", "sampled", "data", "large", "zeroed"]
@@ -176,11 +178,14 @@ def _counted(stores: Sequence[Access], size: int) -> Method:
 
 
 def _sampled(stores: Sequence[Access], total: int) -> None:
-    seen = count(stores, total, MOST_POINTS)
-    if not seen.any():
+    """What a part of the boxes says: in memory of its size, not of the buffer's."""
+    met = np.sort(np.concatenate([addresses(access, MOST_POINTS) for access in stores]))
+    if not met.size:
         raise VerifyError("no element that was looked at is stored: the bounds contradict")
-    if (twice := seen > 1).any():
-        raise VerifyError(f"element {int(twice.argmax())} is stored more than once")
+    if met[0] < 0 or met[-1] >= total:
+        raise VerifyError(f"an element beyond the buffer of {total} is stored")
+    if (twice := met[1:] == met[:-1]).any() or any(size_hint(s.repeats) > 1 for s in stores):
+        raise VerifyError(f"element {int(met[int(twice.argmax())])} is stored more than once")
 
 
 def prove_reads(stores: Sequence[Access], loads: Callable[[], Sequence[Access]]) -> Method:
