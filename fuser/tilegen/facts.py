@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from fuser.graph.sizes import divisor as gcd
 from fuser.graph.sizes import is_symbolic
 from fuser.tilegen import ops
-from fuser.tilegen.index import UNBOUNDED, Index
+from fuser.tilegen.index import UNBOUNDED, Index, symbolic_extreme
 from fuser.tilegen.ir import Op, Value
 
 Fact = tuple[int, int, int]
@@ -96,6 +96,9 @@ def _map(fn: str, args: Sequence[Fact]) -> Fact:
     if fn in ("min", "max"):
         pick = min if fn == "min" else max
         (a_low, a_high, a_by), (b_low, b_high, b_by) = args
+        if is_symbolic(a_low, a_high, b_low, b_high):  # a fact is no reason for a guard
+            low, high = symbolic_extreme(fn, (a_low, b_low)), symbolic_extreme(fn, (a_high, b_high))
+            return low, high, gcd(a_by, b_by)
         return pick(a_low, b_low), pick(a_high, b_high), gcd(a_by, b_by)
     if not all(map(_known, args)):
         return UNKNOWN

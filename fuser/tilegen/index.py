@@ -521,7 +521,7 @@ def _extreme(fn: str, items: Iterable[Index | int]) -> Index:
             kept.append(item)
     if all(item.is_constant for item in kept):
         if is_symbolic(*(item.constant for item in kept)):
-            return Index(_symbolic_extreme(fn, [item.constant for item in kept]))
+            return Index(symbolic_extreme(fn, [item.constant for item in kept]))
         return Index(pick(item.constant for item in kept))
     if len(kept) == 1:
         return kept[0]
@@ -558,11 +558,11 @@ def atom_range(atom: Atom) -> tuple[int, int]:
             pick = min if atom.fn == "min" else max
             lows, highs = zip(*(item.range for item in atom.items), strict=True)
             if is_symbolic(*lows, *highs):
-                return _symbolic_extreme(atom.fn, lows), _symbolic_extreme(atom.fn, highs)
+                return symbolic_extreme(atom.fn, lows), symbolic_extreme(atom.fn, highs)
             return pick(lows), pick(highs)
 
 
-def _symbolic_extreme(fn: str, items: Iterable[int]) -> int:
+def symbolic_extreme(fn: str, items: Iterable[int]) -> int:
     """min or max of dims, as a dim: no guard."""
 
     def pick(a: int, b: int) -> int:

@@ -109,10 +109,8 @@ def agree(found: Any, wanted: Any) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_an_exported_program_with_open_sizes_is_compiled_once(
-    name: str, compiles: list[str], request: pytest.FixtureRequest
+    name: str, compiles: list[str]
 ) -> None:
-    if name == "tagger":
-        request.applymarker(pytest.mark.xfail(reason="a known regression: one range too many"))
     make, feed, both = CASES[name]
     module = make().eval()
     shapes = {0: torch.export.Dim("n", min=2)} | ({1: torch.export.Dim("t", min=2)} if both else {})
