@@ -162,6 +162,16 @@ PARTITIONER = (
         'coordinates[node.attrs["perm"].index(axis)]', 'coordinates[node.attrs["perm"][axis]]',
     ),
     Fault(
+        "values that do not line up are fused", "partition/grouping.py",
+        "if where is None or not np.array_equal(group.positions[current], where):",
+        "if where is None:",
+    ),
+    Fault(
+        "an epilogue may close a cycle", "partition/epilogue.py",
+        "if not isinstance(found, Misfit) and grouping.node_closes_cycle(node, bits, group):",
+        "if False:",
+    ),
+    Fault(
         "rows take maps of any size", "partition/rows.py",
         "if not _sizes_fit(rows, maps):", "if False:",
     ),
