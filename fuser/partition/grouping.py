@@ -24,7 +24,7 @@ from fuser.partition.dag import Ancestors
 from fuser.partition.nodes import ANCHORS, CREATE, DECODE, REDUCE, VIEW, is_injective, reduce_axes
 from fuser.partition.options import Options
 from fuser.partition.positions import Positions
-from fuser.partition.region import Kind
+from fuser.partition.region import KINDS, Kind
 from fuser.partition.tangled import tangled_movement
 from fuser.target import Target
 
@@ -212,12 +212,7 @@ class Grouping:
         """A group of one node that is not in a group yet."""
         if node.op in REDUCE:
             return self._seed_reduce(node)
-        kinds: dict[str, Kind] = {
-            "dot_general": "contraction", "conv": "conv", "reduce_window": "window",
-            "gather": "gather", "sort": "sort", "scatter": "scatter", "cumsum": "scan",
-            "host": "host",
-        }  # fmt: skip
-        group = self.new_group(kinds.get(node.op, "map"), [node], node.output.shape)
+        group = self.new_group(KINDS.get(node.op, "map"), [node], node.output.shape)
         if node.op in ANCHORS:
             group.anchors.append(node)
         group.positions[node.output] = at.sample(at.count(node.output))

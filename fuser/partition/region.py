@@ -18,6 +18,12 @@ Kind = Literal[
 """What the emitter builds. "contraction" is dot_general (one or several on one lhs) with prologue
 and epilogue; "reduce" keeps rows on chip; "map" covers pure movement and elementwise code."""
 
+KINDS: dict[str, Kind] = {
+    "dot_general": "contraction", "conv": "conv", "reduce_window": "window", "gather": "gather",
+    "sort": "sort", "scatter": "scatter", "cumsum": "scan", "host": "host",
+}  # fmt: skip
+"""The kind of a region by the primitive that it is about, where that is no map or reduction."""
+
 
 @dataclass(eq=False)
 class Region:

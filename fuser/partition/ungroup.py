@@ -12,13 +12,7 @@ from collections.abc import Iterable, Sequence
 from fuser.graph.ir import Node, Value
 from fuser.graph.sizes import size_hint
 from fuser.partition.nodes import ANCHORS, CREATE, DECODE, REDUCE, VIEW
-from fuser.partition.region import Kind, Partition, Refusal, Region
-
-KINDS: dict[str, Kind] = {
-    "dot_general": "contraction", "conv": "conv", "reduce_window": "window", "gather": "gather",
-    "sort": "sort", "scatter": "scatter", "cumsum": "scan", "host": "host",
-}  # fmt: skip
-"""The kind of a region by the primitive that it is about, where that is no map or reduction."""
+from fuser.partition.region import KINDS, Kind, Partition, Refusal, Region
 
 SIBLINGS = ("map", "gather", "reduce")
 """Kinds of regions in which nodes may stand side by side."""
