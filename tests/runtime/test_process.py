@@ -79,15 +79,23 @@ def test_fork_while_other_threads_run() -> None:
 
 
 def test_an_interrupt_ends_a_loop_of_runs() -> None:
-    code = "print('ready', flush=True)\nwhile True: executor.run([x])\n"
+    code = (
+        "import signal\n"  # what runs the tests in the background may ignore interrupts
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "print('ready', flush=True)\n"
+        "while True: executor.run([x])\n"
+    )
     process = subprocess.Popen(
         [sys.executable, "-c", START + code],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout is not None and process.stdout.readline() == "ready\n"
-    time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+    finally:
+        process.kill()
     assert "KeyboardInterrupt" in errors and process.returncode == -signal.SIGINT
