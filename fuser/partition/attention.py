@@ -153,7 +153,7 @@ def _without_cleanup(node: Node) -> Value | None:
     inverted = False
     while test is not None and test.op == "logical_not":
         test, inverted = test.inputs[0].node, not inverted
-    if test is None or test.inputs[0] is not p:
+    if test is None or not test.inputs or test.inputs[0] is not p:
         return None
     is_nan = test.op == "is_nan" or (test.op == "ne" and test.inputs[1] is p)
     is_number = test.op == "eq" and test.inputs[1] is p

@@ -221,6 +221,20 @@ def test_rows_without_keys_are_cleaned(spelling: str) -> None:
     assert one_attention(net, values(net, p, v)).facts["empty_rows"]
 
 
+def test_a_constant_mask_behind_the_softmax_is_no_cleaning() -> None:
+    """select(constant, p, 0): its condition reads nothing that could be p."""
+    net = Net()
+    q, k, v = inputs(net)
+    weights = compose.softmax(net.b, products(net, q, k), [3])
+    mask = net.b.constant(np.arange(BATCH * HEADS * QUERIES * KEYS).reshape(weights.shape) % 3 == 0)
+    graph = net.finish(values(net, net.b.map("select", mask, weights, 0.0), v))
+    for target in (CPU, SM_90A):
+        cut = partition(graph, target)
+        check(graph, cut)
+        assert "attention" not in kinds(cut)
+        check_emitted(cut, random_feeds(graph), target, tolerance=1e-4)
+
+
 def test_a_quotient_may_be_a_product_with_a_reciprocal() -> None:
     net = Net()
     q, k, v = inputs(net)
