@@ -15,7 +15,7 @@ from fuser.backend.module import CompiledKernel
 from fuser.backend.workers import CompileJob, CompileStats, compile_all
 from fuser.binding import Bound, bind_kernels, report_on, spent
 from fuser.config import Config, within
-from fuser.devices import Device, choose_target, plan_threads
+from fuser.devices import Device, check_device, choose_target, plan_threads
 from fuser.dtypes import DType
 from fuser.errors import InvalidModelError, UsageError
 from fuser.graph.dims import substitute, symbols_of
@@ -253,6 +253,7 @@ def compile_new(
     """`compile` without the cache of plans. keep: called with the plan's program, if the file alone
     decides it; limits are those in force."""
     started = time.perf_counter() if started is None else started
+    check_device(device)
     with within():
         progress("importing the graph")
         opened = _map_model(model) if isinstance(model, str | Path) else open_model(model)

@@ -20,7 +20,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
 from onnx.reference import ReferenceEvaluator
 
 from fuser.compiler import open_model
-from fuser.devices import Device
+from fuser.devices import Device, check_device
 from fuser.errors import FeedError, InvalidModelError, UnsupportedError, UnsupportedOpError
 from fuser.graph.onnx_import.functions import has_body
 from fuser.graph.onnx_import.reader import captured_names
@@ -54,6 +54,7 @@ class Segmented:
         self, proto: ModelProto, *, device: Device = "auto", fusion: bool = True,
         threads: int | None = None, precision: Precision = "model",
     ) -> None:  # fmt: skip
+        check_device(device)
         self.proto = proto
         self.device: Device = device
         self.fusion = fusion

@@ -16,7 +16,7 @@ import numpy as np
 
 from fuser.compiler import Model, Progress
 from fuser.compiler import compile as compile_model
-from fuser.devices import Device
+from fuser.devices import Device, check_device
 from fuser.errors import ValueNeededError
 from fuser.forks import new_lock
 from fuser.graph.dims import substitute
@@ -61,6 +61,7 @@ class Specialised:
         """dynamic: whether kernels serve ranges of sizes: always, never, or (None) from the second
         set of sizes on. fixed, progress: as for `Variants`. write_out_loops: whether a loop that
         data ends is compiled for the values of that data, trip by trip; else it is unsupported."""
+        check_device(device)
         self.model = model
         self.fixed = dict(fixed or {})
         self.progress = progress

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fuser.compiler import compile_graph
-from fuser.devices import Device
+from fuser.devices import Device, check_device
 from fuser.errors import DeviceError, FeedError, LimitError, UnsupportedError, UsageError
 from fuser.forks import new_lock
 from fuser.graph.dims import DimExpr
@@ -59,6 +59,9 @@ class Options:
     precision: Precision = "model"
     freeze: bool = True
     tune: bool = False
+
+    def __post_init__(self) -> None:
+        check_device(self.device)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from fuser.compiler import compile_graph
-from fuser.devices import Device
+from fuser.devices import Device, check_device
 from fuser.dynamic import explain_variants
 from fuser.errors import FeedError, UsageError
 from fuser.forks import cached_property, new_lock
@@ -119,6 +119,7 @@ class Traced:
         threads: int | None, fusion: bool, precision: Precision = "model",
     ) -> None:  # fmt: skip
         self._started = time.perf_counter()
+        check_device(device)
         self._bound_tree, self._static = bound.tree, bound.static
         self._options: dict[str, Any] = {
             "device": device, "threads": threads, "fusion": fusion, "precision": precision,
@@ -204,6 +205,7 @@ class Jitted:
         threads: int | None, fusion: bool, precision: Precision = "model",
         dynamic: OpenAxes | None = None,
     ) -> None:  # fmt: skip
+        check_device(device)
         self.function = function
         self._dynamic = dict(dynamic or {})
         self._open: OrderedDict[Hashable, OpenTraced] = OrderedDict()

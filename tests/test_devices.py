@@ -1,17 +1,25 @@
-"""What a device is told of a plan: its threads."""
+"""What a device is told of a plan: its threads; and that there is no other device."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 
+import fuser
 from fuser.backend.cores import available_cores
 from fuser.backend.cpu import host_target
 from fuser.backend.workers import CompileJob, material_of
 from fuser.compiler import open_model
 from fuser.devices import choose_target, plan_threads
 from fuser.dynamic import DynamicPlan
+from fuser.errors import UsageError
+from fuser.host import Segmented
 from fuser.target import SM_90A
 from fuser.tilegen.emit import emit
 from models import TINY, build, example_feeds
@@ -50,3 +58,58 @@ def test_code_is_shared_by_all_thread_counts() -> None:
         material_of(CompileJob(program.kernel, replace(target, threads=n))) for n in (0, 1, 7)
     }
     assert len(materials) == 1
+
+
+# a device that there is not -----------------------------------------------------------------------
+
+
+def _file(folder: Path) -> Path:
+    path = folder / "m.onnx"
+    onnx.save(build("mlp", **TINY["mlp"]), path)
+    return path
+
+
+def _twice(x: Any) -> Any:
+    return x + x
+
+
+def _torch(folder: Path) -> None:
+    torch = pytest.importorskip("torch")
+    fuser.compile(torch.nn.ReLU(), device="tpu")  # type: ignore[call-overload]
+
+
+def _torch_backend(folder: Path) -> None:
+    torch = pytest.importorskip("torch")
+    options = {"device": "tpu"}
+    compiled = torch.compile(torch.nn.ReLU(), backend="fuser", options=options)
+    try:
+        compiled(torch.ones(2))
+    except torch._dynamo.exc.BackendCompilerFailed as error:
+        raise error.inner_exception from error
+
+
+_DOORS: dict[str, Callable[[Path], object]] = {
+    "compile a file": lambda f: fuser.compile(_file(f), device="tpu"),  # type: ignore[call-overload]
+    "compile a proto": lambda f: fuser.compile(onnx.load(_file(f)), device="tpu"),  # type: ignore[call-overload]
+    "compile for many sizes": lambda f: fuser.compile(  # type: ignore[call-overload]
+        _file(f), device="tpu", dynamic=True
+    ),
+    "session": lambda f: fuser.InferenceSession(_file(f), device="tpu"),  # type: ignore[arg-type]
+    "host": lambda f: Segmented(onnx.load(_file(f)), device="tpu"),  # type: ignore[arg-type]
+    "jit": lambda f: fuser.jit(_twice, device="tpu"),  # type: ignore[arg-type]
+    "trace": lambda f: fuser.trace(_twice, np.ones(2), device="tpu"),  # type: ignore[arg-type]
+    "torch": _torch,
+    "torch.compile": _torch_backend,
+    "target": lambda f: choose_target("tpu"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("door", _DOORS)
+def test_a_device_that_there_is_not(
+    door: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is an error at every door, before any work, that lists what there is."""
+    for cached in ("0", "1"):
+        monkeypatch.setenv("FUSER_CACHE", cached)
+        with pytest.raises(UsageError, match=r"no device 'tpu'.*one of auto, cpu, cuda"):
+            _DOORS[door](tmp_path)
