@@ -170,8 +170,6 @@ def signs_of_zero(d: Drawing) -> list[Value]:
     elif op in ("abs", "sign"):
         result = np.zeros(shape, dtype.numpy)
     y = d.emit(op, d.feed(zeros))
-    if op == "sign":  # 0 or -0, whichever
-        return [y]
     bits = d.emit("float_bits", y)
     d.claim(bits, np.asarray(result).view(bits.dtype.numpy))
     return [bits]

@@ -202,3 +202,12 @@ def test_rest_of_the_least_integer_on_a_gpu(dtype: str) -> None:
 
     found = fuser.trace(rest, fuser.spec(300, dtype), fuser.spec(300, dtype), device="cuda")(x, y)
     np.testing.assert_array_equal(found, np.full(300, least, dtype) % y)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_signs_of_zero(dtype: type, device: str) -> None:
+    zeros = np.array([0.0, -0.0, 1.0, -1.0], dtype)
+    for function in (np.sign, np.cbrt):
+        found = fuser.jit(lambda x, f=function: f(x), device=device)(zeros)
+        np.testing.assert_array_equal(np.signbit(found), np.signbit(function(zeros)))

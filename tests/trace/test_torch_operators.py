@@ -137,3 +137,12 @@ def test_statistics_have_the_dtype_that_pytorch_gives_them(dtype: Any) -> None:
         found, wanted = torch.compile(norms, backend="fuser")(x), norms(x)
     assert [y.dtype for y in found] == [y.dtype for y in wanted] == [dtype] * 4
     torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("name", ["sign", "sgn"])
+def test_the_sign_of_zero_and_nan_is_zero(name: str) -> None:
+    x = torch.tensor([0.0, -0.0, float("nan"), 2.0, -3.0])
+    with torch.no_grad():
+        found = torch.compile(getattr(torch, name), backend="fuser")(x)
+    assert found.tolist() == [0, 0, 0, 1, -1]
+    assert torch.signbit(found).tolist() == [False, False, False, False, True]

@@ -89,8 +89,8 @@ def _float(f: Function, fn: str, args: Sequence[Reg]) -> Reg:
             return f.binary("fdiv", real(1.0, type), f.intrinsic("sqrt", x))
         case "sign":
             one = f.intrinsic("copysign", real(1.0, type), x)
-            flat = f.fcmp("ueq", x, real(0.0, type))  # keeps NaN and zero
-            return f.select(flat, x, one)
+            flat = f.fcmp("ueq", x, real(0.0, type))  # keeps NaN, and makes -0 to 0
+            return f.select(flat, f.binary("fadd", x, real(0.0, type)), one)
         case "max" | "min":
             return extreme(f, fn, *args)
         case "is_nan":

@@ -77,7 +77,8 @@ def _float(e: Emitter, fn: str, dtype: DType, args: list[str]) -> str:
     if fn == "sign":
         one = e.value(f"call {type} @llvm.copysign.{suffix}({type} {real(1.0, type)}, {type} {a})")
         apart = e.value(f"fcmp one {type} {a}, {real(0.0, type)}")  # false for NaN: stays itself
-        return e.value(f"select i1 {apart}, {type} {one}, {type} {a}")
+        flat = e.value(f"fadd {type} {a}, {real(0.0, type)}")  # of -0: 0
+        return e.value(f"select i1 {apart}, {type} {one}, {type} {flat}")
     if fn in ("fmod", "mod"):
         return _remainder(e, fn, type, a, args[1])
     if fn in math.FUNCTIONS:

@@ -111,7 +111,11 @@ def absolute(b: Builder, x: Value) -> Value:
 
 @aten("sign", "sgn")
 def sign(b: Builder, x: Value) -> Value:
-    return b.cast(b.map("ne", x, 0), x.dtype) if x.dtype.kind == "uint" else b.map("sign", x)
+    if x.dtype.kind == "uint":
+        return b.cast(b.map("ne", x, 0), x.dtype)
+    if x.dtype.is_float:  # PyTorch has it 0 for NaN
+        x = b.map("select", b.map("is_nan", x), 0, x)
+    return b.map("sign", x)
 
 
 @aten("bitwise_not")

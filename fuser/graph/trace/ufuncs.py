@@ -175,7 +175,8 @@ def _log10(b: Builder, x: Value) -> Value:
 
 @_rule("cbrt")
 def _cbrt(b: Builder, x: Value) -> Value:
-    return b.map("mul", b.map("sign", x), b.map("pow", b.map("abs", x), 1 / 3))
+    root = b.map("mul", b.map("sign", x), b.map("pow", b.map("abs", x), 1 / 3))
+    return b.map("select", b.map("eq", x, 0), x, root)  # either zero as it is
 
 
 @_rule("hypot")

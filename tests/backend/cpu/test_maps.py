@@ -100,6 +100,14 @@ def test_cast(source: DType, target: DType, rng: np.random.Generator) -> None:
     np.testing.assert_array_equal(have.astype(np.float64), want.astype(np.float64))
 
 
+@pytest.mark.parametrize("dtype", [f16, bf16, f32, f64], ids=str)
+def test_the_sign_of_zero_is_zero(dtype: DType) -> None:
+    """Of either zero: +0, as NumPy, ONNX and PyTorch have it."""
+    have = run_map("sign", [values(dtype, np.random.default_rng(0))], dtype, dtype)
+    assert have[:2].tolist() == [0, 0]
+    assert not np.signbit(have[:2].astype(np.float64)).any()
+
+
 def test_integer_division_never_traps() -> None:
     x = np.zeros(SIZE, np.int32)
     x[:3] = [7, -(2**31), -7]

@@ -481,6 +481,12 @@ def test_too_much_shared_memory_is_an_error() -> None:
         compile_kernel(kernels.matmul(512, 512, 512, f64, (256, 256, 64), epilogue=False), SM_80)
 
 
+def test_the_sign_of_zero_is_zero() -> None:
+    """Zeros and NaN pass an addition of 0, which makes -0 to 0."""
+    ptx = compile_kernel(kernels.elementwise("sign", f32, 1), SM_90A).code.decode()
+    assert re.search(r"add\S*\.f32\s+%\w+, %\w+, 0f00000000;", ptx)
+
+
 @pytest.mark.parametrize("fn", ["div", "mod", "fmod"])
 @pytest.mark.parametrize("dtype", [i32, u8], ids=str)
 def test_a_division_leaves_the_masks_of_stores(fn: str, dtype: DType) -> None:
