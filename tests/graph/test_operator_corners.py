@@ -111,3 +111,24 @@ def test_a_mask_of_no_columns_is_no_triangle() -> None:
     for shape in ((3, 0), (0, 3), (2, 0, 3)):
         table = graph.constant(np.zeros(shape, np.float32))
         assert triangle(table) is None
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("aligned", [0, 1])
+@pytest.mark.parametrize("size", [(1, 3, 5, 6), (3, 1, 4, 2), (1, 2, 3, 4, 5), (2, 1, 1, 1, 3)])
+def test_affine_grids_of_one_image(size: tuple[int, ...], aligned: int, dtype: type) -> None:
+    """The function of the standard drops a batch of one image, and divides by 0 for one pixel."""
+    rank = len(size) - 2
+    theta = np.random.default_rng(0).uniform(-1, 1, (size[0], rank, rank + 1)).astype(dtype)
+    feeds = {"theta": theta, "size": np.array(size, np.int64)}
+    y, _ = run("AffineGrid", feeds, 20, ("size",), align_corners=aligned)
+    steps = [2 * np.arange(n) / max(n - 1, 1) if aligned else (2 * np.arange(n) + 1) / n
+             for n in size[2:]]  # fmt: skip
+    places = np.stack(np.meshgrid(*[s - 1 for s in steps], indexing="ij")[::-1], -1)
+    wide = theta.astype(np.float64)
+    wanted = np.einsum("...k,bjk->b...j", places, wide[..., :rank])
+    wanted += wide[:, :, rank].reshape(size[0], *[1] * rank, rank)
+    # Coordinates of at most 1 have two roundings; a product and a sum for each, and one to dtype.
+    bound = (2 + 2 * rank + 1) * np.finfo(dtype).eps * np.abs(theta).sum(2).max()
+    assert y.dtype == dtype
+    np.testing.assert_allclose(y, wanted, rtol=0, atol=bound)

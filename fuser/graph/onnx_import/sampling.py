@@ -1,4 +1,5 @@
-"""ONNX operators that read an image between its pixels: GridSample, RoiAlign, DeformConv, Col2Im.
+"""ONNX operators that read an image between its pixels: GridSample, RoiAlign, DeformConv, Col2Im;
+and AffineGrid, which says where.
 
 Images are flattened to rows of channels, so that one gather reads a pixel with all its channels;
 where to read, and the weights of the neighbours, are tensors like any other.
@@ -13,7 +14,8 @@ import numpy as np
 
 from fuser import dtypes
 from fuser.graph.builder import Builder
-from fuser.graph.dims import Dim, as_int, product
+from fuser.errors import InvalidModelError
+from fuser.graph.dims import Dim, as_int, maximum, product
 from fuser.graph.ir import Value
 from fuser.graph.onnx_import.contraction import add_channel_bias, spatial_attr, stuff_zeros
 from fuser.graph.onnx_import.registry import OnnxNode, onnx_op
@@ -126,6 +128,40 @@ def grid_sample(b: Builder, node: OnnxNode) -> Value:
     assert total is not None
     last = total.type.rank - 1
     return b.transpose(total, (0, last, *range(1, last)))
+
+
+@onnx_op("AffineGrid", since=20)
+def affine_grid(b: Builder, node: OnnxNode) -> Value:
+    """Where each pixel is read: theta times its coordinates (x, y, [z,] 1), from -1 to 1.
+
+    The standard's function body is not used: it drops a batch of one image.
+    """
+    theta, dims = node.operand(0), b.read_dims(node.operand(1), "the size")
+    batch, spatial, rank = dims[0], dims[2:], len(dims) - 2
+    if rank not in (2, 3):
+        raise InvalidModelError(f"the size has {len(dims)} numbers, not 4 or 5", where=node.where)
+    if theta.type.rank != 3 or theta.type.shape[1:] != (rank, rank + 1):
+        raise InvalidModelError(
+            f"theta is {theta.type}, not [N, {rank}, {rank + 1}]", where=node.where
+        )
+    shape = (batch, *spatial, rank)
+    wide = b.cast(theta, dtypes.f32) if theta.dtype.bits < 32 else theta
+
+    def factor(entry: int) -> Value:
+        row = b.slice_axis(wide, 2, entry, entry + 1)
+        return b.broadcast(b.reshape(row, theta.type.shape[:2]), shape, (0, rank + 1))
+
+    total = factor(rank)
+    for axis, size in enumerate(spatial):
+        at = b.map("mul", b.iota((size,), 0, wide.dtype), 2)
+        if node.attr("align_corners", 0):  # of one pixel: at the start
+            at = b.map("div", at, b.dim(maximum(size - 1, 1), wide.dtype))
+        else:
+            at = b.map("div", b.map("add", at, 1), b.dim(size, wide.dtype))
+        at = b.broadcast(b.map("sub", at, 1), shape, (1 + axis,))
+        # The first entry of a row of theta is for the last axis.
+        total = b.map("add", total, b.map("mul", factor(rank - 1 - axis), at))
+    return b.cast(total, theta.dtype)
 
 
 def _axis_taps(
