@@ -13,8 +13,8 @@ from itertools import product as cartesian
 import numpy as np
 
 from fuser import dtypes
-from fuser.graph.builder import Builder
 from fuser.errors import InvalidModelError
+from fuser.graph.builder import Builder
 from fuser.graph.dims import Dim, as_int, maximum, product
 from fuser.graph.ir import Value
 from fuser.graph.onnx_import.contraction import add_channel_bias, spatial_attr, stuff_zeros
