@@ -16,6 +16,7 @@ from fuser.graph.ir import Node, Value
 from fuser.graph.sizes import by_example, evaluate, size_hint
 from fuser.packing import Source, pack, source_of
 from fuser.partition.region import Partition
+from fuser.partition.text import refusal_rows
 from fuser.runtime.memory import trim_heap
 from fuser.runtime.program import Program, Step, TensorSpec, assemble
 from fuser.target import Target
@@ -201,6 +202,16 @@ def _spec(value: Value, name: str) -> TensorSpec:
 
 
 @by_example
+def _slow(cut: Partition) -> tuple[str, ...]:
+    """Regions that were split to keep a compile short."""
+    rows = refusal_rows(item for item in cut.refusals if item.code == "slow-kernel")
+    return tuple(
+        f"{row.producer} and {row.consumer} are separate kernels: {row.reason}"
+        + (f" ({row.count} times)" if row.count > 1 else "")
+        for row in rows
+    )
+
+
 def report_on(
     cut: Partition, programs: list[TileProgram], program: Program,
     dims: dict[str, int], seconds: float, cache_hits: int,
@@ -239,5 +250,6 @@ def report_on(
             )
             for region in cut.regions
         ),
+        fallbacks=_slow(cut),
         dims=dims,
     )  # fmt: skip

@@ -113,6 +113,7 @@ _LIMITS = (
     ("seconds", "Give up reading and compiling after this; 0: never. Default 1800."),
     ("bytes", "Most memory a plan may take; default: all there is."),
     ("nodes", "Most nodes of a graph, loops and functions written out. Default 100000."),
+    ("kernel_seconds", "Split what takes longer to compile as one kernel; 0: never. Default 10."),
 )
 
 
@@ -132,7 +133,7 @@ def _limits(command: Callable[..., int]) -> Callable[..., int]:
 
     for name, text in reversed(_LIMITS):
         option = click.option(
-            f"--max-{name}", type=click.IntRange(min=0), metavar="N", help=f"{text}"
+            f"--max-{name.replace('_', '-')}", type=click.IntRange(min=0), metavar="N", help=text
         )
         run_within = option(run_within)
     return run_within

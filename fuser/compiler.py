@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fuser.backend.module import CompiledKernel
-from fuser.backend.workers import CompileJob, CompileStats, compile_all
+from fuser.backend.workers import CompileStats
 from fuser.binding import Bound, bind_kernels, report_on, spent
 from fuser.config import Config, within
 from fuser.devices import Device, check_device, choose_target, plan_threads
@@ -31,7 +31,8 @@ from fuser.graph.onnx_import import (
     signature,
 )
 from fuser.graph.passes import run_passes as run_graph_passes
-from fuser.limits import Limits, check_bytes, check_time, current
+from fuser.kernels import compile_programs, programs_of, without_refused
+from fuser.limits import Limits, check_bytes, current
 from fuser.packing import Source
 from fuser.partition import Options, partition
 from fuser.partition.region import Partition
@@ -45,9 +46,7 @@ from fuser.runtime.inputs import random_feeds as draw_feeds
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import Program, TensorSpec
 from fuser.target import Target
-from fuser.tilegen.coverage import prove
-from fuser.tilegen.emit import emit_or_ungroup
-from fuser.tilegen.passes import run_passes as run_tile_passes
+from fuser.tilegen.coverage import prove_order
 from fuser.tilegen.program import TileProgram
 
 if TYPE_CHECKING:
@@ -183,17 +182,14 @@ def partition_options(fusion: bool, rounded: Rounding) -> Options:
 
 
 def emit_programs(cut: Partition, target: Target, verify: bool = False) -> list[TileProgram]:
-    """The tile programs of every region, in launch order. A region that cannot be one kernel is
-    replaced in `cut` by its parts.
+    """The tile programs of every region, in launch order. A region that cannot be one kernel, or
+    takes too long to become one, is replaced in `cut` by its parts.
 
     Raises VerifyError where it is not proved that programs write all they are there to write."""
     programs: list[TileProgram] = []
     for region in tuple(cut.regions):
-        check_time()
-        programs += emit_or_ungroup(region, cut, target)
-    for program in programs:
-        run_tile_passes(program.kernel, verify=verify)
-    prove(programs, cut.graph.inputs, cut.graph.outputs)
+        programs += programs_of(region, cut, target, verify)
+    prove_order(programs, cut.graph.inputs, cut.graph.outputs)
     return programs
 
 
@@ -416,18 +412,27 @@ def compile_kernels(
     progress("writing tile programs")
     programs = emit_programs(cut, target, verify=config.verify)
     cache = KernelCache(config.cache_dir) if config.cache else None
+    workers = config.workers or None
     tuned: tuple[Tuned, ...] = ()
+    if tune:  # what is measured is what is used: regions that need parts have them
+        programs, _ = compile_programs(
+            cut, programs, target, cache, workers=workers, verify=config.verify
+        )
     if tune is not None and (tune or cache is not None):
         from fuser.tuning import apply_tuning
 
         programs, tuned = apply_tuning(
-            cut, programs, target, cache, measure=tune, workers=config.workers or None,
+            cut, programs, target, cache, measure=tune, workers=workers,
             threads=threads, device=ordinal, progress=progress, verify=config.verify,
         )  # fmt: skip
     progress(f"compiling {len(programs)} kernels")
     stats = CompileStats()
-    jobs = [CompileJob(program.kernel, target, where=_place(program)) for program in programs]
-    kernels = compile_all(jobs, cache, config.workers or None, stats=stats)
+    programs, kernels = compile_programs(
+        cut, programs, target, cache, workers=workers, verify=config.verify, stats=stats
+    )
+    prove_order(programs, cut.graph.inputs, cut.graph.outputs)
+    names = {program.region.name for program in programs}
+    tuned = tuple(item for item in tuned if item.kernel in names)
     bound = bind_kernels(name or graph.name, cut, programs, kernels, target, consume)
     return Compiled(cut, programs, kernels, bound, stats.cache_hits, rounded.text, tuned)
 
@@ -435,20 +440,16 @@ def compile_kernels(
 def with_remembered(
     cut: Partition, programs: list[TileProgram], target: Target
 ) -> tuple[list[TileProgram], tuple[Tuned, ...]]:
-    """The programs with the schedules that earlier compiles measured, as compiling has them."""
+    """The programs as compiling has them after earlier compiles: with the schedules that those
+    measured, and with parts of the regions whose kernels failed or took too long."""
     config = Config.from_environment()
     if not config.cache:
         return programs, ()
     from fuser.tuning import apply_tuning
 
-    return apply_tuning(cut, programs, target, KernelCache(config.cache_dir), measure=False)
-
-
-def _place(program: TileProgram) -> str:
-    """The region and its ONNX nodes, for errors."""
-    names = program.region.origin
-    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    return f"region {program.region.id} ({shown})"
+    cache = KernelCache(config.cache_dir)
+    programs = without_refused(cut, programs, target, cache)
+    return apply_tuning(cut, programs, target, cache, measure=False)
 
 
 def reference(

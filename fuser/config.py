@@ -22,8 +22,8 @@ class Config:
     workers: FUSER_WORKERS, processes that compile; 0 is one a core.
     dump: FUSER_DUMP, a folder that receives the text of every stage of every compile.
     verify: FUSER_VERIFY=1 checks the intermediate programs after every pass.
-    max_seconds, max_bytes, max_nodes: FUSER_MAX_SECONDS and so on, what a model may ask for
-    (fuser/limits.py); 0 seconds is no end, 0 bytes the memory of the machine.
+    max_seconds, max_bytes, max_nodes, max_kernel_seconds: FUSER_MAX_SECONDS and so on, what a model
+    may ask for (fuser/limits.py); 0 seconds is no end, 0 bytes the memory of the machine.
     """
 
     cache_dir: Path | None = None
@@ -35,10 +35,11 @@ class Config:
     max_seconds: int = int(DEFAULT.seconds)
     max_bytes: int = DEFAULT.bytes
     max_nodes: int = DEFAULT.nodes
+    max_kernel_seconds: int = int(DEFAULT.kernel_seconds)
 
     @property
     def limits(self) -> Limits:
-        return Limits(self.max_seconds, self.max_bytes, self.max_nodes)
+        return Limits(self.max_seconds, self.max_bytes, self.max_nodes, self.max_kernel_seconds)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Config:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from fuser.errors import LimitError, OutOfMemoryError
+from fuser.errors import CompileTimeoutError, LimitError, OutOfMemoryError
 
 LARGEST = 1 << 48
 """Elements that no tensor has, not even one that is never stored: going through them takes days."""
@@ -25,11 +25,14 @@ LARGEST = 1 << 48
 class Limits:
     """seconds: of reading and compiling a model; 0 for no end. bytes: of the inputs, outputs,
     constants and intermediate values of a plan together; 0 for the memory of this machine. nodes:
-    of a graph, with functions, loops and branches written out."""
+    of a graph, with functions, loops and branches written out. kernel_seconds: of processor time
+    for one kernel, once to write it and once to compile it; a region that takes longer is split. 0
+    for no end."""
 
     seconds: float = 1800.0
     bytes: int = 0
     nodes: int = 100_000
+    kernel_seconds: float = 10.0
 
     @property
     def memory(self) -> int:
@@ -46,14 +49,16 @@ class _State:
     deadline: float
 
 
-_NONE = _State(DEFAULT, float("inf"))
+_FOREVER = float("inf")
+_NONE = _State(DEFAULT, _FOREVER)
 _state: ContextVar[_State] = ContextVar("limits", default=_NONE)
+_kernel_end: ContextVar[float] = ContextVar("kernel", default=_FOREVER)  # of this thread's time
 
 
 @contextmanager
 def limited(limits: Limits) -> Iterator[None]:
     """Hold the limits within the block; within an outer block its deadline stays."""
-    deadline = time.monotonic() + limits.seconds if limits.seconds else float("inf")
+    deadline = time.monotonic() + limits.seconds if limits.seconds else _FOREVER
     token = _state.set(_State(limits, min(deadline, _state.get().deadline)))
     try:
         yield
@@ -71,9 +76,31 @@ def current() -> Limits:
     return _state.get().limits
 
 
+@contextmanager
+def kernel_time() -> Iterator[None]:
+    """Let the work in the block, which is that on one kernel, take `kernel_seconds` at most: then
+    check_time raises CompileTimeoutError."""
+    seconds = current().kernel_seconds
+    end = time.thread_time() + seconds if seconds else _FOREVER
+    token = _kernel_end.set(end)
+    try:
+        yield
+    finally:
+        _kernel_end.reset(token)
+
+
 def check_time() -> None:
-    """Raise LimitError once the time is over."""
+    """Raise LimitError once the time is over, CompileTimeoutError once that of a kernel is. Cheap
+    enough for every step of a walk."""
+    end = _kernel_end.get()
+    if end < _FOREVER and time.thread_time() > end:
+        raise CompileTimeoutError(
+            f"its kernel took more than {current().kernel_seconds:g} s to compile",
+            hint="allow more with --max-kernel-seconds or FUSER_MAX_KERNEL_SECONDS",
+        )
     state = _state.get()
+    if state is _NONE:
+        return
     if time.monotonic() > state.deadline:
         raise LimitError(
             f"reading and compiling the model takes longer than {state.limits.seconds:g} s",

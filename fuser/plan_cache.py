@@ -253,6 +253,7 @@ def _place(
             "fusion": bool(fusion),
             "precision": precision,
             "nodes": current().nodes,
+            "kernel_seconds": current().kernel_seconds,
         }
         head = {"plan": 1, "name": path.name, "model": content, "choices": choices}
         head |= {"versions": versions(), "target": dataclasses.asdict(target)}

@@ -10,12 +10,11 @@ from fuser.compiler import Model, partition_options, with_remembered
 from fuser.devices import Device, choose_target
 from fuser.errors import UsageError
 from fuser.graph.text import print_graph
+from fuser.kernels import programs_of
 from fuser.partition import explain, partition
 from fuser.partition.region import Partition
 from fuser.precision import Precision, rounding
 from fuser.target import Target
-from fuser.tilegen.emit import emit_or_ungroup
-from fuser.tilegen.passes import run_passes as run_tile_passes
 from fuser.tilegen.program import TileProgram
 
 
@@ -39,9 +38,7 @@ def dump(
             f"there is no region {region}", hint=f"regions are 0 to {len(cut.regions) - 1}"
         )
     for item in chosen:
-        programs = list(emit_or_ungroup(item, cut, target))
-        for program in programs:
-            run_tile_passes(program.kernel)
+        programs = programs_of(item, cut, target)
         for program in with_remembered(cut, programs, target)[0]:
             yield kernel_text(program, stage, target)
 

@@ -31,7 +31,7 @@ from fuser.backend.workers import CompileJob, compile_all, material_of
 from fuser.compare import compare, tolerance_of
 from fuser.dtypes import DType
 from fuser.errors import FuserError
-from fuser.limits import check_time
+from fuser.limits import check_time, current, kernel_time
 from fuser.partition.region import Partition
 from fuser.plan_cache import note_schedules, remembered_schedules
 from fuser.report import Tuned
@@ -213,10 +213,11 @@ def emitted(
 ) -> TileProgram | None:
     """The program of the same region with another schedule; None where it does not fit."""
     try:
-        others = emit(program.region, cut, target, schedule)
-        for other in others:
-            run_passes(other.kernel, verify=verify)
-        prove_region(others)
+        with kernel_time():
+            others = emit(program.region, cut, target, schedule)
+            for other in others:
+                run_passes(other.kernel, verify=verify)
+            prove_region(others)
     except (FuserError, ArithmeticError, AssertionError, LookupError, ValueError):
         return None  # emitters take for granted what the rules see to
     return others[0] if len(others) == 1 else None
@@ -283,7 +284,11 @@ def _compiled(
 ) -> list[CompiledKernel | None]:
     """The kernels, all in parallel; None for those that do not compile, but for the first, whose
     error is raised."""
-    jobs = [CompileJob(program.kernel, target, program.region.name) for program in programs]
+    seconds = current().kernel_seconds
+    jobs = [
+        CompileJob(program.kernel, target, program.region.name, seconds if number else 0.0)
+        for number, program in enumerate(programs)
+    ]
     try:
         return list(compile_all(jobs, cache, workers))
     except FuserError:

@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from typing import NamedTuple
 
 from fuser.backend.module import CompiledKernel
-from fuser.errors import FuserError
+from fuser.errors import FuserError, LoweringError
 from fuser.target import Target
 
 
@@ -34,18 +34,20 @@ class Request(NamedTuple):
 
 
 class Order(NamedTuple):
-    """A request, and the seconds of processor time that it may take."""
+    """A request, and the seconds of processor time that it may take; 0 for no limit of its own."""
 
     request: Request
     seconds: float
 
 
 class Failure(NamedTuple):
-    """Why a kernel could not be compiled: one line, and the traceback."""
+    """Why a kernel could not be compiled: one line, and the traceback. refusal: what is
+    wrong with the tile program, where it cannot be lowered or takes too much processor time."""
 
     reason: str
     trace: str
     timed_out: bool = False
+    refusal: str = ""
 
 
 def compile_text(request: Request) -> CompiledKernel:
@@ -97,6 +99,11 @@ class _Guard(threading.Thread):
             self.seconds, self.started = seconds, time.process_time()
         os.write(self._wake, b"b")
 
+    @property
+    def pause(self) -> float | None:
+        """Milliseconds between two looks; None until there is something to look at."""
+        return 1000 * min(self.interval, self.seconds) if self.seconds else None
+
     def end(self, answer: CompiledKernel | Failure) -> None:
         """Send the answer. Raises OSError if the parent is gone."""
         with self.sending:
@@ -108,14 +115,15 @@ class _Guard(threading.Thread):
         poll.register(self.connection.fileno(), 0)  # tells when the other end is closed
         poll.register(self._rouse, select.POLLIN)
         while True:
-            for descriptor, _ in poll.poll(self.interval * 1000 if self.seconds else None):
+            for descriptor, _ in poll.poll(self.pause):
                 if descriptor == self.connection.fileno():
                     os._exit(0)
                 os.read(self._rouse, 64)
             with self.sending:
                 if self.seconds and time.process_time() - self.started > self.seconds:
                     reason = f"no result in {self.seconds:g} s of processor time"
-                    self.connection.send(Failure(reason, "", timed_out=True))
+                    why = f"its kernel took more than {self.seconds:g} s to compile"
+                    self.connection.send(Failure(reason, "", timed_out=True, refusal=why))
                     os._exit(0)
 
 
@@ -133,6 +141,8 @@ def work(connection: Connection) -> None:
         answer: CompiledKernel | Failure
         try:
             answer = compile_text(request)
+        except LoweringError as error:
+            answer = Failure(str(error), traceback.format_exc(), refusal=error.what)
         except FuserError as error:
             answer = Failure(str(error), traceback.format_exc())
         except Exception as error:  # a defect of the compiler, reported by the parent

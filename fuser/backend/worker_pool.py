@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import IO
 
-from fuser.backend.compile_server import Failure, Order, Request
+from fuser.backend.compile_server import Failure, Order
 from fuser.backend.module import CompiledKernel
 from fuser.forks import hold_at_fork
 
@@ -56,8 +56,8 @@ class Worker:
         self.connection = Connection(ours.detach())
         self.stderr = _scratch_file()
         self.pid = 0  # known once the worker says hello
-        self.request: Request | None = None
-        self.left = 0.0  # seconds for the request
+        self.order: Order | None = None
+        self.left = 0.0  # seconds for the order
         self.stopped = 0.0  # seconds that it has been stopped for
         try:
             with theirs:
@@ -66,10 +66,11 @@ class Worker:
             self.close()
             raise
 
-    def post(self, request: Request, seconds: float) -> None:
+    def post(self, order: Order) -> None:
         """Raises OSError if the worker is gone."""
-        self.request, self.left, self.stopped = request, TIMEOUT, 0.0
-        self.connection.send(Order(request, seconds))
+        self.order, self.left, self.stopped = order, TIMEOUT, 0.0
+        seconds = min(order.seconds or TIMEOUT, TIMEOUT)
+        self.connection.send(order._replace(seconds=seconds))
 
     def receive(self) -> CompiledKernel | Failure | None:
         """The answer; None if that was the greeting. Raises EOFError or OSError if it is gone."""
@@ -102,13 +103,12 @@ class Pool:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.workers: list[Worker] = []
-        self.pending: list[Request] = []
-        self.seconds = TIMEOUT  # of processor time for a kernel
+        self.pending: list[Order] = []
         self.control: socket.socket | None = None
         self.stderr: IO[bytes] | None = None  # what the server wrote there
         self.server: subprocess.Popen[bytes] | None = None  # None: the control is the parent's
         self.server_pid = 0
-        self._again: set[Request] = set()  # whose worker was lost
+        self._again: set[Order] = set()  # whose worker was lost
         self._looked = 0.0
 
     def start_server(self, target: str) -> socket.socket:
@@ -137,27 +137,27 @@ class Pool:
     @property
     def busy(self) -> bool:
         """Whether results are to come."""
-        return bool(self.pending) or any(worker.request is not None for worker in self.workers)
+        return bool(self.pending) or any(worker.order is not None for worker in self.workers)
 
-    def submit(self, request: Request, limit: int) -> None:
-        """Give a request to an idle worker, one of at most `limit`, or let it wait for one."""
-        self.pending.append(request)
+    def submit(self, order: Order, limit: int) -> None:
+        """Give an order to an idle worker, one of at most `limit`, or let it wait for one."""
+        self.pending.append(order)
         self._dispatch(limit)
 
     def _dispatch(self, limit: int) -> None:
         # The longest text first: it is likely the longest compile.
-        self.pending.sort(key=lambda request: len(request.text))
-        while self.pending and sum(worker.request is not None for worker in self.workers) < limit:
-            idle = next((worker for worker in self.workers if worker.request is None), None)
+        self.pending.sort(key=lambda order: len(order.request.text))
+        while self.pending and sum(worker.order is not None for worker in self.workers) < limit:
+            idle = next((worker for worker in self.workers if worker.order is None), None)
             if idle is not None and not idle.alive():
                 if is_stopped(idle.pid):  # else it is gone, or sees that it is dropped
                     _kill(idle.pid)
                 self._drop(idle)
                 continue
-            idle = idle or self._new_worker(self.pending[-1].target.name)
+            idle = idle or self._new_worker(self.pending[-1].request.target.name)
             if idle is not None:
                 with contextlib.suppress(OSError):  # it is found to be gone by the next look
-                    idle.post(self.pending.pop(), self.seconds)
+                    idle.post(self.pending.pop())
 
     def _new_worker(self, target: str) -> Worker | None:
         with _sockets:
@@ -171,15 +171,15 @@ class Pool:
 
     def collect(
         self, timeout: float, limit: int
-    ) -> Iterator[tuple[Request, CompiledKernel | Failure]]:
+    ) -> Iterator[tuple[Order, CompiledKernel | Failure]]:
         """What finished within the timeout. A kernel that takes too long, or whose worker is lost
         for the second time, gives a Failure."""
-        busy = [worker for worker in self.workers if worker.request is not None]
+        busy = [worker for worker in self.workers if worker.order is not None]
         ready = wait([worker.connection for worker in busy], timeout) if busy else []
         passed = self._passed()
         for worker in busy:
-            request = worker.request
-            assert request is not None
+            order = worker.order
+            assert order is not None
             answer: CompiledKernel | Failure | None = None
             if worker.connection in ready:
                 try:
@@ -189,8 +189,10 @@ class Pool:
             elif passed:
                 answer = self._overdue(worker, passed)
             if answer is not None:
-                worker.request = None
-                yield request, answer
+                worker.order = None
+                if isinstance(answer, Failure) and answer.timed_out and worker in self.workers:
+                    self._drop(worker)  # it ends itself
+                yield order, answer
         self._dispatch(limit)
 
     def _passed(self) -> float:
@@ -228,15 +230,15 @@ class Pool:
         return None
 
     def _replace(self, worker: Worker, failure: Failure) -> Failure | None:
-        request = worker.request
-        assert request is not None
+        order = worker.order
+        assert order is not None
         self._drop(worker)
         if not worker.pid and self.server is None:
             self._end_server()  # the parent's, which may be gone as well
-        if request in self._again:
+        if order in self._again:
             return failure
-        self._again.add(request)
-        self.pending.append(request)
+        self._again.add(order)
+        self.pending.append(order)
         _log.warning("%s (process %d); its kernel is compiled again", failure.reason, worker.pid)
         return None
 
@@ -248,13 +250,12 @@ class Pool:
     def abandon(self) -> None:
         """Forget what waits, and end workers that are busy with what nobody wants any more."""
         self.pending = []
-        for worker in [worker for worker in self.workers if worker.request is not None]:
+        for worker in [worker for worker in self.workers if worker.order is not None]:
             _kill(worker.pid)
             self._drop(worker)
 
-    def begin(self, seconds: float | None) -> None:
-        """At the start of a compile_all. seconds: of processor time for each of its kernels."""
-        self.seconds = min(seconds, TIMEOUT) if seconds else TIMEOUT
+    def begin(self) -> None:
+        """At the start of a compile_all."""
         self._again = set()
         self._looked = time.monotonic()
 

@@ -3,6 +3,10 @@
     jobs = [CompileJob(kernel, target) for kernel in kernels]
     compiled = compile_all(jobs, cache)          # in the order of jobs
 
+Where a job is `replaceable` and takes too long, or the back end cannot express it, compile_each
+gives a Refused for it and goes on with the others. The cache remembers that, so that no other
+compile tries.
+
 The workers are forks of a small server process (compile_server.py), which starts once. It runs no
 code of the caller's main module, so a plain script without a main guard may compile. Kernels travel
 as canonical Tile IR text, which is also what equality and the cache go by.
@@ -23,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from fuser.backend.compile_server import Failure, Request
+from fuser.backend.compile_server import Failure, Order, Request
 from fuser.backend.cores import available_cores
 from fuser.backend.failed_kernels import keep
 from fuser.backend.module import CompiledKernel
@@ -41,22 +45,38 @@ LINES_SHOWN = 40
 
 class KernelStore(Protocol):
     """What compile_all needs of a cache; `fuser.runtime.cache.KernelCache` is one. failed_folder:
-    for the text of kernels that fail; None if nothing can be kept."""
+    for the text of kernels that fail; None if nothing can be kept. refusal, put_refusal: see
+    Refused; the seconds are those that did not do, or 0."""
 
     @property
     def failed_folder(self) -> Path | None: ...
 
     def get(self, material: str) -> CompiledKernel | None: ...
     def put(self, material: str, kernel: CompiledKernel) -> None: ...
+    def refusal(self, material: str) -> tuple[str, float] | None: ...
+    def put_refusal(self, material: str, reason: str, seconds: float) -> None: ...
 
 
 @dataclass(frozen=True)
 class CompileJob:
-    """A kernel to compile. `where` names the region and its ONNX nodes for errors."""
+    """A kernel to compile. where: names the region and its ONNX nodes, for errors. seconds: of
+    processor time that it may take; 0 for no limit of its own. replaceable: whether the caller has
+    other kernels to put in its place."""
 
     kernel: Kernel
     target: Target
     where: str = ""
+    seconds: float = 0.0
+    replaceable: bool = False
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Why a replaceable job has no kernel. seconds: the limit that did not do; 0 for another
+    reason."""
+
+    reason: str
+    seconds: float = 0.0
 
 
 @dataclass
@@ -74,52 +94,73 @@ def compile_all(
     cache: KernelStore | None = None,
     processes: int | None = None,
     *,
-    kernel_seconds: float | None = None,
     progress: Callable[[int, int], None] | None = None,
     stats: CompileStats | None = None,
 ) -> list[CompiledKernel]:
     """Compile every job, in their order; equal kernels are compiled once.
 
     jobs may be a generator: workers compile what it has given while it makes the next.
-    processes: at most this many workers, default min(cores, 8). kernel_seconds: of processor time
-    for each kernel. progress(done, distinct so far) is called as kernels finish. Raises
-    CompileError for a kernel that fails, or twice costs its worker; its `where` names the region,
-    its hint the folder of the cache that reproduces it. Raises CompileTimeoutError for a kernel
-    that takes too long, LimitError when the time of the whole compile is over.
+    processes: at most this many workers, default min(cores, 8). progress(done, distinct so far) is
+    called as kernels finish. Raises CompileError for a kernel that fails, or twice costs its
+    worker; its `where` names the region, its hint the folder of the cache that reproduces it.
+    Raises CompileTimeoutError for a kernel that takes too long, LimitError when the time of the
+    whole compile is over.
     """
+    alone = (dataclasses.replace(job, replaceable=False) for job in jobs)
+    found = compile_each(alone, cache, processes, progress=progress, stats=stats)
+    return [kernel for kernel in found if isinstance(kernel, CompiledKernel)]  # each of them is
+
+
+def compile_each(
+    jobs: Iterable[CompileJob],
+    cache: KernelStore | None = None,
+    processes: int | None = None,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    stats: CompileStats | None = None,
+) -> list[CompiledKernel | Refused]:
+    """compile_all for jobs of which some may be replaceable: where one takes longer than its
+    seconds or cannot be lowered, that is its result, and the others are compiled nevertheless."""
     started = time.perf_counter()
     limit = max(1, processes or min(available_cores(), MOST_WORKERS))
-    order: list[tuple[CompileJob, Request]] = []
-    done: dict[Request, CompiledKernel | None] = {}  # None while a worker has it
+    asked: list[tuple[CompileJob, Order]] = []
+    done: dict[Order, CompiledKernel | Refused | None] = {}  # None while a worker has it
     hits = finished = 0
 
     def settle(timeout: float) -> None:
         nonlocal finished
         check_time()
-        for request, answer in _pool.collect(timeout, limit):
+        for order, answer in _pool.collect(timeout, limit):
             if isinstance(answer, Failure):
-                job = next(job for job, made in order if made == request)
+                refused = _refused(answer, order.seconds)
+                owners = [job for job, made in asked if made == order]
                 folder = cache.failed_folder if cache is not None else None
-                raise _error(job, request, answer, folder)
-            done[request] = answer
+                if refused is None or not all(job.replaceable for job in owners):
+                    raise _error(owners[0], order.request, answer, folder)
+                done[order] = refused
+                if cache is not None:
+                    cache.put_refusal(key_material(order.request), *dataclasses.astuple(refused))
+            else:
+                done[order] = answer
+                if cache is not None:
+                    cache.put(key_material(order.request), answer)
             finished += 1
-            if cache is not None:
-                cache.put(key_material(request), answer)
             if progress is not None:
                 progress(finished + hits, len(done))
 
     with _pool.lock:
-        _pool.begin(kernel_seconds)
+        _pool.begin()
         try:
             for job in jobs:
-                request = _request(job)
-                order.append((job, request))
-                if request not in done:
-                    found = cache.get(key_material(request)) if cache is not None else None
-                    done[request] = found
-                    hits += found is not None
+                order = Order(_request(job), job.seconds)
+                asked.append((job, order))
+                again = isinstance(done.get(order), Refused) and not job.replaceable
+                if order not in done or again:
+                    found = _stored(job, order.request, cache)
+                    done[order] = found
+                    hits += isinstance(found, CompiledKernel)
                     if found is None:
-                        _pool.submit(request, limit)
+                        _pool.submit(order, limit)
                 settle(0.0)
             while _pool.busy:
                 settle(1.0)
@@ -127,14 +168,48 @@ def compile_all(
             _pool.abandon()  # some workers are busy with what nobody wants any more
             raise
     if stats is not None:
-        stats.jobs, stats.distinct, stats.cache_hits = len(order), len(done), hits
+        stats.jobs, stats.distinct, stats.cache_hits = len(asked), len(done), hits
         stats.seconds = time.perf_counter() - started
-    kernels = []
-    for job, request in order:
-        kernel = done[request]
-        assert kernel is not None
-        kernels.append(dataclasses.replace(kernel, name=job.kernel.name))
-    return kernels
+    results: list[CompiledKernel | Refused] = []
+    for job, order in asked:
+        result = done[order]
+        assert result is not None
+        if isinstance(result, CompiledKernel):
+            result = dataclasses.replace(result, name=job.kernel.name)
+        results.append(result)
+    return results
+
+
+def refusal_of(job: CompileJob, cache: KernelStore) -> Refused | None:
+    """What the cache remembers of a replaceable job that has no kernel."""
+    return _remembered(job, key_material(_request(job)), cache)
+
+
+def _stored(
+    job: CompileJob, request: Request, cache: KernelStore | None
+) -> CompiledKernel | Refused | None:
+    if cache is None:
+        return None
+    material = key_material(request)
+    return cache.get(material) or _remembered(job, material, cache)
+
+
+def _remembered(job: CompileJob, material: str, cache: KernelStore) -> Refused | None:
+    found = cache.refusal(material) if job.replaceable else None
+    if found is None:
+        return None
+    reason, seconds = found
+    # Another limit may do: a time that did not says nothing of a longer one.
+    holds = not seconds or 0 < job.seconds <= seconds
+    return Refused(reason, seconds) if holds else None
+
+
+def _refused(failure: Failure, seconds: float) -> Refused | None:
+    """The failure as something that smaller kernels may not have; None if it is another one.
+    seconds: the limit of the job, 0 without one."""
+    if not failure.refusal or (failure.timed_out and not seconds):
+        return None
+    return Refused(failure.refusal, seconds if failure.timed_out else 0.0)
 
 
 def start(target: Target) -> None:

@@ -2,27 +2,42 @@
 
     region: %m = reduce_max %w, %s = softmax %x      =>   region: %m     region: %s
 Parts that do not read each other come apart first. What hangs together becomes one region a node;
-where that is one node already, the movement that it reads is written half-way.
+where that is one node already, the movement that it reads is written half-way. A region that only
+takes too long to compile becomes two, if there is a place where one value crosses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Literal
 
 from fuser.graph.ir import Node, Value
 from fuser.graph.sizes import size_hint
 from fuser.partition.nodes import ANCHORS, CREATE, DECODE, REDUCE, VIEW
 from fuser.partition.region import KINDS, Kind, Partition, Refusal, Region
 
+Code = Literal["not-emitted", "slow-kernel"]
+"""Why a region is taken apart: it cannot be one kernel, or that takes too long to compile."""
+
 SIBLINGS = ("map", "gather", "reduce")
 """Kinds of regions in which nodes may stand side by side."""
 
 
-def ungroup(cut: Partition, region: Region, why: str) -> list[Region]:
+def is_divisible(region: Region) -> bool:
+    """Whether `ungroup` can take the region apart."""
+    core = _core(region)
+    return len(core) > 1 or any(n.op in VIEW and n not in core for n in region.nodes)
+
+
+def ungroup(cut: Partition, region: Region, why: str, code: Code = "not-emitted") -> list[Region]:
     """Replace a region by its parts, in `cut.regions` and in order; `why` becomes a refusal that
     `explain` shows. Empty, with nothing changed, if it has only one part."""
     core = _core(region)
     groups = _unconnected(region, core) if region.kind in SIBLINGS else []
+    if code == "slow-kernel":
+        elsewhere = {v for other in cut.regions if other is not region for v in other.outputs}
+        groups = _two(groups) if len(groups) > 1 else _halves(region, core, elsewhere)
     if len(groups) < 2:
         groups = [[node] for node in region.nodes if node in core]
     if len(groups) < 2:
@@ -37,7 +52,7 @@ def ungroup(cut: Partition, region: Region, why: str) -> list[Region]:
     parts = [
         Region(
             first + number,
-            _kind(group),
+            region.kind if region.anchors and set(region.anchors) <= set(group) else _kind(group),
             nodes,
             inputs,
             tuple(value for node in group for value in node.outputs if value in read),
@@ -47,7 +62,7 @@ def ungroup(cut: Partition, region: Region, why: str) -> list[Region]:
     ]
     at = cut.regions.index(region)
     cut.regions[at : at + 1] = parts
-    cut.refusals.extend(_refusals(parts, why))
+    cut.refusals.extend(_refusals(parts, why, code))
     return parts
 
 
@@ -87,6 +102,51 @@ def _unconnected(region: Region, core: set[Node]) -> list[list[Node]]:
     return list(groups.values())
 
 
+def _two(groups: Sequence[list[Node]]) -> list[list[Node]]:
+    """Groups that do not read each other, in two of about equal size."""
+    total = sum(map(len, groups))
+    halves: list[list[Node]] = [[], []]
+    for group in groups:
+        halves[2 * len(halves[0]) >= total].extend(group)
+    return halves if halves[1] else [list(chain.from_iterable(groups[:-1])), groups[-1]]
+
+
+def _halves(region: Region, core: set[Node], elsewhere: set[Value]) -> list[list[Node]]:
+    """The core nodes cut in two, as near to the middle as only one value crosses and the first half
+    writes nothing else; empty if they cannot be. Both halves are regions as the partitioner makes
+    them: one output lines up with itself, and the outputs of the second did before. elsewhere: what
+    other regions write."""
+    ordered = [node for node in region.nodes if node in core]
+    if region.kind == "attention" or len(ordered) < 2:
+        return []  # attention is one meaning
+    place = {node: number for number, node in enumerate(ordered)}
+    last: dict[Node, int] = {}  # the last core node that reads it, by way of virtual nodes or not
+    for node in reversed(region.nodes):
+        reader = place[node] if node in core else last.get(node, -1)
+        for value in node.inputs:
+            if value.node is not None:
+                last[value.node] = max(last.get(value.node, -1), reader)
+    written = set(region.outputs)
+    anchors = {place[node] for node in region.anchors if node in place and node.op in ANCHORS}
+    live, writers = set[Node](), set[Node]()  # what crosses the place behind a node, is an output
+    found: list[int] = []
+    for number, node in enumerate(ordered[:-1]):
+        live = {other for other in (*live, node) if last.get(other, -1) > number}
+        if not written.isdisjoint(node.outputs):
+            writers.add(node)
+        if not writers <= live:
+            break
+        between = anchors and min(anchors) <= number < max(anchors)
+        if len(live) == 1 and not between:
+            (crossing,) = live
+            if len(crossing.outputs) == 1 and crossing.output not in elsewhere:
+                found.append(number + 1)
+    if not found:
+        return []
+    at = min(found, key=lambda number: abs(2 * number - len(ordered)))
+    return [ordered[:at], ordered[at:]]
+
+
 def _closure(
     region: Region, group: Sequence[Node], core: set[Node]
 ) -> tuple[tuple[Node, ...], tuple[Value, ...]]:
@@ -116,7 +176,7 @@ def _kind(group: Iterable[Node]) -> Kind:
     return next((KINDS[op] for op in ops if op in KINDS), "map")
 
 
-def _refusals(parts: Sequence[Region], why: str) -> list[Refusal]:
+def _refusals(parts: Sequence[Region], why: str, code: Code) -> list[Refusal]:
     """One for each part but the first: between it and the part that it reads, if it reads one."""
     writer = {value: part for part in parts for value in part.outputs}
     found = []
@@ -124,6 +184,6 @@ def _refusals(parts: Sequence[Region], why: str) -> list[Refusal]:
         crossing = [value for value in part.inputs if value in writer]
         producer = writer[crossing[0]] if crossing else parts[0]
         lost = sum(size_hint(value.type.bytes) for value in crossing)
-        reason = f"no kernel can be written for both: {why}"
-        found.append(Refusal(producer.name, part.name, "not-emitted", reason, lost))
+        reason = why if code == "slow-kernel" else f"no kernel can be written for both: {why}"
+        found.append(Refusal(producer.name, part.name, code, reason, lost))
     return found

@@ -87,6 +87,20 @@ class KernelCache:
         """Store a kernel; what cannot be stored is dropped."""
         self.put_bytes(material, *kernel_to_record(kernel))
 
+    def refusal(self, material: str) -> tuple[str, float] | None:
+        """Why there is no kernel of this key material, and after how many seconds, as put_refusal
+        had it."""
+        material = _refusal_material(material)
+        found = self.get_bytes(material) if self.holds(material) else None
+        if found is not None:
+            with contextlib.suppress(KeyError, TypeError, ValueError):
+                return str(found[0]["reason"]), float(found[0]["seconds"])
+        return None
+
+    def put_refusal(self, material: str, reason: str, seconds: float) -> None:
+        """Remember that there is no kernel."""
+        self.put_bytes(_refusal_material(material), {"reason": reason, "seconds": seconds}, b"")
+
     # any bytes ----------------------------------------------------------------------------------
 
     def get_bytes(self, material: str) -> tuple[dict[str, Any], memoryview] | None:
@@ -191,6 +205,10 @@ class KernelCache:
         self.note = note
         if not self._quiet:
             _log.warning(note)
+
+
+def _refusal_material(material: str) -> str:
+    return "no kernel of\n" + material
 
 
 def kernel_to_record(kernel: CompiledKernel) -> tuple[dict[str, Any], bytes]:

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from fuser.dtypes import DType, bool_, f32, f64, i32, i64
 from fuser.errors import VerifyError
 from fuser.graph.sizes import same_shape
+from fuser.limits import check_time
 from fuser.tilegen import ops
 from fuser.tilegen.facts import infer, infer_variable, set_fact
 from fuser.tilegen.index import Index, index
@@ -86,6 +87,7 @@ class Builder:
         return Value(type, f"{hint}{self._count}")
 
     def _append(self, op: Op, *types: TileType, hint: str = "v") -> Value:
+        check_time()
         op.results = tuple(self._value(type, hint) for type in types)
         op.origin = self.origin
         for value in op.results:

@@ -23,6 +23,7 @@ from fuser.graph import dims
 from fuser.graph.dims import DimExpr
 from fuser.graph.sizes import certain, divides, is_symbolic, no_sizes, order_key, same
 from fuser.graph.sizes import divisor as gcd
+from fuser.limits import check_time
 
 if TYPE_CHECKING:
     from fuser.tilegen.ir import Value
@@ -469,6 +470,7 @@ def _split_multiples(base: Index, divisor: int) -> tuple[Index, Index]:
 
 
 def _linear(constant: int, table: Mapping[Atom, int]) -> Index:
+    check_time()  # whatever walk this is part of
     live = {atom: c for atom, c in table.items() if not same(c, 0)}
     merged = _merge_split(live)
     if merged is not None:

@@ -11,7 +11,7 @@ from fuser.errors import LoweringError
 from fuser.graph import compose
 from fuser.graph.evaluate import evaluate
 from fuser.partition import Partition, Region, explain, partition
-from fuser.partition.ungroup import ungroup
+from fuser.partition.ungroup import is_divisible, ungroup
 from fuser.target import Target
 from fuser.tilegen import emit as emitters
 from fuser.tilegen.program import TileProgram
@@ -53,6 +53,72 @@ def test_what_hangs_together_becomes_nodes() -> None:
     check(graph, cut)
 
 
+def test_slow_kernels_become_halves() -> None:
+    """Where only one value crosses, as near to the middle as that is."""
+    net = Net()
+    x = net.input("x", 6, 8)
+    b = net.named("chain")
+    for _ in range(10):
+        x = b.map("add", b.map("mul", x, b.map("sin", x)), x)
+    graph = net.finish(x)
+    cut = partition(graph, CPU)
+    (region,) = cut.regions
+    first, second = ungroup(cut, region, "too slow", "slow-kernel")
+    assert [len(part.nodes) for part in (first, second)] == [15, 15]
+    assert second.inputs == first.outputs and len(first.outputs) == 1
+    assert [(r.code, r.reason) for r in cut.refusals] == [("slow-kernel", "too slow")]
+    check(graph, cut)
+    while any(ungroup(cut, region, "too slow", "slow-kernel") for region in tuple(cut.regions)):
+        check(graph, cut)
+    assert {len(region.nodes) for region in cut.regions} == {1}
+
+
+def test_slow_kernels_with_further_outputs() -> None:
+    """An output of the first half that nothing behind it reads would be a second one of it."""
+    net = Net()
+    x = net.input("x", 6, 8)
+    b = net.named("chain")
+    early = b.map("cos", x)
+    for _ in range(6):
+        x = b.map("sin", x)
+    graph = net.finish(early, x)
+    cut = partition(graph, CPU)
+    (region,) = cut.regions
+    assert is_divisible(region)
+    ungroup(cut, region, "too slow", "slow-kernel")
+    check(graph, cut)
+    assert all(len(region.outputs) == 1 for region in cut.regions)
+
+
+def test_slow_siblings_become_two_groups() -> None:
+    net = Net()
+    for name in "abcde":
+        x = net.input(name, 6, 8)
+        net.finish(*net.graph.outputs, compose.softmax(net.named(name), x, [1]))
+    cut = partition(net.graph, CPU)
+    (region,) = cut.regions
+    parts = ungroup(cut, region, "too slow", "slow-kernel")
+    assert sorted(len(part.outputs) for part in parts) == [2, 3]
+    check(net.graph, cut)
+
+
+def test_a_slow_product_keeps_its_prologue_or_epilogue() -> None:
+    net = Net()
+    x, w = net.input("x", 6, 8), net.input("w", 8, 8)
+    b = net.named("product")
+    y = b.matmul(x, w)
+    for _ in range(5):
+        y = b.map("sin", y)
+    graph = net.finish(y)
+    cut = partition(graph, CPU)
+    (region,) = cut.regions
+    parts = ungroup(cut, region, "too slow", "slow-kernel")
+    assert kinds(cut) == ["contraction", "map"]
+    assert [len(part.nodes) for part in parts] == [3, 3]
+    assert len(parts[0].anchors) == 1
+    check(graph, cut)
+
+
 def test_a_single_node_comes_apart_from_half_of_its_movement() -> None:
     net = Net()
     x = net.input("x", 6, 8)
@@ -74,6 +140,7 @@ def test_a_single_node_stays() -> None:
     assert ungroup(cut, cut.regions[0], "why") == []
     assert len(cut.regions) == 1
     assert not cut.refusals
+    assert not is_divisible(cut.regions[0])
 
 
 def test_emission_falls_back_to_parts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
-"""A compile server whose back end does what the size of the kernel's first buffer asks for."""
+"""Compile servers that fail as asked: by the size of the kernel's first buffer (`main`), or by the
+length of the kernel, those that do not fail being real (`main_choosy`)."""
 
 from __future__ import annotations
 
@@ -18,6 +19,10 @@ KILLED, STOPPED, SPIN = 670, 671, 672
 
 ONCE = "FAKE_COMPILER_ONCE"
 """The variable that names a file: KILLED and STOPPED happen only while it is missing."""
+
+CHOOSY = "FAKE_COMPILER_CHOOSY"
+"""The variable of `main_choosy`: what it does ("spin" or "refuse"), the maps of a kernel from which
+on it does, the seconds that it spins for, and a file that gets a line for each kernel."""
 
 
 def compile_text(request: compile_server.Request) -> CompiledKernel:
@@ -58,6 +63,27 @@ def _long_in_llvm() -> None:
     lines = [f"%v{i + 1} = mul i64 %v{i}, %v{i // 2}" for i in range(400_000)]
     body = "\n".join(lines)
     emit_object(f"define i64 @f(i64 %v0) {{\n{body}\nret i64 %v400000\n}}\n", Machine())
+
+
+def compile_choosily(request: compile_server.Request) -> CompiledKernel:
+    what, most, seconds, log = os.environ[CHOOSY].split(":")
+    with open(log, "a") as file:
+        file.write(f"{request.entry}\n")
+    if request.text.count(" = map.") >= int(most):
+        if what == "refuse":
+            raise LoweringError("too many maps for one kernel", hint="none")
+        end = time.process_time() + float(seconds)
+        while time.process_time() < end:
+            pass
+    return _compile_text(request)
+
+
+_compile_text = compile_server.compile_text
+
+
+def main_choosy() -> None:
+    compile_server.compile_text = compile_choosily
+    compile_server.main()
 
 
 def main() -> None:

@@ -11,12 +11,21 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fuser.backend import failed_kernels, worker_pool, workers
-from fuser.backend.workers import CompileJob, CompileStats, compile_all
+from fuser.backend.module import CompiledKernel
+from fuser.backend.workers import (
+    CompileJob,
+    CompileStats,
+    Refused,
+    compile_all,
+    compile_each,
+    refusal_of,
+)
 from fuser.dtypes import f32
 from fuser.errors import CompileError, CompileTimeoutError, LimitError
 from fuser.limits import Limits, limited
@@ -163,12 +172,46 @@ def test_a_hanging_kernel_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 def test_a_kernel_has_a_budget_of_processor_time(tmp_path: Path) -> None:
-    jobs = [job("good", 10), job("long", fake_compiler.SPIN)]
+    jobs = [replace(one, seconds=0.5) for one in (job("good", 10), job("long", fake_compiler.SPIN))]
     with pytest.raises(CompileTimeoutError, match=r"kernel long.* 0\.5 s of processor time"):
-        compile_all(jobs, KernelCache(tmp_path), 1, kernel_seconds=0.5)
+        compile_all(jobs, KernelCache(tmp_path), 1)
     [folder] = (tmp_path / "failed").iterdir()
     assert "@long" in (folder / "kernel.tile").read_text()
-    assert len(compile_all(jobs[:1], processes=1, kernel_seconds=0.5)) == 1
+    assert len(compile_all(jobs[:1], processes=1)) == 1
+
+
+def test_a_replaceable_kernel_is_refused_and_the_others_compile(tmp_path: Path) -> None:
+    cache = KernelCache(tmp_path)
+    jobs = [
+        replace(job("long", fake_compiler.SPIN), seconds=0.5, replaceable=True),
+        replace(job("hard", fake_compiler.REFUSE), replaceable=True),
+        *(job(f"good{i}", 10 + i) for i in range(3)),
+    ]
+    for _ in range(2):  # the second time from the cache
+        stats = CompileStats()
+        long, hard, *others = compile_each(jobs, cache, 1, stats=stats)
+        assert long == Refused("its kernel took more than 0.5 s to compile", 0.5)
+        assert hard == Refused("a scan over 3 axes")
+        assert [k.name for k in others if isinstance(k, CompiledKernel)] == [
+            "good0", "good1", "good2"
+        ]  # fmt: skip
+    assert stats.cache_hits == 3
+    assert not (tmp_path / "failed").exists()
+    assert refusal_of(jobs[0], cache) == long
+    for other in (replace(jobs[0], seconds=0.6), replace(jobs[0], seconds=0.0), jobs[2]):
+        assert refusal_of(other, cache) is None
+
+
+def test_equal_kernels_of_which_one_is_not_replaceable(tmp_path: Path) -> None:
+    size = fake_compiler.REFUSE
+    jobs = [replace(job("a", size), replaceable=True), job("b", size)]
+    for order in (jobs, jobs[::-1]):
+        for cache in (None, KernelCache(tmp_path)):
+            with pytest.raises(CompileError, match="a scan over 3 axes"):
+                compile_each(order, cache, 1)
+    assert isinstance(compile_each(jobs[:1], KernelCache(tmp_path), 1)[0], Refused)
+    with pytest.raises(CompileError, match="a scan over 3 axes"):
+        compile_each(jobs, KernelCache(tmp_path), 1)
 
 
 def test_the_limit_of_a_compile_ends_its_workers() -> None:

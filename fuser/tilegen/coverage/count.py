@@ -11,6 +11,7 @@ import numpy as np
 
 from fuser.errors import VerifyError
 from fuser.graph.sizes import size_hint
+from fuser.limits import check_time
 from fuser.tilegen.coverage.access import Access
 from fuser.tilegen.index import Axis, Extreme, FloorDiv, Index, Mod
 
@@ -42,6 +43,7 @@ def count(accesses: Iterable[Access], total: int, most: int | None = None) -> Ar
 
 def addresses(access: Access, most: int | None = None) -> Array:
     """The elements that an access meets in bounds, in the order of its box."""
+    check_time()
     grid = _grid(access, most)
     shape = np.broadcast_shapes(*(array.shape for array in grid.values()), ())
     address = np.asarray(size_hint(access.view.offset), np.int64)

@@ -7,9 +7,13 @@ their anchors, and leave everything before and after an anchor to the core.
 
 from __future__ import annotations
 
-from fuser.errors import LoweringError
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+
+from fuser.errors import CompileTimeoutError, LoweringError
+from fuser.limits import kernel_time
 from fuser.partition.region import Partition, Region
-from fuser.partition.ungroup import ungroup
+from fuser.partition.ungroup import Code, is_divisible, ungroup
 from fuser.target import Target
 from fuser.tilegen.emit import attention, contraction, conv, map, reduce, scatter, sort, winograd
 from fuser.tilegen.program import TileProgram
@@ -45,21 +49,31 @@ def emit(
 
 
 def emit_or_ungroup(
-    region: Region, partition: Partition, target: Target
+    region: Region,
+    partition: Partition,
+    target: Target,
+    finish: Callable[[Sequence[TileProgram]], object] | None = None,
 ) -> tuple[TileProgram, ...]:
-    """The tile programs of a region, or, where it cannot be one kernel, of its parts, which replace
-    it in the partition; a refusal there says why.
+    """The tile programs of a region, or, where it cannot be one kernel or takes longer than a
+    kernel may, of its parts, which replace it in the partition; a refusal there says why.
 
-    Raises LoweringError for a node that no emitter can express alone.
+    finish: what else is to be done with the programs of a region, within its time. Raises
+    LoweringError for a node that no emitter can express alone; such a node may take its time.
     """
     programs: list[TileProgram] = []
     pending = [region]
     while pending:
         current = pending.pop()
         try:
-            programs += emit(current, partition, target)
-        except LoweringError as error:
-            parts = ungroup(partition, current, error.what)
+            with kernel_time() if is_divisible(current) else nullcontext():
+                found = emit(current, partition, target)
+                if finish is not None:
+                    finish(found)
+            programs += found
+        except (LoweringError, CompileTimeoutError) as error:
+            late = isinstance(error, CompileTimeoutError)
+            code: Code = "slow-kernel" if late else "not-emitted"
+            parts = ungroup(partition, current, error.what, code)
             if not parts:
                 raise
             pending.extend(reversed(parts))

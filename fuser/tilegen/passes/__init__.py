@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fuser.errors import VerifyError
+from fuser.limits import check_time
 from fuser.tilegen.ir import Kernel
 from fuser.tilegen.passes.control import inline_single_trips
 from fuser.tilegen.passes.cse import eliminate_common_values
@@ -55,6 +56,7 @@ def run_passes(
     if verify:
         _verify_after("emit", kernel)
     for item in PASSES:
+        check_time()
         item.run(kernel)
         if verify:
             _verify_after(item.name, kernel)
