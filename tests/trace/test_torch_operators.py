@@ -87,6 +87,22 @@ def test_empty_lists(name: str) -> None:
     check(*EMPTY_LISTS[name])
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16])
+@pytest.mark.parametrize("bounds", [(0.0, -8.000001, -4.0), (0.5, 5.5, 1.7), (-2.5, 3, 1)])
+def test_whole_numbers_in_a_range_of_fractions(
+    bounds: tuple[float, float, float], dtype: torch.dtype
+) -> None:
+    """The length of a range of int64 is that of the truncated bounds, others' is not."""
+    check(lambda: torch.arange(*bounds, dtype=dtype), ())
+
+
+@pytest.mark.parametrize("order", [1.0, 2.0])
+def test_distances_of_rows_in_batches_of_one_side(order: float) -> None:
+    mode = "donot_use_mm_for_euclid_dist"
+    check(lambda x, y: torch.cdist(x, y, order, mode), (torch.ones(2, 4, 5), torch.rand(3, 5)))
+    check(lambda x, y: torch.cdist(x, y, order, mode), (torch.rand(3, 5), torch.ones(2, 4, 5)))
+
+
 @pytest.mark.parametrize("error", [LoweringError("a row that turns"), RecursionError("too deep")])
 def test_a_defect_leaves_the_graph_to_pytorch(
     monkeypatch: pytest.MonkeyPatch, error: Exception

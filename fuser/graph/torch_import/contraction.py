@@ -161,8 +161,8 @@ def cdist(b: Builder, x: Value, y: Value, p: float, mode: Any = None) -> Value:
     """Distances of all pairs of rows, from differences: products cancel for near rows."""
     if p not in (1.0, 2.0):
         raise UnsupportedError(f"distances of order {p}")
-    rank = x.type.rank
-    gap = b.map("sub", b.unsqueeze(x, [rank - 1]), b.unsqueeze(y, [rank - 2]))
+    gap = b.map("sub", b.unsqueeze(x, [x.type.rank - 1]), b.unsqueeze(y, [y.type.rank - 2]))
+    rank = gap.type.rank - 1
     if p == 1.0:
         return b.reduce("reduce_sum", b.map("abs", gap), [rank])
     return b.map("sqrt", b.reduce("reduce_sum", b.map("mul", gap, gap), [rank]))

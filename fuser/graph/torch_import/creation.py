@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -88,7 +89,14 @@ def _line(b: Builder, start: Any, end: Any, step: Any, dtype: Any) -> Value:
     """Positions are `iota`, so that masks made of them are computed, not stored."""
     whole = all(isinstance(bound, int | DimExpr) for bound in (start, end, step))
     result = optional_dtype(dtype, dtypes.i64 if whole else dtypes.f32)
-    if not whole:
+    if not whole and result.is_integer:
+        # PyTorch truncates the bounds; the length alone is that of the fractions, but for int64
+        # (aten/src/ATen/native/RangeFactories.cpp, arange_out).
+        size = math.ceil((end - start) / step)
+        start, end, step = (math.trunc(bound) for bound in (start, end, step))
+        if result is not dtypes.i64:
+            return b.constant((start + step * np.arange(size)).astype(result.numpy))
+    elif not whole:
         return b.constant(np.arange(start, end, step).astype(result.numpy))
     size = maximum(0, -(-(end - start) // step))
     value = b.iota((size,), 0, result if result.is_integer else dtypes.i64)
