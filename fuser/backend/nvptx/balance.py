@@ -114,9 +114,12 @@ class _Loops:
     def _used(self) -> set[int]:
         """The grid axes on which bounds of loops depend."""
         pending = [v for loop in self.loops for v in loop.start.values() + loop.stop.values()]
-        found: set[int] = set()
+        found, seen = set[int](), set[Value]()
         while pending:
             value = pending.pop()
+            if value in seen:
+                continue
+            seen.add(value)
             if value in self.axes:
                 found.add(self.axes[value])
             elif value in self.meaning:
@@ -124,11 +127,17 @@ class _Loops:
         return found
 
     def _count(self, loop: ops.For, known: Mapping[int, int]) -> int | None:
+        numbers: dict[Value, Index] = {}
+
         def put(atom: Atom) -> Index | None:
-            value: Value | None = atom.value if isinstance(atom, Scalar) else None
+            value = atom.value if isinstance(atom, Scalar) else None
+            if value is None:
+                return None
             if value in self.axes:
                 return Index(known[self.axes[value]])
-            return self.meaning[value].replace(put) if value in self.meaning else None
+            if value in self.meaning and value not in numbers:
+                numbers[value] = self.meaning[value].replace(put)
+            return numbers.get(value)
 
         start, stop = loop.start.replace(put), loop.stop.replace(put)
         if not (start.is_constant and stop.is_constant):

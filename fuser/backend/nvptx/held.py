@@ -39,6 +39,9 @@ CACHE_BYTES = 256 << 10
 """Shared memory and first-level cache of a multiprocessor."""
 AHEAD = 256
 """Bytes of strips that code may be moved across, where several rows or what all rows share meet."""
+MOST_PASSES = 6
+"""How often the ops of a row may be computed, on average: rows that are normalised over and over
+would be code of the square of their length."""
 STRIP = 16
 """Elements that a thread has in registers at a time, of all rows that are read together."""
 
@@ -104,6 +107,8 @@ def plan_held(low: Lowering) -> Held | None:
     folds = [op for op in sinks if isinstance(op, ops.Reduce)]
     held.pairs = plan_pairs(low, folds, whole)
     passes = [_slice(low, held, [sink])[0] for sink in sinks]
+    if sum(map(len, passes)) > MOST_PASSES * len(set().union(*passes)):
+        return None
     again = [
         op
         for op in body

@@ -192,12 +192,15 @@ class Neighbours:
 def _program_axes(kernel: Kernel, values: Iterable[Value]) -> set[int]:
     """The axes of the grid on which scalars depend."""
     makers = {op.result: op for op in kernel.walk() if len(op.results) == 1 and not op.blocks()}
-    found: set[int] = set()
+    found, seen = set[int](), set[Value]()
     todo = list(values)
     while todo:
-        op = makers.get(todo.pop())
+        value = todo.pop()
+        op = makers.get(value)
+        if op is None or value in seen:
+            continue
+        seen.add(value)
         if isinstance(op, ops.ProgramId):
             found.add(op.axis)
-        elif op is not None:
-            todo += op.operands()
+        todo += op.operands()
     return found

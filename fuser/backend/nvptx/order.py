@@ -23,9 +23,12 @@ def growing_axes(kernel: Kernel) -> frozenset[int]:
         for op in kernel.body.ops
         if isinstance(op, ops.IndexTile) and not op.shape
     }
-    found: set[int] = set()
+    found, seen = set[int](), set[tuple[Index, int]]()
 
     def visit(at: Index, sign: int) -> None:
+        if (at, sign) in seen:
+            return
+        seen.add((at, sign))
         for atom, coefficient in at.terms:
             along = sign if coefficient > 0 else -sign
             match atom:

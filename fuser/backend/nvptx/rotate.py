@@ -323,10 +323,12 @@ class Rotated:
         makers = self.low.assignment.makers
         maker = makers.get(select)
         pending = [maker.args[0]] if isinstance(maker, ops.Map) else []
+        seen = set(pending)
         while pending:
             condition = makers.get(pending.pop())
             if isinstance(condition, ops.Map) and condition.fn == "logical_and":
-                pending.extend(condition.args)
+                pending += [value for value in dict.fromkeys(condition.args) if value not in seen]
+                seen.update(condition.args)
             elif condition not in self._certain:
                 return False
         return True
