@@ -28,10 +28,13 @@ from tests.random_graphs.bounds import (
 Rule = Callable[[str, Sequence[Bound], Attrs], tuple[Bound, ...]]
 
 
-def _summed(dtype: DType, low: Array, high: Array, size: Array, nan: Array, terms: int) -> Bound:
-    """A sum of `terms` terms whose magnitudes add up to `size`."""
+def _summed(
+    dtype: DType, low: Array, high: Array, size: Array, nan: Array, terms: int, roundings: int = 0
+) -> Bound:
+    """A sum of `terms` terms whose magnitudes add up to `size`. roundings: how many halves of a
+    unit in the last place it may be off; for ordinary sums one a term, and some to spare."""
     compute = dtype.compute.name
-    error = (terms + 4) * (UNIT[compute] * size * (1 + 2.0**-20) + TINIEST[compute])
+    error = (roundings or terms + 4) * (UNIT[compute] * size * (1 + 2.0**-20) + TINIEST[compute])
     low, high = low - error, high + error
     lost = ~np.isfinite(size)
     low, high = np.where(lost, -np.inf, low), np.where(lost, np.inf, high)
@@ -161,7 +164,13 @@ def _contract(op: str, operands: Sequence[Bound], attrs: Attrs) -> tuple[Bound, 
         lost = lost | channels.reshape(1, -1, *(1,) * (a.low.ndim - 2))
     low, high = (np.where(lost, s * np.inf, value + s * reach) for s in (-1, 1))
     nan = np.where(lost, MAYBE, NEVER).astype(np.uint8)
-    return (_summed(a.dtype, low, high, np.where(lost, np.inf, size), nan, terms),)
+    size = np.where(lost, np.inf, size)
+    # Tensor cores cut each term, and the sum so far, to the last place of the largest (Fasi et al.,
+    # "Numerical behavior of NVIDIA tensor cores", 2021), where adding rounds: 2 a term and 2 for
+    # the sum. A float32 in two parts of tf32 costs 1 an operand, the product of the small parts 1,
+    # the cut of the result 2, adding it to the accumulator 1.
+    cut = 2 * terms + 8 if a.dtype.compute.name == "f32" else 0
+    return (_summed(a.dtype, low, high, size, nan, terms, cut),)
 
 
 def _window(op: str, operands: Sequence[Bound], attrs: Attrs) -> tuple[Bound, ...]:
