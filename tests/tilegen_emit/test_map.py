@@ -43,6 +43,18 @@ def test_transpose(target: str, perm: tuple[int, ...]) -> None:
     check(one_region(m.graph, "map"), m.feeds, TARGETS[target])
 
 
+def test_what_bounds_the_frame_bounds_turned_results() -> None:
+    """257 rows hang over blocks of 64; a reshape that hides it says nothing on top of that."""
+    m = Model()
+    z = m.b.map("exp", m.input(257, 3))
+    turned = m.b.reshape(m.b.transpose(z, (1, 0)), (257, 3))
+    m.output(z, m.b.reshape(m.b.transpose(turned, (1, 0)), (771,)))
+    partition = one_region(m.graph, "map")
+    (program,) = emit(partition.regions[0], partition, TARGETS["sm_80"])
+    assert [view.shape for view in program.kernel.views][-1] == (771, 257, 3)
+    check(partition, m.feeds, TARGETS["sm_80"])
+
+
 @ALL
 def test_movement_chain(target: str) -> None:
     m = Model()

@@ -120,8 +120,7 @@ def store_outputs(
         elif value.shape == first.shape:
             where, bounds = coords, guards
         else:
-            where, more = regroup(coords, first.shape, value.shape)
-            bounds = [*guards, *more]
+            where, bounds = regroup(coords, first.shape, value.shape), guards
         em.store(value, where, em.tile(value, where), bounds)
 
 

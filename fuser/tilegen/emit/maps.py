@@ -3,7 +3,8 @@ the other way. Pure functions of shapes and attributes.
 
 Coordinates are a tuple of Index, one a dim. They may run past a dim, where a block hangs over the
 end of a tensor: the outermost coordinate of a split keeps the excess, so that bounds still show
-it. Where a map can hide it (merging dims forward), the map returns a `Guard` as well.
+it. Merging dims hides it, hence whoever stores says besides what bounds the frame. Where a map
+leaves elements out (a slice forward), it returns a `Guard` for them.
 """
 
 from __future__ import annotations
@@ -50,26 +51,20 @@ def delinearise(flat: Index, shape: Sequence[int]) -> Coords:
     return tuple(coords)
 
 
-def regroup(
-    coords: Coords, source: Sequence[int], target: Sequence[int]
-) -> tuple[Coords, list[Guard]]:
+def regroup(coords: Coords, source: Sequence[int], target: Sequence[int]) -> Coords:
     """Coordinates in `target` of the element at `coords` of `source`, a reshape of it.
 
     Dims are matched in groups of equal product, so that a split never mixes with its neighbours.
     """
     result = [Index(0)] * len(target)
-    guards: list[Guard] = []
     for left, right in _groups(source, target):
         if len(left) == 1 and len(right) == 1:
             result[right[0]] = coords[left[0]]
             continue
-        for axis in left[1:]:
-            if not in_range(coords[axis], source[axis]):
-                guards.append((coords[axis], source[axis]))
         flat = linearise([coords[a] for a in left], [source[a] for a in left])
         for axis, item in zip(right, delinearise(flat, [target[a] for a in right]), strict=True):
             result[axis] = item
-    return tuple(result), guards
+    return tuple(result)
 
 
 def _groups(source: Sequence[int], target: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
@@ -94,7 +89,7 @@ def backward(node: Node, coords: Coords) -> Coords | None:
     (x, *_), attrs = node.inputs, node.attrs
     match node.op:
         case "reshape":
-            return regroup(coords, node.output.shape, x.shape)[0]
+            return regroup(coords, node.output.shape, x.shape)
         case "transpose":
             result = [Index(0)] * len(coords)
             for axis, source in enumerate(attrs["perm"]):
@@ -125,7 +120,7 @@ def forward(node: Node, coords: Coords) -> tuple[Coords, list[Guard]] | None:
     shape = node.output.shape
     match node.op:
         case "reshape":
-            return regroup(coords, x.shape, shape)
+            return regroup(coords, x.shape, shape), []
         case "transpose":
             return tuple(coords[axis] for axis in attrs["perm"]), []
         case "broadcast" if product(shape) == product(x.shape):

@@ -184,14 +184,12 @@ def store(
         elif value.type.size == operand.type.size:
             if _turns_rows(em, value):
                 raise LoweringError(f"{value!r} turns the rows", where=em.region.name)
-            where, more = regroup(coords, operand.shape, value.shape)
-            bounds = [*guards, *more]
+            where, bounds = regroup(coords, operand.shape, value.shape), guards
         else:
             shape = tuple(operand.shape[d] for d in kept)
             if value.type.size != product(shape):
                 raise LoweringError(f"{value!r} does not fit the rows", where=em.region.name)
-            where, more = regroup(tuple(coords[d] for d in kept), shape, value.shape)
-            bounds = [*row_guards, *more]
+            where, bounds = regroup(tuple(coords[d] for d in kept), shape, value.shape), row_guards
         em.store(value, where, em.tile(value, where), bounds)
 
 
