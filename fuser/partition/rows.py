@@ -195,13 +195,16 @@ def _align(grouping: Grouping, group: Group, other: Group, node: Node) -> bool:
 
 
 def _lines_up(grouping: Grouping, group: Group, other: Group) -> bool:
-    """Whether the nodes of a group, others than reductions, read the values of another where they
-    are."""
-    return all(
-        grouping.agrees(node, group.positions[node.output], other)
-        for node in group.nodes
-        if node.op not in REDUCE and node.output in group.positions
-    )
+    """Whether the nodes of a group read the values of another where they are: reductions at every
+    place of their rows, others where their results are."""
+    for node in group.nodes:
+        if node.op in REDUCE:
+            if group.base is not None and not grouping.lines_up(node.inputs[0], group.base, other):
+                return False
+        elif node.output in group.positions:
+            if not grouping.agrees(node, group.positions[node.output], other):
+                return False
+    return True
 
 
 def _relocate(

@@ -33,6 +33,12 @@ from tests.random_graphs.bounds import Array, mismatches
 from tests.random_graphs.coverage import RECORDER
 from tests.random_graphs.draw import Drawing
 
+
+class TakenApart(Exception):
+    """The partitioner fused what no emitter can write as one kernel. Results stay right, as the
+    compiler takes the region apart again, but what fuses is to be known before it is emitted."""
+
+
 Results = dict[str, Array]
 ON_GPU = "cuda "
 """How the names of routes begin that run on a GPU."""
@@ -71,15 +77,21 @@ def prepared(graph: Graph, fusion: bool) -> Graph:
 def planned(
     graph: Graph, target: Target, fusion: bool, every_pass: bool = False
 ) -> tuple[Partition, list[TileProgram]]:
-    """The regions of a prepared graph and their tile programs, noted if a recorder is at work."""
+    """The regions of a prepared graph and their tile programs, noted if a recorder is at work.
+
+    Raises TakenApart where fusion made a region that is no kernel."""
     options = Options(no_fusion=not fusion)
     if not RECORDER:
         cut = partition(graph, target, options)
-        return cut, emit_programs(cut, target, verify=every_pass)
-    with RECORDER[0].calls():
-        cut = partition(graph, target, options)
         programs = emit_programs(cut, target, verify=every_pass)
-    RECORDER[0].made(cut, programs, target)
+    else:
+        with RECORDER[0].calls():
+            cut = partition(graph, target, options)
+            programs = emit_programs(cut, target, verify=every_pass)
+        RECORDER[0].made(cut, programs, target)
+    for refusal in cut.refusals:
+        if fusion and refusal.code == "not-emitted":
+            raise TakenApart(f"{refusal.producer} and {refusal.consumer}: {refusal.reason}")
     return cut, programs
 
 

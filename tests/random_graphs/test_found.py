@@ -387,6 +387,16 @@ def parts_of_a_turned_product(d: Drawing) -> list[Value]:
     return [d.emit("min", row, parts), d.emit("reduce_sum", turned, axes=(0, 1))]
 
 
+def rows_of_turned_rows(d: Drawing) -> list[Value]:
+    """Rows of a tensor meet rows of the same one turned, which are no rows of its kernel."""
+    x = d.feed(data(2, 8, 8))
+    total = d.emit("reduce_sum", x, axes=(1,))
+    turned = d.emit("transpose", d.emit("sub", x, d.stretch(total, x.shape, (0, 2))),
+                    perm=(0, 2, 1))  # fmt: skip
+    squares = d.emit("reduce_sum", d.emit("mul", turned, turned), axes=(1,))
+    return [d.emit("min", total, d.emit("sqrt", squares))]
+
+
 FOUND: tuple[Make, ...] = (
     narrow_indices_of_a_long_axis, scatter_without_updates, sorted_dims, large_unsigned_constants,
     multiples_of_two_to_the_63, output_beside_a_product, product_of_a_scalar, products_of_vectors,
@@ -401,7 +411,7 @@ FOUND: tuple[Make, ...] = (
     product_of_remainders, outer_product_of_a_number, integers_divided_by_zero_beside_others,
     powers_of_integers, tanh_of_tiny_halves, attention_of_two_features, odd_halves_turned,
     narrow_weights_scaled, constant_of_few_numbers_beside_a_constant, product_of_gathered_rows,
-    parts_of_two_tensors_beside_their_rows, parts_of_a_turned_product,
+    parts_of_two_tensors_beside_their_rows, parts_of_a_turned_product, rows_of_turned_rows,
 )  # fmt: skip
 
 
