@@ -2,6 +2,10 @@
 
 Each text must stand in its file exactly once, which test_mutations.py checks; where the code moves
 on, the fault moves with it, or another of its kind takes its place.
+
+Four faults of the partitioner cannot give wrong numbers: they join what does not fit, and an
+emitter computes each value of a region at whatever place it is asked for, or refuses the region.
+They are found as the refusal (`TakenApart` of tests/random_graphs/check.py).
 """
 
 from __future__ import annotations
@@ -49,6 +53,10 @@ EMITTERS = (
     Fault(
         "a turned slice is stored forwards", MAPS,
         "moved = at - start if stride > 0 else index(start) - at", "moved = at - start",
+    ),
+    Fault(
+        "what a slice leaves out is stored", MAPS,
+        "if not in_range(moved, dim):\n                    guards.append((moved, dim))", "pass",
     ),
     Fault(
         "dims merge with the stride of the wrong one", MEMORY,
@@ -114,6 +122,20 @@ EMITTERS = (
         "return start + em.axis(-(-block // 2)) if name else start",
     ),
     Fault(
+        "a map's rows have no bound", MAP,
+        "guards = [(row, rows), (at[last], extents[last])]",
+        "guards = [(at[last], extents[last])]",
+    ),
+    Fault(
+        "a row kernel's rows have no bound", REDUCE,
+        "guards: list[Guard] = [(row, extents[0]), (column, extents[2])]",
+        "guards: list[Guard] = [(column, extents[2])]",
+    ),
+    Fault(
+        "a column cut out of rows keeps its own bounds", REDUCE,
+        "kept = [guard for guard in more if not guard[0].axes() & along]", "kept = list(more)",
+    ),
+    Fault(
         "a store has the bounds of its view alone", SPACE,
         "self.memory.access(value, coords, tuple(dict.fromkeys(guards)), dtype)",
         "self.memory.access(value, coords, (), dtype)",
@@ -132,6 +154,10 @@ EMITTERS = (
         "# coordinates.\n            places[node.output] = coords, guards",
         "# coordinates.\n            places[node.output] = coords, "
         "[g for v in node.inputs if v in places for g in places[v][1]]",
+    ),
+    Fault(
+        "a product reads past its last k", CONTRACTION,
+        "em.load_guards = [] if divides(depth, total) else [(k, total)]", "em.load_guards = []",
     ),
     Fault(
         "a product leaves out the last block of k", CONTRACTION,

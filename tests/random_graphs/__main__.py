@@ -188,7 +188,7 @@ def main() -> int:
     parser.add_argument("--native-every", type=int, default=8, help="0: none")
     parser.add_argument("--cuda-every", type=int, default=0, help="0: none")
     parser.add_argument("--most-nodes", type=int, default=60)
-    parser.add_argument("--edition", type=int, default=EDITION, help="of the drawing: 1 or 2")
+    parser.add_argument("--edition", type=int, default=EDITION, help="of the drawing: 1, 2 or 3")
     parser.add_argument("--limit", type=float, default=120, help="seconds that a graph may take")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no more after")
     parser.add_argument("--coverage", action="store_true", help="list what the graphs reach")

@@ -6,7 +6,7 @@ back, so every output of a finished graph is worth comparing.
 
 A seed and the `edition` of the drawing are a graph. Edition 1 has the moves of `moves.py` alone;
 2 adds those of `patterns.py`, `edges.py` and `blocks.py`, longer rows, and more extents of zero and
-one.
+one; 3 begins some of the drawings that 2 begins with nothing special with one of `knots.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fuser.graph.ir import Graph, Node, TensorType, Value
 from fuser.graph.ops.registry import build_node
 from tests.random_graphs.bounds import Array, Bound, exact, propagate
 
-EDITION = 2
+EDITION = 3
 MOST_ELEMENTS = 4096
 MOST_WEIGHTS = 1 << 19
 MOST_RANK = 5
@@ -312,6 +312,7 @@ def draw_from(
     """A graph of 5 to `most_nodes` primitives, constants not counted; small ones are likelier."""
     from tests.random_graphs.blocks import BLOCKS
     from tests.random_graphs.edges import EDGES, OCCASIONS
+    from tests.random_graphs.knots import KNOTS
     from tests.random_graphs.moves import MOVES
     from tests.random_graphs.patterns import PATTERNS
 
@@ -323,7 +324,8 @@ def draw_from(
     occasion = None
     if edition > 1:
         chance = source.random()
-        for move, share in {**OCCASIONS, **BLOCKS}.items():
+        occasions = {**OCCASIONS, **BLOCKS, **(KNOTS if edition > 2 else {})}  # the latest last
+        for move, share in occasions.items():
             if 0 <= chance < share:
                 occasion = move
             chance -= share

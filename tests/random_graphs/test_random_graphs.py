@@ -14,18 +14,22 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from fuser import dtypes
-from fuser.graph.ir import TensorType, Value
+from fuser.graph.ir import Graph, TensorType, Value
 from fuser.graph.ops.registry import PRIMITIVES
+from fuser.graph.text import print_graph
+from tests.interpreted import TARGETS
 from tests.random_graphs.bounds import exact, mismatches, propagate
 from tests.random_graphs.check import (
     Native,
     check,
     compare,
     gpu_routes,
+    interpreted,
     natives_on_gpu,
     routes_of,
 )
-from tests.random_graphs.draw import Drawing, draw, draw_from
+from tests.random_graphs.draw import Drawing, Move, draw, draw_from
+from tests.random_graphs.knots import KNOTS
 
 GRAPHS, CHUNK = 2000, 50
 GRAPHS_ON_GPU, CHUNK_ON_GPU = 100, 10
@@ -134,6 +138,40 @@ def test_a_wrong_element_is_reported() -> None:
     wrong = np.array(results[name])
     wrong.reshape(-1)[0] = 1 - wrong.reshape(-1)[0].astype(wrong.dtype)
     assert name in compare(drawing, {**results, name: wrong})
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_is_fused_and_taken_apart_is_reported(
+    target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Results are right where the partitioner joins what is no kernel, and yet it is a failure."""
+    drawing = Drawing(random.Random(0), Graph("apart"))
+    x, y = (drawing.feed(np.ones(size, np.float32)) for size in (100, 200))
+    total = drawing.emit("reduce_sum", drawing.emit("tanh", x), axes=(0,))
+    other = drawing.emit("tanh", y)
+    drawing.graph.outputs = [drawing.emit("mul", other, drawing.stretch(total, (200,), ()))]
+    drawing.graph.output_names = ["y0"]
+    routes = {"fused": lambda d: interpreted(d, target, True)}
+    assert not check(drawing, routes)
+    monkeypatch.setattr("fuser.partition.rows._sizes_fit", lambda rows, maps: True)
+    (failure,) = check(drawing, routes)
+    assert "TakenApart" in failure.what and "does not fit the rows" in failure.what
+
+
+@pytest.mark.parametrize("knot", KNOTS, ids=lambda knot: knot.__name__)
+def test_knots_are_drawn(knot: Move) -> None:
+    """Most of what begins a drawing is kept."""
+    made = [Drawing(random.Random(seed), Graph("knot")).step(knot) for seed in range(30)]
+    assert sum(made) >= 20
+
+
+def test_editions_share_most_seeds() -> None:
+    """What edition 3 adds begins drawings alone, and leaves the others as they were."""
+    same = [
+        print_graph(draw(seed).graph) == print_graph(draw(seed, edition=2).graph)
+        for seed in range(80)
+    ]
+    assert 60 <= sum(same) < 80
 
 
 def test_rejected_steps_leave_nothing_behind() -> None:
