@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +31,7 @@ def plan_memory(intervals: Sequence[Interval], alignment: int = 64) -> tuple[lis
     buffers already placed that are live at the same time, else above them.
     """
     offsets = [0] * len(intervals)
-    placed: list[tuple[int, int, Interval]] = []  # offset, end, interval
+    placed = _Placed(item.first for item in intervals)
     order = sorted(range(len(intervals)), key=lambda i: (-intervals[i].bytes, intervals[i].first))
     total = 0
     for position in order:
@@ -38,11 +39,7 @@ def plan_memory(intervals: Sequence[Interval], alignment: int = 64) -> tuple[lis
         size = align(item.bytes, alignment)
         if not size:
             continue
-        taken = sorted(
-            (start, end)
-            for start, end, other in placed
-            if other.first <= item.last and item.first <= other.last
-        )
+        taken = sorted(placed.together(item))
         best, best_gap, cursor = -1, 0, 0
         for start, end in taken:
             gap = start - cursor
@@ -51,9 +48,50 @@ def plan_memory(intervals: Sequence[Interval], alignment: int = 64) -> tuple[lis
             cursor = max(cursor, end)
         offset = best if best >= 0 else cursor
         offsets[position] = offset
-        placed.append((offset, offset + size, item))
+        placed.add(item, (offset, offset + size))
         total = max(total, offset + size)
     return offsets, total
+
+
+class _Placed:
+    """The ranges of bytes of buffers, found by when they live: a tree over the steps at which
+    buffers begin, each buffer at the few nodes that make up its life, and a list by begin."""
+
+    def __init__(self, begins: Iterable[int]) -> None:
+        self._steps = sorted({int(begin) for begin in begins})
+        self._nodes: list[list[tuple[int, int]]] = [[] for _ in range(2 * len(self._steps))]
+        self._begun: list[tuple[int, int, int]] = []  # number of the step, range
+
+    def _life(self, item: Interval) -> tuple[int, int]:
+        """Numbers of the steps: of the first, and beyond the last."""
+        return bisect_left(self._steps, item.first), bisect_right(self._steps, item.last)
+
+    def add(self, item: Interval, place: tuple[int, int]) -> None:
+        low, high = self._life(item)
+        insort(self._begun, (low, *place))
+        low, high = low + len(self._steps), high + len(self._steps)
+        while low < high:
+            if low & 1:
+                self._nodes[low].append(place)
+                low += 1
+            if high & 1:
+                high -= 1
+                self._nodes[high].append(place)
+            low, high = low >> 1, high >> 1
+
+    def together(self, item: Interval) -> list[tuple[int, int]]:
+        """The ranges of buffers that live at a step at which the item does: those that live when it
+        begins, and those that begin later while it lives."""
+        low, high = self._life(item)
+        later = self._begun[
+            bisect_left(self._begun, (low + 1,)) : bisect_left(self._begun, (high,))
+        ]
+        found = [(start, end) for _, start, end in later]
+        node = low + len(self._steps)
+        while node:
+            found += self._nodes[node]
+            node >>= 1
+        return found
 
 
 def align(size: int, alignment: int) -> int:

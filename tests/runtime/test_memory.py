@@ -102,3 +102,46 @@ def test_results_are_recycled_only_when_nobody_holds_them() -> None:
 def test_small_results_are_simply_allocated() -> None:
     make = Recycler((3,), np.dtype(np.float32))
     assert not np.shares_memory(make()[0], make()[0])
+
+
+class _Step(int):
+    """A step that counts how often two are compared."""
+
+    compared = 0
+
+    def _count(self) -> None:
+        _Step.compared += 1
+
+    def __lt__(self, other: int) -> bool:
+        self._count()
+        return int(self) < int(other)
+
+    def __le__(self, other: int) -> bool:
+        self._count()
+        return int(self) <= int(other)
+
+    def __gt__(self, other: int) -> bool:
+        self._count()
+        return int(self) > int(other)
+
+    def __ge__(self, other: int) -> bool:
+        self._count()
+        return int(self) >= int(other)
+
+    def __eq__(self, other: object) -> bool:
+        self._count()
+        return isinstance(other, int) and int(self) == int(other)
+
+    __hash__ = int.__hash__
+
+
+def test_a_long_chain_is_not_compared_with_itself() -> None:
+    """Of many buffers of which few live together, each is compared with those few."""
+
+    def comparisons(count: int) -> int:
+        sizes = np.random.default_rng(0).integers(1, 4, count).tolist()
+        _Step.compared = 0
+        plan_memory([Interval(_Step(i), _Step(i + 1), 64 * n) for i, n in enumerate(sizes)])
+        return _Step.compared
+
+    assert comparisons(2000) < 2.5 * comparisons(1000)
