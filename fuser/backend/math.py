@@ -65,6 +65,12 @@ def _scale(f: Function, x: Reg, n: Reg, biased: Reg) -> Reg:
         rounding = [Reg("i32", "4")] if native[count].endswith("512") else []
         name = f"llvm.x86.avx512.mask.scalef.{native[count]}"
         return f.call(type, name, x, n, real(0.0, type), mask, *rounding)
+    if SCALEF in f.traits and count > max(native) and count % (2 * max(native)) == 0:
+        low, high = (  # several registers, each by itself
+            _scale(f, f.shuffle(x, None, half), f.shuffle(n, None, half), biased)
+            for half in (range(count // 2), range(count // 2, count))
+        )
+        return f.shuffle(low, high, range(count))
     # Two factors, so that neither leaves the range of normal numbers.
     mantissa, bias = (52, 1023) if double else (23, 127)
     word = biased.type

@@ -133,11 +133,11 @@ def tree_cost(facts: Facts, value: Value, known: dict[Value, float] | None = Non
 
     for current in walks.post_order(value, operands, known):
         parts = sum(known[operand] for operand in operands(current))
-        known[current] = min(MOST_COST, _own_cost(facts, current) + parts)
+        known[current] = min(MOST_COST, own_cost(facts, current) + parts)
     return known[value]
 
 
-def _own_cost(facts: Facts, value: Value) -> float:
+def own_cost(facts: Facts, value: Value) -> float:
     """Instructions of the value alone, without those of its operands."""
     if facts.kind(value) != "inline":
         return 1.0

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from fuser.backend import text
 from fuser.backend.cpu import affine, costs, tree, turn
+from fuser.backend.cpu.abreast import vectors_abreast
 from fuser.backend.cpu.emitter import Condition, Fact
 from fuser.backend.cpu.places import Cells, Memory, One, Point
 from fuser.backend.cpu.values import Values
@@ -171,18 +173,11 @@ class Nests(Values):
             self.hoist(hoist(tuple(coords)), place, lanes=False)
         if limits is not None:
             low, high = limits
-            count = f.sub(high, low)
-            whole = (
-                f.binary("and", count, text.integer(-width))
-                if (width & (width - 1)) == 0
-                else (f.mul(f.op("i64", f"sdiv {count.typed}, {width}"), width))
-            )
-            middle = f.add(low, f.intrinsic("smax", whole, text.integer(0)))
+            at_start = low.literal == 0
 
-            def wide(i: Reg, carried: list[Reg]) -> list[Reg]:
+            def wide(lanes: int, i: Reg, carried: list[Reg]) -> list[Reg]:
                 with self.scope():
-                    step = width if low.literal == 0 else 1
-                    run(self.counter(i, 0, max(0, extent - width), step), width)
+                    run(self.counter(i, 0, max(0, extent - lanes), lanes if at_start else 1), lanes)
                 return []
 
             def narrow(i: Reg, carried: list[Reg]) -> list[Reg]:
@@ -190,10 +185,20 @@ class Nests(Values):
                     run(self.counter(i, 0, extent - 1), 1)
                 return []
 
-            if width > 1:
-                f.loop(low, middle, width, [], wide, hint="wide")
-            f.loop(middle, high, 1, [], narrow, hint="tail")
+            together = self._abreast(values, axis, width)
+            for lanes in sorted({together * width, width} - {1}, reverse=True):
+                count = f.sub(high, low)
+                whole = (
+                    f.binary("and", count, text.integer(-lanes))
+                    if (lanes & (lanes - 1)) == 0
+                    else (f.mul(f.op("i64", f"sdiv {count.typed}, {lanes}"), lanes))
+                )
+                middle = f.add(low, f.intrinsic("smax", whole, text.integer(0)))
+                f.loop(low, middle, lanes, [], partial(wide, lanes), hint="wide")
+                low = middle
+            f.loop(low, high, 1, [], narrow, hint="tail")
             return
+        width *= self._abreast(values, axis, width)
         full = extent // width
         unroll = self._unroll(values, full)
         blocks = full // unroll if unroll else 0
@@ -213,6 +218,11 @@ class Nests(Values):
             run(Index(step * width), width)
         if extent % width:
             run(Index(full * width), extent % width)
+
+    def _abreast(self, values: Sequence[Value], axis: int, width: int) -> int:
+        if width == 1 or not values:
+            return 1
+        return vectors_abreast(self.known, values, values[0].shape, axis, width)
 
     def _unroll(self, values: Sequence[Value], full: int) -> int:
         """Vectors a trip of a vector loop: several where there is little work in each."""
