@@ -26,7 +26,7 @@ from fuser.binding import Bound, report_on
 from fuser.compiler import Model, Progress, compile_kernels
 from fuser.devices import Device, plan_threads
 from fuser.dtypes import DType
-from fuser.errors import UsageError, ValueNeededError
+from fuser.errors import FuserError, UsageError, ValueNeededError
 from fuser.graph.dims import symbols_of
 from fuser.graph.ir import Graph
 from fuser.graph.onnx_import import import_onnx, narrow_types
@@ -237,9 +237,9 @@ class Variants:
                 variant = self._build(buckets)
             except ValueNeededError:
                 raise
-            except Exception as error:
-                # Also what code raises that cannot take a symbol for an int: sizes of their own
-                # always work, or raise what is wrong with the model.
+            except FuserError as error:
+                # What the model or a kernel cannot do with open sizes, sizes of their own may do,
+                # or raise what is wrong with the model. A defect is shown.
                 if not is_open:
                     raise
                 note = f"narrower: {type(error).__name__}: {str(error).partition(chr(10))[0][:80]}"

@@ -6,15 +6,17 @@ from typing import Any
 import numpy as np
 import onnx.helper as oh
 import pytest
+from onnx import parser
 
 import fuser
 from fuser.cli import run
-from fuser.compiler import Model, open_model, random_feeds, reference
+from fuser.compiler import Model, compile_kernels, open_model, random_feeds, reference
 from fuser.devices import Device
 from fuser.dtypes import from_numpy
 from fuser.dynamic import DynamicPlan
-from fuser.errors import InvalidModelError, UsageError
-from fuser.graph.sizes import Sizes
+from fuser.errors import InvalidModelError, LoweringError, UsageError
+from fuser.graph.ir import Graph
+from fuser.graph.sizes import Sizes, is_symbolic
 from fuser.tilegen.parse import parse_kernel, sizes_of
 from fuser.tilegen.text import canonical_text
 from models import TINY, build, save
@@ -308,3 +310,52 @@ def test_a_plan_that_was_closed_is_made_again(device: Device) -> None:
     check(plan, model, batch=4)
     check(plan, model, batch=3)
     assert len(plan.variants) == 1
+
+
+def test_a_defect_is_no_reason_for_narrower_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What compiling does not raise on purpose is shown, not compiled around."""
+    seen: list[Any] = []
+
+    def broken(*arguments: object, **options: object) -> None:
+        seen.append(arguments)
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr("fuser.variants.compile_kernels", broken)
+    with pytest.raises(ZeroDivisionError, match="a defect"):
+        DynamicPlan(tiny("mlp"), device="cpu").prepare({"batch": 3})
+    assert len(seen) == 1
+
+
+def test_what_open_sizes_cannot_do_is_compiled_for_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def picky(graph: Graph, **options: Any) -> Any:
+        if any(is_symbolic(*value.shape) for value in graph.inputs):
+            raise LoweringError("no kernel of open sizes")
+        return compile_kernels(graph, **options)
+
+    monkeypatch.setattr("fuser.variants.compile_kernels", picky)
+    model = tiny("mlp")
+    plan = DynamicPlan(model, device="cpu")
+    check(plan, model, batch=3)
+    (variant,) = plan.variants
+    assert variant.note == "narrower: LoweringError: no kernel of open sizes"
+    assert variant.serves({"batch": 3}) and not variant.serves({"batch": 4})
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        'auto_pad = "SAME_UPPER"',
+        "ceil_mode = 1, pads = [1, 1, 1, 1], count_include_pad = 1",
+        "ceil_mode = 1, pads = [1, 1, 1, 1]",
+    ],
+)
+def test_averages_of_images_of_any_size(attributes: str) -> None:
+    text = (
+        '<ir_version: 9, opset_import: ["": 20]> g (float[2, 3, h, w] x) => (float[2, 3, k, l] y) '
+        f"{{ y = AveragePool<kernel_shape = [3, 3], strides = [2, 2], {attributes}>(x) }}"
+    )
+    model = open_model(parser.parse_model(text))
+    plan = DynamicPlan(model, device="cpu")
+    for h, w in ((5, 6), (8, 7), (9, 9)):
+        check(plan, model, h=h, w=w)
+    assert not any("Error" in variant.note for variant in plan.variants)

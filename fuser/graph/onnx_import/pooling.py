@@ -188,12 +188,13 @@ def _window_counts(b: Builder, pool: _Pool, x: Value, total: Value, include: boo
     """How many elements each window averages, stretched to the shape of total."""
     sizes = [as_int(size) for size in x.type.shape[2:]]
     ones = np.ones(sizes, x.dtype.numpy)
+    # Numbers as well, now that the sizes are.
+    inner: Padding = tuple((int(low), int(high)) for low, high in pool.padding)
     if include:
-        ones = np.pad(ones, pool.padding, constant_values=1)
-        inner: Padding = ((0, 0),) * len(sizes)
-    else:
-        inner = pool.padding
-    counted = _Pool(pool.window, pool.strides, pool.dilation, inner, pool.overhang)
+        ones = np.pad(ones, inner, constant_values=1)
+        inner = ((0, 0),) * len(sizes)
+    overhang = tuple(int(extra) for extra in pool.overhang)
+    counted = _Pool(pool.window, pool.strides, pool.dilation, inner, overhang)
     counts = counted.emit(b, "sum", b.constant(ones))
     return b.broadcast(counts, total.type.shape, range(2, total.type.rank))
 
