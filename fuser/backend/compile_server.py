@@ -18,7 +18,7 @@ import threading
 import time
 import traceback
 from multiprocessing.connection import Connection
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fuser.backend.module import CompiledKernel
 from fuser.errors import FuserError, LoweringError
@@ -26,11 +26,13 @@ from fuser.target import Target
 
 
 class Request(NamedTuple):
-    """A kernel to compile: its canonical Tile IR text, and the symbol to give its code."""
+    """A kernel to compile: its canonical Tile IR text, and the symbol to give its code. to_text: no
+    further than to the text that LLVM gets, which is the code then."""
 
     text: str
     entry: str
     target: Target
+    to_text: bool = False
 
 
 class Order(NamedTuple):
@@ -69,11 +71,15 @@ def _compile(request: Request) -> CompiledKernel:
 
     kernel = parse_kernel(request.text)
     kernel.name = request.entry
+    backend: Any
     if request.target.is_cuda:
-        from fuser.backend.nvptx import compile_kernel
+        from fuser.backend import nvptx as backend
     else:
-        from fuser.backend.cpu import compile_kernel
-    compiled: CompiledKernel = compile_kernel(kernel, request.target)
+        from fuser.backend import cpu as backend
+    if request.to_text:
+        code = backend.lower_to_llvm(kernel, request.target).encode()
+        return CompiledKernel(request.entry, request.target.name, request.entry, code, kernel.grid)
+    compiled: CompiledKernel = backend.compile_kernel(kernel, request.target)
     return compiled
 
 

@@ -139,8 +139,11 @@ class Pool:
         """Whether results are to come."""
         return bool(self.pending) or any(worker.order is not None for worker in self.workers)
 
-    def submit(self, order: Order, limit: int) -> None:
-        """Give an order to an idle worker, one of at most `limit`, or let it wait for one."""
+    def submit(self, order: Order, limit: int, *, once: bool = False) -> None:
+        """Give an order to an idle worker, one of at most `limit`, or let it wait for one. once:
+        not again if that worker is lost."""
+        if once:
+            self._again.add(order)
         self.pending.append(order)
         self._dispatch(limit)
 

@@ -15,7 +15,6 @@ as canonical Tile IR text, which is also what equality and the cache go by.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -25,7 +24,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from fuser.backend.compile_server import Failure, Order, Request
 from fuser.backend.cores import available_cores
@@ -39,6 +38,8 @@ from fuser.tilegen.ir import Kernel
 from fuser.tilegen.text import canonical_text, print_kernel
 
 MOST_WORKERS = 8
+TEXT_SECONDS = 10.0
+"""Of processor time for the text that LLVM gets of a kernel that failed."""
 LINES_SHOWN = 40
 """Of a kernel whose text cannot be kept, with its error."""
 
@@ -134,9 +135,8 @@ def compile_each(
             if isinstance(answer, Failure):
                 refused = _refused(answer, order.seconds)
                 owners = [job for job, made in asked if made == order]
-                folder = cache.failed_folder if cache is not None else None
                 if refused is None or not all(job.replaceable for job in owners):
-                    raise _error(owners[0], order.request, answer, folder)
+                    raise _Failed(owners[0], order.request, answer)
                 done[order] = refused
                 if cache is not None:
                     cache.put_refusal(key_material(order.request), *dataclasses.astuple(refused))
@@ -164,8 +164,12 @@ def compile_each(
                 settle(0.0)
             while _pool.busy:
                 settle(1.0)
-        except BaseException:
+        except _Failed as failed:
             _pool.abandon()  # some workers are busy with what nobody wants any more
+            folder = cache.failed_folder if cache is not None else None
+            raise _error(failed.job, failed.request, failed.failure, folder) from None
+        except BaseException:
+            _pool.abandon()
             raise
     if stats is not None:
         stats.jobs, stats.distinct, stats.cache_hits = len(asked), len(done), hits
@@ -178,6 +182,14 @@ def compile_each(
             result = dataclasses.replace(result, name=job.kernel.name)
         results.append(result)
     return results
+
+
+class _Failed(Exception):
+    """A kernel that the whole compile fails for."""
+
+    def __init__(self, job: CompileJob, request: Request, failure: Failure) -> None:
+        super().__init__(failure.reason)
+        self.job, self.request, self.failure = job, request, failure
 
 
 def refusal_of(job: CompileJob, cache: KernelStore) -> Refused | None:
@@ -305,8 +317,9 @@ def _keep_text(job: CompileJob, request: Request, failure: Failure, parent: Path
         "error.txt": f"{job.where}\n{failure.reason}\n\n{failure.trace}\n",
     }
     if failure.trace:  # else it took too much time or memory to say anything: not here as well
-        with contextlib.suppress(Exception):  # it may be what failed
-            files["kernel.ll"] = _llvm_text(job)
+        text = _llvm_text(request)
+        if text is not None:
+            files["kernel.ll"] = text
     return keep(parent, job.kernel.name, files)
 
 
@@ -317,14 +330,19 @@ def _beginning(text: str) -> str:
     return "\n".join([line[:200] for line in lines[:LINES_SHOWN]] + more)
 
 
-def _llvm_text(job: CompileJob) -> str:
-    backend: Any
-    if job.target.is_cuda:
-        from fuser.backend import nvptx as backend
-    else:
-        from fuser.backend import cpu as backend
-    text: str = backend.lower_to_llvm(job.kernel, job.target)
-    return text
+def _llvm_text(request: Request) -> str | None:
+    """What LLVM gets of a kernel, by a worker; None where making it fails or takes too long."""
+    end = time.monotonic() + 2 * TEXT_SECONDS
+    try:
+        _pool.submit(Order(request._replace(to_text=True), TEXT_SECONDS), 1, once=True)
+        while _pool.busy and time.monotonic() < end:
+            for _, answer in _pool.collect(0.2, 1):
+                return answer.code.decode() if isinstance(answer, CompiledKernel) else None
+    except OSError:
+        pass  # no server: what failed is to be told
+    finally:
+        _pool.abandon()
+    return None
 
 
 _pool = Pool()

@@ -16,6 +16,8 @@ from fuser.tilegen.text import parse_kernel
 
 ABORT, REFUSE, DEFECT, HANG = 666, 667, 668, 669
 KILLED, STOPPED, SPIN = 670, 671, 672
+REFUSE_LATE, REFUSE_NO_TEXT = 673, 674
+"""Refused; the text that LLVM would get is there, takes minutes."""
 
 ONCE = "FAKE_COMPILER_ONCE"
 """The variable that names a file: KILLED and STOPPED happen only while it is missing."""
@@ -34,6 +36,13 @@ def compile_text(request: compile_server.Request) -> CompiledKernel:
         os.abort()
     if size == REFUSE:
         raise LoweringError("a scan over 3 axes", hint="none")
+    if size in (REFUSE_LATE, REFUSE_NO_TEXT) and not request.to_text:
+        raise LoweringError("too many registers")
+    if size == REFUSE_NO_TEXT:
+        while True:
+            pass
+    if request.to_text:
+        return CompiledKernel(request.entry, "cpu", request.entry, b"define void", kernel.grid)
     if size == DEFECT:
         raise ZeroDivisionError("division by zero")
     if size == HANG:

@@ -309,6 +309,29 @@ def test_without_a_cache_the_error_has_the_text(tmp_path: Path) -> None:
         assert "kernel @bad" in "\n".join(caught.value.__notes__)
 
 
+def test_the_text_that_llvm_gets_is_made_by_a_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that it cannot take longer than its limit, whatever failed."""
+    monkeypatch.setattr(workers, "TEXT_SECONDS", 0.5)
+    started = time.monotonic()
+    found = {}
+    for size in (fake_compiler.REFUSE_LATE, fake_compiler.REFUSE_NO_TEXT):
+        with pytest.raises(CompileError, match="too many registers"):
+            compile_all([job(f"k{size}", size), job("long", fake_compiler.SPIN)],
+                        KernelCache(tmp_path), 2)  # fmt: skip
+        [folder] = (tmp_path / "failed").glob(f"k{size}-*")
+        path = folder / "kernel.ll"
+        found[size] = path.read_text() if path.exists() else None
+        assert not workers._pool.busy
+    assert found == {
+        fake_compiler.REFUSE_LATE: "define void",
+        fake_compiler.REFUSE_NO_TEXT: None,
+    }
+    assert time.monotonic() - started < 30
+    assert len(compile_all([job("a", 10)], processes=1)) == 1
+
+
 def test_few_failed_kernels_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failed_kernels, "MOST", 3)
     monkeypatch.setattr(failed_kernels, "MOST_BYTES", 1000)
