@@ -14,6 +14,7 @@ from fuser import kernels
 from fuser.backend import workers
 from fuser.cli import run
 from fuser.compiler import emit_programs
+from fuser.config import Config
 from fuser.errors import CompileError, CompileTimeoutError, LoweringError
 from fuser.limits import Limits, check_time, kernel_time, limited
 from fuser.partition import explain, partition
@@ -100,6 +101,8 @@ def test_a_slow_kernel_becomes_several(
     plan = fuser.compile(path, device="cpu", limits=Limits(kernel_seconds=60))
     check(plan, 20)
     assert plan.launches == 1 and not plan.report().fallbacks
+    assert run(command) == 0  # the kernel is there now, however long it took
+    assert "1 regions" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("cache", ["0", "1"])
@@ -191,6 +194,23 @@ def test_emission_looks_at_the_time() -> None:
         programs = emit_programs(cut, X86_64_V3)
     assert len(programs) > 4
     assert not any(is_divisible(program.region) for program in programs)
+
+
+@pytest.mark.parametrize("kind", ["swish", "square", "where"])
+def test_without_any_time_every_operator_is_a_kernel(kind: str) -> None:
+    """Nothing is made up here: the real workers, and a model whose every region is too slow."""
+    model = chain(kind, 5)
+    plan = fuser.compile(model, device="cpu", limits=Limits(kernel_seconds=1e-6))
+    whole = fuser.compile(model, device="cpu")
+    assert plan.launches > 10 > whole.launches
+    assert plan.report().fallbacks and not whole.report().fallbacks
+    (found,), (expected,) = plan.run({"x": X}).values(), whole.run({"x": X}).values()
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_the_limit_is_read_from_the_environment() -> None:
+    config = Config.from_environment({"FUSER_MAX_KERNEL_SECONDS": "3"})
+    assert config.limits == Limits(kernel_seconds=3)
 
 
 def test_kernel_time() -> None:

@@ -193,8 +193,11 @@ class _Failed(Exception):
 
 
 def refusal_of(job: CompileJob, cache: KernelStore) -> Refused | None:
-    """What the cache remembers of a replaceable job that has no kernel."""
-    return _remembered(job, key_material(_request(job)), cache)
+    """What the cache remembers of a replaceable job that has no kernel; None if it has the kernel
+    nevertheless, which another limit let be compiled."""
+    material = key_material(_request(job))
+    found = _remembered(job, material, cache)
+    return found if found is None or cache.get(material) is None else None
 
 
 def _stored(
