@@ -269,9 +269,12 @@ class Access(Emitter):
             if stored in ("half", "bfloat"):
                 value = f.convert("bitcast", value, text.like(value.type, "i16"))
             pointer = f.gep(base, self.index(form.rest), stored)
+            # LLVM 22 makes a masked store of integers that were cut to 8 or 16 bits a scalar store
+            # of all 32 bits where it knows that the mask has one lane (x86 with AVX-512).
+            mask = self.mask(lanes, width, variable=dtype.bits < 32)
             f.call_void(
                 f"llvm.masked.store.{text.mangle(value.type)}.p0",
-                value, Reg(f"ptr align {dtype.bytes}", pointer.ref), self.mask(lanes, width),
+                value, Reg(f"ptr align {dtype.bytes}", pointer.ref), mask,
             )  # fmt: skip
         else:
             self._scatter(base, dtype, address, form, value, width, lanes)

@@ -242,13 +242,23 @@ class Emitter:
             total = test if total is None else f.binary("and", total, test)
         return total
 
-    def mask(self, conditions: Sequence[Condition], width: int) -> Reg:
-        """A <width x i1> of the lanes where all conditions hold."""
+    def mask(
+        self, conditions: Sequence[Condition], width: int, *, variable: bool = False
+    ) -> Reg:
+        """A <width x i1> of the lanes where all conditions hold. variable: LLVM is not to know
+        which lanes these are, where a condition names lanes."""
         f = self.f
         uniform = self.holds([c for c in conditions if not affine.has_lane(c[0])])
         total = None if uniform is None else f.splat(uniform, width)
         for expression, extent in conditions:
             if affine.has_lane(expression):
-                test = f.icmp("ult", self.index_vector(expression, width), extent)
+                places = self.index_vector(expression, width)
+                if variable:
+                    scalar = text.element(places.type)
+                    bound = f.op(scalar, f'call {scalar} asm "", "=r,0"({scalar} {extent})')
+                    test = f.icmp("ult", places, f.splat(bound, width))
+                    variable = False
+                else:
+                    test = f.icmp("ult", places, extent)
                 total = test if total is None else f.binary("and", total, test)
         return total or Reg(f"<{width} x i1>", "splat (i1 true)")
