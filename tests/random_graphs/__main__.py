@@ -5,8 +5,9 @@ Of every `--native-every` graphs one is compiled to machine code; the others run
 interpreter, on the schedules of a CPU and of two GPUs. Of every `--cuda-every` graphs one runs on
 this machine's GPU as well. Graphs are checked in child processes, since LLVM may end a process, and
 a fault of a kernel the use of a GPU; one that takes longer than `--limit` fails, and the run goes
-on. `--coverage` lists what the graphs reach in the compiler, and how many of 100,000 do. The last
-lines are the seeds that failed and a summary. Exits with 1 if anything failed.
+on. A region that no emitter could express is listed; with `--strict` it fails. `--coverage` lists
+what the graphs reach in the compiler, and how many of 100,000 do. The last lines are the seeds that
+failed and a summary. Exits with 1 if anything failed.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any
 CHUNK = 100
 DONE = "checked "
 FAILED = "FAILED "
+APART = "taken apart: "
 LOST = 251
 """The exit status of a child that can no longer use the GPU."""
 PATIENCE = 4
@@ -56,6 +58,7 @@ def limited(seconds: float) -> Iterator[None]:
 
 def check_range(arguments: argparse.Namespace) -> int:
     """Check graphs in this process, printing failures; how many failed."""
+    from tests.random_graphs import check as checks
     from tests.random_graphs.check import Native, check, gpu_routes, natives_on_gpu, routes_of
     from tests.random_graphs.coverage import RECORDER, Recorder
     from tests.random_graphs.draw import draw
@@ -67,6 +70,8 @@ def check_range(arguments: argparse.Namespace) -> int:
     if arguments.coverage:
         RECORDER.append(Recorder())
     failed = 0
+    apart: list[str] = []
+    checks.TAKEN_APART = None if arguments.strict else apart
     for seed in range(first, first + count):
         on_cpu = native if native_every and seed % native_every == 0 else None
         print(f"seed {seed}", file=sys.stderr, flush=True)  # what a dead process was at
@@ -84,6 +89,9 @@ def check_range(arguments: argparse.Namespace) -> int:
         for recorder in RECORDER:
             recorder.next_graph()
         failed += bool(failures)
+        for what in dict.fromkeys(apart):
+            print(f"{APART}{seed} {what}", flush=True)
+        apart.clear()
         for failure in failures:
             print(f"{FAILED}{seed} {failure.route}: {failure.what}", flush=True)
         if any("DeviceError" in failure.what for failure in failures):
@@ -145,6 +153,7 @@ def one_child(first: int, count: int, arguments: argparse.Namespace) -> tuple[in
         "--most-nodes", str(arguments.most_nodes), "--cuda-every", str(arguments.cuda_every),
         "--limit", str(arguments.limit), "--edition", str(arguments.edition),
         *(["--coverage"] if arguments.coverage else []),
+        *(["--strict"] if arguments.strict else []),
     ]  # fmt: skip
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     words: list[str] = []
@@ -192,6 +201,9 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=120, help="seconds that a graph may take")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no more after")
     parser.add_argument("--coverage", action="store_true", help="list what the graphs reach")
+    parser.add_argument(
+        "--strict", action="store_true", help="what fusion made and is taken apart again fails"
+    )
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
@@ -206,6 +218,7 @@ def run_all(arguments: argparse.Namespace) -> int:
     last = arguments.seed + arguments.count
     done = 0
     failed: set[int] = set()
+    apart = 0
     records: list[str] = []
 
     def work(first: int) -> tuple[int, str]:
@@ -224,6 +237,7 @@ def run_all(arguments: argparse.Namespace) -> int:
             lines = [line for line in lines if not line.startswith(PREFIX)]
             done += count
             failed |= {int(line.split()[1]) for line in lines if line.startswith(FAILED)}
+            apart += sum(line.startswith(APART) for line in lines)
             if lines:
                 print("\n".join(lines), flush=True)
             if count:
@@ -234,6 +248,8 @@ def run_all(arguments: argparse.Namespace) -> int:
         print(report(*merged(records)))
     if failed:
         print("failed seeds:", *sorted(failed))
+    if apart:
+        print(f"{apart} regions were taken apart")
     print(f"{done} graphs, {len(failed)} failed")
     return int(bool(failed))
 

@@ -15,6 +15,7 @@ from fuser.backend.nvptx.elementwise import (
     one_plus_erf,
     one_plus_tanh,
     rough_tanh,
+    short_exp,
     short_tanh,
 )
 from fuser.backend.nvptx.emitter import Emitter
@@ -50,11 +51,15 @@ def fused_exponential(low: Lowering, op: ops.Map, layout: Layout) -> list[str] |
 
 def short_form(low: Lowering, op: ops.Map, layout: Layout) -> list[str] | None:
     """Cheaper registers for x / c, exp(x - top) / sum, 1 + tanh(x), and for what is rounded to 16
-    bits 1 + erf(x) and tanh(x). The plain forms that they leave without use are removed as dead
+    bits 1 + erf(x), tanh(x) and exp(x). The plain forms that they leave without use are removed as dead
     code."""
     makers, e = low.assignment.makers, low.emitter
-    if op.result.dtype.name != "f32" or op.fn not in ("div", "add", "tanh"):
+    if op.result.dtype.name != "f32" or op.fn not in ("div", "add", "tanh", "exp"):
         return None
+    if op.fn == "exp":
+        if not feeds_halves(low, op):
+            return None
+        return [short_exp(e, reg) for reg in low.tile(op.args[0], layout).regs]
     if op.fn == "tanh":
         if not feeds_halves(low, op):
             return None
