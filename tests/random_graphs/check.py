@@ -33,7 +33,6 @@ from tests.random_graphs.bounds import Array, mismatches
 from tests.random_graphs.coverage import RECORDER
 from tests.random_graphs.draw import Drawing
 
-
 TAKEN_APART: list[str] | None = None
 """Regions that fusion made and no emitter could express, where they are noted; None: they fail."""
 

@@ -51,8 +51,8 @@ def fused_exponential(low: Lowering, op: ops.Map, layout: Layout) -> list[str] |
 
 def short_form(low: Lowering, op: ops.Map, layout: Layout) -> list[str] | None:
     """Cheaper registers for x / c, exp(x - top) / sum, 1 + tanh(x), and for what is rounded to 16
-    bits 1 + erf(x), tanh(x) and exp(x). The plain forms that they leave without use are removed as dead
-    code."""
+    bits 1 + erf(x), tanh(x) and exp(x). The plain forms that they leave without use are removed as
+    dead code."""
     makers, e = low.assignment.makers, low.emitter
     if op.result.dtype.name != "f32" or op.fn not in ("div", "add", "tanh", "exp"):
         return None
