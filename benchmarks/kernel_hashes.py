@@ -19,8 +19,9 @@ from typing import Any
 from onnx import ModelProto
 
 from fuser.backend import cpu, nvptx
-from fuser.compiler import emit_programs, open_model
+from fuser.frontends.onnx.model import open_model
 from fuser.partition import partition
+from fuser.pipeline.compiler import emit_programs
 from fuser.target import SM_80, SM_90A, X86_64_V4, Target
 from fuser.tilegen.text import canonical_text, parse_kernel
 

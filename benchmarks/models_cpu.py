@@ -32,7 +32,7 @@ import onnx
 
 import fuser
 from benchmarks.models import Row, print_table
-from fuser.precision import Precision, rounding
+from fuser.pipeline.precision import Precision, rounding
 from models import build, example_feeds
 from models.exports import Exporter, export, export_feeds
 

@@ -15,11 +15,11 @@ import fuser.forks  # noqa: F401  before anything is loaded that a fork could cu
 from fuser.errors import FuserError
 
 if TYPE_CHECKING:
-    from fuser.dynamic import DynamicPlan
-    from fuser.frontends import compile
+    from fuser.frontends.compile import compile
+    from fuser.frontends.numpy.jit import cond, jit, spec, trace, while_loop
+    from fuser.frontends.onnx.session import InferenceSession
+    from fuser.pipeline.dynamic import DynamicPlan
     from fuser.runtime.plan import Plan
-    from fuser.session import InferenceSession
-    from fuser.traced import cond, jit, spec, trace, while_loop
 
 __version__ = "0.1.0"
 __all__ = [
@@ -38,11 +38,11 @@ __all__ = [
 
 # onnx, NumPy and LLVM load on first use: `import fuser` and `fuser --help` stay instant.
 _HOMES = {
-    "compile": "fuser.frontends",
+    "compile": "fuser.frontends.compile",
     "Plan": "fuser.runtime.plan",
-    "DynamicPlan": "fuser.dynamic",
-    "InferenceSession": "fuser.session",
-    **dict.fromkeys(("cond", "jit", "spec", "trace", "while_loop"), "fuser.traced"),
+    "DynamicPlan": "fuser.pipeline.dynamic",
+    "InferenceSession": "fuser.frontends.onnx.session",
+    **dict.fromkeys(("cond", "jit", "spec", "trace", "while_loop"), "fuser.frontends.numpy.jit"),
 }
 
 

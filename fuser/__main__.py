@@ -7,7 +7,7 @@ import sys
 
 def main() -> None:
     """Run the command line; returns through SystemExit with the documented exit code."""
-    from fuser.cli import run
+    from fuser.cli.main import run
 
     sys.exit(run())
 

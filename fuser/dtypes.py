@@ -110,7 +110,7 @@ NARROW: tuple[DType, ...] = tuple(
     DType(name, kind, 8, np.dtype(scalar), "i8") for name, kind, scalar in _NARROW
 )
 """Types of a byte an element that only inputs, outputs and weights have: kernels see their codes as
-u8, and decode and encode them (graph/onnx_import/narrow.py)."""
+u8, and decode and encode them (frontends/onnx/importer/narrow.py)."""
 
 BY_NAME: dict[str, DType] = {dtype.name: dtype for dtype in (*ALL, *NARROW)}
 _BY_NUMPY: dict[np.dtype, DType] = {dtype.numpy: dtype for dtype in ALL}

@@ -15,7 +15,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from fuser.cli import STAGES, run
+from fuser.cli.dump import STAGES
+from fuser.cli.main import run
 from models import TINY, build, example_feeds, save
 
 Fuser = Callable[..., tuple[int, str, str]]
@@ -308,7 +309,7 @@ def test_doctor_checks_this_machine(fuser: Fuser) -> None:
 def test_help_and_version_are_instant() -> None:
     script = (
         "import sys, fuser\n"
-        "from fuser.cli import run\n"
+        "from fuser.cli.main import run\n"
         "assert run(['--help']) == 0 and run(['run', '--help']) == 0 and run(['--version']) == 0\n"
         "heavy = {'numpy', 'onnx', 'llvmlite', 'networkx', 'rich'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
@@ -559,7 +560,7 @@ def test_unknown_environment_variable(
 def test_a_defect_is_one_line(
     fuser: Fuser, mlp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fuser import compiler
+    from fuser.pipeline import compiler
 
     def defect(*_: object, **__: object) -> None:
         raise KeyError("tile")

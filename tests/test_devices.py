@@ -15,11 +15,11 @@ import fuser
 from fuser.backend.cores import available_cores
 from fuser.backend.cpu import host_target
 from fuser.backend.workers import CompileJob, material_of
-from fuser.compiler import open_model
-from fuser.devices import choose_target, plan_threads
-from fuser.dynamic import DynamicPlan
 from fuser.errors import UsageError
-from fuser.host import Segmented
+from fuser.frontends.onnx.host import Segmented
+from fuser.frontends.onnx.model import open_model
+from fuser.pipeline.devices import choose_target, plan_threads
+from fuser.pipeline.dynamic import DynamicPlan
 from fuser.target import SM_90A
 from fuser.tilegen.emit import emit
 from models import TINY, build, example_feeds

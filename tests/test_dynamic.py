@@ -9,14 +9,15 @@ import pytest
 from onnx import parser
 
 import fuser
-from fuser.cli import run
-from fuser.compiler import Model, compile_kernels, open_model, random_feeds, reference
-from fuser.devices import Device
+from fuser.cli.main import run
 from fuser.dtypes import from_numpy
-from fuser.dynamic import DynamicPlan
 from fuser.errors import InvalidModelError, LoweringError, UsageError
+from fuser.frontends.onnx.model import Model, open_model, random_feeds, reference
 from fuser.graph.ir import Graph
 from fuser.graph.sizes import Sizes, is_symbolic
+from fuser.pipeline.compiler import compile_kernels
+from fuser.pipeline.devices import Device
+from fuser.pipeline.dynamic import DynamicPlan
 from fuser.tilegen.parse import parse_kernel, sizes_of
 from fuser.tilegen.text import canonical_text
 from models import TINY, build, save
@@ -162,10 +163,11 @@ def test_a_session_serves_ranges_from_its_second_size_on(device: Device) -> None
 
 
 def test_kernels_with_symbols_survive_text() -> None:
-    from fuser.compiler import choose_target, emit_programs
-    from fuser.graph.onnx_import import import_onnx
+    from fuser.frontends.onnx.importer import import_onnx
     from fuser.graph.passes import run_passes
     from fuser.partition import Options, partition
+    from fuser.pipeline.compiler import emit_programs
+    from fuser.pipeline.devices import choose_target
 
     model = tiny("tiny_llama")
     with Sizes({"batch": 3, "sequence": 40}):
@@ -261,7 +263,7 @@ def test_a_saved_plan_serves_its_ranges_and_compiles_nothing(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("something was compiled")
 
-    monkeypatch.setattr("fuser.variants.compile_kernels", never)
+    monkeypatch.setattr("fuser.pipeline.variants.compile_kernels", never)
     again = DynamicPlan.load(path, threads=1)
     assert list(map(str, again.inputs)) == list(map(str, plan.inputs))
     assert again.explain() == plan.explain() and len(again.variants) == len(plan.variants)
@@ -320,7 +322,7 @@ def test_a_defect_is_no_reason_for_narrower_kernels(monkeypatch: pytest.MonkeyPa
         seen.append(arguments)
         raise ZeroDivisionError("a defect")
 
-    monkeypatch.setattr("fuser.variants.compile_kernels", broken)
+    monkeypatch.setattr("fuser.pipeline.variants.compile_kernels", broken)
     with pytest.raises(ZeroDivisionError, match="a defect"):
         DynamicPlan(tiny("mlp"), device="cpu").prepare({"batch": 3})
     assert len(seen) == 1
@@ -332,7 +334,7 @@ def test_what_open_sizes_cannot_do_is_compiled_for_fewer(monkeypatch: pytest.Mon
             raise LoweringError("no kernel of open sizes")
         return compile_kernels(graph, **options)
 
-    monkeypatch.setattr("fuser.variants.compile_kernels", picky)
+    monkeypatch.setattr("fuser.pipeline.variants.compile_kernels", picky)
     model = tiny("mlp")
     plan = DynamicPlan(model, device="cpu")
     check(plan, model, batch=3)

@@ -7,10 +7,10 @@ import numpy as np
 import onnx.helper as oh
 import pytest
 
-from fuser.compiler import Model, open_model, reference
-from fuser.devices import Device
 from fuser.dtypes import from_numpy
-from fuser.dynamic import DynamicPlan
+from fuser.frontends.onnx.model import Model, open_model, reference
+from fuser.pipeline.devices import Device
+from fuser.pipeline.dynamic import DynamicPlan
 from tests.numerics import assert_close
 
 Shape = tuple[str | int, ...]

@@ -13,11 +13,11 @@ from onnx import parser
 
 import fuser
 from fuser.backend import cpu
-from fuser.compiler import emit_programs
+from fuser.frontends.onnx.importer import import_onnx
 from fuser.graph.ir import Graph
-from fuser.graph.onnx_import import import_onnx
 from fuser.graph.passes import run_passes
 from fuser.partition import Options, cost, partition
+from fuser.pipeline.compiler import emit_programs
 from fuser.target import X86_64_V3, Target
 from tests.random_graphs.bounds import Bound, exact, mismatches, propagate
 

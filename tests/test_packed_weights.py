@@ -17,12 +17,13 @@ from onnx import TensorProto, helper, numpy_helper
 import fuser
 from fuser.backend.cpu import compile_kernel as compile_cpu
 from fuser.backend.nvptx import compile_kernel
-from fuser.compiler import emit_programs, open_model
 from fuser.dtypes import f16, f32
+from fuser.frontends.onnx.model import open_model
 from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph
 from fuser.graph.passes.keep_quantised import keep_quantised
 from fuser.partition import Options, partition
+from fuser.pipeline.compiler import emit_programs
 from fuser.target import SM_80, SM_90A, X86_64_V3, X86_64_V4, Target
 from tests.interpreted import run_partition
 from tests.numerics import assert_close

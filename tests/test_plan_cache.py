@@ -14,10 +14,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import fuser
-from fuser import compiler, plan_cache, tuning
 from fuser.errors import InvalidModelError, LimitError, OutOfMemoryError
+from fuser.frontends.onnx import model as onnx_models
 from fuser.limits import Limits
-from fuser.packing import Source
+from fuser.pipeline import plan_cache, tuning
+from fuser.pipeline.packing import Source
 from fuser.runtime.cache import KernelCache
 
 
@@ -78,13 +79,13 @@ def path(tmp_path: Path) -> Path:
 def compiles(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """What was compiled: a plan from the cache never gets here."""
     made: list[Any] = []
-    inner = compiler.compile_new
+    inner = onnx_models.compile_new
 
     def compile_new(path: Any, **options: Any) -> Any:
         made.append(path)
         return inner(path, **options)
 
-    monkeypatch.setattr(compiler, "compile_new", compile_new)
+    monkeypatch.setattr(onnx_models, "compile_new", compile_new)
     yield made
 
 
@@ -100,9 +101,9 @@ def test_the_second_compile_is_a_load(path: Path, compiles: list[Any]) -> None:
     first = load(path)
     second = load(path)
     assert len(compiles) == 1
-    third = compiler.compile(path, device="cpu", threads=2)
+    third = onnx_models.compile(path, device="cpu", threads=2)
     assert len(compiles) == 2  # threads decide schedules
-    assert bits(compiler.compile(path, device="cpu", threads=2)) == bits(third)
+    assert bits(onnx_models.compile(path, device="cpu", threads=2)) == bits(third)
     assert len(compiles) == 2
     assert bits(first) == bits(second) == bits(third)
     assert bits(first) == bits(fuser.compile(model(), device="cpu", threads=1))
@@ -319,6 +320,7 @@ def test_a_load_needs_no_compiler(path: Path) -> None:
     code = (
         "import sys, fuser; plan = fuser.compile(sys.argv[1], device='cpu', threads=1);"
         "plan.run(plan.random_feeds());"
-        "assert not {'onnx', 'networkx', 'fuser.compiler', 'fuser.partition'} & set(sys.modules)"
+        "known = {'onnx', 'networkx', 'fuser.pipeline.compiler', 'fuser.partition'};"
+        "assert not known & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code, str(path)], check=True, timeout=120)

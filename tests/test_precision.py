@@ -9,16 +9,18 @@ import numpy as np
 import pytest
 
 import fuser
-from fuser import compiler, dtypes
+from fuser import dtypes
 from fuser.backend.cpu import host_target
 from fuser.errors import UsageError
+from fuser.frontends.onnx import model as onnx_models
 from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Value
 from fuser.graph.ops.registry import primitive
 from fuser.graph.precision import grid, quantise_weights, round_operands
 from fuser.partition import Options, partition
 from fuser.partition.region import Partition
-from fuser.precision import rounding
+from fuser.pipeline import compiler
+from fuser.pipeline.precision import rounding
 from fuser.target import AARCH64, SM_90A, X86_64_V3
 from models import TINY, build, example_feeds
 from tests.tilegen_emit.graphs import Model
@@ -53,7 +55,7 @@ def test_what_is_rounded_where() -> None:
 )  # fmt: skip
 def test_models(name: str, sizes: dict[str, int]) -> None:
     """Near the definition (the graph with rounded operands), and not too far from float32."""
-    model = compiler.open_model(build(name))
+    model = onnx_models.open_model(build(name))
     feeds = example_feeds(build(name), sizes)
     plan = fuser.compile(model, device="cpu", dims=sizes, precision="bf16")
     exact = fuser.compile(model, device="cpu", dims=sizes)
@@ -125,7 +127,7 @@ def test_front_ends(front: str) -> None:
     "name,sizes", [("mlp", {"batch": 1}), ("tiny_llama", {"batch": 1, "sequence": 5})]
 )
 def test_weights_of_8_bits(name: str, sizes: dict[str, int]) -> None:
-    model = compiler.open_model(build(name))
+    model = onnx_models.open_model(build(name))
     feeds = example_feeds(build(name), sizes)
     plan = fuser.compile(model, device="cpu", dims=sizes, precision="int8w")
     exact = fuser.compile(model, device="cpu", dims=sizes)

@@ -11,10 +11,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import fuser
-from fuser.compiler import choose_target, emit_programs, open_model
+from fuser.frontends.onnx.model import open_model
 from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph, Node
 from fuser.partition import Options, partition
+from fuser.pipeline.compiler import emit_programs
+from fuser.pipeline.devices import choose_target
 from fuser.target import SM_80, SM_90A, X86_64_V3, Target, cpu_target
 from tests.interpreted import run_partition
 from tests.numerics import assert_close

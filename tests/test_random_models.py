@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fuser.compiler import Device
+from fuser.pipeline.devices import Device
 from models import TINY, build, example_feeds
 from tests.test_models import DEVICES, check
 

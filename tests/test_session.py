@@ -11,8 +11,8 @@ import pytest
 import fuser
 from fuser import onnx_backend
 from fuser.errors import FeedError, UnsupportedError, UnsupportedOpError, UsageError
+from fuser.frontends.onnx.session import InferenceSession, type_text
 from fuser.runtime.turns import Turns
-from fuser.session import InferenceSession, type_text
 
 Array = np.ndarray[Any, Any]
 

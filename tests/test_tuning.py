@@ -14,13 +14,14 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import fuser
-from fuser import compiler, tuning
 from fuser.backend.cpu import host_target
 from fuser.backend.nvptx import compile_kernel
-from fuser.cli import run as run_command
+from fuser.cli.main import run as run_command
 from fuser.errors import UsageError
+from fuser.frontends.onnx import model as onnx_models
 from fuser.partition import partition
-from fuser.plan_cache import SCHEDULES
+from fuser.pipeline import compiler, tuning
+from fuser.pipeline.plan_cache import SCHEDULES
 from fuser.runtime.cache import KernelCache
 from fuser.runtime.plan import Plan
 from fuser.target import SM_80, SM_90A, X86_64_V4, Target
@@ -66,7 +67,7 @@ def lookup() -> ModelProto:
 
 
 def program_of(model: ModelProto, target: Target) -> TileProgram:
-    graph = compiler.open_model(model).graph({})
+    graph = onnx_models.open_model(model).graph({})
     (program,) = compiler.emit_programs(partition(graph, target), target)
     return program
 
@@ -81,7 +82,7 @@ def with_bad_rule(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def feeds_of(model: ModelProto) -> dict[str, np.ndarray]:
-    return compiler.random_feeds(compiler.open_model(model))
+    return onnx_models.random_feeds(onnx_models.open_model(model))
 
 
 # candidates ---------------------------------------------------------------------------------------
@@ -117,7 +118,7 @@ def test_cut_tiles_and_whole_ones_are_candidates(m: int, n: int, k: int) -> None
 def test_candidates_compile_for_gpus(target: Target) -> None:
     model = product(1024, 1024, 1024, np.float16)
     program = program_of(model, target)
-    cut = partition(compiler.open_model(model).graph({}), target)
+    cut = partition(onnx_models.open_model(model).graph({}), target)
     compiled = 0
     for schedule in candidates(program, target, product_of(program.region, target)):
         twin = replace(program, region=cut.regions[0])
@@ -165,7 +166,7 @@ def test_a_bad_choice_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tuned.report().regions[0].schedule == found.chosen
     assert "block_m 1 -> " in str(found) and "times as fast" in str(found)
     feeds = feeds_of(model)
-    expected = compiler.reference(compiler.open_model(model), feeds)["y"]
+    expected = onnx_models.reference(onnx_models.open_model(model), feeds)["y"]
     np.testing.assert_allclose(tuned.run(feeds)["y"], expected, rtol=1e-4, atol=1e-3)
 
 
@@ -355,7 +356,7 @@ def test_indices_stay_in_their_tables() -> None:
     plan = fuser.compile(lookup(), device="cpu", tune=True)
     assert len(plan.report().tuned) == 1
     feeds = {"i": np.arange(500) % 3}
-    expected = compiler.reference(compiler.open_model(lookup()), feeds)["y"]
+    expected = onnx_models.reference(onnx_models.open_model(lookup()), feeds)["y"]
     np.testing.assert_allclose(plan.run(feeds)["y"], expected, rtol=1e-5)
 
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import numpy as np
 
 from fuser.errors import DeviceError, InvalidModelError, UsageError
-from fuser.report import Latency
 from fuser.runtime.feeds import check_feeds
 from fuser.runtime.inputs import Hints, random_feeds
+from fuser.runtime.latency import Latency
+from fuser.runtime.plan_report import PlanReport
 from fuser.runtime.program import Program, TensorSpec
 from fuser.runtime.store import MALFORMED, load_program, save_program
 from fuser.target import Target
 
 if TYPE_CHECKING:
-    from fuser.report import Report
     from fuser.runtime.binding import Binding
     from fuser.runtime.cuda import CudaExecutor
 
@@ -56,7 +56,7 @@ class Plan:
         *,
         threads: int | None = None,
         device: int = 0,
-        report: Callable[[Plan], Report] | None = None,
+        report: Callable[[Plan], PlanReport] | None = None,
         hints: Hints | None = None,
         like: Plan | None = None,
     ) -> None:
@@ -209,7 +209,7 @@ class Plan:
             feeds = self.random_feeds()
         return check_feeds(self.program.inputs, feeds)
 
-    def report(self) -> Report:
+    def report(self) -> PlanReport:
         """What fusion saved. Raises UsageError for a plan that was not made from a model."""
         if self._report is None:
             raise UsageError("this plan has no report", hint="fuser.compile makes plans that do")

@@ -1,5 +1,5 @@
-"""Schedules that may be faster than the one of the rules, for tuning (fuser/tuning.py): a few of a
-kernel, the likeliest first.
+"""Schedules that may be faster than the one of the rules, for tuning (pipeline/tuning.py): a few of
+a kernel, the likeliest first.
 
 Products are ranked by the costs of the rules (dot_rules.py), so that what is tried are the tiles
 between which the rules had to choose. Of other kernels it is the neighbours: one block size, the

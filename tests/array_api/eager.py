@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import fuser
-from fuser.graph.trace import namespace
+from fuser.frontends.numpy.trace import namespace
 
 __version__ = fuser.__version__ if hasattr(fuser, "__version__") else "0"
 __array_api_version__ = namespace.__array_api_version__

@@ -12,10 +12,10 @@ from onnx import ModelProto, parser
 import fuser
 from fuser import dtypes
 from fuser.dtypes import DType, bf16, f16, f32, i32, u8
+from fuser.frontends.onnx.importer import import_onnx
 from fuser.graph.builder import Builder, dtype_for
 from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph, TensorType
-from fuser.graph.onnx_import import import_onnx
 from fuser.graph.passes import run_passes
 from fuser.partition.partition import partition
 from fuser.target import SM_90A
@@ -114,7 +114,7 @@ def test_the_graph_itself_and_gpu_programs_have_the_mean(rng: np.random.Generato
 
 def test_numpy_and_torch_functions(rng: np.random.Generator) -> None:
     torch = pytest.importorskip("torch")
-    from fuser import torch_backend
+    from fuser.frontends.torch import backend as torch_backend
 
     x = (rng.random((1, 2, *MANY)) + 1).astype(np.float16)
     wide = x.astype(np.float64)

@@ -11,9 +11,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from fuser.errors import UnsupportedError
+from fuser.frontends.onnx.importer import import_onnx, supported_ops
 from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph
-from fuser.graph.onnx_import import import_onnx, supported_ops
 from fuser.graph.passes import run_passes
 from fuser.graph.passes.bind import bind
 from models import TINY

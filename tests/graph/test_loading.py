@@ -21,8 +21,8 @@ from fuser.errors import (
     UnsupportedOpError,
     UsageError,
 )
+from fuser.frontends.onnx.importer import import_onnx, load_model, signature
 from fuser.graph.evaluate import evaluate
-from fuser.graph.onnx_import import import_onnx, load_model, signature
 
 F32 = TensorProto.FLOAT
 

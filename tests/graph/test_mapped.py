@@ -13,10 +13,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import fuser
-from fuser import compiler
 from fuser.errors import FuserError, InvalidModelError
+from fuser.frontends.onnx import model as onnx_models
+from fuser.frontends.onnx.importer import import_onnx, load_mapped, load_model
 from fuser.graph.mapping import mapping_of, release_pages
-from fuser.graph.onnx_import import import_onnx, load_mapped, load_model
+from fuser.pipeline import compiler
 
 F32 = TensorProto.FLOAT
 
@@ -223,7 +224,7 @@ def test_damaged_keys_and_lengths(tmp_path: Path) -> None:
 def test_files_of_countless_fields_are_not_walked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fuser.graph.onnx_import.mapped.MOST_FIELDS", 6)
+    monkeypatch.setattr("fuser.frontends.onnx.importer.mapped.MOST_FIELDS", 6)
     path = written(tmp_path, model())
     light, mapped = load_mapped(path)
     assert mapped is None and light == load_model(path)
@@ -238,7 +239,7 @@ def test_small_files_are_read(tmp_path: Path) -> None:
 
 
 def test_a_model_that_stays_open_holds_its_data(tmp_path: Path) -> None:
-    opened = compiler.open_model(written(tmp_path, model()))
+    opened = onnx_models.open_model(written(tmp_path, model()))
     assert opened.mapped is None
     first, second = run(opened), run(opened)  # its graph is used again
     assert all(first[name].tobytes() == second[name].tobytes() for name in first)

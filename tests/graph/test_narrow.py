@@ -9,10 +9,10 @@ import pytest
 
 from fuser import dtypes
 from fuser.dtypes import DType
+from fuser.frontends.onnx.importer.narrow import decode, encode
 from fuser.graph.builder import Builder
 from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph, TensorType, Value
-from fuser.graph.onnx_import.narrow import decode, encode
 from fuser.graph.ops.primitive import Array
 
 FLOATS = [dtype for dtype in dtypes.NARROW if dtype.is_float]

@@ -18,10 +18,10 @@ from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import load_model_tests
 
 from fuser.errors import UnsupportedError
+from fuser.frontends.onnx.importer import import_onnx, narrow_types
+from fuser.frontends.onnx.importer.narrow import narrow_of, to_codes
 from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph
-from fuser.graph.onnx_import import import_onnx, narrow_types
-from fuser.graph.onnx_import.narrow import narrow_of, to_codes
 from fuser.graph.passes import run_passes
 
 Array = np.ndarray[Any, Any]

@@ -10,9 +10,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from fuser.errors import ShapeError, UsageError, VerifyError
+from fuser.frontends.onnx.importer import import_onnx
 from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph, TensorType
-from fuser.graph.onnx_import import import_onnx
 from fuser.graph.ops.registry import check_types
 from fuser.graph.passes import PASSES, run_passes
 from fuser.graph.passes.bind import bind

@@ -10,8 +10,8 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from fuser.frontends.onnx.importer import import_onnx
 from fuser.graph.evaluate import evaluate
-from fuser.graph.onnx_import import import_onnx
 from fuser.graph.passes import run_passes
 from models import TINY, example_feeds
 from models import build as build_model

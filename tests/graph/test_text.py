@@ -10,10 +10,10 @@ import pytest
 
 from fuser import dtypes
 from fuser.errors import ParseError, VerifyError
+from fuser.frontends.onnx.importer import import_onnx
 from fuser.graph.dims import symbol
 from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph, TensorType
-from fuser.graph.onnx_import import import_onnx
 from fuser.graph.ops.registry import build, build_node
 from fuser.graph.passes import run_passes
 from fuser.graph.text import parse_graph, print_graph

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fuser.compiler import open_model
 from fuser.errors import FuserError
+from fuser.frontends.onnx.model import open_model
 from models import TINY, build
 
 NAMES = ("softmax", "layernorm", "mlp", "conv_block", "attention")

@@ -13,11 +13,11 @@ import numpy as np
 import onnx
 import pytest
 
-from fuser.cli import run
-from fuser.compiler import compile
+from fuser.cli.main import run
 from fuser.errors import LimitError, OutOfMemoryError
+from fuser.frontends.onnx.model import compile
+from fuser.frontends.onnx.session import InferenceSession
 from fuser.limits import Limits
-from fuser.session import InferenceSession
 from tests.malformed import files, graphs, values
 from tests.malformed.flips import flipped, outcome
 from tests.malformed.graphs import loop

@@ -65,7 +65,7 @@ class Worker:
 def main() -> None:
     import faulthandler
 
-    from fuser.cli import run
+    from fuser.cli.main import run
 
     faulthandler.enable()
     answers = sys.stdout

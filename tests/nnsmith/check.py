@@ -27,9 +27,9 @@ import onnx
 
 import fuser
 from fuser.errors import InvalidModelError, LimitError, UnsupportedError, UsageError
+from fuser.frontends.onnx.importer import import_onnx
 from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph, TensorType
-from fuser.graph.onnx_import import import_onnx
 from tests.nnsmith.peer import peer_says
 from tests.nnsmith.storage import load
 from tests.random_graphs.bounds import ALWAYS, NEVER, Array, Bound, exact, propagate

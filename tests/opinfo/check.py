@@ -142,7 +142,7 @@ def _check(name: str, sample: Any, dtype: str, direction: str) -> tuple[str, str
 def _compiled(call: Any, compute: Any, operands: Any, route: str) -> tuple[Any, int, list[str]]:
     """The results through torch.compile, the graphs that were captured, and why some were left to
     PyTorch. route: "fuser", or "trace" for the same trace run by PyTorch."""
-    from fuser import torch_backend
+    from fuser.frontends.torch import backend as torch_backend
 
     graphs = 0
 
@@ -166,7 +166,7 @@ def _eagerly(module: Any, inputs: Any) -> Any:
     from functorch.compile import make_boxed_func
     from torch._dynamo.backends.common import aot_autograd
 
-    from fuser.torch_decompositions import decompositions
+    from fuser.frontends.torch.decompositions import decompositions
 
     def compiler(graph: Any, _: Any) -> Any:
         return make_boxed_func(graph.forward)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from fuser import dtypes
-from fuser.graph.torch_import.registry import dtype_of
+from fuser.frontends.torch.importer.registry import dtype_of
 from tests.numerics import EPSILON, tolerance
 from tests.opinfo.cases import leaves
 

@@ -12,9 +12,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("expecttest")  # PyTorch's database imports it
 
 from fuser.errors import UnsupportedError  # noqa: E402
+from fuser.frontends.torch.importer.registry import ATEN  # noqa: E402
 from fuser.graph.builder import Builder  # noqa: E402
 from fuser.graph.ir import Value  # noqa: E402
-from fuser.graph.torch_import.registry import ATEN  # noqa: E402
 from tests.foreign_sections import replace_section  # noqa: E402
 from tests.opinfo.__main__ import outcome_of, read_log  # noqa: E402
 from tests.opinfo.cases import operators, samples, spread  # noqa: E402

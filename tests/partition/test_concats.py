@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fuser.compiler import compile_graph
 from fuser.graph.evaluate import evaluate
 from fuser.partition import partition
 from fuser.partition.concats import MOST_OPERANDS, part_concats
+from fuser.pipeline.compiler import compile_graph
 from tests.partition.support import CPU, Net, check
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from fuser.frontends.onnx.importer import import_onnx
 from fuser.graph.ir import Graph
-from fuser.graph.onnx_import import import_onnx
 from fuser.graph.passes import run_passes
 from fuser.partition import partition
 from fuser.partition.partition import Options

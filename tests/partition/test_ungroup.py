@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from fuser import dtypes
-from fuser.compiler import compile_graph
 from fuser.errors import LoweringError
 from fuser.graph import compose
 from fuser.graph.evaluate import evaluate
 from fuser.partition import Partition, Region, explain, partition
 from fuser.partition.ungroup import is_divisible, ungroup
+from fuser.pipeline.compiler import compile_graph
 from fuser.target import Target
 from fuser.tilegen import emit as emitters
 from fuser.tilegen.program import TileProgram

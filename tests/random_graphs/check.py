@@ -11,14 +11,15 @@ import numpy as np
 
 from fuser.backend.compile_server import Request, compile_text
 from fuser.backend.module import CompiledKernel
-from fuser.binding import bind_kernels
-from fuser.compiler import emit_programs
 from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph, Value
 from fuser.graph.ops.registry import check_types
 from fuser.graph.passes import run_passes
 from fuser.partition import Options, partition
 from fuser.partition.region import Partition
+from fuser.pipeline.binding import bind_kernels
+from fuser.pipeline.compiler import emit_programs
+from fuser.pipeline.tuning import emitted
 from fuser.runtime.plan import Plan
 from fuser.target import Target
 from fuser.tilegen.candidates import candidates
@@ -26,7 +27,6 @@ from fuser.tilegen.emit.contraction import product_of
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.text import canonical_text
 from fuser.tilegen.verify import verify
-from fuser.tuning import emitted
 from tests.interpreted import TARGETS, run_programs
 from tests.poison import run_poisoned
 from tests.random_graphs.bounds import Array, mismatches

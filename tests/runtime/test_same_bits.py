@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fuser
-from fuser.compiler import compile_graph
+from fuser.pipeline.compiler import compile_graph
 from models import TINY, build, example_feeds
 from tests.tilegen_emit.graphs import Model
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import models
-from fuser.graph.onnx_import import import_onnx
+from fuser.frontends.onnx.importer import import_onnx
 from fuser.graph.passes import run_passes
 from fuser.partition import partition
 from models.feeds import example_feeds

@@ -10,7 +10,7 @@ import pytest
 from onnx import ModelProto, parser
 
 import fuser
-from fuser.graph.onnx_import import import_onnx
+from fuser.frontends.onnx.importer import import_onnx
 from fuser.graph.passes import run_passes
 from fuser.partition.partition import partition
 from fuser.tilegen import ops

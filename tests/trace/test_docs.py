@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fuser.graph.trace.functions import FUNCTIONS
-from fuser.graph.trace.ufuncs import UFUNCS
+from fuser.frontends.numpy.trace.functions import FUNCTIONS
+from fuser.frontends.numpy.trace.ufuncs import UFUNCS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
 REFUSED = {"nonzero", "argwhere", "flatnonzero", "unique", "compress", "extract"}

@@ -188,7 +188,7 @@ def test_training_step_on_a_gpu() -> None:
 
 
 def test_tensors_on_several_devices_are_refused() -> None:
-    from fuser.torch_tensors import gpu_of
+    from fuser.frontends.torch.tensors import gpu_of
 
     meta = torch.empty(3, device="meta")
     assert gpu_of([torch.ones(3), 2.0, torch.tensor(1)]) is None
@@ -208,7 +208,7 @@ def test_recurrent_layers_by_torch_compile() -> None:
 
 def test_cells_as_a_gpu_names_them() -> None:
     """PyTorch has each as one kernel on a GPU, whose operator is taken apart again."""
-    from fuser.torch_decompositions import gru_cell, lstm_cell
+    from fuser.frontends.torch.decompositions import gru_cell, lstm_cell
 
     x, h, c = torch.randn(3, 5), torch.randn(3, 4), torch.randn(3, 4)
     lstm, gru = nn.LSTMCell(5, 4), nn.GRUCell(5, 4)
@@ -259,7 +259,7 @@ def test_parameters_are_shared_and_followed() -> None:
 
 
 def test_constants_share_the_memory_of_parameters() -> None:
-    from fuser.graph.torch_import import import_fx, tensor_array
+    from fuser.frontends.torch.importer import import_fx, tensor_array
 
     weight = torch.randn(3, 3)
     graph = torch.fx.symbolic_trace(nn.Identity())

@@ -10,9 +10,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import fuser  # noqa: E402
-from fuser import variants  # noqa: E402
 from fuser.errors import UsageError  # noqa: E402
-from fuser.torch_sizes import open_sizes  # noqa: E402
+from fuser.frontends.torch.sizes import open_sizes  # noqa: E402
+from fuser.pipeline import variants  # noqa: E402
 
 pytestmark = [pytest.mark.export, pytest.mark.filterwarnings("ignore:.*treespec.*")]
 nn, F = torch.nn, torch.nn.functional

@@ -16,8 +16,8 @@ import onnx
 import torch
 
 import fuser
-from fuser.compiler import Device
-from fuser.report import Report
+from fuser.pipeline.devices import Device
+from fuser.report.report import Report
 from models.zoo import zoo_feeds, zoo_module
 
 Array = np.ndarray[Any, Any]
@@ -154,7 +154,7 @@ def _quietly() -> Iterator[None]:
 @contextlib.contextmanager
 def _plans() -> Iterator[list[Any]]:
     """The plans that are compiled meanwhile, as `torch.compile` hands none out."""
-    from fuser import torch_backend
+    from fuser.frontends.torch import backend as torch_backend
 
     plans: list[Any] = []
     original = torch_backend.compile_graph

@@ -12,7 +12,8 @@ import warnings
 from pathlib import Path
 
 import fuser
-from fuser.compiler import Device, open_model
+from fuser.frontends.onnx.model import open_model
+from fuser.pipeline.devices import Device
 from models.zoo import CACHED, ZOO, zoo_feeds, zoo_module
 from tests.conformance.document import MODELS_BEGIN
 from tests.foreign_sections import replace_section

@@ -9,7 +9,7 @@ import pytest
 
 import models
 from fuser.backend.nvptx import compile_kernel
-from fuser.graph.onnx_import import import_onnx
+from fuser.frontends.onnx.importer import import_onnx
 from fuser.graph.passes import run_passes
 from fuser.partition import partition
 from fuser.target import SM_80, SM_90A, Target

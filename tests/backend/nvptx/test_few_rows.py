@@ -12,8 +12,9 @@ from onnx import TensorProto, helper
 from fuser.backend.module import CompiledKernel
 from fuser.backend.nvptx import compile_kernel
 from fuser.backend.nvptx.stream_plan import _rows_stay_apart
-from fuser.compiler import emit_programs, open_model
+from fuser.frontends.onnx.model import open_model
 from fuser.partition import partition
+from fuser.pipeline.compiler import emit_programs
 from fuser.target import SM_90A
 from fuser.tilegen import ops
 from fuser.tilegen.dot_rules import dot_schedule

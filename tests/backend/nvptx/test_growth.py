@@ -11,9 +11,9 @@ from fuser.backend import nvptx
 from fuser.backend.nvptx import balance
 from fuser.backend.nvptx.multicast import _program_axes
 from fuser.backend.nvptx.order import growing_axes
-from fuser.compiler import emit_programs
 from fuser.dtypes import f32
 from fuser.partition import partition
+from fuser.pipeline.compiler import emit_programs
 from fuser.target import SM_90A
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import axis, index

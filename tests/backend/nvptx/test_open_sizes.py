@@ -10,23 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-import fuser.compiler
+import fuser.pipeline.compiler
 from fuser.backend.nvptx import compile_kernel
-from fuser.compiler import (
-    Compiled,
-    Model,
-    compile_kernels,
-    emit_programs,
-    open_model,
-    random_feeds,
-    reference,
-)
 from fuser.dtypes import from_numpy
+from fuser.frontends.onnx.importer import import_onnx
+from fuser.frontends.onnx.model import Model, open_model, random_feeds, reference
 from fuser.graph.dims import parse
-from fuser.graph.onnx_import import import_onnx
 from fuser.graph.passes import run_passes
 from fuser.graph.sizes import Sizes, evaluate, guard_from_list
 from fuser.partition import Options, partition
+from fuser.pipeline.compiler import Compiled, compile_kernels, emit_programs
 from fuser.runtime.device_code import map_arguments
 from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen.parse import parse_kernel
@@ -47,7 +40,7 @@ def tiny(name: str, dtype: str = "float16", **more: Any) -> Model:
 def kernels_of(
     model: Model, examples: dict[str, int], target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Compiled, Sizes]:
-    monkeypatch.setattr(fuser.compiler, "choose_target", lambda device, threads: target)
+    monkeypatch.setattr(fuser.pipeline.compiler, "choose_target", lambda device, threads: target)
     with Sizes(examples) as sizes:
         graph = run_passes(import_onnx(model.proto, {}))
         return compile_kernels(graph, name=model.name, device="cuda"), sizes

@@ -8,10 +8,10 @@ import pytest
 from onnx import parser
 
 from fuser.backend.nvptx import compile_kernel
-from fuser.compiler import emit_programs
-from fuser.graph.onnx_import import import_onnx
+from fuser.frontends.onnx.importer import import_onnx
 from fuser.graph.passes import run_passes
 from fuser.partition import partition
+from fuser.pipeline.compiler import emit_programs
 from fuser.target import SM_80, SM_90A, Target
 
 

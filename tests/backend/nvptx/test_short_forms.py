@@ -13,9 +13,10 @@ from onnx import TensorProto, helper, numpy_helper
 import fuser
 from fuser.backend.nvptx import compile_kernel
 from fuser.backend.nvptx.elementwise import _ERF_LOGIT
-from fuser.compiler import emit_programs, open_model
 from fuser.dtypes import DType, bf16, f16
+from fuser.frontends.onnx.model import open_model
 from fuser.partition import partition
+from fuser.pipeline.compiler import emit_programs
 from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen import conv_rules, dot_rules, rules
 from fuser.tilegen.emit import emit

@@ -14,9 +14,9 @@ from onnx import TensorProto, helper, numpy_helper
 from fuser.backend.nvptx import compile_kernel
 from fuser.backend.nvptx.access import access_of
 from fuser.backend.nvptx.windows import Windows, windows_of
-from fuser.compiler import open_model
 from fuser.dtypes import f16
 from fuser.errors import CompileError
+from fuser.frontends.onnx.model import open_model
 from fuser.partition import partition
 from fuser.runtime.device_code import map_arguments
 from fuser.target import SM_90A

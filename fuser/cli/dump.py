@@ -1,0 +1,43 @@
+"""`fuser dump`: the text of a model after a stage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fuser.cli import options
+
+if TYPE_CHECKING:
+    from fuser.pipeline.devices import Device
+    from fuser.pipeline.precision import Precision
+
+
+STAGES = ("graph", "regions", "tile", "llvm", "ptx", "asm")
+
+
+@click.command("dump")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("--stage", type=click.Choice(STAGES), default="tile", show_default=True)
+@click.option("--region", type=int, help="Only this region.")
+@options.device
+@options.dim
+@options.fusion
+@options.precision
+@options.limits
+def dump_command(
+    model: Path, stage: str, region: int | None, device: Device, dim: tuple[str, ...],
+    no_fusion: bool, precision: Precision,
+) -> int:  # fmt: skip
+    """Print MODEL as it stands after a stage: graph, regions, tile, llvm, ptx or asm."""
+    from fuser.frontends.onnx.model import open_model
+    from fuser.pipeline import dump as stages
+
+    opened = open_model(model)
+    for text in stages.dump(
+        opened, stage=stage, region=region, device=device, dims=options.parse_dims(dim),
+        fusion=not no_fusion, precision=precision,
+    ):  # fmt: skip
+        click.echo(text)
+    return 0

@@ -1,0 +1,71 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from fuser.errors import UsageError
+
+PRECISIONS = ("model", "bf16", "int8w")
+
+
+def parse_dims(items: Sequence[str]) -> dict[str, int]:
+    dims: dict[str, int] = {}
+    for item in items:
+        name, _, size = item.partition("=")
+        if not name or not size.isdigit():
+            raise UsageError(f"--dim {item}: expected NAME=N with N a whole number")
+        dims[name] = int(size)
+    return dims
+
+
+device = click.option(
+    "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True,
+    help="Where to run; auto takes a GPU if there is one.",
+)  # fmt: skip
+dim = click.option(
+    "--dim",
+    "dim",
+    multiple=True,
+    metavar="NAME=N",
+    help="Fix a symbolic dim; else 1 for a batch, about 128 for others.",
+)
+_LIMITS = (
+    ("seconds", "Give up reading and compiling after this; 0: never. Default 1800."),
+    ("bytes", "Most memory a plan may take; default: all there is."),
+    ("nodes", "Most nodes of a graph, loops and functions written out. Default 100000."),
+    ("kernel_seconds", "Split what takes longer to compile as one kernel; 0: never. Default 10."),
+)
+
+
+def limits(command: Callable[..., int]) -> Callable[..., int]:
+    """Options for what a model may ask for; the command runs within them."""
+
+    @functools.wraps(command)
+    def run_within(**options: Any) -> int:
+        from dataclasses import replace
+
+        from fuser.config import Config, within
+
+        given = {name: options.pop(f"max_{name}") for name, _ in _LIMITS}
+        chosen = {name: value for name, value in given.items() if value is not None}
+        with within(replace(Config.from_environment().limits, **chosen)):
+            return command(**options)
+
+    for name, text in reversed(_LIMITS):
+        option = click.option(
+            f"--max-{name.replace('_', '-')}", type=click.IntRange(min=0), metavar="N", help=text
+        )
+        run_within = option(run_within)
+    return run_within
+
+
+fusion = click.option("--no-fusion", is_flag=True, help="One kernel for every operator.")
+precision = click.option(
+    "--precision", type=click.Choice(PRECISIONS), default="model", show_default=True,
+    help="What a CPU may round: operands of products to bfloat16, or weights to 8 bits.",
+)  # fmt: skip

@@ -1,0 +1,140 @@
+"""`fuser run`: compile, run, compare, report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from fuser.cli import options
+from fuser.errors import UsageError
+from fuser.report.report import Report
+
+if TYPE_CHECKING:
+    from fuser.pipeline.devices import Device
+    from fuser.pipeline.precision import Precision
+
+
+@click.command("run")
+@click.argument("model", type=click.Path(path_type=Path))
+@options.device
+@click.option("-i", "--input", "inputs", multiple=True, metavar="FEED",
+              help="NAME=F.npy, F.npz or a folder of input_*.pb; else random.")  # fmt: skip
+@options.dim
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
+              help="Seed of the random inputs.")  # fmt: skip
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="Write the outputs to OUT.npz."
+)
+@click.option("--compare", "against", type=click.Choice(["reference", "unfused"]),
+              help="Compare with float64 NumPy, or with the plan without fusion.")  # fmt: skip
+@click.option(
+    "--expect", type=click.Path(path_type=Path), help="Compare with recorded outputs, F.npz."
+)
+@click.option("--rtol", type=float, help="Relative tolerance of an element.")
+@click.option("--atol", type=float, help="Absolute tolerance of an element.")
+@click.option("--iterations", type=click.IntRange(min=0), default=10, show_default=True,
+              help="Timed runs.")  # fmt: skip
+@click.option("--warmup", type=click.IntRange(min=0), default=2, show_default=True,
+              help="Untimed runs before them.")  # fmt: skip
+@click.option(
+    "--report", "report_file", type=click.Path(path_type=Path), help="Write the report as JSON."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, and nothing else.")
+@click.option("--threads", type=click.IntRange(min=1), help="CPU threads; one a core by default.")
+@click.option("--tune", is_flag=True,
+              help="Measure schedules of kernels; later compiles use the best.")  # fmt: skip
+@options.fusion
+@options.precision
+@options.limits
+def run_command(
+    model: Path, device: Device, inputs: tuple[str, ...], dim: tuple[str, ...], seed: int,
+    output: Path | None, against: str | None, expect: Path | None, rtol: float | None,
+    atol: float | None, iterations: int, warmup: int, report_file: Path | None, as_json: bool,
+    threads: int | None, tune: bool, no_fusion: bool, precision: Precision,
+) -> int:  # fmt: skip
+    """Compile MODEL, run it, and report what fusion saved.
+
+    A folder test_data_set_0 beside the model is used as inputs and compared, unless -i is given.
+    """
+    if against and expect:
+        raise UsageError("--compare and --expect are two references", hint="give one of them")
+    from fuser.cli import feeds
+    from fuser.frontends.onnx import model as onnx_models
+    from fuser.report.progress import Progress
+
+    with Progress(enabled=not as_json) as progress:
+        progress.step("reading the model")
+        recorded = None if inputs else feeds.find_test_data(model)
+        files = [str(recorded)] if recorded else inputs
+        given, dims = {}, options.parse_dims(dim)
+        if files:
+            opened = onnx_models.open_model(model)
+            given = feeds.read_feeds(files, list(opened.inputs))
+            dims = feeds.dims_of_feeds(opened.inputs, given) | dims
+            opened.check(given, dims)
+        plan = onnx_models.compile(
+            model, device=device, dims=dims, threads=threads, fusion=not no_fusion,
+            precision=precision, progress=progress.step, tune=tune,
+        )  # fmt: skip
+        arrays = given or plan.random_feeds(seed)
+        progress.step("running")
+        outputs = plan.run(arrays)
+        report = cast(Report, plan.report())
+        if iterations:
+            report.latency_ms = plan.profile(arrays, iterations=iterations, warmup=warmup)
+        expected, label = None, ""
+        if expect:
+            expected, label = feeds.read_npz(expect), str(expect)
+        elif against == "reference":
+            progress.step("evaluating the float64 reference")
+            opened = onnx_models.open_model(model)
+            expected, label = onnx_models.reference(opened, arrays, dims), "float64 reference"
+        elif against == "unfused":
+            progress.step("compiling without fusion")
+            unfused = onnx_models.compile(
+                model, device=device, dims=dims, threads=threads, fusion=False,
+                precision=precision,
+            )  # fmt: skip
+            expected, label = unfused.run(arrays), "unfused plan"
+        elif recorded:
+            expected, label = feeds.read_test_data(recorded, "output", list(outputs)), recorded.name
+    if expected is not None:
+        from fuser.report.compare import compare, tolerance_of
+
+        dtypes = {array.dtype.name for array in (*arrays.values(), *outputs.values())}
+        if report.precision.startswith(("bf16", "int8w")):
+            dtypes.add("bfloat16")
+        tolerance = tolerance_of(dtypes, plan.target.name)
+        report.compare = compare(
+            outputs, expected, tolerance=tolerance, rtol=rtol, atol=atol, name=label
+        )
+    if output:
+        _save_outputs(output, outputs)
+    if report_file:
+        _write(report_file, json.dumps(report.to_dict(), indent=2) + "\n")
+    if as_json:
+        click.echo(json.dumps(report.to_dict()))
+    else:
+        from fuser.report.table import print_report
+
+        print_report(report, outputs, random_inputs=not given)
+    return 0 if report.compare is None or report.compare.ok else 1
+
+
+def _save_outputs(path: Path, outputs: dict[str, Any]) -> None:
+    import numpy as np
+
+    try:
+        np.savez(path, **outputs)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error

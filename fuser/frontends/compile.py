@@ -1,0 +1,117 @@
+"""`fuser.compile`: whatever the model is, to what runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
+
+import numpy as np
+
+from fuser.errors import UsageError
+from fuser.limits import Limits
+from fuser.pipeline.devices import Device
+from fuser.pipeline.precision import Precision
+from fuser.runtime.plan import Plan
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from fuser.frontends.onnx.model import Model
+    from fuser.frontends.torch.backend import CompiledModule, CompiledProgram
+    from fuser.pipeline.compiler import Progress
+    from fuser.pipeline.dynamic import DynamicPlan
+
+
+class TorchModule(Protocol):
+    """What is taken for an `nn.Module` or a `GraphModule`."""
+
+    training: bool
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+class TorchProgram(Protocol):
+    """What is taken for a `torch.export.ExportedProgram`."""
+
+    @property
+    def graph_signature(self) -> Any: ...
+
+
+@overload
+def compile(  # type: ignore[overload-overlap]  # no path is a program
+    model: str | Path | bytes | ModelProto | Model, *, device: Device = "auto",
+    dims: Mapping[str, int] | None = None, values: Mapping[str, np.ndarray] | None = None,
+    threads: int | None = None, fusion: bool = True, precision: Precision = "model",
+    progress: Progress = ..., limits: Limits | None = None, tune: bool = False,
+) -> Plan: ...  # fmt: skip
+@overload
+def compile(
+    model: str | Path | bytes | ModelProto | Model, *, dynamic: Literal[True],
+    device: Device = "auto", dims: Mapping[str, int] | None = None,
+    threads: int | None = None, fusion: bool = True, precision: Precision = "model",
+    progress: Progress = ...,
+) -> DynamicPlan: ...  # fmt: skip
+@overload
+def compile(
+    model: TorchModule, *, example_inputs: Sequence[Any] | None = None, device: Device = "auto",
+    threads: int | None = None, fusion: bool = True, precision: Precision = "model",
+    freeze: bool = True, tune: bool = False,
+) -> CompiledModule: ...  # fmt: skip
+@overload
+def compile(
+    model: TorchProgram, *, example_inputs: Sequence[Any] | None = None, device: Device = "auto",
+    threads: int | None = None, fusion: bool = True, precision: Precision = "model",
+    freeze: bool = True, tune: bool = False,
+) -> CompiledProgram: ...  # fmt: skip
+def compile(
+    model: Any, *, example_inputs: Sequence[Any] | None = None, device: Device = "auto",
+    threads: int | None = None, fusion: bool = True, precision: Precision = "model",
+    freeze: bool = True, dynamic: bool = False, tune: bool = False, **options: Any,
+) -> Any:  # fmt: skip
+    """Compile a model.
+
+    An ONNX model (a path, bytes, a ModelProto) becomes a `Plan`:
+    `fuser.frontends.onnx.model.compile` has the other options (dims, values, progress, limits).
+    With dynamic=True it becomes a `DynamicPlan`, which runs at any size of the symbolic dims that
+    `dims` does not fix.
+
+    A PyTorch model (an `nn.Module`, a `GraphModule`, an `ExportedProgram`) becomes a callable of
+    tensors, compiled for the shapes it meets, and for those of `example_inputs` at once. device
+    "auto" is then where its tensors are; freeze=False makes its parameters inputs of the kernels.
+
+    precision: what products may round their operands to, "model" or "bf16" (pipeline/precision.py).
+    tune: measure schedules of kernels, and remember the best (pipeline/tuning.py).
+    Raises FuserError: UsageError, InvalidModelError, UnsupportedOpError, DeviceError, CompileError.
+    """
+    if isinstance(model, str | Path) and not dynamic:
+        from fuser.frontends.onnx.files import compile_file  # the compiler loads if it is needed
+
+        return compile_file(
+            Path(model), device=device, threads=threads, fusion=fusion, precision=precision,
+            tune=tune, **options,
+        )  # fmt: skip
+    from fuser.frontends.onnx import model as onnx_models
+    from fuser.frontends.torch import backend as torches
+
+    if torches.is_torch(model):
+        if dynamic:
+            raise UsageError(
+                "dynamic=True is for ONNX models",
+                hint="export the module with dynamic_shapes: its open sizes stay open",
+            )
+        chosen = torches.Options(device, threads, fusion, precision, freeze, tune)
+        return torches.compile_torch(model, example_inputs, chosen)
+    if dynamic:
+        if tune:
+            raise UsageError("kernels for many sizes are not tuned", hint="compile for given dims")
+        from fuser.pipeline.dynamic import DynamicPlan
+
+        return DynamicPlan(
+            onnx_models.open_model(model), device=device, threads=threads, fusion=fusion,
+            precision=precision, **options,
+        )  # fmt: skip
+    return onnx_models.compile(
+        model, device=device, threads=threads, fusion=fusion, precision=precision, tune=tune,
+        **options,
+    )  # fmt: skip

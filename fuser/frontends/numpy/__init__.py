@@ -1,0 +1,1 @@
+"""NumPy-style functions: tracing, `fuser.jit`, loops."""

@@ -1,0 +1,23 @@
+"""Plain NumPy-style Python, recorded as a Graph of primitives.
+
+A traced function is called once on arrays without values (`TracedArray`). Whatever it does to them,
+by operators, indexing or NumPy functions, is appended to the graph in the builder's spelling.
+"""
+
+from __future__ import annotations
+
+from fuser.frontends.numpy.trace.array import TracedArray
+from fuser.frontends.numpy.trace.loops import Loop, Stage, cut_at_loops, while_loop
+from fuser.frontends.numpy.trace.tracer import ArraySpec, Recording, cond, record
+
+__all__ = [
+    "ArraySpec",
+    "Loop",
+    "Recording",
+    "Stage",
+    "TracedArray",
+    "cond",
+    "cut_at_loops",
+    "record",
+    "while_loop",
+]

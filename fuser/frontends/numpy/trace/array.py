@@ -1,0 +1,260 @@
+"""`TracedArray`: what a traced function computes with: a dtype and a shape, but no values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from fuser.errors import TraceError
+from fuser.frontends.numpy.trace import ufuncs
+from fuser.frontends.numpy.trace.functions import FUNCTIONS
+from fuser.frontends.numpy.trace.indexing import get_item
+from fuser.graph.dims import DimExpr
+from fuser.graph.ir import Value
+
+if TYPE_CHECKING:
+    from fuser.frontends.numpy.trace.context import Trace
+
+METHODS = frozenset(
+    ("all", "any", "argmax", "argmin", "argsort", "astype", "clip", "cumsum", "diagonal", "dot")
+    + ("max", "mean", "min", "prod", "ravel", "repeat", "round", "squeeze", "std", "sum")
+    + ("swapaxes", "take", "trace", "var")
+)
+"""Methods of ndarray that are the function of the same name."""
+
+
+def _binary(ufunc: np.ufunc, swapped: bool = False) -> Callable[[TracedArray, Any], Any]:
+    def operator(self: TracedArray, other: Any) -> Any:
+        if not _is_operand(other):
+            return NotImplemented
+        return ufuncs.apply(ufunc, (other, self) if swapped else (self, other))
+
+    return operator
+
+
+def _unary(ufunc: np.ufunc) -> Callable[[TracedArray], Any]:
+    return lambda self: ufuncs.apply(ufunc, (self,))
+
+
+def _is_operand(x: Any) -> bool:
+    numbers = bool | int | float | DimExpr  # a size of a traced array may be open
+    return isinstance(x, TracedArray | np.ndarray | np.generic | list | tuple | numbers)
+
+
+class TracedArray:
+    """An array of a traced function. weak: the Python type whose promotion rules it follows, for
+    arguments that were Python numbers."""
+
+    __array_priority__ = 1000.0
+    __hash__ = None  # type: ignore[assignment]  # == is elementwise
+
+    def __init__(self, trace: Trace, value: Value, weak: type | None = None) -> None:
+        self.trace, self.value, self.weak = trace, value, weak
+
+    # what it is ---------------------------------------------------------------------------------
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.value.dtype.numpy
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.value.shape
+
+    @property
+    def ndim(self) -> int:
+        return self.value.type.rank
+
+    @property
+    def size(self) -> int:
+        return self.value.type.size
+
+    @property
+    def itemsize(self) -> int:
+        return self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        return self.value.type.bytes
+
+    @property
+    def device(self) -> str:
+        return "cpu"
+
+    def to_device(self, device: object, /, *, stream: object = None) -> TracedArray:
+        return self
+
+    def __repr__(self) -> str:
+        return f"TracedArray({self.value.type})"
+
+    def __len__(self) -> int:
+        if not self.ndim:
+            raise TypeError("len() of an array without axes")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[TracedArray]:
+        return (self[index] for index in range(len(self)))
+
+    # protocols ----------------------------------------------------------------------------------
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        from fuser.frontends.numpy.trace import namespace
+
+        return namespace
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        dtype = kwargs.pop("dtype", None)
+        if kwargs.get("out") is not None:
+            raise TraceError(f"{ufunc.__name__}: out= cannot be traced", hint="use the result")
+        if kwargs.get("where", True) is not True:
+            raise TraceError(f"{ufunc.__name__}: where= cannot be traced", hint="use np.where")
+        if method == "__call__":
+            axes = {name: kwargs[name] for name in ("axis", "axes", "keepdims") if name in kwargs}
+            if set(axes) == {"axis"} and ufunc is np.vecdot:
+                axis = axes.pop("axis")
+                inputs = tuple(FUNCTIONS["moveaxis"](x, axis, -1) for x in inputs)
+            if axes:
+                raise TraceError(f"{ufunc.__name__}: {', '.join(axes)} cannot be traced")
+            return ufuncs.apply(ufunc, inputs, dtype)
+        name = _METHOD_FUNCTIONS.get((ufunc.__name__, method))
+        if name is None:
+            raise TraceError(f"{ufunc.__name__}.{method} cannot be traced")
+        kwargs.pop("out", None)
+        kwargs.pop("where", None)
+        kwargs.setdefault("axis", 0)
+        if dtype is not None:
+            kwargs["dtype"] = dtype
+        return FUNCTIONS[name](*inputs, **kwargs)
+
+    def __array_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        found = FUNCTIONS.get(func.__name__)
+        if found is None:
+            name = f"{func.__module__}.{func.__name__}"
+            raise TraceError(
+                f"{name} is not among the functions that can be traced",
+                hint="docs/python.md lists them",
+            )
+        return found(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in METHODS:
+            return lambda *args, **kwargs: FUNCTIONS[name](self, *args, **kwargs)
+        raise AttributeError(f"a traced array has no attribute {name!r}")
+
+    # values that do not exist -------------------------------------------------------------------
+
+    def _no_value(self, use: str, hint: str) -> NoReturn:
+        raise TraceError(
+            f"{use} needs the values of a traced array ({self.value.type}), "
+            "which are not known while the function is traced",
+            hint=hint,
+        )
+
+    def __bool__(self) -> bool:
+        self._no_value(
+            "a Python if, while, and, or, not, min or max",
+            "use np.where, fuser.cond, fuser.while_loop, & and |; "
+            "or make the argument static (static_argnames)",
+        )
+
+    def __int__(self) -> int:
+        self._no_value("int()", "use .astype(int); or make the argument static (static_argnames)")
+
+    def __index__(self) -> int:
+        self._no_value(
+            "a size, a range or an index of a list",
+            "make the argument static (static_argnames); arrays can be indexed by arrays",
+        )
+
+    def __float__(self) -> float:
+        self._no_value("float()", "use .astype(float); or make the argument static")
+
+    def __complex__(self) -> complex:
+        self._no_value("complex()", "complex numbers cannot be traced")
+
+    def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        self._no_value(
+            "a conversion to a NumPy array", "use np.stack for a list of arrays, and functions "
+            "of docs/python.md instead of foreign ones",
+        )  # fmt: skip
+
+    def item(self, *args: int) -> NoReturn:
+        self._no_value(".item()", "index the array instead")
+
+    def tolist(self) -> NoReturn:
+        self._no_value(".tolist()", "keep it an array")
+
+    def __setitem__(self, index: Any, value: Any) -> NoReturn:
+        raise TraceError(
+            "a traced array cannot be changed in place",
+            hint="build a new one: np.where(mask, new, old), np.concatenate(...)",
+        )
+
+    # operators ----------------------------------------------------------------------------------
+
+    def __getitem__(self, index: Any) -> Any:
+        return get_item(self, index)
+
+    __add__, __radd__ = _binary(np.add), _binary(np.add, True)
+    __sub__, __rsub__ = _binary(np.subtract), _binary(np.subtract, True)
+    __mul__, __rmul__ = _binary(np.multiply), _binary(np.multiply, True)
+    __truediv__, __rtruediv__ = _binary(np.divide), _binary(np.divide, True)
+    __floordiv__, __rfloordiv__ = _binary(np.floor_divide), _binary(np.floor_divide, True)
+    __mod__, __rmod__ = _binary(np.remainder), _binary(np.remainder, True)
+    __divmod__, __rdivmod__ = _binary(np.divmod), _binary(np.divmod, True)
+    __pow__, __rpow__ = _binary(np.power), _binary(np.power, True)
+    __matmul__, __rmatmul__ = _binary(np.matmul), _binary(np.matmul, True)
+    __and__, __rand__ = _binary(np.bitwise_and), _binary(np.bitwise_and, True)
+    __or__, __ror__ = _binary(np.bitwise_or), _binary(np.bitwise_or, True)
+    __xor__, __rxor__ = _binary(np.bitwise_xor), _binary(np.bitwise_xor, True)
+    __lshift__, __rlshift__ = _binary(np.left_shift), _binary(np.left_shift, True)
+    __rshift__, __rrshift__ = _binary(np.right_shift), _binary(np.right_shift, True)
+    __eq__ = _binary(np.equal)
+    __ne__ = _binary(np.not_equal)
+    __lt__, __le__ = _binary(np.less), _binary(np.less_equal)
+    __gt__, __ge__ = _binary(np.greater), _binary(np.greater_equal)
+    __neg__, __pos__ = _unary(np.negative), _unary(np.positive)
+    __abs__, __invert__ = _unary(np.absolute), _unary(np.invert)
+
+    # methods whose arguments are not those of the function ---------------------------------------
+
+    @property
+    def T(self) -> Any:
+        return FUNCTIONS["transpose"](self)
+
+    @property
+    def mT(self) -> Any:
+        return FUNCTIONS["matrix_transpose"](self)
+
+    @property
+    def real(self) -> TracedArray:
+        return self
+
+    def reshape(self, *shape: Any, order: str = "C", copy: bool | None = None) -> Any:
+        wanted = shape[0] if len(shape) == 1 else shape
+        return FUNCTIONS["reshape"](self, wanted, order=order)
+
+    def transpose(self, *axes: Any) -> Any:
+        wanted = axes[0] if len(axes) == 1 else (axes or None)
+        return FUNCTIONS["transpose"](self, wanted)
+
+    def flatten(self, order: str = "C") -> Any:
+        return FUNCTIONS["ravel"](self, order)
+
+    def copy(self, order: str = "C") -> TracedArray:
+        return self
+
+
+_METHOD_FUNCTIONS = {
+    ("add", "reduce"): "sum",
+    ("multiply", "reduce"): "prod",
+    ("maximum", "reduce"): "max",
+    ("minimum", "reduce"): "min",
+    ("logical_and", "reduce"): "all",
+    ("logical_or", "reduce"): "any",
+    ("add", "accumulate"): "cumsum",
+}

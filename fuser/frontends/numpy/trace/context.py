@@ -1,0 +1,183 @@
+"""The trace under way, and how Python values enter it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fuser.dtypes import from_numpy
+from fuser.errors import TraceError, UsageError
+from fuser.graph.builder import Builder
+from fuser.graph.dims import DimExpr
+from fuser.graph.ir import Graph, Value
+from fuser.graph.sources import Recorder
+
+if TYPE_CHECKING:
+    from fuser.frontends.numpy.trace.array import TracedArray
+    from fuser.frontends.numpy.trace.loops import Loop
+
+Scalar = bool | int | float
+"""Python numbers: weak in type promotion, as NumPy has it."""
+
+
+class Trace:
+    """One function being recorded into a Graph."""
+
+    def __init__(self, name: str, parent: Trace | None = None) -> None:
+        self.graph = Graph(name)
+        self.parent = parent
+        self.loops: list[Loop] = []
+        # Values of the parent that this trace reads, and the inputs that they are here.
+        self.captured: dict[Value, Value] = {}
+        self.builder = Builder(self.graph)
+        self.recorder = Recorder(self.builder)
+        # Arrays that the function closes over become one constant each; the array is kept, so that
+        # its id stays its own.
+        self._constants: dict[int, tuple[np.ndarray, Value]] = {}
+
+    def capture(self, value: Value) -> Value:
+        """A value of the parent as an input."""
+        found = self.captured.get(value)
+        if found is None:
+            name = f"outer{len(self.captured)}"
+            found = self.captured[value] = self.graph.add_input(name, value.type)
+        return found
+
+    def constant(self, array: np.ndarray) -> Value:
+        found = self._constants.get(id(array))
+        if found is None:
+            native = array.astype(from_numpy(array.dtype).numpy, copy=False)
+            found = (array, self.builder.constant(native))
+            self._constants[id(array)] = found
+        return found[1]
+
+
+_current: ContextVar[Trace | None] = ContextVar("fuser_trace", default=None)
+
+
+@contextmanager
+def tracing(trace: Trace) -> Iterator[None]:
+    token = _current.set(trace)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def maybe_current() -> Trace | None:
+    return _current.get()
+
+
+def current() -> Trace:
+    """The trace under way. Raises UsageError if there is none."""
+    trace = _current.get()
+    if trace is None:
+        raise UsageError(
+            "this function records a trace, and none is under way",
+            hint="call it inside a function given to fuser.jit or fuser.trace",
+        )
+    return trace
+
+
+def is_traced(x: object) -> bool:
+    from fuser.frontends.numpy.trace.array import TracedArray
+
+    return isinstance(x, TracedArray)
+
+
+def wrap(value: Value, weak: type | None = None) -> TracedArray:
+    from fuser.frontends.numpy.trace.array import TracedArray
+
+    return TracedArray(current(), value, weak)
+
+
+def lift(x: Any, dtype: np.dtype | None = None) -> Value:
+    """x as a Value of the trace, cast to dtype: a traced array, an array, a number, or a nested
+    list of those. Raises TraceError."""
+    trace = current()
+    if is_traced(x):
+        value: Value = x.value
+        if x.trace is trace.parent is not None:
+            value = trace.capture(value)
+        elif x.trace is not trace:
+            raise TraceError(
+                f"{x!r} belongs to another trace",
+                hint="return arrays from a traced function; do not keep them elsewhere",
+            )
+        return value if dtype is None else trace.builder.cast(value, from_numpy(dtype))
+    if isinstance(x, list | tuple) and any(map(is_traced, _leaves(x))):
+        parts = [wrap(lift(part)) for part in x]
+        common = result_type(*parts) if dtype is None else dtype
+        b = trace.builder
+        return b.concat([b.unsqueeze(lift(part, common), [0]) for part in parts], 0)
+    if isinstance(x, DimExpr):  # an open size, as a number
+        return trace.builder.dim(x, from_numpy(np.dtype(dtype or np.int64)))
+    if isinstance(x, np.ndarray) and (dtype is None or x.dtype == dtype):
+        return trace.constant(x)
+    try:
+        array = np.asarray(x) if dtype is None else np.asarray(x).astype(dtype)
+        return trace.builder.constant(array)
+    except (TypeError, ValueError) as error:
+        raise TraceError(f"{type(x).__name__} is no array: {error}") from error
+
+
+def _leaves(x: Any) -> Iterator[Any]:
+    if isinstance(x, list | tuple):
+        for part in x:
+            yield from _leaves(part)
+    else:
+        yield x
+
+
+def promotion_kind(x: Any) -> Any:
+    """What x counts as in type promotion: a NumPy dtype, or `bool`, `int`, `float` when weak."""
+    if is_traced(x):
+        return x.weak or x.dtype
+    if type(x) in (bool, int, float):
+        return type(x)
+    if isinstance(x, DimExpr):
+        return int
+    if isinstance(x, list | tuple) and any(map(is_traced, _leaves(x))):
+        return result_type(*_leaves(x))
+    return np.asarray(x).dtype if not isinstance(x, np.ndarray) else x.dtype
+
+
+def promotion_kinds(operands: Sequence[Any]) -> list[Any]:
+    """The kinds of operands that meet. Beside a dtype of ml_dtypes a Python number takes that
+    dtype, as it does beside NumPy's own; NumPy by itself would go to float32."""
+    kinds = [promotion_kind(x) for x in operands]
+    foreign = next((k for k in kinds if isinstance(k, np.dtype) and k.kind == "V"), None)
+    if foreign is None:
+        return kinds
+    return [foreign if isinstance(kind, type) else kind for kind in kinds]
+
+
+_DEFAULTS = {bool: np.dtype(np.bool_), int: np.dtype(np.int64), float: np.dtype(np.float64)}
+
+
+def result_type(*operands: Any) -> np.dtype:
+    """The dtype that operands promote to: numpy.result_type, with the rules of NumPy 2 for
+    Python numbers."""
+    kinds = promotion_kinds(operands)
+    strong = [kind for kind in kinds if isinstance(kind, np.dtype)]
+    if not strong:
+        return np.result_type(*(_DEFAULTS[kind] for kind in kinds))
+    # The ufunc machinery knows how Python numbers meet ml_dtypes; result_type does not.
+    common = strong[0]
+    for kind in [k for k in strong_bools(kinds) if k is not common]:
+        common = np.add.resolve_dtypes((common, kind, None))[2]
+    return common
+
+
+def default_kinds(kinds: Sequence[Any]) -> list[Any]:
+    """Weak kinds as the dtypes that they have alone."""
+    return [_DEFAULTS.get(kind, kind) if isinstance(kind, type) else kind for kind in kinds]
+
+
+def strong_bools(kinds: Sequence[Any]) -> list[Any]:
+    """True and False as arrays of bools: NumPy resolves no Python type for them."""
+    return [np.dtype(np.bool_) if kind is bool else kind for kind in kinds]

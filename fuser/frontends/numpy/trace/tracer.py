@@ -1,0 +1,87 @@
+"""A Python function, recorded as a Graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fuser.dtypes import from_numpy
+from fuser.errors import TraceError
+from fuser.frontends.numpy.trace.array import TracedArray
+from fuser.frontends.numpy.trace.context import Trace, lift, tracing
+from fuser.frontends.numpy.trace.loops import Loop
+from fuser.frontends.numpy.trace.tree import Tree, flatten, unflatten
+from fuser.graph.ir import Graph, TensorType
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """The dtype and shape of an argument. weak: a Python number, and its type."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    weak: type | None = None
+
+    def __str__(self) -> str:
+        return str(TensorType(from_numpy(self.dtype), self.shape))
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A traced function: its graph as recorded, before the passes. outputs: the nest that the
+    graph's outputs are put into. loops: in order; their results are inputs of the graph."""
+
+    graph: Graph
+    outputs: Tree
+    loops: tuple[Loop, ...] = ()
+
+
+def record(
+    function: Callable[..., Any],
+    leaves: Mapping[str, ArraySpec],
+    call: Callable[[Sequence[Any]], tuple[tuple[Any, ...], dict[str, Any]]],
+    name: str,
+) -> Recording:
+    """Call `function` on traced arrays, one for each named leaf; `call` makes its arguments of
+    them. Raises TraceError where the function does what cannot be recorded, and what it raises."""
+    trace = Trace(name)
+    with tracing(trace):
+        arrays = []
+        for label, spec in leaves.items():
+            type = TensorType(from_numpy(spec.dtype), spec.shape)
+            arrays.append(TracedArray(trace, trace.graph.add_input(label, type), spec.weak))
+        args, kwargs = call(arrays)
+        results, outputs = flatten(function(*args, **kwargs))
+        if not results:
+            raise TraceError(f"{name} returns no array")
+        trace.graph.outputs = [lift(result) for result in results]
+    count = len(results)
+    trace.graph.output_names = [f"output{i}" if count > 1 else "output" for i in range(count)]
+    return Recording(trace.graph, outputs, tuple(trace.loops))
+
+
+def cond(
+    predicate: Any, true_function: Callable[..., Any], false_function: Callable[..., Any],
+    *operands: Any,
+) -> Any:  # fmt: skip
+    """true_function(*operands) if predicate else false_function(*operands), for a traced predicate
+    with one element. Both are computed, and one result is chosen. Raises TraceError if the results
+    differ in structure, dtype or shape."""
+    if not isinstance(predicate, TracedArray):
+        return true_function(*operands) if predicate else false_function(*operands)
+    if predicate.size != 1:
+        raise TraceError(f"the predicate is {predicate!r}, not one element")
+    first, tree = flatten(true_function(*operands))
+    second, other = flatten(false_function(*operands))
+    if tree != other:
+        raise TraceError("the branches return different nests of arrays")
+    chosen = []
+    for a, b in zip(first, second, strict=True):
+        x, y = lift(a), lift(b)
+        if x.type != y.type:
+            raise TraceError(f"the branches return {x.type} and {y.type}")
+        chosen.append(np.where(predicate.reshape(()), a, b))
+    return unflatten(tree, chosen)

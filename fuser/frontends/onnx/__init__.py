@@ -1,0 +1,1 @@
+"""ONNX: the importer, models, sessions, and what runs on the host."""

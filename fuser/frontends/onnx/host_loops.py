@@ -1,0 +1,179 @@
+"""Loops of a session that are not written out: the body is compiled once and run trip after trip.
+
+Too many trips, or an end that only data knows. The host counts the trips and reads the condition.
+The first trips run as any model does; once shapes last and one plan is all of the body, what a trip
+hands to the next stays where it is, on a GPU in its memory (`fuser.runtime.turns`). A body that
+would be compiled anew for trip after trip (shapes that grow, positions that must be known) is not
+for this: `run` gives None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from onnx import GraphProto, NodeProto
+
+from fuser.errors import UnsupportedError
+from fuser.frontends.onnx.importer.reader import captured_names
+from fuser.limits import check_time
+from fuser.runtime.plan import Plan
+from fuser.runtime.turns import Turns, can_carry
+
+MOST_COMPILES = 3
+"""Trips that may compile: the first, and those whose shapes are not yet the lasting ones."""
+
+
+class Body(Protocol):
+    """A model that runs; `fuser.frontends.onnx.host.Segmented` is one."""
+
+    fallbacks: list[str]
+
+    @property
+    def plans(self) -> list[Plan]: ...
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]: ...
+    def plan(self, feeds: Mapping[str, np.ndarray]) -> tuple[Plan, dict[str, np.ndarray]] | None:
+        """The plan that a run of these feeds is, and what it reads; None if it is not just one."""
+
+
+Signature = tuple[tuple[str, str, int], ...]
+
+
+class HostLoop:
+    """A Loop node. compile: makes the model of a body from arrays for all that it reads."""
+
+    def __init__(
+        self, node: NodeProto, compile: Callable[[GraphProto, Mapping[str, np.ndarray]], Body]
+    ) -> None:
+        self.body: GraphProto = next(a.g for a in node.attribute if a.name == "body")
+        self._node, self._compile = node, compile
+        self._captured = captured_names(node) - {info.name for info in self.body.input}
+        self._bodies: dict[Signature, Body] = {}
+        self._refused = False
+
+    @property
+    def bodies(self) -> list[Body]:
+        return list(self._bodies.values())
+
+    def run(self, given: Mapping[str, Any]) -> list[np.ndarray] | None:
+        """The results of the node, from its operands by name; None where compiling does not pay.
+        Raises LimitError."""
+        if self._refused:
+            return None
+        names = [*self._node.input, "", ""]
+        limit, condition = (given.get(name) if name else None for name in names[:2])
+        trips = None if limit is None else int(np.asarray(limit).item())
+        going = condition is None or bool(np.asarray(condition).item())
+        state = [given[name] for name in self._node.input[2:]]
+        outer = {name: given[name] for name in self._captured if name in given}
+        if not _are_arrays((*state, *outer.values())):
+            return None
+        collected: list[list[np.ndarray]] = []
+        trip = compiles = 0
+        while going and (trips is None or trip < trips):
+            check_time()
+            before = self._plan_count()
+            results = self._trip(trip, state, outer)
+            compiles += self._plan_count() > before
+            self._refused |= compiles > MOST_COMPILES
+            if results is None or self._refused:
+                return None
+            lasting = _types(state) == _types(results[1 : 1 + len(state)])
+            going = bool(np.asarray(results[0]).item())
+            state = results[1 : 1 + len(state)]
+            collected.append(results[1 + len(state) :])
+            trip += 1
+            if lasting and going and (trips is None or trip < trips):
+                turned = self._turn(trip, trips, state, outer, collected)
+                if turned is not None:
+                    state = turned
+                    break
+        if collected:
+            return [*state, *(np.stack(rows) for rows in zip(*collected, strict=True))]
+        if len(self.body.output) == 1 + len(state):
+            return state
+        results = self._trip(0, state, outer)  # for the shapes of what is not there
+        if results is None:
+            return None
+        rows = (np.asarray(row) for row in results[1 + len(state) :])
+        return [*state, *(np.empty((0, *row.shape), row.dtype) for row in rows)]
+
+    def _trip(
+        self, trip: int, state: Sequence[Any], outer: Mapping[str, Any]
+    ) -> list[np.ndarray] | None:
+        """The results of the body; None if some are no arrays, or it cannot be compiled."""
+        feeds = self._feeds(trip, state, outer)
+        try:
+            found = self._body(feeds).run(feeds)
+        except UnsupportedError:
+            self._refused = True
+            return None
+        results = [found[output.name] for output in self.body.output]
+        return results if _are_arrays(results) else None
+
+    def _turn(
+        self, trip: int, trips: int | None, state: Sequence[Any], outer: Mapping[str, Any],
+        collected: list[list[np.ndarray]],
+    ) -> list[np.ndarray] | None:  # fmt: skip
+        """The state after all trips from this one on, each appending its row to `collected`; None
+        if the body is not one plan whose results can be carried, with no trip made."""
+        feeds = self._feeds(trip, state, outer)
+        found = self._body(feeds).plan(feeds)
+        if found is None:
+            return None
+        plan, given = found
+        inputs = [info.name for info in self.body.input]
+        outputs = [info.name for info in self.body.output]
+        last = 1 + len(state)
+        # what no kernel reads is no input of a plan: its value is only handed through
+        carried = {
+            name: output for name, output in zip(inputs[2:], outputs[1:last], strict=True)
+            if name in given
+        }  # fmt: skip
+        fetched = [outputs[0], *outputs[last:]]
+        lost = [o for n, o in zip(inputs[2:], outputs[1:last], strict=True) if n not in given]
+        if len(set(outputs)) != len(outputs) or not can_carry(plan, carried):
+            return None
+        index = inputs[0] if inputs[0] in given else None
+        count = len(fetched)
+        with Turns(plan, given, carried, [*fetched, *lost]) as turns:
+            while True:
+                check_time()
+                changed = {} if index is None else {index: np.asarray(np.int64(trip))}
+                results = turns.trip(changed)
+                collected.append(results[1:count])
+                trip += 1
+                if not results[0].item() or (trips is not None and trip >= trips):
+                    break
+            rest = dict(zip(lost, results[count:], strict=True))
+            kept = turns.state()
+        return [
+            kept[name] if name in kept else rest[output]
+            for name, output in zip(inputs[2:], outputs[1:last], strict=True)
+        ]
+
+    def _feeds(
+        self, trip: int, state: Sequence[Any], outer: Mapping[str, Any]
+    ) -> dict[str, np.ndarray]:
+        values = (np.int64(trip), np.bool_(True), *state)
+        names = [info.name for info in self.body.input]
+        named = (*zip(names, values, strict=True), *outer.items())
+        return {name: np.asarray(value) for name, value in named}
+
+    def _body(self, feeds: Mapping[str, np.ndarray]) -> Body:
+        key = tuple((name, array.dtype.name, array.ndim) for name, array in feeds.items())
+        if key not in self._bodies:
+            self._bodies[key] = self._compile(self.body, feeds)
+        return self._bodies[key]
+
+    def _plan_count(self) -> int:
+        return sum(len(body.plans) for body in self.bodies)
+
+
+def _types(values: Iterable[Any]) -> list[tuple[Any, ...]]:
+    return [(np.asarray(value).dtype, np.shape(value)) for value in values]
+
+
+def _are_arrays(values: Iterable[Any]) -> bool:
+    return all(isinstance(value, np.ndarray | np.generic) for value in values)

@@ -1,0 +1,256 @@
+"""Read and check an ONNX model. Every failure is one error of the tree, with one clear line."""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import ModelProto, TensorProto
+
+from fuser.errors import InvalidModelError, SecurityError, UsageError
+from fuser.frontends.onnx.importer.checks import check_structure, check_text_depth, tensors
+from fuser.frontends.onnx.importer.mapped import MappedModel
+
+ModelSource: TypeAlias = "str | Path | bytes | ModelProto"
+HOMELESS = frozenset(("SimplifiedLayerNormalization",))
+"""Operators that ONNX Runtime puts into the standard domain, whose specification lacks them."""
+_TEXT_SUFFIXES = (".onnxtxt", ".onnxtext")
+
+
+def load_model(source: ModelSource) -> ModelProto:
+    """The checked model of a file (binary, or `.onnxtxt`), its bytes, or a ModelProto.
+
+    External data is read from the folder of the file and nowhere else; bytes and ModelProtos
+    must hold their data. Raises UsageError (no such file), InvalidModelError (not ONNX, truncated,
+    against the specification, external data missing), SecurityError (external data elsewhere).
+    """
+    if isinstance(source, ModelProto):
+        model = source
+        _require_graph(model, "the ModelProto")
+        _refuse_external(model)
+        _check(model, "the ModelProto")
+        return model
+    if isinstance(source, bytes):
+        model = _parse(source, "the bytes")
+        _refuse_external(model)
+        _check(model, "the bytes")
+        return model
+    return _load_file(Path(source))
+
+
+def load_mapped(path: Path | str) -> tuple[ModelProto, MappedModel | None]:
+    """`load_model` of a file, with the data of large weights left in the file: the message has
+    them without data, `weights` of the second has them. None: the message is whole.
+
+    For who reads the weights once and soon, see MappedModel. Raises what load_model raises.
+    """
+    path = Path(path)
+    if path.suffix not in _TEXT_SUFFIXES and path.is_file():
+        try:
+            mapped = MappedModel(path)
+        except OSError:
+            return _load_file(path), None
+        if mapped.weights:
+            model = _parse(mapped.message, str(path))
+            if not _external_tensors(model):
+                _check(model, str(path))
+                return model, mapped
+    return _load_file(path), None
+
+
+def _load_file(path: Path) -> ModelProto:
+    where = str(path)
+    try:
+        if not path.is_dir() and not stat.S_ISREG(path.stat().st_mode):
+            raise UsageError("this is no regular file", where=where)
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise UsageError("there is no such file", where=where) from None
+    except IsADirectoryError:
+        raise UsageError("this is a folder, not a model file", where=where) from None
+    except OSError as error:
+        raise UsageError(f"the file cannot be read: {error.strerror}", where=where) from None
+    if path.suffix in _TEXT_SUFFIXES:
+        try:
+            text = data.decode()
+            check_text_depth(text, where)
+            model = onnx.parser.parse_model(text)
+        except (onnx.parser.ParseError, UnicodeDecodeError) as error:
+            raise InvalidModelError(f"not ONNX text: {_line(error)}", where=where) from None
+        _check(model, where)
+        return model
+    model = _parse(data, where)
+    del data
+    external = _external_tensors(model)
+    if not external:
+        _check(model, where)
+        return model
+    _check_external_files(external, path)
+    _check(model, where)
+    try:
+        onnx.load_external_data_for_model(model, str(path.parent))
+    except (onnx.checker.ValidationError, OSError, ValueError) as error:
+        message = f"the external data cannot be read: {_line(error)}"
+        raise InvalidModelError(message, where=where) from None
+    return model
+
+
+def _parse(data: bytes, where: str) -> ModelProto:
+    if not data:
+        raise InvalidModelError("the file is empty, not an ONNX model", where=where)
+    model = ModelProto()
+    try:
+        model.ParseFromString(data)
+    except DecodeError:
+        message = "this is not an ONNX model, or it is cut short"
+        raise InvalidModelError(message, where=where) from None
+    _require_graph(model, where)
+    return model
+
+
+def _require_graph(model: ModelProto, where: str) -> None:
+    if not model.HasField("graph") or not model.ir_version:
+        raise InvalidModelError("this is not an ONNX model: it has no graph", where=where)
+
+
+def without_weights(model: ModelProto) -> ModelProto:
+    """A copy of the model whose weights are inputs: small, and enough to check and to inline."""
+    light = ModelProto(ir_version=model.ir_version)
+    light.opset_import.extend(model.opset_import)
+    light.functions.extend(model.functions)
+    graph, full = light.graph, model.graph
+    graph.name = full.name
+    graph.node.extend(full.node)
+    graph.input.extend(full.input)
+    graph.output.extend(full.output)
+    graph.sparse_initializer.extend(full.sparse_initializer)
+    declared = {info.name for info in full.input}
+    graph.input.extend(
+        onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        for tensor in full.initializer
+        if tensor.name not in declared
+    )
+    return light
+
+
+def _check(model: ModelProto, where: str) -> None:
+    """Check all but the weights, whose data import reads anyway: gigabytes would take seconds."""
+    try:
+        light = without_weights(model)
+    except (UnicodeDecodeError, TypeError):  # names of weights, which protobuf hands out as bytes
+        raise InvalidModelError("a name in the model is not UTF-8", where=where) from None
+    if not all(isinstance(name, str) for name in _names(light.graph)):
+        raise InvalidModelError("a name in the model is not UTF-8", where=where)
+    for info in (*light.graph.input, *light.graph.output):
+        # Runtimes accept outputs without a shape; the checker does not.
+        if info.type.HasField("tensor_type"):
+            info.type.tensor_type.shape.SetInParent()
+    _give_homes(light)
+    check_structure(model, where)
+    try:
+        onnx.checker.check_model(light)
+    except (onnx.checker.ValidationError, ValueError) as error:
+        message = f"the model breaks the ONNX specification: {_line(error)}"
+        raise InvalidModelError(message, where=where) from None
+
+
+def _give_homes(light: ModelProto) -> None:
+    """Move operators that the standard domain lacks where the checker asks nothing about them."""
+    for node in light.graph.node:
+        if node.op_type in HOMELESS and not node.domain:
+            node.domain = "com.microsoft"
+            if all(entry.domain != node.domain for entry in light.opset_import):
+                light.opset_import.add(domain=node.domain, version=1)
+
+
+def check_types(model: ModelProto) -> None:
+    """Raise InvalidModelError unless the types and shapes of every node are right by the rules of
+    the onnx package. Import finds most of what is wrong first, and says it better."""
+    light = without_weights(model)
+    _give_homes(light)
+    for info in light.graph.output:  # a declared shape is a note: import holds results against it
+        if info.type.HasField("tensor_type"):
+            info.type.tensor_type.ClearField("shape")
+    try:
+        onnx.shape_inference.infer_shapes(light, check_type=True, strict_mode=True)
+    except onnx.shape_inference.InferenceError as error:
+        blamed = re.search(r"op_type:(\w+)", str(error))
+        if blamed and _has_body(blamed.group(1)):  # bodies of operators are not all well-formed
+            return
+        message = f"the model breaks the ONNX specification: {_line(error)}"
+        raise InvalidModelError(message) from None
+
+
+def _has_body(op_type: str) -> bool:
+    if not onnx.defs.has(op_type):
+        return False
+    schema: Any = onnx.defs.get_schema(op_type)
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+def _names(graph: onnx.GraphProto) -> Iterator[str]:
+    """Every name that import reads. Protobuf does not check their encoding."""
+    yield graph.name
+    for info in (*graph.input, *graph.output):
+        yield info.name
+        for dim in info.type.tensor_type.shape.dim:
+            yield dim.dim_param
+    for node in graph.node:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        yield from (attribute.name for attribute in node.attribute)
+
+
+def _line(error: Exception) -> str:
+    """The first line of what another library says."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _external_tensors(model: ModelProto) -> list[TensorProto]:
+    uses_external_data = onnx.external_data_helper.uses_external_data
+    return [tensor for tensor in tensors(model) if uses_external_data(tensor)]
+
+
+def _refuse_external(model: ModelProto) -> None:
+    if external := _external_tensors(model):
+        raise InvalidModelError(
+            f"the tensor {external[0].name} keeps its data in another file",
+            hint="pass the path of the model, or load its data first (onnx.load)",
+        )
+
+
+def _check_external_files(external: list[TensorProto], path: Path) -> None:
+    """Raise SecurityError or InvalidModelError unless every location is a file of the folder."""
+    folder = path.parent.resolve()
+    for tensor in external:
+        location = next((e.value for e in tensor.external_data if e.key == "location"), "")
+        if not location:
+            raise InvalidModelError(
+                f"the external data of {tensor.name} has no location", where=str(path)
+            )
+        if "\0" in location or len(location) > 4096:
+            raise InvalidModelError(
+                f"the location of the external data of {tensor.name} is no path", where=str(path)
+            )
+        target = folder / location
+        # A link inside the folder may point anywhere, so what it resolves to counts.
+        if Path(location).is_absolute() or not target.resolve().is_relative_to(folder):
+            raise SecurityError(
+                f"the external data of {tensor.name} is outside of the model's folder: {location}",
+                where=str(path),
+            )
+        if not _is_file(target):
+            raise InvalidModelError(
+                f"the external data file {location} of {tensor.name} is missing", where=str(path)
+            )
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that the system does not take
+        return False

@@ -1,0 +1,1 @@
+"""PyTorch: the importer, `fuser.compile` of modules, the backend of `torch.compile`."""

@@ -1,0 +1,234 @@
+"""ATen's matrix products, convolutions and attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fuser import dtypes
+from fuser.errors import UnsupportedError
+from fuser.frontends.torch.importer.normalization import layer_norm
+from fuser.frontends.torch.importer.registry import aten
+from fuser.graph import compose
+from fuser.graph.builder import Builder
+from fuser.graph.ir import Value
+
+
+@aten("mm", "bmm", "matmul", "mv", "dot")
+def matmul(b: Builder, x: Value, y: Value, **_: Any) -> Value:
+    return b.matmul(x, y)
+
+
+def _scaled(b: Builder, x: Value, factor: Any) -> Value:
+    return x if factor == 1 else b.map("mul", x, factor)
+
+
+@aten("addmm", "baddbmm", "addmv")
+def addmm(b: Builder, bias: Value, x: Value, y: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
+    product = _scaled(b, b.matmul(x, y), alpha)
+    return product if beta == 0 else b.map("add", product, _scaled(b, bias, beta))
+
+
+@aten("linear")
+def linear(b: Builder, x: Value, weight: Value, bias: Value | None = None) -> Value:
+    product = b.dot(x, weight, ((x.type.rank - 1,), (weight.type.rank - 1,)))
+    return product if bias is None else b.map("add", product, bias)
+
+
+def _spread(values: Any, rank: int) -> list[int]:
+    given = list(values) if isinstance(values, list | tuple) else [values]
+    return given * rank if len(given) == 1 else given
+
+
+@aten("convolution", "_convolution")
+def convolution(
+    b: Builder, x: Value, weight: Value, bias: Value | None, strides: Any, padding: Any,
+    dilation: Any, transposed: bool, output_padding: Any, groups: int, *_: Any,
+) -> Value:  # fmt: skip
+    spatial = weight.type.rank - 2
+    batched = x.type.rank == weight.type.rank
+    x = x if batched else b.unsqueeze(x, [0])
+    steps, pads, spacing = (_spread(v, spatial) for v in (strides, padding, dilation))
+    if transposed:
+        reach = [(k - 1) * d for k, d in zip(weight.shape[2:], spacing, strict=True)]
+        extra = _spread(output_padding, spatial)
+        ends = [(r - p, r - p + e) for r, p, e in zip(reach, pads, extra, strict=True)]
+        x, weight = _stretch(b, x, steps), _turn(b, weight, groups)
+        steps = [1] * spatial
+    else:
+        ends = [(p, p) for p in pads]
+    result = b.emit(
+        "conv", x, weight, strides=tuple(steps), padding=tuple(ends), dilation=tuple(spacing),
+        groups=groups,
+    )  # fmt: skip
+    if bias is not None:
+        result = b.map("add", result, b.broadcast(bias, result.type.shape, (1,)))
+    return result if batched else b.squeeze(result, [0])
+
+
+def _stretch(b: Builder, x: Value, steps: Sequence[int]) -> Value:
+    """Zeros between neighbours, step - 1 of them: what a strided convolution skips over."""
+    for axis, step in enumerate(steps, 2):
+        if step > 1:
+            shape = x.shape
+            high = [0] * (x.type.rank + 1)
+            high[axis + 1] = step - 1
+            wide = b.pad(b.unsqueeze(x, [axis + 1]), [0] * len(high), high)
+            flat = b.reshape(wide, (*shape[:axis], shape[axis] * step, *shape[axis + 1 :]))
+            x = b.slice_axis(flat, axis, 0, shape[axis] * step - (step - 1))
+    return x
+
+
+def _turn(b: Builder, weight: Value, groups: int) -> Value:
+    """[C, M/groups, window...] as the kernel [M, C/groups, reversed window...]."""
+    channels, made, *window = weight.shape
+    rank = len(window)
+    flipped = b.slice(
+        weight, [0, 0, *(k - 1 for k in window)], [channels, made, *(-1 for _ in window)],
+        [1, 1, *(-1 for _ in window)],
+    )  # fmt: skip
+    apart = b.reshape(flipped, (groups, channels // groups, made, *window))
+    swapped = b.transpose(apart, (0, 2, 1, *range(3, 3 + rank)))
+    return b.reshape(swapped, (groups * made, channels // groups, *window))
+
+
+@aten("scaled_dot_product_attention")
+def attention(
+    b: Builder, q: Value, k: Value, v: Value, mask: Value | None = None, dropout: float = 0.0,
+    is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
+) -> Value:  # fmt: skip
+    """softmax(q k^T scale + mask) v over [..., length, features]."""
+    rank = q.type.rank
+    if rank > 3 and k.shape[-3] != q.shape[-3]:  # enable_gqa
+        k, v = (_repeat_heads(b, x, q.shape[-3] // k.shape[-3]) for x in (k, v))
+    scores = b.matmul(q, b.swap(k, rank - 2, rank - 1))
+    scores = b.map("mul", scores, q.shape[-1] ** -0.5 if scale is None else scale)
+    wide = compose.stash(b, scores)
+    masked = False
+    if is_causal:
+        shape = scores.shape[-2:]
+        seen = b.map("ge", b.iota(shape, 0), b.iota(shape, 1))
+        seen = b.broadcast(seen, scores.type.shape, (rank - 2, rank - 1))
+        wide = b.map("select", seen, wide, b.scalar(float("-inf"), wide.dtype))
+    if mask is not None and mask.dtype is dtypes.bool_:
+        lowest = b.scalar(float("-inf"), wide.dtype)
+        wide = b.map("select", b.broadcast_to(mask, wide.type.shape), wide, lowest)
+        masked = True
+    elif mask is not None:
+        wide = b.map("add", wide, b.cast(mask, wide.dtype))
+        masked = True
+    weights = compose.softmax(b, wide, [rank - 1])
+    weights = compose.zero_masked_rows(b, weights) if masked else weights
+    return b.matmul(b.cast(weights, v.dtype), v)
+
+
+def _repeat_heads(b: Builder, x: Value, times: int) -> Value:
+    *outer, heads, length, features = x.shape
+    wide = (*outer, heads, times, length, features)
+    n = len(outer)
+    kept = [*range(n + 1), n + 2, n + 3]
+    return b.reshape(b.broadcast(x, wide, kept), (*outer, heads * times, length, features))
+
+
+@aten("_scaled_dot_product_flash_attention_for_cpu")
+def flash_attention(
+    b: Builder, q: Value, k: Value, v: Value, dropout: float = 0.0, is_causal: bool = False, *,
+    attn_mask: Value | None = None, scale: float | None = None,
+) -> tuple[Value, None]:  # fmt: skip
+    return attention(b, q, k, v, attn_mask, dropout, is_causal, scale=scale), None
+
+
+@aten("_scaled_dot_product_flash_attention")
+def gpu_flash_attention(
+    b: Builder, q: Value, k: Value, v: Value, dropout: float = 0.0, is_causal: bool = False,
+    debug: bool = False, *, scale: float | None = None,
+) -> tuple[Value | None, ...]:  # fmt: skip
+    """Beside the result, what the backward pass and debugging would read."""
+    return attention(b, q, k, v, None, dropout, is_causal, scale=scale), *[None] * 8
+
+
+@aten("_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention")
+def gpu_masked_attention(
+    b: Builder, q: Value, k: Value, v: Value, mask: Value | None, statistics: bool,
+    dropout: float = 0.0, is_causal: bool = False, debug: bool = False, *,
+    scale: float | None = None,
+) -> tuple[Value | None, ...]:  # fmt: skip
+    return attention(b, q, k, v, mask, dropout, is_causal, scale=scale), *[None] * 8
+
+
+@aten("_cdist_forward")
+def cdist(b: Builder, x: Value, y: Value, p: float, mode: Any = None) -> Value:
+    """Distances of all pairs of rows, from differences: products cancel for near rows."""
+    if p not in (1.0, 2.0):
+        raise UnsupportedError(f"distances of order {p}")
+    gap = b.map("sub", b.unsqueeze(x, [x.type.rank - 1]), b.unsqueeze(y, [y.type.rank - 2]))
+    rank = gap.type.rank - 1
+    if p == 1.0:
+        return b.reduce("reduce_sum", b.map("abs", gap), [rank])
+    return b.map("sqrt", b.reduce("reduce_sum", b.map("mul", gap, gap), [rank]))
+
+
+def _heads(b: Builder, x: Value, heads: int) -> Value:
+    """[batch, length, features] as [batch, heads, length, features of one]."""
+    batch, length, features = x.shape
+    return b.transpose(b.reshape(x, (batch, length, heads, features // heads)), (0, 2, 1, 3))
+
+
+def _self_attention(
+    b: Builder, x: Value, heads: int, qkv: tuple[Value, Value], out: tuple[Value, Value],
+    mask: Value | None, mask_type: int | None,
+) -> Value:  # fmt: skip
+    batch, length, features = x.shape
+    joined = linear(b, x, *qkv)
+    q, k, v = (
+        _heads(b, b.slice_axis(joined, 2, i * features, (i + 1) * features), heads)
+        for i in range(3)
+    )
+    if mask is not None and mask_type == 1:  # one value a key; true means hidden
+        mask = b.reshape(mask, (batch, 1, 1, length))
+    if mask is not None and mask.dtype is dtypes.bool_:
+        mask = b.map("logical_not", mask)
+    mixed = b.transpose(attention(b, q, k, v, mask), (0, 2, 1, 3))
+    return linear(b, b.reshape(mixed, (batch, length, features)), *out)
+
+
+@aten("_native_multi_head_attention")
+def multi_head_attention(
+    b: Builder, q: Value, k: Value, v: Value, features: int, heads: int, qkv_weight: Value,
+    qkv_bias: Value, out_weight: Value, out_bias: Value, mask: Value | None = None,
+    need_weights: bool = True, average: bool = True, mask_type: int | None = None,
+) -> tuple[Value, None]:  # fmt: skip
+    """The fused self-attention that `nn.MultiheadAttention` calls in inference."""
+    if need_weights or not q is k is v:
+        raise UnsupportedError("_native_multi_head_attention with weights or with several inputs")
+    qkv, out = (qkv_weight, qkv_bias), (out_weight, out_bias)
+    return _self_attention(b, q, heads, qkv, out, mask, mask_type), None
+
+
+@aten("_transformer_encoder_layer_fwd")
+def encoder_layer(
+    b: Builder, x: Value, features: int, heads: int, qkv_weight: Value, qkv_bias: Value,
+    out_weight: Value, out_bias: Value, use_gelu: bool, norm_first: bool, epsilon: float,
+    norm_weight_1: Value, norm_bias_1: Value, norm_weight_2: Value, norm_bias_2: Value,
+    up_weight: Value, up_bias: Value, down_weight: Value, down_bias: Value,
+    mask: Value | None = None, mask_type: int | None = None,
+) -> Value:  # fmt: skip
+    """The fused layer that `nn.TransformerEncoderLayer` calls in inference."""
+
+    def norm(value: Value, weight: Value, bias: Value) -> Value:
+        return layer_norm(b, value, [features], weight, bias, epsilon)[0]
+
+    def attend(value: Value) -> Value:
+        qkv, out = (qkv_weight, qkv_bias), (out_weight, out_bias)
+        return _self_attention(b, value, heads, qkv, out, mask, mask_type)
+
+    def feed(value: Value) -> Value:
+        inner = linear(b, value, up_weight, up_bias)
+        inner = compose.gelu(b, inner) if use_gelu else b.map("max", inner, 0)
+        return linear(b, inner, down_weight, down_bias)
+
+    if norm_first:
+        x = b.map("add", x, attend(norm(x, norm_weight_1, norm_bias_1)))
+        return b.map("add", x, feed(norm(x, norm_weight_2, norm_bias_2)))
+    x = norm(b.map("add", x, attend(x)), norm_weight_1, norm_bias_1)
+    return norm(b.map("add", x, feed(x)), norm_weight_2, norm_bias_2)

@@ -1,0 +1,250 @@
+"""A `torch.fx.GraphModule` of ATen operators, read into a Graph."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fuser.dtypes import f64
+from fuser.errors import FuserError, UnsupportedOpError, VerifyError
+from fuser.frontends.torch.importer import (  # noqa: F401  the handlers register themselves
+    contraction,
+    creation,
+    elementwise,
+    indexing,
+    movement,
+    normalization,
+    pooling,
+    reduction,
+)
+from fuser.frontends.torch.importer.registry import dtype_of, find
+from fuser.graph.builder import Builder
+from fuser.graph.dims import DimExpr, product
+from fuser.graph.ir import Graph, TensorType, Value
+from fuser.graph.sources import Recorder
+
+_IGNORED = (
+    "aten._assert_scalar", "aten._assert_async", "aten._assert_tensor_metadata",
+    "aten.sym_constrain_range", "aten._functional_assert_async",
+)  # fmt: skip
+
+_ARITHMETIC = {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div"}
+"""Functions of Python's `operator` that also take sizes and floats."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """An argument that is an input of the graph."""
+
+    name: str
+    type: TensorType
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A graph, and what the module returns: each entry is the place of a graph output, or ("=", x)
+    for an x that is no tensor."""
+
+    graph: Graph
+    results: tuple[int | tuple[str, Any], ...]
+
+
+def import_fx(
+    module: Any, arguments: Sequence[Input | np.ndarray | int | float | bool | None], name: str
+) -> Imported:
+    """Read a GraphModule with one argument a placeholder: an input, an array that is a constant, or
+    a number (a symbolic size, say). Every size is known then, so sizes are computed, not recorded.
+
+    Raises UnsupportedOpError with every operator that is not supported.
+    """
+    check_operators(module)
+    return _Importer(module, name).run(arguments)
+
+
+def check_operators(module: Any) -> None:
+    """Raise UnsupportedOpError if there are operators without a handler."""
+    missing = sorted({
+        str(node.target)
+        for node in module.graph.nodes
+        if node.op in ("call_module", "call_method")
+        or (node.op == "call_function" and _is_operator(node.target) and not _known(node.target))
+    })  # fmt: skip
+    if missing:
+        raise UnsupportedOpError(
+            f"operators that are not supported: {', '.join(missing)}",
+            hint="torch.compile runs what is around them; fuser.compile needs all of them",
+        )
+
+
+def _is_operator(target: Any) -> bool:
+    """Whether a target works on tensors; plain Python functions work on sizes."""
+    return hasattr(target, "_schema") or hasattr(target, "namespace")
+
+
+def _known(target: Any) -> bool:
+    return str(target).startswith((*_IGNORED, "aten.sym_")) or find(target) is not None
+
+
+class _Importer:
+    def __init__(self, module: Any, name: str) -> None:
+        self.module = module
+        self.graph = Graph(name)
+        self.builder = Builder(self.graph)
+        self.recorder = Recorder(self.builder)
+        self.found: dict[Any, Any] = {}
+
+    def run(self, arguments: Sequence[Any]) -> Imported:
+        given = iter(arguments)
+        for node in self.module.graph.nodes:
+            if node.op == "placeholder":
+                self.found[node] = self._argument(next(given))
+            elif node.op == "get_attr":
+                self.found[node] = self._attribute(str(node.target))
+            elif node.op == "call_function":
+                self.found[node] = self._call(node)
+            elif node.op == "output":
+                return self._finish(self._resolve(node.args[0]))
+        raise AssertionError("an fx graph ends in its output")
+
+    def _argument(self, argument: Any) -> Any:
+        if isinstance(argument, Input):
+            return self.graph.add_input(argument.name, argument.type)
+        if isinstance(argument, np.ndarray):
+            return self.builder.constant(argument)
+        return argument
+
+    def _attribute(self, path: str) -> Any:
+        found = operator.attrgetter(path)(self.module)
+        return self.builder.constant(tensor_array(found)) if hasattr(found, "detach") else found
+
+    def _resolve(self, nest: Any) -> Any:
+        if isinstance(nest, list | tuple):
+            return type(nest)(map(self._resolve, nest)) if type(nest) in (list, tuple) else [
+                self._resolve(part) for part in nest
+            ]  # fmt: skip
+        if isinstance(nest, dict):
+            return {key: self._resolve(part) for key, part in nest.items()}
+        if isinstance(nest, slice):
+            return slice(*map(self._resolve, (nest.start, nest.stop, nest.step)))
+        return self.found[nest] if type(nest).__name__ == "Node" else nest
+
+    def _call(self, node: Any) -> Any:
+        args, kwargs = self._resolve(tuple(node.args)), self._resolve(dict(node.kwargs))
+        name = str(node.target)
+        if name.startswith(_IGNORED):
+            return None
+        if name.startswith(("aten.sym_size", "aten.sym_numel", "aten.sym_stride")):
+            return _size(name, *args)
+        operands = list(values_in((args, tuple(kwargs.values()))))
+        handler = find(node.target)
+        args, kwargs = _positional(node.target, args, kwargs)
+        if handler is None:  # arithmetic of sizes, and getitem of several results
+            return self._of_sizes(node.target, args, kwargs)
+        try:
+            return self.recorder.record(
+                name.split(".")[1],
+                operands,
+                lambda: self._declared(handler(self.builder, *args, **kwargs), node),
+                values_in,
+                name=node.name,
+            )
+        except FuserError as error:
+            error.where = error.where or f"{node.name} ({name})"
+            raise
+
+    def _declared(self, found: Any, node: Any) -> Any:
+        """Results in the dtypes that PyTorch gives them: those of statistics differ by device.
+        Raises VerifyError where a shape is another one."""
+        declared = getattr(node, "meta", {}).get("val")
+        if isinstance(found, Value):
+            return self._as_one(found, declared)
+        if isinstance(found, list | tuple) and isinstance(declared, list | tuple):
+            # PyTorch says of results that nobody reads what another device would give.
+            read = {user.args[1] for user in node.users if user.target is operator.getitem}
+            return type(found)(
+                self._as_one(value, one) if isinstance(value, Value) and i in read else value
+                for i, (value, one) in enumerate(zip(found, declared, strict=False))
+            )
+        return found
+
+    def _as_one(self, value: Value, declared: Any) -> Value:
+        if not hasattr(declared, "dtype"):
+            return value
+        shape = tuple(declared.shape)
+        known = len(shape) == value.type.rank and all(
+            a == b for a, b in zip(value.shape, shape, strict=True) if type(a) is type(b) is int
+        )
+        if not known:
+            raise VerifyError(f"the import is {value.type}, PyTorch says {list(shape)}")
+        return self.builder.cast(value, dtype_of(declared.dtype))
+
+    def _of_sizes(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A Python function of numbers. What makes a float of a size that is open is computed by
+        the kernels."""
+        name = getattr(target, "__name__", "")
+        if name == "sym_float" and isinstance(args[0], DimExpr):
+            return self.builder.cast(self.builder.dim(args[0]), f64)
+        op = _ARITHMETIC.get(name)
+        floats = op == "div" or any(isinstance(x, float | Value) for x in args)
+        if op and floats and any(isinstance(x, DimExpr | Value) for x in args):
+            return self.builder.map(
+                op, *(x if isinstance(x, Value) else self.builder.scalar(x, f64) for x in args)
+            )
+        return target(*args, **kwargs)
+
+    def _finish(self, results: Any) -> Imported:
+        listed = results if isinstance(results, list | tuple) else [results]
+        places: list[int | tuple[str, Any]] = []
+        for result in listed:
+            if isinstance(result, Value):
+                places.append(len(self.graph.outputs))
+                self.graph.outputs.append(result)
+            else:
+                places.append(("=", result))
+        self.graph.output_names = [f"output{i}" for i in range(len(self.graph.outputs))]
+        return Imported(self.graph, tuple(places))
+
+
+def _positional(
+    target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments that may be given by position, given so: handlers have names of their own."""
+    declared = [a for a in getattr(getattr(target, "_schema", None), "arguments", ())
+                if not a.kwarg_only]  # fmt: skip
+    while any(argument.name in kwargs for argument in declared[len(args) :]):
+        argument = declared[len(args)]
+        args = (*args, kwargs.pop(argument.name, argument.default_value))
+    return args, kwargs
+
+
+def _size(name: str, x: Value, dim: int | None = None) -> Any:
+    if "numel" in name:
+        return x.type.size
+    if "stride" in name:
+        strides = [product(x.shape[i + 1 :]) for i in range(x.type.rank)]
+        return strides if dim is None else strides[dim]
+    return list(x.shape) if dim is None else x.shape[dim]
+
+
+def values_in(nest: Any) -> Iterator[Value]:
+    if isinstance(nest, Value):
+        yield nest
+    elif isinstance(nest, Iterable) and not isinstance(nest, str | np.ndarray):
+        for part in nest:
+            yield from values_in(part)
+
+
+def tensor_array(tensor: Any) -> np.ndarray:
+    """The values of a tensor on the host, in its own memory where they lie in row-major order."""
+    import ml_dtypes
+
+    tensor = tensor.detach().cpu()
+    if str(tensor.dtype) == "torch.bfloat16":
+        import torch
+
+        return np.asarray(tensor.view(torch.int16).numpy()).view(ml_dtypes.bfloat16)
+    return np.asarray(tensor.numpy())

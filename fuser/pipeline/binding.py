@@ -1,0 +1,255 @@
+"""The end of a compile: kernels bound to values, and the report of what fusion saved."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fuser.backend.module import CompiledKernel
+from fuser.graph.dims import parse
+from fuser.graph.ir import Node, Value
+from fuser.graph.sizes import by_example, evaluate, size_hint
+from fuser.partition.region import Partition
+from fuser.partition.text import refusal_rows
+from fuser.pipeline.packing import Source, pack, source_of
+from fuser.report import report as reports
+from fuser.runtime.memory import trim_heap
+from fuser.runtime.program import Program, Step, TensorSpec, assemble
+from fuser.target import Target
+from fuser.tilegen.program import Argument, Packing, TileProgram
+
+TRIM_BYTES = 16 << 20
+"""Of constants freed, after which the heap is trimmed."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Kernels bound to values, before the memory has places. Where dims are symbolic, bytes, grids,
+    costs and shapes are dims too: `at` gives the program at any sizes."""
+
+    name: str
+    target: Target
+    steps: tuple[Step, ...]
+    inputs: tuple[tuple[Hashable, TensorSpec], ...]
+    outputs: tuple[tuple[Hashable, TensorSpec], ...]
+    constants: dict[Hashable, np.ndarray]
+    bytes: dict[Hashable, int]
+    work: tuple[tuple[int, int], ...]
+    """(operations, bytes moved) of each step."""
+    sources: dict[Hashable, Source]
+    """Of the constants that come straight from the model's file."""
+
+    def at(self, sizes: Mapping[str, int] | None = None) -> Program:
+        """The program, for sizes of every symbol that there is."""
+        known = sizes or {}
+        constants = dict(self.constants)
+        steps = []
+        values: dict[str, int] = {}
+        for number, (step, (flops, moved)) in enumerate(zip(self.steps, self.work, strict=True)):
+            kernel, operands = step.kernel, step.operands
+            if "sizes" in kernel.facts:
+                key = ("sizes", number)
+                kernel = _kernel_at(kernel, known, values)
+                if not self.target.is_cuda:  # an array behind the buffers
+                    constants[key] = np.array(kernel.sizes or (0,), np.int64)
+                    operands = (*operands, key)
+            seconds = max(
+                evaluate(flops, known) / self.target.flops_f32,
+                evaluate(moved, known) / self.target.bandwidth,
+            )
+            cost = seconds * self.target.units
+            steps.append(replace(step, kernel=kernel, operands=operands, cost=cost))
+        return assemble(
+            self.target,
+            steps,
+            [(key, _spec_at(spec, known)) for key, spec in self.inputs],
+            [(key, _spec_at(spec, known)) for key, spec in self.outputs],
+            constants,
+            {key: evaluate(size, known) for key, size in self.bytes.items()},
+            self.name,
+        )
+
+
+def _kernel_at(
+    kernel: CompiledKernel, known: Mapping[str, int], values: dict[str, int]
+) -> CompiledKernel:
+    """The kernel as it is launched at these sizes. facts: text of dims, as the back end left it.
+    values: those of texts met before."""
+    facts = kernel.facts
+
+    def numbers(texts: Sequence[str]) -> tuple[int, ...]:
+        for text in texts:
+            if text not in values:
+                values[text] = evaluate(parse(text), known)
+        return tuple(values[text] for text in texts)
+
+    found = replace(kernel, grid=numbers(facts["grid"]), sizes=numbers(facts["sizes"]))
+    if "launch" not in facts:
+        return found
+    x, y, z = numbers(facts["launch"])
+    maps = tuple(
+        replace(
+            item,
+            shape=numbers(record["shape"]),
+            strides=numbers(record["strides"]),
+            offset=numbers([record["offset"]])[0],
+        )
+        for item, record in zip(kernel.tensor_maps, facts["maps"], strict=True)
+    )
+    return replace(found, launch=(x, y, z), tensor_maps=maps)
+
+
+def _spec_at(spec: TensorSpec, sizes: Mapping[str, int]) -> TensorSpec:
+    return replace(spec, shape=tuple(evaluate(dim, sizes) for dim in spec.shape))
+
+
+def bind_program(
+    name: str, cut: Partition, programs: list[TileProgram], kernels: list[CompiledKernel],
+    target: Target,
+) -> Program:  # fmt: skip
+    """Bind every kernel buffer to a graph value, a packed constant or a workspace of its region."""
+    return bind_kernels(name, cut, programs, kernels, target).at()
+
+
+def bind_kernels(
+    name: str, cut: Partition, programs: list[TileProgram], kernels: list[CompiledKernel],
+    target: Target, consume: bool = False,
+) -> Bound:  # fmt: skip
+    """`bind_program` where dims may be symbolic. consume: nobody reads the graph's constants after
+    this, so the memory of each goes when it was packed for the last time."""
+    # By record, which copies of a node share: all of them must have been read.
+    readers = Counter(
+        id(value.node.attrs) for value in (
+            *(argument.value for program in programs for argument in program.arguments),
+            *cut.graph.outputs,
+        ) if consume and value is not None and value.node is not None
+    )  # fmt: skip
+    constants: dict[Hashable, np.ndarray] = {}
+    sources: dict[Hashable, Source] = {}
+    sizes: dict[Hashable, int] = {}
+    steps = []
+    work = []
+    freed = 0
+    for program, kernel in zip(programs, kernels, strict=True):
+        keys: list[Hashable] = []
+        zeroed: list[Hashable] = []
+        for argument in program.arguments:
+            value, key = argument.value, _key(program, argument)
+            if value is not None and value.constant is not None:
+                if key not in constants:
+                    packing = argument.packing or Packing()
+                    source = source_of(value.constant, packing)
+                    if source is not None:
+                        sources[key] = source
+                    constants[key] = pack(value.constant, packing)
+                assert value.node is not None
+                record = value.node.attrs
+                readers[id(record)] -= 1
+                if not readers[id(record)]:
+                    freed += value.type.bytes
+                    record.update(spent(value.node))
+                    if freed >= TRIM_BYTES:
+                        freed = 0
+                        trim_heap()
+            else:
+                found = argument.buffer.size * argument.buffer.dtype.bytes
+                sizes[key] = found if key not in sizes else max(sizes[key], found)
+            keys.append(key)
+            if argument.zeroed:
+                zeroed.append(key)
+        steps.append(Step(kernel, tuple(keys), tuple(zeroed), program.region.name))
+        work.append((program.flops, program.region.traffic()))
+    for value in cut.graph.outputs:
+        if value.constant is not None:
+            constants.setdefault(value, pack(np.ascontiguousarray(value.constant), Packing()))
+    return Bound(
+        name,
+        target,
+        tuple(steps),
+        tuple((value, _spec(value, value.name)) for value in cut.graph.inputs),
+        tuple(
+            (value, _spec(value, label))
+            for value, label in zip(cut.graph.outputs, cut.graph.output_names, strict=True)
+        ),
+        constants,
+        sizes,
+        tuple(work),
+        sources,
+    )
+
+
+def spent(node: Node) -> dict[str, np.ndarray]:
+    """The attributes of a constant whose type and shape alone are still asked for."""
+    array = node.attrs["value"]
+    return {"value": np.broadcast_to(np.zeros((), array.dtype), array.shape)}
+
+
+def _key(program: TileProgram, argument: Argument) -> Hashable:
+    if argument.value is None:
+        return (program.region.id, argument.workspace)
+    if argument.packing is None or argument.value.constant is None:
+        copy = argument.buffer.dtype
+        return argument.value if copy is argument.value.dtype else (argument.value, copy.name)
+    return (argument.value, argument.packing)
+
+
+def _spec(value: Value, name: str) -> TensorSpec:
+    return TensorSpec(name, value.dtype, value.shape)
+
+
+@by_example
+def _slow(cut: Partition) -> tuple[str, ...]:
+    """Regions that were split to keep a compile short."""
+    rows = refusal_rows(item for item in cut.refusals if item.code == "slow-kernel")
+    return tuple(
+        f"{row.producer} and {row.consumer} are separate kernels: {row.reason}"
+        + (f" ({row.count} times)" if row.count > 1 else "")
+        for row in rows
+    )
+
+
+def report_on(
+    cut: Partition, programs: list[TileProgram], program: Program,
+    dims: dict[str, int], seconds: float, cache_hits: int,
+) -> reports.Report:  # fmt: skip
+    read = [
+        argument.value
+        for item in programs
+        for argument in item.arguments
+        if argument.value is not None and argument.value.constant is not None
+    ]
+    spare = {value: n for region in cut.regions for value, n in region.spare_bytes().items()}
+    flops = {region.id: 0 for region in cut.regions}
+    for item in programs:
+        flops[item.region.id] += item.flops
+    schedules: dict[int, dict[str, Any]] = {}
+    for item in programs:  # of several programs of a region the first does the work
+        schedules.setdefault(item.region.id, item.kernel.schedule.to_dict())
+    return reports.Report(
+        model=program.name,
+        device=f"{program.target.name} ({program.target.arch})",
+        kernels=reports.Saving(len(reports.nodes_before(cut.graph)), len(program.launches)),
+        bytes=reports.Traffic(
+            size_hint(reports.bytes_before(cut.graph)),
+            sum(region.bytes() for region in cut.regions),
+            size_hint(reports.bytes_floor(cut.graph, read))
+            - sum(spare.values()),
+            sum(region.saved_bytes() for region in cut.regions),
+        ),
+        compile_s=seconds,
+        cache_hits=cache_hits,
+        peak_memory_bytes=program.peak_memory_bytes,
+        regions=tuple(
+            reports.RegionReport(
+                region.id, region.kind, region.origin, region.bytes(), size_hint(flops[region.id]),
+                schedules.get(region.id, {}),
+            )
+            for region in cut.regions
+        ),
+        fallbacks=_slow(cut),
+        dims=dims,
+    )  # fmt: skip

@@ -1,0 +1,266 @@
+"""The pipeline on one screen: graph, regions, tile programs, machine code, plan."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fuser.backend.module import CompiledKernel
+from fuser.backend.workers import CompileStats
+from fuser.config import Config, within
+from fuser.dtypes import DType
+from fuser.graph.ir import Graph
+from fuser.limits import check_bytes, current
+from fuser.partition import Options, partition
+from fuser.partition.region import Partition
+from fuser.pipeline.binding import Bound, bind_kernels, report_on, spent
+from fuser.pipeline.devices import Device, choose_target, plan_threads
+from fuser.pipeline.kernels import compile_programs, programs_of, without_refused
+from fuser.pipeline.packing import Source
+from fuser.pipeline.precision import Precision, Rounding, rounding
+from fuser.pipeline.source import GraphSource
+from fuser.pipeline.stage_texts import write_stages
+from fuser.pipeline.tuning import apply_tuning
+from fuser.report.report import Report, Tuned
+from fuser.runtime.cache import KernelCache
+from fuser.runtime.inputs import input_hints
+from fuser.runtime.plan import Plan
+from fuser.runtime.program import Program
+from fuser.target import Target
+from fuser.tilegen.coverage import prove_order
+from fuser.tilegen.program import TileProgram
+
+Progress = Callable[[str], None]
+Keep = Callable[[Program, Mapping[int, Source], Report, Mapping[str, tuple[int, int]]], None]
+"""Takes a program, where its constants came from (by `id`), the report, and ranges of inputs."""
+
+
+def quiet(step: str) -> None:
+    """No progress."""
+
+
+def partition_source(
+    source: GraphSource,
+    *,
+    device: Device = "auto",
+    dims: Mapping[str, int] | None = None,
+    fusion: bool = True,
+    precision: Precision = "model",
+) -> Partition:
+    """The first half of the pipeline: the graph of a source, cut into regions for the device."""
+    graph, target = source.graph(dims or {}), choose_target(device)
+    return partition(graph, target, partition_options(fusion, rounding(precision, target)))
+
+
+def partition_options(fusion: bool, rounded: Rounding) -> Options:
+    """What the caller's choices mean to the partitioner."""
+    return Options(
+        no_fusion=not fusion, operands=rounded.operands, narrow_weights=rounded.narrow_weights
+    )
+
+
+def emit_programs(cut: Partition, target: Target, verify: bool = False) -> list[TileProgram]:
+    """The tile programs of every region, in launch order. A region that cannot be one kernel, or
+    takes too long to become one, is replaced in `cut` by its parts.
+
+    Raises VerifyError where it is not proved that programs write all they are there to write."""
+    programs: list[TileProgram] = []
+    for region in tuple(cut.regions):
+        programs += programs_of(region, cut, target, verify)
+    prove_order(programs, cut.graph.inputs, cut.graph.outputs)
+    return programs
+
+
+def compile_source(
+    source: GraphSource,
+    *,
+    device: Device = "auto",
+    dims: Mapping[str, int] | None = None,
+    values: Mapping[str, np.ndarray] | None = None,
+    threads: int | None = None,
+    fusion: bool = True,
+    precision: Precision = "model",
+    progress: Progress = quiet,
+    tune: bool = False,
+) -> Plan:
+    """Compile what a front end read, at these sizes of its symbolic dims and for these values of
+    inputs. Raises what `compile_graph` and the source raise."""
+    started = time.perf_counter()
+    bound = source.bind(dims or {})
+    return compile_graph(
+        source.graph(bound, values), name=source.name, device=device, threads=threads,
+        fusion=fusion, precision=precision, progress=progress, dims=bound,
+        values=tuple(values or ()), started=started, types=source.types, tune=tune,
+    )  # fmt: skip
+
+
+def compile_graph(
+    graph: Graph,
+    *,
+    name: str = "",
+    device: Device = "auto",
+    threads: int | None = None,
+    fusion: bool = True,
+    precision: Precision = "model",
+    progress: Progress = quiet,
+    dims: Mapping[str, int] | None = None,
+    values: tuple[str, ...] = (),
+    started: float | None = None,
+    types: Mapping[str, DType] | None = None,
+    ordinal: int = 0,
+    consume: bool = False,
+    keep: Keep | None = None,
+    tune: bool = False,
+) -> Plan:
+    """Compile a graph after the graph passes, its dims ints: what every front end ends in.
+
+    name, dims and values are for the report; started: when the work on it began.
+    types: dtypes of the inputs and outputs whose bytes the graph holds as u8. ordinal: which GPU.
+    consume: the graph is not used again, so its constants may go as they are packed. keep: called
+    with what a cache of plans stores. tune: see `compile`.
+    Raises FuserError: UnsupportedError, LimitError, DeviceError, CompileError.
+    """
+    started = time.perf_counter() if started is None else started
+    with within():
+        return _compile_graph(
+            graph, name, device, threads, fusion, precision, progress, dims, values, started, types,
+            ordinal, consume, keep, tune,
+        )  # fmt: skip
+
+
+def _compile_graph(
+    graph: Graph, name: str, device: Device, threads: int | None, fusion: bool,
+    precision: Precision, progress: Progress, dims: Mapping[str, int] | None,
+    values: tuple[str, ...], started: float, types: Mapping[str, DType] | None, ordinal: int,
+    consume: bool, keep: Keep | None, tune: bool,
+) -> Plan:  # fmt: skip
+    config = Config.from_environment()
+    on_host = not choose_target(device).is_cuda
+    if on_host or current().bytes:
+        ends = sum(value.type.bytes for value in {*graph.inputs, *graph.outputs})
+        check_bytes(ends, "the inputs and outputs together")
+    hints = input_hints(graph)  # of constants, too: before they go
+    compiled = compile_kernels(
+        graph, name=name, device=device, fusion=fusion, precision=precision, progress=progress,
+        config=config, consume=consume and not config.dump, tune=tune,
+        threads=plan_threads(threads), ordinal=ordinal,
+    )  # fmt: skip
+    cut, programs = compiled.partition, compiled.programs
+    if config.dump:
+        write_stages(config.dump, cut, programs, compiled.bound.target)
+    progress("building the plan")
+    program = compiled.bound.at()
+    if on_host or current().bytes:
+        check_bytes(program.peak_memory_bytes, "the plan")
+    if types:
+        inputs, outputs = (
+            tuple(replace(spec, dtype=types.get(spec.name, spec.dtype)) for spec in specs)
+            for specs in (program.inputs, program.outputs)
+        )
+        program = replace(program, inputs=inputs, outputs=outputs)
+    seconds = time.perf_counter() - started
+    report = report_on(cut, programs, program, dict(dims or {}), seconds, compiled.cache_hits)
+    report.values = values
+    report.precision = compiled.precision
+    report.tuned = compiled.tuned
+    if keep is not None:
+        sources = {
+            id(compiled.bound.constants[key]): source
+            for key, source in compiled.bound.sources.items()
+        }
+        keep(program, sources, report, hints)
+    return Plan(
+        program,
+        threads=plan_threads(threads),
+        device=ordinal,
+        report=lambda plan: replace(report, peak_memory_bytes=plan.peak_memory_bytes),
+        hints=hints,
+    )
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """Kernels bound to the values of a graph, and what the report needs beside them."""
+
+    partition: Partition
+    programs: list[TileProgram]
+    kernels: list[CompiledKernel]
+    bound: Bound
+    cache_hits: int
+    precision: str
+    """What was rounded, for the report."""
+    tuned: tuple[Tuned, ...] = ()
+
+
+def compile_kernels(
+    graph: Graph,
+    *,
+    name: str = "",
+    device: Device = "auto",
+    fusion: bool = True,
+    precision: Precision = "model",
+    progress: Progress = quiet,
+    config: Config | None = None,
+    consume: bool = False,
+    tune: bool | None = None,
+    threads: int | None = None,
+    ordinal: int = 0,
+) -> Compiled:
+    """Everything up to the plan. The graph's dims are ints, or symbols of the Sizes in force.
+    consume: see bind_kernels. tune: whether to measure schedules, or only (False) to use what is
+    remembered; None: neither. threads: of the plan on a CPU. ordinal: where to measure.
+
+    Raises FuserError: UnsupportedError, DeviceError, CompileError.
+    """
+    config = config or Config.from_environment()
+    target = choose_target(device, threads)
+    rounded = rounding(precision, target)
+    progress("partitioning")
+    cut = partition(graph, target, partition_options(fusion, rounded))
+    if consume:
+        kept = set(cut.graph.nodes)
+        for node in graph.nodes:
+            if node.op == "constant" and node not in kept:
+                node.attrs = node.attrs | spent(node)
+    progress("writing tile programs")
+    programs = emit_programs(cut, target, verify=config.verify)
+    cache = KernelCache(config.cache_dir) if config.cache else None
+    workers = config.workers or None
+    tuned: tuple[Tuned, ...] = ()
+    if tune:  # what is measured is what is used: regions that need parts have them
+        programs, _ = compile_programs(
+            cut, programs, target, cache, workers=workers, verify=config.verify
+        )
+    if tune is not None and (tune or cache is not None):
+        programs, tuned = apply_tuning(
+            cut, programs, target, cache, measure=tune, workers=workers,
+            threads=threads, device=ordinal, progress=progress, verify=config.verify,
+        )  # fmt: skip
+    progress(f"compiling {len(programs)} kernels")
+    stats = CompileStats()
+    programs, kernels = compile_programs(
+        cut, programs, target, cache, workers=workers, verify=config.verify, stats=stats
+    )
+    prove_order(programs, cut.graph.inputs, cut.graph.outputs)
+    names = {program.region.name for program in programs}
+    tuned = tuple(item for item in tuned if item.kernel in names)
+    bound = bind_kernels(name or graph.name, cut, programs, kernels, target, consume)
+    return Compiled(cut, programs, kernels, bound, stats.cache_hits, rounded.text, tuned)
+
+
+def with_remembered(
+    cut: Partition, programs: list[TileProgram], target: Target
+) -> tuple[list[TileProgram], tuple[Tuned, ...]]:
+    """The programs as compiling has them after earlier compiles: with the schedules that those
+    measured, and with parts of the regions whose kernels failed or took too long."""
+    config = Config.from_environment()
+    if not config.cache:
+        return programs, ()
+    cache = KernelCache(config.cache_dir)
+    programs = without_refused(cut, programs, target, cache)
+    return apply_tuning(cut, programs, target, cache, measure=False)
+
+

@@ -1,0 +1,40 @@
+"""The text of a model after a stage: `fuser dump`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from fuser.errors import UsageError
+from fuser.graph.text import print_graph
+from fuser.partition import explain, partition
+from fuser.pipeline.compiler import partition_options, with_remembered
+from fuser.pipeline.devices import Device, choose_target
+from fuser.pipeline.kernels import programs_of
+from fuser.pipeline.precision import Precision, rounding
+from fuser.pipeline.source import GraphSource
+from fuser.pipeline.stage_texts import kernel_text
+
+
+def dump(
+    source: GraphSource, *, stage: str, region: int | None = None, device: Device = "auto",
+    dims: Mapping[str, int] | None = None, fusion: bool = True, precision: Precision = "model",
+) -> Iterator[str]:  # fmt: skip
+    """The text of the model after a stage (see `fuser dump --help`), region by region."""
+    if stage == "graph":
+        yield print_graph(source.graph(dims or {}))
+        return
+    target = choose_target(device)
+    options = partition_options(fusion, rounding(precision, target))
+    cut = partition(source.graph(dims or {}), target, options)
+    if stage == "regions":
+        yield explain(cut)
+        return
+    chosen = [r for r in cut.regions if region is None or r.id == region]
+    if not chosen:
+        raise UsageError(
+            f"there is no region {region}", hint=f"regions are 0 to {len(cut.regions) - 1}"
+        )
+    for item in chosen:
+        programs = programs_of(item, cut, target)
+        for program in with_remembered(cut, programs, target)[0]:
+            yield kernel_text(program, stage, target)

@@ -1,0 +1,243 @@
+"""A `DynamicPlan` as one file: the variants that it has, each with its guards and kernels.
+
+The container is that of a plan (runtime/store.py). What is read from it serves the saved ranges and
+compiles nothing: for other sizes the model is needed. Keys of buffers become numbers, dims text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fuser.dtypes import BY_NAME
+from fuser.errors import FuserError, InvalidModelError, UsageError
+from fuser.forks import new_lock
+from fuser.graph.dims import Dim, parse
+from fuser.graph.ir import TensorType
+from fuser.graph.sizes import guard_from_list
+from fuser.pipeline.binding import Bound
+from fuser.pipeline.specialise import check_open_feeds, read_dims
+from fuser.pipeline.variants import Bucket, Variant
+from fuser.report.report import Report
+from fuser.runtime.cache import kernel_from_record, kernel_to_record
+from fuser.runtime.memory import align
+from fuser.runtime.plan import Plan
+from fuser.runtime.program import Step, TensorSpec
+from fuser.runtime.store import (
+    ALIGNMENT,
+    MALFORMED,
+    array_from_record,
+    array_record,
+    blob_of,
+    read_file,
+    target_from_record,
+    write_file,
+)
+
+MAGIC = b"FUSERD1\n"
+Blob = Callable[[Sequence[int]], memoryview]
+
+
+class SavedVariants:
+    """Variants that came from a file, and the inputs of their model. Safe to use from many
+    threads."""
+
+    def __init__(self, inputs: Mapping[str, TensorType], variants: Sequence[Variant]) -> None:
+        self.inputs = dict(inputs)
+        self.variants: Sequence[Variant] = tuple(variants)
+        self._lock = new_lock()
+
+    @property
+    def plans(self) -> Sequence[Plan]:
+        return [plan for variant in self.variants for plan in variant.plans]
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """The outputs by name. Raises FeedError, and UsageError for sizes that were not saved."""
+        arrays = check_open_feeds(self.inputs, feeds)
+        plan = self._find(read_dims(self.inputs, arrays))
+        return plan.run({spec.name: arrays[spec.name] for spec in plan.inputs})
+
+    def plan(self, feeds: Mapping[str, Any]) -> Plan:
+        """The plan for the sizes of these feeds."""
+        return self._find(read_dims(self.inputs, check_open_feeds(self.inputs, feeds)))
+
+    def prepare(self, dims: Mapping[str, int]) -> Variant:
+        """The variant for these sizes of all symbolic dims. Raises UsageError if there is none."""
+        for variant in self.variants:
+            if set(variant.buckets) <= set(dims) and variant.serves(dims):
+                return variant
+        ranges = "; ".join(
+            ", ".join(f"{name} {bucket}" for name, bucket in variant.buckets.items())
+            for variant in self.variants
+        )
+        sizes = ", ".join(f"{name} = {size}" for name, size in dims.items())
+        raise UsageError(
+            f"the saved plan has no kernels for {sizes}: it has them for {ranges}",
+            hint="compile the model with dynamic=True, prepare() these sizes, and save it again",
+        )
+
+    def _find(self, dims: Mapping[str, int]) -> Plan:
+        with self._lock:
+            return self.prepare(dims).plan(dims)
+
+
+def save_variants(
+    path: Path | str, inputs: Mapping[str, TensorType], variants: Sequence[Variant]
+) -> None:
+    """Write variants. Raises UsageError where the file cannot be written."""
+    blobs: list[bytes | memoryview] = []
+    top = 0
+
+    def blob(data: bytes | memoryview) -> list[int]:
+        nonlocal top
+        start, top = top, top + align(len(data), ALIGNMENT)
+        blobs.append(data)
+        return [start, len(data)]
+
+    constants: dict[int, int] = {}
+    arrays: list[dict[str, Any]] = []
+
+    def constant(array: np.ndarray) -> int:
+        if id(array) not in constants:  # variants share their weights
+            constants[id(array)] = len(arrays)
+            arrays.append(array_record(array, blob))
+        return constants[id(array)]
+
+    records = [_variant_record(variant, blob, constant) for variant in variants]
+    manifest = {
+        "inputs": [
+            {"name": name, "dtype": type.dtype.name, "shape": list(map(str, type.shape))}
+            for name, type in inputs.items()
+        ],
+        "variants": records,
+        "constants": arrays,
+    }
+    write_file(path, MAGIC, manifest, blobs)
+
+
+def load_variants(path: Path | str, threads: int | None, ordinal: int) -> SavedVariants:
+    """What `save_variants` wrote. Raises UsageError or InvalidModelError."""
+    manifest, blobs = read_file(path, MAGIC)
+
+    def blob(place: Sequence[int]) -> memoryview:
+        return blob_of(blobs, place)
+
+    try:
+        constants = [array_from_record(item, blob) for item in manifest["constants"]]
+        inputs = {
+            str(item["name"]): TensorType(BY_NAME[item["dtype"]], _dims(item["shape"]))
+            for item in manifest["inputs"]
+        }
+        variants = [
+            _variant(record, blob, constants, threads, ordinal) for record in manifest["variants"]
+        ]
+    except (*MALFORMED, FuserError) as error:
+        raise InvalidModelError(f"the plan is malformed: {error!r}", where=str(path)) from error
+    return SavedVariants(inputs, variants)
+
+
+def _variant_record(
+    variant: Variant, blob: Callable[[bytes], list[int]], constant: Callable[[np.ndarray], int]
+) -> dict[str, Any]:
+    bound = variant.bound
+    numbers: dict[Hashable, int] = {}
+
+    def key(of: Hashable) -> int:
+        return numbers.setdefault(of, len(numbers))
+
+    steps = [
+        {
+            "kernel": kernel_to_record(step.kernel)[0],
+            "code": blob(step.kernel.code),
+            "operands": list(map(key, step.operands)),
+            "zeroed": list(map(key, step.zeroed)),
+            "label": step.label,
+        }
+        for step in bound.steps
+    ]
+    ends = {
+        "inputs": [[key(of), _spec_record(spec)] for of, spec in bound.inputs],
+        "outputs": [[key(of), _spec_record(spec)] for of, spec in bound.outputs],
+    }
+    return {
+        "number": variant.number,
+        "name": bound.name,
+        "target": dataclasses.asdict(bound.target),
+        "buckets": {
+            name: [bucket.least, bucket.most, bucket.example]
+            for name, bucket in variant.buckets.items()
+        },
+        "guards": [guard.to_list() for guard in variant.guards],
+        "note": variant.note,
+        "hints": {name: list(ends_) for name, ends_ in variant.hints.items()},
+        "types": {name: dtype.name for name, dtype in variant.types.items()},
+        "report": dataclasses.asdict(variant.report),
+        "steps": steps,
+        **ends,
+        "constants": [[key(of), constant(array)] for of, array in bound.constants.items()],
+        "bytes": [[key(of), str(size)] for of, size in bound.bytes.items()],
+        "work": [list(map(str, item)) for item in bound.work],
+    }
+
+
+def _variant(
+    record: Mapping[str, Any], blob: Blob, constants: Sequence[np.ndarray], threads: int | None,
+    ordinal: int,
+) -> Variant:  # fmt: skip
+    steps = tuple(
+        Step(
+            kernel_from_record(item["kernel"], bytes(blob(item["code"]))),
+            tuple(map(int, item["operands"])),
+            tuple(map(int, item["zeroed"])),
+            str(item["label"]),
+        )
+        for item in record["steps"]
+    )
+    bound = Bound(
+        str(record["name"]),
+        target_from_record(record["target"]),
+        steps,
+        tuple((int(of), _spec(item)) for of, item in record["inputs"]),
+        tuple((int(of), _spec(item)) for of, item in record["outputs"]),
+        {int(of): constants[number] for of, number in record["constants"]},
+        {int(of): _dim(size) for of, size in record["bytes"]},
+        tuple((_dim(flops), _dim(moved)) for flops, moved in record["work"]),
+        {},
+    )
+    return Variant(
+        int(record["number"]),
+        {name: Bucket(*ends) for name, ends in record["buckets"].items()},
+        tuple(map(guard_from_list, record["guards"])),
+        bound,
+        Report.from_record(record["report"]),
+        {name: (int(low), int(high)) for name, (low, high) in record["hints"].items()},
+        {name: BY_NAME[dtype] for name, dtype in record["types"].items()},
+        threads,
+        note=str(record["note"]),
+        ordinal=ordinal,
+    )
+
+
+def _dim(text: str) -> Any:
+    """A dim, which is an int or symbolic, where records say int. Some are floats: estimates."""
+    try:
+        return parse(text)
+    except FuserError:
+        return float(text)
+
+
+def _dims(texts: Sequence[str]) -> tuple[Dim, ...]:
+    return tuple(map(parse, texts))
+
+
+def _spec_record(spec: TensorSpec) -> dict[str, Any]:
+    return {"name": spec.name, "dtype": spec.dtype.name, "shape": list(map(str, spec.shape))}
+
+
+def _spec(record: Mapping[str, Any]) -> TensorSpec:
+    shape: Any = _dims(record["shape"])
+    return TensorSpec(str(record["name"]), BY_NAME[record["dtype"]], shape)

@@ -1,0 +1,339 @@
+"""Whole plans in the cache: a model file that was compiled before is read, packed and linked.
+
+An entry of the kernel cache (runtime/cache.py) holds what emission produced: kernels, launches, the
+arena, the report. Its key material is everything that decides a plan: the SHA-256 of the model
+file's content (never its time or name, so that no entry can be stale), the choices of the caller,
+the target with the features of the processor and the threads of the plan, and all of fuser's own
+source. Weights that kernels read straight from the file are in an entry as a place and a `Packing`,
+and packed again in parallel; those that graph passes computed (folded, merged) are stored packed,
+each an entry of its own under the SHA-256 of its content, so that plans of one model share them.
+
+Files that keep their weights elsewhere (ONNX external data) are not taken: the content of the file
+does not decide their plans.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import logging
+import os
+import platform
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fuser.backend.cores import available_cores
+from fuser.config import Config, within
+from fuser.dtypes import BY_NAME, from_numpy
+from fuser.errors import InvalidModelError
+from fuser.limits import Limits, check_bytes, current
+from fuser.pipeline.devices import Device, choose_target, plan_threads
+from fuser.pipeline.packing import Source
+from fuser.pipeline.precision import Precision
+from fuser.report.report import Report
+from fuser.runtime.cache import KernelCache
+from fuser.runtime.memory import align
+from fuser.runtime.plan import Plan
+from fuser.runtime.program import Program
+from fuser.runtime.store import MALFORMED, blob_of, program_from_record, program_record
+
+BLOCK = 1 << 22
+"""Bytes of a file that a thread hashes at once."""
+
+MOST_BYTES = 256 << 20
+"""Of computed constants: a plan with more of them is not stored."""
+
+_INLINE = 1 << 16
+"""Bytes of a constant from here on are an entry of their own."""
+
+RECENT = 2_000_000_000
+"""Nanoseconds: of a file written so shortly ago the time does not tell whether it was written to
+again."""
+
+_log = logging.getLogger("fuser")
+
+
+def _quiet(step: str) -> None:
+    """No progress."""
+
+
+@dataclass(frozen=True)
+class StoredPlan:
+    """The place of one plan in the cache, whether it is there or not."""
+
+    path: Path
+    material: str
+    content: str
+    """`content_digest` of the file."""
+    stamp: tuple[int, ...]
+    """Of the file, before its digest was taken."""
+    cache: KernelCache
+
+    def load(self, threads: int | None, started: float) -> Plan | None:
+        """The plan, or None. started: when the work on it began, for the report. Raises
+        InvalidModelError where the file changes meanwhile, OutOfMemoryError, DeviceError."""
+        found = self.cache.get_bytes(self.material)
+        if found is None:
+            return None
+        header, payload = found
+        try:
+            constants = self._constants(header["constants"], payload)
+            if constants is None:
+                return None
+
+            def blob(place: Sequence[int]) -> memoryview:
+                return blob_of(payload, place)
+
+            program = program_from_record(header["program"], blob, constants)
+            report = Report.from_record(header["report"])
+            hints = {str(k): (int(low), int(high)) for k, (low, high) in header["hints"].items()}
+        except (*MALFORMED, OSError) as error:
+            self._check_unchanged()
+            _log.warning("a stored plan of %s makes no sense (%r): compiling", self.path, error)
+            return None
+        self._check_unchanged()
+        check_memory(program)
+        report.cache_hits = len({kernel.code for kernel in _kernels(program)})
+        report.compile_s = time.perf_counter() - started
+        return Plan(
+            program,
+            threads=plan_threads(threads),
+            report=lambda plan: dataclasses.replace(
+                report, peak_memory_bytes=plan.peak_memory_bytes
+            ),
+            hints=hints,
+        )
+
+    def _constants(
+        self, records: Sequence[Mapping[str, Any]], payload: memoryview
+    ) -> list[np.ndarray] | None:
+        """The constants of a plan, None where one is lost."""
+
+        def get(record: Mapping[str, Any]) -> np.ndarray | None:
+            if "source" in record:
+                return Source.from_record(record["source"]).read(file.fileno())
+            if "blob" in record:
+                held: memoryview | None = blob_of(payload, record["blob"])
+            else:
+                entry = self.cache.get_bytes(_content_material(record["content"]))
+                held = entry and entry[1]
+            if held is None:
+                return None
+            flat = np.frombuffer(held, np.uint8).view(BY_NAME[record["dtype"]].numpy)
+            return flat.reshape(record["shape"])
+
+        # The largest first, so that the threads end together.
+        order = sorted(range(len(records)), key=lambda i: -int(records[i]["bytes"]))
+        made: dict[int, np.ndarray | None] = {}
+        with open(self.path, "rb") as file, ThreadPoolExecutor(_threads()) as pool:
+            made.update(zip(order, pool.map(get, (records[i] for i in order)), strict=True))
+        arrays = [made[i] for i in range(len(records))]
+        found = [array for array in arrays if array is not None]
+        return found if len(found) == len(arrays) else None
+
+    def save(
+        self, program: Program, sources: Mapping[int, Source], report: Report,
+        hints: Mapping[str, tuple[int, int]],
+    ) -> None:  # fmt: skip
+        """Store a plan, unless the file has changed since its digest was taken. sources: of
+        constants, by `id`."""
+        computed = sum(a.nbytes for a in program.constants if id(a) not in sources)
+        if computed > min(MOST_BYTES, self.cache.limit_bytes // 4) or not self._same_content():
+            return
+        blobs: list[bytes] = []
+
+        def blob(data: bytes) -> list[int]:
+            start = sum(align(len(item), 64) for item in blobs)
+            blobs.append(data)
+            return [start, len(data)]
+
+        def constant(array: np.ndarray) -> dict[str, Any]:
+            source = sources.get(id(array))
+            record: dict[str, Any] = {"bytes": array.nbytes}
+            if source is not None:
+                return record | {"source": source.to_record()}
+            flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+            record |= {"dtype": from_numpy(array.dtype).name, "shape": list(array.shape)}
+            if array.nbytes < _INLINE:
+                return record | {"blob": blob(bytes(flat))}
+            content = hashlib.sha256(flat).hexdigest()
+            self.cache.put_bytes(_content_material(content), {}, flat)
+            return record | {"content": content}
+
+        try:
+            header = {
+                "program": program_record(program, blob),
+                "constants": [constant(array) for array in program.constants],
+                "report": dataclasses.asdict(report),
+                "hints": {name: list(hint) for name, hint in hints.items()},
+            }
+        except TypeError:
+            return
+        payload = b"".join(item + bytes(-len(item) % 64) for item in blobs)
+        self.cache.put_bytes(self.material, header, payload)
+
+    def _check_unchanged(self) -> None:
+        """Raise InvalidModelError if the file is another one than at the start."""
+        try:
+            same = _stamp(self.path) == self.stamp
+        except OSError:
+            same = False
+        recent = abs(time.time_ns() - self.stamp[1]) < RECENT
+        if not same or (recent and not self._same_content()):
+            raise InvalidModelError(
+                "the file changed while it was read", where=str(self.path), hint="compile again"
+            )
+
+    def _same_content(self) -> bool:
+        """Whether the file is as it was, whatever its time says."""
+        try:
+            return content_digest(self.path, _stamp(self.path)[0]) == self.content
+        except OSError:
+            return False
+
+
+def compile_file(
+    path: Path, make: Callable[..., Plan], *, device: Device = "auto",
+    dims: Mapping[str, int] | None = None,
+    values: Mapping[str, np.ndarray] | None = None, threads: int | None = None,
+    fusion: bool = True, precision: Precision = "model",
+    progress: Callable[[str], None] = _quiet, limits: Limits | None = None, tune: bool = False,
+) -> Plan:  # fmt: skip
+    """The plan of a model file: from the cache, or made and stored there. With `tune` it is made
+    again, and takes the place of the one before. make: compiles the file with these choices; it
+    calls `keep`, if it is given, with what `StoredPlan.save` takes."""
+    started = time.perf_counter()
+    with within(limits):
+        progress("looking for the plan in the cache")
+        place = _place(path, device, dims or {}, values or {}, threads, fusion, precision)
+        plan = place.load(threads, started) if place is not None and not tune else None
+        if plan is None:
+            def keep(*found: Any) -> None:
+                # Tuning changes what decides plans.
+                here = _place(path, device, dims or {}, values or {}, threads, fusion, precision)
+                if here is not None:
+                    here.save(*found)
+
+            plan = make(
+                path, device=device, dims=dims, values=values, threads=threads, fusion=fusion,
+                precision=precision, progress=progress, started=started,
+                keep=None if place is None else keep if tune else place.save, tune=tune,
+            )  # fmt: skip
+        return plan
+
+
+def _place(
+    path: Path, device: Device, dims: Mapping[str, int], values: Mapping[str, np.ndarray],
+    threads: int | None, fusion: bool, precision: Precision,
+) -> StoredPlan | None:  # fmt: skip
+    """The place of a plan in the cache; None where there can be none. Raises DeviceError."""
+    config = Config.from_environment()
+    if not config.cache or config.dump or config.verify or not path.is_file():
+        return None
+    target = choose_target(device, threads)
+    cache = KernelCache(config.cache_dir, quiet=True)  # compiling kernels says what is wrong
+    if not cache.enabled:
+        return None
+    try:
+        stamp = _stamp(path)
+        content = content_digest(path, stamp[0])
+        choices = {
+            "dims": {name: int(size) for name, size in sorted(dims.items())},
+            "values": {name: _value(array) for name, array in sorted(values.items())},
+            "fusion": bool(fusion),
+            "precision": precision,
+            "nodes": current().nodes,
+            "kernel_seconds": current().kernel_seconds,
+        }
+        head = {"plan": 1, "name": path.name, "model": content, "choices": choices}
+        head |= {"versions": versions(), "target": dataclasses.asdict(target)}
+        head |= {"schedules": remembered_schedules(cache)}
+        material = json.dumps(head, sort_keys=True)
+    except (OSError, TypeError, ValueError):
+        return None  # compiling says what is wrong
+    return StoredPlan(path, material, content, stamp, cache)
+
+
+SCHEDULES = "schedules are remembered"
+"""The key material of the entry that says that tuning remembers schedules (pipeline/tuning.py)."""
+
+
+def remembered_schedules(cache: KernelCache) -> str:
+    """A name of what tuning remembers, another one whenever there is more; "" for nothing."""
+    if not cache.holds(SCHEDULES):
+        return ""
+    found = cache.get_bytes(SCHEDULES)
+    if found is None:  # damaged: what it stands for is still there
+        note_schedules(cache)
+        found = cache.get_bytes(SCHEDULES)
+    return "" if found is None else str(found[0].get("name", ""))
+
+
+def note_schedules(cache: KernelCache) -> None:
+    """Say that tuning remembers more than before: plans that were stored without it are no more."""
+    cache.put_bytes(SCHEDULES, {"name": secrets.token_hex(8)}, b"")
+
+
+def check_memory(program: Program) -> None:
+    """Raise OutOfMemoryError for a program beyond the limits."""
+    if not program.target.is_cuda or current().bytes:
+        ends = sum(spec.bytes for spec in (*program.inputs, *program.outputs))
+        check_bytes(ends, "the inputs and outputs together")
+        check_bytes(program.peak_memory_bytes, "the plan")
+
+
+def content_digest(path: Path, size: int) -> str:
+    """A digest of a file of `size` bytes: SHA-256 of the SHA-256 of its blocks. Raises OSError."""
+    with open(path, "rb", buffering=0) as file:
+
+        def digest(start: int) -> bytes:
+            return hashlib.sha256(os.pread(file.fileno(), BLOCK, start)).digest()
+
+        with ThreadPoolExecutor(_threads()) as pool:
+            whole = hashlib.sha256(b"".join(pool.map(digest, range(0, size, BLOCK))))
+    return f"{size}:{whole.hexdigest()}"
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """The versions of all that decides a plan; `source` is a hash of fuser itself."""
+    root = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(root.glob("**/*.py")):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(root)} {len(content)}\n".encode() + content)
+    names = ("llvmlite", "numpy", "onnx", "ml_dtypes")
+    found = {name: metadata.version(name) for name in names}
+    return found | {"source": digest.hexdigest(), "python": platform.python_version()}
+
+
+def _kernels(program: Program) -> list[Any]:
+    return [launch.kernel for launch in program.launches]
+
+
+def _value(array: Any) -> list[Any]:
+    held = np.ascontiguousarray(array)
+    return [held.dtype.str, list(held.shape), hashlib.sha256(held.tobytes()).hexdigest()]
+
+
+def _content_material(content: str) -> str:
+    return f"constant {content}"
+
+
+def _threads() -> int:
+    return min(available_cores(), 8)
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    status = os.stat(path)
+    return status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev

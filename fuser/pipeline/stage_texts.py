@@ -1,0 +1,46 @@
+"""The text of kernels after each stage: what `fuser dump` prints and FUSER_DUMP writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fuser.backend import cpu, nvptx
+from fuser.errors import UsageError
+from fuser.graph.text import print_graph
+from fuser.partition import explain
+from fuser.partition.region import Partition
+from fuser.target import Target
+from fuser.tilegen.program import TileProgram
+
+
+def kernel_text(program: TileProgram, stage: str, target: Target) -> str:
+    """The text of one tile program: tile, llvm, and ptx or asm. Raises UsageError."""
+    if stage == "tile":
+        return str(program.kernel)
+    if stage == "llvm":
+        lower = nvptx.lower_to_llvm if target.is_cuda else cpu.lower_to_llvm
+        return lower(program.kernel, target)
+    if (stage == "ptx") != target.is_cuda:
+        other = "--device cuda" if stage == "ptx" else "--device cpu"
+        raise UsageError(f"stage {stage} is not of {target.arch}", hint=f"use {other}")
+    if target.is_cuda:
+        return nvptx.compile_kernel(program.kernel, target).code.decode()
+    return cpu.assembly(program.kernel, target)
+
+
+def write_stages(
+    folder: Path, cut: Partition, programs: Sequence[TileProgram], target: Target
+) -> None:
+    """Write graph.txt, regions.txt and three files a kernel into folder/NAME of the graph."""
+    inside = folder / "".join(c if c.isalnum() else "_" for c in cut.graph.name)
+    try:
+        inside.mkdir(parents=True, exist_ok=True)
+        (inside / "graph.txt").write_text(print_graph(cut.graph))
+        (inside / "regions.txt").write_text(explain(cut))
+        for number, program in enumerate(programs):
+            for stage in ("tile", "llvm", "ptx" if target.is_cuda else "asm"):
+                file = inside / f"{number:03}_{program.kernel.name}.{stage}"
+                file.write_text(kernel_text(program, stage, target))
+    except OSError as error:
+        raise UsageError(f"FUSER_DUMP={folder} cannot be written: {error.strerror}") from error
