@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fuser.errors import UsageError
 from fuser.runtime import driver
 
 if TYPE_CHECKING:
-    from fuser.runtime.cuda import CudaExecutor
     from fuser.runtime.device_layout import Places
     from fuser.runtime.device_tensors import DeviceTensor
+
+
+class Executor(Protocol):
+    """What a binding needs of the plan's executor (`fuser.runtime.cuda.CudaExecutor`)."""
+
+    ordinal: int
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]: ...
+    @property
+    def last_run(self) -> Any: ...
+    def prepare(self, places: Places) -> list[Any]: ...
+    def enqueue(self, stream: Any, calls: Sequence[Any], places: Places) -> None: ...
+    def capture(self, body: Callable[[Any], None]) -> Any: ...
 
 
 class Binding:
@@ -23,9 +37,9 @@ class Binding:
     """
 
     def __init__(
-        self, executor: CudaExecutor, places: Places, tensors: Sequence[DeviceTensor]
+        self, executor: Executor, places: Places, tensors: Sequence[DeviceTensor]
     ) -> None:
-        self._executor: CudaExecutor | None = executor
+        self._executor: Executor | None = executor
         self._places = places
         self._tensors = tuple(tensors)
         self._calls = executor.prepare(places)
@@ -60,7 +74,7 @@ class Binding:
             driver.call("cuEventRecord", executor.last_run, stream)
             self._ran = True
 
-    def _capture(self, executor: CudaExecutor) -> Any:
+    def _capture(self, executor: Executor) -> Any:
         graph = executor.capture(lambda stream: executor.enqueue(stream, self._calls, self._places))
         self._free = weakref.finalize(self, driver.api().cuGraphExecDestroy, graph)
         self._free.atexit = False
