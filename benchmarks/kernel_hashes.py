@@ -53,8 +53,7 @@ def _case(case: Any) -> ModelProto:
 
     generator = torch.Generator().manual_seed(0)
     constants = {
-        name: torch.randint(1, 3, case.shapes[name], generator=generator)
-        for name in case.constants
+        name: torch.randint(1, 3, case.shapes[name], generator=generator) for name in case.constants
     }
     model: ModelProto = case.model(constants)
     return model

@@ -1,9 +1,9 @@
 """fuser: a graph-level fusion compiler that generates tile kernels.
 
-    import fuser
-    plan = fuser.compile("model.onnx", device="auto", dims={"batch": 8})
-    outputs = plan.run({"input_ids": ids})
-    print(plan.report().to_dict())
+import fuser
+plan = fuser.compile("model.onnx", device="auto", dims={"batch": 8})
+outputs = plan.run({"input_ids": ids})
+print(plan.report().to_dict())
 """
 
 from __future__ import annotations

@@ -557,9 +557,7 @@ def test_unknown_environment_variable(
     assert_one_line(fuser("run", mlp, "--device", "cpu"), 2, "FUSER_CACHE_DRI", "FUSER_CACHE_DIR")
 
 
-def test_a_defect_is_one_line(
-    fuser: Fuser, mlp: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_defect_is_one_line(fuser: Fuser, mlp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from fuser.pipeline import compiler
 
     def defect(*_: object, **__: object) -> None:

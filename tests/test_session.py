@@ -237,9 +237,7 @@ def test_what_the_host_does_not_know_is_refused() -> None:
     """An operator of neither fuser nor the reference implementation."""
     node = onnx.helper.make_node("Nobody", ["x"], ["y"], domain="com.microsoft")
     info = onnx.helper.make_tensor_value_info
-    graph = onnx.helper.make_graph(
-        [node], "g", [info("x", 1, [2])], [info("y", 1, [2])]
-    )
+    graph = onnx.helper.make_graph([node], "g", [info("x", 1, [2])], [info("y", 1, [2])])
     opsets = [onnx.helper.make_opsetid("", 18), onnx.helper.make_opsetid("com.microsoft", 1)]
     session = InferenceSession(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10))
     with pytest.raises(UnsupportedOpError, match=r"Nobody of com\.microsoft has no kernel"):

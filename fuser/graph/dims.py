@@ -45,6 +45,8 @@ ACTIVE: ContextVar[Decider | None] = ContextVar("sizes", default=None)
 
 def active() -> Decider | None:
     return ACTIVE.get()
+
+
 _Terms: TypeAlias = "tuple[tuple[tuple[Atom, ...], int], ...]"
 
 

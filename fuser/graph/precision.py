@@ -97,9 +97,7 @@ def _with_numbers(
     return with_replaced(graph, found, _scaled_product)
 
 
-def _scaled_product(
-    graph: Graph, node: Node, values: dict[Value, Value], found: Numbers
-) -> Value:
+def _scaled_product(graph: Graph, node: Node, values: dict[Value, Value], found: Numbers) -> Value:
     numbers, scale = found
     attrs = {**node.attrs, "stored": i8.name}
     operands = (values[node.inputs[0]], graph.constant(numbers))
@@ -112,9 +110,7 @@ def _scaled_product(
     return build(graph, "mul", product, wide, origin=node.origin)
 
 
-def whole_numbers(
-    weights: np.ndarray, contract: tuple[int, ...]
-) -> tuple[np.ndarray, np.ndarray]:
+def whole_numbers(weights: np.ndarray, contract: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     """(whole numbers from -127 to 127, as float32; the scale of each column), weights being their
     product within half a scale. contract: the axes that a product sums over."""
     most = np.abs(weights).max(axis=contract, keepdims=True)

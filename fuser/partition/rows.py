@@ -128,9 +128,7 @@ def _become_rows(grouping: Grouping, group: Group, node: Node) -> None:
 def _fit_reduce(grouping: Grouping, node: Node, group: Group) -> Positions | Misfit:
     x = node.inputs[0]
     axes = reduce_axes(node)
-    if group.axes is not None and (
-        group.axes != axes or not same_shape(group.space, x.shape)
-    ):
+    if group.axes is not None and (group.axes != axes or not same_shape(group.space, x.shape)):
         return Misfit("different-rows", "it reduces along other axes or another shape")
     if group.axes is None and (misfit := row_misfit(grouping, group, x.shape, axes)):
         return misfit

@@ -262,5 +262,3 @@ def with_remembered(
     cache = KernelCache(config.cache_dir)
     programs = without_refused(cut, programs, target, cache)
     return apply_tuning(cut, programs, target, cache, measure=False)
-
-

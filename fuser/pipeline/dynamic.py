@@ -1,9 +1,9 @@
 """`DynamicPlan`: a model ready to run at any size of its symbolic dims.
 
-    plan = fuser.compile("model.onnx", dynamic=True)
-    plan.run({"x": np.zeros((3, 70))})        # kernels for a range of sizes
-    plan.run({"x": np.zeros((9, 51))})        # the same kernels
-    print(plan.explain())                     # which sizes have which kernels, and why
+plan = fuser.compile("model.onnx", dynamic=True)
+plan.run({"x": np.zeros((3, 70))})        # kernels for a range of sizes
+plan.run({"x": np.zeros((9, 51))})        # the same kernels
+print(plan.explain())                     # which sizes have which kernels, and why
 """
 
 from __future__ import annotations
@@ -126,9 +126,7 @@ class DynamicPlan:
         save_variants(path, self._types, self.variants)
 
     @classmethod
-    def load(
-        cls, path: Path | str, *, threads: int | None = None, device: int = 0
-    ) -> DynamicPlan:
+    def load(cls, path: Path | str, *, threads: int | None = None, device: int = 0) -> DynamicPlan:
         """A saved plan, ready to run on a device of the same kind; trust it as you trust a program.
         It has kernels for the saved ranges and compiles nothing: other sizes are a UsageError.
         device: which GPU. Raises UsageError, InvalidModelError or DeviceError."""

@@ -218,6 +218,7 @@ def compile_file(
         place = _place(path, device, dims or {}, values or {}, threads, fusion, precision)
         plan = place.load(threads, started) if place is not None and not tune else None
         if plan is None:
+
             def keep(*found: Any) -> None:
                 # Tuning changes what decides plans.
                 here = _place(path, device, dims or {}, values or {}, threads, fusion, precision)

@@ -128,9 +128,7 @@ class Variant:
     def conditions(self) -> tuple[Guard, ...]:
         """The guards that bound sizes; not those which hold of all that memory can hold."""
         return tuple(
-            guard
-            for guard in self.guards
-            if guard.relation != ">=" or not self._is_implied(guard)
+            guard for guard in self.guards if guard.relation != ">=" or not self._is_implied(guard)
         )
 
     def _is_implied(self, guard: Guard) -> bool:

@@ -36,9 +36,7 @@ class Binding:
     one another. Use a plan a stream to overlap them.
     """
 
-    def __init__(
-        self, executor: Executor, places: Places, tensors: Sequence[DeviceTensor]
-    ) -> None:
+    def __init__(self, executor: Executor, places: Places, tensors: Sequence[DeviceTensor]) -> None:
         self._executor: Executor | None = executor
         self._places = places
         self._tensors = tuple(tensors)

@@ -125,9 +125,7 @@ class KernelCache:
             self.hits += 1
         return found
 
-    def put_bytes(
-        self, material: str, header: dict[str, Any], payload: bytes | memoryview
-    ) -> None:
+    def put_bytes(self, material: str, header: dict[str, Any], payload: bytes | memoryview) -> None:
         """Store a JSON-able header and raw bytes: all of it or nothing, even in a crash."""
         if not (self.enabled and self.writable):
             return

@@ -50,9 +50,7 @@ def run(
     for program in range(total) if programs is None else programs:
         point = tuple(int(i) for i in np.unravel_index(program, kernel.grid))
         _Program(kernel, memory, program, point).block(kernel.body)
-    return {
-        buffer.name: item.written for buffer, item in memory.items() if item.writer is not None
-    }
+    return {buffer.name: item.written for buffer, item in memory.items() if item.writer is not None}
 
 
 def check_written(name: str, written: Array) -> None:

@@ -229,9 +229,7 @@ def test_newer_opset() -> None:
         import_onnx(proto)
 
 
-@pytest.mark.parametrize(
-    "declared", ["float[3,4,1]", "float[12]", "float[3,5]", "float[3,n]"]
-)
+@pytest.mark.parametrize("declared", ["float[3,4,1]", "float[12]", "float[3,5]", "float[3,n]"])
 def test_a_declared_shape_that_is_not_the_computed_one_is_noted(
     declared: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -33,7 +33,7 @@ def flipped(count: int, seed: int = 0) -> Iterator[tuple[str, bytes]]:
 
 
 def outcome(data: bytes) -> str:
-    """"graph" if the model is read, or the class of the error. Raises what is no FuserError."""
+    """ "graph" if the model is read, or the class of the error. Raises what is no FuserError."""
     try:
         model = open_model(data)
         model.graph({name: 2 for name in _symbols(model.inputs)})

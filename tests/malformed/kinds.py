@@ -86,9 +86,7 @@ def with_weight(weight: TensorProto) -> ModelProto:
 
 def external(**entries: str) -> TensorProto:
     """A weight f32[2, 3] whose data is elsewhere."""
-    weight = TensorProto(
-        name="w", data_type=F32, dims=[2, 3], data_location=TensorProto.EXTERNAL
-    )
+    weight = TensorProto(name="w", data_type=F32, dims=[2, 3], data_location=TensorProto.EXTERNAL)
     for key, value in entries.items():
         weight.external_data.add(key=key, value=value)
     return weight

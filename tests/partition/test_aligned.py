@@ -52,9 +52,7 @@ def test_rows_of_copies(
     product = emit(cut.regions[-1], cut, SM_90A)[0].kernel
     assert all(view.strides[0] % 8 == 0 for view in product.views[:2])
     rng = np.random.default_rng(0)
-    feeds = {
-        v.name: rng.standard_normal(v.shape).astype(v.dtype.numpy) for v in cut.graph.inputs
-    }
+    feeds = {v.name: rng.standard_normal(v.shape).astype(v.dtype.numpy) for v in cut.graph.inputs}
     check_emitted(cut, feeds, SM_90A)
     assert cut.refusals[0].code == "aligned-rows"
 

@@ -74,9 +74,7 @@ class Tagger(nn.Module):  # type: ignore[misc]
     def forward(self, ids: Any) -> Any:
         n, length = ids.shape
         x = self.words(ids) + self.places(torch.arange(length, device=ids.device))
-        q, k, v = (
-            part.view(n, length, 2, 8).transpose(1, 2) for part in self.qkv(x).chunk(3, -1)
-        )
+        q, k, v = (part.view(n, length, 2, 8).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return torch.cat((x, y.transpose(1, 2).reshape(n, length, 16)), -1)
 

@@ -242,9 +242,7 @@ class Emitter:
             total = test if total is None else f.binary("and", total, test)
         return total
 
-    def mask(
-        self, conditions: Sequence[Condition], width: int, *, variable: bool = False
-    ) -> Reg:
+    def mask(self, conditions: Sequence[Condition], width: int, *, variable: bool = False) -> Reg:
         """A <width x i1> of the lanes where all conditions hold. variable: LLVM is not to know
         which lanes these are, where a condition names lanes."""
         f = self.f

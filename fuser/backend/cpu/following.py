@@ -122,6 +122,4 @@ def _rows(low: Lowering, load: ops.Load, fast: Scalar) -> Rows | None:
     if rows == 1:
         rows, lines, apart = lines, 1, LINE
     base = low.buffers[load.view.buffer]
-    return Rows(
-        low.f.gep(base, low.index(start + step), load.view.dtype.llvm), rows, lines, apart
-    )
+    return Rows(low.f.gep(base, low.index(start + step), load.view.dtype.llvm), rows, lines, apart)

@@ -190,7 +190,6 @@ def _integer(f: Function, fn: str, dtype: DType, args: Sequence[Reg]) -> Reg:
     raise LoweringError(f"no integer lowering of the map {fn!r}")
 
 
-
 # casts --------------------------------------------------------------------------------------------
 
 

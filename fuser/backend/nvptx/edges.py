@@ -73,9 +73,7 @@ class Edges:
 
     def ordered(self) -> bool:
         """Whether what holds from a bound on holds wherever the rest ceases to."""
-        gaps = [
-            (after.rest, before.rest) for after in self.found[1] for before in self.found[-1]
-        ]
+        gaps = [(after.rest, before.rest) for after in self.found[1] for before in self.found[-1]]
         return bool(gaps) and all(
             after.rows + before.rows == 0 and certain((after.value + before.value + 1).range[0])
             for after, before in gaps

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fuser.backend.nvptx.stage import SharedTile
     from fuser.backend.nvptx.stream import Channel, Stream
 
+
 @dataclass(frozen=True)
 class Share:
     """What a block fetches of a tile: part number `part`, of `across` cuts of the tile's blocks of

@@ -52,7 +52,6 @@ LARGE_BYTES = 64 << 20
 """Of constants: from here on it is worth 50 ms to free what a compile leaves behind at once."""
 
 
-
 @dataclass(eq=False)
 class Model:
     """An ONNX model that was read and checked. `inputs` maps names to types with symbolic dims."""
@@ -188,8 +187,8 @@ def compile(
     """
     if isinstance(model, str | Path):
         return compile_file(
-            Path(model), compile_new, device=device, dims=dims, values=values, threads=threads, fusion=fusion,
-            precision=precision, progress=progress, limits=limits, tune=tune,
+            Path(model), compile_new, device=device, dims=dims, values=values, threads=threads,
+            fusion=fusion, precision=precision, progress=progress, limits=limits, tune=tune,
         )  # fmt: skip
     with within(limits):
         return compile_new(

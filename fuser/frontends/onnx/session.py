@@ -85,9 +85,7 @@ class InferenceSession:
         self._options = options
         try:
             opened = model if isinstance(model, Model) else open_model(proto)
-            self._how = Specialised(
-                opened, **vars(self._options), write_out_loops=not fallback
-            )
+            self._how = Specialised(opened, **vars(self._options), write_out_loops=not fallback)
         except UnsupportedError:
             if not fallback:
                 raise

@@ -257,7 +257,7 @@ def _online_softmax(
             upper = _upper(em, parts, score_coords) if inside is None else None
             best = em.reduce("max", scores if upper is None else upper, N)
             if top:
-                best = (em.map("max", top[0], best) if upper is None else raised(em, top[0], best))
+                best = em.map("max", top[0], best) if upper is None else raised(em, top[0], best)
             shift = _finite(em, parts, best)
             top = [*top, best]
         p = em.map("exp", em.map("sub", scores, shift))

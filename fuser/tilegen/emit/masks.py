@@ -118,7 +118,6 @@ def _constraints(
 ) -> bool:
     """Collect expressions that are >= 0 wherever the condition holds; whether that is all of it."""
 
-
     def sides(at: _Condition) -> list[_Condition]:
         condition, coords, inverted = at
         node = condition.node

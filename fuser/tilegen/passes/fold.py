@@ -202,8 +202,10 @@ class _Folder:
             return _full(_number(result), op.result)
         inner = self.makers.get(op.x)
         if isinstance(inner, ops.Cast) and is_exact(inner.x.dtype, inner.dtype):
-            return inner.x if inner.x.dtype is op.dtype else (
-                ops.Cast(x=inner.x, dtype=op.dtype, flush=op.flush)
+            return (
+                inner.x
+                if inner.x.dtype is op.dtype
+                else (ops.Cast(x=inner.x, dtype=op.dtype, flush=op.flush))
             )
         return None
 

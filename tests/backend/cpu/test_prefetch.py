@@ -72,7 +72,6 @@ def test_rows_of_the_next_product(depth: int, wanted: bool) -> None:
     assert any(READ_L1 in line for line in found) is wanted
 
 
-
 @pytest.mark.parametrize(("depth", "wanted"), [(40, True), (512, False)])
 def test_what_is_added_to_the_next_results(depth: int, wanted: bool) -> None:
     """Where products of few steps follow each other along a row of results."""

@@ -535,9 +535,7 @@ def stream_k_cases() -> list[tuple[str, Kernel, int, int]]:
     stretches of one trip, tiles of several blocks, edges in every extent; roles with one team and
     two, and pairs of neighbours; copies by all warps."""
 
-    def product(
-        sizes: tuple[int, int, int], blocks: tuple[int, int, int], **more: Any
-    ) -> Kernel:
+    def product(sizes: tuple[int, int, int], blocks: tuple[int, int, int], **more: Any) -> Kernel:
         return kernels.matmul(*sizes, bf16, blocks, stages=3, group=3, **more)
 
     return [

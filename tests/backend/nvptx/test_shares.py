@@ -104,6 +104,7 @@ def test_flags_and_memory() -> None:
 
 def test_given_up() -> None:
     """Where nothing is left over, loops do more than add up products, or sizes are open."""
+
     def shared(kernel: Kernel, units: int = 7, **more: Any) -> int:
         return int(stream_k(kernel, units, **more).facts["stream_k"])
 
@@ -137,6 +138,7 @@ def test_blocks_that_move_registers_stand_alone(teams: bool) -> None:
 def test_rules() -> None:
     """Cut where it takes less time (docs/performance-gpu.md): a few tiles beyond whole turns, few
     tiles of a long k."""
+
     def rule(m: int, n: int, k: int, **more: Any) -> tuple[tuple[int, int], int, int]:
         found = dot_schedule(SM_90A, m, n, k, 16, folded=False, **more)
         return (found.block("m"), found.block("n")), found.stream_k, found.cluster

@@ -82,9 +82,7 @@ def index_put(b: Builder, x: Value, indices: Any, values: Value, accumulate: boo
     rest = [axis for axis in range(x.type.rank) if axis not in arrays]
     front = b.transpose(x, [*axes, *rest])
     places = linear_places(b, [arrays[a] for a in axes], [x.shape[a] for a in axes])
-    merged = b.reshape(
-        front, (product([x.shape[a] for a in axes]), *(x.shape[a] for a in rest))
-    )
+    merged = b.reshape(front, (product([x.shape[a] for a in axes]), *(x.shape[a] for a in rest)))
     rank, shape = places.type.rank, places.shape
     if axes[-1] - axes[0] == len(axes) - 1 and axes[0] > 0:
         # The axes of the indices stand where the first indexed axis is: bring them to the front.
