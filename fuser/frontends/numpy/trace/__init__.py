@@ -7,7 +7,8 @@ by operators, indexing or NumPy functions, is appended to the graph in the build
 from __future__ import annotations
 
 from fuser.frontends.numpy.trace.array import TracedArray
-from fuser.frontends.numpy.trace.loops import Loop, Stage, cut_at_loops, while_loop
+from fuser.frontends.numpy.trace.loops import while_loop
+from fuser.frontends.numpy.trace.stages import Loop, Stage, cut_at_loops
 from fuser.frontends.numpy.trace.tracer import ArraySpec, Recording, cond, record
 
 __all__ = [

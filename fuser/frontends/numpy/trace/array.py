@@ -1,21 +1,18 @@
-"""`TracedArray`: what a traced function computes with: a dtype and a shape, but no values."""
+"""`TracedArray`: what a traced function computes with: its operators and methods record."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
 from fuser.errors import TraceError
-from fuser.frontends.numpy.trace import ufuncs
+from fuser.frontends.numpy.trace import namespace, ufuncs
+from fuser.frontends.numpy.trace.context import Traced
 from fuser.frontends.numpy.trace.functions import FUNCTIONS
 from fuser.frontends.numpy.trace.indexing import get_item
 from fuser.graph.dims import DimExpr
-from fuser.graph.ir import Value
-
-if TYPE_CHECKING:
-    from fuser.frontends.numpy.trace.context import Trace
 
 METHODS = frozenset(
     ("all", "any", "argmax", "argmin", "argsort", "astype", "clip", "cumsum", "diagonal", "dot")
@@ -43,45 +40,11 @@ def _is_operand(x: Any) -> bool:
     return isinstance(x, TracedArray | np.ndarray | np.generic | list | tuple | numbers)
 
 
-class TracedArray:
-    """An array of a traced function. weak: the Python type whose promotion rules it follows, for
-    arguments that were Python numbers."""
+class TracedArray(Traced):
+    """An array of a traced function, with the operators, methods and protocols of NumPy's."""
 
     __array_priority__ = 1000.0
     __hash__ = None  # type: ignore[assignment]  # == is elementwise
-
-    def __init__(self, trace: Trace, value: Value, weak: type | None = None) -> None:
-        self.trace, self.value, self.weak = trace, value, weak
-
-    # what it is ---------------------------------------------------------------------------------
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self.value.dtype.numpy
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.value.shape
-
-    @property
-    def ndim(self) -> int:
-        return self.value.type.rank
-
-    @property
-    def size(self) -> int:
-        return self.value.type.size
-
-    @property
-    def itemsize(self) -> int:
-        return self.dtype.itemsize
-
-    @property
-    def nbytes(self) -> int:
-        return self.value.type.bytes
-
-    @property
-    def device(self) -> str:
-        return "cpu"
 
     def to_device(self, device: object, /, *, stream: object = None) -> TracedArray:
         return self
@@ -100,8 +63,6 @@ class TracedArray:
     # protocols ----------------------------------------------------------------------------------
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
-        from fuser.frontends.numpy.trace import namespace
-
         return namespace
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:

@@ -1,34 +1,74 @@
-"""The trace under way, and how Python values enter it."""
+"""The trace under way, what every traced array has, and how Python values enter the trace."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fuser.dtypes import from_numpy
 from fuser.errors import TraceError, UsageError
+from fuser.frontends.numpy.trace.stages import Loop
 from fuser.graph.builder import Builder
 from fuser.graph.dims import DimExpr
 from fuser.graph.ir import Graph, Value
 from fuser.graph.sources import Recorder
 
-if TYPE_CHECKING:
-    from fuser.frontends.numpy.trace.array import TracedArray
-    from fuser.frontends.numpy.trace.loops import Loop
-
 Scalar = bool | int | float
 """Python numbers: weak in type promotion, as NumPy has it."""
 
 
-class Trace:
-    """One function being recorded into a Graph."""
+class Traced:
+    """An array of a traced function: a dtype and a shape, but no values. weak: the Python type
+    whose promotion rules it follows, for arguments that were Python numbers."""
 
-    def __init__(self, name: str, parent: Trace | None = None) -> None:
+    def __init__(self, trace: Trace, value: Value, weak: type | None = None) -> None:
+        self.trace, self.value, self.weak = trace, value, weak
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.value.dtype.numpy
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.value.shape
+
+    @property
+    def ndim(self) -> int:
+        return self.value.type.rank
+
+    @property
+    def size(self) -> int:
+        return self.value.type.size
+
+    @property
+    def itemsize(self) -> int:
+        return self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        return self.value.type.bytes
+
+    @property
+    def device(self) -> str:
+        return "cpu"
+
+
+class Trace:
+    """One function being recorded into a Graph. array: makes what the function computes with; its
+    class lies above the functions, which make arrays by it."""
+
+    def __init__(
+        self,
+        name: str,
+        array: Callable[[Trace, Value, type | None], Traced],
+        parent: Trace | None = None,
+    ) -> None:
         self.graph = Graph(name)
+        self.array = array
         self.parent = parent
         self.loops: list[Loop] = []
         # Values of the parent that this trace reads, and the inputs that they are here.
@@ -84,23 +124,20 @@ def current() -> Trace:
 
 
 def is_traced(x: object) -> bool:
-    from fuser.frontends.numpy.trace.array import TracedArray
-
-    return isinstance(x, TracedArray)
+    return isinstance(x, Traced)
 
 
-def wrap(value: Value, weak: type | None = None) -> TracedArray:
-    from fuser.frontends.numpy.trace.array import TracedArray
-
-    return TracedArray(current(), value, weak)
+def wrap(value: Value, weak: type | None = None) -> Traced:
+    trace = current()
+    return trace.array(trace, value, weak)
 
 
 def lift(x: Any, dtype: np.dtype | None = None) -> Value:
     """x as a Value of the trace, cast to dtype: a traced array, an array, a number, or a nested
     list of those. Raises TraceError."""
     trace = current()
-    if is_traced(x):
-        value: Value = x.value
+    if isinstance(x, Traced):
+        value = x.value
         if x.trace is trace.parent is not None:
             value = trace.capture(value)
         elif x.trace is not trace:

@@ -12,7 +12,7 @@ from fuser.dtypes import from_numpy
 from fuser.errors import TraceError
 from fuser.frontends.numpy.trace.array import TracedArray
 from fuser.frontends.numpy.trace.context import Trace, lift, tracing
-from fuser.frontends.numpy.trace.loops import Loop
+from fuser.frontends.numpy.trace.stages import Loop
 from fuser.frontends.numpy.trace.tree import Tree, flatten, unflatten
 from fuser.graph.ir import Graph, TensorType
 
@@ -47,7 +47,7 @@ def record(
 ) -> Recording:
     """Call `function` on traced arrays, one for each named leaf; `call` makes its arguments of
     them. Raises TraceError where the function does what cannot be recorded, and what it raises."""
-    trace = Trace(name)
+    trace = Trace(name, TracedArray)
     with tracing(trace):
         arrays = []
         for label, spec in leaves.items():

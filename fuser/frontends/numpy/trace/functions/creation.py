@@ -9,6 +9,8 @@ import numpy as np
 from fuser.dtypes import from_numpy
 from fuser.errors import TraceError
 from fuser.frontends.numpy.trace.context import current, is_traced, lift, promotion_kind, wrap
+from fuser.frontends.numpy.trace.context import result_type as promote
+from fuser.frontends.numpy.trace.functions.reductions import sum_
 from fuser.frontends.numpy.trace.functions.registry import array_function, as_shape, many_axes
 from fuser.graph.dims import DimExpr, ceildiv, maximum
 from fuser.graph.ir import TensorType
@@ -178,8 +180,6 @@ def astype(x: Any, dtype: Any, /, **_: Any) -> Any:
 
 @array_function("trace")
 def trace(x: Any, /, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None) -> Any:
-    from fuser.frontends.numpy.trace.functions.reductions import sum_
-
     return sum_(diagonal(x, offset, axis1, axis2), axis=-1, dtype=dtype)
 
 
@@ -203,8 +203,6 @@ def diagonal(x: Any, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
 
 @array_function("result_type")
 def result_type(*operands: Any) -> np.dtype:
-    from fuser.frontends.numpy.trace.context import result_type as promote
-
     return promote(*operands)
 
 
