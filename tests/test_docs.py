@@ -13,6 +13,8 @@ PAGES = [
     "README.md", "CONTRIBUTING.md", "SECURITY.md",
     *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md"))),
 ]  # fmt: skip
+ROOMS = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "fuser").rglob("README.md"))]
+"""Pages of a folder, which name the files in it."""
 FULL = {"README.md", "SECURITY.md", "docs/glossary.md", "docs/architecture.md"}
 """Pages that name places from the root of the repository."""
 
@@ -42,3 +44,11 @@ def test_links_lead_somewhere(page: str) -> None:
     targets = [link.split("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text)]
     places = [(ROOT / page).parent / link for link in targets if link and "://" not in link]
     assert not [place for place in places if not place.exists()]
+
+
+@pytest.mark.parametrize("page", ROOMS)
+def test_modules_of_a_room_exist(page: str) -> None:
+    found = re.findall(r"`([\w/]+\.py)`", (ROOT / page).read_text())
+    assert found
+    folder = (ROOT / page).parent
+    assert not [name for name in found if not ((folder / name).exists() or (ROOT / name).exists())]
