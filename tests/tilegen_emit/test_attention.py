@@ -155,7 +155,7 @@ def test_one_query_shares_the_keys_out() -> None:
 
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
 def test_blocks_of_many_queries_share_the_keys(arch: str) -> None:
-    """Of long sequences a second kernel merges, clusters or not (docs/performance-gpu.md)."""
+    """Of long sequences a second kernel merges, clusters or not (docs/lab/gpu-decode.md)."""
     m = model_of((1, 4, 4, 64, 4096, 128, 128, None), dtypes.f16)
     partition = one_region(m.graph, "attention")
     part, merge = emit(partition.regions[0], partition, TARGETS[arch])

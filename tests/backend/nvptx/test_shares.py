@@ -136,7 +136,7 @@ def test_blocks_that_move_registers_stand_alone(teams: bool) -> None:
 
 
 def test_rules() -> None:
-    """Cut where it takes less time (docs/performance-gpu.md): a few tiles beyond whole turns, few
+    """Cut where it takes less time (docs/lab/gpu-stream-k.md): a few tiles beyond whole turns, few
     tiles of a long k."""
 
     def rule(m: int, n: int, k: int, **more: Any) -> tuple[tuple[int, int], int, int]:
