@@ -1,13 +1,13 @@
-"""Products with rounded operands or weights: what `precision=` asks for, in terms of the graph.
+"""Contractions with rounded operands or weights: what `precision=` asks for, in terms of the graph.
 
 A dot_general or conv whose attribute `operands` names a dtype rounds both operands to it (to
 nearest, ties to even) and multiplies and adds as if nothing had been rounded: products of two
 bfloat16 numbers are exact in float32, and sums stay float32. Evaluating such a graph
 (graph/evaluate.py) is the definition of what a plan of that precision computes.
 
-Weights of 8 bits are a constant of whole numbers and a scale a column behind the product. The
-attribute `stored` of the product says that its right operand fits a narrower dtype exactly, so that
-kernels may read it as such; it does not change what the product means.
+Weights of 8 bits are a constant of whole numbers and a scale a column behind the matmul. The
+attribute `stored` of the matmul says that its right operand fits a narrower dtype exactly, so that
+kernels may read it as such; it does not change what the matmul means.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fuser.graph.sizes import is_symbolic
 Numbers = tuple[np.ndarray, np.ndarray]
 """Whole numbers, as float32, and the scale of each column."""
 
-PRODUCTS = ("dot_general", "conv")
+CONTRACTIONS = ("dot_general", "conv")
 
 
 LEAST_WEIGHTS = 1 << 12
@@ -38,19 +38,21 @@ LEAST_SCALE = 1e-30
 
 
 def operand_dtype(node: Node) -> DType:
-    """What a product multiplies: the dtype that its operands are rounded to, else their own."""
+    """What a contraction multiplies: the dtype that its operands are rounded to, else their own."""
     asked = node.attrs.get("operands")
     return BY_NAME[asked] if asked else node.inputs[0].dtype
 
 
 def _rounds(node: Node) -> bool:
-    """Whether a node is a product worth rounding: grouped convolutions have too few channels."""
-    return node.op in PRODUCTS and node.inputs[0].dtype is f32 and node.attrs.get("groups", 1) == 1
+    """Whether a node is a contraction to round: grouped convolutions have too few channels."""
+    return (
+        node.op in CONTRACTIONS and node.inputs[0].dtype is f32 and node.attrs.get("groups", 1) == 1
+    )
 
 
 def round_operands(graph: Graph, dtype: DType) -> Graph:
-    """A copy in which every float32 product rounds its operands to `dtype`; grouped convolutions
-    do not."""
+    """A copy in which every float32 contraction rounds its operands to `dtype`; grouped
+    convolutions do not."""
     copy, values = begin_copy(graph)
     for node in graph.nodes:
         attrs = {**node.attrs, "operands": dtype.name} if _rounds(node) else node.attrs
@@ -60,7 +62,7 @@ def round_operands(graph: Graph, dtype: DType) -> Graph:
 
 
 def quantise_weights(graph: Graph) -> Graph:
-    """A copy in which products with constant matrices multiply by whole numbers of 8 bits, and
+    """A copy in which matmuls with constant matrices multiply by whole numbers of 8 bits, and
     scale each column of the result: symmetric, to nearest, the largest element of a column 127."""
 
     def parts(node: Node, weights: np.ndarray, contract: tuple[int, ...]) -> Numbers | None:
@@ -70,7 +72,7 @@ def quantise_weights(graph: Graph) -> Graph:
 
 
 def store_grids(graph: Graph, most_rows: int) -> Graph:
-    """A copy in which products of at most `most_rows` rows read weights that lie on a grid, as
+    """A copy in which matmuls of at most `most_rows` rows read weights that lie on a grid, as
     dequantised ones do, as the whole numbers of 8 bits that they are multiples by. Their time is
     that of reading weights."""
 
@@ -94,25 +96,25 @@ def _with_numbers(
             pair = parts(node, weights, tuple(node.attrs["rhs_contract"]))
             if pair is not None:
                 found[node] = pair
-    return with_replaced(graph, found, _scaled_product)
+    return with_replaced(graph, found, _scaled_matmul)
 
 
-def _scaled_product(graph: Graph, node: Node, values: dict[Value, Value], found: Numbers) -> Value:
+def _scaled_matmul(graph: Graph, node: Node, values: dict[Value, Value], found: Numbers) -> Value:
     numbers, scale = found
     attrs = {**node.attrs, "stored": i8.name}
     operands = (values[node.inputs[0]], graph.constant(numbers))
-    product = build(graph, "dot_general", *operands, origin=node.origin, **attrs)
-    rank = product.type.rank
+    result = build(graph, "dot_general", *operands, origin=node.origin, **attrs)
+    rank = result.type.rank
     wide = build(
-        graph, "broadcast", graph.constant(scale), origin=node.origin, shape=product.shape,
+        graph, "broadcast", graph.constant(scale), origin=node.origin, shape=result.shape,
         axes=tuple(range(rank - scale.ndim, rank)),
     )  # fmt: skip
-    return build(graph, "mul", product, wide, origin=node.origin)
+    return build(graph, "mul", result, wide, origin=node.origin)
 
 
 def whole_numbers(weights: np.ndarray, contract: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     """(whole numbers from -127 to 127, as float32; the scale of each column), weights being their
-    product within half a scale. contract: the axes that a product sums over."""
+    product within half a scale. contract: the axes that a matmul sums over."""
     most = np.abs(weights).max(axis=contract, keepdims=True)
     scale = np.where(most > 0, most, 1).astype(np.float32) / np.float32(127)
     numbers = np.clip(np.rint(weights / scale), -127, 127).astype(np.float32)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from fuser.graph.codes import multiply_codes
-from fuser.graph.exact_products import exact_products
-from fuser.graph.integers import narrow_products
+from fuser.graph.exact_float_matmuls import to_exact_float_matmuls
+from fuser.graph.fp8_matmuls import to_fp8_matmuls
+from fuser.graph.int8_matmuls import to_int8_matmuls
+from fuser.graph.integer_matmuls import to_integer_matmuls
 from fuser.graph.ir import Graph
-from fuser.graph.precision import PRODUCTS, quantise_weights, round_operands, store_grids
-from fuser.graph.whole_products import whole_products
+from fuser.graph.precision import CONTRACTIONS, quantise_weights, round_operands, store_grids
 from fuser.partition import finish
 from fuser.partition.aligned import align_rows
 from fuser.partition.attention import seed_attention
@@ -50,8 +50,8 @@ def partition(graph: Graph, target: Target, options: Options | None = None) -> P
     graph = finish.with_copied_inputs(fold_empty(graph))
     graph = part_concats(expand_outer_products(graph))
     if target.is_cuda or target.dot_unit("i8") is not None:
-        ops = ("dot_general",) if target.is_cuda else PRODUCTS
-        graph = finish.without_dead(whole_products(graph, ops))
+        ops = ("dot_general",) if target.is_cuda else CONTRACTIONS
+        graph = finish.without_dead(to_integer_matmuls(graph, ops))
     graph = unpack_weights(graph, target)
     if not options.no_fusion:
         graph = hoist_scales(graph)
@@ -64,13 +64,13 @@ def partition(graph: Graph, target: Target, options: Options | None = None) -> P
     if options.operands is not None:
         graph = round_operands(graph, options.operands)
     if target.is_cuda or target.dot_unit("i8") is not None:
-        ops = ("dot_general",) if target.is_cuda else PRODUCTS
-        graph = finish.without_dead(narrow_products(graph, ops))
+        ops = ("dot_general",) if target.is_cuda else CONTRACTIONS
+        graph = finish.without_dead(to_int8_matmuls(graph, ops))
     if target.sm >= FIRST_CODES:
-        graph = finish.without_dead(multiply_codes(graph))
+        graph = finish.without_dead(to_fp8_matmuls(graph))
     graph, kept = align_rows(graph, target)
     if not target.is_cuda:
-        graph = finish.without_dead(exact_products(graph))
+        graph = finish.without_dead(to_exact_float_matmuls(graph))
         if not options.no_fusion:
             graph, kept = copy_images(graph, target)
     grouping = Grouping(graph, target, options)

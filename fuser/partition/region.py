@@ -8,7 +8,7 @@ from typing import Any, Literal
 from fuser.dtypes import BY_NAME, DType
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.quantised import saved_bytes, spare_bytes
-from fuser.graph.precision import PRODUCTS
+from fuser.graph.precision import CONTRACTIONS
 from fuser.graph.sizes import size_hint
 
 Kind = Literal[
@@ -62,7 +62,7 @@ class Region:
         spare: dict[Value, int] = {node.inputs[0]: spare_bytes(node) for node in self.decoded()}
         for node in self.nodes:
             asked = node.attrs.get("stored", node.attrs.get("operands"))
-            if asked and node.op in PRODUCTS and node.inputs[1].constant is not None:
+            if asked and node.op in CONTRACTIONS and node.inputs[1].constant is not None:
                 weights = node.inputs[1]
                 spare[weights] = weights.type.bytes - weights.type.size * BY_NAME[asked].bytes
         return spare

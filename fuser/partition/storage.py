@@ -17,7 +17,7 @@ from collections.abc import Collection
 
 from fuser.dtypes import DType, f32, i32
 from fuser.graph.ir import Value
-from fuser.graph.precision import PRODUCTS, operand_dtype
+from fuser.graph.precision import CONTRACTIONS, operand_dtype
 from fuser.partition.nodes import VIEW
 from fuser.partition.region import Region
 
@@ -75,7 +75,7 @@ def _reads(region: Region, value: Value) -> tuple[set[DType], bool]:
             continue
         if node.op in VIEW:
             same.update(node.outputs)
-        elif node.op in PRODUCTS and "operands" in node.attrs:
+        elif node.op in CONTRACTIONS and "operands" in node.attrs:
             rounded.add(operand_dtype(node))
         else:
             other = True

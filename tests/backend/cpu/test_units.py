@@ -14,7 +14,7 @@ from fuser.backend.cpu.analysis import analyse
 from fuser.dtypes import DType
 from fuser.graph import precision
 from fuser.graph.evaluate import evaluate
-from fuser.graph.integers import narrow_products
+from fuser.graph.int8_matmuls import to_int8_matmuls
 from fuser.graph.ir import Value
 from fuser.graph.precision import quantise_weights, round_operands
 from fuser.partition import Options, partition
@@ -391,7 +391,7 @@ def test_products_of_bytes(
     w = m.random.integers(-128, 128, (depth, columns)).astype(np.int32)
     w[:, 0] = -128
     m.output(m.dot(x, m.b.constant(w), (1, 0)))
-    graph = narrow_products(m.graph)
+    graph = to_int8_matmuls(m.graph)
     assert any(node.attrs.get("operands") == "i8" for node in graph.nodes)
     check(one_region(graph, "contraction"), m.feeds, byte_target)
 
@@ -403,7 +403,7 @@ def test_products_that_are_not_of_bytes() -> None:
     small = m.b.constant(np.full((8, 4), 127, np.int32))
     codes = m.b.cast(m.integers(0, 5, 4, 8, dtype=dtypes.u8), dtypes.i32)
     m.output(m.dot(x, small, (1, 0)), m.dot(codes, wide, (1, 0)))
-    assert narrow_products(m.graph) is m.graph
+    assert to_int8_matmuls(m.graph) is m.graph
 
 
 def test_special_numbers(how: str, target: Target) -> None:

@@ -13,7 +13,7 @@ from fuser.frontends.numpy.trace.context import current, is_traced, lift, wrap
 from fuser.graph.builder import Builder
 from fuser.graph.dims import maximum, minimum
 from fuser.graph.ir import Value
-from fuser.graph.places import gather_at
+from fuser.graph.linear_index import gather_at
 from fuser.graph.sizes import is_symbolic
 
 
@@ -42,7 +42,7 @@ def _get(b: Builder, x: Value, parts: tuple[Any, ...]) -> Value:
 def _spell_out(x: Value, parts: tuple[Any, ...]) -> list[Any]:
     """One item an axis, None for new ones; ellipses and masks replaced, arrays as Values."""
     items: list[Any] = []
-    masked: dict[Value, int] = {}  # places of a mask's axis, and its size
+    masked: dict[Value, int] = {}  # indices of a mask's axis, and its size
     for part in parts:
         if part is None or part is Ellipsis or isinstance(part, slice):
             items.append(part)
@@ -84,7 +84,7 @@ def _array_items(part: Any, masked: dict[Value, int]) -> list[Value]:
     mask = np.asarray(part)
     if not mask.ndim:
         raise TraceError("an index is True or False", hint="use np.where")
-    found = [lift(places) for places in np.nonzero(mask)]
+    found = [lift(indices) for indices in np.nonzero(mask)]
     masked.update(zip(found, mask.shape, strict=True))
     return found
 
@@ -103,7 +103,7 @@ def _basic(b: Builder, x: Value, items: list[Any]) -> tuple[Value, list[Any]]:
         if isinstance(item, slice):
             start, limit, stride = _bounds(item, size)
         elif isinstance(item, int) and not advanced:
-            start = _place(item, size, axis)
+            start = _position(item, size, axis)
             limit = start + 1
         starts.append(start)
         limits.append(limit)
@@ -123,7 +123,7 @@ def _basic(b: Builder, x: Value, items: list[Any]) -> tuple[Value, list[Any]]:
         if isinstance(item, int) and not advanced:
             continue
         if isinstance(item, int):
-            item = b.constant(np.asarray(_place(item, size, axis - 1)))
+            item = b.constant(np.asarray(_position(item, size, axis - 1)))
         shape.append(size)
         left.append(item)
     return b.reshape(value, shape), left
@@ -152,7 +152,7 @@ def _bounds(item: slice, size: int) -> tuple[Any, Any, int]:
     return start, limit, stride
 
 
-def _place(item: int, size: int, axis: int) -> int:
+def _position(item: int, size: int, axis: int) -> int:
     if not -size <= item < size:
         raise TraceError(f"index {item} is outside of axis {axis}, which has size {size}")
     return item + size if item < 0 else item

@@ -10,7 +10,7 @@ from fuser.frontends.onnx.importer.registry import OnnxNode, onnx_op
 from fuser.graph.builder import Builder
 from fuser.graph.dims import Dim, as_int, product
 from fuser.graph.ir import TensorType, Value
-from fuser.graph.places import LinearPlaces, along_places
+from fuser.graph.linear_index import LinearIndex, linear_index_along
 
 
 @onnx_op("Gather")
@@ -24,21 +24,21 @@ def gather_elements(b: Builder, node: OnnxNode) -> Value:
     data, index = node.operand(0), node.operand(1)
     axis = node.axis(node.attr("axis", 0), data.type.rank)
     flat = b.reshape(data, (product(data.type.shape),))
-    return b.emit("gather", flat, along_places(b, index, data.type.shape, axis), axis=0)
+    return b.emit("gather", flat, linear_index_along(b, index, data.type.shape, axis), axis=0)
 
 
 def _tuple_index(b: Builder, index: Value, shape: Sequence[Dim], batch: int = 0) -> Value:
     """The linear index into an array of `shape` of index[..., k], summed over k. The first `batch`
     axes of both are the same."""
-    places = LinearPlaces(b)
+    linear = LinearIndex(b)
     last = index.type.rank - 1
     for axis in range(batch):
         at = b.iota(index.type.shape[:-1], axis)
-        places.add_inside(at, product(list(shape[axis + 1 :])))
+        linear.add_inside(at, product(list(shape[axis + 1 :])))
     for k, size in enumerate(shape[batch:]):
         column = b.reshape(b.slice_axis(index, last, k, k + 1), index.type.shape[:-1])
-        places.add(column, size, product(list(shape[batch + k + 1 :])))
-    return places.result(product(list(shape)))
+        linear.add(column, size, product(list(shape[batch + k + 1 :])))
+    return linear.result(product(list(shape)))
 
 
 @onnx_op("GatherND", since=11)
@@ -70,7 +70,7 @@ def scatter_elements(b: Builder, node: OnnxNode) -> Value:
     axis = node.axis(node.attr("axis", 0), data.type.rank)
     flat = b.reshape(data, (product(data.type.shape),))
     count = (product(index.type.shape),)
-    linear = b.reshape(along_places(b, index, data.type.shape, axis), count)
+    linear = b.reshape(linear_index_along(b, index, data.type.shape, axis), count)
     changed = b.emit(
         "scatter", flat, linear, b.reshape(updates, count), axis=0, reduction=_reduction(node)
     )
@@ -113,7 +113,7 @@ def reverse_sequence(b: Builder, node: OnnxNode) -> Value:
 def take_along(b: Builder, data: Value, index: Value, axis: int) -> Value:
     """data[..., index[...], ...]: numpy.take_along_axis."""
     flat = b.reshape(data, (product(data.type.shape),))
-    return b.emit("gather", flat, along_places(b, index, data.type.shape, axis), axis=0)
+    return b.emit("gather", flat, linear_index_along(b, index, data.type.shape, axis), axis=0)
 
 
 @onnx_op("TensorScatter", since=24)

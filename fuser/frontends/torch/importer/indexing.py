@@ -1,4 +1,4 @@
-"""ATen operators that read or write at places that tensors name."""
+"""ATen operators that read or write at indices that tensors give."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fuser.frontends.torch.importer.registry import along_axis, as_values, aten,
 from fuser.graph.builder import Builder
 from fuser.graph.dims import as_int, maximum, product
 from fuser.graph.ir import TensorType, Value
-from fuser.graph.places import along_places, gather_along, gather_at, linear_places
+from fuser.graph.linear_index import gather_along, gather_at, linear_index, linear_index_along
 
 
 @aten("embedding")
@@ -24,8 +24,8 @@ def embedding(b: Builder, weight: Value, indices: Value, *_: Any) -> Value:
 @aten("index_select")
 @along_axis
 def index_select(b: Builder, x: Value, axis: int, index: Value) -> Value:
-    places = b.reshape(index, (index.type.size,))
-    return b.emit("gather", x, places, axis=axis_of(axis, x.type.rank))
+    flat = b.reshape(index, (index.type.size,))
+    return b.emit("gather", x, flat, axis=axis_of(axis, x.type.rank))
 
 
 @aten("gather")
@@ -43,7 +43,7 @@ def gather(b: Builder, x: Value, axis: int, index: Value, *, sparse_grad: bool =
 
 
 def _index_arrays(b: Builder, x: Value, indices: Any) -> dict[int, Value]:
-    """Integer tensors by axis. A mask whose values are known is the places where it holds."""
+    """Integer tensors by axis. A mask whose values are known is the indices where it holds."""
     arrays: dict[int, Value] = {}
     axis = 0
     for index in indices:
@@ -53,8 +53,8 @@ def _index_arrays(b: Builder, x: Value, indices: Any) -> dict[int, Value]:
             known = b.known(index)
             if known is None:
                 raise UnsupportedError("the shape of x[mask] depends on data")
-            for places in np.nonzero(known):
-                arrays[axis] = b.constant(places)
+            for positions in np.nonzero(known):
+                arrays[axis] = b.constant(positions)
                 axis += 1
         else:
             arrays[axis] = index
@@ -81,9 +81,9 @@ def index_put(b: Builder, x: Value, indices: Any, values: Value, accumulate: boo
     axes = sorted(arrays)
     rest = [axis for axis in range(x.type.rank) if axis not in arrays]
     front = b.transpose(x, [*axes, *rest])
-    places = linear_places(b, [arrays[a] for a in axes], [x.shape[a] for a in axes])
+    linear = linear_index(b, [arrays[a] for a in axes], [x.shape[a] for a in axes])
     merged = b.reshape(front, (product([x.shape[a] for a in axes]), *(x.shape[a] for a in rest)))
-    rank, shape = places.type.rank, places.shape
+    rank, shape = linear.type.rank, linear.shape
     if axes[-1] - axes[0] == len(axes) - 1 and axes[0] > 0:
         # The axes of the indices stand where the first indexed axis is: bring them to the front.
         before = sum(axis < axes[0] for axis in rest)
@@ -100,7 +100,7 @@ def index_put(b: Builder, x: Value, indices: Any, values: Value, accumulate: boo
     else:
         values = b.broadcast_to(values, (*shape, *(x.shape[a] for a in rest)))
     written = b.emit(
-        "scatter", merged, places, values, axis=0, reduction="add" if accumulate else "none"
+        "scatter", merged, linear, values, axis=0, reduction="add" if accumulate else "none"
     )
     unmerged = b.reshape(written, front.type.shape)
     order = [*axes, *rest]
@@ -123,10 +123,10 @@ def _write_along(
     if not index.type.size:  # of any rank
         return x
     at = axis_of(axis, x.type.rank)
-    places = along_places(b, index, x.shape, at)
+    linear = linear_index_along(b, index, x.shape, at)
     flat = b.emit(
-        "scatter", b.reshape(x, (x.type.size,)), b.reshape(places, (places.type.size,)),
-        b.reshape(updates, (places.type.size,)), axis=0, reduction=reduction,
+        "scatter", b.reshape(x, (x.type.size,)), b.reshape(linear, (linear.type.size,)),
+        b.reshape(updates, (linear.type.size,)), axis=0, reduction=reduction,
     )  # fmt: skip
     return b.reshape(flat, x.type.shape)
 
@@ -193,8 +193,8 @@ def slice_scatter(
     high = maximum(low, _bound(end, size, size))
     (source,) = as_values(b, (source,), x.dtype)
     if step != 1:
-        places = b.constant(np.arange(as_int(low), as_int(high), step))
-        return b.emit("scatter", x, places, source, axis=at, reduction="none")
+        linear = b.constant(np.arange(as_int(low), as_int(high), step))
+        return b.emit("scatter", x, linear, source, axis=at, reduction="none")
     parts = (b.slice_axis(x, at, 0, low), source, b.slice_axis(x, at, high, size))
     return b.concat([part for part in parts if part.shape[at]] or [x], at)
 

@@ -62,10 +62,10 @@ def moveaxis(x: Any, source: Any, destination: Any) -> Any:
     value = lift(x)
     rank = value.type.rank
     moved = [one_axis(a, rank) for a in as_shape(source)]
-    places = [one_axis(a, rank) for a in as_shape(destination)]
+    targets = [one_axis(a, rank) for a in as_shape(destination)]
     order = [axis for axis in range(rank) if axis not in moved]
-    for place, axis in sorted(zip(places, moved, strict=True)):
-        order.insert(place, axis)
+    for target, axis in sorted(zip(targets, moved, strict=True)):
+        order.insert(target, axis)
     return wrap(current().builder.transpose(value, order))
 
 
@@ -208,8 +208,8 @@ def repeat(x: Any, repeats: Any, /, axis: Any = None) -> Any:
         value, axis = b.reshape(value, (value.type.size,)), 0
     at = one_axis(axis, value.type.rank)
     if isinstance(repeats, list | tuple | np.ndarray) and np.size(repeats) != 1:
-        places = np.repeat(np.arange(value.shape[at]), np.asarray(repeats, np.int64))
-        return wrap(b.emit("gather", value, b.constant(places), axis=at))
+        indices = np.repeat(np.arange(value.shape[at]), np.asarray(repeats, np.int64))
+        return wrap(b.emit("gather", value, b.constant(indices), axis=at))
     count = int(np.asarray(repeats).reshape(()))
     shape = list(value.shape)
     wide = (*shape[: at + 1], count, *shape[at + 1 :])
@@ -244,8 +244,8 @@ def _pad_by_index(x: Any, pad_width: Any, mode: str) -> Any:
     low, high = _pad_widths(pad_width, value.type.rank)
     for axis, widths in enumerate(zip(low, high, strict=True)):
         if any(widths):
-            places = np.pad(np.arange(value.shape[axis]), widths, mode=mode)  # type: ignore[call-overload]
-            value = b.emit("gather", value, b.constant(places), axis=axis)
+            indices = np.pad(np.arange(value.shape[axis]), widths, mode=mode)  # type: ignore[call-overload]
+            value = b.emit("gather", value, b.constant(indices), axis=axis)
     return wrap(value)
 
 

@@ -12,7 +12,7 @@ from fuser.frontends.numpy.trace.context import current, lift, result_type, wrap
 from fuser.frontends.numpy.trace.functions.registry import array_function, one_axis
 from fuser.frontends.numpy.trace.ufuncs import apply
 from fuser.graph.ir import Value
-from fuser.graph.places import gather_along
+from fuser.graph.linear_index import gather_along
 
 
 @array_function("where")
@@ -80,19 +80,19 @@ def take(x: Any, indices: Any, /, axis: Any = None, out: None = None, mode: str 
     b, value = current().builder, lift(x)
     if axis is None:
         value, axis = b.reshape(value, (value.type.size,)), 0
-    places = lift(indices)
-    if not places.dtype.is_integer:
-        raise TraceError(f"indices are {places.type}, not integers")
-    return wrap(b.emit("gather", value, places, axis=one_axis(axis, value.type.rank)))
+    at = lift(indices)
+    if not at.dtype.is_integer:
+        raise TraceError(f"indices are {at.type}, not integers")
+    return wrap(b.emit("gather", value, at, axis=one_axis(axis, value.type.rank)))
 
 
 @array_function("take_along_axis")
 def take_along_axis(x: Any, indices: Any, /, axis: Any = -1) -> Any:
-    value, places = lift(x), lift(indices)
+    value, at = lift(x), lift(indices)
     if axis is None:
         b = current().builder
         value, axis = b.reshape(value, (value.type.size,)), 0
-    return wrap(gather_along(current().builder, value, places, one_axis(axis, value.type.rank)))
+    return wrap(gather_along(current().builder, value, at, one_axis(axis, value.type.rank)))
 
 
 def _sorted(x: Any, axis: Any, descending: bool) -> tuple[Value, Value]:

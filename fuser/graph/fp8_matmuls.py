@@ -1,11 +1,11 @@
-"""Products of 8-bit floats by their codes, for GPUs whose tensor cores multiply those.
+"""Matmuls of 8-bit floats by their codes, for GPUs whose tensor cores multiply those.
 
     %x = cast(mul(gather(table, cast %a), %s))
     %w = dequantize(codes, t) {f8e4m3fn}          %p = dot_general %a, codes {codes = f8e4m3fn}
     %y = dot_general %x, %w : f16          =>     %y = cast(mul(mul(%p, %s), t)) : f16
-where s and t are one number each. Only products with weights whose result has 16 bits: roundings of
+where s and t are one number each. Only matmuls with weights whose result has 16 bits: roundings of
 the scaled operands are left out, and what the unit loses of a sum (fuser/backend/nvptx/units.py) is
-below the rounding of the result; float32 products stay as they are.
+below the rounding of the result; float32 matmuls stay as they are.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import numpy as np
 
 from fuser.dtypes import BY_NAME, f32, u8
 from fuser.graph.copying import with_replaced
+from fuser.graph.integer_matmuls import number_of
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.registry import build
-from fuser.graph.whole_products import number_of
 
 CODES = ("f8e4m3fn", "f8e5m2")
 MOVES = ("reshape", "transpose", "slice")
@@ -36,8 +36,8 @@ class Decoded:
     chain: tuple[Node, ...]
 
 
-def multiply_codes(graph: Graph) -> Graph:
-    """A copy in which products of decoded 8-bit floats with such weights multiply the codes."""
+def to_fp8_matmuls(graph: Graph) -> Graph:
+    """A copy in which matmuls of decoded 8-bit floats with such weights multiply the codes."""
     found: dict[Node, tuple[Decoded, Decoded]] = {}
     for node in graph.nodes:
         if node.op == "dot_general" and node.output.dtype.name in RESULTS:
@@ -46,7 +46,7 @@ def multiply_codes(graph: Graph) -> Graph:
                 continue
             if left.codes.constant is not None or right.codes.constant is not None:
                 found[node] = left, right
-    return with_replaced(graph, found, _product)
+    return with_replaced(graph, found, _matmul)
 
 
 def _decoded(value: Value) -> Decoded | None:
@@ -96,7 +96,7 @@ def _looked_up(node: Node, factors: list[Value], chain: list[Node]) -> Decoded |
     return None
 
 
-def _product(
+def _matmul(
     graph: Graph, node: Node, values: dict[Value, Value], operands: tuple[Decoded, Decoded]
 ) -> Value:
     origin, moved = node.origin, []

@@ -1,4 +1,4 @@
-"""Reads and writes at places that arrays of indices name."""
+"""Gathers at arrays of indices, and the linear (row-major) index that several axes make."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ def gather_at(b: Builder, x: Value, arrays: Mapping[int, Value]) -> Value:
         return b.emit("gather", x, arrays[axes[0]], axis=axes[0])
     neighbours = axes[-1] - axes[0] == len(axes) - 1
     rest = [axis for axis in range(x.type.rank) if axis not in arrays]
-    places = linear_places(b, [arrays[a] for a in axes], [x.shape[a] for a in axes])
+    linear = linear_index(b, [arrays[a] for a in axes], [x.shape[a] for a in axes])
     front = b.transpose(x, [*axes, *rest])
     merged = b.reshape(
         front, (int(np.prod([x.shape[a] for a in axes])), *(x.shape[a] for a in rest))
     )
-    result = b.emit("gather", merged, places, axis=0)
+    result = b.emit("gather", merged, linear, axis=0)
     if not neighbours:
         return result
     before = sum(axis < axes[0] for axis in rest)
-    rank = places.type.rank
+    rank = linear.type.rank
     order = [
         *range(rank, rank + before), *range(rank), *range(rank + before, result.type.rank)
     ]  # fmt: skip
     return b.transpose(result, order)
 
 
-class LinearPlaces:
-    """Row-major places in a flattened array, summed axis by axis, negative indices counted from the
-    end. An index outside of its axis makes the place one outside of the array: a sum by itself
-    could point at another row, or wrap around."""
+class LinearIndex:
+    """Linear indices into a flattened array, summed axis by axis, negative indices counted from the
+    end. An index outside of its axis makes the sum one outside of the array: by itself it could
+    point at another row, or wrap around."""
 
     def __init__(self, b: Builder) -> None:
         self.b = b
@@ -77,7 +77,7 @@ class LinearPlaces:
         self._sum = index if self._sum is None else self.b.map("add", self._sum, index)
 
     def result(self, size: Dim) -> Value:
-        """The places in an array of `size` elements."""
+        """The indices into an array of `size` elements."""
         assert self._sum is not None
         if self._inside is None:
             return self._sum
@@ -85,36 +85,36 @@ class LinearPlaces:
         return self.b.map("select", self._inside, self._sum, outside)
 
 
-def linear_places(b: Builder, indices: Sequence[Value], sizes: Sequence[Dim]) -> Value:
-    """Row-major places of index tuples; negative indices count from the end."""
+def linear_index(b: Builder, indices: Sequence[Value], sizes: Sequence[Dim]) -> Value:
+    """The linear index of index tuples; negative indices count from the end."""
     shape = broadcast_shapes("index", [value.type.shape for value in indices])
-    places = LinearPlaces(b)
+    linear = LinearIndex(b)
     for axis, (value, size) in enumerate(zip(indices, sizes, strict=True)):
-        places.add(b.broadcast_to(value, shape), size, product(list(sizes[axis + 1 :])))
-    return places.result(product(list(sizes)))
+        linear.add(b.broadcast_to(value, shape), size, product(list(sizes[axis + 1 :])))
+    return linear.result(product(list(sizes)))
 
 
-def gather_along(b: Builder, value: Value, places: Value, axis: int) -> Value:
-    """value[..., places[i...], ...]: one gather of the flattened array, at linear places. Other
-    axes broadcast."""
+def gather_along(b: Builder, value: Value, indices: Value, axis: int) -> Value:
+    """value[..., indices[i...], ...]: one gather of the flattened array, at linear indices.
+    Other axes broadcast."""
     lead = [
         n if i == axis else max(m, n)
-        for i, (m, n) in enumerate(zip(value.shape, places.shape, strict=True))
+        for i, (m, n) in enumerate(zip(value.shape, indices.shape, strict=True))
     ]
     whole = [value.shape[i] if i == axis else n for i, n in enumerate(lead)]
     value = b.broadcast_to(value, whole)
-    linear = along_places(b, b.broadcast_to(places, lead), whole, axis)
+    linear = linear_index_along(b, b.broadcast_to(indices, lead), whole, axis)
     return b.emit("gather", b.reshape(value, (value.type.size,)), linear, axis=0)
 
 
-def along_places(b: Builder, places: Value, shape: Sequence[Dim], axis: int) -> Value:
-    """The row-major place in an array of `shape` that each element of `places` names along `axis`,
+def linear_index_along(b: Builder, indices: Value, shape: Sequence[Dim], axis: int) -> Value:
+    """The linear index into an array of `shape` that each element of `indices` gives along `axis`,
     at its own position on the other axes; negative ones count from the end."""
-    linear = LinearPlaces(b)
+    linear = LinearIndex(b)
     for i, size in enumerate(shape):
         stride = product(list(shape[i + 1 :]))
         if i == axis:
-            linear.add(places, size, stride)
-        elif places.type.shape[i] != 1:
-            linear.add_inside(b.iota(places.type.shape, i), stride)
+            linear.add(indices, size, stride)
+        elif indices.type.shape[i] != 1:
+            linear.add_inside(b.iota(indices.type.shape, i), stride)
     return linear.result(product(list(shape)))

@@ -1,4 +1,4 @@
-"""Integer products of bytes as float32 ones, where float32 holds every sum exactly.
+"""Integer matmuls and convolutions of bytes as float32 ones, where float32 holds every sum.
 
     %p = dot_general %a, %w    # i32          %f = dot_general (cast %a), %w {exact = true}   # f32
                                         =>    %p = cast %f
@@ -14,10 +14,10 @@ import numpy as np
 
 from fuser.dtypes import DType, f32, i32
 from fuser.graph.copying import with_replaced
+from fuser.graph.integer_matmuls import codes_of
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.registry import build
-from fuser.graph.precision import PRODUCTS
-from fuser.graph.whole_products import codes_of
+from fuser.graph.precision import CONTRACTIONS
 
 FURTHEST = 255
 """How far a byte may be from its zero point."""
@@ -25,25 +25,25 @@ HELD = 1 << 24
 """Below it float32 holds every whole number."""
 
 
-def exact_products(graph: Graph) -> Graph:
-    """A copy in which integer products that float32 computes exactly are float32 ones."""
+def to_exact_float_matmuls(graph: Graph) -> Graph:
+    """A copy in which integer contractions that float32 computes exactly are float32 ones."""
     found = {node: node.inputs[1].constant for node in graph.nodes if _is_held(node)}
-    return with_replaced(graph, found, _product)
+    return with_replaced(graph, found, _matmul)
 
 
-def _product(
+def _matmul(
     graph: Graph, node: Node, values: dict[Value, Value], weights: np.ndarray | None
 ) -> Value:
     assert weights is not None
     left = build(graph, "cast", values[node.inputs[0]], origin=node.origin, dtype=f32)
     operands = left, graph.constant(weights.astype(np.float32))
     attrs = {**node.attrs, "exact": True}
-    product = build(graph, node.op, *operands, origin=node.origin, **attrs)
-    return build(graph, "cast", product, origin=node.origin, dtype=i32)
+    result = build(graph, node.op, *operands, origin=node.origin, **attrs)
+    return build(graph, "cast", result, origin=node.origin, dtype=i32)
 
 
 def _is_held(node: Node) -> bool:
-    if node.op not in PRODUCTS or node.inputs[0].dtype is not i32 or "operands" in node.attrs:
+    if node.op not in CONTRACTIONS or node.inputs[0].dtype is not i32 or "operands" in node.attrs:
         return False
     weights = node.inputs[1].constant
     if weights is None or not weights.size or node.attrs.get("rhs_batch"):

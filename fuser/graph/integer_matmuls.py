@@ -1,4 +1,4 @@
-"""Float products of dequantised operands as integer products, scaled once.
+"""Float matmuls and convolutions of dequantised operands as integer ones, scaled once.
 
     %a = mul(sub(cast %x, %zero), %scale)         %i = sub(cast %x, %zero)         # i32
     %w = dequantize(%codes, %scales)       =>     %p = dot_general %i, %numbers    # i32, exact
@@ -46,9 +46,9 @@ class _Weights:
     scale: Array
 
 
-def whole_products(graph: Graph, ops: tuple[str, ...]) -> Graph:
-    """A copy in which products of dequantised bytes with quantised weights are integer ones.
-    ops: which products, dot_general and conv."""
+def to_integer_matmuls(graph: Graph, ops: tuple[str, ...]) -> Graph:
+    """A copy in which contractions of dequantised bytes with quantised weights are integer ones.
+    ops: which contractions, dot_general and conv."""
     found: dict[Node, tuple[Codes, _Weights]] = {}
     for node in graph.nodes:
         if node.op in ops and node.inputs[0].dtype is f32:
@@ -56,7 +56,7 @@ def whole_products(graph: Graph, ops: tuple[str, ...]) -> Graph:
             left = codes_of(node.inputs[0]) if weights is not None else None
             if left is not None and weights is not None and left.scale is not None:
                 found[node] = left, weights
-    return with_replaced(graph, found, _product)
+    return with_replaced(graph, found, _matmul)
 
 
 def codes_of(value: Value) -> Codes | None:
@@ -165,13 +165,13 @@ def _whole(graph: Graph, zero: Value, values: dict[Value, Value], origin: tuple[
     return flat if flat.dtype is i32 else build(graph, "cast", flat, origin=origin, dtype=i32)
 
 
-def _product(
+def _matmul(
     graph: Graph, node: Node, values: dict[Value, Value], found: tuple[Codes, _Weights]
 ) -> Value:
     (left, weights), origin = found, node.origin
     operands = centred(graph, left, values, origin), graph.constant(weights.numbers)
-    product = build(graph, node.op, *operands, origin=origin, **node.attrs)
-    real = build(graph, "cast", product, origin=origin, dtype=f32)
+    result = build(graph, node.op, *operands, origin=origin, **node.attrs)
+    real = build(graph, "cast", result, origin=origin, dtype=f32)
     scale = weights.scale
     assert left.scale is not None
     rank = real.type.rank
@@ -191,4 +191,4 @@ def _product(
     return real
 
 
-__all__ = ["Codes", "centred", "codes_of", "number_of", "whole_products"]
+__all__ = ["Codes", "centred", "codes_of", "number_of", "to_integer_matmuls"]

@@ -1,4 +1,4 @@
-"""Integer products of 8-bit numbers, in the form that instructions for them take.
+"""Integer matmuls and convolutions of 8-bit numbers, in the form that dot instructions take.
 
     %a = sub(cast %x, %zero)              %a = sub(cast %x, 128)
     %y = dot_general %a, %w        =>     %p = dot_general %a, %w {operands = i8}
@@ -14,28 +14,28 @@ import numpy as np
 
 from fuser.dtypes import i8, i32, u8
 from fuser.graph.copying import with_replaced
+from fuser.graph.integer_matmuls import Codes, codes_of
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.registry import build
-from fuser.graph.precision import PRODUCTS
-from fuser.graph.whole_products import Codes, codes_of
+from fuser.graph.precision import CONTRACTIONS
 
 SHIFT = 128
 """What makes an unsigned byte a signed one."""
 
 
-def narrow_products(graph: Graph, ops: tuple[str, ...] = PRODUCTS) -> Graph:
-    """A copy in which products of 8-bit numbers with constants multiply them as i8. ops: which
-    products, dot_general and conv."""
+def to_int8_matmuls(graph: Graph, ops: tuple[str, ...] = CONTRACTIONS) -> Graph:
+    """A copy in which contractions of 8-bit numbers with constants multiply them as i8. ops: which
+    contractions, dot_general and conv."""
     found = {
         node: parts
         for node in graph.nodes
         if node.op in ops and (parts := _parts(node)) is not None
     }
-    return with_replaced(graph, found, _product)
+    return with_replaced(graph, found, _matmul)
 
 
 def _parts(node: Node) -> Codes | None:
-    """The 8-bit codes, less one zero point, that such a product has on its left."""
+    """The 8-bit codes, less one zero point, that such a contraction has on its left."""
     if node.inputs[0].dtype is not i32 or node.attrs.get("rhs_batch"):
         return None
     if node.attrs.get("groups", 1) != 1 or "operands" in node.attrs:
@@ -52,7 +52,7 @@ def _parts(node: Node) -> Codes | None:
     return left
 
 
-def _product(graph: Graph, node: Node, values: dict[Value, Value], codes: Codes) -> Value:
+def _matmul(graph: Graph, node: Node, values: dict[Value, Value], codes: Codes) -> Value:
     origin, shift = node.origin, SHIFT if codes.codes.dtype is u8 else 0
 
     def spread(value: Value, shape: tuple[int, ...], axes: tuple[int, ...] = ()) -> Value:
@@ -73,22 +73,22 @@ def _product(graph: Graph, node: Node, values: dict[Value, Value], codes: Codes)
     fill = int(known.reshape(())) - shift if known is not None else 0
     if node.op == "conv" and fill:
         attrs["fill"] = fill
-    product = build(graph, node.op, left, values[node.inputs[1]], origin=origin, **attrs)
+    result = build(graph, node.op, left, values[node.inputs[1]], origin=origin, **attrs)
     if known is not None:
         if not fill:
-            return product
-    conv, rank = node.op == "conv", product.type.rank
+            return result
+    conv, rank = node.op == "conv", result.type.rank
     summed = range(1, weights.ndim) if conv else node.attrs["rhs_contract"]
     sums = weights.sum(axis=tuple(summed), dtype=np.int32)
     axes = (1,) if conv else tuple(range(rank - sums.ndim, rank))
     if known is not None:
-        moved = spread(graph.constant(sums * np.int32(-fill)), product.shape, axes)
+        moved = spread(graph.constant(sums * np.int32(-fill)), result.shape, axes)
     else:
         assert codes.zero is not None
         zero = build(graph, "reshape", values[codes.zero], origin=origin, shape=())
         if zero.dtype is not i32:
             zero = build(graph, "cast", zero, origin=origin, dtype=i32)
         offset = build(graph, "sub", number(shift), zero, origin=origin)
-        columns = spread(graph.constant(sums), product.shape, axes)
-        moved = build(graph, "mul", columns, spread(offset, product.shape), origin=origin)
-    return build(graph, "add", product, moved, origin=origin)
+        columns = spread(graph.constant(sums), result.shape, axes)
+        moved = build(graph, "mul", columns, spread(offset, result.shape), origin=origin)
+    return build(graph, "add", result, moved, origin=origin)
