@@ -95,6 +95,21 @@ def test_equal_sizes_of_two_dims(device: Device) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("count", [7, 70])
+def test_more_open_dims_than_the_example_of_one(count: int, device: Device) -> None:
+    """Each dim has an example of its own, of at least 2: as many as there are dims."""
+    names = range(count)
+    inputs = [oh.make_tensor_value_info(f"x{i}", 1, [f"a{i}", f"b{i}"]) for i in names]
+    outputs = [oh.make_tensor_value_info(f"y{i}", 1, None) for i in names]
+    nodes = [oh.make_node("Sin", [f"x{i}"], [f"y{i}"]) for i in names]
+    model = open_model(oh.make_model(oh.make_graph(nodes, "g", inputs, outputs)))
+    plan = DynamicPlan(model, device=device)
+    sizes = {f"a{i}": 2 + i % 5 for i in names} | {f"b{i}": 3 + i % 4 for i in names}
+    check(plan, model, **sizes)
+    check(plan, model, **{name: size + 9 for name, size in sizes.items()})
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_shape_arithmetic_stays_open(device: Device) -> None:
     """Shape, Gather, Concat, Reshape, Expand, Slice by half of a dim, Pad and Range."""
     x = oh.make_tensor_value_info("x", 1, ["n", 6, "t"])

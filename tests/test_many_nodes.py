@@ -89,9 +89,81 @@ def sums(count: int) -> ModelProto:
     return model(nodes, [value("x", [4])], names, **held)
 
 
+def transposes(count: int) -> ModelProto:
+    names = ["x", *(f"t{i}" for i in range(count - 1)), "y"]
+    nodes = [
+        helper.make_node("Transpose", [names[i]], [names[i + 1]], perm=[1, 0]) for i in range(count)
+    ]
+    return model(nodes, [value("x", [4, 8])], ["y"])
+
+
+def reshapes(count: int) -> ModelProto:
+    names = ["x", *(f"t{i}" for i in range(count - 1)), "y"]
+    nodes = [
+        helper.make_node("Reshape", [names[i], f"s{i % 2}"], [names[i + 1]]) for i in range(count)
+    ]
+    shapes = {"s0": np.array([8, 4]), "s1": np.array([2, 16])}
+    return model(nodes, [value("x", [4, 8])], ["y"], **shapes)
+
+
+def reshaped_transposes(count: int) -> ModelProto:
+    """No two of them are one movement: each mixes the digits of a place further."""
+    nodes, last = [], "x"
+    for i in range(count):
+        nodes.append(helper.make_node("Transpose", [last], [f"t{i}"], perm=[1, 0]))
+        nodes.append(helper.make_node("Reshape", [f"t{i}", "shape"], [f"y{i}"]))
+        last = f"y{i}"
+    return model(nodes, [value("x", [6, 4])], [last], shape=np.array([6, 4]))
+
+
+def sum_of_many(count: int) -> ModelProto:
+    names = [f"x{i}" for i in range(count)]
+    return model([helper.make_node("Sum", names, ["y"])], [value(n, [4]) for n in names], ["y"])
+
+
+def product_of_matrices(count: int) -> ModelProto:
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    equation = ",".join(letters[i : i + 2] for i in range(count)) + f"->a{letters[count]}"
+    names = [f"x{i}" for i in range(count)]
+    node = helper.make_node("Einsum", names, ["y"], equation=equation)
+    return model([node], [value(name, [3, 3]) for name in names], ["y"])
+
+
+def nested_loops(depth: int) -> ModelProto:
+    """The innermost body runs 2 ** depth times."""
+
+    def loop(level: int, state: str) -> NodeProto:
+        name = f"{'b' * level}_"
+        inner = (
+            helper.make_node("Sin", [f"{name}s"], [f"{name}o"])
+            if level == depth
+            else loop(level + 1, f"{name}s")
+        )
+        body = helper.make_graph(
+            [inner, helper.make_node("Identity", [f"{name}c"], [f"{name}d"])],
+            "body",
+            [
+                value(f"{name}i", [], TensorProto.INT64),
+                value(f"{name}c", [], TensorProto.BOOL),
+                value(f"{name}s", [4]),
+            ],
+            [value(f"{name}d", [], TensorProto.BOOL), value(f"{name}o", [4])],
+        )
+        made = "y" if level == 1 else f"{'b' * (level - 1)}_o"
+        return helper.make_node("Loop", ["trips", "", state], [made], body=body)
+
+    return model([loop(1, "x")], [value("x", [4])], ["y"], trips=np.array(2))
+
+
 @pytest.mark.parametrize(
     ("make", "count", "launches"),
     [
+        (transposes, 501, 1),
+        (reshapes, 501, 1),
+        (reshaped_transposes, 60, 20),
+        (sum_of_many, 300, 1),
+        (product_of_matrices, 20, 19),
+        (nested_loops, 5, 1),
         (ifs_in_a_row, 40, 1),
         (nested_ifs, 20, 1),
         (slices_joined, 130, 3),
@@ -117,3 +189,14 @@ def test_many_nodes_of_a_kind(
     for output, expected in zip(proto.graph.output, session.run(None, feeds), strict=True):
         assert_close(found[output.name], expected, dtypes.f32)
     assert plan.launches <= launches
+
+
+def test_a_contraction_of_many_axes(rng: np.random.Generator) -> None:
+    """16 axes of 2, 14 of them folded, in the other order in the second operand."""
+    letters = "abcdefghijklmnop"
+    shape, equation = [2] * 16, f"{letters},{letters[::-1]}->ab"
+    node = helper.make_node("Einsum", ["x", "w"], ["y"], equation=equation)
+    proto = model([node], [value("x", shape), value("w", shape)], ["y"])
+    feeds = {name: rng.standard_normal(shape).astype(np.float32) for name in "xw"}
+    expected = np.einsum(equation, *(array.astype(np.float64) for array in feeds.values()))
+    assert_close(fuser.compile(proto, device="cpu").run(feeds)["y"], expected, dtypes.f32, 2**14)

@@ -256,9 +256,9 @@ class Variants:
                 usual[name] = Bucket(dims[name], dims[name], dims[name])
                 continue
             usual[name] = bucket = _bucket(dims[name], outer)
-            while bucket.least != bucket.most and bucket.example in taken:
+            if bucket.least != bucket.most and bucket.example in taken:
                 # two dims of one example would look equal
-                bucket = usual[name] = replace(bucket, example=bucket.example - 1)
+                bucket = usual[name] = replace(bucket, example=_free_size(bucket, taken))
             taken.add(bucket.example)
         own = {
             name: bucket if bucket.least == bucket.most else replace(bucket, example=dims[name])
@@ -312,6 +312,14 @@ class Variants:
     def plans(self) -> Sequence[Plan]:
         """Every plan that is kept, over all variants."""
         return [plan for variant in self.variants for plan in variant.plans]
+
+
+def _free_size(bucket: Bucket, taken: set[int]) -> int:
+    """The size in the bucket nearest below its example that is not taken, else the next above."""
+    most = bucket.example + len(taken) if bucket.most is None else bucket.most
+    below = range(bucket.example, bucket.least - 1, -1)
+    above = range(bucket.example, most + 1)
+    return next((size for size in (*below, *above) if size not in taken), bucket.example)
 
 
 def _bucket(size: int, outer: bool) -> Bucket:

@@ -80,6 +80,33 @@ def test_more_elements_than_float16_counts(
     assert_close(made.run({"x": x})["y"], meaning(x.astype(np.float64)), f16, x[0, 0].size)
 
 
+NORMS = {
+    "instances": ("InstanceNormalization (x, one, zero)", (2, 3)),
+    "groups": ("GroupNormalization <num_groups = 1> (x, one, zero)", (1, 2, 3)),
+    "layer": ("LayerNormalization <axis = 1> (x, weight)", (1, 2, 3)),
+}
+
+
+@pytest.mark.parametrize("fusion", [True, False], ids=["fused", "apart"])
+@pytest.mark.parametrize("name", NORMS)
+def test_norms_of_more_elements_than_float16_counts(
+    name: str, fusion: bool, rng: np.random.Generator
+) -> None:
+    node, axes = NORMS[name]
+    shape = ", ".join(map(str, (2, *MANY)))
+    body = (
+        "o = Constant <value_floats = [1.0, 1.0]> () one = Cast <to = 10> (o) zero = Sub (one, one)"
+        " n = Constant <value_float = 1.0> () number = Cast <to = 10> (n)"
+        f" d = Constant <value_ints = [{shape}]> () weight = Expand (number, d) y = {node}"
+    )
+    x = (rng.random((1, 2, *MANY)) * 2 + 0.5).astype(np.float16)
+    wide = x.astype(np.float64)
+    spread = np.sqrt(wide.var(axes, keepdims=True) + 1e-5)
+    made = fuser.compile(model("float16", x.shape, body), device="cpu", fusion=fusion)
+    want = (wide - wide.mean(axes, keepdims=True)) / spread
+    assert_close(made.run({"x": x})["y"], want, f16, x.size)
+
+
 @pytest.mark.parametrize("fusion", [True, False], ids=["fused", "apart"])
 def test_sums_beyond_float16_on_the_way_to_a_mean(fusion: bool, rng: np.random.Generator) -> None:
     x = (rng.random((1, 2, 8, 9)) * 1e4 + 4e4).astype(np.float16)

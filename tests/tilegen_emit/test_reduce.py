@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from onnx import parser
 
+import fuser
 from fuser import dtypes
+from fuser.graph.evaluate import evaluate
+from fuser.graph.onnx_import import import_onnx
+from fuser.graph.passes import run_passes
+from fuser.partition import Options, partition
 from fuser.tilegen.schedule import Schedule
-from tests.interpreted import TARGETS, check, one_region
+from tests.interpreted import TARGETS, check, one_region, run_partition
 from tests.tilegen_emit.graphs import Model
 
 ALL = pytest.mark.parametrize("target", TARGETS)
@@ -99,3 +106,39 @@ def test_a_square_folded_both_ways(
         m.b.emit("reduce_max", turned, axes=(last,)),
     )
     check(one_region(m.graph, "reduce"), m.feeds, TARGETS[target], schedule)
+
+
+TURNED = {
+    "of another dtype": (
+        "(double[29, 38] w, float[29, 38] x) => (double[38] r, float[38, 29] y)",
+        "r = ReduceMax <axes = [0], keepdims = 0> (w)",
+    ),
+    "that is read again": (
+        "(int32[29, 38] w, float[29, 38] x) => (bool[29, 38] r, float[38, 29] y)",
+        "m = ReduceMax <axes = [0], keepdims = 0> (w) r = Equal (m, w)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TURNED)
+def test_a_reduction_beside_a_turned_softmax(name: str, rng: np.random.Generator) -> None:
+    """Both fold the same axis of tensors of one shape; of one, the rows are turned then."""
+    signature, reduction = TURNED[name]
+    model = parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 17]> g {signature} '
+        f"{{ {reduction} s = Softmax <axis = 0> (x) y = Transpose <perm = [1, 0]> (s) }}"
+    )
+    graph = run_passes(import_onnx(model))
+    feeds = {
+        value.name: rng.integers(-9, 9, (29, 38)).astype(value.dtype.numpy)
+        for value in graph.inputs
+    }
+    want = evaluate(graph, feeds, float64=True)
+    for target in TARGETS.values():
+        found = run_partition(partition(graph, target, Options()), feeds, target)
+        for output in ("r", "y"):
+            np.testing.assert_allclose(found[output], want[output], rtol=1e-5)
+    for fusion in (True, False):
+        native = fuser.compile(model, device="cpu", fusion=fusion).run(feeds)
+        for output in ("r", "y"):
+            np.testing.assert_allclose(native[output], want[output], rtol=1e-5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnxruntime
 import pytest
@@ -102,3 +104,22 @@ def test_models_with_long_windows(
     (expected,) = session.run(None, feeds)
     found = fuser.compile(model, device="cpu").run(feeds)["y"]
     assert_close(found, expected, dtypes.f32, 2000)
+
+
+def test_a_window_beyond_an_image_of_doubles(rng: np.random.Generator) -> None:
+    """Wider than the image with its padding on one axis, and nearly as long on the other: each
+    average is the exact sum of what the window meets, up to the roundings of 1,194 additions."""
+    rows, window, padding = 1365, (1194, 510), 255
+    model = parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 17]> g (double[1, 2, {rows}, 1] x) => '
+        "(double[a, b, c, d] y) { y = AveragePool <count_include_pad = 1, kernel_shape = "
+        f"[{window[0]}, {window[1]}], pads = [{padding}, {padding}, {padding}, {padding}]> (x) }}"
+    )
+    x = rng.standard_normal((1, 2, rows, 1))
+    found = fuser.compile(model, device="cpu").run({"x": x})["y"]
+    assert found.shape == (1, 2, 682, 2)
+    area = window[0] * window[1]
+    for channel, row in [(c, r) for c in range(2) for r in (0, 1, 200, 255, 300, 427, 680, 681)]:
+        met = x[0, channel, max(0, row - padding) : row - padding + window[0], 0]
+        error = np.abs(found[0, channel, row] - math.fsum(met) / area)
+        assert (error <= len(met) * 2.0**-53 * np.abs(met).sum() / area).all()

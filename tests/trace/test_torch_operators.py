@@ -87,6 +87,15 @@ def test_empty_lists(name: str) -> None:
     check(*EMPTY_LISTS[name])
 
 
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_margins_of_several_classes(reduction: str) -> None:
+    classes = torch.tensor([[3, 0, 0, 3, 2], [1, 1, 1, 1, 1], [4, 2, 0, 1, 3]])
+    check(
+        lambda x, t: torch.nn.functional.multilabel_margin_loss(x, t, reduction=reduction),
+        (torch.linspace(-2, 3, 15).reshape(3, 5).sin(), classes),
+    )
+
+
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16])
 @pytest.mark.parametrize("bounds", [(0.0, -8.000001, -4.0), (0.5, 5.5, 1.7), (-2.5, 3, 1)])
 def test_whole_numbers_in_a_range_of_fractions(

@@ -193,11 +193,13 @@ class Access(Emitter):
         if not conditions and form.step is not None:
             # A constant stride: plain loads are as fast as a gather, on every target.
             first = f.gep(base, self.index(form.rest), stored)
-            total = text.poison(type)
+            plain = _plain(type)
+            total = text.poison(plain)
             for i in range(width):
-                item = f.load(stored, f.gep(first, i * form.step, stored), dtype.bytes)
+                pointer = f.gep(first, i * form.step, stored)
+                item = f.load(text.element(plain), pointer, dtype.bytes)
                 total = f.insert(total, item, i)
-            return total
+            return f.convert("bitcast", total, type)
         pointers = self._pointers(base, dtype, address, width)
         if conditions or (self.is_x86 and dtype.bits >= 32 and width > 2):
             fill = self._fill(pad, dtype, width)
@@ -210,11 +212,12 @@ class Access(Emitter):
                 self.mask(conditions, width), fill,
             )  # fmt: skip
             return f.convert("bitcast", raw, text.vector(stored, width))
-        total = text.poison(type)
+        plain = _plain(type)
+        total = text.poison(plain)
         for i in range(width):
-            item = f.load(stored, f.extract(pointers, i), dtype.bytes)
+            item = f.load(text.element(plain), f.extract(pointers, i), dtype.bytes)
             total = f.insert(total, item, i)
-        return total
+        return f.convert("bitcast", total, type)
 
     def write(
         self,
@@ -263,6 +266,7 @@ class Access(Emitter):
             f.store(value, pointer, self.alignment(base, form.rest, dtype))
         elif form.step == 0 and not lanes:
             # Every lane goes to one place: the last one stays.
+            value = f.convert("bitcast", value, _plain(value.type))
             item = f.extract(value, width - 1) if text.lanes(value.type) > 1 else value
             f.store(item, self._pointer(base, dtype, form.rest, (), 0, 1), dtype.bytes)
         elif form.step == 1:
@@ -292,6 +296,7 @@ class Access(Emitter):
         f = self.f
         stored = text.element(value.type)
         if not lanes and form.step is not None:
+            value = f.convert("bitcast", value, _plain(value.type))
             first = f.gep(base, self.index(form.rest), stored)
             for i in range(width):
                 pointer = f.gep(first, i * form.step, stored)

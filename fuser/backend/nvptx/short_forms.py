@@ -57,7 +57,7 @@ def short_form(low: Lowering, op: ops.Map, layout: Layout) -> list[str] | None:
     if op.result.dtype.name != "f32" or op.fn not in ("div", "add", "tanh", "exp"):
         return None
     if op.fn == "exp":
-        if not feeds_halves(low, op):
+        if not (writes_halves(low) or feeds_halves(low, op)):
             return None
         return [short_exp(e, reg) for reg in low.tile(op.args[0], layout).regs]
     if op.fn == "tanh":
@@ -138,6 +138,12 @@ def feeds_halves(low: Lowering, op: ops.Map) -> bool:
                 seen.add(use.result)
                 pending.append(use.result)
     return True
+
+
+def writes_halves(low: Lowering) -> bool:
+    """Whether all that the kernel writes are 16-bit floats: also what goes through sums of rows,
+    as the exponentials of a softmax do, is rounded to them."""
+    return all(buffer.dtype.is_float and buffer.dtype.bits == 16 for buffer in low.written)
 
 
 def _tanh_of(low: Lowering, op: ops.Map) -> Callable[[Emitter, str, float], str]:

@@ -131,3 +131,26 @@ def test_few_lanes_of_narrow_elements(narrow: str, columns: int) -> None:
         loaded.run()
         np.testing.assert_array_equal(loaded.buffers["out0"].array, want.reshape(-1))
         loaded.check_guards()
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize(("rows", "columns"), [(9, 7), (7, 9), (5, 3), (16, 7), (9, 8)])
+def test_odd_blocks_turned(dtype: str, rows: int, columns: int) -> None:
+    """LLVM ends the process at odd vectors of bfloat that are taken apart one by one."""
+    kernel = parse_kernel(f"""kernel @k grid(3) {{
+  schedule(blocks = ((rows, {rows}), (columns, {columns})))
+  buffer x: input {dtype}[{3 * rows * columns}]
+  buffer y: output {dtype}[{3 * rows * columns}]
+  view &x: x[{3 * columns}, {rows}] strides({rows}, 1)
+  view &y: y[{3 * rows}, {columns}] strides({columns}, 1)
+
+  %0 = program_id {{axis = 0}} : index
+  %1 = load &x, [%0*{columns} + #1, #0] {{pad = none}} : tile<{rows}x{columns}x{dtype}>
+  store &y, [%0*{rows} + #0, #1], %1
+}}
+""")
+    x = (np.arange(3 * rows * columns) % 251).astype(kernel.buffers[0].dtype.numpy)
+    given = {"x": x, "y": np.zeros_like(x)}
+    native.run(kernel, given)
+    want = x.reshape(3, columns, rows).transpose(0, 2, 1)
+    np.testing.assert_array_equal(given["y"].view(np.uint16), want.reshape(-1).view(np.uint16))
