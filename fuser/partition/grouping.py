@@ -77,7 +77,7 @@ class Grouping:
         self.uses = graph.uses()
         self.graph_outputs = set(graph.outputs)
         self.dag = Ancestors(graph)
-        self.kept: set[Value] = set()  # copies (aligned.py, images.py): no reader makes its own
+        self.kept: set[Value] = set()  # copies that passes made: no reader makes its own
         self.written = set(tangled_movement(graph))
         self.virtual: set[Node] = {
             node

@@ -40,8 +40,6 @@ def align_rows(graph: Graph, target: Target) -> tuple[Graph, set[Value]]:
     """(a graph whose large products read rows that can be copied, the copies): they must stay
     kernels of their own."""
     kept: set[Value] = set()
-    if not target.is_cuda:
-        return graph, kept
     plans = {node: plan for node in graph.nodes if (plan := _plan(node, target))}
     if not plans:
         return graph, kept

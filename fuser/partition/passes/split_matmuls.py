@@ -16,9 +16,9 @@ import numpy as np
 from fuser.graph.copying import begin_copy, clone_node
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.registry import build
-from fuser.partition.finish import without_dead
 from fuser.partition.gated import maps_behind
-from fuser.partition.merge import Branch, is_linear, product_with_bias
+from fuser.partition.passes.live import without_dead
+from fuser.partition.passes.merge_matmuls import Branch, is_linear, matmul_with_bias
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,14 @@ class _Parts:
     slices: tuple[tuple[Node, int, int], ...]
 
 
-def split_products(graph: Graph) -> Graph:
+def split_matmuls(graph: Graph) -> Graph:
     """A graph where the parts of gates written as one product are products of their own."""
     uses = graph.uses()
     outputs = set(graph.outputs)
     found: dict[Node, _Parts] = {}
     for node in graph.nodes:
         if node.op == "dot_general" and is_linear(node):
-            parts = _parts(product_with_bias(node, uses, outputs), uses, outputs)
+            parts = _parts(matmul_with_bias(node, uses, outputs), uses, outputs)
             if parts is not None:
                 found[node] = parts
     if not found:

@@ -20,10 +20,15 @@ from fuser.graph.copying import begin_copy, clone_node
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.registry import build
 from fuser.partition.dag import ordered
-from fuser.partition.finish import without_dead
 from fuser.partition.gated import find_gates, parallel_products
-from fuser.partition.merge import Branch, is_linear, leads_to_output, product_with_bias
 from fuser.partition.nodes import is_injective, is_map
+from fuser.partition.passes.live import without_dead
+from fuser.partition.passes.merge_matmuls import (
+    Branch,
+    is_linear,
+    leads_to_output,
+    matmul_with_bias,
+)
 
 DEPTH = 24
 """Most nodes of a rotation."""
@@ -66,7 +71,7 @@ def rotate_in_place(graph: Graph) -> Graph:
     units: list[_Unit] = []
     for siblings in parallel_products(graph):
         free = [p for p in siblings if p not in gated and is_linear(p)]
-        unit = _unit([product_with_bias(p, uses, outputs) for p in free], uses, outputs)
+        unit = _unit([matmul_with_bias(p, uses, outputs) for p in free], uses, outputs)
         if unit is not None:
             units.append(unit)
     return _rewrite(graph, units) if units else graph

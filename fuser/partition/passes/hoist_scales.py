@@ -14,8 +14,8 @@ import numpy as np
 from fuser.graph.copying import begin_copy, clone_node
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.registry import build
-from fuser.partition.finish import without_dead
 from fuser.partition.nodes import VIEW
+from fuser.partition.passes.live import without_dead
 from fuser.partition.softmax import behind
 
 

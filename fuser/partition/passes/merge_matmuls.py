@@ -19,9 +19,9 @@ from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.mapping import release_pages
 from fuser.graph.ops.registry import build
 from fuser.partition.attention import find_attention
-from fuser.partition.finish import without_dead
 from fuser.partition.gated import find_gates, parallel_products
 from fuser.partition.nodes import is_injective, is_map
+from fuser.partition.passes.live import without_dead
 
 MOST_SCALES = 4
 """Maps between a product and attention (a scale of the query) that attention computes itself."""
@@ -36,7 +36,7 @@ class Branch:
     result: Value
 
 
-def merge_products(graph: Graph) -> Graph:
+def merge_matmuls(graph: Graph) -> Graph:
     """A graph where parallel products with constant weights are one, where that is a gain."""
     found, _ = find_attention(graph)
     attention = {node for match in found for node in match.nodes}
@@ -49,7 +49,7 @@ def merge_products(graph: Graph) -> Graph:
         for product in siblings:
             if product in gated or not (is_linear(product) or _is_packed(product)):
                 continue
-            branch = product_with_bias(product, uses, outputs)
+            branch = matmul_with_bias(product, uses, outputs)
             if _is_stored_anyway(branch.result, uses, outputs, attention):
                 key = (_form(product.inputs[1]), tuple(product.attrs["rhs_contract"]))
                 table.setdefault(key, []).append(branch)
@@ -107,7 +107,7 @@ def _side_by_side(values: list[Value], axis: int) -> np.ndarray:
     return joined
 
 
-def product_with_bias(product: Node, uses: dict[Value, list[Node]], outputs: set[Value]) -> Branch:
+def matmul_with_bias(product: Node, uses: dict[Value, list[Node]], outputs: set[Value]) -> Branch:
     """The product with the constant vector that is added to it, if nothing else reads it."""
     users = uses.get(product.output, [])
     if len(users) == 1 and users[0].op == "add" and product.output not in outputs:
