@@ -48,10 +48,10 @@ def _injective_owner(grouping: Grouping, node: Node) -> Group | None:
 
 
 def sink_movement(grouping: Grouping) -> None:
-    """Let batched products write the merged-heads form that their reader wants.
+    """Let batched matmuls write the merged-heads form that their reader wants.
 
     attention [b, h, s, d] -> transpose [b, s, h, d] -> reshape [b, s, h*d]: rows of d stay whole,
-    and the next product reads a plain matrix.
+    and the next matmul reads a plain matrix.
     """
     for group in list(grouping.groups.values()):
         batched = group.kind == "contraction" and group.anchors[0].attrs["lhs_batch"]

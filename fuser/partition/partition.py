@@ -55,8 +55,8 @@ def _place_all(grouping: Grouping) -> None:
     if options.attention and not options.no_fusion:
         seed_attention(grouping)
     if not options.no_fusion:
-        for products in find_gates(grouping.graph):
-            grouping.seed_gate(products)
+        for matmuls in find_gates(grouping.graph):
+            grouping.seed_gate(matmuls)
     for node in grouping.graph.nodes:
         if node in grouping.virtual:
             continue

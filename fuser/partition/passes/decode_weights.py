@@ -1,10 +1,10 @@
-"""Weights decoded when the plan is built: where products wait for arithmetic, not for bytes.
+"""Weights decoded when the plan is built: where matmuls wait for arithmetic, not for bytes.
 
     %w = dequantize(%codes, %scale)               %w = constant
     %y = conv(%x, %w)                      =>     %y = conv(%x, %w)
 
 On a CPU a convolution of many pixels decodes its weights again for every few of them, and only
-constants can be transformed for Winograd's algorithm. Matrix products decode once for many rows.
+constants can be transformed for Winograd's algorithm. matmuls decode once for many rows.
 """
 
 from __future__ import annotations
