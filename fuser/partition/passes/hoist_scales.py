@@ -54,7 +54,8 @@ def _hoist(graph: Graph, node: Node, values: dict[Value, Value]) -> Value:
 
 
 def _scaled(value: Value) -> tuple[Node, Value, float] | None:
-    """(the multiplication, its other operand, the factor) of a movement of x times a scalar constant."""
+    """(the multiplication, its other operand, the factor) of a movement of x times a
+    scalar constant."""
     node = behind(value, VIEW).node
     if node is None or node.op != "mul" or not node.output.dtype.is_float:
         return None
