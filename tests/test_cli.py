@@ -269,7 +269,7 @@ def test_dump_prints_every_stage(fuser: Fuser, mlp: Path, stage: str) -> None:
     assert (code, err) == (0, "")
     words = {
         "graph": "dot_general", "regions": "contraction", "tile": "dot", "llvm": "define",
-        "asm": "ret",
+        "asm": "ret", "passes": "after merge_matmuls: as before",
     }  # fmt: skip
     assert words[stage] in out
 
@@ -558,12 +558,12 @@ def test_unknown_environment_variable(
 
 
 def test_a_defect_is_one_line(fuser: Fuser, mlp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fuser.pipeline import compiler
+    from fuser.frontends.onnx import model
 
     def defect(*_: object, **__: object) -> None:
         raise KeyError("tile")
 
-    monkeypatch.setattr(compiler, "compile", defect)
+    monkeypatch.setattr(model, "compile", defect)
     code, out, err = fuser("run", mlp)
     assert (code, out) == (70, "")
     assert len(err.splitlines()) == 1 and "KeyError" in err and "--debug" in err

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fuser.pipeline.precision import Precision
 
 
-STAGES = ("graph", "regions", "tile", "llvm", "ptx", "asm")
+STAGES = ("graph", "passes", "regions", "tile", "llvm", "ptx", "asm")
 
 
 @click.command("dump")
@@ -30,7 +30,8 @@ def dump_command(
     model: Path, stage: str, region: int | None, device: Device, dim: tuple[str, ...],
     no_fusion: bool, precision: Precision,
 ) -> int:  # fmt: skip
-    """Print MODEL as it stands after a stage: graph, regions, tile, llvm, ptx or asm."""
+    """Print MODEL as it stands after a stage: graph, passes (those before nodes are grouped),
+    regions, tile, llvm, ptx or asm."""
     from fuser.frontends.onnx.model import open_model
     from fuser.pipeline import dump as stages
 

@@ -10,11 +10,11 @@ import click
 
 from fuser.cli import options
 from fuser.errors import UsageError
-from fuser.report.report import Report
 
 if TYPE_CHECKING:
     from fuser.pipeline.devices import Device
     from fuser.pipeline.precision import Precision
+    from fuser.report.report import Report
 
 
 @click.command("run")
@@ -82,7 +82,7 @@ def run_command(
         arrays = given or plan.random_feeds(seed)
         progress.step("running")
         outputs = plan.run(arrays)
-        report = cast(Report, plan.report())
+        report = cast("Report", plan.report())
         if iterations:
             report.latency_ms = plan.profile(arrays, iterations=iterations, warmup=warmup)
         expected, label = None, ""

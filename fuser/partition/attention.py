@@ -1,12 +1,12 @@
-"""Recognise attention by meaning: a product, any pointwise code, softmax over the keys, a product.
+"""Recognise attention by meaning: a matmul, any pointwise code, softmax over the keys, a matmul.
 
     %s = dot_general %q, %k
     %m = add(mul %s, 0.125, %mask)             scale, masks, soft cap, position bias, ...
     %p = softmax(%m) over the keys
     %o = dot_general %p, %v                    one region: scores and probabilities stay on chip
-Starting from the second product, the softmax is found behind casts, clean-up of rows without keys
-and movement; the first product is the one whose free axis the softmax normalises. Reshapes,
-transposes and expanded heads around either product are index maps of the region.
+Starting from the second matmul, the softmax is found behind casts, clean-up of rows without keys
+and movement; the first matmul is the one whose free axis the softmax normalises. Reshapes,
+transposes and expanded heads around either matmul are index maps of the region.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST_HEAD_DIM = 512
 
 @dataclass(frozen=True)
 class Attention:
-    """nodes: everything from the first product to the second. facts: what the emitter reads."""
+    """nodes: everything from the first matmul to the second. facts: what the emitter reads."""
 
     qk: Node
     pv: Node
@@ -95,7 +95,7 @@ def _match(
 def _facts(
     qk: Node, keys: int, pv: Node, side: int, softmax: Softmax, cleanup: bool
 ) -> dict[str, Any]:
-    """qk, pv, max, sum: nodes. q, k, v: the operands of the products. scores: the operand of the
+    """qk, pv, max, sum: nodes. q, k, v: the operands of the matmuls. scores: the operand of the
     softmax; softmax: its result; probabilities: the operand of pv. kv: the number of keys.
     empty_rows: whether rows without keys give 0 (else nan). q_axis: an axis of q that runs over
     queries. key_side, value_side: which operand of qk is k, and of pv is v."""
@@ -240,7 +240,7 @@ def _reshape_blocks(
 
 
 def _values_by_query(qk: Node, keys: int, pv: Node, side: int) -> bool:
-    """Whether a batch axis of the second product is one that only the queries of the first have:
+    """Whether a batch axis of the second matmul is one that only the queries of the first have:
     the rows of a block share keys and values."""
     attrs = qk.attrs
     sides = [
@@ -264,10 +264,10 @@ def _axis_through_reshape(source: tuple[int, ...], shape: tuple[int, ...], axis:
 
 
 def _tail(shape: tuple[int, ...], axis: int) -> int:
-    product = 1
+    matmul = 1
     for dim in shape[axis + 1 :]:
-        product *= dim
-    return product
+        matmul *= dim
+    return matmul
 
 
 def _reads(value: Value, origin: Value) -> bool:
@@ -305,7 +305,7 @@ def _products_behind(scores: Value) -> list[Node]:
 
 
 def _keys_side(qk: Node, axis: int | None) -> int | None:
-    """Which operand of the first product the normalised axis comes from: that one holds keys."""
+    """Which operand of the first matmul the normalised axis comes from: that one holds keys."""
     if axis is None:
         return None
     attrs = qk.attrs
@@ -317,7 +317,7 @@ def _keys_side(qk: Node, axis: int | None) -> int | None:
 
 
 def _between(qk: Node, pv: Node, side: int) -> tuple[Node, ...] | None:
-    """The nodes on paths from the first product to the second, None if one may not be inside."""
+    """The nodes on paths from the first matmul to the second, None if one may not be inside."""
     depends: dict[Value, bool] = {qk.output: True}
     inside: list[Node] = []
     stack: list[tuple[Value, bool]] = [(pv.inputs[side], False)]
@@ -357,7 +357,7 @@ def _misfit(
 ) -> Misfit | None:
     inside = set(nodes)
     if any(n.op.startswith("reduce_") and n not in (softmax.maximum, softmax.total) for n in nodes):
-        return Misfit("second-softmax", "more than one row reduction lies between the two products")
+        return Misfit("second-softmax", "more than one row reduction lies between the two matmuls")
     for node in nodes:
         if node is pv:
             continue

@@ -68,7 +68,7 @@ def flops(node: Node) -> int:
 
 
 def rate(target: Target, node: Node) -> float:
-    """Operations per second for a node: tensor cores or FMA for products, plain ones otherwise."""
+    """Operations per second for a node: tensor cores or FMA for matmuls, plain ones otherwise."""
     if node.op in ("dot_general", "conv"):
         half = operand_dtype(node).bits < 32
         # half of the peak is what a good kernel of middling size gets

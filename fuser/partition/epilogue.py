@@ -1,6 +1,6 @@
 """Grow contractions, convolutions, attention and pooling forward over the maps behind them.
 
-    %d = dot_general %x, %w                    one region: the product stays in registers
+    %d = dot_general %x, %w                    one region: the matmul stays in registers
     %b = add %d, %bias            =>           through bias, activation and residual,
     %g = gelu %b                               and only %g is written
 Every map that lines up with the anchor's output is tried; of all prefixes of the growth the one

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from fuser.graph.copying import begin_copy, clone_node
-from fuser.graph.ir import Graph, Node, Value
+from fuser.graph.ir import Node, Value
 from fuser.partition import positions as at
 from fuser.partition.dag import ordered
 from fuser.partition.grouping import Group, Grouping
@@ -49,10 +48,10 @@ def _injective_owner(grouping: Grouping, node: Node) -> Group | None:
 
 
 def sink_movement(grouping: Grouping) -> None:
-    """Let batched products write the merged-heads form that their reader wants.
+    """Let batched matmuls write the merged-heads form that their reader wants.
 
     attention [b, h, s, d] -> transpose [b, s, h, d] -> reshape [b, s, h*d]: rows of d stay whole,
-    and the next product reads a plain matrix.
+    and the next matmul reads a plain matrix.
     """
     for group in list(grouping.groups.values()):
         batched = group.kind == "contraction" and group.anchors[0].attrs["lhs_batch"]
@@ -139,35 +138,3 @@ def _closure(grouping: Grouping, group: Group) -> tuple[list[Node], list[Value]]
     in_order = sorted(nodes, key=grouping.position)
     first_use = dict.fromkeys(v for node in in_order for v in node.inputs if v in inputs)
     return in_order, list(first_use)
-
-
-def with_copied_inputs(graph: Graph) -> Graph:
-    """The live part of a graph, where every output has a node that computes it.
-
-    The nodes are new, the values of the inputs and the constants' arrays are shared.
-    """
-    copy = without_dead(graph)
-    copies: dict[Value, Value] = {}
-    for index, value in enumerate(copy.outputs):
-        if value.node is None or value.constant is not None:
-            if value not in copies:
-                moved = copy.add("reshape", (value,), value.type, shape=value.shape)
-                copies[value] = moved.output
-            copy.outputs[index] = copies[value]
-    return copy
-
-
-def without_dead(graph: Graph) -> Graph:
-    """A copy without the nodes that no output needs."""
-    needed = set(graph.outputs)
-    live: set[Node] = set()
-    for node in reversed(graph.nodes):
-        if any(value in needed for value in node.outputs):
-            live.add(node)
-            needed.update(node.inputs)
-    copy, values = begin_copy(graph)
-    for node in graph.nodes:
-        if node in live:
-            clone_node(copy, node, values)
-    copy.outputs = [values[value] for value in graph.outputs]
-    return copy

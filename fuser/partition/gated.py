@@ -1,7 +1,7 @@
-"""Parallel products whose results meet elementwise: one region with several anchors.
+"""Parallel matmuls whose results meet elementwise: one region with several anchors.
 
     %g = dot_general %x, %w1
-    %u = dot_general %x, %w2             one region reads %x once and keeps both products on chip
+    %u = dot_general %x, %w2             one region reads %x once and keeps both matmuls on chip
     %y = mul(silu %g, %u)
 This is the gate of SwiGLU, GeGLU and their kin, found by shape, not by name.
 """
@@ -12,11 +12,11 @@ from fuser.graph.ir import Graph, Node, Value
 from fuser.partition.nodes import is_injective, is_map
 
 DEPTH = 32
-"""Most maps between a product and the place where it meets another."""
+"""Most maps between a matmul and the place where it meets another."""
 
 
 def find_gates(graph: Graph) -> list[tuple[Node, ...]]:
-    """Products on one operand, of one shape, all of whose readers lead to common maps."""
+    """Matmuls on one operand, of one shape, all of whose readers lead to common maps."""
     uses = graph.uses()
     outputs = set(graph.outputs)
     found: list[tuple[Node, ...]] = []
@@ -37,7 +37,7 @@ def find_gates(graph: Graph) -> list[tuple[Node, ...]]:
 
 
 def parallel_products(graph: Graph) -> list[list[Node]]:
-    """Products with the same left operand, contracted along the same axes, in graph order."""
+    """Matmuls with the same left operand, contracted along the same axes, in graph order."""
     table: dict[tuple[Value, tuple[int, ...], tuple[int, ...]], list[Node]] = {}
     for node in graph.nodes:
         if node.op == "dot_general":
@@ -60,14 +60,14 @@ def maps_behind(node: Node, uses: dict[Value, list[Node]]) -> set[Node]:
 
 
 def _meets_whole(
-    products: tuple[Node, ...],
+    matmuls: tuple[Node, ...],
     meeting: set[Node],
     uses: dict[Value, list[Node]],
     outputs: set[Value],
 ) -> bool:
-    """Whether nothing between the products and the maps where they meet is read elsewhere."""
+    """Whether nothing between the matmuls and the maps where they meet is read elsewhere."""
     between: set[Node] = set(meeting)
-    stack: list[Node] = list(products)
+    stack: list[Node] = list(matmuls)
     while stack:
         node = stack.pop()
         if node in between:

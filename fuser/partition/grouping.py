@@ -77,7 +77,7 @@ class Grouping:
         self.uses = graph.uses()
         self.graph_outputs = set(graph.outputs)
         self.dag = Ancestors(graph)
-        self.kept: set[Value] = set()  # copies (aligned.py, images.py): no reader makes its own
+        self.kept: set[Value] = set()  # copies that passes made: no reader makes its own
         self.written = set(tangled_movement(graph))
         self.virtual: set[Node] = {
             node
@@ -218,12 +218,12 @@ class Grouping:
         group.positions[node.output] = at.sample(at.count(node.output))
         return group
 
-    def seed_gate(self, products: tuple[Node, ...]) -> Group | None:
+    def seed_gate(self, matmuls: tuple[Node, ...]) -> Group | None:
         """A contraction with several anchors, None if one of them is placed already."""
-        if any(node in self.group_of for node in products):
+        if any(node in self.group_of for node in matmuls):
             return None
-        group = self.new_group("contraction", products, products[0].output.shape)
-        for node in products:
+        group = self.new_group("contraction", matmuls, matmuls[0].output.shape)
+        for node in matmuls:
             group.anchors.append(node)
             group.positions[node.output] = at.sample(at.count(node.output))
         return group

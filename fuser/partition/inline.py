@@ -3,7 +3,7 @@
     region A: %s = mul %q, 0.125            region B: dot_general (mul %q, 0.125), %k
     region B: dot_general %s, %k     =>
 A map region whose readers all gain by computing its values themselves is dissolved. The price is
-the work repeated (once per block of the other operand of a product), the gain is a launch and the
+the work repeated (once per block of the other operand of a matmul), the gain is a launch and the
 traffic of writing and reading back.
 """
 
@@ -26,10 +26,10 @@ MOST_PIECES = 8
 """Tensors behind a concat that a reader looks through itself."""
 
 BROKEN_COPY = {"cpu": 0.02, "cuda": 0.1}
-"""Part of a product's time lost when an operand is computed rather than copied into place."""
+"""Part of a matmul's time lost when an operand is computed rather than copied into place."""
 
 SCALAR_PENALTY = 12.0
-"""A CPU reads an operand of a product element by element: its prologue is not vectorised, or writes
+"""A CPU reads an operand of a matmul element by element: its prologue is not vectorised, or writes
 a transposed copy. Measured on rotated keys of attention: 1.7 ns an element on two cores."""
 
 
@@ -233,7 +233,7 @@ def _inline_seconds(
 
 
 def _product_casts(user: Node, cone: list[Node]) -> bool:
-    """Whether the cone only widens what a product multiplies as it was before."""
+    """Whether the cone only widens what a matmul multiplies as it was before."""
     return user.op == "dot_general" and all(
         node.op == "cast" and node.inputs[0].dtype is operand_dtype(user) for node in cone
     )
@@ -258,7 +258,7 @@ def _is_query(grouping: Grouping, value: Value, owner: Group) -> bool:
 
 
 def _repeats(grouping: Grouping, value: Value, user: Node, owner: Group | None) -> int:
-    """How many blocks of a product read the operand."""
+    """How many blocks of a matmul read the operand."""
     if owner is not None and owner.kind == "attention":
         if _is_query(grouping, value, owner):
             return 1

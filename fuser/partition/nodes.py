@@ -13,7 +13,7 @@ VIEW = frozenset(("reshape", "transpose", "broadcast", "slice"))
 """Movement that reads one operand at one place: it never costs a kernel of its own."""
 
 DECODE = frozenset(("dequantize",))
-"""What products decode on the way: their weights stay packed in memory."""
+"""What matmuls decode on the way: their weights stay packed in memory."""
 
 SELECTING = frozenset(("concat", "pad", "gather"))
 """Movement that decides per element what to read: cheap, but with a price in an inner loop."""

@@ -14,7 +14,7 @@ class Options:
     no_fusion: every operator of the model becomes a region (several, if it has several anchors).
     forbid, pin: pairs of ONNX node names (producer, consumer) that must not, or must if it is
     legal, share a region. merge: whether parallel contractions become one. attention: whether
-    attention becomes one region. operands: the dtype that float32 products round their operands
+    attention becomes one region. operands: the dtype that float32 matmuls round their operands
     to (graph/precision.py); None leaves them as they are. narrow_weights: constant matrices become
     whole numbers of 8 bits with a scale a column.
     """

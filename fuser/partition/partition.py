@@ -1,43 +1,25 @@
-"""Graph -> Partition: seed regions at anchors, grow, join maps and reductions, inline, order."""
+"""Graph -> Partition: passes, then seed regions at anchors, grow, join maps and reductions, inline,
+order."""
 
 from __future__ import annotations
 
-from fuser.graph.exact_float_matmuls import to_exact_float_matmuls
-from fuser.graph.fp8_matmuls import to_fp8_matmuls
-from fuser.graph.int8_matmuls import to_int8_matmuls
-from fuser.graph.integer_matmuls import to_integer_matmuls
 from fuser.graph.ir import Graph
-from fuser.graph.precision import CONTRACTIONS, quantise_weights, round_operands, store_grids
 from fuser.partition import finish
-from fuser.partition.aligned import align_rows
 from fuser.partition.attention import seed_attention
-from fuser.partition.concats import part_concats
-from fuser.partition.decode import unpack_weights
-from fuser.partition.empty import fold_empty
 from fuser.partition.epilogue import append_maps, grow_epilogue, join_parts
 from fuser.partition.gated import find_gates
 from fuser.partition.grouping import Grouping
-from fuser.partition.images import copy_images
 from fuser.partition.inline import inline_maps, shed_outputs
 from fuser.partition.layout import choose_layouts
-from fuser.partition.merge import merge_products
 from fuser.partition.nodes import ANCHORS, OPAQUE
 from fuser.partition.options import Options
-from fuser.partition.outer import expand_outer_products
+from fuser.partition.passes import Work, run_passes
 from fuser.partition.refuse import refusals
 from fuser.partition.region import Partition
-from fuser.partition.rotary import rotate_in_place
 from fuser.partition.rows import place
-from fuser.partition.scales import hoist_scales
 from fuser.partition.siblings import join_siblings
-from fuser.partition.split import split_products
 from fuser.partition.storage import choose_copies
 from fuser.target import Target
-
-FIRST_CODES = 89
-"""The first compute capability that multiplies 8-bit floats."""
-FEW_ROWS = 16
-"""Rows of a product up to which a CPU waits for its weights."""
 
 
 def partition(graph: Graph, target: Target, options: Options | None = None) -> Partition:
@@ -47,34 +29,10 @@ def partition(graph: Graph, target: Target, options: Options | None = None) -> P
     same values. Raises UsageError if `options` names a node that does not exist.
     """
     options = options or Options()
-    graph = finish.with_copied_inputs(fold_empty(graph))
-    graph = part_concats(expand_outer_products(graph))
-    if target.is_cuda or target.dot_unit("i8") is not None:
-        ops = ("dot_general",) if target.is_cuda else CONTRACTIONS
-        graph = finish.without_dead(to_integer_matmuls(graph, ops))
-    graph = unpack_weights(graph, target)
-    if not options.no_fusion:
-        graph = hoist_scales(graph)
-        if options.merge:
-            graph = merge_products(rotate_in_place(split_products(graph)))
-    if not target.is_cuda and options.operands is None:
-        graph = finish.without_dead(store_grids(graph, FEW_ROWS))
-    if options.narrow_weights:
-        graph = finish.without_dead(quantise_weights(graph))
-    if options.operands is not None:
-        graph = round_operands(graph, options.operands)
-    if target.is_cuda or target.dot_unit("i8") is not None:
-        ops = ("dot_general",) if target.is_cuda else CONTRACTIONS
-        graph = finish.without_dead(to_int8_matmuls(graph, ops))
-    if target.sm >= FIRST_CODES:
-        graph = finish.without_dead(to_fp8_matmuls(graph))
-    graph, kept = align_rows(graph, target)
-    if not target.is_cuda:
-        graph = finish.without_dead(to_exact_float_matmuls(graph))
-        if not options.no_fusion:
-            graph, kept = copy_images(graph, target)
+    work = Work(target, options)
+    graph = run_passes(graph, work)
     grouping = Grouping(graph, target, options)
-    grouping.kept = kept
+    grouping.kept = work.kept
     _place_all(grouping)
     if not options.no_fusion:
         inline_maps(grouping)
@@ -97,8 +55,8 @@ def _place_all(grouping: Grouping) -> None:
     if options.attention and not options.no_fusion:
         seed_attention(grouping)
     if not options.no_fusion:
-        for products in find_gates(grouping.graph):
-            grouping.seed_gate(products)
+        for matmuls in find_gates(grouping.graph):
+            grouping.seed_gate(matmuls)
     for node in grouping.graph.nodes:
         if node in grouping.virtual:
             continue

@@ -51,17 +51,15 @@ def _by_kind(producer: Region, consumer: Region) -> Misfit:
     if consumer.kind in heavy and producer.kind in heavy:
         return Misfit("second-anchor", f"{producer.kind} and {consumer.kind} iterate differently")
     if consumer.kind in heavy and producer.kind == "reduce":
-        return Misfit("row-in-prologue", "a row must be complete before its first product")
+        return Misfit("row-in-prologue", "a row must be complete before its first matmul")
     if consumer.kind in heavy:
-        return Misfit("recompute", "every block of the product would compute it again")
+        return Misfit("recompute", "every block of the matmul would compute it again")
     if producer.kind in heavy and consumer.kind == "reduce":
         return Misfit(
             "row-across-blocks", "the row it reduces is spread over blocks of the kernel before"
         )
     if producer.kind in heavy:
-        return Misfit(
-            "different-space", "it does not follow the elements of the product one by one"
-        )
+        return Misfit("different-space", "it does not follow the elements of the matmul one by one")
     if producer.kind == "reduce" and consumer.kind == "reduce":
         return Misfit("different-rows", "the two regions keep different rows on chip")
     return Misfit("different-space", "the two regions iterate over different spaces")

@@ -97,7 +97,7 @@ class Partition:
 
     layouts: physical axis order of values that are not row-major, outermost first: an NCHW value
     stored as NHWC has (0, 2, 3, 1).
-    copies: the dtype of the rounded copy that products read, of values that have one; narrow: the
+    copies: the dtype of the rounded copy that matmuls read, of values that have one; narrow: the
     values that are stored as that copy alone (storage.py).
     """
 

@@ -1,7 +1,7 @@
 """Recognise softmax in primitives, whatever stands between them.
 
     p = exp(x - broadcast(max(x))) / broadcast(sum(exp(...)))
-The quotient may be a product with a reciprocal, and casts may surround every step.
+The quotient may be a matmul with a reciprocal, and casts may surround every step.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Copies of values for products that round their operands: rounded once, where they are made.
+"""Copies of values for matmuls that round their operands: rounded once, where they are made.
 
     region: %y = norm %x              region: %y = norm %x, also stored as bfloat16
     region: dot_general %y, %w   =>   region: dot_general %y (the copy), %w
-Rounding twice is rounding once, so results do not change; every block of the product reads half the
-bytes and rounds nothing. A value that only products read is stored as the copy alone.
+Rounding twice is rounding once, so results do not change; every block of the matmul reads half the
+bytes and rounds nothing. A value that only matmuls read is stored as the copy alone.
 
 Images, which convolutions and pools hand on channels last (layout.py), are stored as the copy alone
 whoever reads them: residual sums and pools then read rounded values as well. That is a part of what
@@ -30,7 +30,7 @@ def choose_copies(
     operands: DType | None = None,
 ) -> tuple[dict[Value, DType], set[Value]]:  # fmt: skip
     """(the dtype of the copy of each value that has one, the values stored as copies alone).
-    images: values that are stored as `operands`, if products round to that."""
+    images: values that are stored as `operands`, if matmuls round to that."""
     made = {
         value
         for region in regions
@@ -65,7 +65,7 @@ def _reads_whole(region: Region) -> bool:
 
 
 def _reads(region: Region, value: Value) -> tuple[set[DType], bool]:
-    """The dtypes to which products of a region round the value, and whether it is also read else:
+    """The dtypes to which matmuls of a region round the value, and whether it is also read else:
     movement does not count as reading."""
     rounded: set[DType] = set()
     other = False

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from fuser.errors import UsageError
+from fuser.graph.ir import Graph
 from fuser.graph.text import print_graph
-from fuser.partition import explain, partition
+from fuser.partition import Options, explain, partition
+from fuser.partition.passes import Work, each_pass
 from fuser.pipeline.compiler import partition_options, with_remembered
 from fuser.pipeline.devices import Device, choose_target
 from fuser.pipeline.kernels import programs_of
 from fuser.pipeline.precision import Precision, rounding
 from fuser.pipeline.source import GraphSource
 from fuser.pipeline.stage_texts import kernel_text
+from fuser.target import Target
 
 
 def dump(
@@ -25,6 +28,9 @@ def dump(
         return
     target = choose_target(device)
     options = partition_options(fusion, rounding(precision, target))
+    if stage == "passes":
+        yield from _passes(source.graph(dims or {}), target, options)
+        return
     cut = partition(source.graph(dims or {}), target, options)
     if stage == "regions":
         yield explain(cut)
@@ -38,3 +44,15 @@ def dump(
         programs = programs_of(item, cut, target)
         for program in with_remembered(cut, programs, target)[0]:
             yield kernel_text(program, stage, target)
+
+
+def _passes(graph: Graph, target: Target, options: Options) -> Iterator[str]:
+    """The graph after each pass in front of the grouping that changed it."""
+    before = print_graph(graph)
+    yield before
+    for item, after in each_pass(graph, Work(target, options)):
+        text = print_graph(after)
+        yield f"after {item.name}: {'as before' if text == before else ''}".rstrip()
+        if text != before:
+            yield text
+        before = text

@@ -216,7 +216,7 @@ PARTITIONER = (
         "if False:",
     ),
     Fault(
-        "merged products have each other's columns", "partition/merge.py",
+        "merged products have each other's columns", "partition/passes/merge_matmuls.py",
         "values[branch.result] = _slice(graph, out, start, branch)",
         "values[branch.result] = _slice(graph, out, max(0, start - 1), branch)",
     ),
@@ -230,15 +230,15 @@ PARTITIONER = (
         "if misfit is None and _values_by_query(qk, keys, pv, side):", "if False:",
     ),
     Fault(
-        "the halves of rotated heads are swapped", "partition/rotary.py",
+        "the halves of rotated heads are swapped", "partition/passes/rotate_in_place.py",
         "{(0, half): 0, (half, 2 * half): 1}", "{(0, half): 1, (half, 2 * half): 0}",
     ),
     Fault(
-        "of two factors one is lost", "partition/scales.py",
+        "of two factors one is lost", "partition/passes/hoist_scales.py",
         "factor *= scalar", "factor = scalar",
     ),
     Fault(
-        "parts of a product have the first one's bias", "partition/split.py",
+        "parts of a product have the first one's bias", "partition/passes/split_matmuls.py",
         "bias[start:limit]", "bias[: limit - start]",
     ),
 )  # fmt: skip

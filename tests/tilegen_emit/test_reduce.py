@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from fuser.graph.onnx_import import import_onnx
 from onnx import parser
 
 import fuser
 from fuser import dtypes
 from fuser.graph.evaluate import evaluate
-from fuser.graph.onnx_import import import_onnx
 from fuser.graph.passes import run_passes
 from fuser.partition import Options, partition
 from fuser.tilegen.schedule import Schedule

@@ -20,7 +20,7 @@ FEWEST_OPERANDS = 12
 """Operands of a part: a kernel that looks for its place in fewer would not be written alone."""
 
 
-def part_concats(graph: Graph) -> Graph:
+def split_concats(graph: Graph) -> Graph:
     """A graph in which every concat has at most MOST_OPERANDS operands."""
     if not any(map(_is_long, graph.nodes)):
         return graph

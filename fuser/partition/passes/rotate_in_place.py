@@ -3,10 +3,10 @@
     %q = reshape(dot_general %x, %w) [b, s, h, d]        %l = reshape(dot_general %x, %w.low)
     %t = concat(neg %q[d/2:], %q[:d/2])             =>   %r = reshape(dot_general %x, %w.high)
     %y = add(mul %q, %cos, mul %t, %sin)                 %y = concat(%l*%c - %r*%s, %r*%c + %l*%s)
-Code that mixes the two halves of a head needs elements from two columns of a product. With the low
-and the high columns as two products (gated.py), both are in registers at one place, and the
+Code that mixes the two halves of a head needs elements from two columns of a matmul. With the low
+and the high columns as two matmuls (gated.py), both are in registers at one place, and the
 rotation is an epilogue. Any such code will do: it is followed with each value as a pair of halves.
-Products on the same operand whose heads are not rotated (the values of attention) join as they are.
+Matmuls on the same operand whose heads are not rotated (the values of attention) join as they are.
 """
 
 from __future__ import annotations
@@ -20,10 +20,15 @@ from fuser.graph.copying import begin_copy, clone_node
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.registry import build
 from fuser.partition.dag import ordered
-from fuser.partition.finish import without_dead
 from fuser.partition.gated import find_gates, parallel_products
-from fuser.partition.merge import Branch, is_linear, leads_to_output, product_with_bias
 from fuser.partition.nodes import is_injective, is_map
+from fuser.partition.passes.live import without_dead
+from fuser.partition.passes.merge_matmuls import (
+    Branch,
+    is_linear,
+    leads_to_output,
+    matmul_with_bias,
+)
 
 DEPTH = 24
 """Most nodes of a rotation."""
@@ -31,7 +36,7 @@ DEPTH = 24
 
 @dataclass(frozen=True)
 class _Heads:
-    """A product split into heads: pre = [..., heads, size]; perm takes it to where it is rotated.
+    """A matmul split into heads: pre = [..., heads, size]; perm takes it to where it is rotated.
 
     rotation: the nodes behind it in graph order, none if the heads are used as they are. result:
     the value that is replaced.
@@ -51,7 +56,7 @@ class _Heads:
 
 @dataclass(eq=False)
 class _Unit:
-    """Heads that become one pair of products: the rotated ones first."""
+    """Heads that become one pair of matmuls: the rotated ones first."""
 
     parts: list[_Heads]
     externals: list[Value]
@@ -59,14 +64,14 @@ class _Unit:
 
 
 def rotate_in_place(graph: Graph) -> Graph:
-    """A graph in which rotations of projected heads follow a pair of products."""
+    """A graph in which rotations of projected heads follow a pair of matmuls."""
     uses = graph.uses()
     outputs = set(graph.outputs)
     gated = {node for pair in find_gates(graph) for node in pair}
     units: list[_Unit] = []
     for siblings in parallel_products(graph):
         free = [p for p in siblings if p not in gated and is_linear(p)]
-        unit = _unit([product_with_bias(p, uses, outputs) for p in free], uses, outputs)
+        unit = _unit([matmul_with_bias(p, uses, outputs) for p in free], uses, outputs)
         if unit is not None:
             units.append(unit)
     return _rewrite(graph, units) if units else graph
@@ -94,8 +99,8 @@ def _unit(
         pre = (*first.pre[:-2], columns // size, size)
         plain.append(_Heads(branch, pre, first.perm, branch.result, (), branch.result))
     parts = rotated + plain
-    contract = first.branch.product.attrs["rhs_contract"]
-    if any(p.branch.product.attrs["rhs_contract"] != contract for p in parts):
+    contract = first.branch.matmul.attrs["rhs_contract"]
+    if any(p.branch.matmul.attrs["rhs_contract"] != contract for p in parts):
         return None
     if any(p.pre[:-2] != first.pre[:-2] or p.pre[-1] != size for p in rotated):
         return None
@@ -107,11 +112,11 @@ def _unit(
         for value in node.inputs
         if value is not part.start and value.node not in inside
     )
-    return _Unit(parts, [first.branch.product.inputs[0], *externals])
+    return _Unit(parts, [first.branch.matmul.inputs[0], *externals])
 
 
 def _heads(branch: Branch, uses: dict[Value, list[Node]], outputs: set[Value]) -> _Heads | None:
-    """The heads of a product and the rotation behind them; no rotation where none is found."""
+    """The heads of a matmul and the rotation behind them; no rotation where none is found."""
     value = branch.result
     pre: tuple[int, ...] = ()
     perm: tuple[int, ...] = ()
@@ -265,7 +270,7 @@ def _text(part: _Heads) -> tuple[object, ...] | None:
 def _rewrite(graph: Graph, units: list[_Unit]) -> Graph:
     owner = {part.result: unit for unit in units for part in unit.parts}
     gone = {node for unit in units for part in unit.parts for node in part.rotation}
-    gone |= {part.branch.product for unit in units for part in unit.parts}
+    gone |= {part.branch.matmul for unit in units for part in unit.parts}
     position = {node: i for i, node in enumerate(graph.nodes)}
     before = {
         node: {
@@ -289,12 +294,12 @@ def _rewrite(graph: Graph, units: list[_Unit]) -> Graph:
 
 
 def _emit(graph: Graph, unit: _Unit, values: dict[Value, Value]) -> None:
-    """The two products, their rotation, and the results as slices of what they write."""
+    """The two matmuls, their rotation, and the results as slices of what they write."""
     first = unit.parts[0]
     total = sum(part.heads for part in unit.parts)
     half = first.pre[-1] // 2
     space = (*first.pre[:-2], total, half)
-    lhs = values[first.branch.product.inputs[0]]
+    lhs = values[first.branch.matmul.inputs[0]]
     halves = [_product(graph, unit, lhs, space, side) for side in (0, 1)]
     turned = _turn(graph, first, space, (halves[0], halves[1]), values)
     origin = tuple(dict.fromkeys(n for p in unit.parts for x in p.rotation for n in x.origin))
@@ -318,13 +323,13 @@ def _emit(graph: Graph, unit: _Unit, values: dict[Value, Value]) -> None:
 
 def _product(graph: Graph, unit: _Unit, lhs: Value, space: tuple[int, ...], side: int) -> Value:
     """The low (side 0) or high columns of every head: [..., heads, half]."""
-    product = unit.parts[0].branch.product
-    contract = product.attrs["rhs_contract"][0]
-    origin = tuple(dict.fromkeys(n for p in unit.parts for n in p.branch.product.origin))
+    matmul = unit.parts[0].branch.matmul
+    contract = matmul.attrs["rhs_contract"][0]
+    origin = tuple(dict.fromkeys(n for p in unit.parts for n in p.branch.matmul.origin))
     columns = []
     biases = []
     for part in unit.parts:
-        weights = part.branch.product.inputs[1].constant
+        weights = part.branch.matmul.inputs[1].constant
         assert weights is not None
         split = np.moveaxis(weights, contract, 0).reshape(-1, part.heads, 2, space[-1])
         columns.append(split[:, :, side].reshape(len(split), -1))
@@ -333,7 +338,7 @@ def _product(graph: Graph, unit: _Unit, lhs: Value, space: tuple[int, ...], side
             bias = np.zeros(part.heads * part.pre[-1], part.branch.result.dtype.numpy)
         biases.append(bias.reshape(part.heads, 2, space[-1])[:, side].reshape(-1))
     joined = np.ascontiguousarray(np.moveaxis(np.concatenate(columns, 1), 0, contract))
-    out = build(graph, "dot_general", lhs, graph.constant(joined), origin=origin, **product.attrs)
+    out = build(graph, "dot_general", lhs, graph.constant(joined), origin=origin, **matmul.attrs)
     if any(part.branch.bias is not None for part in unit.parts):
         added = graph.constant(np.concatenate(biases))
         last = (out.type.rank - 1,)
@@ -409,11 +414,11 @@ def _half_table(
 
 
 def _take(graph: Graph, part: _Heads, whole: Value, start: int) -> Value:
-    """The heads of one product, moved to where they were."""
+    """The heads of one matmul, moved to where they were."""
     rank = whole.type.rank
     starts, limits = [0] * rank, list(whole.shape)
     starts[-2], limits[-2] = start, start + part.heads
-    origin = part.branch.product.origin
+    origin = part.branch.matmul.origin
     value = build(
         graph, "slice", whole, origin=origin, starts=tuple(starts), limits=tuple(limits),
         strides=(1,) * rank,

@@ -7,7 +7,7 @@ import pytest
 
 from fuser.graph.evaluate import evaluate
 from fuser.partition import partition
-from fuser.partition.concats import MOST_OPERANDS, part_concats
+from fuser.partition.passes.split_concats import MOST_OPERANDS, split_concats
 from fuser.pipeline.compiler import compile_graph
 from tests.partition.support import CPU, Net, check
 
@@ -25,7 +25,7 @@ def joined(count: int, function: str = "") -> Net:
 
 @pytest.mark.parametrize("count", [MOST_OPERANDS, MOST_OPERANDS + 1, 73, 250, 5000])
 def test_operands_of_a_concat_are_few(count: int) -> None:
-    graph = part_concats(joined(count).graph)
+    graph = split_concats(joined(count).graph)
     concats = [node for node in graph.nodes if node.op == "concat"]
     assert max(len(node.inputs) for node in concats) <= MOST_OPERANDS
     assert min(len(node.inputs) for node in concats) > 1

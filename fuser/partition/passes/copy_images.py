@@ -2,11 +2,11 @@
 
     %y = conv %x [n, c, h, w], a model's input
  =>
-    region: %p = pad %x, its channels last and rounded to what products multiply
+    region: %p = pad %x, its channels last and rounded to what matmuls multiply
     region: %y = conv %p without padding
-Between kernels of ours layout.py stores channels last; what a caller gives is row-major. A product
+Between kernels of ours layout.py stores channels last; what a caller gives is row-major. A matmul
 by tiles or dot instructions would pick every channel of every pixel by itself, once a tap; a copy
-picks them once, by squares of vectors. A product of float32 by plain vectors has a short loop for
+picks them once, by squares of vectors. A matmul of float32 by plain vectors has a short loop for
 every tap of an image of few channels; in the copy a row of the window is one run.
 """
 
@@ -23,11 +23,11 @@ from fuser.graph.sizes import by_example
 from fuser.target import Target
 
 FEW_CHANNELS = 16
-"""Of the images that float32 products read from a copy."""
+"""Of the images that float32 matmuls read from a copy."""
 TILE_ELEMENTS = 14 * 32
-"""Of a usual register tile of a product."""
+"""Of a usual register tile of a matmul."""
 TAP_CYCLES, COPY_CYCLES = 12, 2
-"""What the loop of a tap costs beside its products, and what copying an element costs."""
+"""What the loop of a tap costs beside its matmuls, and what copying an element costs."""
 
 
 def copy_images(graph: Graph, target: Target) -> tuple[Graph, set[Value]]:

@@ -1,9 +1,9 @@
-"""Split a product whose parts meet elementwise: a gate written as one matrix.
+"""Split a matmul whose parts meet elementwise: a gate written as one matrix.
 
     %m = dot_general %x, %w                     %a = dot_general %x, %w[:, :n]
     %a = slice %m [:, :n]                =>     %b = dot_general %x, %w[:, n:]
     %b = slice %m [:, n:]
-As one product, %a and %b lie in different blocks of the kernel and another kernel must join them.
+As one matmul, %a and %b lie in different blocks of the kernel and another kernel must join them.
 As two, they are the anchors of one region (gated.py).
 """
 
@@ -16,27 +16,27 @@ import numpy as np
 from fuser.graph.copying import begin_copy, clone_node
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.registry import build
-from fuser.partition.finish import without_dead
 from fuser.partition.gated import maps_behind
-from fuser.partition.merge import Branch, is_linear, product_with_bias
+from fuser.partition.passes.live import without_dead
+from fuser.partition.passes.merge_matmuls import Branch, is_linear, matmul_with_bias
 
 
 @dataclass(frozen=True)
 class _Parts:
-    """A product, its bias, and the slices of the result with where they start and end."""
+    """A matmul, its bias, and the slices of the result with where they start and end."""
 
     branch: Branch
     slices: tuple[tuple[Node, int, int], ...]
 
 
-def split_products(graph: Graph) -> Graph:
-    """A graph where the parts of gates written as one product are products of their own."""
+def split_matmuls(graph: Graph) -> Graph:
+    """A graph where the parts of gates written as one matmul are matmuls of their own."""
     uses = graph.uses()
     outputs = set(graph.outputs)
     found: dict[Node, _Parts] = {}
     for node in graph.nodes:
         if node.op == "dot_general" and is_linear(node):
-            parts = _parts(product_with_bias(node, uses, outputs), uses, outputs)
+            parts = _parts(matmul_with_bias(node, uses, outputs), uses, outputs)
             if parts is not None:
                 found[node] = parts
     if not found:
@@ -53,7 +53,7 @@ def split_products(graph: Graph) -> Graph:
 
 
 def _parts(branch: Branch, uses: dict[Value, list[Node]], outputs: set[Value]) -> _Parts | None:
-    """The slices of a product if nothing else reads it and they all meet in one map."""
+    """The slices of a matmul if nothing else reads it and they all meet in one map."""
     result = branch.result
     users = uses.get(result, [])
     if result in outputs or len(users) < 2:
@@ -78,15 +78,15 @@ def _columns(node: Node, whole: Value) -> tuple[int, int] | None:
 
 
 def _emit(graph: Graph, parts: _Parts, values: dict[Value, Value]) -> None:
-    product, bias = parts.branch.product, parts.branch.bias
-    weights = product.inputs[1].constant
+    matmul, bias = parts.branch.matmul, parts.branch.bias
+    weights = matmul.inputs[1].constant
     assert weights is not None
-    contract = product.attrs["rhs_contract"][0]
+    contract = matmul.attrs["rhs_contract"][0]
     for node, start, limit in parts.slices:
         columns = np.take(weights, range(start, limit), 1 - contract)
         rhs = graph.constant(columns)
-        lhs = values[product.inputs[0]]
-        out = build(graph, "dot_general", lhs, rhs, origin=product.origin, **product.attrs)
+        lhs = values[matmul.inputs[0]]
+        out = build(graph, "dot_general", lhs, rhs, origin=matmul.origin, **matmul.attrs)
         if bias is not None:
             added = graph.constant(bias[start:limit])
             last = (out.type.rank - 1,)

@@ -1,9 +1,9 @@
-"""Move scalar factors from the operands of a product behind it.
+"""Move scalar factors from the operands of a matmul behind it.
 
     %a = mul %q, 0.35
     %b = transpose(mul %k, 0.35)         %s = mul(dot_general(%q, transpose %k), 0.1225)
     %s = dot_general %a, %b        =>
-Before the product a factor would be applied once per block that reads the operand, and would keep a
+Before the matmul a factor would be applied once per block that reads the operand, and would keep a
 tensor core from reading memory as it is; behind it, it is a free epilogue on the float32 sum.
 """
 
@@ -14,8 +14,8 @@ import numpy as np
 from fuser.graph.copying import begin_copy, clone_node
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.registry import build
-from fuser.partition.finish import without_dead
 from fuser.partition.nodes import VIEW
+from fuser.partition.passes.live import without_dead
 from fuser.partition.softmax import behind
 
 
@@ -42,10 +42,10 @@ def _hoist(graph: Graph, node: Node, values: dict[Value, Value]) -> Value:
         if found is None:
             operands.append(values[operand])
             continue
-        product, plain, scalar = found
+        scaled, plain, scalar = found
         factor *= scalar
-        origin += product.origin
-        operands.append(_moved(graph, operand, product.output, values[plain]))
+        origin += scaled.origin
+        operands.append(_moved(graph, operand, scaled.output, values[plain]))
     dot = build(graph, "dot_general", *operands, origin=node.origin, **node.attrs)
     constant = graph.constant(np.asarray(factor, dot.dtype.numpy))
     names = tuple(dict.fromkeys(origin))
@@ -54,7 +54,8 @@ def _hoist(graph: Graph, node: Node, values: dict[Value, Value]) -> Value:
 
 
 def _scaled(value: Value) -> tuple[Node, Value, float] | None:
-    """(the product, its other operand, the factor) of a movement of x times a scalar constant."""
+    """(the multiplication, its other operand, the factor) of a movement of x times a
+    scalar constant."""
     node = behind(value, VIEW).node
     if node is None or node.op != "mul" or not node.output.dtype.is_float:
         return None

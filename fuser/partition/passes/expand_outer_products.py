@@ -1,4 +1,4 @@
-"""Products along an axis of one element are maps.
+"""Matmuls along an axis of one element are maps.
 
     %d = dot_general %x [m, 1], %y [1, n]    =>    %d = mul(broadcast %x, broadcast %y)
 Rotary tables are written this way (positions times frequencies). As a map it fuses with anything.

@@ -5,7 +5,7 @@
     region: %p = pad %x [m, 144]      region: %q = pad %w [144, n], its rows a multiple of 16 too
     region: dot_general %p, slice %q
 GPUs copy operands ahead in pieces of 16 bytes, from addresses that these divide. Where rows of
-16-bit elements begin elsewhere, every block of the product loads element by element, as often as
+16-bit elements begin elsewhere, every block of the matmul loads element by element, as often as
 there are blocks across; one copy with longer rows is cheaper from some size on. What is summed over
 gets zeros on both sides; other dims are cut back to their extent, which is only an index.
 """
@@ -25,7 +25,7 @@ PIECE = 16
 SECTOR = 32
 """Bytes at which the rows of a copy begin: those of a sector of L2."""
 LOADS = 1.1e12
-"""Single elements that all blocks of a product load in a second (an H200)."""
+"""Single elements that all blocks of a matmul load in a second (an H200)."""
 SHARED = 64
 """Multiply-adds for an element loaded, in a block of 128x128."""
 TRIP = 0.4e-6
@@ -37,11 +37,9 @@ LAUNCH = 1.2e-6
 
 
 def align_rows(graph: Graph, target: Target) -> tuple[Graph, set[Value]]:
-    """(a graph whose large products read rows that can be copied, the copies): they must stay
+    """(a graph whose large matmuls read rows that can be copied, the copies): they must stay
     kernels of their own."""
     kept: set[Value] = set()
-    if not target.is_cuda:
-        return graph, kept
     plans = {node: plan for node in graph.nodes if (plan := _plan(node, target))}
     if not plans:
         return graph, kept
@@ -134,7 +132,7 @@ def _plan(node: Node, target: Target) -> dict[int, tuple[int, ...]]:
 
 
 def _view(graph: Graph, node: Node, side: int, copy: Value) -> Value:
-    """The operand of a product in a copy: as long as it was, but for what is summed over."""
+    """The operand of a matmul in a copy: as long as it was, but for what is summed over."""
     operand = node.inputs[side]
     source, summed = _source(operand), _summed(node, side)
     limits = tuple(

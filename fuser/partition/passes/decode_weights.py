@@ -1,10 +1,10 @@
-"""Weights decoded when the plan is built: where products wait for arithmetic, not for bytes.
+"""Weights decoded when the plan is built: where matmuls wait for arithmetic, not for bytes.
 
     %w = dequantize(%codes, %scale)               %w = constant
     %y = conv(%x, %w)                      =>     %y = conv(%x, %w)
 
 On a CPU a convolution of many pixels decodes its weights again for every few of them, and only
-constants can be transformed for Winograd's algorithm. Matrix products decode once for many rows.
+constants can be transformed for Winograd's algorithm. matmuls decode once for many rows.
 """
 
 from __future__ import annotations
@@ -17,20 +17,19 @@ from fuser.graph.copying import begin_copy, clone_node
 from fuser.graph.ir import Graph, Node
 from fuser.graph.ops.registry import primitive
 from fuser.graph.sizes import size_hint
-from fuser.partition.finish import without_dead
-from fuser.target import Target
+from fuser.partition.passes.live import without_dead
 
 MOST_PIXELS = 64
 """Of a convolution whose weights stay packed on a CPU: up to here it waits for them."""
 
 
-def unpack_weights(graph: Graph, target: Target) -> Graph:
+def decode_weights(graph: Graph) -> Graph:
     """A copy in which the weights of convolutions of many pixels are float constants."""
     found = {
-        node for node in graph.nodes
-        if node.op == "conv" and not target.is_cuda
-        and _decoder(node) is not None and _pixels(node) > MOST_PIXELS
-    }  # fmt: skip
+        node
+        for node in graph.nodes
+        if node.op == "conv" and _decoder(node) is not None and _pixels(node) > MOST_PIXELS
+    }
     if not found:
         return graph
     copy, values = begin_copy(graph)

@@ -13,8 +13,8 @@ import numpy as np
 from fuser.graph.copying import begin_copy, clone_node
 from fuser.graph.ir import Graph, Node
 from fuser.graph.ops.registry import primitive
-from fuser.partition.finish import without_dead
 from fuser.partition.nodes import is_empty
+from fuser.partition.passes.live import without_dead
 
 
 def fold_empty(graph: Graph) -> Graph:

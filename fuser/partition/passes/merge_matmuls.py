@@ -1,10 +1,10 @@
-"""Merge parallel products on one operand: Q, K and V read their input once, in one kernel.
+"""Merge parallel matmuls on one operand: Q, K and V read their input once, in one kernel.
 
     %q = add(dot_general(%x, %wq), %bq)          %m = add(dot_general(%x, [%wq %wk %wv]), [...])
     %k = add(dot_general(%x, %wk), %bk)    =>    %q = slice %m
     %v = add(dot_general(%x, %wv), %bv)          %k = slice %m; %v = slice %m
 Weights and biases are constants, so they are concatenated here. The slices are index maps of the
-readers. A product whose result goes on through maps of its own (an activation) keeps its kernel,
+readers. A matmul whose result goes on through maps of its own (an activation) keeps its kernel,
 where those maps are free.
 """
 
@@ -19,25 +19,25 @@ from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.mapping import release_pages
 from fuser.graph.ops.registry import build
 from fuser.partition.attention import find_attention
-from fuser.partition.finish import without_dead
 from fuser.partition.gated import find_gates, parallel_products
 from fuser.partition.nodes import is_injective, is_map
+from fuser.partition.passes.live import without_dead
 
 MOST_SCALES = 4
-"""Maps between a product and attention (a scale of the query) that attention computes itself."""
+"""Maps between a matmul and attention (a scale of the query) that attention computes itself."""
 
 
 @dataclass(frozen=True)
 class Branch:
-    """A product, its constant bias [n] if it has one, and the value that takes its place."""
+    """A matmul, its constant bias [n] if it has one, and the value that takes its place."""
 
-    product: Node
+    matmul: Node
     bias: np.ndarray | None
     result: Value
 
 
-def merge_products(graph: Graph) -> Graph:
-    """A graph where parallel products with constant weights are one, where that is a gain."""
+def merge_matmuls(graph: Graph) -> Graph:
+    """A graph where parallel matmuls with constant weights are one, where that is a gain."""
     found, _ = find_attention(graph)
     attention = {node for match in found for node in match.nodes}
     gated = {node for pair in find_gates(graph) for node in pair}
@@ -46,32 +46,32 @@ def merge_products(graph: Graph) -> Graph:
     merges: list[list[Branch]] = []
     for siblings in parallel_products(graph):
         table: dict[tuple[object, ...], list[Branch]] = {}
-        for product in siblings:
-            if product in gated or not (is_linear(product) or _is_packed(product)):
+        for matmul in siblings:
+            if matmul in gated or not (is_linear(matmul) or _is_packed(matmul)):
                 continue
-            branch = product_with_bias(product, uses, outputs)
+            branch = matmul_with_bias(matmul, uses, outputs)
             if _is_stored_anyway(branch.result, uses, outputs, attention):
-                key = (_form(product.inputs[1]), tuple(product.attrs["rhs_contract"]))
+                key = (_form(matmul.inputs[1]), tuple(matmul.attrs["rhs_contract"]))
                 table.setdefault(key, []).append(branch)
         merges += [branches for branches in table.values() if len(branches) > 1]
     return _rewrite(graph, merges) if merges else graph
 
 
-def is_linear(product: Node) -> bool:
+def is_linear(matmul: Node) -> bool:
     """Whether it is activations [..., k] times a constant matrix."""
-    weights = product.inputs[1]
+    weights = matmul.inputs[1]
     return (
         weights.constant is not None
         and weights.type.rank == 2
-        and not product.attrs["lhs_batch"]
-        and len(product.attrs["rhs_contract"]) == 1
+        and not matmul.attrs["lhs_batch"]
+        and len(matmul.attrs["rhs_contract"]) == 1
     )
 
 
-def _is_packed(product: Node) -> bool:
+def _is_packed(matmul: Node) -> bool:
     """Whether it is activations times a matrix of codes, with factors for every column."""
-    made, attrs = product.inputs[1].node, product.attrs
-    if made is None or made.op != "dequantize" or product.inputs[1].type.rank != 2:
+    made, attrs = matmul.inputs[1].node, matmul.attrs
+    if made is None or made.op != "dequantize" or matmul.inputs[1].type.rank != 2:
         return False
     if attrs["lhs_batch"] or len(attrs["rhs_contract"]) != 1:
         return False
@@ -88,7 +88,7 @@ def _form(weights: Value) -> tuple[object, ...]:
 
 def _joined(graph: Graph, branches: list[Branch], axis: int) -> Value:
     """The weights of all branches side by side."""
-    weights = [branch.product.inputs[1] for branch in branches]
+    weights = [branch.matmul.inputs[1] for branch in branches]
     made = weights[0].node
     if made is None or made.op != "dequantize":
         return graph.constant(_side_by_side(weights, axis))
@@ -107,16 +107,16 @@ def _side_by_side(values: list[Value], axis: int) -> np.ndarray:
     return joined
 
 
-def product_with_bias(product: Node, uses: dict[Value, list[Node]], outputs: set[Value]) -> Branch:
-    """The product with the constant vector that is added to it, if nothing else reads it."""
-    users = uses.get(product.output, [])
-    if len(users) == 1 and users[0].op == "add" and product.output not in outputs:
+def matmul_with_bias(matmul: Node, uses: dict[Value, list[Node]], outputs: set[Value]) -> Branch:
+    """The matmul with the constant vector that is added to it, if nothing else reads it."""
+    users = uses.get(matmul.output, [])
+    if len(users) == 1 and users[0].op == "add" and matmul.output not in outputs:
         add = users[0]
-        other = add.inputs[1] if add.inputs[0] is product.output else add.inputs[0]
+        other = add.inputs[1] if add.inputs[0] is matmul.output else add.inputs[0]
         bias = _row_constant(other)
         if bias is not None and add.inputs[0] is not add.inputs[1]:
-            return Branch(product, bias, add.output)
-    return Branch(product, None, product.output)
+            return Branch(matmul, bias, add.output)
+    return Branch(matmul, None, matmul.output)
 
 
 def _row_constant(value: Value) -> np.ndarray | None:
@@ -137,7 +137,7 @@ def _is_stored_anyway(
 ) -> bool:
     """Whether the value would be written even with a kernel of its own.
 
-    It is where a reader is no map (a product, a slice), or where the few maps that follow are
+    It is where a reader is no map (a matmul, a slice), or where the few maps that follow are
     inlined into attention.
     """
     if leads_to_output(value, uses, outputs):
@@ -184,9 +184,9 @@ def _is_read_in_part(value: Value, uses: dict[Value, list[Node]]) -> bool:
 
 
 def _rewrite(graph: Graph, merges: list[list[Branch]]) -> Graph:
-    by_first = {branches[0].product: branches for branches in merges}
+    by_first = {branches[0].matmul: branches for branches in merges}
     replaced = {branch.result for branches in merges for branch in branches}
-    gone = {branch.product for branches in merges for branch in branches}
+    gone = {branch.matmul for branches in merges for branch in branches}
     result, values = begin_copy(graph)
     for node in graph.nodes:
         if node in by_first:
@@ -198,10 +198,10 @@ def _rewrite(graph: Graph, merges: list[list[Branch]]) -> Graph:
 
 
 def _emit(graph: Graph, branches: list[Branch], values: dict[Value, Value]) -> None:
-    """The merged product, its bias, and a slice for each branch."""
-    first = branches[0].product
+    """The merged matmul, its bias, and a slice for each branch."""
+    first = branches[0].matmul
     contract = first.attrs["rhs_contract"][0]
-    origin = tuple(dict.fromkeys(name for b in branches for name in b.product.origin))
+    origin = tuple(dict.fromkeys(name for b in branches for name in b.matmul.origin))
     weights = _joined(graph, branches, 1 - contract)
     lhs = values[first.inputs[0]]
     out = build(graph, "dot_general", lhs, weights, origin=origin, **first.attrs)
@@ -232,7 +232,7 @@ def _slice(graph: Graph, whole: Value, start: int, branch: Branch) -> Value:
         graph,
         "slice",
         whole,
-        origin=branch.product.origin,
+        origin=branch.matmul.origin,
         starts=(0,) * (len(shape) - 1) + (start,),
         limits=(*shape[:-1], limit),
         strides=(1,) * len(shape),

@@ -1,0 +1,184 @@
+"""The passes over a graph before its nodes are grouped, in the order in which they run.
+
+A pass is a function from a graph to a graph; its file shows one before and after. The predicate
+beside it says for which target and options it runs. `fuser dump --stage passes` prints the graph
+after each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from fuser.graph.exact_float_matmuls import to_exact_float_matmuls
+from fuser.graph.fp8_matmuls import to_fp8_matmuls
+from fuser.graph.int8_matmuls import to_int8_matmuls
+from fuser.graph.integer_matmuls import to_integer_matmuls
+from fuser.graph.ir import Graph, Value
+from fuser.graph.precision import CONTRACTIONS, quantise_weights, round_operands, store_grids
+from fuser.partition.options import Options
+from fuser.partition.passes.align_rows import align_rows
+from fuser.partition.passes.copy_images import copy_images
+from fuser.partition.passes.decode_weights import decode_weights
+from fuser.partition.passes.expand_outer_products import expand_outer_products
+from fuser.partition.passes.fold_empty import fold_empty
+from fuser.partition.passes.hoist_scales import hoist_scales
+from fuser.partition.passes.live import with_copied_inputs, without_dead
+from fuser.partition.passes.merge_matmuls import merge_matmuls
+from fuser.partition.passes.rotate_in_place import rotate_in_place
+from fuser.partition.passes.split_concats import split_concats
+from fuser.partition.passes.split_matmuls import split_matmuls
+from fuser.target import Target
+
+FIRST_FP8 = 89
+"""The first compute capability that multiplies 8-bit floats."""
+FEW_ROWS = 16
+"""Rows of a matmul up to which a CPU waits for its weights."""
+
+
+@dataclass
+class Work:
+    """What a graph is partitioned for, and what passes note. kept: copies that stay kernels of
+    their own."""
+
+    target: Target
+    options: Options
+    kept: set[Value] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A named pass, and whether it runs for a target and options."""
+
+    name: str
+    run: Callable[[Graph, Work], Graph]
+    wanted: Callable[[Target, Options], bool]
+
+
+def run_passes(graph: Graph, work: Work) -> Graph:
+    """The graph after the passes that its target and options want."""
+    for item in PASSES:
+        if item.wanted(work.target, work.options):
+            graph = item.run(graph, work)
+    return graph
+
+
+def each_pass(graph: Graph, work: Work) -> Iterator[tuple[Pass, Graph]]:
+    """The passes that run, each with the graph after it."""
+    for item in PASSES:
+        if item.wanted(work.target, work.options):
+            graph = item.run(graph, work)
+            yield item, graph
+
+
+# predicates ---------------------------------------------------------------------------------------
+
+
+def always(target: Target, options: Options) -> bool:
+    return True
+
+
+def fuses(target: Target, options: Options) -> bool:
+    return not options.no_fusion
+
+
+def merges(target: Target, options: Options) -> bool:
+    return not options.no_fusion and options.merge
+
+
+def on_gpu(target: Target, options: Options) -> bool:
+    return target.is_cuda
+
+
+def on_cpu(target: Target, options: Options) -> bool:
+    return not target.is_cuda
+
+
+def multiplies_int8(target: Target, options: Options) -> bool:
+    return target.is_cuda or target.dot_unit("i8") is not None
+
+
+def multiplies_fp8(target: Target, options: Options) -> bool:
+    return target.sm >= FIRST_FP8
+
+
+def keeps_operands_on_cpu(target: Target, options: Options) -> bool:
+    return not target.is_cuda and options.operands is None
+
+
+def narrows_weights(target: Target, options: Options) -> bool:
+    return options.narrow_weights
+
+
+def rounds_operands(target: Target, options: Options) -> bool:
+    return options.operands is not None
+
+
+def fuses_on_cpu(target: Target, options: Options) -> bool:
+    return not target.is_cuda and not options.no_fusion
+
+
+# what they run ------------------------------------------------------------------------------------
+
+
+def _of(function: Callable[[Graph], Graph]) -> Callable[[Graph, Work], Graph]:
+    """A pass that asks for nothing but the graph."""
+    return lambda graph, work: function(graph)
+
+
+def _integers(graph: Graph, work: Work) -> Graph:
+    return without_dead(to_integer_matmuls(graph, _integer_ops(work.target)))
+
+
+def _int8(graph: Graph, work: Work) -> Graph:
+    return without_dead(to_int8_matmuls(graph, _integer_ops(work.target)))
+
+
+def _integer_ops(target: Target) -> tuple[str, ...]:
+    """Ops that multiply integers of 8 bits on the target."""
+    return ("dot_general",) if target.is_cuda else CONTRACTIONS
+
+
+def _grids(graph: Graph, work: Work) -> Graph:
+    return without_dead(store_grids(graph, FEW_ROWS))
+
+
+def _round(graph: Graph, work: Work) -> Graph:
+    assert work.options.operands is not None
+    return round_operands(graph, work.options.operands)
+
+
+def _align(graph: Graph, work: Work) -> Graph:
+    graph, copies = align_rows(graph, work.target)
+    work.kept |= copies
+    return graph
+
+
+def _images(graph: Graph, work: Work) -> Graph:
+    graph, copies = copy_images(graph, work.target)
+    work.kept |= copies
+    return graph
+
+
+PASSES: tuple[Pass, ...] = (
+    Pass("fold_empty", _of(fold_empty), always),
+    Pass("copy_inputs", _of(with_copied_inputs), always),  # from here on all is a copy
+    Pass("expand_outer_products", _of(expand_outer_products), always),
+    Pass("split_concats", _of(split_concats), always),
+    Pass("integer_matmuls", _integers, multiplies_int8),  # before weights are decoded
+    Pass("decode_weights", _of(decode_weights), on_cpu),
+    Pass("hoist_scales", _of(hoist_scales), fuses),  # what is left of an operand may be shared
+    Pass("split_matmuls", _of(split_matmuls), merges),  # before others are merged
+    Pass("rotate_in_place", _of(rotate_in_place), merges),
+    Pass("merge_matmuls", _of(merge_matmuls), merges),
+    Pass("store_grids", _grids, keeps_operands_on_cpu),
+    Pass("quantise_weights", lambda g, _: without_dead(quantise_weights(g)), narrows_weights),
+    Pass("round_operands", _round, rounds_operands),
+    Pass("int8_matmuls", _int8, multiplies_int8),  # also of what was just quantised
+    Pass("fp8_matmuls", lambda g, _: without_dead(to_fp8_matmuls(g)), multiplies_fp8),
+    Pass("align_rows", _align, on_gpu),
+    Pass("exact_float_matmuls", lambda g, _: without_dead(to_exact_float_matmuls(g)), on_cpu),
+    Pass("copy_images", _images, fuses_on_cpu),
+)
+
+__all__ = ["PASSES", "Pass", "Work", "each_pass", "run_passes"]
