@@ -12,7 +12,7 @@ import fuser
 from fuser import onnx_backend
 from fuser.errors import FeedError, UnsupportedError, UnsupportedOpError, UsageError
 from fuser.frontends.onnx.session import InferenceSession, type_text
-from fuser.runtime.turns import Turns
+from fuser.runtime.plan_loop import PlanLoop
 
 Array = np.ndarray[Any, Any]
 
@@ -64,7 +64,7 @@ def test_a_plan_for_each_value_that_decides_a_shape(rng: np.random.Generator) ->
     assert session.plans[-1].report().values == ("shape",)
 
 
-def test_trips_and_branches() -> None:
+def test_iterations_and_branches() -> None:
     session = InferenceSession(
         model(
             """m (float[2] x, int64 n, bool up) => (float[2] y, float[t, 2] all) {
@@ -91,10 +91,10 @@ def test_trips_and_branches() -> None:
     assert session.value_inputs == ("n",)  # the branches are selected from, not asked for
 
 
-ROOTS = """m (float[n] x) => (float[n] y, float[t, n] all, int64 trips) {
+ROOTS = """m (float[n] x) => (float[n] y, float[t, n] all, int64 steps) {
     zero = Constant<value = int64 {0}>()
     least = Constant<value = float {0.0001}>()
-    y, trips, all = Loop(, , x, zero) <body = step
+    y, steps, all = Loop(, , x, zero) <body = step
         (int64 i, bool going, float[n] s, int64 k) =>
             (bool on, float[n] next, int64 count, float[n] seen) {
         half = Constant<value = float {0.5}>()
@@ -114,23 +114,23 @@ ROOTS = """m (float[n] x) => (float[n] y, float[t, n] all, int64 trips) {
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
 def test_a_loop_until_data_says_so(device: str, rng: np.random.Generator) -> None:
-    """Square roots by Newton's method: one body is compiled, whatever the number of trips."""
+    """Square roots by Newton's method: one body is compiled, whatever the number of iterations."""
     session = InferenceSession(model(ROOTS), device=device)
     x = rng.uniform(1, 50, 5).astype(np.float32)
     for scale in (1, 1, 100):
-        y, rows, trips = session.run(None, {"x": scale * x})
+        y, rows, steps = session.run(None, {"x": scale * x})
         np.testing.assert_allclose(y, np.sqrt(scale * x), rtol=1e-5)
-        assert 4 < trips == len(rows)
+        assert 4 < steps == len(rows)
         np.testing.assert_array_equal(rows[-1], y)
         assert session.fallbacks == () and len(session.plans) == 2  # the constants', the body's
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
 @pytest.mark.parametrize("most", [1, 2, 3, 90])
-def test_trips_after_the_first_carry_their_state(
+def test_iterations_after_the_first_carry_their_state(
     device: str, most: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """State that swaps and stays, the trip's number, what the body reads from around, and rows."""
+    """State that swaps and stays, the number of the iteration, what the body captures, and rows."""
     ends = "float[n] a, float[n] b, int64 last, float[t, n] rows"
     text = f"""m (float[n] x, float[k] w) => ({ends}) {{
         most = Constant<value = int64 {{{most}}}>()
@@ -153,18 +153,18 @@ def test_trips_after_the_first_carry_their_state(
             on = Greater(largest, least)
         }}>
     }}"""
-    trips_made: list[int] = []
-    run = Turns.trip
+    iterations_run: list[int] = []
+    run = PlanLoop.iterate
 
-    def counted(self: Turns, *arguments: Any) -> Any:
-        trips_made.append(1)
+    def counted(self: PlanLoop, *arguments: Any) -> Any:
+        iterations_run.append(1)
         return run(self, *arguments)
 
-    monkeypatch.setattr(Turns, "trip", counted)
+    monkeypatch.setattr(PlanLoop, "iterate", counted)
     session = InferenceSession(model(text), device=device)
     for n in (5, 129, 5):
         x, w = rng.uniform(1, 2, n).astype(np.float32), np.array([1.9, 0.5, 1], np.float32)
-        trips_made.clear()
+        iterations_run.clear()
         a, b, last, rows = session.run(None, {"x": x, "w": w})
         p, q, seen = x, -x, []
         while len(seen) < most and (not seen or p.max() > 0.001):
@@ -174,11 +174,11 @@ def test_trips_after_the_first_carry_their_state(
         np.testing.assert_allclose(a, p, rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(b, q, rtol=1e-4, atol=1e-6)
         assert last == len(seen) - 1 and session.fallbacks == ()
-        assert len(trips_made) == len(seen) - 1
+        assert len(iterations_run) == len(seen) - 1
 
 
 def test_a_loop_whose_state_grows_runs_on_the_host() -> None:
-    """A body that would be compiled for every trip is NumPy's, and is listed."""
+    """A body that would be compiled for every iteration is NumPy's, and is listed."""
     text = """m (float[n] x, float limit) => (float[k] y) {
         y = Loop(, , x) <body = step (int64 i, bool going, float[a] s) => (bool on, float[b] next) {
             next = Concat<axis = 0>(s, x)
@@ -194,12 +194,12 @@ def test_a_loop_whose_state_grows_runs_on_the_host() -> None:
     assert [note.split()[0] for note in session.fallbacks] == ["Loop"]
 
 
-def test_a_loop_without_trips() -> None:
+def test_a_loop_without_iterations() -> None:
     session = InferenceSession(model(ROOTS.replace("Loop(, ,", "Loop(zero, ,")))
     x = np.ones(4, np.float32)
-    y, rows, trips = session.run(None, {"x": x})
+    y, rows, steps = session.run(None, {"x": x})
     np.testing.assert_array_equal(y, x)
-    assert trips == 0 and len(rows) == 0
+    assert steps == 0 and len(rows) == 0
 
 
 def test_what_depends_on_data_runs_on_the_host(rng: np.random.Generator) -> None:

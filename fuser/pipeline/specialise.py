@@ -60,7 +60,8 @@ class Specialised:
     ) -> None:  # fmt: skip
         """dynamic: whether kernels serve ranges of sizes: always, never, or (None) from the second
         set of sizes on. fixed, progress: as for `Variants`. write_out_loops: whether a loop that
-        data ends is compiled for the values of that data, trip by trip; else it is unsupported."""
+        data ends is compiled for the values of that data, each iteration written out; else it is
+        unsupported."""
         check_device(device)
         self.model = model
         self.fixed = dict(fixed or {})

@@ -2,9 +2,10 @@
 
 For each distinct kernel the candidates (tilegen/candidates.py) are compiled in the workers. Each
 must give what the rules' kernel gives, within the tolerance that outputs of plans are compared
-with; then they take turns. One that is faster in nearly every turn, and by more than NOISE, is the
-winner; otherwise the rules keep their choice. Either is stored in the kernel cache under the text
-of the rules' kernel, the target and the version of the code generator.
+with; then they are timed in rounds, each once a round. One that is faster in nearly every round,
+and by more than NOISE, is the winner; otherwise the rules keep their choice. Either is stored in
+the kernel cache under the text of the rules' kernel, the target and the version of the code
+generator.
 
 Compiles without tuning look there too: what was measured once is used from then on, by every model
 that has the kernel. Plans say which of their kernels were tuned (`Tuned`).
@@ -55,12 +56,12 @@ if TYPE_CHECKING:
 
 NOISE = 0.03
 """Part of a kernel's time below which a gain is not told from chance."""
-TURNS = 6
-"""Measurements of each candidate, all candidates in turns."""
-TURN_SECONDS = 0.03
-"""About how long a candidate is measured in a turn."""
+ROUNDS = 6
+"""Measurements of each candidate: a round measures every candidate once."""
+ROUND_SECONDS = 0.03
+"""About how long a candidate is measured in a round."""
 HOPELESS = 1.3
-"""Of the best time: a candidate that takes longer in the first turn gets no other."""
+"""Of the best time: a candidate that takes longer in the first round gets no other."""
 CPU_CACHE = 32 << 20
 """Bytes that rotated inputs should exceed on a CPU."""
 MOST_BYTES = 1 << 28
@@ -404,16 +405,16 @@ def agrees(
 
 
 def race(plans: Sequence[Plan], feeds: Sequence[np.ndarray]) -> list[list[float]]:
-    """Seconds of each plan in each turn; one time only of those that are far behind."""
+    """Seconds of each plan in each round; one time only of those that are far behind."""
     times: list[list[float]] = [[] for _ in plans]
     running = list(range(len(plans)))
-    for turn in range(TURNS):
+    for round_number in range(ROUNDS):
         check_time()
         for number in running:
             found = times[number]
-            repeats = 1 if not found else max(1, min(10, round(TURN_SECONDS / found[0])))
+            repeats = 1 if not found else max(1, min(10, round(ROUND_SECONDS / found[0])))
             found.append(replay_seconds(plans[number], feeds, repeats))
-        if turn == 0:
+        if round_number == 0:
             best = min(item[0] for item in times)
             running = [n for n in running if n == 0 or times[n][0] <= HOPELESS * best]
     return times
@@ -431,7 +432,7 @@ def replay_seconds(plan: Plan, feeds: Sequence[np.ndarray], repeats: int) -> flo
 
 def decide(times: Sequence[Sequence[float]]) -> tuple[int, float]:
     """(which is chosen, how many times as fast as the first it is): the first, the rules' choice,
-    unless another is faster by more than NOISE, and in all turns but one."""
+    unless another is faster by more than NOISE, and in all rounds but one."""
     base = times[0]
     best, gain = 0, 1.0
     for number, found in enumerate(times):

@@ -11,11 +11,11 @@ import numpy as np
 from fuser.frontends.numpy.trace import Recording, cut_at_loops
 from fuser.graph.ir import Graph, Value
 from fuser.runtime.plan import Plan
-from fuser.runtime.turns import Turns
+from fuser.runtime.plan_loop import PlanLoop
 
 
 class Looped:
-    """Stages and loops in turn. compile: makes the plan of a graph as it was recorded."""
+    """Stages and loops, in order. compile: makes the plan of a graph as it was recorded."""
 
     def __init__(self, recording: Recording, compile: Callable[[Graph], Plan]) -> None:
         self._recording = recording
@@ -43,10 +43,10 @@ class Looped:
                 outputs = plan.run({value.name: found[value] for value in stage.inputs})
                 found.update({value: outputs[value.name] for value in stage.outputs})
             if number < len(loops):
-                self._turn(number, found)
+                self._run_loop(number, found)
         return [np.asarray(found[value]) for value in graph.outputs]
 
-    def _turn(self, number: int, found: dict[Value, Any]) -> None:
+    def _run_loop(self, number: int, found: dict[Value, Any]) -> None:
         """Run a loop, and note its results."""
         loop, body = self._recording.loops[number], self._bodies[number]
         handed = self._handed[number]
@@ -55,15 +55,15 @@ class Looped:
         outer = {f"outer{i}": found[value] for i, value in enumerate(loop.captured)}
         if np.asarray(found[loop.going]).item():
             carried = {name: name for name in names if name not in handed}
-            with Turns(body, {**state, **outer}, carried, ("going",), handed) as turns:
-                while turns.trip()[0].item():
+            with PlanLoop(body, {**state, **outer}, carried, ("going",), handed) as running:
+                while running.iterate()[0].item():
                     pass
-                state = turns.state()
+                state = running.state()
         found.update(zip(loop.results, (state[name] for name in names), strict=True))
 
 
 def _handed_on(body: Graph) -> dict[str, str]:
-    """The state that is another of the trip before, or stays as it was: by input, that input."""
+    """The state that is another of the last iteration, or stays as it was: by input, that input."""
     state = {value: value.name for value in body.inputs if value.name.startswith("state")}
     ends = zip(body.outputs[1:], body.output_names[1:], strict=True)
     return {name: state[value] for value, name in ends if value in state}

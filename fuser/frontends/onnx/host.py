@@ -277,12 +277,12 @@ class Segmented:
 
 
 _BOUNDS = {
-    "fuser.trips": np.int64(2**62), "fuser.always": np.asarray(True),
+    "fuser.trip_count": np.int64(2**62), "fuser.always": np.asarray(True),
     "fuser.most": np.zeros(1, np.int64), "fuser.threshold": np.zeros(0, np.float32),
 }  # fmt: skip
 """What operands that are left out mean, by names that no model has."""
 _LEFT_OUT = {
-    "Loop": {0: "fuser.trips", 1: "fuser.always"},
+    "Loop": {0: "fuser.trip_count", 1: "fuser.always"},
     "NonMaxSuppression": {2: "fuser.most", 3: "fuser.threshold", 4: "fuser.threshold"},
 }
 """Operands that the reference implementation needs, though the specification does not."""

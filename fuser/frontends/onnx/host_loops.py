@@ -1,10 +1,10 @@
-"""Loops of a session that are not written out: the body is compiled once and run trip after trip.
+"""Loops of a session that are not written out: the body is compiled once and run once an iteration.
 
-Too many trips, or an end that only data knows. The host counts the trips and reads the condition.
-The first trips run as any model does; once shapes last and one plan is all of the body, what a trip
-hands to the next stays where it is, on a GPU in its memory (`fuser.runtime.turns`). A body that
-would be compiled anew for trip after trip (shapes that grow, positions that must be known) is not
-for this: `run` gives None.
+Too many iterations, or an end that only data knows. The host counts them and reads the condition.
+The first ones run as any model does; once shapes last and one plan is all of the body, what an
+iteration hands to the next stays where it is, on a GPU in its memory (`fuser.runtime.plan_loop`).
+A body that would be compiled anew for each iteration (shapes that grow, positions that must be
+known) is not for this: `run` gives None.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from fuser.errors import UnsupportedError
 from fuser.frontends.onnx.importer.reader import captured_names
 from fuser.limits import check_time
 from fuser.runtime.plan import Plan
-from fuser.runtime.turns import Turns, can_carry
+from fuser.runtime.plan_loop import PlanLoop, can_carry
 
 MOST_COMPILES = 3
-"""Trips that may compile: the first, and those whose shapes are not yet the lasting ones."""
+"""Iterations that may compile: the first, and those whose shapes are not yet the lasting ones."""
 
 
 class Body(Protocol):
@@ -63,18 +63,18 @@ class HostLoop:
             return None
         names = [*self._node.input, "", ""]
         limit, condition = (given.get(name) if name else None for name in names[:2])
-        trips = None if limit is None else int(np.asarray(limit).item())
+        trip_count = None if limit is None else int(np.asarray(limit).item())
         going = condition is None or bool(np.asarray(condition).item())
         state = [given[name] for name in self._node.input[2:]]
         outer = {name: given[name] for name in self._captured if name in given}
         if not _are_arrays((*state, *outer.values())):
             return None
         collected: list[list[np.ndarray]] = []
-        trip = compiles = 0
-        while going and (trips is None or trip < trips):
+        iteration = compiles = 0
+        while going and (trip_count is None or iteration < trip_count):
             check_time()
             before = self._plan_count()
-            results = self._trip(trip, state, outer)
+            results = self._iterate(iteration, state, outer)
             compiles += self._plan_count() > before
             self._refused |= compiles > MOST_COMPILES
             if results is None or self._refused:
@@ -83,27 +83,27 @@ class HostLoop:
             going = bool(np.asarray(results[0]).item())
             state = results[1 : 1 + len(state)]
             collected.append(results[1 + len(state) :])
-            trip += 1
-            if lasting and going and (trips is None or trip < trips):
-                turned = self._turn(trip, trips, state, outer, collected)
-                if turned is not None:
-                    state = turned
+            iteration += 1
+            if lasting and going and (trip_count is None or iteration < trip_count):
+                after = self._carry(iteration, trip_count, state, outer, collected)
+                if after is not None:
+                    state = after
                     break
         if collected:
             return [*state, *(np.stack(rows) for rows in zip(*collected, strict=True))]
         if len(self.body.output) == 1 + len(state):
             return state
-        results = self._trip(0, state, outer)  # for the shapes of what is not there
+        results = self._iterate(0, state, outer)  # for the shapes of what is not there
         if results is None:
             return None
         rows = (np.asarray(row) for row in results[1 + len(state) :])
         return [*state, *(np.empty((0, *row.shape), row.dtype) for row in rows)]
 
-    def _trip(
-        self, trip: int, state: Sequence[Any], outer: Mapping[str, Any]
+    def _iterate(
+        self, iteration: int, state: Sequence[Any], outer: Mapping[str, Any]
     ) -> list[np.ndarray] | None:
         """The results of the body; None if some are no arrays, or it cannot be compiled."""
-        feeds = self._feeds(trip, state, outer)
+        feeds = self._feeds(iteration, state, outer)
         try:
             found = self._body(feeds).run(feeds)
         except UnsupportedError:
@@ -112,13 +112,17 @@ class HostLoop:
         results = [found[output.name] for output in self.body.output]
         return results if _are_arrays(results) else None
 
-    def _turn(
-        self, trip: int, trips: int | None, state: Sequence[Any], outer: Mapping[str, Any],
+    def _carry(
+        self,
+        iteration: int,
+        trip_count: int | None,
+        state: Sequence[Any],
+        outer: Mapping[str, Any],
         collected: list[list[np.ndarray]],
-    ) -> list[np.ndarray] | None:  # fmt: skip
-        """The state after all trips from this one on, each appending its row to `collected`; None
-        if the body is not one plan whose results can be carried, with no trip made."""
-        feeds = self._feeds(trip, state, outer)
+    ) -> list[np.ndarray] | None:
+        """The state after all iterations from this one on, each appending its row to `collected`;
+        None if the body is not one plan whose results can be carried, with no iteration made."""
+        feeds = self._feeds(iteration, state, outer)
         found = self._body(feeds).plan(feeds)
         if found is None:
             return None
@@ -137,26 +141,26 @@ class HostLoop:
             return None
         index = inputs[0] if inputs[0] in given else None
         count = len(fetched)
-        with Turns(plan, given, carried, [*fetched, *lost]) as turns:
+        with PlanLoop(plan, given, carried, [*fetched, *lost]) as loop:
             while True:
                 check_time()
-                changed = {} if index is None else {index: np.asarray(np.int64(trip))}
-                results = turns.trip(changed)
+                changed = {} if index is None else {index: np.asarray(np.int64(iteration))}
+                results = loop.iterate(changed)
                 collected.append(results[1:count])
-                trip += 1
-                if not results[0].item() or (trips is not None and trip >= trips):
+                iteration += 1
+                if not results[0].item() or (trip_count is not None and iteration >= trip_count):
                     break
             rest = dict(zip(lost, results[count:], strict=True))
-            kept = turns.state()
+            kept = loop.state()
         return [
             kept[name] if name in kept else rest[output]
             for name, output in zip(inputs[2:], outputs[1:last], strict=True)
         ]
 
     def _feeds(
-        self, trip: int, state: Sequence[Any], outer: Mapping[str, Any]
+        self, iteration: int, state: Sequence[Any], outer: Mapping[str, Any]
     ) -> dict[str, np.ndarray]:
-        values = (np.int64(trip), np.bool_(True), *state)
+        values = (np.int64(iteration), np.bool_(True), *state)
         names = [info.name for info in self.body.input]
         named = (*zip(names, values, strict=True), *outer.items())
         return {name: np.asarray(value) for name, value in named}

@@ -23,8 +23,8 @@ def while_loop(condition: Callable[..., Any], body: Callable[..., Any], *state: 
 
     The body returns what it was given: as many arrays (nests of them are allowed), of the same
     dtypes and shapes; one alone as itself. Both functions may read arrays of the function around.
-    In a traced function each trip runs one plan, begun from Python; outside of one this is a Python
-    loop. Raises TraceError.
+    In a traced function each iteration runs one plan, begun from Python; outside of one this is a
+    Python loop. Raises TraceError.
     """
     trace = maybe_current()
     if trace is None:

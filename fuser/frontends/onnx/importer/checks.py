@@ -94,28 +94,28 @@ def _check_tensor(tensor: TensorProto, where: str) -> None:
 
 # loops --------------------------------------------------------------------------------------------
 
-MOST_TRIPS = 1024
-"""Trips that are written out; a loop of more is refused when it is met."""
+MOST_ITERATIONS = 1024
+"""Iterations that are written out; a loop of more is refused when it is met."""
 
 
-def _written_out(graph: GraphProto, trips: dict[str, int]) -> int:
-    """The nodes of a graph, with loops whose trips a weight tells written out."""
-    trips = dict(trips)
+def _written_out(graph: GraphProto, counts: dict[str, int]) -> int:
+    """The nodes of a graph, with loops whose trip count a weight tells written out."""
+    counts = dict(counts)
     for tensor in graph.initializer:
-        if tensor.data_type == TensorProto.INT64 and tensor.name not in trips:
+        if tensor.data_type == TensorProto.INT64 and tensor.name not in counts:
             if len(tensor.raw_data) == 8:
-                trips[tensor.name] = int.from_bytes(tensor.raw_data, "little", signed=True)
+                counts[tensor.name] = int.from_bytes(tensor.raw_data, "little", signed=True)
             elif len(tensor.int64_data) == 1:
-                trips[tensor.name] = tensor.int64_data[0]
+                counts[tensor.name] = tensor.int64_data[0]
     total = len(graph.node)
     for node in graph.node:
         count = 1
         if node.op_type == "Loop" and node.input:
-            count = min(max(trips.get(node.input[0], 1), 1), MOST_TRIPS)
+            count = min(max(counts.get(node.input[0], 1), 1), MOST_ITERATIONS)
         for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs):
                 if inner.node:
-                    total += count * _written_out(inner, trips)
+                    total += count * _written_out(inner, counts)
     return total
 
 

@@ -1,6 +1,6 @@
-"""If, Loop and Scan, written out: the branch that is taken, and as many bodies as there are trips.
+"""If, Loop and Scan, written out: the branch that is taken, and a body for each iteration.
 
-A condition or a number of trips that an input gives is asked for by value (ValueNeededError).
+A condition or a trip count that an input gives is asked for by value (ValueNeededError).
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from onnx import GraphProto
 
 from fuser import dtypes
 from fuser.errors import InvalidModelError, LimitError, ValueNeededError
-from fuser.frontends.onnx.importer.checks import MOST_TRIPS
+from fuser.frontends.onnx.importer.checks import MOST_ITERATIONS
 from fuser.frontends.onnx.importer.registry import OnnxNode, onnx_op
 from fuser.graph.builder import Builder
 from fuser.graph.dims import as_int
 from fuser.graph.ir import Value
 from fuser.limits import check_nodes
 
-MOST_HOST_TRIPS = 1_000_000
-"""Trips that the host would run of a loop that only its count ends."""
+MOST_HOST_ITERATIONS = 1_000_000
+"""Iterations that the host would run of a loop that only its count ends."""
 
 
 @onnx_op("If")
@@ -49,9 +49,9 @@ def _condition(b: Builder, node: OnnxNode, value: Value) -> Value:
     return b.reshape(value, ())
 
 
-def _check_size(node: OnnxNode, body: GraphProto, trips: int) -> None:
+def _check_size(node: OnnxNode, body: GraphProto, count: int) -> None:
     """Raise LimitError for a loop that will not fit, before it is written out."""
-    check_nodes(trips * len(body.node), f"{node.where}, written out {trips} times,")
+    check_nodes(count * len(body.node), f"{node.where}, written out {count} times,")
 
 
 def _stack(b: Builder, items: Sequence[Value], axis: int = 0) -> Value:
@@ -60,27 +60,27 @@ def _stack(b: Builder, items: Sequence[Value], axis: int = 0) -> Value:
 
 @onnx_op("Loop")
 def loop(b: Builder, node: OnnxNode) -> list[Value | None]:
-    """The body once for each trip, while the condition is known to hold. A loop of more trips is
+    """The body once for each iteration, while the condition is known to hold. A loop of more is
     not supported: a session runs it on the host, unless it can have no end. Raises LimitError."""
     body = node.required("body")
     limit, condition = node.optional(0), node.optional(1)
-    trips = MOST_HOST_TRIPS + 1
+    trip_count = MOST_HOST_ITERATIONS + 1
     if limit is not None:
-        trips = int(b.read_scalar(limit, "the number of trips"))
+        trip_count = int(b.read_scalar(limit, "the trip count"))
     carried = [node.operand(i) for i in range(2, len(node.inputs))]
     going = True
     if condition is not None:
         going = bool(b.read_scalar(_condition(b, node, condition), "a condition"))
     if limit is not None:
-        _check_size(node, body, min(trips, MOST_TRIPS))
+        _check_size(node, body, min(trip_count, MOST_ITERATIONS))
     scanned: list[list[Value]] = []
-    trip, endless = 0, False
-    while going and trip < trips:
-        if trip >= MOST_TRIPS:
-            if endless and trips > MOST_HOST_TRIPS:
+    iteration, endless = 0, False
+    while going and iteration < trip_count:
+        if iteration >= MOST_ITERATIONS:
+            if endless and trip_count > MOST_HOST_ITERATIONS:
                 raise LimitError("the loop has no end that anybody would see", where=node.where)
-            raise node.unsupported(f"more than {MOST_TRIPS} trips")
-        first = b.scalar(trip, dtypes.i64)
+            raise node.unsupported(f"more than {MOST_ITERATIONS} iterations")
+        first = b.scalar(iteration, dtypes.i64)
         alive = b.scalar(True, dtypes.bool_)
         results = node.expand(body, [first, alive, *carried])
         carried = results[1 : 1 + len(carried)]
@@ -91,10 +91,10 @@ def loop(b: Builder, node: OnnxNode) -> list[Value | None]:
             error.ends_loop = True
             raise
         endless = results[0] is alive or results[0].constant is not None
-        trip += 1
+        iteration += 1
     count = len(body.output) - 1 - len(carried)
     if count and not scanned:
-        raise node.unsupported("no trip, and scan outputs whose shape is not known")
+        raise node.unsupported("no iteration, and scan outputs whose shape is not known")
     return [*carried, *(_stack(b, [items[i] for items in scanned]) for i in range(count))]
 
 
@@ -140,15 +140,15 @@ def _scan(
 ) -> list[Value]:  # fmt: skip
     body = node.required("body")
     length = as_int(inputs[0].type.shape[axes[0]])
-    if length > MOST_TRIPS:
-        raise node.unsupported(f"more than {MOST_TRIPS} trips")
+    if length > MOST_ITERATIONS:
+        raise node.unsupported(f"more than {MOST_ITERATIONS} iterations")
     if any(as_int(x.type.shape[axis]) != length for x, axis in zip(inputs, axes, strict=True)):
         raise InvalidModelError("the sequences differ in length", where=node.where)
     _check_size(node, body, length)
     scanned: list[list[Value]] = []
-    for trip in range(length):
+    for iteration in range(length):
         items = [
-            _pick(b, x, axis, length - 1 - trip if backward else trip)
+            _pick(b, x, axis, length - 1 - iteration if backward else iteration)
             for x, axis, backward in zip(inputs, axes, directions, strict=True)
         ]
         results = node.expand(body, [*states, *items])

@@ -1,9 +1,9 @@
-"""One plan, trip after trip: what a trip hands to the next stays where it was written.
+"""One plan as the body of a loop: what an iteration hands to the next stays where it was written.
 
-Results that are carried become inputs of the next trip without a copy. Their memory is taken in
-turns: a trip writes what the trip before no longer reads, so that on a GPU the same few addresses
+Results that are carried become inputs of the next iteration without a copy. Their buffers rotate:
+an iteration writes what the one before no longer reads, so that on a GPU the same few addresses
 come again and a captured graph serves them. On the CPU buffers are arrays, on a GPU device memory;
-only results that are asked for, and inputs that change by trip, cross to and from the host.
+only results that are asked for, and inputs that change by iteration, cross to and from the host.
 """
 
 from __future__ import annotations
@@ -68,16 +68,16 @@ class HostSpace:
         pass
 
 
-class Turns:
+class PlanLoop:
     """A plan whose outputs are carried into inputs. Use it as a context, one run of a loop each.
 
-        with Turns(plan, feeds, {"state": "next"}, ("going",)) as turns:
-            while turns.trip()[0].item(): ...
-            last = turns.state()
+        with PlanLoop(plan, feeds, {"state": "next"}, ("going",)) as loop:
+            while loop.iterate()[0].item(): ...
+            last = loop.state()
 
-    feeds: arrays for every input, the carried ones for the first trip. carried: output by input;
-    the two must agree in dtype and shape. fetched: outputs that every trip returns.
-    handed: by input, the input of the state whose value it has in the next trip.
+    feeds: arrays for every input, the carried ones for the first iteration. carried: output by
+    input; the two must agree in dtype and shape. fetched: outputs that every iteration returns.
+    handed: by input, the input of the state whose value it has in the next iteration.
     Raises FeedError (feeds that do not fit, `carried` that cannot be), or OutOfMemoryError.
     """
 
@@ -89,7 +89,7 @@ class Turns:
         inputs = {spec.name: i for i, spec in enumerate(program.inputs)}
         outputs = {spec.name: i for i, spec in enumerate(program.outputs)}
         if not can_carry(plan, carried, handed or {}):
-            raise FeedError("carried values change their type from trip to trip")
+            raise FeedError("carried values change their type between iterations")
         self._carried = {inputs[name]: outputs[other] for name, other in carried.items()}
         self._handed = {inputs[name]: inputs[other] for name, other in (handed or {}).items()}
         self._state = [*self._carried, *self._handed]
@@ -111,14 +111,14 @@ class Turns:
         if not self._space.shares:
             self._owned = {id(self._sources[i]) for i in self._state}
 
-    def trip(self, changed: Mapping[str, np.ndarray] | None = None) -> list[np.ndarray]:
-        """Run once; the results asked for. changed: inputs that are not as in the trip before."""
+    def iterate(self, changed: Mapping[str, np.ndarray] | None = None) -> list[np.ndarray]:
+        """Run once; the results asked for. changed: inputs that are not as they were before."""
         space, sources = self._space, self._sources
         for name, array in (changed or {}).items():
-            place = self._inputs[name]
-            if place in self._read:
-                (checked,) = check_feeds([self._program.inputs[place]], {name: array})
-                sources[place] = space.write(sources[place], checked)
+            index = self._inputs[name]
+            if index in self._read:
+                (checked,) = check_feeds([self._program.inputs[index]], {name: array})
+                sources[index] = space.write(sources[index], checked)
         targets = [self._target(i) for i in range(len(self._program.outputs))]
         space.run(sources, targets)
         carried = set(self._carried.values())
@@ -129,10 +129,10 @@ class Turns:
                 for i, array in zip(self._fetched, results, strict=True)
             ]
         before = {id(sources[i]): (_kind(self._program.inputs[i]), sources[i]) for i in self._state}
-        following = {place: sources[other] for place, other in self._handed.items()}
-        following |= {place: targets[output] for place, output in self._carried.items()}
-        for place, buffer in following.items():
-            sources[place] = buffer
+        following = {index: sources[other] for index, other in self._handed.items()}
+        following |= {index: targets[output] for index, output in self._carried.items()}
+        for index, buffer in following.items():
+            sources[index] = buffer
         self._let_go(before, targets, carried)
         return results
 
@@ -160,7 +160,7 @@ class Turns:
     def _let_go(
         self, before: Mapping[int, tuple[_Kind, Any]], targets: Sequence[Any], carried: set[int]
     ) -> None:
-        """Buffers that nothing needs now serve the next trips."""
+        """Buffers that nothing needs now serve the next iterations."""
         held = {id(buffer) for buffer in self._sources}
         for key, (kind, buffer) in before.items():
             if key in self._owned and key not in held:
@@ -174,7 +174,7 @@ class Turns:
                 kind = _kind(self._program.outputs[output])
                 self._free.setdefault(kind, deque()).append(buffer)
 
-    def __enter__(self) -> Turns:
+    def __enter__(self) -> PlanLoop:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -201,7 +201,7 @@ def _space(plan: Plan) -> Space:
     executor = plan.executor
     if isinstance(executor, CpuExecutor):
         return HostSpace(executor)
-    from fuser.runtime.device_turns import DeviceSpace
+    from fuser.runtime.device_space import DeviceSpace
 
     return DeviceSpace(executor)
 

@@ -1,4 +1,4 @@
-"""Plans whose results are carried into the next trip, in arrays of the host and as on a device."""
+"""Plans whose results are carried to the next iteration, as arrays of the host or of a device."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 
 import fuser
 from fuser.errors import FeedError
-from fuser.runtime import driver, turns
+from fuser.runtime import driver, plan_loop
 from fuser.runtime.cuda import CudaExecutor
-from fuser.runtime.device_turns import DeviceSpace
+from fuser.runtime.device_space import DeviceSpace
 from fuser.runtime.plan import Plan
+from fuser.runtime.plan_loop import HostSpace, PlanLoop
 from fuser.runtime.program import TensorSpec
-from fuser.runtime.turns import HostSpace, Turns
 
 F32 = np.dtype("float32")
 
@@ -51,14 +51,14 @@ class DeviceLike(HostSpace):
 
 
 def body(i: Any, x: Any, old: Any, at: Any, step: Any) -> Any:
-    """The next x, the last x as it was, the number of the trip, and two results to look at."""
+    """The next x, the last x as it was, the number of the iteration, and two results to look at."""
     new = x * 0.5 + step
     return new, x, i, new.sum() > 3, new + old
 
 
-def wanted(x: np.ndarray, step: np.ndarray, trips: int) -> Any:
+def wanted(x: np.ndarray, step: np.ndarray, iterations: int) -> Any:
     old, rows = np.zeros_like(x), []
-    for _ in range(trips):
+    for _ in range(iterations):
         rows.append(x * 0.5 + step + old)
         x, old = x * 0.5 + step, x
     return x, old, rows
@@ -80,24 +80,26 @@ WAYS = ["shared", "as on a device", pytest.param("cuda", marks=pytest.mark.cuda)
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("n", [1, 7, 129])
-@pytest.mark.parametrize("trips", [1, 2, 5, 8])
-def test_as_trips_one_by_one(way: str, n: int, trips: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("iterations", [1, 2, 5, 8])
+def test_as_iterations_one_by_one(
+    way: str, n: int, iterations: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan, feeds, carried = make(n, "cuda" if way == "cuda" else "cpu")
     if way == "as on a device":
-        monkeypatch.setattr(turns, "_space", lambda plan: DeviceLike(plan.executor))
+        monkeypatch.setattr(plan_loop, "_space", lambda plan: DeviceLike(plan.executor))
     begin = {name: array.copy() for name, array in feeds.items()}
     names = [spec.name for spec in plan.outputs]
     rows = []
-    with Turns(plan, feeds, carried, [names[3], names[4], names[0]]) as running:
-        for trip in range(trips):
-            going, row, new = running.trip({"i": np.array(trip)})
+    with PlanLoop(plan, feeds, carried, [names[3], names[4], names[0]]) as running:
+        for iteration in range(iterations):
+            going, row, new = running.iterate({"i": np.array(iteration)})
             assert going.item() == (new.sum() > 3)
             rows.append(row)
         state = running.state()
-    x, old, all_rows = wanted(feeds["x"], feeds["step"], trips)
+    x, old, all_rows = wanted(feeds["x"], feeds["step"], iterations)
     np.testing.assert_allclose(state["x"], x, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(state["old"], old, rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(state["at"], trips - 1)
+    np.testing.assert_array_equal(state["at"], iterations - 1)
     np.testing.assert_allclose(rows, all_rows, rtol=1e-5, atol=1e-5)
     for array in state.values():  # nobody else's memory: neither feeds nor one another
         array[...] = 0
@@ -107,7 +109,7 @@ def test_as_trips_one_by_one(way: str, n: int, trips: int, monkeypatch: pytest.M
 
 
 def test_the_same_buffers_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few sets of addresses for any number of trips, and carried values that do not cross."""
+    """A few sets of addresses for any number of iterations; carried values do not cross."""
     plan, feeds, carried = make(33)
     spaces: list[DeviceLike] = []
 
@@ -115,24 +117,24 @@ def test_the_same_buffers_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
         spaces.append(DeviceLike(plan.executor))
         return spaces[-1]
 
-    monkeypatch.setattr(turns, "_space", space)
-    with Turns(plan, feeds, carried, [plan.outputs[3].name]) as running:
+    monkeypatch.setattr(plan_loop, "_space", space)
+    with PlanLoop(plan, feeds, carried, [plan.outputs[3].name]) as running:
         begun = spaces[0].crossed
-        for trip in range(30):
-            running.trip({"i": np.array(trip)})
+        for iteration in range(30):
+            running.iterate({"i": np.array(iteration)})
     assert len(set(spaces[0].pairs)) <= 6
-    assert spaces[0].crossed - begun == 30 * (8 + 1)  # the trip's number, the condition
+    assert spaces[0].crossed - begun == 30 * (8 + 1)  # the iteration's number, the condition
 
 
 @pytest.mark.cuda
-def test_captured_graphs_serve_the_trips() -> None:
-    """As few bindings as sets of addresses: later trips replay what earlier ones captured."""
+def test_captured_graphs_serve_the_iterations() -> None:
+    """As few bindings as sets of addresses: later iterations replay what earlier ones captured."""
     plan, feeds, carried = make(33, "cuda")
     executor = plan.executor
     assert isinstance(executor, CudaExecutor)
-    with Turns(plan, feeds, carried, [plan.outputs[3].name]) as running:
-        for trip in range(40):
-            running.trip({"i": np.array(trip)})
+    with PlanLoop(plan, feeds, carried, [plan.outputs[3].name]) as running:
+        for iteration in range(40):
+            running.iterate({"i": np.array(iteration)})
         state = running.state()
     assert 1 < len(executor._recent) <= 6
     x, old, _ = wanted(feeds["x"], feeds["step"], 40)
@@ -150,14 +152,14 @@ def test_handed_on(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     device: Any = "cuda" if way == "cuda" else "cpu"
     plan = fuser.trace(newest, *[fuser.spec(7)] * 4, device=device).plan
     if way == "as on a device":
-        monkeypatch.setattr(turns, "_space", lambda plan: DeviceLike(plan.executor))
+        monkeypatch.setattr(plan_loop, "_space", lambda plan: DeviceLike(plan.executor))
     x, y, z, same = np.random.default_rng(3).normal(size=(4, 7)).astype(F32)
     feeds = {"x": x, "y": y, "z": z, "same": same}
     (name,) = [spec.name for spec in plan.outputs]
     handed = {"y": "x", "z": "y", "same": "same"}
-    with Turns(plan, feeds, {"x": name}, (), handed) as running:
+    with PlanLoop(plan, feeds, {"x": name}, (), handed) as running:
         for _ in range(9):
-            running.trip()
+            running.iterate()
         state = running.state()
     for _ in range(9):
         x, y, z = x + y + z + same, x, y
@@ -171,13 +173,13 @@ def test_handed_on(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_cannot_be_carried() -> None:
     plan, feeds, carried = make(5)
     other = plan.outputs[3].name
-    assert turns.can_carry(plan, carried)
-    assert turns.can_carry(plan, {}, {"x": "old", "old": "x"})
-    assert not turns.can_carry(plan, {}, {"x": "step"})  # not of the state
+    assert plan_loop.can_carry(plan, carried)
+    assert plan_loop.can_carry(plan, {}, {"x": "old", "old": "x"})
+    assert not plan_loop.can_carry(plan, {}, {"x": "step"})  # not of the state
     for wrong in ({"x": other}, {"x": "nothing"}, {"nothing": other}):
-        assert not turns.can_carry(plan, wrong)
+        assert not plan_loop.can_carry(plan, wrong)
         with pytest.raises(FeedError, match="change their type"):
-            Turns(plan, feeds, wrong, [other])
+            PlanLoop(plan, feeds, wrong, [other])
 
 
 class MemoryDriver:
@@ -235,14 +237,14 @@ def test_buffers_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
             ):
                 target[...] = found
 
-    monkeypatch.setattr(turns, "_space", lambda plan: DeviceSpace(Executor()))
-    running = Turns(plan, feeds, carried, [plan.outputs[3].name])
+    monkeypatch.setattr(plan_loop, "_space", lambda plan: DeviceSpace(Executor()))
+    running = PlanLoop(plan, feeds, carried, [plan.outputs[3].name])
     with running:
-        for trip in range(4):
+        for iteration in range(4):
             fake.calls.clear()
-            running.trip({"i": np.array(trip)})
+            running.iterate({"i": np.array(iteration)})
         copies = [name for name in fake.calls if name.startswith("cuMem")]
-        assert copies == ["cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync"]  # trip's number, condition
+        assert copies == ["cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync"]  # iteration's number, condition
         state = running.state()
     assert fake.calls[-1] == "cuStreamDestroy"
     x, old, _ = wanted(feeds["x"], feeds["step"], 4)

@@ -1,4 +1,4 @@
-"""Buffers of `fuser.runtime.turns` in the memory of a GPU."""
+"""Where `fuser.runtime.plan_loop` has its buffers on a GPU: device memory and one stream."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class DeviceSpace:
         return buffer
 
     def run(self, sources: Sequence[DeviceArray], targets: Sequence[DeviceArray]) -> None:
-        places = [item.pointer for item in sources], [item.pointer for item in targets]
-        self._executor.run_at(*places, int(self._stream))
+        read, written = [item.pointer for item in sources], [item.pointer for item in targets]
+        self._executor.run_at(read, written, int(self._stream))
 
     def fetch(self, buffers: Sequence[DeviceArray]) -> list[np.ndarray]:
         """Copies in host memory, after all that came before."""
