@@ -86,7 +86,7 @@ def _poison_gpu(patches: ExitStack) -> None:
         with self.lock, driver.current(self.ordinal):
             self._wait_for_bindings()
             driver.call(
-                "cuMemsetD32Async", self.places.base, WORD, self.layout.own // 4, self.stream
+                "cuMemsetD32Async", self.addresses.base, WORD, self.layout.own // 4, self.stream
             )
         return run(self, inputs)
 

@@ -222,8 +222,8 @@ def test_plans_of_a_gpu_share_code_and_memory() -> None:
         check(plan, model, batch=batch, sequence=sequence)
     executors: list[Any] = [item.executor for item in plan.plans]
     assert len({id(item.shared) for item in executors}) == 1
-    assert len({item.places.base for item in executors[:3]}) == 1
-    assert executors[3].places.base != executors[0].places.base
+    assert len({item.addresses.base for item in executors[:3]}) == 1
+    assert executors[3].addresses.base != executors[0].addresses.base
     plan.plans[0].close()
     for batch, sequence in sizes[1:]:
         check(plan, model, batch=batch, sequence=sequence)

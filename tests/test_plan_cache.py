@@ -290,7 +290,7 @@ def test_files_that_change(
     other = bits(load(path))
     path.write_bytes(old)
     KernelCache(os.environ["FUSER_CACHE_DIR"]).clear()
-    place = plan_cache._place
+    place = plan_cache._entry
 
     def late(*arguments: Any) -> Any:
         found = place(*arguments)
@@ -298,7 +298,7 @@ def test_files_that_change(
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(plan_cache, "_place", late)
+        patch.setattr(plan_cache, "_entry", late)
         assert bits(load(path)) == other
     path.write_bytes(old)
     assert bits(load(path)) == wanted  # what was compiled from the new file is not stored as this

@@ -67,5 +67,5 @@ def limits(command: Callable[..., int]) -> Callable[..., int]:
 fusion = click.option("--no-fusion", is_flag=True, help="One kernel for every operator.")
 precision = click.option(
     "--precision", type=click.Choice(PRECISIONS), default="model", show_default=True,
-    help="What a CPU may round: operands of products to bfloat16, or weights to 8 bits.",
+    help="What a CPU may round: operands of matmuls to bfloat16, or weights to 8 bits.",
 )  # fmt: skip

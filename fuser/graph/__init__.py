@@ -1,0 +1,1 @@
+"""The graph: a model as SSA over primitives, the passes over it, and the oracle in NumPy."""

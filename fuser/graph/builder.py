@@ -234,7 +234,7 @@ class Builder:
     def matmul(self, a: Value, b: Value) -> Value:
         """numpy.matmul: vectors, matrices and broadcast stacks of them. Raises ShapeError."""
         if not a.type.rank or not b.type.rank:
-            raise ShapeError(f"a scalar has no matrix product: {a.type}, {b.type}")
+            raise ShapeError(f"a scalar has no matmul: {a.type}, {b.type}")
         contract = ((a.type.rank - 1,), (max(b.type.rank - 2, 0),))
         if b.type.rank <= 2:
             return self.dot(a, b, contract)

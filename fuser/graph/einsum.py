@@ -1,4 +1,4 @@
-"""Einstein sums as dot products, shared by the front ends."""
+"""Einstein sums as dot_generals, shared by the front ends."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _sum_missing(b: Builder, label: str, value: Value, keep: str) -> tuple[str, 
 def _contract(
     b: Builder, left: str, lhs: Value, right: str, rhs: Value, later: str
 ) -> tuple[str, Value]:
-    """One product of two operands; letters that `later` does not need are summed."""
+    """One dot_general of two operands; letters that `later` does not need are summed."""
     left, lhs = _sum_missing(b, left, lhs, right + later)
     right, rhs = _sum_missing(b, right, rhs, left + later)
     shared = [letter for letter in left if letter in right]

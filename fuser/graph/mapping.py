@@ -1,5 +1,4 @@
-"""Constants that look into a mapped file (onnx_import/mapped.py): who has made something else of
-one lets its memory go."""
+"""Constants that look into a mapped file: who has made something else of one lets its memory go."""
 
 from __future__ import annotations
 

@@ -123,8 +123,8 @@ def load_variants(path: Path | str, threads: int | None, ordinal: int) -> SavedV
     """What `save_variants` wrote. Raises UsageError or InvalidModelError."""
     manifest, blobs = read_file(path, MAGIC)
 
-    def blob(place: Sequence[int]) -> memoryview:
-        return blob_of(blobs, place)
+    def blob(span: Sequence[int]) -> memoryview:
+        return blob_of(blobs, span)
 
     try:
         constants = [array_from_record(item, blob) for item in manifest["constants"]]

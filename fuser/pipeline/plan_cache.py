@@ -4,7 +4,7 @@ An entry of the kernel cache (runtime/cache.py) holds what emission produced: ke
 arena, the report. Its key material is everything that decides a plan: the SHA-256 of the model
 file's content (never its time or name, so that no entry can be stale), the choices of the caller,
 the target with the features of the processor and the threads of the plan, and all of fuser's own
-source. Weights that kernels read straight from the file are in an entry as a place and a `Packing`,
+source. Weights that kernels read straight from the file are in an entry as a span and a `Packing`,
 and packed again in parallel; those that graph passes computed (folded, merged) are stored packed,
 each an entry of its own under the SHA-256 of its content, so that plans of one model share them.
 
@@ -69,7 +69,7 @@ def _quiet(step: str) -> None:
 
 @dataclass(frozen=True)
 class StoredPlan:
-    """The place of one plan in the cache, whether it is there or not."""
+    """The entry of one plan in the cache, whether it is there or not."""
 
     path: Path
     material: str
@@ -91,8 +91,8 @@ class StoredPlan:
             if constants is None:
                 return None
 
-            def blob(place: Sequence[int]) -> memoryview:
-                return blob_of(payload, place)
+            def blob(span: Sequence[int]) -> memoryview:
+                return blob_of(payload, span)
 
             program = program_from_record(header["program"], blob, constants)
             report = Report.from_record(header["report"])
@@ -215,29 +215,29 @@ def compile_file(
     started = time.perf_counter()
     with within(limits):
         progress("looking for the plan in the cache")
-        place = _place(path, device, dims or {}, values or {}, threads, fusion, precision)
-        plan = place.load(threads, started) if place is not None and not tune else None
+        entry = _entry(path, device, dims or {}, values or {}, threads, fusion, precision)
+        plan = entry.load(threads, started) if entry is not None and not tune else None
         if plan is None:
 
             def keep(*found: Any) -> None:
                 # Tuning changes what decides plans.
-                here = _place(path, device, dims or {}, values or {}, threads, fusion, precision)
+                here = _entry(path, device, dims or {}, values or {}, threads, fusion, precision)
                 if here is not None:
                     here.save(*found)
 
             plan = make(
                 path, device=device, dims=dims, values=values, threads=threads, fusion=fusion,
                 precision=precision, progress=progress, started=started,
-                keep=None if place is None else keep if tune else place.save, tune=tune,
+                keep=None if entry is None else keep if tune else entry.save, tune=tune,
             )  # fmt: skip
         return plan
 
 
-def _place(
+def _entry(
     path: Path, device: Device, dims: Mapping[str, int], values: Mapping[str, np.ndarray],
     threads: int | None, fusion: bool, precision: Precision,
 ) -> StoredPlan | None:  # fmt: skip
-    """The place of a plan in the cache; None where there can be none. Raises DeviceError."""
+    """The entry of a plan in the cache; None where there can be none. Raises DeviceError."""
     config = Config.from_environment()
     if not config.cache or config.dump or config.verify or not path.is_file():
         return None

@@ -1,13 +1,13 @@
 """`precision=`: what a plan may round, chosen by the caller and recorded in the report.
 
-"model"   the dtypes of the model: float32 products stay float32. The default.
-"bf16"    float32 matrix products, convolutions and attention products round their operands to
+"model"   the dtypes of the model: float32 matmuls stay float32. The default.
+"bf16"    float32 matmuls, convolutions and those of attention round their operands to
           bfloat16 (to nearest, ties to even; denormals may be lost) and add up in float32. Images
           between kernels of convolutions and pools are stored as bfloat16, whoever reads them
           (partition/storage.py); everything else stays as it is. Weights are rounded once, when
           the plan is built. For CPUs that multiply bfloat16 (AMX, AVX-512 BF16); on others it
           changes nothing, and the report says so.
-"int8w"   constant matrices of float32 products become whole numbers of 8 bits with one scale a
+"int8w"   constant matrices of float32 matmuls become whole numbers of 8 bits with one scale a
           column (symmetric, to nearest); everything else stays as it is, in float32. For products
           of few rows, whose time is that of reading the weights.
 """
@@ -29,7 +29,7 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 class Rounding:
     """What a precision comes to on a target.
 
-    operands: the dtype that products round float32 operands to (None: not at all). narrow_weights:
+    operands: the dtype that matmuls round float32 operands to (None: not at all). narrow_weights:
     whether constant matrices become 8-bit numbers. text: one line for the report.
     """
 

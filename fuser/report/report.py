@@ -111,7 +111,7 @@ class Report:
     values: tuple[str, ...] = ()
     """Inputs whose values the plan was compiled for."""
     precision: str = "model"
-    """What products round their operands to, and on what instruction (pipeline/precision.py)."""
+    """What matmuls round their operands to, and on what instruction (pipeline/precision.py)."""
     tuned: tuple[Tuned, ...] = ()
     """Kernels with measured schedules (pipeline/tuning.py)."""
     latency_ms: Latency | None = None

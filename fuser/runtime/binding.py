@@ -11,7 +11,7 @@ from fuser.errors import UsageError
 from fuser.runtime import driver
 
 if TYPE_CHECKING:
-    from fuser.runtime.device_layout import Places
+    from fuser.runtime.device_layout import Addresses
     from fuser.runtime.device_tensors import DeviceTensor
 
 
@@ -24,8 +24,8 @@ class Executor(Protocol):
     def lock(self) -> AbstractContextManager[Any]: ...
     @property
     def last_run(self) -> Any: ...
-    def prepare(self, places: Places) -> list[Any]: ...
-    def enqueue(self, stream: Any, calls: Sequence[Any], places: Places) -> None: ...
+    def prepare(self, addresses: Addresses) -> list[Any]: ...
+    def enqueue(self, stream: Any, calls: Sequence[Any], addresses: Addresses) -> None: ...
     def capture(self, body: Callable[[Any], None]) -> Any: ...
 
 
@@ -36,11 +36,13 @@ class Binding:
     one another. Use a plan a stream to overlap them.
     """
 
-    def __init__(self, executor: Executor, places: Places, tensors: Sequence[DeviceTensor]) -> None:
+    def __init__(
+        self, executor: Executor, addresses: Addresses, tensors: Sequence[DeviceTensor]
+    ) -> None:
         self._executor: Executor | None = executor
-        self._places = places
+        self._addresses = addresses
         self._tensors = tuple(tensors)
-        self._calls = executor.prepare(places)
+        self._calls = executor.prepare(addresses)
         self._ran = False
         self._graph: Any = None
         self._free: weakref.finalize[..., Binding] | None = None
@@ -60,20 +62,22 @@ class Binding:
         with executor.lock, driver.current(executor.ordinal):
             idle = cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
             if driver.call("cuStreamIsCapturing", stream) != idle:
-                executor.enqueue(stream, self._calls, self._places)
+                executor.enqueue(stream, self._calls, self._addresses)
                 return
             if self._graph is None and self._ran:
                 self._graph = self._capture(executor)
             driver.call("cuStreamWaitEvent", stream, executor.last_run, 0)
             if self._graph is None:  # a graph pays where these addresses come again
-                executor.enqueue(stream, self._calls, self._places)
+                executor.enqueue(stream, self._calls, self._addresses)
             else:
                 driver.call("cuGraphLaunch", self._graph, stream)
             driver.call("cuEventRecord", executor.last_run, stream)
             self._ran = True
 
     def _capture(self, executor: Executor) -> Any:
-        graph = executor.capture(lambda stream: executor.enqueue(stream, self._calls, self._places))
+        graph = executor.capture(
+            lambda stream: executor.enqueue(stream, self._calls, self._addresses)
+        )
         self._free = weakref.finalize(self, driver.api().cuGraphExecDestroy, graph)
         self._free.atexit = False
         return graph

@@ -259,11 +259,11 @@ class _Entries(dict[int, int]):
 def _link_kernels(launches: Sequence[Launch]) -> _Entries:
     """Link every distinct object once. Objects that define the same symbol go apart."""
     groups: list[dict[str, bytes]] = []
-    place: dict[tuple[str, bytes], int] = {}
+    group_of: dict[tuple[str, bytes], int] = {}
     for launch in launches:
         kernel = launch.kernel
         key = (kernel.entry, kernel.code)
-        if key in place:
+        if key in group_of:
             continue
         number = next(
             (i for i, group in enumerate(groups) if kernel.entry not in group), len(groups)
@@ -271,11 +271,11 @@ def _link_kernels(launches: Sequence[Launch]) -> _Entries:
         if number == len(groups):
             groups.append({})
         groups[number][kernel.entry] = kernel.code
-        place[key] = number
+        group_of[key] = number
     entries = _Entries()
     entries.libraries = [link_objects(group) for group in groups]
     for position, launch in enumerate(launches):
         kernel = launch.kernel
-        library = entries.libraries[place[kernel.entry, kernel.code]]
+        library = entries.libraries[group_of[kernel.entry, kernel.code]]
         entries[position] = library[kernel.entry]
     return entries

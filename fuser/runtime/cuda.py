@@ -23,7 +23,7 @@ from fuser.forks import new_lock
 from fuser.runtime import driver
 from fuser.runtime.binding import Binding
 from fuser.runtime.device_code import tensor_map
-from fuser.runtime.device_layout import Places, lay_out
+from fuser.runtime.device_layout import Addresses, lay_out
 from fuser.runtime.device_share import ALIGNMENT, Shared, check_memory, host_bytes
 from fuser.runtime.device_tensors import DeviceArray, DeviceTensor, check_tensors
 from fuser.runtime.memory import Recycler, align
@@ -77,7 +77,7 @@ being captured, when nothing may be freed: the next executor does it."""
 
 
 class CudaExecutor:
-    """Runs a cuda Program. Runs from several threads take turns: a plan owns one set of buffers.
+    """Runs a cuda Program. Runs of several threads are serial: a plan owns one set of buffers.
 
     like: the executor of the same kernels at other sizes, to share code, constants and memory with.
     Raises DeviceError, OutOfMemoryError (before anything is launched) or CompileError.
@@ -117,8 +117,8 @@ class CudaExecutor:
         work = self.shared.work(self.layout.own, self.program.name)
         self._release.append(work.leave)
         self._stage()
-        self.places = Places(work.address, self.shared.constant_base, self.layout)
-        self.calls = self.prepare(self.places)
+        self.addresses = Addresses(work.address, self.shared.constant_base, self.layout)
+        self.calls = self.prepare(self.addresses)
         self.kernels_graph = self._capture(copies=False)
         self.whole_graph = self._capture(copies=True)
 
@@ -130,32 +130,32 @@ class CudaExecutor:
         staging = self.shared.staging(total)
         self._release.append(staging.leave)
         pinned, memory = staging.address, host_bytes(staging, total)
-        views, places, top = [], [], 0
+        views, pointers, top = [], [], 0
         for spec in (*program.inputs, *program.outputs):
             view = memory[top : top + spec.bytes].view(spec.dtype.numpy).reshape(spec.shape)
             views.append(view)
-            places.append(pinned + top)
+            pointers.append(pinned + top)
             top += align(spec.bytes, ALIGNMENT)
         count = len(program.inputs)
         self.staged_inputs, self.staged_outputs = views[:count], views[count:]
-        self._pinned_inputs, self._pinned_outputs = places[:count], places[count:]
+        self._pinned_inputs, self._pinned_outputs = pointers[:count], pointers[count:]
 
     # building the graph -------------------------------------------------------------------------
 
-    def prepare(self, places: Places) -> list[Callable[[Any, bool], None]]:
+    def prepare(self, addresses: Addresses) -> list[Callable[[Any, bool], None]]:
         """For each launch a function that puts it on a stream; its second argument allows the
         launch to begin while the kernel before it ends."""
-        return [self._prepare(launch, places) for launch in self.program.launches]
+        return [self._prepare(launch, addresses) for launch in self.program.launches]
 
-    def _prepare(self, launch: Launch, places: Places) -> Callable[[Any, bool], None]:
+    def _prepare(self, launch: Launch, memory: Addresses) -> Callable[[Any, bool], None]:
         cu, kernel = driver.api(), launch.kernel
-        addresses = [places.address(ref) for ref in launch.arguments]
+        pointers = [memory.address(ref) for ref in launch.arguments]
         function = self.modules[kernel.code].function(kernel)
-        maps = [tensor_map(item, addresses[item.argument]) for item in kernel.tensor_maps]
+        maps = [tensor_map(item, pointers[item.argument]) for item in kernel.tensor_maps]
         sizes = kernel.sizes
-        values = (*addresses, *maps, *sizes)
+        values = (*pointers, *maps, *sizes)
         types = (
-            *(ctypes.c_void_p for _ in addresses),
+            *(ctypes.c_void_p for _ in pointers),
             *(None for _ in maps),
             *(ctypes.c_int64 for _ in sizes),
         )
@@ -176,15 +176,15 @@ class CudaExecutor:
         self,
         stream: Any,
         calls: Sequence[Callable[[Any, bool], None]],
-        places: Places,
+        addresses: Addresses,
         after: Callable[[int], None] | None = None,
     ) -> None:
         """Clear, launch and copy on the stream, in order; after(i) follows launch i."""
         kernel_before = False
         for position, launch in enumerate(self.program.launches):
             for zero in launch.zeros:
-                place = places.address(zero.buffer)
-                driver.call("cuMemsetD8Async", place, 0, zero.bytes, stream)
+                address = addresses.address(zero.buffer)
+                driver.call("cuMemsetD8Async", address, 0, zero.bytes, stream)
                 kernel_before = False
             if all(launch.kernel.launch):
                 calls[position](stream, kernel_before and after is None)
@@ -192,9 +192,9 @@ class CudaExecutor:
             if after is not None:
                 after(position)
         for copy in self.program.copies:
-            target = places.address(BufferRef("output", copy.output))
+            target = addresses.address(BufferRef("output", copy.output))
             size = self.program.outputs[copy.output].bytes
-            self._move(target, places.address(copy.source), size, stream)
+            self._move(target, addresses.address(copy.source), size, stream)
 
     def _capture(self, copies: bool, events: Sequence[Any] = ()) -> Any:
         """The plan as an executable graph; with `copies`, from and to page-locked memory. `events`
@@ -208,22 +208,22 @@ class CudaExecutor:
                 driver.call("cuEventRecordWithFlags", event, stream, external)
 
             if copies:
-                for spec, pinned, place in zip(
+                for spec, pinned, offset in zip(
                     program.inputs, self._pinned_inputs, self.layout.inputs, strict=True
                 ):
                     if spec.bytes:
-                        target = self.places.base + place
+                        target = self.addresses.base + offset
                         driver.call("cuMemcpyHtoDAsync", target, pinned, spec.bytes, stream)
             if events:
                 record(-1)
             after = record if events else None
-            self.enqueue(stream, self.calls, self.places, after)
+            self.enqueue(stream, self.calls, self.addresses, after)
             if copies:
-                for spec, pinned, place in zip(
+                for spec, pinned, offset in zip(
                     program.outputs, self._pinned_outputs, self.layout.outputs, strict=True
                 ):
                     if spec.bytes:
-                        source = self.places.base + place
+                        source = self.addresses.base + offset
                         driver.call("cuMemcpyDtoHAsync", pinned, source, spec.bytes, stream)
 
         executable = self.capture(body)
@@ -280,8 +280,8 @@ class CudaExecutor:
             for other in dict.fromkeys(item.stream for item in found):
                 if other is not None:
                     driver.call("cuStreamSynchronize", other)  # what computes the feeds
-            places = [item.address for item in found], [item.pointer for item in outputs]
-            self.run_at(*places, stream)
+            read, written = [item.address for item in found], [item.pointer for item in outputs]
+            self.run_at(read, written, stream)
             driver.call("cuStreamSynchronize", self.stream)
         return {spec.name: a for spec, a in zip(program.outputs, outputs, strict=True)}
 
@@ -293,8 +293,8 @@ class CudaExecutor:
             if binding is None:
                 with driver.current(self.ordinal):
                     bound = tuple(sources), tuple(targets)
-                    places = replace(self.places, inputs=bound[0], outputs=bound[1])
-                    binding = self._recent[key] = Binding(self, places, ())
+                    addresses = replace(self.addresses, inputs=bound[0], outputs=bound[1])
+                    binding = self._recent[key] = Binding(self, addresses, ())
                 self.bindings.add(binding)
                 if len(self._recent) > MOST_RECENT:
                     self._recent.popitem(last=False)
@@ -313,12 +313,12 @@ class CudaExecutor:
         targets = check_tensors(program.outputs, outputs, ordinal, "output")
         _check_overlap(program, sources, targets)
         with self.lock, driver.current(ordinal):
-            places = replace(
-                self.places,
+            addresses = replace(
+                self.addresses,
                 inputs=tuple(item.address for item in sources),
                 outputs=tuple(item.address for item in targets),
             )
-            binding = Binding(self, places, (*sources, *targets))
+            binding = Binding(self, addresses, (*sources, *targets))
         self.bindings.add(binding)
         return binding
 

@@ -24,21 +24,21 @@ class Layout:
     def offset(self, ref: BufferRef) -> int:
         if ref.space == "arena":
             return ref.index
-        places = {"input": self.inputs, "output": self.outputs, "constant": self.constants}
-        return places[ref.space][ref.index]
+        offsets = {"input": self.inputs, "output": self.outputs, "constant": self.constants}
+        return offsets[ref.space][ref.index]
 
 
 def lay_out(program: Program) -> Layout:
-    """Places of the arena, inputs, outputs and constants, each 256-byte aligned."""
+    """Offsets of the arena, inputs, outputs and constants, each 256-byte aligned."""
     top = align(program.arena_bytes, ALIGNMENT)
 
     def stack(sizes: Sequence[int]) -> tuple[int, ...]:
         nonlocal top
-        places = []
+        offsets = []
         for size in sizes:
-            places.append(top)
+            offsets.append(top)
             top += align(size, ALIGNMENT)
-        return tuple(places)
+        return tuple(offsets)
 
     inputs = stack([spec.bytes for spec in program.inputs])
     outputs = stack([spec.bytes for spec in program.outputs])
@@ -48,7 +48,7 @@ def lay_out(program: Program) -> Layout:
 
 
 @dataclass(frozen=True)
-class Places:
+class Addresses:
     """Device addresses of a run's buffers: in the memory at `base`, or where bound inputs and
     outputs are. constants: where those begin."""
 

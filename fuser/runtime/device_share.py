@@ -2,7 +2,7 @@
 memory for values between kernels.
 
 Sizes met later take a layout of their own within the memory that is there, or a larger one. Runs
-take turns, so that nobody sees another's values.
+follow one another (a lock), so that none sees another's values.
 """
 
 from __future__ import annotations
@@ -73,18 +73,18 @@ class Shared:
 
     def _open(self, program: Program) -> None:
         cu = driver.api()
-        self.constant_places: list[int] = []
+        self.constant_offsets: list[int] = []
         top = 0
         for array in program.constants:
-            self.constant_places.append(top)
+            self.constant_offsets.append(top)
             top += align(array.nbytes, ALIGNMENT)
         self.constant_bytes = top
         self.constant_base = int(driver.call("cuMemAlloc", max(top, ALIGNMENT)))
         self._release.append(lambda: cu.cuMemFree(self.constant_base))
-        for array, place in zip(program.constants, self.constant_places, strict=True):
+        for array, offset in zip(program.constants, self.constant_offsets, strict=True):
             source = np.ascontiguousarray(array)
             if source.nbytes:
-                target = self.constant_base + place
+                target = self.constant_base + offset
                 driver.call("cuMemcpyHtoD", target, source.ctypes.data, source.nbytes)
         # Such a copy may return before it is done, and the plan's stream would not wait for it.
         driver.call("cuStreamSynchronize", 0)
@@ -124,20 +124,20 @@ class Shared:
         self._close()
 
     def work(self, size: int, name: str) -> Memory:
-        """At least so many bytes of the GPU, entered: those that others use in turn, if they do."""
+        """At least so many bytes of the GPU, entered; plans that share them run one by one."""
         if self._work is None or self._work.is_free or self._work.size < size:
             size = self._grown(self._work, size)
             check_memory(size, self.ordinal, name)
-            place = int(driver.call("cuMemAlloc", max(size, ALIGNMENT)))
-            self._work = Memory(place, size, driver.api().cuMemFree)
+            address = int(driver.call("cuMemAlloc", max(size, ALIGNMENT)))
+            self._work = Memory(address, size, driver.api().cuMemFree)
         return self._work.enter()
 
     def staging(self, size: int) -> Memory:
         """The same of page-locked memory of the host."""
         if self._staging is None or self._staging.is_free or self._staging.size < size:
             size = self._grown(self._staging, size)
-            place = int(driver.call("cuMemHostAlloc", max(size, 1), 0))
-            self._staging = Memory(place, size, driver.api().cuMemFreeHost)
+            address = int(driver.call("cuMemHostAlloc", max(size, 1), 0))
+            self._staging = Memory(address, size, driver.api().cuMemFreeHost)
         return self._staging.enter()
 
     def _grown(self, old: Memory | None, size: int) -> int:

@@ -66,17 +66,17 @@ class _Placed:
         """Numbers of the steps: of the first, and beyond the last."""
         return bisect_left(self._steps, item.first), bisect_right(self._steps, item.last)
 
-    def add(self, item: Interval, place: tuple[int, int]) -> None:
+    def add(self, item: Interval, span: tuple[int, int]) -> None:
         low, high = self._life(item)
-        insort(self._begun, (low, *place))
+        insort(self._begun, (low, *span))
         low, high = low + len(self._steps), high + len(self._steps)
         while low < high:
             if low & 1:
-                self._nodes[low].append(place)
+                self._nodes[low].append(span)
                 low += 1
             if high & 1:
                 high -= 1
-                self._nodes[high].append(place)
+                self._nodes[high].append(span)
             low, high = low >> 1, high >> 1
 
     def together(self, item: Interval) -> list[tuple[int, int]]:

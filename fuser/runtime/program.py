@@ -1,7 +1,7 @@
 """What the runtime runs: launches, buffers, constants. Plain data, no device access.
 
 `assemble` builds a `Program` from steps that name their buffers by any hashable key (a graph value,
-a workspace): it decides which buffer is an input, an output, a constant or a place in the arena,
+a workspace): it decides which buffer is an input, an output, a constant or an offset in the arena,
 and plans the arena by liveness. Everything is known here, before the first run.
 """
 
@@ -116,7 +116,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Step:
-    """A launch before its buffers have places. `operands` are keys, in the kernel's buffer order;
+    """A launch before its buffers are placed. `operands` are keys, in the kernel's buffer order;
     `zeroed` are those of them that must be zero first. See `Launch` for label and cost."""
 
     kernel: CompiledKernel
@@ -150,36 +150,36 @@ def assemble(
     sizes: Mapping[Hashable, int],
     name: str = "model",
 ) -> Program:
-    """Give every key a place and return the Program.
+    """Give every key a buffer and return the Program.
 
     constants: C-contiguous arrays, packed as the kernels read them; only those in use are kept.
     sizes: bytes of each key that is neither an input, an output nor a constant (values between
     kernels, workspaces). An arena buffer lives from the first to the last step that names it.
     An output key may also be an input or a constant, or repeat: it becomes a copy. A kernel that
-    wants a workspace gets its place behind its operands.
+    wants a workspace gets it behind its operands.
     Raises VerifyError for an operand that nothing defines.
     """
     steps, sizes = _with_workspaces(steps, sizes)
-    places: dict[Hashable, BufferRef] = {}
+    refs: dict[Hashable, BufferRef] = {}
     kept: list[np.ndarray] = []
     for position, (key, _) in enumerate(inputs):
-        places.setdefault(key, BufferRef("input", position))
+        refs.setdefault(key, BufferRef("input", position))
 
     def constant(key: Hashable) -> BufferRef:
-        if key not in places:
-            places[key] = BufferRef("constant", len(kept))
+        if key not in refs:
+            refs[key] = BufferRef("constant", len(kept))
             kept.append(constants[key])
-        return places[key]
+        return refs[key]
 
     named = {key for step in steps for key in step.operands}
     copies: list[Copy] = []
     for position, (key, spec) in enumerate(outputs):
-        if key in places:
-            copies.append(Copy(places[key], position))
+        if key in refs:
+            copies.append(Copy(refs[key], position))
         elif key in constants:
             copies.append(Copy(constant(key), position))
         elif key in named or spec.bytes == 0:
-            places[key] = BufferRef("output", position)
+            refs[key] = BufferRef("output", position)
         else:
             raise VerifyError("no kernel writes an output", where=spec.name)
 
@@ -187,7 +187,7 @@ def assemble(
     last: dict[Hashable, int] = {}
     for position, step in enumerate(steps):
         for key in step.operands:
-            if key in places:
+            if key in refs:
                 continue
             if key in constants:
                 constant(key)
@@ -199,14 +199,14 @@ def assemble(
     intervals = [Interval(first[key], last[key], sizes[key]) for key in first]
     offsets, arena_bytes = plan_memory(intervals, 256 if target.is_cuda else 64)
     for key, offset in zip(first, offsets, strict=True):
-        places[key] = BufferRef("arena", offset)
+        refs[key] = BufferRef("arena", offset)
 
     extents = dict(sizes) | {key: spec.bytes for key, spec in outputs}
     launches = tuple(
         Launch(
             step.kernel,
-            tuple(places[key] for key in step.operands),
-            tuple(Zero(places[key], extents[key]) for key in step.zeroed),
+            tuple(refs[key] for key in step.operands),
+            tuple(Zero(refs[key], extents[key]) for key in step.zeroed),
             step.label,
             step.cost,
         )

@@ -68,7 +68,7 @@ def write_file(
 
 
 def program_record(program: Program, blob: Callable[[bytes], list[int]]) -> dict[str, Any]:
-    """A Program without its constants as JSON-able data. blob: keeps bytes, gives their place."""
+    """A Program without its constants as JSON-able data. blob: keeps bytes, gives (start, size)."""
     kernels = list({id(launch.kernel): launch.kernel for launch in program.launches}.values())
     position = {id(kernel): i for i, kernel in enumerate(kernels)}
     code = {kernel.code: blob(kernel.code) for kernel in kernels}
@@ -127,8 +127,8 @@ def read_file(path: Path | str, magic: bytes) -> tuple[dict[str, Any], memoryvie
 
 
 def _read(manifest: dict[str, Any], blobs: memoryview) -> Program:
-    def blob(place: Sequence[int]) -> memoryview:
-        return blob_of(blobs, place)
+    def blob(span: Sequence[int]) -> memoryview:
+        return blob_of(blobs, span)
 
     constants = [array_from_record(item, blob) for item in manifest["constants"]]
     return program_from_record(manifest, blob, constants)
@@ -152,9 +152,9 @@ def array_from_record(
     return array
 
 
-def blob_of(blobs: memoryview, place: Sequence[int]) -> memoryview:
+def blob_of(blobs: memoryview, span: Sequence[int]) -> memoryview:
     """The bytes at (start, size). Raises ValueError where that is not inside."""
-    start, size = place
+    start, size = span
     if not 0 <= start <= start + size <= len(blobs):
         raise ValueError("a blob lies outside the file")
     return blobs[start : start + size]

@@ -232,7 +232,7 @@ def test_a_capture_leaves_the_stream_of_runs_alone() -> None:
                 waited.append(True)
 
         def body(stream: object) -> None:
-            executor.enqueue(stream, executor.calls, executor.places)
+            executor.enqueue(stream, executor.calls, executor.addresses)
             other = threading.Thread(target=wait)
             other.start()
             other.join()

@@ -1,8 +1,8 @@
 """Traced functions with open sizes: what `fuser.jit(dynamic=...)` keeps for one nest of arguments.
 
 The function is recorded with symbolic dims in place of the sizes that are named, once for each
-range of sizes (variants.py): Python code sees dims that answer comparisons, whose answers bound the
-range. Names stand for sizes: a name that comes twice is one size.
+range of sizes (pipeline/variants.py): Python code sees dims that answer comparisons, whose answers
+bound the range. Names stand for sizes: a name that comes twice is one size.
 """
 
 from __future__ import annotations

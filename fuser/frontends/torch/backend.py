@@ -7,10 +7,10 @@
 
 A plan is compiled for the shapes and dtypes of its inputs; others compile one more, and all are
 kept. Sizes that PyTorch left open (torch.export's Dim, torch.compile's dynamic) stay open: kernels
-serve ranges of them (variants.py). Tensors on a GPU are read where they are, results are made
-there, and both in the order of PyTorch's current stream. Parameters and buffers are constants that
-share the tensors' memory where a kernel of the CPU reads them as they are; one that is changed in
-place becomes an input.
+serve ranges of them (pipeline/variants.py). Tensors on a GPU are read where they are, results are
+made there, and both in the order of PyTorch's current stream. Parameters and buffers are constants
+that share the tensors' memory where a kernel of the CPU reads them as they are; one that is changed
+in place becomes an input.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 def lstm_cell(
     given: Any, recurred: Any, cell: Any, b_input: Any = None, b_state: Any = None
 ) -> tuple[Any, Any, Any]:
-    """The state, the cell and a workspace, from the products with the inputs and the state; gates
+    """The state, the cell and a workspace, from the matmuls with the inputs and the state; gates
     in the order input, forget, cell, output. What PyTorch has as one kernel on a GPU."""
     total = _biased(given, b_input) + _biased(recurred, b_state)
     enter, keep, fresh, leave = total.chunk(4, 1)

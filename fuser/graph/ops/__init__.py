@@ -1,0 +1,1 @@
+"""The primitives, one file a family: the types of their results, and NumPy's evaluation."""

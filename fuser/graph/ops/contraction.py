@@ -48,7 +48,7 @@ def _infer_dot(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, .
 
 
 def _rounded(arrays: Sequence[Array], attrs: Attrs) -> list[Array]:
-    """Operands as the product sees them: rounded to the dtype `operands`, if there is one, or the
+    """Operands as they are multiplied: rounded to the dtype `operands`, if there is one, or the
     numbers that codes of the dtype `codes` stand for."""
     if "codes" in attrs:
         numbers = BY_NAME[attrs["codes"]].numpy

@@ -53,7 +53,7 @@ class _Codes:
 
 
 def keep_quantised(graph: Graph) -> Graph:
-    """A graph in which products read large quantised weights through `dequantize`."""
+    """A graph in which contractions read large quantised weights through `dequantize`."""
     weight = _static_bytes(graph)
     found: dict[Value, _Codes | None] = {}
     for node in graph.nodes:
@@ -77,7 +77,7 @@ def keep_quantised(graph: Graph) -> Graph:
 
 
 def _weights_of(node: Node) -> tuple[Value, ...]:
-    """The operands of a product that may be weights. Groups have too few elements to wait for."""
+    """Operands of a contraction that may be weights. Groups have too few elements to wait for."""
     if node.op == "dot_general":
         return node.inputs
     return node.inputs[1:] if node.op == "conv" and node.attrs["groups"] == 1 else ()

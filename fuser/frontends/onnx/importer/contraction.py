@@ -1,4 +1,4 @@
-"""ONNX matrix products and convolutions."""
+"""ONNX matmuls and convolutions."""
 
 from __future__ import annotations
 

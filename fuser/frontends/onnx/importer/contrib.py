@@ -1,4 +1,4 @@
-"""com.microsoft: activations, norms, embeddings and products that ONNX Runtime's optimiser and the
+"""com.microsoft: activations, norms, embeddings and matmuls that ONNX Runtime's optimiser and the
 exporters built on it write. Source: the page of contrib operators in ONNX Runtime's documentation.
 """
 
@@ -200,20 +200,20 @@ def group_norm(b: Builder, node: OnnxNode) -> list[Value | None]:
     return [b.transpose(y, back), total]
 
 
-# products ---------------------------------------------------------------------------------------
+# matmuls ----------------------------------------------------------------------------------------
 
 
 @onnx_op("FusedMatMul", "TransposeMatMul", domain=MICROSOFT)
 def fused_matmul(b: Builder, node: OnnxNode) -> Value:
-    return _scaled_product(b, node)
+    return _scaled_matmul(b, node)
 
 
 @onnx_op("FusedMatMulActivation", domain=MICROSOFT)
 def fused_matmul_activation(b: Builder, node: OnnxNode) -> Value:
-    return _activation(b, node)(_scaled_product(b, node))
+    return _activation(b, node)(_scaled_matmul(b, node))
 
 
-def _scaled_product(b: Builder, node: OnnxNode) -> Value:
+def _scaled_matmul(b: Builder, node: OnnxNode) -> Value:
     """alpha * op(A) @ op(B); transBatch moves the first axis behind the batch axes."""
     operands = []
     for index, side in enumerate("AB"):

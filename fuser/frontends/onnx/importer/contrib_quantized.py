@@ -105,13 +105,13 @@ def _columns(b: Builder, factor: Value | None, like: Value) -> Value | None:
     return b.broadcast_to(factor, like.type.shape)
 
 
-def _scaled_product(
+def _scaled_matmul(
     b: Builder, left: Value, right: Value, left_scale: Value, right_scale: Value
 ) -> Value:
-    """The exact integer product of centred codes, scaled once."""
-    product = b.cast(b.matmul(left, right), dtypes.f32)
-    scaled = b.map("mul", product, _over(b, left_scale, product))
-    columns = _columns(b, right_scale, product)
+    """The exact integer matmul of centred codes, scaled once."""
+    whole = b.cast(b.matmul(left, right), dtypes.f32)
+    scaled = b.map("mul", whole, _over(b, left_scale, whole))
+    columns = _columns(b, right_scale, whole)
     assert columns is not None
     return b.map("mul", scaled, columns)
 
@@ -121,7 +121,7 @@ def matmul_integer_to_float(b: Builder, node: OnnxNode) -> Value:
     lhs, rhs, lhs_scale, rhs_scale = (node.operand(i) for i in range(4))
     left = centre(b, lhs, _columns(b, node.optional(4), lhs), dtypes.i32)
     right = centre(b, rhs, _columns(b, node.optional(5), rhs), dtypes.i32)
-    result, bias = _scaled_product(b, left, right, lhs_scale, rhs_scale), node.optional(6)
+    result, bias = _scaled_matmul(b, left, right, lhs_scale, rhs_scale), node.optional(6)
     return add_optional(b, result, bias)
 
 
@@ -132,13 +132,13 @@ def dynamic_quantize_matmul(b: Builder, node: OnnxNode) -> Value:
     codes, scale, zero = quantize_by_range(b, lhs)
     left = centre(b, codes, _columns(b, zero, codes), dtypes.i32)
     right = centre(b, rhs, _columns(b, node.optional(3), rhs), dtypes.i32)
-    result, bias = _scaled_product(b, left, right, scale, rhs_scale), node.optional(4)
+    result, bias = _scaled_matmul(b, left, right, scale, rhs_scale), node.optional(4)
     return add_optional(b, result, bias)
 
 
 @onnx_op("QGemm", domain=MICROSOFT)
 def quantized_gemm(b: Builder, node: OnnxNode) -> Value:
-    """alpha * op(A) @ op(B) + C, C in int32 of the scale of the product; floats or codes."""
+    """alpha * op(A) @ op(B) + C, C in int32 of the scale of the matmul; floats or codes."""
     lhs, lhs_scale, lhs_zero, rhs, rhs_scale, rhs_zero = (node.operand(i) for i in range(6))
     bias, scale = node.optional(6), node.optional(7)
     left = centre(b, lhs, _over(b, lhs_zero, lhs), dtypes.i32)
@@ -147,13 +147,13 @@ def quantized_gemm(b: Builder, node: OnnxNode) -> Value:
     turned = bool(node.attr("transB", 0))
     plain = b.swap(rhs, 0, 1) if turned else rhs
     right = centre(b, plain, _columns(b, rhs_zero, plain), dtypes.i32)
-    product = b.cast(b.matmul(left, right), dtypes.f32)
+    whole = b.cast(b.matmul(left, right), dtypes.f32)
     factor = b.map("mul", b.reshape(lhs_scale, ()), rhs_scale)
-    columns = _columns(b, factor, product)
+    columns = _columns(b, factor, whole)
     assert columns is not None
     alpha = node.attr("alpha", 1.0)
-    real = b.map("mul", b.map("mul", product, columns), alpha)
+    real = b.map("mul", b.map("mul", whole, columns), alpha)
     if bias is not None:
-        wide = b.broadcast_to(b.cast(bias, dtypes.f32), product.type.shape)
+        wide = b.broadcast_to(b.cast(bias, dtypes.f32), whole.type.shape)
         real = b.map("add", real, b.map("mul", wide, columns))
     return real if scale is None else _codes(b, node, real, 7, lhs.dtype)

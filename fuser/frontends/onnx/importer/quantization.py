@@ -156,7 +156,7 @@ def matmul_integer(b: Builder, node: OnnxNode) -> Value:
 
 @onnx_op("QLinearMatMul", since=10)
 def qlinear_matmul(b: Builder, node: OnnxNode) -> Value:
-    """The exact integer product, scaled once: a float32 product of wide values would round."""
+    """The exact integer matmul, scaled once: a float32 one of wide values would round."""
     lhs, lhs_scale, lhs_zero, rhs, rhs_scale, rhs_zero, scale, zero = (
         node.operand(i) for i in range(8)
     )

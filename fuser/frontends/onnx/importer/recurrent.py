@@ -1,6 +1,6 @@
-"""RNN, GRU and LSTM, unrolled: a step is a few maps around one product with the recurrence weights.
+"""RNN, GRU and LSTM, unrolled: a step is a few maps around one matmul with the recurrence weights.
 
-The products with the input weights do not depend on the state and are one product over all steps.
+The matmuls with the input weights do not depend on the state and are one matmul over all steps.
 x is [length, batch, size], weights [directions, gates * hidden, size]; layout=1 puts batch first.
 """
 
@@ -203,7 +203,7 @@ def _run(
 def _recur(
     b: Builder, d: _Direction, state: Value, gates: range, given: Sequence[Value]
 ) -> list[Value]:
-    """given[g] + state @ recurrence[g].T + bias[g] for each of the gates: one product for all."""
+    """given[g] + state @ recurrence[g].T + bias[g] for each of the gates: one matmul for all."""
     batch, hidden = d.state.type.shape[0], as_int(d.state.type.shape[1])
     weights = b.slice_axis(d.recurrent, 0, gates.start * hidden, gates.stop * hidden)
     products = b.reshape(b.dot(state, weights, ((1,), (1,))), (batch, len(gates), hidden))

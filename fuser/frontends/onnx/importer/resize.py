@@ -1,7 +1,7 @@
-"""Resize and Upsample: each axis in turn, as a weighted sum of gathers with fixed indices.
+"""Resize and Upsample: axis by axis, as a weighted sum of gathers with fixed indices.
 
 Sizes and scales are known, so where an output element reads and with which weights is constant. An
-axis with many taps (antialiasing) is a product with the matrix of its weights instead.
+axis with many taps (antialiasing) is a matmul with the matrix of its weights instead.
 Source: the operator page of Resize; `test/case/node/resize.py` for what it leaves open.
 """
 
@@ -220,7 +220,7 @@ def _apply(b: Builder, x: Value, axis: int, taps: _Taps) -> Value:
 
 
 def _apply_matrix(b: Builder, x: Value, axis: int, taps: _Taps) -> Value:
-    """The product of an axis with the matrix of its weights."""
+    """The matmul of an axis with the matrix of its weights."""
     rank = x.type.rank
     matrix = np.zeros((as_int(x.type.shape[axis]), taps.index.shape[1]))
     for index, weight in zip(taps.index, taps.weight, strict=True):

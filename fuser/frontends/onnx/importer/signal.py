@@ -1,4 +1,4 @@
-"""ONNX signal processing: Fourier transforms as products with constant matrices, mel filters."""
+"""ONNX signal processing: Fourier transforms as matmuls with constant matrices, mel filters."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _waves(inputs: int, outputs: int, length: int, sign: int) -> tuple[Array, Ar
 
 
 def _multiply(b: Builder, x: Value, matrix: Array, axis: int) -> Value:
-    """The product of an axis of x with a matrix; the axis stays where it is."""
+    """The matmul of an axis of x with a matrix; the axis stays where it is."""
     rank = x.type.rank
     result = b.dot(x, b.constant(matrix), ((axis,), (0,)))
     return b.transpose(result, [*range(axis), rank - 1, *range(axis, rank - 1)])

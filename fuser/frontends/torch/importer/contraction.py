@@ -1,4 +1,4 @@
-"""ATen's matrix products, convolutions and attention."""
+"""ATen's matmuls, convolutions and attention."""
 
 from __future__ import annotations
 

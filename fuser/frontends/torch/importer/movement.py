@@ -179,8 +179,8 @@ def constant_pad(b: Builder, x: Value, padding: Any, value: Any = 0) -> Value:
 def _pad_by_index(b: Builder, x: Value, padding: Any, mode: Any) -> Value:
     for axis, widths in enumerate(zip(*_pairs(x, padding), strict=True)):
         if any(widths):
-            places = np.pad(np.arange(x.shape[axis]), widths, mode=mode)
-            x = b.emit("gather", x, b.constant(places), axis=axis)
+            indices = np.pad(np.arange(x.shape[axis]), widths, mode=mode)
+            x = b.emit("gather", x, b.constant(indices), axis=axis)
     return x
 
 
@@ -196,7 +196,7 @@ def replication_pad(b: Builder, x: Value, padding: Any) -> Value:
 
 @aten("diagonal", "diagonal_copy")
 def diagonal(b: Builder, x: Value, offset: int = 0, first: int = 0, second: int = 1) -> Value:
-    """The flattened matrices at every (columns + 1)-th place."""
+    """The flattened matrices at every (columns + 1)-th element."""
     pair = [axis_of(first, x.type.rank), axis_of(second, x.type.rank)]
     x = b.transpose(x, [*(a for a in range(x.type.rank) if a not in pair), *pair])
     *outer, rows, columns = x.shape
@@ -210,15 +210,15 @@ def diagonal(b: Builder, x: Value, offset: int = 0, first: int = 0, second: int 
 
 @aten("as_strided", "as_strided_copy")
 def as_strided(b: Builder, x: Value, shape: Any, strides: Any, offset: Any = None) -> Value:
-    """Elements of the row-major tensor at linear places."""
-    places = np.full((), offset or 0, np.int64)
+    """Elements of the row-major tensor at linear indices."""
+    indices = np.full((), offset or 0, np.int64)
     for size, stride in zip(shape, strides, strict=True):
-        places = places[..., None] + np.arange(size) * stride
-    if places.size and places.max() >= x.type.size:
+        indices = indices[..., None] + np.arange(size) * stride
+    if indices.size and indices.max() >= x.type.size:
         raise UnsupportedError("as_strided reaches beyond its operand")
-    if np.array_equal(places.reshape(-1), np.arange(x.type.size)):
+    if np.array_equal(indices.reshape(-1), np.arange(x.type.size)):
         return b.reshape(x, tuple(shape))
-    return b.emit("gather", b.reshape(x, (x.type.size,)), b.constant(places), axis=0)
+    return b.emit("gather", b.reshape(x, (x.type.size,)), b.constant(indices), axis=0)
 
 
 @aten("unfold", "unfold_copy")

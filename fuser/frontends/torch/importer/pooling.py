@@ -45,16 +45,16 @@ def _max_pool(rank: int) -> Any:
         ends = [(p, p + e) for p, e in zip(pads, extra, strict=True)]
         result = reduce_windows(b, "max", x, shape, steps, ends, spacing)
         out = result.shape[-rank:]
-        return result, _places_of_maxima(b, x, out, shape, steps, pads, spacing)
+        return result, _indices_of_maxima(b, x, out, shape, steps, pads, spacing)
 
     return handler
 
 
-def _places_of_maxima(
+def _indices_of_maxima(
     b: Builder, x: Value, out: Sequence[int], window: Sequence[int], steps: Sequence[int],
     pads: Sequence[int], spacing: Sequence[int],
 ) -> Value:  # fmt: skip
-    """The row-major place in its image of each window's maximum; removed again if nobody reads it.
+    """The linear index in its image of each window's maximum; removed again if nobody reads it.
 
     Windows are gathered from the flattened image, which an element of -inf at its end stands for
     the padding of.
@@ -62,27 +62,27 @@ def _places_of_maxima(
     rank = len(window)
     sizes = x.shape[-rank:]
     area = int(np.prod(sizes))
-    places = np.zeros((1, 1), np.int64)
+    indices = np.zeros((1, 1), np.int64)
     inside = np.ones((1, 1), bool)
     each = zip(sizes, out, window, steps, pads, spacing, strict=True)
     for size, count, width, step, pad, gap in each:
         line = np.arange(count)[:, None] * step - pad + np.arange(width) * gap
-        shape = (places.shape[0] * count, places.shape[1] * width)
+        shape = (indices.shape[0] * count, indices.shape[1] * width)
         fits = (line >= 0) & (line < size)
-        places = (places[:, None, :, None] * size + line[None, :, None, :]).reshape(shape)
+        indices = (indices[:, None, :, None] * size + line[None, :, None, :]).reshape(shape)
         inside = (inside[:, None, :, None] & fits[None, :, None, :]).reshape(shape)
-    places = np.where(inside, places, area)
+    indices = np.where(inside, indices, area)
     flat = b.reshape(x, (*x.shape[:-rank], area))
     lead = flat.type.rank - 1
     lowest = x.dtype.lowest
     flat = b.pad(flat, [0] * (lead + 1), [0] * lead + [1], lowest)
     best = b.emit(
-        "argmax", b.emit("gather", flat, b.constant(places), axis=lead), axis=lead + 1,
+        "argmax", b.emit("gather", flat, b.constant(indices), axis=lead), axis=lead + 1,
         select_last=False,
     )  # fmt: skip
-    row = b.map("mul", b.iota(best.type.shape, lead), places.shape[1])
+    row = b.map("mul", b.iota(best.type.shape, lead), indices.shape[1])
     linear = b.map("add", row, best)
-    found = b.emit("gather", b.constant(places.reshape(-1)), linear, axis=0)
+    found = b.emit("gather", b.constant(indices.reshape(-1)), linear, axis=0)
     return b.reshape(found, (*x.shape[:-rank], *out))
 
 
@@ -165,20 +165,20 @@ def upsample_nearest(b: Builder, x: Value, sizes: Any, scales: Any = None) -> Va
     for i, size in enumerate(_output_sizes(x, sizes, scales)):
         axis, n = i + 2, x.shape[i + 2]
         ratio = 1 / scales[i] if scales else n / size
-        places = np.minimum((np.arange(size) * np.float32(ratio)).astype(np.int64), n - 1)
-        x = b.emit("gather", x, b.constant(places), axis=axis)
+        indices = np.minimum((np.arange(size) * np.float32(ratio)).astype(np.int64), n - 1)
+        x = b.emit("gather", x, b.constant(indices), axis=axis)
     return x
 
 
 def _linear_matrix(size: int, n: int, align_corners: bool, scale: float | None) -> np.ndarray:
     if align_corners:
-        place = np.arange(size) * ((n - 1) / (size - 1) if size > 1 else 0.0)
+        position = np.arange(size) * ((n - 1) / (size - 1) if size > 1 else 0.0)
     else:
         ratio = 1 / scale if scale else n / size
-        place = np.maximum((np.arange(size) + 0.5) * ratio - 0.5, 0)
-    low = np.minimum(np.floor(place).astype(int), n - 1)
+        position = np.maximum((np.arange(size) + 0.5) * ratio - 0.5, 0)
+    low = np.minimum(np.floor(position).astype(int), n - 1)
     high = np.minimum(low + 1, n - 1)
-    share = place - low
+    share = position - low
     matrix = np.zeros((size, n))
     np.add.at(matrix, (np.arange(size), low), 1 - share)
     np.add.at(matrix, (np.arange(size), high), share)

@@ -1,4 +1,4 @@
-"""Products of matrices and tensors."""
+"""Matmuls and other contractions of tensors."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ def trace(x: Any, /, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any
 
 @array_function("diagonal")
 def diagonal(x: Any, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
-    """The flattened matrices at every (columns + 1)-th place."""
+    """The flattened matrices at every (columns + 1)-th element."""
     b, value = current().builder, lift(x)
     pair = many_axes((axis1, axis2), value.type.rank)
     if axis1 % value.type.rank > axis2 % value.type.rank:
