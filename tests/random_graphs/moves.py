@@ -205,7 +205,10 @@ def quantised_leaf(d: Drawing, like: Value, shape: Sequence[int]) -> Value:
     size = int(np.prod(shape))
     table = np.arange(16 if numbers in ("i4", "u4", "f4e2m1") else 256, dtype=np.uint8)
     table = table[np.isfinite(decode(table.view(np.int8) if numbers == "i8" else table, numbers))]
-    codes = np.array(d.random.choices(table.tolist(), k=size), np.uint8).reshape(shape)
+    if size > MOST_CHOICES:
+        codes = np.random.default_rng(d.random.getrandbits(32)).choice(table, shape)
+    else:
+        codes = np.array(d.random.choices(table.tolist(), k=size), np.uint8).reshape(shape)
     codes = codes.view(np.int8) if numbers == "i8" else codes
     blocks = tuple(d.random.choice((1, 4, dim)) if dim > 4 else dim for dim in shape)
     reach = float(np.abs(decode(table, numbers)).max())
@@ -551,6 +554,8 @@ def scatter(d: Drawing) -> list[Value]:
     return [d.emit("scatter", x, indices, source, axis=axis, reduction=reduction)]
 
 
+MOST_CHOICES = 4096
+"""That are drawn one by one: hypothesis makes no longer lists."""
 MOST_COMPARISONS = 1 << 28
 """Of a sort, which ranks each element among its row: about 20 s in the interpreter."""
 
