@@ -46,10 +46,11 @@ from fuser.tilegen.coverage import prove_region
 from fuser.tilegen.emit import emit
 from fuser.tilegen.emit.contraction import product_of
 from fuser.tilegen.index import Index
-from fuser.tilegen.ir import INDEX, Kernel
+from fuser.tilegen.ir import Kernel
 from fuser.tilegen.passes import run_passes
 from fuser.tilegen.program import Packing, TileProgram
 from fuser.tilegen.schedule import Schedule
+from fuser.tilegen.value import INDEX
 
 if TYPE_CHECKING:
     from fuser.runtime.cuda import CudaExecutor

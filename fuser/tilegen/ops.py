@@ -8,7 +8,8 @@ from typing import ClassVar, Literal
 
 from fuser.dtypes import DType
 from fuser.tilegen.index import Index
-from fuser.tilegen.ir import Block, Op, Value, View
+from fuser.tilegen.ir import Block, Op, View
+from fuser.tilegen.value import Value
 
 ReduceFn = Literal["sum", "max", "min", "prod"]
 

@@ -19,7 +19,7 @@ from fuser.backend.cpu.tree import Facts
 from fuser.graph import walks
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index
-from fuser.tilegen.ir import Value
+from fuser.tilegen.value import Value
 
 MOST = 4
 WORKING = 3

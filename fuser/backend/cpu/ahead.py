@@ -11,7 +11,8 @@ from fuser.backend.text import Reg, integer
 from fuser.graph.sizes import by_example, size_hint
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index, Scalar
-from fuser.tilegen.ir import Op, Value
+from fuser.tilegen.ir import Op
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.cpu.lower import Lowering

@@ -8,7 +8,8 @@ from fuser.backend.cpu.tree import Facts
 from fuser.graph import walks
 from fuser.target import Target
 from fuser.tilegen import ops
-from fuser.tilegen.ir import Block, Kernel, Op, TileType, Value
+from fuser.tilegen.ir import Block, Kernel, Op
+from fuser.tilegen.value import TileType, Value
 
 MOST_UNROLLED = 300
 """Instructions up to which what follows a register tile is unrolled over all its vectors."""

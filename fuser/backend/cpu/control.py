@@ -16,7 +16,8 @@ from fuser.graph import walks
 from fuser.graph.sizes import certain, divisor, is_symbolic
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index
-from fuser.tilegen.ir import Block, Op, Value
+from fuser.tilegen.ir import Block, Op
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.cpu.lower import Lowering

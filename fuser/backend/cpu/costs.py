@@ -9,7 +9,8 @@ from fuser.backend.cpu.tree import Facts
 from fuser.graph import walks
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index, Scalar
-from fuser.tilegen.ir import INDEX, Op, TileType, Value
+from fuser.tilegen.ir import Op
+from fuser.tilegen.value import INDEX, TileType, Value
 
 MOST_COST = 1e300
 """Where costs end: what has two users counts twice, and so 2^n times behind n of its kind."""

@@ -9,7 +9,7 @@ from fuser.graph import walks
 from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.index import Mod
-from fuser.tilegen.ir import TileType, Value
+from fuser.tilegen.value import TileType, Value
 
 MOST_STEPS = 8
 """Of k in one trip: more would be long code for nothing."""

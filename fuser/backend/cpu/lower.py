@@ -19,7 +19,8 @@ from fuser.graph import walks
 from fuser.graph.sizes import certain
 from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Axis, Index, Scalar, in_range
-from fuser.tilegen.ir import Block, Op, Value
+from fuser.tilegen.ir import Block, Op
+from fuser.tilegen.value import Value
 
 
 class Lowering(Nests):

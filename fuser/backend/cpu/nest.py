@@ -16,7 +16,7 @@ from fuser.backend.text import Reg
 from fuser.graph import walks
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index
-from fuser.tilegen.ir import Value
+from fuser.tilegen.value import Value
 
 Body = Callable[[Point, int], None]
 """Emits the work at a point; the second argument is its lanes."""

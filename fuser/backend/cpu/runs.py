@@ -15,7 +15,7 @@ from fuser.backend.cpu.places import Memory
 from fuser.backend.text import Reg
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index, in_range
-from fuser.tilegen.ir import Value
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.cpu.lower import Lowering

@@ -27,7 +27,7 @@ from fuser.graph.sizes import is_symbolic
 from fuser.target import DotUnit
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index, Scalar, floordiv, in_range, modulo
-from fuser.tilegen.ir import INDEX, TileType, Value
+from fuser.tilegen.value import INDEX, TileType, Value
 
 if TYPE_CHECKING:
     from fuser.backend.cpu.lower import Lowering

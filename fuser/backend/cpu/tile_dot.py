@@ -19,7 +19,8 @@ from fuser.graph import walks
 from fuser.target import DotUnit
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index, minimum
-from fuser.tilegen.ir import Block, Op, Value
+from fuser.tilegen.ir import Block, Op
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.cpu.lower import Lowering

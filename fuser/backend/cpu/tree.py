@@ -23,7 +23,8 @@ from fuser.graph.sizes import is_symbolic
 from fuser.target import DotUnit, Target
 from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Axis, Extreme, FloorDiv, Index, Lookup, Mod, Scalar
-from fuser.tilegen.ir import Block, Kernel, Op, Value
+from fuser.tilegen.ir import Block, Kernel, Op
+from fuser.tilegen.value import Value
 
 Kind = Literal["inline", "scalar", "registers", "memory"]
 MOST_WAYS = 1 << 20

@@ -16,7 +16,7 @@ from fuser.backend.cpu.places import Point
 from fuser.backend.function import Function
 from fuser.backend.text import Reg
 from fuser.tilegen.index import Index
-from fuser.tilegen.ir import Value
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.cpu.nest import Nests

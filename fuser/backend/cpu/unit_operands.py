@@ -12,7 +12,7 @@ from fuser.backend.text import Reg
 from fuser.target import DotUnit
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index
-from fuser.tilegen.ir import Value
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.cpu.lower import Lowering

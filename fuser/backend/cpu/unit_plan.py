@@ -13,7 +13,8 @@ from fuser.backend.cpu.tree import DotPlan, Facts, Packed, Sliding
 from fuser.target import DotUnit
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index, Scalar, in_range
-from fuser.tilegen.ir import INDEX, TileType, Value, View
+from fuser.tilegen.ir import View
+from fuser.tilegen.value import INDEX, TileType, Value
 
 PANEL = 16
 ROWS = 16

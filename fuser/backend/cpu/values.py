@@ -20,8 +20,9 @@ from fuser.graph.sizes import by_example, is_symbolic, size_hint
 from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Axis, Index, Lookup, Scalar
-from fuser.tilegen.ir import INDEX, Buffer, Op, TileType, Value, View
+from fuser.tilegen.ir import Buffer, Op, View
 from fuser.tilegen.passes.fold import decide_symbolic
+from fuser.tilegen.value import INDEX, TileType, Value
 
 Wanted = tuple[Value, Point]
 Steps = Generator[Wanted, Reg, Reg]

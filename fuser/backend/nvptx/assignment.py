@@ -15,7 +15,8 @@ from fuser.backend.nvptx.merges import Merge
 from fuser.graph.sizes import is_symbolic
 from fuser.tilegen import ops
 from fuser.tilegen.index import Extreme, FloorDiv, Index, Lookup, Mod
-from fuser.tilegen.ir import INDEX, Block, Op, Value
+from fuser.tilegen.ir import Block, Op
+from fuser.tilegen.value import INDEX, Value
 
 DotKind = Literal["wgmma", "wide", "mma", "tf32", "fma"]
 """wide: float32 in split tf32 on wgmma; tf32: the same on mma.sync."""

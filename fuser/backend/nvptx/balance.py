@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from fuser.graph.sizes import is_symbolic
 from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Index, Scalar
-from fuser.tilegen.ir import Kernel, Value
+from fuser.tilegen.ir import Kernel
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering

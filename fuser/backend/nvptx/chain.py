@@ -12,7 +12,8 @@ from fuser.backend.nvptx.convert import in_registers
 from fuser.backend.nvptx.stream import Channel, Stream
 from fuser.graph.sizes import size_hint
 from fuser.tilegen import ops
-from fuser.tilegen.ir import Op, Value
+from fuser.tilegen.ir import Op
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering

@@ -23,7 +23,7 @@ from fuser.backend.nvptx.stream import (
 )
 from fuser.backend.nvptx.values import Tile
 from fuser.tilegen import ops
-from fuser.tilegen.ir import Value
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering

@@ -25,7 +25,7 @@ from fuser.backend.nvptx.units import needs_inner_k
 from fuser.backend.nvptx.values import Tile, literal, memory_type, vectors
 from fuser.backend.text import real
 from fuser.tilegen import ops
-from fuser.tilegen.ir import Value
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering

@@ -15,7 +15,7 @@ from fuser.backend.nvptx.emitter import Operand
 from fuser.graph.sizes import certain, same
 from fuser.tilegen import ops
 from fuser.tilegen.index import Axis, Index, Scalar
-from fuser.tilegen.ir import Value
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering

@@ -25,7 +25,8 @@ from fuser.backend.nvptx.strips import (
 )
 from fuser.backend.nvptx.values import Tile
 from fuser.tilegen import ops
-from fuser.tilegen.ir import Op, Value
+from fuser.tilegen.ir import Op
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Entry, Lowering

@@ -38,7 +38,8 @@ from fuser.backend.nvptx.values import Tile
 from fuser.backend.nvptx.wgmma import wait, wait_all
 from fuser.backend.nvptx.wide import SplitLoop
 from fuser.tilegen import ops
-from fuser.tilegen.ir import Block, Op, Value
+from fuser.tilegen.ir import Block, Op
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fuser.tilegen import ops
-from fuser.tilegen.ir import Kernel, Op, Value
+from fuser.tilegen.ir import Kernel, Op
+from fuser.tilegen.value import Value
 
 _IDENTITY = {"max": -math.inf, "min": math.inf, "sum": 0.0}
 _FOLDS: dict[str, Literal["max", "min", "sum"]] = {"max": "max", "min": "min", "add": "sum"}

@@ -26,7 +26,8 @@ from fuser.backend.nvptx.stream import arrive_where
 from fuser.graph.sizes import is_symbolic
 from fuser.target import Target
 from fuser.tilegen import ops
-from fuser.tilegen.ir import Kernel, Value
+from fuser.tilegen.ir import Kernel
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering

@@ -20,7 +20,7 @@ from fuser.backend.nvptx.shared import Slot
 from fuser.backend.nvptx.values import Tile, literal, memory_type, vectors
 from fuser.dtypes import DType
 from fuser.tilegen import ops
-from fuser.tilegen.ir import Value
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering

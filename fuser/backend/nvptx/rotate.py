@@ -34,7 +34,8 @@ from fuser.backend.nvptx.stream import Channel, Stream, release, wait_barrier
 from fuser.backend.nvptx.values import Tile
 from fuser.backend.nvptx.wgmma import commit, fence, issue, wait
 from fuser.tilegen import ops
-from fuser.tilegen.ir import Op, Value
+from fuser.tilegen.ir import Op
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering

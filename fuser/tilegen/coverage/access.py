@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from fuser.graph.dims import ceildiv
 from fuser.graph.sizes import is_symbolic, same
 from fuser.tilegen import ops
-from fuser.tilegen.index import UNBOUNDED, Atom, Axis, Index, Lookup, Scalar, axis
-from fuser.tilegen.ir import Block, Buffer, Kernel, Op, Value, View
+from fuser.tilegen.index import Atom, Axis, Index, Lookup, Scalar, axis
+from fuser.tilegen.ir import Block, Buffer, Kernel, Op, View
+from fuser.tilegen.value import UNBOUNDED, Value
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from fuser.graph.precision import operand_dtype
 from fuser.graph.sizes import certain, divides, is_symbolic, size_hint
 from fuser.partition.region import Partition, Region
 from fuser.target import DotUnit, Target
-from fuser.tilegen import deep_rules, dot_rules, ir, rules
+from fuser.tilegen import deep_rules, dot_rules, rules
 from fuser.tilegen.candidates import Product
 from fuser.tilegen.emit.dot_shape import DotShape, dot_shape
 from fuser.tilegen.emit.map import program
@@ -27,6 +27,7 @@ from fuser.tilegen.emit.weights import Matrix, decoded_by, dequantised, k_block
 from fuser.tilegen.index import Index, index
 from fuser.tilegen.program import Packing, TileProgram
 from fuser.tilegen.schedule import Schedule
+from fuser.tilegen.value import Value as TileValue
 
 PANEL = 16
 """Columns of a panel of weights for a dot unit: a vector of float32, or a row of a tile."""
@@ -194,7 +195,7 @@ def multiply(
     def body(at: Index, carried: list[Piece]) -> list[Piece]:
         k = at + inner
         em.load_guards = [] if divides(depth, total) else [(k, total)]
-        cache: dict[tuple[Value, Coords], ir.Value] = {}
+        cache: dict[tuple[Value, Coords], TileValue] = {}
         results = []
         for dot, kind, acc, weights in zip(dots, kinds, carried, late, strict=True):
             at_lhs = (dot.left, dot.coords(0, batch, m, k))
@@ -248,7 +249,7 @@ def weights_of(em: Emission, dot: DotShape, node: Node) -> Matrix:
     return Matrix(node, order, (dot.b, dot.k, dot.n), width)
 
 
-def dot_op(em: Emission, a: ir.Value, b: ir.Value, acc: ir.Value, codes: str = "") -> ir.Value:
+def dot_op(em: Emission, a: TileValue, b: TileValue, acc: TileValue, codes: str = "") -> TileValue:
     return em.emit((a, b, acc), lambda: em.b.dot(a, b, acc, codes=codes))
 
 
@@ -279,7 +280,7 @@ def _widens(node: Node) -> bool:
 
 def operand(
     em: Emission, value: Value, coords: Coords, axes: tuple[int, ...], dtype: DType
-) -> ir.Value:
+) -> TileValue:
     """A dot operand over exactly `axes`: a bare load where it is memory behind index maps only.
     What is the same for every k (a broadcast) ends at no bound of memory, and is masked."""
     source, at = behind_movement(em, value, coords)
@@ -311,7 +312,7 @@ def behind_movement(em: Emission, value: Value, coords: Coords) -> tuple[Value, 
     return value, coords
 
 
-def panel(em: Emission, dot: DotShape, batch: Index, n: Index, k: Index, dtype: DType) -> ir.Value:
+def panel(em: Emission, dot: DotShape, batch: Index, n: Index, k: Index, dtype: DType) -> TileValue:
     """The [k, n] tile of the rhs; constants are packed where the target wants it."""
     rhs = dot.right
     node = dequantised(em, rhs)
@@ -363,7 +364,7 @@ def panel(em: Emission, dot: DotShape, batch: Index, n: Index, k: Index, dtype: 
 
 def _columns_of(
     em: Emission, dot: DotShape, at: tuple[Index, Index, Index], dtype: DType
-) -> ir.Value:
+) -> TileValue:
     """The [k, n] tile at (batch, n, k) of a constant packed column by column, each with k inner and
     zeros up to a whole number of 16 bytes."""
     rhs, spare = dot.right, -dot.k % (16 // dtype.bytes)
@@ -382,7 +383,7 @@ def _columns_of(
 def grouped_panel(
     em: Emission, rhs: Value, order: tuple[int, ...], shape: tuple[int, int, int], unit: DotUnit,
     at: tuple[Index, Index, Index],
-) -> ir.Value:  # fmt: skip
+) -> TileValue:  # fmt: skip
     """The [k, n] tile at (batch, k, n) of a constant packed for a dot unit: panels of 16 columns,
     in each the groups of k that an instruction adds up lie together. Zeros fill the last step of k
     and the last block of n.

@@ -14,7 +14,7 @@ from fuser.dtypes import DType
 from fuser.graph.ir import Node, Value
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
-from fuser.tilegen import conv_rules, ir
+from fuser.tilegen import conv_rules
 from fuser.tilegen.emit.contraction import (
     can_stream,
     dot_dtype,
@@ -35,6 +35,7 @@ from fuser.tilegen.emit.weights import Matrix, dequantised
 from fuser.tilegen.index import Index, in_range
 from fuser.tilegen.program import Packing, TileProgram
 from fuser.tilegen.schedule import Schedule
+from fuser.tilegen.value import Value as TileValue
 
 
 @dataclass(frozen=True)
@@ -197,7 +198,7 @@ def _implicit_product(
     return pixel, group * n + output, result, [(pixel, m), (output, n)]
 
 
-def _image(em: Emission, x: Value, source: Coords, kind: DType, fill: int) -> ir.Value:
+def _image(em: Emission, x: Value, source: Coords, kind: DType, fill: int) -> TileValue:
     """The [pixels, k] tile of x, `fill` outside of it: a bare load, whose bounds give that, where
     x is memory behind transpositions. Where there is no k, weights are zero."""
     fits = all(in_range(c, dim) for c, dim in zip(source[2:], x.shape[2:], strict=True))
@@ -222,7 +223,7 @@ def _image(em: Emission, x: Value, source: Coords, kind: DType, fill: int) -> ir
 def _weights(
     em: Emission, conv: ConvShape, group: Index, tap: Index, c: Index, output: Index, kind: DType,
     merged: bool,
-) -> ir.Value:  # fmt: skip
+) -> TileValue:  # fmt: skip
     """The [k, outputs] tile of the weights; constants are packed [group, tap, channel, output]."""
     w, groups, taps, channels = conv.w, conv.groups, conv.taps, conv.channels
     node = dequantised(em, w)

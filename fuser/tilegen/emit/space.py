@@ -31,6 +31,7 @@ from fuser.tilegen.index import Atom, Axis, Index, Lookup, axis, in_range, index
 from fuser.tilegen.ops import ReduceFn
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.schedule import Schedule
+from fuser.tilegen.value import Value as TileValue
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Piece:
 
     dtype: DType
     axes: tuple[int, ...] = ()
-    value: ir.Value | None = None
+    value: TileValue | None = None
     splat: float | int | bool | None = None
 
 
@@ -73,7 +74,7 @@ class Emission:
         self.accesses: list[tuple[ir.View | None, tuple[Index, ...]]] = []
         self.positions: dict[tuple[Value, Coords], Index | None] = {}
         """What `index_of` found."""
-        self._depth: dict[ir.Value, int] = {}
+        self._depth: dict[TileValue, int] = {}
         self._nodes = set(region.nodes)
 
     # frame, scopes ------------------------------------------------------------------------------
@@ -87,7 +88,7 @@ class Emission:
         """Whether the region computes the value (else it is read from memory)."""
         return value.node is not None and value.node in self._nodes
 
-    def depth(self, values: Iterable[ir.Value | None]) -> int:
+    def depth(self, values: Iterable[TileValue | None]) -> int:
         return max((self._depth.get(v, 0) for v in values if v is not None), default=0)
 
     @contextmanager
@@ -110,7 +111,7 @@ class Emission:
         finally:
             self.scopes = inner
 
-    def emit(self, deps: Iterable[ir.Value | None], build: Callable[[], ir.Value]) -> ir.Value:
+    def emit(self, deps: Iterable[TileValue | None], build: Callable[[], TileValue]) -> TileValue:
         """Run `build` in the outermost block that knows `deps`."""
         depth = self.depth(deps)
         with self.at_depth(depth):
@@ -129,7 +130,7 @@ class Emission:
         """A loop with carried pieces; `body` gets the induction variable and the pieces."""
         values = [self.full_value(piece, piece.axes) for piece in inits]
 
-        def inner(variable: ir.Value, *carried: ir.Value) -> list[ir.Value]:
+        def inner(variable: TileValue, *carried: TileValue) -> list[TileValue]:
             self.scopes.append(Scope(self.b.block))
             for item in (variable, *carried):
                 self._depth[item] = len(self.scopes) - 1
@@ -191,7 +192,7 @@ class Emission:
 
         return expression.replace(leaf)
 
-    def full_value(self, piece: Piece, axes: Sequence[int]) -> ir.Value:
+    def full_value(self, piece: Piece, axes: Sequence[int]) -> TileValue:
         """The piece as a tile over exactly `axes`."""
         shape = self.shape(axes)
         splat = piece.splat
@@ -305,7 +306,7 @@ class Emission:
         indices: tuple[Index, ...],
         pad: float | int = 0,
         axes: tuple[int, ...] | None = None,
-        after: Sequence[ir.Value] = (),
+        after: Sequence[TileValue] = (),
     ) -> Piece:
         """Load view[indices] with frame expressions as indices, in no block outside those that
         make the values of `after`."""

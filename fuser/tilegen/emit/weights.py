@@ -13,12 +13,12 @@ from fuser.dtypes import DType, f32, i32
 from fuser.graph.ir import Node, Value
 from fuser.graph.ops.quantised import bits_of
 from fuser.partition.region import Region
-from fuser.tilegen import ir
 from fuser.tilegen.emit.maps import Coords, product
 from fuser.tilegen.emit.memory import uniform
 from fuser.tilegen.emit.space import Emission, Piece
 from fuser.tilegen.index import Index
 from fuser.tilegen.program import WORD_BITS, Packing
+from fuser.tilegen.value import Value as TileValue
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Matrix:
 
     def tile(
         self, em: Emission, at: tuple[Index, Index, Index], coords: Coords, dtype: DType
-    ) -> ir.Value:
+    ) -> TileValue:
         """The weights themselves over (k, n), as an operand of a dot. Behind the last k they are
         finite, so that nothing comes of them where the other operand is 0."""
         piece = em.map("mul", self.numbers(em, at, coords), self.scale(em, at, coords))

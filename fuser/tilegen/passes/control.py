@@ -14,8 +14,9 @@ from __future__ import annotations
 from fuser.graph.sizes import certain, is_symbolic, same
 from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Index, Scalar
-from fuser.tilegen.ir import INDEX, Block, Kernel, Op, TileType, Value
+from fuser.tilegen.ir import Block, Kernel, Op
 from fuser.tilegen.passes.rewrite import narrow_fact, replace_everywhere
+from fuser.tilegen.value import INDEX, TileType, Value
 
 
 def inline_single_trips(kernel: Kernel) -> None:

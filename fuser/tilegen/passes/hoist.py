@@ -13,8 +13,9 @@ first, so that an op may leave several loops.
 from __future__ import annotations
 
 from fuser.tilegen import ops
-from fuser.tilegen.ir import Block, Kernel, Op, Value
+from fuser.tilegen.ir import Block, Kernel, Op
 from fuser.tilegen.passes.rewrite import stored_buffers, trips_at_least_once
+from fuser.tilegen.value import Value
 
 
 def hoist_loop_invariants(kernel: Kernel) -> None:

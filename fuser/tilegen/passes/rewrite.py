@@ -7,8 +7,8 @@ from math import lcm
 
 from fuser.graph.sizes import certain, is_symbolic
 from fuser.tilegen import facts, ops
-from fuser.tilegen.index import UNBOUNDED
-from fuser.tilegen.ir import Block, Kernel, Op, Value
+from fuser.tilegen.ir import Block, Kernel, Op
+from fuser.tilegen.value import UNBOUNDED, Value
 
 
 def replace_operands(op: Op, table: Mapping[Value, Value]) -> None:

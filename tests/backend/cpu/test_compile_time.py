@@ -12,7 +12,7 @@ from fuser.backend.cpu.tree import Facts
 from fuser.dtypes import f32
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import Index, axis, lookup, minimum
-from fuser.tilegen.ir import INDEX, TileType, Value
+from fuser.tilegen.value import INDEX, TileType, Value
 from tests.backend.cpu.native import HOST
 
 DEPTH = 200

@@ -22,6 +22,7 @@ from fuser.target import AARCH64, DOT_UNITS, X86_64_V3, X86_64_V4, Target, cpu_t
 from fuser.tilegen.emit import emit
 from fuser.tilegen.passes import run_passes
 from fuser.tilegen.schedule import Schedule
+from fuser.tilegen.text import print_kernel
 from tests import interpreted
 from tests.backend.cpu import native
 from tests.interpreted import check, one_region, run_partition
@@ -330,7 +331,7 @@ def test_weights_of_8_bits(how: str, sizes: tuple[int, int, int], turned: bool) 
 def test_weights_of_8_bits_compile_elsewhere(target: Target) -> None:
     cut = one_region(quantise_weights(linear(3, 70, 90).graph), "contraction")
     (program,) = emit(cut.regions[0], cut, target)
-    assert "dot" in str(program.kernel) and assembly(program.kernel, target)
+    assert "dot" in print_kernel(program.kernel) and assembly(program.kernel, target)
 
 
 def test_error_of_weights_of_8_bits(monkeypatch: pytest.MonkeyPatch) -> None:
