@@ -15,22 +15,14 @@ from fuser.graph.ir import Node, Value
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
 from fuser.tilegen import conv_rules
-from fuser.tilegen.emit.contraction import (
-    can_stream,
-    dot_dtype,
-    dot_op,
-    dot_unit,
-    grouped_panel,
-    is_folded,
-    operand,
-    rows_program,
-    store_placed,
-)
+from fuser.tilegen.emit.contraction import can_stream, is_folded, rows_program
+from fuser.tilegen.emit.dot_operands import dot_dtype, dot_op, dot_unit, grouped_panel, operand
 from fuser.tilegen.emit.map import program
 from fuser.tilegen.emit.maps import Coords, Guard, backward, delinearise, product
 from fuser.tilegen.emit.memory import uniform
+from fuser.tilegen.emit.placement import Places, spread, store_placed
 from fuser.tilegen.emit.primitives import padded
-from fuser.tilegen.emit.space import Emission, Piece, Places, spread
+from fuser.tilegen.emit.space import Emission, Piece
 from fuser.tilegen.emit.weights import Matrix, dequantised
 from fuser.tilegen.index import Index, in_range
 from fuser.tilegen.program import Packing, TileProgram

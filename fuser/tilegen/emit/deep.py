@@ -18,9 +18,10 @@ from fuser.errors import LoweringError
 from fuser.graph.ir import Value
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
-from fuser.tilegen.emit.contraction import dot_dtype, dot_op, operand, panel, store_placed
+from fuser.tilegen.emit.dot_operands import dot_dtype, dot_op, operand, panel
 from fuser.tilegen.emit.dot_shape import DotShape
-from fuser.tilegen.emit.space import Emission, Piece, Places, spread
+from fuser.tilegen.emit.placement import Places, spread, store_placed
+from fuser.tilegen.emit.space import Emission, Piece
 from fuser.tilegen.index import Index, index, minimum
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.rules import ceildiv

@@ -20,8 +20,9 @@ from fuser.target import Target
 from fuser.tilegen import rules
 from fuser.tilegen.emit.map import program
 from fuser.tilegen.emit.maps import Coords, Guard, delinearise, product, regroup
+from fuser.tilegen.emit.placement import Places, spread
 from fuser.tilegen.emit.primitives import identity_of, reduced_axes
-from fuser.tilegen.emit.space import Emission, Piece, Places, spread
+from fuser.tilegen.emit.space import Emission, Piece
 from fuser.tilegen.index import Index
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.schedule import Schedule

@@ -25,7 +25,7 @@ from fuser.partition.region import Partition, Region
 from fuser.target import Target
 from fuser.tilegen import ir
 from fuser.tilegen.builder import Builder, row_major
-from fuser.tilegen.emit.maps import Coords, Guard, forward
+from fuser.tilegen.emit.maps import Coords, Guard
 from fuser.tilegen.emit.memory import Memory, simplify, triangle, uniform
 from fuser.tilegen.index import Atom, Axis, Index, Lookup, axis, in_range, index, lookup
 from fuser.tilegen.ops import ReduceFn
@@ -383,13 +383,12 @@ class Emission:
         self, value: Value, coords: Coords, origin: tuple[str, ...]
     ) -> tuple[Value, Coords, Iterator[tuple[Value, Coords]], tuple[str, ...]]:
         """A value, what it is made of at the same or moved coordinates, and the origin of that."""
-        from fuser.tilegen.emit.primitives import pointwise_operands
-
         if (value, coords) in self.aliases:
             return value, coords, iter([self.aliases[value, coords]]), origin
         if value.node is None or not self.is_inside(value):
             return value, coords, iter(()), origin
-        operands = pointwise_operands(self, value.node, coords)
+        lowering = LOWERINGS.get(value.node.op)
+        operands = [] if lowering is None else lowering.operands(self, value.node, coords)
         return value, coords, iter(operands), value.node.origin
 
     def _tile(self, value: Value, coords: Coords) -> Piece:
@@ -398,10 +397,12 @@ class Emission:
             return self.tile(*self.aliases[value, coords])
         if value.node is None or not self.is_inside(value):
             return self.read(value, coords)
-        from fuser.tilegen.emit.primitives import lower
-
+        lowering = LOWERINGS.get(value.node.op)
+        if lowering is None:
+            what = f"{value.node.op} cannot be computed inside a region"
+            raise LoweringError(what, where=self.region.name)
         origin, self.b.origin = self.b.origin, value.node.origin
-        piece = lower(self, value.node, value, coords)
+        piece = lowering.tile(self, value.node, coords)
         self.b.origin = origin
         return piece
 
@@ -427,7 +428,26 @@ class Emission:
         return TileProgram(self.region, kernel, tuple(self.memory.arguments), flops, list(notes))
 
 
-Places = dict[Value, tuple[Coords, list[Guard]]]
+Operands = list[tuple[Value, Coords]]
+
+
+def _none(em: Emission, node: Node, coords: Coords) -> Operands:
+    return []
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """How a primitive becomes tile ops. tile: the result of a node at coordinates; it may raise
+    LoweringError. operands: what `tile` asks for before it does anything else, in order, where it
+    asks for nothing more."""
+
+    tile: Callable[[Emission, Node, Coords], Piece]
+    operands: Callable[[Emission, Node, Coords], Operands] = _none
+
+
+LOWERINGS: dict[str, Lowering] = {}
+"""By primitive. The modules of the primitives are written with an Emission, which asks them for
+tiles: this table, which emit/__init__.py fills, stands between them."""
 
 
 def _plain(value: Value, coords: Coords) -> Coords:
@@ -435,64 +455,3 @@ def _plain(value: Value, coords: Coords) -> Coords:
     return tuple(
         Index(0) if dim == 1 else c for c, dim in zip(coords, value.type.shape, strict=True)
     )
-
-
-def _axes(coords: Iterable[Index]) -> frozenset[int]:
-    return frozenset[int]().union(*(c.axes() for c in coords))
-
-
-def spread(
-    em: Emission, places: Places, pieces: dict[Value, Piece], base: Sequence[Guard] | None = None,
-    folds: frozenset[int] | None = None,
-) -> Places:  # fmt: skip
-    """Where the values that follow `places` live: the forward half of the index maps.
-
-    A place is coordinates over the frame and guards: where these hold, the frame meets every
-    element of the value once. The result of a movement primitive is its operand's tile at moved
-    coordinates; that of a map primitive lives where its first placed operand lives. base: the
-    guards of the frame, which every place has; by default those of the given places. folds: the
-    axes of the frame that the region's reductions fold, where it is made for such. `places` grows
-    and is returned.
-    """
-    from fuser.graph.ops.registry import is_map
-
-    frame = {g for _, guards in places.values() for g in guards} if base is None else set(base)
-    for value, piece in pieces.items():
-        em.provide(value, places[value][0], piece)
-    for node in em.region.nodes:
-        if node.op == "constant" or not node.outputs or node.output in places:
-            continue
-        source = next((v for v in node.inputs if v in places), None)
-        if source is None:
-            continue
-        coords, guards = places[source]
-        if node.op.startswith(("reduce_", "arg")) and node.op != "reduce_window":
-            gone = {node.attrs["axis"]} if "axis" in node.attrs else set(node.attrs["axes"])
-            folded = frozenset[int]().union(*(coords[d].axes() for d in gone))
-            kept = tuple(c for d, c in enumerate(coords) if d not in gone)
-            wide = any(source.shape[d] != 1 for d in gone)
-            if folds is not None and wide and (folded - folds or _axes(kept) & folds):
-                continue  # it folds other axes of the frame than the region does
-            places[node.output] = kept, [g for g in guards if not g[0].axes() & folded]
-        elif node.op == "cumsum":
-            places[node.output] = coords, guards
-        elif is_map(node):
-            # Where other operands live says nothing of where the result does: they are read at its
-            # coordinates.
-            places[node.output] = coords, guards
-        else:
-            moved = forward(node, coords) if len(node.inputs) == 1 else None
-            if moved is None:
-                continue
-            places[node.output] = moved[0], list(dict.fromkeys([*guards, *moved[1]]))
-            cut = [at for at, _ in set(guards) - frame]
-            if node.op != "reshape" or not _hides(cut, coords, source.shape):
-                em.aliases[node.output, moved[0]] = (source, coords)
-    return places
-
-
-def _hides(cut: Sequence[Index], coords: Coords, shape: Sequence[int]) -> bool:
-    """Whether coordinates without those of dims of 1 lack one that was cut out of the frame: a
-    column of a tile is in bounds at one place of it, and what drops its dim no longer shows that.
-    """
-    return any(dim == 1 and at in cut for at, dim in zip(coords, shape, strict=True))

@@ -15,7 +15,7 @@ from fuser.graph.ops.quantised import bits_of
 from fuser.partition.region import Region
 from fuser.tilegen.emit.maps import Coords, product
 from fuser.tilegen.emit.memory import uniform
-from fuser.tilegen.emit.space import Emission, Piece
+from fuser.tilegen.emit.space import Emission, Lowering, Piece
 from fuser.tilegen.index import Index
 from fuser.tilegen.program import WORD_BITS, Packing
 from fuser.tilegen.value import Value as TileValue
@@ -62,7 +62,7 @@ def k_block(node: Node, contract: Sequence[int]) -> int:
     return block if block < node.output.shape[axis] else 0
 
 
-def decode(em: Emission, node: Node, coords: Coords) -> Piece:
+def _decode(em: Emission, node: Node, coords: Coords) -> Piece:
     """The weights at `coords`, float32: codes packed along the last axis."""
     codes = node.inputs[0]
     *outer, last = codes.shape
@@ -193,4 +193,4 @@ def _number(em: Emission, codes: Piece, numbers: str) -> Piece:
     return em.map("mul", whole, Piece(f32, splat=2.0 ** (127 - kind.bias)))
 
 
-__all__ = ["Matrix", "decode", "decoded_by", "dequantised", "k_block"]
+LOWERINGS: dict[str, Lowering] = {"dequantize": Lowering(_decode)}

@@ -23,12 +23,13 @@ from fuser.dtypes import f32
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
 from fuser.tilegen import conv_rules, dot_rules
-from fuser.tilegen.emit.contraction import dot_op, store_placed
 from fuser.tilegen.emit.conv import ConvShape, conv_shape
+from fuser.tilegen.emit.dot_operands import dot_op
 from fuser.tilegen.emit.map import program
 from fuser.tilegen.emit.maps import delinearise
+from fuser.tilegen.emit.placement import Places, spread, store_placed
 from fuser.tilegen.emit.primitives import padded
-from fuser.tilegen.emit.space import Emission, Piece, Places, spread
+from fuser.tilegen.emit.space import Emission, Piece
 from fuser.tilegen.index import Index
 from fuser.tilegen.program import Packing, TileProgram
 
