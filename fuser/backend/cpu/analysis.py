@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fuser.backend.cpu import costs, tree
+from fuser.backend.cpu import costs, kernel_facts
 from fuser.backend.cpu.dot_plan import keep, plan_dot
-from fuser.backend.cpu.tree import Facts
+from fuser.backend.cpu.kernel_facts import Facts
 from fuser.graph import walks
 from fuser.target import Target
 from fuser.tilegen import ops
@@ -63,7 +63,7 @@ def _registers(facts: Facts) -> None:
     chosen = {
         value
         for value in candidates
-        if value.type.rank <= 2 and tree.vectors(value.shape, facts.width) <= limit
+        if value.type.rank <= 2 and kernel_facts.vectors(value.shape, facts.width) <= limit
     }
     # A loop's parameter, result and yielded value live in one place.
     while True:
@@ -79,11 +79,11 @@ def _registers(facts: Facts) -> None:
         facts.kinds[value] = "registers"
     for value in chosen:
         # Unrolled code for every vector of the tile is only worth it while it is short.
-        stores = tree.stores_of(facts, value).items()
+        stores = kernel_facts.stores_of(facts, value).items()
         cost = sum(ways * costs.tree_cost(facts, op.value) for op, ways in stores)
         if (
             value in facts.producers
-            and cost * tree.vectors(value.shape, facts.width) > MOST_UNROLLED
+            and cost * kernel_facts.vectors(value.shape, facts.width) > MOST_UNROLLED
         ):
             facts.spilled.add(value)
 
@@ -170,7 +170,7 @@ def _keep_shared(facts: Facts, kernel: Kernel) -> None:
             costs.tree_cost(facts, value, known)
             if facts.kind(value) == "registers" and value not in facts.spilled:
                 from_registers.add(value)
-            elif facts.kind(value) == "inline" and isinstance(op, tree.MOVES):
+            elif facts.kind(value) == "inline" and isinstance(op, kernel_facts.MOVES):
                 if not from_registers.isdisjoint(op.operands()):
                     from_registers.add(value)
     _kept(facts, kernel.body, known, from_registers, {})

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fuser.backend.cpu import tree
-from fuser.backend.cpu.places import Cells, Memory, One
+from fuser.backend.cpu import kernel_facts
+from fuser.backend.cpu.storage import Cells, Memory, One
 from fuser.backend.text import Reg
 from fuser.graph import walks
 from fuser.graph.sizes import certain, divisor, is_symbolic
@@ -131,7 +131,7 @@ def _reads(low: Lowering, value: Value, param: Value) -> bool:
 def _run_in_place(low: Lowering, op: ops.For, slot: int, place: Memory) -> None:
     """Let a dot that updates a carried tile, and alone reads it, write where the tile is."""
     param = op.body.params[1 + slot]
-    arg = tree.yield_of(op.body)[slot]
+    arg = kernel_facts.yield_of(op.body)[slot]
     producer = low.known.producers.get(arg)
     if not isinstance(producer, ops.Dot) or low.known.parents[producer] is not op.body:
         return
@@ -167,12 +167,12 @@ def _run_in_place(low: Lowering, op: ops.For, slot: int, place: Memory) -> None:
 def _yielded(
     low: Lowering,
     op: ops.For,
-    kinds: list[tree.Kind],
+    kinds: list[kernel_facts.Kind],
     cells: dict[int, list[tuple[tuple[Index, ...], int]]],
     held: dict[int, Memory],
 ) -> list[Reg]:
     """The next carried registers; carried places in scratch are updated."""
-    args = tree.yield_of(op.body)
+    args = kernel_facts.yield_of(op.body)
     params = op.body.params[1:]
     for arg in args:
         low.require(arg)
@@ -220,7 +220,7 @@ def lower_if(low: Lowering, op: ops.If) -> None:
         regs = []
         with low.scope():
             low.block(block)
-            for slot, arg in enumerate(tree.yield_of(block)):
+            for slot, arg in enumerate(kernel_facts.yield_of(block)):
                 low.require(arg)
                 if slot in held:
                     low.fill(arg, held[slot])

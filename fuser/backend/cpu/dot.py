@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fuser.backend.cpu import affine
-from fuser.backend.cpu.ahead import Prefetch, prefetches
-from fuser.backend.cpu.following import Following, following
-from fuser.backend.cpu.places import Cells, Memory, Point
-from fuser.backend.cpu.tree import DotPlan
+from fuser.backend.cpu.kernel_facts import DotPlan
+from fuser.backend.cpu.prefetch_rows import RowPrefetches, row_prefetches
+from fuser.backend.cpu.prefetch_weights import Prefetch, weight_prefetches
+from fuser.backend.cpu.storage import Cells, Memory, Point
 from fuser.backend.cpu.unit_dot import lower_unit_dot
 from fuser.backend.text import Reg
 from fuser.errors import LoweringError
@@ -42,8 +42,8 @@ def lower_dot(low: Lowering, op: ops.Dot) -> None:
         accs = [low.vector_at(op.acc, coords, lanes) for coords, lanes in cells]
         per_row = len(cells) // rows
         chunks = [(coords[1] - affine.lane(n), n) for coords, n in cells[:per_row]]
-        early = prefetches(low, op, plan)
-        ahead = following(low, op, plan)
+        early = weight_prefetches(low, op, plan)
+        ahead = row_prefetches(low, op, plan)
         regs = _tile(low, op, plan, [Index(r) for r in range(rows)], chunks, accs, early, ahead)
         table = {coords: reg for (coords, _), reg in zip(cells, regs, strict=True)}
         low.keep_cells(op.result, Cells(table))
@@ -131,7 +131,7 @@ def _tile(
     chunks: list[Chunk],
     accs: list[Reg],
     early: Sequence[Prefetch] = (),
-    ahead: Following | None = None,
+    ahead: RowPrefetches | None = None,
 ) -> list[Reg]:
     """The k loop of a register tile; accs are row by row."""
     f = low.f
@@ -162,7 +162,7 @@ def _tile(
 
     begun = ahead.trips if ahead is not None else 0
 
-    def trip(i: Reg, carried: list[Reg], ahead: Following | None = None) -> list[Reg]:
+    def trip(i: Reg, carried: list[Reg], ahead: RowPrefetches | None = None) -> list[Reg]:
         with low.scope():
             first = low.counter(i, 0, depth - plan.steps, plan.steps)
             for fetch in early:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fuser.backend.cpu import costs, tree
-from fuser.backend.cpu.tree import DotPlan, Facts
+from fuser.backend.cpu import costs, kernel_facts
+from fuser.backend.cpu.kernel_facts import DotPlan, Facts
 from fuser.backend.cpu.unit_plan import plan_unit_dot
 from fuser.graph import walks
 from fuser.target import Target
@@ -121,7 +121,7 @@ def _leaf_load(facts: Facts, value: Value) -> bool:
             value = op.x
             continue
         if isinstance(op, ops.Load):
-            return not any(tree.lookups(index) for index in op.indices)
+            return not any(kernel_facts.lookups(index) for index in op.indices)
         return isinstance(op, ops.Full)
 
 

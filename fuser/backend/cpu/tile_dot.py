@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fuser.backend.cpu import tree
-from fuser.backend.cpu.places import Memory, Point
-from fuser.backend.cpu.sliding import each_tap
+from fuser.backend.cpu import kernel_facts
+from fuser.backend.cpu.implicit_im2col import each_tap
+from fuser.backend.cpu.storage import Memory, Point
 from fuser.backend.cpu.unit_operands import TILE_BYTES, cover, left_operand, right_operand
 from fuser.backend.cpu.unit_plan import PANEL, ROWS, is_zero
 from fuser.backend.text import Reg, integer
@@ -43,7 +43,7 @@ def tile_dot(
     multiply = {"bf16": "llvm.x86.tdpbf16ps", "i8": "llvm.x86.tdpbssd"}[unit.dtype]
     zero = is_zero(low.known, op.acc)
     rows, columns = op.result.shape
-    window = low.known.sliding.get(plan.a)
+    window = low.known.implicit_im2col.get(plan.a)
     rows, depth = (window.rows, window.channels) if window else (rows, op.a.shape[1])
     steps = -(-depth // unit.depth)
     size = op.a.dtype.bytes
@@ -65,7 +65,7 @@ def tile_dot(
             at = (starts[i], (panel + j) * PANEL)
             if finish is not None:
                 at = (Index(i * ROWS), Index(j * PANEL))
-            address = low.index(tree.place_address(place.strides, at))
+            address = low.index(kernel_facts.place_address(place.strides, at))
             places[number] = f.gep(place.pointer, address, "float")
             if zero:
                 f.call_void("llvm.x86.tilezero", tile(number))
@@ -131,7 +131,7 @@ def store_by_blocks(low: Lowering, first: ops.Store, block: Block) -> bool:
     if unit is None or unit.name != "amx" or stores is None or stores[0] is not first:
         return False
     plan = low.known.dots[op]
-    window = low.known.sliding.get(plan.a)
+    window = low.known.implicit_im2col.get(plan.a)
     rows, columns = op.result.shape
     whole = rows >= ROWS and columns % PANEL == 0 and window is None
     if not whole or not is_zero(low.known, op.acc) or low.conditions_of(stores):
@@ -198,7 +198,7 @@ def _readers(low: Lowering, op: ops.Dot, block: Block) -> list[ops.Store] | None
                 return None
     effects = [op for op in block.ops if op.has_effect and op not in low.stored]
     ordered = [store for store in block.ops if isinstance(store, ops.Store) and store in stores]
-    apart = all(tree.apart(a, b) for i, a in enumerate(ordered) for b in ordered[i + 1 :])
+    apart = all(kernel_facts.apart(a, b) for i, a in enumerate(ordered) for b in ordered[i + 1 :])
     blocks = all(low.known.parents[store] is block for store in stores)
     return ordered if blocks and apart and effects[: len(ordered)] == ordered else None
 

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fuser.backend import text
-from fuser.backend.cpu import affine, costs, turn
+from fuser.backend.cpu import affine, costs, register_transpose
 from fuser.backend.cpu.dot_plan import register_tile
-from fuser.backend.cpu.places import Memory
-from fuser.backend.cpu.runs import fill_runs
-from fuser.backend.cpu.sliding import fill_sliding
+from fuser.backend.cpu.im2col import fill_im2col
+from fuser.backend.cpu.implicit_im2col import fill_implicit_im2col
+from fuser.backend.cpu.kernel_facts import Packed
+from fuser.backend.cpu.storage import Memory
 from fuser.backend.cpu.tile_dot import tile_dot
-from fuser.backend.cpu.tree import Packed
 from fuser.backend.cpu.unit_operands import TILE_BYTES, Operand, cover, left_operand, right_operand
 from fuser.backend.cpu.unit_plan import PANEL, is_zero
 from fuser.backend.text import Reg, integer
@@ -152,10 +152,10 @@ def fill_packed(low: Lowering, value: Value, place: Memory, packed: Packed) -> N
     """Write an operand to scratch in the form that its unit reads."""
     source = low.known.producers[value].operands()[0]
     if packed.window is not None:
-        fill_sliding(low, value, source, place)
+        fill_implicit_im2col(low, value, source, place)
         return
     if not packed.right:
-        if not fill_runs(low, value, source, place):
+        if not fill_im2col(low, value, source, place):
             low.fill(value, place)
         _clear_rows(low, value, place)
         return
@@ -261,7 +261,7 @@ def _fill_turned(low: Lowering, value: Value, source: Value, place: Memory, unit
             start = low.index(panel * (extent * PANEL) + k * PANEL)
             pointer = f.gep(place.pointer, start, value.dtype.llvm)
             left = PANEL if lanes == width else (extent - depth + lanes) // unit.group
-            for i, reg in enumerate(turn.transpose(f, lines)[:left]):
+            for i, reg in enumerate(register_transpose.transpose(f, lines)[:left]):
                 f.store(reg, f.gep(pointer, i * TILE_BYTES), TILE_BYTES)
 
         cover(low, depth, width, "squares", squares)

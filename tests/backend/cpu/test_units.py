@@ -233,7 +233,7 @@ def test_windows_that_slide(
     cut = one_region(m.graph, "conv", {x: (0, 2, 3, 1)})
     (program,) = emit(cut.regions[0], cut, target, None)
     run_passes(program.kernel)
-    (found,) = analyse(program.kernel, target).sliding.values()
+    (found,) = analyse(program.kernel, target).implicit_im2col.values()
     assert found.strides == strides and found.channels == shape[1]
     assert found.high > 1 and found.taps == window
     check(cut, m.feeds, target)
@@ -261,7 +261,7 @@ def test_windows_of_bytes_that_slide(how: str, stride: int, fill: int) -> None:
     cut = one_region(m.graph, "conv", {x: (0, 2, 3, 1)})
     (program,) = emit(cut.regions[0], cut, target, None)
     run_passes(program.kernel)
-    assert len(analyse(program.kernel, target).sliding) == 1
+    assert len(analyse(program.kernel, target).implicit_im2col) == 1
     have, want = run_partition(cut, m.feeds, target)["y0"], evaluate(cut.graph, m.feeds)["y0"]
     np.testing.assert_array_equal(have, want)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fuser.backend.cpu import tree
-from fuser.backend.cpu.tree import DotPlan
+from fuser.backend.cpu import kernel_facts
+from fuser.backend.cpu.kernel_facts import DotPlan
 from fuser.backend.text import Reg, integer
 from fuser.graph.sizes import by_example, size_hint
 from fuser.tilegen import ops
@@ -45,7 +45,7 @@ class Prefetch:
 
 
 @by_example
-def prefetches(low: Lowering, op: ops.Dot, plan: DotPlan) -> list[Prefetch]:
+def weight_prefetches(low: Lowering, op: ops.Dot, plan: DotPlan) -> list[Prefetch]:
     """What a dot should fetch early, if its second operand is a panel of weights."""
     loops = _loops_around(low, op)
     panel = _panel_of_loops(low, op, plan, loops) if loops else _next_panel(low, op, plan)
@@ -65,7 +65,7 @@ def _panel_load(low: Lowering, plan: DotPlan) -> ops.Load | None:
     load = _behind_casts(low, plan.b)
     if plan.vector_axis != 1 or not isinstance(load, ops.Load):
         return None
-    return None if any(map(tree.lookups, load.indices)) else load
+    return None if any(map(kernel_facts.lookups, load.indices)) else load
 
 
 def _near(low: Lowering, op: ops.Dot, plan: DotPlan) -> Prefetch | None:
@@ -74,8 +74,10 @@ def _near(low: Lowering, op: ops.Dot, plan: DotPlan) -> Prefetch | None:
     if load is None or load.pad is not None:
         return None
     depth, columns = op.b.shape
-    start = low.resolve(tree.address_of(low.known, load, (Index(0), Index(0))), ())
-    following = low.resolve(tree.address_of(low.known, load, (Index(1), Index(0))), ()) - start
+    start = low.resolve(kernel_facts.address_of(low.known, load, (Index(0), Index(0))), ())
+    following = (
+        low.resolve(kernel_facts.address_of(low.known, load, (Index(1), Index(0))), ()) - start
+    )
     ids = {v.result for v in low.known.kernel.body.ops if isinstance(v, ops.ProgramId)}
     terms = [Index(0, (term,)) for term in start.terms]
     walked = sum((term for term in terms if not ids & set(term.values())), Index(0))
@@ -111,8 +113,8 @@ def _next_panel(low: Lowering, op: ops.Dot, plan: DotPlan) -> Prefetch | None:
         return None
     slow, fast = (Scalar(ids[axis]) for axis in axes[-2:])
     depth, columns = op.b.shape
-    start = low.resolve(tree.address_of(low.known, load, (Index(0), Index(0))), ())
-    following = tree.address_of(low.known, load, (Index(1), Index(0)))
+    start = low.resolve(kernel_facts.address_of(low.known, load, (Index(0), Index(0))), ())
+    following = kernel_facts.address_of(low.known, load, (Index(1), Index(0)))
     following = low.resolve(following, ()) - start
     panel = start.coefficient(slow)
     # Where in the panel this dot starts, if loops around it walk the panel (taps of a convolution).
@@ -165,8 +167,10 @@ def _panel_of_loops(
     if load is None or slow is None or fast is None or not slow.terms or not fast.terms:
         return None
     depth, columns = op.b.shape
-    start = low.resolve(tree.address_of(low.known, load, (Index(0), Index(0))), ())
-    following = low.resolve(tree.address_of(low.known, load, (Index(1), Index(0))), ()) - start
+    start = low.resolve(kernel_facts.address_of(low.known, load, (Index(0), Index(0))), ())
+    following = (
+        low.resolve(kernel_facts.address_of(low.known, load, (Index(1), Index(0))), ()) - start
+    )
     panel = start.coefficient(slow.terms[0][0])
     if start.coefficient(fast.terms[0][0]) or following != Index(columns) or panel <= 0:
         return None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from fuser.backend import text
 from fuser.backend.cpu import affine, costs, maps
-from fuser.backend.cpu.places import One, Point
+from fuser.backend.cpu.storage import One, Point
 from fuser.backend.text import Reg
 from fuser.dtypes import DType, f32
 from fuser.tilegen import ops

@@ -1,4 +1,4 @@
-"""Loop nests that read vectors along one axis and write them along another.
+"""Transposes in registers: loop nests that read along one axis and write along another.
 
 Where a tile is read consecutively along one axis and written consecutively along another, either
 side would be a gather. Squares of `width` vectors are transposed in registers instead: one shuffle
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 from fuser.backend import text
 from fuser.backend.cpu import affine, costs
-from fuser.backend.cpu.places import Point
+from fuser.backend.cpu.storage import Point
 from fuser.backend.function import Function
 from fuser.backend.text import Reg
 from fuser.tilegen.index import Index
 from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
-    from fuser.backend.cpu.nest import Nests
+    from fuser.backend.cpu.loop_nest import Nests
 
 MOST_VECTORS = 2.5
 """Vectors to load for each vector of the result up to which a square is worth turning."""

@@ -51,8 +51,8 @@ class DotPlan:
 
 
 @dataclass(frozen=True)
-class Sliding:
-    """A left operand that is windows over an image (sliding.py).
+class ImplicitIm2col:
+    """A left operand that is windows over an image (implicit_im2col.py).
 
     width, high: pixels of a row of the result, rows. taps, strides, dilation: along y and x.
     channels: elements of k under a tap. rises, runs, steps: what an image row, a column and a
@@ -109,7 +109,7 @@ class Packed:
 
     unit: DotUnit
     right: bool
-    window: Sliding | None = None
+    window: ImplicitIm2col | None = None
 
 
 @dataclass
@@ -136,7 +136,7 @@ class Facts:
     """What a memory value takes along each axis, where that is more than its shape."""
     packed: dict[Value, Packed] = field(default_factory=dict)
     copies: dict[tuple[Value, Packed], Value] = field(default_factory=dict)
-    sliding: dict[Value, Sliding] = field(default_factory=dict)
+    implicit_im2col: dict[Value, ImplicitIm2col] = field(default_factory=dict)
     """Of copies of left operands: the image that they are instead of windows."""
     products: dict[ops.Map, ops.Map | None] = field(default_factory=dict)
     """What `last_product` found."""
