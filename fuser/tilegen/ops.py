@@ -186,7 +186,7 @@ class Dot(Op):
 @dataclass(eq=False, kw_only=True)
 class For(Op):
     """for i in range(start, stop, step) with carried tiles: body params are (i, *carried), it ends
-    in Yield, and the results are the carried values after the last trip."""
+    in Yield, and the results are the carried values after the last iteration."""
 
     opcode: ClassVar[str] = "for"
     start: Index

@@ -1,8 +1,8 @@
 """Loops and branches of tile programs on a CPU.
 
 A carried tile is a phi (one element), a set of phis (registers), or a place in scratch that each
-trip updates. The yielded values of one trip are computed from the old carried values before any
-of these is overwritten.
+iteration updates. The yielded values of one iteration are computed from the old carried values
+before any of these is overwritten.
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ def lower_for(low: Lowering, op: ops.For) -> None:
 
     first, last = low.resolve(op.start, ()), low.resolve(op.stop, ())
 
-    def trip(i: Reg, carried: list[Reg]) -> list[Reg]:
+    def iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
         with low.scope():
             low.scalars[variable] = i
             low.depths[variable] = low.depth
             if first.is_constant:
-                # The last trip starts at a whole number of steps below the greatest stop.
-                trips = (last.range[1] - 1 - first.constant) // op.step
-                trips = trips if is_symbolic(trips) else max(0, trips)
-                high = first.constant + trips * op.step
+                # The last iteration starts at a whole number of steps below the greatest stop.
+                iterations = (last.range[1] - 1 - first.constant) // op.step
+                iterations = iterations if is_symbolic(iterations) else max(0, iterations)
+                high = first.constant + iterations * op.step
                 step = divisor(first.constant, op.step)
                 low.counters[variable] = low.counter(i, first.constant, high, step)
             bind(params, carried)
@@ -80,7 +80,7 @@ def lower_for(low: Lowering, op: ops.For) -> None:
 
     nonempty = certain((last - first).range[0] - 1)
     done = low.f.loop(
-        low.index(first), low.index(last), op.step, starts, trip, hint="for", nonempty=nonempty
+        low.index(first), low.index(last), op.step, starts, iteration, hint="for", nonempty=nonempty
     )
     bind(list(op.results), done)
 

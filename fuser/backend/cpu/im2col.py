@@ -31,7 +31,7 @@ def fill_im2col(low: Lowering, value: Value, source: Value, place: Memory) -> bo
     if not pieces:
         return False
 
-    def trip(i: Reg, carried: list[Reg]) -> list[Reg]:
+    def iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
         with low.scope():
             row = low.counter(i, 0, value.shape[0] - 1)
             for start, lanes in pieces:
@@ -40,7 +40,7 @@ def fill_im2col(low: Lowering, value: Value, source: Value, place: Memory) -> bo
                 low.write(place.pointer, value.dtype, low.memory_address(place, point), reg, lanes)
         return []
 
-    low.f.loop(0, value.shape[0], 1, [], trip, hint="runs")
+    low.f.loop(0, value.shape[0], 1, [], iteration, hint="runs")
     return True
 
 

@@ -8,7 +8,7 @@ pixels under one tap is then 16 pieces of k that lie equally far apart:
     pixel (y, x), tap (i, j), channel c  at  image row sy*y + dy*i, column sx*x + dx*j, channel c
 
 Lines of the copy are a whole number of strides long, so that the step from the last pixel of a row
-to the first of the next is a number of pixels: products are computed for the few pixels between
+to the first of the next is a number of pixels: results are computed for the few pixels between
 rows as well, and nobody reads them. With a stride along y, image rows of one remainder lie together
 (a plane each).
 """
@@ -37,7 +37,7 @@ LANES = 32
 MOST_TAPS = 11
 """Along a line of a window."""
 MOST_WASTE = 1.5
-"""Tiles of products with the pixels between rows, over those without."""
+"""Tiles of the matmul with the pixels between rows, over those without."""
 
 
 def find_implicit_im2col(facts: Facts, value: Value, unit: DotUnit) -> ImplicitIm2col | None:
@@ -143,7 +143,7 @@ def _ratio(pairs: list[tuple[int, int]]) -> tuple[tuple[int, int], list[int]] | 
 
 
 def _pays(window: ImplicitIm2col, rows: int, depth: int) -> bool:
-    """Whether a copy is smaller than all windows, and few products are wasted."""
+    """Whether a copy is smaller than all windows, and few multiply-adds are wasted."""
     if min(window.strides) < 1 or max(window.taps) == 1:
         return False
     tiles, plain = -(-window.rows // 16), -(-rows // 16)
@@ -209,7 +209,7 @@ def each_tap(low: Lowering, window: ImplicitIm2col, body: Callable[[Reg, Reg], N
     """Call body(number of the tap, elements from a pixel to what it reads) in a loop over taps."""
     count = window.taps[0] * window.taps[1]
 
-    def trip(t: Reg, carried: list[Reg]) -> list[Reg]:
+    def iteration(t: Reg, carried: list[Reg]) -> list[Reg]:
         with low.scope():
             tap = low.counter(t, 0, count - 1)
             row = floordiv(tap, window.taps[1]) * window.dilation[0]
@@ -219,4 +219,4 @@ def each_tap(low: Lowering, window: ImplicitIm2col, body: Callable[[Reg, Reg], N
             body(low.index(tap), low.index((line * window.columns + column) * window.channels))
         return []
 
-    low.f.loop(0, count, 1, [], trip, hint="taps")
+    low.f.loop(0, count, 1, [], iteration, hint="taps")

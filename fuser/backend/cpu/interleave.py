@@ -1,9 +1,9 @@
 """The interleave count: how many vectors of a long elementwise computation go side by side.
 
 In a chain each operation waits for the one before, four cycles or more; a core finds other work
-among the next few hundred instructions, which in a long chain are of the same vector. So a trip of
-the loop takes several vectors at once, as one of as many lanes, which LLVM splits operation by
-operation:
+among the next few hundred instructions, which in a long chain are of the same vector. So an
+iteration of the loop takes several vectors at once, as one of as many lanes, which LLVM splits
+operation by operation:
 
     y[0:16] = f(g(x[0:16])), then y[16:32] ...   =>   a, b = g(x[0:16]), g(x[16:32]); f(a), f(b)
 
@@ -26,7 +26,7 @@ WORKING = 3
 """Registers that an operation itself takes, an exponential say, beside its operands."""
 LEAST_WORK = 128
 """Instructions of one vector from which on it is worth it. With fewer, a core that looks a few
-hundred instructions ahead finds the next trips of the loop by itself."""
+hundred instructions ahead finds the next iterations of the loop by itself."""
 
 _Wanted = tuple[Value, tuple[Index, ...]]
 

@@ -38,7 +38,7 @@ class DotPlan:
     """How a dot is blocked. `vector_axis` 1: vectors run along N (row operand a); 0: along M.
 
     rows and chunks (vectors) are the register tile. a and b are the operands in accumulator type;
-    with a unit, in the form that it reads (unit_plan.py). steps: of k in a trip of the loop.
+    with a unit, in the form that it reads (unit_plan.py). steps: of k in an iteration of the loop.
     """
 
     a: Value
@@ -122,7 +122,7 @@ class Facts:
     producers: dict[Value, Op] = field(default_factory=dict)
     blocks: dict[Value, Block] = field(default_factory=dict)
     users: dict[Value, list[Op]] = field(default_factory=dict)
-    trips: dict[Op, int] = field(default_factory=dict)
+    iterations: dict[Op, int] = field(default_factory=dict)
     parents: dict[Op, Block] = field(default_factory=dict)
     slots: dict[Value, tuple[ops.For, int]] = field(default_factory=dict)
     kinds: dict[Value, Kind] = field(default_factory=dict)

@@ -130,13 +130,13 @@ class Nests(Values):
                 return
             low, high = limits.get(here, (text.integer(0), text.integer(shape[here])))
 
-            def trip(i: Reg, carried: list[Reg]) -> list[Reg]:
+            def iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
                 with self.scope():
                     coords[here] = self.counter(i, 0, shape[here] - 1)
                     level(position + 1)
                 return []
 
-            self.f.loop(low, high, 1, [], trip, hint="rows")
+            self.f.loop(low, high, 1, [], iteration, hint="rows")
             coords[here] = Index(0)
 
         level(0)
@@ -208,14 +208,14 @@ class Nests(Values):
         blocks = full // unroll if unroll else 0
         if blocks > 1:
 
-            def trip(i: Reg, carried: list[Reg]) -> list[Reg]:
+            def iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
                 with self.scope():
                     start = self.counter(i, 0, (blocks - 1) * unroll * width, unroll * width)
                     for step in range(unroll):
                         run(start + step * width, width)
                 return []
 
-            f.loop(0, blocks * unroll * width, unroll * width, [], trip, hint="lanes")
+            f.loop(0, blocks * unroll * width, unroll * width, [], iteration, hint="lanes")
         else:
             blocks = 0
         for step in range(blocks * unroll, full):
@@ -229,7 +229,7 @@ class Nests(Values):
         return interleave_count(self.known, values, values[0].shape, axis, width)
 
     def _unroll(self, values: Sequence[Value], full: int) -> int:
-        """Vectors a trip of a vector loop: several where there is little work in each."""
+        """Vectors an iteration of a vector loop: several where there is little work in each."""
         cost = sum(costs.tree_cost(self.known, value) for value in values)
         if full <= 1:
             return 1

@@ -1,6 +1,6 @@
-"""Prefetches of what the next program reads, during the products of this one.
+"""Prefetches of what the next program reads, during the matmuls of this one.
 
-A product with few columns, or a short k, reads many bytes for its time: rows, and what is added to
+A matmul with few columns, or a short k, reads many bytes for its time: rows, and what is added to
 results. Where the program after it reads others, their lines are fetched while this one multiplies.
 """
 
@@ -40,17 +40,17 @@ class Rows:
     pitch: int
 
     @property
-    def trips(self) -> int:
+    def iterations(self) -> int:
         """Over how many steps of k: a line each, or short rows at once."""
         return self.rows if self.lines == 1 else -(-self.rows * self.lines // MOST_LINES)
 
-    def step(self, low: Lowering, k: Reg, trips: int) -> None:
-        """The prefetches of trip k of so many."""
-        f, each = low.f, -(-self.rows // trips)
+    def step(self, low: Lowering, k: Reg, iterations: int) -> None:
+        """The prefetches of iteration k of so many."""
+        f, each = low.f, -(-self.rows // iterations)
         flags = [Reg("i32", "0"), Reg("i32", "3"), Reg("i32", "1")]  # read, into L1, data
         for part in range(each):
             row = f.add(f.mul(k, each), part)
-            if each * trips > self.rows:
+            if each * iterations > self.rows:
                 row = f.intrinsic("smin", row, integer(self.rows - 1))
             at = f.gep(self.pointer, f.mul(row, self.pitch))
             for line in range(self.lines):
@@ -59,14 +59,14 @@ class Rows:
 
 @dataclass(frozen=True)
 class RowPrefetches:
-    """What to fetch in the first trips of a loop over k."""
+    """What to fetch in the first iterations of a loop over k."""
 
     parts: tuple[Rows, ...]
-    trips: int
+    iterations: int
 
     def step(self, low: Lowering, k: Reg) -> None:
         for rows in self.parts:
-            rows.step(low, k, self.trips)
+            rows.step(low, k, self.iterations)
 
 
 @by_example
@@ -87,7 +87,7 @@ def row_prefetches(low: Lowering, op: ops.Dot, plan: DotPlan) -> RowPrefetches |
     lines, depth = sum(rows.rows * rows.lines for rows in parts), op.a.shape[1]
     if not lines * FEW_STEPS > depth or lines > MOST_LINES * depth:
         return None
-    return RowPrefetches(parts, min(depth, max(rows.trips for rows in parts)))
+    return RowPrefetches(parts, min(depth, max(rows.iterations for rows in parts)))
 
 
 def _rows(low: Lowering, load: ops.Load, fast: Scalar) -> Rows | None:

@@ -21,14 +21,15 @@ MOST_SHARING = 16
 """Programs that share one panel's prefetches; those after them fetch nothing new."""
 NEAR_STEPS = 12
 """Steps of k that weights are fetched into L1 before they are wanted, some 150 cycles: left to the
-processor, the lines of a panel in L2 come late (5 to 7 % of a product; 8 to 32 are alike)."""
+processor, the lines of a panel in L2 come late (5 to 7 % of a matmul; 8 to 32 are alike)."""
 NEAR_BYTES = 16 << 10
 """A panel up to this size stays in L1 by itself, if the next program reads it as well."""
 
 
 @dataclass(frozen=True)
 class Prefetch:
-    """What a trip of the k loop fetches: `lines` lines, `bytes` further on in every trip."""
+    """What an iteration of the k loop fetches: `lines` lines, `bytes` further on in every
+    iteration."""
 
     pointer: Reg
     bytes: int
@@ -36,7 +37,7 @@ class Prefetch:
     level: int
 
     def step(self, low: Lowering, k: Reg) -> None:
-        """The prefetches of one trip of the k loop."""
+        """The prefetches of one iteration of the k loop."""
         at = low.f.gep(self.pointer, low.f.mul(k, self.bytes))
         for line in range(self.lines):
             # read, to cache level 4 - x, data

@@ -100,13 +100,13 @@ def turned_nest(
     def blocks(extent: int, body: Callable[[Index, int], None], hint: str) -> None:
         whole = extent // width * width
 
-        def trip(i: Reg, carried: list[Reg]) -> list[Reg]:
+        def iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
             with low.scope():
                 body(low.counter(i, 0, whole - width, width), width)
             return []
 
         if whole:
-            f.loop(0, whole, width, [], trip, hint=hint)
+            f.loop(0, whole, width, [], iteration, hint=hint)
         if extent % width:
             with low.scope():
                 body(Index(whole), extent % width)
@@ -122,12 +122,12 @@ def turned_nest(
             )
             return
 
-        def trip(i: Reg, carried: list[Reg]) -> list[Reg]:
+        def iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
             with low.scope():
                 coords[axes[0]] = low.counter(i, 0, shape[axes[0]] - 1)
                 level(axes[1:])
             return []
 
-        f.loop(0, shape[axes[0]], 1, [], trip, hint="rows")
+        f.loop(0, shape[axes[0]], 1, [], iteration, hint="rows")
 
     level([a for a, extent in enumerate(shape) if a not in (along, across) and extent > 1])

@@ -72,8 +72,8 @@ def tile_dot(
             else:
                 f.call_void("llvm.x86.tileloadd64", tile(number), places[number], apart)
 
-        def products(lines: list[Reg], panels: list[Reg]) -> None:
-            def trip(i: Reg, carried: list[Reg]) -> list[Reg]:
+        def multiply_blocks(lines: list[Reg], panels: list[Reg]) -> None:
+            def iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
                 for j in range(wide):
                     source = f.gep(panels[j], f.mul(i, unit.depth * PANEL * size))
                     f.call_void("llvm.x86.tileloadd64", tile(6 + j), source, integer(TILE_BYTES))
@@ -84,17 +84,17 @@ def tile_dot(
                         f.call_void(multiply, tile(r * 2 + j), tile(4 + r), tile(6 + j))
                 return []
 
-            f.loop(0, steps, 1, [], trip, hint="k")
+            f.loop(0, steps, 1, [], iteration, hint="k")
 
         def tap(number: Reg, offset: Reg) -> None:
             ahead = f.mul(number, depth * PANEL * size)
-            products(
+            multiply_blocks(
                 [f.gep(line, offset, left.dtype) for line in lines],
                 [f.gep(panel, ahead) for panel in panels],
             )
 
         if window is None:
-            products(lines, panels)
+            multiply_blocks(lines, panels)
         else:
             each_tap(low, window, tap)
         for number, pointer in places.items():
@@ -121,9 +121,9 @@ def tile_dot(
 
 
 def store_by_blocks(low: Lowering, first: ops.Store, block: Block) -> bool:
-    """Emit the stores that alone read a product as its blocks are done; False where there is no
-    such product."""
-    op = _product(low, first.value)
+    """Emit the stores that alone read a matmul as its blocks are done; False where there is no
+    such matmul."""
+    op = _dot_of(low, first.value)
     if op is None or low.known.parents[op] is not block or op.result in low.places:
         return False
     unit = low.known.dots[op].unit
@@ -166,7 +166,7 @@ def store_by_blocks(low: Lowering, first: ops.Store, block: Block) -> bool:
     return True
 
 
-def _product(low: Lowering, value: Value) -> ops.Dot | None:
+def _dot_of(low: Lowering, value: Value) -> ops.Dot | None:
     """The dot that maps and casts compute a value from, if there is just one."""
 
     def operands(current: Value) -> tuple[Value, ...]:

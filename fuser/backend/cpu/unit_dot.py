@@ -94,7 +94,7 @@ def _vectors(
         sources = [right.at(low, panel + j) for j in range(wide)]
         vectors_across = wide * len(parts)
 
-        def trip(k: Reg, carried: list[Reg]) -> list[Reg]:
+        def iteration(k: Reg, carried: list[Reg]) -> list[Reg]:
             at = f.mul(k, PANEL * 4)
             vectors = []
             for source in sources:
@@ -121,7 +121,7 @@ def _vectors(
 
         if offset:
             starts += [text.zero(type)] * vectors_across
-        done = f.loop(0, steps, 1, starts, trip, hint="k")
+        done = f.loop(0, steps, 1, starts, iteration, hint="k")
         for number, cell in enumerate(cells):
             acc = done[number]
             if offset:
@@ -175,13 +175,13 @@ def _clear_rows(low: Lowering, value: Value, place: Memory) -> None:
         return
     size = value.dtype.bytes
 
-    def trip(i: Reg, carried: list[Reg]) -> list[Reg]:
+    def iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
         at = low.f.gep(place.pointer, low.f.add(low.f.mul(i, place.strides[0]), depth),
                        value.dtype.llvm)  # fmt: skip
         low.f.store(text.zero(text.vector(f"i{value.dtype.bits}", spare)), at, size)
         return []
 
-    low.f.loop(0, rows, 1, [], trip, hint="clear")
+    low.f.loop(0, rows, 1, [], iteration, hint="clear")
 
 
 def _widened(low: Lowering, reg: Reg, lanes: int) -> Reg:

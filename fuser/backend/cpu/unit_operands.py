@@ -80,12 +80,12 @@ def cover(
         body(Index(0), size)
     elif whole:
 
-        def trip(i: Reg, carried: list[Reg]) -> list[Reg]:
+        def iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
             with low.scope():
                 body(low.counter(i, 0, (whole - 1) * size, size), size)
             return []
 
-        low.f.loop(0, whole * size, size, [], trip, hint=hint)
+        low.f.loop(0, whole * size, size, [], iteration, hint=hint)
     if extent % size:
         with low.scope():
             body(Index(whole * size), extent % size)

@@ -76,7 +76,7 @@ def _copy(facts: Facts, op: ops.Dot, value: Value, packed: Packed) -> Value:
     # It belongs where the operand is, so that what a loop does not change is copied once.
     facts.blocks[copy] = facts.blocks[value]
     owner = facts.producers.get(value)
-    facts.trips[cast] = facts.trips[owner] if owner else facts.trips[op]
+    facts.iterations[cast] = facts.iterations[owner] if owner else facts.iterations[op]
     facts.parents[cast] = facts.blocks[value]
     facts.users.setdefault(value, []).append(cast)
     facts.users[copy] = [op]

@@ -140,7 +140,7 @@ class Shares:
     def _whole(self, block: Operand) -> Operand:
         """Where a block's whole tiles begin."""
         e = self.low.emitter
-        return e.times(e.plus(block, self.cut.left), self.cut.trips)
+        return e.times(e.plus(block, self.cut.left), self.cut.iterations)
 
     def _start(self) -> Operand:
         """Where this block begins."""
@@ -149,23 +149,23 @@ class Shares:
         part = e.value(f"udiv i32 {block}, {cut.lists}")
         number = e.times(e.minus(block, e.times(part, cut.lists)), cut.run)
         trip = e.plus(e.times(part, cut.length), cut.first)
-        tail = e.plus(e.times(number, cut.trips), trip)
+        tail = e.plus(e.times(number, cut.iterations), trip)
         own = e.minus(block, cut.tails)
         is_tail = e.value(f"icmp ult i32 {block}, {cut.tails}")
         is_head = e.value(f"icmp ult i32 {own}, {cut.left}")
-        head = e.pick(is_head, e.times(own, cut.trips), self._whole(block))
+        head = e.pick(is_head, e.times(own, cut.iterations), self._whole(block))
         return e.pick(is_tail, tail, head)
 
     def stretch(self, at: Operand) -> tuple[Operand, Operand, Operand]:
         """(program, its first trip, the one behind its last) of what a block does from `at` on."""
         e, cut = self.low.emitter, self.cut
-        number = e.value(f"udiv i32 {at}, {cut.trips}")
-        first = e.minus(at, e.times(number, cut.trips))
+        number = e.value(f"udiv i32 {at}, {cut.iterations}")
+        first = e.minus(at, e.times(number, cut.iterations))
         is_head = e.value(f"icmp eq i32 {first}, 0")
         stop = e.pick(is_head, cut.first, e.plus(first, cut.length))
-        stop = e.value(f"call i32 @llvm.umin.i32(i32 {stop}, i32 {cut.trips})")
+        stop = e.value(f"call i32 @llvm.umin.i32(i32 {stop}, i32 {cut.iterations})")
         is_left = e.value(f"icmp ult i32 {number}, {cut.left}")
-        return number, first, e.pick(is_left, stop, cut.trips)
+        return number, first, e.pick(is_left, stop, cut.iterations)
 
     def after(self, at: Operand) -> Operand:
         """Where a block goes on after the stretch that begins at `at`."""
@@ -177,9 +177,9 @@ class Shares:
         in_list = e.value(f"icmp ne i32 {e.value(f'urem i32 {following}, {cut.run}')}, 0")
         more = e.value(f"and i1 {more}, {in_list}")
         whole = self._whole(self._read(self.low.order.unit))
-        then = e.pick(more, e.plus(at, cut.trips), whole)
+        then = e.pick(more, e.plus(at, cut.iterations), whole)
         is_left = e.value(f"icmp ult i32 {number}, {cut.left}")
-        return e.pick(is_left, then, e.plus(at, self.blocks * cut.trips))
+        return e.pick(is_left, then, e.plus(at, self.blocks * cut.iterations))
 
     def bounds(self, start: Operand) -> tuple[Operand, Operand]:
         """Start and stop of the loop in this stretch. start: of the whole loop."""
@@ -212,7 +212,7 @@ class Shares:
             start = e.pick(second, self.after(start), start)
 
         def admit(at: str) -> str:
-            return e.value(f"icmp ult i32 {at}, {self.tiles * self.cut.trips}")
+            return e.value(f"icmp ult i32 {at}, {self.tiles * self.cut.iterations}")
 
         def turn(at: str) -> tuple[Operand, list[Ring]]:
             self.number, self.first, self.last = self.stretch(at)

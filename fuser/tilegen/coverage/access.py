@@ -1,8 +1,8 @@
 """Loads and stores as functions of a box: every index of a view over numbered variables.
 
 Program ids, loop variables and tile axes all become `Axis` atoms, those of the tile with the number
-that they have, others with numbers below 0. A loop variable is `start + step * trip`; where the end
-of a loop depends on other variables, it becomes a bound of the access.
+that they have, others with numbers below 0. A loop variable is `start + step * iteration`; where
+the end of a loop depends on other variables, it becomes a bound of the access.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ class _Walk:
         variable = op.body.params[0]
         if is_symbolic(span) or span < UNBOUNDED:
             self.loops += 1
-            trips = ceildiv(span, op.step)
-            at = start + axis(-self.loops, trips) * op.step  # type: ignore[arg-type]
+            iterations = ceildiv(span, op.step)
+            at = start + axis(-self.loops, iterations) * op.step  # type: ignore[arg-type]
             self.known[variable] = at
             if not ((stop - start).is_constant):
                 self.bounds.append(Place(stop - 1 - at, UNBOUNDED, 0))

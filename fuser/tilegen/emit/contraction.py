@@ -1,4 +1,4 @@
-"""Matrix products: one or several dot_generals over one m x n space, with prologue and epilogue.
+"""Matmuls: one or several dot_generals over one m x n space, with prologue and epilogue.
 
 Batch dims are a grid axis, free dims of the left operand m, of the right n, contracted dims k.
 Frame axes are m, k, n in this order, so that operand tiles come out as [m, k] and [k, n]. Operands
@@ -15,7 +15,7 @@ from fuser.graph.sizes import certain, divides, is_symbolic, size_hint
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
 from fuser.tilegen import deep_rules, dot_rules, rules
-from fuser.tilegen.candidates import Product
+from fuser.tilegen.candidates import Matmul
 from fuser.tilegen.emit import deep
 from fuser.tilegen.emit.dot_operands import (
     SECTOR,
@@ -91,7 +91,7 @@ def _is_weights(value: Value) -> bool:
 
 
 def _packed_schedule(region: Region, dots: list[DotShape], target: Target) -> Schedule | None:
-    """The schedule of a CPU product whose weights are decoded on the way; None for others."""
+    """The schedule of a CPU matmul whose weights are decoded on the way; None for others."""
     nodes = [decoded_by(region, dot.right) for dot in dots]
     known = [node for node in nodes if node is not None]
     first = dots[0]
@@ -107,15 +107,15 @@ def _packed_schedule(region: Region, dots: list[DotShape], target: Target) -> Sc
 
 
 def _may_be_deep(region: Region, dots: list[DotShape], target: Target) -> bool:
-    """Whether a product may take its k in blocks (deep.py): a CPU's, of packed weights, whose
+    """Whether a matmul may take its k in blocks (deep.py): a CPU's, of packed weights, whose
     results are not reduced."""
     if target.is_cuda or is_folded(region) or dot_unit(target, dots[0].node) is not None:
         return False
     return all(dot.right.constant is not None and uniform(dot.right) is None for dot in dots)
 
 
-def product_of(region: Region, target: Target) -> Product | None:
-    """The product of a region as its schedule rules see it; None where it has none, or a unit of
+def matmul_of(region: Region, target: Target) -> Matmul | None:
+    """The matmul of a region as its schedule rules see it; None where it has none, or a unit of
     the target decides about the blocks."""
     nodes = [node for node in region.nodes if node.op == "dot_general"]
     if region.kind != "contraction" or not nodes or dot_unit(target, nodes[0]) is not None:
@@ -126,7 +126,7 @@ def product_of(region: Region, target: Target) -> Product | None:
         return None
     if _packed_schedule(region, dots, target) is not None:
         return None
-    return Product(
+    return Matmul(
         first.m, max(d.n for d in dots), first.k, _operand_bits(target, first), len(dots), first.b,
         streamed=all(can_stream(region, v) for d in dots for v in (d.left, d.right)),
     )  # fmt: skip

@@ -1,9 +1,9 @@
-"""Convolutions of 1 to 3 spatial dims as implicit matrix products.
+"""Convolutions of 1 to 3 spatial dims as implicit GEMM.
 
 m runs over output pixels (n, spatial...), k over input channels, n over output channels; a loop
 walks the taps of the kernel and blocks of channels as one index, so that it can be pipelined. With
 few input channels taps and channels are one k. Groups are a grid axis; where a group has too few
-channels for a product (depthwise), taps are multiplied and added on [pixels, channels] tiles.
+channels for a matmul (depthwise), taps are multiplied and added on [pixels, channels] tiles.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def emit(
         )
     )
     em = Emission(region, partition, target, chosen)
-    build = _multiply_add if direct else _implicit_product
+    build = _multiply_add if direct else _implicit_gemm
     pixel, channel, piece, guards = build(em, conv, m, n)
     piece = em.cast(piece, conv.node.output.dtype.compute)
     places: Places = {conv.node.output: (conv.result(pixel, channel), guards)}
@@ -153,7 +153,7 @@ def has_channels_last(region: Region, partition: Partition, x: Value) -> bool:
     return bool(node.attrs["perm"][1] == partition.layouts.get(source, plain)[-1])
 
 
-def _implicit_product(
+def _implicit_gemm(
     em: Emission, conv: ConvShape, m: int, n: int
 ) -> tuple[Index, Index, Piece, list[Guard]]:
     """Accumulate [pixels, channels] x [channels, outputs] over taps."""
@@ -185,8 +185,10 @@ def _implicit_product(
         em.load_guards = []
         return [Piece(start.dtype, (0, 2), dot_op(em, a, b, em.full_value(carried[0], (0, 2))))]
 
-    trips = parts if merged else conv.taps * parts
-    (result,) = body(Index(0), [start]) if trips == 1 else em.loop(0, trips, 1, [start], body)
+    iterations = parts if merged else conv.taps * parts
+    (result,) = (
+        body(Index(0), [start]) if iterations == 1 else em.loop(0, iterations, 1, [start], body)
+    )
     return pixel, group * n + output, result, [(pixel, m), (output, n)]
 
 
@@ -203,11 +205,11 @@ def _image(em: Emission, x: Value, source: Coords, kind: DType, fill: int) -> Ti
     is_memory = not em.is_inside(x) and uniform(x) is None
     if is_memory and not fits and fill:
         loaded = em.load(x, source, fill, (0, 1), dtype=kind)
-        return em.full_value(em.cast(loaded, kind, for_product=True), (0, 1))
+        return em.full_value(em.cast(loaded, kind, for_matmul=True), (0, 1))
     if is_memory or fits:
         return operand(em, x, source, (0, 1), kind)
     image = padded(em, x, source, 0.0 if kind.is_float else fill)
-    piece = em.cast(image, kind, for_product=True)
+    piece = em.cast(image, kind, for_matmul=True)
     zero = Piece(kind, splat=0.0 if kind.is_float else 0)
     return em.full_value(em.select(em.within(em.load_guards), piece, zero), (0, 1))
 

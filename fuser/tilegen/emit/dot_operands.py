@@ -24,7 +24,7 @@ SECTOR = 32
 
 
 def late_scales(em: Emission, dot: DotShape) -> Matrix | None:
-    """The right operand of a product whose sums are scaled block by block: of few rows, where there
+    """The right operand of a matmul whose sums are scaled block by block: of few rows, where there
     are fewer sums than weights. None elsewhere."""
     node = dequantised(em, dot.right)
     if node is None or not em.schedule.extra.get("late_scales"):
@@ -45,7 +45,7 @@ def dot_op(em: Emission, a: TileValue, b: TileValue, acc: TileValue, codes: str 
 
 
 def dot_dtype(target: Target, node: Node) -> DType:
-    """What the dots of a product multiply: what it asks for, or storage types where the target has
+    """What the dots of a matmul multiply: what it asks for, or storage types where the target has
     an instruction for them; float32 for others on a CPU."""
     dtype = operand_dtype(node)
     if target.is_cuda or "operands" in node.attrs or target.dot_unit(dtype.name) is not None:
@@ -54,7 +54,7 @@ def dot_dtype(target: Target, node: Node) -> DType:
 
 
 def dot_unit(target: Target, node: Node) -> DotUnit | None:
-    """The instruction beyond plain vectors that multiplies for a product."""
+    """The instruction beyond plain vectors that multiplies for a matmul."""
     return target.dot_unit(dot_dtype(target, node).name)
 
 
@@ -73,13 +73,13 @@ def operand(
     while em.is_inside(source) and source.node is not None and widens(source.node):
         if source.node.inputs[0].dtype is not dtype:
             break
-        source, at = behind_movement(em, source.node.inputs[0], at)  # the product widens
+        source, at = behind_movement(em, source.node.inputs[0], at)  # the matmul widens
     used = frozenset[int]().union(*(c.axes() for c in at))
     bounded = all(guard[0].axes() & used for guard in em.load_guards)
     if not em.is_inside(source) and uniform(source) is None and bounded:
         piece = em.load(source, at, axes=axes, dtype=dtype)
-        return em.full_value(em.cast(piece, dtype, for_product=True), axes)
-    piece = em.cast(em.tile(value, coords), dtype, for_product=True)
+        return em.full_value(em.cast(piece, dtype, for_matmul=True), axes)
+    piece = em.cast(em.tile(value, coords), dtype, for_matmul=True)
     if em.load_guards:
         zero = Piece(dtype, splat=0.0 if dtype.is_float else 0)
         piece = em.select(em.within(em.load_guards), piece, zero)

@@ -462,8 +462,8 @@ def _cumsum(em: Emission, node: Node, coords: Coords) -> Piece:
 MOST_UNROLLED = 32
 """Taps of a window that become one term each; a longer window is a loop."""
 
-TAPS_A_TRIP = 8
-"""Taps in the body of that loop: enough to hide what a trip costs beside them."""
+TAPS_AN_ITERATION = 8
+"""Taps in the body of that loop: enough to hide what an iteration costs beside them."""
 
 
 def _window(em: Emission, node: Node, coords: Coords) -> Piece:
@@ -487,14 +487,14 @@ def _long_window(
     window: tuple[int, ...] = node.attrs["window"]
     axis = len(outer)
     inner = product(window[axis + 1 :])
-    step = max(1, TAPS_A_TRIP // inner)
+    step = max(1, TAPS_AN_ITERATION // inner)
     whole = window[axis] - window[axis] % step
 
     def taps(here: Iterable[Index | int]) -> list[Iterable[Index | int]]:
         return [*([tap] for tap in outer), here, *map(range, window[axis + 1 :])]
 
     def body(at: Index, carried: list[Piece]) -> list[Piece]:
-        if inner > TAPS_A_TRIP:
+        if inner > TAPS_AN_ITERATION:
             return [_long_window(em, node, coords, [*outer, at], carried[0])]
         return [_taps(em, node, coords, taps([at + tap for tap in range(step)]), carried[0])]
 

@@ -222,8 +222,8 @@ class Emission:
         value = self.emit(values, lambda: self.b.map(fn, *values))
         return Piece(value.dtype, axes, value)
 
-    def cast(self, piece: Piece, dtype: DType, for_product: bool = False) -> Piece:
-        """The piece in another dtype. for_product: bfloat16 that only products that round their
+    def cast(self, piece: Piece, dtype: DType, for_matmul: bool = False) -> Piece:
+        """The piece in another dtype. for_matmul: bfloat16 that only matmuls that round their
         operands, and what may see such numbers, will read: denormals count as 0 there."""
         if piece.dtype == dtype:
             return piece
@@ -238,7 +238,7 @@ class Emission:
             if not piece.dtype.is_float and dtype.lowest <= piece.splat <= dtype.highest:
                 return Piece(dtype, splat=int(piece.splat))
         x = self.full_value(piece, piece.axes)
-        flush = for_product and dtype is bf16
+        flush = for_matmul and dtype is bf16
         return Piece(dtype, piece.axes, self.emit((x,), lambda: self.b.cast(x, dtype, flush)))
 
     def number(self, value: float | int | bool, dtype: DType) -> Piece:
@@ -344,15 +344,15 @@ class Emission:
         copy = self.partition.copies.get(value)
         for dtype in (None, copy) if copy and value not in self.partition.narrow else (copy,):
             view, indices = self.memory.access(value, coords, tuple(dict.fromkeys(guards)), dtype)
-            self.store_view(view, indices, piece, add, for_product=dtype is not None)
+            self.store_view(view, indices, piece, add, for_matmul=dtype is not None)
 
     def store_view(
         self, view: ir.View, indices: tuple[Index, ...], piece: Piece, add: bool = False,
-        for_product: bool = False,
+        for_matmul: bool = False,
     ) -> None:  # fmt: skip
         self.accesses.append((view, indices))
         axes = tuple(sorted(frozenset(piece.axes).union(*(c.axes() for c in indices))))
-        tile = self.full_value(self.cast(piece, view.dtype, for_product), axes)
+        tile = self.full_value(self.cast(piece, view.dtype, for_matmul), axes)
         write = self.b.atomic_add if add else self.b.store
         write(view, [self.local(at, axes) for at in indices], tile)
 

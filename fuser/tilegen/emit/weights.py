@@ -1,6 +1,6 @@
 """Weights of a few bits: the codes of a `dequantize`, packed in memory and decoded in the kernel.
 
-Codes of 4 bits lie 8 to a word of 32 bits, neighbours along the axis that a product sums over: a
+Codes of 4 bits lie 8 to a word of 32 bits, neighbours along the axis that a matmul sums over: a
 vector of words, one a column, holds 8 steps of k, and reading one is a shift and a mask of it.
 """
 
@@ -109,7 +109,7 @@ class Matrix:
         """The weights themselves over (k, n), as an operand of a dot. Behind the last k they are
         finite, so that nothing comes of them where the other operand is 0."""
         piece = em.map("mul", self.numbers(em, at, coords), self.scale(em, at, coords))
-        return em.full_value(em.cast(piece, dtype, for_product=True), (1, 2))
+        return em.full_value(em.cast(piece, dtype, for_matmul=True), (1, 2))
 
     def scale(self, em: Emission, at: tuple[Index, Index, Index], coords: Coords) -> Piece:
         return self.factor(em, self.node.inputs[1], at, coords)

@@ -56,7 +56,7 @@ def stored_buffers(kernel: Kernel) -> frozenset[object]:
     )
 
 
-def trips_at_least_once(loop: ops.For) -> bool:
+def runs_at_least_once(loop: ops.For) -> bool:
     return certain((loop.stop - loop.start).range[0] - 1) or certain(
         loop.stop.range[0] - loop.start.range[1] - 1
     )
