@@ -1,4 +1,4 @@
-"""What follows the products of a kernel, strip by strip instead of op by op.
+"""What follows the matmuls of a kernel, strip by strip instead of op by op.
 
 Of a tile of 128 sums a thread, a bias, a GELU and a rounding would otherwise each be done for all
 before the first is stored: two or three tiles alive at once, more than there are registers. Here

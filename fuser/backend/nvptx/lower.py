@@ -100,7 +100,7 @@ class Lowering:
 
     @property
     def warps(self) -> int:
-        """Warps of a block that compute, of each team if there are several."""
+        """Warps of a block that compute, of each ping-pong warp group if there are several."""
         return self.assignment.warps
 
     @property
