@@ -49,7 +49,9 @@ class Nests(Values):
                 else -1
             )
             if along >= 0:
-                register_transpose.turned_nest(self, value.shape, along, axis, width, evaluate, put)
+                register_transpose.transposed_nest(
+                    self, value.shape, along, axis, width, evaluate, put
+                )
                 return
         self.nest(value.shape, axis, width, body, values=[value], hoist=self._inputs(value))
 

@@ -110,7 +110,7 @@ class Lowering(Nests):
         width = self.width_for(values)
         axis, _ = costs.choose_axis(self.known, shape, values, width, group)
         conditions = [(e, extent) for e, extent in wanted if not self.proved_over(e, extent, shape)]
-        if len(group) == 1 and self._turned_store(first, width):
+        if len(group) == 1 and self._transposed_store(first, width):
             return
         clips, established = self._clips(conditions, shape)
 
@@ -124,7 +124,7 @@ class Lowering(Nests):
             clips=clips, established=established, conditions=conditions,
         )  # fmt: skip
 
-    def _turned_store(self, op: ops.Store, width: int) -> bool:
+    def _transposed_store(self, op: ops.Store, width: int) -> bool:
         """Emit a store that runs along another axis than its value, if it is one."""
         shape = op.value.shape
         if kernel_facts.reads_registers(self.known, op.value):
@@ -134,7 +134,7 @@ class Lowering(Nests):
             written = costs.access_cost(address, width)
             along = register_transpose.source_axis(self, op.value, shape, across, width, written)
             if written == 1 and along >= 0:
-                register_transpose.turned_nest(
+                register_transpose.transposed_nest(
                     self, shape, along, across, width,
                     lambda coords: self.at(op.value, coords),
                     lambda coords, reg, lanes: self._put(op, coords, reg, lanes),

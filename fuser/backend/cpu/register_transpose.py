@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fuser.backend.cpu.loop_nest import Nests
 
 MOST_VECTORS = 2.5
-"""Vectors to load for each vector of the result up to which a square is worth turning."""
+"""Vectors to load for each vector of the result up to which a square is worth transposing."""
 
 
 def transpose(f: Function, rows: Sequence[Reg]) -> list[Reg]:
@@ -62,7 +62,7 @@ def source_axis(
     return -1
 
 
-def turned_nest(
+def transposed_nest(
     low: Nests,
     shape: tuple[int, ...],
     along: int,

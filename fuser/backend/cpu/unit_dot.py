@@ -162,7 +162,7 @@ def fill_packed(low: Lowering, value: Value, place: Memory, packed: Packed) -> N
     along_n = costs.lane_cost(low.known, source, costs.probe(value.shape, 1, PANEL), PANEL)
     along_k = costs.lane_cost(low.known, source, costs.probe(value.shape, 0, PANEL), PANEL)
     if along_k < along_n:
-        _fill_turned(low, value, source, place, packed.unit)
+        _fill_transposed(low, value, source, place, packed.unit)
     else:
         _fill_panels(low, value, source, place, packed.unit)
 
@@ -238,7 +238,9 @@ def _over_panels(low: Lowering, columns: int, body: Callable[[Index, int], None]
             body(Index(columns // PANEL), columns % PANEL)
 
 
-def _fill_turned(low: Lowering, value: Value, source: Value, place: Memory, unit: DotUnit) -> None:
+def _fill_transposed(
+    low: Lowering, value: Value, source: Value, place: Memory, unit: DotUnit
+) -> None:
     """From vectors along k, one a column: squares of 16 columns by 16 groups are transposed."""
     f = low.f
     depth, columns = value.shape

@@ -71,7 +71,9 @@ def _decode(em: Emission, node: Node, coords: Coords) -> Piece:
     row = Index(0)
     for dim, place in zip(outer, at, strict=True):
         row = row * dim + place
-    numbers = _codes(em, node, plain, (1, last, rows), (Index(0), coords[-1], row), 0, turned=True)
+    numbers = _codes(
+        em, node, plain, (1, last, rows), (Index(0), coords[-1], row), 0, transposed=True
+    )
     for factor in node.inputs[2:]:
         numbers = em.map("sub", numbers, _factor(em, node, factor, coords))
     return em.map("mul", numbers, _factor(em, node, node.inputs[1], coords))
@@ -138,10 +140,10 @@ class Matrix:
 
 def _codes(
     em: Emission, node: Node, order: tuple[int, ...], shape: tuple[int, int, int],
-    at: tuple[Index, Index, Index], width: int, turned: bool = False,
+    at: tuple[Index, Index, Index], width: int, transposed: bool = False,
 ) -> Piece:  # fmt: skip
     """The numbers that codes stand for, at (batch, k, n) of them as [batch, k, n]: `order` makes
-    that of their axes. turned: [batch, n, k] instead, and stored so."""
+    that of their axes. transposed: [batch, n, k] instead, and stored so."""
     codes, numbers = node.inputs[0], node.attrs["numbers"]
     (batches, depth, columns), (batch, k, n) = shape, at
     group = WORD_BITS // 4 if bits_of(numbers) == 4 else 1
@@ -149,7 +151,7 @@ def _codes(
     panels, steps = -(-columns // width), -(-depth // group)
     plain = order == tuple(range(len(order)))
     pad = ((0, 0), (0, steps * group - depth), (0, panels * width - columns))
-    if turned:
+    if transposed:
         packing = Packing(
             reshape=(batches, columns, depth), pad=(pad[0], pad[2], pad[1]),
             split=(batches, columns, steps, group), words=group > 1,
