@@ -33,8 +33,9 @@ from fuser.partition import partition
 from fuser.target import SM_90A, Target
 from fuser.tilegen.emit import emit
 from fuser.tilegen.ir import Kernel
+from fuser.tilegen.parse import parse_kernel
 from fuser.tilegen.passes import run_passes as run_tile_passes
-from fuser.tilegen.text import parse_kernel, print_kernel
+from fuser.tilegen.text import print_kernel
 
 LAYERS: dict[str, tuple[dict[str, int], dict[str, int]]] = {
     "bert": ({"layers": 1}, {"batch": 1, "sequence": 128}),

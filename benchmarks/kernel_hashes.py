@@ -23,7 +23,8 @@ from fuser.frontends.onnx.model import open_model
 from fuser.partition import partition
 from fuser.pipeline.compiler import emit_programs
 from fuser.target import SM_80, SM_90A, X86_64_V4, Target
-from fuser.tilegen.text import canonical_text, parse_kernel
+from fuser.tilegen.parse import parse_kernel
+from fuser.tilegen.text import canonical_text
 
 TARGETS = (X86_64_V4, SM_80, SM_90A)
 FEW_LAYERS = {"bert": 2, "gpt2": 2, "llama": 1, "vit": 2}

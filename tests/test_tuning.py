@@ -27,7 +27,7 @@ from fuser.runtime.plan import Plan
 from fuser.target import SM_80, SM_90A, X86_64_V4, Target
 from fuser.tilegen import dot_rules
 from fuser.tilegen.candidates import MOST, candidates
-from fuser.tilegen.emit.contraction import product_of
+from fuser.tilegen.emit.contraction import matmul_of
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.rules import blocks_of
 from fuser.tilegen.schedule import Schedule
@@ -94,7 +94,7 @@ def test_candidates_of_products(target: Target, dtype: type) -> None:
     """A few, all different, none the rules' own, of several tiles."""
     program = program_of(product(2048, 2048, 2048, dtype), target)
     own = program.kernel.schedule
-    found = candidates(program, target, product_of(program.region, target))
+    found = candidates(program, target, matmul_of(program.region, target))
     assert 3 <= len(found) <= MOST
     shown = [str(schedule.to_dict()) for schedule in found]
     assert len(set(shown)) == len(shown) and str(own.to_dict()) not in shown
@@ -109,7 +109,7 @@ def test_cut_tiles_and_whole_ones_are_candidates(m: int, n: int, k: int) -> None
     """Of a product whose tiles are no whole turns, or few; each is one of the candidates, or the
     rules' own schedule."""
     program = program_of(product(m, n, k, np.float16), SM_90A)
-    found = candidates(program, SM_90A, product_of(program.region, SM_90A))
+    found = candidates(program, SM_90A, matmul_of(program.region, SM_90A))
     shared = {s.stream_k for s in (program.kernel.schedule, *found)}
     assert shared == {0, 1}
 
@@ -120,7 +120,7 @@ def test_candidates_compile_for_gpus(target: Target) -> None:
     program = program_of(model, target)
     cut = partition(onnx_models.open_model(model).graph({}), target)
     compiled = 0
-    for schedule in candidates(program, target, product_of(program.region, target)):
+    for schedule in candidates(program, target, matmul_of(program.region, target)):
         twin = replace(program, region=cut.regions[0])
         other = tuning.emitted(cut, twin, target, schedule, verify=True)
         if other is not None:

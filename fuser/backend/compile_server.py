@@ -67,7 +67,7 @@ def compile_text(request: Request) -> CompiledKernel:
 
 
 def _compile(request: Request) -> CompiledKernel:
-    from fuser.tilegen.text import parse_kernel
+    from fuser.tilegen.parse import parse_kernel
 
     kernel = parse_kernel(request.text)
     kernel.name = request.entry

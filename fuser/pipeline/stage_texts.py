@@ -12,12 +12,13 @@ from fuser.partition import explain
 from fuser.partition.region import Partition
 from fuser.target import Target
 from fuser.tilegen.program import TileProgram
+from fuser.tilegen.text import print_kernel
 
 
 def kernel_text(program: TileProgram, stage: str, target: Target) -> str:
     """The text of one tile program: tile, llvm, and ptx or asm. Raises UsageError."""
     if stage == "tile":
-        return str(program.kernel)
+        return print_kernel(program.kernel)
     if stage == "llvm":
         lower = nvptx.lower_to_llvm if target.is_cuda else cpu.lower_to_llvm
         return lower(program.kernel, target)

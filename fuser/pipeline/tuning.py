@@ -44,12 +44,13 @@ from fuser.target import Target
 from fuser.tilegen.candidates import candidates
 from fuser.tilegen.coverage import prove_region
 from fuser.tilegen.emit import emit
-from fuser.tilegen.emit.contraction import product_of
+from fuser.tilegen.emit.contraction import matmul_of
 from fuser.tilegen.index import Index
-from fuser.tilegen.ir import INDEX, Kernel
+from fuser.tilegen.ir import Kernel
 from fuser.tilegen.passes import run_passes
 from fuser.tilegen.program import Packing, TileProgram
 from fuser.tilegen.schedule import Schedule
+from fuser.tilegen.value import INDEX
 
 if TYPE_CHECKING:
     from fuser.runtime.cuda import CudaExecutor
@@ -231,7 +232,7 @@ def measured_choice(
     """Compile, check and time the candidates of a kernel."""
     check_time()
     rivals = []
-    for candidate in candidates(program, target, product_of(program.region, target)):
+    for candidate in candidates(program, target, matmul_of(program.region, target)):
         other = emitted(cut, program, target, candidate, verify=verify)
         if other is not None:
             rivals.append((other.kernel.schedule, other))

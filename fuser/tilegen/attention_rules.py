@@ -24,7 +24,7 @@ block, 7 to 17 % less."""
 UNIT_QUERIES = (192, 64)
 """The same at most where a unit such as AMX multiplies, as far as there are programs enough: the
 keys are copied once a block."""
-UNEQUAL_TURNS = 4
+UNEQUAL_WAVES = 4
 """Causal programs a multiprocessor up to which blocks share them out beforehand. Four gain
 15 %; with 16 the programs at work read the keys of more heads than fit L2, and lose 5 %."""
 Reads = Literal["nothing", "keys", "half tile", "tiles"]
@@ -54,9 +54,9 @@ def attention_schedule(
         return Schedule(blocks=(("m", rows), ("n", min(n, 512 if depth <= 64 else 256))))
     wide = max(depth, columns)
     if bits == 16 and target.arch == "sm_90a" and wide <= 256 and reads != "tiles":
-        # warp groups share the keys on their way; three of them pay where products are short and
-        # there are trips enough; loads of the score code hide better behind small blocks, but for
-        # a tile that comes the way of the keys, beside which the products are long enough
+        # warp groups share the keys on their way; three of them pay where matmuls are short and
+        # there are iterations enough; loads of the score code hide better behind small blocks, but
+        # for a tile that comes the way of the keys, beside which the matmuls are long enough
         beside = reads == "half tile"
         blocks = [(128, 64 if wide > 128 or beside else 128, 8)]
         if wide <= 64 and reads == "nothing":
@@ -91,12 +91,12 @@ def attention_schedule(
     while keys > 16 and keys >= 2 * n:
         keys //= 2
     programs = batch * ceildiv(m, rows)
-    trip_bytes = keys * (depth + columns) * bits // 8
+    iteration_bytes = keys * (depth + columns) * bits // 8
     wgmma = rows == 64 and bits <= 16 and target.arch == "sm_90a"
     loop = _Loop(
-        programs, ceildiv(n, keys), trip_bytes,
-        keys * (KEY + KEY_COLUMN * wide) if wgmma else TRIP,
-        1 if wgmma else max(1, target.shared_bytes // (trip_bytes * stages)),
+        programs, ceildiv(n, keys), iteration_bytes,
+        keys * (KEY + KEY_COLUMN * wide) if wgmma else ITERATION,
+        1 if wgmma else max(1, target.shared_bytes // (iteration_bytes * stages)),
         min(rows, m) * columns,
     )  # fmt: skip
     split, cluster = key_splits(target, loop, clusters=wgmma)
@@ -110,10 +110,10 @@ def attention_schedule(
 
 
 STREAMED = 16 << 10
-"""Bytes of keys and values in a trip of a block of few queries: four such blocks, with three trips
-under way each, fit a multiprocessor, and each has a quarter of it to compute with."""
-TRIP = 0.8e-6
-"""Seconds of a trip over a block of keys where nothing else delays it: of few queries."""
+"""Bytes of keys and values in an iteration of a block of few queries: four such blocks, with three
+iterations under way each, fit a multiprocessor, and each has a quarter of it to compute with."""
+ITERATION = 0.8e-6
+"""Seconds of an iteration over a block of keys where nothing else delays it: of few queries."""
 KEY, KEY_COLUMN = 3.4e-9, 4.65e-11
 """The same of 64 queries on wgmma: seconds a key, and more for each column of keys or values."""
 START = 2.7e-6
@@ -135,14 +135,14 @@ unevenly."""
 
 @dataclass(frozen=True)
 class _Loop:
-    """The loops over keys of an attention: so many programs, each with so many trips of a number of
-    bytes and a number of seconds. together: blocks that run on a multiprocessor as fast as one
-    alone; sums: that a program leaves."""
+    """The loops over keys of an attention: so many programs, each with so many iterations of a
+    number of bytes and a number of seconds. together: blocks that run on a multiprocessor as fast
+    as one alone; sums: that a program leaves."""
 
     programs: int
-    trips: int
-    trip_bytes: int
-    trip: float
+    iterations: int
+    iteration_bytes: int
+    iteration: float
     together: int
     sums: int
 
@@ -151,13 +151,13 @@ def key_splits(target: Target, loop: _Loop, *, clusters: bool) -> tuple[int, int
     """(how many programs share the keys of a block of queries, or else how many blocks of a
     cluster); both 1 where none do.
 
-    Where blocks are few, so that time is that of a trip after the other, parts of them are worth a
-    merge: by a second kernel, which reads the sums of every part, or within a cluster, which has
-    eight blocks at most. Blocks that wait for nothing but keys come without clusters, whose uneven
-    places cost more than they save (docs/performance-gpu.md, as all the times here).
+    Where blocks are few, so that time is that of an iteration after the other, parts of them are
+    worth a merge: by a second kernel, which reads the sums of every part, or within a cluster,
+    which has eight blocks at most. Blocks that wait for nothing but keys come without clusters,
+    whose uneven places cost more than they save (docs/performance-gpu.md, as all the times here).
     """
     resident = target.units * loop.together
-    floor = loop.programs * loop.trips * loop.trip_bytes / target.bandwidth
+    floor = loop.programs * loop.iterations * loop.iteration_bytes / target.bandwidth
     second = MERGE if target.sm >= 90 else MERGE + target.launch_cost
     best: tuple[float, int, int] | None = None
 
@@ -166,16 +166,18 @@ def key_splits(target: Target, loop: _Loop, *, clusters: bool) -> tuple[int, int
         waves = math.ceil(loop.programs * parts / room)
         if parts > 1 and waves > 1:
             return  # what waits for another program does not end earlier
-        time = max(floor, waves * (ceildiv(loop.trips, parts) * loop.trip + START)) + merge
+        time = (
+            max(floor, waves * (ceildiv(loop.iterations, parts) * loop.iteration + START)) + merge
+        )
         if best is None or time < 0.97 * best[0]:
             best = (time, split, cluster)
 
-    for wanted in range(1, min(loop.trips, 64) + 1):
-        split = ceildiv(loop.trips, ceildiv(loop.trips, wanted))
+    for wanted in range(1, min(loop.iterations, 64) + 1):
+        split = ceildiv(loop.iterations, ceildiv(loop.iterations, wanted))
         left = MERGE_BYTES * split * loop.programs * loop.sums / target.bandwidth
         consider(split, resident, second + left if split > 1 else 0.0, split, 1)
     for cluster in CLUSTERS:
-        if clusters and cluster <= loop.trips:
+        if clusters and cluster <= loop.iterations:
             merge = loop.sums * (CLUSTER_SUM + CLUSTER_TWICE * math.log2(cluster))
             consider(cluster, CLUSTERED * resident, merge, 1, cluster)
     assert best is not None

@@ -23,8 +23,9 @@ from fuser.limits import check_time
 from fuser.tilegen import ops
 from fuser.tilegen.facts import infer, infer_variable, set_fact
 from fuser.tilegen.index import Index, index
-from fuser.tilegen.ir import INDEX, Block, Buffer, Kernel, Op, Role, TileType, Value, View
+from fuser.tilegen.ir import Block, Buffer, Kernel, Op, Role, View
 from fuser.tilegen.schedule import Schedule
+from fuser.tilegen.value import INDEX, TileType, Value
 
 COMPARISONS = frozenset(
     ("eq", "ne", "lt", "le", "gt", "ge", "is_nan", "is_inf", "logical_not", "logical_and",

@@ -1,7 +1,7 @@
 """Schedules that may be faster than the one of the rules, for tuning (pipeline/tuning.py): a few of
 a kernel, the likeliest first.
 
-Products are ranked by the costs of the rules (dot_rules.py), so that what is tried are the tiles
+Matmuls are ranked by the costs of the rules (dot_rules.py), so that what is tried are the tiles
 between which the rules had to choose. Of other kernels it is the neighbours: one block size, the
 warps or the stages twice or half what they are.
 """
@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.deep_rules import deep_schedule
-from fuser.tilegen.dot_rules import HALF_TILES, WIDE_TILES, product_schedule, register_tiles
+from fuser.tilegen.dot_rules import HALF_TILES, WIDE_TILES, matmul_schedule, register_tiles
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.rules import ceildiv
 from fuser.tilegen.schedule import Schedule
-from fuser.tilegen.share_rules import TEAM_TILES, cut_of
+from fuser.tilegen.share_rules import PING_PONG_TILES, cut_of
 
 MOST = 8
 """Candidates of a kernel beside the schedule of the rules."""
@@ -29,8 +29,8 @@ LEAST_ROWS = 16
 
 
 @dataclass(frozen=True)
-class Product:
-    """A matrix product as the schedule rules see it: `batch` of [m, k] x [k, n], `accumulators`
+class Matmul:
+    """A matmul as the schedule rules see it: `batch` of [m, k] x [k, n], `accumulators`
     that share the left operand, elements of `bits`. streamed: see `dot_rules.dot_schedule`."""
 
     m: int
@@ -43,14 +43,14 @@ class Product:
 
 
 def candidates(
-    program: TileProgram, target: Target, product: Product | None = None, most: int = MOST
+    program: TileProgram, target: Target, matmul: Matmul | None = None, most: int = MOST
 ) -> list[Schedule]:
     """At most `most` schedules for a program, without its own, the likeliest first. They may not
     fit the region or the target: emission and compilation say so."""
     own = program.kernel.schedule
     found: list[Schedule] = []
-    if product is not None and not (target.is_cuda and product.bits > 32):
-        ranked = _on_gpu(target, product, own) if target.is_cuda else _on_cpu(target, product, own)
+    if matmul is not None and not (target.is_cuda and matmul.bits > 32):
+        ranked = _on_gpu(target, matmul, own) if target.is_cuda else _on_cpu(target, matmul, own)
         found += ranked[: most * 3 // 4]
     chained = program.region.kind == "attention"
     dots = any(isinstance(op, ops.Dot) for op in program.kernel.walk())
@@ -93,30 +93,30 @@ def _neighbours(own: Schedule, target: Target, *, chained: bool, dots: bool) -> 
             yield replace(plain, group=group)
 
 
-def _on_cpu(target: Target, p: Product, own: Schedule) -> list[Schedule]:
+def _on_cpu(target: Target, p: Matmul, own: Schedule) -> list[Schedule]:
     """Register tiles of least cost, with the sweeps or the blocks of k of the rules."""
     found: list[Schedule] = []
     for _, rows, columns in register_tiles(target, p.m, p.n, p.bits, p.accumulators):
-        one = product_schedule(target, p.m, p.n, p.k, p.bits, p.accumulators, rows, columns)
+        one = matmul_schedule(target, p.m, p.n, p.k, p.bits, p.accumulators, rows, columns)
         if "span" in own.extra:
             one = deep_schedule(target, p.m, p.n, p.k, p.bits, p.batch, one)
         found.append(replace(one, reason="tuned"))
     return found
 
 
-def _on_gpu(target: Target, p: Product, own: Schedule) -> list[Schedule]:
-    """Tiles of one program a block, of persistent blocks, and of two teams of warps, by the cost
-    that the rules give them (share_rules.team_schedule)."""
+def _on_gpu(target: Target, p: Matmul, own: Schedule) -> list[Schedule]:
+    """Tiles of one program a block, of persistent blocks, and of two ping-pong warp groups, by the
+    cost that the rules give them (share_rules.ping_pong_schedule)."""
     half = p.bits <= 16
     depth = own.block("k")
     hopper = target.arch == "sm_90a" and half and p.streamed
     found: list[tuple[float, int, Schedule]] = []
     steps = p.k * p.bits / 16
 
-    def cost(tile: int, lines: int, turns: float, exposed: int) -> float:
-        return turns * (tile + 12 * lines) + exposed * tile * 200 / max(1, steps)
+    def cost(tile: int, lines: int, waves: float, exposed: int) -> float:
+        return waves * (tile + 12 * lines) + exposed * tile * 200 / max(1, steps)
 
-    tiles = dict.fromkeys((*HALF_TILES, *TEAM_TILES) if half else WIDE_TILES)
+    tiles = dict.fromkeys((*HALF_TILES, *PING_PONG_TILES) if half else WIDE_TILES)
     for rows, columns in tiles:
         wide = columns * p.accumulators
         tile, lines = rows * wide, rows + wide
@@ -137,13 +137,13 @@ def _on_gpu(target: Target, p: Product, own: Schedule) -> list[Schedule]:
             single = cost(tile, lines, waves, 1) + begun / 2
             found.append((single, len(found), replace(base, persistent=True)))
         if hopper and count > target.units and 12288 <= tile <= 16384:
-            teams = replace(base, persistent=True, warps=4, extra={"teams": 2})
-            found.append((cost(tile, lines, waves, 1), len(found), teams))
+            paired = replace(base, persistent=True, warps=4, extra={"teams": 2})
+            found.append((cost(tile, lines, waves, 1), len(found), paired))
             cut = cut_of(count, p.k, target.units)
             if cut is not None:
-                shared = replace(teams, stream_k=1)
-                turns = count // target.units + cut.turn
-                found.append((cost(tile, lines, turns, 1), len(found), shared))
+                shared = replace(paired, stream_k=1)
+                cut_waves = count // target.units + cut.waves
+                found.append((cost(tile, lines, cut_waves, 1), len(found), shared))
         if hopper and 2 * count <= target.units and rows == 64 and columns >= 64:
             shared = replace(base, stages=8, stream_k=1)
             found.append((cost(tile, lines, 0.5, 1), len(found), shared))

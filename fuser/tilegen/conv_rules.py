@@ -1,4 +1,4 @@
-"""Schedules of convolutions: as a matrix product, without one, and by Winograd's transforms."""
+"""Schedules of convolutions: as a matmul, without one, and by Winograd's transforms."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from fuser.tilegen.dot_rules import (
 )
 from fuser.tilegen.rules import block_of, blocks_of, ceildiv, cover, power_of_two
 from fuser.tilegen.schedule import Schedule
-from fuser.tilegen.share_rules import split_schedule, team_schedule
+from fuser.tilegen.share_rules import ping_pong_schedule, split_schedule
 
 ALONE = 1.2
 """How much longer a block takes that has a multiprocessor for itself: nothing hides its ends."""
 ONE_WAVE = (192, 64)
 """A tile of 12 warps that fills a multiprocessor: fast where all blocks run at once."""
-TURN = 2.5e5
-"""What a turn of two teams costs besides products and loads, in multiply-adds of all steps of k."""
+WAVE = 2.5e5
+"""What a wave of two ping-pong warp groups costs besides matmuls and loads, in multiply-adds of all
+steps of k."""
 ALL_SHARED = 216 << 10
 """Bytes of the ring of a block that has a multiprocessor for itself, where the copy engine, which
 takes a line of 128 bytes in a few cycles, fills it."""
@@ -93,12 +94,12 @@ def conv_schedule(
         if shared is not None:
             return replace(shared, group=0)
     if streamed:
-        teams = team_schedule(
+        paired = ping_pong_schedule(
             target, m, n, k, 1, groups, (rows, columns, waves), fixed=False, least=1 << 13,
-            widest=192, each=TURN, alone=ALONE,
+            widest=192, each=WAVE, alone=ALONE,
         )  # fmt: skip
-        if teams is not None:
-            return replace(teams, group=0)
+        if paired is not None:
+            return replace(paired, group=0)
     if channels < 16:
         return blocks_of(stages=3, reason=reason, m=min(rows, 64), n=min(columns, 64), k=16)
     while depth > 16 and channels % depth and depth > channels % depth:
@@ -106,10 +107,10 @@ def conv_schedule(
     warps = 8 if rows * columns >= 128 * 128 else 4
     warps = 12 if rows == 192 else warps
     stages = 6 if (rows, columns) == ONE_WAVE else 4 if half else 3
-    trips = taps * ceildiv(channels, depth)
+    iterations = taps * ceildiv(channels, depth)
     if half and warps == 4 and (3 <= waves <= 4 or (waves > 4 and k <= 512)):
         # three blocks at once, and so all of the last wave
-        stages = max(2, min(stages, SHARED // (3 * 2 * (rows + columns) * depth), trips))
+        stages = max(2, min(stages, SHARED // (3 * 2 * (rows + columns) * depth), iterations))
     if half and waves == 1 and warps < 12:
         # one block a multiprocessor: many bytes on their way, and few barriers
         if rows + columns <= 96 and channels % 128 == 0:
@@ -134,7 +135,7 @@ class Window:
 
 def _image_rows(target: Target, unit: DotUnit, window: Window, n: int, channels: int) -> int:
     """Rows of the result in a block whose part of the image is copied once for all taps
-    (backend/cpu/sliding.py); 0: windows are copied one by one.
+    (backend/cpu/implicit_im2col.py); 0: windows are copied one by one.
 
     A tile is 16 pixels, those between two rows included; an odd one shares no panels with another,
     and a program reads the panels again: both cost as much as half a tile.
@@ -196,7 +197,7 @@ def _gathers(target: Target, unit: DotUnit, rows: int, channels: int, taps: int)
 
 
 def direct_schedule(target: Target, m: int, n: int, row: int, products: int) -> Schedule:
-    """Blocks "m" (pixels) and "n" (channels) of a convolution without a matrix product. row: pixels
+    """Blocks "m" (pixels) and "n" (channels) of a convolution without a matmul. row: pixels
     along the last dim. products: of an element of the result."""
     m, n = block_of(m, 1 << 20), block_of(n, 1 << 20)
     if not target.is_cuda:
@@ -219,8 +220,8 @@ def _part_of_row(row: int, most: int) -> int:
     return next((part for part in range(most, most // 4, -1) if row % part == 0), most)
 
 
-PRODUCT_RATE = 1.2
-"""Multiply-adds of a product over those that the target says of a core, whose clock it does not
+MATMUL_RATE = 1.2
+"""Multiply-adds of a matmul over those that the target says of a core, whose clock it does not
 know."""
 MOVE_BYTES = 2e10
 """Bytes a second that one core reads or writes past its own caches."""
@@ -231,25 +232,25 @@ def winograd_side(target: Target, channels: int, outputs: int, pixels: tuple[int
     """The side of the squares of outputs, 2 or 4, with which a 3x3 convolution is fastest by
     Winograd's transforms; 0 where the sum over windows is.
 
-    All are multiply-adds beside a stream of weights from memory; squares of inputs and of products
+    All are multiply-adds beside a stream of weights from memory; squares of inputs and of matmuls
     also go through memory twice.
     """
     if min(channels, outputs) < 32:
         return 0
-    rate = PRODUCT_RATE * target.flops_f32 / target.units
+    rate = MATMUL_RATE * target.flops_f32 / target.units
     stream = target.bandwidth / target.units
     images, height, width = pixels
 
-    def products(count: int, rows: int) -> float:
+    def matmuls(count: int, rows: int) -> float:
         flops, bytes = 2 * count * rows * channels * outputs, 4 * count * channels * outputs
         return max(flops / rate, bytes / stream)
 
-    best, side = 0.85 * products(9, prod(pixels)), 0
+    best, side = 0.85 * matmuls(9, prod(pixels)), 0
     for squares_side in (2, 4):
         squares = images * ceildiv(height, squares_side) * ceildiv(width, squares_side)
         count = (squares_side + 2) ** 2
         moved = 2 * 4 * count * squares * (channels + outputs)
-        cost = products(count, ceildiv(squares, 8) * 8) + moved / MOVE_BYTES
+        cost = matmuls(count, ceildiv(squares, 8) * 8) + moved / MOVE_BYTES
         if cost < best:
             best, side = cost, squares_side
     return side

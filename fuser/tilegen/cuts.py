@@ -1,4 +1,4 @@
-"""How blocks of a GPU share the tiles that whole turns leave over (backend/nvptx/shares.py)."""
+"""How blocks of a GPU share the tiles that whole waves leave over (backend/nvptx/shares.py)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ MOST_PARTS = 4
 
 @dataclass(frozen=True)
 class Cut:
-    """How `left` tiles of `trips` trips are cut for so many blocks: each into a head of `first`
-    trips and `parts` more of at most `length`; a block does such a part of `run` tiles."""
+    """How `left` tiles of `iterations` iterations are cut for so many blocks: each into a head of
+    `first` iterations and `parts` more of at most `length`; a block does such a part of `run`
+    tiles."""
 
     left: int
-    trips: int
+    iterations: int
     first: int
     length: int
     parts: int
@@ -31,20 +32,20 @@ class Cut:
         return self.lists * self.parts
 
     @property
-    def turn(self) -> float:
-        """What the cut tiles take of the time of a whole one, sums apart."""
-        return max(self.first, self.run * self.length) / self.trips
+    def waves(self) -> float:
+        """The part of a wave that the cut tiles take, sums apart."""
+        return max(self.first, self.run * self.length) / self.iterations
 
 
-def cut_tiles(left: int, trips: int, blocks: int, most: int = MOST_PARTS) -> Cut | None:
+def cut_tiles(left: int, iterations: int, blocks: int, most: int = MOST_PARTS) -> Cut | None:
     """The cut of the tiles left over that takes the least time, of at most `most` parts; None where
     there is none."""
-    if not 0 < left < blocks or trips < 2:
+    if not 0 < left < blocks or iterations < 2:
         return None
     spare = blocks - left
     if spare >= left:
-        length = -(-trips // min(blocks // left, most))
-        return Cut(left, trips, length, length, -(-trips // length) - 1, 1)
+        length = -(-iterations // min(blocks // left, most))
+        return Cut(left, iterations, length, length, -(-iterations // length) - 1, 1)
     run = -(-left // spare)
-    first = -(-trips * run // (run + 1))
-    return Cut(left, trips, first, trips - first, 1, run) if first < trips else None
+    first = -(-iterations * run // (run + 1))
+    return Cut(left, iterations, first, iterations - first, 1, run) if first < iterations else None

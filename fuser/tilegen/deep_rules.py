@@ -1,4 +1,4 @@
-"""Where a CPU product takes k in blocks (emit/deep.py), and what a program of it spans."""
+"""Where a CPU matmul takes k in blocks (emit/deep.py), and what a program of it spans."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AS_GOOD = 1.01
 def deep_schedule(
     target: Target, m: int, n: int, k: int, bits: int, batch: int, plain: Schedule
 ) -> Schedule:
-    """A CPU product of weights whose rows do not stay in L2 beside two panels: k in blocks, with
+    """A CPU matmul of weights whose rows do not stay in L2 beside two panels: k in blocks, with
     (row tiles, panels) of a program as extra "span". `plain` where k cannot be cut.
 
     The blocks of k decide the bits of the result, so they do not depend on the threads.
@@ -44,7 +44,7 @@ def deep_schedule(
 
 
 def span_of(tiles: int, panels: int, rows: int, batch: int, workers: int) -> tuple[int, int]:
-    """(row tiles, panels) of a program of a product of `tiles` of `rows` rows and of `panels`, with
+    """(row tiles, panels) of a program of a matmul of `tiles` of `rows` rows and of `panels`, with
     which as many threads as `workers` end the soonest.
 
     Rows come from beyond L2 for the first panel of a program, which takes a tenth longer; weights

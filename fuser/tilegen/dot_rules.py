@@ -1,4 +1,4 @@
-"""Schedules of matrix products: register tiles and sweeps on CPUs, tiles and stages on GPUs."""
+"""Schedules of matmuls: register tiles and sweeps on CPUs, tiles and stages on GPUs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fuser.tilegen.rules import block_of, blocks_of, ceildiv
 from fuser.tilegen.schedule import Schedule
 from fuser.tilegen.share_rules import (
     LEAST_GAIN,
-    TEAM_TILES,
+    PING_PONG_TILES,
     cut_cost,
     cut_of,
     parts_schedule,
+    ping_pong_schedule,
     split_schedule,
-    team_schedule,
 )
 from fuser.tilegen.stream_rules import stream_schedule
 
@@ -38,7 +38,8 @@ def register_tiles(
 
     rows * vectors accumulators a dot, a row of B and one broadcast fit the registers; tiles that
     fill them run at about the same speed, so what counts is what hangs over the edges of [m, n].
-    Tiles of few rows wait for B: L2 gives a line in 2.7 cycles, in which 5.4 products are done.
+    Tiles of few rows wait for B: L2 gives a line in 2.7 cycles, in which 5.4 multiply-adds are
+    done.
     """
     lanes = target.lanes(64 if bits == 64 else 32)
     stream = 5.4 * target.vector_bits / 512
@@ -55,10 +56,10 @@ def register_tiles(
     return sorted(dict.fromkeys(found), key=lambda item: item[0])
 
 
-def product_schedule(
+def matmul_schedule(
     target: Target, m: int, n: int, k: int, bits: int, accumulators: int, rows: int, columns: int
 ) -> Schedule:
-    """The schedule of a CPU product with a register tile."""
+    """The schedule of a CPU matmul with a register tile."""
     group = swept_rows(
         target, ceildiv(m, rows), ceildiv(n, columns), rows, k * bits // 8,
         columns * accumulators * k * bits // 8, m * n * bits // 8,
@@ -76,7 +77,7 @@ def swept_rows(
     target: Target, tiles: int, panels: int, rows: int, row_bytes: int, panel_bytes: int,
     result_bytes: int,
 ) -> int:  # fmt: skip
-    """How many tiles of `rows` rows of a CPU product to take through all panels of the right
+    """How many tiles of `rows` rows of a CPU matmul to take through all panels of the right
     operand before the next ones; 0: all of them.
 
     Without, every panel reads all rows, from beyond L2 where they are large; with, every sweep
@@ -123,7 +124,7 @@ def dot_schedule(
     unit: DotUnit | None = None, *, streamed: bool = True, folded: bool = True,
     crooked: tuple[bool, bool] = (False, False), codes: bool = False,
 ) -> Schedule:  # fmt: skip
-    """Blocks "m", "n", "k" of a matrix product [m, k] x [k, n]. unit: what multiplies on a CPU.
+    """Blocks "m", "n", "k" of a matmul [m, k] x [k, n]. unit: what multiplies on a CPU.
     streamed: whether a GPU's copy engine can fetch the operands. folded: whether results are
     reduced in the same kernel. crooked: whether rows of the (left, right) operand begin off the
     sectors of a GPU's L2. codes: whether operands are codes of 8-bit floats."""
@@ -145,7 +146,7 @@ def dot_schedule(
 
 LINES = (24, 142)
 """What a line of a tile costs that is requested from the L2, in multiply-adds of a step of k: one
-that begins at its sectors of 32 bytes, and one that does not. Of requests and products the longer
+that begins at its sectors of 32 bytes, and one that does not. Of requests and matmuls the longer
 takes its time, the other three tenths. From an H200: it answers 52 of the latter kind in a ns."""
 CLUSTER_START = 2.6e6
 """What starting blocks in pairs costs, 0.7 us, in multiply-adds of all steps of k."""
@@ -155,14 +156,14 @@ def _crooked_schedule(
     target: Target, plain: Schedule, m: int, n: int, k: int, accumulators: int, batch: int,
     crooked: tuple[bool, bool],
 ) -> Schedule:  # fmt: skip
-    """A product that requests to the L2 may limit: pairs of programs load for each other what they
+    """A matmul that requests to the L2 may limit: pairs of programs load for each other what they
     share, where that costs less, and tiles may be larger. Larger clusters leave multiprocessors
     idle. plain: what would be best without."""
     options = [plain]
     if k >= 128:
-        turned = replace(plain, warps=4, stages=4, persistent=True, extra={"teams": 2})
-        team_tiles = [(r, c) for r, c in TEAM_TILES if 12288 <= r * c * accumulators <= 16384]
-        options += [_with_tile(turned, r, c) for r, c in team_tiles if c * accumulators <= 256]
+        paired = replace(plain, warps=4, stages=4, persistent=True, extra={"teams": 2})
+        pairs = [(r, c) for r, c in PING_PONG_TILES if 12288 <= r * c * accumulators <= 16384]
+        options += [_with_tile(paired, r, c) for r, c in pairs if c * accumulators <= 256]
         if accumulators == 1:
             single = replace(plain, warps=8, stages=4, persistent=True, extra={})
             options.append(_with_tile(single, 128, 256))
@@ -174,24 +175,24 @@ def _crooked_schedule(
         if option is not plain and count <= target.units:
             continue
         tile, lines = rows * columns * accumulators, (rows, columns * accumulators)
-        teams = "teams" in option.extra
-        busy = (tile + 12 * sum(lines)) * (1.06 if option.persistent and not teams else 1)
+        is_ping_pong = "teams" in option.extra
+        busy = (tile + 12 * sum(lines)) * (1.06 if option.persistent and not is_ping_pong else 1)
         for shape in ((1, 1), (2, 1), (1, 2)):
             if grid[0] % shape[0] or grid[1] % shape[1]:
                 continue
             # blocks along the rows share the columns
             asked = LINES[crooked[0]] * lines[0] / shape[1]
             asked += LINES[crooked[1]] * lines[1] / shape[0]
-            turn = max(busy, asked) + 0.3 * min(busy, asked)
+            wave = max(busy, asked) + 0.3 * min(busy, asked)
             together = shape[0] * shape[1]
             groups, blocks = count // together, target.units // together
             cut = cut_of(groups, k, blocks) if option.persistent else None
             for shared in (0, 1) if cut is not None else (0,):
                 whole = groups // blocks if shared else ceildiv(groups, blocks)
-                cost = whole * turn + (1 if teams else whole + shared) * tile * 200 / k
+                cost = whole * wave + (1 if is_ping_pong else whole + shared) * tile * 200 / k
                 if shared:
                     assert cut is not None
-                    cost = (cost + cut_cost(turn, cut, k)) / LEAST_GAIN
+                    cost = (cost + cut_cost(wave, cut, k)) / LEAST_GAIN
                 cost += CLUSTER_START / k if together > 1 else 0
                 if best is None or cost < best[0]:
                     best = (cost, replace(option, neighbours=shape, stream_k=shared))
@@ -200,7 +201,7 @@ def _crooked_schedule(
 
 
 def _with_tile(schedule: Schedule, rows: int, columns: int) -> Schedule:
-    """A product's schedule with other blocks, for rows that are requested a few at a time."""
+    """A matmul's schedule with other blocks, for rows that are requested a few at a time."""
     return replace(
         schedule, blocks=(("m", rows), ("n", columns), ("k", 64)),
         reason="rows begin off the sectors of L2, whose requests count",
@@ -220,7 +221,7 @@ def _dot_schedule(
         return units.schedule(target, unit, m, n, k, accumulators, batch)
     if not target.is_cuda:
         tile = register_tile(target, m, n, bits, accumulators)
-        return product_schedule(target, m, n, k, bits, accumulators, *tile)
+        return matmul_schedule(target, m, n, k, bits, accumulators, *tile)
     half = bits == 16
     if half and m <= 16 and k >= 1024 and batch * ceildiv(n, 32) >= target.units // 2:
         return _thin_schedule(target, m, n, k, accumulators, batch)
@@ -236,9 +237,9 @@ def _dot_schedule(
             return shared
     if half and streamed and target.arch == "sm_90a" and k >= 128:
         plain = rows, columns, waves
-        turns = team_schedule(target, m, n, k, accumulators, batch, plain, fixed)
-        if turns is not None:
-            return turns
+        paired = ping_pong_schedule(target, m, n, k, accumulators, batch, plain, fixed)
+        if paired is not None:
+            return paired
     if bits == 32 and accumulators == 1 and (rows, columns) == (64, 64):
         taller = ceildiv(m, 128) * ceildiv(n, 64) * batch
         if m % 128 == 0 and taller >= 2 * target.units:
@@ -265,7 +266,7 @@ def _narrow_schedule(
     target: Target, m: int, n: int, k: int, accumulators: int, batch: int, streamed: bool,
     folded: bool,
 ) -> Schedule:  # fmt: skip
-    """Operands of 8 bits: as many bytes of k as the 16-bit product of half the depth, at twice its
+    """Operands of 8 bits: as many bytes of k as the 16-bit matmul of half the depth, at twice its
     rate in everything."""
     half = dot_schedule(
         target, m, n, -(-k // 2), 16, accumulators, batch, streamed=streamed, folded=folded
@@ -275,16 +276,16 @@ def _narrow_schedule(
 
 
 FEW_ROWS = 12
-"""Rows of a CPU product up to which its sums are scaled block by block, not its weights."""
+"""Rows of a CPU matmul up to which its sums are scaled block by block, not its weights."""
 DECODED_ROWS = 96
 DECODED_DEPTH = 512
-"""Rows and steps of k of a CPU product whose weights are decoded once for all of its rows."""
+"""Rows and steps of k of a CPU matmul whose weights are decoded once for all of its rows."""
 
 
 def packed_schedule(
     target: Target, m: int, n: int, k: int, block: int | None, accumulators: int
 ) -> Schedule:
-    """Blocks of a CPU product [m, k] x [k, n] whose weights are decoded on the way. block: steps of
+    """Blocks of a CPU matmul [m, k] x [k, n] whose weights are decoded on the way. block: steps of
     k that share a scale; 0: all of them; None: unknown."""
     rows = size_hint(m)
     if rows <= FEW_ROWS and block is not None:
@@ -316,7 +317,7 @@ def _code_schedule(
 
 
 CODE_TILE = 128 * 128
-"""The largest tile of products of 8-bit floats, in elements of all accumulators."""
+"""The largest tile of matmuls of 8-bit floats, in elements of all accumulators."""
 
 
 def _wide_schedule(target: Target, m: int, n: int, batch: int) -> Schedule | None:
@@ -339,11 +340,11 @@ def _wide_schedule(target: Target, m: int, n: int, batch: int) -> Schedule | Non
 
 
 def deep_stages(
-    lines: int, depth: int, trips: int, bytes_: int = PREFETCHED, most: int = 10
+    lines: int, depth: int, iterations: int, bytes_: int = PREFETCHED, most: int = 10
 ) -> int:
     """Stages of a block that has a multiprocessor, and its shared memory, for itself. lines: rows
     of the left operand and columns of the right ones; depth: 16-bit elements of each in a stage."""
-    return max(4, min(bytes_ // (lines * depth * 2), most, trips))
+    return max(4, min(bytes_ // (lines * depth * 2), most, iterations))
 
 
 def _thin_schedule(

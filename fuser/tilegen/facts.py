@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from fuser.graph.sizes import divisor as gcd
 from fuser.graph.sizes import is_symbolic
 from fuser.tilegen import ops
-from fuser.tilegen.index import UNBOUNDED, Index, symbolic_extreme
-from fuser.tilegen.ir import Op, Value
+from fuser.tilegen.index import Index, symbolic_extreme
+from fuser.tilegen.ir import Op
+from fuser.tilegen.value import UNBOUNDED, Value
 
 Fact = tuple[int, int, int]
 """(low, high, multiple); multiple 0 is the constant 0."""

@@ -15,7 +15,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fuser.errors import LoweringError
 from fuser.forks import cached_property
@@ -24,11 +24,7 @@ from fuser.graph.dims import DimExpr
 from fuser.graph.sizes import certain, divides, is_symbolic, no_sizes, order_key, same
 from fuser.graph.sizes import divisor as gcd
 from fuser.limits import check_time
-
-if TYPE_CHECKING:
-    from fuser.tilegen.ir import Value
-
-UNBOUNDED = 1 << 62
+from fuser.tilegen.value import UNBOUNDED, Value
 
 MOST_ATOMS = 256
 """Atoms of an expression, those within others counted as often as they are written: with more, a

@@ -23,8 +23,9 @@ from fuser.dtypes import BY_NAME
 from fuser.errors import VerifyError
 from fuser.graph.ops.registry import primitive
 from fuser.tilegen import ops
-from fuser.tilegen.index import UNBOUNDED, Atom, Axis, Extreme, FloorDiv, Index, Lookup, Mod, Scalar
-from fuser.tilegen.ir import Block, Buffer, Kernel, Op, Value, View
+from fuser.tilegen.index import Atom, Axis, Extreme, FloorDiv, Index, Lookup, Mod, Scalar
+from fuser.tilegen.ir import Block, Buffer, Kernel, Op, View
+from fuser.tilegen.value import UNBOUNDED, Value
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 

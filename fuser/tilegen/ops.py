@@ -8,7 +8,8 @@ from typing import ClassVar, Literal
 
 from fuser.dtypes import DType
 from fuser.tilegen.index import Index
-from fuser.tilegen.ir import Block, Op, Value, View
+from fuser.tilegen.ir import Block, Op, View
+from fuser.tilegen.value import Value
 
 ReduceFn = Literal["sum", "max", "min", "prod"]
 
@@ -185,7 +186,7 @@ class Dot(Op):
 @dataclass(eq=False, kw_only=True)
 class For(Op):
     """for i in range(start, stop, step) with carried tiles: body params are (i, *carried), it ends
-    in Yield, and the results are the carried values after the last trip."""
+    in Yield, and the results are the carried values after the last iteration."""
 
     opcode: ClassVar[str] = "for"
     start: Index

@@ -17,7 +17,6 @@ from fuser.graph.dims import as_int, parse
 from fuser.graph.sizes import Sizes, is_symbolic, same
 from fuser.tilegen import facts, ops
 from fuser.tilegen.index import (
-    UNBOUNDED,
     Index,
     axis,
     floordiv,
@@ -28,9 +27,10 @@ from fuser.tilegen.index import (
     modulo,
     scalar,
 )
-from fuser.tilegen.ir import Block, Buffer, Kernel, Op, TileType, Value, View
+from fuser.tilegen.ir import Block, Buffer, Kernel, Op, View
 from fuser.tilegen.schedule import Schedule
 from fuser.tilegen.syntax import DTYPES, FROM_TYPE, FieldInfo, fields_of
+from fuser.tilegen.value import UNBOUNDED, TileType, Value
 
 Expression = Callable[[tuple[int, ...]], Index]
 """An index expression that still waits for the tile shape, which gives its axes their extents."""

@@ -2,7 +2,7 @@
 
 The rules read the Target and extents only. A CPU tile is an iteration space: blocks are register
 tiles (contractions) or enough work for one program. A GPU tile is spread over warps: dims are
-powers of two, and there should be a few blocks for each multiprocessor. Products, convolutions and
+powers of two, and there should be a few blocks for each multiprocessor. Matmuls, convolutions and
 attention have files of their own: dot_rules.py, conv_rules.py, attention_rules.py.
 """
 

@@ -1,5 +1,5 @@
-"""Schedules of products whose tiles fill no whole turns of a GPU's multiprocessors: two teams of
-warps in turns, parts of k of several blocks (stream-K), of the blocks of a cluster."""
+"""Schedules of matmuls whose tiles fill no whole waves of a GPU's multiprocessors: ping-pong
+warp groups, parts of k of several blocks (stream-K), of the blocks of a cluster (split-K)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from fuser.tilegen.cuts import MOST_PARTS, Cut, cut_tiles
 from fuser.tilegen.rules import blocks_of, ceildiv
 from fuser.tilegen.schedule import Schedule
 
-TEAM_TILES = ((128, 128), (64, 256), (64, 192), (128, 64), (64, 128), (64, 64))
-"""(rows, columns) of a dot of one of two teams of four warps."""
+PING_PONG_TILES = ((128, 128), (64, 256), (64, 192), (128, 64), (64, 128), (64, 64))
+"""(rows, columns) of a dot of one of two ping-pong warp groups."""
 DEPTH = 64
-"""Steps of k of a trip, of 16-bit operands."""
+"""Steps of k of an iteration, of 16-bit operands."""
 MICROSECOND = 3.2e6
 """Multiply-adds of all steps of k that a multiprocessor of an H200 does in one."""
 LEAST_GAIN = 0.98
@@ -23,31 +23,31 @@ LONGEST_RUN = 2
 
 
 def cut_of(count: int, k: int, blocks: int) -> Cut | None:
-    """How tiles left over behind whole turns of so many blocks are cut where that may pay."""
+    """How tiles left over behind whole waves of so many blocks are cut where that may pay."""
     cut = cut_tiles(count % blocks, ceildiv(k, DEPTH), blocks)
     return cut if cut is not None and cut.run <= LONGEST_RUN else None
 
 
-def cut_cost(turn: float, cut: Cut, k: int) -> float:
-    """What cut tiles cost, in multiply-adds of a step of k. turn: what whole ones do.
+def cut_cost(wave: float, cut: Cut, k: int) -> float:
+    """What cut tiles cost, in multiply-adds of a step of k. wave: what whole ones do.
 
     Blocks at different steps share fewer requests to the L2; sums take 1.2 us for each further part
     and 2 us for each further tile of a block's run. From an H200.
     """
     sums = 0.3 + 1.2 * cut.parts + 2 * (cut.run - 1)
-    return 1.1 * cut.turn * turn + MICROSECOND * sums / k
+    return 1.1 * cut.waves * wave + MICROSECOND * sums / k
 
 
-def team_schedule(
+def ping_pong_schedule(
     target: Target, m: int, n: int, k: int, accumulators: int, batch: int,
     plain: tuple[int, int, int], fixed: bool, *, least: int = 12288, widest: int = 256,
     each: float = 0, alone: float = 1.0,
 ) -> Schedule | None:  # fmt: skip
-    """Two teams of warps in turns, in a block a multiprocessor that runs program after program:
-    what follows the products of one is hidden behind those of the other, and so are their loads.
-    Where sizes are fixed, the tiles left over behind whole turns are cut if that takes less time.
+    """Two ping-pong warp groups, in a block a multiprocessor that runs program after program:
+    what follows the matmuls of one is hidden behind those of the other, and so are their loads.
+    Where sizes are fixed, the tiles left over behind whole waves are cut if that takes less time.
     None where `plain`, (rows, columns, waves) of one program a block, takes less. least: the
-    smallest tile, in elements of all accumulators; widest: the most columns. each: what a turn
+    smallest tile, in elements of all accumulators; widest: the most columns. each: what a wave
     takes besides, in multiply-adds of all steps of k. alone: how much longer `plain` takes where
     it is one wave.
 
@@ -55,33 +55,33 @@ def team_schedule(
     some 200 steps of the last tile; a line of an operand that of 12 elements. From an H200.
     """
 
-    def turn_of(rows: int, columns: int) -> tuple[float, float]:
-        """What a turn costs, and its end."""
+    def wave_of(rows: int, columns: int) -> tuple[float, float]:
+        """What a wave costs, and its end."""
         tile, lines = rows * columns * accumulators, rows + columns * accumulators
         return tile + 12 * lines, tile * 200 / k
 
     best: tuple[float, int, int, int, bool] | None = None
-    for rows, columns in TEAM_TILES:
+    for rows, columns in PING_PONG_TILES:
         wide = columns * accumulators
         if wide > widest or not least <= rows * wide <= 16384:
             continue
         count = ceildiv(m, rows) * ceildiv(n, columns) * batch
         if count <= target.units:
             continue
-        turn, end = turn_of(rows, columns)
-        time = ceildiv(count, target.units) * (turn + each / k) + end
+        wave, end = wave_of(rows, columns)
+        time = ceildiv(count, target.units) * (wave + each / k) + end
         cut = cut_of(count, k, target.units) if fixed else None
         shared = False
         if cut is not None:
-            other = count // target.units * (turn + each / k) + cut_cost(turn, cut, k) + end
+            other = count // target.units * (wave + each / k) + cut_cost(wave, cut, k) + end
             shared = other < LEAST_GAIN * time
             time = other if shared else time
         if best is None or time < best[0]:
             best = (time, rows, columns, count, shared)
     rows, columns, waves = plain
-    turn, end = turn_of(rows, columns)
+    wave, end = wave_of(rows, columns)
     begun = 2048 * waves if waves > 1 else 0
-    single = waves * (turn + end) * (alone if waves == 1 else 1)
+    single = waves * (wave + end) * (alone if waves == 1 else 1)
     if best is None or best[0] > single + begun:
         return None
     _, rows, columns, count, shared = best
@@ -97,7 +97,7 @@ def team_schedule(
 
 
 def parts_schedule(target: Target, m: int, n: int, k: int, batch: int) -> Schedule | None:
-    """A product of few tiles and a long k, of 16-bit operands: two to four blocks do a part of a
+    """A matmul of few tiles and a long k, of 16-bit operands: two to four blocks do a part of a
     tile each. None where tiles are so few that more blocks could, those of a cluster, or parts so
     short that their sums would take longer than what they save. From an H200."""
     if target.arch != "sm_90a":
@@ -124,7 +124,7 @@ LARGEST_CLUSTER = 8
 
 
 def split_schedule(target: Target, m: int, n: int, k: int, batch: int) -> Schedule | None:
-    """A product of few tiles and a long k, of 16-bit operands: the blocks of a cluster take a part
+    """A matmul of few tiles and a long k, of 16-bit operands: the blocks of a cluster take a part
     of k each, as many as run at once. None where there are tiles enough, where the sums of parts
     would take longer than what they save (about 2 us on an H200), or without clusters."""
     tiles = ceildiv(m, 64) * ceildiv(n, 64) * batch

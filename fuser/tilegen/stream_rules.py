@@ -1,4 +1,4 @@
-"""Schedules of products that a GPU does in one turn, most of whose time is to bring operands: few
+"""Schedules of matmuls that a GPU does in one wave, most of whose time is to bring operands: few
 rows, and weights that are read once.
 
 What a block asks for comes at some rate to each multiprocessor, whatever part of it is in the L2,
@@ -28,7 +28,7 @@ LATENCY = 1.05
 """Microseconds until bytes that were asked for are there."""
 ABSENT = 3
 """What a row of zeros costs, in rows that are there: the copy engine writes it slowly."""
-PRODUCTS = 2.9e6
+MULTIPLY_ADDS = 2.9e6
 """Multiply-adds of 16-bit operands that a multiprocessor does in one."""
 CLUSTER_SUMS = 2.8
 """What adding up takes where the blocks of a cluster share a tile."""
@@ -38,7 +38,7 @@ LEAST_SAVED = 0.5
 """Microseconds: what costs leave out of a small kernel counts as much."""
 LEAST_DEPTH = 1024
 """Steps of k below which most of the time is the start."""
-TRIP = 64
+ITERATION = 64
 """Steps of k of a stage."""
 RING = 216 << 10
 """Bytes of stages of all blocks of a multiprocessor."""
@@ -51,7 +51,7 @@ def stream_schedule(
     target: Target, m: int, n: int, k: int, accumulators: int, batch: int, plain: Schedule,
     parts: bool,
 ) -> Schedule:  # fmt: skip
-    """`plain`, or a schedule of a 16-bit product on Hopper that takes clearly less time: with other
+    """`plain`, or a schedule of a 16-bit matmul on Hopper that takes clearly less time: with other
     tiles, more stages, or, where tiles may be cut (`parts`), of several blocks each."""
     if plain.persistent or plain.neighbours != (1, 1) or k < LEAST_DEPTH:
         return plain
@@ -70,7 +70,7 @@ def stream_schedule(
 def _options(
     target: Target, m: int, n: int, k: int, accumulators: int, batch: int, parts: bool
 ) -> Iterator[Schedule]:
-    trips = ceildiv(k, TRIP)
+    iterations = ceildiv(k, ITERATION)
     for rows, wide in TILES:
         columns = wide // accumulators
         if columns % 32 or (rows > 64 and m <= 64):
@@ -79,15 +79,17 @@ def _options(
         most = min(MOST_PARTS, target.units // tiles) if parts else 1
         least = PART_DEPTH if rows * wide <= 64 * 64 else LONG_PART
         for count in (1, most) if most > 1 and k >= least * most else (1,):
-            turns = ceildiv(tiles * count, target.units)
-            stages = min(RING // turns // ((rows + wide) * TRIP * 2), MOST_STAGES, trips // count)
-            if turns > 2 or stages < 4:
+            waves = ceildiv(tiles * count, target.units)
+            stages = min(
+                RING // waves // ((rows + wide) * ITERATION * 2), MOST_STAGES, iterations // count
+            )
+            if waves > 2 or stages < 4:
                 continue
             words = f", each of {count} blocks that share k" if count > 1 else ""
             schedule = blocks_of(
                 warps=8 if rows * wide >= 128 * 128 else 4, stages=stages,
                 group=8 if batch == 1 else 0, reason=f"{tiles} tiles stream operands{words}",
-                m=rows, n=columns, k=TRIP,
+                m=rows, n=columns, k=ITERATION,
             )  # fmt: skip
             yield replace(schedule, stream_k=int(count > 1))
 
@@ -107,7 +109,7 @@ def _cost(
     if schedule.stream_k:
         blocks = max(1, min(target.units // tiles, MOST_PARTS))
         sums = _sums(rows * lines, blocks)
-    turns = ceildiv(tiles * blocks, target.units)
+    waves = ceildiv(tiles * blocks, target.units)
     # zeros: of the last tile, unless it is the only one (backend/nvptx/tensor_map.py), or threads
     # write them
     over = -m % rows if m > rows >= 64 else 0
@@ -116,10 +118,10 @@ def _cost(
     rate = RATE if rows >= 64 else THREAD_RATE
     waited = (asked + (ABSENT - 1) * over * depth * 2) / rate
     if each > schedule.stages:
-        waited = max(waited, LATENCY / (turns * (schedule.stages - 1)))
-    trips = turns * each
+        waited = max(waited, LATENCY / (waves * (schedule.stages - 1)))
+    iterations = waves * each
     once = (m * k + accumulators * n * k + m * n) * batch * 2 / target.bandwidth * 1e6
-    return START + max(once, trips * max(waited, rows * lines * depth / PRODUCTS)) + sums
+    return START + max(once, iterations * max(waited, rows * lines * depth / MULTIPLY_ADDS)) + sums
 
 
 def _sums(tile: int, blocks: int) -> float:

@@ -14,7 +14,8 @@ import numpy as np
 
 from fuser.dtypes import BY_NAME, DType
 from fuser.errors import VerifyError
-from fuser.tilegen.ir import INDEX, Op
+from fuser.tilegen.ir import Op
+from fuser.tilegen.value import INDEX
 
 FieldKind = Literal["value", "values", "index", "indices", "view", "block", "attribute"]
 

@@ -27,13 +27,11 @@ from typing import Any
 from fuser.graph import dims
 from fuser.graph.sizes import same
 from fuser.tilegen import facts, ops
-from fuser.tilegen.index import UNBOUNDED, Index, show, show_dim
-from fuser.tilegen.ir import Block, Buffer, Kernel, Op, Value, View
-from fuser.tilegen.parse import parse_kernel
+from fuser.tilegen.index import Index, show, show_dim
+from fuser.tilegen.ir import Block, Buffer, Kernel, Op, View
 from fuser.tilegen.schedule import Schedule
 from fuser.tilegen.syntax import FROM_TYPE, WORD, fields_of, is_default, literal, name_text
-
-__all__ = ["canonical_text", "parse_kernel", "print_kernel", "print_op", "renumber"]
+from fuser.tilegen.value import UNBOUNDED, Value
 
 
 def print_kernel(kernel: Kernel) -> str:

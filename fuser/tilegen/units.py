@@ -1,4 +1,4 @@
-"""Schedules of CPU products by tile or dot-product instructions (DOT_UNITS in fuser/target.py)."""
+"""Schedules of CPU matmuls by tile or dot-product instructions (DOT_UNITS in fuser/target.py)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def schedule(
     target: Target, unit: DotUnit, m: int, n: int, k: int, accumulators: int, batch: int,
     rows: int = 0,
 ) -> Schedule:  # fmt: skip
-    """Blocks of a CPU product by tile or dot-product instructions.
+    """Blocks of a CPU matmul by tile or dot-product instructions.
 
     Rows are rounded to the narrow type, or copied, once a program, and that costs as much as some
     16 columns; the panels of a program are read again by the program of the next rows, from L2.

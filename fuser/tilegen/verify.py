@@ -15,8 +15,9 @@ from fuser.graph.ir import TensorType
 from fuser.graph.ops.registry import PRIMITIVES
 from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Axis, Extreme, FloorDiv, Index, Lookup, Mod, Scalar
-from fuser.tilegen.ir import INDEX, Block, Kernel, Op, TileType, Value, View
+from fuser.tilegen.ir import Block, Kernel, Op, View
 from fuser.tilegen.text import print_op
+from fuser.tilegen.value import INDEX, TileType, Value
 
 ANY_FLOAT_FNS = frozenset(("select",))
 """Maps that only move data, so that 16-bit floats need no widening for them."""

@@ -23,7 +23,7 @@ from fuser.pipeline.tuning import emitted
 from fuser.runtime.plan import Plan
 from fuser.target import Target
 from fuser.tilegen.candidates import candidates
-from fuser.tilegen.emit.contraction import product_of
+from fuser.tilegen.emit.contraction import matmul_of
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.text import canonical_text
 from fuser.tilegen.verify import verify
@@ -155,7 +155,7 @@ def rescheduled(
     found = []
     for program in programs:
         alone = sum(other.region is program.region for other in programs) == 1
-        rivals = candidates(program, target, product_of(program.region, target)) if alone else []
+        rivals = candidates(program, target, matmul_of(program.region, target)) if alone else []
         other = None
         if rivals:
             other = emitted(cut, program, target, source.choice(rivals), verify=False)

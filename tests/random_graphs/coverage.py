@@ -52,7 +52,7 @@ NOT_DRAWN: Mapping[str, str] = {
     "tilegen/passes/masks.py is_in_bounds": "asked by back ends",
     **dict.fromkeys(
         (f"tilegen/share_rules.py {name}" for name in
-         ("cut_of", "cut_cost", "team_schedule", "turn_of")), LARGE),
+         ("cut_of", "cut_cost", "ping_pong_schedule", "wave_of")), LARGE),
 }  # fmt: skip
 """What the drawing leaves to other tests: a file, or an item, and why."""
 

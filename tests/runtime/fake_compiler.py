@@ -12,7 +12,7 @@ from fuser.backend import compile_server
 from fuser.backend.llvm import Machine, emit_object
 from fuser.backend.module import CompiledKernel
 from fuser.errors import LoweringError
-from fuser.tilegen.text import parse_kernel
+from fuser.tilegen.parse import parse_kernel
 
 ABORT, REFUSE, DEFECT, HANG = 666, 667, 668, 669
 KILLED, STOPPED, SPIN = 670, 671, 672

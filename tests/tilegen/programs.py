@@ -10,7 +10,8 @@ import numpy as np
 from fuser.dtypes import DType, bf16, f16, f32, i8, i32, i64
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import axis, index, lookup, maximum, minimum
-from fuser.tilegen.ir import Kernel, Value
+from fuser.tilegen.ir import Kernel
+from fuser.tilegen.value import Value
 
 Array = np.ndarray[Any, Any]
 

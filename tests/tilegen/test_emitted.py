@@ -9,8 +9,9 @@ from fuser.frontends.onnx.importer import import_onnx
 from fuser.graph.passes import run_passes as run_graph_passes
 from fuser.partition import partition
 from fuser.tilegen.ir import Kernel
+from fuser.tilegen.parse import parse_kernel
 from fuser.tilegen.passes import run_passes
-from fuser.tilegen.text import canonical_text, parse_kernel, print_kernel
+from fuser.tilegen.text import canonical_text, print_kernel
 from fuser.tilegen.verify import verify
 from models.feeds import example_feeds
 from tests import interpreted

@@ -22,7 +22,7 @@ from fuser.tilegen.index import (
     minimum,
     show,
 )
-from fuser.tilegen.ir import INDEX, TileType, Value
+from fuser.tilegen.value import INDEX, TileType, Value
 
 Leaves = Mapping[object, int]
 

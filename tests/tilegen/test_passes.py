@@ -9,8 +9,9 @@ from fuser.errors import VerifyError
 from fuser.tilegen import ops
 from fuser.tilegen.interpret import run
 from fuser.tilegen.ir import Kernel
+from fuser.tilegen.parse import parse_kernel
 from fuser.tilegen.passes import PASSES, Pass, run_passes
-from fuser.tilegen.text import parse_kernel, print_kernel
+from fuser.tilegen.text import print_kernel
 from fuser.tilegen.verify import verify
 from tests.golden import ROOT, Golden, read_cases
 from tests.tilegen import programs

@@ -7,8 +7,9 @@ import pytest
 
 from fuser.tilegen.interpret import run
 from fuser.tilegen.ir import Kernel
+from fuser.tilegen.parse import parse_kernel
 from fuser.tilegen.passes import PASSES, run_passes
-from fuser.tilegen.text import canonical_text, parse_kernel, print_kernel, renumber
+from fuser.tilegen.text import canonical_text, print_kernel, renumber
 from fuser.tilegen.verify import verify
 from tests.tilegen.programs import CORPUS, Array, random_arrays
 

@@ -11,9 +11,11 @@ from fuser.dtypes import DType, bf16, bool_, f16, f32, f64, i8, i32, i64
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import Index, axis, index, lookup, maximum, minimum
 from fuser.tilegen.interpret import run
-from fuser.tilegen.ir import Kernel, Value, View
+from fuser.tilegen.ir import Kernel, View
+from fuser.tilegen.parse import parse_kernel
 from fuser.tilegen.passes import run_passes
-from fuser.tilegen.text import canonical_text, parse_kernel, print_kernel
+from fuser.tilegen.text import canonical_text, print_kernel
+from fuser.tilegen.value import Value
 from fuser.tilegen.verify import verify
 from tests.tilegen.programs import random_arrays
 

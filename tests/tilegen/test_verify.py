@@ -12,8 +12,9 @@ from fuser.errors import ParseError, VerifyError
 from fuser.tilegen import ops
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import axis, index
-from fuser.tilegen.ir import TileType, Value
-from fuser.tilegen.text import parse_kernel, print_kernel
+from fuser.tilegen.parse import parse_kernel
+from fuser.tilegen.text import print_kernel
+from fuser.tilegen.value import TileType, Value
 from fuser.tilegen.verify import verify
 from tests.tilegen import programs
 

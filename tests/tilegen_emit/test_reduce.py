@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fuser.graph.onnx_import import import_onnx
 from onnx import parser
 
 import fuser
 from fuser import dtypes
+from fuser.frontends.onnx.importer import import_onnx
 from fuser.graph.evaluate import evaluate
 from fuser.graph.passes import run_passes
 from fuser.partition import Options, partition

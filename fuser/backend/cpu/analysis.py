@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from fuser.backend.cpu import costs, tree
+from fuser.backend.cpu import costs, kernel_facts
 from fuser.backend.cpu.dot_plan import keep, plan_dot
-from fuser.backend.cpu.tree import Facts
+from fuser.backend.cpu.kernel_facts import Facts
 from fuser.graph import walks
 from fuser.target import Target
 from fuser.tilegen import ops
-from fuser.tilegen.ir import Block, Kernel, Op, TileType, Value
+from fuser.tilegen.ir import Block, Kernel, Op
+from fuser.tilegen.value import TileType, Value
 
 MOST_UNROLLED = 300
 """Instructions up to which what follows a register tile is unrolled over all its vectors."""
@@ -24,9 +25,9 @@ def analyse(kernel: Kernel, target: Target) -> Facts:
     return facts
 
 
-def _index(facts: Facts, block: Block, trips: int) -> None:
+def _index(facts: Facts, block: Block, iterations: int) -> None:
     for op in block.ops:
-        facts.trips[op] = trips
+        facts.iterations[op] = iterations
         facts.parents[op] = block
         for value in op.results:
             facts.producers[value] = op
@@ -34,9 +35,9 @@ def _index(facts: Facts, block: Block, trips: int) -> None:
         for operand in op.operands():
             facts.users.setdefault(operand, []).append(op)
         for inner in op.blocks():
-            count = trips
+            count = iterations
             if isinstance(op, ops.For):
-                count = trips * 8
+                count = iterations * 8
                 for position, param in enumerate(inner.params):
                     facts.blocks[param] = inner
                     if position:
@@ -62,7 +63,7 @@ def _registers(facts: Facts) -> None:
     chosen = {
         value
         for value in candidates
-        if value.type.rank <= 2 and tree.vectors(value.shape, facts.width) <= limit
+        if value.type.rank <= 2 and kernel_facts.vectors(value.shape, facts.width) <= limit
     }
     # A loop's parameter, result and yielded value live in one place.
     while True:
@@ -78,11 +79,11 @@ def _registers(facts: Facts) -> None:
         facts.kinds[value] = "registers"
     for value in chosen:
         # Unrolled code for every vector of the tile is only worth it while it is short.
-        stores = tree.stores_of(facts, value).items()
+        stores = kernel_facts.stores_of(facts, value).items()
         cost = sum(ways * costs.tree_cost(facts, op.value) for op, ways in stores)
         if (
             value in facts.producers
-            and cost * tree.vectors(value.shape, facts.width) > MOST_UNROLLED
+            and cost * kernel_facts.vectors(value.shape, facts.width) > MOST_UNROLLED
         ):
             facts.spilled.add(value)
 
@@ -169,7 +170,7 @@ def _keep_shared(facts: Facts, kernel: Kernel) -> None:
             costs.tree_cost(facts, value, known)
             if facts.kind(value) == "registers" and value not in facts.spilled:
                 from_registers.add(value)
-            elif facts.kind(value) == "inline" and isinstance(op, tree.MOVES):
+            elif facts.kind(value) == "inline" and isinstance(op, kernel_facts.MOVES):
                 if not from_registers.isdisjoint(op.operands()):
                     from_registers.add(value)
     _kept(facts, kernel.body, known, from_registers, {})
@@ -213,23 +214,23 @@ def _orders(facts: Facts, block: Block) -> None:
 def _worth_keeping(facts: Facts, value: Value, cost: float, roots: Roots) -> bool:
     if _size(value) < 8 or len(facts.users.get(value, ())) == 0 or cost <= 1:
         return False
-    uses = _uses(roots, facts.trips[facts.producers[value]])
+    uses = _uses(roots, facts.iterations[facts.producers[value]])
     # A copy costs a write and a read for each use; masks are packed and unpacked as well.
     write, read = (8, 3) if value.dtype.kind == "bool" else (3, 1)
     return uses * cost > cost + write + read * uses
 
 
 Roots = dict[tuple[object, int], float]
-"""Where a value is computed if nothing behind it is kept: (expression, trips of its loops), and how
-often an element is."""
+"""Where a value is computed if nothing behind it is kept: (expression, iterations of its loops),
+and how often an element is."""
 
 
-def _uses(roots: Roots, trips: int) -> float:
-    """How often each element of a value made in a loop of so many trips would be computed, were it
-    inline. Uses in one expression count once: a point computes a value once."""
+def _uses(roots: Roots, iterations: int) -> float:
+    """How often each element of a value made in a loop of so many iterations would be computed,
+    were it inline. Uses in one expression count once: a point computes a value once."""
     counts: dict[object, float] = {}
     for (key, inner), factor in roots.items():
-        counts[key] = max(counts.get(key, 0.0), factor * max(1.0, inner / trips))
+        counts[key] = max(counts.get(key, 0.0), factor * max(1.0, inner / iterations))
     return sum(counts.values())
 
 
@@ -241,10 +242,10 @@ def _roots(facts: Facts, value: Value, known: dict[Value, Roots]) -> Roots:
         found[key] = max(found.get(key, 0.0), factor)
 
     for op in facts.users.get(value, ()):
-        trips = facts.trips[op]
+        iterations = facts.iterations[op]
         if op.results and facts.kind(op.result) == "memory":
             if isinstance(op, ops.Map | ops.Cast | ops.Load):
-                add((op, trips), 1.0)
+                add((op, iterations), 1.0)
                 continue
         match op:
             case ops.Map() | ops.Cast() | ops.Permute() | ops.Reshape() | ops.Broadcast():
@@ -252,16 +253,16 @@ def _roots(facts: Facts, value: Value, known: dict[Value, Roots]) -> Roots:
                 for key, factor in known[op.result].items():
                     add(key, factor * repeats)
             case ops.Load() | ops.IndexTile():
-                add((op, trips), 2.0)
+                add((op, iterations), 2.0)
             case ops.Dot() if by_unit(facts, op):
                 add((op, 1), 1.0)  # an operand is copied once, where it is made
             case ops.Dot():
-                add((op, trips), 1.0 if op.acc is value else 2.0)
+                add((op, iterations), 1.0 if op.acc is value else 2.0)
             case ops.Store():
                 # Stores of one shape share a loop.
-                add((("store", op.value.shape), trips), 1.0)
+                add((("store", op.value.shape), iterations), 1.0)
             case _:
-                add((op, trips), 1.0)
+                add((op, iterations), 1.0)
     return found
 
 

@@ -132,7 +132,7 @@ def _entry(
         sizes = [f.load("ptr", f.gep(buffers, len(kernel.buffers), "ptr"), 8)]
     areas = [f.gep(scratch, offset) for offset in offsets]
 
-    def trip(p: Reg, carried: list[Reg]) -> list[Reg]:
+    def iteration(p: Reg, carried: list[Reg]) -> list[Reg]:
         ids: list[Reg] = []
         rest = p
         for extent in reversed(kernel.grid[1:]):
@@ -146,7 +146,7 @@ def _entry(
         f.call_void(f"{entry_name(kernel)}.program", *pointers, *ids, *sizes, *areas)
         return []
 
-    f.loop(first, last, 1, [], trip, hint="programs")
+    f.loop(first, last, 1, [], iteration, hint="programs")
     if tiles:
         f.call_void("llvm.x86.tilerelease")
     f.ret()

@@ -1,22 +1,23 @@
 """Loops and branches of tile programs on a CPU.
 
 A carried tile is a phi (one element), a set of phis (registers), or a place in scratch that each
-trip updates. The yielded values of one trip are computed from the old carried values before any
-of these is overwritten.
+iteration updates. The yielded values of one iteration are computed from the old carried values
+before any of these is overwritten.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fuser.backend.cpu import tree
-from fuser.backend.cpu.places import Cells, Memory, One
+from fuser.backend.cpu import kernel_facts
+from fuser.backend.cpu.storage import Cells, Memory, One
 from fuser.backend.text import Reg
 from fuser.graph import walks
 from fuser.graph.sizes import certain, divisor, is_symbolic
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index
-from fuser.tilegen.ir import Block, Op, Value
+from fuser.tilegen.ir import Block, Op
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.cpu.lower import Lowering
@@ -62,15 +63,15 @@ def lower_for(low: Lowering, op: ops.For) -> None:
 
     first, last = low.resolve(op.start, ()), low.resolve(op.stop, ())
 
-    def trip(i: Reg, carried: list[Reg]) -> list[Reg]:
+    def iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
         with low.scope():
             low.scalars[variable] = i
             low.depths[variable] = low.depth
             if first.is_constant:
-                # The last trip starts at a whole number of steps below the greatest stop.
-                trips = (last.range[1] - 1 - first.constant) // op.step
-                trips = trips if is_symbolic(trips) else max(0, trips)
-                high = first.constant + trips * op.step
+                # The last iteration starts at a whole number of steps below the greatest stop.
+                iterations = (last.range[1] - 1 - first.constant) // op.step
+                iterations = iterations if is_symbolic(iterations) else max(0, iterations)
+                high = first.constant + iterations * op.step
                 step = divisor(first.constant, op.step)
                 low.counters[variable] = low.counter(i, first.constant, high, step)
             bind(params, carried)
@@ -79,7 +80,7 @@ def lower_for(low: Lowering, op: ops.For) -> None:
 
     nonempty = certain((last - first).range[0] - 1)
     done = low.f.loop(
-        low.index(first), low.index(last), op.step, starts, trip, hint="for", nonempty=nonempty
+        low.index(first), low.index(last), op.step, starts, iteration, hint="for", nonempty=nonempty
     )
     bind(list(op.results), done)
 
@@ -130,7 +131,7 @@ def _reads(low: Lowering, value: Value, param: Value) -> bool:
 def _run_in_place(low: Lowering, op: ops.For, slot: int, place: Memory) -> None:
     """Let a dot that updates a carried tile, and alone reads it, write where the tile is."""
     param = op.body.params[1 + slot]
-    arg = tree.yield_of(op.body)[slot]
+    arg = kernel_facts.yield_of(op.body)[slot]
     producer = low.known.producers.get(arg)
     if not isinstance(producer, ops.Dot) or low.known.parents[producer] is not op.body:
         return
@@ -166,12 +167,12 @@ def _run_in_place(low: Lowering, op: ops.For, slot: int, place: Memory) -> None:
 def _yielded(
     low: Lowering,
     op: ops.For,
-    kinds: list[tree.Kind],
+    kinds: list[kernel_facts.Kind],
     cells: dict[int, list[tuple[tuple[Index, ...], int]]],
     held: dict[int, Memory],
 ) -> list[Reg]:
     """The next carried registers; carried places in scratch are updated."""
-    args = tree.yield_of(op.body)
+    args = kernel_facts.yield_of(op.body)
     params = op.body.params[1:]
     for arg in args:
         low.require(arg)
@@ -219,7 +220,7 @@ def lower_if(low: Lowering, op: ops.If) -> None:
         regs = []
         with low.scope():
             low.block(block)
-            for slot, arg in enumerate(tree.yield_of(block)):
+            for slot, arg in enumerate(kernel_facts.yield_of(block)):
                 low.require(arg)
                 if slot in held:
                     low.fill(arg, held[slot])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuser.backend.cpu import affine, tree
-from fuser.backend.cpu.tree import Facts
+from fuser.backend.cpu import affine, kernel_facts
+from fuser.backend.cpu.kernel_facts import Facts
 from fuser.graph import walks
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index, Scalar
-from fuser.tilegen.ir import INDEX, Op, TileType, Value
+from fuser.tilegen.ir import Op
+from fuser.tilegen.value import INDEX, TileType, Value
 
 MOST_COST = 1e300
 """Where costs end: what has two users counts twice, and so 2^n times behind n of its kind."""
@@ -57,7 +58,7 @@ def lane_cost(
 
     def operands(wanted: _Wanted) -> list[_Wanted]:
         op = _evaluated(facts, wanted[0], defined and wanted is root)
-        return [] if op is None else list(tree.operands_at(facts, op, wanted[1]))
+        return [] if op is None else list(kernel_facts.operands_at(facts, op, wanted[1]))
 
     for wanted in walks.post_order(root, operands, known):
         own = _own_lane_cost(facts, wanted, width, defined and wanted is root)
@@ -77,14 +78,14 @@ def _own_lane_cost(facts: Facts, wanted: _Wanted, width: int, defined: bool) -> 
     """Memory instructions of the value alone, without those of its operands."""
     value, coords = wanted
     if not defined and (facts.kind(value) == "memory" or value in facts.spilled):
-        return access_cost(tree.memory_address(facts, value, coords), width)
+        return access_cost(kernel_facts.memory_address(facts, value, coords), width)
     op = _evaluated(facts, value, defined)
     if not isinstance(op, ops.Load):
         return 0.0
-    points = tree.operands_at(facts, op, coords)
+    points = kernel_facts.operands_at(facts, op, coords)
     if any(affine.has_lane(coordinate) for _, point in points for coordinate in point):
         return width
-    return access_cost(tree.address_of(facts, op, coords), width)
+    return access_cost(kernel_facts.address_of(facts, op, coords), width)
 
 
 def access_cost(address: Index, width: int) -> float:
@@ -112,7 +113,7 @@ def choose_axis(
         lanes = min(width, shape[axis])
         known: dict[_Wanted, float] = {}
         cost = sum(lane_cost(facts, value, coords, lanes, known=known) for value in values)
-        cost += sum(access_cost(tree.address_of(facts, op, coords), lanes) for op in stores)
+        cost += sum(access_cost(kernel_facts.address_of(facts, op, coords), lanes) for op in stores)
         cost = (cost + 0.5) / lanes
         if cost < best_cost * 0.99:
             best, best_cost = axis, cost
@@ -144,7 +145,7 @@ def own_cost(facts: Facts, value: Value) -> float:
     op = facts.producers.get(value)
     match op:
         case ops.Load():
-            return 1.0 + sum(8.0 for index in op.indices for _ in tree.lookups(index))
+            return 1.0 + sum(8.0 for index in op.indices for _ in kernel_facts.lookups(index))
         case ops.Map():
             if value.dtype.is_integer and op.fn in ("div", "mod", "fmod"):
                 return 100.0
@@ -153,6 +154,6 @@ def own_cost(facts: Facts, value: Value) -> float:
             return 1.0
         case ops.IndexTile():
             # Positions mostly fold into constants and sums that leave the loop.
-            return sum(8.0 for _ in tree.lookups(op.expression))
+            return sum(8.0 for _ in kernel_facts.lookups(op.expression))
         case _:
             return 0.0

@@ -1,7 +1,8 @@
-"""Dots on a CPU: a register tile of accumulators and one step of k per trip of the innermost loop.
+"""Dots on a CPU: a register tile of accumulators and one step of k per iteration of the innermost
+loop.
 
-A trip loads the vectors of one operand and broadcasts elements of the other from memory, one FMA
-for each accumulator. LLVM must not unroll the loop: it would hoist broadcasts and spill.
+An iteration loads the vectors of one operand and broadcasts elements of the other from memory, one
+FMA for each accumulator. LLVM must not unroll the loop: it would hoist broadcasts and spill.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fuser.backend.cpu import affine
-from fuser.backend.cpu.ahead import Prefetch, prefetches
-from fuser.backend.cpu.following import Following, following
-from fuser.backend.cpu.places import Cells, Memory, Point
-from fuser.backend.cpu.tree import DotPlan
+from fuser.backend.cpu.kernel_facts import DotPlan
+from fuser.backend.cpu.prefetch_rows import RowPrefetches, row_prefetches
+from fuser.backend.cpu.prefetch_weights import Prefetch, weight_prefetches
+from fuser.backend.cpu.storage import Cells, Memory, Point
 from fuser.backend.cpu.unit_dot import lower_unit_dot
 from fuser.backend.text import Reg
 from fuser.errors import LoweringError
@@ -42,8 +43,8 @@ def lower_dot(low: Lowering, op: ops.Dot) -> None:
         accs = [low.vector_at(op.acc, coords, lanes) for coords, lanes in cells]
         per_row = len(cells) // rows
         chunks = [(coords[1] - affine.lane(n), n) for coords, n in cells[:per_row]]
-        early = prefetches(low, op, plan)
-        ahead = following(low, op, plan)
+        early = weight_prefetches(low, op, plan)
+        ahead = row_prefetches(low, op, plan)
         regs = _tile(low, op, plan, [Index(r) for r in range(rows)], chunks, accs, early, ahead)
         table = {coords: reg for (coords, _), reg in zip(cells, regs, strict=True)}
         low.keep_cells(op.result, Cells(table))
@@ -88,12 +89,12 @@ def _blocks(
         column_block(Index(0), block)
     elif groups:
 
-        def columns_trip(i: Reg, carried: list[Reg]) -> list[Reg]:
+        def columns_iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
             with low.scope():
                 column_block(low.counter(i, 0, (groups - 1) * step, step), block)
             return []
 
-        low.f.loop(0, groups * step, step, [], columns_trip, hint="columns")
+        low.f.loop(0, groups * step, step, [], columns_iteration, hint="columns")
     rest = [(Index(c * width), width) for c in range(groups * plan.chunks, full)]
     if tail:
         rest.append((Index(full * width), tail))
@@ -131,7 +132,7 @@ def _tile(
     chunks: list[Chunk],
     accs: list[Reg],
     early: Sequence[Prefetch] = (),
-    ahead: Following | None = None,
+    ahead: RowPrefetches | None = None,
 ) -> list[Reg]:
     """The k loop of a register tile; accs are row by row."""
     f = low.f
@@ -160,9 +161,9 @@ def _tile(
                     out.append(f.binary("add", acc, f.binary("mul", wide[lanes], vectors[c])))
         return out
 
-    begun = ahead.trips if ahead is not None else 0
+    begun = ahead.iterations if ahead is not None else 0
 
-    def trip(i: Reg, carried: list[Reg], ahead: Following | None = None) -> list[Reg]:
+    def iteration(i: Reg, carried: list[Reg], ahead: RowPrefetches | None = None) -> list[Reg]:
         with low.scope():
             first = low.counter(i, 0, depth - plan.steps, plan.steps)
             for fetch in early:
@@ -175,5 +176,5 @@ def _tile(
         return carried
 
     if ahead is not None:
-        accs = f.loop(0, begun, 1, accs, lambda i, carried: trip(i, carried, ahead), hint="k")
-    return f.loop(begun, depth, plan.steps, accs, trip, hint="k") if begun < depth else accs
+        accs = f.loop(0, begun, 1, accs, lambda i, carried: iteration(i, carried, ahead), hint="k")
+    return f.loop(begun, depth, plan.steps, accs, iteration, hint="k") if begun < depth else accs

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from fuser.backend.cpu import costs, tree
-from fuser.backend.cpu.tree import DotPlan, Facts
+from fuser.backend.cpu import costs, kernel_facts
+from fuser.backend.cpu.kernel_facts import DotPlan, Facts
 from fuser.backend.cpu.unit_plan import plan_unit_dot
 from fuser.graph import walks
 from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.index import Mod
-from fuser.tilegen.ir import TileType, Value
+from fuser.tilegen.value import TileType, Value
 
 MOST_STEPS = 8
-"""Of k in one trip: more would be long code for nothing."""
+"""Of k in one iteration: more would be long code for nothing."""
 
 
 def plan_dot(facts: Facts, op: ops.Dot) -> None:
@@ -54,7 +54,7 @@ def plan_dot(facts: Facts, op: ops.Dot) -> None:
 
 def _period(facts: Facts, value: Value, depth: int) -> int:
     """Steps of k after which the way to read an operand repeats: codes that share a word are one
-    load and shifts by constants if those steps are one trip."""
+    load and shifts by constants if those steps are one iteration."""
     found = 1
 
     def operands(current: Value) -> tuple[Value, ...]:
@@ -104,7 +104,7 @@ def _cast(facts: Facts, op: ops.Dot, value: Value) -> Value:
     # It belongs where the operand is, so that what a loop does not change is converted once.
     facts.blocks[wide] = facts.blocks[value]
     owner = facts.producers.get(value)
-    facts.trips[cast] = facts.trips[owner] if owner else facts.trips[op]
+    facts.iterations[cast] = facts.iterations[owner] if owner else facts.iterations[op]
     facts.parents[cast] = facts.blocks[value]
     facts.users.setdefault(value, []).append(cast)
     facts.users[wide] = [op]
@@ -121,15 +121,15 @@ def _leaf_load(facts: Facts, value: Value) -> bool:
             value = op.x
             continue
         if isinstance(op, ops.Load):
-            return not any(tree.lookups(index) for index in op.indices)
+            return not any(kernel_facts.lookups(index) for index in op.indices)
         return isinstance(op, ops.Full)
 
 
 def _reuse(facts: Facts, op: ops.Dot, value: Value) -> float:
     """How many runs of the dot share one copy of an operand."""
     owner = facts.producers.get(value)
-    made = facts.trips[owner] if owner else facts.trips[op]
-    return max(1.0, facts.trips[op] / made)
+    made = facts.iterations[owner] if owner else facts.iterations[op]
+    return max(1.0, facts.iterations[op] / made)
 
 
 def _row_cost(facts: Facts, op: ops.Dot, value: Value, width: int) -> float:

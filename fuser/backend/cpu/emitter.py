@@ -19,7 +19,7 @@ from fuser.backend.text import Reg, integer
 from fuser.graph.sizes import certain, is_symbolic, same
 from fuser.target import Target
 from fuser.tilegen.index import Atom, Axis, Extreme, FloorDiv, Index, Lookup, Mod, Scalar
-from fuser.tilegen.ir import INDEX, TileType, Value
+from fuser.tilegen.value import INDEX, TileType, Value
 
 Condition = tuple[Index, int]
 """(expression, extent): 0 <= expression < extent must hold."""

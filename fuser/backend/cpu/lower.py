@@ -9,17 +9,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fuser.backend import text
-from fuser.backend.cpu import affine, control, costs, dot, fold, tile_dot, tree, turn, unit_dot
+from fuser.backend.cpu import (
+    affine,
+    control,
+    costs,
+    dot,
+    kernel_facts,
+    reduce,
+    register_transpose,
+    tile_dot,
+    unit_dot,
+)
 from fuser.backend.cpu.emitter import Condition
-from fuser.backend.cpu.nest import Nests
-from fuser.backend.cpu.places import Point
+from fuser.backend.cpu.loop_nest import Nests
+from fuser.backend.cpu.storage import Point
 from fuser.backend.text import Reg
 from fuser.errors import LoweringError
 from fuser.graph import walks
 from fuser.graph.sizes import certain
 from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Axis, Index, Scalar, in_range
-from fuser.tilegen.ir import Block, Op, Value
+from fuser.tilegen.ir import Block, Op
+from fuser.tilegen.value import Value
 
 
 class Lowering(Nests):
@@ -44,9 +55,9 @@ class Lowering(Nests):
         """Compute a value that lives somewhere."""
         match op:
             case ops.Reduce():
-                fold.lower_reduce(self, op)
+                reduce.lower_reduce(self, op)
             case ops.Scan():
-                fold.lower_scan(self, op)
+                reduce.lower_scan(self, op)
             case ops.Dot():
                 dot.lower_dot(self, op)
             case ops.Map() | ops.Cast() | ops.Load():
@@ -73,7 +84,7 @@ class Lowering(Nests):
             return
         group = [first]
         wanted = self._bounds(first)
-        unrolled = tree.reads_registers(self.known, first.value)
+        unrolled = kernel_facts.reads_registers(self.known, first.value)
         clipped = self._clippable(wanted, first.value.shape)
         self.require(first.value)
         self.require_indices(first)
@@ -89,7 +100,7 @@ class Lowering(Nests):
             )
             if not same or op.value.shape != first.value.shape or not self.ready(op.value):
                 break
-            if not all(tree.apart(op, other) for other in group):
+            if not all(kernel_facts.apart(op, other) for other in group):
                 break
             self.require_indices(op)
             group.append(op)
@@ -99,7 +110,7 @@ class Lowering(Nests):
         width = self.width_for(values)
         axis, _ = costs.choose_axis(self.known, shape, values, width, group)
         conditions = [(e, extent) for e, extent in wanted if not self.proved_over(e, extent, shape)]
-        if len(group) == 1 and self._turned_store(first, width):
+        if len(group) == 1 and self._transposed_store(first, width):
             return
         clips, established = self._clips(conditions, shape)
 
@@ -113,17 +124,17 @@ class Lowering(Nests):
             clips=clips, established=established, conditions=conditions,
         )  # fmt: skip
 
-    def _turned_store(self, op: ops.Store, width: int) -> bool:
+    def _transposed_store(self, op: ops.Store, width: int) -> bool:
         """Emit a store that runs along another axis than its value, if it is one."""
         shape = op.value.shape
-        if tree.reads_registers(self.known, op.value):
+        if kernel_facts.reads_registers(self.known, op.value):
             return False
         for across in reversed(range(len(shape))):
-            address = tree.address_of(self.known, op, costs.probe(shape, across, width))
+            address = kernel_facts.address_of(self.known, op, costs.probe(shape, across, width))
             written = costs.access_cost(address, width)
-            along = turn.source_axis(self, op.value, shape, across, width, written)
+            along = register_transpose.source_axis(self, op.value, shape, across, width, written)
             if written == 1 and along >= 0:
-                turn.turned_nest(
+                register_transpose.transposed_nest(
                     self, shape, along, across, width,
                     lambda coords: self.at(op.value, coords),
                     lambda coords, reg, lanes: self._put(op, coords, reg, lanes),
@@ -187,7 +198,9 @@ class Lowering(Nests):
                 continue
             (axis,) = axes
             inside, rest = expression.split((axis,))
-            if inside.terms == ((Axis(axis, shape[axis]), 1),) and not any(tree.lookups(rest)):
+            if inside.terms == ((Axis(axis, shape[axis]), 1),) and not any(
+                kernel_facts.lookups(rest)
+            ):
                 found.append((expression, extent))
         return found
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fuser.backend.cpu import tree
-from fuser.backend.cpu.places import Memory, Point
-from fuser.backend.cpu.sliding import each_tap
+from fuser.backend.cpu import kernel_facts
+from fuser.backend.cpu.implicit_im2col import each_tap
+from fuser.backend.cpu.storage import Memory, Point
 from fuser.backend.cpu.unit_operands import TILE_BYTES, cover, left_operand, right_operand
 from fuser.backend.cpu.unit_plan import PANEL, ROWS, is_zero
 from fuser.backend.text import Reg, integer
@@ -19,7 +19,8 @@ from fuser.graph import walks
 from fuser.target import DotUnit
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index, minimum
-from fuser.tilegen.ir import Block, Op, Value
+from fuser.tilegen.ir import Block, Op
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.cpu.lower import Lowering
@@ -42,7 +43,7 @@ def tile_dot(
     multiply = {"bf16": "llvm.x86.tdpbf16ps", "i8": "llvm.x86.tdpbssd"}[unit.dtype]
     zero = is_zero(low.known, op.acc)
     rows, columns = op.result.shape
-    window = low.known.sliding.get(plan.a)
+    window = low.known.implicit_im2col.get(plan.a)
     rows, depth = (window.rows, window.channels) if window else (rows, op.a.shape[1])
     steps = -(-depth // unit.depth)
     size = op.a.dtype.bytes
@@ -64,15 +65,15 @@ def tile_dot(
             at = (starts[i], (panel + j) * PANEL)
             if finish is not None:
                 at = (Index(i * ROWS), Index(j * PANEL))
-            address = low.index(tree.place_address(place.strides, at))
+            address = low.index(kernel_facts.place_address(place.strides, at))
             places[number] = f.gep(place.pointer, address, "float")
             if zero:
                 f.call_void("llvm.x86.tilezero", tile(number))
             else:
                 f.call_void("llvm.x86.tileloadd64", tile(number), places[number], apart)
 
-        def products(lines: list[Reg], panels: list[Reg]) -> None:
-            def trip(i: Reg, carried: list[Reg]) -> list[Reg]:
+        def multiply_blocks(lines: list[Reg], panels: list[Reg]) -> None:
+            def iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
                 for j in range(wide):
                     source = f.gep(panels[j], f.mul(i, unit.depth * PANEL * size))
                     f.call_void("llvm.x86.tileloadd64", tile(6 + j), source, integer(TILE_BYTES))
@@ -83,17 +84,17 @@ def tile_dot(
                         f.call_void(multiply, tile(r * 2 + j), tile(4 + r), tile(6 + j))
                 return []
 
-            f.loop(0, steps, 1, [], trip, hint="k")
+            f.loop(0, steps, 1, [], iteration, hint="k")
 
         def tap(number: Reg, offset: Reg) -> None:
             ahead = f.mul(number, depth * PANEL * size)
-            products(
+            multiply_blocks(
                 [f.gep(line, offset, left.dtype) for line in lines],
                 [f.gep(panel, ahead) for panel in panels],
             )
 
         if window is None:
-            products(lines, panels)
+            multiply_blocks(lines, panels)
         else:
             each_tap(low, window, tap)
         for number, pointer in places.items():
@@ -120,9 +121,9 @@ def tile_dot(
 
 
 def store_by_blocks(low: Lowering, first: ops.Store, block: Block) -> bool:
-    """Emit the stores that alone read a product as its blocks are done; False where there is no
-    such product."""
-    op = _product(low, first.value)
+    """Emit the stores that alone read a matmul as its blocks are done; False where there is no
+    such matmul."""
+    op = _dot_of(low, first.value)
     if op is None or low.known.parents[op] is not block or op.result in low.places:
         return False
     unit = low.known.dots[op].unit
@@ -130,7 +131,7 @@ def store_by_blocks(low: Lowering, first: ops.Store, block: Block) -> bool:
     if unit is None or unit.name != "amx" or stores is None or stores[0] is not first:
         return False
     plan = low.known.dots[op]
-    window = low.known.sliding.get(plan.a)
+    window = low.known.implicit_im2col.get(plan.a)
     rows, columns = op.result.shape
     whole = rows >= ROWS and columns % PANEL == 0 and window is None
     if not whole or not is_zero(low.known, op.acc) or low.conditions_of(stores):
@@ -165,7 +166,7 @@ def store_by_blocks(low: Lowering, first: ops.Store, block: Block) -> bool:
     return True
 
 
-def _product(low: Lowering, value: Value) -> ops.Dot | None:
+def _dot_of(low: Lowering, value: Value) -> ops.Dot | None:
     """The dot that maps and casts compute a value from, if there is just one."""
 
     def operands(current: Value) -> tuple[Value, ...]:
@@ -197,7 +198,7 @@ def _readers(low: Lowering, op: ops.Dot, block: Block) -> list[ops.Store] | None
                 return None
     effects = [op for op in block.ops if op.has_effect and op not in low.stored]
     ordered = [store for store in block.ops if isinstance(store, ops.Store) and store in stores]
-    apart = all(tree.apart(a, b) for i, a in enumerate(ordered) for b in ordered[i + 1 :])
+    apart = all(kernel_facts.apart(a, b) for i, a in enumerate(ordered) for b in ordered[i + 1 :])
     blocks = all(low.known.parents[store] is block for store in stores)
     return ordered if blocks and apart and effects[: len(ordered)] == ordered else None
 

@@ -11,20 +11,20 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fuser.backend import text
-from fuser.backend.cpu import affine, costs, turn
+from fuser.backend.cpu import affine, costs, register_transpose
 from fuser.backend.cpu.dot_plan import register_tile
-from fuser.backend.cpu.places import Memory
-from fuser.backend.cpu.runs import fill_runs
-from fuser.backend.cpu.sliding import fill_sliding
+from fuser.backend.cpu.im2col import fill_im2col
+from fuser.backend.cpu.implicit_im2col import fill_implicit_im2col
+from fuser.backend.cpu.kernel_facts import Packed
+from fuser.backend.cpu.storage import Memory
 from fuser.backend.cpu.tile_dot import tile_dot
-from fuser.backend.cpu.tree import Packed
 from fuser.backend.cpu.unit_operands import TILE_BYTES, Operand, cover, left_operand, right_operand
 from fuser.backend.cpu.unit_plan import PANEL, is_zero
 from fuser.backend.text import Reg, integer
 from fuser.target import DotUnit
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index
-from fuser.tilegen.ir import Value
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.cpu.lower import Lowering
@@ -94,7 +94,7 @@ def _vectors(
         sources = [right.at(low, panel + j) for j in range(wide)]
         vectors_across = wide * len(parts)
 
-        def trip(k: Reg, carried: list[Reg]) -> list[Reg]:
+        def iteration(k: Reg, carried: list[Reg]) -> list[Reg]:
             at = f.mul(k, PANEL * 4)
             vectors = []
             for source in sources:
@@ -121,7 +121,7 @@ def _vectors(
 
         if offset:
             starts += [text.zero(type)] * vectors_across
-        done = f.loop(0, steps, 1, starts, trip, hint="k")
+        done = f.loop(0, steps, 1, starts, iteration, hint="k")
         for number, cell in enumerate(cells):
             acc = done[number]
             if offset:
@@ -152,17 +152,17 @@ def fill_packed(low: Lowering, value: Value, place: Memory, packed: Packed) -> N
     """Write an operand to scratch in the form that its unit reads."""
     source = low.known.producers[value].operands()[0]
     if packed.window is not None:
-        fill_sliding(low, value, source, place)
+        fill_implicit_im2col(low, value, source, place)
         return
     if not packed.right:
-        if not fill_runs(low, value, source, place):
+        if not fill_im2col(low, value, source, place):
             low.fill(value, place)
         _clear_rows(low, value, place)
         return
     along_n = costs.lane_cost(low.known, source, costs.probe(value.shape, 1, PANEL), PANEL)
     along_k = costs.lane_cost(low.known, source, costs.probe(value.shape, 0, PANEL), PANEL)
     if along_k < along_n:
-        _fill_turned(low, value, source, place, packed.unit)
+        _fill_transposed(low, value, source, place, packed.unit)
     else:
         _fill_panels(low, value, source, place, packed.unit)
 
@@ -175,13 +175,13 @@ def _clear_rows(low: Lowering, value: Value, place: Memory) -> None:
         return
     size = value.dtype.bytes
 
-    def trip(i: Reg, carried: list[Reg]) -> list[Reg]:
+    def iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
         at = low.f.gep(place.pointer, low.f.add(low.f.mul(i, place.strides[0]), depth),
                        value.dtype.llvm)  # fmt: skip
         low.f.store(text.zero(text.vector(f"i{value.dtype.bits}", spare)), at, size)
         return []
 
-    low.f.loop(0, rows, 1, [], trip, hint="clear")
+    low.f.loop(0, rows, 1, [], iteration, hint="clear")
 
 
 def _widened(low: Lowering, reg: Reg, lanes: int) -> Reg:
@@ -238,7 +238,9 @@ def _over_panels(low: Lowering, columns: int, body: Callable[[Index, int], None]
             body(Index(columns // PANEL), columns % PANEL)
 
 
-def _fill_turned(low: Lowering, value: Value, source: Value, place: Memory, unit: DotUnit) -> None:
+def _fill_transposed(
+    low: Lowering, value: Value, source: Value, place: Memory, unit: DotUnit
+) -> None:
     """From vectors along k, one a column: squares of 16 columns by 16 groups are transposed."""
     f = low.f
     depth, columns = value.shape
@@ -261,7 +263,7 @@ def _fill_turned(low: Lowering, value: Value, source: Value, place: Memory, unit
             start = low.index(panel * (extent * PANEL) + k * PANEL)
             pointer = f.gep(place.pointer, start, value.dtype.llvm)
             left = PANEL if lanes == width else (extent - depth + lanes) // unit.group
-            for i, reg in enumerate(turn.transpose(f, lines)[:left]):
+            for i, reg in enumerate(register_transpose.transpose(f, lines)[:left]):
                 f.store(reg, f.gep(pointer, i * TILE_BYTES), TILE_BYTES)
 
         cover(low, depth, width, "squares", squares)

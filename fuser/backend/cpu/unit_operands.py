@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fuser.backend.cpu import tree
-from fuser.backend.cpu.places import Memory
+from fuser.backend.cpu import kernel_facts
+from fuser.backend.cpu.storage import Memory
 from fuser.backend.cpu.unit_plan import PANEL, panels_in_place, rows_in_place
 from fuser.backend.text import Reg
 from fuser.target import DotUnit
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index
-from fuser.tilegen.ir import Value
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.cpu.lower import Lowering
@@ -42,7 +42,7 @@ def left_operand(low: Lowering, value: Value, unit: DotUnit) -> Operand:
         place = low.places[value]
         assert isinstance(place, Memory)
         step = place.strides[0]
-        window = low.known.sliding.get(value)
+        window = low.known.implicit_im2col.get(value)
         if window is not None:
             step = window.channels * window.strides[1]
         return Operand(place.pointer, value.dtype.llvm, step, lambda row: row * step)
@@ -50,7 +50,7 @@ def left_operand(low: Lowering, value: Value, unit: DotUnit) -> Operand:
     assert isinstance(load, ops.Load)
     return Operand(
         low.buffers[load.view.buffer], load.view.dtype.llvm, rows_in_place(low.known, value, unit),
-        lambda row: low.resolve(tree.address_of(low.known, load, (row, Index(0))), ()),
+        lambda row: low.resolve(kernel_facts.address_of(low.known, load, (row, Index(0))), ()),
     )  # fmt: skip
 
 
@@ -65,7 +65,9 @@ def right_operand(low: Lowering, value: Value, unit: DotUnit) -> Operand:
     return Operand(
         low.buffers[load.view.buffer], load.view.dtype.llvm,
         panels_in_place(low.known, value, unit),
-        lambda panel: low.resolve(tree.address_of(low.known, load, (Index(0), panel * PANEL)), ()),
+        lambda panel: low.resolve(
+            kernel_facts.address_of(low.known, load, (Index(0), panel * PANEL)), ()
+        ),
     )  # fmt: skip
 
 
@@ -78,12 +80,12 @@ def cover(
         body(Index(0), size)
     elif whole:
 
-        def trip(i: Reg, carried: list[Reg]) -> list[Reg]:
+        def iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
             with low.scope():
                 body(low.counter(i, 0, (whole - 1) * size, size), size)
             return []
 
-        low.f.loop(0, whole * size, size, [], trip, hint=hint)
+        low.f.loop(0, whole * size, size, [], iteration, hint=hint)
     if extent % size:
         with low.scope():
             body(Index(whole * size), extent % size)

@@ -7,13 +7,14 @@ Memory that has this form is read as it is; anything else is copied to scratch f
 
 from __future__ import annotations
 
-from fuser.backend.cpu import tree
-from fuser.backend.cpu.sliding import find_sliding
-from fuser.backend.cpu.tree import DotPlan, Facts, Packed, Sliding
+from fuser.backend.cpu import kernel_facts
+from fuser.backend.cpu.implicit_im2col import find_implicit_im2col
+from fuser.backend.cpu.kernel_facts import DotPlan, Facts, ImplicitIm2col, Packed
 from fuser.target import DotUnit
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index, Scalar, in_range
-from fuser.tilegen.ir import INDEX, TileType, Value, View
+from fuser.tilegen.ir import View
+from fuser.tilegen.value import INDEX, TileType, Value
 
 PANEL = 16
 ROWS = 16
@@ -33,7 +34,7 @@ def plan_unit_dot(facts: Facts, op: ops.Dot, unit: DotUnit) -> None:
     else:
         accumulators = _accumulators(facts, op)
         if accumulators == [op.result] and is_zero(facts, op.acc):
-            window = find_sliding(facts, op.a, unit)
+            window = find_implicit_im2col(facts, op.a, unit)
         a = _copy(facts, op, op.a, Packed(unit, False, window))
     b = op.b if panels_in_place(facts, op.b, unit) else _copy(facts, op, op.b, Packed(unit, True))
     for value in _accumulators(facts, op):
@@ -56,8 +57,8 @@ def _accumulators(facts: Facts, op: ops.Dot) -> list[Value]:
     """The result, and the carried tile of a loop that it is the next value of."""
     found = [op.result]
     for loop in facts.producers.values():
-        if isinstance(loop, ops.For) and op.result in tree.yield_of(loop.body):
-            slot = tree.yield_of(loop.body).index(op.result)
+        if isinstance(loop, ops.For) and op.result in kernel_facts.yield_of(loop.body):
+            slot = kernel_facts.yield_of(loop.body).index(op.result)
             found += [loop.body.params[1 + slot], loop.results[slot]]
     return list(dict.fromkeys(found))
 
@@ -75,7 +76,7 @@ def _copy(facts: Facts, op: ops.Dot, value: Value, packed: Packed) -> Value:
     # It belongs where the operand is, so that what a loop does not change is copied once.
     facts.blocks[copy] = facts.blocks[value]
     owner = facts.producers.get(value)
-    facts.trips[cast] = facts.trips[owner] if owner else facts.trips[op]
+    facts.iterations[cast] = facts.iterations[owner] if owner else facts.iterations[op]
     facts.parents[cast] = facts.blocks[value]
     facts.users.setdefault(value, []).append(cast)
     facts.users[copy] = [op]
@@ -85,7 +86,7 @@ def _copy(facts: Facts, op: ops.Dot, value: Value, packed: Packed) -> Value:
     rows, columns = value.shape
     depth = packed.unit.depth
     if packed.window is not None:
-        facts.sliding[copy] = packed.window
+        facts.implicit_im2col[copy] = packed.window
         facts.extents[copy] = _room(packed.window)
     elif packed.right:
         facts.extents[copy] = (padded(rows, depth), padded(columns, PANEL))
@@ -95,7 +96,7 @@ def _copy(facts: Facts, op: ops.Dot, value: Value, packed: Packed) -> Value:
     return copy
 
 
-def _room(window: Sliding) -> tuple[int, int]:
+def _room(window: ImplicitIm2col) -> tuple[int, int]:
     """Pixels and channels of a copy of an image. Tiles that hang over the last row of the result
     read on behind the pixels under it."""
     pixels = window.copied // window.channels
@@ -129,7 +130,7 @@ def _plain_load(facts: Facts, value: Value, unit: DotUnit) -> ops.Load | None:
     op = facts.producers.get(value)
     if not isinstance(op, ops.Load) or facts.kind(value) != "inline":
         return None
-    if any(tree.lookups(index) for index in op.indices):
+    if any(kernel_facts.lookups(index) for index in op.indices):
         return None
     inside = op.pad is None or all(map(in_range, op.indices, op.view.shape))
     return op if inside and op.view.dtype.name == unit.dtype else None
@@ -142,7 +143,7 @@ def rows_in_place(facts: Facts, value: Value, unit: DotUnit) -> int:
     if load is None or depth % unit.depth or (unit.name == "amx" and rows < ROWS):
         return 0
     row, k = _counter(rows), _counter(depth)
-    steps = _linear(tree.address_of(facts, load, (row, k)), [(row, None), (k, 1)])
+    steps = _linear(kernel_facts.address_of(facts, load, (row, k)), [(row, None), (k, 1)])
     return 0 if steps is None else max(steps[0], depth)
 
 
@@ -165,5 +166,5 @@ def panels_in_place(facts: Facts, value: Value, unit: DotUnit) -> int:
     panel, lane = _counter(-(-columns // PANEL)), _counter(PANEL)
     point = (step * unit.group + part, panel * PANEL + lane)
     wanted = [(part, 1), (lane, unit.group), (step, PANEL * unit.group), (panel, None)]
-    steps = _linear(tree.address_of(facts, load, point), wanted)
+    steps = _linear(kernel_facts.address_of(facts, load, point), wanted)
     return 0 if steps is None else max(steps[3], padded(depth, unit.depth) * PANEL)

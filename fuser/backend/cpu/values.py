@@ -6,11 +6,11 @@ from collections.abc import Generator, Sequence
 from math import prod
 
 from fuser.backend import math, text
-from fuser.backend.cpu import affine, maps, tree
+from fuser.backend.cpu import affine, kernel_facts, maps
 from fuser.backend.cpu.access import Access
 from fuser.backend.cpu.emitter import Condition
-from fuser.backend.cpu.places import Cells, Memory, One, Place, Point
-from fuser.backend.cpu.tree import Facts
+from fuser.backend.cpu.kernel_facts import Facts
+from fuser.backend.cpu.storage import Cells, Memory, One, Place, Point
 from fuser.backend.function import Function, Module
 from fuser.backend.text import Reg
 from fuser.dtypes import DType
@@ -20,8 +20,9 @@ from fuser.graph.sizes import by_example, is_symbolic, size_hint
 from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Axis, Index, Lookup, Scalar
-from fuser.tilegen.ir import INDEX, Buffer, Op, TileType, Value, View
+from fuser.tilegen.ir import Buffer, Op, View
 from fuser.tilegen.passes.fold import decide_symbolic
+from fuser.tilegen.value import INDEX, TileType, Value
 
 Wanted = tuple[Value, Point]
 Steps = Generator[Wanted, Reg, Reg]
@@ -136,7 +137,7 @@ class Values(Access):
                 folded = yield from self._folded(op, coords)
                 if folded is not None:
                     return folded
-                last = tree.last_product(self.known, op)
+                last = kernel_facts.last_product(self.known, op)
                 wanted = op.args
                 if last is not None:
                     wanted = (*last.args, op.args[op.args[0] is last.result])
@@ -168,7 +169,7 @@ class Values(Access):
                     else f.convert(name, reg, type)
                 )
             case ops.Broadcast() | ops.Permute() | ops.Reshape():
-                ((operand, point),) = tree.operands_at(self.known, op, coords)
+                ((operand, point),) = kernel_facts.operands_at(self.known, op, coords)
                 return (yield operand, point)
         raise LoweringError(f"no lowering of {op.opcode} at a point")
 
@@ -227,10 +228,10 @@ class Values(Access):
             match op:
                 case ops.Full() if op.dtype.is_integer:
                     return Index(int(op.value))
-                case ops.IndexTile() if not tree.lookups(op.expression):
+                case ops.IndexTile() if not kernel_facts.lookups(op.expression):
                     return self.resolve(op.expression, coords)
                 case ops.Broadcast() | ops.Permute() | ops.Reshape():
-                    ((value, coords),) = tree.operands_at(self.known, op, coords)
+                    ((value, coords),) = kernel_facts.operands_at(self.known, op, coords)
                 case ops.Cast() if op.dtype.is_integer and op.dtype.bits >= op.x.dtype.bits:
                     if not op.x.dtype.is_integer:
                         return None
@@ -332,8 +333,8 @@ class Values(Access):
         for store in body:
             if not isinstance(store, ops.Store) or store.value.shape != op.result.shape:
                 continue
-            at = affine.lane_form(tree.address_of(self.known, store, coords))
-            if at.step == 1 and not any(tree.lookups(index) for index in store.indices):
+            at = affine.lane_form(kernel_facts.address_of(self.known, store, coords))
+            if at.step == 1 and not any(kernel_facts.lookups(index) for index in store.indices):
                 self._fetch(store.view, at.rest, write=True)
 
     def _fetch(self, view: View, address: Index, write: bool) -> None:
@@ -345,7 +346,7 @@ class Values(Access):
     def memory_address(self, place: Memory, coords: Point) -> Index:
         if place.origin:
             coords = tuple(c - start for c, start in zip(coords, place.origin, strict=True))
-        return tree.place_address(place.strides, coords, place.spaced)
+        return kernel_facts.place_address(place.strides, coords, place.spaced)
 
     def allocate(self, value: Value) -> Memory:
         """A place in scratch for a value, in its planned order of axes."""

@@ -19,7 +19,8 @@ from fuser.backend.nvptx.tensor_map import box_of
 from fuser.backend.nvptx.units import needs_inner_k
 from fuser.target import Target
 from fuser.tilegen import ops
-from fuser.tilegen.ir import Block, Kernel, Op, Value
+from fuser.tilegen.ir import Block, Kernel, Op
+from fuser.tilegen.value import Value
 
 
 class _Groups:

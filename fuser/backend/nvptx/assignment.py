@@ -15,7 +15,8 @@ from fuser.backend.nvptx.merges import Merge
 from fuser.graph.sizes import is_symbolic
 from fuser.tilegen import ops
 from fuser.tilegen.index import Extreme, FloorDiv, Index, Lookup, Mod
-from fuser.tilegen.ir import INDEX, Block, Op, Value
+from fuser.tilegen.ir import Block, Op
+from fuser.tilegen.value import INDEX, Value
 
 DotKind = Literal["wgmma", "wide", "mma", "tf32", "fma"]
 """wide: float32 in split tf32 on wgmma; tf32: the same on mma.sync."""
@@ -25,9 +26,9 @@ DotKind = Literal["wgmma", "wide", "mma", "tf32", "fma"]
 class DotPlan:
     """How a dot runs: on which unit, and how warps share its result.
 
-    With split_k > 1, groups of warps take turns along k and hold partial sums of the same elements
+    With split_k > 1, groups of warps alternate along k and hold partial sums of the same elements
     in `accumulator`; they are added up after the loop, into the layout `result`. With blocks > 1,
-    so do the blocks of a cluster, each with a range of the loop's trips.
+    so do the blocks of a cluster, each with a range of the loop's iterations.
     """
 
     kind: DotKind
@@ -49,8 +50,8 @@ class DotPlan:
 @dataclass
 class Assignment:
     """The scheduled level: a layout for every tile in registers, a plan for every dot, and which
-    loads live in shared memory instead of registers. merges: of the loop whose trips the blocks of
-    a cluster share, unless it is a lone dot's."""
+    loads live in shared memory instead of registers. merges: of the loop whose iterations the
+    blocks of a cluster share, unless it is a lone dot's."""
 
     warps: int
     cluster: int = 1
@@ -76,7 +77,8 @@ class Assignment:
 
     @property
     def certain_spread(self) -> int:
-        """Warps that share a tile wherever it is: where blocks take different trips, a block's."""
+        """Warps that share a tile wherever it is: where blocks take different iterations, a
+        block's."""
         return self.warps if self.merges else self.spread
 
     def of_block(self, loop: ops.For) -> set[Value]:
@@ -94,7 +96,8 @@ def is_tile(value: Value) -> bool:
 
 
 def lone_dot(loop: ops.For, plan: Assignment) -> ops.Dot | None:
-    """The loop's only dot, if all it does is to accumulate into a carried value over some trips."""
+    """The loop's only dot, if all it does is to accumulate into a carried value over some
+    iterations."""
     dots = [op for op in loop.body.ops if isinstance(op, ops.Dot)]
     if len(dots) != 1:
         return None
@@ -104,7 +107,7 @@ def lone_dot(loop: ops.For, plan: Assignment) -> ops.Dot | None:
 
 
 def trips_of(loop: ops.For) -> int:
-    """Trips of a loop; 0 where they are not known."""
+    """Iterations of a loop; 0 where they are not known."""
     start, stop = loop.start, loop.stop
     if not (start.is_constant and stop.is_constant) or is_symbolic(start.constant, stop.constant):
         return 0

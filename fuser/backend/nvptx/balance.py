@@ -1,5 +1,5 @@
 """Which programs a block of a persistent kernel runs where they differ in length, as those of a
-causal mask or a window do: a table that gives every block about as many trips.
+causal mask or a window do: a table that gives every block about as many iterations.
 
 The longest go first, each to the block that has least to do so far: what the hardware does with
 blocks that run one program each, but decided before. Those of one length keep the order of the
@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from fuser.graph.sizes import is_symbolic
 from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Index, Scalar
-from fuser.tilegen.ir import Kernel, Value
+from fuser.tilegen.ir import Kernel
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering
@@ -26,7 +27,7 @@ TABLE = "@programs"
 MOST_NUMBERS = 12288
 """In a table: three quarters of the 64 KiB of constant memory."""
 BETWEEN = 1.5
-"""Trips that it takes to end a program and to begin the next one."""
+"""Iterations that it takes to end a program and to begin the next one."""
 
 
 def share_out(low: Lowering) -> None:
@@ -52,8 +53,8 @@ def listed(low: Lowering, position: str) -> str:
 
 
 def shares(trips: Sequence[int], blocks: int) -> list[int]:
-    """The numbers of the programs of so many blocks, of so many trips each: round by round, one for
-    each block; where a block has none left, and in a last round, the number of programs."""
+    """The numbers of the programs of so many blocks, of so many iterations each: round by round,
+    one for each block; where a block has none left, and in a last round, the number of programs."""
     found: list[list[int]] = [[] for _ in range(blocks)]
     loads = [(0.0, block) for block in range(blocks)]
     for number in sorted(range(len(trips)), key=lambda number: -trips[number]):
@@ -66,8 +67,8 @@ def shares(trips: Sequence[int], blocks: int) -> list[int]:
 
 
 def lengths(kernel: Kernel, order: ProgramOrder) -> list[int] | None:
-    """Trips of the loops of every program, in the order of the raster; None where all programs have
-    as many, or it is not known how many."""
+    """Iterations of the loops of every program, in the order of the raster; None where all programs
+    have as many, or it is not known how many."""
     if is_symbolic(*order.grid) or order.group or order.cluster > 1:
         return None
     if order.programs > MOST_NUMBERS:

@@ -12,7 +12,8 @@ from fuser.backend.nvptx.convert import in_registers
 from fuser.backend.nvptx.stream import Channel, Stream
 from fuser.graph.sizes import size_hint
 from fuser.tilegen import ops
-from fuser.tilegen.ir import Op, Value
+from fuser.tilegen.ir import Op
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering
@@ -27,11 +28,11 @@ STRAIGHT = (ops.Map, ops.Cast, ops.Broadcast, ops.Reduce, ops.IndexTile, ops.Ful
 class Chain:
     """A rotatable body. head: ops up to the first dot and all that depend on neither the scores
     nor carried values; beneath: what needs no scores and has one axis, such as a bias a key, done
-    while the first product is computed; middle: from scores to probabilities;
+    while the first matmul is computed; middle: from scores to probabilities;
     scale: from the carried sum to what the second dot adds to; values: loads of the second dot.
     keys, others, beside: what the producer brings for the first dot, the second, and registers.
-    steady: the factor of the carried sum, where that is 1 in most trips. exact: of a row maximum of
-    what bounds the scores, the scores, where a trip masks some."""
+    steady: the factor of the carried sum, where that is 1 in most iterations. exact: of a row
+    maximum of what bounds the scores, the scores, where an iteration masks some."""
 
     first: ops.Dot
     second: ops.Dot
@@ -190,7 +191,7 @@ def plain_loads(low: Lowering, body: list[Op]) -> list[ops.Load]:
 
 
 def _on_loads(low: Lowering, stream: Stream) -> set[Value]:
-    """What is computed from loads into registers, which begin before the products are issued, or
+    """What is computed from loads into registers, which begin before the matmuls are issued, or
     from what is brought for registers."""
     body = stream.loop.body.ops
     loads = {op.result for op in plain_loads(low, body)} | _brought(stream)
@@ -203,8 +204,8 @@ def _brought(stream: Stream) -> set[Value]:
 
 
 def _fits_beneath(low: Lowering, op: Op, candidates: set[Value]) -> bool:
-    """Whether an op's code may stand between the issue of products and the wait for them: straight,
-    of tiles of one axis. Shuffles there, or more registers, and ptxas serialises the products.
+    """Whether an op's code may stand between the issue of matmuls and the wait for them: straight,
+    of tiles of one axis. Shuffles there, or more registers, and ptxas serialises the matmuls.
     candidates: what is made of loads or carried values."""
     if isinstance(op, ops.Load):
         straight = op.pad is None and op not in low.assignment.staged and not lookups_of(op)

@@ -4,9 +4,9 @@ A tile is spread over the warps of all blocks: the number of the block in its cl
 of the warp number above those of a block. What stays within a thread needs nothing new. A
 reduction ends with an exchange: every block writes its partial result into all of them, and all
 fold the parts in the order of block numbers, so that all have the same bits. A loop that
-accumulates a product, or values that can be merged (merges.py), is cut into ranges of trips, one a
-block, and the sums of all are added up behind it, also in the order of the blocks, each by the
-thread that goes on with it.
+accumulates a matmul, or values that can be merged (merges.py), is cut into ranges of iterations,
+one a block, and the sums of all are added up behind it, also in the order of the blocks, each by
+the thread that goes on with it.
 """
 
 from __future__ import annotations
@@ -113,20 +113,20 @@ class Cluster:
             self._wait()
 
     def splits(self, loop: ops.For) -> bool:
-        """Whether the blocks share the trips of a loop."""
+        """Whether the blocks share the iterations of a loop."""
         plan = self.low.assignment
         dots = (plan.dots[op] for op in loop.body.ops if isinstance(op, ops.Dot))
         return loop in plan.merges or any(dot.blocks > 1 for dot in dots)
 
     def has_trips(self, loop: ops.For) -> bool:
-        """Whether every block has a trip of a loop whose trips the blocks share."""
+        """Whether every block has an iteration of a loop whose iterations the blocks share."""
         if self.low.shares is not None:
             return True
         return self.splits(loop) and trips_of(loop) >= self.blocks
 
     def bounds(self, loop: ops.For) -> tuple[Operand, Operand]:
-        """Start and stop of a loop in this block: of as many trips in each, or one more; or of the
-        stretch that a block has of it (shares.py)."""
+        """Start and stop of a loop in this block: of as many iterations in each, or one more; or of
+        the stretch that a block has of it (shares.py)."""
         low, e = self.low, self.low.emitter
         start, stop = low.evaluate(loop.start), low.evaluate(loop.stop)
         if low.shares is not None:

@@ -67,7 +67,7 @@ def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
 
 
 def _least_version(low: Lowering) -> int:
-    """The PTX version, times 10, that the products need: mma.sync took floats of 8 bits in 8.4."""
+    """The PTX version, times 10, that the matmuls need: mma.sync took floats of 8 bits in 8.4."""
     dots = low.assignment.dots.items()
     narrow = any(p.kind == "mma" and known_unit(op).truncates for op, p in dots)
     return 84 if narrow else 0

@@ -1,8 +1,8 @@
 """The computing warps of a kernel with roles: waits before a read, arrivals after it.
 
 A dot, or a load that goes on to registers, waits on "full" and arrives on "empty". Where a loop
-does nothing but accumulate, the wait for a trip's products happens during the next trip, and so
-does the arrival; `end_stream` makes up for the last one.
+does nothing but accumulate, the wait for an iteration's matmuls happens during the next iteration,
+and so does the arrival; `end_stream` makes up for the last one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fuser.backend.nvptx.stream import (
 )
 from fuser.backend.nvptx.values import Tile
 from fuser.tilegen import ops
-from fuser.tilegen.ir import Value
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering
@@ -36,17 +36,17 @@ def receive(low: Lowering, channel: Channel) -> SharedTile:
 
 
 def give_back(low: Lowering) -> None:
-    """Behind the last product with resident operands: the next program's may come."""
+    """Behind the last matmul with resident operands: the next program's may come."""
     for channel in low.resident.values():
         arrive_where(low, ends_of(low, channel)[1], elected(low))
 
 
 def start_sums(low: Lowering, stream: Stream, inits: list[Tile]) -> None:
-    """Let dots that accumulate from zero ignore their sums in the first trip instead: nothing has
-    to be cleared. inits: of the loop's carried values."""
+    """Let dots that accumulate from zero ignore their sums in the first iteration instead: nothing
+    has to be cleared. inits: of the loop's carried values."""
     loop = stream.loop
     if not persistent.trips(stream) or low.cluster.splits(loop):
-        return  # there may be no first trip
+        return  # there may be no first iteration
     for dot in stream.group or ([stream.deferred] if stream.deferred else []):
         place = loop.body.params.index(dot.acc) - 1
         if is_zero(low, loop.inits[place]):
@@ -61,7 +61,7 @@ def is_zero(low: Lowering, value: Value) -> bool:
 
 
 def keeps_sums(low: Lowering, op: ops.Dot) -> str:
-    """A condition that holds where a dot in a stream adds to the sums of earlier trips."""
+    """A condition that holds where a dot in a stream adds to the sums of earlier iterations."""
     for stream in low.streams.values():
         if op in stream.fresh:
             return low.emitter.value(f"icmp ne i32 {stream.variable}, {stream.first}")
@@ -69,7 +69,7 @@ def keeps_sums(low: Lowering, op: ops.Dot) -> str:
 
 
 def begin_trip(low: Lowering, stream: Stream) -> None:
-    """Bind the loads of a trip to the current stage."""
+    """Bind the loads of an iteration to the current stage."""
     for channel in stream.channels:
         channel.waited, channel.done = False, 0
         for load, tile in zip(channel.loads, channel.tiles, strict=True):
@@ -87,7 +87,8 @@ def before_dot(low: Lowering, op: ops.Dot) -> None:
 
 
 def after_dot(low: Lowering, op: ops.Dot) -> None:
-    """Release what the dot has read, once it is complete (or the trip before it, if deferred)."""
+    """Release what the dot has read, once it is complete (or the iteration before it, if
+    deferred)."""
     e = low.emitter
     group = group_of(low, op)
     for stream, channel in dict.fromkeys(
@@ -128,8 +129,8 @@ def after_read(low: Lowering, stream: Stream, channel: Channel) -> None:
 
 
 def end_stream(low: Lowering, stream: Stream) -> None:
-    """Behind a loop, all products complete: release the stage of the last trip, which no later trip
-    did, where a producer waits for it: in a persistent kernel or in another block."""
+    """Behind a loop, all matmuls complete: release the stage of the last iteration, which no later
+    iteration did, where a producer waits for it: in a persistent kernel or in another block."""
     e = low.emitter
     channels = stream.channels if low.order.persistent else low.neighbours.sends(stream)
     if channels and (stream.deferred or stream.group):
@@ -157,5 +158,5 @@ def group_of(low: Lowering, op: ops.Dot) -> list[ops.Dot]:
 
 
 def is_deferred(low: Lowering, op: ops.Dot) -> bool:
-    """Whether the dot's result may stay in flight until the next trip."""
+    """Whether the dot's result may stay in flight until the next iteration."""
     return op in low.deferred or any(s.deferred is op for s in low.streams.values())

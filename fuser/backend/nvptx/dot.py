@@ -25,7 +25,7 @@ from fuser.backend.nvptx.units import needs_inner_k
 from fuser.backend.nvptx.values import Tile, literal, memory_type, vectors
 from fuser.backend.text import real
 from fuser.tilegen import ops
-from fuser.tilegen.ir import Value
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering
@@ -57,7 +57,7 @@ def lower_dot(low: Lowering, op: ops.Dot) -> Tile:
 
 
 def _land_group(low: Lowering, op: ops.Dot, group: list[ops.Dot], result: Tile) -> bool:
-    """Note a dot of a group; behind the last, leave this trip's products in flight and bind the
+    """Note a dot of a group; behind the last, leave this iteration's matmuls in flight and bind the
     results. Whether it was the last."""
     stream = next(s for s in low.streams.values() if op in s.group)
     stream.flying[op] = result
@@ -111,7 +111,7 @@ def _to_shared(low: Lowering, op: ops.Dot, role: str, tile: Tile, k_axis: int) -
     slot = low.shared.allocate(tile_bytes(shape, inner, tile.dtype), 1024)
     target = SharedTile(tile.dtype, shape, inner, slot)
     if consumer.is_deferred(low, op):
-        wgmma.wait_unbound(low)  # the products of the trip before read what is overwritten here
+        wgmma.wait_unbound(low)  # the matmuls of the iteration before read what is overwritten here
     low.shared.before_write()
     zero = literal(0, tile.dtype)
     if layout.shape[k_axis] < shape[k_axis]:
@@ -192,7 +192,7 @@ def add_partials(low: Lowering, op: ops.Dot, partial: Tile, start: Tile) -> Tile
 def _tf32_dot(
     low: Lowering, op: ops.Dot, plan: DotPlan, left: Source, right: Source, acc: Tile
 ) -> Tile:
-    """float32 products on tf32 units: x = big + small, and big*big + big*small + small*big keeps
+    """float32 matmuls on tf32 units: x = big + small, and big*big + big*small + small*big keeps
     about 21 bits of each operand; precision "tf32" keeps big*big alone."""
     grid = plan.grid
     assert grid is not None and isinstance(right, SharedTile)

@@ -52,7 +52,7 @@ def plan_dot(op: ops.Dot, plan: Assignment, target: Target, wide: bool = False) 
 
 
 def share_trips(kernel: Kernel, plan: Assignment) -> None:
-    """Share the trips of a kernel's loop among the blocks of a cluster: of a product, or of one
+    """Share the iterations of a kernel's loop among the blocks of a cluster: of a matmul, or of one
     whose carried values can be merged. Raises NeedsOneBlock."""
     found = shared_loop(kernel)
     if found is None or lone_dot(found[0], plan) is not None:
@@ -63,7 +63,7 @@ def share_trips(kernel: Kernel, plan: Assignment) -> None:
 
 def spread_dot(kernel: Kernel, plan: Assignment) -> None:
     """Share the one dot of a kernel among the blocks of a cluster: each takes a range of the loop's
-    trips, and the sums are spread over all of them. Raises NeedsOneBlock."""
+    iterations, and the sums are spread over all of them. Raises NeedsOneBlock."""
     loops = [op for op in kernel.walk() if isinstance(op, ops.For)]
     dot = lone_dot(loops[0], plan) if len(loops) == 1 and loops[0] in kernel.body.ops else None
     if dot is None or len(plan.dots) > 1 or plan.dots[dot].kind not in ("wgmma", "mma"):
@@ -91,7 +91,7 @@ def spread_dot(kernel: Kernel, plan: Assignment) -> None:
 
 def split_warps(grid: WarpGrid, steps: int) -> WarpGrid:
     """Turn warps along n into warps along k where a warp's share of the tile is too thin to keep
-    its tensor core busy: chains of dependent products are short, operands are read less often."""
+    its tensor core busy: chains of dependent matmuls are short, operands are read less often."""
     while (
         grid.warps_n > 1
         and grid.rows * grid.columns < 16 * 64
@@ -116,7 +116,7 @@ def dot_kind(op: ops.Dot, warps: int, target: Target) -> DotKind:
 
 
 def runs_on(op: ops.Dot, plan: DotPlan) -> bool:
-    """Whether the products of a dot may stay in flight until the next trip of its loop."""
+    """Whether the matmuls of a dot may stay in flight until the next iteration of its loop."""
     return plan.kind == "wgmma" and not known_unit(op).truncates
 
 

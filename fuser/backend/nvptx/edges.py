@@ -1,8 +1,9 @@
-"""The edges of masks that compare positions: which trips of a rotated loop (rotate.py) need them.
+"""The edges of masks that compare positions: which iterations of a rotated loop (rotate.py) need
+them.
 
-A condition such as key <= query holds for every element of a trip up to a bound of the loop
-variable, query <= key + window from one on. Where a trip has fewer keys than a block has rows, each
-warp group looks at its own rows alone.
+A condition such as key <= query holds for every element of an iteration up to a bound of the loop
+variable, query <= key + window from one on. Where an iteration has fewer keys than a block has
+rows, each warp group looks at its own rows alone.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from fuser.backend.nvptx.emitter import Operand
 from fuser.graph.sizes import certain, same
 from fuser.tilegen import ops
 from fuser.tilegen.index import Axis, Index, Scalar
-from fuser.tilegen.ir import Value
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering
@@ -45,8 +46,8 @@ class _Edge:
 
 
 class Edges:
-    """The conditions of one chain that hold for every element of the trips before or from a bound
-    of the loop variable on."""
+    """The conditions of one chain that hold for every element of the iterations before or from a
+    bound of the loop variable on."""
 
     def __init__(self, low: Lowering, chain: Chain, loop: ops.For) -> None:
         self.low, self.loop = low, loop
@@ -54,8 +55,9 @@ class Edges:
         self.found = {side: self._edges(chain, side) for side in (-1, 1)}
 
     def limit(self, side: int) -> tuple[Operand | None, list[ops.Map]]:
-        """(a bound of the loop variable, conditions that hold for every element of a trip before
-        it, or with side 1 of a trip from it on); None where no condition is of that kind."""
+        """(a bound of the loop variable, conditions that hold for every element of an iteration
+        before it, or with side 1 of an iteration from it on); None where no condition is of that
+        kind."""
         low, e = self.low, self.low.emitter
         limits: list[Operand] = []
         for edge in self.found[side]:

@@ -249,7 +249,7 @@ def short_tanh(e: Emitter, x: str, scale: float = 1.0) -> str:
 
 
 def rough_tanh(e: Emitter, x: str, scale: float = 1.0) -> str:
-    """tanh(x * scale) as one instruction, for scores of bfloat16 products: relative error 5e-4
+    """tanh(x * scale) as one instruction, for scores of bfloat16 matmuls: relative error 5e-4
     (2^-11, PTX ISA 9.7.3, tanh.approx.f32)."""
     scaled = e.value(f"fmul contract float {x}, {real(scale)}") if scale != 1.0 else x
     return e.value(f'call float asm "tanh.approx.f32 $0, $1;", "=f,f"(float {scaled})')

@@ -1,4 +1,4 @@
-"""What follows the products of a kernel, strip by strip instead of op by op.
+"""What follows the matmuls of a kernel, strip by strip instead of op by op.
 
 Of a tile of 128 sums a thread, a bias, a GELU and a rounding would otherwise each be done for all
 before the first is stored: two or three tiles alive at once, more than there are registers. Here
@@ -25,7 +25,8 @@ from fuser.backend.nvptx.strips import (
 )
 from fuser.backend.nvptx.values import Tile
 from fuser.tilegen import ops
-from fuser.tilegen.ir import Op, Value
+from fuser.tilegen.ir import Op
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Entry, Lowering

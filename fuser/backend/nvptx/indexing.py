@@ -13,7 +13,7 @@ from fuser.backend.nvptx.layout import Coordinates, Layout
 from fuser.errors import LoweringError
 from fuser.graph.sizes import certain, is_symbolic
 from fuser.tilegen.index import Atom, Axis, Extreme, FloorDiv, Index, Lookup, Mod, Scalar
-from fuser.tilegen.ir import Value
+from fuser.tilegen.value import Value
 
 ScalarOf = Callable[[Value], Operand]
 LookupOf = Callable[[Lookup, Layout, Coordinates], str]

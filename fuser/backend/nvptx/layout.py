@@ -285,7 +285,7 @@ class WarpGrid:
     def left_fragment32(self, k: int) -> Layout:
         """The 32-bit A operand, 8 of k a step.
 
-        A product does not care how k is numbered as long as both operands agree: lane t holds
+        A matmul does not care how k is numbered as long as both operands agree: lane t holds
         k = 2t and 2t + 1 where the instruction says t and t + 4. So an accumulator is an operand as
         it stands, and shared memory is read in pairs.
         """

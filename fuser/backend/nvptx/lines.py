@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.values import Tile, memory_type
 from fuser.tilegen import ops
-from fuser.tilegen.ir import Value
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.layout import Layout

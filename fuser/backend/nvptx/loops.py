@@ -38,7 +38,8 @@ from fuser.backend.nvptx.values import Tile
 from fuser.backend.nvptx.wgmma import wait, wait_all
 from fuser.backend.nvptx.wide import SplitLoop
 from fuser.tilegen import ops
-from fuser.tilegen.ir import Block, Op, Value
+from fuser.tilegen.ir import Block, Op
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering
@@ -175,7 +176,7 @@ def lower_for(low: Lowering, op: ops.For) -> None:
         finals = phis
     e.enter(done)
     low.shared.forget()
-    low.copies_pending = pending  # there may have been no trip
+    low.copies_pending = pending  # there may have been no iteration
     if stream:
         pass_turn(low, stream)
     if lone and consumer.is_deferred(low, lone):
@@ -201,7 +202,8 @@ def lower_for(low: Lowering, op: ops.For) -> None:
 
 
 def _bind_results(low: Lowering, op: ops.For, finals: list[Tile]) -> None:
-    """Give the results what the last trip left, in all blocks where these shared the trips."""
+    """Give the results what the last iteration left, in all blocks where these shared the
+    iterations."""
     if op in low.assignment.merges:
         low.env.update(merge_parts(low, op, finals))
     else:
@@ -288,7 +290,7 @@ def _plan_pipeline(low: Lowering, op: ops.For) -> Pipeline | None:
         tile.slot.bytes = tile.bytes * stages
     distance = stages - 1
     if lone and runs_on(lone, low.assignment.dots[lone]) and stages > 2:
-        # the products of a trip may run on into the next one, so one more stage is in use
+        # the matmuls of an iteration may run on into the next one, so one more stage is in use
         low.deferred.add(lone)
         distance -= 1
     return Pipeline(loads, usable, tiles, stages, distance)
@@ -297,7 +299,8 @@ def _plan_pipeline(low: Lowering, op: ops.For) -> Pipeline | None:
 def _fill(
     low: Lowering, op: ops.For, plan: Pipeline, variable: Operand, stop: Operand, stage: Operand
 ) -> None:
-    """Issue the copies of one trip into a stage, if there is such a trip, and commit the group."""
+    """Issue the copies of one iteration into a stage, if there is such an iteration, and commit the
+    group."""
     e = low.emitter
 
     def copies() -> None:
@@ -319,13 +322,13 @@ def _fill(
 def _advance(
     low: Lowering, op: ops.For, plan: Pipeline, variable: str, stop: Operand, stage: str
 ) -> None:
-    """The head of a trip: wait for its stage, issue the copies of a later trip."""
+    """The head of an iteration: wait for its stage, issue the copies of a later iteration."""
     e = low.emitter
     e.do(f"call void @llvm.nvvm.cp.async.wait.group(i32 {plan.ahead - 1})")
     fence_async(low)
     low.shared.barrier()
     later = e.plus(variable, plan.ahead * op.step)
-    # the stage that is `ahead` trips on, round the ring
+    # the stage that is `ahead` iterations on, round the ring
     over = e.value(f"icmp uge i32 {stage}, {plan.stages - plan.ahead}")
     target = e.pick(over, e.minus(stage, plan.stages - plan.ahead), e.plus(stage, plan.ahead))
     _fill(low, op, plan, later, stop, target)

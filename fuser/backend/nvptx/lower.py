@@ -32,7 +32,8 @@ from fuser.graph.sizes import size_hint
 from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index, Lookup
-from fuser.tilegen.ir import INDEX, Block, Buffer, Kernel, Op, Value
+from fuser.tilegen.ir import Block, Buffer, Kernel, Op
+from fuser.tilegen.value import INDEX, Value
 
 Flexible = ops.Full | ops.IndexTile
 Entry = Tile | SharedTile | Flexible | Operand
@@ -99,7 +100,7 @@ class Lowering:
 
     @property
     def warps(self) -> int:
-        """Warps of a block that compute, of each team if there are several."""
+        """Warps of a block that compute, of each ping-pong warp group if there are several."""
         return self.assignment.warps
 
     @property

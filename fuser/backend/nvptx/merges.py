@@ -1,4 +1,5 @@
-"""Loops whose trips can be shared out: what each carried value becomes of several parts of them.
+"""Loops whose iterations can be shared out: what each carried value becomes of several parts of
+them.
 
 A running fold takes the parts' folds together. A sum that is kept relative to a running maximum,
 as those of an online softmax, is not a fold by itself:
@@ -17,7 +18,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fuser.tilegen import ops
-from fuser.tilegen.ir import Kernel, Op, Value
+from fuser.tilegen.ir import Kernel, Op
+from fuser.tilegen.value import Value
 
 _IDENTITY = {"max": -math.inf, "min": math.inf, "sum": 0.0}
 _FOLDS: dict[str, Literal["max", "min", "sum"]] = {"max": "max", "min": "min", "add": "sum"}
@@ -75,7 +77,7 @@ class _Body:
         return tuple(found)
 
     def _fold(self, position: int) -> Merge | None:
-        """The end is fn(parameter, something of the trip alone)."""
+        """The end is fn(parameter, something of the iteration alone)."""
         param, end = self.params[position], self.makers.get(self.ends[position])
         if isinstance(end, ops.Dot) and end.acc is param:
             return None if self.carried & {end.a, end.b} else Merge("sum")
@@ -139,8 +141,9 @@ class _Body:
         return isinstance(maker, ops.Full) and float(maker.value) == number
 
     def _linear(self, value: Value, top: int) -> tuple[int, ...] | None:
-        """The axes of the maximum in a value that is a linear function of exp(something of the trip
-        alone - top'), in which no two rows of the maximum meet; None where it is another."""
+        """The axes of the maximum in a value that is a linear function of exp(something of the
+        iteration alone - top'), in which no two rows of the maximum meet; None where it is
+        another."""
         maker = self.makers.get(value)
         match maker:
             case ops.Reduce(fn="sum"):

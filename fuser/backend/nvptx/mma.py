@@ -1,4 +1,4 @@
-"""Dots on mma.sync of operands of 8 or 16 bits: fragments by ldmatrix, products of 16 rows by 8
+"""Dots on mma.sync of operands of 8 or 16 bits: fragments by ldmatrix, matmuls of 16 rows by 8
 columns and 32 bytes of k."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def mma_dot(
     right: SharedTile | Tile,
     acc: Tile,
 ) -> Tile:
-    """acc + the products of a dot; sums that truncate start afresh in each dot."""
+    """acc + the matmuls of a dot; sums that truncate start afresh in each dot."""
     grid, e = plan.grid, low.emitter
     assert grid is not None and isinstance(right, SharedTile)
     unit = known_unit(op)

@@ -9,7 +9,7 @@ write it. No block ends before all that is sent to its barriers has come: the pr
 last stages to be empty.
 
 An arrival in another block is no release at the scope of the cluster, which would wait for all
-memory of the device: products that have been waited for have read their operands, and there is
+memory of the device: matmuls that have been waited for have read their operands, and there is
 nothing to be made visible.
 """
 
@@ -26,7 +26,8 @@ from fuser.backend.nvptx.stream import arrive_where
 from fuser.graph.sizes import is_symbolic
 from fuser.target import Target
 from fuser.tilegen import ops
-from fuser.tilegen.ir import Kernel, Value
+from fuser.tilegen.ir import Kernel
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering

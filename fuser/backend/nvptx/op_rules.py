@@ -24,7 +24,8 @@ from fuser.backend.nvptx.stage import SharedTile, stage_once
 from fuser.backend.nvptx.strips import load_strips, store_strips, strips_of
 from fuser.backend.nvptx.values import Tile, literal
 from fuser.tilegen import ops
-from fuser.tilegen.ir import Op, Value
+from fuser.tilegen.ir import Op
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering

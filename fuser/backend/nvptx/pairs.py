@@ -35,7 +35,8 @@ from fuser.backend.nvptx.reduce import (
 from fuser.backend.nvptx.values import Tile, literal
 from fuser.dtypes import DType
 from fuser.tilegen import ops
-from fuser.tilegen.ir import Op, Value
+from fuser.tilegen.ir import Op
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering

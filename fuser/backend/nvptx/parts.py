@@ -1,4 +1,4 @@
-"""The merge of what the blocks of a cluster leave behind a loop whose trips they shared.
+"""The merge of what the blocks of a cluster leave behind a loop whose iterations they shared.
 
 Every block writes its values to its own shared memory; after one barrier of the cluster, each
 thread reads what it goes on with from all of them, and puts it together in the order of the blocks,
@@ -20,7 +20,7 @@ from fuser.backend.nvptx.shared import Slot
 from fuser.backend.nvptx.values import Tile, literal, memory_type, vectors
 from fuser.dtypes import DType
 from fuser.tilegen import ops
-from fuser.tilegen.ir import Value
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering

@@ -2,16 +2,16 @@
 
 The producer goes on to the next program's copies while the computing warps are still at the end of
 the one before, so neither the start of a block nor the first round trip to memory is waited for
-again. With two teams every team of warps has a program of its own and they alternate: what follows
-the products of one (a bias, GELU, the stores) runs while the tensor cores work for the other. They
-take turns at the ring: a wait tells neighbouring fills of a stage apart, but not more distant ones,
-so a team begins when the other has met the last of its own.
+again. With two ping-pong warp groups each has a program of its own and they alternate: what follows
+the matmuls of one (a bias, GELU, the stores) runs while the tensor cores work for the other. They
+alternate at the ring: a wait tells neighbouring fills of a stage apart, but not more distant ones,
+so a group begins when the other has met the last of its own.
 
 It fits kernels whose loops do nothing but accumulate what the producer brings, over a number of
-trips that is known, so that both sides can tell where in the ring a program begins; and rotated
-loops (rotate.py) of one team, where both sides count; there, programs of different lengths are
-shared out beforehand (balance.py). What these multiply that does not change with
-the loop, the queries of attention, is brought by the producer too, as soon as the last trip of the
+iterations that is known, so that both sides can tell where in the ring a program begins; and
+rotated loops (rotate.py) of one warp group, where both sides count; there, programs of different
+lengths are shared out beforehand (balance.py). What these multiply that does not change with the
+loop, the queries of attention, is brought by the producer too, as soon as the last iteration of the
 program before has multiplied its own.
 """
 
@@ -60,13 +60,13 @@ def rotates(low: Lowering, streams: Mapping[ops.For, Stream]) -> bool:
 
 
 def teams_of(low: Lowering, streams: Mapping[ops.For, Stream]) -> int:
-    """Teams of warps in a block."""
+    """Ping-pong warp groups in a block; 1: none."""
     teams = int(low.kernel.schedule.extra.get("teams", 1))
     return teams if teams > 1 and wanted(low, streams) and low.warps == 4 else 1
 
 
 def trips(stream: Stream) -> int:
-    """Trips of a stream's loop; 0 where they are not known."""
+    """Iterations of a stream's loop; 0 where they are not known."""
     return trips_of(stream.loop)
 
 
@@ -144,7 +144,7 @@ def without_roles(low: Lowering) -> None:
 
 
 def pass_turn(low: Lowering, stream: Stream) -> None:
-    """Behind the last loop of a program: the ring is the other team's."""
+    """Behind the last loop of a program: the ring is the other warp group's."""
     if low.turns is None or stream is not [*low.streams.values()][-1]:
         return
     e = low.emitter
@@ -153,7 +153,8 @@ def pass_turn(low: Lowering, stream: Stream) -> None:
 
 
 def each_program(low: Lowering, teams: int, emit: Callable[[Lowering], None]) -> None:
-    """Emit a loop over the block's programs: all of them, or those of one of several teams."""
+    """Emit a loop over the block's programs: all of them, or those of one of several warp
+    groups."""
     if low.shares is not None:
         low.shares.each_stretch(teams, emit)
         return
@@ -182,7 +183,7 @@ def each_program(low: Lowering, teams: int, emit: Callable[[Lowering], None]) ->
 
 
 def _beyond(low: Lowering, stream: Stream, ring: Ring, programs: Operand) -> Ring:
-    """(stage, phase) after this many programs of other teams: none or one."""
+    """(stage, phase) after this many programs of other warp groups: none or one."""
     if programs == 0:
         return ring
     e = low.emitter

@@ -1,6 +1,6 @@
 """Warp roles on Hopper: one producer warp issues tensor-map copies, the other warps compute.
 
-The producer runs the index arithmetic of the streams (stream.py) alone and stays as many trips
+The producer runs the index arithmetic of the streams (stream.py) alone and stays as many iterations
 ahead as there are stages; consumers run the kernel as it stands (consumer.py).
 
 Persistent kernels (see persistent.py) repeat both parts for several programs of the grid.

@@ -11,9 +11,9 @@
     acc += P V[last]                                                       after it
 
 Between issue and wait the code is straight (predicated arrivals, no branches), P is rounded to 16
-bits only after the wait because the flying product reads the old one's registers, and what the
+bits only after the wait because the flying matmul reads the old one's registers, and what the
 first dot and the code before it need is evaluated before anything is in flight; otherwise ptxas
-serialises the products (C75xx).
+serialises the matmuls (C75xx).
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from fuser.backend.nvptx.stream import Channel, Stream, release, wait_barrier
 from fuser.backend.nvptx.values import Tile
 from fuser.backend.nvptx.wgmma import commit, fence, issue, wait
 from fuser.tilegen import ops
-from fuser.tilegen.ir import Op, Value
+from fuser.tilegen.ir import Op
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering
@@ -59,8 +60,8 @@ def _reduced(op: ops.Reduce, x: Value) -> ops.Reduce:
 
 @dataclass
 class _State:
-    """What one trip hands to the next: carried tiles by position (the sum: what the second dot adds
-    to) and the words of the probabilities."""
+    """What one iteration hands to the next: carried tiles by position (the sum: what the second dot
+    adds to) and the words of the probabilities."""
 
     tiles: list[Tile]
     words: list[str]
@@ -110,7 +111,8 @@ class Rotated:
         self._hand_over = [e.plus(start, self.loop.step), *self._following(*ring), *ring]
         least = stop if limit is None else self._smin(limit, stop)
         if first is not None:
-            # no later than the limit: where every trip needs a mask, the last loop runs them all
+            # no later than the limit: where every iteration needs a mask, the last loop runs them
+            # all
             after = e.block("loop.unmasked")
             state = self._trips(state, self._smin(first, least), after, before_limit)
             e.enter(after)
@@ -155,8 +157,8 @@ class Rotated:
     def _trips(
         self, state: _State, stop: Operand, after: Block, certainties: list[ops.Map]
     ) -> _State:
-        """Trips up to `stop`, and a jump to `after`; the state there. certainties: conditions that
-        hold for every element of these trips."""
+        """Iterations up to `stop`, and a jump to `after`; the state there. certainties: conditions
+        that hold for every element of these iterations."""
         e = self.e
         head, body = e.block("loop"), e.block("body")
         latch = e.at
@@ -214,7 +216,7 @@ class Rotated:
         words: list[str] | None = None,
         previous: tuple[str, str] | None = None,
     ) -> _State:
-        """One trip; without words the first, which has no product to add."""
+        """One iteration; without words the first, which has no matmul to add."""
         low, chain, stream = self.low, self.chain, self.stream
         outside, operands = dict(low.converted), dict(low.operands)
         if words is None:
@@ -289,7 +291,7 @@ class Rotated:
         return _State(tiles, fresh)
 
     def _scale(self, total: Tile) -> None:
-        """What the carried sum becomes before the next product is added; where its factor seldom is
+        """What the carried sum becomes before the next matmul is added; where its factor seldom is
         another number than 1, only where some lane of the warp has such a factor."""
         low, chain, e = self.low, self.chain, self.e
         factor = chain.steady
@@ -319,7 +321,7 @@ class Rotated:
         ])  # fmt: skip
 
     def _is_certain(self, select: Value) -> bool:
-        """Whether the condition of a select holds for every element of this trip."""
+        """Whether the condition of a select holds for every element of this iteration."""
         makers = self.low.assignment.makers
         maker = makers.get(select)
         pending = [maker.args[0]] if isinstance(maker, ops.Map) else []
@@ -334,7 +336,7 @@ class Rotated:
         return True
 
     def _beneath(self) -> None:
-        """What can be done while the first product is computed."""
+        """What can be done while the first matmul is computed."""
         for op in self.chain.beneath:
             self.low.op(op)
 
@@ -348,7 +350,7 @@ class Rotated:
         return Tile(total.dtype, total.shape, total.layout, regs)
 
     def _values(self, previous: tuple[str, str]) -> SharedTile:
-        """Wait for the second dot's right operand of the trip before."""
+        """Wait for the second dot's right operand of the iteration before."""
         low, stream = self.low, self.stream
         for channel in self.chain.others:
             self._bind(channel, previous[0])
@@ -374,7 +376,7 @@ class Rotated:
         for channel in channels:
             release(self.low, self.stream, channel, stage)
 
-    # turns: one warp group issues its products while the other computes ---------------------------
+    # ping-pong: one warp group issues its matmuls while the other computes ----------------------
 
     def _bar(self, verb: str, ahead: int) -> None:
         e = self.e
@@ -399,4 +401,4 @@ class Rotated:
 
 
 TURNS = True
-"""Whether two computing warp groups take turns at the tensor cores; `extra["turns"]` overrides."""
+"""Whether two consumer warp groups ping-pong at the tensor cores; `extra["turns"]` overrides."""

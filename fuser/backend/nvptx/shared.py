@@ -16,7 +16,7 @@ TOKEN = "SHARED_SLOT_{}_OFFSET"
 @dataclass(eq=False)
 class Slot:
     """A region of shared memory, live from position `first` to `last` of the program. copies: how
-    many teams of warps have one of their own."""
+    many warp groups have one of their own."""
 
     number: int
     bytes: int
@@ -32,7 +32,7 @@ class Slot:
 
     @property
     def pitch(self) -> int:
-        """Bytes from a team's copy to the next one's."""
+        """Bytes from a warp group's copy to the next one's."""
         return -(-self.bytes // self.align) * self.align
 
     @property
@@ -101,7 +101,7 @@ class SharedMemory:
         return text
 
     def pointer(self, slot: Slot, offset: Operand = 0) -> str:
-        """A pointer `offset` bytes into a slot (the team's own copy of it)."""
+        """A pointer `offset` bytes into a slot (the warp group's own copy of it)."""
         if slot.copies > 1:
             offset = self.emitter.plus(self.emitter.times(self.team, slot.pitch), offset)
         base = f"getelementptr (i8, ptr addrspace(3) @shared_memory, i32 {slot.token})"

@@ -1,17 +1,17 @@
-"""Stream-K: blocks share the tiles that are left over behind whole turns, by steps of their loops.
+"""Stream-K: blocks share the tiles that are left over behind whole waves, by steps of their loops.
 
-Whole turns leave multiprocessors idle where their number does not divide the tiles. Here the tiles
+Whole waves leave multiprocessors idle where their number does not divide the tiles. Here the tiles
 left over are done first, by all blocks: as many blocks as there are such tiles have the first part
 of one each, the heads; those of lower numbers have the rest of them, each of several tiles one
-after the other, or several of one tile where tiles are few. Whole tiles follow, in turns. All cuts
-are at the same trips, so that blocks which read the same rows or columns read them at the same
-time. That counts: where every block has the next part of equal length of all trips in a row, tiles
-are cut anywhere, blocks are out of step, and requests for the same lines are no longer answered
-together; products run at half the speed then (docs/performance-gpu.md).
+after the other, or several of one tile where tiles are few. Whole tiles follow, in waves. All cuts
+are at the same iterations, so that blocks which read the same rows or columns read them at the same
+time. That counts: where every block has the next part of equal length of all iterations in a row,
+tiles are cut anywhere, blocks are out of step, and requests for the same lines are no longer
+answered together; matmuls run at half the speed then (docs/performance-gpu.md).
 
 Who has a later part of a tile leaves its sums in memory and raises a flag. The head waits for these
-flags, adds up in the order of the trips, so that the bits do not depend on who was faster, and goes
-on to what follows the loop.
+flags, adds up in the order of the iterations, so that the bits do not depend on who was faster, and
+goes on to what follows the loop.
 
 Nothing can wait for ever: a head waits only for blocks of lower numbers, which were started before
 it, and these do what it waits for first and wait for nothing. So it does not matter how many blocks
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 FLAGS = "@stream_k_flags"
 WORKSPACE = "stream_k_sums"
 MOST_STEPS = 1 << 30
-"""Trips of all programs that are counted in 32 bits."""
+"""Iterations of all programs that are counted in 32 bits."""
 GROUP = 64
 """Sums that are on their way from memory at a time."""
 
@@ -89,7 +89,7 @@ def _blocks_of_unit(low: Lowering) -> int:
 
 
 def _only_products(low: Lowering) -> ops.For | None:
-    """The only loop of a kernel, where it does nothing but add up products from zero."""
+    """The only loop of a kernel, where it does nothing but add up matmuls from zero."""
     plan = low.assignment
     loops = [op for op in low.kernel.walk() if isinstance(op, ops.For)]
     if len(loops) != 1 or loops[0] not in low.kernel.body.ops:
@@ -107,11 +107,12 @@ def _only_products(low: Lowering) -> ops.For | None:
 
 
 class Shares:
-    """What `blocks` blocks, or clusters of neighbours, do of `tiles` programs with `trips` trips
-    each, `per_unit` of them on a multiprocessor. number, first, last: the program of the stretch
-    that is being emitted, its first trip and the one behind its last.
+    """What `blocks` blocks, or clusters of neighbours, do of `tiles` programs with `trips`
+    iterations each, `per_unit` of them on a multiprocessor. number, first, last: the program of the
+    stretch that is being emitted, its first iteration and the one behind its last.
 
-    Where a block is, is one number: program * trips + trip. The programs left over come first.
+    Where a block is, is one number: program * iterations + iteration. The programs left over come
+    first.
     """
 
     def __init__(
@@ -140,7 +141,7 @@ class Shares:
     def _whole(self, block: Operand) -> Operand:
         """Where a block's whole tiles begin."""
         e = self.low.emitter
-        return e.times(e.plus(block, self.cut.left), self.cut.trips)
+        return e.times(e.plus(block, self.cut.left), self.cut.iterations)
 
     def _start(self) -> Operand:
         """Where this block begins."""
@@ -149,23 +150,24 @@ class Shares:
         part = e.value(f"udiv i32 {block}, {cut.lists}")
         number = e.times(e.minus(block, e.times(part, cut.lists)), cut.run)
         trip = e.plus(e.times(part, cut.length), cut.first)
-        tail = e.plus(e.times(number, cut.trips), trip)
+        tail = e.plus(e.times(number, cut.iterations), trip)
         own = e.minus(block, cut.tails)
         is_tail = e.value(f"icmp ult i32 {block}, {cut.tails}")
         is_head = e.value(f"icmp ult i32 {own}, {cut.left}")
-        head = e.pick(is_head, e.times(own, cut.trips), self._whole(block))
+        head = e.pick(is_head, e.times(own, cut.iterations), self._whole(block))
         return e.pick(is_tail, tail, head)
 
     def stretch(self, at: Operand) -> tuple[Operand, Operand, Operand]:
-        """(program, its first trip, the one behind its last) of what a block does from `at` on."""
+        """(program, its first iteration, the one behind its last) of what a block does from `at`
+        on."""
         e, cut = self.low.emitter, self.cut
-        number = e.value(f"udiv i32 {at}, {cut.trips}")
-        first = e.minus(at, e.times(number, cut.trips))
+        number = e.value(f"udiv i32 {at}, {cut.iterations}")
+        first = e.minus(at, e.times(number, cut.iterations))
         is_head = e.value(f"icmp eq i32 {first}, 0")
         stop = e.pick(is_head, cut.first, e.plus(first, cut.length))
-        stop = e.value(f"call i32 @llvm.umin.i32(i32 {stop}, i32 {cut.trips})")
+        stop = e.value(f"call i32 @llvm.umin.i32(i32 {stop}, i32 {cut.iterations})")
         is_left = e.value(f"icmp ult i32 {number}, {cut.left}")
-        return number, first, e.pick(is_left, stop, cut.trips)
+        return number, first, e.pick(is_left, stop, cut.iterations)
 
     def after(self, at: Operand) -> Operand:
         """Where a block goes on after the stretch that begins at `at`."""
@@ -177,9 +179,9 @@ class Shares:
         in_list = e.value(f"icmp ne i32 {e.value(f'urem i32 {following}, {cut.run}')}, 0")
         more = e.value(f"and i1 {more}, {in_list}")
         whole = self._whole(self._read(self.low.order.unit))
-        then = e.pick(more, e.plus(at, cut.trips), whole)
+        then = e.pick(more, e.plus(at, cut.iterations), whole)
         is_left = e.value(f"icmp ult i32 {number}, {cut.left}")
-        return e.pick(is_left, then, e.plus(at, self.blocks * cut.trips))
+        return e.pick(is_left, then, e.plus(at, self.blocks * cut.iterations))
 
     def bounds(self, start: Operand) -> tuple[Operand, Operand]:
         """Start and stop of the loop in this stretch. start: of the whole loop."""
@@ -195,8 +197,8 @@ class Shares:
         self, teams: int, emit: Callable[[Lowering], None], last: Callable[[], None] | None = None
     ) -> None:
         """Emit a loop over what the block does: all of it, or every other stretch, for one of two
-        teams. Where the ring of a stream then is follows from the trips of both. last: emits what
-        ends every stretch."""
+        warp groups. Where the ring of a stream then is follows from the iterations of both. last:
+        emits what ends every stretch."""
         low, e = self.low, self.low.emitter
         streams = list(low.streams.values())
         start = self._start()
@@ -212,7 +214,7 @@ class Shares:
             start = e.pick(second, self.after(start), start)
 
         def admit(at: str) -> str:
-            return e.value(f"icmp ult i32 {at}, {self.tiles * self.cut.trips}")
+            return e.value(f"icmp ult i32 {at}, {self.tiles * self.cut.iterations}")
 
         def turn(at: str) -> tuple[Operand, list[Ring]]:
             self.number, self.first, self.last = self.stretch(at)
@@ -308,7 +310,7 @@ class Shares:
         )
 
     def _gather(self, regs: list[str], type: str) -> list[str]:
-        """Add the sums of the later parts, in the order of their trips."""
+        """Add the sums of the later parts, in the order of their iterations."""
         from fuser.backend.nvptx.epilogue import seam
 
         low, e = self.low, self.low.emitter
@@ -365,7 +367,7 @@ class Shares:
 
 
 def _moved(low: Lowering, stream: Stream, ring: Ring, count: Operand) -> Ring:
-    """(stage, phase) after this many trips."""
+    """(stage, phase) after this many iterations."""
     e = low.emitter
     stage, phase = ring
     moved = e.plus(stage, count)

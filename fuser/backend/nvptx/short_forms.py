@@ -23,7 +23,7 @@ from fuser.backend.nvptx.layout import Layout
 from fuser.backend.nvptx.pairs import find_pair
 from fuser.backend.nvptx.values import Tile, literal
 from fuser.tilegen import ops
-from fuser.tilegen.ir import Value
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering
@@ -147,8 +147,8 @@ def writes_halves(low: Lowering) -> bool:
 
 
 def _tanh_of(low: Lowering, op: ops.Map) -> Callable[[Emitter, str, float], str]:
-    """The tanh for a result that `feeds_halves`. Scores lie between two products, with a softmax
-    behind them, where absolute errors count; after bfloat16 products it rounds them to 8 bits."""
+    """The tanh for a result that `feeds_halves`. Scores lie between two matmuls, with a softmax
+    behind them, where absolute errors count; after bfloat16 matmuls it rounds them to 8 bits."""
     plan = low.assignment
     if not (made_of_dot(op.result, plan) and feeds_rows(op.result, plan)):
         return short_tanh

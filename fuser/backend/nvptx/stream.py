@@ -62,12 +62,12 @@ class Channel:
 
 @dataclass(eq=False)
 class Stream:
-    """A loop fed by the producer. stage, phase: names of the current consumer trip's.
+    """A loop fed by the producer. stage, phase: names of the current consumer iteration's.
 
     quiet: the body touches no shared memory but the stages. group: where it only accumulates
-    several dots, all of them; they are issued as one. flying: their results of this trip. fresh:
-    dots that ignore their sums in the first trip. split: its dot of float32 operands (wide.py).
-    ring: (stage, phase) where the loop begins, and after it where it ended.
+    several dots, all of them; they are issued as one. flying: their results of this iteration.
+    fresh: dots that ignore their sums in the first iteration. split: its dot of float32 operands
+    (wide.py). ring: (stage, phase) where the loop begins, and after it where it ended.
     """
 
     loop: ops.For

@@ -26,7 +26,8 @@ from fuser.backend.nvptx.stream import Channel, Stream
 from fuser.backend.nvptx.tensor_map import Box, add_map, filled_rows, source_of
 from fuser.graph.sizes import size_hint
 from fuser.tilegen import ops
-from fuser.tilegen.ir import Op, Value
+from fuser.tilegen.ir import Op
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering

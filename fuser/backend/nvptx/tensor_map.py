@@ -95,7 +95,7 @@ def filled_rows(low: Lowering, op: ops.Load, source: Source, tile: SharedTile) -
     """How many rows of a tile are worth fetching: those that can be there, where there are fewer.
     Only for an operand whose other rows end up in results that nobody looks at.
 
-    The engine writes zeros for rows out of bounds, and is slow at it: a product of 24 rows and 5120
+    The engine writes zeros for rows out of bounds, and is slow at it: a matmul of 24 rows and 5120
     columns took 21 to 45 % longer than one of 48, with the same tiles (an H200).
     """
     if not isinstance(source, Box) or tile.flat or low.neighbours.share(op, tile):

@@ -23,11 +23,12 @@ def each_turn(
 ) -> None:
     """Emit the loop. first: the number it begins at; starts: (stage, phase) of every stream's ring
     there. admit: emits the condition under which a number is done. emit: emits what is done, and
-    gives the number that follows and the rings then, for one of two teams behind the other's turn.
+    gives the number that follows and the rings then, for one of two warp groups behind the other's
+    program.
     """
     e = low.emitter
     streams = list(low.streams.values())
-    # a fresh barrier counts as complete for parity 1: team 0 begins at once
+    # a fresh barrier counts as complete for parity 1: warp group 0 begins at once
     turn = e.value(f"sub i32 1, {low.shared.team}") if teams > 1 else ""
     before, head = e.at, e.block("turn")
     body, done = e.block("turn.body"), e.block("turn.end")

@@ -34,7 +34,7 @@ def wgmma_dot(
     right: SharedTile | Tile,
     acc: Tile,
 ) -> Tile:
-    """Issue every product of the dot as one group, and wait for it.
+    """Issue every matmul of the dot as one group, and wait for it.
 
     Dots of one group are committed and waited for behind the last of them; what this returns for
     the others is in flight, and `lower_dot` waits for all.
@@ -68,12 +68,12 @@ def wait_all(low: Lowering, tiles: list[Tile], pending: int) -> list[Tile]:
 
 
 def fence(low: Lowering) -> None:
-    """Registers written so far may be read by the products that follow."""
+    """Registers written so far may be read by the matmuls that follow."""
     low.emitter.do("call void @llvm.nvvm.wgmma.fence.sync.aligned()")
 
 
 def commit(low: Lowering) -> None:
-    """Close a group of products, which `wait` counts."""
+    """Close a group of matmuls, which `wait` counts."""
     low.emitter.do("call void @llvm.nvvm.wgmma.commit_group.sync.aligned()")
 
 
@@ -90,7 +90,7 @@ def issue(
     right: SharedTile | Tile,
     acc: Tile,
 ) -> list[str]:
-    """Issue the products of a dot; the accumulator registers, in flight. left: in shared memory or
+    """Issue the matmuls of a dot; the accumulator registers, in flight. left: in shared memory or
     as words of register fragments."""
     grid = plan.grid
     assert grid is not None and isinstance(right, SharedTile) and not isinstance(left, Tile)
@@ -132,7 +132,7 @@ def _issue(
     keep: str,
     turns: str,
 ) -> list[str]:
-    """One asynchronous product; the accumulator registers after it."""
+    """One asynchronous matmul; the accumulator registers after it."""
     n = len(sums)
     outputs = "{" + ", ".join(f"${i}" for i in range(n)) + "}"
     if len(source) == 1:

@@ -1,20 +1,20 @@
-"""float32 products on Hopper's asynchronous tensor cores, at float32's accuracy.
+"""float32 matmuls on Hopper's asynchronous tensor cores, at float32's accuracy.
 
 x = big + small, two tf32 numbers that keep 21 bits of x; a product is small*big + big*small +
 big*big. The left operand is split in registers, where the warp group that owns its rows holds it.
 The right operand is split once for all of them: the copy engine brings it as it is in memory, the
 warps write its two parts into shared memory with k innermost, as the unit wants 32-bit operands.
 In every eight of k the order is 0 2 4 6 1 3 5 7: then the left fragments are neighbours, and a
-product does not care as long as both sides agree.
+matmul does not care as long as both sides agree.
 
-The unit truncates its sums: those of a trip start afresh and are added in float32.
+The unit truncates its sums: those of an iteration start afresh and are added in float32.
 
-    split the right operand of trip 0; barrier
-    for every trip but the last:
-        issue the products, splitting the left operand step by step
-        split the right operand of the next trip into the other buffer; barrier; release the stage
-        wait for the products, add them to the sums; barrier
-    the last trip
+    split the right operand of iteration 0; barrier
+    for every iteration but the last:
+        issue the matmuls, splitting the left operand step by step
+        split the right operand of the next iteration into the other buffer; barrier
+        release the stage; wait for the matmuls, add them to the sums; barrier
+    the last iteration
 
 Two blocks share a multiprocessor, so that one multiplies while the other waits.
 """
@@ -42,7 +42,7 @@ GROUP = 8
 
 
 class SplitLoop:
-    """Emits a loop that accumulates one float32 product."""
+    """Emits a loop that accumulates one float32 matmul."""
 
     def __init__(self, low: Lowering, stream: Stream, dot: ops.Dot) -> None:
         self.low, self.stream, self.dot = low, stream, dot
@@ -52,7 +52,7 @@ class SplitLoop:
         self.slot: Slot = low.shared.allocate(4 * self.part, 1024)
 
     def emit(self, sums: Tile) -> Tile:
-        """The whole loop: sums plus its products."""
+        """The whole loop: sums plus its matmuls."""
         low, e, stream = self.low, self.low.emitter, self.stream
         low.shared.barrier()
         self._fill(0, "0", 0)
@@ -97,7 +97,7 @@ class SplitLoop:
         return result
 
     def _operands(self, stage: Operand) -> tuple[SharedTile, SharedTile]:
-        """Both operands of a trip, as the copy engine brings them."""
+        """Both operands of an iteration, as the copy engine brings them."""
         low = self.low
         for channel in self.stream.channels:
             for load, tile in zip(channel.loads, channel.tiles, strict=True):
@@ -120,19 +120,19 @@ class SplitLoop:
         ]
 
     def _fill(self, stage: Operand, phase: str, turn: Operand) -> None:
-        """Wait for a trip's operands and split the right one."""
+        """Wait for an iteration's operands and split the right one."""
         low = self.low
         for channel in self.stream.channels:
             wait_barrier(low, self.stream.full(low, channel, stage), phase)
         _split_right(low, self._operands(stage)[1], self._parts(turn), *self.dot.b.shape)
 
     def _meet(self) -> None:
-        """All have written what the products read, and read what is overwritten."""
+        """All have written what the matmuls read, and read what is overwritten."""
         fence_async(self.low)
         self.low.shared.barrier()
 
     def _issue(self, stage: Operand, turn: Operand) -> list[str]:
-        """The products of a trip, in flight."""
+        """The matmuls of an iteration, in flight."""
         low, grid = self.low, self.plan.grid
         assert grid is not None
         left = self._operands(stage)[0]
@@ -141,7 +141,7 @@ class SplitLoop:
         fragments = grid.left_fragment32(k)
         sums = ["poison"] * (grid.columns // 2)
         for step in range(k // GROUP):
-            # the fragments of a step are split while the products of the one before it run
+            # the fragments of a step are split while the matmuls of the one before it run
             numbers = list(range(4 * step, 4 * step + 4))
             found = low.shared_registers(left, fragments, numbers)
             big_a, small_a = _split(low, [found[number] for number in numbers])

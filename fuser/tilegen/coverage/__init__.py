@@ -34,6 +34,7 @@ from fuser.tilegen.coverage.access import Access, loads_of, stores_of
 from fuser.tilegen.coverage.box import Box, box_of, tile_exactly
 from fuser.tilegen.coverage.count import MOST_POINTS, addresses, count, points_of
 from fuser.tilegen.program import Argument, TileProgram
+from fuser.tilegen.text import print_kernel
 
 Method = Literal["algebra", "counted", "sampled", "data", "large", "zeroed"]
 
@@ -98,8 +99,9 @@ def prove_region(programs: Sequence[TileProgram]) -> tuple[Proof, ...]:
                 method = _prove_output(stores)
         except VerifyError as error:
             program = last.get(key, program)
+            text = print_kernel(program.kernel)
             raise VerifyError(
-                f"{name} is not written as it should be: {error.what}\n{program.kernel}",
+                f"{name} is not written as it should be: {error.what}\n{text}",
                 where=_where(program),
                 hint="this is a defect of fuser; fusion=False may avoid it",
             ) from None

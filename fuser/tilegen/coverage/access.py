@@ -1,8 +1,8 @@
 """Loads and stores as functions of a box: every index of a view over numbered variables.
 
 Program ids, loop variables and tile axes all become `Axis` atoms, those of the tile with the number
-that they have, others with numbers below 0. A loop variable is `start + step * trip`; where the end
-of a loop depends on other variables, it becomes a bound of the access.
+that they have, others with numbers below 0. A loop variable is `start + step * iteration`; where
+the end of a loop depends on other variables, it becomes a bound of the access.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from fuser.graph.dims import ceildiv
 from fuser.graph.sizes import is_symbolic, same
 from fuser.tilegen import ops
-from fuser.tilegen.index import UNBOUNDED, Atom, Axis, Index, Lookup, Scalar, axis
-from fuser.tilegen.ir import Block, Buffer, Kernel, Op, Value, View
+from fuser.tilegen.index import Atom, Axis, Index, Lookup, Scalar, axis
+from fuser.tilegen.ir import Block, Buffer, Kernel, Op, View
+from fuser.tilegen.value import UNBOUNDED, Value
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,8 @@ class _Walk:
         variable = op.body.params[0]
         if is_symbolic(span) or span < UNBOUNDED:
             self.loops += 1
-            trips = ceildiv(span, op.step)
-            at = start + axis(-self.loops, trips) * op.step  # type: ignore[arg-type]
+            iterations = ceildiv(span, op.step)
+            at = start + axis(-self.loops, iterations) * op.step  # type: ignore[arg-type]
             self.known[variable] = at
             if not ((stop - start).is_constant):
                 self.bounds.append(Place(stop - 1 - at, UNBOUNDED, 0))

@@ -1,8 +1,8 @@
 """Regions to tile programs: one emitter for each kind of iteration space, on one shared core.
 
 space.py is the core (coordinates, pieces, memo), maps.py the index maps of movement primitives,
-memory.py views, primitives.py the tile of each primitive. The emitters choose the frame, run
-their anchors, and leave everything before and after an anchor to the core.
+memory.py views, primitives.py the tile of each primitive (and scatter.py, weights.py). The emitters
+choose the frame, run their anchors, and leave everything before and after an anchor to the core.
 """
 
 from __future__ import annotations
@@ -15,9 +15,23 @@ from fuser.limits import kernel_time
 from fuser.partition.region import Partition, Region
 from fuser.partition.ungroup import Code, is_divisible, ungroup
 from fuser.target import Target
-from fuser.tilegen.emit import attention, contraction, conv, map, reduce, scatter, sort, winograd
+from fuser.tilegen.emit import (
+    attention,
+    contraction,
+    conv,
+    map,
+    primitives,
+    reduce,
+    scatter,
+    sort,
+    weights,
+    winograd,
+)
+from fuser.tilegen.emit.space import LOWERINGS
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.schedule import Schedule
+
+LOWERINGS.update(primitives.LOWERINGS | scatter.LOWERINGS | weights.LOWERINGS)
 
 
 def emit(

@@ -32,21 +32,14 @@ from fuser.tilegen.emit.bounds import (
     raised,
     upper_bound,
 )
-from fuser.tilegen.emit.contraction import (
-    DotShape,
-    behind_movement,
-    dot_dtype,
-    dot_op,
-    dot_shape,
-    dot_unit,
-    operand,
-    store_placed,
-)
+from fuser.tilegen.emit.dot_operands import behind_movement, dot_dtype, dot_op, dot_unit, operand
+from fuser.tilegen.emit.dot_shape import DotShape, dot_shape
 from fuser.tilegen.emit.map import program
 from fuser.tilegen.emit.maps import Coords, Guard, delinearise
 from fuser.tilegen.emit.masks import key_bounds
 from fuser.tilegen.emit.memory import triangle, uniform
-from fuser.tilegen.emit.space import Emission, Piece, Places, spread
+from fuser.tilegen.emit.placement import Places, spread, store_placed
+from fuser.tilegen.emit.space import Emission, Piece
 from fuser.tilegen.index import Axis, Index, maximum, minimum
 from fuser.tilegen.ir import Buffer, View
 from fuser.tilegen.program import TileProgram
@@ -61,7 +54,7 @@ def _shared_out(target: Target, programs: int, causal: bool) -> bool:
     """Whether programs that differ in length are shared out beforehand, instead of going to
     whichever multiprocessor is free first: few of them, or those of a window, most of which are
     alike and short, so that what is around their loops counts more."""
-    return not causal or programs <= attention_rules.UNEQUAL_TURNS * target.units
+    return not causal or programs <= attention_rules.UNEQUAL_WAVES * target.units
 
 
 @dataclass(frozen=True)
@@ -276,8 +269,8 @@ def _online_softmax(
             total = em.map("add", before, total)
             if fixed is None:
                 start = em.map("mul", start, scale)
-        product = dot_op(em, p_value, v, em.full_value(start, (M, E)))
-        return [*top[-1:], total, Piece(start.dtype, (M, E), product)]
+        added = dot_op(em, p_value, v, em.full_value(start, (M, E)))
+        return [*top[-1:], total, Piece(start.dtype, (M, E), added)]
 
     if certain(block - qk.n):
         state = step(Index(0), [])
@@ -300,8 +293,8 @@ def _finite(em: Emission, parts: Parts, best: Piece) -> Piece:
 
 
 def _upper(em: Emission, parts: Parts, coords: Coords) -> Piece | None:
-    """A bound of the scores from above that is known before the product is, where that is worth
-    more than their maximum: where the products overlap with what is between them, which then need
+    """A bound of the scores from above that is known before the matmul is, where that is worth
+    more than their maximum: where the matmuls overlap with what is between them, which then need
     not wait for the last score of a row."""
     overlap = em.target.is_cuda and em.schedule.warps >= 8 and em.schedule.cluster == 1
     if not overlap or not keeps_range(dot_dtype(em.target, parts.pv.node)):

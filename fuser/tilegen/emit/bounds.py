@@ -1,11 +1,11 @@
 """Bounds on scores: what a softmax may subtract in the place of its row maximum.
 
 A softmax is the same whatever is subtracted from a row of scores, as long as exp neither overflows
-nor loses the greatest of them. Where the part of the scores that comes from the product is bounded,
+nor loses the greatest of them. Where the part of the scores that comes from the matmul is bounded,
 
     s[i, j] = 30 * tanh(x[i, j]) + bias[j]                     between bias[j] - 30 and bias[j] + 30
 
-a bound is known before the product is: 30 + the greatest bias of the row, at most 60 above the
+a bound is known before the matmul is: 30 + the greatest bias of the row, at most 60 above the
 row's maximum. Without a bias it is one number, and no maximum has to be kept at all.
 """
 
@@ -33,7 +33,7 @@ Range = tuple[float, float]
 
 
 def constant_bound(em: Emission, scores: Value, origin: Value) -> float | None:
-    """A number that no score made of the product `origin` is above, nor more than MOST_SLACK below
+    """A number that no score made of the matmul `origin` is above, nor more than MOST_SLACK below
     unless it is -inf; None where there is none."""
     walk, value = _Scores(em, origin), scores
     while value is not origin and walk.depends(value):
@@ -57,7 +57,7 @@ def constant_bound(em: Emission, scores: Value, origin: Value) -> float | None:
 def upper_bound(
     em: Emission, scores: Value, coords: Coords, origin: Value, axes: frozenset[int]
 ) -> Piece | None:
-    """What no score at `coords` is above, nor more than MOST_SLACK below, made without the product
+    """What no score at `coords` is above, nor more than MOST_SLACK below, made without the matmul
     `origin`; None where there is none that changes along `axes` alone, but for masks."""
     found = _Scores(em, origin).bound(scores, coords)
     if found is None or found.slack > MOST_SLACK or not found.axes <= axes:
@@ -122,7 +122,7 @@ class _Scores:
         self._ranges: dict[Value, Range | None] = {}
 
     def depends(self, value: Value) -> bool:
-        """Whether a value is made of the product."""
+        """Whether a value is made of the matmul."""
         for part in walks.post_order(value, self._inputs, self._depends):
             self._depends[part] = any(self._depends[v] for v in self._inputs(part))
         return self._depends[value]
@@ -131,7 +131,7 @@ class _Scores:
         return value.node.inputs if value.node and self.em.is_inside(value) else ()
 
     def range(self, value: Value) -> Range | None:
-        """The numbers between which a value lies, whatever the product is (but for NaN)."""
+        """The numbers between which a value lies, whatever the matmul is (but for NaN)."""
         for part in walks.post_order(value, self._inputs, self._ranges):
             self._ranges[part] = self._range(part)
         return self._ranges[value]

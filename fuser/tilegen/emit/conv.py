@@ -1,9 +1,9 @@
-"""Convolutions of 1 to 3 spatial dims as implicit matrix products.
+"""Convolutions of 1 to 3 spatial dims as implicit GEMM.
 
 m runs over output pixels (n, spatial...), k over input channels, n over output channels; a loop
 walks the taps of the kernel and blocks of channels as one index, so that it can be pipelined. With
 few input channels taps and channels are one k. Groups are a grid axis; where a group has too few
-channels for a product (depthwise), taps are multiplied and added on [pixels, channels] tiles.
+channels for a matmul (depthwise), taps are multiplied and added on [pixels, channels] tiles.
 """
 
 from __future__ import annotations
@@ -14,27 +14,20 @@ from fuser.dtypes import DType
 from fuser.graph.ir import Node, Value
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
-from fuser.tilegen import conv_rules, ir
-from fuser.tilegen.emit.contraction import (
-    can_stream,
-    dot_dtype,
-    dot_op,
-    dot_unit,
-    grouped_panel,
-    is_folded,
-    operand,
-    rows_program,
-    store_placed,
-)
+from fuser.tilegen import conv_rules
+from fuser.tilegen.emit.contraction import can_stream, is_folded, rows_program
+from fuser.tilegen.emit.dot_operands import dot_dtype, dot_op, dot_unit, grouped_panel, operand
 from fuser.tilegen.emit.map import program
 from fuser.tilegen.emit.maps import Coords, Guard, backward, delinearise, product
 from fuser.tilegen.emit.memory import uniform
+from fuser.tilegen.emit.placement import Places, spread, store_placed
 from fuser.tilegen.emit.primitives import padded
-from fuser.tilegen.emit.space import Emission, Piece, Places, spread
+from fuser.tilegen.emit.space import Emission, Piece
 from fuser.tilegen.emit.weights import Matrix, dequantised
 from fuser.tilegen.index import Index, in_range
 from fuser.tilegen.program import Packing, TileProgram
 from fuser.tilegen.schedule import Schedule
+from fuser.tilegen.value import Value as TileValue
 
 
 @dataclass(frozen=True)
@@ -117,7 +110,7 @@ def emit(
         )
     )
     em = Emission(region, partition, target, chosen)
-    build = _multiply_add if direct else _implicit_product
+    build = _multiply_add if direct else _implicit_gemm
     pixel, channel, piece, guards = build(em, conv, m, n)
     piece = em.cast(piece, conv.node.output.dtype.compute)
     places: Places = {conv.node.output: (conv.result(pixel, channel), guards)}
@@ -160,7 +153,7 @@ def has_channels_last(region: Region, partition: Partition, x: Value) -> bool:
     return bool(node.attrs["perm"][1] == partition.layouts.get(source, plain)[-1])
 
 
-def _implicit_product(
+def _implicit_gemm(
     em: Emission, conv: ConvShape, m: int, n: int
 ) -> tuple[Index, Index, Piece, list[Guard]]:
     """Accumulate [pixels, channels] x [channels, outputs] over taps."""
@@ -192,12 +185,14 @@ def _implicit_product(
         em.load_guards = []
         return [Piece(start.dtype, (0, 2), dot_op(em, a, b, em.full_value(carried[0], (0, 2))))]
 
-    trips = parts if merged else conv.taps * parts
-    (result,) = body(Index(0), [start]) if trips == 1 else em.loop(0, trips, 1, [start], body)
+    iterations = parts if merged else conv.taps * parts
+    (result,) = (
+        body(Index(0), [start]) if iterations == 1 else em.loop(0, iterations, 1, [start], body)
+    )
     return pixel, group * n + output, result, [(pixel, m), (output, n)]
 
 
-def _image(em: Emission, x: Value, source: Coords, kind: DType, fill: int) -> ir.Value:
+def _image(em: Emission, x: Value, source: Coords, kind: DType, fill: int) -> TileValue:
     """The [pixels, k] tile of x, `fill` outside of it: a bare load, whose bounds give that, where
     x is memory behind transpositions. Where there is no k, weights are zero."""
     fits = all(in_range(c, dim) for c, dim in zip(source[2:], x.shape[2:], strict=True))
@@ -210,11 +205,11 @@ def _image(em: Emission, x: Value, source: Coords, kind: DType, fill: int) -> ir
     is_memory = not em.is_inside(x) and uniform(x) is None
     if is_memory and not fits and fill:
         loaded = em.load(x, source, fill, (0, 1), dtype=kind)
-        return em.full_value(em.cast(loaded, kind, for_product=True), (0, 1))
+        return em.full_value(em.cast(loaded, kind, for_matmul=True), (0, 1))
     if is_memory or fits:
         return operand(em, x, source, (0, 1), kind)
     image = padded(em, x, source, 0.0 if kind.is_float else fill)
-    piece = em.cast(image, kind, for_product=True)
+    piece = em.cast(image, kind, for_matmul=True)
     zero = Piece(kind, splat=0.0 if kind.is_float else 0)
     return em.full_value(em.select(em.within(em.load_guards), piece, zero), (0, 1))
 
@@ -222,7 +217,7 @@ def _image(em: Emission, x: Value, source: Coords, kind: DType, fill: int) -> ir
 def _weights(
     em: Emission, conv: ConvShape, group: Index, tap: Index, c: Index, output: Index, kind: DType,
     merged: bool,
-) -> ir.Value:  # fmt: skip
+) -> TileValue:  # fmt: skip
     """The [k, outputs] tile of the weights; constants are packed [group, tap, channel, output]."""
     w, groups, taps, channels = conv.w, conv.groups, conv.taps, conv.channels
     node = dequantised(em, w)

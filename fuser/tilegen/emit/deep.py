@@ -1,4 +1,4 @@
-"""Products of many steps of k on a CPU: blocks of k outermost, partial sums in memory.
+"""Matmuls of many steps of k on a CPU: blocks of k outermost, partial sums in memory.
 
 A program has `span` tiles of rows and panels of columns. For one block of k after the other it
 takes every panel of that block through all of its rows, so that the rows of a block stay in L2 and
@@ -18,9 +18,10 @@ from fuser.errors import LoweringError
 from fuser.graph.ir import Value
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
-from fuser.tilegen.emit.contraction import dot_dtype, dot_op, operand, panel, store_placed
+from fuser.tilegen.emit.dot_operands import dot_dtype, dot_op, operand, panel
 from fuser.tilegen.emit.dot_shape import DotShape
-from fuser.tilegen.emit.space import Emission, Piece, Places, spread
+from fuser.tilegen.emit.placement import Places, spread, store_placed
+from fuser.tilegen.emit.space import Emission, Piece
 from fuser.tilegen.index import Index, index, minimum
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.rules import ceildiv
@@ -59,10 +60,10 @@ def emit(
             b = panel(em, dot, batch, n, k, kind)
             none = 0.0 if kind.accumulate.is_float else 0
             zero = em.full_value(Piece(kind.accumulate, (0, 2), splat=none), (0, 2))
-            product = dot_op(em, a, b, zero)
-            found = Piece(kind.accumulate, (0, 2), product)
+            partial = dot_op(em, a, b, zero)
+            found = Piece(kind.accumulate, (0, 2), partial)
             if not begins:
-                so_far = em.load_view(view, place, axes=(0, 2), after=(product,))
+                so_far = em.load_view(view, place, axes=(0, 2), after=(partial,))
                 found = em.map("add", found, so_far)
             if ends:
                 pieces[dot.node.output] = em.cast(found, dot.node.output.dtype.compute)
@@ -104,8 +105,8 @@ def _loop(
 ) -> None:
     """A loop that carries nothing."""
 
-    def trip(at: Index, _: list[Piece]) -> list[Piece]:
+    def iteration(at: Index, _: list[Piece]) -> list[Piece]:
         body(at)
         return []
 
-    em.loop(start, stop, step, [], trip)
+    em.loop(start, stop, step, [], iteration)

@@ -18,7 +18,8 @@ from fuser.target import Target
 from fuser.tilegen import rules
 from fuser.tilegen.emit.maps import Coords, Guard, delinearise, product, regroup
 from fuser.tilegen.emit.memory import address, linear_in
-from fuser.tilegen.emit.space import Emission, Places, spread
+from fuser.tilegen.emit.placement import Places, spread
+from fuser.tilegen.emit.space import Emission
 from fuser.tilegen.index import Index, in_range, index
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.schedule import Schedule

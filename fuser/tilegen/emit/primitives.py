@@ -1,7 +1,7 @@
 """How each primitive of the graph becomes tile ops at given coordinates (the backward half).
 
-`lower` is the one dispatch: map primitives, movement, creation, gather, reductions whole in a
-tile, scans and windows. Contractions are anchors and have emitters of their own.
+`LOWERINGS`, at the end, has map primitives, movement, creation, gather, reductions whole in a tile,
+scans and windows. Contractions are anchors and have emitters of their own.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from fuser.dtypes import DType, i32
 from fuser.errors import LoweringError
 from fuser.graph import walks
 from fuser.graph.ir import Node, Value
+from fuser.graph.ops.registry import PRIMITIVES
 from fuser.graph.sizes import certain, is_symbolic
 from fuser.tilegen import rules
 from fuser.tilegen.emit.maps import (
@@ -25,7 +26,7 @@ from fuser.tilegen.emit.maps import (
     product,
 )
 from fuser.tilegen.emit.memory import uniform
-from fuser.tilegen.emit.space import Emission, Piece
+from fuser.tilegen.emit.space import Emission, Lowering, Operands, Piece
 from fuser.tilegen.index import Index, in_range, lookup
 from fuser.tilegen.ops import ReduceFn
 
@@ -36,72 +37,46 @@ def identity_of(fn: str, dtype: DType) -> float | int:
     return float(table[fn]) if dtype.is_float else table[fn]
 
 
-def lower(em: Emission, node: Node, value: Value, coords: Coords) -> Piece:
-    """The tile of one result of a node of the region at `coords`. Raises LoweringError."""
-    from fuser.graph.ops.registry import is_map
+def _constant(em: Emission, node: Node, coords: Coords) -> Piece:
+    return em.read(node.output, coords)
 
-    match node.op:
-        case "constant":
-            return em.read(value, coords)
-        case "dims":
-            return _dims(em, node, coords)
-        case "iota":
-            return _iota(em, node, coords)
-        case "cast":
-            return _cast(em, node, coords)
-        case "gather":
-            return _gather(em, node, coords)
-        case "concat":
-            return _concat(em, node, coords)
-        case "pad":
-            return _pad(em, node, coords)
-        case "reduce_sum" | "reduce_max" | "reduce_min" | "reduce_prod":
-            return _reduce(em, node, coords)
-        case "argmax" | "argmin":
-            return _extreme(em, node, coords)
-        case "cumsum":
-            return _cumsum(em, node, coords)
-        case "reduce_window":
-            return _window(em, node, coords)
-        case "dequantize":
-            from fuser.tilegen.emit.weights import decode
 
-            return decode(em, node, coords)
-        case "scatter":
-            from fuser.tilegen.emit.scatter import lower_scatter
+def _map(em: Emission, node: Node, coords: Coords) -> Piece:
+    return em.map(node.op, *(em.tile(operand, coords) for operand in node.inputs))
 
-            return lower_scatter(em, node, coords)
-    moved = backward(node, coords) if len(node.inputs) == 1 else None
-    if moved is not None:
-        return em.tile(node.inputs[0], moved)
+
+def _map_operands(em: Emission, node: Node, coords: Coords) -> Operands:
+    return [(operand, coords) for operand in node.inputs]
+
+
+def _compare(em: Emission, node: Node, coords: Coords) -> Piece:
+    """Positions are compared as index expressions: such comparisons are masks."""
     sides = _compared(em, node, coords)
-    if sides is not None:
-        return em.map(node.op, *map(em.index_piece, sides))
-    if is_map(node):
-        return em.map(node.op, *(em.tile(operand, coords) for operand in node.inputs))
-    raise LoweringError(f"{node.op} cannot be computed inside a region", where=em.region.name)
+    if sides is None:
+        return _map(em, node, coords)
+    return em.map(node.op, *map(em.index_piece, sides))
 
 
-def pointwise_operands(em: Emission, node: Node, coords: Coords) -> list[tuple[Value, Coords]]:
-    """What `lower` asks for before it does anything else, in order, where it asks for nothing more:
-    the operands of maps and casts, and of movement to other coordinates."""
-    from fuser.graph.ops.registry import is_map
-
-    if node.op == "cast" or (is_map(node) and _compared(em, node, coords) is None):
-        return [(operand, coords) for operand in node.inputs]
-    if node.op in ("reshape", "transpose", "broadcast", "slice"):
-        moved = backward(node, coords)
-        return [] if moved is None else [(node.inputs[0], moved)]
-    return []
+def _compare_operands(em: Emission, node: Node, coords: Coords) -> Operands:
+    return _map_operands(em, node, coords) if _compared(em, node, coords) is None else []
 
 
 def _compared(em: Emission, node: Node, coords: Coords) -> list[Index] | None:
     """Both sides of a comparison of positions; None if the node is none."""
-    if node.op not in ("eq", "ne", "lt", "le", "gt", "ge"):
-        return None
     sides = [index_of(em, operand, coords) for operand in node.inputs]
     known = [side for side in sides if side is not None and max(map(abs, side.range)) < 1 << 31]
     return known if len(known) == len(sides) else None
+
+
+def _move(em: Emission, node: Node, coords: Coords) -> Piece:
+    ((operand, at),) = _move_operands(em, node, coords)
+    return em.tile(operand, at)
+
+
+def _move_operands(em: Emission, node: Node, coords: Coords) -> Operands:
+    at = backward(node, coords)
+    assert at is not None
+    return [(node.inputs[0], at)]
 
 
 def _iota(em: Emission, node: Node, coords: Coords) -> Piece:
@@ -487,8 +462,8 @@ def _cumsum(em: Emission, node: Node, coords: Coords) -> Piece:
 MOST_UNROLLED = 32
 """Taps of a window that become one term each; a longer window is a loop."""
 
-TAPS_A_TRIP = 8
-"""Taps in the body of that loop: enough to hide what a trip costs beside them."""
+TAPS_AN_ITERATION = 8
+"""Taps in the body of that loop: enough to hide what an iteration costs beside them."""
 
 
 def _window(em: Emission, node: Node, coords: Coords) -> Piece:
@@ -512,14 +487,14 @@ def _long_window(
     window: tuple[int, ...] = node.attrs["window"]
     axis = len(outer)
     inner = product(window[axis + 1 :])
-    step = max(1, TAPS_A_TRIP // inner)
+    step = max(1, TAPS_AN_ITERATION // inner)
     whole = window[axis] - window[axis] % step
 
     def taps(here: Iterable[Index | int]) -> list[Iterable[Index | int]]:
         return [*([tap] for tap in outer), here, *map(range, window[axis + 1 :])]
 
     def body(at: Index, carried: list[Piece]) -> list[Piece]:
-        if inner > TAPS_A_TRIP:
+        if inner > TAPS_AN_ITERATION:
             return [_long_window(em, node, coords, [*outer, at], carried[0])]
         return [_taps(em, node, coords, taps([at + tap for tap in range(step)]), carried[0])]
 
@@ -553,3 +528,27 @@ def _taps(
 
 def _window_identity(node: Node) -> float | int:
     return 0 if node.attrs["fn"] == "sum" else node.inputs[0].dtype.compute.lowest
+
+
+_MAP = Lowering(_map, _map_operands)
+_COMPARE = Lowering(_compare, _compare_operands)
+_MOVE = Lowering(_move, _move_operands)
+_REDUCE = Lowering(_reduce)
+_EXTREME = Lowering(_extreme)
+
+LOWERINGS: dict[str, Lowering] = {
+    **{name: _MAP for name, primitive in PRIMITIVES.items() if primitive.kind == "map"},
+    **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), _COMPARE),
+    **dict.fromkeys(("reshape", "transpose", "broadcast", "slice"), _MOVE),
+    **dict.fromkeys(("reduce_sum", "reduce_max", "reduce_min", "reduce_prod"), _REDUCE),
+    **dict.fromkeys(("argmax", "argmin"), _EXTREME),
+    "cast": Lowering(_cast, _map_operands),
+    "concat": Lowering(_concat),
+    "constant": Lowering(_constant),
+    "cumsum": Lowering(_cumsum),
+    "dims": Lowering(_dims),
+    "gather": Lowering(_gather),
+    "iota": Lowering(_iota),
+    "pad": Lowering(_pad),
+    "reduce_window": Lowering(_window),
+}

@@ -20,8 +20,9 @@ from fuser.target import Target
 from fuser.tilegen import rules
 from fuser.tilegen.emit.map import program
 from fuser.tilegen.emit.maps import Coords, Guard, delinearise, product, regroup
+from fuser.tilegen.emit.placement import Places, spread
 from fuser.tilegen.emit.primitives import identity_of, reduced_axes
-from fuser.tilegen.emit.space import Emission, Piece, Places, spread
+from fuser.tilegen.emit.space import Emission, Piece
 from fuser.tilegen.index import Index
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.schedule import Schedule
@@ -122,20 +123,22 @@ def _scan_chunks(
     operand = anchor.inputs[0]
     total = operand.shape[anchor.attrs["axis"]]
     width = em.extents[1]
-    trips = -(-total // width)
+    iterations = -(-total // width)
     dtype = operand.dtype.compute
     kept = frozenset[int]().union(*(c.axes() for c in coords(k))) - k.axes()
     identity = identity_of(anchor.attrs.get("fn", "sum"), dtype)
     start = Piece(dtype, tuple(sorted(kept)), splat=identity)
 
-    def body(trip: Index, carried: list[Piece]) -> list[Piece]:
-        chunk = (trip * -1 + (trips - 1) if anchor.attrs.get("reverse", False) else trip) * width
+    def body(iteration: Index, carried: list[Piece]) -> list[Piece]:
+        chunk = (
+            iteration * -1 + (iterations - 1) if anchor.attrs.get("reverse", False) else iteration
+        ) * width
         em.running[anchor] = carried[0]
         bounds: list[Guard] = [*guards, (chunk + k, total)]
         store(em, em.region.outputs, operand, coords(chunk + k), bounds, reduced)
         return [em.running.pop(anchor)]
 
-    em.loop(0, trips, 1, [start], body)
+    em.loop(0, iterations, 1, [start], body)
 
 
 def split_dims(
@@ -182,8 +185,8 @@ def store(
         if value in places:
             where, bounds = places[value]
         elif value.type.size == operand.type.size:
-            if _turns_rows(em, value):
-                raise LoweringError(f"{value!r} turns the rows", where=em.region.name)
+            if _transposes_rows(em, value):
+                raise LoweringError(f"{value!r} transposes the rows", where=em.region.name)
             where, bounds = regroup(coords, operand.shape, value.shape), guards
         else:
             shape = tuple(operand.shape[d] for d in kept)
@@ -230,24 +233,24 @@ def _index_axes(gather: Node) -> range:
     return range(axis, axis + gather.inputs[1].type.rank)
 
 
-def _turns_rows(em: Emission, value: Value) -> bool:
+def _transposes_rows(em: Emission, value: Value) -> bool:
     """Whether a transpose lies between a value and a result of the rows that it depends on."""
     pending, seen = [(value, False)], set[tuple[Value, bool]]()
     while pending:
-        current, turned = pending.pop()
+        current, transposed = pending.pop()
         node = current.node
-        if node is None or not em.is_inside(current) or (current, turned) in seen:
+        if node is None or not em.is_inside(current) or (current, transposed) in seen:
             continue
-        seen.add((current, turned))
+        seen.add((current, transposed))
         if node.op.startswith(("reduce_", "arg")):
-            if turned:
+            if transposed:
                 return True
             continue
-        pending.extend((operand, turned or _is_turn(node)) for operand in node.inputs)
+        pending.extend((operand, transposed or _is_transpose(node)) for operand in node.inputs)
     return False
 
 
-def _is_turn(node: Node) -> bool:
+def _is_transpose(node: Node) -> bool:
     """Whether a node transposes dims other than 1."""
     if node.op != "transpose":
         return False

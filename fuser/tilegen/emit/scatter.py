@@ -1,6 +1,6 @@
 """Writes at places that data decides.
 
-`lower_scatter` is the deterministic form: every element of the result walks the updates and takes
+`_scatter` is the deterministic form: every element of the result walks the updates and takes
 those that hit it, the last one winning. `emit_large` is for many updates: a copy of the data, then
 a program that stores (or adds) each update where it belongs.
 """
@@ -14,7 +14,7 @@ from fuser.tilegen import rules
 from fuser.tilegen.emit.map import program
 from fuser.tilegen.emit.maps import Coords, Guard, delinearise
 from fuser.tilegen.emit.primitives import position
-from fuser.tilegen.emit.space import Emission, Piece
+from fuser.tilegen.emit.space import Emission, Lowering, Piece
 from fuser.tilegen.index import Index
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.schedule import Schedule
@@ -31,7 +31,7 @@ def is_large(node: Node) -> bool:
     return work > MOST_COMPARISONS and (how == "none" or (how == "add" and atomic))
 
 
-def lower_scatter(em: Emission, node: Node, coords: Coords) -> Piece:
+def _scatter(em: Emission, node: Node, coords: Coords) -> Piece:
     """The result of a scatter at `coords`: a loop over the entries of the indices."""
     data, indices, updates = node.inputs
     axis: int = node.attrs["axis"]
@@ -79,3 +79,6 @@ def emit_large(
     add = node.attrs.get("reduction", "none") == "add"
     em.store(node.output, where, em.tile(updates, at), guards, add=add)
     return copy, em.finish(updates.type.size)
+
+
+LOWERINGS: dict[str, Lowering] = {"scatter": Lowering(_scatter)}

@@ -25,12 +25,13 @@ from fuser.partition.region import Partition, Region
 from fuser.target import Target
 from fuser.tilegen import ir
 from fuser.tilegen.builder import Builder, row_major
-from fuser.tilegen.emit.maps import Coords, Guard, forward
+from fuser.tilegen.emit.maps import Coords, Guard
 from fuser.tilegen.emit.memory import Memory, simplify, triangle, uniform
 from fuser.tilegen.index import Atom, Axis, Index, Lookup, axis, in_range, index, lookup
 from fuser.tilegen.ops import ReduceFn
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.schedule import Schedule
+from fuser.tilegen.value import Value as TileValue
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Piece:
 
     dtype: DType
     axes: tuple[int, ...] = ()
-    value: ir.Value | None = None
+    value: TileValue | None = None
     splat: float | int | bool | None = None
 
 
@@ -73,7 +74,7 @@ class Emission:
         self.accesses: list[tuple[ir.View | None, tuple[Index, ...]]] = []
         self.positions: dict[tuple[Value, Coords], Index | None] = {}
         """What `index_of` found."""
-        self._depth: dict[ir.Value, int] = {}
+        self._depth: dict[TileValue, int] = {}
         self._nodes = set(region.nodes)
 
     # frame, scopes ------------------------------------------------------------------------------
@@ -87,7 +88,7 @@ class Emission:
         """Whether the region computes the value (else it is read from memory)."""
         return value.node is not None and value.node in self._nodes
 
-    def depth(self, values: Iterable[ir.Value | None]) -> int:
+    def depth(self, values: Iterable[TileValue | None]) -> int:
         return max((self._depth.get(v, 0) for v in values if v is not None), default=0)
 
     @contextmanager
@@ -110,7 +111,7 @@ class Emission:
         finally:
             self.scopes = inner
 
-    def emit(self, deps: Iterable[ir.Value | None], build: Callable[[], ir.Value]) -> ir.Value:
+    def emit(self, deps: Iterable[TileValue | None], build: Callable[[], TileValue]) -> TileValue:
         """Run `build` in the outermost block that knows `deps`."""
         depth = self.depth(deps)
         with self.at_depth(depth):
@@ -129,7 +130,7 @@ class Emission:
         """A loop with carried pieces; `body` gets the induction variable and the pieces."""
         values = [self.full_value(piece, piece.axes) for piece in inits]
 
-        def inner(variable: ir.Value, *carried: ir.Value) -> list[ir.Value]:
+        def inner(variable: TileValue, *carried: TileValue) -> list[TileValue]:
             self.scopes.append(Scope(self.b.block))
             for item in (variable, *carried):
                 self._depth[item] = len(self.scopes) - 1
@@ -191,7 +192,7 @@ class Emission:
 
         return expression.replace(leaf)
 
-    def full_value(self, piece: Piece, axes: Sequence[int]) -> ir.Value:
+    def full_value(self, piece: Piece, axes: Sequence[int]) -> TileValue:
         """The piece as a tile over exactly `axes`."""
         shape = self.shape(axes)
         splat = piece.splat
@@ -221,8 +222,8 @@ class Emission:
         value = self.emit(values, lambda: self.b.map(fn, *values))
         return Piece(value.dtype, axes, value)
 
-    def cast(self, piece: Piece, dtype: DType, for_product: bool = False) -> Piece:
-        """The piece in another dtype. for_product: bfloat16 that only products that round their
+    def cast(self, piece: Piece, dtype: DType, for_matmul: bool = False) -> Piece:
+        """The piece in another dtype. for_matmul: bfloat16 that only matmuls that round their
         operands, and what may see such numbers, will read: denormals count as 0 there."""
         if piece.dtype == dtype:
             return piece
@@ -237,7 +238,7 @@ class Emission:
             if not piece.dtype.is_float and dtype.lowest <= piece.splat <= dtype.highest:
                 return Piece(dtype, splat=int(piece.splat))
         x = self.full_value(piece, piece.axes)
-        flush = for_product and dtype is bf16
+        flush = for_matmul and dtype is bf16
         return Piece(dtype, piece.axes, self.emit((x,), lambda: self.b.cast(x, dtype, flush)))
 
     def number(self, value: float | int | bool, dtype: DType) -> Piece:
@@ -305,7 +306,7 @@ class Emission:
         indices: tuple[Index, ...],
         pad: float | int = 0,
         axes: tuple[int, ...] | None = None,
-        after: Sequence[ir.Value] = (),
+        after: Sequence[TileValue] = (),
     ) -> Piece:
         """Load view[indices] with frame expressions as indices, in no block outside those that
         make the values of `after`."""
@@ -343,15 +344,15 @@ class Emission:
         copy = self.partition.copies.get(value)
         for dtype in (None, copy) if copy and value not in self.partition.narrow else (copy,):
             view, indices = self.memory.access(value, coords, tuple(dict.fromkeys(guards)), dtype)
-            self.store_view(view, indices, piece, add, for_product=dtype is not None)
+            self.store_view(view, indices, piece, add, for_matmul=dtype is not None)
 
     def store_view(
         self, view: ir.View, indices: tuple[Index, ...], piece: Piece, add: bool = False,
-        for_product: bool = False,
+        for_matmul: bool = False,
     ) -> None:  # fmt: skip
         self.accesses.append((view, indices))
         axes = tuple(sorted(frozenset(piece.axes).union(*(c.axes() for c in indices))))
-        tile = self.full_value(self.cast(piece, view.dtype, for_product), axes)
+        tile = self.full_value(self.cast(piece, view.dtype, for_matmul), axes)
         write = self.b.atomic_add if add else self.b.store
         write(view, [self.local(at, axes) for at in indices], tile)
 
@@ -382,13 +383,12 @@ class Emission:
         self, value: Value, coords: Coords, origin: tuple[str, ...]
     ) -> tuple[Value, Coords, Iterator[tuple[Value, Coords]], tuple[str, ...]]:
         """A value, what it is made of at the same or moved coordinates, and the origin of that."""
-        from fuser.tilegen.emit.primitives import pointwise_operands
-
         if (value, coords) in self.aliases:
             return value, coords, iter([self.aliases[value, coords]]), origin
         if value.node is None or not self.is_inside(value):
             return value, coords, iter(()), origin
-        operands = pointwise_operands(self, value.node, coords)
+        lowering = LOWERINGS.get(value.node.op)
+        operands = [] if lowering is None else lowering.operands(self, value.node, coords)
         return value, coords, iter(operands), value.node.origin
 
     def _tile(self, value: Value, coords: Coords) -> Piece:
@@ -397,10 +397,12 @@ class Emission:
             return self.tile(*self.aliases[value, coords])
         if value.node is None or not self.is_inside(value):
             return self.read(value, coords)
-        from fuser.tilegen.emit.primitives import lower
-
+        lowering = LOWERINGS.get(value.node.op)
+        if lowering is None:
+            what = f"{value.node.op} cannot be computed inside a region"
+            raise LoweringError(what, where=self.region.name)
         origin, self.b.origin = self.b.origin, value.node.origin
-        piece = lower(self, value.node, value, coords)
+        piece = lowering.tile(self, value.node, coords)
         self.b.origin = origin
         return piece
 
@@ -426,7 +428,26 @@ class Emission:
         return TileProgram(self.region, kernel, tuple(self.memory.arguments), flops, list(notes))
 
 
-Places = dict[Value, tuple[Coords, list[Guard]]]
+Operands = list[tuple[Value, Coords]]
+
+
+def _none(em: Emission, node: Node, coords: Coords) -> Operands:
+    return []
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """How a primitive becomes tile ops. tile: the result of a node at coordinates; it may raise
+    LoweringError. operands: what `tile` asks for before it does anything else, in order, where it
+    asks for nothing more."""
+
+    tile: Callable[[Emission, Node, Coords], Piece]
+    operands: Callable[[Emission, Node, Coords], Operands] = _none
+
+
+LOWERINGS: dict[str, Lowering] = {}
+"""By primitive. The modules of the primitives are written with an Emission, which asks them for
+tiles: this table, which emit/__init__.py fills, stands between them."""
 
 
 def _plain(value: Value, coords: Coords) -> Coords:
@@ -434,64 +455,3 @@ def _plain(value: Value, coords: Coords) -> Coords:
     return tuple(
         Index(0) if dim == 1 else c for c, dim in zip(coords, value.type.shape, strict=True)
     )
-
-
-def _axes(coords: Iterable[Index]) -> frozenset[int]:
-    return frozenset[int]().union(*(c.axes() for c in coords))
-
-
-def spread(
-    em: Emission, places: Places, pieces: dict[Value, Piece], base: Sequence[Guard] | None = None,
-    folds: frozenset[int] | None = None,
-) -> Places:  # fmt: skip
-    """Where the values that follow `places` live: the forward half of the index maps.
-
-    A place is coordinates over the frame and guards: where these hold, the frame meets every
-    element of the value once. The result of a movement primitive is its operand's tile at moved
-    coordinates; that of a map primitive lives where its first placed operand lives. base: the
-    guards of the frame, which every place has; by default those of the given places. folds: the
-    axes of the frame that the region's reductions fold, where it is made for such. `places` grows
-    and is returned.
-    """
-    from fuser.graph.ops.registry import is_map
-
-    frame = {g for _, guards in places.values() for g in guards} if base is None else set(base)
-    for value, piece in pieces.items():
-        em.provide(value, places[value][0], piece)
-    for node in em.region.nodes:
-        if node.op == "constant" or not node.outputs or node.output in places:
-            continue
-        source = next((v for v in node.inputs if v in places), None)
-        if source is None:
-            continue
-        coords, guards = places[source]
-        if node.op.startswith(("reduce_", "arg")) and node.op != "reduce_window":
-            gone = {node.attrs["axis"]} if "axis" in node.attrs else set(node.attrs["axes"])
-            folded = frozenset[int]().union(*(coords[d].axes() for d in gone))
-            kept = tuple(c for d, c in enumerate(coords) if d not in gone)
-            wide = any(source.shape[d] != 1 for d in gone)
-            if folds is not None and wide and (folded - folds or _axes(kept) & folds):
-                continue  # it folds other axes of the frame than the region does
-            places[node.output] = kept, [g for g in guards if not g[0].axes() & folded]
-        elif node.op == "cumsum":
-            places[node.output] = coords, guards
-        elif is_map(node):
-            # Where other operands live says nothing of where the result does: they are read at its
-            # coordinates.
-            places[node.output] = coords, guards
-        else:
-            moved = forward(node, coords) if len(node.inputs) == 1 else None
-            if moved is None:
-                continue
-            places[node.output] = moved[0], list(dict.fromkeys([*guards, *moved[1]]))
-            cut = [at for at, _ in set(guards) - frame]
-            if node.op != "reshape" or not _hides(cut, coords, source.shape):
-                em.aliases[node.output, moved[0]] = (source, coords)
-    return places
-
-
-def _hides(cut: Sequence[Index], coords: Coords, shape: Sequence[int]) -> bool:
-    """Whether coordinates without those of dims of 1 lack one that was cut out of the frame: a
-    column of a tile is in bounds at one place of it, and what drops its dim no longer shows that.
-    """
-    return any(dim == 1 and at in cut for at, dim in zip(coords, shape, strict=True))

@@ -1,6 +1,6 @@
 """Weights of a few bits: the codes of a `dequantize`, packed in memory and decoded in the kernel.
 
-Codes of 4 bits lie 8 to a word of 32 bits, neighbours along the axis that a product sums over: a
+Codes of 4 bits lie 8 to a word of 32 bits, neighbours along the axis that a matmul sums over: a
 vector of words, one a column, holds 8 steps of k, and reading one is a shift and a mask of it.
 """
 
@@ -13,12 +13,12 @@ from fuser.dtypes import DType, f32, i32
 from fuser.graph.ir import Node, Value
 from fuser.graph.ops.quantised import bits_of
 from fuser.partition.region import Region
-from fuser.tilegen import ir
 from fuser.tilegen.emit.maps import Coords, product
 from fuser.tilegen.emit.memory import uniform
-from fuser.tilegen.emit.space import Emission, Piece
+from fuser.tilegen.emit.space import Emission, Lowering, Piece
 from fuser.tilegen.index import Index
 from fuser.tilegen.program import WORD_BITS, Packing
+from fuser.tilegen.value import Value as TileValue
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def k_block(node: Node, contract: Sequence[int]) -> int:
     return block if block < node.output.shape[axis] else 0
 
 
-def decode(em: Emission, node: Node, coords: Coords) -> Piece:
+def _decode(em: Emission, node: Node, coords: Coords) -> Piece:
     """The weights at `coords`, float32: codes packed along the last axis."""
     codes = node.inputs[0]
     *outer, last = codes.shape
@@ -71,7 +71,9 @@ def decode(em: Emission, node: Node, coords: Coords) -> Piece:
     row = Index(0)
     for dim, place in zip(outer, at, strict=True):
         row = row * dim + place
-    numbers = _codes(em, node, plain, (1, last, rows), (Index(0), coords[-1], row), 0, turned=True)
+    numbers = _codes(
+        em, node, plain, (1, last, rows), (Index(0), coords[-1], row), 0, transposed=True
+    )
     for factor in node.inputs[2:]:
         numbers = em.map("sub", numbers, _factor(em, node, factor, coords))
     return em.map("mul", numbers, _factor(em, node, node.inputs[1], coords))
@@ -105,11 +107,11 @@ class Matrix:
 
     def tile(
         self, em: Emission, at: tuple[Index, Index, Index], coords: Coords, dtype: DType
-    ) -> ir.Value:
+    ) -> TileValue:
         """The weights themselves over (k, n), as an operand of a dot. Behind the last k they are
         finite, so that nothing comes of them where the other operand is 0."""
         piece = em.map("mul", self.numbers(em, at, coords), self.scale(em, at, coords))
-        return em.full_value(em.cast(piece, dtype, for_product=True), (1, 2))
+        return em.full_value(em.cast(piece, dtype, for_matmul=True), (1, 2))
 
     def scale(self, em: Emission, at: tuple[Index, Index, Index], coords: Coords) -> Piece:
         return self.factor(em, self.node.inputs[1], at, coords)
@@ -138,10 +140,10 @@ class Matrix:
 
 def _codes(
     em: Emission, node: Node, order: tuple[int, ...], shape: tuple[int, int, int],
-    at: tuple[Index, Index, Index], width: int, turned: bool = False,
+    at: tuple[Index, Index, Index], width: int, transposed: bool = False,
 ) -> Piece:  # fmt: skip
     """The numbers that codes stand for, at (batch, k, n) of them as [batch, k, n]: `order` makes
-    that of their axes. turned: [batch, n, k] instead, and stored so."""
+    that of their axes. transposed: [batch, n, k] instead, and stored so."""
     codes, numbers = node.inputs[0], node.attrs["numbers"]
     (batches, depth, columns), (batch, k, n) = shape, at
     group = WORD_BITS // 4 if bits_of(numbers) == 4 else 1
@@ -149,7 +151,7 @@ def _codes(
     panels, steps = -(-columns // width), -(-depth // group)
     plain = order == tuple(range(len(order)))
     pad = ((0, 0), (0, steps * group - depth), (0, panels * width - columns))
-    if turned:
+    if transposed:
         packing = Packing(
             reshape=(batches, columns, depth), pad=(pad[0], pad[2], pad[1]),
             split=(batches, columns, steps, group), words=group > 1,
@@ -193,4 +195,4 @@ def _number(em: Emission, codes: Piece, numbers: str) -> Piece:
     return em.map("mul", whole, Piece(f32, splat=2.0 ** (127 - kind.bias)))
 
 
-__all__ = ["Matrix", "decode", "decoded_by", "dequantised", "k_block"]
+LOWERINGS: dict[str, Lowering] = {"dequantize": Lowering(_decode)}

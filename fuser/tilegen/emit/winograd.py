@@ -4,7 +4,7 @@ F(4x4, 3x3): every 4x4 square of outputs is A' ((G w G') * (B' d B)) A of the 6x
 under it, 36 products a channel pair where the sum over windows takes 144. F(2x2, 3x3): 2x2 squares
 of 4x4 inputs, 16 products instead of 36; it takes more of them than the larger squares, but less
 than half as many weights, which come from memory where they are many. Three programs, with
-workspaces between them: squares of inputs to matrices [squares, channels]; products with weights
+workspaces between them: squares of inputs to matrices [squares, channels]; matmuls with weights
 that were transformed when the plan was built; sums of these to squares of outputs, and the
 epilogue.
 
@@ -23,12 +23,13 @@ from fuser.dtypes import f32
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
 from fuser.tilegen import conv_rules, dot_rules
-from fuser.tilegen.emit.contraction import dot_op, store_placed
 from fuser.tilegen.emit.conv import ConvShape, conv_shape
+from fuser.tilegen.emit.dot_operands import dot_op
 from fuser.tilegen.emit.map import program
 from fuser.tilegen.emit.maps import delinearise
+from fuser.tilegen.emit.placement import Places, spread, store_placed
 from fuser.tilegen.emit.primitives import padded
-from fuser.tilegen.emit.space import Emission, Piece, Places, spread
+from fuser.tilegen.emit.space import Emission, Piece
 from fuser.tilegen.index import Index
 from fuser.tilegen.program import Packing, TileProgram
 
@@ -52,7 +53,7 @@ class Filtering:
         return self.side + 2
 
     @property
-    def products(self) -> int:
+    def matmuls(self) -> int:
         return self.inputs**2
 
 
@@ -90,7 +91,7 @@ def emit(
     conv = conv_shape(next(node for node in region.nodes if node.op == "conv"))
     return (
         _inputs(region, partition, target, conv, way),
-        _products(region, partition, target, conv, way),
+        _matmuls(region, partition, target, conv, way),
         _outputs(region, partition, target, conv, way),
     )
 
@@ -114,48 +115,48 @@ def _inputs(
 
     rows = range(way.inputs)
     columns = [_mix(em, way.inputs_row, [at(i, j) for i in rows]) for j in rows]
-    work = em.memory.workspace(f32, way.products * squares * conv.channels, 0)
-    view = em.b.view(work, (way.products, squares, conv.channels))
+    work = em.memory.workspace(f32, way.matmuls * squares * conv.channels, 0)
+    view = em.b.view(work, (way.matmuls, squares, conv.channels))
     for i in rows:
         row = _mix(em, way.inputs_row, [columns[j][i] for j in rows])
         for j, piece in enumerate(row):
             em.store_view(view, (Index(i * way.inputs + j), square, channel), piece)
-    return em.finish(squares * conv.channels * 5 * way.products)
+    return em.finish(squares * conv.channels * 5 * way.matmuls)
 
 
-def _products(
+def _matmuls(
     region: Region, partition: Partition, target: Target, conv: ConvShape, way: Filtering
 ) -> TileProgram:
-    """The products [squares, channels] x [channels, outputs]."""
+    """The matmuls [squares, channels] x [channels, outputs]."""
     squares, channels, outputs = _squares(conv, way), conv.channels, conv.outputs
-    chosen = dot_rules.dot_schedule(target, squares, outputs, channels, 32, batch=way.products)
+    chosen = dot_rules.dot_schedule(target, squares, outputs, channels, 32, batch=way.matmuls)
     em = Emission(region, partition, target, chosen)
-    which = program(em, 0, way.products, 1, "")
+    which = program(em, 0, way.matmuls, 1, "")
     square = program(em, 2, squares, chosen.block("m"))
     k = em.axis(channels)
     output = program(em, 1, outputs, chosen.block("n"))
-    source = em.memory.workspace(f32, way.products * squares * channels, 0)
-    left = em.b.view(source, (way.products, squares, channels))
+    source = em.memory.workspace(f32, way.matmuls * squares * channels, 0)
+    left = em.b.view(source, (way.matmuls, squares, channels))
     a = em.full_value(em.load_view(left, (which, square, k), axes=(0, 1)), (0, 1))
     width = chosen.block("n")
     panels = -(-outputs // width)
     packing = Packing(
         mix=both_ways(way.filter),
-        reshape=(way.products, outputs, channels),
+        reshape=(way.matmuls, outputs, channels),
         pad=((0, 0), (0, panels * width - outputs), (0, 0)) if outputs % width else (),
-        split=(way.products, panels, width, channels),
+        split=(way.matmuls, panels, width, channels),
         permute=(0, 1, 3, 2),
     )
-    weights = em.memory.buffer(conv.w, packing, way.products * panels * channels * width)
-    shape = (way.products, panels, channels, width)
+    weights = em.memory.buffer(conv.w, packing, way.matmuls * panels * channels * width)
+    shape = (way.matmuls, panels, channels, width)
     packed = em.load_packed(weights, shape, (which, output // width, k, output % width), (1, 2))
     b = em.full_value(packed, (1, 2))
     zero = em.full_value(Piece(f32, (0, 2), splat=0.0), (0, 2))
     result = Piece(f32, (0, 2), dot_op(em, a, b, zero))
-    work = em.memory.workspace(f32, way.products * squares * outputs, 1)
-    view = em.b.view(work, (way.products, squares, outputs))
+    work = em.memory.workspace(f32, way.matmuls * squares * outputs, 1)
+    view = em.b.view(work, (way.matmuls, squares, outputs))
     em.store_view(view, (which, square, output), result)
-    return em.finish(2 * way.products * squares * channels * outputs)
+    return em.finish(2 * way.matmuls * squares * channels * outputs)
 
 
 def _outputs(
@@ -167,8 +168,8 @@ def _outputs(
     square = program(em, 0, squares, em.schedule.block("m"))
     channel = program(em, 1, outputs, em.schedule.block("n"))
     n, down, across = delinearise(square, _grid(conv, way))
-    work = em.memory.workspace(f32, way.products * squares * outputs, 1)
-    view = em.b.view(work, (way.products, squares, outputs))
+    work = em.memory.workspace(f32, way.matmuls * squares * outputs, 1)
+    view = em.b.view(work, (way.matmuls, squares, outputs))
 
     def at(i: int, j: int) -> Piece:
         return em.load_view(view, (Index(i * way.inputs + j), square, channel), 0.0)
@@ -183,7 +184,7 @@ def _outputs(
             guards = [(square, squares), (channel, outputs), (y, height), (x, width)]
             places: Places = {conv.node.output: ((n, channel, y, x), guards)}
             store_placed(em, spread(em, places, {conv.node.output: piece}))
-    return em.finish(squares * outputs * 4 * way.products)
+    return em.finish(squares * outputs * 4 * way.matmuls)
 
 
 def both_ways(matrix: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fuser.errors import VerifyError
 from fuser.limits import check_time
 from fuser.tilegen.ir import Kernel
-from fuser.tilegen.passes.control import inline_single_trips
+from fuser.tilegen.passes.control import inline_single_iterations
 from fuser.tilegen.passes.cse import eliminate_common_values
 from fuser.tilegen.passes.dce import remove_dead_values
 from fuser.tilegen.passes.fold import fold_constants
@@ -33,12 +33,13 @@ class Pass:
 
 PASSES: tuple[Pass, ...] = (
     Pass("fold", fold_constants),  # first: it writes index tiles and facts into the addresses
-    Pass("control", inline_single_trips),
+    Pass("control", inline_single_iterations),
     Pass("movement", merge_movement),
     Pass("refold", fold_constants),  # the bodies of former loops now see constants
     Pass("narrow", narrow_comparisons),
     Pass("cse", eliminate_common_values),
-    Pass("masks", drop_proven_masks),  # before hoist: a load in bounds stays in a loop of no trip
+    # before hoist: a load in bounds stays in a loop of no iteration
+    Pass("masks", drop_proven_masks),
     Pass("hoist", hoist_loop_invariants),
     Pass("cse-again", eliminate_common_values),  # of two loops that shared an invariant
     Pass("dce", remove_dead_values),

@@ -1,4 +1,4 @@
-"""Replace loops of one trip, or of none, and branches on a constant by what they run.
+"""Replace loops of one iteration, or of none, and branches on a constant by what they run.
 
     %s = for 96, 128, (%z) {step = 32} : tile<8xf32> (%k: index, %a: tile<8xf32>) {
       %x = load &x, [%k + #0] : tile<8xf32>
@@ -6,7 +6,7 @@
       yield(%b)                                     =>    %b = map.add(%z, %x) : tile<8xf32>
     }                                                     (uses of %s read %b)
 
-The bounds need not be constants: a loop from %pid*32 to %pid*32 + 32 by 32 has one trip.
+The bounds need not be constants: a loop from %pid*32 to %pid*32 + 32 by 32 has one iteration.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from __future__ import annotations
 from fuser.graph.sizes import certain, is_symbolic, same
 from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Index, Scalar
-from fuser.tilegen.ir import INDEX, Block, Kernel, Op, TileType, Value
+from fuser.tilegen.ir import Block, Kernel, Op
 from fuser.tilegen.passes.rewrite import narrow_fact, replace_everywhere
+from fuser.tilegen.value import INDEX, TileType, Value
 
 
-def inline_single_trips(kernel: Kernel) -> None:
+def inline_single_iterations(kernel: Kernel) -> None:
     aliases: dict[Value, Value] = {}
     constants: dict[Value, bool] = {}
 
@@ -29,8 +30,8 @@ def inline_single_trips(kernel: Kernel) -> None:
                 visit(inner)
             if isinstance(op, ops.Full) and not op.shape:
                 constants[op.result] = bool(op.value)
-            if isinstance(op, ops.For) and (trips := trip_count(op)) in (0, 1):
-                if trips == 0:
+            if isinstance(op, ops.For) and (iterations := trip_count(op)) in (0, 1):
+                if iterations == 0:
                     aliases.update(zip(op.results, op.inits, strict=True))
                 else:
                     kept += _body(op, aliases)
@@ -65,7 +66,7 @@ def _inline(block: Block, results: tuple[Value, ...], aliases: dict[Value, Value
 
 
 def _body(loop: ops.For, aliases: dict[Value, Value]) -> list[Op]:
-    """The ops of the only trip."""
+    """The ops of the only iteration."""
     variable, *carried = loop.body.params
     aliases.update(zip(carried, loop.inits, strict=True))
     body = _inline(loop.body, loop.results, aliases)

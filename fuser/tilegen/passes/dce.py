@@ -12,7 +12,8 @@ stay, since they are the parameters of the kernel.
 from __future__ import annotations
 
 from fuser.tilegen import ops
-from fuser.tilegen.ir import Block, Kernel, Op, Value
+from fuser.tilegen.ir import Block, Kernel, Op
+from fuser.tilegen.value import Value
 
 
 def remove_dead_values(kernel: Kernel) -> None:

@@ -28,7 +28,6 @@ from fuser.graph.ops.registry import primitive
 from fuser.graph.sizes import certain, is_symbolic
 from fuser.tilegen import facts, ops
 from fuser.tilegen.index import (
-    UNBOUNDED,
     Atom,
     Axis,
     Index,
@@ -43,8 +42,9 @@ from fuser.tilegen.index import (
     modulo,
     scalar,
 )
-from fuser.tilegen.ir import INDEX, Block, Kernel, Op, Value
+from fuser.tilegen.ir import Block, Kernel, Op
 from fuser.tilegen.passes.rewrite import is_bounded, narrow_fact, replace_operands, stands_for
+from fuser.tilegen.value import INDEX, UNBOUNDED, Value
 
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 BEYOND = 1 << 80

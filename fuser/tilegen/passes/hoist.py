@@ -6,15 +6,16 @@
       ...                                              ...
 
 Loads of buffers that the kernel modifies stay, and so does a load that is known to be in bounds, if
-the loop may run no trip: nothing would be known then. Branches keep what is in them. Inner loops go
-first, so that an op may leave several loops.
+the loop may run no iteration: nothing would be known then. Branches keep what is in them. Inner
+loops go first, so that an op may leave several loops.
 """
 
 from __future__ import annotations
 
 from fuser.tilegen import ops
-from fuser.tilegen.ir import Block, Kernel, Op, Value
-from fuser.tilegen.passes.rewrite import stored_buffers, trips_at_least_once
+from fuser.tilegen.ir import Block, Kernel, Op
+from fuser.tilegen.passes.rewrite import runs_at_least_once, stored_buffers
+from fuser.tilegen.value import Value
 
 
 def hoist_loop_invariants(kernel: Kernel) -> None:
@@ -36,7 +37,7 @@ def _leaving(loop: ops.For, stored: frozenset[object]) -> list[Op]:
     inside: set[Value] = set(loop.body.params)
     stay: list[Op] = []
     leave: list[Op] = []
-    runs = trips_at_least_once(loop)
+    runs = runs_at_least_once(loop)
     for op in loop.body.ops:
         if _may_move(op, stored, runs) and not inside.intersection(op.operands()):
             leave.append(op)

@@ -19,7 +19,8 @@ from collections.abc import Mapping
 from fuser.graph.sizes import is_symbolic, same
 from fuser.tilegen import ops
 from fuser.tilegen.index import Extreme, Index, Scalar, in_range
-from fuser.tilegen.ir import Kernel, Value
+from fuser.tilegen.ir import Kernel
+from fuser.tilegen.value import Value
 
 
 def drop_proven_masks(kernel: Kernel) -> None:

@@ -12,8 +12,9 @@ broadcast is one broadcast. Needs nothing; makes work for cse and dce.
 from __future__ import annotations
 
 from fuser.tilegen import ops
-from fuser.tilegen.ir import Block, Kernel, Op, Value
+from fuser.tilegen.ir import Block, Kernel, Op
 from fuser.tilegen.passes.rewrite import replace_operands, stands_for
+from fuser.tilegen.value import Value
 
 
 def merge_movement(kernel: Kernel) -> None:

@@ -15,8 +15,9 @@ from __future__ import annotations
 from fuser.dtypes import i32, i64
 from fuser.graph import walks
 from fuser.tilegen import facts, ops
-from fuser.tilegen.ir import Block, Kernel, Op, TileType, Value
+from fuser.tilegen.ir import Block, Kernel, Op
 from fuser.tilegen.passes.rewrite import is_bounded
+from fuser.tilegen.value import TileType, Value
 
 COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 EXACT = frozenset(("add", "sub", "mul", "min", "max", "neg"))

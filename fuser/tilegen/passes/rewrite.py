@@ -7,8 +7,8 @@ from math import lcm
 
 from fuser.graph.sizes import certain, is_symbolic
 from fuser.tilegen import facts, ops
-from fuser.tilegen.index import UNBOUNDED
-from fuser.tilegen.ir import Block, Kernel, Op, Value
+from fuser.tilegen.ir import Block, Kernel, Op
+from fuser.tilegen.value import UNBOUNDED, Value
 
 
 def replace_operands(op: Op, table: Mapping[Value, Value]) -> None:
@@ -56,7 +56,7 @@ def stored_buffers(kernel: Kernel) -> frozenset[object]:
     )
 
 
-def trips_at_least_once(loop: ops.For) -> bool:
+def runs_at_least_once(loop: ops.For) -> bool:
     return certain((loop.stop - loop.start).range[0] - 1) or certain(
         loop.stop.range[0] - loop.start.range[1] - 1
     )

@@ -7,12 +7,12 @@ import time
 import pytest
 
 from fuser.backend import llvm
-from fuser.backend.cpu import costs, tree
-from fuser.backend.cpu.tree import Facts
+from fuser.backend.cpu import costs, kernel_facts
+from fuser.backend.cpu.kernel_facts import Facts
 from fuser.dtypes import f32
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import Index, axis, lookup, minimum
-from fuser.tilegen.ir import INDEX, TileType, Value
+from fuser.tilegen.value import INDEX, TileType, Value
 from tests.backend.cpu.native import HOST
 
 DEPTH = 200
@@ -35,16 +35,16 @@ def test_costs_of_shared_values() -> None:
     facts, value = doubled()
     assert costs.tree_cost(facts, value) == 2.0 ** (DEPTH + 1) - 1
     assert costs.lane_cost(facts, value, costs.probe((8,), 0, 8), 8) == 2.0**DEPTH
-    assert not tree.reads_registers(facts, value)
+    assert not kernel_facts.reads_registers(facts, value)
 
 
 def test_lookups_in_order() -> None:
     first, second = (Value(TileType(INDEX, (8,)), name, 0, 99) for name in "ab")
     a, b = lookup(first, (0,)), lookup(second, (1,))
     expression = minimum((a + axis(0, 8)) // 3, b % 7) + Index(4)
-    assert {atom.value for atom in tree.lookups(expression)} == {first, second}
-    assert [atom.value for atom in tree.lookups(b % 7 + b)] == [second, second]
-    assert tree.lookups(axis(0, 8) * 3 + 1) == []
+    assert {atom.value for atom in kernel_facts.lookups(expression)} == {first, second}
+    assert [atom.value for atom in kernel_facts.lookups(b % 7 + b)] == [second, second]
+    assert kernel_facts.lookups(axis(0, 8) * 3 + 1) == []
 
 
 @pytest.mark.skipif(llvm.version() < (22,), reason="this LLVM cannot leave out single passes")

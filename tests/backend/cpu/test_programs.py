@@ -11,7 +11,9 @@ from fuser.dtypes import ALL, DType, f32, f64, i8
 from fuser.tilegen import interpret
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import axis, index
-from fuser.tilegen.ir import Kernel, Value
+from fuser.tilegen.ir import Kernel
+from fuser.tilegen.text import print_kernel
+from fuser.tilegen.value import Value
 from tests.backend.cpu import native
 from tests.tilegen import programs
 from tests.tilegen.test_random_programs import Author
@@ -32,11 +34,15 @@ def compare(kernel: Kernel, arrays: dict[str, Array], tolerance: float = 1e-5) -
             continue
         have, want = arrays[buffer.name], expected[buffer.name]
         if not buffer.dtype.is_float:
-            np.testing.assert_array_equal(have, want, err_msg=str(kernel))
+            np.testing.assert_array_equal(have, want, err_msg=print_kernel(kernel))
             continue
         limit = 1e-2 if buffer.dtype.bits == 16 else tolerance
         np.testing.assert_allclose(
-            have.astype(np.float64), want.astype(np.float64), limit, limit, err_msg=str(kernel)
+            have.astype(np.float64),
+            want.astype(np.float64),
+            limit,
+            limit,
+            err_msg=print_kernel(kernel),
         )
 
 

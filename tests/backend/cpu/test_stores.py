@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fuser.backend.cpu.tree import apart
+from fuser.backend.cpu.kernel_facts import apart
 from fuser.dtypes import f32
 from fuser.target import X86_64_V3
 from fuser.tilegen import interpret, ops
 from fuser.tilegen.index import Index, axis
-from fuser.tilegen.ir import Buffer, TileType, Value, View
+from fuser.tilegen.ir import Buffer, View
 from fuser.tilegen.parse import parse_kernel
+from fuser.tilegen.value import TileType, Value
 from tests.backend.cpu import native
 
 BUFFER = Buffer("out", f32, 1 << 20, "output")

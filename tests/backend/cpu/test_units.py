@@ -22,6 +22,7 @@ from fuser.target import AARCH64, DOT_UNITS, X86_64_V3, X86_64_V4, Target, cpu_t
 from fuser.tilegen.emit import emit
 from fuser.tilegen.passes import run_passes
 from fuser.tilegen.schedule import Schedule
+from fuser.tilegen.text import print_kernel
 from tests import interpreted
 from tests.backend.cpu import native
 from tests.interpreted import check, one_region, run_partition
@@ -232,7 +233,7 @@ def test_windows_that_slide(
     cut = one_region(m.graph, "conv", {x: (0, 2, 3, 1)})
     (program,) = emit(cut.regions[0], cut, target, None)
     run_passes(program.kernel)
-    (found,) = analyse(program.kernel, target).sliding.values()
+    (found,) = analyse(program.kernel, target).implicit_im2col.values()
     assert found.strides == strides and found.channels == shape[1]
     assert found.high > 1 and found.taps == window
     check(cut, m.feeds, target)
@@ -260,7 +261,7 @@ def test_windows_of_bytes_that_slide(how: str, stride: int, fill: int) -> None:
     cut = one_region(m.graph, "conv", {x: (0, 2, 3, 1)})
     (program,) = emit(cut.regions[0], cut, target, None)
     run_passes(program.kernel)
-    assert len(analyse(program.kernel, target).sliding) == 1
+    assert len(analyse(program.kernel, target).implicit_im2col) == 1
     have, want = run_partition(cut, m.feeds, target)["y0"], evaluate(cut.graph, m.feeds)["y0"]
     np.testing.assert_array_equal(have, want)
 
@@ -330,7 +331,7 @@ def test_weights_of_8_bits(how: str, sizes: tuple[int, int, int], turned: bool) 
 def test_weights_of_8_bits_compile_elsewhere(target: Target) -> None:
     cut = one_region(quantise_weights(linear(3, 70, 90).graph), "contraction")
     (program,) = emit(cut.regions[0], cut, target)
-    assert "dot" in str(program.kernel) and assembly(program.kernel, target)
+    assert "dot" in print_kernel(program.kernel) and assembly(program.kernel, target)
 
 
 def test_error_of_weights_of_8_bits(monkeypatch: pytest.MonkeyPatch) -> None:

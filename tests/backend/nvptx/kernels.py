@@ -5,8 +5,9 @@ from __future__ import annotations
 from fuser.dtypes import DType, bf16, bool_, f16, f32, i32
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import Index, axis, index, lookup, minimum
-from fuser.tilegen.ir import Kernel, Value
+from fuser.tilegen.ir import Kernel
 from fuser.tilegen.schedule import Schedule
+from fuser.tilegen.value import Value
 
 MINUS_INFINITY = float("-inf")
 

@@ -17,7 +17,8 @@ from fuser.pipeline.compiler import emit_programs
 from fuser.target import SM_90A
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import axis, index
-from fuser.tilegen.ir import Kernel, Value
+from fuser.tilegen.ir import Kernel
+from fuser.tilegen.value import Value
 from tests.test_growth import LINKS, counted, imported
 
 LINKS = LINKS | {

@@ -12,7 +12,8 @@ from fuser.target import SM_80, SM_90A
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import axis, index
 from fuser.tilegen.interpret import run
-from fuser.tilegen.ir import Kernel, Value
+from fuser.tilegen.ir import Kernel
+from fuser.tilegen.value import Value
 from tests.backend.nvptx import kernels
 
 ROWS, KEYS, WIDTH, BLOCK = 16, 96, 8, 16

@@ -18,6 +18,7 @@ from fuser.graph.passes import run_passes
 from fuser.partition import partition
 from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen.emit import emit
+from fuser.tilegen.text import print_kernel
 from tests.backend.nvptx.test_ptx import PTXAS, assemble
 
 pytestmark = pytest.mark.skipif(PTXAS is None, reason="no ptxas")
@@ -55,7 +56,7 @@ def check(
                 continue
             seen.add(code)
             log = assemble(compiled.code, target, folder)
-            context = f"{program.kernel}\n{log}"
+            context = f"{print_kernel(program.kernel)}\n{log}"
             assert not re.search(r"C75\d\d|warning", log), context
             assert all(int(n) == 0 for n in re.findall(r"(\d+) bytes spill", log)), context
     assert seen

@@ -60,7 +60,7 @@ def test_every_trip_is_done_once(blocks: int, trips: int, most: int) -> None:
             left = tiles % blocks
             assert left == 0 or -(-left // (blocks - left)) >= trips - 1
             continue
-        assert cut.parts < most and 0 < cut.turn < 1 and cut.tails + cut.left <= blocks
+        assert cut.parts < most and 0 < cut.waves < 1 and cut.tails + cut.left <= blocks
         done = np.full((tiles, trips), -1)
         for block in range(blocks):
             low: Any = SimpleNamespace(

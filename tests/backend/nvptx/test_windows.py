@@ -25,8 +25,9 @@ from fuser.tilegen.builder import Builder
 from fuser.tilegen.emit import emit
 from fuser.tilegen.index import Index, axis, index
 from fuser.tilegen.interpret import evaluate_index, run
-from fuser.tilegen.ir import Kernel, Value
+from fuser.tilegen.ir import Kernel
 from fuser.tilegen.schedule import Schedule
+from fuser.tilegen.value import Value
 from tests.backend.cuda_launch import context, run_on_device
 
 HALF = TensorProto.FLOAT16

@@ -1,6 +1,6 @@
-"""Prefetches of what the next program reads, during the products of this one.
+"""Prefetches of what the next program reads, during the matmuls of this one.
 
-A product with few columns, or a short k, reads many bytes for its time: rows, and what is added to
+A matmul with few columns, or a short k, reads many bytes for its time: rows, and what is added to
 results. Where the program after it reads others, their lines are fetched while this one multiplies.
 """
 
@@ -9,15 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fuser.backend.cpu import tree
+from fuser.backend.cpu import kernel_facts
 from fuser.backend.text import Reg, integer
 from fuser.graph.sizes import by_example, is_symbolic, size_hint
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index, Scalar
 
 if TYPE_CHECKING:
+    from fuser.backend.cpu.kernel_facts import DotPlan
     from fuser.backend.cpu.lower import Lowering
-    from fuser.backend.cpu.tree import DotPlan
 
 LINE = 64
 MOST_BYTES = 12 << 10
@@ -40,17 +40,17 @@ class Rows:
     pitch: int
 
     @property
-    def trips(self) -> int:
+    def iterations(self) -> int:
         """Over how many steps of k: a line each, or short rows at once."""
         return self.rows if self.lines == 1 else -(-self.rows * self.lines // MOST_LINES)
 
-    def step(self, low: Lowering, k: Reg, trips: int) -> None:
-        """The prefetches of trip k of so many."""
-        f, each = low.f, -(-self.rows // trips)
+    def step(self, low: Lowering, k: Reg, iterations: int) -> None:
+        """The prefetches of iteration k of so many."""
+        f, each = low.f, -(-self.rows // iterations)
         flags = [Reg("i32", "0"), Reg("i32", "3"), Reg("i32", "1")]  # read, into L1, data
         for part in range(each):
             row = f.add(f.mul(k, each), part)
-            if each * trips > self.rows:
+            if each * iterations > self.rows:
                 row = f.intrinsic("smin", row, integer(self.rows - 1))
             at = f.gep(self.pointer, f.mul(row, self.pitch))
             for line in range(self.lines):
@@ -58,19 +58,19 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Following:
-    """What to fetch in the first trips of a loop over k."""
+class RowPrefetches:
+    """What to fetch in the first iterations of a loop over k."""
 
     parts: tuple[Rows, ...]
-    trips: int
+    iterations: int
 
     def step(self, low: Lowering, k: Reg) -> None:
         for rows in self.parts:
-            rows.step(low, k, self.trips)
+            rows.step(low, k, self.iterations)
 
 
 @by_example
-def following(low: Lowering, op: ops.Dot, plan: DotPlan) -> Following | None:
+def row_prefetches(low: Lowering, op: ops.Dot, plan: DotPlan) -> RowPrefetches | None:
     """What to fetch during a dot whose results stay in registers; nothing in loops, where it would
     be fetched again and again, nor where there is little to fetch for the time."""
     body = low.known.kernel.body.ops
@@ -87,19 +87,19 @@ def following(low: Lowering, op: ops.Dot, plan: DotPlan) -> Following | None:
     lines, depth = sum(rows.rows * rows.lines for rows in parts), op.a.shape[1]
     if not lines * FEW_STEPS > depth or lines > MOST_LINES * depth:
         return None
-    return Following(parts, min(depth, max(rows.trips for rows in parts)))
+    return RowPrefetches(parts, min(depth, max(rows.iterations for rows in parts)))
 
 
 def _rows(low: Lowering, load: ops.Load, fast: Scalar) -> Rows | None:
     """What the next program loads there; None if it is the same, does not lie in rows, or L1 holds
     all of it anyway."""
     small = size_hint(load.view.buffer.size) * load.view.dtype.bytes <= low.target.l1_bytes
-    if small or any(map(tree.lookups, load.indices)):
+    if small or any(map(kernel_facts.lookups, load.indices)):
         return None
 
     def address(row: int, column: int) -> Index:
         point = (Index(row), Index(column))
-        return low.resolve(tree.address_of(low.known, load, point), ())
+        return low.resolve(kernel_facts.address_of(low.known, load, point), ())
 
     rows, columns = load.shape
     start, size = address(0, 0), load.view.dtype.bytes

@@ -23,7 +23,8 @@ from fuser.graph.sizes import is_symbolic
 from fuser.target import DotUnit, Target
 from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Axis, Extreme, FloorDiv, Index, Lookup, Mod, Scalar
-from fuser.tilegen.ir import Block, Kernel, Op, Value
+from fuser.tilegen.ir import Block, Kernel, Op
+from fuser.tilegen.value import Value
 
 Kind = Literal["inline", "scalar", "registers", "memory"]
 MOST_WAYS = 1 << 20
@@ -37,7 +38,7 @@ class DotPlan:
     """How a dot is blocked. `vector_axis` 1: vectors run along N (row operand a); 0: along M.
 
     rows and chunks (vectors) are the register tile. a and b are the operands in accumulator type;
-    with a unit, in the form that it reads (unit_plan.py). steps: of k in a trip of the loop.
+    with a unit, in the form that it reads (unit_plan.py). steps: of k in an iteration of the loop.
     """
 
     a: Value
@@ -50,8 +51,8 @@ class DotPlan:
 
 
 @dataclass(frozen=True)
-class Sliding:
-    """A left operand that is windows over an image (sliding.py).
+class ImplicitIm2col:
+    """A left operand that is windows over an image (implicit_im2col.py).
 
     width, high: pixels of a row of the result, rows. taps, strides, dilation: along y and x.
     channels: elements of k under a tap. rises, runs, steps: what an image row, a column and a
@@ -108,7 +109,7 @@ class Packed:
 
     unit: DotUnit
     right: bool
-    window: Sliding | None = None
+    window: ImplicitIm2col | None = None
 
 
 @dataclass
@@ -121,7 +122,7 @@ class Facts:
     producers: dict[Value, Op] = field(default_factory=dict)
     blocks: dict[Value, Block] = field(default_factory=dict)
     users: dict[Value, list[Op]] = field(default_factory=dict)
-    trips: dict[Op, int] = field(default_factory=dict)
+    iterations: dict[Op, int] = field(default_factory=dict)
     parents: dict[Op, Block] = field(default_factory=dict)
     slots: dict[Value, tuple[ops.For, int]] = field(default_factory=dict)
     kinds: dict[Value, Kind] = field(default_factory=dict)
@@ -135,7 +136,7 @@ class Facts:
     """What a memory value takes along each axis, where that is more than its shape."""
     packed: dict[Value, Packed] = field(default_factory=dict)
     copies: dict[tuple[Value, Packed], Value] = field(default_factory=dict)
-    sliding: dict[Value, Sliding] = field(default_factory=dict)
+    implicit_im2col: dict[Value, ImplicitIm2col] = field(default_factory=dict)
     """Of copies of left operands: the image that they are instead of windows."""
     products: dict[ops.Map, ops.Map | None] = field(default_factory=dict)
     """What `last_product` found."""

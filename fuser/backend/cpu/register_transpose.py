@@ -1,4 +1,4 @@
-"""Loop nests that read vectors along one axis and write them along another.
+"""Transposes in registers: loop nests that read along one axis and write along another.
 
 Where a tile is read consecutively along one axis and written consecutively along another, either
 side would be a gather. Squares of `width` vectors are transposed in registers instead: one shuffle
@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 
 from fuser.backend import text
 from fuser.backend.cpu import affine, costs
-from fuser.backend.cpu.places import Point
+from fuser.backend.cpu.storage import Point
 from fuser.backend.function import Function
 from fuser.backend.text import Reg
 from fuser.tilegen.index import Index
-from fuser.tilegen.ir import Value
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
-    from fuser.backend.cpu.nest import Nests
+    from fuser.backend.cpu.loop_nest import Nests
 
 MOST_VECTORS = 2.5
-"""Vectors to load for each vector of the result up to which a square is worth turning."""
+"""Vectors to load for each vector of the result up to which a square is worth transposing."""
 
 
 def transpose(f: Function, rows: Sequence[Reg]) -> list[Reg]:
@@ -62,7 +62,7 @@ def source_axis(
     return -1
 
 
-def turned_nest(
+def transposed_nest(
     low: Nests,
     shape: tuple[int, ...],
     along: int,
@@ -100,13 +100,13 @@ def turned_nest(
     def blocks(extent: int, body: Callable[[Index, int], None], hint: str) -> None:
         whole = extent // width * width
 
-        def trip(i: Reg, carried: list[Reg]) -> list[Reg]:
+        def iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
             with low.scope():
                 body(low.counter(i, 0, whole - width, width), width)
             return []
 
         if whole:
-            f.loop(0, whole, width, [], trip, hint=hint)
+            f.loop(0, whole, width, [], iteration, hint=hint)
         if extent % width:
             with low.scope():
                 body(Index(whole), extent % width)
@@ -122,12 +122,12 @@ def turned_nest(
             )
             return
 
-        def trip(i: Reg, carried: list[Reg]) -> list[Reg]:
+        def iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
             with low.scope():
                 coords[axes[0]] = low.counter(i, 0, shape[axes[0]] - 1)
                 level(axes[1:])
             return []
 
-        f.loop(0, shape[axes[0]], 1, [], trip, hint="rows")
+        f.loop(0, shape[axes[0]], 1, [], iteration, hint="rows")
 
     level([a for a, extent in enumerate(shape) if a not in (along, across) and extent > 1])

@@ -1,9 +1,9 @@
-"""How many vectors of a long elementwise computation are computed side by side.
+"""The interleave count: how many vectors of a long elementwise computation go side by side.
 
 In a chain each operation waits for the one before, four cycles or more; a core finds other work
-among the next few hundred instructions, which in a long chain are of the same vector. So a trip of
-the loop takes several vectors at once, as one of as many lanes, which LLVM splits operation by
-operation:
+among the next few hundred instructions, which in a long chain are of the same vector. So an
+iteration of the loop takes several vectors at once, as one of as many lanes, which LLVM splits
+operation by operation:
 
     y[0:16] = f(g(x[0:16])), then y[16:32] ...   =>   a, b = g(x[0:16]), g(x[16:32]); f(a), f(b)
 
@@ -14,24 +14,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuser.backend.cpu import affine, costs, tree
-from fuser.backend.cpu.tree import Facts
+from fuser.backend.cpu import affine, costs, kernel_facts
+from fuser.backend.cpu.kernel_facts import Facts
 from fuser.graph import walks
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index
-from fuser.tilegen.ir import Value
+from fuser.tilegen.value import Value
 
 MOST = 4
 WORKING = 3
 """Registers that an operation itself takes, an exponential say, beside its operands."""
 LEAST_WORK = 128
 """Instructions of one vector from which on it is worth it. With fewer, a core that looks a few
-hundred instructions ahead finds the next trips of the loop by itself."""
+hundred instructions ahead finds the next iterations of the loop by itself."""
 
 _Wanted = tuple[Value, tuple[Index, ...]]
 
 
-def vectors_abreast(
+def interleave_count(
     facts: Facts, values: Sequence[Value], shape: Sequence[int], axis: int, width: int
 ) -> int:
     """1, 2 or 4: as many whole vectors of `width` along `axis` as are best computed together."""
@@ -63,7 +63,7 @@ def vectors_abreast(
 def _operands(facts: Facts, wanted: _Wanted) -> list[_Wanted]:
     value, coords = wanted
     op = facts.producers.get(value) if facts.kind(value) == "inline" else None
-    return [] if op is None else list(tree.operands_at(facts, op, coords))
+    return [] if op is None else list(kernel_facts.operands_at(facts, op, coords))
 
 
 def _in_lanes(wanted: _Wanted) -> bool:
@@ -75,17 +75,17 @@ def _is_plain(facts: Facts, wanted: _Wanted, operands: Sequence[_Wanted], width:
     value, coords = wanted
     op = facts.producers.get(value)
     if (kind := facts.kind(value)) == "memory":
-        return costs.access_cost(tree.memory_address(facts, value, coords), width) <= 1
+        return costs.access_cost(kernel_facts.memory_address(facts, value, coords), width) <= 1
     if kind != "inline":
         return kind == "scalar"
     if isinstance(op, ops.Load):
-        address = tree.address_of(facts, op, coords)
+        address = kernel_facts.address_of(facts, op, coords)
         return not any(map(_in_lanes, operands)) and costs.access_cost(address, width) <= 1
     if isinstance(op, ops.IndexTile):
-        return not tree.lookups(op.expression)
+        return not kernel_facts.lookups(op.expression)
     if isinstance(op, ops.Map):  # integers are divided one by one
         return not (op.args[0].dtype.is_integer and op.fn in ("div", "mod", "fmod", "pow"))
-    return isinstance(op, ops.Full | tree.MOVES)
+    return isinstance(op, ops.Full | kernel_facts.MOVES)
 
 
 def _most_live(facts: Facts, order: dict[_Wanted, int], last: dict[_Wanted, int]) -> int:

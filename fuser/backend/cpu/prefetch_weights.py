@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fuser.backend.cpu import tree
-from fuser.backend.cpu.tree import DotPlan
+from fuser.backend.cpu import kernel_facts
+from fuser.backend.cpu.kernel_facts import DotPlan
 from fuser.backend.text import Reg, integer
 from fuser.graph.sizes import by_example, size_hint
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index, Scalar
-from fuser.tilegen.ir import Op, Value
+from fuser.tilegen.ir import Op
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.cpu.lower import Lowering
@@ -20,14 +21,15 @@ MOST_SHARING = 16
 """Programs that share one panel's prefetches; those after them fetch nothing new."""
 NEAR_STEPS = 12
 """Steps of k that weights are fetched into L1 before they are wanted, some 150 cycles: left to the
-processor, the lines of a panel in L2 come late (5 to 7 % of a product; 8 to 32 are alike)."""
+processor, the lines of a panel in L2 come late (5 to 7 % of a matmul; 8 to 32 are alike)."""
 NEAR_BYTES = 16 << 10
 """A panel up to this size stays in L1 by itself, if the next program reads it as well."""
 
 
 @dataclass(frozen=True)
 class Prefetch:
-    """What a trip of the k loop fetches: `lines` lines, `bytes` further on in every trip."""
+    """What an iteration of the k loop fetches: `lines` lines, `bytes` further on in every
+    iteration."""
 
     pointer: Reg
     bytes: int
@@ -35,7 +37,7 @@ class Prefetch:
     level: int
 
     def step(self, low: Lowering, k: Reg) -> None:
-        """The prefetches of one trip of the k loop."""
+        """The prefetches of one iteration of the k loop."""
         at = low.f.gep(self.pointer, low.f.mul(k, self.bytes))
         for line in range(self.lines):
             # read, to cache level 4 - x, data
@@ -44,7 +46,7 @@ class Prefetch:
 
 
 @by_example
-def prefetches(low: Lowering, op: ops.Dot, plan: DotPlan) -> list[Prefetch]:
+def weight_prefetches(low: Lowering, op: ops.Dot, plan: DotPlan) -> list[Prefetch]:
     """What a dot should fetch early, if its second operand is a panel of weights."""
     loops = _loops_around(low, op)
     panel = _panel_of_loops(low, op, plan, loops) if loops else _next_panel(low, op, plan)
@@ -64,7 +66,7 @@ def _panel_load(low: Lowering, plan: DotPlan) -> ops.Load | None:
     load = _behind_casts(low, plan.b)
     if plan.vector_axis != 1 or not isinstance(load, ops.Load):
         return None
-    return None if any(map(tree.lookups, load.indices)) else load
+    return None if any(map(kernel_facts.lookups, load.indices)) else load
 
 
 def _near(low: Lowering, op: ops.Dot, plan: DotPlan) -> Prefetch | None:
@@ -73,8 +75,10 @@ def _near(low: Lowering, op: ops.Dot, plan: DotPlan) -> Prefetch | None:
     if load is None or load.pad is not None:
         return None
     depth, columns = op.b.shape
-    start = low.resolve(tree.address_of(low.known, load, (Index(0), Index(0))), ())
-    following = low.resolve(tree.address_of(low.known, load, (Index(1), Index(0))), ()) - start
+    start = low.resolve(kernel_facts.address_of(low.known, load, (Index(0), Index(0))), ())
+    following = (
+        low.resolve(kernel_facts.address_of(low.known, load, (Index(1), Index(0))), ()) - start
+    )
     ids = {v.result for v in low.known.kernel.body.ops if isinstance(v, ops.ProgramId)}
     terms = [Index(0, (term,)) for term in start.terms]
     walked = sum((term for term in terms if not ids & set(term.values())), Index(0))
@@ -110,8 +114,8 @@ def _next_panel(low: Lowering, op: ops.Dot, plan: DotPlan) -> Prefetch | None:
         return None
     slow, fast = (Scalar(ids[axis]) for axis in axes[-2:])
     depth, columns = op.b.shape
-    start = low.resolve(tree.address_of(low.known, load, (Index(0), Index(0))), ())
-    following = tree.address_of(low.known, load, (Index(1), Index(0)))
+    start = low.resolve(kernel_facts.address_of(low.known, load, (Index(0), Index(0))), ())
+    following = kernel_facts.address_of(low.known, load, (Index(1), Index(0)))
     following = low.resolve(following, ()) - start
     panel = start.coefficient(slow)
     # Where in the panel this dot starts, if loops around it walk the panel (taps of a convolution).
@@ -164,8 +168,10 @@ def _panel_of_loops(
     if load is None or slow is None or fast is None or not slow.terms or not fast.terms:
         return None
     depth, columns = op.b.shape
-    start = low.resolve(tree.address_of(low.known, load, (Index(0), Index(0))), ())
-    following = low.resolve(tree.address_of(low.known, load, (Index(1), Index(0))), ()) - start
+    start = low.resolve(kernel_facts.address_of(low.known, load, (Index(0), Index(0))), ())
+    following = (
+        low.resolve(kernel_facts.address_of(low.known, load, (Index(1), Index(0))), ()) - start
+    )
     panel = start.coefficient(slow.terms[0][0])
     if start.coefficient(fast.terms[0][0]) or following != Index(columns) or panel <= 0:
         return None

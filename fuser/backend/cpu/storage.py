@@ -1,4 +1,4 @@
-"""Where a value that is not evaluated on demand can be found."""
+"""Storage of values that are not evaluated on demand: memory, registers, one element."""
 
 from __future__ import annotations
 

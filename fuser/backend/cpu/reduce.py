@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from fuser.backend import text
 from fuser.backend.cpu import affine, costs, maps
-from fuser.backend.cpu.places import One, Point
+from fuser.backend.cpu.storage import One, Point
 from fuser.backend.text import Reg
 from fuser.dtypes import DType, f32
 from fuser.tilegen import ops
@@ -109,7 +109,7 @@ def _fold(low: Lowering, group: list[ops.Reduce], coords: Point, width: int) -> 
             dtype = accumulator(op.x.dtype)
             starts += [maps.literal(maps.identity(op.fn, dtype), dtype, lanes)] * unroll
 
-        def trip(i: Reg, carried: list[Reg]) -> list[Reg]:
+        def iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
             with low.scope():
                 step = unroll * width
                 start = low.counter(i, 0, (blocks - 1) * step, step)
@@ -120,7 +120,9 @@ def _fold(low: Lowering, group: list[ops.Reduce], coords: Point, width: int) -> 
                         out[slot] = join(op, out[slot], value(op, start + u * width, width))
             return out
 
-        done = low.f.loop(0, blocks * unroll * width, unroll * width, starts, trip, hint="fold")
+        done = low.f.loop(
+            0, blocks * unroll * width, unroll * width, starts, iteration, hint="fold"
+        )
         accs = [list(done[g * unroll : (g + 1) * unroll]) for g in range(len(group))]
     else:
         blocks = 0
@@ -198,7 +200,7 @@ def lower_scan(low: Lowering, op: ops.Scan) -> None:
     def body(coords: Point, lanes: int) -> None:
         start = maps.literal(maps.identity(op.fn, dtype), dtype, lanes)
 
-        def trip(i: Reg, carried: list[Reg]) -> list[Reg]:
+        def iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
             with low.scope():
                 step = low.counter(i, 0, extent - 1)
                 here = (step * -1) + (extent - 1) if op.reverse else step
@@ -211,7 +213,7 @@ def lower_scan(low: Lowering, op: ops.Scan) -> None:
                 )  # fmt: skip
             return [total]
 
-        low.f.loop(0, extent, 1, [start], trip, hint="scan")
+        low.f.loop(0, extent, 1, [start], iteration, hint="scan")
 
     low.nest(shape, vector, width, body)
     low.places[op.result] = place

@@ -7,16 +7,16 @@ from contextlib import contextmanager
 from functools import partial
 
 from fuser.backend import text
-from fuser.backend.cpu import affine, costs, tree, turn
-from fuser.backend.cpu.abreast import vectors_abreast
+from fuser.backend.cpu import affine, costs, kernel_facts, register_transpose
 from fuser.backend.cpu.emitter import Condition, Fact
-from fuser.backend.cpu.places import Cells, Memory, One, Point
+from fuser.backend.cpu.interleave import interleave_count
+from fuser.backend.cpu.storage import Cells, Memory, One, Point
 from fuser.backend.cpu.values import Values
 from fuser.backend.text import Reg
 from fuser.graph import walks
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index
-from fuser.tilegen.ir import Value
+from fuser.tilegen.value import Value
 
 Body = Callable[[Point, int], None]
 """Emits the work at a point; the second argument is its lanes."""
@@ -42,10 +42,16 @@ class Nests(Values):
         def body(coords: Point, lanes: int) -> None:
             put(coords, evaluate(coords), lanes)
 
-        if value not in self.places and not tree.reads_registers(self.known, value):
-            along = turn.source_axis(self, value, value.shape, axis, width, 1) if axis >= 0 else -1
+        if value not in self.places and not kernel_facts.reads_registers(self.known, value):
+            along = (
+                register_transpose.source_axis(self, value, value.shape, axis, width, 1)
+                if axis >= 0
+                else -1
+            )
             if along >= 0:
-                turn.turned_nest(self, value.shape, along, axis, width, evaluate, put)
+                register_transpose.transposed_nest(
+                    self, value.shape, along, axis, width, evaluate, put
+                )
                 return
         self.nest(value.shape, axis, width, body, values=[value], hoist=self._inputs(value))
 
@@ -61,7 +67,7 @@ class Nests(Values):
         if self.known.kind(value) == "inline" or value in self.places:
             return lambda coords: [(value, coords)]
         op = self.known.producers[value]
-        return lambda coords: list(tree.operands_at(self.known, op, coords))
+        return lambda coords: list(kernel_facts.operands_at(self.known, op, coords))
 
     def copy(self, value: Value, source: Memory, target: Memory) -> None:
         """Copy a tile between two places in scratch."""
@@ -102,7 +108,7 @@ class Nests(Values):
         unrolled. Register tiles among `values` make the nest unroll.
         """
         self.passes += 1
-        if any(tree.reads_registers(self.known, value) for value in values):
+        if any(kernel_facts.reads_registers(self.known, value) for value in values):
             self._unrolled(shape, body, hoist, conditions)
             return
         limits = clips or {}
@@ -126,13 +132,13 @@ class Nests(Values):
                 return
             low, high = limits.get(here, (text.integer(0), text.integer(shape[here])))
 
-            def trip(i: Reg, carried: list[Reg]) -> list[Reg]:
+            def iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
                 with self.scope():
                     coords[here] = self.counter(i, 0, shape[here] - 1)
                     level(position + 1)
                 return []
 
-            self.f.loop(low, high, 1, [], trip, hint="rows")
+            self.f.loop(low, high, 1, [], iteration, hint="rows")
             coords[here] = Index(0)
 
         level(0)
@@ -185,7 +191,7 @@ class Nests(Values):
                     run(self.counter(i, 0, extent - 1), 1)
                 return []
 
-            together = self._abreast(values, axis, width)
+            together = self._interleave_count(values, axis, width)
             for lanes in sorted({together * width, width} - {1}, reverse=True):
                 count = f.sub(high, low)
                 whole = (
@@ -198,20 +204,20 @@ class Nests(Values):
                 low = middle
             f.loop(low, high, 1, [], narrow, hint="tail")
             return
-        width *= self._abreast(values, axis, width)
+        width *= self._interleave_count(values, axis, width)
         full = extent // width
         unroll = self._unroll(values, full)
         blocks = full // unroll if unroll else 0
         if blocks > 1:
 
-            def trip(i: Reg, carried: list[Reg]) -> list[Reg]:
+            def iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
                 with self.scope():
                     start = self.counter(i, 0, (blocks - 1) * unroll * width, unroll * width)
                     for step in range(unroll):
                         run(start + step * width, width)
                 return []
 
-            f.loop(0, blocks * unroll * width, unroll * width, [], trip, hint="lanes")
+            f.loop(0, blocks * unroll * width, unroll * width, [], iteration, hint="lanes")
         else:
             blocks = 0
         for step in range(blocks * unroll, full):
@@ -219,13 +225,13 @@ class Nests(Values):
         if extent % width:
             run(Index(full * width), extent % width)
 
-    def _abreast(self, values: Sequence[Value], axis: int, width: int) -> int:
+    def _interleave_count(self, values: Sequence[Value], axis: int, width: int) -> int:
         if width == 1 or not values:
             return 1
-        return vectors_abreast(self.known, values, values[0].shape, axis, width)
+        return interleave_count(self.known, values, values[0].shape, axis, width)
 
     def _unroll(self, values: Sequence[Value], full: int) -> int:
-        """Vectors a trip of a vector loop: several where there is little work in each."""
+        """Vectors an iteration of a vector loop: several where there is little work in each."""
         cost = sum(costs.tree_cost(self.known, value) for value in values)
         if full <= 1:
             return 1
@@ -244,7 +250,7 @@ class Nests(Values):
         return [
             ((*row, Index(start) + affine.lane(lanes)), lanes)
             for row in rows
-            for start, lanes in tree.chunk_starts(shape[-1], self.known.width)
+            for start, lanes in kernel_facts.chunk_starts(shape[-1], self.known.width)
         ]
 
     def _unrolled(
@@ -255,7 +261,7 @@ class Nests(Values):
         conditions: Sequence[Condition],
     ) -> None:
         """A nest without loops, row by row; a row that is out of bounds is skipped as a whole."""
-        chunks = tree.chunk_starts(shape[-1], self.known.width)
+        chunks = kernel_facts.chunk_starts(shape[-1], self.known.width)
         if hoist is not None and len(shape) > 1:
             rows = [self.placeholder(extent) if extent > 1 else Index(0) for extent in shape[:-1]]
             banned = [row for row in rows if row.terms]
@@ -317,7 +323,7 @@ class Nests(Values):
                 return []
             if self.known.kind(value) != "inline" or isinstance(op, ops.Load | ops.IndexTile):
                 return []
-            return list(tree.operands_at(self.known, op, coords))
+            return list(kernel_facts.operands_at(self.known, op, coords))
 
         for value, coords in walks.reachable(wanted, operands):
             if isinstance(self.known.producers.get(value), ops.Full) or not free(coords):

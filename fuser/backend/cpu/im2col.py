@@ -1,4 +1,4 @@
-"""Rows whose elements lie together in runs: the window of a convolution over few channels.
+"""im2col of windows over few channels, in contiguous runs of memory.
 
 With channels last a row of a window is one run of memory, `k // 21` rows and `k % 21` along each.
 Vectors of a fixed width straddle the ends of runs, and would be put together element by element;
@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from fuser.backend.cpu import affine, costs, tree
-from fuser.backend.cpu.places import Memory
+from fuser.backend.cpu import affine, costs, kernel_facts
+from fuser.backend.cpu.storage import Memory
 from fuser.backend.text import Reg
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index, in_range
-from fuser.tilegen.ir import Value
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.cpu.lower import Lowering
@@ -25,13 +25,13 @@ MOST_LOADS = 64
 WIDEST = 32
 
 
-def fill_runs(low: Lowering, value: Value, source: Value, place: Memory) -> bool:
-    """Copy a [rows, k] tile to scratch run by run; False where it has no runs or needs none."""
+def fill_im2col(low: Lowering, value: Value, source: Value, place: Memory) -> bool:
+    """Copy a [rows, k] tile to scratch, run by run; False where it has no runs or needs none."""
     pieces = _pieces(low, source)
     if not pieces:
         return False
 
-    def trip(i: Reg, carried: list[Reg]) -> list[Reg]:
+    def iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
         with low.scope():
             row = low.counter(i, 0, value.shape[0] - 1)
             for start, lanes in pieces:
@@ -40,7 +40,7 @@ def fill_runs(low: Lowering, value: Value, source: Value, place: Memory) -> bool
                 low.write(place.pointer, value.dtype, low.memory_address(place, point), reg, lanes)
         return []
 
-    low.f.loop(0, value.shape[0], 1, [], trip, hint="runs")
+    low.f.loop(0, value.shape[0], 1, [], iteration, hint="runs")
     return True
 
 
@@ -57,7 +57,7 @@ def _pieces(low: Lowering, source: Value) -> list[tuple[int, int]]:
     if cost <= 1 and not bounded:
         return []
     row = costs.probe((rows, 1), 0, 1)[0]
-    for run in reversed(tree.divisors(load, 1)):
+    for run in reversed(kernel_facts.divisors(load, 1)):
         if run < 4 or run >= depth:
             continue
         pieces = [
@@ -79,7 +79,7 @@ def _is_plain(
     """Whether lanes are neighbours, which are inside of all bounds or outside together."""
     if any(affine.has_lane(low.resolve(index, point)) for index in bounded):
         return False
-    return affine.lane_form(tree.address_of(low.known, load, point)).step == 1
+    return affine.lane_form(kernel_facts.address_of(low.known, load, point)).step == 1
 
 
 def _powers(length: int) -> Iterator[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Windows that slide over an image: one copy of the image stands for all of them.
+"""Implicit im2col: one padded copy of an image stands for all windows that slide over it.
 
 The left operand of a convolution has a row for each pixel and the elements under its window along
 k. Neighbouring windows overlap, so that operand is the image several times over. For tile
@@ -8,7 +8,7 @@ pixels under one tap is then 16 pieces of k that lie equally far apart:
     pixel (y, x), tap (i, j), channel c  at  image row sy*y + dy*i, column sx*x + dx*j, channel c
 
 Lines of the copy are a whole number of strides long, so that the step from the last pixel of a row
-to the first of the next is a number of pixels: products are computed for the few pixels between
+to the first of the next is a number of pixels: results are computed for the few pixels between
 rows as well, and nobody reads them. With a stride along y, image rows of one remainder lie together
 (a plane each).
 """
@@ -19,15 +19,15 @@ from collections.abc import Callable, Iterator
 from math import gcd
 from typing import TYPE_CHECKING
 
-from fuser.backend.cpu import affine, tree
-from fuser.backend.cpu.places import Memory
-from fuser.backend.cpu.tree import Facts, Sliding
+from fuser.backend.cpu import affine, kernel_facts
+from fuser.backend.cpu.kernel_facts import Facts, ImplicitIm2col
+from fuser.backend.cpu.storage import Memory
 from fuser.backend.text import Reg
 from fuser.graph.sizes import is_symbolic
 from fuser.target import DotUnit
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index, Scalar, floordiv, in_range, modulo
-from fuser.tilegen.ir import INDEX, TileType, Value
+from fuser.tilegen.value import INDEX, TileType, Value
 
 if TYPE_CHECKING:
     from fuser.backend.cpu.lower import Lowering
@@ -37,22 +37,22 @@ LANES = 32
 MOST_TAPS = 11
 """Along a line of a window."""
 MOST_WASTE = 1.5
-"""Tiles of products with the pixels between rows, over those without."""
+"""Tiles of the matmul with the pixels between rows, over those without."""
 
 
-def find_sliding(facts: Facts, value: Value, unit: DotUnit) -> Sliding | None:
+def find_implicit_im2col(facts: Facts, value: Value, unit: DotUnit) -> ImplicitIm2col | None:
     """How an operand slides over an image in memory; None if it does not, or if that is no gain."""
     load = facts.producers.get(value)
     if unit.name != "amx" or not isinstance(load, ops.Load) or facts.kind(value) != "inline":
         return None
-    if load.view.dtype.name != unit.dtype or any(tree.lookups(i) for i in load.indices):
+    if load.view.dtype.name != unit.dtype or any(kernel_facts.lookups(i) for i in load.indices):
         return None
     rows, depth = value.shape
     if is_symbolic(rows, depth, *load.view.shape, *load.view.strides):
         return None
-    widths = [w for w in tree.divisors(load, 0) if 1 < w < rows and rows % w == 0] + [rows]
-    lines = [d for d in tree.divisors(load, 1) if d < depth and depth % d == 0] + [depth]
-    found: list[Sliding] = []
+    widths = [w for w in kernel_facts.divisors(load, 0) if 1 < w < rows and rows % w == 0] + [rows]
+    lines = [d for d in kernel_facts.divisors(load, 1) if d < depth and depth % d == 0] + [depth]
+    found: list[ImplicitIm2col] = []
     for width in widths:
         for line in lines:
             for channels in _divided(line, unit.depth):
@@ -76,7 +76,7 @@ def _counter(extent: int) -> Index:
 
 def _match(
     facts: Facts, load: ops.Load, sizes: tuple[int, int, int], shape: tuple[int, int]
-) -> Sliding | None:
+) -> ImplicitIm2col | None:
     """The window, if rows of `width` pixels and taps of `channels` along `line` explain a load."""
     width, line, channels = sizes
     high, taps = shape[0] // width, (shape[1] // line, line // channels)
@@ -85,7 +85,7 @@ def _match(
     point = (y * width + x, i * line + j * channels + c)
     steps: list[list[int]] = []
     for index in load.indices:
-        rest = tree.resolve(facts, index, point)
+        rest = kernel_facts.resolve(facts, index, point)
         found = []
         for counter in (y, x, i, j, c):
             step = rest.coefficient(counter.terms[0][0]) if counter.terms else 0
@@ -105,17 +105,22 @@ def _match(
         steps, load.indices, load.view.shape, load.view.strides, down[1], across[1], strict=True
     ):
         address += step * stride
-        if load.pad is None or in_range(tree.resolve(facts, index, point), extent):
+        if load.pad is None or in_range(kernel_facts.resolve(facts, index, point), extent):
             continue
         # all channels of a pixel are inside of the bounds, or none
-        parts = [rise, run, extent, tree.resolve(facts, index, (Index(0), Index(0))).multiple]
+        parts = [
+            rise,
+            run,
+            extent,
+            kernel_facts.resolve(facts, index, (Index(0), Index(0))).multiple,
+        ]
         if step not in (0, 1) or (step and any(part % channels for part in parts)):
             return None
         edges.append(step)
     if address != 1:
         return None
     (sy, dy), (sx, dx) = down[0], across[0]
-    return Sliding(
+    return ImplicitIm2col(
         width, high, taps, channels, (sy, sx), (dy, dx), tuple(down[1]), tuple(across[1]),
         tuple(s[4] for s in steps),
     )  # fmt: skip
@@ -137,17 +142,17 @@ def _ratio(pairs: list[tuple[int, int]]) -> tuple[tuple[int, int], list[int]] | 
     return None if found or min(ratio) < 0 else (ratio, units)
 
 
-def _pays(window: Sliding, rows: int, depth: int) -> bool:
-    """Whether a copy is smaller than all windows, and few products are wasted."""
+def _pays(window: ImplicitIm2col, rows: int, depth: int) -> bool:
+    """Whether a copy is smaller than all windows, and few multiply-adds are wasted."""
     if min(window.strides) < 1 or max(window.taps) == 1:
         return False
     tiles, plain = -(-window.rows // 16), -(-rows // 16)
     return tiles <= plain * MOST_WASTE and window.copied < rows * depth
 
 
-def fill_sliding(low: Lowering, value: Value, source: Value, place: Memory) -> None:
+def fill_implicit_im2col(low: Lowering, value: Value, source: Value, place: Memory) -> None:
     """Copy the image under a block to scratch, line by line."""
-    window = low.known.sliding[value]
+    window = low.known.implicit_im2col[value]
     load = low.known.producers[source]
     assert isinstance(load, ops.Load)
     starts = [low.resolve(index, (Index(0), Index(0))) for index in load.indices]
@@ -200,11 +205,11 @@ def _pieces(channels: int) -> Iterator[tuple[int, int]]:
         yield start, min(LANES, channels - start)
 
 
-def each_tap(low: Lowering, window: Sliding, body: Callable[[Reg, Reg], None]) -> None:
+def each_tap(low: Lowering, window: ImplicitIm2col, body: Callable[[Reg, Reg], None]) -> None:
     """Call body(number of the tap, elements from a pixel to what it reads) in a loop over taps."""
     count = window.taps[0] * window.taps[1]
 
-    def trip(t: Reg, carried: list[Reg]) -> list[Reg]:
+    def iteration(t: Reg, carried: list[Reg]) -> list[Reg]:
         with low.scope():
             tap = low.counter(t, 0, count - 1)
             row = floordiv(tap, window.taps[1]) * window.dilation[0]
@@ -214,4 +219,4 @@ def each_tap(low: Lowering, window: Sliding, body: Callable[[Reg, Reg], None]) -
             body(low.index(tap), low.index((line * window.columns + column) * window.channels))
         return []
 
-    low.f.loop(0, count, 1, [], trip, hint="taps")
+    low.f.loop(0, count, 1, [], iteration, hint="taps")
