@@ -33,6 +33,7 @@ class Fault:
 MAPS, MEMORY = "tilegen/emit/maps.py", "tilegen/emit/memory.py"
 PRIMITIVES, MAP = "tilegen/emit/primitives.py", "tilegen/emit/map.py"
 REDUCE, SPACE = "tilegen/emit/reduce.py", "tilegen/emit/space.py"
+PLACEMENT = "tilegen/emit/placement.py"
 CONTRACTION, CONV = "tilegen/emit/contraction.py", "tilegen/emit/conv.py"
 ATTENTION, MASKS = "tilegen/emit/attention.py", "tilegen/emit/masks.py"
 
@@ -150,7 +151,7 @@ EMITTERS = (
         "return em.map(node.op, *(em.tile(operand, coords) for operand in node.inputs[::-1]))",
     ),
     Fault(
-        "a map keeps the bounds of all its operands", SPACE,
+        "a map keeps the bounds of all its operands", PLACEMENT,
         "# coordinates.\n            places[node.output] = coords, guards",
         "# coordinates.\n            places[node.output] = coords, "
         "[g for v in node.inputs if v in places for g in places[v][1]]",
@@ -165,7 +166,7 @@ EMITTERS = (
         "results = em.loop(0, total - 1, depth, inits, body)",
     ),
     Fault(
-        "parts of a concat behind a product overlap", CONTRACTION,
+        "parts of a concat behind a matmul overlap", PLACEMENT,
         "shifted = (*coords[:axis], coords[axis] + start, *coords[axis + 1 :])",
         "shifted = coords",
     ),
