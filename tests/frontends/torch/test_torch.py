@@ -15,7 +15,7 @@ from torch.utils import _pytree  # noqa: E402
 
 import fuser  # noqa: E402
 from fuser.errors import FeedError, UnsupportedError, UnsupportedOpError  # noqa: E402
-from tests.trace.torch_modules import MODULES, Function, Residual  # noqa: E402
+from tests.frontends.torch.torch_modules import MODULES, Function, Residual  # noqa: E402
 
 pytestmark = [
     pytest.mark.export,

@@ -11,7 +11,7 @@ import pytest
 from fuser.frontends.numpy.trace.functions import FUNCTIONS
 from fuser.frontends.numpy.trace.ufuncs import UFUNCS
 
-TEXT = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
+TEXT = (Path(__file__).parents[3] / "docs" / "python.md").read_text()
 REFUSED = {"nonzero", "argwhere", "flatnonzero", "unique", "compress", "extract"}
 
 
