@@ -58,12 +58,12 @@ def _decoded(value: Value) -> Decoded | None:
             chain.append(node)
         elif node.op == "mul":
             single = [number_of(operand) for operand in node.inputs]
-            place = 1 if single[1] is not None else 0
-            factor = single[place]
+            side = 1 if single[1] is not None else 0
+            factor = single[side]
             if factor is None:
                 return None
             factors.append(factor)
-            value = node.inputs[1 - place]
+            value = node.inputs[1 - side]
             continue
         elif node.op == "dequantize":
             return _weights(node, factors, chain)

@@ -31,11 +31,11 @@ class _Line:
             return self
         count = window_extent(size, self.window, self.stride, self.low, self.high, self.dilation)
         assert isinstance(count, int)
-        places = [i * self.stride - self.low for i in range(count)]
+        starts = [i * self.stride - self.low for i in range(count)]
         useful = [
             tap
             for tap in range(self.window)
-            if any(0 <= place + tap * self.dilation < size for place in places)
+            if any(0 <= start + tap * self.dilation < size for start in starts)
         ]
         if not useful:
             return self

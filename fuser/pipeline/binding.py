@@ -28,7 +28,7 @@ TRIM_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class Bound:
-    """Kernels bound to values, before the memory has places. Where dims are symbolic, bytes, grids,
+    """Kernels bound to values, before buffers have offsets. Where dims are symbolic, bytes, grids,
     costs and shapes are dims too: `at` gives the program at any sizes."""
 
     name: str

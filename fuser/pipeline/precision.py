@@ -8,7 +8,7 @@
           the plan is built. For CPUs that multiply bfloat16 (AMX, AVX-512 BF16); on others it
           changes nothing, and the report says so.
 "int8w"   constant matrices of float32 matmuls become whole numbers of 8 bits with one scale a
-          column (symmetric, to nearest); everything else stays as it is, in float32. For products
+          column (symmetric, to nearest); everything else stays as it is, in float32. For matmuls
           of few rows, whose time is that of reading the weights.
 """
 

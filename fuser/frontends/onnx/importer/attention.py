@@ -177,18 +177,18 @@ def rotary_embedding(b: Builder, node: OnnxNode) -> Value:
     # Work on [batch, heads, length, size], so that 3-D input goes through the usual split.
     wide = split_heads(b, x, node.required("num_heads")) if flat else x
     size = as_int(wide.type.shape[3])
-    turned = node.attr("rotary_embedding_dim", 0) or size
+    rotated = node.attr("rotary_embedding_dim", 0) or size
     if positions is not None:
         cos, sin = (b.emit("gather", cache, positions, axis=0) for cache in (cos, sin))
-    head = b.slice_axis(wide, 3, 0, turned)
+    head = b.slice_axis(wide, 3, 0, rotated)
     result = rotate(b, head, cos, sin, bool(node.attr("interleaved", 0)))
-    if turned != size:
-        result = b.concat([result, b.slice_axis(wide, 3, turned, size)], 3)
+    if rotated != size:
+        result = b.concat([result, b.slice_axis(wide, 3, rotated, size)], 3)
     return merge_heads(b, result) if flat else result
 
 
 def rotate(b: Builder, x: Value, cos: Value, sin: Value, interleaved: bool) -> Value:
-    """x [batch, heads, length, size] turned by angles [batch, length, size / 2]."""
+    """x [batch, heads, length, size] rotated by angles [batch, length, size / 2]."""
     batch, heads, length, size = x.type.shape
     half = as_int(size) // 2
     part = (batch, heads, length, half)

@@ -144,18 +144,20 @@ def _skipped(b: Builder, node: OnnxNode, bias: int) -> Value:
 def embed_layer_norm(b: Builder, node: OnnxNode) -> list[Value | None]:
     """LayerNorm(word + position + segment embeddings), how many tokens each row's mask leaves, and
     the sum of the embeddings."""
-    ids, segments, words, places, kinds = (node.optional(i) for i in range(5))
+    ids, segments, words, position_table, kinds = (node.optional(i) for i in range(5))
     gamma, beta, mask, positions = (node.optional(i) for i in range(5, 9))
-    if ids is None or words is None or places is None or gamma is None or beta is None:
+    if ids is None or words is None or position_table is None or gamma is None or beta is None:
         raise InvalidModelError("an operand is missing", where=node.where)
     batch, length = ids.type.shape
     total = b.emit("gather", words, ids, axis=0)
     if positions is None:
-        placed = b.slice_axis(places, 0, 0, length)
-        placed = b.broadcast(placed, total.type.shape, (1, 2))
+        position_rows = b.slice_axis(position_table, 0, 0, length)
+        position_rows = b.broadcast(position_rows, total.type.shape, (1, 2))
     else:
-        placed = b.emit("gather", places, b.broadcast_to(positions, ids.type.shape), axis=0)
-    total = b.map("add", total, placed)
+        position_rows = b.emit(
+            "gather", position_table, b.broadcast_to(positions, ids.type.shape), axis=0
+        )
+    total = b.map("add", total, position_rows)
     if segments is not None and kinds is not None:
         total = b.map("add", total, b.emit("gather", kinds, segments, axis=0))
     y = _normalized(b, node, total, gamma, beta, False)[0]

@@ -56,15 +56,15 @@ def _mask_bias(b: Builder, node: OnnxNode, mask: Value, batch: Dim, keys: Dim) -
     [batch, keys], [batch, queries, keys] and [batch, 1, queries, keys]: zero hides a key.
     """
     if mask.type.rank == 1:
-        place = b.iota((batch, keys), 1, mask.dtype)
+        position = b.iota((batch, keys), 1, mask.dtype)
         count = mask.type.shape[0]
         ends = mask if count == batch else b.slice_axis(mask, 0, 0, batch)
-        seen = b.map("lt", place, b.broadcast(ends, (batch, keys), (0,)))
+        seen = b.map("lt", position, b.broadcast(ends, (batch, keys), (0,)))
         if count != batch:
             if count != 2 * as_int(batch):
                 raise node.unsupported(f"a mask of shape {list(mask.type.shape)}")
             begins = b.slice_axis(mask, 0, batch, count)
-            after = b.map("ge", place, b.broadcast(begins, (batch, keys), (0,)))
+            after = b.map("ge", position, b.broadcast(begins, (batch, keys), (0,)))
             seen = b.map("logical_and", seen, after)
     else:
         seen = b.map("ne", mask, 0)
@@ -165,9 +165,9 @@ def _pick(b: Builder, packed: Value, index: int) -> Value:
 
 @onnx_op("RotaryEmbedding", domain=MICROSOFT)
 def rotary_embedding(b: Builder, node: OnnxNode) -> Value:
-    """Positions are one offset, or [batch, length]; caches [positions, half of what turns]."""
+    """Positions are one offset, or [batch, length]; caches [positions, half of what is rotated]."""
     x, positions, cos, sin = (node.operand(i) for i in range(4))
-    turned = node.attr("rotary_embedding_dim", 0)
+    rotated = node.attr("rotary_embedding_dim", 0)
     wide = x
     if x.type.rank == 3:
         heads = node.attr("num_heads", 0) or as_int(x.type.shape[2]) // (
@@ -176,22 +176,31 @@ def rotary_embedding(b: Builder, node: OnnxNode) -> Value:
         wide = split_heads(b, x, heads)
     batch, _, length, _ = wide.type.shape
     if positions.type.rank == 1:
-        place = b.iota((batch, length), 1, positions.dtype)
-        positions = b.map("add", place, b.broadcast_to(b.reshape(positions, ()), place.type.shape))
-    result = _turn(b, wide, positions, cos, sin, bool(node.attr("interleaved", 0)), turned)
+        position = b.iota((batch, length), 1, positions.dtype)
+        positions = b.map(
+            "add", position, b.broadcast_to(b.reshape(positions, ()), position.type.shape)
+        )
+    result = _rotate_at(b, wide, positions, cos, sin, bool(node.attr("interleaved", 0)), rotated)
     return merge_heads(b, result) if x.type.rank == 3 else result
 
 
-def _turn(b: Builder, x: Value, positions: Value, cos: Value, sin: Value, interleaved: bool,
-          turned: int = 0) -> Value:  # fmt: skip
-    """x [batch, heads, length, size] turned by its positions [batch, length]."""
+def _rotate_at(
+    b: Builder,
+    x: Value,
+    positions: Value,
+    cos: Value,
+    sin: Value,
+    interleaved: bool,
+    rotated: int = 0,
+) -> Value:
+    """x [batch, heads, length, size] rotated by its positions [batch, length]."""
     size = as_int(x.type.shape[3])
-    turned = turned or 2 * as_int(cos.type.shape[1])
+    rotated = rotated or 2 * as_int(cos.type.shape[1])
     rows = [b.emit("gather", cache, positions, axis=0) for cache in (cos, sin)]
-    head = x if turned == size else b.slice_axis(x, 3, 0, turned)
+    head = x if rotated == size else b.slice_axis(x, 3, 0, rotated)
     result = rotate(b, head, rows[0], rows[1], interleaved)
-    if turned != size:
-        result = b.concat([result, b.slice_axis(x, 3, turned, size)], 3)
+    if rotated != size:
+        result = b.concat([result, b.slice_axis(x, 3, rotated, size)], 3)
     return result
 
 
@@ -229,20 +238,20 @@ def group_query_attention(b: Builder, node: OnnxNode) -> list[Value | None]:
     past = b.broadcast_to(b.scalar(0, dtypes.i64), (batch,))
     if not prompt:
         past = b.map("sub", counts, new if isinstance(new, int) else b.dim(new))
-    query_place = b.map("add", b.iota((batch, new), 1), b.broadcast(past, (batch, new), (0,)))
+    query_position = b.map("add", b.iota((batch, new), 1), b.broadcast(past, (batch, new), (0,)))
     if node.attr("do_rotary", 0):
         cos, sin, given = node.operand(7), node.operand(8), node.optional(9)
-        places = query_place if given is None else given
+        rotary_positions = query_position if given is None else given
         interleaved = bool(node.attr("rotary_interleaved", 0))
-        q, k = (_turn(b, x, places, cos, sin, interleaved) for x in (q, k))
+        q, k = (_rotate_at(b, x, rotary_positions, cos, sin, interleaved) for x in (q, k))
     if not prompt or keys != new:
         k, v = (_append(b, cache, x, past, keys) for cache, x in ((past_key, k), (past_value, v)))
     wide = (batch, new, keys)
-    place, query_row = b.iota(wide, 2), b.broadcast(query_place, wide, (0, 1))
-    allowed = b.map("le", place, query_row)
+    position, query_row = b.iota(wide, 2), b.broadcast(query_position, wide, (0, 1))
+    allowed = b.map("le", position, query_row)
     window = node.attr("local_window_size", -1)
     if window >= 0:
-        near = b.map("gt", b.map("add", place, window), query_row)
+        near = b.map("gt", b.map("add", position, window), query_row)
         allowed = b.map("logical_and", allowed, near)
     extra = node.optional(10)
     all_k, all_v = (repeat_heads(b, x, heads) for x in (k, v))
@@ -255,9 +264,9 @@ def _append(b: Builder, cache: Value | None, new: Value, past: Value, keys: Dim)
     """[batch, groups, keys, size]: past[r] entries of the cache, then the new ones; the rest 0."""
     batch, groups, count, size = new.type.shape
     shape = (batch, groups, keys, size)
-    place = b.iota((batch, keys), 1)
+    position = b.iota((batch, keys), 1)
     begin = b.broadcast(past, (batch, keys), (0,))
-    since = b.map("sub", place, begin)
+    since = b.map("sub", position, begin)
     last = count - 1 if isinstance(count, int) else b.map("sub", b.dim(count), 1)
     inner = b.map("min", b.map("max", since, 0), last)
     step = count if isinstance(count, int) else b.dim(count)
@@ -276,5 +285,5 @@ def _append(b: Builder, cache: Value | None, new: Value, past: Value, keys: Dim)
     padded = cache
     if length != keys:
         padded = b.pad(cache, [0] * 4, [0, 0, as_int(keys) - as_int(length), 0], 0)
-    old = b.broadcast(b.map("lt", place, begin), shape, (0, 2))
+    old = b.broadcast(b.map("lt", position, begin), shape, (0, 2))
     return b.map("select", old, padded, result)

@@ -144,8 +144,8 @@ def quantized_gemm(b: Builder, node: OnnxNode) -> Value:
     left = centre(b, lhs, _over(b, lhs_zero, lhs), dtypes.i32)
     if node.attr("transA", 0):
         left = b.swap(left, 0, 1)
-    turned = bool(node.attr("transB", 0))
-    plain = b.swap(rhs, 0, 1) if turned else rhs
+    transposed = bool(node.attr("transB", 0))
+    plain = b.swap(rhs, 0, 1) if transposed else rhs
     right = centre(b, plain, _columns(b, rhs_zero, plain), dtypes.i32)
     whole = b.cast(b.matmul(left, right), dtypes.f32)
     factor = b.map("mul", b.reshape(lhs_scale, ()), rhs_scale)

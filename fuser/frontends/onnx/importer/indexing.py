@@ -106,8 +106,8 @@ def reverse_sequence(b: Builder, node: OnnxNode) -> Value:
     batch = node.axis(node.attr("batch_axis", 1), x.type.rank)
     ends = b.broadcast(lengths, x.type.shape, (batch,))
     at = b.iota(x.type.shape, time)
-    turned = b.map("sub", b.map("sub", ends, 1), at)
-    return take_along(b, x, b.map("select", b.map("lt", at, ends), turned, at), time)
+    reversed_at = b.map("sub", b.map("sub", ends, 1), at)
+    return take_along(b, x, b.map("select", b.map("lt", at, ends), reversed_at, at), time)
 
 
 def take_along(b: Builder, data: Value, index: Value, axis: int) -> Value:

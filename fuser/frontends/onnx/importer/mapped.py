@@ -42,7 +42,7 @@ class _UnusualError(Exception):
 
 @dataclass(frozen=True)
 class _Field:
-    """A field of a message: its place with its key, and where its bytes (or its number) are."""
+    """A field of a message: its offset with its key, and where its bytes (or its number) are."""
 
     number: int
     wire: int

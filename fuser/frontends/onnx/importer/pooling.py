@@ -125,14 +125,14 @@ def _max_with_index(b: Builder, node: OnnxNode, pool: _Pool) -> tuple[Value, Val
         first = b.map("min", first, hit)
         offsets.append(sum((s - before) * n for s, before, n in zip(starts, low, strides,
                                                                     strict=True)))  # fmt: skip
-    place = b.emit("gather", b.constant(np.asarray(offsets, np.int64)), first, axis=0)
+    index = b.emit("gather", b.constant(np.asarray(offsets, np.int64)), first, axis=0)
     for axis, (step, stride) in enumerate(zip(pool.strides, strides, strict=True), 2):
-        place = b.map("add", place, b.map("mul", b.iota(shape, axis), step * stride))
+        index = b.map("add", index, b.map("mul", b.iota(shape, axis), step * stride))
     volume = int(np.prod(sizes))
     channels = as_int(x.type.shape[1])
     for axis, stride in ((0, channels * volume), (1, volume)):
-        place = b.map("add", place, b.map("mul", b.iota(shape, axis), stride))
-    return best, place
+        index = b.map("add", index, b.map("mul", b.iota(shape, axis), stride))
+    return best, index
 
 
 def _strides(sizes: Sequence[int], column_major: bool) -> list[int]:

@@ -206,10 +206,10 @@ def _recur(
     """given[g] + state @ recurrence[g].T + bias[g] for each of the gates: one matmul for all."""
     batch, hidden = d.state.type.shape[0], as_int(d.state.type.shape[1])
     weights = b.slice_axis(d.recurrent, 0, gates.start * hidden, gates.stop * hidden)
-    products = b.reshape(b.dot(state, weights, ((1,), (1,))), (batch, len(gates), hidden))
+    sums = b.reshape(b.dot(state, weights, ((1,), (1,))), (batch, len(gates), hidden))
     found = []
-    for place, gate in enumerate(gates):
-        part = b.reshape(b.slice_axis(products, 1, place, place + 1), (batch, hidden))
+    for index, gate in enumerate(gates):
+        part = b.reshape(b.slice_axis(sums, 1, index, index + 1), (batch, hidden))
         recurred = b.map("add", part, _pick(b, d.recurrent_bias, gate))
         found.append(b.map("add", given[gate], recurred))
     return found

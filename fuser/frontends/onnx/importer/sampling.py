@@ -30,29 +30,29 @@ def _reflect(b: Builder, x: Value, low: float, high: float) -> Value:
     span = high - low
     if span <= 0:
         return b.full(low, x.type)
-    turn = b.map("mod", b.map("abs", b.map("sub", x, low)), 2 * span)
-    return b.map("sub", b.full(high, x.type), b.map("abs", b.map("sub", turn, span)))
+    folded = b.map("mod", b.map("abs", b.map("sub", x, low)), 2 * span)
+    return b.map("sub", b.full(high, x.type), b.map("abs", b.map("sub", folded, span)))
 
 
-def _linear_index(b: Builder, places: Sequence[Value], sizes: Sequence[int]) -> Value:
+def _linear_index(b: Builder, coordinates: Sequence[Value], sizes: Sequence[int]) -> Value:
     """Row-major index of integer coordinates, int64."""
-    total = b.cast(places[0], dtypes.i64)
-    for place, size in zip(places[1:], sizes[1:], strict=True):
-        total = b.map("add", b.map("mul", total, size), b.cast(place, dtypes.i64))
+    total = b.cast(coordinates[0], dtypes.i64)
+    for coordinate, size in zip(coordinates[1:], sizes[1:], strict=True):
+        total = b.map("add", b.map("mul", total, size), b.cast(coordinate, dtypes.i64))
     return total
 
 
 def _read(
-    b: Builder, rows: Value, base: Value, places: Sequence[Value], sizes: Sequence[int]
+    b: Builder, rows: Value, base: Value, coordinates: Sequence[Value], sizes: Sequence[int]
 ) -> tuple[Value, Value]:
     """rows [images * pixels, channels] at float coordinates of whole pixels in the image whose
     first row `base` gives: [..., channels], and whether the pixel exists."""
     inside: Value | None = None
     safe = []
-    for place, size in zip(places, sizes, strict=True):
-        here = b.map("logical_and", b.map("ge", place, 0), b.map("le", place, size - 1))
+    for coordinate, size in zip(coordinates, sizes, strict=True):
+        here = b.map("logical_and", b.map("ge", coordinate, 0), b.map("le", coordinate, size - 1))
         inside = here if inside is None else b.map("logical_and", inside, here)
-        safe.append(_clamp(b, place, 0, size - 1))
+        safe.append(_clamp(b, coordinate, 0, size - 1))
     assert inside is not None
     index = b.map("add", base, _linear_index(b, safe, sizes))
     return b.emit("gather", rows, index, axis=0), inside
@@ -71,7 +71,7 @@ def _to_rows(b: Builder, x: Value) -> Value:
 
 
 def _bases(b: Builder, shape: Sequence[Dim], axis: int, pixels: int) -> Value:
-    """The first row of the image of each place: images follow `axis`."""
+    """The first row of the image of each point: images follow `axis`."""
     return b.map("mul", b.iota(shape, axis), pixels)
 
 
@@ -86,7 +86,7 @@ def grid_sample(b: Builder, node: OnnxNode) -> Value:
     wide = b.cast(grid, dtypes.f32) if grid.dtype.bits < 32 else grid
     shape = grid.type.shape[:-1]
     bounds = [(0.0, size - 1.0) if aligned else (-0.5, size - 0.5) for size in sizes]
-    places = []
+    coordinates = []
     for axis, size in enumerate(sizes):
         # The last entry of a grid point is along the last axis.
         entry = rank - 1 - axis
@@ -103,11 +103,11 @@ def grid_sample(b: Builder, node: OnnxNode) -> Value:
             at = _clamp(b, at, 0, size - 1) if mode != "cubic" else at
         elif padding == "reflection":
             at = _reflect(b, at, low, high) if mode != "cubic" else at
-        places.append(at)
+        coordinates.append(at)
     rows, base = _to_rows(b, x), _bases(b, shape, 0, int(np.prod(sizes)))
     total: Value | None = None
-    for taps in cartesian(*[_axis_taps(b, at, mode, node) for at in places]):
-        pixels = [place for place, _ in taps]
+    for taps in cartesian(*[_axis_taps(b, at, mode, node) for at in coordinates]):
+        pixels = [coordinate for coordinate, _ in taps]
         if padding == "border":
             pixels = [_clamp(b, p, 0, n - 1) for p, n in zip(pixels, sizes, strict=True)]
         elif padding == "reflection":
@@ -208,7 +208,7 @@ def roi_align(b: Builder, node: OnnxNode) -> Value:
     count = rois.type.shape[0]
     shape = (count, height, width, samples, samples)
     corner = [b.reshape(b.slice_axis(rois, 1, i, i + 1), (count,)) for i in range(4)]
-    places = []
+    coordinates = []
     for axis, cells, sample_axis in ((1, height, 3), (2, width, 4)):
         start, end = (b.map("mul", corner[i], scale) for i in (2 - axis, 4 - axis))
         if half:
@@ -219,12 +219,14 @@ def roi_align(b: Builder, node: OnnxNode) -> Value:
         cell = b.broadcast(b.map("div", extent, cells), shape, (0,))
         step = b.map("div", b.map("add", b.iota(shape, sample_axis, x.dtype), 0.5), samples)
         offset = b.map("add", b.iota(shape, axis, x.dtype), step)
-        places.append(b.map("add", b.broadcast(start, shape, (0,)), b.map("mul", offset, cell)))
+        coordinates.append(
+            b.map("add", b.broadcast(start, shape, (0,)), b.map("mul", offset, cell))
+        )
     base = b.map("mul", b.cast(images, dtypes.i64), int(np.prod(sizes)))
     rows, base = _to_rows(b, x), b.broadcast(base, shape, (0,))
     valid: Value | None = None
     ways = []
-    for at, size in zip(places, sizes, strict=True):
+    for at, size in zip(coordinates, sizes, strict=True):
         here = b.map("logical_and", b.map("ge", at, -1), b.map("le", at, size))
         valid = here if valid is None else b.map("logical_and", valid, here)
         at = _clamp(b, at, 0, size - 1)
@@ -265,19 +267,19 @@ def deform_conv(b: Builder, node: OnnxNode) -> Value:
     shape = (batch, spans, taps, *out)
     moved = b.reshape(offset, (batch, spans, taps, 2, *out))
     grid = np.stack(np.meshgrid(*map(np.arange, window), indexing="ij")).reshape(2, taps)
-    places = []
+    coordinates = []
     for axis in range(2):
         own = b.reshape(b.slice_axis(moved, 3, axis, axis + 1), shape)
         first = b.constant((grid[axis] * dilation[axis] - pads[axis]).astype(x.dtype.numpy))
         at = b.map("mul", b.iota(shape, 3 + axis, x.dtype), strides[axis])
-        places.append(b.map("add", b.map("add", at, b.broadcast(first, shape, (2,))), own))
+        coordinates.append(b.map("add", b.map("add", at, b.broadcast(first, shape, (2,))), own))
     split = b.reshape(x, (batch * spans, channels // spans, *sizes))
     rows = _to_rows(b, split)
     image = b.map("add", b.map("mul", b.iota(shape, 0), spans), b.iota(shape, 1))
     base = b.map("mul", image, int(np.prod(sizes)))
     total: Value | None = None
-    for pair in cartesian(*[_axis_taps(b, at, "linear", node) for at in places]):
-        found, inside = _read(b, rows, base, [place for place, _ in pair], sizes)
+    for pair in cartesian(*[_axis_taps(b, at, "linear", node) for at in coordinates]):
+        found, inside = _read(b, rows, base, [coordinate for coordinate, _ in pair], sizes)
         factors = [factor for _, factor in pair if factor is not None]
         factor = b.map("select", inside, b.map("mul", *factors), 0)
         found = b.map("mul", found, _over_channels(b, factor, found))

@@ -24,9 +24,9 @@ def _fit(b: Builder, x: Value, axis: int, length: int) -> Value:
 
 
 def _waves(inputs: int, outputs: int, length: int, sign: int) -> tuple[Array, Array]:
-    """cos and sin of sign * 2 pi i k / length, [inputs, outputs], exact angles modulo a turn."""
-    turn = np.outer(np.arange(inputs), np.arange(outputs)) % length
-    angle = 2 * np.pi * turn / length
+    """cos and sin of sign * 2 pi i k / length, [inputs, outputs], exact modulo 2 pi."""
+    steps = np.outer(np.arange(inputs), np.arange(outputs)) % length
+    angle = 2 * np.pi * steps / length
     return np.cos(angle), sign * np.sin(angle)
 
 
@@ -144,8 +144,8 @@ def determinant(b: Builder, node: OnnxNode) -> Value:
     result = b.full(1, TensorType(x.dtype, stack))
     for left in range(rows, 0, -1):
         column = b.reshape(b.slice_axis(x, axis + 1, 0, 1), (*stack, left))
-        place = b.emit("argmax", b.emit("abs", column), axis=axis, select_last=False)
-        hit = b.map("eq", b.iota((*stack, left), axis), b.broadcast(place, (*stack, left),
+        pivot_row = b.emit("argmax", b.emit("abs", column), axis=axis, select_last=False)
+        hit = b.map("eq", b.iota((*stack, left), axis), b.broadcast(pivot_row, (*stack, left),
                                                                     range(axis)))  # fmt: skip
         wide = b.broadcast(hit, x.type.shape, range(axis + 1))
         chosen = b.reduce("reduce_sum", b.map("select", wide, x, 0), [axis])
@@ -153,7 +153,7 @@ def determinant(b: Builder, node: OnnxNode) -> Value:
         kept = [*range(axis), axis + 1]
         x = b.map("select", wide, b.broadcast(first, x.type.shape, kept), x)
         pivot = b.reshape(b.slice_axis(chosen, axis, 0, 1), stack)
-        sign = b.map("select", b.map("eq", place, 0), b.full(1, pivot.type), -1)
+        sign = b.map("select", b.map("eq", pivot_row, 0), b.full(1, pivot.type), -1)
         result = b.map("mul", result, b.map("mul", pivot, sign))
         if left == 1:
             break
