@@ -397,7 +397,16 @@ def rows_of_turned_rows(d: Drawing) -> list[Value]:
     return [d.emit("min", total, d.emit("sqrt", squares))]
 
 
+def maxima_of_negated_integers(d: Drawing) -> list[Value]:
+    """ptxas loses the sign of some operands of a chain of max."""
+    x = d.feed(np.random.default_rng(0).integers(-8, 9, (33, 5, 4)).astype(np.int32))
+    window = {"window": (3, 1, 3), "strides": (2, 1, 1), "dilation": (2, 1, 1)}
+    y = d.emit("neg", x)
+    return [d.emit("reduce_window", y, fn="max", padding=((1, 0), (0, 0), (0, 0)), **window)]
+
+
 FOUND: tuple[Make, ...] = (
+    maxima_of_negated_integers,
     narrow_indices_of_a_long_axis, scatter_without_updates, sorted_dims, large_unsigned_constants,
     multiples_of_two_to_the_63, output_beside_a_product, product_of_a_scalar, products_of_vectors,
     whole_sum_beside_another_shape, product_of_broadcasts, products_in_a_row,

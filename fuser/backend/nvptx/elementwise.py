@@ -298,7 +298,7 @@ def _integer(e: Emitter, fn: str, dtype: DType, args: list[str]) -> str:
     if fn in ("add", "sub", "mul"):
         return e.value(f"{fn} {type} {a}, {b}")
     if fn in ("min", "max"):
-        return e.value(f"call {type} @llvm.{letter}{fn}.{type}({type} {a}, {type} {b})")
+        return _extreme(e, fn, dtype, a, b)
     if fn == "neg":
         return e.value(f"sub {type} 0, {a}")
     if fn == "abs":
@@ -413,6 +413,23 @@ def cast_registers(emitter: Emitter, regs: list[str], source: DType, target: DTy
     if len(regs) % 2:
         results.append(cast(emitter, regs[-1], source, target))
     return results
+
+
+def _extreme(e: Emitter, fn: str, dtype: DType, a: str, b: str) -> str:
+    """min or max of two integers. ptxas (CUDA 13.0, from -O1 on) makes max(max(-a, b), c) one
+    instruction of three operands and loses the sign: up to 32 bits they are chosen by hand."""
+    type, letter = dtype.llvm, "s" if dtype.kind == "int" else "u"
+    if dtype.bits > 32:
+        return e.value(f"call {type} @llvm.{letter}{fn}.{type}({type} {a}, {type} {b})")
+    if dtype.bits < 32:
+        extend = "sext" if letter == "s" else "zext"
+        a, b = (e.value(f"{extend} {type} {x} to i32") for x in (a, b))
+    order = "lt" if fn == "min" else "gt"
+    chosen = e.value(
+        f'call i32 asm "{{.reg .pred p; setp.{order}.{letter}32 p, $1, $2; '
+        f'selp.b32 $0, $1, $2, p;}}", "=r,r,r"(i32 {a}, i32 {b})'
+    )
+    return chosen if dtype.bits == 32 else e.value(f"trunc i32 {chosen} to {type}")
 
 
 def _absolute(e: Emitter, type: str, a: str) -> str:
