@@ -25,11 +25,12 @@ from fuser.pipeline.plan_cache import SCHEDULES
 from fuser.runtime.cache import KernelCache
 from fuser.runtime.plan import Plan
 from fuser.target import SM_80, SM_90A, X86_64_V4, Target
-from fuser.tilegen import dot_rules
 from fuser.tilegen.candidates import MOST, candidates
 from fuser.tilegen.emit.contraction import matmul_of
 from fuser.tilegen.program import TileProgram
-from fuser.tilegen.rules import blocks_of
+from fuser.tilegen.rules import RULES
+from fuser.tilegen.rules.common import blocks_of
+from fuser.tilegen.rules.cpu import CPU_RULES
 from fuser.tilegen.schedule import Schedule
 
 
@@ -78,7 +79,7 @@ def with_bad_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     def bad(target: Target, m: int, n: int, k: int, *_: Any, **__: Any) -> Schedule:
         return blocks_of(m=1, n=16, k=k, reason="bad on purpose")
 
-    monkeypatch.setattr(dot_rules, "dot_schedule", bad)
+    monkeypatch.setitem(RULES, "cpu", replace(CPU_RULES, matmul=bad))
 
 
 def feeds_of(model: ModelProto) -> dict[str, np.ndarray]:

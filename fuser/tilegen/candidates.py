@@ -1,7 +1,7 @@
 """Schedules that may be faster than the one of the rules, for tuning (pipeline/tuning.py): a few of
 a kernel, the likeliest first.
 
-Matmuls are ranked by the costs of the rules (dot_rules.py), so that what is tried are the tiles
+Matmuls are ranked by the costs of the rules (rules/), so that what is tried are the tiles
 between which the rules had to choose. Of other kernels it is the neighbours: one block size, the
 warps or the stages twice or half what they are.
 """
@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 
 from fuser.target import Target
 from fuser.tilegen import ops
-from fuser.tilegen.deep_rules import deep_schedule
-from fuser.tilegen.dot_rules import HALF_TILES, WIDE_TILES, matmul_schedule, register_tiles
 from fuser.tilegen.program import TileProgram
-from fuser.tilegen.rules import ceildiv
+from fuser.tilegen.rules.common import ceildiv
+from fuser.tilegen.rules.cpu.k_blocks import deep_schedule
+from fuser.tilegen.rules.cpu.matmul import matmul_schedule, register_tiles
+from fuser.tilegen.rules.gpu.ping_pong import PING_PONG_TILES
+from fuser.tilegen.rules.gpu.stream_k import cut_of
+from fuser.tilegen.rules.gpu.tiles import HALF_TILES, WIDE_TILES
 from fuser.tilegen.schedule import Schedule
-from fuser.tilegen.share_rules import PING_PONG_TILES, cut_of
 
 MOST = 8
 """Candidates of a kernel beside the schedule of the rules."""
@@ -31,7 +33,7 @@ LEAST_ROWS = 16
 @dataclass(frozen=True)
 class Matmul:
     """A matmul as the schedule rules see it: `batch` of [m, k] x [k, n], `accumulators`
-    that share the left operand, elements of `bits`. streamed: see `dot_rules.dot_schedule`."""
+    that share the left operand, elements of `bits`. streamed: see `MatmulRule`."""
 
     m: int
     n: int
@@ -106,7 +108,7 @@ def _on_cpu(target: Target, p: Matmul, own: Schedule) -> list[Schedule]:
 
 def _on_gpu(target: Target, p: Matmul, own: Schedule) -> list[Schedule]:
     """Tiles of one program a block, of persistent blocks, and of two ping-pong warp groups, by the
-    cost that the rules give them (share_rules.ping_pong_schedule)."""
+    cost that the rules give them (rules/gpu/ping_pong.py)."""
     half = p.bits <= 16
     depth = own.block("k")
     hopper = target.arch == "sm_90a" and half and p.streamed

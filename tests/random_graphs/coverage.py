@@ -51,15 +51,16 @@ NOT_DRAWN: Mapping[str, str] = {
     "tilegen/emit/primitives.py _dims": OPEN,
     "tilegen/passes/masks.py is_in_bounds": "asked by back ends",
     **dict.fromkeys(
-        (f"tilegen/share_rules.py {name}" for name in
-         ("cut_of", "cut_cost", "ping_pong_schedule", "wave_of")), LARGE),
+        (f"tilegen/rules/gpu/{name}" for name in
+         ("stream_k.py cut_of", "stream_k.py cut_cost", "ping_pong.py ping_pong_schedule",
+          "ping_pong.py wave_of")), LARGE),
 }  # fmt: skip
 """What the drawing leaves to other tests: a file, or an item, and why."""
 
 
 def watched_files() -> list[Path]:
     files = [path for folder in WATCHED for path in sorted((SOURCE / folder).glob("*.py"))]
-    return [*files, *sorted((SOURCE / "tilegen").glob("*rules.py"))]
+    return [*files, *sorted((SOURCE / "tilegen" / "rules").rglob("*.py"))]
 
 
 def known() -> list[str]:

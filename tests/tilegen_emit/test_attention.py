@@ -10,8 +10,8 @@ import pytest
 from fuser import dtypes
 from fuser.dtypes import DType
 from fuser.tilegen import ops
-from fuser.tilegen.attention_rules import attention_schedule
 from fuser.tilegen.emit import emit
+from fuser.tilegen.rules.cpu.attention import attention_schedule
 from fuser.tilegen.schedule import Schedule
 from tests.interpreted import TARGETS, check, one_region
 from tests.tilegen_emit.graphs import Model

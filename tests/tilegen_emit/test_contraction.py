@@ -10,8 +10,9 @@ import pytest
 from fuser import dtypes
 from fuser.dtypes import DType
 from fuser.target import SM_90A
-from fuser.tilegen import deep_rules, dot_rules
 from fuser.tilegen.emit import emit
+from fuser.tilegen.rules.cpu.k_blocks import deep_schedule, span_of
+from fuser.tilegen.rules.cpu.matmul import swept_rows
 from fuser.tilegen.schedule import Schedule
 from tests.interpreted import CPU, TARGETS, check, one_region
 from tests.tilegen_emit.graphs import Model
@@ -115,19 +116,19 @@ def test_where_rows_are_swept() -> None:
     """Where all rows are more than L2 and two panels leave room for some of them."""
     target = replace(CPU, l2_bytes=2 << 20)
     line, large = 4 * 1024, 1 << 20
-    assert dot_rules.swept_rows(target, 12, 64, 8, line, 48 * line, large) == 0
-    assert dot_rules.swept_rows(target, 128, 1, 8, line, 48 * line, large) == 0
-    assert dot_rules.swept_rows(target, 128, 22, 8, line, 48 * line, large) == 16
-    assert dot_rules.swept_rows(target, 128, 22, 8, line, 48 * line * 6, large) == 0
+    assert swept_rows(target, 12, 64, 8, line, 48 * line, large) == 0
+    assert swept_rows(target, 128, 1, 8, line, 48 * line, large) == 0
+    assert swept_rows(target, 128, 22, 8, line, 48 * line, large) == 16
+    assert swept_rows(target, 128, 22, 8, line, 48 * line * 6, large) == 0
     # at least 64 rows share a read of the weights
-    assert dot_rules.swept_rows(target, 128, 22, 8, 2 * line, 96 * line, large) == 8
-    assert dot_rules.swept_rows(target, 16, 16, 8, 3 * line, 144 * line, large) == 0
+    assert swept_rows(target, 128, 22, 8, 2 * line, 96 * line, large) == 8
+    assert swept_rows(target, 16, 16, 8, 3 * line, 144 * line, large) == 0
     # few weights: a sweep for each of the two cores, if their rows divide
-    assert dot_rules.swept_rows(target, 131, 3, 8, 1024, 256 * 1024, large) == 66
-    assert dot_rules.swept_rows(target, 7, 3, 64, 1024, 256 * 1024, large) == 0
+    assert swept_rows(target, 131, 3, 8, 1024, 256 * 1024, large) == 66
+    assert swept_rows(target, 7, 3, 64, 1024, 256 * 1024, large) == 0
     # a quarter of L2 for weights: tile after tile, unless rows and results are few
-    assert dot_rules.swept_rows(target, 131, 3, 4, 1024, 32 * 1024, large) == 1
-    assert dot_rules.swept_rows(target, 4, 3, 16, 1024, 32 * 1024, 128 * 1024) == 0
+    assert swept_rows(target, 131, 3, 4, 1024, 32 * 1024, large) == 1
+    assert swept_rows(target, 4, 3, 16, 1024, 32 * 1024, 128 * 1024) == 0
 
 
 DEEP = Schedule(blocks=(("m", 4), ("n", 16), ("k", 16)), extra={"span": (2, 1)})
@@ -167,7 +168,7 @@ def test_where_k_is_cut() -> None:
     def cut(m: int, n: int, k: int, threads: int = 2, l2: int = 2 << 20) -> tuple[int, object]:
         here = replace(CPU, units=16, threads=threads, l2_bytes=l2)
         plain = Schedule(blocks=(("m", 8), ("n", 48), ("k", k)))
-        found = deep_rules.deep_schedule(here, m, n, k, 32, 1, plain)
+        found = deep_schedule(here, m, n, k, 32, 1, plain)
         return found.block("k"), found.extra.get("span")
 
     assert cut(128, 768, 3072) == (1024, (16, 8))
@@ -197,14 +198,14 @@ def test_where_k_is_cut() -> None:
 def test_spans_follow_the_threads(
     tiles: int, panels: int, threads: int, span: tuple[int, int]
 ) -> None:
-    assert deep_rules.span_of(tiles, panels, 8, 1, threads) == span
+    assert span_of(tiles, panels, 8, 1, threads) == span
 
 
 def test_threads_decide_sweeps() -> None:
     """Of a plan, not the cores of the machine."""
     sizes = (131, 3, 8, 1024, 256 * 1024, 1 << 20)
     target = replace(CPU, units=16, l2_bytes=2 << 20)
-    sweeps = [dot_rules.swept_rows(replace(target, threads=n), *sizes) for n in (2, 4, 0)]
+    sweeps = [swept_rows(replace(target, threads=n), *sizes) for n in (2, 4, 0)]
     assert sweeps == [66, 33, 66]  # 131 tiles are no whole sweeps of 16
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from fuser import dtypes
 from fuser.target import cpu_target
-from fuser.tilegen import conv_rules
+from fuser.tilegen.rules.cpu.conv import conv_schedule
 from fuser.tilegen.schedule import Schedule
 from tests.interpreted import TARGETS, check, one_region
 from tests.tilegen_emit.graphs import Model
@@ -97,5 +97,5 @@ def test_weights_that_are_not_constant(target: str) -> None:
 def test_two_panels_of_weights_fit_l2(channels: int, taps: int, columns: int) -> None:
     """Where that is possible: else the tile of least work."""
     target = cpu_target("sapphirerapids", "", units=2, vector_bits=512, l2_bytes=2 << 20)
-    schedule = conv_rules.conv_schedule(target, 49, 480, channels, taps, 32, 1)
+    schedule = conv_schedule(target, 49, 480, channels, taps, 32, 1)
     assert schedule.block("n") == columns

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fuser import dtypes
 from fuser.target import SM_90A, cpu_target
-from fuser.tilegen import conv_rules
 from fuser.tilegen.emit import winograd
 from fuser.tilegen.program import Packing
+from fuser.tilegen.rules import RULES
+from fuser.tilegen.rules.cpu import CPU_RULES
+from fuser.tilegen.rules.cpu.winograd import winograd_side
 from tests.interpreted import CPU, check, one_region
 from tests.tilegen_emit.graphs import Model
 
@@ -25,7 +29,8 @@ CASES = {  # batch, channels, outputs, height, width, padding
 @pytest.fixture(params=[2, 4])
 def side(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Of squares of outputs, wherever they can be used."""
-    monkeypatch.setattr(conv_rules, "winograd_side", lambda *_: request.param)
+    fixed = replace(CPU_RULES, winograd_side=lambda *_: request.param)
+    monkeypatch.setitem(RULES, "cpu", fixed)
     return int(request.param)
 
 
@@ -80,7 +85,7 @@ def test_where_it_pays(channels: int, size: int, batch: int, side: int) -> None:
     image."""
     target = cpu_target("sapphirerapids", "", units=2, vector_bits=512)
     outputs = max(channels, 64)
-    assert conv_rules.winograd_side(target, channels, outputs, (batch, size, size)) == side
+    assert winograd_side(target, channels, outputs, (batch, size, size)) == side
 
 
 @pytest.mark.parametrize("way", winograd.WAYS.values(), ids=lambda way: f"{way.side}")

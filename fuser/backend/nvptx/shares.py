@@ -38,7 +38,7 @@ from fuser.backend.nvptx.turns import Ring, each_turn
 from fuser.backend.nvptx.values import Tile
 from fuser.graph.sizes import is_symbolic
 from fuser.tilegen import ops
-from fuser.tilegen.cuts import Cut, cut_tiles
+from fuser.tilegen.stream_k import Cut, cut_tiles
 
 if TYPE_CHECKING:
     from fuser.backend.function import Block

@@ -24,7 +24,6 @@ from fuser.graph.ir import Value
 from fuser.graph.sizes import by_example, certain, is_symbolic
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
-from fuser.tilegen import attention_rules, rules
 from fuser.tilegen.emit.bounds import (
     constant_bound,
     keeps_range,
@@ -43,7 +42,10 @@ from fuser.tilegen.emit.space import Emission, Piece
 from fuser.tilegen.index import Axis, Index, maximum, minimum
 from fuser.tilegen.ir import Buffer, View
 from fuser.tilegen.program import TileProgram
-from fuser.tilegen.rules import power_of_two
+from fuser.tilegen.rules import rules_of
+from fuser.tilegen.rules.common import block_of, power_of_two
+from fuser.tilegen.rules.gpu.attention import UNEQUAL_WAVES
+from fuser.tilegen.rules.record import Reads
 from fuser.tilegen.schedule import Schedule
 
 M, D, N, E = 0, 1, 2, 3
@@ -54,7 +56,7 @@ def _shared_out(target: Target, programs: int, causal: bool) -> bool:
     """Whether programs that differ in length are shared out beforehand, instead of going to
     whichever multiprocessor is free first: few of them, or those of a window, most of which are
     alike and short, so that what is around their loops counts more."""
-    return not causal or programs <= attention_rules.UNEQUAL_WAVES * target.units
+    return not causal or programs <= UNEQUAL_WAVES * target.units
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def emit(
     qk, pv = parts.qk, parts.pv
     heads = shared_heads(region, partition, target, parts)
     batches, rows = qk.b // heads, qk.m * heads
-    chosen = schedule or attention_rules.attention_schedule(
+    chosen = schedule or rules_of(target).attention(
         target, batches, rows, qk.n, qk.k, pv.n, qk.left.dtype.bits, _reads(region, parts),
         by_unit=dot_unit(target, qk.node) is not None,
         bounded=_most_score(Emission(region, partition, target, Schedule()), parts) is not None,
@@ -99,7 +101,7 @@ def emit(
     row = program(em, 1, rows, chosen.block("m"))
     depth = em.axis(_dot_extent(em, qk.k))
     keys = chosen.block("n")
-    key = em.axis(keys if target.is_cuda else rules.block_of(qk.n, keys))
+    key = em.axis(keys if target.is_cuda else block_of(qk.n, keys))
     column = em.axis(_dot_extent(em, pv.n))
     flops = 2 * qk.b * qk.m * qk.n * (qk.k + pv.n)
     frame = Frame(heads, group, row, depth, key, column)
@@ -190,11 +192,11 @@ def shared_heads(region: Region, partition: Partition, target: Target, parts: Pa
 
 
 @by_example
-def _reads(region: Region, parts: Parts) -> attention_rules.Reads:
+def _reads(region: Region, parts: Parts) -> Reads:
     """What the score code loads, as of a mask or a bias."""
     pending: list[Value] = [parts.scores]
     seen: set[Value] = set()
-    found: attention_rules.Reads = "nothing"
+    found: Reads = "nothing"
     while pending:
         value = pending.pop()
         if value in seen or value is parts.qk.node.output:
@@ -343,9 +345,7 @@ def _merge(
 ) -> TileProgram:
     """The program that makes one row of the output out of all its parts."""
     qk, pv = parts.qk, parts.pv
-    em = Emission(
-        region, partition, target, attention_rules.merge_schedule(target, shared.parts, pv.n)
-    )
+    em = Emission(region, partition, target, rules_of(target).merge(target, shared.parts, pv.n))
     padded = power_of_two if target.is_cuda else int
     group = program(em, 0, shared.groups, 1, "") if shared.groups > 1 else Index(0)
     row = program(em, 1, shared.rows, 1)

@@ -14,7 +14,6 @@ from fuser.graph.ir import Value
 from fuser.graph.sizes import certain, divides, is_symbolic, size_hint
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
-from fuser.tilegen import deep_rules, dot_rules, rules
 from fuser.tilegen.candidates import Matmul
 from fuser.tilegen.emit import deep
 from fuser.tilegen.emit.dot_operands import (
@@ -36,6 +35,8 @@ from fuser.tilegen.emit.space import Emission, Piece
 from fuser.tilegen.emit.weights import decoded_by, k_block
 from fuser.tilegen.index import Index, index
 from fuser.tilegen.program import TileProgram
+from fuser.tilegen.rules import rules_of
+from fuser.tilegen.rules.common import block_of
 from fuser.tilegen.schedule import Schedule
 from fuser.tilegen.value import Value as TileValue
 
@@ -56,7 +57,7 @@ def emit(
     columns = max(d.n for d in dots)
     packed = _packed_schedule(region, dots, target)
     codes = any("codes" in node.attrs for node in nodes)
-    chosen = schedule or packed or dot_rules.dot_schedule(
+    chosen = schedule or packed or rules_of(target).matmul(
         target, first.m, columns, first.k, _operand_bits(target, first), len(dots), first.b,
         dot_unit(target, first.node),
         streamed=all(can_stream(region, v) for d in dots for v in (d.left, d.right)),
@@ -66,10 +67,10 @@ def emit(
         ),
         folded=is_folded(region), codes=codes,
     )  # fmt: skip
-    if schedule is None and packed is None and _may_be_deep(region, dots, target):
-        chosen = deep_rules.deep_schedule(
-            target, first.m, columns, first.k, first.left.dtype.bits, first.b, chosen
-        )
+    k_blocks = rules_of(target).k_blocks
+    undecided = schedule is None and packed is None
+    if undecided and k_blocks is not None and _may_be_deep(region, dots, target):
+        chosen = k_blocks(target, first.m, columns, first.k, first.left.dtype.bits, first.b, chosen)
     if chosen.extra.get("span"):
         return (deep.emit(region, partition, target, chosen, dots),)
     em = Emission(region, partition, target, chosen)
@@ -95,7 +96,8 @@ def _packed_schedule(region: Region, dots: list[DotShape], target: Target) -> Sc
     nodes = [decoded_by(region, dot.right) for dot in dots]
     known = [node for node in nodes if node is not None]
     first = dots[0]
-    if target.is_cuda or not known or dot_unit(target, first.node) is not None:
+    rule = rules_of(target).packed_matmul
+    if rule is None or not known or dot_unit(target, first.node) is not None:
         return None
     blocks = {
         k_block(node, dot.contract[1]) if node is not None else 0
@@ -103,13 +105,13 @@ def _packed_schedule(region: Region, dots: list[DotShape], target: Target) -> Sc
     }
     block = blocks.pop() if len(blocks) == 1 else None
     columns = max(dot.n for dot in dots)
-    return dot_rules.packed_schedule(target, first.m, columns, first.k, block, len(dots))
+    return rule(target, first.m, columns, first.k, block, len(dots))
 
 
 def _may_be_deep(region: Region, dots: list[DotShape], target: Target) -> bool:
-    """Whether a matmul may take its k in blocks (deep.py): a CPU's, of packed weights, whose
-    results are not reduced."""
-    if target.is_cuda or is_folded(region) or dot_unit(target, dots[0].node) is not None:
+    """Whether a matmul may take its k in blocks (deep.py): of packed weights, whose results
+    are not reduced."""
+    if is_folded(region) or dot_unit(target, dots[0].node) is not None:
         return False
     return all(dot.right.constant is not None and uniform(dot.right) is None for dot in dots)
 
@@ -161,7 +163,7 @@ def frame(em: Emission, b: int, m: int, n: int, k: int) -> tuple[Index, Index, I
     # frame axes in the order m, k, n whatever the order of the grid
     grid_m, grid_n = (offset, offset + 1) if em.target.is_cuda else (offset + 1, offset)
     at_m, grid_n = rows_program(em, grid_m, grid_n, m)
-    at_k = em.axis(rules.block_of(k, block("k")) if not em.target.is_cuda else block("k"))
+    at_k = em.axis(block_of(k, block("k")) if not em.target.is_cuda else block("k"))
     at_n = program(em, grid_n, n, block("n"))
     return batch, at_m, at_n, at_k
 

@@ -14,7 +14,6 @@ from fuser.dtypes import DType
 from fuser.graph.ir import Node, Value
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
-from fuser.tilegen import conv_rules
 from fuser.tilegen.emit.contraction import can_stream, is_folded, rows_program
 from fuser.tilegen.emit.dot_operands import dot_dtype, dot_op, dot_unit, grouped_panel, operand
 from fuser.tilegen.emit.map import program
@@ -26,6 +25,8 @@ from fuser.tilegen.emit.space import Emission, Piece
 from fuser.tilegen.emit.weights import Matrix, dequantised
 from fuser.tilegen.index import Index, in_range
 from fuser.tilegen.program import Packing, TileProgram
+from fuser.tilegen.rules import rules_of
+from fuser.tilegen.rules.record import Window
 from fuser.tilegen.schedule import Schedule
 from fuser.tilegen.value import Value as TileValue
 
@@ -91,9 +92,9 @@ def emit(
     if direct:
         n *= conv.groups
     chosen = schedule or (
-        conv_rules.direct_schedule(target, m, n, conv.pixels[-1], conv.taps * conv.channels)
+        rules_of(target).direct_conv(target, m, n, conv.pixels[-1], conv.taps * conv.channels)
         if direct
-        else conv_rules.conv_schedule(
+        else rules_of(target).conv(
             target,
             m,
             n,
@@ -119,18 +120,14 @@ def emit(
     return (em.finish(flops),)
 
 
-def _window(
-    conv: ConvShape, region: Region, partition: Partition, target: Target
-) -> conv_rules.Window | None:
+def _window(conv: ConvShape, region: Region, partition: Partition, target: Target) -> Window | None:
     """The window of a convolution that may slide over its image in memory."""
     kind = dot_dtype(target, conv.node)
     stored = partition.copies.get(conv.x, conv.x.dtype)
     if target.is_cuda or stored is not kind or not has_channels_last(region, partition, conv.x):
         return None
     attrs = conv.node.attrs
-    return conv_rules.Window(
-        conv.pixels, conv.kernel, tuple(attrs["strides"]), tuple(attrs["dilation"])
-    )
+    return Window(conv.pixels, conv.kernel, tuple(attrs["strides"]), tuple(attrs["dilation"]))
 
 
 def _run(region: Region, partition: Partition, conv: ConvShape) -> int:

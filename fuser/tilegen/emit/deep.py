@@ -24,14 +24,14 @@ from fuser.tilegen.emit.placement import Places, spread, store_placed
 from fuser.tilegen.emit.space import Emission, Piece
 from fuser.tilegen.index import Index, index, minimum
 from fuser.tilegen.program import TileProgram
-from fuser.tilegen.rules import ceildiv
+from fuser.tilegen.rules.common import ceildiv
 from fuser.tilegen.schedule import Schedule
 
 
 def emit(
     region: Region, partition: Partition, target: Target, schedule: Schedule, dots: list[DotShape]
 ) -> TileProgram:
-    """The program of a contraction whose schedule has a span (deep_rules.deep_schedule).
+    """The program of a contraction whose schedule has a span (rules/cpu/k_blocks.py).
 
     Raises LoweringError where k is not two whole blocks or more.
     """

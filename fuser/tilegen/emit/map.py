@@ -15,13 +15,13 @@ from fuser.graph.ir import Value
 from fuser.graph.sizes import is_symbolic, same, size_hint
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
-from fuser.tilegen import rules
 from fuser.tilegen.emit.maps import Coords, Guard, delinearise, product, regroup
 from fuser.tilegen.emit.memory import address, linear_in
 from fuser.tilegen.emit.placement import Places, spread
 from fuser.tilegen.emit.space import Emission
 from fuser.tilegen.index import Index, in_range, index
 from fuser.tilegen.program import TileProgram
+from fuser.tilegen.rules import rules_of
 from fuser.tilegen.schedule import Schedule
 
 
@@ -69,7 +69,7 @@ def _emit_outputs(
     outputs: tuple[Value, ...],
 ) -> TileProgram:
     space = find_space(region, partition, target, outputs)
-    chosen = schedule or rules.map_schedule(
+    chosen = schedule or rules_of(target).map(
         target, space.extents, space.lead, max(v.dtype.bytes for v in outputs)
     )
     em = Emission(region, partition, target, chosen)

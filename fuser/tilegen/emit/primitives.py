@@ -15,7 +15,6 @@ from fuser.graph import walks
 from fuser.graph.ir import Node, Value
 from fuser.graph.ops.registry import PRIMITIVES
 from fuser.graph.sizes import certain, is_symbolic
-from fuser.tilegen import rules
 from fuser.tilegen.emit.maps import (
     MOVEMENT,
     Coords,
@@ -29,6 +28,7 @@ from fuser.tilegen.emit.memory import uniform
 from fuser.tilegen.emit.space import Emission, Lowering, Operands, Piece
 from fuser.tilegen.index import Index, in_range, lookup
 from fuser.tilegen.ops import ReduceFn
+from fuser.tilegen.rules.common import cover
 
 
 def identity_of(fn: str, dtype: DType) -> float | int:
@@ -285,7 +285,7 @@ def padded(em: Emission, x: Value, coords: Coords, number: float | int | bool) -
 def padded_extent(em: Emission, extent: int) -> int:
     """The extent of a tile axis that holds `extent` elements: a power of two on a GPU."""
     if is_symbolic(extent):
-        return rules.cover(extent)
+        return cover(extent)
     return 1 << (extent - 1).bit_length() if em.target.is_cuda and extent > 1 else extent
 
 

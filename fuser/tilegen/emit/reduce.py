@@ -17,7 +17,6 @@ from fuser.graph.ops.registry import is_map
 from fuser.graph.sizes import by_example, certain, is_symbolic
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
-from fuser.tilegen import rules
 from fuser.tilegen.emit.map import program
 from fuser.tilegen.emit.maps import Coords, Guard, delinearise, product, regroup
 from fuser.tilegen.emit.placement import Places, spread
@@ -25,6 +24,7 @@ from fuser.tilegen.emit.primitives import identity_of, reduced_axes
 from fuser.tilegen.emit.space import Emission, Piece
 from fuser.tilegen.index import Index
 from fuser.tilegen.program import TileProgram
+from fuser.tilegen.rules import rules_of
 from fuser.tilegen.schedule import Schedule
 
 REDUCTIONS = frozenset(
@@ -46,7 +46,7 @@ def emit(
     rows, inner, columns = split_dims(region, partition, anchor)
     extents = [product([shape[d] for d in dims]) for dims in (rows, inner, columns)]
     item_bytes = max(v.dtype.bytes for v in (*region.inputs, *region.outputs))
-    chosen = schedule or rules.reduce_schedule(
+    chosen = schedule or rules_of(target).reduce(
         target, extents[0], extents[1], extents[2], item_bytes,
         _reads(region, extents[1]), _held(region, operand, extents[1]),
     )  # fmt: skip
@@ -96,9 +96,9 @@ def _reads(region: Region, total: int) -> int:
 
 
 def _held(region: Region, operand: Value, total: int) -> tuple[int, int, int]:
-    """What may be kept in shared memory, as rules.held_blocks asks for it: inputs of the operand's
-    shape, where all that follows are maps and reductions that read them as they lie in memory, and
-    something as long as a row is stored."""
+    """What may be kept in shared memory, as held_blocks of rules/gpu/rows.py asks for it: inputs of
+    the operand's shape, where all that follows are maps and reductions that read them as they lie
+    in memory, and something as long as a row is stored."""
     plain = ("constant", "broadcast", "reshape", "reduce_sum", "reduce_max", "reduce_min")
     if not all(is_map(node) or node.op in plain for node in region.nodes):
         return (0, 0, 0)

@@ -10,13 +10,13 @@ from __future__ import annotations
 from fuser.graph.ir import Node, Value
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
-from fuser.tilegen import rules
 from fuser.tilegen.emit.map import program
 from fuser.tilegen.emit.maps import Coords, Guard, delinearise
 from fuser.tilegen.emit.primitives import position
 from fuser.tilegen.emit.space import Emission, Lowering, Piece
 from fuser.tilegen.index import Index
 from fuser.tilegen.program import TileProgram
+from fuser.tilegen.rules import rules_of
 from fuser.tilegen.schedule import Schedule
 
 MOST_COMPARISONS = 1 << 30
@@ -65,7 +65,7 @@ def emit_large(
 
     def start(value: Value) -> tuple[Emission, Coords, list[Guard]]:
         size = value.type.size
-        chosen = schedule or rules.map_schedule(target, [size], None, value.dtype.bytes)
+        chosen = schedule or rules_of(target).map(target, [size], None, value.dtype.bytes)
         em = Emission(region, partition, target, chosen)
         flat = program(em, 0, size, chosen.block("columns"))
         return em, delinearise(flat, value.shape), [(flat, size)]

@@ -12,12 +12,12 @@ from fuser.dtypes import i32
 from fuser.graph.ir import Node
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
-from fuser.tilegen import rules
 from fuser.tilegen.emit.map import program
 from fuser.tilegen.emit.maps import Coords, delinearise, product
 from fuser.tilegen.emit.space import Emission, Piece
 from fuser.tilegen.index import Index, lookup
 from fuser.tilegen.program import TileProgram
+from fuser.tilegen.rules import rules_of
 from fuser.tilegen.schedule import Schedule
 
 
@@ -30,7 +30,7 @@ def emit(
     length = x.shape[axis]
     kept = [d for d in range(x.type.rank) if d != axis]
     rows = product([x.shape[d] for d in kept])
-    chosen = schedule or rules.sort_schedule(target, length)
+    chosen = schedule or rules_of(target).sort(target, length)
     em = Emission(region, partition, target, chosen)
     row = program(em, 0, rows, 1, "")
     at = program(em, 1, length, chosen.block("m"))

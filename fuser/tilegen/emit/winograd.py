@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from fuser.dtypes import f32
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
-from fuser.tilegen import conv_rules, dot_rules
 from fuser.tilegen.emit.conv import ConvShape, conv_shape
 from fuser.tilegen.emit.dot_operands import dot_op
 from fuser.tilegen.emit.map import program
@@ -32,6 +31,8 @@ from fuser.tilegen.emit.primitives import padded
 from fuser.tilegen.emit.space import Emission, Piece
 from fuser.tilegen.index import Index
 from fuser.tilegen.program import Packing, TileProgram
+from fuser.tilegen.rules import rules_of
+from fuser.tilegen.rules.cpu.winograd import squares_schedule
 
 Mixed = Callable[[Callable[..., Piece], Sequence[Piece]], list[Piece]]
 """Sums of some pieces, written with a function that adds up (factor, piece) pairs."""
@@ -60,7 +61,8 @@ class Filtering:
 def choose(region: Region, target: Target) -> Filtering | None:
     """How the region's convolution is best computed this way; None where it cannot, or not be."""
     node = next(node for node in region.nodes if node.op == "conv")
-    if target.is_cuda or any(n.op.startswith(("reduce_", "arg", "cum")) for n in region.nodes):
+    side_of = rules_of(target).winograd_side
+    if side_of is None or any(n.op.startswith(("reduce_", "arg", "cum")) for n in region.nodes):
         return None
     conv, attrs = conv_shape(node), node.attrs
     plain = conv.kernel == (3, 3) and conv.groups == 1 and conv.x.dtype == f32
@@ -70,7 +72,7 @@ def choose(region: Region, target: Target) -> Filtering | None:
     inside = conv.x.node in region.nodes or conv.w.node in region.nodes
     if not plain or conv.w.constant is None or inside:
         return None
-    return WAYS.get(conv_rules.winograd_side(target, conv.channels, conv.outputs, conv.pixels))
+    return WAYS.get(side_of(target, conv.channels, conv.outputs, conv.pixels))
 
 
 def _grid(conv: ConvShape, way: Filtering) -> tuple[int, int, int]:
@@ -101,9 +103,7 @@ def _inputs(
 ) -> TileProgram:
     """B' d B of every square and channel, as matrices [squares, channels]."""
     squares = _squares(conv, way)
-    em = Emission(
-        region, partition, target, conv_rules.squares_schedule(target, squares, conv.channels)
-    )
+    em = Emission(region, partition, target, squares_schedule(target, squares, conv.channels))
     square = program(em, 0, squares, em.schedule.block("m"))
     channel = program(em, 1, conv.channels, em.schedule.block("n"))
     n, down, across = delinearise(square, _grid(conv, way))
@@ -129,7 +129,7 @@ def _matmuls(
 ) -> TileProgram:
     """The matmuls [squares, channels] x [channels, outputs]."""
     squares, channels, outputs = _squares(conv, way), conv.channels, conv.outputs
-    chosen = dot_rules.dot_schedule(target, squares, outputs, channels, 32, batch=way.matmuls)
+    chosen = rules_of(target).matmul(target, squares, outputs, channels, 32, batch=way.matmuls)
     em = Emission(region, partition, target, chosen)
     which = program(em, 0, way.matmuls, 1, "")
     square = program(em, 2, squares, chosen.block("m"))
@@ -164,7 +164,7 @@ def _outputs(
 ) -> TileProgram:
     """A' m A of every square, and what follows the convolution at each of its places."""
     squares, outputs = _squares(conv, way), conv.outputs
-    em = Emission(region, partition, target, conv_rules.squares_schedule(target, squares, outputs))
+    em = Emission(region, partition, target, squares_schedule(target, squares, outputs))
     square = program(em, 0, squares, em.schedule.block("m"))
     channel = program(em, 1, outputs, em.schedule.block("n"))
     n, down, across = delinearise(square, _grid(conv, way))

@@ -6,8 +6,8 @@ import pytest
 
 from fuser.backend.cpu import lower_to_llvm
 from fuser.target import cpu_target
-from fuser.tilegen.conv_rules import direct_schedule
 from fuser.tilegen.emit import emit
+from fuser.tilegen.rules.cpu.conv import direct_schedule
 from tests.interpreted import one_region
 from tests.tilegen_emit.graphs import Model
 

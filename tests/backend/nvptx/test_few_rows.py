@@ -17,8 +17,8 @@ from fuser.partition import partition
 from fuser.pipeline.compiler import emit_programs
 from fuser.target import SM_90A
 from fuser.tilegen import ops
-from fuser.tilegen.dot_rules import dot_schedule
 from fuser.tilegen.ir import Op
+from fuser.tilegen.rules.gpu.matmul import dot_schedule
 from fuser.tilegen.schedule import Schedule
 
 BF16 = TensorProto.BFLOAT16

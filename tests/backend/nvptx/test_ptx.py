@@ -16,12 +16,12 @@ from fuser.backend.nvptx import compile_kernel, lower_to_llvm
 from fuser.dtypes import DType, bf16, f16, f32, f64, i8, i32, u8
 from fuser.errors import LoweringError
 from fuser.target import SM_80, SM_90A, Target
-from fuser.tilegen import rules
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.emit import emit
 from fuser.tilegen.index import axis
 from fuser.tilegen.ir import Kernel
 from fuser.tilegen.passes import run_passes
+from fuser.tilegen.rules.gpu.rows import reduce_schedule
 from fuser.tilegen.schedule import Schedule
 from tests.backend.nvptx import kernels
 from tests.interpreted import one_region
@@ -362,7 +362,7 @@ def test_rows_with_another_use_are_not_held() -> None:
 @pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
 def test_short_rows_stay_inside_a_warp(columns: int, dtype: DType) -> None:
     """Several rows a warp, in 16-byte accesses, without barriers."""
-    block = rules.reduce_schedule(SM_90A, 1 << 18, columns, 1, dtype.bytes, 1)
+    block = reduce_schedule(SM_90A, 1 << 18, columns, 1, dtype.bytes, 1)
     height, width = block.block("rows"), block.block("total")
     assert height * width == 1024
     kernel = kernels.softmax(1 << 18, columns, dtype, (height, width), block.warps)

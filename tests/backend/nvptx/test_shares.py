@@ -16,10 +16,10 @@ from fuser.backend.nvptx.emitter import Emitter
 from fuser.backend.nvptx.shares import Shares
 from fuser.dtypes import bf16, f16, i8, i32
 from fuser.target import SM_80, SM_90A
-from fuser.tilegen.cuts import cut_tiles
-from fuser.tilegen.dot_rules import dot_schedule
 from fuser.tilegen.ir import Kernel
+from fuser.tilegen.rules.gpu.matmul import dot_schedule
 from fuser.tilegen.schedule import Schedule
+from fuser.tilegen.stream_k import cut_tiles
 from tests.backend.nvptx import kernels
 
 OPERATIONS = {

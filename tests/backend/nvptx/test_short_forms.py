@@ -18,8 +18,10 @@ from fuser.frontends.onnx.model import open_model
 from fuser.partition import partition
 from fuser.pipeline.compiler import emit_programs
 from fuser.target import SM_80, SM_90A, Target
-from fuser.tilegen import conv_rules, dot_rules, rules
 from fuser.tilegen.emit import emit
+from fuser.tilegen.rules.gpu.conv import conv_schedule
+from fuser.tilegen.rules.gpu.matmul import dot_schedule
+from fuser.tilegen.rules.gpu.rows import reduce_schedule
 from fuser.tilegen.schedule import Schedule
 from tests.interpreted import one_region
 from tests.tilegen_emit.test_attention import model_of
@@ -78,7 +80,7 @@ def test_long_rows_share_a_processor(dtype: int, blocks: int) -> None:
 def test_schedules_of_long_rows() -> None:
     """Rows that one block cannot hold are spread over a cluster, where there are clusters."""
     found = {
-        (target.arch, total, reads): rules.reduce_schedule(target, 1024, total, 1, 4, reads)
+        (target.arch, total, reads): reduce_schedule(target, 1024, total, 1, 4, reads)
         for target in (SM_90A, SM_80)
         for total in (16384, 50000, 200000)
         for reads in (0, 1, 3)
@@ -89,7 +91,7 @@ def test_schedules_of_long_rows() -> None:
     assert widths["sm_90a", 50000, 3] == (65536, 8, 8)
     alone = [("sm_90a", 50000, 0), ("sm_90a", 200000, 1), ("sm_80", 50000, 1)]
     assert all(widths[key] == (16384, 1, 16) for key in alone)
-    doubles = [rules.reduce_schedule(SM_90A, 9, total, 1, 8, 1) for total in (50000, 100000)]
+    doubles = [reduce_schedule(SM_90A, 9, total, 1, 8, 1) for total in (50000, 100000)]
     assert [(s.block("total"), s.cluster) for s in doubles] == [(65536, 8), (16384, 1)]
 
 
@@ -98,7 +100,7 @@ def test_schedules_of_held_rows() -> None:
     own, bytes of an element of all, lines that rows share) to blocks a row, 0 for registers."""
 
     def blocks(total: int, *held: int, target: Target = SM_90A) -> int:
-        found = rules.reduce_schedule(target, 1024, total, 1, 4, 1, held)
+        found = reduce_schedule(target, 1024, total, 1, 4, 1, held)
         return found.cluster if found.extra.get("held") else 0
 
     assert [blocks(n, 1, 2, 0) for n in (8192, 16384, 32768, 65536, 131072)] == [0, 1, 1, 2, 4]
@@ -107,7 +109,7 @@ def test_schedules_of_held_rows() -> None:
     assert blocks(65536, 2, 4, 2) == 4 and blocks(65536, 2, 8, 2) == 0
     assert blocks(50000, 1, 2, 0) == 2 and blocks(50001, 1, 2, 0) == 0
     assert blocks(65536, 0, 0, 0) == blocks(65536, 1, 2, 0, target=SM_80) == 0
-    pairs = [rules.reduce_schedule(SM_90A, n, 65536, 1, 2, 1, (1, 2, 2)) for n in (1024, 9)]
+    pairs = [reduce_schedule(SM_90A, n, 65536, 1, 2, 1, (1, 2, 2)) for n in (1024, 9)]
     assert [(s.block("rows"), s.cluster) for s in pairs] == [(2, 4), (1, 2)]
 
 
@@ -116,34 +118,34 @@ def test_schedules_of_few_tiles() -> None:
     there are none, or results are reduced."""
 
     def blocks(m: int, n: int, k: int, folded: bool = False, target: Target = SM_90A) -> int:
-        return dot_rules.dot_schedule(target, m, n, k, 16, folded=folded).cluster
+        return dot_schedule(target, m, n, k, 16, folded=folded).cluster
 
     assert [blocks(m, 768, 3072) for m in (1, 64, 128, 256, 512)] == [8, 8, 4, 1, 1]
-    parts = [dot_rules.dot_schedule(SM_90A, m, 768, 3072, 16, folded=False) for m in (128, 256)]
+    parts = [dot_schedule(SM_90A, m, 768, 3072, 16, folded=False) for m in (128, 256)]
     assert [found.stream_k for found in parts] == [0, 1]
     assert blocks(256, 768, 2048) == 1 and blocks(256, 768, 1024) == 1
-    assert dot_rules.dot_schedule(SM_90A, 256, 768, 3072, 16).stream_k == 0
+    assert dot_schedule(SM_90A, 256, 768, 3072, 16).stream_k == 0
     assert blocks(128, 768, 1024) == blocks(128, 768, 3072, folded=True) == 1
     assert blocks(128, 768, 3072, target=SM_80) == 1
     image = (49, 512, 512, 9, 16, 1)
-    assert conv_rules.conv_schedule(SM_90A, *image, staged=True).cluster == 8
-    assert conv_rules.conv_schedule(SM_90A, *image).cluster == 1
+    assert conv_schedule(SM_90A, *image, staged=True).cluster == 8
+    assert conv_schedule(SM_90A, *image).cluster == 1
 
 
 def test_schedules_of_convolutions() -> None:
     """One wave of tall tiles, and rings that let three blocks share a multiprocessor."""
-    tall = conv_rules.conv_schedule(SM_90A, 32 * 28 * 28, 128, 128, 9, 16, 1)
+    tall = conv_schedule(SM_90A, 32 * 28 * 28, 128, 128, 9, 16, 1)
     assert (tall.block("m"), tall.block("n"), tall.warps) == (192, 128, 12)
-    shared = conv_rules.conv_schedule(SM_90A, 32 * 28 * 28, 128, 512, 1, 16, 1)
+    shared = conv_schedule(SM_90A, 32 * 28 * 28, 128, 512, 1, 16, 1)
     assert (shared.block("m"), shared.block("n"), shared.stages) == (64, 128, 3)
-    assert conv_rules.conv_schedule(SM_80, 32 * 28 * 28, 128, 128, 9, 16, 1).warps == 8
+    assert conv_schedule(SM_80, 32 * 28 * 28, 128, 128, 9, 16, 1).warps == 8
 
 
 def test_schedules_of_convolutions_that_the_copy_engine_feeds() -> None:
     """What was fastest of some twenty schedules on an H200."""
 
     def found(m: int, n: int, channels: int, taps: int) -> tuple[int, int, int, int, bool]:
-        s = conv_rules.conv_schedule(SM_90A, m, n, channels, taps, 16, 1, staged=True)
+        s = conv_schedule(SM_90A, m, n, channels, taps, 16, 1, staged=True)
         return s.block("m"), s.block("n"), s.warps, s.stages, s.persistent
 
     teams, one_wave = (128, 64, 4, 4, True), (192, 64, 12, 6, False)
@@ -158,7 +160,7 @@ def test_schedules_of_convolutions_that_the_copy_engine_feeds() -> None:
     assert found(56 * 56, 64, 64, 9) == (64, 32, 4, 9, False)
     assert found(28 * 28, 128, 128, 9) == (16, 64, 4, 7, False)
     assert not found(32 * 28 * 28, 128, 96, 9)[4]
-    narrow = conv_rules.conv_schedule(SM_90A, 32 * 28 * 28, 128, 96, 9, 16, 1, staged=True)
+    narrow = conv_schedule(SM_90A, 32 * 28 * 28, 128, 96, 9, 16, 1, staged=True)
     assert narrow.block("k") == 32 and narrow.extra == {"windows": False}
 
 
@@ -167,7 +169,7 @@ def test_neighbours_where_requests_limit() -> None:
     that is worth a cluster; large products get larger tiles."""
 
     def found(m: int, n: int, k: int, left: bool, right: bool, **more: bool) -> Schedule:
-        return dot_rules.dot_schedule(SM_90A, m, n, k, 16, crooked=(left, right), **more)
+        return dot_schedule(SM_90A, m, n, k, 16, crooked=(left, right), **more)
 
     assert found(1000, 1000, 1000, True, True).neighbours == (2, 1)  # 64x128: the columns
     assert found(1024, 1000, 1024, False, True).neighbours == (2, 1)
@@ -203,22 +205,22 @@ def test_images_are_shared_where_they_are_copied(last: bool, cluster: int) -> No
 
 
 def test_schedules_of_thin_products() -> None:
-    thin = dot_rules.dot_schedule(SM_90A, 1, 4096, 4096, 16)
+    thin = dot_schedule(SM_90A, 1, 4096, 4096, 16)
     assert (thin.block("m"), thin.block("n"), thin.block("k"), thin.stages) == (16, 16, 128, 8)
-    assert dot_rules.dot_schedule(SM_90A, 64, 4096, 4096, 16).stages == 18
-    wide = dot_rules.dot_schedule(SM_90A, 1024, 1024, 1024, 16)
+    assert dot_schedule(SM_90A, 64, 4096, 4096, 16).stages == 18
+    wide = dot_schedule(SM_90A, 1024, 1024, 1024, 16)
     assert (wide.block("m"), wide.block("n")) == (64, 128)
     for m, n, k, block in (
         (4096, 3072, 768, (128, 128)), (4096, 768, 768, (64, 192)), (8192, 8192, 8192, (128, 128)),
     ):  # fmt: skip
-        teams = dot_rules.dot_schedule(SM_90A, m, n, k, 16)
+        teams = dot_schedule(SM_90A, m, n, k, 16)
         assert teams.persistent and teams.extra["teams"] == 2
         assert (teams.block("m"), teams.block("n")) == block
-    assert not dot_rules.dot_schedule(SM_90A, 4096, 4096, 4096, 16, streamed=False).persistent
-    assert dot_rules.dot_schedule(SM_90A, 4095, 4097, 129, 16, streamed=False).block("k") == 48
-    split = dot_rules.dot_schedule(SM_90A, 4096, 4096, 4096, 32, streamed=False)
+    assert not dot_schedule(SM_90A, 4096, 4096, 4096, 16, streamed=False).persistent
+    assert dot_schedule(SM_90A, 4095, 4097, 129, 16, streamed=False).block("k") == 48
+    split = dot_schedule(SM_90A, 4096, 4096, 4096, 32, streamed=False)
     assert (split.block("m"), split.block("n")) == (128, 64)
-    wide = dot_rules.dot_schedule(SM_90A, 4096, 4096, 4096, 32)
+    wide = dot_schedule(SM_90A, 4096, 4096, 4096, 32)
     assert wide.extra["wide"] and (wide.block("m"), wide.block("k")) == (64, 32)
 
 

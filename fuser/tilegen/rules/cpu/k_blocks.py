@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from fuser.graph.sizes import is_symbolic
 from fuser.target import Target
-from fuser.tilegen.rules import ceildiv
+from fuser.tilegen.rules.common import ceildiv
 from fuser.tilegen.schedule import Schedule
 
 DEEP_ROWS = 128
@@ -48,7 +48,7 @@ def span_of(tiles: int, panels: int, rows: int, batch: int, workers: int) -> tup
     which as many threads as `workers` end the soonest.
 
     Rows come from beyond L2 for the first panel of a program, which takes a tenth longer; weights
-    for all of its rows, which few rows wait for (dot_rules.SWEPT_ROWS has the figures).
+    for all of its rows, which few rows wait for (SWEPT_ROWS of matmul.py has the figures).
     """
     down = max(1, round(tiles * rows / DEEP_ROWS))
     down = min(range(down, down + 2), key=lambda d: ceildiv(tiles, d) * d)

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from fuser.target import Target
-from fuser.tilegen.cuts import MOST_PARTS
-from fuser.tilegen.rules import blocks_of, ceildiv
+from fuser.tilegen.rules.common import blocks_of, ceildiv
+from fuser.tilegen.rules.gpu.stream_k import LONG_PART, PART_DEPTH
 from fuser.tilegen.schedule import Schedule
-from fuser.tilegen.share_rules import LONG_PART, PART_DEPTH
+from fuser.tilegen.stream_k import MOST_PARTS
 
 START = 2.0
 """Microseconds in which a kernel starts, fills its pipeline and stores its results."""

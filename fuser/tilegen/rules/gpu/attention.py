@@ -1,57 +1,29 @@
-"""Schedules of attention: blocks of queries and keys, and how many programs share the keys."""
+"""Schedules of attention on a GPU: blocks of queries and keys, and how many programs share the
+keys."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
-from fuser.graph.sizes import is_symbolic, size_hint
+from fuser.graph.sizes import size_hint
 from fuser.target import Target
-from fuser.tilegen.rules import (
-    MOST_SYMBOLIC_KEYS,
-    MOST_SYMBOLIC_ROWS,
-    block_of,
-    ceildiv,
-    power_of_two,
-)
+from fuser.tilegen.rules.common import ceildiv, power_of_two
+from fuser.tilegen.rules.record import Reads
 from fuser.tilegen.schedule import Schedule
 
-CPU_QUERIES = 32
-"""Queries of a block on a CPU: their scores and the values of 128 keys fit L1 together, and few
-hang over. 64 take 5 % longer for 128 queries, 17 % for 197; but AMX, whose keys are copied once a
-block, 7 to 17 % less."""
-UNIT_QUERIES = (192, 64)
-"""The same at most where a unit such as AMX multiplies, as far as there are programs enough: the
-keys are copied once a block."""
 UNEQUAL_WAVES = 4
 """Causal programs a multiprocessor up to which blocks share them out beforehand. Four gain
 15 %; with 16 the programs at work read the keys of more heads than fit L2, and lose 5 %."""
-Reads = Literal["nothing", "keys", "half tile", "tiles"]
-"""What the score code of attention loads: nothing, a number a key, 16 bits a score, more."""
 
 
 def attention_schedule(
     target: Target, batch: int, m: int, n: int, depth: int, columns: int, bits: int,
     reads: Reads = "nothing", *, by_unit: bool = False, bounded: bool = False,
 ) -> Schedule:  # fmt: skip
-    """Blocks "m" (query rows) and "n" (keys) of attention, and how many programs share the keys.
-    by_unit: whether a CPU's dot unit multiplies. bounded: no maximum of a row is needed
-    (emit/bounds.py)."""
+    """Blocks of attention: see `AttentionRule`."""
     batch, depth, columns = size_hint(batch), size_hint(depth), size_hint(columns)
-    if target.is_cuda:
-        m, n = size_hint(m), size_hint(n)
-    else:
-        m = block_of(m, MOST_SYMBOLIC_ROWS) if is_symbolic(m) else m
-        n = block_of(n, MOST_SYMBOLIC_KEYS) if is_symbolic(n) else n
-        rows = CPU_QUERIES
-        for most in UNIT_QUERIES if by_unit else ():
-            even = ceildiv(ceildiv(m, ceildiv(m, most)), 16) * 16
-            if ceildiv(m, even) * batch >= 4 * target.workers:
-                rows = even
-                break
-        rows = min(m, rows)
-        return Schedule(blocks=(("m", rows), ("n", min(n, 512 if depth <= 64 else 256))))
+    m, n = size_hint(m), size_hint(n)
     wide = max(depth, columns)
     if bits == 16 and target.arch == "sm_90a" and wide <= 256 and reads != "tiles":
         # warp groups share the keys on their way; three of them pay where matmuls are short and
@@ -185,8 +157,7 @@ def key_splits(target: Target, loop: _Loop, *, clusters: bool) -> tuple[int, int
 
 
 def merge_schedule(target: Target, parts: int, columns: int) -> Schedule:
-    """The schedule of the program that merges `parts` partial outputs of one row."""
+    """The merge of parts: see `MergeRule`."""
     # one warp needs no barrier: what counts is how long a program takes, not how many there are
     elements = power_of_two(parts) * power_of_two(columns)
-    warps = max(1, min(4, elements // 2048)) if target.is_cuda else 1
-    return Schedule(warps=warps, extra={"overlap": True})
+    return Schedule(warps=max(1, min(4, elements // 2048)), extra={"overlap": True})

@@ -1,0 +1,153 @@
+"""Schedules of matmuls on a GPU: tiles, stages, and how blocks share the work."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fuser.graph.sizes import is_symbolic, size_hint
+from fuser.target import DotUnit, Target
+from fuser.tilegen.rules.common import MOST_SYMBOLIC_DEPTH, block_of, blocks_of, ceildiv
+from fuser.tilegen.rules.gpu.cluster_split_k import split_schedule
+from fuser.tilegen.rules.gpu.multicast import crooked_schedule
+from fuser.tilegen.rules.gpu.one_wave import stream_schedule
+from fuser.tilegen.rules.gpu.ping_pong import ping_pong_schedule
+from fuser.tilegen.rules.gpu.stream_k import parts_schedule
+from fuser.tilegen.rules.gpu.tiles import deep_stages, gpu_tile
+from fuser.tilegen.schedule import Schedule
+
+
+def dot_schedule(
+    target: Target, m: int, n: int, k: int, bits: int, accumulators: int = 1, batch: int = 1,
+    unit: DotUnit | None = None, *, streamed: bool = True, folded: bool = True,
+    crooked: tuple[bool, bool] = (False, False), codes: bool = False,
+) -> Schedule:  # fmt: skip
+    """Blocks of a matmul: see `MatmulRule`."""
+    if codes:
+        return _code_schedule(target, m, n, k, accumulators, batch, streamed)
+    schedule = _dot_schedule(
+        target, m, n, k, bits, accumulators, batch, streamed=streamed, folded=folded
+    )
+    fixed = not is_symbolic(m, n, k, batch)
+    if streamed and bits == 16 and target.arch == "sm_90a" and fixed and m > 16 and k > 64:
+        cuts = not folded and accumulators == 1
+        schedule = stream_schedule(target, m, n, k, accumulators, batch, schedule, cuts)
+    if not (streamed and bits == 16 and any(crooked)) or is_symbolic(m, n, k):
+        return schedule
+    if target.arch != "sm_90a" or schedule.cluster > 1 or schedule.block("m") < 64:
+        return schedule
+    return crooked_schedule(target, schedule, m, n, k, accumulators, batch, crooked)
+
+
+def _dot_schedule(
+    target: Target, m: int, n: int, k: int, bits: int, accumulators: int, batch: int, *,
+    streamed: bool, folded: bool,
+) -> Schedule:  # fmt: skip
+    if bits == 8:
+        return _narrow_schedule(target, m, n, k, accumulators, batch, streamed, folded)
+    whole, fixed = folded or is_symbolic(k), not is_symbolic(m, n, k, batch)
+    m, n, batch = size_hint(m), size_hint(n), size_hint(batch)
+    k = block_of(k, MOST_SYMBOLIC_DEPTH) if is_symbolic(k) else k
+    half = bits == 16
+    if half and m <= 16 and k >= 1024 and batch * ceildiv(n, 32) >= target.units // 2:
+        return _thin_schedule(target, m, n, k, accumulators, batch)
+    if bits == 32 and streamed and target.arch == "sm_90a" and accumulators == 1 and k >= 64:
+        wide = _wide_schedule(target, m, n, batch)
+        if wide is not None:
+            return wide
+    rows, columns, waves, reason = gpu_tile(target, m, n, bits, accumulators, batch)
+    if half and streamed and waves == 1 and accumulators == 1 and not whole:
+        shared = parts_schedule(target, m, n, k, batch) if fixed else None
+        shared = shared or split_schedule(target, m, n, k, batch)
+        if shared is not None:
+            return shared
+    if half and streamed and target.arch == "sm_90a" and k >= 128:
+        plain = rows, columns, waves
+        paired = ping_pong_schedule(target, m, n, k, accumulators, batch, plain, fixed)
+        if paired is not None:
+            return paired
+    if bits == 32 and accumulators == 1 and (rows, columns) == (64, 64):
+        taller = ceildiv(m, 128) * ceildiv(n, 64) * batch
+        if m % 128 == 0 and taller >= 2 * target.units:
+            # splitting float32 into two parts costs an instruction a row and a column of a warp
+            rows, reason = 128, f"{taller} blocks on {target.units} processors"
+    depth = 64 if half else 32 if bits < 64 else 16
+    while depth > 16 and depth >= 2 * k:
+        depth //= 2
+    if half and not streamed and 64 < k <= 256:
+        # elements are copied one by one: as few as possible beyond the last
+        depth = min((64, 48, 32), key=lambda deep: ceildiv(k, deep) * (deep + 16))
+    warps = 8 if rows * columns * accumulators >= 128 * 128 else 4
+    stages = 4 if half else 3
+    if half and waves == 1 and rows + columns * accumulators <= 192:
+        lines = rows + columns * accumulators
+        stages = deep_stages(lines, depth, ceildiv(k, depth), 216 << 10, 18)
+    return blocks_of(
+        warps=warps, stages=stages, group=8 if batch == 1 else 0, reason=reason,
+        m=rows, n=columns, k=depth,
+    )  # fmt: skip
+
+
+def _narrow_schedule(
+    target: Target, m: int, n: int, k: int, accumulators: int, batch: int, streamed: bool,
+    folded: bool,
+) -> Schedule:  # fmt: skip
+    """Operands of 8 bits: as many bytes of k as the 16-bit matmul of half the depth, at twice its
+    rate in everything."""
+    half = dot_schedule(
+        target, m, n, -(-k // 2), 16, accumulators, batch, streamed=streamed, folded=folded
+    )
+    blocks = tuple((name, size * 2 if name == "k" else size) for name, size in half.blocks)
+    return replace(half, blocks=blocks)
+
+
+def _code_schedule(
+    target: Target, m: int, n: int, k: int, accumulators: int, batch: int, streamed: bool
+) -> Schedule:
+    """8-bit floats: sums of a step of k are apart from those so far, which takes twice the
+    registers."""
+    m, n, batch = size_hint(m), size_hint(n), size_hint(batch)
+    rows, columns, waves, reason = gpu_tile(target, m, n, 16, accumulators, batch, most=CODE_TILE)
+    depth = 128
+    while depth > 32 and depth >= 2 * size_hint(k):
+        depth //= 2
+    schedule = blocks_of(
+        warps=8 if rows * columns * accumulators >= CODE_TILE else 4, stages=4,
+        group=8 if batch == 1 else 0, reason=reason, m=rows, n=columns, k=depth,
+    )  # fmt: skip
+    return replace(schedule, persistent=streamed and waves > 1 and target.arch == "sm_90a")
+
+
+CODE_TILE = 128 * 128
+"""The largest tile of matmuls of 8-bit floats, in elements of all accumulators."""
+
+
+def _wide_schedule(target: Target, m: int, n: int, batch: int) -> Schedule | None:
+    """float32 on asynchronous tensor cores: a warp group with 64 rows, two blocks a multiprocessor.
+    None where there are too few of them."""
+    if ceildiv(m, 64) * ceildiv(n, 64) * batch < target.units:
+        return None
+    count = {c: ceildiv(m, 64) * ceildiv(n, c) * batch for c in (96, 64)}
+
+    def cost(columns: int) -> int:
+        return ceildiv(count[columns], 2 * target.units) * (64 * columns + 24 * (64 + columns))
+
+    columns = min(count, key=cost)
+    schedule = blocks_of(
+        stages=3 if columns > 64 else 4, group=8 if batch == 1 else 0,
+        reason=f"{count[columns]} blocks, two of them on each of {target.units} processors",
+        m=64, n=columns, k=32,
+    )  # fmt: skip
+    return replace(schedule, extra={"wide": True})
+
+
+def _thin_schedule(
+    target: Target, m: int, n: int, k: int, accumulators: int, batch: int
+) -> Schedule:
+    """Few rows: the time is that of streaming the right operand, so what counts is how many bytes
+    are under way. Two blocks a processor, where narrow ones make that many, hide each other."""
+    columns = 16 if batch * ceildiv(n, 32) < 2 * target.units else 32
+    return blocks_of(
+        stages=8 if columns * accumulators == 16 else 6, group=8 if batch == 1 else 0,
+        reason=f"{batch * ceildiv(n, columns)} narrow blocks stream the right operand",
+        m=16, n=columns, k=128,
+    )  # fmt: skip
