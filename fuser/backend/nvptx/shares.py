@@ -7,7 +7,7 @@ after the other, or several of one tile where tiles are few. Whole tiles follow,
 are at the same iterations, so that blocks which read the same rows or columns read them at the same
 time. That counts: where every block has the next part of equal length of all iterations in a row,
 tiles are cut anywhere, blocks are out of step, and requests for the same lines are no longer
-answered together; matmuls run at half the speed then (docs/performance-gpu.md).
+answered together; matmuls run at half the speed then (docs/lab/gpu-stream-k.md).
 
 Who has a later part of a tile leaves its sums in memory and raises a flag. The head waits for these
 flags, adds up in the order of the iterations, so that the bits do not depend on who was faster, and

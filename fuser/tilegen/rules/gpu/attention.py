@@ -126,7 +126,7 @@ def key_splits(target: Target, loop: _Loop, *, clusters: bool) -> tuple[int, int
     Where blocks are few, so that time is that of an iteration after the other, parts of them are
     worth a merge: by a second kernel, which reads the sums of every part, or within a cluster,
     which has eight blocks at most. Blocks that wait for nothing but keys come without clusters,
-    whose uneven places cost more than they save (docs/performance-gpu.md, as all the times here).
+    whose uneven places cost more than they save (docs/lab/gpu-decode.md, as all the times here).
     """
     resident = target.units * loop.together
     floor = loop.programs * loop.iterations * loop.iteration_bytes / target.bandwidth

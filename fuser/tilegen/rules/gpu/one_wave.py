@@ -4,7 +4,7 @@ rows, and weights that are read once.
 What a block asks for comes at some rate to each multiprocessor, whatever part of it is in the L2,
 and not faster than what is under way in a time of latency. Larger tiles ask for less; tiles that
 leave multiprocessors idle ask too few of them. Sums of shared tiles take their time. All costs are
-microseconds, with constants measured on an H200 (docs/performance-gpu.md).
+microseconds, with constants measured on an H200 (docs/lab/gpu-one-wave.md).
 """
 
 from __future__ import annotations
