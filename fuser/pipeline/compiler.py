@@ -22,8 +22,6 @@ from fuser.pipeline.kernels import compile_programs, programs_of, without_refuse
 from fuser.pipeline.packing import Source
 from fuser.pipeline.precision import Precision, Rounding, rounding
 from fuser.pipeline.source import GraphSource
-from fuser.pipeline.stage_texts import write_stages
-from fuser.pipeline.tuning import apply_tuning
 from fuser.report.report import Report, Tuned
 from fuser.runtime.cache import KernelCache
 from fuser.runtime.inputs import input_hints
@@ -150,6 +148,8 @@ def _compile_graph(
     )  # fmt: skip
     cut, programs = compiled.partition, compiled.programs
     if config.dump:
+        from fuser.pipeline.stage_texts import write_stages  # loads both back ends
+
         write_stages(config.dump, cut, programs, compiled.bound.target)
     progress("building the plan")
     program = compiled.bound.at()
@@ -235,6 +235,8 @@ def compile_kernels(
             cut, programs, target, cache, workers=workers, verify=config.verify
         )
     if tune is not None and (tune or cache is not None):
+        from fuser.pipeline.tuning import apply_tuning  # where it is used
+
         programs, tuned = apply_tuning(
             cut, programs, target, cache, measure=tune, workers=workers,
             threads=threads, device=ordinal, progress=progress, verify=config.verify,
@@ -259,6 +261,8 @@ def with_remembered(
     config = Config.from_environment()
     if not config.cache:
         return programs, ()
+    from fuser.pipeline.tuning import apply_tuning
+
     cache = KernelCache(config.cache_dir)
     programs = without_refused(cut, programs, target, cache)
     return apply_tuning(cut, programs, target, cache, measure=False)
