@@ -19,6 +19,7 @@ from typing import Any
 from onnx import ModelProto
 
 from fuser.backend import cpu, nvptx
+from fuser.errors import FuserError
 from fuser.frontends.onnx.model import open_model
 from fuser.partition import partition
 from fuser.pipeline.compiler import emit_programs
@@ -83,7 +84,7 @@ def lines_of(name: str) -> list[str]:
                 text = canonical_text(program.kernel)
                 tile = hashlib.sha256(text.encode()).hexdigest()[:16]
                 found.append(f"{target.arch} | {name} | {number} | {tile} {_code(text, target)}")
-        except Exception as error:  # what is not compiled before is not to be compiled after
+        except FuserError as error:  # what is not compiled before is not to be compiled after
             found.append(f"{target.arch} | {name} | - | {type(error).__name__}: {error}")
     return found
 

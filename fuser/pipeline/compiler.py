@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -34,6 +35,10 @@ from fuser.tilegen.program import TileProgram
 Progress = Callable[[str], None]
 Keep = Callable[[Program, Mapping[int, Source], Report, Mapping[str, tuple[int, int]]], None]
 """Takes a program, where its constants came from (by `id`), the report, and ranges of inputs."""
+
+
+LARGE_BYTES = 64 << 20
+"""Of constants: from here on it is worth 50 ms to free what a compile leaves behind at once."""
 
 
 def quiet(step: str) -> None:
@@ -87,12 +92,29 @@ def compile_source(
     """Compile what a front end read, at these sizes of its symbolic dims and for these values of
     inputs. Raises what `compile_graph` and the source raise."""
     started = time.perf_counter()
-    bound = source.bind(dims or {})
-    return compile_graph(
-        source.graph(bound, values), name=source.name, device=device, threads=threads,
-        fusion=fusion, precision=precision, progress=progress, dims=bound,
-        values=tuple(values or ()), started=started, types=source.types, tune=tune,
-    )  # fmt: skip
+    with within():
+        progress("importing the graph")
+        bound = source.bind(dims or {})
+        graph = source.graph(bound, values)
+        large = is_large(graph)
+        if large:
+            gc.collect()
+        plan = compile_graph(
+            graph, name=source.name, device=device, threads=threads, fusion=fusion,
+            precision=precision, progress=progress, dims=bound, values=tuple(values or ()),
+            started=started, types=source.types, tune=tune,
+        )  # fmt: skip
+        del graph
+        if large:
+            gc.collect()
+        return plan
+
+
+def is_large(graph: Graph) -> bool:
+    """Whether it is worth the time to free at once what a compile of the graph leaves behind:
+    models and graphs are cycles, and hundreds of megabytes would stay until a full collection."""
+    arrays = (node.output.constant for node in graph.nodes if node.op == "constant")
+    return sum(array.nbytes for array in arrays if array is not None) >= LARGE_BYTES
 
 
 def compile_graph(

@@ -14,16 +14,6 @@ from fuser.errors import DeviceError, FuserError, UsageError
 from fuser.frontends.onnx.session import InferenceSession
 from fuser.pipeline.devices import Device
 
-__all__ = [
-    "FuserBackend",
-    "FuserRep",
-    "is_compatible",
-    "prepare",
-    "run_model",
-    "run_node",
-    "supports_device",
-]
-
 
 class FuserRep(BackendRep):
     """A prepared model."""

@@ -32,7 +32,7 @@ from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph, TensorType
 from fuser.graph.passes import run_passes
 from fuser.limits import Limits
-from fuser.pipeline.compiler import Keep, Progress, compile_graph, quiet
+from fuser.pipeline.compiler import Keep, Progress, compile_graph, is_large, quiet
 from fuser.pipeline.devices import Device, check_device
 from fuser.pipeline.plan_cache import compile_file
 from fuser.pipeline.precision import Precision
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 # A sequence of one token or an image of one pixel says nothing of a model. The first is a usual
 # length; the others are for models whose tables are shorter.
 DEFAULT_SIZES = (128, 32, 8, 1)
-LARGE_BYTES = 64 << 20
-"""Of constants: from here on it is worth 50 ms to free what a compile leaves behind at once."""
 
 
 @dataclass(eq=False)
@@ -221,8 +219,7 @@ def compile_new(
         mapped = opened.mapped
         bound = opened.bind(dims or {})
         graph, name, types = opened.graph(bound, values), opened.name, opened.types
-        # Models and graphs are cycles: hundreds of megabytes would stay until a full collection.
-        large = mapped is None and _constant_bytes(graph) >= LARGE_BYTES
+        large = mapped is None and is_large(graph)
         del opened
         if large:
             gc.collect()
@@ -237,11 +234,6 @@ def compile_new(
         if large:
             gc.collect()
         return plan
-
-
-def _constant_bytes(graph: Graph) -> int:
-    arrays = (node.output.constant for node in graph.nodes if node.op == "constant")
-    return sum(array.nbytes for array in arrays if array is not None)
 
 
 def reference(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,9 @@ import fuser
 from fuser import onnx_backend
 from fuser.errors import FeedError, UnsupportedError, UnsupportedOpError, UsageError
 from fuser.frontends.onnx.session import InferenceSession, type_text
+from fuser.pipeline import compiler
 from fuser.runtime.plan_loop import PlanLoop
+from models import TINY, build
 
 Array = np.ndarray[Any, Any]
 
@@ -242,3 +245,13 @@ def test_what_the_host_does_not_know_is_refused() -> None:
     session = InferenceSession(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10))
     with pytest.raises(UnsupportedOpError, match=r"Nobody of com\.microsoft has no kernel"):
         session.run(None, {"x": np.zeros(2, np.float32)})
+
+
+def test_what_a_large_model_leaves_behind_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models and graphs are cycles; a session compiles as `fuser.compile` does."""
+    collected = []
+    monkeypatch.setattr(compiler, "LARGE_BYTES", 1)
+    monkeypatch.setattr(gc, "collect", lambda *_: collected.append(1))
+    session = InferenceSession(build("mlp", **TINY["mlp"]), device="cpu")
+    session.run(None, {"x": np.zeros((1, TINY["mlp"]["inputs"]), np.float32)})
+    assert len(collected) == 2
