@@ -60,6 +60,12 @@ class Builder:
 
     # parameters ---------------------------------------------------------------------------------
 
+    def scalar(self, name: str, dtype: DType) -> Value:
+        """A number that a launch gives."""
+        value = Value(TileType(dtype), name)
+        self.kernel.scalars.append(value)
+        return value
+
     def buffer(self, name: str, dtype: DType, size: int, role: Role = "input") -> Buffer:
         buffer = Buffer(name, dtype, size, role)
         self.kernel.buffers.append(buffer)
@@ -129,15 +135,40 @@ class Builder:
         indices: Sequence[Index | int],
         shape: Sequence[int],
         pad: float | int | None = 0,
+        mask: Value | None = None,
     ) -> Value:
         at = _position(view, indices)
-        op = ops.Load(view=view, indices=at, shape=tuple(shape), pad=pad)
+        op = ops.Load(view=view, indices=at, shape=tuple(shape), pad=pad, mask=mask)
         return self._append(op, TileType(view.dtype, tuple(shape)), hint="x")
 
-    def store(self, view: View, indices: Sequence[Index | int], value: Value) -> None:
+    def store(
+        self,
+        view: View,
+        indices: Sequence[Index | int],
+        value: Value,
+        mask: Value | None = None,
+    ) -> None:
         if value.dtype != view.dtype:
             raise VerifyError(f"store of {value!r} to {view!r}")
-        self._append(ops.Store(view=view, indices=_position(view, indices), value=value))
+        at = _position(view, indices)
+        self._append(ops.Store(view=view, indices=at, value=value, mask=mask))
+
+    def atomic(
+        self,
+        fn: ops.AtomicFn,
+        view: View,
+        indices: Sequence[Index | int],
+        value: Value,
+        *,
+        compare: Value | None = None,
+        mask: Value | None = None,
+    ) -> Value:
+        """The values that were there before."""
+        if value.dtype != view.dtype:
+            raise VerifyError(f"atomic {fn} of {value!r} to {view!r}")
+        at = _position(view, indices)
+        op = ops.Atomic(fn=fn, view=view, indices=at, value=value, compare=compare, mask=mask)
+        return self._append(op, value.type)
 
     def atomic_add(self, view: View, indices: Sequence[Index | int], value: Value) -> None:
         if value.dtype != view.dtype:
@@ -159,6 +190,18 @@ class Builder:
         if x.dtype == dtype:
             return x
         return self._append(ops.Cast(x=x, dtype=dtype, flush=flush), TileType(dtype, x.shape))
+
+    def bitcast(self, x: Value, dtype: DType) -> Value:
+        """The same bits as another dtype; x itself if it has the dtype already."""
+        if x.dtype == dtype:
+            return x
+        if x.dtype.bits != dtype.bits:
+            raise VerifyError(f"bitcast of {x!r} to {dtype}")
+        return self._append(ops.Bitcast(x=x, dtype=dtype), TileType(dtype, x.shape))
+
+    def gather(self, x: Value, at: Value, axis: int) -> Value:
+        """x at other places along an axis: see ops.Gather."""
+        return self._append(ops.Gather(x=x, at=at, axis=axis), TileType(x.dtype, at.shape))
 
     def broadcast(self, x: Value, shape: Sequence[int], axes: Sequence[int]) -> Value:
         """Axis i of x becomes axes[i] of the result; x itself if nothing changes."""
@@ -221,13 +264,33 @@ class Builder:
         set_fact(variable, infer_variable(first, last, step))
         carried = [self._value(init.type, "a") for init in inits]
         block.params = [variable, *carried]
-        with self._inside(block):
+        with self.inside(block):
             yielded = tuple(body(variable, *carried))
             for have, want in zip(yielded, inits, strict=True):
                 if have.type != want.type:
                     raise VerifyError(f"the loop carries {want.type} but yields {have!r}")
             self._append(ops.Yield(args=yielded))
         op = ops.For(start=first, stop=last, step=step, inits=tuple(inits), body=block)
+        op.results = tuple(self._value(init.type) for init in inits)
+        op.origin = self.origin
+        self.block.ops.append(op)
+        return op.results
+
+    def while_loop(
+        self,
+        inits: Sequence[Value],
+        condition: Callable[..., Value],
+        body: Callable[..., Sequence[Value]],
+    ) -> tuple[Value, ...]:
+        """while condition(*carried): carried = body(*carried). The last carried."""
+        blocks = []
+        for make in (lambda *carried: (condition(*carried),), body):
+            block = Block()
+            block.params = [self._value(init.type, "a") for init in inits]
+            with self.inside(block):
+                self._append(ops.Yield(args=tuple(make(*block.params))))
+            blocks.append(block)
+        op = ops.While(inits=tuple(inits), condition=blocks[0], body=blocks[1])
         op.results = tuple(self._value(init.type) for init in inits)
         op.origin = self.origin
         self.block.ops.append(op)
@@ -243,7 +306,7 @@ class Builder:
         blocks, yielded = [], []
         for branch in (then, other):
             block = Block()
-            with self._inside(block):
+            with self.inside(block):
                 values = tuple(branch())
                 self._append(ops.Yield(args=values))
             blocks.append(block)
@@ -258,7 +321,8 @@ class Builder:
         return op.results
 
     @contextmanager
-    def _inside(self, block: Block) -> Iterator[None]:
+    def inside(self, block: Block) -> Iterator[None]:
+        """Append to another block meanwhile."""
         outer, self.block = self.block, block
         try:
             yield

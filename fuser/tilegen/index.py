@@ -320,6 +320,8 @@ def lookup(value: Value, axes: Iterable[int]) -> Index:
 
 def in_range(expression: Index, limit: int) -> bool:
     """Whether 0 <= expression < limit holds for all values and, symbolic or not, at all sizes."""
+    if not is_symbolic(limit) and limit >= UNBOUNDED:
+        return True  # a dim without bounds
     low, high = expression.range
     if is_symbolic(low, high, limit):
         return certain(low) and certain(limit - 1 - high)

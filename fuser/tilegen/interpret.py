@@ -33,24 +33,37 @@ NOBODY, MANY = -1, -2  # who touched an element; otherwise the number of the one
 
 
 def run(
-    kernel: Kernel, arrays: Mapping[str, Array], programs: Iterable[int] | None = None
+    kernel: Kernel,
+    arrays: Mapping[str, Array],
+    programs: Iterable[int] | None = None,
+    *,
+    scalars: Mapping[str, float | int | bool] | None = None,
+    races: bool = True,
 ) -> dict[str, Array]:
     """Run the kernel on its buffers, in place.
 
     arrays: one 1-D array a buffer name, of the buffer's dtype and size. programs: the row-major
-    numbers of the grid points to run, all by default. Returns, by the name of each buffer that the
-    kernel stores to, which of its elements were written: `check_written` wants all.
+    numbers of the grid points to run, all by default. scalars: the numbers of the launch, by name.
+    races: whether programs that meet in memory are an error. Returns, by the name of each buffer
+    that the kernel stores to, which of its elements were written: `check_written` wants all.
     Raises VerifyError, naming the op and its origin, for every broken promise (module docstring).
     """
     memory = {
         buffer: _Memory(buffer, _array_of(kernel, buffer, arrays)) for buffer in kernel.buffers
     }
-    for buffer in _modified(kernel):
-        memory[buffer].track()
+    if races:
+        for buffer in _modified(kernel):
+            memory[buffer].track()
+    given = {
+        value: np.asarray((scalars or {})[value.name], value.dtype.numpy)
+        for value in kernel.scalars
+    }
     total = int(np.prod(kernel.grid, dtype=np.int64))
     for program in range(total) if programs is None else programs:
         point = tuple(int(i) for i in np.unravel_index(program, kernel.grid))
-        _Program(kernel, memory, program, point).block(kernel.body)
+        one = _Program(kernel, memory, program, point)
+        one.values.update(given)
+        one.block(kernel.body)
     return {buffer.name: item.written for buffer, item in memory.items() if item.writer is not None}
 
 
@@ -119,7 +132,7 @@ def _atom(atom: Atom, shape: tuple[int, ...], values: Mapping[Value, Array]) -> 
 
 
 def _modified(kernel: Kernel) -> set[Buffer]:
-    return {op.view.buffer for op in kernel.walk() if isinstance(op, ops.Store | ops.AtomicAdd)}
+    return {op.view.buffer for op in kernel.walk() if isinstance(op, ops.WRITES)}
 
 
 def _array_of(kernel: Kernel, buffer: Buffer, arrays: Mapping[str, Array]) -> Array:
@@ -127,7 +140,8 @@ def _array_of(kernel: Kernel, buffer: Buffer, arrays: Mapping[str, Array]) -> Ar
     if buffer.name not in arrays:
         raise VerifyError(f"there is no array for buffer {buffer.name}", where=where)
     array = arrays[buffer.name]
-    if array.shape != (buffer.size,) or array.dtype != buffer.dtype.numpy:
+    fits = array.ndim == 1 if buffer.open else array.shape == (buffer.size,)
+    if not fits or array.dtype != buffer.dtype.numpy:
         raise VerifyError(
             f"buffer {buffer.name} is {buffer.dtype}[{buffer.size}], "
             f"its array {array.dtype}{list(array.shape)}",
@@ -155,9 +169,9 @@ class _Memory:
 
     def track(self) -> None:
         self.writer, self.reader, self.adder = (
-            np.full(self.buffer.size, NOBODY, np.int32) for _ in range(3)
+            np.full(self.data.size, NOBODY, np.int32) for _ in range(3)
         )
-        self.stamp = np.zeros(self.buffer.size, np.int32)
+        self.stamp = np.zeros(self.data.size, np.int32)
 
     @property
     def written(self) -> Array:
@@ -181,7 +195,8 @@ class _Memory:
         marks[at] = np.where((owner == NOBODY) | (owner == program), program, MANY)
 
     def check_distinct(self, at: Array) -> None:
-        assert self.stamp is not None
+        if self.stamp is None:
+            return
         order = np.arange(at.size, dtype=np.int32)
         self.stamp[at] = order
         if (lost := self.stamp[at] != order).any():
@@ -239,27 +254,34 @@ class _Program:
     # memory -------------------------------------------------------------------------------------
 
     def locate(
-        self, view: View, indices: Sequence[Index], shape: tuple[int, ...]
+        self,
+        view: View,
+        indices: Sequence[Index],
+        shape: tuple[int, ...],
+        mask: Value | None = None,
     ) -> tuple[Array, Array]:
-        """(element numbers in the buffer, whether in bounds), both of the tile's shape."""
+        """(element numbers in the buffer, whether in bounds and in the mask), both of the tile's
+        shape."""
         address = np.asarray(view.offset, np.int64)
-        inside = np.asarray(True)
+        inside = np.asarray(True) if mask is None else self.values[mask]
         for expression, extent, stride in zip(indices, view.shape, view.strides, strict=True):
             place = evaluate_index(expression, shape, self.values)
-            inside = inside & (place >= 0) & (place < extent)
+            if extent < UNBOUNDED:
+                inside = inside & (place >= 0) & (place < extent)
             address = np.asarray(address + place * stride)
         address = np.broadcast_to(address, shape)
         inside = np.broadcast_to(inside, shape)
         used = address[inside]
-        if used.size and (used.min() < 0 or used.max() >= view.buffer.size):
+        size = self.memory[view.buffer].data.size
+        if used.size and (used.min() < 0 or used.max() >= size):
             raise VerifyError(
                 f"{view!r} reaches element {used.min() if used.min() < 0 else used.max()} "
-                f"of a buffer of {view.buffer.size}"
+                f"of a buffer of {size}"
             )
         return address, inside
 
     def load(self, op: ops.Load) -> tuple[Array]:
-        address, inside = self.locate(op.view, op.indices, op.shape)
+        address, inside = self.locate(op.view, op.indices, op.shape, op.mask)
         memory = self.memory[op.view.buffer]
         if inside.all():
             used = address.reshape(-1)
@@ -277,7 +299,7 @@ class _Program:
         return (result,)
 
     def store(self, op: ops.Store) -> tuple[()]:
-        address, inside = self.locate(op.view, op.indices, op.value.shape)
+        address, inside = self.locate(op.view, op.indices, op.value.shape, op.mask)
         memory = self.memory[op.view.buffer]
         used = address[inside]
         memory.check_distinct(used)
@@ -295,6 +317,22 @@ class _Program:
         memory.touch(used, self.program, "adder", (("writer", "stored"), ("reader", "read")))
         np.add.at(memory.data, used, self.values[op.value][inside])
         return ()
+
+    def atomic(self, op: ops.Atomic) -> tuple[Array]:
+        address, inside = self.locate(op.view, op.indices, op.value.shape, op.mask)
+        memory, dtype = self.memory[op.view.buffer], op.view.dtype
+        memory.touch(
+            address[inside], self.program, "adder", (("writer", "stored"), ("reader", "read"))
+        )
+        value = self.values[op.value]
+        compare = value if op.compare is None else self.values[op.compare]
+        old = np.zeros(op.value.shape, dtype.numpy)
+        for at in np.ndindex(old.shape):  # elements at one place follow each other
+            if inside[at]:
+                place = address[at]
+                old[at] = memory.data[place]
+                memory.data[place] = _ATOMICS[op.fn](old[at], value[at], compare[at])
+        return (old,)
 
     # values -------------------------------------------------------------------------------------
 
@@ -314,6 +352,15 @@ class _Program:
     def cast(self, op: ops.Cast) -> tuple[Array, ...]:
         return primitive("cast").evaluate([self.values[op.x]], {"dtype": op.dtype})
 
+    def bitcast(self, op: ops.Bitcast) -> tuple[Array]:
+        return (np.array(self.values[op.x], order="C").view(op.dtype.numpy),)
+
+    def gather(self, op: ops.Gather) -> tuple[Array]:
+        at = self.values[op.at]
+        if at.size and (at.min() < 0 or at.max() >= op.x.shape[op.axis]):
+            raise VerifyError(f"a gather reaches outside of {op.x!r}")
+        return (np.take_along_axis(self.values[op.x], at.astype(np.int64), op.axis),)
+
     def broadcast(self, op: ops.Broadcast) -> tuple[Array]:
         x = self.values[op.x]
         # place the axes of x in result order, ones elsewhere
@@ -330,6 +377,9 @@ class _Program:
         return (self.values[op.x].transpose(op.axes),)
 
     def reduce(self, op: ops.Reduce) -> tuple[Array, ...]:
+        if op.fn in _FOLDS:
+            x = self.values[op.x]
+            return (np.asarray(_FOLDS[op.fn].reduce(x, axis=op.axis), x.dtype),)
         return primitive(f"reduce_{op.fn}").evaluate([self.values[op.x]], {"axes": (op.axis,)})
 
     def scan(self, op: ops.Scan) -> tuple[Array]:
@@ -338,7 +388,9 @@ class _Program:
         if op.reverse:
             wide = np.flip(wide, op.axis)
         with np.errstate(all="ignore"):
-            result = np.asarray(_SCANS[op.fn].accumulate(wide, axis=op.axis, dtype=wide.dtype))
+            result = np.asarray(
+                (_SCANS | _FOLDS)[op.fn].accumulate(wide, axis=op.axis, dtype=wide.dtype)
+            )
         return ((np.flip(result, op.axis) if op.reverse else result).astype(x.dtype),)
 
     def dot(self, op: ops.Dot) -> tuple[Array]:
@@ -361,6 +413,16 @@ class _Program:
             carried = self.block(op.body)
         return carried
 
+    def while_loop(self, op: ops.While) -> tuple[Array, ...]:
+        carried = tuple(self.values[init] for init in op.inits)
+        while True:
+            for block in (op.condition, op.body):
+                for param, array in zip(block.params, carried, strict=True):
+                    self.define(param, array)
+            if not bool(self.block(op.condition)[0]):
+                return carried
+            carried = self.block(op.body)
+
     def branch(self, op: ops.If) -> tuple[Array, ...]:
         return self.block(op.then if bool(self.values[op.condition]) else op.other)
 
@@ -369,6 +431,22 @@ _SCANS: dict[str, np.ufunc] = {
     "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum,
 }  # fmt: skip
 
+_FOLDS: dict[str, np.ufunc] = {
+    "fmax": np.fmax, "fmin": np.fmin, "bitwise_and": np.bitwise_and, "bitwise_or": np.bitwise_or,
+    "bitwise_xor": np.bitwise_xor,
+}  # fmt: skip
+
+_ATOMICS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "add": lambda old, value, _: old + value,
+    "max": lambda old, value, _: max(old, value),
+    "min": lambda old, value, _: min(old, value),
+    "and": lambda old, value, _: old & value,
+    "or": lambda old, value, _: old | value,
+    "xor": lambda old, value, _: old ^ value,
+    "exchange": lambda old, value, _: value,
+    "compare_exchange": lambda old, value, want: value if old.tobytes() == want.tobytes() else old,
+}
+
 _RULES: dict[type[Op], Callable[[_Program, Any], tuple[Array, ...]]] = {
     ops.ProgramId: _Program.program_id,
     ops.IndexTile: _Program.index,
@@ -376,6 +454,10 @@ _RULES: dict[type[Op], Callable[[_Program, Any], tuple[Array, ...]]] = {
     ops.Load: _Program.load,
     ops.Store: _Program.store,
     ops.AtomicAdd: _Program.atomic_add,
+    ops.Atomic: _Program.atomic,
+    ops.Bitcast: _Program.bitcast,
+    ops.Gather: _Program.gather,
+    ops.While: _Program.while_loop,
     ops.Map: _Program.map,
     ops.Cast: _Program.cast,
     ops.Broadcast: _Program.broadcast,

@@ -24,12 +24,20 @@ Role = Literal["input", "output", "constant", "workspace"]
 @dataclass(eq=False)
 class Buffer:
     """A kernel parameter: `size` elements in memory, 64-byte aligned (256 on a GPU); on a CPU,
-    inputs and constants start at any element."""
+    inputs and constants start at any element.
+
+    open: a pointer of a caller, to memory that starts `align` bytes aligned; `size` is only an
+    upper bound of its elements, and views of it promise nothing. alias: buffers with the same
+    number, if it is not 0, may overlap.
+    """
 
     name: str
     dtype: DType
     size: int
     role: Role = "input"
+    open: bool = False
+    align: int = 0
+    alias: int = 0
 
 
 @dataclass(eq=False)
@@ -37,6 +45,7 @@ class View:
     """A strided window on a buffer: element i lives at offset + sum(i[d] * strides[d]) elements.
 
     Index expressions outside `shape` are out of bounds: a load gives its pad, a store is dropped.
+    A dim of UNBOUNDED elements has no bounds.
     """
 
     name: str
@@ -153,7 +162,10 @@ def _block_fields(op: Op) -> tuple[str, ...]:
 
 @dataclass(eq=False)
 class Kernel:
-    """A tile program. `grid` programs run in any order and never talk to each other."""
+    """A tile program. `grid` programs run in any order and never talk to each other.
+
+    scalars: numbers that a launch gives beside the buffers, visible everywhere.
+    """
 
     name: str
     buffers: list[Buffer]
@@ -161,6 +173,7 @@ class Kernel:
     grid: tuple[int, ...]
     body: Block
     schedule: Schedule = field(default_factory=Schedule)
+    scalars: list[Value] = field(default_factory=list)
 
     def walk(self) -> Iterator[Op]:
         yield from self.body.walk()

@@ -11,7 +11,10 @@ from fuser.tilegen.index import Index
 from fuser.tilegen.ir import Block, Op, View
 from fuser.tilegen.value import Value
 
-ReduceFn = Literal["sum", "max", "min", "prod"]
+ReduceFn = Literal[
+    "sum", "max", "min", "prod", "fmax", "fmin", "bitwise_and", "bitwise_or", "bitwise_xor"
+]
+AtomicFn = Literal["add", "max", "min", "and", "or", "xor", "exchange", "compare_exchange"]
 
 
 @dataclass(eq=False, kw_only=True)
@@ -47,7 +50,8 @@ class Full(Op):
 
 @dataclass(eq=False, kw_only=True)
 class Load(Op):
-    """Element at tile coordinates c is view[indices(c)], or `pad` where any index is out of bounds.
+    """Element at tile coordinates c is view[indices(c)], or `pad` where any index is out of bounds
+    or the mask, a bool of the result's shape, is false.
 
     pad None states that no index is ever out of bounds (checked by the interpreter).
     Rank of `indices` is the rank of the view; axes not mentioned by any index are broadcast.
@@ -58,11 +62,12 @@ class Load(Op):
     indices: tuple[Index, ...]
     shape: tuple[int, ...]
     pad: float | int | None = 0
+    mask: Value | None = None
 
 
 @dataclass(eq=False, kw_only=True)
 class Store(Op):
-    """view[indices(c)] = value[c]; out of bounds elements are dropped.
+    """view[indices(c)] = value[c]; elements out of bounds, or where the mask is false, are dropped.
 
     Two elements of the grid never store to one place (the interpreter checks it).
     """
@@ -71,6 +76,7 @@ class Store(Op):
     view: View
     indices: tuple[Index, ...]
     value: Value
+    mask: Value | None = None
 
     @property
     def has_effect(self) -> bool:
@@ -85,6 +91,28 @@ class AtomicAdd(Op):
     view: View
     indices: tuple[Index, ...]
     value: Value
+
+    @property
+    def has_effect(self) -> bool:
+        return True
+
+
+@dataclass(eq=False, kw_only=True)
+class Atomic(Op):
+    """view[indices(c)] = fn(view[indices(c)], value[c]), as one step that all programs see whole;
+    its result is what was there before, 0 where out of bounds or masked. It acquires and releases:
+    what a program wrote before is seen by one that finds its result.
+
+    fn exchange takes value[c]; compare_exchange takes it where `compare[c]` was there, bit by bit.
+    """
+
+    opcode: ClassVar[str] = "atomic"
+    fn: AtomicFn
+    view: View
+    indices: tuple[Index, ...]
+    value: Value
+    compare: Value | None = None
+    mask: Value | None = None
 
     @property
     def has_effect(self) -> bool:
@@ -114,6 +142,15 @@ class Cast(Op):
 
 
 @dataclass(eq=False, kw_only=True)
+class Bitcast(Op):
+    """The same bits as another dtype of as many bits."""
+
+    opcode: ClassVar[str] = "bitcast"
+    x: Value
+    dtype: DType
+
+
+@dataclass(eq=False, kw_only=True)
 class Broadcast(Op):
     """Axis i of x becomes axis axes[i] of the result; other axes repeat it, and so do dims of 1."""
 
@@ -139,6 +176,17 @@ class Permute(Op):
     opcode: ClassVar[str] = "permute"
     x: Value
     axes: tuple[int, ...]
+
+
+@dataclass(eq=False, kw_only=True)
+class Gather(Op):
+    """Element c is x at c with coordinate `axis` replaced by at[c]: integers within x's axis. `at`
+    has the shape of x but for that axis."""
+
+    opcode: ClassVar[str] = "gather"
+    x: Value
+    at: Value
+    axis: int
 
 
 @dataclass(eq=False, kw_only=True)
@@ -197,6 +245,17 @@ class For(Op):
 
 
 @dataclass(eq=False, kw_only=True)
+class While(Op):
+    """While the bool that `condition` yields holds, `body` yields the next carried values. Both
+    take the carried values as params."""
+
+    opcode: ClassVar[str] = "while"
+    inits: tuple[Value, ...]
+    condition: Block
+    body: Block
+
+
+@dataclass(eq=False, kw_only=True)
 class If(Op):
     """Run `then` where the scalar condition holds, else `other`; both yield the results."""
 
@@ -218,10 +277,13 @@ class Yield(Op):
         return True
 
 
+WRITES = Store | AtomicAdd | Atomic
+"""The ops that change memory."""
+
 OPS: dict[str, type[Op]] = {
     op.opcode: op
     for op in (
-        ProgramId, IndexTile, Full, Load, Store, AtomicAdd, Map, Cast, Broadcast, Reshape, Permute,
-        Reduce, Scan, Dot, For, If, Yield,
+        ProgramId, IndexTile, Full, Load, Store, AtomicAdd, Atomic, Map, Cast, Bitcast, Broadcast,
+        Reshape, Permute, Gather, Reduce, Scan, Dot, For, While, If, Yield,
     )
 }  # fmt: skip

@@ -159,6 +159,9 @@ class _Parser:
     def integers(self, opening: str, closing: str) -> tuple[int, ...]:
         return tuple(self.sequence(opening, closing, self.integer))
 
+    def extent(self) -> int:
+        return UNBOUNDED if self.has("inf") else self.integer()
+
     def sequence(self, opening: str, closing: str, item: Callable[[], Any]) -> list[Any]:
         self.expect(opening)
         items: list[Any] = []
@@ -187,6 +190,7 @@ class _Parser:
         self.grid = self.integers("(", ")")
         self.expect("{")
         schedule = Schedule()
+        scalars: list[Value] = []
         while True:
             if self.has("sizes"):
                 self.sequence("(", ")", self.setting)  # what `sizes_of` reads
@@ -196,6 +200,11 @@ class _Parser:
                 self.buffer()
             elif self.has("view"):
                 self.view()
+            elif self.has("scalar"):
+                token = self.expect_kind("value")
+                self.expect(":")
+                type, stated = self.typed()
+                scalars.append(self.define(token, type, stated))
             else:
                 break
         body = Block()
@@ -203,7 +212,7 @@ class _Parser:
         if self.next.kind != "end":
             raise self.error(f"expected the end, found {self.next.text!r}")
         buffers, views = list(self.buffers.values()), list(self.views.values())
-        return Kernel(name, buffers, views, self.grid, body, schedule)
+        return Kernel(name, buffers, views, self.grid, body, schedule, scalars)
 
     def schedule(self) -> Schedule:
         start = self.last
@@ -252,7 +261,13 @@ class _Parser:
         (size,) = self.integers("[", "]")
         if name in self.buffers:
             raise self.error(f"buffer {name} is declared twice", role)
-        self.buffers[name] = Buffer(name, DTYPES[dtype.text], size, role.text)  # type: ignore[arg-type]
+        buffer = Buffer(name, DTYPES[dtype.text], size, role.text)  # type: ignore[arg-type]
+        if self.has("open"):
+            self.expect("align")
+            buffer.open, (buffer.align,) = True, self.integers("(", ")")
+        if self.has("alias"):
+            (buffer.alias,) = self.integers("(", ")")
+        self.buffers[name] = buffer
 
     def view(self) -> None:
         token = self.expect_kind("view")
@@ -260,7 +275,7 @@ class _Parser:
         buffer = self.name()
         if buffer not in self.buffers:
             raise self.error(f"there is no buffer {buffer}", token)
-        shape = self.integers("[", "]")
+        shape = tuple(self.sequence("[", "]", self.extent))
         self.expect("strides")
         strides = self.integers("(", ")")
         offset = self.integers("(", ")")[0] if self.has("offset") else 0
@@ -331,7 +346,14 @@ class _Parser:
             raise self.error(f"there is no op {opcode!r}", start)
         infos = fields_of(kind)
         content: dict[str, Any] = {"fn": fn} if fn else {}
-        self.operands([i for i in infos if i.kind not in ("attribute", "block")], content)
+        self.operands(
+            [i for i in infos if i.kind not in ("attribute", "block", "optional")], content
+        )
+        while any(i.kind == "optional" for i in infos) and self.has(","):
+            name = self.expect_kind("word")
+            if all(i.name != name.text or i.kind != "optional" for i in infos):
+                raise self.error(f"{opcode} has no {name.text}", name)
+            content[name.text] = self.use()
         if self.next.text == "{" and self.is_attributes():
             content |= dict(self.sequence("{", "}", self.setting))
         types: list[tuple[TileType, facts.Fact | None]] = []

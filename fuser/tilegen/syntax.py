@@ -17,10 +17,11 @@ from fuser.errors import VerifyError
 from fuser.tilegen.ir import Op
 from fuser.tilegen.value import INDEX
 
-FieldKind = Literal["value", "values", "index", "indices", "view", "block", "attribute"]
+FieldKind = Literal["value", "optional", "values", "index", "indices", "view", "block", "attribute"]
 
 _KINDS: dict[str, FieldKind] = {
     "Value": "value",
+    "Value | None": "optional",
     "tuple[Value, ...]": "values",
     "Index": "index",
     "tuple[Index, ...]": "indices",

@@ -56,7 +56,7 @@ def canonical_text(kernel: Kernel) -> str:
         names[buffer] = f"b{number}"
     for number, view in enumerate(views):
         names[view] = f"v{number}"
-    for number, value in enumerate(_definitions(kernel.body)):
+    for number, value in enumerate(_all_values(kernel)):
         names[value] = str(number)
     schedule = dataclasses.replace(kernel.schedule, reason="")
     return _Printer(kernel, names, views).text("kernel", schedule, origins=False)
@@ -64,7 +64,7 @@ def canonical_text(kernel: Kernel) -> str:
 
 def renumber(kernel: Kernel) -> None:
     """Number the values in order of definition, keeping the word before the number: %x3, %acc4."""
-    for number, value in enumerate(_definitions(kernel.body)):
+    for number, value in enumerate(_all_values(kernel)):
         value.name = f"{value.name.rstrip('0123456789_.') or 'v'}{number}"
 
 
@@ -81,9 +81,14 @@ def _definitions(block: Block) -> Iterator[Value]:
             yield from _definitions(inner)
 
 
+def _all_values(kernel: Kernel) -> Iterator[Value]:
+    yield from kernel.scalars
+    yield from _definitions(kernel.body)
+
+
 def _own_names(kernel: Kernel) -> dict[object, str]:
     names: dict[object, str] = {buffer: name_text(buffer.name) for buffer in kernel.buffers}
-    for group in (kernel.views, _definitions(kernel.body)):
+    for group in (kernel.views, _all_values(kernel)):
         taken: set[str] = set()
         for item in group:
             name = base = re.sub(r"[^\w.]", "_", item.name)
@@ -98,7 +103,7 @@ def _own_names(kernel: Kernel) -> dict[object, str]:
 class _Printer:
     def __init__(self, kernel: Kernel, names: Mapping[object, str], views: Sequence[View]) -> None:
         self.kernel, self.names, self.views = kernel, names, views
-        self.ranks = {value: rank for rank, value in enumerate(_definitions(kernel.body))}
+        self.ranks = {value: rank for rank, value in enumerate(_all_values(kernel))}
 
     def text(self, name: str, schedule: Schedule, origins: bool) -> str:
         lines = [f"kernel @{name_text(name)} grid({', '.join(map(show_dim, self.kernel.grid))}) {{"]
@@ -112,6 +117,8 @@ class _Printer:
             lines.append(f"  schedule({', '.join(settings)})")
         lines += [f"  {self.buffer(buffer)}" for buffer in self.kernel.buffers]
         lines += [f"  {self.view(view)}" for view in self.views]
+        for value in self.kernel.scalars:
+            lines.append(f"  scalar {self.value(value)}: {_type_text(value, facts.UNKNOWN)}")
         lines.append("")
         lines += self.block(self.kernel.body, "  ", origins)
         if (sizes := dims.active()) is not None and any("`" in line for line in lines):
@@ -121,10 +128,14 @@ class _Printer:
 
     def buffer(self, buffer: Buffer) -> str:
         size = show_dim(buffer.size)
-        return f"buffer {self.names[buffer]}: {buffer.role} {buffer.dtype}[{size}]"
+        text = f"buffer {self.names[buffer]}: {buffer.role} {buffer.dtype}[{size}]"
+        if buffer.open:
+            text += f" open align({buffer.align})"
+        return text + (f" alias({buffer.alias})" if buffer.alias else "")
 
     def view(self, view: View) -> str:
-        shape, strides = (", ".join(map(show_dim, list)) for list in (view.shape, view.strides))
+        shape = ", ".join(map(_extent_text, view.shape))
+        strides = ", ".join(map(show_dim, view.strides))
         buffer = self.names.get(view.buffer, name_text(view.buffer.name))
         text = f"view &{self.names[view]}: {buffer}[{shape}] strides({strides})"
         return text + (f" offset({show_dim(view.offset)})" if view.offset else "")
@@ -158,6 +169,9 @@ class _Printer:
             elif info.kind == "attribute":
                 if not is_default(info, content) and not _repeats_type(op, info.name, content):
                     attributes.append(f"{info.name} = {literal(content)}")
+            elif info.kind == "optional":
+                if content is not None:
+                    operands.append(f"{info.name} {self.value(content)}")
             elif info.kind != "block":
                 operands.append(self.operand(content))
         line = f"{', '.join(self.value(value) for value in op.results)} = " if op.results else ""
@@ -198,6 +212,10 @@ class _Printer:
 
     def index(self, expression: Index) -> str:
         return show(expression, self.value, lambda value: self.ranks.get(value, -1))
+
+
+def _extent_text(dim: int) -> str:
+    return "inf" if isinstance(dim, int) and dim >= UNBOUNDED else show_dim(dim)
 
 
 def _repeats_type(op: Op, name: str, content: Any) -> bool:

@@ -8,6 +8,7 @@ on data (bounds, races) is checked by interpret.py.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import get_args
 
 from fuser.dtypes import DType, bool_, f32
 from fuser.errors import ShapeError, VerifyError
@@ -46,7 +47,7 @@ def _check_view(kernel: Kernel, view: View) -> None:
         raise VerifyError(f"{view!r} has {len(view.shape)} dims and {len(view.strides)} strides")
     if any(dim < 0 for dim in view.shape):
         raise VerifyError(f"{view!r} has a negative dim")
-    if 0 in view.shape:
+    if view.buffer.open or 0 in view.shape:
         return
     spans = [(dim - 1) * stride for dim, stride in zip(view.shape, view.strides, strict=True)]
     first = view.offset + sum(min(0, span) for span in spans)
@@ -72,6 +73,9 @@ class _Verifier:
     def block(self, block: Block, visible: frozenset[Value], parent: Op | None) -> None:
         """Check the ops of a block. visible: values of the enclosing blocks."""
         scope = set(visible)
+        if parent is None:
+            for value in self.kernel.scalars:
+                self.define(value, scope, None)
         for value in block.params:
             self.define(value, scope, parent)
         for position, op in enumerate(block.ops):
@@ -128,9 +132,19 @@ class _Verifier:
                 self.access(op.view, op.indices, op.shape)
                 if op.pad is not None:
                     _check_literal(op.pad, op.view.dtype)
+                _require(op.mask is None or op.pad is not None, "a masked load needs a pad")
+                _check_mask(op.mask, op.shape)
                 yield TileType(op.view.dtype, op.shape)
-            case ops.Store() | ops.AtomicAdd():
+            case ops.Store() | ops.AtomicAdd() | ops.Atomic():
                 self.access(op.view, op.indices, op.value.shape)
+                if not isinstance(op, ops.AtomicAdd):
+                    _check_mask(op.mask, op.value.shape)
+                if isinstance(op, ops.Atomic):
+                    swaps = op.fn == "compare_exchange"
+                    _require(swaps == (op.compare is not None), f"compare and atomic {op.fn}")
+                    same = op.compare is None or op.compare.type == op.value.type
+                    _require(same, f"{op.compare!r} is not of the type of {op.value!r}")
+                    yield op.value.type
                 _require(op.value.dtype is op.view.dtype, f"{op.value!r} goes to {op.view!r}")
                 role = op.view.buffer.role
                 _require(role in ("output", "workspace"), f"a store to the {role} {op.view!r}")
@@ -138,6 +152,18 @@ class _Verifier:
                 yield self.map(op)
             case ops.Cast():
                 yield TileType(op.dtype, op.x.shape)
+            case ops.Bitcast():
+                _require(op.x.dtype.bits == op.dtype.bits, f"the bits of {op.x!r} as {op.dtype}")
+                yield TileType(op.dtype, op.x.shape)
+            case ops.Gather():
+                _require(op.at.dtype.is_integer, f"{op.at!r} holds no integers")
+                _require(0 <= op.axis < op.x.type.rank, f"{op.x!r} has no axis {op.axis}")
+                fits = op.at.type.rank == op.x.type.rank and all(
+                    axis == op.axis or dim == op.x.shape[axis]
+                    for axis, dim in enumerate(op.at.shape)
+                )
+                _require(fits, f"{op.at!r} does not fit {op.x!r}")
+                yield TileType(op.x.dtype, op.at.shape)
             case ops.Broadcast():
                 yield self.broadcast(op)
             case ops.Reshape():
@@ -158,6 +184,13 @@ class _Verifier:
                 yield self.dot(op)
             case ops.For():
                 yield from self.loop(op)
+            case ops.While():
+                carried = tuple(init.type for init in op.inits)
+                for block, gives in ((op.condition, (TileType(bool_),)), (op.body, carried)):
+                    params = tuple(param.type for param in block.params)
+                    _require(params == carried, f"it takes {_types(params)}, not {_types(carried)}")
+                    self.yields(block, gives)
+                yield from carried
             case ops.If():
                 yield from self.branch(op)
             case ops.Yield():
@@ -227,9 +260,11 @@ class _Verifier:
         return TileType(op.x.dtype, op.shape)
 
     def fold(self, fn: str, x: Value, axis: int) -> None:
-        _require(fn in ("sum", "max", "min", "prod"), f"there is no fold {fn!r}")
+        _require(fn in get_args(ops.ReduceFn), f"there is no fold {fn!r}")
+        bits = fn.startswith("bitwise")
+        _require(not bits or not x.dtype.is_float, f"the {fn} of {x!r}")
         _require(0 <= axis < x.type.rank, f"{x!r} has no axis {axis}")
-        _require(fn in ("max", "min") or x.dtype.kind != "bool", f"the {fn} of {x!r}")
+        _require(fn not in ("sum", "prod") or x.dtype.kind != "bool", f"the {fn} of {x!r}")
         _check_wide(x, fn)
 
     def dot(self, op: ops.Dot) -> TileType:
@@ -271,6 +306,11 @@ class _Verifier:
             raise VerifyError("a nested block ends without a yield")
         found = tuple(arg.type for arg in last.args)
         _require(found == types, f"it yields {_types(found)}, not {_types(types)}")
+
+
+def _check_mask(mask: Value | None, shape: tuple[int, ...]) -> None:
+    if mask is not None:
+        _require(mask.type == TileType(bool_, shape), f"{mask!r} is no mask of shape {shape}")
 
 
 def _types(types: Sequence[TileType]) -> str:

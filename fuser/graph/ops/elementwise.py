@@ -101,6 +101,13 @@ def _shift_right(a: Array, b: Array) -> Array:
     return np.asarray(np.where(b < width, shifted, fill), a.dtype)
 
 
+def _mul_high(a: Array, b: Array) -> Array:
+    """The upper half of the product of two integers, which has twice as many bits."""
+    bits = a.dtype.itemsize * 8
+    product = a.astype(object) * b.astype(object)
+    return np.asarray(product >> bits, a.dtype)
+
+
 def _infer_select(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
     check_same_shape("select", types)
     check_same_dtype("select", types[1:])
@@ -195,6 +202,9 @@ _BINARY: tuple[tuple[str, Callable[[Array, Array], Array]], ...] = (
     ("pow", _pow),
     ("min", np.minimum),
     ("max", np.maximum),
+    ("fmin", np.fmin),
+    ("fmax", np.fmax),
+    ("mul_high", _mul_high),
     ("logical_and", np.logical_and),
     ("logical_or", np.logical_or),
     ("logical_xor", np.logical_xor),

@@ -41,14 +41,15 @@ class _Liveness:
 
     def survey(self, block: Block, parent: Op | None, roots: list[Op]) -> None:
         if parent is not None:
+            first = 1 if isinstance(parent, ops.For) else 0
             for position, value in enumerate(block.params):
-                self.makers[value] = (parent, position - 1)
+                self.makers[value] = (parent, position - first)
         for op in block.ops:
             if parent is not None:
                 self.parents[op] = parent
             for position, value in enumerate(op.results):
                 self.makers[value] = (op, position)
-            if isinstance(op, ops.Store | ops.AtomicAdd):
+            if isinstance(op, ops.WRITES):
                 roots.append(op)
             for inner in op.blocks():
                 self.survey(inner, op, roots)
@@ -60,6 +61,8 @@ class _Liveness:
         self.ops.add(op)
         if isinstance(op, ops.For):  # its carried values only once they are needed
             self.waiting += op.start.values() + op.stop.values()
+        elif isinstance(op, ops.While):  # its condition decides how often it runs
+            self.waiting += _end(op.condition).args
         else:
             self.waiting += op.operands()
         if op in self.parents:
@@ -67,14 +70,17 @@ class _Liveness:
 
     def need(self, value: Value) -> None:
         """The value is read; position -1 is a loop variable."""
+        if value not in self.makers:
+            return  # a scalar of the launch
         op, position = self.makers[value]
         self.keep(op)
         if not op.blocks() or position < 0 or (op, position) in self.carried:
             return
         self.carried.add((op, position))
-        if isinstance(op, ops.For):
+        if isinstance(op, ops.For | ops.While):
             self.waiting.append(op.inits[position])
-        self.waiting += [_end(block).args[position] for block in op.blocks()]
+        ends = (op.body,) if isinstance(op, ops.While) else op.blocks()
+        self.waiting += [_end(block).args[position] for block in ends]
 
 
 def _end(block: Block) -> ops.Yield:
@@ -91,10 +97,13 @@ def _prune(block: Block, liveness: _Liveness) -> None:
             if isinstance(op, ops.For):
                 variable, *carried = inner.params
                 inner.params = [variable, *(carried[i] for i in keep)]
+            elif isinstance(op, ops.While):
+                inner.params = [inner.params[i] for i in keep]
             end = _end(inner)
-            end.args = tuple(end.args[i] for i in keep)
+            if not (isinstance(op, ops.While) and inner is op.condition):
+                end.args = tuple(end.args[i] for i in keep)
             _prune(inner, liveness)
         if op.blocks():
             op.results = tuple(op.results[i] for i in keep)
-        if isinstance(op, ops.For):
+        if isinstance(op, ops.For | ops.While):
             op.inits = tuple(op.inits[i] for i in keep)

@@ -26,7 +26,7 @@ from fuser.tilegen.value import Value
 def drop_proven_masks(kernel: Kernel) -> None:
     loops = {op.body.params[0]: op for op in kernel.walk() if isinstance(op, ops.For)}
     for op in kernel.walk():
-        if not isinstance(op, ops.Load) or op.pad is None:
+        if not isinstance(op, ops.Load) or op.pad is None or op.mask is not None:
             continue
         ends = zip(op.indices, op.view.shape, strict=True)
         if all(in_range(at, extent) or _ends_before(at, extent, loops) for at, extent in ends):

@@ -50,10 +50,11 @@ def narrow_fact(value: Value, known: facts.Fact) -> None:
 
 
 def stored_buffers(kernel: Kernel) -> frozenset[object]:
-    """The buffers that the kernel modifies: loads of any other may move and merge."""
-    return frozenset(
-        op.view.buffer for op in kernel.walk() if isinstance(op, ops.Store | ops.AtomicAdd)
-    )
+    """The buffers that the kernel modifies, and those that may overlap them: loads of any other may
+    move and merge."""
+    stored = {op.view.buffer for op in kernel.walk() if isinstance(op, ops.WRITES)}
+    shared = {buffer.alias for buffer in stored} - {0}
+    return frozenset(stored | {b for b in kernel.buffers if b.alias in shared})
 
 
 def runs_at_least_once(loop: ops.For) -> bool:
