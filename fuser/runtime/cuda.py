@@ -166,7 +166,7 @@ class CudaExecutor:
             config.blockDimX, config.blockDimY, config.blockDimZ = kernel.threads, 1, 1
             config.sharedMemBytes = kernel.shared_bytes
             config.hStream = stream
-            config.attrs = _attributes(kernel.cluster, kernel.pdl and overlap)
+            config.attrs = launch_attributes(kernel.cluster, kernel.pdl and overlap)
             config.numAttrs = len(config.attrs)
             driver.call("cuLaunchKernelEx", config, function, (values, types), 0)
 
@@ -425,7 +425,9 @@ def _check_overlap(
             )
 
 
-def _attributes(cluster: int, overlap: bool) -> list[Any]:
+def launch_attributes(cluster: int, overlap: bool) -> list[Any]:
+    """What cuLaunchKernelEx takes for a cluster of blocks, and to begin while the kernel before
+    ends."""
     cu = driver.api()
     attributes = []
     if cluster > 1:

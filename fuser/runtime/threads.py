@@ -10,7 +10,7 @@ import threading
 import numpy as np
 
 from fuser.forks import new_lock
-from fuser.runtime import native
+from fuser.runtime import native_pool
 from fuser.runtime.jit import runtime_library
 from fuser.runtime.memory import address, aligned_empty
 
@@ -25,9 +25,9 @@ class Pool:
     def __init__(self, threads: int) -> None:
         self.threads = threads
         self.lock = threading.Lock()
-        self._memory = aligned_empty(native.POOL_BYTES + 64 * threads)
+        self._memory = aligned_empty(native_pool.POOL_BYTES + 64 * threads)
         self._memory[:] = 0
-        self._memory[native.POOL_THREADS :][:8].view(np.int64)[0] = threads
+        self._memory[native_pool.POOL_THREADS :][:8].view(np.int64)[0] = threads
         self.pointer = address(self._memory)
         library = runtime_library()
         ctypes.CFUNCTYPE(None, _VOID_P)(library["fuser_pool_init"])(self.pointer)
