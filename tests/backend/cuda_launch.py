@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from fuser.backend.module import CompiledKernel
 from fuser.runtime.device_code import tensor_map
 from fuser.tilegen.ir import Kernel
+from fuser.tilegen.value import Value
 
 try:
     from cuda.bindings import driver as cuda
@@ -76,14 +78,18 @@ class Loaded:
             raise LaunchError(f"{result[0]}: {text}")
         return result[1], text
 
-    def launch(self, pointers: list[int], stream: int = 0) -> None:
-        """Launch on device pointers, one a buffer in kernel order."""
+    def launch(self, pointers: list[int], stream: int = 0, scalars: Sequence[int] = ()) -> None:
+        """Launch on device pointers, one a buffer in kernel order. scalars: their raw bits."""
         c = self.compiled
         maps = [tensor_map(item, pointers[item.argument]) for item in c.tensor_maps]
         if c.workspace_bytes:
             pointers = [*pointers, self.workspace]
-        values = (*pointers, *maps)
-        types = (*[ctypes.c_void_p] * len(pointers), *[None] * len(maps))
+        numbers = [*c.sizes, *scalars]
+        values = (*pointers, *maps, *numbers)
+        types = (
+            *[ctypes.c_void_p] * len(pointers), *[None] * len(maps),
+            *[ctypes.c_int64] * len(numbers),
+        )  # fmt: skip
         config = cuda.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = c.launch
         config.blockDimX, config.blockDimY, config.blockDimZ = c.threads, 1, 1
@@ -98,21 +104,38 @@ class Loaded:
         check(cuda.cuLaunchKernelEx(config, self.function, (values, types), 0))
 
 
+def raw_bits(value: Value, number: float | int | bool) -> int:
+    """A number of a launch as its parameter."""
+    data = np.asarray(number, value.dtype.numpy).tobytes()
+    return int.from_bytes(data.ljust(8, b"\0"), "little", signed=True)
+
+
 def run_on_device(
-    kernel: Kernel, compiled: CompiledKernel, arrays: dict[str, np.ndarray], launches: int = 1
+    kernel: Kernel,
+    compiled: CompiledKernel,
+    arrays: dict[str, np.ndarray],
+    launches: int = 1,
+    scalars: Mapping[str, float | int | bool] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Copy the arrays in, launch one time or more, and copy every buffer back."""
+    """Copy the arrays in, launch one time or more, and copy every buffer back. Buffers that have
+    one array share its memory."""
     loaded = Loaded(compiled)
-    pointers = []
+    pointers: list[int] = []
+    numbers = [raw_bits(value, (scalars or {})[value.name]) for value in kernel.scalars]
+    placed: dict[int, int] = {}
     for buffer in kernel.buffers:
+        if id(arrays[buffer.name]) in placed:
+            pointers.append(placed[id(arrays[buffer.name])])
+            continue
         array = np.ascontiguousarray(arrays[buffer.name])
         # 256 guard bytes on each side would hide nothing here: views are bounds checked elsewhere
         pointer = check(cuda.cuMemAlloc(max(16, array.nbytes)))
         check(cuda.cuMemcpyHtoD(pointer, array.ctypes.data, array.nbytes))
         pointers.append(int(pointer))
+        placed[id(arrays[buffer.name])] = int(pointer)
     try:
         for _ in range(launches):
-            loaded.launch(pointers)
+            loaded.launch(pointers, scalars=numbers)
         check(cuda.cuCtxSynchronize())
         results = {}
         for buffer, pointer in zip(kernel.buffers, pointers, strict=True):
@@ -121,5 +144,5 @@ def run_on_device(
             results[buffer.name] = array
         return results
     finally:
-        for pointer in pointers:
+        for pointer in placed.values():
             cuda.cuMemFree(pointer)

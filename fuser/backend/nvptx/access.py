@@ -7,15 +7,21 @@ divides what matters.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from fuser.graph.sizes import certain, divides, same, size_hint
+from fuser.graph.sizes import certain, divides, is_symbolic, same, size_hint
 from fuser.graph.sizes import divisor as gcd
 from fuser.tilegen.index import Atom, Axis, Extreme, FloorDiv, Index, Lookup, Mod, atom_multiple
-from fuser.tilegen.ir import View
-from fuser.tilegen.ops import AtomicAdd, Load, Store
+from fuser.tilegen.ir import Buffer, View
+from fuser.tilegen.ops import Atomic, AtomicAdd, Load, Store
+from fuser.tilegen.value import UNBOUNDED, Value
 
 VECTOR_BYTES = 16
+
+MaskUniform = Callable[[Value, int, int], bool]
+"""Whether a mask has one value for the whole of every vector: of (mask, axis, width)."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +30,7 @@ class Access:
 
     linear: element offset in the buffer. bounds: (index, size) pairs that need a check at run time.
     order: tile axes from the one nearest in memory to the farthest. width: elements of one vector
-    access along order[0].
+    access along order[0]. mask: a bool tile of the shape; where it is false, nothing is touched.
     """
 
     view: View
@@ -33,6 +39,7 @@ class Access:
     bounds: tuple[tuple[Index, int], ...]
     order: tuple[int, ...]
     width: int
+    mask: Value | None = None
 
     @property
     def axis(self) -> int:
@@ -46,8 +53,16 @@ class Access:
         return count
 
 
-def access_of(op: Load | Store | AtomicAdd) -> Access:
-    """The access facts of an op."""
+def alignment(buffer: Buffer) -> int:
+    """Bytes that the start of a buffer is a multiple of; no more than the widest access."""
+    if not buffer.open:
+        return VECTOR_BYTES
+    return math.gcd(max(buffer.align, buffer.dtype.bytes), VECTOR_BYTES)
+
+
+def access_of(op: Load | Store | AtomicAdd | Atomic, uniform: MaskUniform | None = None) -> Access:
+    """The access facts of an op. uniform: what is known of masks."""
+    mask = None if isinstance(op, AtomicAdd) else op.mask
     shape = op.shape if isinstance(op, Load) else op.value.shape
     view = op.view
     linear = Index(view.offset)
@@ -55,18 +70,24 @@ def access_of(op: Load | Store | AtomicAdd) -> Access:
     proven = isinstance(op, Load) and op.pad is None
     for at, size, stride in zip(op.indices, view.shape, view.strides, strict=True):
         linear = linear + at * stride
+        if not is_symbolic(size) and size >= UNBOUNDED:
+            continue
         low, high = at.range
         if not proven and not (certain(low) and certain(size - 1 - high)):
             checks.append((at, size))
     bounds = tuple(checks)
     rank = len(shape)
     if not rank:
-        return Access(view, shape, linear, bounds, (), 1)
-    widest = VECTOR_BYTES // view.dtype.bytes
+        return Access(view, shape, linear, bounds, (), 1, mask)
+    widest = max(1, alignment(view.buffer) // view.dtype.bytes)
     widths = {axis: _width(linear, bounds, axis, shape[axis], widest) for axis in range(rank)}
     strides = {axis: _stride(linear, axis) for axis in range(rank)}
+    if mask is not None:
+        for axis in widths:
+            while widths[axis] > 1 and not (uniform and uniform(mask, axis, widths[axis])):
+                widths[axis] //= 2
     order = sorted(range(rank), key=lambda axis: (-widths[axis], strides[axis], -axis))
-    return Access(view, shape, linear, bounds, tuple(order), widths[order[0]])
+    return Access(view, shape, linear, bounds, tuple(order), widths[order[0]], mask)
 
 
 def _width(

@@ -9,17 +9,25 @@ and lookups pass layouts on. Conversions remain only where two choices meet.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 
 from fuser.backend.nvptx.access import Access, access_of
 from fuser.backend.nvptx.access_layout import choose_blocked, inverse, operand_layout
-from fuser.backend.nvptx.assignment import Assignment, is_tile, lookups_of, shared_values
+from fuser.backend.nvptx.assignment import (
+    Assignment,
+    is_tile,
+    lookups_of,
+    of_caller,
+    shared_values,
+)
 from fuser.backend.nvptx.dot_plan import plan_dot, share_trips
 from fuser.backend.nvptx.layout import Layout, scalar_layout
+from fuser.backend.nvptx.masks import can_remake, reshaped_layout, uniform, unit_reshape
 from fuser.backend.nvptx.tensor_map import box_of
 from fuser.backend.nvptx.units import needs_inner_k
 from fuser.target import Target
 from fuser.tilegen import ops
-from fuser.tilegen.ir import Block, Kernel, Op
+from fuser.tilegen.ir import Block, Buffer, Kernel, Op
 from fuser.tilegen.value import Value
 
 
@@ -42,21 +50,40 @@ class _Groups:
             self.parent[self.find(value)] = first
 
 
-def assign(kernel: Kernel, target: Target, cluster: int = 1, wide: bool = True) -> Assignment:
+def _written(kernel: Kernel) -> Callable[[Buffer], bool]:
+    """Whether a kernel writes to the memory of a buffer."""
+    written = [op.view.buffer for op in kernel.walk() if isinstance(op, ops.WRITES)]
+    numbers = {buffer.alias for buffer in written if buffer.alias}
+    return lambda buffer: buffer in written or buffer.alias in numbers
+
+
+def assign(
+    kernel: Kernel,
+    target: Target,
+    cluster: int = 1,
+    wide: bool = True,
+    staging: bool = True,
+) -> Assignment:
     """Choose layouts for a kernel whose programs are clusters of so many blocks. wide: float32 may
-    be multiplied by wgmma, where the schedule says so."""
+    be multiplied by wgmma, where the schedule says so. staging: loads may go straight to shared
+    memory."""
     plan = Assignment(kernel.schedule.warps, cluster)
     wide = wide and cluster == 1 and bool(kernel.schedule.extra.get("wide"))
+    for value in kernel.scalars:
+        plan.home[value] = kernel.body
     _collect(kernel.body, plan)
+    kept = _written(kernel)
     for op in kernel.walk():
-        if isinstance(op, ops.Load | ops.Store | ops.AtomicAdd):
-            plan.accesses[op] = access_of(op)
+        if isinstance(op, ops.Load | ops.Store | ops.AtomicAdd | ops.Atomic):
+            plan.accesses[op] = access_of(op, lambda *at: uniform(at[0], plan.makers, *at[1:]))
         if isinstance(op, ops.Full | ops.IndexTile) and is_tile(op.result):
             plan.flexible.add(op.result)
         if isinstance(op, ops.Dot):
             plan.dots[op] = plan_dot(op, plan, target, wide)
     for op in kernel.walk():
-        if isinstance(op, ops.Load) and (can_stage(op, plan) or is_brought(op, plan, target)):
+        if not isinstance(op, ops.Load) or staging is False or kept(op.view.buffer):
+            continue
+        if can_stage(op, plan) or is_brought(op, plan, target):
             plan.staged.add(op)
     if cluster > 1 and plan.dots:
         share_trips(kernel, plan)
@@ -87,6 +114,8 @@ def can_stage(op: ops.Load, plan: Assignment) -> bool:
         return False
     if access.width * op.view.dtype.bytes < 4:
         return False
+    if op.mask is not None and not can_remake(op.mask, plan.makers, lambda value: True):
+        return False
     pending, dots = [(op.result, access.axis)], 0
     while pending:
         value, inner = pending.pop()
@@ -107,7 +136,7 @@ def is_brought(op: ops.Load, plan: Assignment, target: Target) -> bool:
     """Whether what is added to scores comes through shared memory beside the keys. A tile, as of a
     mask: in the layout of scores a load touches eight rows, half a sector each. A number a key, of
     which a thread needs pairs that lie apart, each with an address of its own."""
-    if target.arch != "sm_90a" or op.pad not in (None, 0):
+    if target.arch != "sm_90a" or op.pad not in (None, 0) or op.mask is not None:
         return False
     access, loop = plan.accesses[op], plan.loops.get(plan.home[op.result])
     if loop is None or op.view.dtype.bytes != 2:
@@ -134,6 +163,7 @@ class _Assigner:
         self.in_shared = {value for load in plan.staged for value in shared_values(load, plan)}
         self.members: dict[Value, list[Value]] = defaultdict(list)
         self.chosen: dict[Value, Layout] = {}
+        self.by_units = of_caller(kernel)
         self.own = {value for loop in plan.merges for value in plan.of_block(loop)}
 
     def run(self) -> None:
@@ -164,8 +194,24 @@ class _Assigner:
             match op:
                 case ops.Map():
                     self._unite(op.result, *op.args)
-                case ops.Cast() | ops.Scan():
+                case ops.Cast() | ops.Scan() | ops.Bitcast():
                     self._unite(op.result, op.x)
+                case ops.Gather():
+                    self._unite(op.result, op.at)
+                case ops.Load() if op.mask is not None and op not in self.plan.staged:
+                    self._unite(op.result, op.mask)
+                case ops.Store() if op.mask is not None:
+                    self._unite(op.value, op.mask)
+                case ops.Atomic():
+                    more = [value for value in (op.compare, op.mask) if value is not None]
+                    self._unite(op.result, op.value, *more)
+                case ops.While():
+                    for block in (op.condition, op.body):
+                        self._unite_all(op.inits, block.params)
+                    self._unite_all(op.results, op.inits)
+                    last = op.body.ops[-1]
+                    assert isinstance(last, ops.Yield)
+                    self._unite_all(op.results, last.args)
                 case ops.Dot():
                     self._unite(op.result, op.acc)
                 case ops.For():
@@ -185,6 +231,10 @@ class _Assigner:
                             self._unite(result, end.args[position])
             for inner in op.blocks():
                 self._tie(inner)
+
+    def _unite_all(self, left: Sequence[Value], right: Sequence[Value]) -> None:
+        for a, b in zip(left, right, strict=True):
+            self._unite(a, b)
 
     def _unite(self, *values: Value) -> None:
         fixed = [v for v in values if is_tile(v) and v not in self.plan.flexible | self.in_shared]
@@ -231,7 +281,14 @@ class _Assigner:
                 if layout is not None:
                     for value, axes in lookups_of(op):
                         changed |= self._pass_on(value, operand_layout(layout, axes, value.shape))
-            case ops.Store() | ops.AtomicAdd():
+            case ops.Reshape() if (moved := unit_reshape(op)) is not None and self.by_units:
+                layout = self._layout(op.result)
+                if layout is not None:
+                    changed |= self._pass_on(op.x, reshaped_layout(layout, moved[0]))
+                layout = self._layout(op.x)
+                if layout is not None:
+                    changed |= self._pass_on(op.result, reshaped_layout(layout, moved[1]))
+            case ops.Store() | ops.AtomicAdd() | ops.Atomic():
                 layout = self._layout(op.value)
                 if layout is not None:
                     for value, axes in lookups_of(op):
@@ -242,10 +299,10 @@ class _Assigner:
         found = [
             self.plan.accesses[use]
             for use in self.plan.uses.get(value, ())
-            if isinstance(use, ops.Store | ops.AtomicAdd) and use.value is value
+            if isinstance(use, ops.Store | ops.AtomicAdd | ops.Atomic) and use.value is value
         ]
         maker = self.plan.makers.get(value)
-        if isinstance(maker, ops.Load):
+        if isinstance(maker, ops.Load | ops.Atomic):
             found.append(self.plan.accesses[maker])
         return found
 

@@ -15,7 +15,7 @@ from fuser.backend.nvptx.merges import Merge
 from fuser.graph.sizes import is_symbolic
 from fuser.tilegen import ops
 from fuser.tilegen.index import Extreme, FloorDiv, Index, Lookup, Mod
-from fuser.tilegen.ir import Block, Op
+from fuser.tilegen.ir import Block, Kernel, Op
 from fuser.tilegen.value import INDEX, Value
 
 DotKind = Literal["wgmma", "wide", "mma", "tf32", "fma"]
@@ -88,6 +88,15 @@ class Assignment:
         for op in loop.body.ops:
             found.update(op.operands(), op.results)
         return found
+
+
+def of_caller(kernel: Kernel) -> bool:
+    """Whether a kernel does what only those of callers do, whose memory and control flow are their
+    own: it takes the plain path, without the plans that know what the graph's kernels are like."""
+    if kernel.scalars or any(buffer.open or buffer.alias for buffer in kernel.buffers):
+        return True
+    own = ops.Atomic | ops.While | ops.Gather
+    return any(isinstance(op, own) or getattr(op, "mask", None) is not None for op in kernel.walk())
 
 
 def is_tile(value: Value) -> bool:

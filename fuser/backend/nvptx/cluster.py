@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fuser.backend.nvptx.assignment import trips_of
+from fuser.backend.nvptx.assignment import of_caller, trips_of
 from fuser.backend.nvptx.convert import offset_of, row_major
 from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.exchange import Parts, can_send, exchange, receivers
@@ -40,7 +40,7 @@ class NeedsOneBlock(Exception):
 def blocks_of(kernel: Kernel, target: Target) -> int:
     """How many blocks share a program: as the schedule says, where there are clusters."""
     blocks = kernel.schedule.cluster
-    if target.sm < 90 or blocks == 1:
+    if target.sm < 90 or blocks == 1 or of_caller(kernel):
         return 1
     powers = all(n & (n - 1) == 0 for n in (blocks, kernel.schedule.warps))
     kinds = {type(op) for op in kernel.walk()}

@@ -46,6 +46,10 @@ def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
         "blocks": size_hint(low.order.launch[0]) if low.order.persistent else 0,
         "copies": "tma" if low.streams else "cp.async" if low.assignment.staged else "none",
     }
+    if kernel.scalars:
+        facts["scalars"] = [value.name for value in kernel.scalars]
+    if low.notes:
+        facts["fallback"] = list(dict.fromkeys(low.notes))
     if dims.active() is not None:
         facts |= _open_facts(kernel, low, list(read))
     return CompiledKernel(

@@ -131,20 +131,7 @@ def reshape(low: Lowering, tile: Tile, shape: Coordinates, layout: Layout) -> Ti
     type = memory_type(dtype)
     slot = low.shared.allocate(tile_size(shape) * dtype.bytes)
     low.shared.before_write()
-    indexer = low.indexer(source)
-    base = _address(low, flat, [dtype.bytes], slot)
-    for offset, at, reg in zip(source.regs, flat.regs, tile.regs, strict=True):
-        condition = indexer.inside(tile.shape, offset)
-        if condition == 0:
-            continue
-        value = to_memory(low, reg, dtype)
-        pointer = shared_offset(low, base, at[0] * dtype.bytes)
-        text = f"store {type} {value}, ptr addrspace(3) {pointer}, align {dtype.bytes}"
-        if condition is None:
-            emitter.do(text)
-        else:
-            with emitter.where(condition):
-                emitter.do(text)
+    write_dense(low, tile, slot, row_major(tile.shape, dtype.bytes)[1])
     low.shared.before_read()
     indexer = low.indexer(layout)
     start = low.shared.pointer(slot)
@@ -160,6 +147,26 @@ def reshape(low: Lowering, tile: Tile, shape: Coordinates, layout: Layout) -> Ti
         regs.append(from_memory(low, name, dtype))
     low.shared.free(slot)
     return Tile(dtype, shape, layout, regs)
+
+
+def write_dense(low: Lowering, tile: Tile, slot: Slot, steps: list[int]) -> None:
+    """Write the elements of a tile, and none past its edges, one by one."""
+    emitter, dtype, source = low.emitter, tile.dtype, tile.layout
+    type = memory_type(dtype)
+    indexer = low.indexer(source)
+    base = _address(low, source, steps, slot)
+    for offset, reg in zip(source.regs, tile.regs, strict=True):
+        condition = indexer.inside(tile.shape, offset)
+        if condition == 0:
+            continue
+        value = to_memory(low, reg, dtype)
+        pointer = shared_offset(low, base, offset_of(offset, steps))
+        text = f"store {type} {value}, ptr addrspace(3) {pointer}, align {dtype.bytes}"
+        if condition is None:
+            emitter.do(text)
+        else:
+            with emitter.where(condition):
+                emitter.do(text)
 
 
 def row_major_layout(layout: Layout, shape: Coordinates) -> Layout:

@@ -55,6 +55,8 @@ def _float(e: Emitter, fn: str, dtype: DType, args: list[str]) -> str:
         return e.value(f"f{fn} contract {type} {a}, {args[1]}")
     if fn in ("min", "max"):
         return e.value(f"call {type} @llvm.{fn}imum.{suffix}({type} {a}, {type} {args[1]})")
+    if fn in ("fmin", "fmax"):
+        return e.value(f"call {type} @llvm.{fn[1:]}num.{suffix}({type} {a}, {type} {args[1]})")
     if fn in ("abs", "floor", "ceil", "round"):
         name = {"abs": "fabs", "round": "roundeven"}.get(fn, fn)
         return e.value(f"call {type} @llvm.{name}.{suffix}({type} {a})")
@@ -292,13 +294,18 @@ def _integer(e: Emitter, fn: str, dtype: DType, args: list[str]) -> str:
             return e.value(f"icmp eq {type} {a}, 0")
         return e.value(f"xor {type} {a}, {ones}")
     if dtype.kind == "bool":
-        simple = {"add": "or", "max": "or", "mul": "and", "min": "and", "sub": "xor"}
+        simple = {
+            "add": "or", "max": "or", "fmax": "or", "mul": "and", "min": "and", "fmin": "and",
+            "sub": "xor",
+        }  # fmt: skip
         if fn in simple:
             return e.value(f"{simple[fn]} i1 {a}, {b}")
     if fn in ("add", "sub", "mul"):
         return e.value(f"{fn} {type} {a}, {b}")
-    if fn in ("min", "max"):
-        return _extreme(e, fn, dtype, a, b)
+    if fn in ("min", "max", "fmin", "fmax"):
+        return _extreme(e, fn[-3:], dtype, a, b)
+    if fn == "mul_high":
+        return _mul_high(e, dtype, a, b)
     if fn == "neg":
         return e.value(f"sub {type} 0, {a}")
     if fn == "abs":
@@ -430,6 +437,16 @@ def _extreme(e: Emitter, fn: str, dtype: DType, a: str, b: str) -> str:
         f'selp.b32 $0, $1, $2, p;}}", "=r,r,r"(i32 {a}, i32 {b})'
     )
     return chosen if dtype.bits == 32 else e.value(f"trunc i32 {chosen} to {type}")
+
+
+def _mul_high(e: Emitter, dtype: DType, a: str, b: str) -> str:
+    """The upper half of the product."""
+    bits, type = dtype.bits, dtype.llvm
+    extend = "sext" if dtype.kind == "int" else "zext"
+    x, y = (e.value(f"{extend} {type} {item} to i{2 * bits}") for item in (a, b))
+    product = e.value(f"mul i{2 * bits} {x}, {y}")
+    upper = e.value(f"lshr i{2 * bits} {product}, {bits}")
+    return e.value(f"trunc i{2 * bits} {upper} to {type}")
 
 
 def _absolute(e: Emitter, type: str, a: str) -> str:

@@ -80,11 +80,12 @@ class Emitter(Function):
         self.jump(done)
         self.enter(done)
 
-    def finish(self, sizes: int = 0) -> None:
+    def finish(self, sizes: int = 0, scalars: int = 0) -> None:
         """Return, and place the hoisted instructions. sizes: how many symbolic dims are parameters,
-        behind all others."""
+        behind all others; scalars: how many numbers of the launch follow them."""
         self.do("ret void")
         self.params += [("i64", f"size.{number}") for number in range(sizes)]
+        self.params += [("i64", f"scalar.{number}") for number in range(scalars)]
         short = [f"%size.{n}.i32 = trunc i64 %size.{n} to i32" for n in sorted(self._short)]
         self.blocks[0].lines[:0] = [*short, *self.entry]
 
@@ -162,9 +163,9 @@ class Emitter(Function):
             return a if condition else b
         return self.value(f"select i1 {condition}, {type} {a}, {type} {b}")
 
-    def total(self, linear: Linear) -> Operand:
-        constant = self.offset(linear.constant)
-        return constant if linear.dynamic is None else self.plus(linear.dynamic, constant)
+    def total(self, linear: Linear, type: str = "i32") -> Operand:
+        constant = self.offset(linear.constant, type)
+        return constant if linear.dynamic is None else self.plus(linear.dynamic, constant, type)
 
     # threads ------------------------------------------------------------------------------------
 

@@ -15,6 +15,12 @@ from fuser.graph.sizes import certain, is_symbolic
 from fuser.tilegen.index import Atom, Axis, Extreme, FloorDiv, Index, Lookup, Mod, Scalar
 from fuser.tilegen.value import Value
 
+
+def is_sum(at: Index) -> bool:
+    """Whether an expression has sums and products only, whose low bits need no others."""
+    return not any(isinstance(atom, FloorDiv | Mod | Extreme) for atom, _ in at.terms)
+
+
 ScalarOf = Callable[[Value], Operand]
 LookupOf = Callable[[Lookup, Layout, Coordinates], str]
 
@@ -24,9 +30,13 @@ class Indexer:
     remembers is valid while the block it was made in dominates the uses."""
 
     def __init__(
-        self, emitter: Emitter, layout: Layout, scalar: ScalarOf, lookup: LookupOf
-    ) -> None:
+        self, emitter: Emitter, layout: Layout, scalar: ScalarOf, lookup: LookupOf,
+        type: str = "i32",
+    ) -> None:  # fmt: skip
+        """type: in which it computes; what `scalar` and `lookup` give is of it."""
         self.emitter = emitter
+        self.type = type
+        self._threads: dict[int, Operand] = {}
         self.layout = layout
         self._scalar = scalar
         self._lookup = lookup
@@ -35,7 +45,12 @@ class Indexer:
         self._tests: dict[tuple[str | None, int, int], str] = {}
 
     def thread(self, axis: int) -> Operand:
-        return self.emitter.thread_coordinate(self.layout.bits, axis)
+        found = self.emitter.thread_coordinate(self.layout.bits, axis)
+        if self.type == "i32" or isinstance(found, int):
+            return found
+        if axis not in self._threads:
+            self._threads[axis] = self.emitter.hoisted(f"zext i32 {found} to {self.type}")
+        return self._threads[axis]
 
     def evaluate(self, at: Index, offset: Coordinates) -> Linear:
         """The value of an expression at a register, in i32."""
@@ -59,8 +74,9 @@ class Indexer:
         if parts not in self._sums:
             total: Operand = 0
             for value, coefficient in parts:
-                by = self.emitter.size(coefficient)
-                total = self.emitter.plus(total, self.emitter.times(value, by))
+                by = self.emitter.size(coefficient, self.type)
+                part = self.emitter.times(value, by, self.type)
+                total = self.emitter.plus(total, part, self.type)
             assert isinstance(total, str)
             self._sums[parts] = total
         return self._sums[parts]
@@ -82,14 +98,15 @@ class Indexer:
             case Mod():
                 return self._divide(atom.base, atom.divisor, offset, quotient=False)
             case Extreme():
-                items = [emitter.total(self.evaluate(item, offset)) for item in atom.items]
+                type = self.type
+                items = [emitter.total(self.evaluate(item, offset), type) for item in atom.items]
                 best = items[0]
                 for item in items[1:]:
                     if isinstance(best, int) and isinstance(item, int):
                         best = min(best, item) if atom.fn == "min" else max(best, item)
                     else:
                         best = emitter.value(
-                            f"call i32 @llvm.s{atom.fn}.i32(i32 {best}, i32 {item})"
+                            f"call {type} @llvm.s{atom.fn}.{type}({type} {best}, {type} {item})"
                         )
                 return best
             case Lookup():
@@ -102,8 +119,9 @@ class Indexer:
         emitter = self.emitter
         dynamic, constant = self.evaluate(base, offset)
         if is_symbolic(constant, divisor, base.range[0], base.constant):
-            total = emitter.total(Linear(dynamic, constant))
-            return self._divide_whole(base, total, emitter.size(divisor), quotient=quotient)
+            total = emitter.total(Linear(dynamic, constant), self.type)
+            by = emitter.size(divisor, self.type)
+            return self._divide_whole(base, total, by, quotient=quotient)
         if dynamic is None:
             return constant // divisor if quotient else constant % divisor
         whole, rest = divmod(constant, divisor)
@@ -111,13 +129,13 @@ class Indexer:
         low = base.range[0] - base.constant + rest
         lift = -(low // divisor) if low < 0 else 0
         if lift * divisor > INT32:
-            total = emitter.plus(dynamic, constant)
+            total = emitter.plus(dynamic, constant, self.type)
             return self._divide_signed(total, divisor, quotient=quotient)
-        lifted = emitter.plus(dynamic, rest + lift * divisor)
+        lifted = emitter.plus(dynamic, rest + lift * divisor, self.type)
         if not quotient:
-            return emitter.value(f"urem i32 {lifted}, {divisor}")
-        result = emitter.value(f"udiv i32 {lifted}, {divisor}")
-        return emitter.plus(result, whole - lift)
+            return emitter.value(f"urem {self.type} {lifted}, {divisor}")
+        result = emitter.value(f"udiv {self.type} {lifted}, {divisor}")
+        return emitter.plus(result, whole - lift, self.type)
 
     def _divide_whole(
         self, base: Index, total: Operand, divisor: Operand, *, quotient: bool
@@ -126,17 +144,19 @@ class Indexer:
         if not certain(base.range[0]):
             return self._divide_signed(total, divisor, quotient=quotient)
         op = "udiv" if quotient else "urem"
-        return self.emitter.value(f"{op} i32 {total}, {divisor}")
+        return self.emitter.value(f"{op} {self.type} {total}, {divisor}")
 
     def _divide_signed(self, total: Operand, divisor: Operand, *, quotient: bool) -> Operand:
         """The same where nothing is known about the range: a signed division, rounded down."""
-        e = self.emitter
-        rest = e.value(f"srem i32 {total}, {divisor}")
-        negative = e.value(f"icmp slt i32 {rest}, 0")
+        e, type = self.emitter, self.type
+        rest = e.value(f"srem {type} {total}, {divisor}")
+        negative = e.value(f"icmp slt {type} {rest}, 0")
         if not quotient:
-            return e.value(f"select i1 {negative}, i32 {e.plus(rest, divisor)}, i32 {rest}")
-        result = e.value(f"sdiv i32 {total}, {divisor}")
-        return e.value(f"select i1 {negative}, i32 {e.plus(result, -1)}, i32 {result}")
+            up = e.plus(rest, divisor, type)
+            return e.value(f"select i1 {negative}, {type} {up}, {type} {rest}")
+        result = e.value(f"sdiv {type} {total}, {divisor}")
+        down = e.plus(result, -1, type)
+        return e.value(f"select i1 {negative}, {type} {down}, {type} {result}")
 
     # conditions ---------------------------------------------------------------------------------
 
@@ -149,8 +169,9 @@ class Indexer:
                 return 0
         key = (at.dynamic, at.constant, size)
         if key not in self._tests:
-            total, limit = self.emitter.total(at), self.emitter.size(size)
-            self._tests[key] = self.emitter.value(f"icmp ult i32 {total}, {limit}")
+            total = self.emitter.total(at, self.type)
+            limit = self.emitter.size(size, self.type)
+            self._tests[key] = self.emitter.value(f"icmp ult {self.type} {total}, {limit}")
         return self._tests[key]
 
     def inside(self, shape: tuple[int, ...], offset: Coordinates) -> Operand | None:

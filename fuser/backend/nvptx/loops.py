@@ -13,6 +13,7 @@ that is written next.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,7 @@ from fuser.backend.nvptx.wgmma import wait, wait_all
 from fuser.backend.nvptx.wide import SplitLoop
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Block, Op
-from fuser.tilegen.value import Value
+from fuser.tilegen.value import INDEX, Value
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering
@@ -59,6 +60,9 @@ class Pipeline:
 def lower_for(low: Lowering, op: ops.For) -> None:
     """Emit a loop. Carried tiles become phis, one a register."""
     e = low.emitter
+    if low.is_long(op.start) or low.is_long(op.stop):
+        _long_for(low, op)
+        return
     start, stop = low.cluster.bounds(op)
     carried = op.body.params[1:]
     inits = [
@@ -79,6 +83,9 @@ def lower_for(low: Lowering, op: ops.For) -> None:
         for result, final in zip(op.results, _yielded(low, op.body, inits), strict=True):
             low.env[result] = final
         return
+    before_loop = low.hazards.state.copy()
+    low.hazards.enter_loop((op.body,), op)
+    before_loop.add(low.hazards.state)
     stream = low.streams.get(op)
     pipeline = None if stream else _plan_pipeline(low, op)
     # copies from before the loop are older than those of its ring: who waits for these has those
@@ -100,6 +107,7 @@ def lower_for(low: Lowering, op: ops.For) -> None:
             for channel in stream.channels:
                 for buffer in channel.tiles:
                     low.shared.free(buffer.slot)
+        low.hazards.leave_loop(before_loop)
         _bind_results(low, op, finals)
         return
     low.shared.forget()
@@ -176,6 +184,7 @@ def lower_for(low: Lowering, op: ops.For) -> None:
         finals = phis
     e.enter(done)
     low.shared.forget()
+    low.hazards.leave_loop(before_loop)
     low.copies_pending = pending  # there may have been no iteration
     if stream:
         pass_turn(low, stream)
@@ -244,6 +253,102 @@ def _prepare_outer_values(low: Lowering, body: Block) -> None:
                 if outer(op.x):
                     layout = low.layout(op.result)
                     low.tile(op.x, operand_layout(layout, op.axes, op.x.shape))
+
+
+# loops of callers ---------------------------------------------------------------------------------
+
+
+def lower_while(low: Lowering, op: ops.While) -> None:
+    """A loop whose condition every thread of the program finds alike."""
+    params = op.condition.params
+    inits = [
+        low.tile(value, low.layout(param)) for value, param in zip(op.inits, params, strict=True)
+    ]
+
+    def test(phis: list[Tile]) -> str:
+        low.env.update(zip(params, phis, strict=True))
+        low.block(op.condition)
+        last = op.condition.ops[-1]
+        assert isinstance(last, ops.Yield)
+        return low.tile(last.args[0], low.scalar_layout).regs[0]
+
+    def body(phis: list[Tile]) -> list[Tile]:
+        low.env.update(zip(op.body.params, phis, strict=True))
+        low.block(op.body)
+        return _yielded(low, op.body, inits)
+
+    finals = _turn(low, op, (op.condition, op.body), inits, test, body)
+    low.env.update(zip(op.results, finals, strict=True))
+
+
+def _long_for(low: Lowering, op: ops.For) -> None:
+    """A loop whose bounds may need 64 bits: without copies ahead."""
+    e = low.emitter
+    indexer = low.long_indexer(low.scalar_layout)
+    start, stop = (e.total(indexer.evaluate(at, ()), "i64") for at in (op.start, op.stop))
+    carried = op.body.params[1:]
+    first = Tile(INDEX, (), low.scalar_layout, [str(start)])
+    inits = [first] + [
+        low.tile(value, low.layout(param)) for value, param in zip(op.inits, carried, strict=True)
+    ]
+
+    def test(phis: list[Tile]) -> str:
+        return e.value(f"icmp slt i64 {phis[0].regs[0]}, {stop}")
+
+    def body(phis: list[Tile]) -> list[Tile]:
+        low.env.update(zip(op.body.params, phis, strict=True))
+        low.block(op.body)
+        following = e.value(f"add i64 {phis[0].regs[0]}, {op.step}")
+        return [Tile(INDEX, (), low.scalar_layout, [following]), *_yielded(low, op.body, inits[1:])]
+
+    finals = _turn(low, op, (op.body,), inits, test, body)
+    low.env.update(zip(op.results, finals[1:], strict=True))
+
+
+def _turn(
+    low: Lowering,
+    op: Op,
+    blocks: tuple[Block, ...],
+    inits: list[Tile],
+    test: Callable[[list[Tile]], str],
+    step: Callable[[list[Tile]], list[Tile]],
+) -> list[Tile]:
+    """while test(carried): carried = step(carried). The last carried. blocks: what is inside."""
+    e = low.emitter
+    land_copies(low)
+    low.shared.forget()
+    state = low.hazards.state.copy()
+    low.hazards.enter_loop(blocks, op)
+    state.add(low.hazards.state)
+    before, head, inside, done = e.at, e.block("while"), e.block("turn"), e.block("while.end")
+    e.jump(head)
+    e.enter(head)
+    mark = len(head.lines)
+    phis = [
+        Tile(init.dtype, init.shape, init.layout, [e.name_of() for _ in init.regs])
+        for init in inits
+    ]
+    outside, operands = dict(low.converted), dict(low.operands)
+    condition = test(phis)
+    land_copies(low)
+    e.branch(condition, inside, done)
+    e.enter(inside)
+    low.converted, low.operands = dict(outside), dict(operands)
+    ends = step(phis)
+    land_copies(low)
+    low.converted, low.operands = outside, operands
+    latch = e.at
+    e.do(f"br label %{head.label}, !llvm.loop !0")
+    lines = [
+        f"{name} = phi {phi.type} [ {first}, %{before.label} ], [ {last}, %{latch.label} ]"
+        for phi, init, end in zip(phis, inits, ends, strict=True)
+        for name, first, last in zip(phi.regs, init.regs, end.regs, strict=True)
+    ]
+    head.lines[mark:mark] = lines
+    e.enter(done)
+    low.shared.forget()
+    low.hazards.leave_loop(state)
+    return phis
 
 
 # pipeline -----------------------------------------------------------------------------------------
@@ -349,10 +454,11 @@ def lower_if(low: Lowering, op: ops.If) -> None:
     then, other, done = e.block("if"), e.block("else"), e.block("if.end")
     e.branch(condition, then, other)
     ends: list[tuple[list[Tile], str]] = []
-    state = low.shared.state
+    state, pending = low.shared.state, low.hazards.state
+    left_pending = []
     for label, block in ((then, op.then), (other, op.other)):
         e.enter(label)
-        low.shared.state = state
+        low.shared.state, low.hazards.state = state, pending.copy()
         outside, operands = dict(low.converted), dict(low.operands)
         low.block(block)
         last: Op = block.ops[-1]
@@ -361,11 +467,15 @@ def lower_if(low: Lowering, op: ops.If) -> None:
             low.tile(value, low.layout(result))
             for value, result in zip(last.args, op.results, strict=True)
         ]
+        land_copies(low)
         low.converted, low.operands = outside, operands
         ends.append((tiles, e.at.label))
+        left_pending.append(low.hazards.state)
         e.jump(done)
     e.enter(done)
     low.shared.forget()
+    low.hazards.state = left_pending[0]
+    low.hazards.join(left_pending[1])
     (left, left_end), (right, right_end) = ends
     for result, a, b in zip(op.results, left, right, strict=True):
         regs = [

@@ -9,14 +9,16 @@ from fuser.backend.nvptx import consumer, persistent, roles, stream_plan
 from fuser.backend.nvptx.access import Access
 from fuser.backend.nvptx.access_layout import choose_blocked, operand_layout
 from fuser.backend.nvptx.assign import assign
-from fuser.backend.nvptx.assignment import Assignment, DotPlan
+from fuser.backend.nvptx.assignment import Assignment, DotPlan, of_caller
 from fuser.backend.nvptx.cluster import Cluster
-from fuser.backend.nvptx.convert import convert
+from fuser.backend.nvptx.convert import convert, in_registers
 from fuser.backend.nvptx.emitter import INT32, Emitter, Operand
 from fuser.backend.nvptx.epilogue import emit_epilogue, find_epilogue
+from fuser.backend.nvptx.hazards import Hazards, Touch
 from fuser.backend.nvptx.held import Held, emit_held, plan_held
-from fuser.backend.nvptx.indexing import Indexer
+from fuser.backend.nvptx.indexing import Indexer, is_sum
 from fuser.backend.nvptx.layout import Coordinates, Layout, scalar_layout
+from fuser.backend.nvptx.masks import can_remake, remake
 from fuser.backend.nvptx.memory import parameter
 from fuser.backend.nvptx.multicast import Neighbours
 from fuser.backend.nvptx.op_rules import RULES
@@ -27,8 +29,9 @@ from fuser.backend.nvptx.stage import SharedTile, land_copies, read
 from fuser.backend.nvptx.stream import Channel, Stream
 from fuser.backend.nvptx.values import Tile, literal
 from fuser.backend.text import SYMBOLIC
+from fuser.dtypes import DType
 from fuser.errors import LoweringError
-from fuser.graph.sizes import size_hint
+from fuser.graph.sizes import certain, size_hint
 from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index, Lookup
@@ -41,6 +44,12 @@ SMALL = 16 << 20
 """Bytes that a kernel touches in a few microseconds, of which its start and end are a part."""
 OVERLAP = True
 """Whether kernels start under the end of the one before; `schedule.extra["overlap"]` overrides."""
+
+
+def _parameter_type(buffer: Buffer) -> str:
+    alone = "" if buffer.alias else " noalias"
+    align = max(buffer.align, buffer.dtype.bytes) if buffer.open else 16
+    return f"ptr addrspace(1){alone} align {align}"
 
 
 class Lowering:
@@ -59,18 +68,17 @@ class Lowering:
         self.kernel = kernel
         self.target = target
         self.assignment: Assignment = assign(kernel, target, blocks)
-        self.written = {
-            op.view.buffer for op in kernel.walk() if isinstance(op, ops.Store | ops.AtomicAdd)
-        }
+        self.caller = of_caller(kernel)
+        self.hazards = Hazards(kernel, self.caller)
+        self.written = {buffer for buffer in kernel.buffers if self.hazards.is_written(buffer)}
+        self.notes: list[str] = []
         self.names = {
             buffer: f"{parameter(buffer)}_{number}" for number, buffer in enumerate(kernel.buffers)
         }
-        params = [
-            ("ptr addrspace(1) noalias align 16", self.names[buffer]) for buffer in kernel.buffers
-        ]
+        params = [(_parameter_type(buffer), self.names[buffer]) for buffer in kernel.buffers]
         self.entry = "".join(c if c.isalnum() or c == "_" else "_" for c in kernel.name)
         self.emitter = Emitter(self.entry, params, "#0")
-        self.shared = SharedMemory(self.emitter)
+        self.shared = SharedMemory(self.emitter, self.hazards.barrier)
         self.order = ProgramOrder(
             kernel.grid, kernel.schedule.group, growing_axes(kernel), blocks, neighbours
         )
@@ -97,6 +105,8 @@ class Lowering:
         self.shares: Shares | None = None
         self.workspace_bytes = 0
         self.variables: dict[str, str] = {}  # of the module: name and definition
+        for number, value in enumerate(kernel.scalars):
+            self.env[value] = self._scalar_parameter(value, number)
 
     @property
     def warps(self) -> int:
@@ -131,13 +141,28 @@ class Lowering:
             place = len(self.kernel.buffers)
             self.emitter.params.insert(place, ("ptr addrspace(1) noalias align 16", WORKSPACE))
         table = SYMBOLIC.get()
-        self.emitter.finish(len(table) if table else 0)
+        self.emitter.finish(len(table) if table else 0, len(self.kernel.scalars))
+
+    def _scalar_parameter(self, value: Value, number: int) -> Tile:
+        """A number of the launch, out of the low bits of its parameter."""
+        e, dtype = self.emitter, value.dtype
+        reg = f"%scalar.{number}"
+        bits = 8 if dtype.kind == "bool" else dtype.bits
+        if bits < 64:
+            reg = e.hoisted(f"trunc i64 {reg} to i{bits}")
+        if dtype.kind == "bool":
+            reg = e.hoisted(f"icmp ne i8 {reg}, 0")
+        elif dtype.is_float:
+            reg = e.hoisted(f"bitcast i{bits} {reg} to {dtype.llvm}")
+        return Tile(dtype, (), self.scalar_layout, [reg])
 
     @property
     def follows_early(self) -> bool:
         """Whether the kernel may be launched while the one before it still runs (PDL). What moves
         much memory takes long anyway; long rows and large tiles have no registers for the pointers
         that go through the wait."""
+        if self.caller:
+            return False  # what ran before wrote where nobody knows
         dots = self.assignment.dots.values()
         sums = sum(len(plan.accumulator.regs) for plan in dots)
         moved = sum(size_hint(b.size) * b.dtype.bytes for b in self.kernel.buffers)
@@ -175,11 +200,11 @@ class Lowering:
 
     def program(self) -> None:
         """Emit one program, what follows the last loop in strips where that fits."""
-        self.held = plan_held(self)
+        self.held = None if self.caller else plan_held(self)
         if self.held is not None:
             emit_held(self, self.held)
             return
-        tail = find_epilogue(self)
+        tail = None if self.caller and self.hazards.any else find_epilogue(self)
         for op in self.kernel.body.ops:
             if not isinstance(op, ops.Yield) and (tail is None or op not in tail.ops):
                 self.op(op)
@@ -196,6 +221,20 @@ class Lowering:
         if rule is None:
             raise LoweringError(f"{op.opcode} has no lowering for NVIDIA GPUs")
         rule(self, op)
+
+    # memory -------------------------------------------------------------------------------------
+
+    def before_load(self, op: Touch, layout: Layout | None) -> None:
+        """Wait for stores of other threads that a load may meet. layout: in which it is done."""
+        if self.hazards.read(op, layout):
+            self.shared.barrier()
+            self.hazards.read(op, layout)
+
+    def before_store(self, op: Touch, layout: Layout | None) -> None:
+        """Wait for loads and stores of other threads that a store may meet."""
+        if self.hazards.write(op, layout):
+            self.shared.barrier()
+            self.hazards.write(op, layout)
 
     # values -------------------------------------------------------------------------------------
 
@@ -219,9 +258,32 @@ class Lowering:
             return entry
         if isinstance(entry, ops.Full):
             return int(entry.value)
+        if isinstance(entry, ops.IndexTile) and not entry.shape:
+            entry = self.materialise(entry, self.scalar_layout)
         if isinstance(entry, Tile) and not entry.shape:
             return self.as_i32(entry.regs[0], entry)
         raise LoweringError(f"{value!r} is used as an index scalar")
+
+    def long_scalar(self, value: Value) -> Operand:
+        """An index scalar as an i64."""
+        entry = self.env[value]
+        if isinstance(entry, ops.IndexTile) and not entry.shape:
+            entry = self.materialise(entry, self.scalar_layout)
+        if isinstance(entry, Tile) and not entry.shape:
+            return self.as_i64(entry.regs[0], entry)
+        short = self.scalar(value)
+        return short if isinstance(short, int) else self.emitter.value(f"sext i32 {short} to i64")
+
+    def as_i64(self, reg: str, tile: Tile) -> str:
+        if tile.dtype.bits == 64 or tile.dtype is INDEX:
+            return reg
+        extend = "sext" if tile.dtype.kind == "int" else "zext"
+        return self.emitter.value(f"{extend} {tile.type} {reg} to i64")
+
+    def is_long(self, at: Index) -> bool:
+        """Whether an index of a caller's kernel may need 64 bits: it is not known to fit 32."""
+        low, high = at.range
+        return self.caller and not (certain(low + INT32) and certain(INT32 - high))
 
     def as_i32(self, reg: str, tile: Tile) -> str:
         bits = tile.dtype.bits
@@ -235,22 +297,41 @@ class Lowering:
     def indexer(self, layout: Layout) -> Indexer:
         return Indexer(self.emitter, layout, self.scalar, self._lookup)
 
+    def long_indexer(self, layout: Layout) -> Indexer:
+        """One that computes in 64 bits."""
+        return Indexer(self.emitter, layout, self.long_scalar, self._long_lookup, "i64")
+
     def _lookup(self, atom: Lookup, layout: Layout, offset: Coordinates) -> str:
+        return self.as_i32(*self._looked_up(atom, layout, offset))
+
+    def _long_lookup(self, atom: Lookup, layout: Layout, offset: Coordinates) -> str:
+        return self.as_i64(*self._looked_up(atom, layout, offset))
+
+    def _looked_up(self, atom: Lookup, layout: Layout, offset: Coordinates) -> tuple[str, Tile]:
         wanted = operand_layout(layout, atom.axes, atom.value.shape)
         tile = self.tile(atom.value, wanted)
         at = tuple(
             0 if dim == 1 else offset[axis]
             for axis, dim in zip(atom.axes, atom.value.shape, strict=True)
         )
-        return self.as_i32(tile.regs[wanted.register_of[at]], tile)
+        return tile.regs[wanted.register_of[at]], tile
 
     def layout(self, value: Value) -> Layout:
         """The layout that the assignment gives a value."""
+        if not value.shape and value not in self.assignment.layouts:
+            return self.scalar_layout
         return self.assignment.layouts[value]
 
     def tile(self, value: Value, layout: Layout | None = None) -> Tile:
         """A value in registers, in its own layout or the given one."""
         entry = self.env[value]
+        if isinstance(entry, str | int):
+            reg = (
+                str(entry)
+                if isinstance(entry, int)
+                else self.emitter.value(f"sext i32 {entry} to i64")
+            )
+            entry = Tile(INDEX, (), self.scalar_layout, [reg])
         if isinstance(entry, SharedTile) and layout is not None:
             key = (value, layout)
             if key not in self.converted:
@@ -261,7 +342,11 @@ class Lowering:
                 return entry
             key = (value, layout)
             if key not in self.converted:
-                self.converted[key] = convert(self, entry, layout)
+                made_again = self.caller and not in_registers(entry.layout, layout)
+                if made_again and can_remake(value, self.assignment.makers, self.env.__contains__):
+                    self.converted[key] = remake(self, value, layout, {})
+                else:
+                    self.converted[key] = convert(self, entry, layout)
             return self.converted[key]
         if isinstance(entry, Flexible):
             if layout is None:
@@ -281,16 +366,46 @@ class Lowering:
         regs = [found[number] for number in range(len(layout.regs))]
         return Tile(entry.dtype, entry.shape, layout, regs)
 
+    def masked(self, mask: Value, layout: Layout) -> Tile:
+        """A mask in the layout of the access that it guards, which may be any."""
+        makers = self.assignment.makers
+        entry = self.env.get(mask)
+        if isinstance(entry, Tile) and in_registers(entry.layout, layout):
+            return self.tile(mask, layout)
+        if can_remake(mask, makers, self.env.__contains__):
+            return remake(self, mask, layout, {})
+        return self.tile(mask, layout)
+
+    def as_it_is(self, value: Value) -> Tile:
+        """A tile in the layout that it has; what has none gets a plain one."""
+        made = isinstance(self.env[value], Tile)
+        return self.tile(value, None if made else self.plain_layout(value.shape))
+
+    def bits_as(self, tile: Tile, dtype: DType) -> Tile:
+        """The same bits as another dtype."""
+        regs = tile.regs
+        if tile.type != dtype.llvm:
+            regs = [self.emitter.value(f"bitcast {tile.type} {x} to {dtype.llvm}") for x in regs]
+        return Tile(dtype, tile.shape, tile.layout, regs)
+
     def materialise(self, op: Flexible, layout: Layout) -> Tile:
         """A constant or a tile of indices, in whatever layout is wanted."""
         dtype = op.result.dtype
         if isinstance(op, ops.Full):
             return Tile(dtype, op.shape, layout, [literal(op.value, dtype)] * len(layout.regs))
-        indexer = self.indexer(layout)
         regs = []
+        bits = 64 if dtype is INDEX else dtype.bits
+        if self.is_long(op.expression) and (bits == 64 or not is_sum(op.expression)):
+            indexer = self.long_indexer(layout)
+            for offset in layout.regs:
+                total = self.emitter.total(indexer.evaluate(op.expression, offset), "i64")
+                if bits < 64 and isinstance(total, str):
+                    total = self.emitter.value(f"trunc i64 {total} to {dtype.llvm}")
+                regs.append(total if isinstance(total, str) else literal(total, dtype))
+            return Tile(dtype, op.shape, layout, regs)
+        indexer = self.indexer(layout)
         for offset in layout.regs:
             total = self.emitter.total(indexer.evaluate(op.expression, offset))
-            bits = 64 if dtype is INDEX else dtype.bits
             if bits > 32 and isinstance(total, str):
                 total = self.emitter.value(f"sext i32 {total} to {dtype.llvm}")
             elif bits < 32 and isinstance(total, str):
@@ -303,7 +418,7 @@ class Lowering:
         low, high = at.range
         if low < -INT32 - 1 or high > INT32:
             unbounded = all(abs(end) >= 1 << 40 for end in at.range)
-            if not unbounded:
+            if not unbounded and not self.caller:
                 raise LoweringError(f"the index {at} needs more than 32 bits")
         indexer = self.indexer(self.scalar_layout)
         return self.emitter.total(indexer.evaluate(at, ()))

@@ -32,7 +32,10 @@ class Pointers:
         self._bases: dict[Operand | None, str] = {}
         self._products: dict[tuple[str, int], str] = {}
         self._totals: dict[tuple[str | None, str], str] = {}
-        self.wide = access.view.buffer.size * access.view.dtype.bytes > INT32
+        self.wide = bool(access.view.buffer.size * access.view.dtype.bytes > INT32)
+        self._long: Indexer | None = None
+        if self.wide and low.is_long(access.linear):
+            self._long = low.long_indexer(indexer.layout)
 
     def at(self, offset: Coordinates) -> str:
         """A pointer to the element at a register's coordinates."""
@@ -63,6 +66,8 @@ class Pointers:
     def _linear(self, offset: Coordinates) -> tuple[Operand | None, int]:
         if not self.wide:
             return self.indexer.evaluate(self.access.linear, offset)
+        if self._long is not None:
+            return self._long.evaluate(self.access.linear, offset)
         # offsets of more than 31 bits: the terms are small, their products are not
         emitter, total, constant = self.low.emitter, None, self.access.linear.constant
         for atom, coefficient in self.access.linear.terms:
@@ -92,12 +97,13 @@ def load_tile(low: Lowering, access: Access, layout: Layout, pad: float | int | 
     dtype = access.view.dtype
     indexer = low.indexer(layout)
     pointers = Pointers(low, access, indexer)
+    guard = Guard(low, access, layout, indexer)
     width = _width(access, layout)
     regs = [""] * len(layout.regs)
     guarded: dict[Operand, list[tuple[str, list[int]]]] = {}
     fill = literal(pad or 0, dtype)
     for offset, members in vectors(layout, access.axis if access.order else 0, width):
-        condition = indexer.conditions(access.bounds, access.shape, offset)
+        condition = guard.at(offset)
         if condition == 0:
             for member in members:
                 regs[member] = fill
@@ -125,6 +131,29 @@ def load_tile(low: Lowering, access: Access, layout: Layout, pad: float | int | 
                 f"phi {dtype.llvm} [ {name}, %{then.label} ], [ {fill}, %{before.label} ]"
             )
     return Tile(dtype, access.shape, layout, regs)
+
+
+class Guard:
+    """Where the elements of an access at the registers of a layout may be touched: in bounds, and
+    in the mask."""
+
+    def __init__(self, low: Lowering, access: Access, layout: Layout, indexer: Indexer) -> None:
+        self.low, self.access, self.layout = low, access, layout
+        self.indexer = indexer
+        if any(low.is_long(at) for at, _ in access.bounds):
+            self.indexer = low.long_indexer(layout)
+        self.mask = low.masked(access.mask, layout) if access.mask is not None else None
+
+    def at(self, offset: Coordinates) -> Operand | None:
+        """The condition at a register (the first of a vector): None where it surely holds, 0 where
+        it surely does not."""
+        found = self.indexer.conditions(self.access.bounds, self.access.shape, offset)
+        if self.mask is None or found == 0:
+            return found
+        flag = self.mask.regs[self.layout.register_of[offset]]
+        if flag in ("true", "false"):
+            return found if flag == "true" else 0
+        return self.low.emitter.both(found, flag)
 
 
 def _width(access: Access, layout: Layout) -> int:
@@ -192,11 +221,13 @@ def store_tile(low: Lowering, access: Access, tile: Tile) -> None:
     emitter, layout, dtype = low.emitter, tile.layout, tile.dtype
     indexer = low.indexer(layout)
     pointers = Pointers(low, access, indexer)
+    guard = Guard(low, access, layout, indexer)
+    single = only_once(low, layout) if low.caller else None
     width = _width(access, layout)
     type = memory_type(dtype) if width == 1 else f"<{width} x {memory_type(dtype)}>"
     guarded: dict[Operand | None, list[tuple[str, list[int]]]] = {}
     for offset, members in vectors(layout, access.axis if access.order else 0, width):
-        condition = indexer.conditions(access.bounds, access.shape, offset)
+        condition = emitter.both(single, guard.at(offset))
         if condition == 0:
             continue
         guarded.setdefault(condition, []).append((pointers.at(offset), members))

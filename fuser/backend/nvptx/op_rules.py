@@ -14,9 +14,12 @@ from fuser.backend.nvptx import dot as dots
 from fuser.backend.nvptx.access import Access
 from fuser.backend.nvptx.access_layout import access_layout, operand_layout
 from fuser.backend.nvptx.assignment import is_tile
+from fuser.backend.nvptx.atomics import lower_atomic
 from fuser.backend.nvptx.convert import reshape
 from fuser.backend.nvptx.elementwise import apply, cast_registers
+from fuser.backend.nvptx.gather import lower_gather
 from fuser.backend.nvptx.layout import Layout
+from fuser.backend.nvptx.masks import spread
 from fuser.backend.nvptx.memory import atomic_add_tile, load_tile, store_tile
 from fuser.backend.nvptx.reduce import reduce_tile
 from fuser.backend.nvptx.short_forms import fused_exponential, short_form, unscaled
@@ -25,7 +28,6 @@ from fuser.backend.nvptx.strips import load_strips, store_strips, strips_of
 from fuser.backend.nvptx.values import Tile, literal
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Op
-from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering
@@ -36,7 +38,12 @@ def _program_id(low: Lowering, op: ops.ProgramId) -> None:
 
 
 def _index_tile(low: Lowering, op: ops.IndexTile) -> None:
-    low.env[op.result] = op if is_tile(op.result) else low.evaluate(op.expression)
+    if is_tile(op.result):
+        low.env[op.result] = op
+    elif low.is_long(op.expression):
+        low.env[op.result] = low.materialise(op, low.scalar_layout)
+    else:
+        low.env[op.result] = low.evaluate(op.expression)
 
 
 def _full(low: Lowering, op: ops.Full) -> None:
@@ -55,9 +62,11 @@ def _load(low: Lowering, op: ops.Load) -> None:
     layout = low.layout(op.result)
     strips = None if op in low.direct else strips_of(low, access, layout)
     if strips is not None:
+        low.before_load(op, strips.lines)
         low.env[op.result] = load_strips(low, access, layout, op.pad, strips)
         return
     moved = layout if op in low.direct else moved_in(low, access, layout)
+    low.before_load(op, moved)
     tile = load_tile(low, access, moved, op.pad)
     low.set(op.result, tile)
 
@@ -68,9 +77,12 @@ def _store(low: Lowering, op: ops.Store) -> None:
     tile = low.tile(op.value, layout)
     strips = strips_of(low, access, layout)
     if strips is not None:
+        low.before_store(op, strips.lines)
         store_strips(low, access, tile, strips)
         return
-    store_tile(low, access, low.tile(op.value, moved_in(low, access, tile.layout)))
+    moved = low.tile(op.value, moved_in(low, access, tile.layout))
+    low.before_store(op, moved.layout)
+    store_tile(low, access, moved)
 
 
 def moved_in(low: Lowering, access: Access, layout: Layout) -> Layout:
@@ -83,7 +95,9 @@ def moved_in(low: Lowering, access: Access, layout: Layout) -> Layout:
 def _atomic_add(low: Lowering, op: ops.AtomicAdd) -> None:
     access = low.assignment.accesses[op]
     layout = low.assignment.layouts.get(op.value) or low.plain_layout(access.shape, [access])
-    atomic_add_tile(low, access, low.tile(op.value, layout))
+    tile = low.tile(op.value, layout)
+    low.before_store(op, layout)
+    atomic_add_tile(low, access, tile)
 
 
 def _map(low: Lowering, op: ops.Map) -> None:
@@ -107,24 +121,21 @@ def _cast(low: Lowering, op: ops.Cast) -> None:
 def _broadcast(low: Lowering, op: ops.Broadcast) -> None:
     layout = low.layout(op.result)
     tile = low.tile(op.x, operand_layout(layout, op.axes, op.x.shape))
-    table = tile.layout.register_of
-    ones = [dim == 1 for dim in op.x.shape]
-    regs = [
-        tile.regs[table[tuple(0 if o else at[a] for a, o in zip(op.axes, ones, strict=True))]]
-        for at in layout.regs
-    ]
-    low.set(op.result, Tile(op.x.dtype, op.shape, layout, regs))
+    low.set(op.result, spread(tile, op.axes, op.shape, layout))
 
 
-def _as_it_is(low: Lowering, value: Value) -> Tile:
-    """A tile in the layout that it has; what has none gets a plain one."""
-    made = isinstance(low.env[value], Tile)
-    return low.tile(value, None if made else low.plain_layout(value.shape))
+def _bitcast(low: Lowering, op: ops.Bitcast) -> None:
+    layout = low.layout(op.result)
+    low.set(op.result, low.bits_as(low.tile(op.x, layout), op.dtype))
+
+
+def _gather(low: Lowering, op: ops.Gather) -> None:
+    low.set(op.result, lower_gather(low, op))
 
 
 def _reshape(low: Lowering, op: ops.Reshape) -> None:
     layout = low.layout(op.result)
-    tile = _as_it_is(low, op.x)
+    tile = low.as_it_is(op.x)
     low.set(op.result, reshape(low, tile, op.shape, layout))
 
 
@@ -133,13 +144,13 @@ def _permute(low: Lowering, op: ops.Permute) -> None:
     if isinstance(entry, SharedTile):
         low.env[op.result] = entry.permuted(op.axes)
         return
-    tile = _as_it_is(low, op.x)
+    tile = low.as_it_is(op.x)
     moved = Tile(tile.dtype, op.result.shape, tile.layout.permuted(op.axes), tile.regs)
     low.set(op.result, moved)
 
 
 def _reduce(low: Lowering, op: ops.Reduce) -> None:
-    tile = _as_it_is(low, op.x)
+    tile = low.as_it_is(op.x)
     low.cluster.enter_reduction(op, tile.layout)
     if op.fn == "max" and isinstance(low.env[op.x], Tile):
         found = unscaled(low, op.x, tile.layout)
@@ -174,6 +185,10 @@ RULES: dict[type[Op], Callable[..., None]] = {
     ops.Load: _load,
     ops.Store: _store,
     ops.AtomicAdd: _atomic_add,
+    ops.Atomic: lower_atomic,
+    ops.Bitcast: _bitcast,
+    ops.Gather: _gather,
+    ops.While: loops.lower_while,
     ops.Map: _map,
     ops.Cast: _cast,
     ops.Broadcast: _broadcast,

@@ -4,6 +4,7 @@ bits."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,12 +22,21 @@ if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering
 
 Combine = Callable[[str, str], str]
-_PRIMITIVE = {"sum": "add", "max": "max", "min": "min", "prod": "mul"}
+_PRIMITIVE = {"sum": "add", "prod": "mul"}
+"""The maps of those folds that have another name."""
 
 
 def identity(fn: str, dtype: DType) -> str:
     """The element that a fold starts from."""
-    value = {"sum": 0, "prod": 1, "max": dtype.lowest, "min": dtype.highest}[fn]
+    if fn in ("fmax", "fmin") and dtype.is_float:
+        return literal(math.nan, dtype)  # which any number replaces
+    if fn == "bitwise_and":
+        return literal(True if dtype.kind == "bool" else -1, dtype)
+    name = fn[-3:] if fn in ("fmax", "fmin") else fn
+    value = {
+        "sum": 0, "prod": 1, "max": dtype.lowest, "min": dtype.highest, "bitwise_or": 0,
+        "bitwise_xor": 0,
+    }[name]  # fmt: skip
     return literal(value, dtype)
 
 
@@ -36,11 +46,12 @@ def combiner(low: Lowering, fn: str, dtype: DType, lanes: bool = False) -> Combi
     so with its own."""
     if lanes and fn == "sum" and dtype.is_float and dtype.compute is dtype:
         return lambda a, b: low.emitter.value(f"fadd {dtype.llvm} {a}, {b}")
-    name = _PRIMITIVE[fn]
+    name = _PRIMITIVE.get(fn, fn)
     if dtype.kind == "bool":
-        name = {"add": "logical_or", "max": "logical_or", "min": "logical_and"}.get(
+        name = {"add": "logical_or", "max": "logical_or", "fmax": "logical_or",
+                "bitwise_or": "logical_or", "bitwise_xor": "logical_xor"}.get(
             name, "logical_and"
-        )
+        )  # fmt: skip
     return lambda a, b: apply(low.emitter, name, dtype, [a, b])
 
 

@@ -6,6 +6,7 @@ are never live together may overlap, and replaces the tokens.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fuser.backend.nvptx.emitter import Emitter, Operand
@@ -43,8 +44,10 @@ class Slot:
 class SharedMemory:
     """Allocation and barriers of one kernel."""
 
-    def __init__(self, emitter: Emitter) -> None:
+    def __init__(self, emitter: Emitter, at_barrier: Callable[[], None] = lambda: None) -> None:
+        """at_barrier: called where all threads wait for each other."""
         self.emitter = emitter
+        self.at_barrier = at_barrier
         self.slots: list[Slot] = []
         self._position = 0
         self._reads = self._writes = False
@@ -119,6 +122,7 @@ class SharedMemory:
             self.emitter.do(f"{call}count(i32 {number}, i32 {self.threads})")
         else:
             self.emitter.do(f"{call}all(i32 0)")
+        self.at_barrier()
         self._reads = self._writes = False
 
     def before_write(self) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from fuser.backend.nvptx.access import Access
 from fuser.backend.nvptx.emitter import Linear, Operand
 from fuser.backend.nvptx.layout import Coordinates, Layout, blocked, next_power
-from fuser.backend.nvptx.memory import Pointers, from_memory, only_once, pack, unpack
+from fuser.backend.nvptx.memory import Guard, Pointers, from_memory, only_once, pack, unpack
 from fuser.backend.nvptx.shared import Slot
 from fuser.backend.nvptx.values import Tile, memory_type, vectors
 from fuser.dtypes import DType
@@ -221,6 +221,7 @@ def copy_async(low: Lowering, op: ops.Load, tile: SharedTile) -> None:
     layout = copy_layout(access, tile, low.warps)
     indexer = low.indexer(layout)
     pointers = Pointers(low, access, indexer)
+    guard = Guard(low, access, layout, indexer)
     address = SharedAddress(low, tile, layout)
     size = access.width * tile.dtype.bytes
     mode = "cg" if size == 16 else "ca"
@@ -230,7 +231,7 @@ def copy_async(low: Lowering, op: ops.Load, tile: SharedTile) -> None:
         allocated = emitter.both(single, indexer.inside(tile.shape, offset))
         if allocated == 0:
             continue
-        condition = indexer.conditions(access.bounds, access.shape, offset)
+        condition = guard.at(offset)
         pointer = pointers.at(offset)
         target = address.pointer(offset)
         name = f"@llvm.nvvm.cp.async.{mode}.shared.global.{size}"

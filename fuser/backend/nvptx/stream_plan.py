@@ -44,6 +44,9 @@ def plan_streams(low: Lowering, stages: int) -> dict[ops.For, Stream]:
         return {}
     if low.target.arch != "sm_90a" or stages < 2 or low.warps % 4:
         return {}
+    branches = ops.If | ops.While
+    if low.caller and (low.hazards.any or any(isinstance(op, branches) for op in kernel.walk())):
+        return {}
     known: set[Value] = set()
     streams: dict[ops.For, Stream] = {}
     seen = 0

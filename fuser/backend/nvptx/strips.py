@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.access import Access, step_of
 from fuser.backend.nvptx.emitter import Operand
-from fuser.backend.nvptx.indexing import Indexer
 from fuser.backend.nvptx.layout import ROW_LANES, Coordinates, Layout
-from fuser.backend.nvptx.memory import Pointers, halves
+from fuser.backend.nvptx.masks import can_remake
+from fuser.backend.nvptx.memory import Guard, Pointers, halves
 from fuser.backend.nvptx.mma import load_matrices, packed_words
 from fuser.backend.nvptx.persistent import BUFFER
 from fuser.backend.nvptx.shared import Slot
@@ -70,6 +70,9 @@ def strips_of(low: Lowering, access: Access, layout: Layout) -> Strips | None:
     if low.target.sm < 90 or access.view.dtype.bits != 16 or len(access.shape) != 2:
         return None
     if low.cluster.blocks > 1:
+        return None
+    mask = access.mask
+    if mask is not None and not can_remake(mask, low.assignment.makers, low.env.__contains__):
         return None
     if access.axis != 1 or not same(step_of(access.linear, 1, 1), 1) or layout.lanes != ROW_LANES:
         return None
@@ -194,6 +197,7 @@ def store_strips(low: Lowering, access: Access, tile: Tile, strips: Strips) -> N
     e, layout, dtype, vector = low.emitter, tile.layout, tile.dtype, strips.vector
     indexer = low.indexer(strips.lines)
     pointers = Pointers(low, access, indexer)
+    guard = Guard(low, access, strips.lines, indexer)
     element = memory_type(dtype)
     type = element if vector == 1 else f"<{vector} x {element}>"
     align = vector * dtype.bytes
@@ -214,7 +218,7 @@ def store_strips(low: Lowering, access: Access, tile: Tile, strips: Strips) -> N
                 )
             _sync(low)
             for row, column in offsets:
-                condition = indexer.conditions(access.bounds, access.shape, (row, column))
+                condition = guard.at((row, column))
                 if condition == 0:
                     continue
                 place = buffer.line(row - band, column - first)
@@ -271,7 +275,7 @@ def issue_lines(low: Lowering, access: Access, pad: float | int | None, strips: 
     element = memory_type(access.view.dtype)
     type = element if strips.vector == 1 else f"<{strips.vector} x {element}>"
     indexer = low.indexer(strips.lines)
-    places = indexer, Pointers(low, access, indexer)
+    places = Guard(low, access, strips.lines, indexer), Pointers(low, access, indexer)
     offsets = [at for _, _, listed in strips.groups() for at in listed]
     align = strips.vector * access.view.dtype.bytes
     found = _load_lines(low, access, pad, places, offsets, type, align)
@@ -307,13 +311,13 @@ def _load_lines(
     low: Lowering,
     access: Access,
     pad: float | int | None,
-    places: tuple[Indexer, Pointers],
+    places: tuple[Guard, Pointers],
     offsets: list[Coordinates],
     type: str,
     align: int,
 ) -> dict[Coordinates, str]:
     """The vectors at these offsets, all of them under way before the first is used."""
-    e, (indexer, pointers) = low.emitter, places
+    e, (guard, pointers) = low.emitter, places
     tail = ", !invariant.load !2" if low.is_constant(access.view.buffer) else ""
     fill = literal(pad or 0, access.view.dtype)
     element = memory_type(access.view.dtype)
@@ -323,7 +327,7 @@ def _load_lines(
     found: dict[Coordinates, str] = {}
     guarded: dict[Operand, list[tuple[Coordinates, str]]] = {}
     for at in offsets:
-        condition = indexer.conditions(access.bounds, access.shape, at)
+        condition = guard.at(at)
         if condition == 0:
             found[at] = fill
             continue

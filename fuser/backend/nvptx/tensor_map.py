@@ -19,6 +19,8 @@ from fuser.backend.nvptx.windows import Windows, offsets_of, start_of, windows_o
 from fuser.graph.sizes import certain, divides, is_symbolic, same
 from fuser.tilegen import ops
 from fuser.tilegen.index import Axis, Index
+from fuser.tilegen.ir import View
+from fuser.tilegen.value import UNBOUNDED
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering
@@ -53,16 +55,26 @@ def source_of(low: Lowering, op: ops.Load, bytes_: int = 2) -> Source | None:
     """How the copy engine can fetch a load of elements of so many bytes, if it can.
     `schedule.extra["windows"]` may forbid windows."""
     access = low.assignment.accesses[op]
+    if op.mask is not None or not mappable(op.view):
+        return None
     box = box_of(op, access, bytes_)
     if box is not None or not low.kernel.schedule.extra.get("windows", True):
         return box
     return windows_of(op, access, bytes_)
 
 
+def mappable(view: View) -> bool:
+    """Whether a tensor map may be made over a view: it has bounds, and starts at 16 bytes."""
+    bounded = all(is_symbolic(extent) or extent < UNBOUNDED for extent in view.shape)
+    return bounded and (not view.buffer.open or view.buffer.align % 16 == 0 < view.buffer.align)
+
+
 def box_of(op: ops.Load, access: Access, bytes_: int = 2) -> Box | None:
     """The box of a load of one or two axes, of elements of so many bytes, or None where the copy
     engine cannot fetch it."""
     view, size = op.view, op.view.dtype.bytes
+    if op.mask is not None or not mappable(view):
+        return None
     inner = access.axis
     found: dict[int, Dim] = {}
     fixed: list[Dim] = []
