@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fuser.frontends.compile import compile
     from fuser.frontends.numpy.jit import cond, jit, spec, trace, while_loop
     from fuser.frontends.onnx.session import InferenceSession
+    from fuser.language.decorators import kernel
     from fuser.pipeline.dynamic import DynamicPlan
     from fuser.runtime.plan import Plan
 
@@ -31,6 +32,7 @@ __all__ = [
     "compile",
     "cond",
     "jit",
+    "kernel",
     "spec",
     "trace",
     "while_loop",
@@ -39,6 +41,7 @@ __all__ = [
 # onnx, NumPy and LLVM load on first use: `import fuser` and `fuser --help` stay instant.
 _HOMES = {
     "compile": "fuser.frontends.compile",
+    "kernel": "fuser.language.decorators",
     "Plan": "fuser.runtime.plan",
     "DynamicPlan": "fuser.pipeline.dynamic",
     "InferenceSession": "fuser.frontends.onnx.session",

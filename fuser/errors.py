@@ -85,6 +85,30 @@ class TraceError(UnsupportedError, TypeError):
     """A traced function does what cannot be recorded, such as branching on the values of data."""
 
 
+class LanguageError(FuserError):
+    """A kernel of the block language does what the language has not. `where` is the user's file and
+    line; excerpt: that line with a caret; kernel: the function it is in."""
+
+    exit_code = 2
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: str = "",
+        hint: str = "",
+        excerpt: str = "",
+        kernel: str = "",
+    ) -> None:
+        super().__init__(what, where=where, hint=hint)
+        self.excerpt = excerpt
+        self.kernel = kernel
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return f"{text}\n{self.excerpt}" if self.excerpt else text
+
+
 class VerifyError(FuserError):
     """An intermediate program breaks an invariant: a defect of fuser."""
 

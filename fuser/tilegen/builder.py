@@ -89,6 +89,15 @@ class Builder:
 
     # ops ----------------------------------------------------------------------------------------
 
+    def append(self, op: Op, *types: TileType) -> tuple[Value, ...]:
+        """Append an op that was made elsewhere; its results."""
+        self._append(op, *types)
+        return op.results
+
+    def value(self, type: TileType, hint: str = "v") -> Value:
+        """A new value, for the parameter of a block."""
+        return self._value(type, hint)
+
     def _value(self, type: TileType, hint: str = "v") -> Value:
         self._count += 1
         return Value(type, f"{hint}{self._count}")

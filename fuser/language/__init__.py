@@ -1,0 +1,88 @@
+"""The block language: kernels in Python, in blocks of numbers.
+
+    import fuser
+    import fuser.language as fl
+
+    @fuser.kernel
+    def add(x, y, out, n, BLOCK: fl.constexpr):
+        at = fl.program_id(0) * BLOCK + fl.arange(0, BLOCK)
+        inside = at < n
+        fl.store(out + at, fl.load(x + at, inside) + fl.load(y + at, inside), inside)
+
+    add[(fl.cdiv(n, 128),)](x, y, out, n, BLOCK=128)
+
+A program handles a block; the compiler decides on threads, vectors, memory and tensor cores. The
+names and their meaning are those of triton.language (docs/language.md lists what is new).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fuser.language import types
+from fuser.language.builtins import TABLE
+from fuser.language.tensors import Constexpr as constexpr
+from fuser.language.types import BlockType as block_type
+from fuser.language.types import ElementType as dtype
+from fuser.language.types import PointerType as pointer_type
+from fuser.language.types import (
+    bfloat16,
+    float8e4b8,
+    float8e4b15,
+    float8e4nv,
+    float8e5,
+    float8e5b16,
+    float16,
+    float32,
+    float64,
+    int1,
+    int8,
+    int16,
+    int32,
+    int64,
+    pi32_t,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+    void,
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name in TABLE:
+        return TABLE[name]
+    raise AttributeError(f"the block language has no {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *TABLE})
+
+
+__all__ = [
+    "bfloat16",
+    "block_type",
+    "constexpr",
+    "dtype",
+    "float8e4b8",
+    "float8e4b15",
+    "float8e4nv",
+    "float8e5",
+    "float8e5b16",
+    "float16",
+    "float32",
+    "float64",
+    "int1",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "pi32_t",
+    "pointer_type",
+    "types",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "void",
+]  # fmt: skip

@@ -1,0 +1,120 @@
+"""What a launch's arguments are to the compiler: their classes, and the numbers that are passed.
+
+An array is a pointer whose alignment matters; an integer of 2 and more is a symbol, so that one
+compile serves all sizes; 0 and 1, None, bools and constexpr are compiled in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from fuser.errors import UsageError
+from fuser.graph.sizes import LEAST
+from fuser.language.compile import (
+    ArgumentClass,
+    ArrayClass,
+    Fixed,
+    FloatClass,
+    IntegerClass,
+)
+from fuser.language.types import float32, int32, int64, of_dtype, uint64
+from fuser.runtime.arrays import ArrayRecord, describe, is_array, overlaps
+
+ALIGNMENT = 16
+"""What addresses and integers are compiled to be multiples of, where they are."""
+
+
+@dataclass
+class Arguments:
+    """The arguments of one launch, taken apart.
+
+    classes: by parameter, what is compiled for. leaves: every array and number, in order; tuples
+    are taken apart. records: of the leaves that are arrays.
+    """
+
+    classes: dict[str, ArgumentClass] = field(default_factory=dict)
+    leaves: list[Any] = field(default_factory=list)
+    records: dict[int, ArrayRecord] = field(default_factory=dict)
+
+    @property
+    def device(self) -> tuple[str, int]:
+        """(cpu or cuda, ordinal): that of the arrays. Raises UsageError where they differ."""
+        found = {(record.device, record.ordinal) for record in self.records.values()}
+        if len(found) > 1:
+            places = ", ".join(sorted({record.place for record in self.records.values()}))
+            raise UsageError(
+                f"the arrays of a launch are on {places}", hint="put them all on one device"
+            )
+        return next(iter(found), ("cpu", 0))
+
+
+def classify(
+    bound: Mapping[str, Any], constexprs: frozenset[str], plain: frozenset[str] = frozenset()
+) -> Arguments:
+    """The arguments by parameter. constexprs: those that are known while compiling; plain: those
+    for whose values no code is made of its own. Raises UsageError, FeedError."""
+    found = Arguments()
+    for name, value in bound.items():
+        found.classes[name] = (
+            Fixed(value) if name in constexprs else _class_of(name, value, found, name in plain)
+        )
+        if name in constexprs:
+            found.leaves.append(value)
+    if len(found.records) > 1:
+        groups = overlaps(list(found.records.values()))
+        if any(groups):
+            by_leaf = dict(zip(found.records, groups, strict=True))
+            count = iter(range(len(found.leaves)))
+            for name, kind in found.classes.items():
+                found.classes[name] = _aliased(kind, by_leaf, count)
+    return found
+
+
+def _aliased(kind: ArgumentClass, groups: Mapping[int, int], count: Any) -> ArgumentClass:
+    if isinstance(kind, tuple):
+        return tuple(_aliased(item, groups, count) for item in kind)
+    leaf = next(count)
+    if isinstance(kind, ArrayClass) and groups.get(leaf):
+        return replace(kind, alias=groups[leaf])
+    return kind
+
+
+def _class_of(name: str, value: Any, found: Arguments, plain: bool) -> ArgumentClass:
+    if isinstance(value, tuple):
+        items = tuple(_class_of(f"{name}.{n}", item, found, plain) for n, item in enumerate(value))
+        return type(value)(*items) if hasattr(value, "_fields") else items  # type: ignore[arg-type]
+    position = len(found.leaves)
+    if isinstance(value, np.bool_ | np.integer | np.floating):
+        value = value.item()
+    found.leaves.append(value)
+    if value is None or isinstance(value, bool | str):
+        return Fixed(value)
+    if isinstance(value, int):
+        return integer_class(name, value, plain)
+    if isinstance(value, float):
+        return FloatClass(float32)
+    if is_array(value):
+        record = describe(value, name)
+        found.records[position] = record
+        size = max(record.storage[1] - record.address, 0)
+        itemsize = record.dtype.bytes
+        align = ALIGNMENT if record.address % ALIGNMENT == 0 else itemsize
+        return ArrayClass(of_dtype(record.dtype), align, size >= 1 << 31)
+    return Fixed(value)
+
+
+def integer_class(name: str, value: int, plain: bool = False) -> ArgumentClass:
+    """The class of an integer. plain: its divisibility does not matter."""
+    if not -(1 << 63) <= value < 1 << 64:
+        raise UsageError(f"{name} is {value}, which needs more than 64 bits")
+    if value in (0, 1):
+        return Fixed(value, None if value == 1 and not plain else int32)
+    dtype = int32 if -(1 << 31) <= value < 1 << 31 else int64 if value < 1 << 63 else uint64
+    if value < 0 or dtype is not int32:
+        return IntegerClass(dtype, 0)
+    whole = value % ALIGNMENT == 0 and value // ALIGNMENT >= LEAST and not plain
+    return IntegerClass(dtype, ALIGNMENT if whole else 1)

@@ -1,0 +1,420 @@
+"""Operators on tensors: + - * / // %, shifts, bits, comparisons, selection, casts.
+
+Integers stay index expressions as long as an operation allows it. 16-bit floats are computed in
+float32 and rounded after every operation, as the language asks for.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from fuser.dtypes import bool_, f32, i64
+from fuser.graph import dims
+from fuser.graph.sizes import certain, is_symbolic
+from fuser.language import narrow, shapes
+from fuser.language.emitter import Emitter, is_nonnegative
+from fuser.language.promotion import of_number, of_operands
+from fuser.language.tensors import Bound, Pointer, Tensor
+from fuser.language.types import (
+    ElementType,
+    PointerType,
+    float32,
+    int1,
+    int32,
+    int64,
+)
+from fuser.tilegen.index import Index, floordiv, maximum, minimum, modulo
+from fuser.tilegen.value import Value
+
+Operand = Any
+"""A tensor, a pointer or a Python number."""
+
+COMPARE = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}
+MAPS = {
+    "+": "add", "-": "sub", "*": "mul", "/": "div", "&": "bitwise_and", "|": "bitwise_or",
+    "^": "bitwise_xor", "<<": "shift_left", ">>": "shift_right", "min": "min", "max": "max",
+    "fmin": "fmin", "fmax": "fmax",
+}  # fmt: skip
+PYTHON: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
+    "//": operator.floordiv, "%": operator.mod, "**": operator.pow, "<<": operator.lshift,
+    ">>": operator.rshift, "&": operator.and_, "|": operator.or_, "^": operator.xor,
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq,
+    "!=": operator.ne,
+}  # fmt: skip
+UNARY: dict[str, Callable[[Any], Any]] = {
+    "-": operator.neg, "+": operator.pos, "~": operator.invert, "not": operator.not_,
+}  # fmt: skip
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, bool | int | float)
+
+
+def as_tensor(e: Emitter, value: Operand, dtype: ElementType | None = None) -> Tensor:
+    """A tensor of an operand: of a Python number by its value."""
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, Pointer):
+        e.fail(f"a {value.type} is not a number", "load what it points to, or cast it to int64")
+    if not is_number(value):
+        e.fail(f"{describe(value)} is not a number or a tile")
+    kind = dtype or of_number(value)
+    if kind is None:
+        e.fail(f"{value} needs more than 64 bits")
+    return e.constant(value, kind)
+
+
+def describe(value: object) -> str:
+    """A value in an error message."""
+    if isinstance(value, Tensor | Pointer):
+        return str(value.type)
+    if value is None or is_number(value) or isinstance(value, str):
+        return repr(value)
+    return f"a {type(value).__name__}"
+
+
+# binary -------------------------------------------------------------------------------------------
+
+
+def binary(e: Emitter, op: str, a: Operand, b: Operand) -> Any:
+    """`a op b` for the operators of Python; of Python values, Python's result."""
+    runtime = (Tensor, Pointer)
+    if not isinstance(a, runtime) and not isinstance(b, runtime):
+        return _python(e, op, a, b)
+    if isinstance(a, Pointer) or isinstance(b, Pointer):
+        return _pointer(e, op, a, b)
+    if op == "**":
+        e.fail("tensors have no **", "multiply, or use exp2(log2(x) * y)")
+    if op in COMPARE:
+        return compare(e, op, a, b)
+    x, y = operands(e, a, b, op)
+    match op:
+        case "/":
+            return _true_divide(e, x, y)
+        case "//" | "%":
+            return _divide(e, op, x, y)
+        case "&" | "|" | "^" | "<<" | ">>":
+            if x.dtype.is_floating():
+                e.fail(f"{op} of {a_of(a)} and {a_of(b)}", "bits are those of integers")
+            return _bits(e, op, x, y)
+    return arithmetic(e, op, x, y)
+
+
+def a_of(value: Operand) -> str:
+    return describe(value)
+
+
+def _python(e: Emitter, op: str, a: Any, b: Any) -> Any:
+    try:
+        return PYTHON[op](a, b)
+    except (TypeError, ArithmeticError, ValueError) as error:
+        e.fail(f"{describe(a)} {op} {describe(b)}: {error}")
+
+
+def operands(e: Emitter, a: Operand, b: Operand, op: str = "+") -> tuple[Tensor, Tensor]:
+    """Both as tensors of one type and shape."""
+    x, y = as_tensor(e, a), as_tensor(e, b)
+    dtype = of_operands(x.dtype, is_number(a), y.dtype, is_number(b), op in ("/", "//", "%"))
+    if dtype is None:
+        e.fail(
+            f"{op} of {x.dtype} and {y.dtype}, which differ in sign",
+            "cast one: truncation would depend on which is meant",
+        )
+    for given in (a, b):
+        if is_number(given) and not isinstance(given, bool) and dtype.is_int():
+            _check_range(e, given, dtype)
+    return shapes.broadcast_together(e, cast(e, x, dtype), cast(e, y, dtype))
+
+
+def _check_range(e: Emitter, number: float | int, dtype: ElementType) -> None:
+    if isinstance(number, int) and not dtype.ir.lowest <= number <= dtype.ir.highest:
+        e.fail(f"{number} does not fit {dtype}, the type of the tensor", "cast the tensor first")
+
+
+def is_whole(x: Tensor) -> bool:
+    """Whether a tensor is a signed integer that is kept as an index expression."""
+    return x.index is not None and x.dtype in (int32, int64)
+
+
+def arithmetic(e: Emitter, op: str, x: Tensor, y: Tensor) -> Tensor:
+    """+, -, *, min, max of two tensors of one type and shape."""
+    if _addresses(x, y):
+        found = _whole(op, e.index_of(x), e.index_of(y))
+        if found is not None and fits(e, found, x.dtype):
+            return e.whole(found, x.dtype, x.shape)
+    if x.dtype.is_bool() and op in "+-*":
+        x, y = cast(e, x, int32), cast(e, y, int32)
+        return arithmetic(e, op, x, y)
+    fn = MAPS[op]
+    if fn in ("fmin", "fmax") and not x.dtype.is_floating():
+        fn = fn[1:]
+    return mapped(e, fn, x.dtype, x, y)
+
+
+def _addresses(x: Tensor, y: Tensor) -> bool:
+    """Whether a result is kept as an index expression: both are, or one that is no plain number."""
+    if is_whole(x) and is_whole(y):
+        return True
+    if x.dtype not in (int32, int64):
+        return False
+    return any(is_whole(side) and side.literal is None for side in (x, y))
+
+
+def _whole(op: str, a: Index | None, b: Index | None) -> Index | None:
+    assert a is not None and b is not None
+    match op:
+        case "+":
+            return a + b
+        case "-":
+            return a - b
+        case "*" if b.is_constant:
+            return a * b.constant
+        case "*" if a.is_constant:
+            return b * a.constant
+        case "min" | "fmin":
+            return minimum(a, b)
+        case "max" | "fmax":
+            return maximum(a, b)
+    return None
+
+
+def fits(e: Emitter, expression: Index, dtype: ElementType) -> bool:
+    """Whether nothing says that an expression leaves its type: integers of sizes and program ids
+    are taken to fit."""
+    return dtype is int64 or not e.is_long(expression)
+
+
+def mapped(
+    e: Emitter, fn: str, dtype: ElementType, *args: Tensor, low: int | None = None
+) -> Tensor:
+    """A map of tensors of one type and shape; 16-bit floats are widened for it and rounded. low:
+    what an integer result is never below."""
+    values = [widened(e, e.value_of(arg)) for arg in args]
+    made = e.builder.map(fn, *values)
+    if low is not None:
+        made.low = low
+    return e.tensor(e.builder.cast(made, dtype.ir), dtype)
+
+
+def widened(e: Emitter, value: Value) -> Value:
+    return e.builder.cast(value, f32) if value.dtype.compute is not value.dtype else value
+
+
+def _true_divide(e: Emitter, x: Tensor, y: Tensor) -> Tensor:
+    if not x.dtype.is_floating():
+        x, y = cast(e, x, float32), cast(e, y, float32)
+    return mapped(e, "div", x.dtype, x, y)
+
+
+def _divide(e: Emitter, op: str, x: Tensor, y: Tensor) -> Tensor:
+    """// and % of tensors truncate."""
+    if x.dtype.is_floating():
+        if op == "//":
+            e.fail("// of floats", "use floor(a / b)")
+        return mapped(e, "fmod", x.dtype, x, y)
+    if is_whole(x) and is_whole(y):
+        found = divide_whole(op, x.index, y.index)
+        if found is not None:
+            return e.whole(found, x.dtype, x.shape)
+    if op == "//":
+        return mapped(e, "div", x.dtype, x, y)
+    positive = x.index is not None and is_nonnegative(x.index)
+    return mapped(e, "fmod", x.dtype, x, y, low=0 if positive else None)
+
+
+def divide_whole(op: str, a: Index | None, b: Index | None) -> Index | None:
+    """a // b or a % b as an index expression, where truncation and rounding down agree."""
+    assert a is not None and b is not None
+    if not b.is_constant or not certain(b.constant - 1) or not is_nonnegative(a):
+        return None
+    if a.is_constant and is_symbolic(a.constant, b.constant):
+        return Index(
+            dims.as_int((dims.floordiv if op == "//" else dims.modulo)(a.constant, b.constant))
+        )
+    return floordiv(a, b.constant) if op == "//" else modulo(a, b.constant)
+
+
+def _bits(e: Emitter, op: str, x: Tensor, y: Tensor) -> Tensor:
+    if x.dtype is int1 and op in "&|^":
+        return logical(e, op, x, y)
+    if op == "<<" and is_whole(x) and is_whole(y) and isinstance(y.literal, int):
+        return arithmetic(e, "*", x, e.whole(1 << y.literal, x.dtype, x.shape))
+    if op == ">>" and is_whole(x) and is_whole(y) and isinstance(y.literal, int):
+        found = divide_whole("//", x.index, Index(1 << y.literal))
+        if found is not None:
+            return e.whole(found, x.dtype, x.shape)
+    return mapped(e, MAPS[op], x.dtype, x, y)
+
+
+def logical(e: Emitter, op: str, x: Tensor, y: Tensor) -> Tensor:
+    """and, or, xor of bools of one shape: conjunctions keep their bounds."""
+    if op == "&":
+        for this, other in ((x, y), (y, x)):
+            if isinstance(this.literal, bool):
+                return other if this.literal else this
+        if x.bounds is not None or y.bounds is not None:
+            rests = [r for r in map(_rest, (x, y)) if r is not None]
+            rest = rests[0] if rests else None
+            if len(rests) == 2:
+                both = e.builder.map("logical_and", *map(e.value_of, rests))
+                rest = e.tensor(both, int1)
+            return Tensor(int1, x.shape, bounds=(x.bounds or ()) + (y.bounds or ()), rest=rest)
+    fn = {"&": "logical_and", "|": "logical_or", "^": "logical_xor"}[op]
+    return mapped(e, fn, int1, x, y)
+
+
+def _rest(x: Tensor) -> Tensor | None:
+    return x.rest if x.bounds is not None else x
+
+
+def compare(e: Emitter, op: str, a: Operand, b: Operand) -> Tensor:
+    """A comparison; of whole numbers a bound."""
+    x, y = operands(e, a, b, op)
+    if is_whole(x) and is_whole(y):
+        assert x.index is not None and y.index is not None
+        sides = {
+            "<": (x.index, y.index),
+            "<=": (x.index, y.index + 1),
+            ">": (y.index, x.index),
+            ">=": (y.index, x.index + 1),
+        }.get(op)
+        if sides is not None:
+            decided = _decided(sides[1] - sides[0] - 1)
+            if decided is not None:
+                return Tensor(int1, x.shape, literal=decided)
+            return Tensor(int1, x.shape, bounds=(Bound(*sides),))
+        if x.index == y.index:
+            return Tensor(int1, x.shape, literal=op == "==")
+    made = e.builder.map(COMPARE[op], *(widened(e, e.value_of(side)) for side in (x, y)))
+    return e.tensor(made, int1)
+
+
+def _decided(slack: Index) -> bool | None:
+    """Whether slack >= 0 holds everywhere or nowhere, if that is known."""
+    low, high = slack.range
+    if certain(low):
+        return True
+    return False if certain(-1 - high) else None
+
+
+# unary --------------------------------------------------------------------------------------------
+
+
+def unary(e: Emitter, op: str, value: Operand) -> Any:
+    """`-x`, `+x`, `~x`, `not x`."""
+    if not isinstance(value, Tensor | Pointer):
+        try:
+            return UNARY[op](value)
+        except TypeError as error:
+            e.fail(str(error))
+    if isinstance(value, Pointer):
+        e.fail(f"{op} of a {value.type}")
+    if op == "+":
+        return value
+    if op == "-":
+        if value.literal is not None and value.index is None:
+            return Tensor(value.dtype, value.shape, literal=-value.literal)
+        if is_whole(value):
+            assert value.index is not None
+            return e.whole(value.index * -1, value.dtype, value.shape)
+        if value.dtype.is_floating():
+            return mapped(e, "neg", value.dtype, value)
+        zero = e.constant(0, value.dtype, value.shape)
+        return arithmetic(e, "-", zero, value)
+    if op == "not":
+        truth = to_bool(e, value)
+        return mapped(e, "logical_not", int1, truth)
+    if value.dtype.is_floating():
+        e.fail(f"~ of {value.type}")
+    if value.dtype is int1:
+        if isinstance(value.literal, bool):
+            return Tensor(int1, value.shape, literal=not value.literal)
+        return mapped(e, "logical_not", int1, value)
+    return mapped(e, "bitwise_not", value.dtype, value)
+
+
+def to_bool(e: Emitter, value: Tensor) -> Tensor:
+    return value if value.dtype is int1 else cast(e, value, int1)
+
+
+# selection and casts ------------------------------------------------------------------------------
+
+
+def where(e: Emitter, condition: Operand, a: Operand, b: Operand) -> Any:
+    """a where the condition holds, else b."""
+    choice = to_bool(e, as_tensor(e, condition))
+    if isinstance(a, Pointer) and isinstance(b, Pointer):
+        if a.buffer is not b.buffer:
+            e.fail("where between pointers of two arguments", "load from both, and choose then")
+        offset = where(e, choice, a.offset, b.offset)
+        return Pointer(a.buffer, a.element, offset, a.const)
+    x, y = operands(e, a, b, "+")
+    shape = shapes.common_shape(e, choice.shape, x.shape)
+    choice, x, y = (shapes.broadcast_to(e, item, shape) for item in (choice, x, y))
+    if isinstance(choice.literal, bool):
+        return x if choice.literal else y
+    made = e.builder.map("select", *map(e.value_of, (choice, x, y)))
+    return e.tensor(made, x.dtype)
+
+
+def cast(e: Emitter, value: Tensor, dtype: ElementType, toward_zero: bool = False) -> Tensor:
+    """The tensor as another type, by value."""
+    if value.dtype == dtype:
+        return value
+    if value.literal is not None and not dtype.is_fp8() and not value.dtype.is_fp8():
+        if dtype.is_int() and not dtype.is_bool() and isinstance(value.literal, float):
+            if value.literal == value.literal and abs(value.literal) < 2**63:
+                return e.constant(int(value.literal), dtype, value.shape)
+        else:
+            return e.constant(value.literal, dtype, value.shape)
+    if is_whole(value) and dtype in (int32, int64):
+        assert value.index is not None
+        if fits(e, value.index, dtype):
+            return Tensor(dtype, value.shape, index=value.index)
+    made = e.value_of(value)
+    if value.dtype.is_fp8() or dtype.is_fp8():
+        return narrow.convert(e, value, dtype)
+    if value.index is not None and dtype.is_floating():
+        made = (
+            e.builder.index(value.index, value.shape, i64 if value.dtype is int64 else None)
+            if value.shape
+            else made
+        )
+    if toward_zero and dtype.is_floating() and dtype.bits < value.dtype.bits:
+        return narrow.toward_zero(e, value, dtype)
+    return e.tensor(e.builder.cast(made, dtype.ir), dtype)
+
+
+# pointers -----------------------------------------------------------------------------------------
+
+
+def _pointer(e: Emitter, op: str, a: Operand, b: Operand) -> Any:
+    if isinstance(a, Pointer) and isinstance(b, Pointer):
+        if op == "-" and a.buffer is b.buffer:
+            return binary(e, "-", a.offset, b.offset)
+        if op in COMPARE and a.buffer is b.buffer:
+            return compare(e, op, a.offset, b.offset)
+        e.fail(f"{op} of two pointers")
+    if op == "+" and isinstance(b, Pointer):
+        a, b = b, a
+    if op in ("+", "-") and isinstance(a, Pointer):
+        step = as_tensor(e, b)
+        if not step.dtype.is_int():
+            e.fail(f"{a.type} {op} {step.type}", "add whole numbers to a pointer")
+        return Pointer(a.buffer, a.element, moved_by(e, op, a.offset, step), a.const)
+    if op in ("==", "!="):
+        return op == "!="  # a pointer of an argument is never null
+    e.fail(f"{op} of {describe(a)} and {describe(b)}", "pointers have + and - with integers")
+
+
+def moved_by(e: Emitter, op: str, offset: Tensor, step: Tensor) -> Tensor:
+    """An offset plus or minus a step, in 64 bits: addresses never wrap."""
+    wide = Tensor(int64, step.shape, index=e.index_of(step))
+    x, y = shapes.broadcast_together(e, offset, wide)
+    return arithmetic(e, op, x, y)
+
+
+__all__ = ["PointerType", "binary", "bool_", "cast", "compare", "unary", "where"]

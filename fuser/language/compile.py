@@ -1,0 +1,228 @@
+"""A kernel and the classes of its arguments -> a tile program -> machine code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fuser.graph import dims
+from fuser.graph.dims import DimExpr, symbol
+from fuser.graph.sizes import LEAST, Guard, Sizes
+from fuser.language.emitter import Emitter
+from fuser.language.functions import Function, inline
+from fuser.language.tensors import Pointer, Tensor
+from fuser.language.types import ElementType, int1, int32, int64
+from fuser.tilegen.builder import Builder
+from fuser.tilegen.index import Index
+from fuser.tilegen.ir import Buffer, Kernel
+from fuser.tilegen.passes import run_passes
+from fuser.tilegen.schedule import Schedule
+from fuser.tilegen.verify import verify
+
+SMALL_BYTES = (1 << 31) - 1
+"""Memory whose byte offsets fit 32 bits."""
+LARGE_BYTES = 1 << 46
+
+
+@dataclass(frozen=True)
+class ArrayClass:
+    """What a kernel is compiled for of an array argument.
+
+    align: bytes that its address is a multiple of, 16 at most. large: whether it has more than
+    2^31 bytes. alias: arguments with the same number, if not 0, may overlap.
+    """
+
+    element: ElementType
+    align: int = 16
+    large: bool = False
+    alias: int = 0
+    const: bool = False
+
+
+@dataclass(frozen=True)
+class IntegerClass:
+    """An integer that is known at the launch: a symbol of the code, `by` times a whole number.
+
+    by 0: nothing is known of it; it is a number that no address is made of.
+    """
+
+    dtype: ElementType
+    by: int = 1
+
+
+@dataclass(frozen=True)
+class FloatClass:
+    """A float that is known at the launch."""
+
+    dtype: ElementType
+
+
+@dataclass(frozen=True, eq=False)
+class Fixed:
+    """A value that is compiled in. dtype: of a number that is no constexpr to the kernel."""
+
+    value: Any
+    dtype: ElementType | None = None
+
+    def __hash__(self) -> int:
+        try:
+            return hash((type(self.value), self.value))
+        except TypeError:
+            return hash(id(self.value))
+
+    def __eq__(self, other: object) -> bool:
+        """1, 1.0 and True differ, and so do objects without an equality of their own."""
+        if not isinstance(other, Fixed) or type(self.value) is not type(other.value):
+            return False
+        return self.dtype == other.dtype and bool(
+            self.value is other.value or self.value == other.value
+        )
+
+
+ArgumentClass = ArrayClass | IntegerClass | FloatClass | Fixed | tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a launch wants a kernel compiled."""
+
+    num_warps: int = 4
+    num_stages: int = 3
+    debug: bool = False
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Program:
+    """The tile program of a kernel for a class of arguments.
+
+    buffers: for each buffer of the kernel the leaf of the arguments that it is. symbols: what each
+    symbol of the sizes is, (leaf, what divides it), or (-1 - axis, 1) of the grid. scalars: the
+    leaves that are passed as numbers, in order, and their types. guards: what must hold of the
+    symbols. notes: how accesses were read, for explain.
+    """
+
+    kernel: Kernel
+    buffers: list[int]
+    symbols: dict[str, tuple[int, int]]
+    scalars: list[tuple[int, ElementType]]
+    guards: tuple[Guard, ...]
+    notes: list[str]
+
+
+def trace(
+    function: Function,
+    classes: Mapping[str, ArgumentClass],
+    leaves: Sequence[Any],
+    grid: Sequence[int],
+    options: Options,
+    sizes: Sizes,
+    open_grid: bool = True,
+) -> Program:
+    """The tile program, before its passes. `sizes` must be active; it learns the symbols.
+
+    classes: by parameter. leaves: every array and number of the launch, in order. grid: programs
+    along axes 0, 1, 2; open_grid: whether the code is to serve other grids. Raises LanguageError.
+    """
+    builder = Builder(
+        function.fn.__name__, Schedule(warps=options.num_warps, stages=options.num_stages)
+    )
+    binder = _Binder(builder, sizes)
+    extents = _grid(grid, binder, open_grid)
+    e = Emitter(builder, extents)
+    e.options = dict(function.options)
+    e.options["debug"] = options.debug
+    e.call = lambda fn, *args, **named: inline(e, fn, args, named)
+    named = {name: binder.bind(e, name, kind, leaves) for name, kind in classes.items()}
+    with e.at(function.source, function.source.tree):
+        inline(e, function, (), named)
+    kernel = builder.build()
+    kernel.grid = tuple(reversed(extents))
+    for sibling, owner in e.owners.items():
+        binder.buffers[sibling] = binder.buffers[owner]
+        if sibling.role == "output" or owner.role == "output":
+            sibling.role = owner.role = "output"
+    _spread_roles(kernel)
+    order = [binder.buffers[buffer] for buffer in kernel.buffers]
+    return Program(kernel, order, binder.symbols, binder.scalars, (), e.notes)
+
+
+def _spread_roles(kernel: Kernel) -> None:
+    """Memory that is written under one name is no input under another."""
+    written = {b.alias for b in kernel.buffers if b.role == "output"} - {0}
+    for buffer in kernel.buffers:
+        if buffer.alias in written:
+            buffer.role = "output"
+
+
+def finish(program: Program, sizes: Sizes, check: bool = False) -> None:
+    """Run the passes of the Tile IR, and note what was asked of the sizes."""
+    if check:
+        verify(program.kernel)
+    run_passes(program.kernel, verify=check)
+    program.guards = sizes.guards
+
+
+def _grid(grid: Sequence[int], binder: _Binder, open_grid: bool) -> list[int]:
+    rank = max((axis + 1 for axis, extent in enumerate(grid) if extent != 1), default=1)
+    extents: list[int] = []
+    for axis in range(rank):
+        extent = grid[axis] if axis < len(grid) else 1
+        if open_grid and extent >= LEAST:
+            extents.append(binder.symbol(f"grid{axis}", -1 - axis, 1, extent))  # type: ignore[arg-type]
+        else:
+            extents.append(extent)
+    return extents
+
+
+class _Binder:
+    """Makes the language values of arguments."""
+
+    def __init__(self, builder: Builder, sizes: Sizes) -> None:
+        self.builder, self.sizes = builder, sizes
+        self.buffers: dict[Buffer, int] = {}
+        self.symbols: dict[str, tuple[int, int]] = {}
+        self.scalars: list[tuple[int, ElementType]] = []
+        self.leaf = 0
+
+    def symbol(self, name: str, position: int, by: int, value: int) -> DimExpr:
+        self.sizes.examples[name] = value // by
+        self.symbols[name] = (position, by)
+        return symbol(name)
+
+    def bind(self, e: Emitter, name: str, kind: ArgumentClass, leaves: Sequence[Any]) -> Any:
+        """The language value of an argument; leaves are taken in order."""
+        if isinstance(kind, tuple):
+            items = [self.bind(e, f"{name}.{n}", item, leaves) for n, item in enumerate(kind)]
+            return type(kind)(*items) if hasattr(kind, "_fields") else tuple(items)
+        leaf = self.leaf
+        self.leaf += 1
+        match kind:
+            case Fixed(value, None):
+                return value
+            case Fixed(value, dtype) if dtype is not None:
+                return e.constant(value, dtype)
+            case ArrayClass():
+                return self._array(name, leaf, kind)
+            case IntegerClass() if kind.by:
+                whole = self.symbol(name, leaf, kind.by, leaves[leaf]) * kind.by
+                return Tensor(kind.dtype, (), index=Index(dims.as_int(whole)))
+        assert isinstance(kind, IntegerClass | FloatClass)
+        self.scalars.append((leaf, kind.dtype))
+        made = Tensor(kind.dtype)
+        scalar = self.builder.scalar(name, kind.dtype.ir)
+        made.made[self.builder.kernel.body] = scalar
+        return e.counted(made, scalar)
+
+    def _array(self, name: str, position: int, kind: ArrayClass) -> Pointer:
+        element = kind.element.ir
+        size = (LARGE_BYTES if kind.large else SMALL_BYTES) // element.bytes
+        buffer = self.builder.buffer(name, element, size)
+        buffer.open, buffer.align, buffer.alias = True, kind.align, kind.alias
+        self.buffers[buffer] = position
+        zero = Tensor(int64, (), literal=0, index=Index(0))
+        return Pointer(buffer, kind.element, zero, kind.const)
+
+
+__all__ = ["Program", "int1", "int32", "trace"]

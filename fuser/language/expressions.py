@@ -1,0 +1,443 @@
+"""Expressions of a kernel: names, operators, calls, attributes, subscripts.
+
+The walk over the user's syntax tree: each node becomes a value (tensors.py) and, where it must be,
+ops. Errors point at the node.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins as python
+import math
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from fuser.errors import FuserError, LanguageError
+from fuser.language import shapes
+from fuser.language.arithmetic import as_tensor, binary, cast, describe, to_bool, unary
+from fuser.language.arithmetic import logical as both
+from fuser.language.builtins import METHODS, TABLE
+from fuser.language.emitter import Emitter
+from fuser.language.memory import BlockPointer
+from fuser.language.source import Source
+from fuser.language.tensors import Builtin, Constexpr, Pointer, Tensor, Undefined, unwrap
+from fuser.language.types import ElementType, int1, is_type
+
+BINARY: dict[type[ast.operator], str] = {
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%",
+    ast.Pow: "**", ast.LShift: "<<", ast.RShift: ">>", ast.BitAnd: "&", ast.BitOr: "|",
+    ast.BitXor: "^",
+}  # fmt: skip
+COMPARISONS: dict[type[ast.cmpop], str] = {
+    ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",
+}  # fmt: skip
+UNARY: dict[type[ast.unaryop], str] = {
+    ast.USub: "-", ast.UAdd: "+", ast.Invert: "~", ast.Not: "not",
+}  # fmt: skip
+PYTHON_CALLS = (len, int, float, bool, str, tuple, isinstance, getattr, hasattr, repr, type, round)
+RUNTIME = (Tensor, Pointer, BlockPointer)
+
+
+class Expressions:
+    """Compiles the expressions of one function. `names` are its local names."""
+
+    def __init__(self, e: Emitter, source: Source, scope: dict[str, Any]) -> None:
+        """scope: the names around the function: its globals and what it closes over."""
+        self.e = e
+        self.source = source
+        self.scope = scope
+        self.names: dict[str, Any] = {}
+
+    def value(self, node: ast.expr) -> Any:
+        """What an expression stands for."""
+        rule = getattr(self, f"_{type(node).__name__.lower()}", None)
+        with self.e.at(self.source, node):
+            if rule is None:
+                self.e.fail(f"a kernel has no {_spoken(node)}", _instead(node))
+            try:
+                return rule(node)
+            except (LanguageError, RecursionError):
+                raise
+            except FuserError as error:
+                self.e.fail(error.what, error.hint)
+
+    def static(self, node: ast.expr, what: str) -> Any:
+        """A value that is known while compiling."""
+        found = unwrap(self.value(node))
+        if isinstance(found, Tensor) and found.literal is not None and not found.shape:
+            return found.literal
+        if isinstance(found, RUNTIME):
+            with self.e.at(self.source, node):
+                self.e.fail(f"{what} must be known while compiling")
+        return found
+
+    # leaves -------------------------------------------------------------------------------------
+
+    def _constant(self, node: ast.Constant) -> Any:
+        return node.value
+
+    def _name(self, node: ast.Name) -> Any:
+        name = node.id
+        if name in self.names:
+            found = self.names[name]
+            if isinstance(found, Undefined):
+                self.e.fail(f"{name} may have no value here: {found.why}")
+            return found
+        if name in self.scope:
+            return self.outer(name, self.scope[name])
+        if hasattr(python, name):
+            return getattr(python, name)
+        self.e.fail(f"there is no name {name!r}")
+
+    def outer(self, name: str, found: Any) -> Any:
+        """A name from outside of the kernel."""
+        if isinstance(found, Constexpr):
+            return found.value
+        if isinstance(found, Builtin | ModuleType) or is_type(found) or callable(found):
+            return found
+        if found is None or isinstance(found, bool | int | float | str | tuple):
+            if self.e.options.get("constexpr_globals"):
+                self.e.fail(
+                    f"the kernel reads the global {name}, which is no constexpr",
+                    f"write {name} = tl.constexpr({found!r}), or pass it as an argument",
+                )
+            return found
+        return found
+
+    def _joinedstr(self, node: ast.JoinedStr) -> str:
+        parts = []
+        for item in node.values:
+            if isinstance(item, ast.FormattedValue):
+                parts.append(str(self.value(item.value)))
+            else:
+                parts.append(str(self.value(item)))
+        return "".join(parts)
+
+    def _tuple(self, node: ast.Tuple) -> tuple[Any, ...]:
+        items: list[Any] = []
+        for item in node.elts:
+            if isinstance(item, ast.Starred):
+                items += self.value(item.value)
+            else:
+                items.append(self.value(item))
+        return tuple(items)
+
+    def _list(self, node: ast.List) -> tuple[Any, ...]:
+        return tuple(self.value(item) for item in node.elts)
+
+    # operators ----------------------------------------------------------------------------------
+
+    def _binop(self, node: ast.BinOp) -> Any:
+        return self.operate(node.op, self.value(node.left), self.value(node.right))
+
+    def operate(self, op: ast.operator, a: Any, b: Any) -> Any:
+        sign = BINARY.get(type(op))
+        if sign is None:
+            self.e.fail(f"a kernel has no {type(op).__name__}", "use dot for matrix products")
+        return binary(self.e, sign, unwrap(a), unwrap(b))
+
+    def _unaryop(self, node: ast.UnaryOp) -> Any:
+        return unary(self.e, UNARY[type(node.op)], unwrap(self.value(node.operand)))
+
+    def _compare(self, node: ast.Compare) -> Any:
+        if len(node.ops) != 1:
+            self.e.fail("a chained comparison", "write (a < b) & (b < c)")
+        op, left = node.ops[0], unwrap(self.value(node.left))
+        right = unwrap(self.value(node.comparators[0]))
+        if isinstance(op, ast.Is | ast.IsNot):
+            same = left is right
+            return same if isinstance(op, ast.Is) else not same
+        if isinstance(op, ast.In | ast.NotIn):
+            if isinstance(left, RUNTIME) or not isinstance(right, tuple | list | dict | str):
+                self.e.fail("`in` of run-time values", "compare with each of them")
+            return (left in right) == isinstance(op, ast.In)
+        return binary(self.e, COMPARISONS[type(op)], left, right)
+
+    def _boolop(self, node: ast.BoolOp) -> Any:
+        """and, or: known operands short-circuit, tensors are all computed."""
+        conjunction = isinstance(node.op, ast.And)
+        total: Any = conjunction
+        for item in node.values:
+            found = unwrap(self.value(item))
+            if not isinstance(found, Tensor):
+                if isinstance(found, RUNTIME):
+                    self.e.fail(f"and / or of {describe(found)}")
+                if bool(found) != conjunction:
+                    return found if not isinstance(total, Tensor) else self._decided(conjunction)
+                total = total if isinstance(total, Tensor) else found
+                continue
+            truth = to_bool(self.e, found)
+            if isinstance(total, Tensor):
+                x, y = shapes.broadcast_together(self.e, total, truth)
+                total = both(self.e, "&" if conjunction else "|", x, y)
+            else:
+                total = truth
+        return total
+
+    def _decided(self, conjunction: bool) -> bool:
+        return not conjunction
+
+    def _ifexp(self, node: ast.IfExp) -> Any:
+        condition = unwrap(self.value(node.test))
+        if isinstance(condition, Tensor) and condition.literal is None:
+            from fuser.language.arithmetic import where
+
+            if condition.shape:
+                self.e.fail("`a if c else b` with a tile as c", "use where(c, a, b)")
+            return where(self.e, condition, self.value(node.body), self.value(node.orelse))
+        chosen = condition.literal if isinstance(condition, Tensor) else condition
+        return self.value(node.body if chosen else node.orelse)
+
+    def _namedexpr(self, node: ast.NamedExpr) -> Any:
+        found = self.value(node.value)
+        self.names[node.target.id] = found
+        return found
+
+    # attributes and subscripts ------------------------------------------------------------------
+
+    def _attribute(self, node: ast.Attribute) -> Any:
+        owner = self.value(node.value)
+        return self.member(unwrap(owner), node.attr)
+
+    def member(self, owner: Any, name: str) -> Any:
+        if isinstance(owner, RUNTIME):
+            return self._runtime_member(owner, name)
+        if isinstance(owner, tuple) and name in getattr(owner, "_fields", ()):
+            return getattr(owner, name)
+        try:
+            found = getattr(owner, name)
+        except AttributeError:
+            self.e.fail(f"{describe(owner)} has no {name!r}")
+        return self.outer(name, found) if isinstance(owner, ModuleType) else unwrap(found)
+
+    def _runtime_member(self, owner: Any, name: str) -> Any:
+        if name == "shape":
+            return tuple(owner.shape)
+        if name in ("dtype", "type"):
+            return getattr(owner, name)
+        if name == "numel":
+            return math.prod(owner.shape)
+        if name == "T":
+            return METHODS["trans"].call(self.e, owner)
+        special = self.array_member(owner, name)
+        if special is not None:
+            return special
+        method = METHODS.get(name)
+        if method is not None:
+            return Method(method, owner)
+        if name == "item":
+            return Method(Builtin("item", lambda e, x: shapes.reshape(e, x, ())), owner)
+        self.e.fail(f"a {owner.type} has no {name!r}")
+
+    def array_member(self, owner: Any, name: str) -> Any:
+        """Members that only some run-time values have."""
+        members = getattr(owner, "members", None)
+        return None if members is None else members.get(name)
+
+    def _subscript(self, node: ast.Subscript) -> Any:
+        owner = unwrap(self.value(node.value))
+        if isinstance(owner, Tensor | Pointer):
+            return self.indexed(owner, node.slice)
+        if isinstance(owner, tuple | list | dict | str):
+            at = self._slice_of(node.slice)
+            try:
+                return owner[at]
+            except (LookupError, TypeError) as error:
+                self.e.fail(f"[{at!r}]: {error}")
+        try:
+            return owner[self._slice_of(node.slice)]
+        except (TypeError, LookupError):
+            self.e.fail(f"{describe(owner)} has no [...]")
+
+    def _slice_of(self, node: ast.expr) -> Any:
+        if isinstance(node, ast.Slice):
+            ends = (node.lower, node.upper, node.step)
+            return slice(*(None if n is None else self.static(n, "an end") for n in ends))
+        return self.static(node, "an index")
+
+    def indexed(self, owner: Tensor | Pointer, node: ast.expr) -> Any:
+        """x[:, None], and constant indices and slices of a tile."""
+        items = node.elts if isinstance(node, ast.Tuple) else [node]
+        if any(isinstance(i, ast.Constant) and i.value is Ellipsis for i in items):
+            at = next(n for n, i in enumerate(items) if isinstance(i, ast.Constant)
+                      and i.value is Ellipsis)  # fmt: skip
+            named = sum(not _is_none(i) for i in items) - 1
+            whole = [ast.Slice()] * (len(owner.shape) - named)
+            items = [*items[:at], *whole, *items[at + 1 :]]
+        places, axis, found = [], 0, owner
+        chosen: list[tuple[int, Any]] = []
+        for number, item in enumerate(items):
+            if _is_none(item):
+                places.append(number - len(chosen))
+                continue
+            if not (
+                isinstance(item, ast.Slice) and (item.lower, item.upper, item.step) == (None,) * 3
+            ):
+                chosen.append((axis, item))
+                if not isinstance(item, ast.Slice):
+                    axis += 1
+                    continue
+            axis += 1
+        if axis > len(owner.shape):
+            self.e.fail(f"{axis} indices for a {owner.type}")
+        for place, item in reversed(chosen):
+            found = self._cut(found, place, item)
+        return shapes.expand_dims(self.e, found, places) if places else found
+
+    def _cut(self, x: Any, axis: int, node: ast.expr) -> Any:
+        """One static index or slice along an axis."""
+        from fuser.language.slices import cut
+
+        if self.e.options.get("no_slices"):
+            self.e.fail(
+                "an index other than `:` or None", "this spelling has none; see fuser.language"
+            )
+        return cut(self.e, x, axis, self._slice_of(node))
+
+    # calls --------------------------------------------------------------------------------------
+
+    def _call(self, node: ast.Call) -> Any:
+        function = unwrap(self.value(node.func))
+        args: list[Any] = []
+        for item in node.args:
+            if isinstance(item, ast.Starred):
+                args += self.value(item.value)
+            else:
+                args.append(self.value(item))
+        named: dict[str, Any] = {}
+        for keyword in node.keywords:
+            if keyword.arg is None:
+                named |= unwrap(self.value(keyword.value))
+            else:
+                named[keyword.arg] = self.value(keyword.value)
+        return self.apply(function, args, named)
+
+    def apply(self, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
+        """Call what a kernel may call."""
+        if isinstance(function, Method):
+            args = [function.owner, *args]
+            function = function.function
+        if isinstance(function, Builtin):
+            return self._builtin(function, args, named)
+        inline = getattr(function, "__language_function__", None)
+        if inline is not None:
+            return self.e.call(function, *args, **named)
+        if isinstance(function, ElementType):
+            return METHODS["to"].call(self.e, as_tensor(self.e, args[0]), function)
+        plain = [unwrap(arg) for arg in args]
+        known = {name: unwrap(item) for name, item in named.items()}
+        if function in (min, max) and any(isinstance(a, RUNTIME) for a in plain):
+            return self._extreme(function, plain)
+        if function is abs and isinstance(plain[0], Tensor):
+            return METHODS["abs"].call(self.e, plain[0])
+        if function is range:
+            return TABLE["range"].call(self.e, *plain)
+        if function is print:
+            return self._print(plain, known)
+        if function is len and isinstance(plain[0], RUNTIME):
+            return plain[0].shape[0]
+        if function in (int, float, bool) and plain and isinstance(plain[0], Tensor):
+            return self._number(function, plain[0])
+        return self._python_call(function, plain, known)
+
+    def _builtin(self, function: Builtin, args: list[Any], named: dict[str, Any]) -> Any:
+        given = [unwrap(arg) for arg in args]
+        known = {name: unwrap(item) for name, item in named.items()}
+        known.pop("_semantic", None)
+        known.pop("_builder", None)
+        try:
+            return function.call(self.e, *given, **known)
+        except TypeError as error:
+            if "argument" not in str(error):
+                raise
+            text = str(error).split("() ", 1)[-1]
+            self.e.fail(f"{function.name}: {text}")
+
+    def _extreme(self, function: Any, args: list[Any]) -> Any:
+        from fuser.language.elementwise import extreme
+
+        total = args[0]
+        for item in args[1:]:
+            total = extreme(self.e, function is max, total, item)
+        return total
+
+    def _print(self, args: list[Any], named: dict[str, Any]) -> None:
+        TABLE["device_print"].call(self.e, *args)
+
+    def _number(self, function: Any, x: Tensor) -> Any:
+        from fuser.language.types import float32, int32
+
+        if x.shape:
+            self.e.fail(f"{function.__name__} of a {x.type}", "use .to(dtype)")
+        if x.literal is not None:
+            return function(x.literal)
+        if function is bool:
+            return cast(self.e, x, int1)
+        wanted = float32 if function is float else int32
+        same = x.dtype.is_floating() if function is float else x.dtype.is_int()
+        return x if same else cast(self.e, x, wanted)
+
+    def _python_call(self, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
+        home = getattr(function, "__module__", "")
+        constant = getattr(function, "__constexpr_function__", False)
+        allowed = (
+            constant
+            or function in PYTHON_CALLS
+            or home in ("math", "builtins")
+            or (isinstance(function, type) and issubclass(function, tuple | Constexpr))
+        )
+        if not allowed:
+            name = getattr(function, "__name__", describe(function))
+            if not callable(function):
+                self.e.fail(f"{describe(function)} is not a function")
+            self.e.fail(
+                f"{name} is a Python function, which a kernel cannot call",
+                f"decorate {name} like the kernel, or compute its result before the launch",
+            )
+        runtime = any(isinstance(a, RUNTIME) for a in (*args, *named.values()))
+        if runtime and not (function in PYTHON_CALLS or isinstance(function, type)):
+            name = getattr(function, "__name__", "it")
+            self.e.fail(
+                f"{name} of a value that is known at run time only",
+                f"use the language's own {name}, if it has one",
+            )
+        try:
+            return unwrap(function(*args, **named))
+        except FuserError:
+            raise
+        except Exception as error:
+            self.e.fail(f"{getattr(function, '__name__', function)}: {error}")
+
+
+class Method:
+    """A function of the language, bound to what it is a method of."""
+
+    def __init__(self, function: Builtin | Callable[..., Any], owner: Any) -> None:
+        self.function, self.owner = function, owner
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+_NAMES: dict[type[ast.AST], str] = {
+    ast.Lambda: "lambda", ast.ListComp: "list comprehension", ast.DictComp: "dict comprehension",
+    ast.SetComp: "set comprehension", ast.GeneratorExp: "generator", ast.Await: "await",
+    ast.Yield: "yield", ast.YieldFrom: "yield from", ast.Dict: "dict", ast.Set: "set",
+}  # fmt: skip
+_HINTS: dict[type[ast.AST], str] = {
+    ast.Lambda: "write a function with the kernel's decorator",
+    ast.ListComp: "write a loop over static_range",
+    ast.GeneratorExp: "write a loop over static_range",
+    ast.Dict: "use a tuple",
+    ast.Set: "use a tuple",
+}
+
+
+def _spoken(node: ast.AST) -> str:
+    return _NAMES.get(type(node), type(node).__name__.lower())
+
+
+def _instead(node: ast.AST) -> str:
+    return _HINTS.get(type(node), "")

@@ -1,0 +1,217 @@
+"""Kernels as callables: `kernel[grid](x, y, n, BLOCK=128)`.
+
+A launch classifies its arguments (arguments.py). For each class there are variants, each right for
+the sizes at which its guards hold; a launch that no variant serves compiles another.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fuser.backend.module import CompiledKernel
+from fuser.backend.workers import CompileJob, compile_all
+from fuser.config import Config
+from fuser.errors import UsageError
+from fuser.graph.sizes import Guard, Sizes, guard_from_list
+from fuser.language.arguments import Arguments, classify
+from fuser.language.compile import Options, Program, finish, trace
+from fuser.language.functions import Function
+from fuser.pipeline.devices import choose_target
+from fuser.runtime.cache import KernelCache
+from fuser.runtime.launch import CpuKernel, CudaKernel, load_kernel, scalar_bits, stream_for
+from fuser.target import Target
+from fuser.tilegen.text import print_kernel
+
+_log = logging.getLogger("fuser.recompiles")
+Grid = Sequence[int] | Callable[[dict[str, Any]], Sequence[int] | int] | int
+
+OPTIONS = (
+    "num_warps", "num_stages", "num_ctas", "maxnreg", "debug", "enable_fp_fusion", "launch_pdl",
+    "launch_cooperative_grid", "sanitize_overflow", "arch", "warp_size", "extern_libs",
+    "allow_fp8e4nv", "max_num_imprecise_acc_default", "ir_override", "instrumentation_mode",
+)  # fmt: skip
+"""Keywords of a launch that are no arguments of the kernel."""
+
+
+@dataclass(eq=False)
+class Variant:
+    """One compile of a kernel. code: None until it is launched for the first time."""
+
+    program: Program
+    compiled: CompiledKernel
+    guards: tuple[Guard, ...]
+    loaded: CpuKernel | CudaKernel | None
+    tile: str
+
+    def holds(self, sizes: dict[str, int]) -> bool:
+        return all(guard.holds(sizes) for guard in self.guards)
+
+    def broken(self, sizes: dict[str, int]) -> Guard | None:
+        """A guard that does not hold."""
+        return next((guard for guard in self.guards if not guard.holds(sizes)), None)
+
+
+class KernelFunction(Function):
+    """A function that can be launched as a kernel, or called by other functions of the language."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        options: dict[str, Any],
+        plain: Iterable[str | int] = (),
+    ) -> None:
+        """plain: parameters for whose values no code is made of its own, by name or position."""
+        super().__init__(fn, options)
+        names = list(self.signature.parameters)
+        self.plain = frozenset(names[n] if isinstance(n, int) else n for n in plain)
+        self.variants: dict[Any, list[Variant]] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        raise UsageError(
+            f"{self.fn.__name__} is a kernel: it is launched over a grid",
+            hint=f"{self.fn.__name__}[(blocks,)](...), or call it from another kernel",
+        )
+
+    def __getitem__(self, grid: Grid) -> Callable[..., Any]:
+        """The launcher for a grid: 1 to 3 numbers of programs, or a function of the arguments that
+        gives them."""
+        return lambda *args, **named: self.run(*args, grid=grid, **named)
+
+    def run(self, *args: Any, grid: Grid, warmup: bool = False, **named: Any) -> Variant:
+        """Launch. warmup: compile only. Raises LanguageError, UsageError and what compiling
+        raises."""
+        bound, options = self.bind(args, named)
+        found = classify(bound, self.constexprs, self.plain)
+        extents = grid_of(grid, bound)
+        variant = self.variant(found, extents, options)
+        if warmup or not all(extents):
+            return variant
+        launch(variant, found, extents)
+        return variant
+
+    def warmup(self, *args: Any, grid: Grid, **named: Any) -> Variant:
+        """Compile for these arguments without a launch."""
+        return self.run(*args, grid=grid, warmup=True, **named)
+
+    def bind(self, args: Sequence[Any], named: dict[str, Any]) -> tuple[dict[str, Any], Options]:
+        """Arguments by parameter, and the options of the launch. Raises UsageError."""
+        parameters = self.signature.parameters
+        chosen = {
+            name: named.pop(name) for name in list(named)
+            if name in OPTIONS and name not in parameters
+        }  # fmt: skip
+        try:
+            bound = self.signature.bind(*args, **named)
+        except TypeError as error:
+            raise UsageError(
+                f"{self.fn.__name__}: {error}", hint=f"its parameters: {', '.join(parameters)}"
+            ) from None
+        bound.apply_defaults()
+        options = Options(
+            num_warps=int(chosen.get("num_warps") or 4),
+            num_stages=int(chosen.get("num_stages") or 3),
+            debug=bool(chosen.get("debug", False)),
+        )
+        return dict(bound.arguments), options
+
+    def variant(self, found: Arguments, grid: Sequence[int], options: Options) -> Variant:
+        """The variant for a launch, compiled now if there is none."""
+        shape = tuple(min(extent, 2) for extent in (max(1, extent) for extent in grid))
+        key = (tuple(found.classes.values()), shape, options.num_warps, options.num_stages,
+               options.debug, found.device)  # fmt: skip
+        with self._lock:
+            variants = self.variants.setdefault(key, [])
+            why = "its arguments are of classes that it was not compiled for"
+            for item in variants:
+                broken = item.broken(sizes_of(item.program, found, grid))
+                if broken is None:
+                    return item
+                why = f"{broken} does not hold"
+            if self.variants and (variants or len(self.variants) > 1):
+                _log.info("%s is compiled again: %s", self.fn.__name__, why)
+            made = self._compile(found, [max(1, extent) for extent in grid], options)
+            variants.append(made)
+            return made
+
+    def _compile(self, found: Arguments, grid: Sequence[int], options: Options) -> Variant:
+        device, ordinal = found.device
+        target = choose_target("cuda" if device == "cuda" else "cpu")
+        with Sizes({}) as sizes:
+            program = trace(self, found.classes, found.leaves, grid, options, sizes)
+            finish(program, sizes)
+            compiled, text = _machine_code(program, target)
+            guards = sizes.guards
+        records = compiled.facts.get("guards", ())
+        known = {guard.key for guard in guards}
+        more = (guard_from_list(record) for record in records)
+        guards += tuple(guard for guard in more if guard.key not in known)
+        writes = {program.buffers[n] for n, b in enumerate(program.kernel.buffers)
+                  if b.role == "output"}  # fmt: skip
+        for leaf, record in found.records.items():
+            record.require(self.fn.__name__, writes=leaf in writes, device=device, ordinal=ordinal)
+        loaded = load_kernel(compiled, "cuda" if device == "cuda" else "cpu", ordinal)
+        return Variant(program, compiled, guards, loaded, text)
+
+
+def _machine_code(program: Program, target: Target) -> tuple[CompiledKernel, str]:
+    config = Config.from_environment()
+    cache = KernelCache(config.cache_dir) if config.cache else None
+    text = print_kernel(program.kernel)
+    job = CompileJob(program.kernel, target, where=program.kernel.name)
+    return compile_all([job], cache)[0], text
+
+
+def grid_of(grid: Grid, bound: dict[str, Any]) -> tuple[int, ...]:
+    """1 to 3 numbers of programs. Raises UsageError."""
+    found = grid(bound) if callable(grid) else grid
+    items = tuple(found) if isinstance(found, tuple | list) else (found,)
+    if not 1 <= len(items) <= 3:
+        raise UsageError(f"a grid of {len(items)} axes", hint="it has 1 to 3")
+    try:
+        extents = tuple(int(item) for item in items)
+    except (TypeError, ValueError):
+        raise UsageError(f"the grid {items} holds what is no whole number") from None
+    if any(extent < 0 for extent in extents):
+        raise UsageError(f"the grid {extents} is negative on an axis")
+    return extents
+
+
+def sizes_of(program: Program, found: Arguments, grid: Sequence[int]) -> dict[str, int]:
+    """The values of the symbols of a program in a launch."""
+    sizes = {}
+    for name, (leaf, by) in program.symbols.items():
+        sizes[name] = grid[-1 - leaf] if leaf < 0 else found.leaves[leaf] // by
+    return sizes
+
+
+def launch(variant: Variant, found: Arguments, grid: Sequence[int]) -> None:
+    """Run a variant on the arguments of a launch."""
+    program = variant.program
+    pointers = [found.records[leaf].address for leaf in program.buffers]
+    values = sizes_of(program, found, grid)
+    scalars = [
+        scalar_bits(_number(found.leaves[leaf], dtype.ir.is_float), dtype.ir)
+        for leaf, dtype in program.scalars
+    ]
+    rank = len(program.kernel.grid)
+    extents = tuple(reversed((*grid, *[1] * rank)[:rank]))
+    loaded = variant.loaded
+    if isinstance(loaded, CudaKernel):
+        stream = stream_for(found.records.values(), loaded.ordinal)
+        loaded.launch(pointers, extents, values, scalars, stream)
+    else:
+        assert loaded is not None
+        loaded.launch(pointers, extents, values, scalars)
+
+
+def _number(value: Any, floating: bool) -> float | int:
+    return float(value) if floating else int(value)
+
+
+__all__ = ["KernelFunction", "inspect"]

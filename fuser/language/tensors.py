@@ -1,0 +1,150 @@
+"""What expressions of a kernel stand for while it is compiled: numbers, pointers, tuples.
+
+A `Tensor` is a number or a tile of numbers at run time. Integers that are whole-number expressions
+of program ids, loop variables, arguments and tile coordinates are kept as such (`index`): addresses
+made of them become views, and they never wrap. A mask that is a conjunction of `a < b` of such
+integers keeps its `bounds`, which become extents of views. Everything becomes an op of the Tile IR
+only where that is needed (`Emitter.value_of`).
+
+What is known while compiling (constexpr) is a plain Python object: an int, a dtype, a function.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fuser.language.types import BlockType, ElementType, PointerType
+from fuser.tilegen.index import Index
+from fuser.tilegen.ir import Block, Buffer
+from fuser.tilegen.value import Value
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The fact, or the question, whether below < limit, over the axes of a tile."""
+
+    below: Index
+    limit: Index
+
+
+@dataclass(eq=False)
+class Tensor:
+    """A number (shape ()) or a tile of numbers.
+
+    Of `literal`, `index`, `bounds` (with `rest`) and `made`, at least one says what it is. literal:
+    a constant everywhere. index: a whole number over the tile's axes. bounds: of a bool, facts that
+    all hold where it is true, together with `rest`. made: ops that compute it, by the block of the
+    Tile IR that holds them.
+    """
+
+    dtype: ElementType
+    shape: tuple[int, ...] = ()
+    literal: float | int | bool | None = None
+    index: Index | None = None
+    bounds: tuple[Bound, ...] | None = None
+    rest: Tensor | None = None
+    made: dict[Block, Value] = field(default_factory=dict)
+    hints: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def type(self) -> ElementType | BlockType:
+        return BlockType(self.dtype, self.shape) if self.shape else self.dtype
+
+    def __repr__(self) -> str:
+        return str(self.type)
+
+
+@dataclass(eq=False)
+class Pointer:
+    """A pointer, or a tile of them: places `offset` elements behind the start of a buffer.
+
+    element: what is read there. bytes: whether offset counts bytes, after a cast to another type.
+    """
+
+    buffer: Buffer
+    element: ElementType
+    offset: Tensor
+    const: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.offset.shape
+
+    @property
+    def dtype(self) -> PointerType:
+        return PointerType(self.element, const=self.const)
+
+    @property
+    def type(self) -> PointerType | BlockType:
+        return BlockType(self.dtype, self.shape) if self.shape else self.dtype
+
+    def __repr__(self) -> str:
+        return str(self.type)
+
+
+@dataclass(eq=False)
+class Undefined:
+    """A name that has no value on every way to here. why: for the error where it is used."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Range:
+    """range(start, stop, step) of a `for`; unrolled: static_range."""
+
+    start: Any
+    stop: Any
+    step: Any
+    unrolled: bool = False
+    hints: tuple[tuple[str, Any], ...] = ()
+
+
+class Falls:
+    """What running statements gives that do not return: they fall through."""
+
+
+FALLS = Falls()
+
+
+@dataclass(frozen=True)
+class Builtin:
+    """A function of the language: `call(emitter, *arguments, **keywords)` while a kernel is
+    compiled."""
+
+    name: str
+    call: Any
+    doc: str = ""
+
+    def __call__(self, *args: object, **named: object) -> Any:
+        from fuser.errors import LanguageError
+
+        raise LanguageError(
+            f"{self.name} is called outside of a kernel",
+            hint="it works inside functions with @fuser.kernel or @triton.jit only",
+        )
+
+    def __repr__(self) -> str:
+        return f"<function {self.name} of the block language>"
+
+
+class Constexpr:
+    """A value that is known while a kernel is compiled, and the annotation of such an argument."""
+
+    value: Any
+
+    def __init__(self, value: Any = None) -> None:
+        self.value = value.value if isinstance(value, Constexpr) else value
+
+    def __repr__(self) -> str:
+        return f"constexpr[{self.value}]"
+
+
+def unwrap(value: Any) -> Any:
+    """What a Constexpr holds; anything else as it is."""
+    return value.value if isinstance(value, Constexpr) else value
+
+
+class Namespace(dict[str, Any]):
+    """The names of a function while it is compiled."""

@@ -1,0 +1,12 @@
+"""triton.language: the names of the block language."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fuser import language as _language
+from fuser.language import *  # noqa: F403
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(_language, name)
