@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from fuser.backend.text import Reg, element, integer, like, mangle, vector
+from fuser.dtypes import DType
 
 NO_UNROLL = "!llvm.loop !0"
 SELDOM = "!prof !3"
@@ -59,6 +60,21 @@ def read_sizes(function: Function, pointer: Reg) -> None:
                 f"<{lanes} x i32> zeroinitializer",
             )
     function.blocks[0].lines[:0] = made
+
+
+def read_scalars(function: Function, pointer: Reg, dtypes: Sequence[DType], first: int) -> None:
+    """Define the registers %scalar.0 ... of a finished function: it reads them from slots of 8
+    bytes, from slot `first` on; their bits are the low bytes."""
+    lines = []
+    for number, dtype in enumerate(dtypes):
+        name, at = f"%scalar.{number}", f"%scalar.{number}.at"
+        lines.append(f"{at} = getelementptr i64, {pointer.typed}, i64 {first + number}")
+        if dtype.kind == "bool":
+            lines.append(f"{name}.byte = load i8, ptr {at}, align 8")
+            lines.append(f"{name} = icmp ne i8 {name}.byte, 0")
+        else:
+            lines.append(f"{name} = load {dtype.llvm}, ptr {at}, align 8")
+    function.blocks[0].lines[:0] = lines
 
 
 @dataclass(eq=False)

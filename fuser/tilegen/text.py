@@ -63,8 +63,9 @@ def canonical_text(kernel: Kernel) -> str:
 
 
 def renumber(kernel: Kernel) -> None:
-    """Number the values in order of definition, keeping the word before the number: %x3, %acc4."""
-    for number, value in enumerate(_all_values(kernel)):
+    """Number the values in order of definition, keeping the word before the number: %x3, %acc4.
+    Scalars of the launch keep their names, by which it gives them."""
+    for number, value in enumerate(_definitions(kernel.body)):
         value.name = f"{value.name.rstrip('0123456789_.') or 'v'}{number}"
 
 

@@ -47,7 +47,7 @@ def is_defined(op: str, dtype: DType) -> bool:
         return dtype in ((dtypes.f32, dtypes.f64), (dtypes.i32, dtypes.i64))[op == "bits_float"]
     if op.startswith("logical"):
         return dtype.kind == "bool"
-    if op.startswith(("bitwise", "shift")):
+    if op.startswith(("bitwise", "shift")) or op == "mul_high":
         return dtype.is_integer
     return dtype.is_float or (dtype.is_integer and op not in _FLOAT_ONLY)
 
@@ -90,6 +90,22 @@ def test_integer_arithmetic() -> None:
 def test_extremes_propagate_nan() -> None:
     a, b = np.array([1.0, np.nan], np.float32), np.array([np.nan, 2.0], np.float32)
     assert np.isnan(run("max", a, b)).all() and np.isnan(run("min", a, b)).all()
+
+
+def test_extremes_drop_nan() -> None:
+    a, b = np.array([1.0, np.nan, np.nan], np.float32), np.array([np.nan, 2.0, np.nan], np.float32)
+    for op in ("fmax", "fmin"):
+        found = run(op, a, b)
+        assert found[:2].tolist() == [1, 2] and np.isnan(found[2])
+
+
+def test_mul_high_is_the_upper_half() -> None:
+    top = np.array([2**31 - 1, -(2**31), -1, 5], np.int32)
+    other = np.array([2**31 - 1, 2, 1, 7], np.int32)
+    assert run("mul_high", top, other).tolist() == [2**30 - 1, -1, -1, 0]
+    assert run("mul_high", np.array([200], np.uint8), np.array([200], np.uint8)).tolist() == [156]
+    with pytest.raises(ShapeError, match="no integers"):
+        run("mul_high", np.ones(2, np.float32), np.ones(2, np.float32))
 
 
 def test_round_is_half_to_even() -> None:

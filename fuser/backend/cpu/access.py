@@ -32,15 +32,19 @@ def _plain(type: str) -> str:
     return text.like(type, "i16") if odd else type
 
 
+def _in_lanes(given: Reg | None) -> bool:
+    """Whether a mask differs between lanes."""
+    return given is not None and text.lanes(given.type) > 1
+
+
 class Access(Emitter):
     """Reads and writes memory at points."""
 
     def alignment(self, base: Reg, address: Index, dtype: DType) -> int:
         """Bytes that `address` elements from `base` are aligned to."""
-        if base in self.unaligned:
-            return dtype.bytes
+        start = self.alignments.get(base, 64)
         multiple = address.multiple * dtype.bytes
-        return gcd(multiple, 64) if multiple else 64
+        return gcd(multiple, start) if multiple else start
 
     def read(
         self,
@@ -50,25 +54,33 @@ class Access(Emitter):
         width: int,
         conditions: Sequence[Condition] = (),
         pad: float | int = 0,
+        given: Reg | None = None,
     ) -> Reg:
-        """The elements at `address` (in elements from base), `pad` where a condition fails.
+        """The elements at `address` (in elements from base), `pad` where a condition fails or
+        `given`, an i1 or a vector of them, is false.
 
         A scalar where neither the address nor a condition has a lane, else <width x dtype>.
         """
+        if given is not None and given.literal is not None:
+            if not given.literal:
+                return maps.literal(pad, dtype)
+            given = None
         form = affine.lane_form(address)
         masked = any(affine.has_lane(expression) for expression, _ in conditions)
+        masked = masked or _in_lanes(given)
         stored = _stored(dtype)
         if form.step in (0, 1) and not masked:
             count = width if form.step == 1 else 1
-            pointer = self._pointer(base, dtype, form.rest, conditions, pad, count)
-            align = dtype.bytes if conditions else self.alignment(base, form.rest, dtype)
+            pointer = self._pointer(base, dtype, form.rest, conditions, pad, count, given)
+            sure = not conditions and given is None
+            align = self.alignment(base, form.rest, dtype) if sure else dtype.bytes
             type = text.vector(stored, count)
             raw = self.f.load(_plain(type), pointer, align)
             raw = self.f.convert("bitcast", raw, type)
         elif form.step == 1:
-            raw = self._masked_load(base, dtype, form.rest, width, conditions, pad)
+            raw = self._masked_load(base, dtype, form.rest, width, conditions, pad, given)
         else:
-            raw = self._gather(base, dtype, address, width, conditions, pad)
+            raw = self._gather(base, dtype, address, width, conditions, pad, given)
         return self.from_memory(raw, dtype)
 
     def from_memory(self, raw: Reg, dtype: DType) -> Reg:
@@ -88,20 +100,22 @@ class Access(Emitter):
         conditions: Sequence[Condition],
         pad: float | int,
         count: int,
+        given: Reg | None = None,
     ) -> Reg:
-        """base + address; a line of pads where a condition fails.
+        """base + address; a line of pads where a condition fails or `given` is false.
 
         What varies in deeper loops than the conditions is added after the choice, so that the
         choice is made outside those loops.
         """
         f = self.f
         stored = _stored(dtype)
-        condition = self.holds(conditions)
+        condition = self.holds(conditions, given)
         if condition is None:
             constant = address.constant
             pointer = f.gep(base, self.index(address - constant), stored)
             return f.gep(pointer, constant, stored)
-        level = max(self.depth_of(expression) for expression, _ in conditions)
+        level = max((self.depth_of(expression) for expression, _ in conditions), default=0)
+        level = level if given is None else self.depth
         inner = Index(
             0, tuple(t for t in address.terms if self._shallowest(Index(0, (t,))) > level)
         )
@@ -114,7 +128,7 @@ class Access(Emitter):
         if is_symbolic(low, high) or low < 0 or length > limit:
             inner, length = Index(0), PAD_SHARED - 1 + count
         inner += apart
-        key = ("padded", base, address - inner, tuple(conditions), pad, length)
+        key = ("padded", base, address - inner, tuple(conditions), given, pad, length)
         chosen = self.recall(key)
         if chosen is None:
             real = f.gep(base, self.index(address - inner), stored)
@@ -149,6 +163,7 @@ class Access(Emitter):
         width: int,
         conditions: Sequence[Condition],
         pad: float | int,
+        given: Reg | None,
     ) -> Reg:
         f = self.f
         stored = _stored(dtype)
@@ -161,7 +176,7 @@ class Access(Emitter):
         suffix = f"{text.mangle(type)}.p0"
         raw = f.call(
             type, f"llvm.masked.load.{suffix}",
-            Reg(f"ptr align {dtype.bytes}", pointer.ref), self.mask(conditions, width), fill,
+            Reg(f"ptr align {dtype.bytes}", pointer.ref), self.mask(conditions, width, given), fill,
         )  # fmt: skip
         return f.convert("bitcast", raw, text.vector(stored, width))
 
@@ -185,12 +200,13 @@ class Access(Emitter):
         width: int,
         conditions: Sequence[Condition],
         pad: float | int,
+        given: Reg | None,
     ) -> Reg:
         f = self.f
         stored = _stored(dtype)
         type = text.vector(stored, width)
         form = affine.lane_form(address)
-        if not conditions and form.step is not None:
+        if not conditions and given is None and form.step is not None:
             # A constant stride: plain loads are as fast as a gather, on every target.
             first = f.gep(base, self.index(form.rest), stored)
             plain = _plain(type)
@@ -201,7 +217,7 @@ class Access(Emitter):
                 total = f.insert(total, item, i)
             return f.convert("bitcast", total, type)
         pointers = self._pointers(base, dtype, address, width)
-        if conditions or (self.is_x86 and dtype.bits >= 32 and width > 2):
+        if conditions or given is not None or (self.is_x86 and dtype.bits >= 32 and width > 2):
             fill = self._fill(pad, dtype, width)
             if stored in ("half", "bfloat"):
                 type = text.vector("i16", width)
@@ -209,7 +225,7 @@ class Access(Emitter):
             raw = f.call(
                 type, f"llvm.masked.gather.{text.mangle(type)}.v{width}p0",
                 Reg(f"<{width} x ptr> align {dtype.bytes}", pointers.ref),
-                self.mask(conditions, width), fill,
+                self.mask(conditions, width, given), fill,
             )  # fmt: skip
             return f.convert("bitcast", raw, text.vector(stored, width))
         plain = _plain(type)
@@ -227,20 +243,24 @@ class Access(Emitter):
         value: Reg,
         width: int,
         conditions: Sequence[Condition] = (),
+        given: Reg | None = None,
     ) -> None:
-        """Store a scalar or <width x dtype> at `address`; nothing where a condition fails."""
+        """Store a scalar or <width x dtype> at `address`; nothing where a condition fails or
+        `given`, an i1 or a vector of them, is false."""
         f = self.f
         value = self.to_memory(value, dtype)
         uniform = [c for c in conditions if not affine.has_lane(c[0])]
         lanes = [c for c in conditions if affine.has_lane(c[0])]
         form = affine.lane_form(address)
 
+        some = given if _in_lanes(given) else None
+
         def plain() -> list[Reg]:
             with self.scope():
-                self._write(base, dtype, address, form, value, width, lanes)
+                self._write(base, dtype, address, form, value, width, lanes, some)
             return []
 
-        condition = self.holds(uniform)
+        condition = self.holds(uniform, None if some is not None else given)
         if condition is None:
             plain()
         else:
@@ -255,16 +275,18 @@ class Access(Emitter):
         value: Reg,
         width: int,
         lanes: Sequence[Condition],
+        given: Reg | None,
     ) -> None:
         f = self.f
         stored = text.element(value.type)
-        if width > 1 and (form.step != 0 or lanes) and text.lanes(value.type) == 1:
+        whole = not lanes and given is None
+        if width > 1 and (form.step != 0 or not whole) and text.lanes(value.type) == 1:
             value = f.splat(value, width)
-        if form.step == 1 and not lanes:
+        if form.step == 1 and whole:
             pointer = self._pointer(base, dtype, form.rest, (), 0, width)
             value = f.convert("bitcast", value, _plain(value.type))
             f.store(value, pointer, self.alignment(base, form.rest, dtype))
-        elif form.step == 0 and not lanes:
+        elif form.step == 0 and whole:
             # Every lane goes to one place: the last one stays.
             value = f.convert("bitcast", value, _plain(value.type))
             item = f.extract(value, width - 1) if text.lanes(value.type) > 1 else value
@@ -275,13 +297,13 @@ class Access(Emitter):
             pointer = f.gep(base, self.index(form.rest), stored)
             # LLVM 22 makes a masked store of integers that were cut to 8 or 16 bits a scalar store
             # of all 32 bits where it knows that the mask has one lane (x86 with AVX-512).
-            mask = self.mask(lanes, width, variable=dtype.bits < 32)
+            mask = self.mask(lanes, width, given, variable=dtype.bits < 32)
             f.call_void(
                 f"llvm.masked.store.{text.mangle(value.type)}.p0",
                 value, Reg(f"ptr align {dtype.bytes}", pointer.ref), mask,
             )  # fmt: skip
         else:
-            self._scatter(base, dtype, address, form, value, width, lanes)
+            self._scatter(base, dtype, address, form, value, width, lanes, given)
 
     def _scatter(
         self,
@@ -292,10 +314,11 @@ class Access(Emitter):
         value: Reg,
         width: int,
         lanes: Sequence[Condition],
+        given: Reg | None,
     ) -> None:
         f = self.f
         stored = text.element(value.type)
-        if not lanes and form.step is not None:
+        if not lanes and given is None and form.step is not None:
             value = f.convert("bitcast", value, _plain(value.type))
             first = f.gep(base, self.index(form.rest), stored)
             for i in range(width):
@@ -308,5 +331,5 @@ class Access(Emitter):
         f.call_void(
             f"llvm.masked.scatter.{text.mangle(value.type)}.v{width}p0",
             value, Reg(f"<{width} x ptr> align {dtype.bytes}", pointers.ref),
-            self.mask(lanes, width),
+            self.mask(lanes, width, given),
         )  # fmt: skip

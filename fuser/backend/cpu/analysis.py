@@ -5,6 +5,7 @@ from __future__ import annotations
 from fuser.backend.cpu import costs, kernel_facts
 from fuser.backend.cpu.dot_plan import keep, plan_dot
 from fuser.backend.cpu.kernel_facts import Facts
+from fuser.backend.cpu.memory_order import hold_loads
 from fuser.graph import walks
 from fuser.target import Target
 from fuser.tilegen import ops
@@ -18,6 +19,8 @@ MOST_UNROLLED = 300
 def analyse(kernel: Kernel, target: Target) -> Facts:
     facts = Facts(kernel, target)
     _index(facts, kernel.body, 1)
+    hold_loads(facts)
+    _gathered(facts)
     _registers(facts)
     _kinds(facts, kernel.body)
     _keep_shared(facts, kernel)
@@ -36,11 +39,11 @@ def _index(facts: Facts, block: Block, iterations: int) -> None:
             facts.users.setdefault(operand, []).append(op)
         for inner in op.blocks():
             count = iterations
-            if isinstance(op, ops.For):
+            if isinstance(op, ops.For | ops.While):
                 count = iterations * 8
                 for position, param in enumerate(inner.params):
                     facts.blocks[param] = inner
-                    if position:
+                    if position and isinstance(op, ops.For):
                         facts.slots[param] = (op, position - 1)
             _index(facts, inner, count)
 
@@ -108,7 +111,7 @@ def _elementwise(facts: Facts, value: Value, chosen: set[Value]) -> bool:
 
     def follow(current: Value) -> list[Value]:
         users = facts.users.get(current, ())
-        return [op.result for op in users if isinstance(op, ops.Map | ops.Cast)]
+        return [op.result for op in users if isinstance(op, kernel_facts.ELEMENTWISE)]
 
     return all(
         _used_elementwise(facts, op, current, chosen)
@@ -120,7 +123,7 @@ def _elementwise(facts: Facts, value: Value, chosen: set[Value]) -> bool:
 def _used_elementwise(facts: Facts, op: Op, value: Value, chosen: set[Value]) -> bool:
     """Whether one user reads the value at the same element only."""
     match op:
-        case ops.Map() | ops.Cast():
+        case ops.Map() | ops.Cast() | ops.Bitcast():
             return True
         case ops.Store():
             return not any(value in index.values() for index in op.indices)
@@ -154,11 +157,25 @@ def _kinds(facts: Facts, block: Block) -> None:
         values: tuple[Value, ...] = op.results
         if isinstance(op, ops.For):
             values += tuple(op.body.params[1:])
-        if not isinstance(op, ops.Dot | ops.Reduce | ops.Scan | ops.For | ops.If):
+        elif isinstance(op, ops.While):
+            values += (*op.condition.params, *op.body.params)
+        if not isinstance(op, _PLACED):
             continue
         for value in values:
             one = _size(value) == 1 and not isinstance(op, ops.Dot | ops.Scan)
             facts.kinds.setdefault(value, "scalar" if one else "memory")
+
+
+_PLACED = ops.Dot | ops.Reduce | ops.Scan | ops.For | ops.While | ops.If | ops.Atomic
+"""What computes whole tiles, wherever these are wanted."""
+
+
+def _gathered(facts: Facts) -> None:
+    """What a gather reads anywhere is in memory."""
+    for op in facts.producers.values():
+        if isinstance(op, ops.Gather) and op.x in facts.producers:
+            if not isinstance(facts.producers[op.x], _PLACED):
+                facts.kinds.setdefault(op.x, "memory")
 
 
 def _keep_shared(facts: Facts, kernel: Kernel) -> None:
@@ -191,7 +208,7 @@ def _kept(
             _kept(facts, inner, known, from_registers, roots)
         for value in op.results:
             roots[value] = _roots(facts, value, roots)
-        if isinstance(op, ops.Map | ops.Cast | ops.Load):
+        if isinstance(op, kernel_facts.ELEMENTWISE | ops.Load | ops.Gather):
             value = op.result
             if value.dtype.name == "index" or value in from_registers:
                 continue
@@ -204,7 +221,7 @@ def _orders(facts: Facts, block: Block) -> None:
     for op in block.ops:
         if isinstance(op, ops.Dot):
             plan_dot(facts, op)
-        elif isinstance(op, ops.Map | ops.Cast | ops.Load):
+        elif isinstance(op, kernel_facts.ELEMENTWISE | ops.Load):
             if facts.kind(op.result) == "memory":
                 keep(facts, op.result)
         for inner in op.blocks():
@@ -244,15 +261,27 @@ def _roots(facts: Facts, value: Value, known: dict[Value, Roots]) -> Roots:
     for op in facts.users.get(value, ()):
         iterations = facts.iterations[op]
         if op.results and facts.kind(op.result) == "memory":
-            if isinstance(op, ops.Map | ops.Cast | ops.Load):
+            if isinstance(op, kernel_facts.ELEMENTWISE | ops.Load):
                 add((op, iterations), 1.0)
                 continue
         match op:
-            case ops.Map() | ops.Cast() | ops.Permute() | ops.Reshape() | ops.Broadcast():
+            case (
+                ops.Map()
+                | ops.Cast()
+                | ops.Bitcast()
+                | ops.Permute()
+                | ops.Reshape()
+                | ops.Broadcast()
+            ):
                 repeats = _repeats(op) if isinstance(op, ops.Broadcast) else 1
                 for key, factor in known[op.result].items():
                     add(key, factor * repeats)
-            case ops.Load() | ops.IndexTile():
+            case ops.Load() if op.mask is value and not any(
+                value in i.values() for i in op.indices
+            ):
+                for key, factor in known[op.result].items():
+                    add(key, factor)
+            case ops.Load() | ops.IndexTile() | ops.Gather():
                 add((op, iterations), 2.0)
             case ops.Dot() if by_unit(facts, op):
                 add((op, 1), 1.0)  # an operand is copied once, where it is made

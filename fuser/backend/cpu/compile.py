@@ -7,14 +7,16 @@ from typing import Any
 from fuser.backend import llvm, math
 from fuser.backend.cpu.analysis import analyse
 from fuser.backend.cpu.lower import Lowering
-from fuser.backend.function import Function, Module, read_sizes
+from fuser.backend.cpu.storage import One
+from fuser.backend.function import Function, Module, read_scalars, read_sizes
 from fuser.backend.module import CompiledKernel
 from fuser.backend.text import Reg, integer, symbolic_dims
 from fuser.graph import dims
+from fuser.graph.dims import DimExpr
 from fuser.graph.sizes import is_symbolic, size_hint
 from fuser.target import Target
 from fuser.tilegen import ops
-from fuser.tilegen.ir import Kernel
+from fuser.tilegen.ir import Buffer, Kernel
 
 _GIVEN = ("input", "constant")
 """Roles of buffers that may be arrays of the caller's or of a model file, used where they are."""
@@ -39,15 +41,18 @@ def machine(target: Target) -> llvm.Machine:
 def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
     """Native code of a kernel. Raises LoweringError and CompileError.
 
-    With symbolic dims (and their Sizes active) the entry finds, behind the buffers, an array of i64
-    with the values of facts["sizes"]; the grid at other sizes is facts["grid"].
+    With symbolic dims (and their Sizes active), or scalars, the entry finds, behind the buffers, an
+    array of 8-byte slots: i64 with the values of facts["sizes"], then the bits of the scalars that
+    facts["scalars"] names, in the low bytes. The grid at other sizes is facts["grid"].
     """
     with symbolic_dims() as read:
-        module, scratch = _lower(kernel, target)
+        module, scratch = _lower(kernel, target, read)
     code = llvm.emit_object(str(module), machine(target))
     facts: dict[str, Any] = {}
     if dims.active() is not None:
         facts = {"sizes": list(map(str, read)), "grid": list(map(str, kernel.grid))}
+    if kernel.scalars:
+        facts["scalars"] = [value.name for value in kernel.scalars]
     return CompiledKernel(
         name=kernel.name, target=target.name, entry=entry_name(kernel), code=code,
         grid=tuple(map(size_hint, kernel.grid)), scratch_bytes=scratch, facts=facts,
@@ -56,8 +61,8 @@ def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
 
 def lower_to_llvm(kernel: Kernel, target: Target) -> str:
     """The LLVM IR text that compile_kernel hands to LLVM."""
-    with symbolic_dims():
-        return str(_lower(kernel, target)[0])
+    with symbolic_dims() as read:
+        return str(_lower(kernel, target, read)[0])
 
 
 def assembly(kernel: Kernel, target: Target) -> str:
@@ -65,20 +70,40 @@ def assembly(kernel: Kernel, target: Target) -> str:
     return llvm.emit_assembly(lower_to_llvm(kernel, target), machine(target))
 
 
-def _lower(kernel: Kernel, target: Target) -> tuple[Module, int]:
+def _access(kernel: Kernel, buffer: Buffer) -> str:
+    """What LLVM may take for granted of the pointer to a buffer."""
+    writes = [op.view.buffer for op in kernel.walk() if isinstance(op, ops.WRITES)]
+    shared = buffer.alias and any(other.alias == buffer.alias for other in writes)
+    words = ["" if shared else " noalias", "" if buffer in writes else " readonly"]
+    return f"ptr{''.join(words)} align {_alignment(buffer)}"
+
+
+def _alignment(buffer: Buffer) -> int:
+    """Bytes that a buffer is aligned to."""
+    if buffer.open:
+        return max(buffer.align, buffer.dtype.bytes)
+    return buffer.dtype.bytes if buffer.role in _GIVEN else 64
+
+
+def _has_numbers(kernel: Kernel) -> bool:
+    """Whether a launch gives numbers behind the buffers."""
+    return dims.active() is not None or bool(kernel.scalars)
+
+
+def _numbers_type(kernel: Kernel) -> str:
+    ours = not kernel.scalars and not any(buffer.open for buffer in kernel.buffers)
+    return f"ptr noalias readonly align {64 if ours else 8}"
+
+
+def _lower(kernel: Kernel, target: Target, read: dict[DimExpr, int]) -> tuple[Module, int]:
     where = machine(target)
     module = Module(where.triple or llvm.host_triple(), llvm.data_layout(where))
     attributes = module.attributes("nounwind nofree norecurse")
     facts = analyse(kernel, target)
-    written = {op.view.buffer for op in kernel.walk() if isinstance(op, ops.Store | ops.AtomicAdd)}
-    params = []
-    for position, buffer in enumerate(kernel.buffers):
-        access = "" if buffer in written else " readonly"
-        aligned = buffer.dtype.bytes if buffer.role in _GIVEN else 64
-        params.append((f"ptr noalias{access} align {aligned}", f"b{position}"))
+    params = [(_access(kernel, buffer), f"b{i}") for i, buffer in enumerate(kernel.buffers)]
     params += [("i64", f"pid{axis}") for axis in range(len(kernel.grid))]
-    if dims.active() is not None:
-        params.append(("ptr noalias readonly align 64", "sizes"))
+    if _has_numbers(kernel):
+        params.append((_numbers_type(kernel), "sizes"))
     program = module.function(
         f"{entry_name(kernel)}.program",
         "void",
@@ -92,13 +117,17 @@ def _lower(kernel: Kernel, target: Target) -> tuple[Module, int]:
             program.traits |= {math.ROUND_BF16}
     buffers = dict(zip(kernel.buffers, program.args, strict=False))
     low = Lowering(module, program, target, facts, buffers)
-    low.unaligned = {reg for buffer, reg in buffers.items() if buffer.role in _GIVEN}
+    low.alignments = {reg: _alignment(buffer) for buffer, reg in buffers.items()}
+    for position, value in enumerate(kernel.scalars):
+        low.places[value] = One(Reg(value.dtype.llvm, f"%scalar.{position}"))
     for op in kernel.body.ops:
         if isinstance(op, ops.ProgramId):
             low.scalars[op.result] = program.args[len(kernel.buffers) + op.axis]
             low.depths[op.result] = 0
     low.block(kernel.body)
     program.ret()
+    if kernel.scalars:
+        read_scalars(program, Reg("ptr", "%sizes"), [v.dtype for v in kernel.scalars], len(read))
     read_sizes(program, Reg("ptr", "%sizes"))
     offsets: list[int] = []
     scratch = 0
@@ -128,7 +157,7 @@ def _entry(
         f.call_void("llvm.x86.ldtilecfg", _tile_shapes(module))
     pointers = [f.load("ptr", f.gep(buffers, i, "ptr"), 8) for i in range(len(kernel.buffers))]
     sizes = []
-    if dims.active() is not None:
+    if _has_numbers(kernel):
         sizes = [f.load("ptr", f.gep(buffers, len(kernel.buffers), "ptr"), 8)]
     areas = [f.gep(scratch, offset) for offset in offsets]
 

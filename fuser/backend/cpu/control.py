@@ -7,6 +7,7 @@ before any of these is overwritten.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fuser.backend.cpu import kernel_facts
@@ -61,6 +62,8 @@ def lower_for(low: Lowering, op: ops.For) -> None:
             else:
                 low.places[value] = held[slot]
 
+    for bound in (*op.start.values(), *op.stop.values()):
+        low.require(bound)
     first, last = low.resolve(op.start, ()), low.resolve(op.stop, ())
 
     def iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
@@ -76,7 +79,7 @@ def lower_for(low: Lowering, op: ops.For) -> None:
                 low.counters[variable] = low.counter(i, first.constant, high, step)
             bind(params, carried)
             low.block(op.body)
-            return _yielded(low, op, kinds, cells, held)
+            return _yielded(low, op.body, params, kinds, cells, held)
 
     nonempty = certain((last - first).range[0] - 1)
     done = low.f.loop(
@@ -115,17 +118,18 @@ def _inline_operands(low: Lowering, value: Value) -> tuple[Value, ...]:
     return op.operands() if op and low.known.kind(value) == "inline" else ()
 
 
-def _reads(low: Lowering, value: Value, param: Value) -> bool:
-    """Whether the inline tree of `value` reads `param`, and everywhere element by element."""
+def _reads(low: Lowering, value: Value, param: Value) -> bool | None:
+    """Whether the inline tree of `value` reads `param`, everywhere element by element; None where
+    it reads it in another way."""
 
     def operands(state: tuple[Value, bool]) -> list[tuple[Value, bool]]:
         current, elementwise = state
-        simple = isinstance(low.known.producers.get(current), ops.Map | ops.Cast)
+        simple = isinstance(low.known.producers.get(current), kernel_facts.ELEMENTWISE)
         found = () if current is param else _inline_operands(low, current)
         return [(operand, elementwise and simple) for operand in found]
 
     reads = [how for v, how in walks.reachable([(value, True)], operands) if v is param]
-    return bool(reads) and all(reads)
+    return None if not all(reads) else bool(reads)
 
 
 def _run_in_place(low: Lowering, op: ops.For, slot: int, place: Memory) -> None:
@@ -166,14 +170,14 @@ def _run_in_place(low: Lowering, op: ops.For, slot: int, place: Memory) -> None:
 
 def _yielded(
     low: Lowering,
-    op: ops.For,
+    body: Block,
+    params: Sequence[Value],
     kinds: list[kernel_facts.Kind],
     cells: dict[int, list[tuple[tuple[Index, ...], int]]],
     held: dict[int, Memory],
 ) -> list[Reg]:
     """The next carried registers; carried places in scratch are updated."""
-    args = kernel_facts.yield_of(op.body)
-    params = op.body.params[1:]
+    args = kernel_facts.yield_of(body)
     for arg in args:
         low.require(arg)
     regs: list[Reg] = []
@@ -203,6 +207,51 @@ def _yielded(
     for slot, arg, place in copied:
         low.copy(arg, place, held[slot])
     return regs
+
+
+def lower_while(low: Lowering, op: ops.While) -> None:
+    """Emit a loop with a condition of its own. Carried values are phis or places in scratch, the
+    same ones in the condition, in the body and behind the loop."""
+    f = low.f
+    for block in op.blocks():
+        _require_outside(low, block)
+    kinds = [low.known.kind(value) for value in op.results]
+    held: dict[int, Memory] = {}
+    starts: list[Reg] = []
+    for slot, (init, kind) in enumerate(zip(op.inits, kinds, strict=True)):
+        low.require(init)
+        if kind == "scalar":
+            starts.append(low.at(init, zeros(init)))
+        else:
+            held[slot] = low.allocate(op.results[slot])
+            low.fill(init, held[slot])
+    before = f.at
+    head, body, done = f.block("while"), f.block("while.body"), f.block("while.end")
+    f.br(head)
+    f.enter(head)
+    phis = [f.phi(start.type, (start, before)) for start in starts]
+
+    def bind(values: Sequence[Value]) -> None:
+        regs = iter([phi.reg for phi in phis])
+        for slot, value in enumerate(values):
+            low.places[value] = held[slot] if slot in held else One(next(regs))
+
+    with low.scope():
+        bind(op.condition.params)
+        low.block(op.condition)
+        (going,) = kernel_facts.yield_of(op.condition)
+        low.require(going)
+        f.cbr(low.at(going, ()), body, done)
+    f.enter(body)
+    with low.scope():
+        bind(op.body.params)
+        low.block(op.body)
+        following = _yielded(low, op.body, op.body.params, kinds, {}, held)
+    for phi, reg in zip(phis, following, strict=True):
+        phi.add(reg, f.at)
+    f.br(head)
+    f.enter(done)
+    bind(op.results)
 
 
 def lower_if(low: Lowering, op: ops.If) -> None:

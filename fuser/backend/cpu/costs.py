@@ -70,7 +70,7 @@ def _evaluated(facts: Facts, value: Value, defined: bool) -> Op | None:
     """The op that is evaluated where the value is wanted; None if it is read or held."""
     op = facts.producers.get(value)
     if facts.kind(value) == "memory" or value in facts.spilled:
-        return op if defined and isinstance(op, ops.Map | ops.Cast | ops.Load) else None
+        return op if defined and isinstance(op, kernel_facts.ELEMENTWISE | ops.Load) else None
     return op if facts.kind(value) == "inline" else None
 
 
@@ -80,10 +80,11 @@ def _own_lane_cost(facts: Facts, wanted: _Wanted, width: int, defined: bool) -> 
     if not defined and (facts.kind(value) == "memory" or value in facts.spilled):
         return access_cost(kernel_facts.memory_address(facts, value, coords), width)
     op = _evaluated(facts, value, defined)
+    if isinstance(op, ops.Gather):
+        return width
     if not isinstance(op, ops.Load):
         return 0.0
-    points = kernel_facts.operands_at(facts, op, coords)
-    if any(affine.has_lane(coordinate) for _, point in points for coordinate in point):
+    if kernel_facts.looks_up(op, coords):
         return width
     return access_cost(kernel_facts.address_of(facts, op, coords), width)
 
@@ -93,12 +94,18 @@ def access_cost(address: Index, width: int) -> float:
     return 0.0 if step == 0 else 1.0 if step == 1 else float(width)
 
 
+def _store_cost(facts: Facts, op: ops.Store, coords: Sequence[Index], width: int) -> float:
+    if kernel_facts.looks_up(op, coords):
+        return width
+    return access_cost(kernel_facts.address_of(facts, op, coords), width)
+
+
 def choose_axis(
     facts: Facts,
     shape: Sequence[int],
     values: Sequence[Value],
     width: int,
-    stores: Sequence[ops.Store | ops.AtomicAdd] = (),
+    stores: Sequence[ops.Store] = (),
     banned: int = -1,
 ) -> tuple[int, float]:
     """The axis to vectorise for evaluating `values` over `shape`, and its cost for one element.
@@ -113,7 +120,7 @@ def choose_axis(
         lanes = min(width, shape[axis])
         known: dict[_Wanted, float] = {}
         cost = sum(lane_cost(facts, value, coords, lanes, known=known) for value in values)
-        cost += sum(access_cost(kernel_facts.address_of(facts, op, coords), lanes) for op in stores)
+        cost += sum(_store_cost(facts, op, coords, lanes) for op in stores)
         cost = (cost + 0.5) / lanes
         if cost < best_cost * 0.99:
             best, best_cost = axis, cost
@@ -128,8 +135,12 @@ def tree_cost(facts: Facts, value: Value, known: dict[Value, float] | None = Non
         match facts.producers.get(current) if facts.kind(current) == "inline" else None:
             case ops.Map() as op:
                 return op.args
-            case ops.Cast() | ops.Broadcast() | ops.Permute() | ops.Reshape() as op:
+            case ops.Cast() | ops.Bitcast() | ops.Broadcast() | ops.Permute() | ops.Reshape() as op:
                 return (op.x,)
+            case ops.Load(mask=Value() as mask):
+                return (mask,)
+            case ops.Gather() as op:
+                return (op.at,)
         return ()
 
     for current in walks.post_order(value, operands, known):
@@ -150,8 +161,10 @@ def own_cost(facts: Facts, value: Value) -> float:
             if value.dtype.is_integer and op.fn in ("div", "mod", "fmod"):
                 return 100.0
             return _EXPENSIVE.get(op.fn, 1)
-        case ops.Cast():
+        case ops.Cast() | ops.Bitcast():
             return 1.0
+        case ops.Gather():
+            return 8.0
         case ops.IndexTile():
             # Positions mostly fold into constants and sums that leave the loop.
             return sum(8.0 for _ in kernel_facts.lookups(op.expression))

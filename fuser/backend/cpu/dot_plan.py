@@ -85,7 +85,7 @@ def keep(facts: Facts, value: Value, order: tuple[int, ...] | None = None) -> No
 def _movable(facts: Facts, value: Value) -> bool:
     """Whether a value is kept in memory anyway, in an order of axes that may still change."""
     owner = facts.producers.get(value)
-    kept = facts.kind(value) == "memory" and isinstance(owner, ops.Map | ops.Cast | ops.Load)
+    kept = facts.kind(value) == "memory" and isinstance(owner, kernel_facts.ELEMENTWISE | ops.Load)
     return kept and value not in facts.pinned
 
 
@@ -121,7 +121,8 @@ def _leaf_load(facts: Facts, value: Value) -> bool:
             value = op.x
             continue
         if isinstance(op, ops.Load):
-            return not any(kernel_facts.lookups(index) for index in op.indices)
+            plain = op.mask is None
+            return plain and not any(kernel_facts.lookups(index) for index in op.indices)
         return isinstance(op, ops.Full)
 
 

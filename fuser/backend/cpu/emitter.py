@@ -19,7 +19,7 @@ from fuser.backend.text import Reg, integer
 from fuser.graph.sizes import certain, is_symbolic, same
 from fuser.target import Target
 from fuser.tilegen.index import Atom, Axis, Extreme, FloorDiv, Index, Lookup, Mod, Scalar
-from fuser.tilegen.value import INDEX, TileType, Value
+from fuser.tilegen.value import INDEX, UNBOUNDED, TileType, Value
 
 Condition = tuple[Index, int]
 """(expression, extent): 0 <= expression < extent must hold."""
@@ -47,8 +47,9 @@ class Emitter:
         self._memo: list[dict[object, Reg]] = [{}]
         self.facts: list[Fact] = []
         self.zero_bytes = 0
-        self.unaligned: set[Reg] = set()
-        """Buffers that start at any element; the others, and tiles, at a multiple of 64 bytes."""
+        self.alignments: dict[Reg, int] = {}
+        """Bytes that a buffer is aligned to where that is not 64, as that of others and of tiles.
+        """
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -211,8 +212,20 @@ class Emitter:
             case _:
                 return f.splat(self._atom(atom), width)
 
+    def _opaque(self, mask: Reg) -> Reg:
+        """The mask, without what LLVM knows of it."""
+        f, width = self.f, text.lanes(mask.type)
+        if width > 64:
+            return mask
+        type = "i32" if width <= 32 else "i64"
+        bits = f.convert("zext", f.convert("bitcast", mask, f"i{width}"), type)
+        bits = f.op(type, f'call {type} asm "", "=r,0"({bits.typed})')
+        return f.convert("bitcast", f.convert("trunc", bits, f"i{width}"), mask.type)
+
     def proved(self, expression: Index, extent: int) -> bool:
         """Whether 0 <= expression < extent is known at the current point."""
+        if not is_symbolic(extent) and extent >= UNBOUNDED:
+            return True
         low, high = expression.range
         low_ok, high_ok = certain(low), certain(extent - 1 - high)
         for fact in reversed(self.facts):
@@ -230,10 +243,10 @@ class Emitter:
         pairs = zip(expressions, extents, strict=True)
         return [(e, extent) for e, extent in pairs if not self.proved(e, extent)]
 
-    def holds(self, conditions: Sequence[Condition]) -> Reg | None:
-        """An i1 that all conditions (without lane) hold; None if there are none."""
+    def holds(self, conditions: Sequence[Condition], given: Reg | None = None) -> Reg | None:
+        """An i1 that all conditions (without lane) hold, and `given`; None if there are none."""
         f = self.f
-        total: Reg | None = None
+        total: Reg | None = given
         for expression, extent in conditions:
             key = ("holds", expression, extent)
             test = self.recall(key)
@@ -242,12 +255,25 @@ class Emitter:
             total = test if total is None else f.binary("and", total, test)
         return total
 
-    def mask(self, conditions: Sequence[Condition], width: int, *, variable: bool = False) -> Reg:
-        """A <width x i1> of the lanes where all conditions hold. variable: LLVM is not to know
-        which lanes these are, where a condition names lanes."""
+    def mask(
+        self,
+        conditions: Sequence[Condition],
+        width: int,
+        given: Reg | None = None,
+        *,
+        variable: bool = False,
+    ) -> Reg:
+        """A <width x i1> of the lanes where all conditions hold, and `given`, an i1 or a vector.
+        variable: LLVM is not to know which lanes these are."""
         f = self.f
-        uniform = self.holds([c for c in conditions if not affine.has_lane(c[0])])
+        some = given if given is not None and text.lanes(given.type) > 1 else None
+        uniform = self.holds(
+            [c for c in conditions if not affine.has_lane(c[0])], given if some is None else None
+        )
         total = None if uniform is None else f.splat(uniform, width)
+        if some is not None:
+            some = self._opaque(some) if variable else some
+            total = some if total is None else f.binary("and", total, some)
         for expression, extent in conditions:
             if affine.has_lane(expression):
                 places = self.index_vector(expression, width)

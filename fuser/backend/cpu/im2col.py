@@ -49,6 +49,8 @@ def _pieces(low: Lowering, source: Value) -> list[tuple[int, int]]:
     load = low.known.producers.get(source)
     if not isinstance(load, ops.Load) or low.known.kind(source) != "inline":
         return []
+    if load.mask is not None:
+        return []
     indices = zip(load.indices, load.view.shape, strict=True)
     padded = load.pad is not None
     bounded = [index for index, extent in indices if padded and not in_range(index, extent)]

@@ -45,7 +45,9 @@ def find_implicit_im2col(facts: Facts, value: Value, unit: DotUnit) -> ImplicitI
     load = facts.producers.get(value)
     if unit.name != "amx" or not isinstance(load, ops.Load) or facts.kind(value) != "inline":
         return None
-    if load.view.dtype.name != unit.dtype or any(kernel_facts.lookups(i) for i in load.indices):
+    if load.mask is not None or load.view.dtype.name != unit.dtype:
+        return None
+    if any(kernel_facts.lookups(i) for i in load.indices):
         return None
     rows, depth = value.shape
     if is_symbolic(rows, depth, *load.view.shape, *load.view.strides):

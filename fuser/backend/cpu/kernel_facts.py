@@ -23,13 +23,15 @@ from fuser.graph.sizes import is_symbolic
 from fuser.target import DotUnit, Target
 from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Axis, Extreme, FloorDiv, Index, Lookup, Mod, Scalar
-from fuser.tilegen.ir import Block, Kernel, Op
-from fuser.tilegen.value import Value
+from fuser.tilegen.ir import Block, Buffer, Kernel, Op
+from fuser.tilegen.value import UNBOUNDED, Value
 
 Kind = Literal["inline", "scalar", "registers", "memory"]
 MOST_WAYS = 1 << 20
 """Where counting ends how many ways lead from one value to another: they double at each fork."""
-MOVES = ops.Map | ops.Cast | ops.Broadcast | ops.Permute | ops.Reshape
+ELEMENTWISE = ops.Map | ops.Cast | ops.Bitcast
+"""What computes an element of a tile from the same element of others."""
+MOVES = ops.Map | ops.Cast | ops.Bitcast | ops.Broadcast | ops.Permute | ops.Reshape
 """What computes the elements of a tile from those of others, each from a few."""
 
 
@@ -140,6 +142,10 @@ class Facts:
     """Of copies of left operands: the image that they are instead of windows."""
     products: dict[ops.Map, ops.Map | None] = field(default_factory=dict)
     """What `last_product` found."""
+    changing: frozenset[Buffer | int] = frozenset()
+    """What the kernel both loads and writes: buffers, and numbers of those that may overlap."""
+    held: set[ops.Load] = field(default_factory=set)
+    """Loads that are kept where they stand (memory_order.py)."""
     spaced: dict[Value, tuple[int, int]] = field(default_factory=dict)
     """Of memory values: after how many rows of the value how many rows of memory have passed."""
 
@@ -192,7 +198,7 @@ def operands_at(
         case ops.Map():
             for arg in op.args:
                 yield arg, tuple(coords)
-        case ops.Cast():
+        case ops.Cast() | ops.Bitcast():
             yield op.x, tuple(coords)
         case ops.Broadcast():
             yield op.x, broadcast_point(op, coords)
@@ -204,6 +210,10 @@ def operands_at(
             for index in op.indices:
                 for atom in lookups(index):
                     yield atom.value, tuple(coords[axis] for axis in atom.axes)
+            if op.mask is not None:
+                yield op.mask, tuple(coords)
+        case ops.Gather():
+            yield op.at, tuple(coords)  # x is in memory
         case ops.IndexTile():
             for atom in lookups(op.expression):
                 yield atom.value, tuple(coords[axis] for axis in atom.axes)
@@ -248,9 +258,13 @@ def reshape_point(op: ops.Reshape, coords: Sequence[Index]) -> tuple[Index, ...]
     return affine.unflatten(affine.flatten(coords, op.shape), op.x.shape)
 
 
-def address_of(
-    facts: Facts, op: ops.Load | ops.Store | ops.AtomicAdd, coords: Sequence[Index]
-) -> Index:
+def looks_up(op: ops.Load | ops.WRITES, coords: Sequence[Index]) -> bool:
+    """Whether the lanes of a point are at places that are looked up."""
+    points = (coords[axis] for index in op.indices for atom in lookups(index) for axis in atom.axes)
+    return any(map(affine.has_lane, points))
+
+
+def address_of(facts: Facts, op: ops.Load | ops.WRITES, coords: Sequence[Index]) -> Index:
     """Elements from the buffer's start, Lookups left in place."""
     total = Index(op.view.offset)
     for index, stride in zip(op.indices, op.view.strides, strict=True):
@@ -305,12 +319,14 @@ def apart(a: ops.Store, b: ops.Store) -> bool:
     """Whether two stores are known to write different elements, at all points and in all programs:
     to other buffers, or where the indices of one dim differ modulo what their terms count in."""
     if a.view.buffer is not b.view.buffer:
-        return True
+        return not a.view.buffer.alias or a.view.buffer.alias != b.view.buffer.alias
     span = 0
     for stride, extent in sorted(zip(a.view.strides, a.view.shape, strict=True)):
+        if extent >= UNBOUNDED and len(a.view.shape) > 1:
+            return False
         if stride and extent > 1 and stride <= span:
             return False  # two points of the view may be one element
-        span += stride * (extent - 1)
+        span += stride * (extent - 1)  # an unbounded dim is the only one
     same_window = a.view.shape == b.view.shape and a.view.strides == b.view.strides
     if not same_window or a.view.offset != b.view.offset:
         return False
@@ -327,7 +343,7 @@ def stores_of(facts: Facts, value: Value) -> dict[ops.Store, int]:
 
     def results(current: Value) -> list[Value]:
         users = facts.users.get(current, ())
-        return [op.result for op in users if isinstance(op, ops.Map | ops.Cast)]
+        return [op.result for op in users if isinstance(op, ELEMENTWISE)]
 
     found: dict[ops.Store, int] = {}
     order: dict[Value, None] = {}
@@ -338,7 +354,7 @@ def stores_of(facts: Facts, value: Value) -> dict[ops.Store, int]:
         for op in facts.users.get(current, ()):
             if isinstance(op, ops.Store):
                 found[op] = found.get(op, 0) + ways[current]
-            elif isinstance(op, ops.Map | ops.Cast):
+            elif isinstance(op, ELEMENTWISE):
                 ways[op.result] = min(MOST_WAYS, ways[op.result] + ways[current])
     return found
 

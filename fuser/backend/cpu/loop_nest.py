@@ -321,7 +321,9 @@ class Nests(Values):
             op = self.known.producers.get(value)
             if op is None or (free(coords) and (coords or value.shape == ())):
                 return []
-            if self.known.kind(value) != "inline" or isinstance(op, ops.Load | ops.IndexTile):
+            if self.known.kind(value) != "inline" or isinstance(
+                op, ops.Load | ops.IndexTile | ops.Gather
+            ):
                 return []
             return list(kernel_facts.operands_at(self.known, op, coords))
 

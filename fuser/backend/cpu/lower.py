@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from fuser.backend import text
 from fuser.backend.cpu import (
     affine,
+    atomics,
     control,
     costs,
     dot,
@@ -22,7 +23,8 @@ from fuser.backend.cpu import (
 )
 from fuser.backend.cpu.emitter import Condition
 from fuser.backend.cpu.loop_nest import Nests
-from fuser.backend.cpu.storage import Point
+from fuser.backend.cpu.memory_order import reads_changing, reads_memory_of
+from fuser.backend.cpu.storage import One, Point
 from fuser.backend.text import Reg
 from fuser.errors import LoweringError
 from fuser.graph import walks
@@ -60,9 +62,15 @@ class Lowering(Nests):
                 reduce.lower_scan(self, op)
             case ops.Dot():
                 dot.lower_dot(self, op)
-            case ops.Map() | ops.Cast() | ops.Load():
+            case ops.Load() if self.known.kind(value) == "scalar":
+                for operand in op.operands():
+                    self.require(operand)
+                self.places[value] = One(self.evaluate(op, control.zeros(value)))
+            case ops.Map() | ops.Cast() | ops.Bitcast() | ops.Load():
                 self._materialise(value)
-            case ops.Broadcast() | ops.Reshape() | ops.Permute():
+            case ops.Broadcast() | ops.Reshape() | ops.Permute() | ops.Gather():
+                self._materialise(value)
+            case ops.Full() | ops.IndexTile():
                 self._materialise(value)
             case _:
                 raise LoweringError(f"{value!r} of {op.opcode} is wanted before it was computed")
@@ -86,11 +94,12 @@ class Lowering(Nests):
         wanted = self._bounds(first)
         unrolled = kernel_facts.reads_registers(self.known, first.value)
         clipped = self._clippable(wanted, first.value.shape)
-        self.require(first.value)
-        self.require_indices(first)
+        self._require_store(first)
         position = block.ops.index(first)
         for op in block.ops[position + 1 :]:
             if op.has_effect and not isinstance(op, ops.Store):
+                break
+            if self.known.changing and reads_changing(self.known, op):
                 break
             if not isinstance(op, ops.Store):
                 continue
@@ -100,7 +109,11 @@ class Lowering(Nests):
             )
             if not same or op.value.shape != first.value.shape or not self.ready(op.value):
                 break
+            if op.mask is not None and not self.ready(op.mask):
+                break
             if not all(kernel_facts.apart(op, other) for other in group):
+                break
+            if any(reads_memory_of(self.known, other, op) for other in group):
                 break
             self.require_indices(op)
             group.append(op)
@@ -108,6 +121,7 @@ class Lowering(Nests):
         shape = first.value.shape
         values = [op.value for op in group]
         width = self.width_for(values)
+        values += dict.fromkeys(op.mask for op in group if op.mask is not None)
         axis, _ = costs.choose_axis(self.known, shape, values, width, group)
         conditions = [(e, extent) for e, extent in wanted if not self.proved_over(e, extent, shape)]
         if len(group) == 1 and self._transposed_store(first, width):
@@ -127,7 +141,7 @@ class Lowering(Nests):
     def _transposed_store(self, op: ops.Store, width: int) -> bool:
         """Emit a store that runs along another axis than its value, if it is one."""
         shape = op.value.shape
-        if kernel_facts.reads_registers(self.known, op.value):
+        if kernel_facts.reads_registers(self.known, op.value) or op.mask is not None:
             return False
         for across in reversed(range(len(shape))):
             address = kernel_facts.address_of(self.known, op, costs.probe(shape, across, width))
@@ -142,13 +156,19 @@ class Lowering(Nests):
                 return True
         return False
 
-    def require_indices(self, op: ops.Store | ops.AtomicAdd) -> None:
+    def _require_store(self, op: ops.Store) -> None:
+        self.require(op.value)
+        if op.mask is not None:
+            self.require(op.mask)
+        self.require_indices(op)
+
+    def require_indices(self, op: ops.WRITES) -> None:
         for index in op.indices:
             for value in index.values():
                 if value not in self.scalars:
                     self.require(value)
 
-    def _bounds(self, op: ops.Store | ops.AtomicAdd) -> list[Condition]:
+    def _bounds(self, op: ops.WRITES) -> list[Condition]:
         """The bounds of a store that do not hold for every program, over tile axes."""
         pairs = zip(op.indices, op.view.shape, strict=True)
         return sorted(((e, n) for e, n in pairs if not in_range(e, n)), key=str)
@@ -171,7 +191,7 @@ class Lowering(Nests):
             if isinstance(atom, Scalar) and atom.value in self.counters:
                 return self.counters[atom.value]
             if isinstance(atom, Scalar) and atom.value not in self.scalars:
-                op = self.known.producers[atom.value]
+                op = self.known.producers.get(atom.value)
                 if isinstance(op, ops.IndexTile) and not op.shape:
                     return self._symbolic(op.expression, ())
             return None
@@ -224,42 +244,29 @@ class Lowering(Nests):
             established.append((expression, extent))
         return clips, established
 
-    def store_at(self, op: ops.Store | ops.AtomicAdd, coords: Point, lanes: int) -> None:
-        self._put(op, coords, self.at(op.value, coords), lanes)
+    def store_at(self, op: ops.Store, coords: Point, lanes: int) -> None:
+        given = None if op.mask is None else self.at(op.mask, coords)
+        self._put(op, coords, self.at(op.value, coords), lanes, given)
 
-    def _put(self, op: ops.Store | ops.AtomicAdd, coords: Point, reg: Reg, lanes: int) -> None:
-        """Store a computed value at a point."""
+    def _put(
+        self, op: ops.Store, coords: Point, reg: Reg, lanes: int, given: Reg | None = None
+    ) -> None:
+        """Store a computed value at a point, where `given`, the mask there, holds."""
+        if given is not None and given.literal is not None:
+            if not given.literal:
+                return
+            given = None
+        address, conditions = self.place_of(op, coords)
+        base = self.buffers[op.view.buffer]
+        self.write(base, op.view.dtype, address, reg, lanes, conditions, given)
+
+    def place_of(self, op: ops.WRITES, coords: Point) -> tuple[Index, list[Condition]]:
+        """Where an op writes at a point, in its buffer, and the bounds not known to hold."""
         expressions = [self.resolve(index, coords) for index in op.indices]
-        conditions = self.open_conditions(expressions, op.view.shape)
         address = Index(op.view.offset)
         for expression, stride in zip(expressions, op.view.strides, strict=True):
             address = address + expression * stride
-        base = self.buffers[op.view.buffer]
-        if isinstance(op, ops.AtomicAdd):
-            for i in range(lanes):
-                item = self.f.extract(reg, i) if text.lanes(reg.type) > 1 else reg
-                here = affine.at_lane(address, i)
-                tests = [(affine.at_lane(e, i), n) for e, n in conditions]
-                self._atomic(op, base, here, item, tests)
-        else:
-            self.write(base, op.view.dtype, address, reg, lanes, conditions)
-
-    def _atomic(
-        self, op: ops.AtomicAdd, base: Reg, address: Index, value: Reg, conditions: list[Condition]
-    ) -> None:
-        f = self.f
-        name = "fadd" if op.view.dtype.is_float else "add"
-
-        def add() -> list[Reg]:
-            pointer = f.gep(base, self.index(address), op.view.dtype.llvm)
-            f.op(value.type, f"atomicrmw {name} {pointer.typed}, {value.typed} monotonic")
-            return []
-
-        condition = self.holds(conditions)
-        if condition is None:
-            add()
-        else:
-            f.when(condition, add, hint="atomic")
+        return address, self.open_conditions(expressions, op.view.shape)
 
     def gather_through(self, value: Value) -> None:
         """Prepare a nest over the whole of `value`: kept values in its tree that are not computed
@@ -268,11 +275,11 @@ class Lowering(Nests):
         def simple(current: Value) -> bool:
             op = self.known.producers.get(current)
             known = self.known.kind(current) in ("inline", "memory")
-            return known and isinstance(op, ops.Map | ops.Cast | ops.Load)
+            return known and isinstance(op, kernel_facts.ELEMENTWISE | ops.Load)
 
         def operands(current: Value) -> Sequence[Value]:
             op = self.known.producers.get(current)
-            if isinstance(op, ops.Map | ops.Cast) and simple(current):
+            if isinstance(op, kernel_facts.ELEMENTWISE) and simple(current):
                 return () if self.computed(current) else op.operands()
             return ()
 
@@ -304,18 +311,14 @@ class Lowering(Nests):
                 case ops.Store():
                     if op not in self.stored:
                         self._store_group(op, block)
-                case ops.AtomicAdd():
-                    self._atomic_add(op)
+                case ops.Load():
+                    if op in self.known.held and self.known.users.get(op.result):
+                        self.require(op.result)
+                case ops.AtomicAdd() | ops.Atomic():
+                    atomics.lower_atomic(self, op)
                 case ops.For():
                     control.lower_for(self, op)
+                case ops.While():
+                    control.lower_while(self, op)
                 case ops.If():
                     control.lower_if(self, op)
-
-    def _atomic_add(self, op: ops.AtomicAdd) -> None:
-        self.require(op.value)
-        self.require_indices(op)
-
-        def body(coords: Point, lanes: int) -> None:
-            self.store_at(op, coords, lanes)
-
-        self.nest(op.value.shape, -1, 1, body)

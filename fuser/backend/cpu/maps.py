@@ -93,6 +93,10 @@ def _float(f: Function, fn: str, args: Sequence[Reg]) -> Reg:
             return f.select(flat, f.binary("fadd", x, real(0.0, type)), one)
         case "max" | "min":
             return extreme(f, fn, *args)
+        case "fmax" | "fmin":
+            a, b = args
+            other = f.select(f.fcmp("ogt" if fn == "fmax" else "olt", a, b), a, b)
+            return f.select(f.fcmp("uno", b, b), a, other)
         case "is_nan":
             return f.fcmp("uno", x, x)
         case "is_inf":
@@ -136,6 +140,7 @@ def _integer(f: Function, fn: str, dtype: DType, args: Sequence[Reg]) -> Reg:
     if dtype.kind == "bool":
         # Booleans add and multiply as or and and, the way NumPy has it.
         as_logic = {"add": "or", "max": "or", "mul": "and", "min": "and"}
+        as_logic |= {"fmax": "or", "fmin": "and"}
         if fn in as_logic:
             return f.binary(as_logic[fn], x, args[1])
         if fn in ("abs", "sign"):
@@ -160,8 +165,13 @@ def _integer(f: Function, fn: str, dtype: DType, args: Sequence[Reg]) -> Reg:
                 return positive
             negative = f.convert("sext", f.icmp("slt", x, zero), type)
             return f.binary("or", positive, negative)
-        case "min" | "max":
-            return f.intrinsic(("s" if signed else "u") + fn, *args)
+        case "min" | "max" | "fmin" | "fmax":
+            return f.intrinsic(("s" if signed else "u") + fn[-3:], *args)
+        case "mul_high":
+            wide = like(type, f"i{2 * dtype.bits}")
+            a, b = (f.convert("sext" if signed else "zext", arg, wide) for arg in args)
+            high = f.binary("lshr", f.binary("mul", a, b), integer(dtype.bits, wide))
+            return f.convert("trunc", high, type)
         case "bitwise_not":
             return f.binary("xor", x, integer(-1, type))
         case "floor" | "ceil" | "round":
@@ -222,6 +232,13 @@ def cast(f: Function, x: Reg, source: DType, target: DType, flush: bool = False)
     return f.convert("sext" if source.kind == "int" else "zext", x, type)
 
 
+def bitcast(f: Function, x: Reg, source: DType, target: DType) -> Reg:
+    """The same bits as another dtype; booleans are the bytes 0 and 1."""
+    if source.kind == "bool" or target.kind == "bool":
+        return cast(f, x, source, target)
+    return f.convert("bitcast", x, like(x.type, target.llvm))
+
+
 def _float_cast(f: Function, x: Reg, source: DType, target: DType, type: str) -> Reg:
     if source.bits == target.bits == 16:
         return cast(f, cast(f, x, source, f32), f32, target)
@@ -274,13 +291,17 @@ def _to_bfloat(f: Function, x: Reg) -> Reg:
 
 def identity(fn: str, dtype: DType) -> float | int:
     """What a fold of `fn` starts from."""
-    return {"sum": 0, "prod": 1, "max": dtype.lowest, "min": dtype.highest}[fn]
+    if fn in ("fmax", "fmin"):
+        # every number is greater, and less, than NaN, which is left where there are none
+        return float("nan") if dtype.is_float else identity(fn[1:], dtype)
+    whole = 1 if dtype.kind == "bool" else -1
+    starts = {"bitwise_and": whole, "bitwise_or": 0, "bitwise_xor": 0}
+    return ({"sum": 0, "prod": 1, "max": dtype.lowest, "min": dtype.highest} | starts)[fn]
 
 
 def combine(f: Function, fn: str, dtype: DType, a: Reg, b: Reg) -> Reg:
     """One step of a fold: a and b of `dtype`."""
-    name = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}[fn]
-    return apply(f, name, dtype, [a, b])
+    return apply(f, {"sum": "add", "prod": "mul"}.get(fn, fn), dtype, [a, b])
 
 
 def literal(value: float | int | bool, dtype: DType, lanes: int = 1) -> Reg:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from fuser.backend.cpu import kernel_facts
 from fuser.backend.cpu.implicit_im2col import each_tap
+from fuser.backend.cpu.memory_order import overlapping
 from fuser.backend.cpu.storage import Memory, Point
 from fuser.backend.cpu.unit_operands import TILE_BYTES, cover, left_operand, right_operand
 from fuser.backend.cpu.unit_plan import PANEL, ROWS, is_zero
@@ -171,7 +172,7 @@ def _dot_of(low: Lowering, value: Value) -> ops.Dot | None:
 
     def operands(current: Value) -> tuple[Value, ...]:
         made = low.known.producers.get(current)
-        inline = isinstance(made, ops.Map | ops.Cast) and low.known.kind(current) == "inline"
+        inline = isinstance(made, kernel_facts.ELEMENTWISE) and low.known.kind(current) == "inline"
         return made.operands() if made is not None and inline else ()
 
     makers = map(low.known.producers.get, walks.reachable([value], operands))
@@ -185,7 +186,9 @@ def _readers(low: Lowering, op: ops.Dot, block: Block) -> list[ops.Store] | None
     stores: set[ops.Store] = set()
 
     def moved(user: Op) -> bool:
-        return isinstance(user, ops.Map | ops.Cast) and low.known.kind(user.result) == "inline"
+        return (
+            isinstance(user, kernel_facts.ELEMENTWISE) and low.known.kind(user.result) == "inline"
+        )
 
     def results(value: Value) -> list[Value]:
         return [user.result for user in low.known.users.get(value, ()) if moved(user)]
@@ -196,6 +199,10 @@ def _readers(low: Lowering, op: ops.Dot, block: Block) -> list[ops.Store] | None
                 stores.add(user)
             elif not moved(user):
                 return None
+    if any(item.mask is not None for item in stores):
+        return None
+    if any(overlapping(item.view.buffer) in low.known.changing for item in stores):
+        return None
     effects = [op for op in block.ops if op.has_effect and op not in low.stored]
     ordered = [store for store in block.ops if isinstance(store, ops.Store) and store in stores]
     apart = all(kernel_facts.apart(a, b) for i, a in enumerate(ordered) for b in ordered[i + 1 :])

@@ -130,7 +130,7 @@ def _plain_load(facts: Facts, value: Value, unit: DotUnit) -> ops.Load | None:
     op = facts.producers.get(value)
     if not isinstance(op, ops.Load) or facts.kind(value) != "inline":
         return None
-    if any(kernel_facts.lookups(index) for index in op.indices):
+    if op.mask is not None or any(kernel_facts.lookups(index) for index in op.indices):
         return None
     inside = op.pad is None or all(map(in_range, op.indices, op.view.shape))
     return op if inside and op.view.dtype.name == unit.dtype else None

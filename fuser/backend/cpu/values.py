@@ -16,7 +16,7 @@ from fuser.backend.text import Reg
 from fuser.dtypes import DType
 from fuser.errors import LoweringError
 from fuser.graph import walks
-from fuser.graph.sizes import by_example, is_symbolic, size_hint
+from fuser.graph.sizes import by_example, certain, is_symbolic, size_hint
 from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Axis, Index, Lookup, Scalar
@@ -132,7 +132,10 @@ class Values(Access):
             case ops.Full():
                 return maps.literal(op.value, op.dtype)
             case ops.Load():
-                return self._load(op, coords)
+                given: Reg | None = None
+                if op.mask is not None:
+                    given = yield op.mask, coords
+                return self._load(op, coords, given)
             case ops.Map():
                 folded = yield from self._folded(op, coords)
                 if folded is not None:
@@ -152,6 +155,8 @@ class Values(Access):
                 return maps.apply(f, op.fn, op.args[-1].dtype, args)
             case ops.Cast():
                 return maps.cast(f, (yield op.x, coords), op.x.dtype, op.dtype, op.flush)
+            case ops.Bitcast():
+                return maps.bitcast(f, (yield op.x, coords), op.x.dtype, op.dtype)
             case ops.IndexTile():
                 expression = self.resolve(op.expression, coords)
                 if not affine.has_lane(expression):
@@ -171,6 +176,9 @@ class Values(Access):
             case ops.Broadcast() | ops.Permute() | ops.Reshape():
                 ((operand, point),) = kernel_facts.operands_at(self.known, op, coords)
                 return (yield operand, point)
+            case ops.Gather():
+                here = self._as_index(op.at, (yield op.at, coords), op.at.dtype)
+                return (yield op.x, (*coords[: op.axis], here, *coords[op.axis + 1 :]))
         raise LoweringError(f"no lowering of {op.opcode} at a point")
 
     def _folded(self, op: ops.Map, coords: Point) -> Generator[Wanted, Reg, Reg | None]:
@@ -215,7 +223,7 @@ class Values(Access):
 
         def operands(current: Value) -> Sequence[Value]:
             op = self.known.producers.get(current)
-            return op.operands() if isinstance(op, ops.Map | ops.Cast) else ()
+            return op.operands() if isinstance(op, kernel_facts.ELEMENTWISE) else ()
 
         if not self.through:
             return False
@@ -272,7 +280,7 @@ class Values(Access):
             return self.counters[value]
         if value in self.scalars:
             return None
-        op = self.known.producers[value]
+        op = self.known.producers.get(value)
         if isinstance(op, ops.IndexTile) and not op.shape:
             return self.resolve(op.expression, ())
         return self._as_index(value, self.at(value, ()), value.dtype)
@@ -287,6 +295,14 @@ class Values(Access):
             wide = reg
             if text.lanes(reg.type) == 1:
                 wide = self.f.convert("zext" if dtype.kind == "uint" else "sext", reg, "i64")
+            elif (
+                dtype.kind == "uint"
+                and dtype.bits < 64
+                and not certain(int(dtype.highest) // 2 - value.high)
+            ):
+                # Lanes are widened as signed numbers where they are used.
+                wider = "i32" if dtype.bits < 32 else "i64"
+                wide = self.f.convert("zext", reg, text.like(reg.type, wider))
             self.remember(("atom", reg), wide)
         found = self.atoms.get(wide)
         if found is None:
@@ -299,7 +315,7 @@ class Values(Access):
         atom = Lookup(found, (0,)) if found.shape else Scalar(found)
         return Index(0, ((atom, 1),))
 
-    def _load(self, op: ops.Load, coords: Point) -> Reg:
+    def _load(self, op: ops.Load, coords: Point, given: Reg | None) -> Reg:
         expressions = [self.resolve(index, coords) for index in op.indices]
         conditions: list[Condition] = []
         if op.pad is not None:
@@ -307,11 +323,16 @@ class Values(Access):
         address = Index(op.view.offset)
         for expression, stride in zip(expressions, op.view.strides, strict=True):
             address = address + expression * stride
-        if self.passes == self.first_pass.setdefault(op, self.passes) + 1 and not conditions:
+        if (
+            self.passes == self.first_pass.setdefault(op, self.passes) + 1
+            and not conditions
+            and given is None
+        ):
             self._next_rows(op, address, coords)
         return self.read(
             self.buffers[op.view.buffer], op.view.dtype, address,
-            max(affine.width_of(expressions), affine.width_of(coords)), conditions, op.pad or 0,
+            max(affine.width_of(expressions), affine.width_of(coords)), conditions,
+            0 if op.pad is None else op.pad, given,
         )  # fmt: skip
 
     @by_example

@@ -54,6 +54,15 @@ def _computed(
     return evaluate
 
 
+def _infer_integers(op: str) -> Callable[[Sequence[TensorType], Attrs], tuple[TensorType, ...]]:
+    def infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
+        if not types[0].dtype.is_integer:
+            raise ShapeError(f"{op}: {types[0]} holds no integers")
+        return _infer_same(op)(types, attrs)
+
+    return infer
+
+
 def _unary(name: str, function: Callable[[Array], Array]) -> Primitive:
     return Primitive(name, "map", 1, _infer_same(name), _computed(function))
 
@@ -204,7 +213,6 @@ _BINARY: tuple[tuple[str, Callable[[Array, Array], Array]], ...] = (
     ("max", np.maximum),
     ("fmin", np.fmin),
     ("fmax", np.fmax),
-    ("mul_high", _mul_high),
     ("logical_and", np.logical_and),
     ("logical_or", np.logical_or),
     ("logical_xor", np.logical_xor),
@@ -227,6 +235,7 @@ PRIMITIVES: tuple[Primitive, ...] = (
     *(_unary(name, function) for name, function in _UNARY),
     *(_binary(name, function) for name, function in _BINARY),
     *(_predicate(name, 2, function) for name, function in _COMPARE),
+    Primitive("mul_high", "map", 2, _infer_integers("mul_high"), _computed(_mul_high)),
     _predicate("is_nan", 1, np.isnan),
     _predicate("is_inf", 1, np.isinf),
     Primitive("select", "map", 3, _infer_select, _evaluate_select),

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 from fuser.backend.cpu import compile_kernel, host_target
 from fuser.backend.module import CompiledKernel
+from fuser.graph import dims
+from fuser.graph.sizes import evaluate
 from fuser.runtime.jit import link_objects
 from fuser.target import Target
 from fuser.tilegen.ir import Kernel
@@ -87,3 +90,53 @@ def run(kernel: Kernel, arrays: dict[str, Array], target: Target = HOST) -> dict
         else:
             arrays[buffer.name][:] = have
     return {}
+
+
+def numbers(
+    kernel: Kernel,
+    compiled: CompiledKernel,
+    scalars: Mapping[str, float | int | bool],
+    sizes: Mapping[str, int],
+) -> Array:
+    """The slots behind the buffers: sizes, then the bits of the scalars."""
+    found = [evaluate(dims.parse(text), sizes) for text in compiled.facts.get("sizes", ())]
+    slots = np.full((len(found) + len(kernel.scalars), 8), 0xA5, np.uint8)
+    for slot, size in zip(slots, found, strict=False):
+        slot[:] = np.array(size, np.int64).reshape(1).view(np.uint8)
+    for slot, value in zip(slots[len(found) :], kernel.scalars, strict=True):
+        raw = np.array([scalars[value.name]], value.dtype.numpy).view(np.uint8)
+        slot[: raw.size] = raw
+    return slots
+
+
+def run_in_place(
+    kernel: Kernel,
+    arrays: Mapping[str, Array],
+    *,
+    scalars: Mapping[str, float | int | bool] | None = None,
+    sizes: Mapping[str, int] | None = None,
+    target: Target = HOST,
+    threads: int = 1,
+) -> CompiledKernel:
+    """Run on the arrays themselves, which may overlap, as the kernel's buffers may. threads: over
+    which the programs of the grid are dealt out."""
+    compiled = compile_kernel(kernel, target)
+    code = link_objects({compiled.entry: compiled.code})
+    function = _ENTRY(code[compiled.entry])
+    slots = numbers(kernel, compiled, scalars or {}, sizes or {})
+    addresses = [arrays[b.name].ctypes.data for b in kernel.buffers] + [slots.ctypes.data]
+    pointers = (ctypes.c_void_p * len(addresses))(*addresses)
+    total = compiled.programs
+    if sizes:
+        total = int(np.prod([evaluate(dims.parse(n), sizes) for n in compiled.facts["grid"]]))
+
+    def some(first: int) -> Guarded:
+        scratch = Guarded(compiled.scratch_bytes, np.dtype(np.uint8))
+        for program in range(first, total, threads):
+            function(ctypes.cast(pointers, ctypes.c_void_p), program, program + 1, scratch.address)
+        return scratch
+
+    with ThreadPoolExecutor(threads) as pool:
+        for scratch in pool.map(some, range(threads)):
+            scratch.check("scratch")
+    return compiled

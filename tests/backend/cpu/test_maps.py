@@ -14,11 +14,12 @@ from tests.backend.cpu import native
 SIZE, BLOCK = 331, 128
 UNARY = ("neg", "abs", "sign", "bitwise_not", "logical_not", "is_nan", "is_inf", "floor", "ceil",
          "round", "sqrt", "rsqrt", "reciprocal")  # fmt: skip
-BINARY = ("add", "sub", "mul", "div", "mod", "fmod", "pow", "min", "max", "eq", "ne", "lt", "le",
-          "gt", "ge", "logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or",
-          "bitwise_xor", "shift_left", "shift_right")  # fmt: skip
+BINARY = ("add", "sub", "mul", "div", "mod", "fmod", "pow", "min", "max", "fmin", "fmax",
+          "mul_high", "eq", "ne", "lt", "le", "gt", "ge",
+          "logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor",
+          "shift_left", "shift_right")  # fmt: skip
 FLOAT_ONLY = {"floor", "ceil", "round", "sqrt", "rsqrt", "reciprocal", "is_nan", "is_inf"}
-INTEGER_ONLY = {"bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"}
+INTEGER_ONLY = {"mul_high", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"}
 LOGICAL = {"logical_and", "logical_or", "logical_xor", "logical_not"}
 
 
