@@ -9,7 +9,10 @@ program costs is measured by the first launches.
 from __future__ import annotations
 
 import ctypes
+import math
+import os
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -18,10 +21,12 @@ from fuser.backend.cores import available_cores
 from fuser.backend.module import CompiledKernel
 from fuser.errors import OutOfMemoryError, UsageError
 from fuser.runtime.cpu import ALONE_SECONDS, CHUNKS_PER_THREAD, WAKE_SECONDS
+from fuser.runtime.door import Record
 from fuser.runtime.geometry import Geometry
 from fuser.runtime.jit import link_objects, runtime_library
 from fuser.runtime.memory import address, align, aligned_empty
-from fuser.runtime.threads import get_pool
+from fuser.runtime.native_words import Door
+from fuser.runtime.threads import Pool, get_pool
 
 MEASURED = 3
 """Launches that are timed: the least time counts, for others may take the processor away."""
@@ -31,6 +36,10 @@ _SPREAD = ctypes.CFUNCTYPE(
     None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64,
     ctypes.c_void_p, ctypes.c_int64,
 )  # fmt: skip
+
+
+_kernels: weakref.WeakSet[CpuKernel] = weakref.WeakSet()
+"""Those with native launches."""
 
 
 class CpuKernel:
@@ -47,6 +56,8 @@ class CpuKernel:
         self._run = _ENTRY(self.entry)
         self._spread = _SPREAD(runtime_library()["fuser_spread"])
         self._free: list[tuple[np.ndarray, int]] = []
+        self._doors: list[weakref.ref[Record]] = []
+        self._pool: Pool | None = None
         self.measured = 0
         self.program_seconds = 0.0
         """What a program takes, as far as launches were measured."""
@@ -85,6 +96,8 @@ class CpuKernel:
         scratch, at = self._scratch()
         chunks = self.chunks(programs)
         pool = get_pool(self.threads) if chunks > 1 else None
+        if pool is not None and pool is not self._pool:
+            self._arm(pool)
         # A pool serves one launch at a time; one that finds it busy uses its own thread alone.
         alone = pool is None or not pool.lock.acquire(blocking=False)
         began = time.perf_counter()
@@ -124,6 +137,41 @@ class CpuKernel:
     def _learn(self, seconds: float) -> None:
         self.program_seconds = min(seconds, self.program_seconds or seconds)
         self.measured += 1
+        if self.measured == MEASURED:
+            self._arm(self._pool)
+
+    def fill_door(self, record: Record) -> None:
+        """The words of a native launch of this kernel."""
+        record[Door.ENTRY], record[Door.THREADS] = self.entry, self.threads
+        record[Door.STRIDE] = self.scratch_stride
+        if self.scratch_stride:
+            scratch, record[Door.SCRATCH] = self._scratch()
+            record.keep.append(scratch)
+        self._doors.append(weakref.ref(record, self._doors.remove))
+        _kernels.add(self)
+        self._arm(self._pool)
+
+    def _arm(self, pool: Pool | None) -> None:
+        """Tell the native launches which launches use which pool: all need one that is not there
+        until a program's cost is known, for slow launches measure it."""
+        self._pool = pool
+        for reference in list(self._doors):
+            record = reference()
+            if record is None:
+                continue
+            record[Door.POOL] = 0
+            least, chunk = 0, 1
+            if self.measured >= MEASURED:
+                least = max(2, math.ceil(WAKE_SECONDS / self.program_seconds))
+                chunk = max(1, math.ceil(ALONE_SECONDS / self.program_seconds))
+                least = least if self.threads > 1 else (1 << 63) - 1
+            record[Door.POOL_PROGRAMS], record[Door.CHUNK_PROGRAMS] = least, chunk
+            record[Door.MOST_CHUNKS] = self.threads * CHUNKS_PER_THREAD
+            if pool is not None and self.measured >= MEASURED:
+                calls = pool.try_lock, pool.lock.release
+                record.keep += calls
+                record[Door.ACQUIRE], record[Door.RELEASE] = map(id, calls)
+                record[Door.POOL] = pool.pointer
 
     def chunks(self, programs: int) -> int:
         """How many chunks a launch is cut into; below 2: the calling thread runs it alone."""
@@ -134,3 +182,13 @@ class CpuKernel:
         if self.measured:  # a chunk should be worth claiming
             wanted = min(wanted, max(self.threads, int(cost / ALONE_SECONDS)))
         return min(programs, align(wanted, self.threads))
+
+
+def _forget_pools() -> None:
+    """In a forked child: the threads of the parent's pools do not exist here."""
+    for kernel in list(_kernels):
+        kernel._arm(None)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_pools)

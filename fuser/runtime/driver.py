@@ -62,11 +62,12 @@ def call(name: str, *arguments: Any) -> Any:
     module = api()
     status, *results = getattr(module, name)(*arguments)
     if int(status):
-        raise _error(name, status)
+        raise failure(name, status)
     return results[0] if len(results) == 1 else tuple(results) if results else None
 
 
-def _error(name: str, status: Any) -> DeviceError | OutOfMemoryError:
+def failure(name: str, status: Any) -> DeviceError | OutOfMemoryError:
+    """The error for a function that answered with this status."""
     global _lost
     code = int(status)
     text = f"{name} failed: {status.name} ({code})"

@@ -54,15 +54,24 @@ def link_objects(objects: Mapping[str, bytes]) -> Linked:
 @lru_cache(maxsize=1)
 def runtime_library() -> Linked:
     """The runtime's own native code, compiled on first use and kept for ever."""
-    builder = llvm.JITLibraryBuilder()
     process = ctypes.CDLL(None)
-    for symbol in native.IMPORTS:
-        pointer = ctypes.cast(getattr(process, symbol), ctypes.c_void_p).value
+    symbols = {
+        symbol: ctypes.cast(getattr(process, symbol), ctypes.c_void_p).value or 0
+        for symbol in native.IMPORTS
+    }
+    return link_native(native.runtime_ir(platform.machine()), symbols, native.EXPORTS)
+
+
+def link_native(text: str, symbols: Mapping[str, int], exports: Iterable[str]) -> Linked:
+    """Compile LLVM IR that takes symbols from these addresses. Raises CompileError."""
+    builder = llvm.JITLibraryBuilder()
+    for symbol, pointer in symbols.items():
         builder.import_symbol(symbol, pointer)
-    builder.add_ir(native.runtime_ir(platform.machine()))
-    for symbol in native.EXPORTS:
+    builder.add_ir(text)
+    names = tuple(exports)
+    for symbol in names:
         builder.export_symbol(symbol)
-    return _link(builder, native.EXPORTS)
+    return _link(builder, names)
 
 
 def _link(builder: Any, symbols: Iterable[str]) -> Linked:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import functools
 import os
 import threading
 
@@ -25,6 +26,7 @@ class Pool:
     def __init__(self, threads: int) -> None:
         self.threads = threads
         self.lock = threading.Lock()
+        self.try_lock = functools.partial(self.lock.acquire, False)
         self._memory = aligned_empty(native_pool.POOL_BYTES + 64 * threads)
         self._memory[:] = 0
         self._memory[native_pool.POOL_THREADS :][:8].view(np.int64)[0] = threads

@@ -1,0 +1,242 @@
+"""Host time of launching a kernel, by door, and the floors that Python sets.
+
+    python -m benchmarks.launch_cost
+    python -m benchmarks.launch_cost --only numpy --rounds 20
+
+The kernel adds two vectors (a grid of one program on the CPU, so that little but the launch is
+timed); arguments are three arrays, their length and a block size. Doors: `fast` is the native
+launcher called with tuples; `kernel[grid](...)` the same from a class as a language would have it,
+with the block size by name; `slow` describes every array and launches. On a GPU launches are only
+put on the stream, which is emptied between rounds, and Triton's launch of the same kernel takes
+turns where Triton is installed. Microseconds a launch, the least of the rounds; each round is timed
+as a whole. Results are checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import importlib.util
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fuser.backend.cpu import compile_kernel as compile_for_cpu
+from fuser.backend.cpu import host_target
+from fuser.backend.module import CompiledKernel
+from fuser.dtypes import f32
+from fuser.errors import DeviceError
+from fuser.graph.dims import symbol
+from fuser.graph.sizes import Sizes
+from fuser.runtime.arrays import describe
+from fuser.runtime.cpu_launch import MEASURED, CpuKernel
+from fuser.runtime.cuda_launch import CudaKernel, stream_for
+from fuser.runtime.fast_launch import (
+    Constant,
+    FastLaunch,
+    Integer,
+    Parameter,
+    Pointer,
+    make_fast_launcher,
+    why_not,
+)
+from fuser.runtime.memory import aligned_array
+from fuser.tilegen.builder import Builder
+from fuser.tilegen.index import axis, index
+from fuser.tilegen.ir import Kernel
+
+BLOCK = 128
+LAUNCHES = 1000
+"""A round; a GPU's queue holds as many."""
+TARGETS = {"cpu": 2.0, "cuda": 3.0}
+PARAMETERS: tuple[Parameter, ...] = (
+    Pointer(0, writes=False), Pointer(1, writes=False), Pointer(2),
+    Integer("n", low=2, high=(1 << 31) - 1), Constant(BLOCK),
+)  # fmt: skip
+
+
+@dataclass
+class Case:
+    device: str
+    arrays: str
+    door: str
+    call: Callable[[], object]
+    best: float = float("inf")
+
+
+def vector_add() -> Kernel:
+    """out = x + y; to be called with the Sizes n and grid0 active."""
+    n, blocks = symbol("n"), symbol("grid0")
+    b = Builder("vector_add")
+    x, y = b.buffer("x", f32, n), b.buffer("y", f32, n)  # type: ignore[arg-type]
+    out = b.buffer("out", f32, n, role="output")  # type: ignore[arg-type]
+    at = index(b.program_id(0, blocks)) * BLOCK + axis(0, BLOCK)  # type: ignore[arg-type]
+    first, second = (b.load(b.view(item, (n,)), (at,), (BLOCK,)) for item in (x, y))  # type: ignore[arg-type]
+    b.store(b.view(out, (n,)), (at,), b.map("add", first, second))  # type: ignore[arg-type]
+    return b.build()
+
+
+class Language:
+    """What is around the native launcher where a kernel is called as kernel[grid](...)."""
+
+    def __init__(self, fast: FastLaunch) -> None:
+        self._fast = fast
+        self._bound: dict[Any, Callable[..., None]] = {}
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        found = self._bound.get(grid)
+        if found is None:
+            fast, wanted = self._fast, ("BLOCK",)
+
+            def run(*args: Any, **named: Any) -> None:
+                if tuple(named) != wanted or not fast((*args, *named.values()), grid):
+                    raise RuntimeError("the slow way")
+
+            found = self._bound[grid] = run
+        return found
+
+
+def cpu_cases(arrays: str) -> list[Case]:
+    with Sizes({"n": 1000, "grid0": 8}):
+        compiled = compile_for_cpu(vector_add(), host_target())
+    made = []
+    for seed in range(3):
+        array = aligned_array((BLOCK,), np.dtype(np.float32))
+        array[...] = np.random.default_rng(seed).random(BLOCK)
+        made.append(array)
+    x, y, out = made
+    given: Sequence[Any] = made
+    if arrays == "torch":
+        import torch
+
+        given = [torch.from_numpy(array) for array in made]
+    kernel = CpuKernel(compiled)
+
+    def slow() -> None:
+        addresses = [describe(array).address for array in given]
+        kernel.launch(addresses, (1,), {"n": BLOCK})
+
+    for _ in range(MEASURED):
+        slow()
+    cases = doors("cpu", arrays, kernel, (*given, BLOCK, BLOCK), slow)
+    for case in cases:
+        out[...] = 0
+        case.call()
+        np.testing.assert_array_equal(out, x + y, err_msg=case.door)
+    return cases
+
+
+def cuda_cases() -> list[Case]:
+    import torch
+
+    from fuser.backend.nvptx import compile_kernel
+    from fuser.runtime.cuda import device_target
+
+    with Sizes({"n": 1000, "grid0": 8}):
+        compiled: CompiledKernel = compile_kernel(vector_add(), device_target())
+    x, y, out = (torch.rand(BLOCK, device="cuda") for _ in range(3))
+    kernel = CudaKernel(compiled)
+
+    def slow() -> None:
+        records = [describe(tensor) for tensor in (x, y, out)]
+        stream = stream_for(records, 0)
+        kernel.launch([item.address for item in records], (1,), {"n": BLOCK}, stream=stream)
+
+    cases = doors("cuda", "torch", kernel, (x, y, out, BLOCK, BLOCK), slow)
+    if importlib.util.find_spec("triton") is not None:
+        cases.append(Case("cuda", "torch", "Triton kernel[grid](...)", triton_add(x, y, out)))
+    for case in cases:
+        out.zero_()
+        case.call()
+        torch.cuda.synchronize()
+        assert torch.equal(out, x + y), case.door
+    return cases
+
+
+def triton_add(x: Any, y: Any, out: Any) -> Callable[[], object]:
+    from benchmarks.triton_add import add
+
+    return lambda: add[(1,)](x, y, out, BLOCK, BLOCK=BLOCK)
+
+
+def doors(
+    device: str, arrays: str, kernel: CpuKernel | CudaKernel, args: tuple[Any, ...],
+    slow: Callable[[], None],
+) -> list[Case]:  # fmt: skip
+    fast = make_fast_launcher(kernel, PARAMETERS, args)
+    if fast is None:
+        print(f"{device}, {arrays}: no native launch: {why_not(kernel, PARAMETERS, args)}")
+        return [Case(device, arrays, "slow", slow)]
+    grid, language = (1,), Language(fast)
+    x, y, out, n, _ = args
+
+    def by_tuples() -> None:
+        fast(args, grid)
+
+    def by_name() -> None:
+        language[(1,)](x, y, out, n, BLOCK=BLOCK)
+
+    return [
+        Case(device, arrays, "fast(args, grid)", by_tuples),
+        Case(device, arrays, "kernel[grid](...)", by_name),
+        Case(device, arrays, "slow", slow),
+    ]
+
+
+def floors() -> list[Case]:
+    absolute = ctypes.CDLL(None).abs
+    absolute.argtypes, absolute.restype = (ctypes.c_int,), ctypes.c_int
+
+    def nothing(*args: Any, **named: Any) -> None: ...
+
+    return [
+        Case("", "", "floor: a Python call", lambda: None),
+        Case("", "", "floor: 4 arguments and a name", lambda: nothing(1, 2, 3, 4, BLOCK=5)),
+        Case("", "", "floor: a ctypes call", lambda: absolute(3)),
+    ]
+
+
+def measure(case: Case) -> None:
+    """A round. What calls the case's function is timed as well: the first floor."""
+    call, each = case.call, range(LAUNCHES)
+    start = time.perf_counter()
+    for _ in each:
+        call()
+    case.best = min(case.best, (time.perf_counter() - start) / LAUNCHES)
+    if case.device == "cuda":
+        sys.modules["torch"].cuda.synchronize()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", nargs="*", default=[], help="numpy, torch, cuda")
+    parser.add_argument("--rounds", type=int, default=50)
+    chosen = parser.parse_args()
+    wanted = chosen.only or ["numpy", "torch", "cuda"]
+    torch = importlib.util.find_spec("torch") is not None
+    cases = floors()
+    if "numpy" in wanted:
+        cases += cpu_cases("numpy")
+    if "torch" in wanted and torch:
+        cases += cpu_cases("torch")
+    if "cuda" in wanted and torch:
+        try:
+            cases += cuda_cases()
+        except DeviceError as error:
+            print(f"no GPU: {error}")
+    for _ in range(chosen.rounds):
+        for case in cases:
+            measure(case)
+    for case in cases:
+        name = " ".join(part for part in (case.device, case.arrays, case.door) if part)
+        target = TARGETS.get(case.device) if "kernel[grid]" in case.door else None
+        note = f"  (target {target:g})" if target and "Triton" not in name else ""
+        print(f"{name:42} {case.best * 1e6:8.3f} us{note}")
+
+
+if __name__ == "__main__":
+    main()

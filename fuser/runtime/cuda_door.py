@@ -1,0 +1,88 @@
+"""What a native launch on a GPU needs: the driver's functions by address, the launch's form."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fuser.errors import DeviceError, UnsupportedError
+from fuser.runtime import driver
+from fuser.runtime.arrays import describe
+from fuser.runtime.cuda_launch import CudaKernel, stream_for
+from fuser.runtime.door import Record
+from fuser.runtime.memory import address
+from fuser.runtime.native_words import Door
+
+ATTRIBUTE_BYTES = 72
+"""Of a CUlaunchAttribute: its number, and 64 bytes of value from byte 8 on."""
+CLUSTER_DIMENSION = 4
+
+_FUNCTIONS = {
+    Door.LAUNCH: "cuLaunchKernelEx",
+    Door.GET_CONTEXT: "cuCtxGetCurrent",
+    Door.PUSH_CONTEXT: "cuCtxPushCurrent_v2",
+    Door.POP_CONTEXT: "cuCtxPopCurrent_v2",
+}
+
+
+@functools.cache
+def _driver() -> dict[Door, int]:
+    driver.api()
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+        return {
+            word: ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+            for word, name in _FUNCTIONS.items()
+        }
+    except (OSError, AttributeError) as error:
+        raise UnsupportedError(f"the driver's library cannot be called: {error}") from error
+
+
+def fill_cuda(record: Record, kernel: CudaKernel, arrays: Sequence[Any]) -> None:
+    """The words of a launch of this kernel on arrays like these."""
+    compiled = kernel.kernel
+    if compiled.tensor_maps:
+        raise UnsupportedError("tensor maps are encoded for each launch")
+    for word, pointer in _driver().items():
+        record[word] = pointer
+    record[Door.CUDA] = 1
+    record[Door.FUNCTION] = int(kernel.function)
+    record[Door.CONTEXT] = int(driver.context(kernel.ordinal))
+    record[Door.BLOCK], record[Door.SHARED] = compiled.threads, compiled.shared_bytes
+    if compiled.cluster > 1:
+        attribute = np.zeros(ATTRIBUTE_BYTES // 4, np.uint32)
+        attribute[0] = CLUSTER_DIMENSION
+        attribute[2:5] = compiled.cluster, 1, 1
+        record[Door.ATTRIBUTES], record[Door.ATTRIBUTE_COUNT] = address(attribute), 1
+        record.keep.append(attribute)
+    torch, records = sys.modules.get("torch"), [describe(array) for array in arrays]
+    if any(item.device != "cuda" for item in records):
+        raise UnsupportedError("an array is not on the GPU")
+    if torch is not None and any(item.library == "torch" for item in records):
+        # the stream as a number, which Python code asks of PyTorch in the same way
+        get = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+        if get is None:
+            raise UnsupportedError("this PyTorch does not tell its current stream")
+        ordinal = kernel.ordinal
+        record[Door.GET_STREAM], record[Door.ORDINAL] = id(get), id(ordinal)
+        record.keep += [get, ordinal]
+    if compiled.workspace_bytes:
+        stream = stream_for(records, kernel.ordinal)
+        record[Door.WORKSPACE] = kernel.workspace(stream)
+        record[Door.WORKSPACE_STREAM] = stream
+    name = compiled.name
+
+    def failed(status: int) -> None:
+        try:
+            code: Any = driver.api().CUresult(status)
+        except ValueError:
+            raise DeviceError(f"cuLaunchKernelEx failed: {status}", where=name) from None
+        raise driver.failure("cuLaunchKernelEx", code)
+
+    record[Door.FAILED] = id(failed)
+    record.keep.append(failed)

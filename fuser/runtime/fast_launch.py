@@ -1,0 +1,315 @@
+"""Launches of a signature that was launched before, at next to no host time.
+
+    fast = make_fast_launcher(kernel, parameters, args)
+    if fast is None or not fast(args, grid):
+        ...  # describe the arguments, choose or compile a variant, launch it
+
+`fast` is native (`fuser.runtime.native_door`). It either launches the kernel and returns True, or
+does nothing and returns False. What it makes sure of before it launches, and why that is enough:
+
+- Arrays. The type of the object is the very one of the example (numpy.ndarray, torch.Tensor or
+  torch.nn.Parameter; others have no fast launch), so its fields are where they were. A NumPy array
+  has the same descriptor object, and so dtype and byte order; it is writeable if the kernel writes
+  it. A tensor has the same key set, dtype and device; the key set tells sparse, negated, batched
+  and other memory apart. Shapes and strides are not looked at: a kernel gets addresses only.
+- Addresses are (or are not) multiples of what the code was compiled for, and storages are not
+  larger than its offsets reach.
+- Overlap. Which storages overlap decides what the compiler may reorder. Storages are read at each
+  launch, not remembered, for memory is freed and comes again with other ends: of a NumPy array that
+  of its last base, of a tensor its storage. Just those pairs overlap that did in the example.
+- Integers are exact ints between the bounds of the signature, and multiples of 16 or not, as the
+  signature says. Floats are exact floats. Constants are the same objects, or equal ints or strings
+  of the same type. Anything else returns False.
+- What was compiled for a range of sizes carries guards (`fuser.graph.sizes`); they are computed
+  from the integers and the grid, as are the numbers that the code reads. A product that does not
+  fit 64 bits is a guard that fails.
+- The grid is computed as the kernel has it, and compared where it is no symbol.
+
+Scratch memory of a CPU kernel belongs to one launch at a time; a second one at the same time
+returns False. A pool that is busy is not waited for: the caller's thread does the work. In a forked
+process the pool is gone, and returns with the first launch that needs it and goes the slow way.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fuser.dtypes import DType
+from fuser.errors import UnsupportedError
+from fuser.graph.sizes import Guard
+from fuser.runtime import door
+from fuser.runtime.arrays import describe
+from fuser.runtime.cpu_launch import CpuKernel
+from fuser.runtime.cuda_door import fill_cuda
+from fuser.runtime.cuda_launch import CudaKernel
+from fuser.runtime.formulas import Formulas
+from fuser.runtime.geometry import symbol_name
+from fuser.runtime.memory import address
+from fuser.runtime.native_words import (
+    GRID_VALUES,
+    LAUNCH_AT,
+    MOST,
+    PARAM_WORDS,
+    Door,
+    Kind,
+    Param,
+)
+from fuser.runtime.torch_layout import key_set, torch_layout
+
+FastLaunch = Callable[[tuple[Any, ...], tuple[int, ...]], bool]
+LARGEST = (1 << 63) - 1
+CLASS_DIVISOR = 16
+"""Integers are told apart by whether they are multiples of this."""
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """An array. buffer: the kernel's buffer that it is, -1 for none. aligned: whether its address
+    must be a multiple of `align` bytes, None: it need not matter."""
+
+    buffer: int
+    writes: bool = True
+    align: int = 16
+    aligned: bool | None = None
+    most_bytes: int = LARGEST
+
+
+@dataclass(frozen=True)
+class Integer:
+    """An int from low to high. name: of the symbol whose value it is, or of the scalar. multiple:
+    whether it must be a multiple of 16, None: it need not matter. dtype: of the scalar."""
+
+    name: str
+    low: int = -LARGEST - 1
+    high: int = LARGEST
+    multiple: bool | None = None
+    dtype: DType | None = None
+
+
+@dataclass(frozen=True)
+class Real:
+    """A float that is a scalar of type f32 or f64."""
+
+    name: str
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Truth:
+    """A bool that is a scalar."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The value that the code was compiled for."""
+
+    value: Any = field(hash=False)
+
+
+Parameter = Pointer | Integer | Real | Truth | Constant
+
+
+def make_fast_launcher(
+    kernel: CpuKernel | CudaKernel,
+    parameters: Sequence[Parameter],
+    args: Sequence[Any],
+    guards: Iterable[Guard] = (),
+) -> FastLaunch | None:
+    """A launcher for calls like this one, or None where `why_not` says why.
+
+    parameters: one for each argument, in order. args: those of a call that this kernel is right
+    for. guards: what the code was compiled to take for granted.
+    """
+    try:
+        return _make(kernel, parameters, args, guards)
+    except UnsupportedError:
+        return None
+
+
+def why_not(
+    kernel: CpuKernel | CudaKernel,
+    parameters: Sequence[Parameter],
+    args: Sequence[Any],
+    guards: Iterable[Guard] = (),
+) -> str:
+    """Why `make_fast_launcher` returns None; "" where it does not."""
+    try:
+        _make(kernel, parameters, args, guards)
+    except UnsupportedError as error:
+        return str(error)
+    return ""
+
+
+def _make(
+    kernel: CpuKernel | CudaKernel, parameters: Sequence[Parameter], args: Sequence[Any],
+    guards: Iterable[Guard],
+) -> FastLaunch:  # fmt: skip
+    if found := door.problem():
+        raise UnsupportedError(found)
+    if len(parameters) != len(args) or len(args) > MOST:
+        raise UnsupportedError(f"{len(args)} arguments for {len(parameters)} parameters")
+    record = door.new_record()
+    record[Door.COUNT] = len(args)
+    buffers = {item.buffer for item in parameters if isinstance(item, Pointer)} - {-1}
+    if buffers != set(range(len(buffers))):
+        raise UnsupportedError("there are buffers that no argument is")
+    record[Door.BUFFERS] = len(buffers)
+    table = np.zeros((len(args), PARAM_WORDS), np.int64)
+    numbers = _numbers(kernel)
+    for words, item, value in zip(table, parameters, args, strict=True):
+        _fill_parameter(words, item, value, numbers)
+    _fill_overlaps(table, parameters, args)
+    code = door.fill(_formulas(kernel, parameters, guards))
+    record[Door.PARAMS], record[Door.CODE] = address(table), address(code)
+    record[Door.NUMBERS] = len(kernel.geometry.sizes) + len(numbers)
+    constants = [item.value for item in parameters if isinstance(item, Constant)]
+    arrays = [a for a, item in zip(args, parameters, strict=True) if isinstance(item, Pointer)]
+    dtypes = [array.dtype for array in arrays]
+    record.keep = [table, code, constants, dtypes, [type(value) for value in args], kernel]
+    if (table[:, Param.KIND] == Kind.TORCH).any():
+        _fill_torch(record)
+    if isinstance(kernel, CpuKernel):
+        kernel.fill_door(record)
+    else:
+        fill_cuda(record, kernel, arrays)
+    made: FastLaunch = door.make_door(record)
+    return made
+
+
+def _numbers(kernel: CpuKernel | CudaKernel) -> dict[str, int]:
+    """The number that a scalar is, by its name."""
+    geometry = kernel.geometry
+    first = len(geometry.sizes)
+    if first + len(geometry.scalars) > MOST:
+        raise UnsupportedError(f"more than {MOST} numbers")
+    return {name: first + i for i, name in enumerate(geometry.scalars)}
+
+
+def _fill_parameter(
+    words: np.ndarray, item: Parameter, value: Any, numbers: dict[str, int]
+) -> None:
+    words[Param.NUMBER] = words[Param.BUFFER] = -1
+    words[Param.ALIGNED] = 2
+    words[Param.TYPE] = id(type(value))
+    match item:
+        case Pointer():
+            _fill_array(words, item, value)
+        case Integer():
+            words[Param.KIND] = Kind.INTEGER
+            words[Param.LOW], words[Param.HIGH] = item.low, item.high
+            words[Param.ALIGN_MASK] = CLASS_DIVISOR - 1
+            words[Param.ALIGNED] = 2 if item.multiple is None else item.multiple
+            if item.dtype is not None and item.name in numbers:
+                _check_range(item)
+                words[Param.NUMBER] = numbers[item.name]
+                bits = item.dtype.bits
+                words[Param.MASK] = (1 << bits) - 1 if bits < 64 else -1
+        case Real():
+            if type(value) is not float or item.dtype.bits not in (32, 64):
+                raise UnsupportedError(f"{item.name} is a {type(value).__name__} for {item.dtype}")
+            words[Param.KIND], words[Param.MASK] = Kind.FLOAT, item.dtype.bits
+            words[Param.NUMBER] = numbers.get(item.name, -1)
+        case Truth():
+            words[Param.KIND] = Kind.BOOL
+            words[Param.NUMBER] = numbers.get(item.name, -1)
+        case Constant():
+            words[Param.KIND], words[Param.OBJECT] = Kind.CONSTANT, id(item.value)
+            words[Param.TYPE] = id(type(item.value))
+
+
+def _check_range(item: Integer) -> None:
+    """Bits beyond the scalar's would be dropped in silence."""
+    assert item.dtype is not None
+    low, high = item.dtype.lowest, item.dtype.highest
+    if item.low < low or item.high > min(high, LARGEST):
+        raise UnsupportedError(f"{item.name} may not fit {item.dtype}")
+
+
+def _fill_array(words: np.ndarray, item: Pointer, value: Any) -> None:
+    torch = sys.modules.get("torch")
+    words[Param.BUFFER] = item.buffer
+    words[Param.ALIGN_MASK] = item.align - 1
+    words[Param.ALIGNED] = 2 if item.aligned is None else item.aligned
+    words[Param.WRITES], words[Param.MOST_BYTES] = item.writes, item.most_bytes
+    if type(value) is np.ndarray:
+        words[Param.KIND], words[Param.DTYPE] = Kind.NUMPY, id(value.dtype)
+    elif torch is not None and type(value) in (torch.Tensor, torch.nn.Parameter):
+        layout = torch_layout()
+        if layout.problem:
+            raise UnsupportedError(layout.problem)
+        words[Param.KIND], words[Param.DTYPE] = Kind.TORCH, layout.ask(value, "dtype")
+        words[Param.KEYS] = door.fill([key_set(value)])[0]
+        words[Param.DEVICE] = layout.ask(value, "device")
+        words[Param.ITEM_BYTES] = value.element_size()
+    else:
+        kind = type(value)
+        raise UnsupportedError(f"arrays of type {kind.__module__}.{kind.__name__} are described")
+
+
+def _fill_overlaps(table: np.ndarray, parameters: Sequence[Parameter], args: Sequence[Any]) -> None:
+    """Bit j of word i: the storages of arrays j < i overlap."""
+    spans: list[tuple[int, int]] = []
+    for words, item, value in zip(table, parameters, args, strict=True):
+        span = describe(value).storage if isinstance(item, Pointer) else (0, 0)
+        met = [
+            j
+            for j, (start, end) in enumerate(spans)
+            if max(start, span[0]) < min(end, span[1])
+        ]  # fmt: skip
+        words[Param.SHARES] = door.fill([sum(1 << j for j in met)])[0]
+        spans.append(span)
+
+
+def _formulas(
+    kernel: CpuKernel | CudaKernel, parameters: Sequence[Parameter], guards: Iterable[Guard]
+) -> list[int]:
+    geometry = kernel.geometry
+    if len(geometry.grid) > GRID_VALUES:
+        raise UnsupportedError(f"a grid of {len(geometry.grid)} axes")
+    values = {
+        item.name: GRID_VALUES + i
+        for i, item in enumerate(parameters)
+        if isinstance(item, Integer)
+    }  # fmt: skip
+    checked = []
+    for axis, dim in enumerate(geometry.grid):
+        name = symbol_name(dim)
+        if name is None or name in values:
+            checked.append((axis, dim))
+        else:
+            values[name] = axis
+    code = Formulas(values)
+    try:
+        for axis, dim in checked:
+            code.check_value(axis, dim)
+        for axis in range(len(geometry.grid), GRID_VALUES):
+            code.check_value(axis, 1)
+        for guard in guards:
+            code.check(guard.expression, guard.relation)
+        for number, dim in enumerate(geometry.sizes):
+            code.out(dim, number)
+        if isinstance(kernel, CudaKernel):
+            for axis, dim in enumerate(geometry.launch):
+                code.out(dim, LAUNCH_AT + axis)
+    except ValueError as error:
+        raise UnsupportedError(str(error)) from error
+    return code.words
+
+
+def _fill_torch(record: door.Record) -> None:
+    layout = torch_layout()
+    assert layout.functions is not None
+    words = {
+        Door.DATA: "data", Door.DTYPE: "dtype", Door.DEVICE: "device", Door.SIZE: "size",
+        Door.OFFSET: "offset",
+    }  # fmt: skip
+    for word, name in words.items():
+        record[word] = layout.functions[name]
+    record[Door.KEYS_AT] = layout.keys_at
