@@ -110,6 +110,11 @@ def _fitting(kernel: Kernel, target: Target) -> tuple[str, Lowering, int]:
     text, low, shared = _lower(kernel, target)
     while target.shared_bytes and shared > target.shared_bytes and low.stages > 1:
         text, low, shared = _lower(kernel, target, low.stages - 1)
+    if low.caller and low.stages < kernel.schedule.stages:
+        low.notes.append(f"{low.stages} of {kernel.schedule.stages} stages")
+    if target.shared_bytes and shared > target.shared_bytes and low.caller:
+        text, low, shared = _lower(kernel, target, 1, frugal=True)
+        low.notes.append("tiles in parts through shared memory")
     if target.shared_bytes and shared > target.shared_bytes:
         raise LoweringError(
             f"kernel {kernel.name} needs {shared} bytes of shared memory, {target.arch} has "
@@ -119,10 +124,12 @@ def _fitting(kernel: Kernel, target: Target) -> tuple[str, Lowering, int]:
     return text, low, shared
 
 
-def _lower(kernel: Kernel, target: Target, stages: int | None = None) -> tuple[str, Lowering, int]:
+def _lower(
+    kernel: Kernel, target: Target, stages: int | None = None, frugal: bool = False
+) -> tuple[str, Lowering, int]:
     try:
         blocks, neighbours = blocks_of(kernel, target), neighbours_of(kernel, target)
-        low = Lowering(kernel, target, stages, blocks, neighbours)
+        low = Lowering(kernel, target, stages, blocks, neighbours, frugal)
         low.run()
     except NeedsOneBlock:
         low = Lowering(kernel, target, stages)

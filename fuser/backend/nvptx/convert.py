@@ -8,6 +8,7 @@ from fuser.backend.nvptx.layout import Coordinates, Layout
 from fuser.backend.nvptx.memory import from_memory, pack, to_memory, unpack
 from fuser.backend.nvptx.shared import Slot
 from fuser.backend.nvptx.values import Tile, memory_type, vectors
+from fuser.dtypes import DType
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering
@@ -39,6 +40,8 @@ def _padded(layout: Layout, count: int) -> tuple[Coordinates, ...]:
 
 def _through_shared(low: Lowering, tile: Tile, layout: Layout) -> Tile:
     low.cluster.stay_in_block("a change of layout", tile.layout, layout)
+    if low.frugal:
+        return low.in_parts(tile, tile.shape, layout)
     source, rank = tile.layout, len(tile.shape)
     bytes_ = max(1, tile.dtype.bytes)
     axis = max(range(rank), key=lambda a: source.vector(a) + layout.vector(a) + (a == rank - 1))
@@ -127,25 +130,34 @@ def reshape(low: Lowering, tile: Tile, shape: Coordinates, layout: Layout) -> Ti
         regs = [tile.regs[flat.register_of[offset]] for offset in wanted.regs]
         return Tile(tile.dtype, shape, layout, regs)
     low.cluster.stay_in_block("a reshape", source, layout)
-    emitter, dtype = low.emitter, tile.dtype
-    type = memory_type(dtype)
+    dtype = tile.dtype
+    if low.frugal:
+        return low.in_parts(tile, shape, layout)
     slot = low.shared.allocate(tile_size(shape) * dtype.bytes)
     low.shared.before_write()
     write_dense(low, tile, slot, row_major(tile.shape, dtype.bytes)[1])
     low.shared.before_read()
+    made = read_dense(low, dtype, shape, layout, slot)
+    low.shared.free(slot)
+    return made
+
+
+def read_dense(low: Lowering, dtype: DType, shape: Coordinates, layout: Layout, slot: Slot) -> Tile:
+    """Read a tile whose elements lie in order."""
+    emitter, type = low.emitter, memory_type(dtype)
+    steps = row_major(shape, dtype.bytes)[1]
     indexer = low.indexer(layout)
     start = low.shared.pointer(slot)
-    thread = emitter.thread_part([basis[0] * dtype.bytes for basis in wanted.bits])
+    thread = emitter.thread_part([offset_of(basis, steps) for basis in layout.bits])
     regs = []
-    for offset, at in zip(layout.regs, wanted.regs, strict=True):
+    for offset in layout.regs:
         condition = indexer.inside(shape, offset)
-        place = emitter.plus(thread, at[0] * dtype.bytes)
+        place = emitter.plus(thread, offset_of(offset, steps))
         if condition is not None:  # an element past the edge reads the first one: any value will do
             place = emitter.pick(condition, place, 0)
         pointer = emitter.value(f"getelementptr i8, ptr addrspace(3) {start}, i32 {place}")
         name = emitter.value(f"load {type}, ptr addrspace(3) {pointer}, align {dtype.bytes}")
         regs.append(from_memory(low, name, dtype))
-    low.shared.free(slot)
     return Tile(dtype, shape, layout, regs)
 
 

@@ -13,6 +13,7 @@ from fuser.backend.nvptx.layout import Layout
 from fuser.backend.nvptx.memory import from_memory
 from fuser.backend.nvptx.mma import mma_dot
 from fuser.backend.nvptx.reduce import mask_edge
+from fuser.backend.nvptx.slices import dots_of_slices, slice_length, slice_of
 from fuser.backend.nvptx.stage import (
     SharedTile,
     fence_async,
@@ -36,9 +37,35 @@ Source = SharedTile | Tile
 def lower_dot(low: Lowering, op: ops.Dot) -> Tile:
     """The result tile of a dot, in its accumulator layout."""
     plan = low.assignment.dots[op]
+    if low.frugal:
+        length = slice_length(low, op, plan)
+        if length < op.a.shape[1]:
+            return _sliced_dot(low, op, plan, length)
     acc = low.tile(op.acc, plan.accumulator)
     if plan.kind == "fma":
         return _fma_dot(low, op, plan, acc)
+    low.scratch = []
+    result = _on_tensor_cores(low, op, plan, acc)
+    if not consumer.is_deferred(low, op):
+        for slot in low.scratch:  # of operands that were in registers
+            low.shared.free(slot)
+    low.scratch = []
+    return result
+
+
+def _sliced_dot(low: Lowering, op: ops.Dot, plan: DotPlan, length: int) -> Tile:
+    """A dot whose operands do not fit shared memory: slices of k, one after the other."""
+    low.notes.append(f"a dot of {list(op.a.shape)} in slices of {length}")
+    left, right = low.as_it_is(op.a), low.as_it_is(op.b)
+    for number, dot in enumerate(dots_of_slices(low, op, plan, length)):
+        low.env[dot.a] = slice_of(low, left, 1, number * length, length)
+        low.env[dot.b] = slice_of(low, right, 0, number * length, length)
+        result = lower_dot(low, dot)
+        low.env[dot.result] = result
+    return result
+
+
+def _on_tensor_cores(low: Lowering, op: ops.Dot, plan: DotPlan, acc: Tile) -> Tile:
     left = operand(low, op, "a")
     right = operand(low, op, "b")
     land_copies(low)
@@ -109,6 +136,8 @@ def _to_shared(low: Lowering, op: ops.Dot, role: str, tile: Tile, k_axis: int) -
     if needs_inner_k(op):
         inner = k_axis
     slot = low.shared.allocate(tile_bytes(shape, inner, tile.dtype), 1024)
+    if low.caller and not low.streams:
+        low.scratch.append(slot)
     target = SharedTile(tile.dtype, shape, inner, slot)
     if consumer.is_deferred(low, op):
         wgmma.wait_unbound(low)  # the matmuls of the iteration before read what is overwritten here

@@ -24,6 +24,7 @@ from fuser.backend.nvptx.chain import find_chain
 from fuser.backend.nvptx.dot import add_partials, operand, zeros
 from fuser.backend.nvptx.dot_plan import runs_on
 from fuser.backend.nvptx.emitter import Operand
+from fuser.backend.nvptx.masks import can_remake
 from fuser.backend.nvptx.parts import merge_parts
 from fuser.backend.nvptx.persistent import pass_turn
 from fuser.backend.nvptx.rotate import Rotated
@@ -51,7 +52,7 @@ class Pipeline:
     """The staged loads of one loop."""
 
     loads: list[ops.Load]
-    scalars: list[ops.IndexTile]
+    scalars: list[Op]
     tiles: list[SharedTile]
     stages: int
     ahead: int
@@ -60,7 +61,7 @@ class Pipeline:
 def lower_for(low: Lowering, op: ops.For) -> None:
     """Emit a loop. Carried tiles become phis, one a register."""
     e = low.emitter
-    if low.is_long(op.start) or low.is_long(op.stop):
+    if low.caller and not (low.ends_short(op.start) and low.ends_short(op.stop)):
         _long_for(low, op)
         return
     start, stop = low.cluster.bounds(op)
@@ -239,7 +240,7 @@ def _prepare_outer_values(low: Lowering, body: Block) -> None:
     for op in body.walk():
         match op:
             case ops.Dot():
-                if low.assignment.dots[op].kind == "fma":
+                if low.assignment.dots[op].kind == "fma" or low.frugal:
                     continue
                 for role in ("a", "b"):
                     value = getattr(op, role)
@@ -356,14 +357,12 @@ def _turn(
 
 def _plan_pipeline(low: Lowering, op: ops.For) -> Pipeline | None:
     """Which loads of the body can be issued ahead, and how many stages fit."""
-    wanted = low.stages
+    wanted, makers = low.stages, low.assignment.makers
     if wanted < 2:
         return None
-    scalars = [
-        item for item in op.body.ops if isinstance(item, ops.IndexTile) and not is_tile(item.result)
-    ]
+    scalars = [item for item in op.body.ops if _is_scalar(low, item)]
     ahead: set[Value] = {op.body.params[0]}
-    usable: list[ops.IndexTile] = []
+    usable: list[Op] = []
     local = {value for item in op.body.ops for value in item.results} | set(op.body.params[1:])
     for item in scalars:
         if not set(item.operands()) & (local - ahead):
@@ -374,7 +373,8 @@ def _plan_pipeline(low: Lowering, op: ops.For) -> Pipeline | None:
         for item in op.body.ops
         if isinstance(item, ops.Load)
         and item in low.assignment.staged
-        and not set(item.operands()) & (local - ahead)
+        and not set(item.operands()) & (local - ahead) - {item.mask}
+        and (item.mask is None or can_remake(item.mask, makers, lambda v: v not in local - ahead))
     ]
     if not loads:
         return None
@@ -401,6 +401,14 @@ def _plan_pipeline(low: Lowering, op: ops.For) -> Pipeline | None:
     return Pipeline(loads, usable, tiles, stages, distance)
 
 
+def _is_scalar(low: Lowering, op: Op) -> bool:
+    """Whether an op is arithmetic of scalars, which a later iteration's can be done ahead of."""
+    if isinstance(op, ops.IndexTile) and not is_tile(op.result):
+        return True
+    pure = ops.IndexTile | ops.Full | ops.Map | ops.Cast | ops.Bitcast
+    return low.caller and isinstance(op, pure) and not op.result.shape
+
+
 def _fill(
     low: Lowering, op: ops.For, plan: Pipeline, variable: Operand, stop: Operand, stage: Operand
 ) -> None:
@@ -409,11 +417,15 @@ def _fill(
     e = low.emitter
 
     def copies() -> None:
+        outside = low.converted
+        if low.caller:  # what is made again here is of another iteration
+            low.converted = dict(outside)
         low.env[op.body.params[0]] = variable
         for scalar in plan.scalars:
-            low.env[scalar.result] = low.evaluate(scalar.expression)
+            low.op(scalar)
         for load, tile in zip(plan.loads, plan.tiles, strict=True):
             copy_async(low, load, tile.at_stage(e.times(stage, tile.bytes)))
+        low.converted = outside
 
     if isinstance(variable, int) and isinstance(stop, int):
         if variable < stop:

@@ -23,15 +23,17 @@ from fuser.backend.nvptx.memory import parameter
 from fuser.backend.nvptx.multicast import Neighbours
 from fuser.backend.nvptx.op_rules import RULES
 from fuser.backend.nvptx.order import ProgramOrder, growing_axes
+from fuser.backend.nvptx.ranges import all_fit, fits, range_of
 from fuser.backend.nvptx.shared import SharedMemory, Slot
 from fuser.backend.nvptx.shares import WORKSPACE, Shares, plan_shares
+from fuser.backend.nvptx.slices import move_in_parts
 from fuser.backend.nvptx.stage import SharedTile, land_copies, read
 from fuser.backend.nvptx.stream import Channel, Stream
 from fuser.backend.nvptx.values import Tile, literal
 from fuser.backend.text import SYMBOLIC
 from fuser.dtypes import DType
 from fuser.errors import LoweringError
-from fuser.graph.sizes import certain, size_hint
+from fuser.graph.sizes import size_hint
 from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index, Lookup
@@ -62,12 +64,16 @@ class Lowering:
         stages: int | None = None,
         blocks: int = 1,
         neighbours: tuple[int, int] = (1, 1),
+        frugal: bool = False,
     ) -> None:
         """stages: instead of the schedule's, where those do not fit. blocks: of a cluster that
-        shares a program. neighbours: programs whose blocks are a cluster (multicast.py)."""
+        shares a program. neighbours: programs whose blocks are a cluster (multicast.py).
+        frugal: with little shared memory, however slow (slices.py)."""
         self.kernel = kernel
         self.target = target
-        self.assignment: Assignment = assign(kernel, target, blocks)
+        self.frugal = frugal
+        self.scratch: list[Slot] = []  # of the dot that is emitted
+        self.assignment: Assignment = assign(kernel, target, blocks, staging=not frugal)
         self.caller = of_caller(kernel)
         self.hazards = Hazards(kernel, self.caller)
         self.written = {buffer for buffer in kernel.buffers if self.hazards.is_written(buffer)}
@@ -282,8 +288,15 @@ class Lowering:
 
     def is_long(self, at: Index) -> bool:
         """Whether an index of a caller's kernel may need 64 bits: it is not known to fit 32."""
-        low, high = at.range
-        return self.caller and not (certain(low + INT32) and certain(INT32 - high))
+        return self.caller and not all_fit(at, self._is_narrow)
+
+    def ends_short(self, at: Index) -> bool:
+        """Whether what an index comes to fits 32 bits, if not all on the way to it."""
+        return fits(range_of(at, self._is_narrow))
+
+    def _is_narrow(self, value: Value) -> bool:
+        """Whether an integer value is there in 32 bits."""
+        return value.dtype.bits <= 32 or isinstance(self.env.get(value), str | int)
 
     def as_i32(self, reg: str, tile: Tile) -> str:
         bits = tile.dtype.bits
@@ -381,6 +394,10 @@ class Lowering:
         made = isinstance(self.env[value], Tile)
         return self.tile(value, None if made else self.plain_layout(value.shape))
 
+    def in_parts(self, tile: Tile, shape: Coordinates, layout: Layout) -> Tile:
+        """A tile under another shape and in another layout, with little shared memory."""
+        return move_in_parts(self, tile, shape, layout)
+
     def bits_as(self, tile: Tile, dtype: DType) -> Tile:
         """The same bits as another dtype."""
         regs = tile.regs
@@ -420,6 +437,12 @@ class Lowering:
             unbounded = all(abs(end) >= 1 << 40 for end in at.range)
             if not unbounded and not self.caller:
                 raise LoweringError(f"the index {at} needs more than 32 bits")
+        if self.is_long(at):
+            long = self.long_indexer(self.scalar_layout)
+            total = self.emitter.total(long.evaluate(at, ()), "i64")
+            if isinstance(total, int):
+                return total
+            return self.emitter.value(f"trunc i64 {total} to i32")
         indexer = self.indexer(self.scalar_layout)
         return self.emitter.total(indexer.evaluate(at, ()))
 

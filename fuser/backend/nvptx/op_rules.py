@@ -40,7 +40,7 @@ def _program_id(low: Lowering, op: ops.ProgramId) -> None:
 def _index_tile(low: Lowering, op: ops.IndexTile) -> None:
     if is_tile(op.result):
         low.env[op.result] = op
-    elif low.is_long(op.expression):
+    elif low.caller and not low.ends_short(op.expression):
         low.env[op.result] = low.materialise(op, low.scalar_layout)
     else:
         low.env[op.result] = low.evaluate(op.expression)
