@@ -206,9 +206,9 @@ class _Assigner:
                     more = [value for value in (op.compare, op.mask) if value is not None]
                     self._unite(op.result, op.value, *more)
                 case ops.While():
-                    for block in (op.condition, op.body):
-                        self._unite_all(op.inits, block.params)
                     self._unite_all(op.results, op.inits)
+                    for block in (op.condition, op.body):
+                        self._unite_all(op.results, block.params)
                     last = op.body.ops[-1]
                     assert isinstance(last, ops.Yield)
                     self._unite_all(op.results, last.args)

@@ -23,6 +23,7 @@ from fuser.backend.nvptx.masks import spread
 from fuser.backend.nvptx.memory import atomic_add_tile, load_tile, store_tile
 from fuser.backend.nvptx.reduce import reduce_tile
 from fuser.backend.nvptx.short_forms import fused_exponential, short_form, unscaled
+from fuser.backend.nvptx.slices import rows_in_warps
 from fuser.backend.nvptx.stage import SharedTile, stage_once
 from fuser.backend.nvptx.strips import load_strips, store_strips, strips_of
 from fuser.backend.nvptx.values import Tile, literal
@@ -151,6 +152,8 @@ def _permute(low: Lowering, op: ops.Permute) -> None:
 
 def _reduce(low: Lowering, op: ops.Reduce) -> None:
     tile = low.as_it_is(op.x)
+    if low.frugal:
+        tile = rows_in_warps(low, tile, op.axis)
     low.cluster.enter_reduction(op, tile.layout)
     if op.fn == "max" and isinstance(low.env[op.x], Tile):
         found = unscaled(low, op.x, tile.layout)

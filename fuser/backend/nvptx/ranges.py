@@ -37,10 +37,9 @@ def _atom_range(atom: Atom, narrow: Narrow) -> Range:
         case Scalar() | Lookup():
             low, high = atom.value.range
             if narrow(atom.value):
-                lowest, highest = -INT32 - 1, INT32
-                if atom.value.dtype.kind == "uint":
-                    lowest, highest = atom.value.dtype.lowest, atom.value.dtype.highest
-                low, high = max(low, lowest), min(high, highest)
+                unsigned = atom.value.dtype.kind == "uint"
+                low = max(low, 0 if unsigned else -INT32 - 1)
+                high = min(high, 2 * INT32 + 1 if unsigned else INT32)
             return low, high
         case FloorDiv() if not is_symbolic(atom.divisor):
             low, high = range_of(atom.base, narrow)

@@ -9,10 +9,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.assignment import DotPlan
-from fuser.backend.nvptx.convert import offset_of, read_dense, row_major, shared_offset, tile_size
+from fuser.backend.nvptx.convert import (
+    convert,
+    offset_of,
+    read_dense,
+    row_major,
+    shared_offset,
+    tile_size,
+)
 from fuser.backend.nvptx.emitter import Linear, Operand
 from fuser.backend.nvptx.indexing import Indexer
-from fuser.backend.nvptx.layout import Coordinates, Layout
+from fuser.backend.nvptx.layout import Coordinates, Layout, blocked
 from fuser.backend.nvptx.memory import from_memory, to_memory
 from fuser.backend.nvptx.values import Tile, memory_type
 from fuser.tilegen import ops
@@ -68,6 +75,18 @@ def move_in_parts(low: Lowering, tile: Tile, shape: Coordinates, layout: Layout)
             regs[number] = found
     low.shared.free(slot)
     return Tile(dtype, shape, layout, regs)
+
+
+def rows_in_warps(low: Lowering, tile: Tile, axis: int) -> Tile:
+    """A tile in a layout in which few warps share a row along an axis, where what they would tell
+    each other of its folds is too much."""
+    layout = tile.layout
+    sharing = sum(1 for basis in layout.warps if basis[axis])
+    if tile_size(layout.reduced(axis).shape) * tile.dtype.bytes << sharing <= room(low):
+        return tile
+    others = [a for a in reversed(range(layout.rank)) if a != axis]
+    wanted = blocked(tile.shape, low.warps, (axis, *others), 1)
+    return convert(low, tile, wanted)
 
 
 def _at(low: Lowering, start: str, place: Operand, size: int) -> str:

@@ -32,7 +32,7 @@ def test_assembles(seed: int, target: Target, tmp_path: Path) -> None:
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", range(200))
 def test_results(seed: int) -> None:
     if context() is None:
         pytest.skip("no NVIDIA GPU")
