@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from fuser.dtypes import bool_, f32, i64
+from fuser.dtypes import bool_, i64
 from fuser.graph import dims
 from fuser.graph.sizes import certain, is_symbolic
 from fuser.language import narrow, shapes
@@ -26,7 +26,6 @@ from fuser.language.types import (
     int64,
 )
 from fuser.tilegen.index import Index, floordiv, maximum, minimum, modulo
-from fuser.tilegen.value import Value
 
 Operand = Any
 """A tensor, a pointer or a Python number."""
@@ -192,15 +191,10 @@ def mapped(
 ) -> Tensor:
     """A map of tensors of one type and shape; 16-bit floats are widened for it and rounded. low:
     what an integer result is never below."""
-    values = [widened(e, e.value_of(arg)) for arg in args]
-    made = e.builder.map(fn, *values)
+    made = e.builder.map(fn, *(narrow.widened(e, arg) for arg in args))
     if low is not None:
         made.low = low
-    return e.tensor(e.builder.cast(made, dtype.ir), dtype)
-
-
-def widened(e: Emitter, value: Value) -> Value:
-    return e.builder.cast(value, f32) if value.dtype.compute is not value.dtype else value
+    return narrow.narrowed(e, made, dtype)
 
 
 def _true_divide(e: Emitter, x: Tensor, y: Tensor) -> Tensor:
@@ -288,7 +282,7 @@ def compare(e: Emitter, op: str, a: Operand, b: Operand) -> Tensor:
             return Tensor(int1, x.shape, bounds=(Bound(*sides),))
         if x.index == y.index:
             return Tensor(int1, x.shape, literal=op == "==")
-    made = e.builder.map(COMPARE[op], *(widened(e, e.value_of(side)) for side in (x, y)))
+    made = e.builder.map(COMPARE[op], *(narrow.widened(e, side) for side in (x, y)))
     return e.tensor(made, int1)
 
 
@@ -374,9 +368,9 @@ def cast(e: Emitter, value: Tensor, dtype: ElementType, toward_zero: bool = Fals
         assert value.index is not None
         if fits(e, value.index, dtype):
             return Tensor(dtype, value.shape, index=value.index)
-    made = e.value_of(value)
     if value.dtype.is_fp8() or dtype.is_fp8():
-        return narrow.convert(e, value, dtype)
+        return narrow.convert(e, value, dtype, toward_zero)
+    made = e.value_of(value)
     if value.index is not None and dtype.is_floating():
         made = (
             e.builder.index(value.index, value.shape, i64 if value.dtype is int64 else None)

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from fuser.dtypes import DType, bool_, i32, i64
 from fuser.graph.sizes import certain, is_symbolic
+from fuser.language.formats import code_of
 from fuser.language.source import Source
 from fuser.language.tensors import Bound, Pointer, Tensor
 from fuser.language.types import ElementType, PointerType, int1, int32, int64
@@ -171,7 +172,10 @@ class Emitter:
                 return b.index(tensor.index, tensor.shape, dtype)
             return b.cast(b.index(tensor.index, tensor.shape, i64), dtype)
         if tensor.literal is not None:
-            return b.full(tensor.literal, tensor.shape, dtype)
+            literal = tensor.literal
+            if tensor.dtype.is_fp8():
+                literal = code_of(float(literal), tensor.dtype)
+            return b.full(literal, tensor.shape, dtype)
         assert tensor.bounds is not None, "a tensor without any form"
         total = None if tensor.rest is None else self.value_of(tensor.rest)
         for bound in tensor.bounds:

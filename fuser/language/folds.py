@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fuser.dtypes import f32
-from fuser.language import arithmetic, pieces, shapes
+from fuser.language import arithmetic, narrow, pieces, shapes
 from fuser.language.arithmetic import as_tensor, cast
 from fuser.language.emitter import Emitter
 from fuser.language.tensors import Tensor
@@ -38,13 +37,12 @@ def folded(
         e.fail(f"a fold of {x.type}", "scalars have no axis")
     rank = len(x.shape)
     if axis is None:
-        value = e.value_of(_flat(e, x))
+        wide = narrow.widened(e, _flat(e, x))
         place = 0
     else:
         place = _axis(e, x, axis)
-        value = e.value_of(x)
-    wide = e.builder.cast(value, f32) if value.dtype.compute is not value.dtype else value
-    found = e.tensor(e.builder.cast(e.builder.reduce(fn, wide, place), value.dtype), x.dtype)
+        wide = narrow.widened(e, x)
+    found = narrow.narrowed(e, e.builder.reduce(fn, wide, place), x.dtype)
     if not keep_dims:
         return found
     if axis is None:
@@ -143,10 +141,8 @@ def reduce_or(e: Emitter, input: Any, axis: Any, keep_dims: bool = False) -> Ten
 
 
 def _scanned(e: Emitter, fn: ReduceFn, x: Tensor, axis: int, reverse: bool) -> Tensor:
-    value = e.value_of(x)
-    wide = e.builder.cast(value, f32) if value.dtype.compute is not value.dtype else value
-    made = e.builder.scan(fn, wide, _axis(e, x, axis), reverse)
-    return e.tensor(e.builder.cast(made, value.dtype), x.dtype)
+    made = e.builder.scan(fn, narrow.widened(e, x), _axis(e, x, axis), reverse)
+    return narrow.narrowed(e, made, x.dtype)
 
 
 def cumsum(

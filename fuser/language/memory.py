@@ -8,6 +8,7 @@ from typing import Any
 from fuser.language import shapes
 from fuser.language.arithmetic import as_tensor, binary, cast, compare, is_number, logical, where
 from fuser.language.emitter import Emitter
+from fuser.language.formats import code_of
 from fuser.language.places import Place, place_of
 from fuser.language.tensors import Pointer, Tensor
 from fuser.language.types import BlockType, ElementType, PointerType, float32, int1, int32
@@ -91,7 +92,7 @@ def _loaded(e: Emitter, pointer: Pointer, mask: Tensor | None, other: Any) -> Te
     if isinstance(constant, Tensor) and constant.literal is not None:
         constant = constant.literal
     masked = None if place.mask is None else e.value_of(place.mask)
-    plain = is_number(constant) and (not dtype.is_fp8() or constant == 0)
+    plain = is_number(constant)
     pad = _pad(e, constant, dtype) if plain else 0
     made = e.builder.load(place.view, place.indices, shape, pad, masked)
     found = e.tensor(made, dtype)
@@ -112,7 +113,7 @@ def _as_mask(e: Emitter, mask: Tensor) -> Tensor:
 
 def _pad(e: Emitter, number: float | int | bool, dtype: ElementType) -> float | int:
     if dtype.is_floating():
-        return 0 if dtype.is_fp8() else float(number)
+        return code_of(float(number), dtype) if dtype.is_fp8() else float(number)
     literal = cast(e, as_tensor(e, number), dtype).literal
     return 0 if literal is None else int(literal)
 
