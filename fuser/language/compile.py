@@ -9,6 +9,7 @@ from typing import Any
 from fuser.graph import dims
 from fuser.graph.dims import DimExpr, symbol
 from fuser.graph.sizes import LEAST, Guard, Sizes
+from fuser.language import schedules
 from fuser.language.emitter import Emitter
 from fuser.language.functions import Function, inline
 from fuser.language.tensors import Pointer, Tensor
@@ -161,6 +162,7 @@ def finish(program: Program, sizes: Sizes, check: bool = False) -> None:
     if check:
         verify(program.kernel)
     run_passes(program.kernel, verify=check)
+    program.kernel.schedule = schedules.choose(program.kernel, program.kernel.schedule)
     program.guards = sizes.guards
 
 

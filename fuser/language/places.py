@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from fuser.graph import dims
 from fuser.graph.dims import DimExpr
-from fuser.graph.sizes import certain, same
+from fuser.graph.sizes import certain, is_symbolic, same
 from fuser.language.emitter import Emitter
 from fuser.language.tensors import Bound, Pointer, Tensor
 from fuser.language.types import int1
@@ -67,8 +67,18 @@ def place_of(e: Emitter, pointer: Pointer, mask: Tensor | None) -> Place:
         extents.append(UNBOUNDED)
         strides.append(1)
         indices.append(rest)
+    order = sorted(range(len(strides)), key=lambda dim: _nearness(extents[dim], strides[dim]))
+    extents, strides = [extents[d] for d in order], [strides[d] for d in order]
     view = e.builder.view(pointer.buffer, extents, strides, offset)
-    return Place(view, tuple(indices), _rest_of(mask, left), _irregular(rest))
+    places = tuple(indices[d] for d in order)
+    return Place(view, places, _rest_of(mask, left), _irregular(rest))
+
+
+def _nearness(extent: int, stride: int) -> tuple[int, int]:
+    """A key to sort dims by, the nearest in memory last; those without bounds come first."""
+    if not is_symbolic(extent) and extent >= UNBOUNDED:
+        return 0, 0
+    return (1, 0) if is_symbolic(stride) else (2, -stride)
 
 
 def _as_extent(bound: Bound, lower: list[Index]) -> tuple[Index, int] | None:

@@ -14,11 +14,12 @@ from fuser.dtypes import DType, bool_, f32
 from fuser.errors import ShapeError, VerifyError
 from fuser.graph.ir import TensorType
 from fuser.graph.ops.registry import PRIMITIVES
+from fuser.graph.sizes import is_symbolic
 from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Axis, Extreme, FloorDiv, Index, Lookup, Mod, Scalar
 from fuser.tilegen.ir import Block, Kernel, Op, View
 from fuser.tilegen.text import print_op
-from fuser.tilegen.value import INDEX, TileType, Value
+from fuser.tilegen.value import INDEX, UNBOUNDED, TileType, Value
 
 ANY_FLOAT_FNS = frozenset(("select",))
 """Maps that only move data, so that 16-bit floats need no widening for them."""
@@ -49,7 +50,12 @@ def _check_view(kernel: Kernel, view: View) -> None:
         raise VerifyError(f"{view!r} has a negative dim")
     if view.buffer.open or 0 in view.shape:
         return
-    spans = [(dim - 1) * stride for dim, stride in zip(view.shape, view.strides, strict=True)]
+    known = [
+        (dim, stride)
+        for dim, stride in zip(view.shape, view.strides, strict=True)
+        if is_symbolic(dim) or dim < UNBOUNDED
+    ]
+    spans = [(dim - 1) * stride for dim, stride in known]
     first = view.offset + sum(min(0, span) for span in spans)
     last = view.offset + sum(max(0, span) for span in spans)
     if first < 0 or last >= view.buffer.size:

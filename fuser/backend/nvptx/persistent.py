@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from fuser.backend.nvptx import balance
 from fuser.backend.nvptx.assignment import trips_of
 from fuser.backend.nvptx.emitter import Operand
+from fuser.backend.nvptx.scalars import is_scalar_arithmetic
 from fuser.backend.nvptx.stage import shared_tile_for
 from fuser.backend.nvptx.stream import Channel, Stream, arrive_where, elected, wait_barrier
 from fuser.backend.nvptx.tensor_map import add_map, box_of
@@ -33,7 +34,6 @@ from fuser.tilegen import ops
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering
 
-SCALAR = (ops.ProgramId, ops.IndexTile)
 BUFFER = 2048
 """Bytes of shared memory that a warp has for itself (strips.py)."""
 
@@ -105,7 +105,7 @@ def _residents(low: Lowering) -> dict[ops.Load, Channel]:
             continue
         box = box_of(op, low.assignment.accesses[op])
         makers = [low.assignment.makers[value] for value in op.operands()]
-        if box is None or not all(isinstance(maker, SCALAR) for maker in makers):
+        if box is None or not all(map(is_scalar_arithmetic, makers)):
             continue
         tile = shared_tile_for(low, op)
         if tile.shape != op.shape:

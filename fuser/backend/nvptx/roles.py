@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx import persistent
-from fuser.backend.nvptx.assignment import is_tile
+from fuser.backend.nvptx.scalars import is_scalar_arithmetic
 from fuser.backend.nvptx.stream import Channel, Stream, advance, ends_of, wait_barrier
 from fuser.backend.nvptx.tensor_map import fetch
 from fuser.tilegen import ops
@@ -121,17 +121,15 @@ def split_roles(low: Lowering) -> None:
 def _produce(low: Lowering) -> None:
     """The producer's part: index arithmetic and the copies of every stream, in program order."""
     saved, low.env = low.env, {}
+    converted, low.converted = low.converted, {}
     for op in low.kernel.body.ops:
         if isinstance(op, ops.For) and op in low.streams:
             _produce_stream(low, low.streams[op])
         elif isinstance(op, ops.Load) and op in low.resident:
             _send(low, low.resident[op])
-        elif isinstance(op, ops.ProgramId):
+        elif is_scalar_arithmetic(op) and set(op.operands()) <= set(low.env):
             low.op(op)
-        elif isinstance(op, ops.IndexTile) and set(op.operands()) <= set(low.env):
-            if not is_tile(op.result):
-                low.op(op)
-    low.env = saved
+    low.env, low.converted = saved, converted
 
 
 def _await_last(low: Lowering) -> None:
@@ -172,9 +170,8 @@ def _produce_stream(low: Lowering, stream: Stream) -> None:
     e.enter(body)
     low.env[loop.body.params[0]] = variable
     for op in loop.body.ops:
-        if isinstance(op, ops.IndexTile) and not is_tile(op.result):
-            if set(op.operands()) <= set(low.env):
-                low.op(op)
+        if is_scalar_arithmetic(op) and set(op.operands()) <= set(low.env):
+            low.op(op)
     free = e.value(f"xor i32 {phase}, 1")
     for channel in stream.channels:
         wait_barrier(low, stream.empty(low, channel, stage), free)

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from fuser.backend.nvptx import persistent
 from fuser.backend.nvptx.assignment import (
     accumulates,
-    is_tile,
     lone_dot,
     shared_values,
     trips_of,
 )
 from fuser.backend.nvptx.dot_plan import runs_on
 from fuser.backend.nvptx.persistent import BUFFER
+from fuser.backend.nvptx.scalars import is_scalar_arithmetic
 from fuser.backend.nvptx.shares import plan_shares
 from fuser.backend.nvptx.stage import shared_tile_for, tile_bytes
 from fuser.backend.nvptx.stream import Channel, Stream
@@ -47,11 +47,11 @@ def plan_streams(low: Lowering, stages: int) -> dict[ops.For, Stream]:
     branches = ops.If | ops.While
     if low.caller and (low.hazards.any or any(isinstance(op, branches) for op in kernel.walk())):
         return {}
-    known: set[Value] = set()
+    known: set[Value] = set(kernel.scalars)
     streams: dict[ops.For, Stream] = {}
     seen = 0
     for op in kernel.body.ops:
-        if isinstance(op, ops.ProgramId) or _is_scalar(op, known):
+        if _is_scalar(op, known):
             known.add(op.result)
         if isinstance(op, ops.For):
             inside = _staged(low, op)
@@ -76,9 +76,8 @@ def plan_streams(low: Lowering, stages: int) -> dict[ops.For, Stream]:
 
 
 def _is_scalar(op: Op, known: set[Value]) -> bool:
-    """Whether an op is index arithmetic on known scalars."""
-    scalar = isinstance(op, ops.IndexTile) and not is_tile(op.result)
-    return scalar and set(op.operands()) <= known
+    """Whether an op is arithmetic on known scalars."""
+    return is_scalar_arithmetic(op) and set(op.operands()) <= known
 
 
 def _staged(low: Lowering, loop: ops.For) -> list[ops.Load]:

@@ -19,6 +19,7 @@ from fuser.tilegen.passes.hoist import hoist_loop_invariants
 from fuser.tilegen.passes.masks import drop_proven_masks
 from fuser.tilegen.passes.movement import merge_movement
 from fuser.tilegen.passes.narrow import narrow_comparisons
+from fuser.tilegen.passes.unwrap import unwrap_coordinates
 from fuser.tilegen.text import renumber
 from fuser.tilegen.verify import verify as verify_kernel
 
@@ -36,6 +37,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("control", inline_single_iterations),
     Pass("movement", merge_movement),
     Pass("refold", fold_constants),  # the bodies of former loops now see constants
+    Pass("unwrap", unwrap_coordinates),  # addresses are whole by now
     Pass("narrow", narrow_comparisons),
     Pass("cse", eliminate_common_values),
     # before hoist: a load in bounds stays in a loop of no iteration
