@@ -3,13 +3,13 @@
     python -m benchmarks.launch_cost
     python -m benchmarks.launch_cost --only numpy --rounds 20
 
-The kernel adds two vectors (a grid of one program on the CPU, so that little but the launch is
-timed); arguments are three arrays, their length and a block size. Doors: `fast` is the native
-launcher called with tuples; `kernel[grid](...)` the same from a class as a language would have it,
-with the block size by name; `slow` describes every array and launches. On a GPU launches are only
-put on the stream, which is emptied between rounds, and Triton's launch of the same kernel takes
-turns where Triton is installed. Microseconds a launch, the least of the rounds; each round is timed
-as a whole. Results are checked.
+The kernel adds two vectors in two programs, so that little but the launch is timed; arguments are
+three arrays, their length and a block size. Doors: `fast` is the native launcher called with
+tuples; `kernel[grid](...)` the same from a class as a language would have it, with the block size
+by name; `slow` describes every array and launches. On a GPU launches are only put on the stream,
+which is emptied between rounds, and Triton's launch of the same kernel takes turns where Triton is
+installed. Microseconds a launch, the least of the rounds; each round is timed as a whole. Results
+are checked.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from fuser.errors import DeviceError
 from fuser.graph.dims import symbol
 from fuser.graph.sizes import Sizes
 from fuser.runtime.arrays import describe
-from fuser.runtime.cpu_launch import MEASURED, CpuKernel
+from fuser.runtime.cpu_launch import CpuKernel
 from fuser.runtime.cuda_launch import CudaKernel, stream_for
 from fuser.runtime.fast_launch import (
     Constant,
     FastLaunch,
     Integer,
-    Parameter,
     Pointer,
+    Signature,
     make_fast_launcher,
     why_not,
 )
@@ -49,13 +49,15 @@ from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import axis, index
 from fuser.tilegen.ir import Kernel
 
-BLOCK = 128
+BLOCK, GRID = 128, (2,)
+SIZE = 2 * BLOCK
 LAUNCHES = 1000
 """A round; a GPU's queue holds as many."""
 TARGETS = {"cpu": 2.0, "cuda": 3.0}
-PARAMETERS: tuple[Parameter, ...] = (
-    Pointer(0, writes=False), Pointer(1, writes=False), Pointer(2),
-    Integer("n", low=2, high=(1 << 31) - 1), Constant(BLOCK),
+SIGNATURE = Signature(
+    (Pointer(writes=False), Pointer(writes=False), Pointer(),
+     Integer(low=2, high=(1 << 31) - 1), Constant(BLOCK)),
+    (0, 1, 2), {"n": (3, 1)},
 )  # fmt: skip
 
 
@@ -105,8 +107,8 @@ def cpu_cases(arrays: str) -> list[Case]:
         compiled = compile_for_cpu(vector_add(), host_target())
     made = []
     for seed in range(3):
-        array = aligned_array((BLOCK,), np.dtype(np.float32))
-        array[...] = np.random.default_rng(seed).random(BLOCK)
+        array = aligned_array((SIZE,), np.dtype(np.float32))
+        array[...] = np.random.default_rng(seed).random(SIZE)
         made.append(array)
     x, y, out = made
     given: Sequence[Any] = made
@@ -118,11 +120,10 @@ def cpu_cases(arrays: str) -> list[Case]:
 
     def slow() -> None:
         addresses = [describe(array).address for array in given]
-        kernel.launch(addresses, (1,), {"n": BLOCK})
+        kernel.launch(addresses, GRID, {"n": SIZE})
 
-    for _ in range(MEASURED):
-        slow()
-    cases = doors("cpu", arrays, kernel, (*given, BLOCK, BLOCK), slow)
+    slow()
+    cases = doors("cpu", arrays, kernel, (*given, SIZE, BLOCK), slow)
     for case in cases:
         out[...] = 0
         case.call()
@@ -138,15 +139,15 @@ def cuda_cases() -> list[Case]:
 
     with Sizes({"n": 1000, "grid0": 8}):
         compiled: CompiledKernel = compile_kernel(vector_add(), device_target())
-    x, y, out = (torch.rand(BLOCK, device="cuda") for _ in range(3))
+    x, y, out = (torch.rand(SIZE, device="cuda") for _ in range(3))
     kernel = CudaKernel(compiled)
 
     def slow() -> None:
         records = [describe(tensor) for tensor in (x, y, out)]
         stream = stream_for(records, 0)
-        kernel.launch([item.address for item in records], (1,), {"n": BLOCK}, stream=stream)
+        kernel.launch([item.address for item in records], GRID, {"n": SIZE}, stream=stream)
 
-    cases = doors("cuda", "torch", kernel, (x, y, out, BLOCK, BLOCK), slow)
+    cases = doors("cuda", "torch", kernel, (x, y, out, SIZE, BLOCK), slow)
     if importlib.util.find_spec("triton") is not None:
         cases.append(Case("cuda", "torch", "Triton kernel[grid](...)", triton_add(x, y, out)))
     for case in cases:
@@ -160,25 +161,25 @@ def cuda_cases() -> list[Case]:
 def triton_add(x: Any, y: Any, out: Any) -> Callable[[], object]:
     from benchmarks.triton_add import add
 
-    return lambda: add[(1,)](x, y, out, BLOCK, BLOCK=BLOCK)
+    return lambda: add[(2,)](x, y, out, SIZE, BLOCK=BLOCK)
 
 
 def doors(
     device: str, arrays: str, kernel: CpuKernel | CudaKernel, args: tuple[Any, ...],
     slow: Callable[[], None],
 ) -> list[Case]:  # fmt: skip
-    fast = make_fast_launcher(kernel, PARAMETERS, args)
+    fast = make_fast_launcher(kernel, SIGNATURE, args)
     if fast is None:
-        print(f"{device}, {arrays}: no native launch: {why_not(kernel, PARAMETERS, args)}")
+        print(f"{device}, {arrays}: no native launch: {why_not(kernel, SIGNATURE, args)}")
         return [Case(device, arrays, "slow", slow)]
-    grid, language = (1,), Language(fast)
+    grid, language = GRID, Language(fast)
     x, y, out, n, _ = args
 
     def by_tuples() -> None:
         fast(args, grid)
 
     def by_name() -> None:
-        language[(1,)](x, y, out, n, BLOCK=BLOCK)
+        language[(2,)](x, y, out, n, BLOCK=BLOCK)
 
     return [
         Case(device, arrays, "fast(args, grid)", by_tuples),

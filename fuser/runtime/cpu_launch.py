@@ -1,15 +1,13 @@
 """Launching one CPU kernel on memory of a caller.
 
 The entry takes the addresses of the buffers, behind them that of the numbers (values of symbolic
-sizes, then the bits of scalars, 8 bytes each), and a range of programs. A launch that takes less
-time than waking a thread runs on the caller's; any other is spread over the worker pool. What a
-program costs is measured by the first launches.
+sizes, then the bits of scalars, 8 bytes each), and a range of programs. Which launches are worth
+more than one thread, `fuser.runtime.launch_cost` says.
 """
 
 from __future__ import annotations
 
 import ctypes
-import math
 import os
 import time
 import weakref
@@ -20,7 +18,8 @@ import numpy as np
 from fuser.backend.cores import available_cores
 from fuser.backend.module import CompiledKernel
 from fuser.errors import OutOfMemoryError, UsageError
-from fuser.runtime.cpu import ALONE_SECONDS, CHUNKS_PER_THREAD, WAKE_SECONDS
+from fuser.runtime import launch_cost
+from fuser.runtime.cpu import CHUNKS_PER_THREAD
 from fuser.runtime.door import Record
 from fuser.runtime.geometry import Geometry
 from fuser.runtime.jit import link_objects, runtime_library
@@ -28,13 +27,10 @@ from fuser.runtime.memory import address, align, aligned_empty
 from fuser.runtime.native_words import Door
 from fuser.runtime.threads import Pool, get_pool
 
-MEASURED = 3
-"""Launches that are timed: the least time counts, for others may take the processor away."""
-
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
 _SPREAD = ctypes.CFUNCTYPE(
     None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64,
-    ctypes.c_void_p, ctypes.c_int64,
+    ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64,
 )  # fmt: skip
 
 
@@ -58,9 +54,8 @@ class CpuKernel:
         self._free: list[tuple[np.ndarray, int]] = []
         self._doors: list[weakref.ref[Record]] = []
         self._pool: Pool | None = None
-        self.measured = 0
-        self.program_seconds = 0.0
-        """What a program takes, as far as launches were measured."""
+        self.estimate = np.zeros(1, np.int64)
+        """What a program costs; 0 before the first launch."""
 
     def launch(
         self,
@@ -94,7 +89,20 @@ class CpuKernel:
         memory[start + len(pointers)] = address(memory)
         buffers = address(memory) + 8 * start
         scratch, at = self._scratch()
-        chunks = self.chunks(programs)
+        first = 0
+        if not self.estimate[0]:
+            began = time.perf_counter()
+            self._run(buffers, 0, 1, at)
+            self.estimate[0] = launch_cost.first_estimate(time.perf_counter() - began)
+            first = 1
+        if first < programs:
+            self._run_rest(buffers, first, programs - first, at)
+        if self.scratch_stride:
+            self._free.append((scratch, at))
+
+    def _run_rest(self, buffers: int, first: int, programs: int, scratch: int) -> None:
+        estimate = int(self.estimate[0])
+        chunks = launch_cost.chunks(estimate, programs, self.threads)
         pool = get_pool(self.threads) if chunks > 1 else None
         if pool is not None and pool is not self._pool:
             self._arm(pool)
@@ -102,22 +110,17 @@ class CpuKernel:
         alone = pool is None or not pool.lock.acquire(blocking=False)
         began = time.perf_counter()
         if pool is None or alone:
-            self._run(buffers, 0, programs, at)
+            self._run(buffers, first, first + programs, scratch)
         else:
             try:
                 self._spread(
-                    pool.pointer, self.entry, buffers, programs, chunks, at, self.scratch_stride
-                )
+                    pool.pointer, self.entry, buffers, first, programs, chunks, scratch,
+                    self.scratch_stride,
+                )  # fmt: skip
             finally:
                 pool.lock.release()
-        if self.measured < MEASURED:
-            spent = time.perf_counter() - began
-            began = time.perf_counter()
-            self._run(buffers, 0, 0, at)  # no program: the time of the call itself
-            spent = max(spent - (time.perf_counter() - began), 1e-9 * programs)
-            self._learn(spent * (1 if alone else min(self.threads, chunks)) / programs)
-        if self.scratch_stride:
-            self._free.append((scratch, at))
+        spent = time.perf_counter() - began
+        self.estimate[0] = launch_cost.learned(estimate, programs, spent, alone)
 
     def _scratch(self) -> tuple[np.ndarray, int]:
         """Memory for each thread, and its address."""
@@ -134,16 +137,11 @@ class CpuKernel:
             ) from error
         return made, address(made)
 
-    def _learn(self, seconds: float) -> None:
-        self.program_seconds = min(seconds, self.program_seconds or seconds)
-        self.measured += 1
-        if self.measured == MEASURED:
-            self._arm(self._pool)
-
     def fill_door(self, record: Record) -> None:
         """The words of a native launch of this kernel."""
         record[Door.ENTRY], record[Door.THREADS] = self.entry, self.threads
-        record[Door.STRIDE] = self.scratch_stride
+        record[Door.STRIDE], record[Door.ESTIMATE] = self.scratch_stride, address(self.estimate)
+        record[Door.MOST_CHUNKS] = self.threads * CHUNKS_PER_THREAD
         if self.scratch_stride:
             scratch, record[Door.SCRATCH] = self._scratch()
             record.keep.append(scratch)
@@ -152,36 +150,19 @@ class CpuKernel:
         self._arm(self._pool)
 
     def _arm(self, pool: Pool | None) -> None:
-        """Tell the native launches which launches use which pool: all need one that is not there
-        until a program's cost is known, for slow launches measure it."""
+        """Tell the native launches of the pool; without one they leave to others what is worth
+        it."""
         self._pool = pool
         for reference in list(self._doors):
             record = reference()
             if record is None:
                 continue
             record[Door.POOL] = 0
-            least, chunk = 0, 1
-            if self.measured >= MEASURED:
-                least = max(2, math.ceil(WAKE_SECONDS / self.program_seconds))
-                chunk = max(1, math.ceil(ALONE_SECONDS / self.program_seconds))
-                least = least if self.threads > 1 else (1 << 63) - 1
-            record[Door.POOL_PROGRAMS], record[Door.CHUNK_PROGRAMS] = least, chunk
-            record[Door.MOST_CHUNKS] = self.threads * CHUNKS_PER_THREAD
-            if pool is not None and self.measured >= MEASURED:
+            if pool is not None:
                 calls = pool.try_lock, pool.lock.release
                 record.keep += calls
                 record[Door.ACQUIRE], record[Door.RELEASE] = map(id, calls)
                 record[Door.POOL] = pool.pointer
-
-    def chunks(self, programs: int) -> int:
-        """How many chunks a launch is cut into; below 2: the calling thread runs it alone."""
-        cost = programs * self.program_seconds
-        if self.threads < 2 or programs < 2 or (self.measured and cost < WAKE_SECONDS):
-            return 0
-        wanted = self.threads * CHUNKS_PER_THREAD
-        if self.measured:  # a chunk should be worth claiming
-            wanted = min(wanted, max(self.threads, int(cost / ALONE_SECONDS)))
-        return min(programs, align(wanted, self.threads))
 
 
 def _forget_pools() -> None:

@@ -107,6 +107,8 @@ def _library() -> Linked:
         name: ctypes.cast(getattr(python, name), ctypes.c_void_p).value or 0
         for name in native_door.IMPORTS
     }
+    clock = ctypes.CDLL(None).clock_gettime
+    symbols["clock_gettime"] = ctypes.cast(clock, ctypes.c_void_p).value or 0
     symbols["fuser_spread"] = runtime_library()["fuser_spread"]
     text = native_door.door_ir(*found, data)
     return link_native(text, symbols, native_door.EXPORTS)

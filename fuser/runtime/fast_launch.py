@@ -1,6 +1,6 @@
 """Launches of a signature that was launched before, at next to no host time.
 
-    fast = make_fast_launcher(kernel, parameters, args)
+    fast = make_fast_launcher(kernel, signature, args)
     if fast is None or not fast(args, grid):
         ...  # describe the arguments, choose or compile a variant, launch it
 
@@ -12,17 +12,17 @@ does nothing and returns False. What it makes sure of before it launches, and wh
   has the same descriptor object, and so dtype and byte order; it is writeable if the kernel writes
   it. A tensor has the same key set, dtype and device; the key set tells sparse, negated, batched
   and other memory apart. Shapes and strides are not looked at: a kernel gets addresses only.
-- Addresses are (or are not) multiples of what the code was compiled for, and storages are not
-  larger than its offsets reach.
+- Addresses are (or are not) multiples of what the code was compiled for, and storages end where
+  its offsets still reach.
 - Overlap. Which storages overlap decides what the compiler may reorder. Storages are read at each
   launch, not remembered, for memory is freed and comes again with other ends: of a NumPy array that
   of its last base, of a tensor its storage. Just those pairs overlap that did in the example.
 - Integers are exact ints between the bounds of the signature, and multiples of 16 or not, as the
   signature says. Floats are exact floats. Constants are the same objects, or equal ints or strings
   of the same type. Anything else returns False.
-- What was compiled for a range of sizes carries guards (`fuser.graph.sizes`); they are computed
-  from the integers and the grid, as are the numbers that the code reads. A product that does not
-  fit 64 bits is a guard that fails.
+- What was compiled for a range of sizes carries guards (`fuser.graph.sizes`), and that no symbol is
+  below 2; they are computed from the integers and the grid, as are the numbers that the code reads.
+  A product that does not fit 64 bits is a guard that fails.
 - The grid is computed as the kernel has it, and compared where it is no symbol.
 
 Scratch memory of a CPU kernel belongs to one launch at a time; a second one at the same time
@@ -33,7 +33,7 @@ process the pool is gone, and returns with the first launch that needs it and go
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,7 +41,8 @@ import numpy as np
 
 from fuser.dtypes import DType
 from fuser.errors import UnsupportedError
-from fuser.graph.sizes import Guard
+from fuser.graph import dims
+from fuser.graph.sizes import LEAST, Guard
 from fuser.runtime import door
 from fuser.runtime.arrays import describe
 from fuser.runtime.cpu_launch import CpuKernel
@@ -69,10 +70,10 @@ CLASS_DIVISOR = 16
 
 @dataclass(frozen=True)
 class Pointer:
-    """An array. buffer: the kernel's buffer that it is, -1 for none. aligned: whether its address
-    must be a multiple of `align` bytes, None: it need not matter."""
+    """An array. writes: whether the kernel writes it. aligned: whether its address must be a
+    multiple of `align` bytes, None: it need not matter. most_bytes: from its address to the end of
+    its storage."""
 
-    buffer: int
     writes: bool = True
     align: int = 16
     aligned: bool | None = None
@@ -81,29 +82,22 @@ class Pointer:
 
 @dataclass(frozen=True)
 class Integer:
-    """An int from low to high. name: of the symbol whose value it is, or of the scalar. multiple:
-    whether it must be a multiple of 16, None: it need not matter. dtype: of the scalar."""
+    """An int from low to high. multiple: whether it must be a multiple of 16, None: it need not
+    matter."""
 
-    name: str
     low: int = -LARGEST - 1
     high: int = LARGEST
     multiple: bool | None = None
-    dtype: DType | None = None
 
 
 @dataclass(frozen=True)
 class Real:
-    """A float that is a scalar of type f32 or f64."""
-
-    name: str
-    dtype: DType
+    """A float."""
 
 
 @dataclass(frozen=True)
 class Truth:
-    """A bool that is a scalar."""
-
-    name: str
+    """A bool."""
 
 
 @dataclass(frozen=True)
@@ -116,63 +110,72 @@ class Constant:
 Parameter = Pointer | Integer | Real | Truth | Constant
 
 
+@dataclass(frozen=True)
+class Signature:
+    """What the arguments of a launch are, in order.
+
+    buffers: for each buffer of the kernel the argument that it is. symbols: by name (argument,
+    divisor); an argument that is negative is -1 - an axis of the grid.
+    scalars: (argument, type) of each, in the order of the kernel. axes: for each axis of the
+    kernel's grid that of the launch's grid; () for the same. guards: what the code was compiled to
+    take for granted.
+    """
+
+    parameters: Sequence[Parameter]
+    buffers: Sequence[int]
+    symbols: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    scalars: Sequence[tuple[int, DType]] = ()
+    axes: Sequence[int] = ()
+    guards: Sequence[Guard] = ()
+
+
 def make_fast_launcher(
-    kernel: CpuKernel | CudaKernel,
-    parameters: Sequence[Parameter],
-    args: Sequence[Any],
-    guards: Iterable[Guard] = (),
+    kernel: CpuKernel | CudaKernel, signature: Signature, args: Sequence[Any]
 ) -> FastLaunch | None:
     """A launcher for calls like this one, or None where `why_not` says why.
 
-    parameters: one for each argument, in order. args: those of a call that this kernel is right
-    for. guards: what the code was compiled to take for granted.
+    args: those of a call that this kernel is right for.
     """
     try:
-        return _make(kernel, parameters, args, guards)
+        return _make(kernel, signature, args)
     except UnsupportedError:
         return None
 
 
-def why_not(
-    kernel: CpuKernel | CudaKernel,
-    parameters: Sequence[Parameter],
-    args: Sequence[Any],
-    guards: Iterable[Guard] = (),
-) -> str:
+def why_not(kernel: CpuKernel | CudaKernel, signature: Signature, args: Sequence[Any]) -> str:
     """Why `make_fast_launcher` returns None; "" where it does not."""
     try:
-        _make(kernel, parameters, args, guards)
+        _make(kernel, signature, args)
     except UnsupportedError as error:
         return str(error)
     return ""
 
 
-def _make(
-    kernel: CpuKernel | CudaKernel, parameters: Sequence[Parameter], args: Sequence[Any],
-    guards: Iterable[Guard],
-) -> FastLaunch:  # fmt: skip
+def _make(kernel: CpuKernel | CudaKernel, signature: Signature, args: Sequence[Any]) -> FastLaunch:
+    parameters = signature.parameters
     if found := door.problem():
         raise UnsupportedError(found)
     if len(parameters) != len(args) or len(args) > MOST:
         raise UnsupportedError(f"{len(args)} arguments for {len(parameters)} parameters")
     record = door.new_record()
     record[Door.COUNT] = len(args)
-    buffers = {item.buffer for item in parameters if isinstance(item, Pointer)} - {-1}
-    if buffers != set(range(len(buffers))):
-        raise UnsupportedError("there are buffers that no argument is")
-    record[Door.BUFFERS] = len(buffers)
+    if not all(isinstance(parameters[i], Pointer) for i in signature.buffers):
+        raise UnsupportedError("a buffer is no array")
+    if len(signature.buffers) > MOST:
+        raise UnsupportedError(f"more than {MOST} buffers")
+    listed = np.array([*signature.buffers, 0], np.int64)
+    record[Door.BUFFERS], record[Door.BUFFER_ARGUMENTS] = len(listed) - 1, address(listed)
     table = np.zeros((len(args), PARAM_WORDS), np.int64)
-    numbers = _numbers(kernel)
     for words, item, value in zip(table, parameters, args, strict=True):
-        _fill_parameter(words, item, value, numbers)
+        _fill_parameter(words, item, value)
+    record[Door.NUMBERS] = _fill_scalars(table, kernel, signature)
     _fill_overlaps(table, parameters, args)
-    code = door.fill(_formulas(kernel, parameters, guards))
+    code = door.fill(_formulas(kernel, signature))
     record[Door.PARAMS], record[Door.CODE] = address(table), address(code)
-    record[Door.NUMBERS] = len(kernel.geometry.sizes) + len(numbers)
     constants = [item.value for item in parameters if isinstance(item, Constant)]
     arrays = [a for a, item in zip(args, parameters, strict=True) if isinstance(item, Pointer)]
     dtypes = [array.dtype for array in arrays]
-    record.keep = [table, code, constants, dtypes, [type(value) for value in args], kernel]
+    record.keep = [table, code, listed, constants, dtypes, [type(value) for value in args], kernel]
     if (table[:, Param.KIND] == Kind.TORCH).any():
         _fill_torch(record)
     if isinstance(kernel, CpuKernel):
@@ -183,19 +186,8 @@ def _make(
     return made
 
 
-def _numbers(kernel: CpuKernel | CudaKernel) -> dict[str, int]:
-    """The number that a scalar is, by its name."""
-    geometry = kernel.geometry
-    first = len(geometry.sizes)
-    if first + len(geometry.scalars) > MOST:
-        raise UnsupportedError(f"more than {MOST} numbers")
-    return {name: first + i for i, name in enumerate(geometry.scalars)}
-
-
-def _fill_parameter(
-    words: np.ndarray, item: Parameter, value: Any, numbers: dict[str, int]
-) -> None:
-    words[Param.NUMBER] = words[Param.BUFFER] = -1
+def _fill_parameter(words: np.ndarray, item: Parameter, value: Any) -> None:
+    words[Param.NUMBER] = -1
     words[Param.ALIGNED] = 2
     words[Param.TYPE] = id(type(value))
     match item:
@@ -206,35 +198,46 @@ def _fill_parameter(
             words[Param.LOW], words[Param.HIGH] = item.low, item.high
             words[Param.ALIGN_MASK] = CLASS_DIVISOR - 1
             words[Param.ALIGNED] = 2 if item.multiple is None else item.multiple
-            if item.dtype is not None and item.name in numbers:
-                _check_range(item)
-                words[Param.NUMBER] = numbers[item.name]
-                bits = item.dtype.bits
-                words[Param.MASK] = (1 << bits) - 1 if bits < 64 else -1
         case Real():
-            if type(value) is not float or item.dtype.bits not in (32, 64):
-                raise UnsupportedError(f"{item.name} is a {type(value).__name__} for {item.dtype}")
-            words[Param.KIND], words[Param.MASK] = Kind.FLOAT, item.dtype.bits
-            words[Param.NUMBER] = numbers.get(item.name, -1)
+            if type(value) is not float:
+                raise UnsupportedError(f"what was a float is of type {type(value).__name__}")
+            words[Param.KIND] = Kind.FLOAT
         case Truth():
             words[Param.KIND] = Kind.BOOL
-            words[Param.NUMBER] = numbers.get(item.name, -1)
         case Constant():
             words[Param.KIND], words[Param.OBJECT] = Kind.CONSTANT, id(item.value)
             words[Param.TYPE] = id(type(item.value))
 
 
-def _check_range(item: Integer) -> None:
-    """Bits beyond the scalar's would be dropped in silence."""
-    assert item.dtype is not None
-    low, high = item.dtype.lowest, item.dtype.highest
-    if item.low < low or item.high > min(high, LARGEST):
-        raise UnsupportedError(f"{item.name} may not fit {item.dtype}")
+def _fill_scalars(table: np.ndarray, kernel: CpuKernel | CudaKernel, signature: Signature) -> int:
+    """Where the bits of scalars go. The count of all numbers."""
+    first = len(kernel.geometry.sizes)
+    wanted = len(kernel.geometry.scalars)
+    if len(signature.scalars) != wanted or first + wanted > MOST:
+        raise UnsupportedError(f"{len(signature.scalars)} scalars for {wanted}")
+    for number, (argument, dtype) in enumerate(signature.scalars):
+        words, item = table[argument], signature.parameters[argument]
+        if words[Param.NUMBER] >= 0:
+            raise UnsupportedError(f"argument {argument} is two scalars")
+        words[Param.NUMBER] = first + number
+        bits = dtype.bits
+        match item:
+            case Real() if dtype.is_float and bits in (32, 64):
+                words[Param.MASK] = bits
+            case Integer() if not dtype.is_float:
+                # bits beyond the scalar's would be dropped in silence
+                if item.low < dtype.lowest or item.high > min(dtype.highest, LARGEST):
+                    raise UnsupportedError(f"argument {argument} may not fit {dtype}")
+                words[Param.MASK] = (1 << bits) - 1 if bits < 64 else -1
+            case Truth() if dtype.kind == "bool":
+                pass
+            case _:
+                raise UnsupportedError(f"argument {argument} is no {dtype}")
+    return first + wanted
 
 
 def _fill_array(words: np.ndarray, item: Pointer, value: Any) -> None:
     torch = sys.modules.get("torch")
-    words[Param.BUFFER] = item.buffer
     words[Param.ALIGN_MASK] = item.align - 1
     words[Param.ALIGNED] = 2 if item.aligned is None else item.aligned
     words[Param.WRITES], words[Param.MOST_BYTES] = item.writes, item.most_bytes
@@ -267,31 +270,32 @@ def _fill_overlaps(table: np.ndarray, parameters: Sequence[Parameter], args: Seq
         spans.append(span)
 
 
-def _formulas(
-    kernel: CpuKernel | CudaKernel, parameters: Sequence[Parameter], guards: Iterable[Guard]
-) -> list[int]:
+def _formulas(kernel: CpuKernel | CudaKernel, signature: Signature) -> list[int]:
     geometry = kernel.geometry
-    if len(geometry.grid) > GRID_VALUES:
-        raise UnsupportedError(f"a grid of {len(geometry.grid)} axes")
-    values = {
-        item.name: GRID_VALUES + i
-        for i, item in enumerate(parameters)
-        if isinstance(item, Integer)
-    }  # fmt: skip
+    rank = len(geometry.grid)
+    axes = tuple(signature.axes) or tuple(range(rank))
+    if rank > GRID_VALUES or len(axes) != rank:
+        raise UnsupportedError(f"a grid of {rank} axes")
+    values: dict[str, tuple[int, int]] = {}
+    for name, (argument, by) in signature.symbols.items():
+        place = -1 - argument if argument < 0 else GRID_VALUES + argument
+        if argument >= 0 and not isinstance(signature.parameters[argument], Integer):
+            raise UnsupportedError(f"{name} is no integer")
+        values[name] = place, by
     checked = []
-    for axis, dim in enumerate(geometry.grid):
-        name = symbol_name(dim)
-        if name is None or name in values:
+    for axis, dim in zip(axes, geometry.grid, strict=True):
+        own = symbol_name(dim)
+        if own is None or values.setdefault(own, (axis, 1)) != (axis, 1):
             checked.append((axis, dim))
-        else:
-            values[name] = axis
     code = Formulas(values)
     try:
         for axis, dim in checked:
             code.check_value(axis, dim)
-        for axis in range(len(geometry.grid), GRID_VALUES):
+        for name in values:
+            code.check(dims.symbol(name) - LEAST, ">=")
+        for axis in set(range(GRID_VALUES)) - set(axes):
             code.check_value(axis, 1)
-        for guard in guards:
+        for guard in signature.guards:
             code.check(guard.expression, guard.relation)
         for number, dim in enumerate(geometry.sizes):
             code.out(dim, number)

@@ -12,9 +12,10 @@ CHECKS = {">=": 0, "==": 1, "!=": 2}
 
 
 class Formulas:
-    """values: place of the value of a symbol. Raises ValueError for what the code cannot say."""
+    """values: of a symbol the place of a value and what it is divided by, without a rest. Raises
+    ValueError for what the code cannot say."""
 
-    def __init__(self, values: Mapping[str, int]) -> None:
+    def __init__(self, values: Mapping[str, tuple[int, int]]) -> None:
         self.values = values
         self._words: list[int] = []
         self._depth = 0
@@ -64,7 +65,11 @@ class Formulas:
             if atom.op == "symbol":
                 if atom.name not in self.values:
                     raise ValueError(f"the launch has no value for {atom.name}")
-                self._emit(Code.VALUE, self.values[atom.name], 1)
+                place, by = self.values[atom.name]
+                self._emit(Code.VALUE, place, 1)
+                if by != 1:
+                    self._emit(Code.CONSTANT, by, 1)
+                    self._emit(Code.FLOORDIV, 0, -1)
             else:
                 self._push(atom.args[0])
                 self._push(atom.args[1])

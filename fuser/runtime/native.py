@@ -113,8 +113,8 @@ direct:
   call void %kernel(ptr %buffers, i64 0, i64 %programs, ptr %scratch)
   br label %next
 post:
-  call void @fuser_spread(ptr %pool, ptr %kernel, ptr %buffers, i64 %programs, i64 %chunks,
-                          ptr %scratch, i64 %stride)
+  call void @fuser_spread(ptr %pool, ptr %kernel, ptr %buffers, i64 0, i64 %programs,
+                          i64 %chunks, ptr %scratch, i64 %stride)
   br label %next
 next:
   %i.next = add i64 %i, 1

@@ -57,7 +57,8 @@ declare ptr @PyErr_Occurred()
 declare void @PyErr_Clear()
 declare void @Py_IncRef(ptr)
 declare void @Py_DecRef(ptr)
-declare void @fuser_spread(ptr, ptr, ptr, i64, i64, ptr, i64)
+declare i32 @clock_gettime(i32, ptr)
+declare void @fuser_spread(ptr, ptr, ptr, i64, i64, i64, ptr, i64)
 """
 
 
@@ -162,10 +163,10 @@ def _write_formulas(module: Module) -> None:
 
 
 def _write_arguments(module: Module) -> None:
-    """door, tuple, values, numbers, buffers, ranges -> whether every argument is as its record
-    says; ranges: (address, start, end of the storage) of each."""
-    f = Writer(module, "arguments", "i1", *["ptr"] * 6)
-    door, given, values, numbers, buffers, ranges = f.args
+    """door, tuple, values, numbers, ranges -> whether every argument is as its record says; ranges:
+    (address, start, end of the storage) of each."""
+    f = Writer(module, "arguments", "i1", *["ptr"] * 5)
+    door, given, values, numbers, ranges = f.args
     params = f.word(door, Door.PARAMS, "ptr")
 
     def one(i: Reg, _: list[Reg]) -> list[Reg]:
@@ -185,15 +186,8 @@ def _write_arguments(module: Module) -> None:
                 f.need(f.call("i1", name, *args))
                 address = f.load("i64", span, 8)
                 f.need(f.call("i1", "class_fits", param, address))
-                size = f.sub(f.word(span, 2), f.word(span, 1))
-                f.need(f.icmp("sle", size, f.word(param, Param.MOST_BYTES)))
-                buffer = f.word(param, Param.BUFFER)
-
-                def keep() -> list[Reg]:
-                    f.store(address, f.gep(buffers, buffer, "i64"), 8)
-                    return []
-
-                f.when(f.icmp("sge", buffer, 0), keep)
+                ahead = f.sub(f.word(span, 2), address)
+                f.need(f.icmp("sle", ahead, f.word(param, Param.MOST_BYTES)))
 
             return case
 
@@ -266,9 +260,19 @@ def _write_door(module: Module) -> None:
 
     f.loop(integer(0), rank, 1, [], extent)
     rest = f.gep(values, 8 * GRID_VALUES)
-    f.need(f.call("i1", "arguments", door, args, rest, numbers, buffers, ranges))
+    f.need(f.call("i1", "arguments", door, args, rest, numbers, ranges))
     f.need(f.call("i1", "overlaps", door, ranges))
     f.need(f.call("i1", "formulas", f.word(door, Door.CODE, "ptr"), values, numbers))
+
+    listed = f.word(door, Door.BUFFER_ARGUMENTS, "ptr")
+
+    def place(i: Reg, _: list[Reg]) -> list[Reg]:
+        argument = f.load("i64", f.gep(listed, i, "i64"), 8)
+        pointer = f.load("i64", f.gep(ranges, f.mul(argument, 24)), 8)
+        f.store(pointer, f.gep(buffers, i, "i64"), 8)
+        return []
+
+    f.loop(integer(0), f.word(door, Door.BUFFERS), 1, [], place)
 
     def on_cpu() -> list[Reg]:
         # behind the buffers the address of the numbers

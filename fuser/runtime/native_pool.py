@@ -12,7 +12,8 @@ A worker without work spins for some tens of microseconds, then sleeps on a cond
 
 Layout of a pool (bytes), which `fuser.runtime.threads` makes:
   0 generation of posts, 64 chunks done, 128 entry, 136 buffers, 144 programs, 152 chunks,
-  160 scratch, 168 stride, 176 chunks a range, 192 sleepers, 196 stop, 200 threads,
+  160 scratch, 168 stride, 176 chunks a range, 184 first program, 192 sleepers, 196 stop,
+  200 threads,
   256 mutex, 320 condition, 512 + 64 t: the range of thread t
 """
 
@@ -96,6 +97,7 @@ entry:
   %at.scratch = getelementptr i8, ptr %pool, i64 160
   %at.stride = getelementptr i8, ptr %pool, i64 168
   %at.share = getelementptr i8, ptr %pool, i64 176
+  %at.offset = getelementptr i8, ptr %pool, i64 184
   %at.threads = getelementptr i8, ptr %pool, i64 200
   %threads = load i64, ptr %at.threads
   br label %range
@@ -137,9 +139,12 @@ run:
   %before = mul i64 %owner, %share
   %position = add i64 %before, %next
   %behind = mul i64 %position, %programs
-  %first = udiv i64 %behind, %parts
+  %offset = load i64, ptr %at.offset
+  %first.rel = udiv i64 %behind, %parts
+  %first = add i64 %first.rel, %offset
   %ahead.of = add i64 %behind, %programs
-  %last = udiv i64 %ahead.of, %parts
+  %last.rel = udiv i64 %ahead.of, %parts
+  %last = add i64 %last.rel, %offset
   %skip = mul i64 %thread, %stride
   %scratch = getelementptr i8, ptr %scratch.base, i64 %skip
   call void %kernel(ptr %buffers, i64 %first, i64 %last, ptr %scratch)
@@ -208,10 +213,10 @@ out:
   ret void
 }
 
-; Run `programs` of a kernel in `chunks` on the calling thread, which is thread 0 of the pool and
-; alone in using it, and on the workers. `scratch`: `stride` bytes a thread.
-define void @fuser_spread(ptr %pool, ptr %kernel, ptr %buffers, i64 %programs, i64 %chunks,
-                          ptr %scratch, i64 %stride) {
+; Run `programs` of a kernel, from %offset on, in `chunks` on the calling thread, which is thread 0
+; of the pool and alone in using it, and on the workers. `scratch`: `stride` bytes a thread.
+define void @fuser_spread(ptr %pool, ptr %kernel, ptr %buffers, i64 %offset, i64 %programs,
+                          i64 %chunks, ptr %scratch, i64 %stride) {
 entry:
   %p.threads = getelementptr i8, ptr %pool, i64 200
   %ranges = load i64, ptr %p.threads
@@ -221,6 +226,8 @@ entry:
   store ptr %kernel, ptr %p.entry
   %p.buffers = getelementptr i8, ptr %pool, i64 136
   store ptr %buffers, ptr %p.buffers
+  %p.offset = getelementptr i8, ptr %pool, i64 184
+  store i64 %offset, ptr %p.offset
   %p.programs = getelementptr i8, ptr %pool, i64 144
   store i64 %programs, ptr %p.programs
   %p.chunks = getelementptr i8, ptr %pool, i64 152

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from fuser.backend.function import Module
 from fuser.backend.text import Reg, integer
+from fuser.runtime import launch_cost
 from fuser.runtime.geometry import MOST_ON_AXES
 from fuser.runtime.native_words import MOST, NULL, Door, Writer, symbol
 
@@ -14,8 +16,41 @@ CONFIG_WORDS = 7
 
 
 def write_starts(module: Module) -> None:
+    _write_time(module)
+    _write_estimate(module)
     _write_cpu(module)
     _write_cuda(module)
+
+
+def _write_time(module: Module) -> None:
+    """-> nanoseconds, from some moment on."""
+    f = Writer(module, "now", "i64")
+    found = f.room(2)
+    f.op("i32", f"call i32 @clock_gettime(i32 {int(time.CLOCK_MONOTONIC)}, {found.typed})")
+    seconds = f.mul(f.load("i64", found, 8), 1_000_000_000)
+    f.finish(f.add(seconds, f.word(found, 1)))
+
+
+def _write_estimate(module: Module) -> None:
+    """place of the estimate, programs, when the launch began, whether it ran alone: see
+    `fuser.runtime.launch_cost`."""
+    f = Writer(module, "learn", "i1", "ptr", "i64", "i64", "i1")
+    place, programs, began, alone = f.args
+    spent = f.sub(f.call("i64", "now"), began)
+    old = f.load("i64", place, 8)
+
+    def measured() -> list[Reg]:
+        one = f.binary("sdiv", f.binary("shl", spent, integer(launch_cost.SHIFT)), programs)
+        return [f.intrinsic("smin", one, f.mul(old, launch_cost.GROWTH))]
+
+    def unsure() -> list[Reg]:
+        less = f.sub(old, f.binary("ashr", old, integer(launch_cost.DECAY)))
+        return [f.select(f.icmp("slt", spent, launch_cost.WAKE), less, old)]
+
+    (new,) = f.when(alone, measured, unsure)
+    new = f.intrinsic("smin", new, integer(launch_cost.MOST))
+    f.store(f.intrinsic("smax", new, integer(1)), place, 8)
+    f.finish(integer(1, "i1"))
 
 
 def _write_cpu(module: Module) -> None:
@@ -23,7 +58,14 @@ def _write_cpu(module: Module) -> None:
     f = Writer(module, "launch_cpu", "i64", "ptr", "ptr", "i64")
     door, buffers, programs = f.args
     entry, scratch = f.word(door, Door.ENTRY, "ptr"), f.word(door, Door.SCRATCH, "ptr")
-    many = f.icmp("sge", programs, f.word(door, Door.POOL_PROGRAMS))
+    place, threads = f.word(door, Door.ESTIMATE, "ptr"), f.word(door, Door.THREADS)
+    estimate = f.load("i64", place, 8)
+    f.need(f.icmp("sgt", estimate, 0))
+    f.need(f.icmp("sle", programs, launch_cost.MOST_PROGRAMS))
+    cost = f.mul(programs, estimate)
+    dear = f.icmp("sge", cost, launch_cost.WAKE << launch_cost.SHIFT)
+    several = f.both(f.icmp("sgt", threads, 1), f.icmp("sgt", programs, 1))
+    many = f.both(dear, several)
     pool = f.word(door, Door.POOL, "ptr")
     # The slow path makes the pool, here or in a forked process.
     f.need(f.either(f.icmp("eq", many, 0), f.icmp("ne", pool, NULL)))
@@ -37,8 +79,10 @@ def _write_cpu(module: Module) -> None:
 
     def run_alone() -> list[Reg]:
         thread = f.call("ptr", "PyEval_SaveThread")
+        began = f.call("i64", "now")
         ranges = f"ptr {buffers}, i64 0, {programs.typed}, {scratch.typed}"
         f.emit(f"call void {entry}({ranges})")
+        f.call("i1", "learn", place, programs, began, integer(1, "i1"))
         f.call_void("PyEval_RestoreThread", thread)
         return []
 
@@ -48,18 +92,19 @@ def _write_cpu(module: Module) -> None:
         f.call_void("Py_DecRef", got)
 
         def run_spread() -> list[Reg]:
-            threads = f.word(door, Door.THREADS)
-            worth = f.binary("sdiv", programs, f.word(door, Door.CHUNK_PROGRAMS))
+            worth = f.binary("sdiv", cost, integer(launch_cost.ALONE << launch_cost.SHIFT))
             most = f.intrinsic("smax", threads, worth)
             most = f.intrinsic("smin", most, f.word(door, Door.MOST_CHUNKS))
             most = f.sub(f.add(most, threads), 1)
             most = f.mul(f.binary("sdiv", most, threads), threads)
             chunks = f.intrinsic("smin", most, programs)
             thread = f.call("ptr", "PyEval_SaveThread")
+            began = f.call("i64", "now")
             f.call_void(
-                "fuser_spread", pool, entry, buffers, programs, chunks, scratch,
+                "fuser_spread", pool, entry, buffers, integer(0), programs, chunks, scratch,
                 f.word(door, Door.STRIDE),
             )  # fmt: skip
+            f.call("i1", "learn", place, programs, began, integer(0, "i1"))
             f.call_void("PyEval_RestoreThread", thread)
             released = f.call("ptr", "PyObject_CallNoArgs", f.word(door, Door.RELEASE, "ptr"))
             f.call_void("Py_DecRef", released)

@@ -20,11 +20,11 @@ class Door(IntEnum):
     CODE = 2
     CUDA = 3
     BUFFERS = 4
+    BUFFER_ARGUMENTS = 5
     # of a launch on the CPU
     ENTRY = 8
     POOL = 9
-    POOL_PROGRAMS = 10
-    CHUNK_PROGRAMS = 11
+    ESTIMATE = 10
     THREADS = 12
     SCRATCH = 13
     STRIDE = 14
@@ -66,7 +66,6 @@ class Param(IntEnum):
 
     KIND = 0
     TYPE = 1
-    BUFFER = 2  # -1: the kernel does not have it
     NUMBER = 3  # of a scalar, -1: none
     MASK = 4  # bits of an integer scalar; 32 or 64 of a float
     LOW = 5

@@ -20,9 +20,9 @@ from fuser.runtime.arrays import ArrayRecord, describe
 from fuser.runtime.cuda_launch import CudaKernel
 from fuser.runtime.fast_launch import (
     Integer,
-    Parameter,
     Pointer,
     Real,
+    Signature,
     make_fast_launcher,
     why_not,
 )
@@ -39,8 +39,8 @@ FACTS = {
     "grid": ["grid0", "2"], "sizes": ["n", "n // 8"], "scalars": ["alpha"],
     "launch": ["2*grid0", "1", "n"],
 }  # fmt: skip
-PARAMETERS: tuple[Parameter, ...] = (
-    Pointer(1), Integer("n", low=2), Pointer(0), Real("alpha", f32)
+SIGNATURE = Signature(
+    (Pointer(), Integer(low=2), Pointer(), Real()), (2, 0), {"n": (1, 1)}, [(3, f32)]
 )  # fmt: skip
 
 
@@ -128,7 +128,7 @@ def arrays(wrap: Any = lambda array: array) -> tuple[Any, Any]:
 )
 def test_a_launch(fake: Driver, wrap: Any, stream: int | None) -> None:
     x, y = arrays(wrap)
-    fast = make_fast_launcher(kernel_of(), PARAMETERS, (x, 17, y, 1.0))
+    fast = make_fast_launcher(kernel_of(), SIGNATURE, (x, 17, y, 1.0))
     assert fast is not None
     for n, blocks, alpha in ((17, 8, 1.0), (40, 3, -2.0)):
         assert fast((x, n, y, alpha), (blocks, 2)) is True
@@ -139,8 +139,7 @@ def test_a_launch(fake: Driver, wrap: Any, stream: int | None) -> None:
             [*pointers, n, n // 8, bits], None, None,
         )  # fmt: skip
     assert not fake.calls
-    assert fast((x, 17, y, 1.0), (0, 2)) is True  # no program
-    for n, grid in ((1 << 16, (8, 2)), (17, (1 << 30, 2)), (17, (8,))):
+    for n, grid in ((17, (0, 2)), (17, (1, 2)), (1 << 16, (8, 2)), (17, (1 << 30, 2)), (17, (8,))):
         assert fast((x, n, y, 1.0), grid) is False
     assert not fake.calls
 
@@ -152,7 +151,7 @@ def test_clusters_and_workspaces(fake: Driver, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(cuda_door, "stream_for", lambda records, ordinal: STREAM + 3)
     fake.words = 6
     x, y = arrays(torch.from_numpy)
-    fast = make_fast_launcher(kernel, PARAMETERS, (x, 17, y, 1.0))
+    fast = make_fast_launcher(kernel, SIGNATURE, (x, 17, y, 1.0))
     assert fast is not None and fast((x, 17, y, 1.0), (8, 2)) is True
     _, _, stream, words, cluster, _ = fake.calls.pop()
     assert (stream, cluster) == (STREAM + 3, (4, 0, 4, 1, 1))
@@ -160,7 +159,7 @@ def test_clusters_and_workspaces(fake: Driver, monkeypatch: pytest.MonkeyPatch) 
     # the memory of one stream is not for launches on another
     monkeypatch.setitem(kernel._workspaces, 0, 0x6000)
     monkeypatch.setattr(cuda_door, "stream_for", lambda records, ordinal: 0)
-    other = make_fast_launcher(kernel, PARAMETERS, (x, 17, y, 1.0))
+    other = make_fast_launcher(kernel, SIGNATURE, (x, 17, y, 1.0))
     assert other is not None and other((x, 17, y, 1.0), (8, 2)) is False
     assert not fake.calls
 
@@ -168,7 +167,7 @@ def test_clusters_and_workspaces(fake: Driver, monkeypatch: pytest.MonkeyPatch) 
 def test_the_context_of_another_library(fake: Driver) -> None:
     fake.current = OTHER
     x, y = arrays()
-    fast = make_fast_launcher(kernel_of(), PARAMETERS, (x, 17, y, 1.0))
+    fast = make_fast_launcher(kernel_of(), SIGNATURE, (x, 17, y, 1.0))
     assert fast is not None and fast((x, 17, y, 1.0), (8, 2)) is True
     assert [call[0] for call in fake.calls] == ["push", FUNCTION, "pop"]
     assert fake.calls[0] == ("push", CONTEXT)
@@ -189,7 +188,7 @@ def test_failures_are_errors(fake: Driver, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(driver, "api", lambda: Api)
     monkeypatch.setattr(driver, "_lost", "")
     x, y = arrays()
-    fast = make_fast_launcher(kernel_of(), PARAMETERS, (x, 17, y, 1.0))
+    fast = make_fast_launcher(kernel_of(), SIGNATURE, (x, 17, y, 1.0))
     assert fast is not None
     fake.status = 701
     with pytest.raises(DeviceError, match="cuLaunchKernelEx failed: CUDA_ERROR_LAUNCH_OUT_OF"):
@@ -209,7 +208,7 @@ def test_failures_are_errors(fake: Driver, monkeypatch: pytest.MonkeyPatch) -> N
 def test_arrays_of_the_host_are_refused(fake: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_door, "describe", describe)
     x, y = arrays()
-    assert "not on the GPU" in why_not(kernel_of(), PARAMETERS, (x, 17, y, 1.0))
+    assert "not on the GPU" in why_not(kernel_of(), SIGNATURE, (x, 17, y, 1.0))
 
 
 @pytest.mark.cuda
@@ -219,23 +218,22 @@ def test_native_launches_on_the_gpu() -> None:
 
     compiled = vector_add(lambda kernel: compile_kernel(kernel, device_target()))
     kernel = CudaKernel(compiled)
-    parameters = [
-        Pointer(0, False), Pointer(1, False), Pointer(2), Integer("n", low=2, high=1 << 30)
-    ]  # fmt: skip
+    pointers = [Pointer(False), Pointer(False), Pointer()]
+    signature = Signature([*pointers, Integer(low=2, high=1 << 30)], (0, 1, 2), {"n": (3, 1)})
 
     def new(n: int) -> Any:
         return torch.rand(n, device="cuda")
 
     example = (new(8), new(8), new(8), 8)
-    assert not re.search(".", why_not(kernel, parameters, example))
-    fast = make_fast_launcher(kernel, parameters, example)
+    assert not re.search(".", why_not(kernel, signature, example))
+    fast = make_fast_launcher(kernel, signature, example)
     assert fast is not None
     for n in (1000, 2, 100_000):
         for stream in (torch.cuda.default_stream(), torch.cuda.Stream()):
             x, y, out = new(n), new(n), new(n)
             stream.wait_stream(torch.cuda.default_stream())
             with torch.cuda.stream(stream):
-                assert fast((x, y, out, n), (-(-n // BLOCK),)) is True
+                assert fast((x, y, out, n), (max(2, -(-n // BLOCK)),)) is True
             torch.cuda.synchronize()
             assert torch.equal(out, x + y)
     host = torch.zeros(1000)

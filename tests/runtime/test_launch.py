@@ -13,7 +13,9 @@ from fuser.backend.cpu import host_target
 from fuser.backend.module import CompiledKernel
 from fuser.dtypes import bf16, bool_, f16, f32, f64, i8, i32, i64, u64
 from fuser.errors import UsageError
+from fuser.runtime import launch_cost
 from fuser.runtime.arrays import describe
+from fuser.runtime.cpu import CHUNKS_PER_THREAD
 from fuser.runtime.geometry import Geometry, scalar_bits
 from fuser.runtime.launch import CpuKernel
 from fuser.runtime.memory import aligned_array
@@ -82,7 +84,7 @@ def test_grids_of_two_axes() -> None:
 def test_two_threads_at_a_time() -> None:
     """Of launches at the same time, one has the pool, and each its own numbers and scratch."""
     kernel = CpuKernel(vector_add(for_cpu), 2)
-    kernel.program_seconds, kernel.measured = 1.0, 3  # worth the pool, always
+    kernel.estimate[0] = launch_cost.MOST  # worth the pool
     failed = []
 
     def work(n: int) -> None:
@@ -111,12 +113,35 @@ def test_a_busy_pool_is_not_waited_for() -> None:
 
 
 def test_cheap_launches_stay_on_their_thread() -> None:
+    estimate = launch_cost.first_estimate(1e-7)
+    assert [launch_cost.chunks(estimate, programs, 2) for programs in (1, 150)] == [0, 0]
+    assert launch_cost.chunks(launch_cost.MOST, 1, 2) == launch_cost.chunks(estimate, 10**6, 1) == 0
+    chunks = [launch_cost.chunks(estimate, programs, 2) for programs in (250, 1000, 10**6)]
+    assert chunks == sorted(chunks) and chunks[-1] == 2 * CHUNKS_PER_THREAD
+    assert all(count % 2 == 0 and count for count in chunks)
+
+
+def test_estimates_follow_launches() -> None:
+    """Down at once, up in steps; from the pool back to one thread where the pool was no use."""
+    slow, quick = (launch_cost.first_estimate(seconds) for seconds in (1e-4, 1e-7))
+    assert launch_cost.learned(slow, 10, 1e-6, True) == pytest.approx(quick, rel=0.01)
+    assert launch_cost.learned(quick, 10, 1e-3, True) == 2 * quick
+    assert launch_cost.learned(slow, 10, 1e-3, False) == slow
+    falling = slow
+    while launch_cost.chunks(falling, 10, 2):
+        before, falling = falling, launch_cost.learned(falling, 10, 1e-6, False)
+        assert falling < before
+    assert launch_cost.learned(1, 10**9, 0.0, True) == launch_cost.learned(1, 5, 0.0, False) == 1
+
+
+def test_the_first_launch_measures_one_program() -> None:
     kernel = CpuKernel(vector_add(for_cpu), 2)
-    kernel.program_seconds, kernel.measured = 1e-7, 3
-    assert kernel.chunks(1) == kernel.chunks(150) == 0
-    assert 2 <= kernel.chunks(1000) <= kernel.chunks(100_000) <= 16
-    assert kernel.chunks(1000) % 2 == 0
-    assert CpuKernel(vector_add(for_cpu), 1).chunks(10**6) == 0
+    n = 1000
+    x, y, out = drawn(n), drawn(n), blank(n)
+    assert kernel.estimate[0] == 0
+    launch(kernel, (x, y, out), (ceildiv(n, BLOCK),), n=n)
+    np.testing.assert_array_equal(out, x + y)
+    assert kernel.estimate[0] > 0
 
 
 @pytest.mark.parametrize(
