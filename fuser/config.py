@@ -21,6 +21,9 @@ class Config:
     threads: FUSER_THREADS, CPU threads of a plan; 0 is one a core.
     workers: FUSER_WORKERS, processes that compile; 0 is one a core.
     dump: FUSER_DUMP, a folder that receives the text of every stage of every compile.
+    check: FUSER_CHECK=1 runs every kernel of the block language in the interpreter, which reports
+    accesses out of bounds and races.
+    log: FUSER_LOG, what is told on the standard error stream: "recompiles", names with commas.
     verify: FUSER_VERIFY=1 checks the intermediate programs after every pass.
     max_seconds, max_bytes, max_nodes, max_kernel_seconds: FUSER_MAX_SECONDS and so on, what a model
     may ask for (fuser/limits.py); 0 seconds is no end, 0 bytes the memory of the machine.
@@ -32,6 +35,8 @@ class Config:
     workers: int = 0
     dump: Path | None = None
     verify: bool = False
+    check: bool = False
+    log: str = ""
     max_seconds: int = int(DEFAULT.seconds)
     max_bytes: int = DEFAULT.bytes
     max_nodes: int = DEFAULT.nodes
@@ -73,6 +78,8 @@ def within(limits: Limits | None = None) -> Iterator[None]:
 
 
 def _parse(name: str, kind: str, text: str) -> object:
+    if kind == "str":
+        return text
     if "Path" in kind:
         return Path(text) if text else None
     if kind == "bool":

@@ -109,6 +109,35 @@ class LanguageError(FuserError):
         return f"{text}\n{self.excerpt}" if self.excerpt else text
 
 
+class CheckError(FuserError):
+    """A checked launch (`check=True`, FUSER_CHECK=1) went out of bounds or raced. `where` is the
+    user's file and line; excerpt: that line; program: the program (x, y, z); array, element: what
+    it reached."""
+
+    exit_code = 2
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: str = "",
+        hint: str = "",
+        excerpt: str = "",
+        program: tuple[int, ...] = (),
+        array: str = "",
+        element: int = 0,
+    ) -> None:
+        super().__init__(what, where=where, hint=hint)
+        self.excerpt = excerpt
+        self.program = program
+        self.array = array
+        self.element = element
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return f"{text}\n{self.excerpt}" if self.excerpt else text
+
+
 class VerifyError(FuserError):
     """An intermediate program breaks an invariant: a defect of fuser."""
 

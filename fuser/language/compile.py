@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from fuser.graph import dims
 from fuser.graph.dims import DimExpr, symbol
@@ -86,11 +86,14 @@ ArgumentClass = ArrayClass | IntegerClass | FloatClass | Fixed | tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Options:
-    """How a launch wants a kernel compiled."""
+    """How a launch wants a kernel compiled. check: in the interpreter, not compiled at all (see
+    check.py); deterministic: with atomics in a fixed order."""
 
     num_warps: int = 4
     num_stages: int = 3
     debug: bool = False
+    check: bool | Literal["benign"] = False
+    deterministic: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

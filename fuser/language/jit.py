@@ -6,6 +6,7 @@ the sizes at which its guards hold; a launch that no variant serves compiles ano
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import threading
@@ -19,8 +20,10 @@ from fuser.config import Config
 from fuser.errors import UsageError
 from fuser.graph.sizes import Guard, Sizes, guard_from_list
 from fuser.language.arguments import Arguments, classify
+from fuser.language.check import Check, Checked, run_checked
 from fuser.language.compile import Options, Program, finish, trace
 from fuser.language.functions import Function
+from fuser.language.order import depends_on_order
 from fuser.pipeline.devices import choose_target
 from fuser.runtime.cache import KernelCache
 from fuser.runtime.launch import CpuKernel, CudaKernel, load_kernel, scalar_bits, stream_for
@@ -34,6 +37,7 @@ OPTIONS = (
     "num_warps", "num_stages", "num_ctas", "maxnreg", "debug", "enable_fp_fusion", "launch_pdl",
     "launch_cooperative_grid", "sanitize_overflow", "arch", "warp_size", "extern_libs",
     "allow_fp8e4nv", "max_num_imprecise_acc_default", "ir_override", "instrumentation_mode",
+    "check", "deterministic",
 )  # fmt: skip
 """Keywords of a launch that are no arguments of the kernel."""
 
@@ -83,12 +87,14 @@ class KernelFunction(Function):
         gives them."""
         return lambda *args, **named: self.run(*args, grid=grid, **named)
 
-    def run(self, *args: Any, grid: Grid, warmup: bool = False, **named: Any) -> Variant:
-        """Launch. warmup: compile only. Raises LanguageError, UsageError and what compiling
-        raises."""
+    def run(self, *args: Any, grid: Grid, warmup: bool = False, **named: Any) -> Variant | Checked:
+        """Launch. warmup: compile only. Raises LanguageError, UsageError, CheckError and what
+        compiling raises."""
         bound, options = self.bind(args, named)
         found = classify(bound, self.constexprs, self.plain)
         extents = grid_of(grid, bound)
+        if options.check and not warmup and all(extents):
+            return run_checked(self, found, extents, options, options.check)
         variant = self.variant(found, extents, options)
         if warmup or not all(extents):
             return variant
@@ -97,7 +103,9 @@ class KernelFunction(Function):
 
     def warmup(self, *args: Any, grid: Grid, **named: Any) -> Variant:
         """Compile for these arguments without a launch."""
-        return self.run(*args, grid=grid, warmup=True, **named)
+        found = self.run(*args, grid=grid, warmup=True, **named)
+        assert isinstance(found, Variant)
+        return found
 
     def bind(self, args: Sequence[Any], named: dict[str, Any]) -> tuple[dict[str, Any], Options]:
         """Arguments by parameter, and the options of the launch. Raises UsageError."""
@@ -117,6 +125,8 @@ class KernelFunction(Function):
             num_warps=int(chosen.get("num_warps") or 4),
             num_stages=int(chosen.get("num_stages") or 3),
             debug=bool(chosen.get("debug", False)),
+            check=_check_of(chosen.get("check")),
+            deterministic=bool(chosen.get("deterministic", False)),
         )
         return dict(bound.arguments), options
 
@@ -124,7 +134,7 @@ class KernelFunction(Function):
         """The variant for a launch, compiled now if there is none."""
         shape = tuple(min(extent, 2) for extent in (max(1, extent) for extent in grid))
         key = (tuple(found.classes.values()), shape, options.num_warps, options.num_stages,
-               options.debug, found.device)  # fmt: skip
+               options.debug, options.deterministic, found.device)  # fmt: skip
         with self._lock:
             variants = self.variants.setdefault(key, [])
             why = "its arguments are of classes that it was not compiled for"
@@ -155,8 +165,32 @@ class KernelFunction(Function):
                   if b.role == "output"}  # fmt: skip
         for leaf, record in found.records.items():
             record.require(self.fn.__name__, writes=leaf in writes, device=device, ordinal=ordinal)
+        in_order = options.deterministic and depends_on_order(program.kernel)
+        if in_order and device == "cuda":
+            raise UsageError(
+                f"deterministic=True: {self.fn.__name__} has an atomic whose order decides its "
+                "result, and a GPU runs programs in no fixed order",
+                where=in_order,
+                hint="store a part for each program and add the parts up, or run it on the CPU",
+            )
         loaded = load_kernel(compiled, "cuda" if device == "cuda" else "cpu", ordinal)
+        if in_order and isinstance(loaded, CpuKernel):
+            loaded = CpuKernel(compiled, threads=1)
         return Variant(program, compiled, guards, loaded, text)
+
+
+@functools.cache
+def _always_checked() -> bool:
+    """Whether FUSER_CHECK asks for it, read once."""
+    return Config.from_environment().check
+
+
+def _check_of(asked: Any) -> Check:
+    if asked is None:
+        return _always_checked()
+    if asked not in (True, False, "benign"):
+        raise UsageError(f"check={asked!r}", hint='it is True, False or "benign"')
+    return asked  # type: ignore[no-any-return]
 
 
 def _machine_code(program: Program, target: Target) -> tuple[CompiledKernel, str]:

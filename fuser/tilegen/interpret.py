@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,12 +23,11 @@ from fuser.errors import VerifyError
 from fuser.graph.ops.registry import primitive
 from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Axis, Extreme, FloorDiv, Index, Lookup, Mod, Scalar
+from fuser.tilegen.interpreted_memory import ADD, READ, WRITE, AccessError, Memory, share
 from fuser.tilegen.ir import Block, Buffer, Kernel, Op, View
 from fuser.tilegen.value import UNBOUNDED, Value
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
-
-NOBODY, MANY = -1, -2  # who touched an element; otherwise the number of the one program that did
 
 
 def run(
@@ -39,21 +37,30 @@ def run(
     *,
     scalars: Mapping[str, float | int | bool] | None = None,
     races: bool = True,
+    origins: Mapping[str, int] | None = None,
+    equal_stores: bool = False,
 ) -> dict[str, Array]:
     """Run the kernel on its buffers, in place.
 
     arrays: one 1-D array a buffer name, of the buffer's dtype and size. programs: the row-major
     numbers of the grid points to run, all by default. scalars: the numbers of the launch, by name.
-    races: whether programs that meet in memory are an error. Returns, by the name of each buffer
+    races: whether programs that meet in memory are an error. Arrays may overlap. origins: by name,
+    the place in its array of a buffer's first element, 0 by default. equal_stores: whether programs
+    may store to an element what it holds already. Returns, by the name of each buffer
     that the kernel stores to, which of its elements were written: `check_written` wants all.
-    Raises VerifyError, naming the op and its origin, for every broken promise (module docstring).
+    Raises VerifyError, naming the op and its origin, for every broken promise (module docstring):
+    AccessError for those about memory.
     """
     memory = {
-        buffer: _Memory(buffer, _array_of(kernel, buffer, arrays)) for buffer in kernel.buffers
+        buffer: Memory(
+            buffer, _array_of(kernel, buffer, arrays), (origins or {}).get(buffer.name, 0)
+        )
+        for buffer in kernel.buffers
     }
+    modified = _modified(kernel)
     if races:
-        for buffer in _modified(kernel):
-            memory[buffer].track()
+        share(memory, modified)
+    read = {value for op in kernel.walk() for value in op.operands()}
     given = {
         value: np.asarray((scalars or {})[value.name], value.dtype.numpy)
         for value in kernel.scalars
@@ -62,9 +69,10 @@ def run(
     for program in range(total) if programs is None else programs:
         point = tuple(int(i) for i in np.unravel_index(program, kernel.grid))
         one = _Program(kernel, memory, program, point)
+        one.read, one.equal_stores = read, equal_stores
         one.values.update(given)
         one.block(kernel.body)
-    return {buffer.name: item.written for buffer, item in memory.items() if item.writer is not None}
+    return {buffer.name: memory[buffer].written for buffer in modified if races}
 
 
 def check_written(name: str, written: Array) -> None:
@@ -156,63 +164,17 @@ def _rest(array: Array, multiple: int) -> Array:
     return np.asarray(size.astype(np.uint64) % np.uint64(multiple))
 
 
-@dataclass(eq=False)
-class _Memory:
-    """A buffer's elements and, where the kernel modifies it, which program touched each."""
-
-    buffer: Buffer
-    data: Array
-    writer: Array | None = None
-    reader: Array | None = None
-    adder: Array | None = None
-    stamp: Array | None = None
-
-    def track(self) -> None:
-        self.writer, self.reader, self.adder = (
-            np.full(self.data.size, NOBODY, np.int32) for _ in range(3)
-        )
-        self.stamp = np.zeros(self.data.size, np.int32)
-
-    @property
-    def written(self) -> Array:
-        """Which elements were stored or added to."""
-        return np.asarray((self.writer != NOBODY) | (self.adder != NOBODY))
-
-    def touch(
-        self, at: Array, program: int, mark: str, conflicts: Sequence[tuple[str, str]]
-    ) -> None:
-        """Note an access of the elements `at`. conflicts: (earlier access, what it is called)."""
-        if self.writer is None:
-            return
-        for name, deed in conflicts:
-            owner: Array = getattr(self, name)[at]
-            if (wrong := (owner != NOBODY) & (owner != program)).any():
-                place, other = at[wrong][0], owner[wrong][0]
-                who = "several programs" if other == MANY else f"program {other}"
-                raise VerifyError(f"element {place} of {self.buffer.name} was {deed} by {who}")
-        marks: Array = getattr(self, mark)
-        owner = marks[at]
-        marks[at] = np.where((owner == NOBODY) | (owner == program), program, MANY)
-
-    def check_distinct(self, at: Array) -> None:
-        if self.stamp is None:
-            return
-        order = np.arange(at.size, dtype=np.int32)
-        self.stamp[at] = order
-        if (lost := self.stamp[at] != order).any():
-            raise VerifyError(
-                f"two elements of the tile go to element {at[lost][0]} of {self.buffer.name}"
-            )
-
-
 class _Program:
     """One grid point: the values it has computed so far."""
 
     def __init__(
-        self, kernel: Kernel, memory: dict[Buffer, _Memory], program: int, point: tuple[int, ...]
+        self, kernel: Kernel, memory: dict[Buffer, Memory], program: int, point: tuple[int, ...]
     ) -> None:
         self.kernel, self.memory, self.program, self.point = kernel, memory, program, point
         self.values: dict[Value, Array] = {}
+        self.read: set[Value] = set()
+        """Values that something uses."""
+        self.equal_stores = False
 
     def block(self, block: Block) -> tuple[Array, ...]:
         """Run the ops; what the final Yield gives."""
@@ -226,7 +188,11 @@ class _Program:
             except VerifyError as error:
                 if error.where:
                     raise
-                raise VerifyError(error.what, where=self.where(op), hint=error.hint) from None
+                told = type(error)(error.what, where=self.where(op), hint=error.hint)
+                if isinstance(told, AccessError) and isinstance(error, AccessError):
+                    told.noted(error)
+                    told.op, told.point = op, self.point
+                raise told from None
         return ()
 
     def where(self, op: Op) -> str:
@@ -260,8 +226,8 @@ class _Program:
         shape: tuple[int, ...],
         mask: Value | None = None,
     ) -> tuple[Array, Array]:
-        """(element numbers in the buffer, whether in bounds and in the mask), both of the tile's
-        shape."""
+        """(element numbers from the buffer's first on, whether in bounds and in the mask), both of
+        the tile's shape."""
         address = np.asarray(view.offset, np.int64)
         inside = np.asarray(True) if mask is None else self.values[mask]
         for expression, extent, stride in zip(indices, view.shape, view.strides, strict=True):
@@ -272,64 +238,56 @@ class _Program:
         address = np.broadcast_to(address, shape)
         inside = np.broadcast_to(inside, shape)
         used = address[inside]
-        size = self.memory[view.buffer].data.size
-        if used.size and (used.min() < 0 or used.max() >= size):
-            raise VerifyError(
-                f"{view!r} reaches element {used.min() if used.min() < 0 else used.max()} "
-                f"of a buffer of {size}"
-            )
+        memory = self.memory[view.buffer]
+        memory.check_inside(used, view)
         return address, inside
 
     def load(self, op: ops.Load) -> tuple[Array]:
         address, inside = self.locate(op.view, op.indices, op.shape, op.mask)
         memory = self.memory[op.view.buffer]
         if inside.all():
-            used = address.reshape(-1)
-            memory.touch(
-                used, self.program, "reader", (("writer", "stored"), ("adder", "added to"))
-            )
-            return (memory.data[address],)
+            memory.touch(address.reshape(-1), self.program, "reader", READ)
+            return (memory.data[address + memory.origin],)
         if op.pad is None:
             bad = tuple(int(i) for i in np.argwhere(~inside)[0])
             raise VerifyError(f"element {bad} of a load without a pad is outside of {op.view!r}")
         used = address[inside]
-        memory.touch(used, self.program, "reader", (("writer", "stored"), ("adder", "added to")))
+        memory.touch(used, self.program, "reader", READ)
         result = np.full(op.shape, op.pad, op.view.dtype.numpy)
-        result[inside] = memory.data[used]
+        result[inside] = memory.data[used + memory.origin]
         return (result,)
 
     def store(self, op: ops.Store) -> tuple[()]:
         address, inside = self.locate(op.view, op.indices, op.value.shape, op.mask)
         memory = self.memory[op.view.buffer]
-        used = address[inside]
+        used, new = address[inside], self.values[op.value][inside]
+        if self.equal_stores:
+            fresh = ~memory.alike(used, new)
+            used, new = used[fresh], new[fresh]
         memory.check_distinct(used)
-        memory.touch(
-            used, self.program, "writer",
-            (("writer", "stored"), ("reader", "read"), ("adder", "added to")),
-        )  # fmt: skip
-        memory.data[used] = self.values[op.value][inside]
+        memory.touch(used, self.program, "writer", WRITE)
+        memory.data[used + memory.origin] = new
         return ()
 
     def atomic_add(self, op: ops.AtomicAdd) -> tuple[()]:
         address, inside = self.locate(op.view, op.indices, op.value.shape)
         memory = self.memory[op.view.buffer]
         used = address[inside]
-        memory.touch(used, self.program, "adder", (("writer", "stored"), ("reader", "read")))
-        np.add.at(memory.data, used, self.values[op.value][inside])
+        memory.touch(used, self.program, "adder", ADD)
+        np.add.at(memory.data, used + memory.origin, self.values[op.value][inside])
         return ()
 
     def atomic(self, op: ops.Atomic) -> tuple[Array]:
         address, inside = self.locate(op.view, op.indices, op.value.shape, op.mask)
         memory, dtype = self.memory[op.view.buffer], op.view.dtype
-        memory.touch(
-            address[inside], self.program, "adder", (("writer", "stored"), ("reader", "read"))
-        )
+        memory.meet(address[inside], self.program, any(v in self.read for v in op.results))
+        memory.touch(address[inside], self.program, "adder", ADD)
         value = self.values[op.value]
         compare = value if op.compare is None else self.values[op.compare]
         old = np.zeros(op.value.shape, dtype.numpy)
         for at in np.ndindex(old.shape):  # elements at one place follow each other
             if inside[at]:
-                place = address[at]
+                place = address[at] + memory.origin
                 old[at] = memory.data[place]
                 memory.data[place] = _ATOMICS[op.fn](old[at], value[at], compare[at])
         return (old,)
@@ -358,7 +316,7 @@ class _Program:
     def gather(self, op: ops.Gather) -> tuple[Array]:
         at = self.values[op.at]
         if at.size and (at.min() < 0 or at.max() >= op.x.shape[op.axis]):
-            raise VerifyError(f"a gather reaches outside of {op.x!r}")
+            raise AccessError(f"a gather reaches outside of {op.x!r}")
         return (np.take_along_axis(self.values[op.x], at.astype(np.int64), op.axis),)
 
     def broadcast(self, op: ops.Broadcast) -> tuple[Array]:
