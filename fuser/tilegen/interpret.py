@@ -262,8 +262,9 @@ class _Program:
         memory = self.memory[op.view.buffer]
         used, new = address[inside], self.values[op.value][inside]
         if self.equal_stores:
-            fresh = ~memory.alike(used, new)
-            used, new = used[fresh], new[fresh]
+            equal = memory.alike(used, new)
+            memory.touch(used[equal], self.program, "writer", ())
+            used, new = used[~equal], new[~equal]
         memory.check_distinct(used)
         memory.touch(used, self.program, "writer", WRITE)
         memory.data[used + memory.origin] = new

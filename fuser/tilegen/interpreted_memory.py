@@ -53,20 +53,21 @@ class AccessError(VerifyError):
 
 @dataclass(eq=False)
 class Ledger:
-    """Who touched each granule of some memory. order: by program those that it comes behind."""
+    """Who touched each granule of some memory. order: by program those that it comes behind, the
+    same for all memory."""
 
     writer: Array
     reader: Array
     adder: Array
     stamp: Array
-    order: dict[int, set[int]] = field(default_factory=dict)
+    order: dict[int, set[int]]
     met: dict[int, set[int]] = field(default_factory=dict)
     """By granule: the programs that used it atomically."""
 
     @classmethod
-    def of(cls, granules: int) -> Ledger:
+    def of(cls, granules: int, order: dict[int, set[int]]) -> Ledger:
         writer, reader, adder = (np.full(granules, NOBODY, np.int32) for _ in range(3))
-        return cls(writer, reader, adder, np.zeros(granules, np.int32))
+        return cls(writer, reader, adder, np.zeros(granules, np.int32), order)
 
     def touch(
         self, at: Array, program: int, mark: str, conflicts: Sequence[tuple[str, str]]
@@ -149,11 +150,11 @@ class Memory:
         low, high = -self.origin, self.data.size - self.origin
         if not at.size or (at.min() >= low and at.max() < high):
             return
-        element = int(at[(at < low) | (at >= high)][0])
+        element = at.min() if at.min() < low else at.max()
         of = f"memory of the elements {low} to {high - 1}" if low else f"a buffer of {high}"
         error = AccessError(f"{view!r} reaches element {element} of {of}")
-        error.buffer, error.element = self.buffer.name, element
-        error.limits = (low, high - 1)
+        error.buffer, error.limits = self.buffer.name, (low, high - 1)
+        error.element = int(at[(at < low) | (at >= high)][0])
         raise error
 
     def meet(self, at: Array, program: int, learns: bool) -> None:
@@ -190,6 +191,7 @@ def share(memories: Mapping[Buffer, Memory], tracked: set[Buffer]) -> None:
     spans = sorted(
         ((*_span(memories[b].data), n, b) for n, b in enumerate(memories) if memories[b].data.size),
     )
+    order: dict[int, set[int]] = {}
     groups: list[tuple[int, int, list[Buffer]]] = []
     for start, stop, _, buffer in spans:
         if groups and start < groups[-1][1]:
@@ -202,14 +204,14 @@ def share(memories: Mapping[Buffer, Memory], tracked: set[Buffer]) -> None:
             continue
         starts = [_span(memories[b].data)[0] - start for b in members]
         granule = math.gcd(*starts, *(memories[b].data.itemsize for b in members))
-        ledger = Ledger.of(-(-(stop - start) // granule))
+        ledger = Ledger.of(-(-(stop - start) // granule), order)
         for offset, buffer in zip(starts, members, strict=True):
             memory = memories[buffer]
             memory.ledger, memory.each = ledger, memory.data.itemsize // granule
             memory.first = offset // granule + memory.origin * memory.each
     for buffer in tracked:
         if memories[buffer].ledger is None:
-            memories[buffer].ledger = Ledger.of(0)
+            memories[buffer].ledger = Ledger.of(0, order)
 
 
 def _span(data: Array) -> tuple[int, int]:

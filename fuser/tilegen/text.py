@@ -173,6 +173,8 @@ class _Printer:
             elif info.kind == "optional":
                 if content is not None:
                     operands.append(f"{info.name} {self.value(content)}")
+            elif info.kind == "indices":
+                operands.append(f"[{', '.join(map(self.index, content))}]")
             elif info.kind != "block":
                 operands.append(self.operand(content))
         line = f"{', '.join(self.value(value) for value in op.results)} = " if op.results else ""
@@ -203,10 +205,8 @@ class _Printer:
                 return f"&{self.names.get(content, content.name)}"
             case Index():
                 return self.index(content)
-            case (Value(), *_) | ():
-                return f"({', '.join(map(self.value, content))})"
             case _:
-                return f"[{', '.join(map(self.index, content))}]"
+                return f"({', '.join(map(self.value, content))})"
 
     def value(self, value: Value) -> str:
         return f"%{self.names.get(value, value.name)}"

@@ -182,7 +182,7 @@ def test_the_program_is_told_in_the_order_of_the_grid() -> None:
 
 def test_elements_of_contiguous_arrays_have_coordinates() -> None:
     out = np.zeros((4, 3, 2), np.int32)
-    with pytest.raises(CheckError, match=r"element 6 \[1, 0, 0\] of out"):
+    with pytest.raises(CheckError, match=r"element 4 \[0, 2, 0\] of out"):
         grid_of_three[(2, 3, 2)](out, 2, 2, check=True)
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fuser.dtypes import f32
+from fuser.tilegen.builder import Builder
+from fuser.tilegen.index import Index
 from fuser.tilegen.interpret import run
 from fuser.tilegen.ir import Kernel
 from fuser.tilegen.parse import parse_kernel
@@ -93,3 +96,15 @@ def test_renumber_keeps_words() -> None:
     renumber(kernel)
     names = [value.name for op in kernel.walk() for value in op.results]
     assert names[:3] == ["pid0", "pid1", "c2"]
+
+
+def test_views_without_dims_have_text() -> None:
+    b = Builder("count")
+    total = b.view(b.buffer("total", f32, 1, role="output"), ())
+    at: tuple[Index, ...] = ()
+    b.store(total, at, b.full(1.0, (), f32))
+    b.atomic("add", total, at, b.load(total, at, ()))
+    kernel = b.build()
+    text = print_kernel(kernel)
+    assert "atomic.add &total0, []," in text
+    assert print_kernel(parse_kernel(text)) == text
