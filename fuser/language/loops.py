@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from fuser.graph.sizes import certain, divides, is_symbolic, same
+from fuser.graph.sizes import certain, divides, is_symbolic, same, size_hint
 from fuser.language.arithmetic import (
     as_tensor,
     binary,
@@ -252,8 +252,24 @@ class ForLoop:
         if self.step.is_constant and same(self.step.constant, 0):
             e.fail("range with a step of 0")
 
+    def _runs_once(self) -> bool:
+        """Whether there is one iteration. Where that is so at the sizes of this launch, it becomes
+        a guard: without the loop, what its neighbours load is loaded once."""
+        ends = (self.start, self.stop, self.step)
+        if not all(end.is_constant for end in ends) or is_symbolic(self.step.constant):
+            return False
+        start, stop, step = (end.constant for end in ends)
+        count = -(-(size_hint(stop) - size_hint(start)) // step)
+        return count == 1 and bool(stop - start <= step) and bool(stop - start >= 1)
+
     def compile(self) -> None:
         w, e = self.w, self.w.e
+        if self._runs_once():
+            w.names[self.name] = Tensor(self.dtype, (), index=self.start)
+            known = {name for name in w.names if name != self.name}
+            self._body()
+            self._forget(known)
+            return
         mark = e.builder.value(TileType(INDEX)).serial  # values made later are made in the loop
         carry = Carry(w, self.node.body, True)
         with Trial(w):
@@ -390,10 +406,14 @@ class ForLoop:
                     grown = carried.first.index + self._count() * carried.step.constant
                     new.append(Tensor(carried.first.dtype, carried.first.shape, index=grown))
             names[name] = rebuilt(carry.before[name], new)
-        for name in (self.name, *assigned(self.node.body)):
-            if name not in carry.before:
-                names[name] = Undefined("it is set inside of a loop, which may not run")
         w.names = names
+        self._forget(set(carry.before))
+
+    def _forget(self, known: set[str]) -> None:
+        """Names that only the loop sets have no value behind it."""
+        for name in (self.name, *assigned(self.node.body)):
+            if name not in known:
+                self.w.names[name] = Undefined("it is set inside of a loop, which may not run")
 
 
 def _product(e: Any, at: Index, step: Index) -> Index:

@@ -151,6 +151,8 @@ def resident_blocks(low: Lowering) -> int:
     are read several times must stay in the L2 meanwhile. Where such rows are spread over a cluster,
     blocks are half as large, and three of them fit.
     """
+    if "resident" in low.kernel.schedule.extra:
+        return int(low.kernel.schedule.extra["resident"])
     if low.held is not None:
         return low.held.blocks
     if low.shares is not None:
