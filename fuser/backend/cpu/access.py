@@ -26,10 +26,9 @@ def _stored(dtype: DType) -> str:
 
 
 def _plain(type: str) -> str:
-    """The type to load or store a vector as: LLVM has no code for odd numbers of bfloat."""
-    count = text.lanes(type)
-    odd = count & (count - 1) and text.element(type) == "bfloat"
-    return text.like(type, "i16") if odd else type
+    """The type to load or store a value as: LLVM has no code for odd numbers of bfloat, and calls
+    functions of a library to choose between others."""
+    return text.like(type, "i16") if text.element(type) == "bfloat" else type
 
 
 def _in_lanes(given: Reg | None) -> bool:

@@ -322,3 +322,5 @@ class Lowering(Nests):
                     control.lower_while(self, op)
                 case ops.If():
                     control.lower_if(self, op)
+                case _ if op.has_effect and not isinstance(op, ops.Yield):
+                    raise LoweringError(f"the CPU back end has no {op.opcode}")

@@ -11,17 +11,26 @@ import numpy as np
 
 from fuser.backend.cpu import compile_kernel, host_target
 from fuser.backend.module import CompiledKernel
+from fuser.dtypes import DType
 from fuser.graph import dims
 from fuser.graph.sizes import evaluate
 from fuser.runtime.jit import link_objects
 from fuser.target import Target
-from fuser.tilegen.ir import Kernel
+from fuser.tilegen.builder import Builder
+from fuser.tilegen.ir import Buffer, Kernel
 
 Array = np.ndarray[Any, Any]
 HOST = host_target()
 GUARD = 4096
 _FILL = 0x5A
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
+
+
+def pointer(b: Builder, name: str, dtype: DType, size: int, align: int = 0) -> Buffer:
+    """A buffer that is a pointer of a caller."""
+    buffer = b.buffer(name, dtype, size, "output")
+    buffer.open, buffer.align = True, align
+    return buffer
 
 
 class Guarded:
@@ -117,10 +126,16 @@ def run_in_place(
     sizes: Mapping[str, int] | None = None,
     target: Target = HOST,
     threads: int = 1,
+    compiled: CompiledKernel | None = None,
 ) -> CompiledKernel:
     """Run on the arrays themselves, which may overlap, as the kernel's buffers may. threads: over
-    which the programs of the grid are dealt out."""
-    compiled = compile_kernel(kernel, target)
+    which the programs of the grid are dealt out. compiled: the kernel, from an earlier run."""
+    for buffer in kernel.buffers:
+        given = buffer.role in ("input", "constant")
+        needed = max(buffer.align, buffer.dtype.bytes)
+        needed = needed if buffer.open or given else 64
+        assert arrays[buffer.name].ctypes.data % needed == 0, f"{buffer.name} is not aligned"
+    compiled = compiled or compile_kernel(kernel, target)
     code = link_objects({compiled.entry: compiled.code})
     function = _ENTRY(code[compiled.entry])
     slots = numbers(kernel, compiled, scalars or {}, sizes or {})

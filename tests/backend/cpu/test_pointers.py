@@ -13,18 +13,13 @@ from fuser.graph.sizes import Sizes
 from fuser.tilegen import interpret
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import Index, axis, index, lookup
-from fuser.tilegen.ir import Buffer, Kernel
+from fuser.tilegen.ir import Kernel
 from fuser.tilegen.value import UNBOUNDED, Value
 from tests.backend.cpu import native
+from tests.backend.cpu.native import pointer
 
 Array = np.ndarray
 FAR = 1 << 40
-
-
-def pointer(b: Builder, name: str, dtype: DType, size: int, align: int = 0) -> Buffer:
-    buffer = b.buffer(name, dtype, size, "output")
-    buffer.open, buffer.align = True, align
-    return buffer
 
 
 def check(kernel: Kernel, arrays: dict[str, Array], **scalars: float | int | bool) -> None:
