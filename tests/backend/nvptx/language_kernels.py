@@ -103,6 +103,44 @@ def matmul(
     return b.build()
 
 
+def bounded_matmul(rows: int, depth: int, columns: int, block: tuple[int, int, int]) -> Kernel:
+    """Views with bounds on pointers of a caller, as descriptors are."""
+    m, n, k = block
+    b = Builder("bounded_matmul", Schedule(warps=4, stages=3))
+    views = []
+    for name, shape in (("a", (rows, depth)), ("b", (depth, columns)), ("c", (rows, columns))):
+        role, dtype = ("output", f32) if name == "c" else ("input", f16)
+        buffer = pointer(b, name, dtype, role).buffer
+        views.append(b.view(buffer, shape))
+    row = index(b.program_id(1, -(-rows // m))) * m
+    column = index(b.program_id(0, -(-columns // n))) * n
+
+    def step(i: Value, acc: Value) -> list[Value]:
+        left = b.load(views[0], (row + axis(0, m), index(i) + axis(1, k)), (m, k))
+        right = b.load(views[1], (index(i) + axis(0, k), column + axis(1, n)), (k, n))
+        return [b.dot(left, right, acc)]
+
+    (total,) = b.loop(0, depth, k, [b.full(0, (m, n), f32)], step)
+    b.store(views[2], (row + axis(0, m), column + axis(1, n)), total)
+    return b.build()
+
+
+def dropping(rows: int = 32, columns: int = 64) -> Kernel:
+    """Maps and folds that drop NaN."""
+    b = Builder("dropping", Schedule(warps=4))
+    x, y = pointer(b, "x", f32), pointer(b, "y", f32, "output")
+    shape, size = (rows, columns), rows * columns
+    first, second = (b.load(x, (flat(shape, (columns, 1)) + at,), shape) for at in (0, size))
+    place = 0
+    for number, fn in enumerate(("fmax", "fmin")):
+        b.store(y, (flat(shape, (columns, 1)) + place,), b.map(fn, first, second))
+        b.store(y, (flat(shape, (columns, 1)) + place + size,), b.scan(fn, first, number))  # type: ignore[arg-type]
+        b.store(y, (axis(0, rows) + place + 2 * size,), b.reduce(fn, first, 1))  # type: ignore[arg-type]
+        b.store(y, (axis(0, columns) + place + 2 * size + rows,), b.reduce(fn, first, 0))  # type: ignore[arg-type]
+        place += 3 * size
+    return b.build()
+
+
 def attention(
     m: int, n: int, width: int, *, warps: int = 4, stages: int = 2, causal: bool = True
 ) -> Kernel:

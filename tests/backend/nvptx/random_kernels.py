@@ -8,11 +8,13 @@ and loads again, in any layout, through buffers that overlap.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from fuser.dtypes import DType, bf16, bool_, f16, f32, f64, i8, i16, i32, i64
+from fuser.graph.dims import as_int, symbol
+from fuser.graph.sizes import Sizes
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import Index, axis, index, lookup
 from fuser.tilegen.ir import Buffer, Kernel, View
@@ -31,14 +33,16 @@ DOTS = ((f16, f32), (bf16, f32), (f32, f32), (i8, i32), (f64, f64))
 class Random:
     """One kernel. Tiles that exist are kept by type, and ops pick among them."""
 
-    def __init__(self, seed: int, size: int = 14) -> None:
+    def __init__(self, seed: int, size: int = 14, dim: Callable[[int], int] = int) -> None:
+        """dim: how the kernel knows a number of the launch, as itself or as a symbol."""
+        self.dim = dim
         self.rng = random.Random(seed)
         self.warps = self.rng.choice((1, 2, 4, 4, 8, 16, 32))
         self.b = Builder(
             f"random{seed}", Schedule(warps=self.warps, stages=self.rng.choice((1, 3)))
         )
         self.pid = self.b.program_id(0, PROGRAMS)
-        self.base = index(self.pid) * REGION
+        self.base = index(self.pid) * dim(REGION)
         self.views: dict[DType, list[View]] = {}
         for dtype in WORDS:
             for number, role in enumerate(("input", "output", "output")):
@@ -138,6 +142,55 @@ class Random:
             at = self.base + lookup(offsets, range(len(shape)))
         pad = self.rng.choice((0, 3))
         return self.keep(b.cast(b.load(view, (at,), shape, pad=pad, mask=mask), dtype))
+
+    def window(self, dtype: DType, shape: tuple[int, int]) -> tuple[View, list[Index]]:
+        """A place in a view with bounds, some of it outside of them."""
+        rows, columns = (self.rng.choice((1, 7, 16, 40)) for _ in range(2))
+        pitch = columns + self.rng.choice((0, 0, 8 - columns % 8, 3))
+        offset = self.rng.choice((0, 16, self.rng.randrange(REGION - rows * pitch)))
+        buffer = self.rng.choice(self.views[dtype]).buffer
+        dims = (PROGRAMS, self.dim(rows), self.dim(columns))
+        view = self.b.view(buffer, dims, (self.dim(REGION), self.dim(pitch), 1), offset)
+        at = [axis(n, d) + self.rng.choice((0, 0, -3, 8)) for n, d in enumerate(shape)]
+        return view, [index(self.pid), *at]
+
+    def bounded(self) -> None:
+        shape = (1 << self.rng.randrange(6), 1 << self.rng.randrange(6))
+        dtype = self.rng.choice(WORDS)
+        view, at = self.window(dtype, shape)
+        mask = self.mask(shape)
+        if view.buffer.role == "output" and self.rng.random() < 0.5:
+            self.b.store(view, at, self.pick(dtype, shape), mask=mask)
+        else:
+            self.keep(self.b.load(view, at, shape, pad=self.rng.choice((0, 5)), mask=mask))
+
+    def product(self) -> None:
+        """A matmul over a loop, its operands in memory that the kernel may write to."""
+        b, rng = self.b, self.rng
+        m, n, k = rng.choice((16, 64, 128)), rng.choice((16, 64, 128)), rng.choice((16, 32))
+        depth = rng.choice((1, 40, 64, 100))
+        sides = []
+        for shape in ((m, depth), (depth, n)):
+            buffer = rng.choice(self.views[f16][:2]).buffer
+            turned = rng.random() < 0.4
+            rows = REGION // max(shape)
+            pitch = max(shape) if rows >= min(shape) else 1  # rows may overlap
+            dims = tuple(map(self.dim, shape))
+            strides = (1, self.dim(pitch)) if turned else (self.dim(pitch), 1)
+            fits = (shape[1] if turned else shape[0]) * pitch + max(shape) <= REGION
+            if not fits:
+                strides = (1, 1)
+            sides.append(b.view(buffer, (PROGRAMS, *dims), (self.dim(REGION), *strides)))
+
+        def step(i: Value, acc: Value) -> list[Value]:
+            left = [index(self.pid), axis(0, m), index(i) + axis(1, k)]
+            right = [index(self.pid), index(i) + axis(0, k), axis(1, n)]
+            a, w = b.load(sides[0], left, (m, k)), b.load(sides[1], right, (k, n))
+            return [b.dot(a, w, acc)]
+
+        stop = index(self.dim(depth)) if rng.random() < 0.5 else index(depth)
+        (total,) = b.loop(0, stop, k, [b.full(0, (m, n), f32)], step)
+        self.keep(b.reduce("sum", total, rng.randrange(2)) if m * n > MOST else total)
 
     def offsets(self, shape: tuple[int, ...]) -> Value:
         """Places in a region: i32 or i64."""
@@ -369,7 +422,8 @@ class Random:
     def steps(self, size: int) -> None:
         plain = (
             self.map, self.map, self.cast, self.movement, self.movement, self.fold, self.store,
-            self.store, self.atomic, self.bitcast, self.dot,
+            self.store, self.atomic, self.bitcast, self.dot, self.bounded, self.bounded,
+            self.product,
         )  # fmt: skip
         for _ in range(size):
             if len(self.pools) < 4 and size > 2 and self.rng.random() < 0.2:
@@ -386,8 +440,22 @@ class Random:
         return self.b.build()
 
 
-def random_kernel(seed: int) -> Kernel:
-    return Random(seed).build()
+def random_kernel(seed: int, dim: Callable[[int], int] = int) -> Kernel:
+    return Random(seed, dim=dim).build()
+
+
+def as_symbols(sizes: Sizes) -> Callable[[int], int]:
+    """Numbers of a launch as symbols of open sizes, those of 16 as multiples of it."""
+
+    def dim(number: int) -> int:
+        by = 16 if number % 16 == 0 else 1
+        if number // by < 2:
+            return number
+        name = f"n{number}"
+        sizes.examples[name] = number // by
+        return as_int(symbol(name)) * by
+
+    return dim
 
 
 def random_arrays(kernel: Kernel, seed: int) -> dict[str, np.ndarray]:

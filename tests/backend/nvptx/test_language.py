@@ -42,6 +42,9 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     "add_wide": lambda: kernels.add(multiple=16),
     "add_one_warp": lambda: kernels.add(block=1, warps=1),
     "add_large": lambda: kernels.add(block=1 << 15, warps=32),
+    "dropping": kernels.dropping,
+    "matmul_bounded_aligned": lambda: kernels.bounded_matmul(200, 160, 136, (64, 64, 32)),
+    "matmul_bounded_odd": lambda: kernels.bounded_matmul(100, 99, 77, (64, 64, 32)),
     "attention": lambda: kernels.attention(64, 64, 64),
     "attention_small": lambda: kernels.attention(16, 16, 16, warps=2),
     "attention_many_warps": lambda: kernels.attention(64, 32, 64, warps=16),
@@ -129,6 +132,14 @@ def test_masked_loads_are_copied_ahead() -> None:
     assert text.count("cp.async.commit_group") > 1
 
 
+def test_boxes_of_pointers_are_fetched_by_the_copy_engine() -> None:
+    aligned, odd = (KERNELS[f"matmul_bounded_{name}"]() for name in ("aligned", "odd"))
+    assert compile_kernel(aligned, SM_90A).facts["copies"] == "tma"
+    assert compile_kernel(odd, SM_90A).facts["copies"] != "tma"
+    aligned.buffers[0].align = 8
+    assert compile_kernel(aligned, SM_90A).facts["copies"] != "tma"
+
+
 def test_large_blocks_fall_back() -> None:
     compiled = compile_kernel(KERNELS["matmul_f32_in_slices"](), SM_90A)
     assert any("slices" in note for note in compiled.facts["fallback"])
@@ -198,6 +209,9 @@ def given(kernel: Kernel, seed: int) -> dict[str, np.ndarray]:
             array = rng.integers(0, top, buffer.size).astype(buffer.dtype.numpy)
         else:
             array = rng.uniform(-1, 1, buffer.size).astype(buffer.dtype.numpy)
+        if kernel.name == "dropping" and buffer.name == "x":
+            array[rng.random(array.size) < 0.3] = np.nan
+            array[:64] = np.nan
         found[buffer.name] = array
     return found
 
@@ -249,7 +263,7 @@ def test_results(name: str, target: Target) -> None:
         if not buffer.dtype.is_float:
             np.testing.assert_array_equal(have, want, err_msg=buffer.name)
             continue
-        scale = float(np.max(np.abs(want.astype(np.float64))))
+        scale = float(np.nanmax(np.abs(want.astype(np.float64))))
         np.testing.assert_allclose(
             have.astype(np.float64), want.astype(np.float64), rtol=limit, atol=limit * scale,
             err_msg=buffer.name,
