@@ -55,7 +55,7 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     "rows_in_place": lambda: kernels.rows_in_place(1000, 256),
     "locked_sum": kernels.locked_sum,
     "histogram": kernels.histogram,
-    "large_8": lambda: kernels.large(1 << 16, 8),
+    "large_16": lambda: kernels.large(1 << 16, 16),
     "large_32": lambda: kernels.large(1 << 17, 32),
     **{
         f"matmul_{style}_{name}": lambda style=style, dot=dot: kernels.matmul(  # type: ignore[misc]
