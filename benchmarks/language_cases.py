@@ -1,0 +1,160 @@
+"""The cases of benchmarks.language: arrays, calls of the tutorials, peers and references."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from fuser.runtime.memory import aligned_array
+
+Arrays = Mapping[str, Any]
+EPSILON = {"float32": 2.0**-23, "float16": 2.0**-10}
+
+
+@dataclass
+class Case:
+    """One tutorial at one size.
+
+    shapes: of the inputs. result: the shape of the output, which is called "out". work: bytes or
+    flops of a run, as `unit` says. call: the tutorial's function on arrays by name, with a config.
+    peers: other ways to write "out", or to return it. reference takes float64 arrays (of PyTorch on
+    a GPU, of NumPy on a CPU). terms: how many numbers its longest sum has. graph: the same for
+    fuser.trace, where it is a peer. preferred: the config that the tutorial chooses for this size,
+    the first of its table by default.
+    """
+
+    tutorial: str
+    name: str
+    dtype: str
+    shapes: Mapping[str, tuple[int, ...]]
+    result: tuple[int, ...]
+    work: float
+    unit: str
+    call: Callable[[ModuleType, Arrays, Any], None]
+    reference: Callable[..., Any]
+    peers: Mapping[str, Callable[[Arrays], Any]] = field(default_factory=dict)
+    terms: int = 1
+    graph: Callable[..., Any] | None = None
+    preferred: Callable[[ModuleType], Any] = lambda module: None
+
+    @property
+    def tolerance(self) -> float:
+        """Of ||out - reference|| / ||reference||: a rounding to the type, and those of the sums."""
+        return EPSILON[self.dtype] + EPSILON["float32"] * self.terms**0.5
+
+    @property
+    def bytes(self) -> int:
+        """Of the arrays."""
+        count = sum(int(np.prod(shape)) for shape in (*self.shapes.values(), self.result))
+        return count * np.dtype(self.dtype).itemsize
+
+    def draw(self, seed: int, device: str) -> dict[str, Any]:
+        """Inputs of random numbers, and an output of NaN."""
+        if device == "cpu":
+            rng = np.random.default_rng(seed)
+            found: dict[str, Any] = {}
+            for name, shape in (*self.shapes.items(), ("out", self.result)):
+                found[name] = aligned_array(shape, np.dtype(self.dtype))  # graph kernels want it
+                found[name][...] = np.nan if name == "out" else rng.standard_normal(shape)
+            return found
+        import torch
+
+        generator = torch.Generator("cuda").manual_seed(seed)
+        kind = getattr(torch, self.dtype)
+        made: dict[str, Any] = {
+            name: torch.randn(shape, device="cuda", generator=generator).to(kind)
+            for name, shape in self.shapes.items()
+        }
+        return made | {"out": torch.full(self.result, float("nan"), device="cuda", dtype=kind)}
+
+    def error(self, arrays: Arrays, out: Any) -> float:
+        """||out - reference|| / ||reference||, in float64."""
+        if isinstance(out, np.ndarray):
+            wide = {name: arrays[name].astype(np.float64) for name in self.shapes}
+            expected = self.reference(**wide)
+            norm = np.linalg.norm
+            return float(norm(out.astype(np.float64) - expected) / norm(expected))
+        inputs = {name: arrays[name].double() for name in self.shapes}
+        wanted = self.reference(**inputs)
+        return float((out.double() - wanted).norm() / wanted.norm())
+
+
+def library(array: Any) -> Any:
+    """NumPy, or PyTorch for its tensors."""
+    if isinstance(array, np.ndarray):
+        return np
+    import torch
+
+    return torch
+
+
+# vector add, softmax, matmul ----------------------------------------------------------------------
+
+
+def vector_add(device: str, quick: bool) -> Iterator[Case]:
+    powers: Sequence[int] = range(20, 28) if device == "cuda" else (20, 24)
+    for power in (powers[-1],) if quick else powers:
+        n = 1 << power
+        yield Case(
+            "01_vector_add", f"add 2^{power}", "float32", {"x": (n,), "y": (n,)}, (n,),
+            12.0 * n, "GB/s",
+            lambda m, t, config: m.add(t["x"], t["y"], t["out"], config),
+            lambda x, y: x + y,
+            {"PyTorch" if device == "cuda" else "NumPy":
+             lambda t: library(t["x"]).add(t["x"], t["y"], out=t["out"])},
+            graph=lambda x, y: x + y,
+        )  # fmt: skip
+
+
+def _softmax(x: Any) -> Any:
+    if isinstance(x, np.ndarray) or not hasattr(x, "softmax"):
+        e = np.exp(x - x.max(axis=-1, keepdims=True))
+        return e / e.sum(axis=-1, keepdims=True)
+    return x.softmax(-1)
+
+
+def softmax(device: str, quick: bool) -> Iterator[Case]:
+    rows = 4096 if device == "cuda" else 2048
+    for columns in (781, 4096) if quick else (781, 1024, 4096, 12672):
+        yield Case(
+            "02_fused_softmax", f"softmax {rows}x{columns}", "float32", {"x": (rows, columns)},
+            (rows, columns), 8.0 * rows * columns, "GB/s",
+            lambda m, t, config: m.softmax(t["x"], t["out"], config),
+            _softmax, {"PyTorch": _torch_softmax} if device == "cuda" else {}, columns,
+            graph=_softmax,
+            preferred=functools.partial(
+                lambda m, columns: m.choose(columns, device), columns=columns
+            ),
+        )  # fmt: skip
+
+
+def _torch_softmax(t: Arrays) -> None:
+    library(t["x"]).softmax(t["x"], -1, out=t["out"])
+
+
+def matmul(device: str, quick: bool) -> Iterator[Case]:
+    dtype = "float16" if device == "cuda" else "float32"
+    sizes = (1024, 2048, 4096, 8192) if device == "cuda" else (512, 1024)
+    peer = "cuBLAS" if device == "cuda" else "NumPy"
+    for n in sizes[1:2] if quick else sizes:
+        yield Case(
+            "03_matmul", f"matmul {n}", dtype, {"a": (n, n), "b": (n, n)}, (n, n),
+            2.0 * n**3, "TFLOP/s" if device == "cuda" else "GFLOP/s",
+            lambda m, t, config: m.matmul(t["a"], t["b"], t["out"], config=config),
+            lambda a, b: a @ b,
+            {peer: lambda t: library(t["a"]).matmul(t["a"], t["b"], out=t["out"])},
+            n, lambda a, b: a @ b,
+            functools.partial(lambda m, n: m.choose(n, n, device), n=n),
+        )  # fmt: skip
+
+
+GROUPS: Mapping[str, Callable[[str, bool], Iterator[Case]]] = {
+    "add": vector_add,
+    "softmax": softmax,
+    "matmul": matmul,
+}
