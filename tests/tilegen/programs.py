@@ -30,6 +30,15 @@ def scale(size: int = 1000, block: int = 128) -> Kernel:
     return b.build()
 
 
+def single() -> Kernel:
+    """One element, by views without dims."""
+    b = Builder("single")
+    x, y = b.buffer("x", f32, 1), b.buffer("y", f32, 1, "output")
+    tile = b.load(b.view(x, ()), (), (1,))
+    b.store(b.view(y, ()), (), b.map("exp", tile))
+    return b.build()
+
+
 def matmul(m: int = 33, n: int = 20, k: int = 50, block: int = 16, dtype: DType = f16) -> Kernel:
     """relu(a @ b + bias), the bias as a column of its own."""
     b = Builder("matmul")
@@ -187,6 +196,7 @@ def integers(m: int = 4, k: int = 8) -> Kernel:
 
 CORPUS: dict[str, Callable[[], Kernel]] = {
     "scale": scale,
+    "single": single,
     "matmul": matmul,
     "matmul_one_block": lambda: matmul(16, 16, 16),
     "softmax": softmax,
