@@ -115,6 +115,20 @@ def _exp_within(f: Function, x: Reg) -> Reg:
     return _scale(f, horner(f, rest, (1.0, 1.0, *table[2:])), n, whole)
 
 
+def exp2(f: Function, x: Reg) -> Reg:
+    low, high = (-1076.0, 1025.0) if is_double(x) else (-151.0, 129.0)
+    none = test(f, "olt", x, low)
+    x = pick(f, none, 0.0, at_most(f, x, high))
+    n = f.intrinsic("roundeven", x)
+    # NaN has no integer: any will do, since the polynomial is NaN.
+    known = pick(f, test(f, "uno", x, x), 0.0, n)
+    whole = f.convert("fptosi", known, word_of(x.type))
+    rest = mul(f, f.binary("fsub", x, n), LN2)
+    table = tables.EXP_F64 if is_double(x) else tables.EXP_F32
+    power = _scale(f, horner(f, rest, (1.0, 1.0, *table[2:])), n, whole)
+    return pick(f, none, 0.0, power)
+
+
 def _fraction_and_exponent(f: Function, x: Reg) -> tuple[Reg, Reg]:
     """x = fraction * 2**e, the fraction between sqrt(1/2) and sqrt(2), of positive finite x."""
     double = is_double(x)
@@ -146,6 +160,19 @@ def log(f: Function, x: Reg) -> Reg:
         tail = fma(f, e, LN2 - 0.693359375, tail)
         tail = fma(f, square, -0.5, tail)
         result = fma(f, e, 0.693359375, add(f, r, tail))
+    result = pick(f, test(f, "oeq", x, INFINITY), x, result)
+    result = pick(f, test(f, "ult", x, 0.0), NAN, result)
+    return pick(f, test(f, "oeq", x, 0.0), -INFINITY, result)
+
+
+def log2(f: Function, x: Reg) -> Reg:
+    """The exponent, exactly, and the logarithm of the fraction times log2 e."""
+    fraction, e = _fraction_and_exponent(f, x)
+    double = is_double(x)
+    high = float.fromhex("0x1.71547652b82fep+0" if double else "0x1.715476p+0")
+    low = float.fromhex("0x1.777d0ffda0d24p-56" if double else "0x1.4ae0cp-26")
+    near = log(f, fraction)
+    result = fma(f, near, high, fma(f, near, low, e))
     result = pick(f, test(f, "oeq", x, INFINITY), x, result)
     result = pick(f, test(f, "ult", x, 0.0), NAN, result)
     return pick(f, test(f, "oeq", x, 0.0), -INFINITY, result)
@@ -408,7 +435,9 @@ def fmod(f: Function, a: Reg, b: Reg) -> Reg:
 
 FUNCTIONS: dict[str, Callable[..., Reg]] = {
     "exp": exp,
+    "exp2": exp2,
     "log": log,
+    "log2": log2,
     "tanh": tanh,
     "erf": erf,
     "sin": sin,
@@ -427,7 +456,9 @@ FUNCTIONS: dict[str, Callable[..., Reg]] = {
 """Emitters by the graph primitive's name."""
 MAX_ULP: dict[str, tuple[float, float]] = {
     "exp": (1.0, 1.0),
+    "exp2": (1.0, 1.0),
     "log": (0.9, 0.9),
+    "log2": (1.5, 1.5),
     "tanh": (1.5, 1.5),
     "erf": (2.5, 1.8),
     "sin": (0.501, 1.8),

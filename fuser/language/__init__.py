@@ -21,6 +21,7 @@ from typing import Any
 
 from fuser.language import types
 from fuser.language.builtins import TABLE
+from fuser.language.elementwise import PropagateNan
 from fuser.language.tensors import Constexpr as constexpr
 from fuser.language.types import BlockType as block_type
 from fuser.language.types import ElementType as dtype
@@ -60,6 +61,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "PropagateNan",
     "bfloat16",
     "block_type",
     "constexpr",

@@ -12,9 +12,9 @@ from fuser.graph.sizes import is_symbolic
 from fuser.language import elementwise, folds, memory, pieces, products, shapes
 from fuser.language.arithmetic import as_tensor, binary, cast, is_number, where
 from fuser.language.emitter import Emitter
-from fuser.language.tensors import Builtin, Pointer, Range, Tensor, unwrap
+from fuser.language.registry import METHODS, TABLE, builtin, element_type, static_int, static_shape
+from fuser.language.tensors import Pointer, Range, Tensor, unwrap
 from fuser.language.types import (
-    ElementType,
     PointerType,
     float32,
     int1,
@@ -23,25 +23,6 @@ from fuser.language.types import (
     is_type,
 )
 from fuser.tilegen.index import Index, Scalar
-
-TABLE: dict[str, Builtin] = {}
-METHODS: dict[str, Builtin] = {}
-
-
-def builtin(
-    *names: str, method: bool = False
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make a function of the language, under one or more names."""
-
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        for name in names:
-            TABLE[name] = Builtin(name, function, function.__doc__ or "")
-            if method:
-                METHODS[name] = TABLE[name]
-        return function
-
-    return register
-
 
 # programs -----------------------------------------------------------------------------------------
 
@@ -62,25 +43,6 @@ def _num_programs(e: Emitter, axis: int) -> Tensor:
     if place not in (0, 1, 2):
         e.fail(f"num_programs({place})", "a grid has the axes 0, 1 and 2")
     return e.whole(e.extent(place), int32, ())
-
-
-def static_int(e: Emitter, value: Any, what: str) -> int:
-    """An integer that is known while compiling."""
-    value = unwrap(value)
-    if isinstance(value, Tensor) and value.literal is not None and not value.shape:
-        value = value.literal
-    if isinstance(value, bool) or not isinstance(value, int):
-        e.fail(
-            f"{what} must be known while compiling",
-            "make it a number, or an argument with the annotation constexpr",
-        )
-    return int(value)
-
-
-def static_shape(e: Emitter, shape: Any) -> tuple[int, ...]:
-    """A shape that is known while compiling."""
-    items = shape if isinstance(shape, tuple | list) else (shape,)
-    return tuple(static_int(e, item, "a shape") for item in items)
 
 
 # creation -----------------------------------------------------------------------------------------
@@ -117,13 +79,6 @@ def _full(e: Emitter, shape: Any, value: Any, dtype: Any) -> Tensor:
     if one.shape:
         e.fail(f"full of {one.type}", "the value is one number")
     return shapes.broadcast_to(e, cast(e, one, kind), extents)
-
-
-def element_type(e: Emitter, dtype: Any) -> ElementType:
-    dtype = unwrap(dtype)
-    if not isinstance(dtype, ElementType):
-        e.fail(f"{dtype!r} is not an element type", "give one such as float32")
-    return dtype
 
 
 @builtin("zeros")
@@ -263,7 +218,7 @@ def _cat(e: Emitter, input: Any, other: Any, can_reorder: Any = False, dim: Any 
     return shapes.reshape(e, shapes.permute(e, joined, order), shape)
 
 
-@builtin("flip")
+@builtin("flip", method=True)
 def _flip(e: Emitter, x: Any, dim: Any = None) -> Tensor:
     """The elements of an axis in reverse order."""
     return folds.flip(e, x, dim)
@@ -328,6 +283,8 @@ def _clamp(e: Emitter, x: Any, min: Any, max: Any, propagate_nan: Any = None) ->
 builtin("sigmoid", method=True)(elementwise.sigmoid)
 builtin("softmax", method=True)(elementwise.softmax)
 builtin("fma", method=True)(elementwise.fma)
+builtin("div_rn")(elementwise.div_rn)
+builtin("fdiv")(elementwise.fdiv)
 builtin("umulhi")(elementwise.umulhi)
 
 
@@ -345,7 +302,7 @@ def _operator(op: str) -> Callable[..., Any]:
     return call
 
 
-for _name, _op in (("add", "+"), ("sub", "-"), ("mul", "*"), ("fdiv", "/"), ("div_rn", "/")):
+for _name, _op in (("add", "+"), ("sub", "-"), ("mul", "*")):
     builtin(_name)(_operator(_op))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import math
 from typing import Any
 
@@ -20,7 +21,15 @@ from fuser.language.arithmetic import (
 )
 from fuser.language.emitter import Emitter, is_nonnegative
 from fuser.language.tensors import Tensor
-from fuser.language.types import float32, int32
+from fuser.language.types import float32, float64, int32
+
+
+class PropagateNan(enum.Enum):
+    """Whether maximum, minimum and clamp give NaN where an operand is: ALL, or a number: NONE."""
+
+    NONE = 0
+    ALL = 0xFFFF
+
 
 FLOAT_MAPS = (
     "exp", "log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh",
@@ -49,7 +58,7 @@ def extreme(e: Emitter, largest: bool, x: Any, y: Any, propagate_nan: Any = None
     """maximum and minimum: NaN gives way to the other operand unless it is to be propagated."""
     if is_number(x) and is_number(y):
         return max(x, y) if largest else min(x, y)
-    propagate = bool(propagate_nan) and str(propagate_nan).rsplit(".", 1)[-1] == "ALL"
+    propagate = propagate_nan is PropagateNan.ALL
     a, b = operands(e, x, y)
     if a.dtype.is_bf16():
         a, b = cast(e, a, float32), cast(e, b, float32)
@@ -64,7 +73,32 @@ def clamp(e: Emitter, x: Any, min: Any, max: Any, propagate_nan: Any = None) -> 
 
 
 def fma(e: Emitter, x: Any, y: Any, z: Any) -> Any:
-    return binary(e, "+", binary(e, "*", x, y), z)
+    """x * y + z; of floats rounded once."""
+    a, b = operands(e, x, y)
+    both, c = operands(e, a, z)
+    if not both.dtype.is_floating():
+        return binary(e, "+", binary(e, "*", a, b), c)
+    a, b = (shapes.broadcast_to(e, cast(e, item, c.dtype), c.shape) for item in (a, b))
+    return mapped(e, "fma", c.dtype, a, b, c)
+
+
+def div_rn(e: Emitter, x: Any, y: Any) -> Tensor:
+    """x / y, rounded to nearest; of float32 by way of float64, whose quotient rounds to the same."""
+    a, b = operands(e, x, y, "/")
+    if not a.dtype.is_floating():
+        a, b = cast(e, a, float32), cast(e, b, float32)
+    if a.dtype.is_fp64():
+        return mapped(e, "div", a.dtype, a, b)
+    wide = mapped(e, "div", float64, cast(e, a, float64), cast(e, b, float64))
+    return cast(e, wide, a.dtype)
+
+
+def fdiv(e: Emitter, x: Any, y: Any, ieee_rounding: bool = False) -> Any:
+    """x / y of floats; ieee_rounding: rounded to nearest."""
+    for item in (x, y):
+        if isinstance(item, Tensor) and not item.dtype.is_floating():
+            e.fail(f"fdiv of {item.type}", "it divides floats; use / or //")
+    return div_rn(e, x, y) if ieee_rounding else binary(e, "/", x, y)
 
 
 def sigmoid(e: Emitter, x: Any) -> Any:

@@ -91,6 +91,8 @@ def _float(f: Function, fn: str, args: Sequence[Reg]) -> Reg:
             one = f.intrinsic("copysign", real(1.0, type), x)
             flat = f.fcmp("ueq", x, real(0.0, type))  # keeps NaN, and makes -0 to 0
             return f.select(flat, f.binary("fadd", x, real(0.0, type)), one)
+        case "fma":
+            return f.fma(*args)
         case "max" | "min":
             return extreme(f, fn, *args)
         case "fmax" | "fmin":

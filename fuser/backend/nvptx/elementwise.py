@@ -53,6 +53,9 @@ def _float(e: Emitter, fn: str, dtype: DType, args: list[str]) -> str:
         return e.value(f"fcmp {_FLOAT_COMPARE[fn]} {type} {a}, {args[1]}")
     if fn in ("add", "sub", "mul"):
         return e.value(f"f{fn} contract {type} {a}, {args[1]}")
+    if fn == "fma":
+        operands = ", ".join(f"{type} {arg}" for arg in args)
+        return e.value(f"call {type} @llvm.fma.{suffix}({operands})")
     if fn in ("min", "max"):
         return e.value(f"call {type} @llvm.{fn}imum.{suffix}({type} {a}, {type} {args[1]})")
     if fn in ("fmin", "fmax"):
@@ -106,6 +109,11 @@ def _remainder(e: Emitter, fn: str, type: str, a: str, b: str) -> str:
 
 def _div(e: Emitter, a: str, b: str) -> str:
     return e.value(f"call float @llvm.nvvm.div.full(float {a}, float {b})")
+
+
+def _exp2_of_any(e: Emitter, a: str) -> str:
+    """2 units in the last place; small results stay denormal."""
+    return e.value(f"call float @llvm.nvvm.ex2.approx.f(float {a})")
 
 
 def _exp2(e: Emitter, a: str) -> str:
@@ -206,7 +214,7 @@ def _erf(e: Emitter, a: str) -> str:
 
 
 _FAST: dict[str, Callable[..., str]] = {
-    "div": _div, "exp": _exp, "reciprocal": _reciprocal, "sqrt": _sqrt, "rsqrt": _rsqrt,
+    "div": _div, "exp": _exp, "exp2": _exp2_of_any, "reciprocal": _reciprocal, "sqrt": _sqrt, "rsqrt": _rsqrt,
     "tanh": _tanh, "erf": _erf,
 }  # fmt: skip
 

@@ -96,6 +96,39 @@ def _sign(x: Array) -> Array:
     return np.asarray(np.sign(x))
 
 
+def _fma(a: Array, b: Array, c: Array) -> Array:
+    """a * b + c, rounded once: of float32 by way of float64, whose last bit says whether the sum
+    was exact; of float64 with what the product and the sum lose added at the end."""
+    if a.dtype == np.float32:
+        product, wide = a.astype(np.float64) * b, c.astype(np.float64)
+        total = np.asarray(product + wide)
+        lost = _lost(product, wide, total)
+        word = total.view(np.int64)
+        away = np.where((lost > 0) == (total > 0), 1, -1)
+        inexact = (lost != 0) & np.isfinite(lost) & (word & 1 == 0)
+        return np.asarray(np.where(inexact, word + away, word).view(np.float64), np.float32)
+    product = np.asarray(a * b)
+    total = np.asarray(product + c)
+    rest = _lost_product(a, b, product) + _lost(product, c, total)
+    return np.asarray(np.where(np.isfinite(rest), total + rest, total))
+
+
+def _lost(a: Array, b: Array, total: Array) -> Array:
+    """What a + b lost by rounding to total."""
+    back = total - a
+    return np.asarray((a - (total - back)) + (b - back))
+
+
+def _lost_product(a: Array, b: Array, product: Array) -> Array:
+    def halves(x: Array) -> tuple[Array, Array]:
+        scaled = x * 134217729.0  # 2**27 + 1
+        high = scaled - (scaled - x)
+        return high, x - high
+
+    (a1, a0), (b1, b0) = halves(a), halves(b)
+    return np.asarray(((a1 * b1 - product) + a1 * b0 + a0 * b1) + a0 * b0)
+
+
 def _shift_left(a: Array, b: Array) -> Array:
     """A shift by the width or more, undefined in C and LLVM, gives 0."""
     width = a.dtype.itemsize * 8
@@ -178,7 +211,9 @@ _UNARY: tuple[tuple[str, Callable[[Array], Array]], ...] = (
     ("abs", np.abs),
     ("sign", _sign),
     ("exp", np.exp),
+    ("exp2", np.exp2),
     ("log", np.log),
+    ("log2", np.log2),
     ("sqrt", np.sqrt),
     ("rsqrt", lambda x: np.asarray(np.reciprocal(np.sqrt(x)))),
     ("reciprocal", np.reciprocal),
@@ -235,6 +270,7 @@ PRIMITIVES: tuple[Primitive, ...] = (
     *(_unary(name, function) for name, function in _UNARY),
     *(_binary(name, function) for name, function in _BINARY),
     *(_predicate(name, 2, function) for name, function in _COMPARE),
+    Primitive("fma", "map", 3, _infer_same("fma"), _computed(_fma)),
     Primitive("mul_high", "map", 2, _infer_integers("mul_high"), _computed(_mul_high)),
     _predicate("is_nan", 1, np.isnan),
     _predicate("is_inf", 1, np.isinf),

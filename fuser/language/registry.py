@@ -1,0 +1,54 @@
+"""The table of the language's functions, and what their arguments are checked with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fuser.language.emitter import Emitter
+from fuser.language.tensors import Builtin, Tensor, unwrap
+from fuser.language.types import ElementType
+
+TABLE: dict[str, Builtin] = {}
+METHODS: dict[str, Builtin] = {}
+
+
+def builtin(
+    *names: str, method: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make a function of the language, under one or more names."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        for name in names:
+            TABLE[name] = Builtin(name, function, function.__doc__ or "")
+            if method:
+                METHODS[name] = TABLE[name]
+        return function
+
+    return register
+
+
+def static_int(e: Emitter, value: Any, what: str) -> int:
+    """An integer that is known while compiling."""
+    value = unwrap(value)
+    if isinstance(value, Tensor) and value.literal is not None and not value.shape:
+        value = value.literal
+    if isinstance(value, bool) or not isinstance(value, int):
+        e.fail(
+            f"{what} must be known while compiling",
+            "make it a number, or an argument with the annotation constexpr",
+        )
+    return int(value)
+
+
+def static_shape(e: Emitter, shape: Any) -> tuple[int, ...]:
+    """A shape that is known while compiling."""
+    items = shape if isinstance(shape, tuple | list) else (shape,)
+    return tuple(static_int(e, item, "a shape") for item in items)
+
+
+def element_type(e: Emitter, dtype: Any) -> ElementType:
+    dtype = unwrap(dtype)
+    if not isinstance(dtype, ElementType):
+        e.fail(f"{dtype!r} is not an element type", "give one such as float32")
+    return dtype
