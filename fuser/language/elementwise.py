@@ -83,7 +83,7 @@ def fma(e: Emitter, x: Any, y: Any, z: Any) -> Any:
 
 
 def div_rn(e: Emitter, x: Any, y: Any) -> Tensor:
-    """x / y, rounded to nearest; of float32 by way of float64, whose quotient rounds to the same."""
+    """x / y, rounded to nearest; of float32 through float64, whose quotient rounds to the same."""
     a, b = operands(e, x, y, "/")
     if not a.dtype.is_floating():
         a, b = cast(e, a, float32), cast(e, b, float32)

@@ -16,7 +16,8 @@ from fuser.target import Target
 
 WEIGHT: dict[str, int] = {
     "div": 4, "sqrt": 4, "rsqrt": 4, "reciprocal": 4, "mod": 6, "fmod": 6,
-    "exp": 8, "exp2": 8, "log": 10, "log2": 12, "sin": 14, "cos": 14, "tan": 20, "tanh": 12, "erf": 14, "pow": 20,
+    "exp": 8, "exp2": 8, "log": 10, "log2": 12, "sin": 14, "cos": 14, "tan": 20,
+    "tanh": 12, "erf": 14, "pow": 20,
     "sinh": 16, "cosh": 16, "asin": 16, "acos": 16, "atan": 16,
     "asinh": 20, "acosh": 20, "atanh": 20, "gather": 2, "pad": 1,
 }  # fmt: skip

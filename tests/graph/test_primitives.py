@@ -34,9 +34,9 @@ def run(op: str, *arrays: Array, **attrs: Any) -> Array:
 
 
 _FLOAT_ONLY = {
-    "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "tan", "asin", "acos", "atan",
-    "sinh", "cosh", "asinh", "acosh", "atanh", "tanh", "erf", "floor", "ceil", "round", "is_nan",
-    "is_inf",
+    "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "tan", "asin",
+    "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "tanh", "erf", "floor", "ceil",
+    "round", "is_nan", "is_inf",
 }  # fmt: skip
 
 

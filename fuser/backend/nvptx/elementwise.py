@@ -214,7 +214,8 @@ def _erf(e: Emitter, a: str) -> str:
 
 
 _FAST: dict[str, Callable[..., str]] = {
-    "div": _div, "exp": _exp, "exp2": _exp2_of_any, "reciprocal": _reciprocal, "sqrt": _sqrt, "rsqrt": _rsqrt,
+    "div": _div, "exp": _exp, "exp2": _exp2_of_any, "reciprocal": _reciprocal, "sqrt": _sqrt,
+    "rsqrt": _rsqrt,
     "tanh": _tanh, "erf": _erf,
 }  # fmt: skip
 
