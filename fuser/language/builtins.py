@@ -9,18 +9,25 @@ from collections.abc import Callable
 from typing import Any
 
 from fuser.graph.sizes import is_symbolic
-from fuser.language import elementwise, folds, memory, pieces, products, shapes
-from fuser.language.arithmetic import as_tensor, binary, cast, is_number, where
+from fuser.language import (
+    counting,
+    elementwise,
+    folds,
+    memory,
+    pieces,
+    pointwise,
+    products,
+    shapes,
+    sorting,
+)
+from fuser.language.arithmetic import as_tensor, binary, cast, is_number, to_bool, where
 from fuser.language.emitter import Emitter
 from fuser.language.registry import METHODS, TABLE, builtin, element_type, static_int, static_shape
 from fuser.language.tensors import Pointer, Range, Tensor, unwrap
 from fuser.language.types import (
     PointerType,
     float32,
-    int1,
     int32,
-    int64,
-    is_type,
 )
 from fuser.tilegen.index import Index, Scalar
 
@@ -145,6 +152,24 @@ def _expand_dims(e: Emitter, input: Any, axis: Any) -> Any:
     tile = input if isinstance(input, Pointer) else as_tensor(e, input)
     places = axis if isinstance(axis, tuple | list) else (axis,)
     return shapes.expand_dims(e, tile, [static_int(e, a, "an axis") for a in places])
+
+
+@builtin("unsqueeze", method=True)
+def _unsqueeze(e: Emitter, x: Any, dim: Any) -> Any:
+    """A new axis of 1."""
+    return _expand_dims(e, x, dim)
+
+
+@builtin("squeeze", method=True)
+def _squeeze(e: Emitter, x: Any, dim: Any = None) -> Any:
+    """Without an axis of 1, or without all of them."""
+    tile = x if isinstance(x, Pointer) else as_tensor(e, x)
+    rank = len(tile.shape)
+    given = range(rank) if dim is None else [static_int(e, dim, "an axis") % max(1, rank)]
+    gone = [a for a in given if tile.shape[a] == 1]
+    if dim is not None and not gone:
+        e.fail(f"squeeze of axis {dim} of {tile.type}", "only axes of 1 can go")
+    return shapes.reshape(e, tile, tuple(n for a, n in enumerate(tile.shape) if a not in gone))
 
 
 @builtin("reshape", "view", method=True)
@@ -274,6 +299,19 @@ def _minimum(e: Emitter, x: Any, y: Any, propagate_nan: Any = None) -> Any:
     return elementwise.extreme(e, False, unwrap(x), unwrap(y), unwrap(propagate_nan))
 
 
+def _logic(op: str) -> Callable[..., Any]:
+    def call(e: Emitter, input: Any, other: Any) -> Any:
+        a, b = (to_bool(e, as_tensor(e, unwrap(item))) for item in (input, other))
+        return binary(e, op, a, b)
+
+    call.__doc__ = f"bool(input) {op} bool(other)."
+    return call
+
+
+builtin("logical_and", method=True)(_logic("&"))
+builtin("logical_or", method=True)(_logic("|"))
+
+
 @builtin("clamp")
 def _clamp(e: Emitter, x: Any, min: Any, max: Any, propagate_nan: Any = None) -> Any:
     """x between min and max."""
@@ -311,6 +349,12 @@ def _range(e: Emitter, arg1: Any, arg2: Any = None, step: Any = None, **hints: A
     """The whole numbers from arg1 up to arg2, as a loop; hints change speed only."""
     start, stop = (0, arg1) if arg2 is None else (arg1, arg2)
     return Range(start, stop, 1 if step is None else step, False, tuple(hints.items()))
+
+
+@builtin("condition")
+def _condition(e: Emitter, arg1: Any, disable_licm: Any = None) -> Any:
+    """A loop's condition with hints, which change speed only."""
+    return arg1
 
 
 @builtin("static_range")
@@ -360,7 +404,7 @@ builtin("dot")(products.dot)
 # memory -------------------------------------------------------------------------------------------
 
 builtin("load")(memory.load)
-builtin("store")(memory.store)
+builtin("store", method=True)(memory.store)
 builtin("make_block_ptr")(memory.make_block_ptr)
 builtin("advance", method=True)(memory.advance)
 
@@ -376,11 +420,11 @@ def _atomic(fn: Any) -> Callable[..., Any]:
 
 
 for _name in ("add", "max", "min", "and", "or", "xor"):
-    builtin(f"atomic_{_name}")(_atomic(_name))
-builtin("atomic_xchg")(_atomic("exchange"))
+    builtin(f"atomic_{_name}", method=True)(_atomic(_name))
+builtin("atomic_xchg", method=True)(_atomic("exchange"))
 
 
-@builtin("atomic_cas")
+@builtin("atomic_cas", method=True)
 def _atomic_cas(
     e: Emitter, pointer: Any, cmp: Any, val: Any, sem: Any = None, scope: Any = None
 ) -> Tensor:
@@ -446,4 +490,4 @@ def _asm(e: Emitter, *_: Any, **__: Any) -> None:
     e.fail("inline assembly", "it names one machine's instructions; write it in the language")
 
 
-__all__ = ["METHODS", "TABLE", "int1", "int64", "is_symbolic", "is_type"]
+__all__ = ["METHODS", "TABLE", "counting", "pointwise", "sorting"]

@@ -43,6 +43,8 @@ class Emitter:
         self.owners: dict[Buffer, Buffer] = {}
         """Buffers that are another buffer's memory, read as another type."""
         self.options: dict[str, object] = {}
+        self.pointwise = False
+        """Whether an `if` may be decided by a tile: see pointwise.py."""
 
     def _no_calls(self, function: object, *_: object) -> Any:
         self.fail(f"{function} cannot be called here")

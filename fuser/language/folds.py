@@ -50,13 +50,10 @@ def folded(
     return shapes.expand_dims(e, found, [place])
 
 
-def _promoted(e: Emitter, x: Tensor, floats: bool) -> Tensor:
-    """Integers of less than 32 bits as 32-bit ones; floats too, where asked."""
+def _promoted(e: Emitter, x: Tensor) -> Tensor:
+    """Integers of less than 32 bits as 32-bit ones."""
     if x.dtype.is_int() and x.dtype.bits < 32:
-        signed = x.dtype.is_int_signed() or x.dtype.is_bool()
-        return cast(e, x, int32 if signed else uint32)
-    if floats and x.dtype.is_floating() and x.dtype.bits < 32:
-        return cast(e, x, float32)
+        return cast(e, x, int32 if x.dtype.is_int_signed() else uint32)
     return x
 
 
@@ -65,7 +62,7 @@ def sum_(
     dtype: ElementType | None = None,
 ) -> Tensor:  # fmt: skip
     x = as_tensor(e, input)
-    x = cast(e, x, dtype) if dtype is not None else _promoted(e, x, False)
+    x = cast(e, x, dtype) if dtype is not None else _promoted(e, x)
     return folded(e, "sum", x, axis, keep_dims)
 
 
@@ -73,12 +70,22 @@ def _extreme(
     e: Emitter, largest: bool, input: Any, axis: Any, return_indices: bool, left: bool,
     keep_dims: bool,
 ) -> Any:  # fmt: skip
-    x = _promoted(e, as_tensor(e, input), True)
-    fn: ReduceFn = "fmax" if largest else "fmin"
-    if not x.dtype.is_floating():
-        fn = "max" if largest else "min"
-    best = folded(e, fn, x, axis, keep_dims)
-    return (best, _place_of(e, x, fn, axis, left, keep_dims)) if return_indices else best
+    x = as_tensor(e, input)
+    fn = extreme_fold(x.dtype, largest)
+    if return_indices:
+        x = cast(e, x, float32) if x.dtype.is_bf16() else x
+        best = folded(e, fn, x, axis, keep_dims)
+        return best, _place_of(e, x, fn, axis, left, keep_dims)
+    if x.dtype.bits < 32:
+        x = cast(e, x, float32 if x.dtype.is_floating() else int32)
+    return folded(e, fn, x, axis, keep_dims)
+
+
+def extreme_fold(dtype: ElementType, largest: bool) -> ReduceFn:
+    """The fold that finds the extreme; of floats that of those that are numbers."""
+    if dtype.is_floating():
+        return "fmax" if largest else "fmin"
+    return "max" if largest else "min"
 
 
 def _place_of(
@@ -93,7 +100,11 @@ def _place_of(
     extent = x.shape[place]
     here = e.whole(axis_index(place, extent), int32, x.shape)
     nowhere = e.constant(extent if left else -1, int32, x.shape)
-    there = arithmetic.where(e, arithmetic.compare(e, "==", x, best), here, nowhere)
+    same = arithmetic.compare(e, "==", x, best)
+    if x.dtype.is_floating():  # where all are NaN, the extreme is NaN, too
+        none = arithmetic.compare(e, "!=", best, best)
+        same = arithmetic.logical(e, "|", same, none)
+    there = arithmetic.where(e, same, here, nowhere)
     return folded(e, "min" if left else "max", there, place, keep_dims)
 
 
@@ -155,7 +166,7 @@ def cumsum(
     elif x.dtype.is_bf16():
         x = cast(e, x, float32)
     else:
-        x = _promoted(e, x, False)
+        x = _promoted(e, x)
     return _scanned(e, "sum", x, axis, reverse)
 
 
@@ -186,7 +197,8 @@ def reduce_with(
         halves = [
             pieces.split(e, shapes.reshape(e, x, (*x.shape[:-1], count // 2, 2))) for x in now
         ]
-        now = combine(*(left for left, _ in halves), *(right for _, right in halves))
+        made = combine(*(left for left, _ in halves), *(right for _, right in halves))
+        now = tuple(cast(e, new, old.dtype) for new, old in zip(made, now, strict=True))
     found = tuple(shapes.reshape(e, x, x.shape[:-1]) for x in now)
     if not keep_dims:
         return found
@@ -211,7 +223,7 @@ def scan_with(
         joined = combine(*before, *now)
         inside = arithmetic.compare(e, ">=", e.whole(here, int32, shape), step)
         now = tuple(
-            arithmetic.where(e, inside, new, cast(e, old, new.dtype))
+            arithmetic.where(e, inside, cast(e, new, old.dtype), old)
             for new, old in zip(joined, now, strict=True)
         )
         step *= 2

@@ -47,3 +47,16 @@ def join(e: Emitter, a: Tensor, b: Tensor) -> Tensor:
 
     first = compare(e, "==", last, e.constant(0, int32, shape))
     return where(e, first, broadcast_to(e, x, shape), broadcast_to(e, y, shape))  # type: ignore[no-any-return]
+
+
+def stack_last(e: Emitter, parts: list[Tensor]) -> Tensor:
+    """A new last axis with these tiles of one shape and type along it, in order."""
+    count = len(parts)
+    shape = (*parts[0].shape, count)
+    last = e.whole(axis(len(shape) - 1, count), int32, shape)
+    found = broadcast_to(e, expand_dims(e, parts[0], [len(shape) - 1]), shape)
+    for number, part in enumerate(parts[1:], 1):
+        here = compare(e, "==", last, e.constant(number, int32, shape))
+        wide = broadcast_to(e, expand_dims(e, part, [len(shape) - 1]), shape)
+        found = where(e, here, wide, found)
+    return found

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fuser.language import loops
+from fuser.language import loops, pointwise
 from fuser.language.arithmetic import as_tensor, cast, describe, is_number, to_bool
 from fuser.language.expressions import RUNTIME, Expressions
 from fuser.language.leaves import alike, leaves_of, rebuilt, show
@@ -148,7 +148,7 @@ class Statements(Expressions):
         if found.literal is not None:
             return bool(found.literal)
         with self.e.at(self.source, node):
-            if found.shape:
+            if found.shape and not self.e.pointwise:
                 count = 1
                 for dim in found.shape:
                     count *= dim
@@ -188,6 +188,8 @@ class Statements(Expressions):
     def fork(self, condition: Tensor, then: Callable[[], Any], other: Callable[[], Any]) -> Any:
         """An `if` of the Tile IR. Names that differ behind its sides are its results."""
         e, before = self.e, dict(self.names)
+        if condition.shape:
+            return self._fork_by_element(condition, then, other)
         test = e.value_of(condition)
         blocks, names, given = (Block(), Block()), [], []
         for block, side in zip(blocks, (then, other), strict=True):
@@ -224,6 +226,22 @@ class Statements(Expressions):
             e.counted(result, value)
         self.names = merged
         return returned
+
+    def _fork_by_element(
+        self, condition: Tensor, then: Callable[[], Any], other: Callable[[], Any]
+    ) -> Any:
+        before = dict(self.names)
+
+        def side(run: Callable[[], Any]) -> tuple[dict[str, Any], Any]:
+            self.names = dict(before)
+            found = run()
+            return self.names, None if found is FALLS else found[0]
+
+        self.names, found = pointwise.both_sides(
+            self.e, condition, lambda: side(then), lambda: side(other),
+            lambda: Undefined("it is set in one branch of an `if` only"),
+        )  # fmt: skip
+        return FALLS if found is None else (found,)
 
     def _merge(
         self,
