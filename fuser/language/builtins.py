@@ -14,6 +14,7 @@ from fuser.language import (
     elementwise,
     folds,
     memory,
+    philox,
     pieces,
     pointwise,
     products,
@@ -490,4 +491,4 @@ def _asm(e: Emitter, *_: Any, **__: Any) -> None:
     e.fail("inline assembly", "it names one machine's instructions; write it in the language")
 
 
-__all__ = ["METHODS", "TABLE", "counting", "pointwise", "sorting"]
+__all__ = ["METHODS", "TABLE", "counting", "philox", "pointwise", "sorting"]
