@@ -160,12 +160,15 @@ def _spread_roles(kernel: Kernel) -> None:
             buffer.role = "output"
 
 
-def finish(program: Program, sizes: Sizes, check: bool = False) -> None:
-    """Run the passes of the Tile IR, and note what was asked of the sizes."""
+def finish(program: Program, sizes: Sizes, gpu: bool = False, check: bool = False) -> None:
+    """Run the passes of the Tile IR, and note what was asked of the sizes. gpu: whether it is for
+    one, where rows are spread over threads."""
+    kernel = program.kernel
     if check:
-        verify(program.kernel)
-    run_passes(program.kernel, verify=check)
-    program.kernel.schedule = schedules.choose(program.kernel, program.kernel.schedule)
+        verify(kernel)
+    run_passes(kernel, verify=check)
+    if gpu:
+        kernel.schedule = schedules.choose(kernel, kernel.schedule)
     program.guards = sizes.guards
 
 

@@ -154,7 +154,7 @@ class KernelFunction(Function):
         target = choose_target("cuda" if device == "cuda" else "cpu")
         with Sizes({}) as sizes:
             program = trace(self, found.classes, found.leaves, grid, options, sizes)
-            finish(program, sizes)
+            finish(program, sizes, device == "cuda")
             compiled, text = _machine_code(program, target)
             guards = sizes.guards
         records = compiled.facts.get("guards", ())

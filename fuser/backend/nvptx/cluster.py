@@ -25,6 +25,7 @@ from fuser.dtypes import DType
 from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Kernel
+from fuser.tilegen.passes.rewrite import stored_buffers
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering
@@ -40,7 +41,7 @@ class NeedsOneBlock(Exception):
 def blocks_of(kernel: Kernel, target: Target) -> int:
     """How many blocks share a program: as the schedule says, where there are clusters."""
     blocks = kernel.schedule.cluster
-    if target.sm < 90 or blocks == 1 or of_caller(kernel):
+    if target.sm < 90 or blocks == 1 or (of_caller(kernel) and not is_straight(kernel)):
         return 1
     powers = all(n & (n - 1) == 0 for n in (blocks, kernel.schedule.warps))
     kinds = {type(op) for op in kernel.walk()}
@@ -48,6 +49,22 @@ def blocks_of(kernel: Kernel, target: Target) -> int:
     if {ops.Dot, ops.Reduce} <= kinds and shared_loop(kernel) is None:
         alone = True
     return min(blocks, LARGEST) if powers and not alone else 1
+
+
+def is_straight(kernel: Kernel) -> bool:
+    """Whether a kernel of a caller reads, reduces and writes, once each: what it writes is not what
+    it reads, and its tiles have one axis, along which blocks can share them."""
+    plain = (
+        ops.ProgramId, ops.IndexTile, ops.Full, ops.Load, ops.Store, ops.Map, ops.Cast,
+        ops.Broadcast, ops.Reduce,
+    )  # fmt: skip
+    stored = stored_buffers(kernel)
+    for op in kernel.walk():
+        if not isinstance(op, plain) or any(len(value.shape) > 1 for value in op.results):
+            return False
+        if isinstance(op, ops.Load) and op.view.buffer in stored:
+            return False
+    return True
 
 
 class Cluster:
