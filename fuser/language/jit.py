@@ -24,6 +24,7 @@ from fuser.language.check import Check, Checked, run_checked
 from fuser.language.compile import Options, Program, finish, trace
 from fuser.language.functions import Function
 from fuser.language.order import depends_on_order
+from fuser.language.steady import Steady
 from fuser.pipeline.devices import choose_target
 from fuser.runtime.cache import KernelCache
 from fuser.runtime.launch import CpuKernel, CudaKernel, load_kernel, scalar_bits, stream_for
@@ -52,6 +53,16 @@ class Variant:
     loaded: CpuKernel | CudaKernel | None
     tile: str
 
+    @property
+    def writes(self) -> frozenset[int]:
+        """The leaves of the arguments that it writes."""
+        program = self.program
+        return frozenset(
+            leaf
+            for leaf, buffer in zip(program.buffers, program.kernel.buffers, strict=True)
+            if buffer.role == "output"
+        )
+
     def holds(self, sizes: dict[str, int]) -> bool:
         return all(guard.holds(sizes) for guard in self.guards)
 
@@ -75,6 +86,7 @@ class KernelFunction(Function):
         self.plain = frozenset(names[n] if isinstance(n, int) else n for n in plain)
         self.variants: dict[Any, list[Variant]] = {}
         self._lock = threading.Lock()
+        self._steady: Steady[Variant] = Steady()
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         raise UsageError(
@@ -85,27 +97,36 @@ class KernelFunction(Function):
     def __getitem__(self, grid: Grid) -> Callable[..., Any]:
         """The launcher for a grid: 1 to 3 numbers of programs, or a function of the arguments that
         gives them."""
-        return lambda *args, **named: self.run(*args, grid=grid, **named)
+        return functools.partial(self._launch, grid)
 
     def run(self, *args: Any, grid: Grid, warmup: bool = False, **named: Any) -> Variant | Checked:
         """Launch. warmup: compile only. Raises LanguageError, UsageError, CheckError and what
         compiling raises."""
+        if warmup:
+            return self.warmup(*args, grid=grid, **named)
+        return self._launch(grid, *args, **named)
+
+    def _launch(self, grid: Grid, /, *args: Any, **named: Any) -> Variant | Checked:
+        variant = self._steady.launch(grid, args, named, grid_of)
+        if variant is not None:
+            return variant
+        given = dict(named)
         bound, options = self.bind(args, named)
         found = classify(bound, self.constexprs, self.plain)
         extents = grid_of(grid, bound)
-        if options.check and not warmup and all(extents):
+        if options.check and all(extents):
             return run_checked(self, found, extents, options, options.check)
         variant = self.variant(found, extents, options)
-        if warmup or not all(extents):
-            return variant
-        launch(variant, found, extents)
+        if all(extents):
+            launch(variant, found, extents)
+            self._steady.remember(args, given, bound, found, self.plain, variant)
         return variant
 
     def warmup(self, *args: Any, grid: Grid, **named: Any) -> Variant:
         """Compile for these arguments without a launch."""
-        found = self.run(*args, grid=grid, warmup=True, **named)
-        assert isinstance(found, Variant)
-        return found
+        bound, options = self.bind(args, named)
+        found = classify(bound, self.constexprs, self.plain)
+        return self.variant(found, grid_of(grid, bound), options)
 
     def bind(self, args: Sequence[Any], named: dict[str, Any]) -> tuple[dict[str, Any], Options]:
         """Arguments by parameter, and the options of the launch. Raises UsageError."""
@@ -161,10 +182,6 @@ class KernelFunction(Function):
         known = {guard.key for guard in guards}
         more = (guard_from_list(record) for record in records)
         guards += tuple(guard for guard in more if guard.key not in known)
-        writes = {program.buffers[n] for n, b in enumerate(program.kernel.buffers)
-                  if b.role == "output"}  # fmt: skip
-        for leaf, record in found.records.items():
-            record.require(self.fn.__name__, writes=leaf in writes, device=device, ordinal=ordinal)
         in_order = options.deterministic and depends_on_order(program.kernel)
         if in_order and device == "cuda":
             raise UsageError(
@@ -227,6 +244,11 @@ def sizes_of(program: Program, found: Arguments, grid: Sequence[int]) -> dict[st
 def launch(variant: Variant, found: Arguments, grid: Sequence[int]) -> None:
     """Run a variant on the arguments of a launch."""
     program = variant.program
+    device, ordinal = found.device
+    for leaf, record in found.records.items():
+        record.require(
+            program.kernel.name, writes=leaf in variant.writes, device=device, ordinal=ordinal
+        )
     pointers = [found.records[leaf].address for leaf in program.buffers]
     values = sizes_of(program, found, grid)
     scalars = [

@@ -18,8 +18,8 @@ does nothing and returns False. What it makes sure of before it launches, and wh
   launch, not remembered, for memory is freed and comes again with other ends: of a NumPy array that
   of its last base, of a tensor its storage. Just those pairs overlap that did in the example.
 - Integers are exact ints between the bounds of the signature, and multiples of 16 or not, as the
-  signature says. Floats are exact floats. Constants are the same objects, or equal ints or strings
-  of the same type. Anything else returns False.
+  signature says. Floats are exact floats. Constants are the same objects, equal ints or strings of
+  the same type, or floats of the same bits. Anything else returns False.
 - What was compiled for a range of sizes carries guards (`fuser.graph.sizes`), and that no symbol is
   below 2; they are computed from the integers and the grid, as are the numbers that the code reads.
   A product that does not fit 64 bits is a guard that fails.

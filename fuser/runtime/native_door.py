@@ -35,7 +35,8 @@ IMPORTS = (
 )  # fmt: skip
 """Functions of Python."""
 DATA_IMPORTS = (
-    "PyTuple_Type", "PyLong_Type", "PyUnicode_Type", "_Py_TrueStruct", "_Py_FalseStruct",
+    "PyFloat_Type", "PyTuple_Type", "PyLong_Type", "PyUnicode_Type", "_Py_TrueStruct",
+    "_Py_FalseStruct",
 )  # fmt: skip
 """Objects of Python."""
 EXPORTS = ("fuser_door",)

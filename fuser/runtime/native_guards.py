@@ -91,17 +91,31 @@ def _keep(f: Writer, param: Reg, numbers: Reg, value: Reg) -> None:
 
 
 def _write_constant(module: Module) -> None:
-    """The object itself, or an equal int or str."""
+    """The object itself, or an equal int or str, or a float of the same bits."""
     f = Writer(module, "take_constant", "i1", "ptr", "ptr")
     given, param = f.args
     wanted, kind = f.word(param, Param.OBJECT, "ptr"), f.field(given, 8)
 
     def compare() -> list[Reg]:
         f.need(f.icmp("eq", kind, f.word(param, Param.TYPE, "ptr")))
-        plain = (f.icmp("eq", kind, symbol(name)) for name in ("PyLong_Type", "PyUnicode_Type"))
-        f.need(f.either(*plain))
-        equal = f.call("i32", "PyObject_RichCompareBool", given, wanted, integer(PY_EQ, "i32"))
-        f.need(f.icmp("eq", equal, 1))
+        real = f.icmp("eq", kind, symbol("PyFloat_Type"))
+
+        def of_floats() -> list[Reg]:
+            bits = [
+                f.convert("bitcast", f.call("double", "PyFloat_AsDouble", item), "i64")
+                for item in (given, wanted)
+            ]
+            f.need(f.icmp("eq", *bits))
+            return []
+
+        def of_others() -> list[Reg]:
+            plain = (f.icmp("eq", kind, symbol(name)) for name in ("PyLong_Type", "PyUnicode_Type"))
+            f.need(f.either(*plain))
+            equal = f.call("i32", "PyObject_RichCompareBool", given, wanted, integer(PY_EQ, "i32"))
+            f.need(f.icmp("eq", equal, 1))
+            return []
+
+        f.when(real, of_floats, of_others)
         return []
 
     f.when(f.icmp("ne", given, wanted), compare)

@@ -275,14 +275,13 @@ def test_constants(idle: CompiledKernel) -> None:
     for value, same, other in (
         ("fast", "".join(["fa", "st"]), "slow"), (1 << 40, int("1099511627776"), 5),
         (None, None, 0), (thing, thing, object()), (True, True, 1), (f32, f32, f64),
-        (0.5, 0.5, 0.25),
+        (0.5, 1 / 2, 0.25), (0.0, 0.0, -0.0), (float("nan"), float("nan"), 0.5), (2.0, 2.0, 2),
     ):  # fmt: skip
         parameters = [*ADD[:4], Constant(value)]
         kernel = measured(CpuKernel(idle, 1))
         fast = launcher(kernel, (X, Y, OUT, N, value), parameters)
         assert fast((X, Y, OUT, N, value), (2,)) is True
-        if not isinstance(value, float):
-            assert fast((X, Y, OUT, N, same), (2,)) is True
+        assert fast((X, Y, OUT, N, same), (2,)) is True
         assert fast((X, Y, OUT, N, other), (2,)) is False
 
 

@@ -1,0 +1,170 @@
+"""Calls like earlier ones are launched natively, and do what the slow way does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fuser.triton as triton
+import fuser.triton.language as tl
+from fuser.errors import FeedError
+from fuser.language.arguments import integer_class
+from fuser.language.compile import IntegerClass
+from fuser.language.jit import KernelFunction
+from fuser.language.steady import MOST_LAUNCHERS, MOST_MADE, _integer
+from fuser.runtime import door
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(bool(door.problem()), reason=door.problem())
+
+
+@pytest.fixture
+def axpy() -> KernelFunction:
+    @triton.jit
+    def axpy(x, y, out, n, alpha, shift, BLOCK: tl.constexpr, negate: tl.constexpr = False):  # type: ignore[no-untyped-def]
+        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        inside = at < n
+        value = alpha * tl.load(x + at, mask=inside) + tl.load(y + at, mask=inside) + shift
+        tl.store(out + at, -value if negate else value, mask=inside)
+
+    assert isinstance(axpy, KernelFunction)
+    return axpy
+
+
+class Counted:
+    """How many launches went the slow way."""
+
+    def __init__(self, kernel: KernelFunction, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        slow = kernel.bind
+
+        def bind(*args: Any) -> Any:
+            self.count += 1
+            return slow(*args)
+
+        monkeypatch.setattr(kernel, "bind", bind)
+
+
+def drawn(n: int, seed: int, wrap: Any) -> Any:
+    return wrap(np.random.default_rng(seed).random(n).astype(np.float32))
+
+
+WRAPS = {"numpy": lambda array: array, "torch": torch.from_numpy}
+
+
+@pytest.mark.parametrize("library", WRAPS)
+def test_results_are_those_of_each_call(
+    axpy: KernelFunction, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice the same is launched natively; sizes, scalars, grids and constants may then differ."""
+    wrap, slow = WRAPS[library], Counted(axpy, monkeypatch)
+    calls: list[tuple[int, float, int, int, dict[str, Any]]] = [
+        (1000, 2.0, -3, 8, {}), (1000, 2.0, -3, 8, {}), (1007, 0.5, -7, 9, {}),
+        (1008, 0.5, -7, 9, {}), (992, 0.25, -1, 9, {}), (300, -1.5, 5, 3, {}),
+        (300, -1.5, 6, 3, {"negate": True}), (300, 1.5, 7, 3, {"negate": True}),
+        (100, 1.0, 7, 1, {}), (100, 3.0, 9, 1, {}), (16, 3.0, 9, 1, {}), (16, 3.0, 9, 1, {}),
+        (1, 3.0, 9, 1, {}), (1, 3.0, 9, 1, {}), (500, 3.0, 0, 4, {"num_warps": 8}),
+        (501, 3.0, 0, 4, {"num_warps": 8}), (501, 3.0, 1, 4, {"num_warps": 4}),
+    ]  # fmt: skip
+    for repeat in range(2):
+        for n, alpha, shift, blocks, more in calls:
+            x, y, out = (drawn(1100, seed, wrap) for seed in range(3))
+            before = np.asarray(out).copy()
+            axpy[(blocks,)](x, y, out, n, alpha, shift, BLOCK=128, **more)
+            expected = np.float32(alpha) * np.asarray(x)[:n] + np.asarray(y)[:n] + np.float32(shift)
+            if more.get("negate"):
+                expected = -expected
+            np.testing.assert_allclose(np.asarray(out)[:n], expected, rtol=1e-6)
+            np.testing.assert_array_equal(np.asarray(out)[n:], before[n:])
+        if not repeat:
+            first, slow.count = slow.count, 0
+    assert 0 < first < len(calls)
+    assert slow.count == 0
+
+
+def test_forms_of_a_call(axpy: KernelFunction, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Counted(axpy, monkeypatch)
+    x, y, out = (drawn(256, seed, WRAPS["numpy"]) for seed in range(3))
+    seen: list[dict[str, Any]] = []
+
+    def grid(meta: dict[str, Any]) -> tuple[int]:
+        seen.append(meta)
+        return (triton.cdiv(meta["n"], meta["BLOCK"]),)
+
+    forms = [
+        lambda: axpy[(2,)](x, y, out, 256, 1.0, 2, 128),
+        lambda: axpy[2](x, y, out, 256, 1.0, 2, 128),
+        lambda: axpy[[2]](x, y, out, 256, 1.0, 2, 128),
+        lambda: axpy[grid](x, y, out, 256, 1.0, 2, BLOCK=128, num_warps=2),
+        lambda: axpy[(2, 1, 1)](BLOCK=128, n=256, x=x, y=y, out=out, shift=2, alpha=1.0),
+        lambda: axpy.run(x, y, out, 256, 1.0, 2, 128, grid=(2,)),
+    ]
+    for form in forms:
+        form()
+        slow.count = 0
+        out[...] = 0
+        form()
+        assert slow.count == 0
+        np.testing.assert_array_equal(out, x + y + 2)
+    assert seen[-1].keys() == seen[0].keys()
+    assert all(seen[-1][name] is seen[0][name] for name in ("x", "out", "BLOCK", "negate"))
+    axpy.warmup(x, y, out, 256, 1.0, 2, 128, grid=(2,))
+    assert slow.count == 1
+
+
+def test_overlap_has_launches_of_its_own(axpy: KernelFunction) -> None:
+    x, y = (drawn(256, seed, WRAPS["numpy"]) for seed in range(2))
+    out = np.zeros(256, np.float32)
+    for _ in range(3):
+        axpy[(2,)](x, y, out, 256, 1.0, 2, 128)
+        np.testing.assert_array_equal(out, x + y + 2)
+        same = x.copy()
+        axpy[(2,)](same, y, same, 256, 1.0, 2, 128)
+        np.testing.assert_array_equal(same, out)
+
+
+def test_read_only_arrays(axpy: KernelFunction) -> None:
+    """That a variant exists does not make an array writeable."""
+    x, y = (drawn(256, seed, WRAPS["numpy"]) for seed in range(2))
+    out, frozen = np.zeros(256, np.float32), np.zeros(256, np.float32)
+    frozen.flags.writeable = False
+    x.flags.writeable = False
+    for _ in range(2):
+        axpy[(2,)](x, y, out, 256, 1.0, 2, 128)
+        with pytest.raises(FeedError, match="read-only"):
+            axpy[(2,)](x, y, frozen, 256, 1.0, 2, 128)
+    np.testing.assert_array_equal(out, x + y + 2)
+
+
+def test_launchers_are_not_made_without_end(axpy: KernelFunction) -> None:
+    x, y, out = (drawn(256, seed, WRAPS["numpy"]) for seed in range(3))
+    for i in range(MOST_MADE + 5):
+        axpy[(2,)](x, y, out, 256, 1.0, np.int64(2 + i), 128)
+        np.testing.assert_array_equal(out, x + y + np.float32(2 + i))
+    (form,) = axpy._steady._forms.values()
+    assert form.made == MOST_MADE and len(form.launchers) <= MOST_LAUNCHERS
+
+
+@pytest.mark.parametrize(
+    "value",
+    [2, 15, 16, 17, 31, 32, 33, 48, (1 << 31) - 1, 1 << 31, (1 << 63) - 1, -1, -16, -(1 << 31),
+     -(1 << 31) - 1, -(1 << 63)],
+)  # fmt: skip
+@pytest.mark.parametrize("plain", [True, False])
+def test_integers_of_a_class(value: int, plain: bool) -> None:
+    """Every integer that a launcher takes is of the class that it was made for."""
+    kind = integer_class("n", value, plain)
+    assert isinstance(kind, IntegerClass)
+    found = _integer(kind, "n", value, plain)
+
+    def takes(item: int) -> bool:
+        fits = found.multiple in (None, item % 16 == 0)
+        return found.low <= item <= found.high and fits
+
+    assert takes(value)
+    others = {found.low, found.high, *range(-40, 100), *(value + step for step in range(-20, 20))}
+    for other in others:
+        if takes(other):
+            assert integer_class("n", other, plain) == kind
