@@ -37,6 +37,8 @@ class Emitter:
         self.frames: list[tuple[Source, ast.AST]] = []
         self.trials = 0
         """How many loops are being compiled on trial: what they emit is thrown away."""
+        self.flagged: dict[str, Any] = {}
+        """What the flags of loops (exits.py) were set to last."""
         self.notes: list[str] = []
         self.calls: list[Any] = []
         self.siblings: dict[tuple[Buffer, str], Buffer] = {}

@@ -19,6 +19,7 @@ from fuser.language.arithmetic import as_tensor, binary, cast, describe, to_bool
 from fuser.language.arithmetic import logical as both
 from fuser.language.builtins import METHODS, TABLE
 from fuser.language.emitter import Emitter
+from fuser.language.exits import Truth
 from fuser.language.memory import BlockPointer
 from fuser.language.source import Source
 from fuser.language.tensors import Builtin, Constexpr, Pointer, Tensor, Undefined, unwrap
@@ -188,6 +189,12 @@ class Expressions:
             return where(self.e, condition, self.value(node.body), self.value(node.orelse))
         chosen = condition.literal if isinstance(condition, Tensor) else condition
         return self.value(node.body if chosen else node.orelse)
+
+    def _truth(self, node: Truth) -> Any:
+        return self.condition(node.test)
+
+    def condition(self, node: ast.expr) -> bool | Tensor:
+        raise NotImplementedError
 
     def _namedexpr(self, node: ast.NamedExpr) -> Any:
         found = self.value(node.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import Any
 
 from fuser.errors import LanguageError
 from fuser.language.emitter import Emitter
+from fuser.language.exits import with_flags
 from fuser.language.source import Source, source_of
 from fuser.language.statements import Statements, is_constexpr
 from fuser.language.tensors import FALLS, unwrap
@@ -34,6 +36,16 @@ class Function:
     @functools.cached_property
     def source(self) -> Source:
         return source_of(self.fn, self.text)
+
+    def body(self, plain: bool) -> list[ast.stmt]:
+        """Its statements. plain: as they are written, without flags for break and continue."""
+        if plain:
+            return self.source.tree.body
+        return self._flagged
+
+    @functools.cached_property
+    def _flagged(self) -> list[ast.stmt]:
+        return with_flags(self.source.tree.body)
 
     @property
     def scope(self) -> dict[str, Any]:
@@ -87,7 +99,7 @@ def inline(e: Emitter, function: Function, args: tuple[Any, ...], named: dict[st
     before = e.options
     e.options = {**before, **function.options}
     try:
-        found = walker.run(function.source.tree.body)
+        found = walker.run(function.body(bool(e.options.get("no_exits"))))
     except LanguageError as error:
         raise called_from(error, e) from None
     finally:

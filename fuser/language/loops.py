@@ -8,7 +8,7 @@ variable, so that pointers that are advanced in a loop stay affine.
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,16 +17,18 @@ from fuser.language.arithmetic import (
     as_tensor,
     binary,
     cast,
+    compare,
     describe,
     divide_whole,
     is_whole,
     to_bool,
 )
 from fuser.language.emitter import Emitter
+from fuser.language.exits import Flags, as_while, flags_of, until
 from fuser.language.leaves import alike, leaves_of, rebuilt, show
 from fuser.language.source import Source
 from fuser.language.tensors import FALLS, Range, Tensor, Undefined, unwrap
-from fuser.language.types import int32, int64
+from fuser.language.types import ElementType, int1, int32, int64
 from fuser.tilegen import facts, ops
 from fuser.tilegen.index import Index, maximum, scalar
 from fuser.tilegen.ir import Block
@@ -45,6 +47,7 @@ class Walker(Protocol):
     def condition(self, node: ast.expr) -> bool | Tensor: ...
     def runtime(self, value: Any) -> Any: ...
     def assign(self, target: ast.expr, value: Any) -> None: ...
+    def fork(self, condition: Tensor, then: Callable[[], Any], other: Callable[[], Any]) -> Any: ...
 
 
 @dataclass(eq=False)
@@ -83,17 +86,81 @@ def compile_for(w: Walker, node: ast.For) -> Any:
         items = _unrolled(w, over) if over.unrolled else None
     else:
         e.fail(f"a loop over {describe(over)}", "loop over range, static_range or a tuple")
-    _refuse_exits(w, node.body)
+    flags = flags_of(node)
+    if flags is None:
+        _refuse_exits(w, node.body)
     if items is not None:
-        for item in items:
-            w.assign(node.target, item)
-            w.run(node.body)
+        if flags is not None and flags.value and items:
+            _give_value(w, node, flags, items[0])
+        _unroll(w, node, items, flags)
         return None
     if not isinstance(node.target, ast.Name):
         e.fail("a loop variable that is no name")
     assert isinstance(over, Range)
-    ForLoop(w, node, node.target.id, over).compile()
+    loop = ForLoop(w, node, node.target.id, over)
+    if flags is not None and _ends_early(w, node, flags, loop.dtype):
+        loop.compile_until(flags)
+    else:
+        loop.compile()
     return None
+
+
+def _unroll(w: Walker, node: ast.For, items: Sequence[Any], flags: Flags | None) -> None:
+    """The body for each of the items, as long as none ends the loop."""
+    for number, item in enumerate(items):
+        w.assign(node.target, item)
+        w.run(node.body)
+        if flags is None:
+            continue
+        go = w.names[flags.go]
+        if go.literal is None:
+            rest = items[number + 1 :]
+            w.fork(go, lambda rest=rest: _unrolled_rest(w, node, rest, flags), lambda: FALLS)  # type: ignore[misc]
+            return
+        if not go.literal:
+            return
+
+
+def _unrolled_rest(w: Walker, node: ast.For, rest: Sequence[Any], flags: Flags) -> Any:
+    _unroll(w, node, rest, flags)
+    return FALLS
+
+
+def _give_value(w: Walker, node: ast.For | ast.While, flags: Flags, first: Any) -> None:
+    """Something for the name of a loop's result to hold, of the type that a trial returns."""
+    w.e.flagged.pop(flags.value, None)
+    with Trial(w):
+        if isinstance(node, ast.For):
+            w.assign(node.target, first)
+        w.run(node.body)
+    _hold_value(w, flags)
+
+
+def _hold_value(w: Walker, flags: Flags) -> None:
+    found = w.e.flagged.get(flags.value)
+    zeros = [w.e.constant(0, leaf.dtype, leaf.shape) for leaf in leaves_of(found)]
+    w.names[flags.value] = rebuilt(found, zeros)
+
+
+def _ends_early(
+    w: Walker, node: ast.For | ast.While, flags: Flags, dtype: ElementType | None = None
+) -> bool:
+    """Whether an iteration may end the loop, by a trial; the result's name gets its type."""
+    e = w.e
+    e.flagged.pop(flags.value, None)
+    carry = Carry(w, node.body, False, flags.go)
+    with Trial(w):
+        if dtype is not None:
+            assert isinstance(node, ast.For)
+            variable = e.builder.value(TileType(INDEX), "i")
+            w.assign(node.target, Tensor(dtype, (), index=scalar(variable)))
+        carry.enter()
+        w.names[flags.go] = e.constant(True, int1)
+        w.run(node.body)
+        ends = w.names[flags.go].literal is not True
+    if flags.value:
+        _hold_value(w, flags)
+    return ends
 
 
 def _unrolled(w: Walker, over: Range) -> list[int]:
@@ -138,13 +205,14 @@ class Trial:
 class Carry:
     """What a loop carries, by name: leaves that change, with stand-ins for its body."""
 
-    def __init__(self, w: Walker, body: list[ast.stmt], steps: bool) -> None:
-        """steps: whether whole numbers may stay expressions of the loop variable."""
+    def __init__(self, w: Walker, body: list[ast.stmt], steps: bool, but: str = "") -> None:
+        """steps: whether whole numbers may stay expressions of the loop variable. but: a name that
+        is left as it is."""
         self.w, self.steps = w, steps
         self.before = {
             name: w.runtime(w.names[name])
             for name in assigned(body)
-            if name in w.names and not isinstance(w.names[name], Undefined)
+            if name in w.names and not isinstance(w.names[name], Undefined) and name != but
         }
         self.leaves: dict[str, list[Carried]] = {}
         for name, value in self.before.items():
@@ -279,6 +347,21 @@ class ForLoop:
             self._body()
             carry.learn(mark)
         self._emit(carry)
+
+    def compile_until(self, flags: Flags) -> None:
+        """A loop that may end in its middle, as one with a condition."""
+        w, e = self.w, self.w.e
+        if not self.step.is_constant or is_symbolic(self.step.constant):
+            e.fail("a break in a range with a step that is known at run time only", "use `while`")
+        up = self.step.constant > 0
+        names = [f"{part} {flags.go}" for part in ("at", "stop", "step")]
+        for name, part in zip(names, (self.start, self.stop, self.step), strict=True):
+            w.names[name] = e.whole(part, self.dtype, ())
+        if isinstance(w.names.get(self.name), Undefined | None):
+            w.names[self.name] = w.names[names[0]]
+        at, stop = w.names[names[0]], w.names[names[1]]
+        w.names[flags.go] = compare(e, "<" if up else ">", at, stop)
+        _compile_while(w, as_while(self.node, flags, names, up))
 
     def _body(self) -> None:
         if self.w.run(self.node.body) is not FALLS:
@@ -425,10 +508,20 @@ def _product(e: Any, at: Index, step: Index) -> Index:
 
 def compile_while(w: Walker, node: ast.While) -> None:
     """while condition: ..."""
-    e = w.e
     if node.orelse:
-        e.fail("`else` of a loop", "a kernel's loops have none")
-    _refuse_exits(w, node.body)
+        w.e.fail("`else` of a loop", "a kernel's loops have none")
+    flags = flags_of(node)
+    if flags is None:
+        _refuse_exits(w, node.body)
+    elif _ends_early(w, node, flags):
+        found = w.condition(node.test)
+        w.names[flags.go] = w.runtime(found)
+        node = until(node, node.body, flags, node.test)
+    _compile_while(w, node)
+
+
+def _compile_while(w: Walker, node: ast.While) -> None:
+    e = w.e
     mark = e.builder.value(TileType(INDEX)).serial
     carry = Carry(w, node.body, False)
     known = _known_condition(w, node, carry)

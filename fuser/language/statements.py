@@ -69,6 +69,8 @@ class Statements(Expressions):
         match target:
             case ast.Name():
                 self.names[target.id] = value
+                if not target.id.isidentifier():
+                    self.e.flagged[target.id] = value
             case ast.Tuple() | ast.List():
                 items = value if isinstance(value, tuple | list) else None
                 if items is None or len(items) != len(target.elts):
@@ -327,6 +329,6 @@ _HINTS: dict[type[ast.stmt], str] = {
     ast.Import: "import it outside of the kernel",
     ast.ImportFrom: "import it outside of the kernel",
     ast.Match: "use if and elif",
-    ast.Break: "loop with `while` and a condition",
-    ast.Continue: "put the rest of the body into an `if`",
+    ast.Break: "loop with `while` and a condition; fuser.language has it",
+    ast.Continue: "put the rest of the body into an `if`; fuser.language has it",
 }

@@ -7,7 +7,10 @@ from typing import Any
 
 from fuser.language.jit import KernelFunction
 
-SPELLING = {"powers_of_two": True, "no_slices": True, "constexpr_globals": True}
+SPELLING = {
+    "powers_of_two": True, "no_slices": True, "constexpr_globals": True, "no_exits": True,
+    "plain_pointers": True, "wraps": True,
+}  # fmt: skip
 """Where the language of Triton is narrower than fuser's (language/expressions.py reads these)."""
 
 
