@@ -63,14 +63,14 @@ class Expressions:
             except FuserError as error:
                 self.e.fail(error.what, error.hint)
 
-    def static(self, node: ast.expr, what: str) -> Any:
+    def static(self, node: ast.expr, what: str, hint: str = "") -> Any:
         """A value that is known while compiling."""
         found = unwrap(self.value(node))
         if isinstance(found, Tensor) and found.literal is not None and not found.shape:
             return found.literal
         if isinstance(found, RUNTIME):
             with self.e.at(self.source, node):
-                self.e.fail(f"{what} must be known while compiling")
+                self.e.fail(f"{what} must be known while compiling", hint)
         return found
 
     # leaves -------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ class Expressions:
         if isinstance(node, ast.Slice):
             ends = (node.lower, node.upper, node.step)
             return slice(*(None if n is None else self.static(n, "an end") for n in ends))
-        return self.static(node, "an index")
+        return self.static(node, "an index", "use gather, or load from memory")
 
     def indexed(self, owner: Tensor | Pointer, node: ast.expr) -> Any:
         """x[:, None], and constant indices and slices of a tile."""
@@ -272,23 +272,21 @@ class Expressions:
             named = sum(not _is_none(i) for i in items) - 1
             whole = [ast.Slice()] * (len(owner.shape) - named)
             items = [*items[:at], *whole, *items[at + 1 :]]
-        places, axis, found = [], 0, owner
+        places, axis, dropped, found = [], 0, 0, owner
         chosen: list[tuple[int, Any]] = []
         for number, item in enumerate(items):
             if _is_none(item):
-                places.append(number - len(chosen))
+                places.append(number - dropped)
                 continue
             if not (
                 isinstance(item, ast.Slice) and (item.lower, item.upper, item.step) == (None,) * 3
             ):
                 chosen.append((axis, item))
-                if not isinstance(item, ast.Slice):
-                    axis += 1
-                    continue
+                dropped += not isinstance(item, ast.Slice)
             axis += 1
         if axis > len(owner.shape):
             self.e.fail(f"{axis} indices for a {owner.type}")
-        for place, item in reversed(chosen):
+        for place, item in reversed(chosen):  # axes that go leave those before them in place
             found = self._cut(found, place, item)
         return shapes.expand_dims(self.e, found, places) if places else found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fuser.language import arithmetic, narrow, pieces, shapes
+from fuser.language import arithmetic, narrow, pieces, shapes, slices
 from fuser.language.arithmetic import as_tensor, cast
 from fuser.language.emitter import Emitter
 from fuser.language.tensors import Tensor
@@ -190,16 +190,22 @@ def reduce_with(
         place = _axis(e, parts[0], axis)
     order = [a for a in range(len(parts[0].shape)) if a != place] + [place]
     now = tuple(shapes.permute(e, x, order) for x in parts)
+    odd: list[tuple[Tensor, ...]] = []  # last elements without a neighbour
     while now[0].shape[-1] > 1:
         count = now[0].shape[-1]
         if count % 2:
-            e.fail(f"a fold over {count} elements", "with a function of one's own: powers of two")
+            last = len(order) - 1
+            odd.append(tuple(slices.cut(e, x, last, -1) for x in now))
+            now = tuple(slices.cut(e, x, last, slice(0, -1)) for x in now)
+            count -= 1
         halves = [
             pieces.split(e, shapes.reshape(e, x, (*x.shape[:-1], count // 2, 2))) for x in now
         ]
         made = combine(*(left for left, _ in halves), *(right for _, right in halves))
         now = tuple(cast(e, new, old.dtype) for new, old in zip(made, now, strict=True))
     found = tuple(shapes.reshape(e, x, x.shape[:-1]) for x in now)
+    for more in reversed(odd):
+        found = combine(*found, *more)
     if not keep_dims:
         return found
     if axis is None:
