@@ -138,6 +138,10 @@ class CheckError(FuserError):
         return f"{text}\n{self.excerpt}" if self.excerpt else text
 
 
+class StaticAssertionError(LanguageError):
+    """What a kernel asserts while it is compiled does not hold."""
+
+
 class VerifyError(FuserError):
     """An intermediate program breaks an invariant: a defect of fuser."""
 

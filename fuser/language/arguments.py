@@ -21,7 +21,16 @@ from fuser.language.compile import (
     FloatClass,
     IntegerClass,
 )
-from fuser.language.types import float32, int32, int64, of_dtype, uint64
+from fuser.language.stand_ins import Mock, Retyped
+from fuser.language.types import (
+    BY_NAME,
+    ElementType,
+    float32,
+    int32,
+    int64,
+    of_dtype,
+    uint64,
+)
 from fuser.runtime.arrays import ArrayRecord, describe, is_array, overlaps
 
 ALIGNMENT = 16
@@ -39,6 +48,8 @@ class Arguments:
     classes: dict[str, ArgumentClass] = field(default_factory=dict)
     leaves: list[Any] = field(default_factory=list)
     records: dict[int, ArrayRecord] = field(default_factory=dict)
+    stand_in: str = "cpu"
+    """The device where no array says one."""
 
     @property
     def device(self) -> tuple[str, int]:
@@ -49,7 +60,7 @@ class Arguments:
             raise UsageError(
                 f"the arrays of a launch are on {places}", hint="put them all on one device"
             )
-        return next(iter(found), ("cpu", 0))
+        return next(iter(found), (self.stand_in, 0))
 
 
 def classify(
@@ -93,18 +104,40 @@ def _class_of(name: str, value: Any, found: Arguments, plain: bool) -> ArgumentC
     found.leaves.append(value)
     if value is None or isinstance(value, bool | str):
         return Fixed(value)
+    if isinstance(value, Mock):
+        return ArrayClass(_element_of(value.dtype))
     if isinstance(value, int):
         return integer_class(name, value, plain)
     if isinstance(value, float):
         return FloatClass(float32)
+    kind = value.dtype if isinstance(value, Retyped) else None
+    if kind is not None:
+        value = value.base
     if is_array(value):
         record = describe(value, name)
         found.records[position] = record
+        element = of_dtype(record.dtype) if kind is None else _element_of(kind)
+        if element.ir.bytes != record.dtype.bytes:
+            raise UsageError(
+                f"{name} has elements of {record.dtype}, which are no {element}",
+                hint="an array is taken for a type of as many bytes",
+            )
         size = max(record.storage[1] - record.address, 0)
         itemsize = record.dtype.bytes
         align = ALIGNMENT if record.address % ALIGNMENT == 0 else itemsize
-        return ArrayClass(of_dtype(record.dtype), align, size >= 1 << 31)
+        return ArrayClass(element, align, size >= 1 << 31)
     return Fixed(value)
+
+
+def _element_of(dtype: Any) -> ElementType:
+    """The element type of a type of the language, or of an array library's dtype."""
+    if isinstance(dtype, ElementType):
+        return dtype
+    name = str(dtype).rsplit(".", 1)[-1]
+    found = BY_NAME.get({"bool": "int1"}.get(name, name))
+    if found is None:
+        raise UsageError(f"{dtype} is no type of elements", hint="such as float32")
+    return found
 
 
 def integer_class(name: str, value: int, plain: bool = False) -> ArgumentClass:

@@ -26,8 +26,11 @@ class ElementType:
         self.name, self.long_name, self.ir = name, long_name, ir
         self.kind, self.bits, self.mantissa = kind, bits, mantissa
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         return self.name
+
+    def __repr__(self) -> str:
+        return f"triton.language.{self.long_name}"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ElementType) and self.name == other.name

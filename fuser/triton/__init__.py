@@ -6,7 +6,31 @@ import fuser.triton.language as tl
 
 from __future__ import annotations
 
-from fuser.triton import language
-from fuser.triton.jit import cdiv, jit, next_power_of_2
+from fuser.triton import compiler, knobs, language, runtime, testing, tools
+from fuser.triton.ahead import compile
+from fuser.triton.allocation import set_allocator
+from fuser.triton.autotuner import autotune, heuristics
+from fuser.triton.configs import Config
+from fuser.triton.errors import CompilationError, InterpreterError, OutOfResources, TritonError
+from fuser.triton.imports import imports
+from fuser.triton.jit import (
+    JITFunction,
+    KernelInterface,
+    cdiv,
+    constexpr_function,
+    jit,
+    must_use_result,
+    next_power_of_2,
+)
+from fuser.triton.tensors import MockTensor, TensorWrapper, reinterpret
 
-__all__ = ["cdiv", "jit", "language", "next_power_of_2"]
+__version__ = "3.6.0"
+"""The version of Triton whose names and rules these are."""
+
+__all__ = [
+    "CompilationError", "Config", "InterpreterError", "JITFunction", "KernelInterface",
+    "MockTensor", "OutOfResources", "TensorWrapper", "TritonError", "autotune", "cdiv", "compile",
+    "compiler", "constexpr_function", "heuristics", "imports", "jit", "knobs", "language",
+    "must_use_result", "next_power_of_2", "reinterpret", "runtime", "set_allocator", "testing",
+    "tools",
+]  # fmt: skip

@@ -1,17 +1,299 @@
-"""triton.jit and the small functions beside it."""
+"""triton.jit: kernels with the launch rules of Triton."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+import hashlib
+import inspect
+import re
+import textwrap
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
-from fuser.language.jit import KernelFunction
+from fuser.language.arguments import Arguments
+from fuser.language.compile import Options
+from fuser.language.functions import Function
+from fuser.language.jit import OPTIONS, KernelFunction, Variant, classify, grid_of, launch
+from fuser.language.tensors import Constexpr
+from fuser.triton import knobs
+from fuser.triton.compiled import CompiledKernel
+from fuser.triton.driver import driver
+from fuser.triton.errors import CompilationError, UnknownKeywordError
+from fuser.triton.parameters import KernelParam
+from fuser.triton.tensors import MockTensor
 
 SPELLING = {
     "powers_of_two": True, "no_slices": True, "constexpr_globals": True, "no_exits": True,
     "plain_pointers": True, "wraps": True,
 }  # fmt: skip
 """Where the language of Triton is narrower than fuser's (language/expressions.py reads these)."""
+
+
+class KernelInterface:
+    """What is launched as `kernel[grid](...)`."""
+
+    def run(self, *args: Any, grid: Any, warmup: bool = False, **named: Any) -> Any:
+        raise NotImplementedError
+
+    def warmup(self, *args: Any, grid: Any, **named: Any) -> Any:
+        """Compile for these arguments without a launch; a dtype stands for a tensor."""
+        return self.run(*map(MockTensor.wrap_dtype, args), grid=grid, warmup=True, **named)
+
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        """The launcher for a grid: 1 to 3 numbers of programs, or a function of the arguments that
+        gives them."""
+        return lambda *args, **named: self.run(*args, grid=grid, warmup=False, **named)
+
+
+class JitFunctionInfo(NamedTuple):
+    """A kernel, as hooks see it."""
+
+    module: str
+    name: str
+    jit_function: Any
+
+
+class JITFunction(KernelInterface, KernelFunction):
+    """A function under @triton.jit: a kernel to launch, or a function for kernels to call."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        version: Any = None,
+        do_not_specialize: Iterable[str | int] | None = None,
+        do_not_specialize_on_alignment: Iterable[str | int] | None = None,
+        debug: bool | None = None,
+        noinline: bool | None = None,
+        repr: Callable[..., str] | None = None,
+        launch_metadata: Any = None,
+    ) -> None:
+        plain = tuple(do_not_specialize or ())
+        unaligned = tuple(do_not_specialize_on_alignment or ())
+        KernelFunction.__init__(self, fn, SPELLING, plain)
+        self.module: Any = fn.__module__
+        self.version, self.debug, self.noinline = version, debug, noinline
+        self.do_not_specialize, self.do_not_specialize_on_alignment = plain, unaligned
+        self.launch_metadata = launch_metadata
+        self._repr = repr
+        self.params = [
+            KernelParam(n, p, n in plain or p.name in plain, n in unaligned or p.name in unaligned)
+            for n, p in enumerate(self.signature.parameters.values())
+        ]
+        self.arg_names = [param.name for param in self.params]
+        self.pre_run_hooks: list[Callable[..., Any]] = []
+        self.used_global_vals: dict[Any, Any] = {}
+        self.hash: str | None = None
+        self.kernel = None
+        self.device_caches: Any = defaultdict(lambda: ({}, {}, None, None, None))
+        self._lines: tuple[list[str], int] | None = None
+
+    # source -------------------------------------------------------------------------------------
+
+    def _source_lines(self) -> tuple[list[str], int]:
+        if self._lines is None:
+            self._lines = inspect.getsourcelines(self.fn)
+        return self._lines
+
+    @property
+    def raw_src(self) -> list[str]:
+        return self._source_lines()[0]
+
+    @property
+    def starting_line_number(self) -> int:
+        return self._source_lines()[1]
+
+    @property
+    def src(self) -> str:
+        """The text of the function, without its decorators."""
+        if self.text is not None:
+            return self.text
+        text = textwrap.dedent("".join(self.raw_src))
+        found = re.search(r"^def\s+\w+\s*\(", text, re.MULTILINE)
+        return text[found.start() :] if found else text
+
+    @src.setter
+    def src(self, text: str) -> None:
+        raise AttributeError("src is changed with _unsafe_update_src(), which forgets compiles")
+
+    def _unsafe_update_src(self, new_src: str) -> None:
+        """Other text for the function: what was compiled is forgotten."""
+        self.text = new_src
+        self.hash = None
+        self.__dict__.pop("source", None)
+        self.variants.clear()
+
+    @property
+    def cache_key(self) -> str:
+        """A digest of the source, and of those of the functions that it calls."""
+        if self.hash is None:
+            self.hash = "..."  # a function that calls itself
+            parts = [self.src, str(self.starting_line_number), *_uses(self)]
+            self.hash = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+        return self.hash
+
+    def repr(self, specialization: Any = None) -> str:
+        full = f"{self.fn.__module__}.{self.fn.__qualname__}"
+        return full if self._repr is None else self._repr(specialization)
+
+    def __repr__(self) -> str:
+        return f"JITFunction({self.module}:{self.fn.__qualname__})"
+
+    # launches -----------------------------------------------------------------------------------
+
+    def add_pre_run_hook(self, hook: Callable[..., Any]) -> None:
+        """A function to call with the arguments of every launch before it."""
+        self.pre_run_hooks.append(hook)
+
+    def bind(self, args: Sequence[Any], named: dict[str, Any]) -> tuple[dict[str, Any], Options]:
+        for name in named:
+            if name not in self.signature.parameters and name not in OPTIONS:
+                raise UnknownKeywordError(
+                    f"Keyword argument {name} was specified but unrecognised",
+                    where=self.fn.__name__,
+                    hint=f"parameters: {', '.join(self.arg_names)}; options: {', '.join(OPTIONS)}",
+                )
+        if not named.get("debug"):
+            named["debug"] = bool(self.debug or knobs.runtime.debug)
+        return super().bind(args, named)
+
+    def run(self, *args: Any, grid: Any, warmup: bool = False, **named: Any) -> Any:
+        """Launch, or compile only. The compiled kernel."""
+        for hook in self.pre_run_hooks:
+            hook(*args, **named)
+        bound, options = self.bind(args, dict(named))
+        self._check_parameters()
+        found = classify(bound, self.constexprs, self.plain)
+        if warmup and grid is not None and callable(grid):
+            grid = grid(bound)
+        extents = (1,) if grid is None else grid_of(grid, bound)
+        made = self._compiled(found, extents, options, warmup)
+        if made is None or warmup or not all(extents):
+            return made
+        enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
+        hooked = enter is not None and (not hasattr(enter, "calls") or enter.calls or leave.calls)
+        if not hooked:
+            launch(made.variant, found, extents)
+            return made
+        metadata = made.launch_metadata(extents, 0, *bound.values())
+        for hook, now in ((enter, True), (leave, False)):
+            if not now:
+                launch(made.variant, found, extents)
+            if hook is not None:
+                hook(metadata)
+        return made
+
+    def _check_parameters(self) -> None:
+        for param in self.params:
+            if param.is_constexpr and param.do_not_specialize:
+                raise CompilationError(
+                    f"{param.name} marked as constexpr and listed in do_not_specialize",
+                    where=f"{self.fn.__code__.co_filename}:{self.fn.__code__.co_firstlineno}",
+                    hint="drop one of the two",
+                    kernel=self.fn.__name__,
+                )
+
+    def _compiled(
+        self, found: Arguments, extents: Sequence[int], options: Options, warmup: bool
+    ) -> CompiledKernel | None:
+        cache = self.device_caches[driver.active.get_current_device()][0]
+        before = sum(map(len, self.variants.values()))
+        hook = knobs.runtime.jit_cache_hook
+        variant = self.variant(found, extents, options)
+        made = getattr(variant, "triton", None)
+        if made is None:
+            made = CompiledKernel(self, variant, options, driver.active.get_current_target())
+            variant.triton = made  # type: ignore[attr-defined]
+        if sum(map(len, self.variants.values())) != before:
+            key = str((tuple(found.classes.items()), options))
+            cache[key] = made
+            told = self._facts(found, options, warmup, key)
+            if hook is not None and hook(**told):
+                return None
+            for event in (knobs.runtime.kernel_load_start_hook, knobs.runtime.kernel_load_end_hook):
+                if event is not None:
+                    event(None, made.function, made.name, {}, made.hash)
+            if knobs.runtime.jit_post_compile_hook is not None:
+                knobs.runtime.jit_post_compile_hook(**told)
+        return made
+
+    def _facts(self, found: Arguments, options: Options, warmup: bool, key: str) -> dict[str, Any]:
+        """What hooks are told of a compile."""
+        name = f"{self.fn.__module__}.{self.fn.__qualname__}"
+        signature = {n: str(kind) for n, kind in found.classes.items()}
+        extra = dict(options.extra)
+        return {
+            "key": key,
+            "repr": f"{name}[num_warps={options.num_warps}]",
+            "fn": JitFunctionInfo(self.fn.__module__, self.fn.__qualname__, self),
+            "compile": {
+                "key": key, "signature": signature, "constants": {}, "configs": [{}],
+                "device": driver.active.get_current_device(),
+                "num_warps": options.num_warps, "num_ctas": extra.get("num_ctas", 1),
+                "num_stages": options.num_stages, "is_warmup": warmup,
+                "enable_fp_fusion": extra.get("enable_fp_fusion", True),
+                "launch_cooperative_grid": extra.get("launch_cooperative_grid", False),
+                "extern_libs": tuple(extra.get("extern_libs", {}).items()),
+                "specialization_data": str({"name": name, "key": key}),
+            },
+            "is_manual_warmup": warmup,
+            "already_compiled": False,
+        }  # fmt: skip
+
+
+def _uses(function: Any) -> list[str]:
+    """The functions and constants from outside that a function's text names, as text."""
+    found = []
+    scope = function.scope
+    for name in sorted(set(re.findall(r"[A-Za-z_]\w*", function.src))):
+        value = scope.get(name)
+        if isinstance(value, JITFunction | ConstexprFunction) and value is not function:
+            found.append(value.cache_key)
+        elif isinstance(value, Constexpr):
+            found.append(f"{name}={value!r}")
+    return found
+
+
+class ConstexprFunction:
+    """A Python function that kernels call while they are compiled, on what is known then."""
+
+    __constexpr_function__ = True
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.fn = fn
+        self.__name__, self.__qualname__ = fn.__name__, fn.__qualname__
+        self.__module__, self.__doc__ = fn.__module__, fn.__doc__
+        self.__wrapped__ = fn
+        self.hash: str | None = None
+        self._src: str | None = None
+
+    @property
+    def src(self) -> str:
+        if self._src is None:
+            self._src = textwrap.dedent(inspect.getsource(self.fn))
+        return self._src
+
+    def _unsafe_update_src(self, new_src: str) -> None:
+        self._src, self.hash = new_src, None
+
+    @property
+    def scope(self) -> dict[str, Any]:
+        return dict(self.fn.__globals__)
+
+    @property
+    def cache_key(self) -> str:
+        if self.hash is None:
+            self.hash = hashlib.sha256(self.src.encode()).hexdigest()
+        return self.hash
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        plain = [arg.value if isinstance(arg, Constexpr) else arg for arg in args]
+        known = {k: v.value if isinstance(v, Constexpr) else v for k, v in named.items()}
+        return self.fn(*plain, **known)
+
+
+def constexpr_function(fn: Callable[..., Any]) -> ConstexprFunction:
+    """Make a Python function callable in kernels while they are compiled."""
+    return ConstexprFunction(fn)
 
 
 def jit(
@@ -27,21 +309,36 @@ def jit(
 ) -> Any:
     """Make a function a kernel. Parameters as those of triton.jit 3.6."""
 
-    def decorate(function: Callable[..., Any]) -> KernelFunction:
-        return KernelFunction(function, SPELLING, do_not_specialize or ())
+    def decorate(function: Callable[..., Any]) -> JITFunction:
+        return JITFunction(
+            function, version, do_not_specialize, do_not_specialize_on_alignment, debug, noinline,
+            repr, launch_metadata,
+        )  # fmt: skip
 
     return decorate if fn is None else decorate(fn)
 
 
+def must_use_result(x: Any, reason: str | bool = True) -> Any:
+    """Mark a function whose result a kernel may not drop; `reason` is added to the error.
+
+    Also as a decorator with a reason: @must_use_result("why").
+    """
+    if isinstance(x, str):
+        return lambda function: must_use_result(function, x)
+    x.must_use_result = reason
+    return x
+
+
+@constexpr_function
 def cdiv(x: int, y: int) -> int:
     """x / y rounded up."""
     return -(-x // y)
 
 
+@constexpr_function
 def next_power_of_2(n: int) -> int:
     """The least power of 2 that is not below n."""
     return 1 << (n - 1).bit_length() if n > 0 else 0
 
 
-for _function in (cdiv, next_power_of_2):  # kernels may call them while they are compiled
-    setattr(_function, "__constexpr_function__", True)  # noqa: B010
+__all__ = ["Function", "JITFunction", "Variant", "jit"]

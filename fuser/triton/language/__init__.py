@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from fuser import language as _language
-from fuser.language import *  # noqa: F403
+from fuser.triton.language import core, extra, math, random, standard
+from fuser.triton.language.core import *  # noqa: F403
+from fuser.triton.language.core import __all__ as _core_names
 
 
 def __getattr__(name: str) -> Any:
-    return getattr(_language, name)
+    return getattr(core, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *dir(core)})
+
+
+__all__ = [*_core_names, "core", "extra", "math", "random", "standard"]

@@ -1,0 +1,1 @@
+"""triton.backends: the names of targets; fuser has its own back ends."""

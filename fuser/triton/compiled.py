@@ -1,0 +1,138 @@
+"""What a launch gives back: a compiled kernel, with Triton's names for what is in it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from types import SimpleNamespace
+from typing import Any
+
+from fuser.errors import UnsupportedError
+from fuser.language.compile import Options
+from fuser.language.jit import Variant
+
+
+class LazyDict:
+    """The metadata of a launch: computed when a hook asks for it."""
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        self.data = data
+        self.extras: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+
+    def add(self, func: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self.extras.append((func, args))
+
+    def get(self) -> dict[str, Any]:
+        for func, args in self.extras:
+            self.data = self.data | func(*args)
+        self.extras.clear()
+        return self.data
+
+
+class NoStageError(UnsupportedError, KeyError):
+    """A stage of Triton's compiler that fuser's has not."""
+
+
+class Stages(dict[str, Any]):
+    """Programs by stage."""
+
+    def __missing__(self, stage: str) -> Any:
+        raise NoStageError(
+            f"there is no {stage!r} of a kernel that fuser compiled",
+            hint=f"it has {', '.join(self)}",
+        )
+
+
+class CompiledKernel:
+    """One compile of a kernel.
+
+    asm: the program by stage: "tile" (the Tile IR), and on GPUs "ptx"; Triton's own stages (ttir,
+    ttgir, llir) are not made.
+    """
+
+    def __init__(self, function: Any, variant: Variant, options: Options, target: Any) -> None:
+        self.jit_function, self.variant, self.options, self.target = (
+            function, variant, options, target,
+        )  # fmt: skip
+        self.name: str = function.fn.__name__
+        self.src = function
+
+    @cached_property
+    def asm(self) -> Stages:
+        code = self.variant.compiled
+        found = Stages(tile=self.variant.tile)
+        found["ptx" if code.threads else "object"] = (
+            code.code.decode(errors="replace") if code.threads else code.code
+        )
+        return found
+
+    @cached_property
+    def hash(self) -> str:
+        material = f"{self.variant.tile}{self.options}{self.target}"
+        return hashlib.sha256(material.encode()).hexdigest()
+
+    @cached_property
+    def metadata(self) -> SimpleNamespace:
+        return SimpleNamespace(
+            name=self.name, num_warps=self.options.num_warps, num_ctas=1,
+            num_stages=self.options.num_stages, shared=self.variant.compiled.shared_bytes,
+            target=self.target, hash=self.hash, cluster_dims=(1, 1, 1), maxnreg=None,
+            debug=self.options.debug, global_scratch_size=self.variant.compiled.workspace_bytes,
+        )  # fmt: skip
+
+    @property
+    def packed_metadata(self) -> tuple[Any, ...]:
+        return (self.options.num_warps, 1, self.metadata.shared, 1, 1, 1)
+
+    def _fact(self, name: str) -> int:
+        facts = getattr(self.variant.loaded, "facts", None) or self.variant.compiled.facts
+        return int(facts.get(name, 0) or 0)
+
+    @property
+    def n_regs(self) -> int:
+        """Registers of a thread; 0 on CPUs."""
+        return self._fact("registers")
+
+    @property
+    def n_spills(self) -> int:
+        """Bytes of local memory of a thread, in words of 4; 0 on CPUs."""
+        return self._fact("local_bytes") // 4
+
+    @property
+    def n_max_threads(self) -> int:
+        return 1024
+
+    @property
+    def kernel(self) -> Any:
+        code = self.variant.compiled
+        return code.code
+
+    @property
+    def function(self) -> Any:
+        return self.variant.loaded
+
+    module = function
+
+    def _init_handles(self) -> None:
+        """Nothing: the code is loaded when it is compiled."""
+
+    def result(self) -> CompiledKernel:
+        return self
+
+    def launch_metadata(self, grid: Sequence[int], stream: int, *args: Any) -> LazyDict:
+        """What hooks get of a launch."""
+        found = LazyDict({"name": self.name, "function": self.function, "stream": stream})
+        own = self.jit_function.launch_metadata
+        if own is not None:
+            named = dict(zip(self.jit_function.arg_names, args, strict=False))
+            found.add(own, (tuple(grid), self.metadata, named))
+        return found
+
+    def run(self, *args: Any, grid: Any, **named: Any) -> Any:
+        return self.jit_function.run(*args, grid=grid, warmup=False, **named)
+
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        """The launcher of this kernel for a grid, with all of its arguments in order."""
+        options = {"num_warps": self.options.num_warps, "num_stages": self.options.num_stages}
+        return lambda *args, stream=None, **named: self.run(*args, grid=grid, **options, **named)

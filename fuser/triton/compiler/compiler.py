@@ -1,0 +1,9 @@
+"""triton.compiler.compiler."""
+
+from __future__ import annotations
+
+from fuser.triton.ahead import ASTSource, compile
+from fuser.triton.compiled import CompiledKernel, LazyDict
+from fuser.triton.targets import GPUTarget
+
+__all__ = ["ASTSource", "CompiledKernel", "GPUTarget", "LazyDict", "compile"]

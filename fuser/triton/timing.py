@@ -1,0 +1,134 @@
+"""How long a function takes, on the current device."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fuser.errors import UsageError
+from fuser.triton.driver import driver
+
+MODES: dict[str, Callable[[Sequence[float]], Any]] = {
+    "min": min, "max": max, "mean": statistics.mean, "median": statistics.median, "all": list,
+}  # fmt: skip
+MOST_RUNS = 1000
+
+
+def summary(times: Sequence[float], quantiles: Sequence[float] | None, return_mode: str) -> Any:
+    """The quantiles of some times, or their min, max, mean or median, or all of them."""
+    if return_mode not in MODES:
+        raise UsageError(f"return_mode {return_mode!r}", hint=f"one of {', '.join(MODES)}")
+    if quantiles is None:
+        return MODES[return_mode](times)
+    found = [_quantile(sorted(times), q) for q in quantiles]
+    return found[0] if len(found) == 1 else found
+
+
+def _quantile(times: Sequence[float], q: float) -> float:
+    if not 0 <= q <= 1:
+        raise ValueError("Quantiles must be in the range [0, 1]")
+    place = q * (len(times) - 1)
+    low, high = math.floor(place), math.ceil(place)
+    return times[low] + (times[high] - times[low]) * (place - low)
+
+
+def do_bench(
+    fn: Callable[[], Any],
+    warmup: float = 25,
+    rep: float = 100,
+    grad_to_none: Sequence[Any] | None = None,
+    quantiles: Sequence[float] | None = None,
+    return_mode: str = "mean",
+) -> Any:
+    """Milliseconds of a call of fn; the caches of the device are emptied before each.
+
+    warmup, rep: milliseconds to warm up and to measure for. grad_to_none: tensors whose gradients
+    are dropped before a run. return_mode: mean, median, min, max or all.
+    """
+    fn()
+    clock = _DeviceClock() if driver.active.on_gpu else _HostClock()
+    clock.wait()
+    cache = driver.active.get_empty_cache_for_benchmark()
+    once = max(clock.times(fn, 3, lambda: driver.active.clear_cache(cache))[-1], 1e-6)
+    for _ in range(min(MOST_RUNS, int(warmup / once))):
+        fn()
+
+    def before() -> None:
+        for tensor in grad_to_none or ():
+            tensor.grad = None
+        driver.active.clear_cache(cache)
+
+    times = clock.times(fn, max(1, min(MOST_RUNS, int(rep / once))), before)
+    return summary(times, quantiles, return_mode)
+
+
+def do_bench_cudagraph(
+    fn: Callable[[], Any],
+    rep: float = 20,
+    grad_to_none: Sequence[Any] | None = None,
+    quantiles: Sequence[float] | None = None,
+    return_mode: str = "mean",
+) -> Any:
+    """Milliseconds of a call of fn within a CUDA graph of many; on CPUs as do_bench."""
+    if not driver.active.on_gpu:
+        return do_bench(fn, 1, rep, grad_to_none, quantiles, return_mode)
+    import torch
+
+    with torch.cuda.stream(torch.cuda.Stream()):
+        fn()
+        for tensor in grad_to_none or ():
+            tensor.grad = None
+        once = max(_DeviceClock().times(fn, 5)[-1], 1e-4)
+        count = max(1, min(MOST_RUNS, int(rep / once)))
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(count):
+                fn()
+        torch.cuda.synchronize()
+        times = [spent / count for spent in _DeviceClock().times(graph.replay, 10)]
+    return summary(times, quantiles, return_mode)
+
+
+class _HostClock:
+    def wait(self) -> None:
+        pass
+
+    def times(
+        self, fn: Callable[[], Any], count: int, before: Callable[[], None] | None = None
+    ) -> list[float]:
+        found = []
+        for _ in range(count):
+            if before is not None:
+                before()
+            start = time.perf_counter()
+            fn()
+            found.append(1e3 * (time.perf_counter() - start))
+        return found
+
+
+class _DeviceClock:
+    """By CUDA events."""
+
+    def wait(self) -> None:
+        driver.active.synchronize()
+
+    def times(
+        self, fn: Callable[[], Any], count: int, before: Callable[[], None] | None = None
+    ) -> list[float]:
+        import torch
+
+        events = [
+            (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+            for _ in range(count)
+        ]
+        for start, stop in events:
+            if before is not None:
+                before()
+            start.record()
+            fn()
+            stop.record()
+        torch.cuda.synchronize()
+        return [float(start.elapsed_time(stop)) for start, stop in events]
