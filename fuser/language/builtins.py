@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fuser.errors import StaticAssertionError
 from fuser.graph.sizes import is_symbolic
 from fuser.language import (
     counting,
@@ -476,7 +477,9 @@ def _static_assert(e: Emitter, cond: Any, msg: Any = "") -> None:
     if value is None:
         e.fail("static_assert of a value that is known at run time only", "use device_assert")
     if not value:
-        e.fail(f"static_assert failed{f': {unwrap(msg)}' if unwrap(msg) else ''}")
+        source, node = e.frames[-1]
+        what = f"static_assert failed{f': {unwrap(msg)}' if unwrap(msg) else ''}"
+        raise source.error(what, node, kind=StaticAssertionError)
 
 
 @builtin("static_print")

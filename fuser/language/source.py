@@ -45,8 +45,14 @@ class Source:
         marks = " " * (len(margin) + start) + "^" * max(1, stop - start)
         return f"{margin}{line}\n{marks}"
 
-    def error(self, what: str, node: ast.AST, hint: str = "") -> LanguageError:
-        return LanguageError(
+    def error(
+        self,
+        what: str,
+        node: ast.AST,
+        hint: str = "",
+        kind: type[LanguageError] = LanguageError,
+    ) -> LanguageError:
+        return kind(
             what, where=self.place(node), hint=hint, excerpt=self.excerpt(node), kernel=self.name
         )
 

@@ -13,6 +13,9 @@ from fuser.triton.driver import driver
 from fuser.triton.parameters import SHORT_NAMES
 from fuser.triton.targets import GPUTarget
 
+EXAMPLE = 1 << 20
+"""An integer for arguments of which the type alone is known."""
+
 
 class ASTSource:
     """A kernel, the types of its parameters (`{"x": "*fp32", "n": "i32"}`), and its constants."""
@@ -29,14 +32,7 @@ class ASTSource:
         self.fn, self.signature, self.name = fn, dict(signature), fn.__name__
         self.ext = "ttir"
         names = fn.arg_names
-        self.constants = {
-            names[key[0]]
-            if isinstance(key, tuple)
-            else names[key]
-            if isinstance(key, int)
-            else key: value
-            for key, value in (constexprs or {}).items()
-        }
+        self.constants = {_name_of(key, names): value for key, value in (constexprs or {}).items()}
         self.attrs = dict(attrs or {})
 
     def arguments(self) -> Arguments:
@@ -69,9 +65,15 @@ class ASTSource:
             return ArrayClass(element, 16, const=kind.startswith("*k")), None
         if element.is_floating():
             return FloatClass(element), 0.0
-        return IntegerClass(
-            element, 0 if element.bits < 32 or element.kind == "uint" else 1
-        ), 1 << 20
+        plain = element.bits < 32 or element.kind == "uint"
+        return IntegerClass(element, 0 if plain else 1), EXAMPLE
+
+
+def _name_of(key: Any, names: list[str]) -> str:
+    """A parameter, given by name, by position or by a path that begins with its position."""
+    if isinstance(key, str):
+        return key
+    return names[key[0] if isinstance(key, tuple) else key]
 
 
 def compile(src: Any, target: GPUTarget | None = None, options: Any = None) -> CompiledKernel:

@@ -19,6 +19,7 @@ from fuser.triton.configs import Config
 from fuser.triton.driver import driver
 from fuser.triton.errors import AutotunerError, OutOfResources
 from fuser.triton.jit import KernelInterface
+from fuser.triton.timing import measure, measure_in_graph
 
 LOSES = (OutOfResources, StaticAssertionError, CompileError, LoweringError, LimitError)
 """Errors that take a config out of the contest: it cannot be compiled for this device."""
@@ -68,6 +69,7 @@ class Autotuner(KernelInterface):
         self.bench_time = 0.0
         self.configs_timings: dict[Config, list[float]] = {}
         self._copies: dict[str, Any] = {}
+        self._failed: FuserError | None = None
 
     def _reset(self, named: dict[str, Any], reset_only: bool = False) -> None:
         for name in self.reset_to_zero:
@@ -85,14 +87,14 @@ class Autotuner(KernelInterface):
         """What times a config: `do_bench(call, quantiles=...)`."""
         if self._do_bench is not None:
             return self._do_bench
-        from fuser.triton import timing
-
         if self.use_cuda_graph:
             rep = 100 if self.num_reps is None else self.num_reps
-            return lambda call, quantiles: timing.do_bench_cudagraph(call, rep, None, quantiles)
+            return lambda call, quantiles: measure_in_graph(
+                driver.active, call, rep, None, quantiles
+            )
         if self.num_warmups is not None or self.num_reps is not None:
             times = (self.num_warmups or 25, self.num_reps or 100)
-            return lambda call, quantiles: timing.do_bench(call, *times, None, quantiles)
+            return lambda call, quantiles: measure(driver.active, call, *times, None, quantiles)
         return driver.active.get_benchmarker()  # type: ignore[no-any-return]
 
     def _bench(self, *args: Any, config: Config, **named: Any) -> list[float]:
@@ -136,7 +138,7 @@ class Autotuner(KernelInterface):
     def _contest(self, key: tuple[Any, ...], args: tuple[Any, ...], named: dict[str, Any]) -> None:
         candidates = self.prune_configs(named)
         start = time.perf_counter()
-        self._failed: FuserError | None = None
+        self._failed = None
         timings = {config: self._bench(*args, config=config, **named) for config in candidates}
         self.bench_time = time.perf_counter() - start
         best = min(timings, key=lambda config: timings[config])

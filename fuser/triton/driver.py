@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from fuser.errors import UsageError
 from fuser.triton.targets import GPUTarget
+from fuser.triton.timing import measure
 
 
 def _torch() -> Any:
@@ -101,9 +102,7 @@ class Driver:
         return _torch().cuda.get_device_capability(device)
 
     def get_benchmarker(self) -> Callable[..., Any]:
-        from fuser.triton.timing import do_bench
-
-        return do_bench
+        return partial(measure, self)
 
     def get_empty_cache_for_benchmark(self) -> Any:
         torch = _torch()

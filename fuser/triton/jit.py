@@ -10,10 +10,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from fuser.language.arguments import Arguments
+from fuser.language.arguments import Arguments, classify
+from fuser.language.check import run_checked
 from fuser.language.compile import Options
 from fuser.language.functions import Function
-from fuser.language.jit import OPTIONS, KernelFunction, Variant, classify, grid_of, launch
+from fuser.language.jit import OPTIONS, KernelFunction, Variant, grid_of, launch
 from fuser.language.tensors import Constexpr
 from fuser.triton import knobs
 from fuser.triton.compiled import CompiledKernel
@@ -166,6 +167,8 @@ class JITFunction(KernelInterface, KernelFunction):
         if warmup and grid is not None and callable(grid):
             grid = grid(bound)
         extents = (1,) if grid is None else grid_of(grid, bound)
+        if options.check and not warmup and all(extents):
+            return run_checked(self, found, extents, options, options.check)
         made = self._compiled(found, extents, options, warmup)
         if made is None or warmup or not all(extents):
             return made

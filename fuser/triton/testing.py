@@ -9,7 +9,35 @@ from typing import Any
 
 import numpy as np
 
-from fuser.triton.timing import do_bench, do_bench_cudagraph
+from fuser.triton.driver import driver
+from fuser.triton.timing import measure, measure_in_graph
+
+
+def do_bench(
+    fn: Callable[[], Any],
+    warmup: float = 25,
+    rep: float = 100,
+    grad_to_none: Sequence[Any] | None = None,
+    quantiles: Sequence[float] | None = None,
+    return_mode: str = "mean",
+) -> Any:
+    """Milliseconds of a call of fn on the current device; its caches are emptied before each.
+
+    warmup, rep: milliseconds to warm up and to measure for. grad_to_none: tensors whose gradients
+    are dropped before a run. return_mode: mean, median, min, max or all.
+    """
+    return measure(driver.active, fn, warmup, rep, grad_to_none, quantiles, return_mode)
+
+
+def do_bench_cudagraph(
+    fn: Callable[[], Any],
+    rep: float = 20,
+    grad_to_none: Sequence[Any] | None = None,
+    quantiles: Sequence[float] | None = None,
+    return_mode: str = "mean",
+) -> Any:
+    """Milliseconds of a call of fn within a CUDA graph of many; on CPUs as do_bench."""
+    return measure_in_graph(driver.active, fn, rep, grad_to_none, quantiles, return_mode)
 
 
 def _array(x: Any) -> np.ndarray:

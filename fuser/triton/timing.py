@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import statistics
 import time
@@ -9,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fuser.errors import UsageError
-from fuser.triton.driver import driver
 
 MODES: dict[str, Callable[[Sequence[float]], Any]] = {
     "min": min, "max": max, "mean": statistics.mean, "median": statistics.median, "all": list,
@@ -35,7 +35,8 @@ def _quantile(times: Sequence[float], q: float) -> float:
     return times[low] + (times[high] - times[low]) * (place - low)
 
 
-def do_bench(
+def measure(
+    device: Any,
     fn: Callable[[], Any],
     warmup: float = 25,
     rep: float = 100,
@@ -45,38 +46,39 @@ def do_bench(
 ) -> Any:
     """Milliseconds of a call of fn; the caches of the device are emptied before each.
 
-    warmup, rep: milliseconds to warm up and to measure for. grad_to_none: tensors whose gradients
-    are dropped before a run. return_mode: mean, median, min, max or all.
+    device: the driver of the device, driver.py. warmup, rep: milliseconds to warm up and to measure
+    for. grad_to_none: tensors whose gradients are dropped before a run. return_mode: mean, median,
+    min, max or all.
     """
     fn()
-    clock = _DeviceClock() if driver.active.on_gpu else _HostClock()
-    clock.wait()
-    cache = driver.active.get_empty_cache_for_benchmark()
-    once = max(clock.times(fn, 3, lambda: driver.active.clear_cache(cache))[-1], 1e-6)
+    clock = _DeviceClock() if device.on_gpu else _HostClock()
+    device.synchronize()
+    cache = device.get_empty_cache_for_benchmark()
+    once = max(clock.times(fn, 3, lambda: device.clear_cache(cache))[-1], 1e-6)
     for _ in range(min(MOST_RUNS, int(warmup / once))):
         fn()
 
     def before() -> None:
         for tensor in grad_to_none or ():
             tensor.grad = None
-        driver.active.clear_cache(cache)
+        device.clear_cache(cache)
 
     times = clock.times(fn, max(1, min(MOST_RUNS, int(rep / once))), before)
     return summary(times, quantiles, return_mode)
 
 
-def do_bench_cudagraph(
+def measure_in_graph(
+    device: Any,
     fn: Callable[[], Any],
     rep: float = 20,
     grad_to_none: Sequence[Any] | None = None,
     quantiles: Sequence[float] | None = None,
     return_mode: str = "mean",
 ) -> Any:
-    """Milliseconds of a call of fn within a CUDA graph of many; on CPUs as do_bench."""
-    if not driver.active.on_gpu:
-        return do_bench(fn, 1, rep, grad_to_none, quantiles, return_mode)
-    import torch
-
+    """Milliseconds of a call of fn within a CUDA graph of many; on CPUs as measure."""
+    if not device.on_gpu:
+        return measure(device, fn, 1, rep, grad_to_none, quantiles, return_mode)
+    torch: Any = importlib.import_module("torch")
     with torch.cuda.stream(torch.cuda.Stream()):
         fn()
         for tensor in grad_to_none or ():
@@ -93,9 +95,6 @@ def do_bench_cudagraph(
 
 
 class _HostClock:
-    def wait(self) -> None:
-        pass
-
     def times(
         self, fn: Callable[[], Any], count: int, before: Callable[[], None] | None = None
     ) -> list[float]:
@@ -112,14 +111,10 @@ class _HostClock:
 class _DeviceClock:
     """By CUDA events."""
 
-    def wait(self) -> None:
-        driver.active.synchronize()
-
     def times(
         self, fn: Callable[[], Any], count: int, before: Callable[[], None] | None = None
     ) -> list[float]:
-        import torch
-
+        torch: Any = importlib.import_module("torch")
         events = [
             (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
             for _ in range(count)

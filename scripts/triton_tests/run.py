@@ -50,8 +50,8 @@ def main(arguments: list[str]) -> int:
         }
         command = [
             sys.executable, "-m", "pytest", "-p", "triton_plugin", "-p", "no:cacheprovider",
-            "-o", "addopts=", f"--rootdir={checkout / 'python' / 'test'}", "-q", "--tb=short", "-W", "ignore",
-            "--continue-on-collection-errors", *rest,
+            "-o", "addopts=", f"--rootdir={checkout / 'python' / 'test'}", "-q",
+            "--tb=short", "-W", "ignore", "--continue-on-collection-errors", *rest,
         ]  # fmt: skip
         return subprocess.run(command, env=environment).returncode
 

@@ -29,7 +29,7 @@ class _Dtype(type):
         return isinstance(value, ElementType)
 
 
-class dtype(metaclass=_Dtype):
+class dtype(metaclass=_Dtype):  # type: ignore[no-redef]
     """The class of element types; called with a name such as "fp32", the type of that name."""
 
     SINT_TYPES = ("int8", "int16", "int32", "int64")

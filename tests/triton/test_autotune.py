@@ -1,0 +1,150 @@
+"""autotune and heuristics: which config wins, when it is looked for again, what is put back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fuser.triton as triton
+import fuser.triton.language as tl
+
+torch = pytest.importorskip("torch")
+
+
+def slow_of(sizes: dict[int, float]) -> Callable[..., Sequence[float]]:
+    """A stand-in for timing: runs a config, and gives the milliseconds of its BLOCK."""
+
+    def bench(call: Callable[[], None], quantiles: Any) -> list[float]:
+        call()
+        return [sizes[RUNS[-1]]] * 3
+
+    return bench
+
+
+RUNS: list[int] = []
+
+
+@triton.jit
+def increment(x, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + at, tl.load(x + at, at < n) + 1, at < n)
+
+
+def configs(*blocks: int) -> list[triton.Config]:
+    def note(block: int) -> Callable[[Any], None]:
+        return lambda named: RUNS.append(named["BLOCK"])
+
+    return [triton.Config({"BLOCK": block}, pre_hook=note(block)) for block in blocks]
+
+
+def grid(meta: dict[str, Any]) -> tuple[int]:
+    return (triton.cdiv(meta["n"], meta["BLOCK"]),)
+
+
+def test_the_fastest_wins_and_is_kept_by_key() -> None:
+    tuned = triton.autotune(
+        configs(16, 32, 64), key=["n"], do_bench=slow_of({16: 3.0, 32: 1.0, 64: 2.0})
+    )(increment)
+    x = torch.zeros(100)
+    tuned[grid](x, 100)
+    assert tuned.best_config.kwargs == {"BLOCK": 32}
+    assert [times[0] for times in tuned.configs_timings.values()] == [3.0, 1.0, 2.0]
+    count = len(RUNS)
+    tuned[grid](x, 100)
+    assert RUNS[count:] == [32]
+    tuned[grid](x, 99)
+    assert len(RUNS) == count + 1 + 4 and len(tuned.cache) == 2
+
+
+def test_arrays_are_put_back_and_cleared() -> None:
+    times = slow_of({16: 2.0, 32: 1.0})
+    for option in ({"restore_value": ["x"]}, {"reset_to_zero": ["x"]}):
+        x = torch.zeros(64)
+        tuned = triton.autotune(configs(16, 32), key=["n"], do_bench=times, **option)(increment)
+        tuned[grid](x, 64)
+        assert x.tolist() == [1.0] * 64
+
+
+def test_what_cannot_be_compiled_loses() -> None:
+    @triton.jit
+    def picky(x, n, BLOCK: tl.constexpr):
+        tl.static_assert(BLOCK < 32)
+        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(x + at, at, at < n)
+
+    x = torch.zeros(64)
+    tuned = triton.autotune(configs(64, 16), key=["n"], do_bench=slow_of({16: 9.0}))(picky)
+    tuned[grid](x, 64)
+    assert tuned.best_config.kwargs == {"BLOCK": 16} and x[5] == 5
+    hopeless = triton.autotune(configs(64, 128), key=["n"])(picky)
+    with pytest.raises(triton.CompilationError, match="static_assert"):
+        hopeless[grid](x, 64)
+
+
+def test_pruning() -> None:
+    x, seen = torch.zeros(64), []
+
+    def keep(found: list[triton.Config], named: dict[str, Any], **rest: Any) -> list[triton.Config]:
+        seen.append((set(named), rest["n"]))
+        return found[1:]
+
+    times = slow_of({16: 1.0, 32: 2.0, 64: 3.0})
+    tuned = triton.autotune(
+        configs(16, 32, 64),
+        key=["n"],
+        do_bench=times,
+        prune_configs_by={"early_config_prune": keep},
+    )(increment)
+    tuned[grid](x, n=64)
+    assert tuned.best_config.kwargs == {"BLOCK": 32} and seen == [({"x"}, 64)]
+    model = {"perf_model": lambda BLOCK, **_: -BLOCK, "top_k": 1}
+    tuned = triton.autotune(configs(16, 32, 64), key=["n"], do_bench=times, prune_configs_by=model)(
+        increment
+    )
+    tuned[grid](x, 64)
+    assert tuned.best_config.kwargs == {"BLOCK": 64}
+    none = triton.autotune(
+        configs(16, 32), key=["n"], prune_configs_by={"early_config_prune": lambda *a, **k: []}
+    )(increment)
+    with pytest.raises(triton.TritonError, match="No valid autotuner configs"):
+        none[grid](x, 64)
+
+
+def test_a_tuned_name_is_not_passed() -> None:
+    tuned = triton.autotune(configs(16, 32), key=["n"])(increment)
+    with pytest.raises(ValueError, match="Conflicting meta-parameters: BLOCK"):
+        tuned[grid](torch.zeros(64), 64, BLOCK=16)
+
+
+def test_timing_on_this_device_decides() -> None:
+    tuned = triton.autotune(
+        [triton.Config({"BLOCK": 16}), triton.Config({"BLOCK": 64})], key=["n"], warmup=1, rep=2
+    )(increment)
+    tuned[grid](torch.zeros(64), 64)
+    assert len(tuned.configs_timings) == 2
+    assert all(0 < times[0] < 1e4 for times in tuned.configs_timings.values())
+
+
+def test_heuristics_compute_arguments() -> None:
+    @triton.heuristics({"BLOCK": lambda args: triton.next_power_of_2(args["n"])})
+    @triton.jit
+    def fill(x, n, BLOCK: tl.constexpr):
+        at = tl.arange(0, BLOCK)
+        tl.store(x + at, BLOCK, at < n)
+
+    x = np.zeros(8, np.int32)
+    fill[(1,)](x, 5)
+    assert x.tolist() == [8] * 5 + [0] * 3
+    fill[(1,)](x, n=3)
+    assert x.tolist() == [4] * 3 + [8] * 2 + [0] * 3
+
+
+def test_configs_compare_by_what_they_are() -> None:
+    assert triton.Config({"A": 1}) == triton.Config({"A": 1})
+    assert triton.Config({"A": 1}) != triton.Config({"A": 1}, num_warps=8)
+    assert triton.Config({"A": 1}).all_kwargs() == {
+        "A": 1, "num_warps": 4, "num_ctas": 1, "num_stages": 3
+    }  # fmt: skip

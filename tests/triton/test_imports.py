@@ -1,0 +1,101 @@
+"""`import triton` answered with fuser.triton in named packages, and in nobody else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fuser.triton as triton
+from fuser.errors import UsageError
+
+KERNELS = """
+import triton
+import triton.language as tl
+from triton.language import math as m
+from triton.runtime.jit import JITFunction
+
+@triton.jit
+def double(x):
+    at = tl.arange(0, 4)
+    tl.store(x + at, 2 * tl.load(x + at))
+
+def late():
+    from triton.compiler.errors import CompilationError
+    import triton.testing
+    return CompilationError, triton
+"""
+OTHER = """
+try:
+    import triton
+except ImportError:
+    triton = None
+"""
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, text in (("kernels_of_ours", KERNELS), ("kernels_of_others", OTHER)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(f"from {name} import inner\n")
+        (tmp_path / name / "inner.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    for name in list(sys.modules):
+        if name.partition(".")[0] in ("kernels_of_ours", "kernels_of_others"):
+            del sys.modules[name]
+
+
+def test_named_packages_find_ours(packages: Path) -> None:
+    import numpy as np
+
+    real = sys.modules.get("triton")
+    with triton.imports("kernels_of_ours"):
+        import kernels_of_others
+        import kernels_of_ours
+    inner = kernels_of_ours.inner
+    assert inner.triton is triton and inner.tl is triton.language
+    assert isinstance(inner.double, inner.JITFunction)
+    x = np.arange(4, dtype=np.float32)
+    inner.double[(1,)](x)
+    assert x.tolist() == [0, 2, 4, 6]
+    assert inner.late() == (triton.CompilationError, triton)  # imports of functions, later
+    assert kernels_of_others.inner.triton is real
+    assert sys.modules.get("triton") is real
+
+
+def test_a_package_that_is_loaded_already_is_refused(packages: Path) -> None:
+    import kernels_of_others  # noqa: F401
+
+    with pytest.raises(UsageError, match="already"), triton.imports("kernels_of_others"):
+        pass
+    with pytest.raises(UsageError, match="top-level"), triton.imports("kernels_of_ours.inner"):
+        pass
+    with triton.imports("kernels_of_ours"):
+        import kernels_of_ours  # noqa: F401
+    with triton.imports("kernels_of_ours"):  # it is bound already
+        pass
+
+
+def test_a_missing_module_is_missing(packages: Path) -> None:
+    (packages / "kernels_of_ours" / "inner.py").write_text("import triton.no_such_module")
+    missing = pytest.raises(ModuleNotFoundError, match="no_such_module")
+    with missing, triton.imports("kernels_of_ours"):
+        import kernels_of_ours  # noqa: F401
+
+
+def test_a_script_is_run_with_ours(packages: Path) -> None:
+    script = packages / "script.py"
+    script.write_text(
+        "import sys, triton, kernels_of_ours, kernels_of_others\n"
+        "assert kernels_of_ours.inner.triton is triton\n"
+        "assert kernels_of_others.inner.triton is not triton\n"
+        "print(triton.__name__, __name__, sys.argv[1:])\n"
+    )
+    command = [sys.executable, "-m", "fuser.triton", "--packages", "kernels_of_ours", str(script)]
+    done = subprocess.run([*command, "a", "-b"], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "fuser.triton __main__ ['a', '-b']", done.stderr
+    wrong = subprocess.run([*command[:3], "--nothing"], capture_output=True, text=True, check=False)
+    assert wrong.returncode and "unknown option --nothing" in wrong.stderr

@@ -1,0 +1,183 @@
+"""Launches in Triton's spelling: grids, keywords, hooks, what they give back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fuser.triton as triton
+import fuser.triton.language as tl
+from fuser.errors import LanguageError, UsageError
+from fuser.triton.compiled import NoStageError
+
+
+@triton.jit
+def scale(x, out, n, factor, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < n
+    tl.store(out + at, tl.load(x + at, inside) * factor, inside)
+
+
+def arrays(n: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.arange(n, dtype=np.float32), np.zeros(n, np.float32)
+
+
+def test_a_grid_of_the_bound_arguments() -> None:
+    x, out = arrays(100)
+    seen: list[dict[str, Any]] = []
+
+    def grid(meta: dict[str, Any]) -> tuple[int]:
+        seen.append(dict(meta))
+        return (triton.cdiv(meta["n"], meta["BLOCK"]),)
+
+    made = scale[grid](x, out, 100, 2.0, BLOCK=32, num_warps=8)
+    np.testing.assert_array_equal(out, 2 * x)
+    assert seen[0]["BLOCK"] == 32 and seen[0]["n"] == 100
+    assert made.metadata.num_warps == 8 and made.metadata.name == "scale"
+    assert made.n_regs == made.n_spills == 0 and "kernel @scale" in made.asm["tile"]
+
+
+def test_a_compiled_kernel_is_launched_again() -> None:
+    x, out = arrays(64)
+    made = scale[(2,)](x, np.zeros_like(x), 64, 3.0, BLOCK=32)
+    made[(2,)](x, out, 64, 3.0, 32)
+    np.testing.assert_array_equal(out, 3 * x)
+
+
+def test_warmup_compiles_only() -> None:
+    x, out = arrays(64)
+    made = scale.warmup(x, out, 64, 3.0, BLOCK=32, grid=(1,))
+    assert not out.any() and made.asm["tile"]
+    with pytest.raises(NoStageError, match="ttgir"):
+        made.asm["ttgir"]
+
+
+def test_types_stand_for_arrays_in_warmup() -> None:
+    mock = triton.MockTensor(tl.float32)
+    assert scale.warmup(mock, mock, 64, 3.0, BLOCK=32, grid=(1,)).asm["tile"]
+
+
+def test_unknown_keywords_raise() -> None:
+    x, out = arrays(64)
+    with pytest.raises(KeyError, match="BLOK"):
+        scale[(2,)](x, out, 64, 3.0, BLOCK=32, BLOK=1)
+    with pytest.raises(UsageError, match="missing"):
+        scale[(2,)](x, out, 64, BLOCK=32)
+
+
+def test_an_empty_grid_launches_nothing() -> None:
+    x, out = arrays(64)
+    scale[(0,)](x, out, 64, 3.0, BLOCK=32)
+    assert not out.any()
+
+
+def test_hooks_before_runs_and_around_launches() -> None:
+    x, out = arrays(64)
+
+    def told(grid: Any, metadata: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+        return {"grid": grid, "n": arguments["n"]}
+
+    kernel = triton.jit(scale.fn, launch_metadata=told)
+    events: list[Any] = []
+    kernel.add_pre_run_hook(lambda *args, **named: events.append(("before", args[2])))
+    enter = lambda metadata: events.append(("enter", metadata.get()["n"]))  # noqa: E731
+    leave = lambda metadata: events.append(("leave", metadata.get()["grid"]))  # noqa: E731
+    triton.knobs.runtime.launch_enter_hook.add(enter)
+    triton.knobs.runtime.launch_exit_hook.add(leave)
+    try:
+        kernel[(2,)](x, out, 64, 3.0, BLOCK=32)
+    finally:
+        triton.knobs.runtime.launch_enter_hook.remove(enter)
+        triton.knobs.runtime.launch_exit_hook.remove(leave)
+    assert events == [("before", 64), ("enter", 64), ("leave", (2,))]
+
+
+def test_hooks_of_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, out = arrays(64)
+    kernel, compiles = triton.jit(scale.fn), []
+    monkeypatch.setattr(
+        triton.knobs.runtime, "jit_cache_hook", lambda **told: compiles.append(told)
+    )
+    for n in (64, 64, 48):
+        kernel[(2,)](x, out, n, 3.0, BLOCK=32)
+    assert len(compiles) == 1 and compiles[0]["fn"].jit_function is kernel
+    kernel[(2,)](x, out, 63, 3.0, BLOCK=32)  # no multiple of 16
+    assert len(compiles) == 2
+
+
+def test_parameters_as_triton_describes_them() -> None:
+    assert scale.arg_names == ["x", "out", "n", "factor", "BLOCK"]
+    assert [param.is_constexpr for param in scale.params] == [False] * 4 + [True]
+    assert scale.src.startswith("def scale(")
+    assert scale.fn.__name__ == "scale" and "scale" in repr(scale)
+
+
+def test_cache_keys_follow_the_source() -> None:
+    kernel = triton.jit(scale.fn)
+    before = kernel.cache_key
+    kernel._unsafe_update_src(kernel.src.replace("* factor", "+ factor"))
+    assert kernel.cache_key != before
+    x, out = arrays(64)
+    kernel[(2,)](x, out, 64, 3.0, BLOCK=32)
+    np.testing.assert_array_equal(out, x + 3)
+
+
+def test_arrays_read_as_another_type() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.tensor([-1, 2, 3, 4], dtype=torch.int32)
+    out = torch.zeros(4, dtype=torch.int64)
+
+    @triton.jit
+    def widen(x, out):
+        at = tl.arange(0, 4)
+        tl.store(out + at, tl.load(x + at).to(tl.int64))
+
+    widen[(1,)](triton.reinterpret(x, tl.uint32), out)
+    assert out.tolist() == [2**32 - 1, 2, 3, 4]
+    again = triton.reinterpret(triton.reinterpret(x, tl.uint32), torch.int32)
+    assert again is x
+    with pytest.raises(UsageError, match="as many bytes"):
+        widen[(1,)](triton.reinterpret(x, tl.uint8), out)
+
+
+def test_errors_are_compilation_errors() -> None:
+    @triton.jit
+    def wrong(x):
+        tl.store(x, undefined_name)  # noqa: F821
+
+    with pytest.raises(triton.CompilationError, match="undefined_name") as caught:
+        wrong[(1,)](np.zeros(1, np.float32))
+    assert isinstance(caught.value, LanguageError) and isinstance(caught.value, triton.TritonError)
+    assert "test_launch.py:" in str(caught.value) and "^^^" in str(caught.value)
+
+
+def test_a_kernel_compiled_from_types() -> None:
+    source = triton.compiler.ASTSource(
+        scale, {"x": "*fp32", "out": "*fp32", "n": "i32", "factor": "fp32"}, {"BLOCK": 64}
+    )
+    made = triton.compile(source, options={"num_warps": 2})
+    assert made.metadata.num_warps == 2 and "kernel @scale" in made.asm["tile"]
+
+
+def test_constexpr_functions_run_while_compiling() -> None:
+    @triton.constexpr_function
+    def twice(n: int) -> int:
+        return 2 * n
+
+    @triton.jit
+    def kernel(out, N: tl.constexpr):
+        at = tl.arange(0, twice(N))
+        tl.store(out + at, at)
+
+    out = np.zeros(16, np.int32)
+    kernel[(1,)](out, 4)
+    assert out.tolist() == [*range(8), *[0] * 8]
+    assert twice(tl.constexpr(4)) == 8
+
+
+def test_constexpr_and_do_not_specialize_exclude_each_other() -> None:
+    kernel = triton.jit(scale.fn, do_not_specialize=["BLOCK"])
+    with pytest.raises(triton.CompilationError, match="BLOCK marked as constexpr"):
+        kernel[(1,)](*arrays(4), 4, 1.0, BLOCK=4)
