@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from fuser.backend.module import CompiledKernel, TensorMap
+from fuser.backend.nvptx.assignment import of_caller
 from fuser.backend.nvptx.cluster import NeedsOneBlock, blocks_of
 from fuser.backend.nvptx.lower import Lowering
 from fuser.backend.nvptx.multicast import neighbours_of
@@ -20,6 +21,9 @@ from fuser.graph.sizes import size_hint
 from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Kernel
+
+MOST_WARPS = 32
+"""Of a block."""
 
 
 def lower_to_llvm(kernel: Kernel, target: Target) -> str:
@@ -107,14 +111,22 @@ def _numbers(launch: tuple[int, int, int]) -> tuple[int, int, int]:
 
 def _fitting(kernel: Kernel, target: Target) -> tuple[str, Lowering, int]:
     """Text, lowering and bytes of shared memory, with as many stages as fit."""
+    asked = kernel.schedule.warps
+    if of_caller(kernel):
+        warps = min(MOST_WARPS, 1 << (asked.bit_length() - 1))
+        kernel = dataclasses.replace(
+            kernel, schedule=dataclasses.replace(kernel.schedule, warps=warps)
+        )
     text, low, shared = _lower(kernel, target)
     while target.shared_bytes and shared > target.shared_bytes and low.stages > 1:
         text, low, shared = _lower(kernel, target, low.stages - 1)
-    if low.caller and low.stages < kernel.schedule.stages:
-        low.notes.append(f"{low.stages} of {kernel.schedule.stages} stages")
     if target.shared_bytes and shared > target.shared_bytes and low.caller:
         text, low, shared = _lower(kernel, target, 1, frugal=True)
         low.notes.append("tiles in parts through shared memory")
+    if kernel.schedule.warps < asked:
+        low.notes.append(f"{kernel.schedule.warps} of {asked} warps")
+    if low.caller and low.stages < kernel.schedule.stages:
+        low.notes.append(f"{low.stages} of {kernel.schedule.stages} stages")
     if target.shared_bytes and shared > target.shared_bytes:
         raise LoweringError(
             f"kernel {kernel.name} needs {shared} bytes of shared memory, {target.arch} has "
@@ -175,7 +187,8 @@ def resident_blocks(low: Lowering) -> int:
         small = all(view.dtype.is_float and view.dtype.bytes <= 4 for view in views.values())
         straight = not any(isinstance(op, ops.For) for op in low.kernel.walk())
         return 2 if small and straight and len(tiles) <= 2 else 1
-    if any(isinstance(op, ops.For) for op in low.kernel.walk()):
+    known = not any(buffer.open for buffer in low.kernel.buffers)
+    if known and any(isinstance(op, ops.For) for op in low.kernel.walk()):
         read = {view.buffer: view.dtype.bytes for op, view in views.items() if op.results}
         total = sum(size_hint(buffer.size) * size for buffer, size in read.items())
         held = 2 * low.target.units * total / math.prod(map(size_hint, low.kernel.grid))

@@ -155,7 +155,7 @@ def _reduce(low: Lowering, op: ops.Reduce) -> None:
     if low.frugal:
         tile = rows_in_warps(low, tile, op.axis)
     low.cluster.enter_reduction(op, tile.layout)
-    if op.fn == "max" and isinstance(low.env[op.x], Tile):
+    if op.fn in ("max", "fmax") and isinstance(low.env[op.x], Tile):
         found = unscaled(low, op.x, tile.layout)
         if found is not None:  # rounding is monotone: max(x * c) is max(x) * c to the last bit
             regs, scale = found

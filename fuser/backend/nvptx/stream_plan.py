@@ -19,6 +19,7 @@ from fuser.backend.nvptx.assignment import (
 )
 from fuser.backend.nvptx.dot_plan import runs_on
 from fuser.backend.nvptx.persistent import BUFFER
+from fuser.backend.nvptx.roles import producer_warps
 from fuser.backend.nvptx.scalars import is_scalar_arithmetic
 from fuser.backend.nvptx.shares import plan_shares
 from fuser.backend.nvptx.stage import shared_tile_for, tile_bytes
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering
 
 
+MOST_WARPS = 32
+"""Of a block."""
 DEFAULT = True
 """Whether kernels are split into roles where they can be; `schedule.extra["roles"]` overrides."""
 
@@ -43,6 +46,8 @@ def plan_streams(low: Lowering, stages: int) -> dict[ops.For, Stream]:
     if not kernel.schedule.extra.get("roles", DEFAULT):
         return {}
     if low.target.arch != "sm_90a" or stages < 2 or low.warps % 4:
+        return {}
+    if low.warps + producer_warps(low.warps) > MOST_WARPS:
         return {}
     branches = ops.If | ops.While
     if low.caller and (low.hazards.any or any(isinstance(op, branches) for op in kernel.walk())):
@@ -203,6 +208,8 @@ def _allocate(low: Lowering, streams: dict[ops.For, Stream], stages: int) -> boo
 
 def _rows_stay_apart(low: Lowering, stream: Stream) -> bool:
     """Whether a row of an operand counts in no other row or column of what a kernel stores."""
+    if low.caller:  # who may store rows beyond the bounds of what they are made of
+        return False
     mixing = ops.Reduce | ops.Scan | ops.AtomicAdd
     return stream.quiet and not any(isinstance(op, mixing) for op in low.kernel.walk())
 

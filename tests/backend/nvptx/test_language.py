@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +15,15 @@ import pytest
 
 from fuser.backend.module import CompiledKernel
 from fuser.backend.nvptx import compile_kernel
-from fuser.dtypes import DType, bf16, f16, f32, f64, i8, i32, u8
+from fuser.dtypes import DType, bf16, bool_, f16, f32, f64, i8, i32, u8
 from fuser.errors import LoweringError
 from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen.builder import Builder
-from fuser.tilegen.index import axis
+from fuser.tilegen.index import axis, index
 from fuser.tilegen.interpret import run
 from fuser.tilegen.ir import Kernel
 from fuser.tilegen.schedule import Schedule
+from fuser.tilegen.value import Value
 from fuser.tilegen.verify import verify
 from tests.backend.cuda_launch import Loaded, check, context, cuda, run_on_device
 from tests.backend.nvptx import language_kernels as kernels
@@ -169,6 +171,66 @@ def test_barriers_stand_between_threads_only() -> None:
     assert barriers(move(0)) == 0
     assert barriers(move(1)) == 1
     assert barriers(move(0, alias=True)) == 1
+
+
+def test_barriers_of_loops() -> None:
+    """None where no two iterations meet; else one in each."""
+
+    def walk(step: int, shift: int, loads: bool = True) -> Callable[[Builder], None]:
+        def build(b: Builder) -> None:
+            x = kernels.pointer(b, "x", f32, "output")
+            n = b.scalar("n", i32)
+
+            def body(i: Value) -> list[Value]:
+                at = index(i) * step + axis(0, 512)
+                tile = b.full(1, (512,), f32)
+                if loads:
+                    tile = b.map("add", b.load(x, (at + shift,), (512,)), tile)
+                b.store(x, (at,), tile)
+                return []
+
+            b.loop(0, index(n), 1, [], body)
+
+        return build
+
+    assert barriers(walk(512, 0)) == 0
+    assert barriers(walk(512, 0, loads=False)) == 0
+    assert barriers(walk(511, 0, loads=False)) == 1
+    assert barriers(walk(511, 0)) == 1
+    assert barriers(walk(512, 1)) == 2
+
+
+def test_a_branch_does_not_hide_a_store() -> None:
+    def build(b: Builder) -> None:
+        x, y = (kernels.pointer(b, name, f32, "output") for name in "xy")
+        flag = b.scalar("flag", bool_)
+        at = axis(0, 512)
+
+        def write() -> list[Value]:
+            b.store(x, (at,), b.full(1, (512,), f32))
+            return []
+
+        b.branch(flag, write, lambda: [])
+        b.store(y, (at,), b.load(x, (at + 1,), (512,)))
+
+    assert barriers(build) == 1
+
+
+def test_rows_beyond_bounds_are_zeros() -> None:
+    """A caller may store them: they are fetched although there are fewer."""
+    kernel = kernels.bounded_matmul(24, 160, 136, (64, 64, 32))
+    boxes = [item.box for item in compile_kernel(kernel, SM_90A).tensor_maps]
+    assert boxes and boxes[0][1] == 64
+
+
+def test_any_number_of_warps() -> None:
+    compiled = compile_kernel(kernels.matmul(64, 64, 32, f16, warps=12), SM_90A)
+    assert compiled.threads == 256 and "8 of 12 warps" in compiled.facts["fallback"]
+    compiled = compile_kernel(kernels.bounded_matmul(512, 160, 256, (256, 256, 32)), SM_90A)
+    assert compiled.facts["copies"] == "tma"
+    kernel = kernels.bounded_matmul(512, 160, 256, (256, 256, 32))
+    kernel.schedule = replace(kernel.schedule, warps=32)
+    assert compile_kernel(kernel, SM_90A).threads == 1024
 
 
 def test_aliases_may_overlap() -> None:
