@@ -29,7 +29,8 @@ from fuser.tilegen.ir import Op
 from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
-    from fuser.backend.nvptx.lower import Entry, Lowering
+    from fuser.backend.nvptx.index_values import Entry
+    from fuser.backend.nvptx.lower import Lowering
 
 LEAST = 64
 """Registers of a tile from which on its strips are worth the trouble (half of it for elements of 32

@@ -13,7 +13,6 @@ that is written next.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,12 +35,13 @@ from fuser.backend.nvptx.stage import (
     shared_tile_for,
 )
 from fuser.backend.nvptx.stream import advance
+from fuser.backend.nvptx.turning import long_for, yielded
 from fuser.backend.nvptx.values import Tile
 from fuser.backend.nvptx.wgmma import wait, wait_all
 from fuser.backend.nvptx.wide import SplitLoop
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Block, Op
-from fuser.tilegen.value import INDEX, Value
+from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering
@@ -62,7 +62,7 @@ def lower_for(low: Lowering, op: ops.For) -> None:
     """Emit a loop. Carried tiles become phis, one a register."""
     e = low.emitter
     if low.caller and not (low.ends_short(op.start) and low.ends_short(op.stop)):
-        _long_for(low, op)
+        long_for(low, op)
         return
     start, stop = low.cluster.bounds(op)
     carried = op.body.params[1:]
@@ -81,7 +81,7 @@ def lower_for(low: Lowering, op: ops.For) -> None:
         for param, init in zip(carried, inits, strict=True):
             low.env[param] = init
         low.block(op.body)
-        for result, final in zip(op.results, _yielded(low, op.body, inits), strict=True):
+        for result, final in zip(op.results, yielded(low, op.body, inits), strict=True):
             low.env[result] = final
         return
     before_loop = low.hazards.state.copy()
@@ -158,7 +158,7 @@ def lower_for(low: Lowering, op: ops.For) -> None:
         low.shared.forget()
     outside, operands = dict(low.converted), dict(low.operands)
     low.block(op.body)
-    results = _yielded(low, op.body, inits)
+    results = yielded(low, op.body, inits)
     low.converted, low.operands = outside, operands
     following = e.value(f"add i32 {variable}, {op.step}")
     latch = e.at
@@ -222,12 +222,6 @@ def _bind_results(low: Lowering, op: ops.For, finals: list[Tile]) -> None:
         low.env.update(zip(op.results, finals, strict=True))
 
 
-def _yielded(low: Lowering, block: Block, like: list[Tile]) -> list[Tile]:
-    last = block.ops[-1]
-    assert isinstance(last, ops.Yield)
-    return [low.tile(value, tile.layout) for value, tile in zip(last.args, like, strict=True)]
-
-
 def _prepare_outer_values(low: Lowering, body: Block) -> None:
     """Convert, before the loop, what it reads from outside in another form."""
     inside = {value for op in body.walk() for value in op.results}
@@ -254,102 +248,6 @@ def _prepare_outer_values(low: Lowering, body: Block) -> None:
                 if outer(op.x):
                     layout = low.layout(op.result)
                     low.tile(op.x, operand_layout(layout, op.axes, op.x.shape))
-
-
-# loops of callers ---------------------------------------------------------------------------------
-
-
-def lower_while(low: Lowering, op: ops.While) -> None:
-    """A loop whose condition every thread of the program finds alike."""
-    params = op.condition.params
-    inits = [
-        low.tile(value, low.layout(param)) for value, param in zip(op.inits, params, strict=True)
-    ]
-
-    def test(phis: list[Tile]) -> str:
-        low.env.update(zip(params, phis, strict=True))
-        low.block(op.condition)
-        last = op.condition.ops[-1]
-        assert isinstance(last, ops.Yield)
-        return low.tile(last.args[0], low.scalar_layout).regs[0]
-
-    def body(phis: list[Tile]) -> list[Tile]:
-        low.env.update(zip(op.body.params, phis, strict=True))
-        low.block(op.body)
-        return _yielded(low, op.body, inits)
-
-    finals = _turn(low, op, (op.condition, op.body), inits, test, body)
-    low.env.update(zip(op.results, finals, strict=True))
-
-
-def _long_for(low: Lowering, op: ops.For) -> None:
-    """A loop whose bounds may need 64 bits: without copies ahead."""
-    e = low.emitter
-    indexer = low.long_indexer(low.scalar_layout)
-    start, stop = (e.total(indexer.evaluate(at, ()), "i64") for at in (op.start, op.stop))
-    carried = op.body.params[1:]
-    first = Tile(INDEX, (), low.scalar_layout, [str(start)])
-    inits = [first] + [
-        low.tile(value, low.layout(param)) for value, param in zip(op.inits, carried, strict=True)
-    ]
-
-    def test(phis: list[Tile]) -> str:
-        return e.value(f"icmp slt i64 {phis[0].regs[0]}, {stop}")
-
-    def body(phis: list[Tile]) -> list[Tile]:
-        low.env.update(zip(op.body.params, phis, strict=True))
-        low.block(op.body)
-        following = e.value(f"add i64 {phis[0].regs[0]}, {op.step}")
-        return [Tile(INDEX, (), low.scalar_layout, [following]), *_yielded(low, op.body, inits[1:])]
-
-    finals = _turn(low, op, (op.body,), inits, test, body)
-    low.env.update(zip(op.results, finals[1:], strict=True))
-
-
-def _turn(
-    low: Lowering,
-    op: Op,
-    blocks: tuple[Block, ...],
-    inits: list[Tile],
-    test: Callable[[list[Tile]], str],
-    step: Callable[[list[Tile]], list[Tile]],
-) -> list[Tile]:
-    """while test(carried): carried = step(carried). The last carried. blocks: what is inside."""
-    e = low.emitter
-    land_copies(low)
-    low.shared.forget()
-    state = low.hazards.state.copy()
-    low.hazards.enter_loop(blocks, op)
-    state.add(low.hazards.state)
-    before, head, inside, done = e.at, e.block("while"), e.block("turn"), e.block("while.end")
-    e.jump(head)
-    e.enter(head)
-    mark = len(head.lines)
-    phis = [
-        Tile(init.dtype, init.shape, init.layout, [e.name_of() for _ in init.regs])
-        for init in inits
-    ]
-    outside, operands = dict(low.converted), dict(low.operands)
-    condition = test(phis)
-    land_copies(low)
-    e.branch(condition, inside, done)
-    e.enter(inside)
-    low.converted, low.operands = dict(outside), dict(operands)
-    ends = step(phis)
-    land_copies(low)
-    low.converted, low.operands = outside, operands
-    latch = e.at
-    e.do(f"br label %{head.label}, !llvm.loop !0")
-    lines = [
-        f"{name} = phi {phi.type} [ {first}, %{before.label} ], [ {last}, %{latch.label} ]"
-        for phi, init, end in zip(phis, inits, ends, strict=True)
-        for name, first, last in zip(phi.regs, init.regs, end.regs, strict=True)
-    ]
-    head.lines[mark:mark] = lines
-    e.enter(done)
-    low.shared.forget()
-    low.hazards.leave_loop(state)
-    return phis
 
 
 # pipeline -----------------------------------------------------------------------------------------

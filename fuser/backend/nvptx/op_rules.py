@@ -26,6 +26,7 @@ from fuser.backend.nvptx.short_forms import fused_exponential, short_form, unsca
 from fuser.backend.nvptx.slices import rows_in_warps
 from fuser.backend.nvptx.stage import SharedTile, stage_once
 from fuser.backend.nvptx.strips import load_strips, store_strips, strips_of
+from fuser.backend.nvptx.turning import lower_while
 from fuser.backend.nvptx.values import Tile, literal
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Op
@@ -191,7 +192,7 @@ RULES: dict[type[Op], Callable[..., None]] = {
     ops.Atomic: lower_atomic,
     ops.Bitcast: _bitcast,
     ops.Gather: _gather,
-    ops.While: loops.lower_while,
+    ops.While: lower_while,
     ops.Map: _map,
     ops.Cast: _cast,
     ops.Broadcast: _broadcast,
