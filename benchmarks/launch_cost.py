@@ -5,11 +5,11 @@
 
 The kernel adds two vectors in two programs, so that little but the launch is timed; arguments are
 three arrays, their length and a block size. Doors: `fast` is the native launcher called with
-tuples; `kernel[grid](...)` the same from a class as a language would have it, with the block size
-by name; `slow` describes every array and launches. On a GPU launches are only put on the stream,
-which is emptied between rounds, and Triton's launch of the same kernel takes turns where Triton is
-installed. Microseconds a launch, the least of the rounds; each round is timed as a whole. Results
-are checked.
+tuples; `kernel[grid](...)` a kernel of the block language, with the block size by name, and
+`kernel[function](...)` one whose grid is computed; `slow` describes every array and launches. On a
+GPU launches are only put on the stream, which is emptied between rounds, and Triton's launch of the
+same kernel takes turns where Triton is installed. Microseconds a launch, the least of the rounds;
+each round is timed as a whole. Results are checked.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from typing import Any
 
 import numpy as np
 
+import fuser.triton as triton
+import fuser.triton.language as tl
 from fuser.backend.cpu import compile_kernel as compile_for_cpu
 from fuser.backend.cpu import host_target
 from fuser.backend.module import CompiledKernel
@@ -37,7 +39,6 @@ from fuser.runtime.cpu_launch import CpuKernel
 from fuser.runtime.cuda_launch import CudaKernel, stream_for
 from fuser.runtime.fast_launch import (
     Constant,
-    FastLaunch,
     Integer,
     Pointer,
     Signature,
@@ -82,24 +83,11 @@ def vector_add() -> Kernel:
     return b.build()
 
 
-class Language:
-    """What is around the native launcher where a kernel is called as kernel[grid](...)."""
-
-    def __init__(self, fast: FastLaunch) -> None:
-        self._fast = fast
-        self._bound: dict[Any, Callable[..., None]] = {}
-
-    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
-        found = self._bound.get(grid)
-        if found is None:
-            fast, wanted = self._fast, ("BLOCK",)
-
-            def run(*args: Any, **named: Any) -> None:
-                if tuple(named) != wanted or not fast((*args, *named.values()), grid):
-                    raise RuntimeError("the slow way")
-
-            found = self._bound[grid] = run
-        return found
+@triton.jit
+def add(x, y, out, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < n
+    tl.store(out + at, tl.load(x + at, mask=inside) + tl.load(y + at, mask=inside), mask=inside)
 
 
 def cpu_cases(arrays: str) -> list[Case]:
@@ -149,7 +137,7 @@ def cuda_cases() -> list[Case]:
 
     cases = doors("cuda", "torch", kernel, (x, y, out, SIZE, BLOCK), slow)
     if importlib.util.find_spec("triton") is not None:
-        cases.append(Case("cuda", "torch", "Triton kernel[grid](...)", triton_add(x, y, out)))
+        cases.append(Case("cuda", "torch", "Triton kernel[grid](...)", by_triton(x, y, out)))
     for case in cases:
         out.zero_()
         case.call()
@@ -158,10 +146,14 @@ def cuda_cases() -> list[Case]:
     return cases
 
 
-def triton_add(x: Any, y: Any, out: Any) -> Callable[[], object]:
-    from benchmarks.triton_add import add
+def by_triton(x: Any, y: Any, out: Any) -> Callable[[], object]:
+    from benchmarks import triton_add
 
-    return lambda: add[(2,)](x, y, out, SIZE, BLOCK=BLOCK)
+    return lambda: triton_add.add[(2,)](x, y, out, SIZE, BLOCK=BLOCK)
+
+
+def blocks(meta: dict[str, Any]) -> tuple[int]:
+    return (triton.cdiv(meta["n"], meta["BLOCK"]),)
 
 
 def doors(
@@ -172,18 +164,22 @@ def doors(
     if fast is None:
         print(f"{device}, {arrays}: no native launch: {why_not(kernel, SIGNATURE, args)}")
         return [Case(device, arrays, "slow", slow)]
-    grid, language = GRID, Language(fast)
+    grid = GRID
     x, y, out, n, _ = args
 
     def by_tuples() -> None:
         fast(args, grid)
 
+    def by_function() -> None:
+        add[blocks](x, y, out, n, BLOCK=BLOCK)
+
     def by_name() -> None:
-        language[(2,)](x, y, out, n, BLOCK=BLOCK)
+        add[(2,)](x, y, out, n, BLOCK=BLOCK)
 
     return [
         Case(device, arrays, "fast(args, grid)", by_tuples),
         Case(device, arrays, "kernel[grid](...)", by_name),
+        Case(device, arrays, "kernel[function](...)", by_function),
         Case(device, arrays, "slow", slow),
     ]
 

@@ -105,13 +105,11 @@ class Steady(Generic[Variant]):
         if type(grid) is not tuple:
             grid = extents(grid, {})
         launchers = form.launchers
-        for position, (fast, variant) in enumerate(launchers):
-            if fast(given, grid):
-                if position:
-                    form.launchers = [
-                        launchers[position], *launchers[:position], *launchers[position + 1 :]
-                    ]  # fmt: skip
-                return variant
+        for item in launchers:
+            if item[0](given, grid):
+                if item is not launchers[0]:
+                    form.launchers = [item, *(other for other in launchers if other is not item)]
+                return item[1]
         return None
 
     def remember(
