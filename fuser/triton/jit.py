@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import re
@@ -15,6 +16,7 @@ from fuser.language.check import run_checked
 from fuser.language.compile import Options
 from fuser.language.functions import Function
 from fuser.language.jit import OPTIONS, KernelFunction, Variant, grid_of, launch
+from fuser.language.steady import Steady
 from fuser.language.tensors import Constexpr
 from fuser.triton import knobs
 from fuser.triton.compiled import CompiledKernel
@@ -44,6 +46,12 @@ class KernelInterface:
         """The launcher for a grid: 1 to 3 numbers of programs, or a function of the arguments that
         gives them."""
         return lambda *args, **named: self.run(*args, grid=grid, warmup=False, **named)
+
+
+def _hooked() -> bool:
+    """Whether launches are told to anybody."""
+    enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
+    return enter is not None and bool(not hasattr(enter, "calls") or enter.calls or leave.calls)
 
 
 class JitFunctionInfo(NamedTuple):
@@ -122,6 +130,7 @@ class JITFunction(KernelInterface, KernelFunction):
         self.hash = None
         self.__dict__.pop("source", None)
         self.variants.clear()
+        self._steady = Steady()
 
     @property
     def cache_key(self) -> str:
@@ -157,6 +166,18 @@ class JITFunction(KernelInterface, KernelFunction):
             named["debug"] = bool(self.debug or knobs.runtime.debug)
         return super().bind(args, named)
 
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        """The launcher for a grid: 1 to 3 numbers of programs, or a function of the arguments that
+        gives them."""
+        return functools.partial(self._launch_over, grid)
+
+    def _launch_over(self, grid: Any, /, *args: Any, **named: Any) -> Any:
+        if not self.pre_run_hooks and not _hooked():
+            variant = self._steady.launch(grid, args, named, grid_of)
+            if variant is not None:
+                return variant.triton  # type: ignore[attr-defined]
+        return self.run(*args, grid=grid, warmup=False, **named)
+
     def run(self, *args: Any, grid: Any, warmup: bool = False, **named: Any) -> Any:
         """Launch, or compile only. The compiled kernel."""
         for hook in self.pre_run_hooks:
@@ -172,11 +193,12 @@ class JITFunction(KernelInterface, KernelFunction):
         made = self._compiled(found, extents, options, warmup)
         if made is None or warmup or not all(extents):
             return made
-        enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
-        hooked = enter is not None and (not hasattr(enter, "calls") or enter.calls or leave.calls)
-        if not hooked:
+        if not _hooked():
             launch(made.variant, found, extents)
+            if not self.pre_run_hooks:
+                self._steady.remember(args, named, bound, found, self.plain, made.variant)
             return made
+        enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
         metadata = made.launch_metadata(extents, 0, *bound.values())
         for hook, now in ((enter, True), (leave, False)):
             if not now:
