@@ -87,6 +87,10 @@ class Steady(Generic[Variant]):
     def __init__(self) -> None:
         self._forms: dict[tuple[Any, ...], Form[Variant]] = {}
 
+    def clear(self) -> None:
+        """Forget every launch: the kernel is another one now."""
+        self._forms.clear()
+
     def launch(
         self,
         grid: Any,

@@ -114,6 +114,22 @@ def test_forms_of_a_call(axpy: KernelFunction, monkeypatch: pytest.MonkeyPatch) 
     assert slow.count == 1
 
 
+def test_hooks_are_called_and_other_source_is_compiled(axpy: Any) -> None:
+    x, y, out = (drawn(256, seed, WRAPS["numpy"]) for seed in range(3))
+    seen: list[int] = []
+    for _ in range(3):
+        axpy[(2,)](x, y, out, 256, 1.0, 2, 128)
+    axpy.add_pre_run_hook(lambda *args, **named: seen.append(args[3]))
+    for _ in range(3):
+        axpy[(2,)](x, y, out, 256, 1.0, 2, 128)
+    assert seen == [256] * 3
+    axpy.pre_run_hooks.clear()
+    axpy._unsafe_update_src(axpy.src.replace("+ shift", "- shift"))
+    for _ in range(3):
+        axpy[(2,)](x, y, out, 256, 1.0, 2, 128)
+        np.testing.assert_array_equal(out, x + y - 2)
+
+
 def test_overlap_has_launches_of_its_own(axpy: KernelFunction) -> None:
     x, y = (drawn(256, seed, WRAPS["numpy"]) for seed in range(2))
     out = np.zeros(256, np.float32)
