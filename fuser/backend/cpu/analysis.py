@@ -180,7 +180,7 @@ def _gathered(facts: Facts) -> None:
 
 def _keep_shared(facts: Facts, kernel: Kernel) -> None:
     """Mark inline values that are worth keeping."""
-    from_registers: set[Value] = set()
+    from_registers = {param for param in facts.slots if facts.kind(param) == "registers"}
     known: dict[Value, float] = {}
     for op in kernel.walk():
         for value in op.results:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fuser.backend.module import CompiledKernel
-from fuser.dtypes import ALL, DType, bool_, f32, i32
+from fuser.dtypes import ALL, DType, bool_, f32, f64, i32
 from fuser.tilegen import interpret
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import axis, index
@@ -162,3 +162,21 @@ def test_effects_in_branches_of_branches() -> None:
 
     b.branch(less(3), tuple, rest)
     check(b.build(), {"x": np.arange(96, dtype=np.float32)})
+
+
+def test_what_a_carried_tile_in_registers_makes() -> None:
+    """A costly value that an inner loop reads again and again; registers of 64-bit lanes."""
+    b = Builder("inner")
+    b.program_id(0, 1)
+    x, y = pointer(b, "x", f32, 16), pointer(b, "y", f32, 16)
+    at, shape = (axis(0, 16),), (16,)
+    start = b.load(b.view(x, shape), at, shape)
+
+    def outer(i: Value, acc: Value, wide: Value) -> tuple[Value, Value]:
+        half = b.map("floor", b.map("sqrt", b.map("abs", acc)))
+        (total,) = b.loop(0, 5, 1, (acc,), lambda j, t: (b.map("add", t, half),))
+        return total, b.map("add", wide, b.full(1.0, shape, f64))
+
+    total, wide = b.loop(0, 3, 1, (start, b.full(0.0, shape, f64)), outer)
+    b.store(b.view(y, shape), at, b.map("add", total, b.cast(wide, f32)))
+    check(b.build(), {"x": np.arange(16, dtype=np.float32) ** 2, "y": np.zeros(16, np.float32)})
