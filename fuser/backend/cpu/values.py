@@ -32,6 +32,12 @@ NEXT_ROWS_BYTES = 4096
 """Of the rows of a program: the processor itself fetches ahead within a page."""
 
 
+def _holds(dtype: DType, expression: Index) -> bool:
+    """Whether an integer dtype has all values of an expression; symbolic ones are taken to fit."""
+    low, high = expression.range
+    return is_symbolic(low, high) or (dtype.lowest <= low and high <= dtype.highest)
+
+
 class Values(Access):
     """Evaluates tile values of one kernel at points."""
 
@@ -230,14 +236,18 @@ class Values(Access):
         return any(made in self.through for made in walks.reachable([value], operands))
 
     def _position(self, value: Value, coords: Point) -> Index | None:
-        """An integer value at a point as an expression, where it is one."""
+        """An integer value at a point as an expression, where it is one and did not wrap around."""
+        passed: list[DType] = []
         while self.known.kind(value) == "inline":
             op = self.known.producers.get(value)
+            passed.append(value.dtype)
             match op:
                 case ops.Full() if op.dtype.is_integer:
-                    return Index(int(op.value))
+                    found = Index(int(op.value))
+                    return found if all(_holds(dtype, found) for dtype in passed) else None
                 case ops.IndexTile() if not kernel_facts.lookups(op.expression):
-                    return self.resolve(op.expression, coords)
+                    found = self.resolve(op.expression, coords)
+                    return found if all(_holds(dtype, found) for dtype in passed) else None
                 case ops.Broadcast() | ops.Permute() | ops.Reshape():
                     ((value, coords),) = kernel_facts.operands_at(self.known, op, coords)
                 case ops.Cast() if op.dtype.is_integer and op.dtype.bits >= op.x.dtype.bits:

@@ -196,3 +196,31 @@ def test_index_scalars_of_every_origin() -> None:
     where = np.array([3, 7, 2, 11, 5, 6, 1, 0], np.int32)
     arrays = {"x": np.arange(100, dtype=np.float32), "ids": where}
     check(b.build(), {**arrays, "y": np.zeros(20, np.float32)})
+
+
+@pytest.mark.parametrize("narrow", [i8, u8, i16, u32], ids=str)
+@pytest.mark.parametrize("wide", [u8, i16, u16, u32, i64, u64], ids=str)
+def test_comparisons_of_positions(narrow: DType, wide: DType) -> None:
+    """Positions that a cast wraps around are no positions any more."""
+    if wide.bits < narrow.bits:
+        return
+    b = Builder("positions")
+    b.program_id(0, 1)
+    y = pointer(b, "y", bool_, 60)
+    place = b.index(axis(0, 20) - 10, (20,), i32)
+    far = b.index(axis(0, 20) * 20 - 10, (20,), i32)
+    for number, tile in enumerate((place, far)):
+        made = b.cast(b.cast(tile, narrow), wide)
+        less = b.map("lt", made, b.full(5, (20,), wide))
+        b.store(b.view(y, (60,)), (axis(0, 20) + 20 * number,), less)
+    check(b.build(), {"y": np.zeros(60, bool)})
+
+
+@pytest.mark.parametrize("dtype", [i8, u8, i16, u16, u32], ids=str)
+def test_positions_that_their_dtype_does_not_hold(dtype: DType) -> None:
+    b = Builder("wrapped")
+    b.program_id(0, 1)
+    y = pointer(b, "y", bool_, 40)
+    place = b.index(axis(0, 40) * 4096 - 9, (40,), dtype)
+    b.store(b.view(y, (40,)), (axis(0, 40),), b.map("lt", place, b.full(100, (40,), dtype)))
+    check(b.build(), {"y": np.zeros(40, bool)})
