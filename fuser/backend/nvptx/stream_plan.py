@@ -191,7 +191,8 @@ def _allocate(low: Lowering, streams: dict[ops.For, Stream], stages: int) -> boo
     low.neighbours.plan(streams.values())
     for stream in streams.values():
         stream.stages = stages
-        if _rows_stay_apart(low, stream):
+        # a caller may store rows beyond the bounds of what they are made of
+        if not low.caller and _rows_stay_apart(low, stream):
             _fetch_less(low, stream)
         for channel in stream.channels:
             for tile in channel.tiles:
@@ -208,8 +209,6 @@ def _allocate(low: Lowering, streams: dict[ops.For, Stream], stages: int) -> boo
 
 def _rows_stay_apart(low: Lowering, stream: Stream) -> bool:
     """Whether a row of an operand counts in no other row or column of what a kernel stores."""
-    if low.caller:  # who may store rows beyond the bounds of what they are made of
-        return False
     mixing = ops.Reduce | ops.Scan | ops.AtomicAdd
     return stream.quiet and not any(isinstance(op, mixing) for op in low.kernel.walk())
 
