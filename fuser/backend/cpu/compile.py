@@ -126,9 +126,6 @@ def _lower(kernel: Kernel, target: Target, read: dict[DimExpr, int]) -> tuple[Mo
             low.depths[op.result] = 0
     low.block(kernel.body)
     program.ret()
-    if kernel.scalars:
-        read_scalars(program, Reg("ptr", "%sizes"), [v.dtype for v in kernel.scalars], len(read))
-    read_sizes(program, Reg("ptr", "%sizes"))
     offsets: list[int] = []
     scratch = 0
     for size in low.tiles:
@@ -139,6 +136,10 @@ def _lower(kernel: Kernel, target: Target, read: dict[DimExpr, int]) -> tuple[Mo
         count = -(-low.zero_bytes // 64) * 64
         module.add_global(f"@zeros = internal constant [{count} x i8] zeroinitializer, align 64")
     _entry(module, kernel, attributes, offsets, low.uses_tiles)
+    # Scalars follow the sizes, of which the entry may read more than the program does.
+    if kernel.scalars:
+        read_scalars(program, Reg("ptr", "%sizes"), [v.dtype for v in kernel.scalars], len(read))
+    read_sizes(program, Reg("ptr", "%sizes"))
     return module, scratch
 
 

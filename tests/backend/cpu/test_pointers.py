@@ -120,6 +120,26 @@ def test_scalars_behind_sizes() -> None:
             assert len(found.facts["sizes"]) > 2
 
 
+def test_scalars_behind_the_extents_of_the_grid() -> None:
+    """The loop over the programs needs the extent of axis 1, and it alone."""
+    with Sizes({"columns": 3}):
+        b = Builder("places")
+        columns = dims.symbol("columns")
+        row, column = b.program_id(0, 2), b.program_id(1, columns)
+        y, value = pointer(b, "y", f32, 100), b.scalar("value", f32)
+        tile = b.broadcast(value, (4,), ())
+        b.store(b.view(y, (UNBOUNDED,)), (index(row) * 40 + index(column) * 4 + axis(0, 4),), tile)
+        kernel = b.build()
+        for count in (3, 7):
+            found = np.zeros(100, np.float32)
+            sizes = {"columns": count}
+            native.run_in_place(kernel, {"y": found}, scalars={"value": 2.5}, sizes=sizes)
+            want = np.zeros((2, 50), np.float32)
+            want.reshape(-1)[: 4 * count] = 2.5
+            want.reshape(-1)[40 : 40 + 4 * count] = 2.5
+            np.testing.assert_array_equal(found, want.reshape(-1))
+
+
 @pytest.mark.parametrize("align", [0, 1, 4, 16, 32])
 def test_alignment(align: int) -> None:
     """Loads and stores take for granted what the caller promised, and no more."""
