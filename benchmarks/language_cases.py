@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -153,8 +154,54 @@ def matmul(device: str, quick: bool) -> Iterator[Case]:
         )  # fmt: skip
 
 
+# layer norm ---------------------------------------------------------------------------------------
+
+
+def _layer_norm(x: Any, weight: Any, bias: Any) -> Any:
+    mean = x.mean(-1)[..., None]
+    centred = x - mean
+    variance = (centred * centred).mean(-1)[..., None]
+    return centred / (variance + 1e-5) ** 0.5 * weight + bias
+
+
+def layer_norm(device: str, quick: bool) -> Iterator[Case]:
+    dtype = "float16" if device == "cuda" else "float32"
+    rows = 4096 if device == "cuda" else 2048
+    sizes = (1024, 4096, 8192, 15872) if device == "cuda" else (1024, 4096)
+    for columns in sizes[1:2] if quick else sizes:
+        yield Case(
+            "05_layer_norm", f"layer norm {rows}x{columns}", dtype,
+            {"x": (rows, columns), "weight": (columns,), "bias": (columns,)}, (rows, columns),
+            2.0 * rows * columns * np.dtype(dtype).itemsize, "GB/s",
+            functools.partial(_run_layer_norm, rows=rows), _layer_norm,
+            {"PyTorch": _torch_layer_norm} if device == "cuda" else {}, columns,
+            graph=_layer_norm,
+            preferred=functools.partial(
+                lambda m, columns: m.choose(columns, device), columns=columns
+            ),
+        )  # fmt: skip
+
+
+_STATISTICS: dict[tuple[str, int], tuple[Any, Any]] = {}
+
+
+def _run_layer_norm(m: ModuleType, t: Arrays, config: Any, rows: int) -> None:
+    key = (sys.modules["workbench"].device_of(t["x"]), rows)
+    if key not in _STATISTICS:
+        empty = sys.modules["workbench"].empty
+        _STATISTICS[key] = (empty((rows,), device=key[0]), empty((rows,), device=key[0]))
+    m.forward(t["x"], t["weight"], t["bias"], t["out"], *_STATISTICS[key], config=config)
+
+
+def _torch_layer_norm(t: Arrays) -> Any:
+    import torch
+
+    return torch.nn.functional.layer_norm(t["x"], t["x"].shape[1:], t["weight"], t["bias"])
+
+
 GROUPS: Mapping[str, Callable[[str, bool], Iterator[Case]]] = {
     "add": vector_add,
     "softmax": softmax,
     "matmul": matmul,
+    "layer-norm": layer_norm,
 }

@@ -31,6 +31,11 @@ def empty(shape: Sequence[int], dtype: str = "float32", device: str = "cpu") -> 
     return put(np.full(shape, np.nan if dtype.startswith("float") else -1, dtype), device)
 
 
+def zeros(shape: Sequence[int], dtype: str = "float32", device: str = "cpu") -> Any:
+    """An array of zeros, for a sum or a counter."""
+    return put(np.zeros(shape, dtype), device)
+
+
 def put(array: np.ndarray, device: str) -> Any:
     """A NumPy array on a device."""
     if device == "cpu":

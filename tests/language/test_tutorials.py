@@ -31,6 +31,16 @@ SIZES: dict[str, list[dict[str, Any]]] = {
         {"m": 65, "n": 130, "k": 33},
         {"m": 257, "n": 63, "k": 129, "activation": ""},
     ],
+    "05_layer_norm": [
+        {"rows": 1, "columns": 1},
+        {"rows": 3, "columns": 1025},
+        {"rows": 97, "columns": 129, "dtype": "float32"},
+    ],
+    "06_attention": [
+        {"heads": 1, "tokens": 1, "d": 64},
+        {"heads": 2, "tokens": 129, "d": 128},
+        {"heads": 3, "tokens": 191, "d": 64, "dtype": "float32"},
+    ],
 }
 """Other sizes than those of a tutorial's own check."""
 CASES = [(name, {}) for name in NAMES] + [(n, sizes) for n in NAMES for sizes in SIZES.get(n, [])]
