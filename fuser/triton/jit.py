@@ -16,7 +16,6 @@ from fuser.language.check import run_checked
 from fuser.language.compile import Options
 from fuser.language.functions import Function
 from fuser.language.jit import OPTIONS, KernelFunction, Variant, grid_of, launch
-from fuser.language.steady import Steady
 from fuser.language.tensors import Constexpr
 from fuser.triton import knobs
 from fuser.triton.compiled import CompiledKernel
@@ -131,7 +130,6 @@ class JITFunction(KernelInterface, KernelFunction):
         self.__dict__.pop("source", None)
         self.variants.clear()
         self._steady.clear()
-        self._steady = Steady()
 
     @property
     def cache_key(self) -> str:
@@ -173,19 +171,23 @@ class JITFunction(KernelInterface, KernelFunction):
         return functools.partial(self._launch_over, grid)
 
     def _launch_over(self, grid: Any, /, *args: Any, **named: Any) -> Any:
-        if not self.pre_run_hooks and not _hooked():
+        if self._is_plain():
             variant = self._steady.launch(grid, args, named, grid_of)
             if variant is not None:
                 return variant.triton  # type: ignore[attr-defined]
-        return self.run(*args, grid=grid, warmup=False, **named)
+        return self._run(args, named, grid, False)
+
+    def _is_plain(self) -> bool:
+        """Whether a launch depends on its arguments alone: nobody is told, and nothing added."""
+        return not (self.pre_run_hooks or _hooked() or knobs.runtime.debug)
 
     def run(self, *args: Any, grid: Any, warmup: bool = False, **named: Any) -> Any:
         """Launch, or compile only. The compiled kernel."""
-        plain = not (warmup or self.pre_run_hooks or _is_hooked() or knobs.runtime.debug)
-        if plain:
-            known = self._steady.launch(grid, args, named, grid_of)
-            if known is not None:
-                return known.triton  # type: ignore[attr-defined]
+        if warmup:
+            return self._run(args, named, grid, True)
+        return self._launch_over(grid, *args, **named)
+
+    def _run(self, args: tuple[Any, ...], named: dict[str, Any], grid: Any, warmup: bool) -> Any:
         for hook in self.pre_run_hooks:
             hook(*args, **named)
         bound, options = self.bind(args, dict(named))
@@ -201,7 +203,7 @@ class JITFunction(KernelInterface, KernelFunction):
             return made
         if not _hooked():
             launch(made.variant, found, extents)
-            if not self.pre_run_hooks:
+            if self._is_plain():
                 self._steady.remember(args, named, bound, found, self.plain, made.variant)
             return made
         enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
@@ -269,14 +271,6 @@ class JITFunction(KernelInterface, KernelFunction):
             "is_manual_warmup": warmup,
             "already_compiled": False,
         }  # fmt: skip
-
-
-def _is_hooked() -> bool:
-    """Whether launches have hooks."""
-    enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
-    return enter is not None and bool(
-        not hasattr(enter, "calls") or enter.calls or leave.calls
-    )  # fmt: skip
 
 
 def _uses(function: Any) -> list[str]:

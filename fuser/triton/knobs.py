@@ -33,6 +33,7 @@ class env_base:
 
     def __init__(self, key: str, default: Any = None, read: Callable[[str], Any] = str) -> None:
         self.key, self.default, self.read, self.name = key, default, read, ""
+        self._raw: Any = os.environ.encodekey(key)
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -43,6 +44,9 @@ class env_base:
         held = owner.__dict__.get(self.name, _NOTHING)
         if held is not _NOTHING:
             return held
+        # Each launch asks: a look at the variables as they are kept takes a tenth of the time.
+        if self._raw not in getattr(os.environ, "_data", (self._raw,)):
+            return self.default
         text = os.environ.get(self.key)
         return self.default if text is None else self.read(text)
 

@@ -130,6 +130,17 @@ def test_hooks_are_called_and_other_source_is_compiled(axpy: Any) -> None:
         np.testing.assert_array_equal(out, x + y - 2)
 
 
+def test_the_debug_knob_is_asked_at_each_launch(axpy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y, out = (drawn(256, seed, WRAPS["numpy"]) for seed in range(3))
+    for _ in range(2):
+        plain = axpy[(2,)](x, y, out, 256, 1.0, 2, 128)
+    monkeypatch.setenv("TRITON_DEBUG", "1")
+    checked = axpy[(2,)](x, y, out, 256, 1.0, 2, 128)
+    assert checked is not plain
+    monkeypatch.delenv("TRITON_DEBUG")
+    assert axpy[(2,)](x, y, out, 256, 1.0, 2, 128) is plain
+
+
 def test_overlap_has_launches_of_its_own(axpy: KernelFunction) -> None:
     x, y = (drawn(256, seed, WRAPS["numpy"]) for seed in range(2))
     out = np.zeros(256, np.float32)
