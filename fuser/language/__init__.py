@@ -21,6 +21,8 @@ from typing import Any
 
 from fuser.language import types
 from fuser.language.builtins import TABLE
+from fuser.language.descriptors import Descriptor as tensor_descriptor
+from fuser.language.descriptors import TensorDescriptor
 from fuser.language.elementwise import PropagateNan
 from fuser.language.tensors import Constexpr as constexpr
 from fuser.language.types import BlockType as block_type
@@ -62,6 +64,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "PropagateNan",
+    "TensorDescriptor",
     "bfloat16",
     "block_type",
     "constexpr",
@@ -81,6 +84,7 @@ __all__ = [
     "int64",
     "pi32_t",
     "pointer_type",
+    "tensor_descriptor",
     "types",
     "uint8",
     "uint16",

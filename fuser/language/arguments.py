@@ -21,6 +21,7 @@ from fuser.language.compile import (
     FloatClass,
     IntegerClass,
 )
+from fuser.language.descriptors import TensorDescriptor
 from fuser.language.stand_ins import Mock, Retyped
 from fuser.language.types import (
     BY_NAME,
@@ -87,7 +88,8 @@ def classify(
 
 def _aliased(kind: ArgumentClass, groups: Mapping[int, int], count: Any) -> ArgumentClass:
     if isinstance(kind, tuple):
-        return tuple(_aliased(item, groups, count) for item in kind)
+        items = tuple(_aliased(item, groups, count) for item in kind)
+        return type(kind)(*items) if hasattr(kind, "_fields") else items  # type: ignore[arg-type]
     leaf = next(count)
     if isinstance(kind, ArrayClass) and groups.get(leaf):
         return replace(kind, alias=groups[leaf])
@@ -95,6 +97,8 @@ def _aliased(kind: ArgumentClass, groups: Mapping[int, int], count: Any) -> Argu
 
 
 def _class_of(name: str, value: Any, found: Arguments, plain: bool) -> ArgumentClass:
+    if isinstance(value, TensorDescriptor):
+        value = value.parts()
     if isinstance(value, tuple):
         items = tuple(_class_of(f"{name}.{n}", item, found, plain) for n, item in enumerate(value))
         return type(value)(*items) if hasattr(value, "_fields") else items  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from fuser.errors import StaticAssertionError
 from fuser.graph.sizes import is_symbolic
 from fuser.language import (
     counting,
+    descriptors,
     elementwise,
     folds,
     memory,
@@ -494,4 +495,4 @@ def _asm(e: Emitter, *_: Any, **__: Any) -> None:
     e.fail("inline assembly", "it names one machine's instructions; write it in the language")
 
 
-__all__ = ["METHODS", "TABLE", "counting", "philox", "pointwise", "sorting"]
+__all__ = ["METHODS", "TABLE", "counting", "descriptors", "philox", "pointwise", "sorting"]

@@ -10,6 +10,7 @@ from fuser.graph import dims
 from fuser.graph.dims import DimExpr, symbol
 from fuser.graph.sizes import LEAST, Guard, Sizes
 from fuser.language import schedules
+from fuser.language.descriptors import Parts
 from fuser.language.emitter import Emitter
 from fuser.language.functions import Function, inline
 from fuser.language.tensors import Pointer, Tensor
@@ -203,7 +204,8 @@ class _Binder:
         """The language value of an argument; leaves are taken in order."""
         if isinstance(kind, tuple):
             items = [self.bind(e, f"{name}.{n}", item, leaves) for n, item in enumerate(kind)]
-            return type(kind)(*items) if hasattr(kind, "_fields") else tuple(items)
+            made = type(kind)(*items) if hasattr(kind, "_fields") else tuple(items)
+            return made.bound() if isinstance(made, Parts) else made
         leaf = self.leaf
         self.leaf += 1
         match kind:

@@ -59,7 +59,10 @@ def load(
         if mask is not None or other is not None:
             e.fail("a block pointer takes no mask", "use boundary_check and padding_option")
         where_to, inside = addresses(e, pointer, boundary_check)
-        pad = float("nan") if (padding_option or pointer.padding) == "nan" else 0
+        padding = padding_option or pointer.padding
+        if padding == "nan" and not pointer.dtype.is_floating():
+            e.fail(f"padding nan of {pointer.dtype}", "only floats have NaN")
+        pad = float("nan") if padding == "nan" else 0
         return _loaded(e, where_to, inside, pad)
     if not isinstance(pointer, Pointer):
         e.fail(f"load of {_shown(pointer)}", "load takes a pointer: an argument plus offsets")
@@ -213,25 +216,25 @@ def addresses(
         others = [axis for axis in range(rank) if axis != d]
         along = shapes.expand_dims(e, shapes.iota(e, 0, extent), others)
         place = binary(e, "+", cast(e, corner, int32) if corner.dtype.bits < 32 else corner, along)
-        pointer = binary(e, "+", pointer, binary(e, "*", _long(e, place), block.strides[d]))
+        pointer = binary(e, "+", pointer, binary(e, "*", long(e, place), block.strides[d]))
         if d in checked:
             fits = logical(
                 e, "&", compare(e, ">=", place, 0), compare(e, "<", place, block.sizes[d])
             )
-            inside = fits if inside is None else _both(e, inside, fits)
+            inside = fits if inside is None else both(e, inside, fits)
     pointer = shapes.broadcast_to(e, pointer, block.block_shape)
     if inside is not None:
         inside = shapes.broadcast_to(e, inside, block.block_shape)
     return pointer, inside
 
 
-def _long(e: Emitter, place: Tensor) -> Tensor:
+def long(e: Emitter, place: Tensor) -> Tensor:
     from fuser.language.types import int64
 
     return cast(e, place, int64)
 
 
-def _both(e: Emitter, a: Tensor, b: Tensor) -> Tensor:
+def both(e: Emitter, a: Tensor, b: Tensor) -> Tensor:
     x, y = shapes.broadcast_together(e, a, b)
     return logical(e, "&", x, y)
 
@@ -245,7 +248,13 @@ def make_block_ptr(
     parts = [tuple(item) for item in (shape, strides, offsets, block_shape)]
     if len({len(part) for part in parts}) != 1:
         e.fail("shape, strides, offsets and block_shape differ in length")
-    return BlockPointer(base, parts[0], parts[1], parts[2], tuple(int(n) for n in parts[3]))
+    block = tuple(int(n) for n in parts[3])
+    return BlockPointer(base, *(numbers(e, part) for part in parts[:3]), block)
+
+
+def numbers(e: Emitter, items: Any) -> tuple[Tensor, ...]:
+    """Sizes, strides or offsets as tensors: a loop may change any of them."""
+    return tuple(as_tensor(e, item) for item in items)
 
 
 def advance(e: Emitter, block: Any, offsets: Any) -> BlockPointer:
