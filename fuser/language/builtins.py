@@ -20,6 +20,7 @@ from fuser.language import (
     pieces,
     pointwise,
     products,
+    scaled,
     shapes,
     sorting,
 )
@@ -495,4 +496,13 @@ def _asm(e: Emitter, *_: Any, **__: Any) -> None:
     e.fail("inline assembly", "it names one machine's instructions; write it in the language")
 
 
-__all__ = ["METHODS", "TABLE", "counting", "descriptors", "philox", "pointwise", "sorting"]
+__all__ = [
+    "METHODS",
+    "TABLE",
+    "counting",
+    "descriptors",
+    "philox",
+    "pointwise",
+    "scaled",
+    "sorting",
+]

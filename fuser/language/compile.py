@@ -136,7 +136,7 @@ def trace(
     binder = _Binder(builder, sizes)
     extents = _grid(grid, binder, open_grid)
     e = Emitter(builder, extents)
-    e.options = dict(function.options)
+    e.options = {**function.options, **options.extra}
     e.options["debug"] = options.debug
     e.call = lambda fn, *args, **named: inline(e, fn, args, named)
     named = {name: binder.bind(e, name, kind, leaves) for name, kind in classes.items()}
@@ -204,8 +204,8 @@ class _Binder:
         """The language value of an argument; leaves are taken in order."""
         if isinstance(kind, tuple):
             items = [self.bind(e, f"{name}.{n}", item, leaves) for n, item in enumerate(kind)]
-            made = type(kind)(*items) if hasattr(kind, "_fields") else tuple(items)
-            return made.bound() if isinstance(made, Parts) else made
+            whole = type(kind)(*items) if hasattr(kind, "_fields") else tuple(items)
+            return whole.bound() if isinstance(whole, Parts) else whole
         leaf = self.leaf
         self.leaf += 1
         match kind:

@@ -81,9 +81,9 @@ def make_tensor_descriptor(
     padding = padding_option or "zero"
     if padding not in ("zero", "nan") or (padding == "nan" and base.element.is_int()):
         e.fail(f"padding {padding!r} of {base.element}", "it is zero, or nan for floats")
-    offsets = (0,) * len(block)  # every access has its own
-    known = (memory.numbers(e, item) for item in (sizes, steps, offsets))
-    return Descriptor(base, *known, block, True, padding)
+    zeros = (0,) * len(block)  # every access has offsets of its own
+    sizes, steps, offsets = (memory.numbers(e, item) for item in (sizes, steps, zeros))
+    return Descriptor(base, sizes, steps, offsets, block, True, padding)
 
 
 def _check_spelling(
@@ -252,5 +252,5 @@ class TensorDescriptor:
 
     def parts(self) -> Parts:
         block = tuple(int(n) for n in self.block_shape)
-        numbers = (tuple(int(n) for n in item) for item in (self.shape, self.strides))
-        return Parts(self.base, *numbers, Layout(block, self.padding))
+        sizes, strides = (tuple(int(n) for n in item) for item in (self.shape, self.strides))
+        return Parts(self.base, sizes, strides, Layout(block, self.padding))

@@ -11,7 +11,7 @@ import inspect
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fuser.backend.module import CompiledKernel
@@ -41,6 +41,9 @@ OPTIONS = (
     "check", "deterministic",
 )  # fmt: skip
 """Keywords of a launch that are no arguments of the kernel."""
+
+FP8_PRODUCTS = 89
+"""The compute capability from which GPUs multiply 8-bit floats."""
 
 
 @dataclass(eq=False)
@@ -173,6 +176,8 @@ class KernelFunction(Function):
     def _compile(self, found: Arguments, grid: Sequence[int], options: Options) -> Variant:
         device, ordinal = found.device
         target = choose_target("cuda" if device == "cuda" else "cpu")
+        if target.name == "cuda" and target.sm >= FP8_PRODUCTS:
+            options = replace(options, extra={**options.extra, "fp8_products": True})
         with Sizes({}) as sizes:
             program = trace(self, found.classes, found.leaves, grid, options, sizes)
             finish(program, sizes, device == "cuda")

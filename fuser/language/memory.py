@@ -249,7 +249,8 @@ def make_block_ptr(
     if len({len(part) for part in parts}) != 1:
         e.fail("shape, strides, offsets and block_shape differ in length")
     block = tuple(int(n) for n in parts[3])
-    return BlockPointer(base, *(numbers(e, part) for part in parts[:3]), block)
+    sizes, steps, corner = (numbers(e, part) for part in parts[:3])
+    return BlockPointer(base, sizes, steps, corner, block)
 
 
 def numbers(e: Emitter, items: Any) -> tuple[Tensor, ...]:

@@ -6,10 +6,10 @@ from typing import Any
 
 from fuser.dtypes import f32
 from fuser.language import pieces, shapes
-from fuser.language.arithmetic import arithmetic, as_tensor, cast
+from fuser.language.arithmetic import as_tensor, cast
 from fuser.language.emitter import Emitter
 from fuser.language.tensors import Tensor
-from fuser.language.types import ElementType, float32, float64, int32
+from fuser.language.types import ElementType, float16, float32, float64, int32
 
 CODES = {"fp8e4nv": "f8e4m3fn", "fp8e5": "f8e5m2"}
 
@@ -37,12 +37,7 @@ def dot(
             f"dot of {shapes.show(a.shape)} and {shapes.show(b.shape)}",
             "the last axis of the first must be as long as the one before the last of the second",
         )
-    if a.dtype != b.dtype:
-        if not (a.dtype.is_fp8() and b.dtype.is_fp8()):
-            e.fail(f"dot of {a.dtype} and {b.dtype}", "cast one: both must have one type")
-        from fuser.language.types import float16
-
-        a, b = cast(e, a, float16), cast(e, b, float16)
+    a, b = _operands(e, a, b)
     wide = float64 if a.dtype.is_fp64() else float32 if a.dtype.is_floating() else int32
     result = wide if wide is not float32 else out_dtype
     total = None if acc is None else as_tensor(e, acc)
@@ -62,6 +57,22 @@ def dot(
     return cast(e, e.tensor(made, wide), result)
 
 
+def _operands(e: Emitter, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Both in one type that tiles of are multiplied in: codes of 8-bit floats where the target
+    multiplies them, else float16, which holds them exactly."""
+    for x in (a, b):
+        if x.dtype.is_bool() or (x.dtype.is_int() and x.dtype.bits != 8):
+            e.fail(f"dot of {x.type}", "of integers, those of 8 bits are multiplied")
+    if a.dtype.is_fp8() and b.dtype.is_fp8():
+        native = bool(e.options.get("fp8_products")) and a.dtype.name in CODES
+        return (
+            (a, b) if native and a.dtype == b.dtype else (cast(e, a, float16), cast(e, b, float16))
+        )
+    if a.dtype != b.dtype:
+        e.fail(f"dot of {a.dtype} and {b.dtype}", "cast one: both must have one type")
+    return a, b
+
+
 def _precision(e: Emitter, dtype: ElementType, asked: str | None, allow_tf32: bool | None) -> str:
     if asked is not None and asked.lower() not in ("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6"):
         e.fail(f"input_precision {asked!r}", "it is tf32, tf32x3, bf16x3, bf16x6 or ieee")
@@ -73,36 +84,40 @@ def _batched(
     e: Emitter, a: Tensor, b: Tensor, acc: Tensor | None, precision: str | None,
     allow_tf32: bool | None, result: ElementType,
 ) -> Tensor:  # fmt: skip
-    """A dot of each item of the first axis; their results are joined again."""
+    """A dot of each item of the first axis: of one half of them, and of the other."""
     count = a.shape[0]
-    found: Tensor | None = None
-    for number in range(count):
-        x, y = (_item(e, item, number) for item in (a, b))
-        start = None if acc is None else _item(e, acc, number)
-        part = dot(e, x, y, start, precision, allow_tf32, out_dtype=result)
-        found = part if count == 1 else _placed(e, found, part, number, count)
-    assert found is not None
-    return shapes.expand_dims(e, found, [0]) if count == 1 else found
+
+    def part(x: Tensor, y: Tensor, start: Tensor | None) -> Tensor:
+        return dot(e, x, y, start, precision, allow_tf32, out_dtype=result)
+
+    if count == 1:
+        x, y = (shapes.reshape(e, item, item.shape[1:]) for item in (a, b))
+        start = None if acc is None else shapes.reshape(e, acc, acc.shape[1:])
+        return shapes.expand_dims(e, part(x, y, start), [0])
+    given = (a, b) if acc is None else (a, b, acc)
+    if count % 2:
+        items = []
+        for number in range(count):
+            x, y, *start = (_item(e, item, number) for item in given)
+            items.append(part(x, y, start[0] if start else None))
+        stacked = pieces.stack_last(e, items)
+        return shapes.permute(e, stacked, (2, 0, 1))
+    halves = [_halves(e, x) for x in given]
+    left, right = (
+        part(halves[0][n], halves[1][n], None if acc is None else halves[2][n]) for n in range(2)
+    )
+    joined = pieces.join(e, left, right)  # [count / 2, M, N, 2]
+    return shapes.reshape(e, shapes.permute(e, joined, (3, 0, 1, 2)), (count, *left.shape[1:]))
+
+
+def _halves(e: Emitter, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The first half of the items of the first axis, and the second."""
+    count, *rest = x.shape
+    pairs = shapes.reshape(e, x, (2, count // 2, *rest))
+    return pieces.split(e, shapes.permute(e, pairs, (1, 2, 3, 0)))
 
 
 def _item(e: Emitter, x: Tensor, number: int) -> Tensor:
     """x[number]."""
     order = [*range(1, len(x.shape)), 0]
     return pieces.select_last(e, shapes.permute(e, x, order), number)
-
-
-def _placed(e: Emitter, found: Tensor | None, part: Tensor, number: int, count: int) -> Tensor:
-    """`found` with item `number` of its first axis replaced."""
-    from fuser.language.arithmetic import compare, where
-    from fuser.tilegen.index import axis
-
-    shape = (count, *part.shape)
-    wide = shapes.broadcast_to(e, shapes.expand_dims(e, part, [0]), shape)
-    if found is None:
-        return wide
-    here = e.whole(axis(0, count), int32, shape)
-    there = compare(e, "==", here, e.constant(number, int32, shape))
-    return where(e, there, wide, found)  # type: ignore[no-any-return]
-
-
-__all__ = ["arithmetic", "dot"]
