@@ -227,6 +227,8 @@ class TensorDescriptor:
     padding: str = "zero"
 
     def __post_init__(self) -> None:
+        self.shape, self.strides = list(self.shape), list(self.strides)
+        self.block_shape = list(self.block_shape)
         rank = len(self.shape)
         if not 1 <= rank <= MOST_DIMS:
             raise UsageError(f"a descriptor of {rank} dims", hint=f"it has 1 to {MOST_DIMS}")
