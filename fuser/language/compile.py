@@ -204,8 +204,8 @@ class _Binder:
         """The language value of an argument; leaves are taken in order."""
         if isinstance(kind, tuple):
             items = [self.bind(e, f"{name}.{n}", item, leaves) for n, item in enumerate(kind)]
-            whole = type(kind)(*items) if hasattr(kind, "_fields") else tuple(items)
-            return whole.bound() if isinstance(whole, Parts) else whole
+            joined = type(kind)(*items) if hasattr(kind, "_fields") else tuple(items)
+            return joined.bound() if isinstance(joined, Parts) else joined
         leaf = self.leaf
         self.leaf += 1
         match kind:

@@ -98,8 +98,8 @@ def _batched(
     if count % 2:
         items = []
         for number in range(count):
-            x, y, *start = (_item(e, item, number) for item in given)
-            items.append(part(x, y, start[0] if start else None))
+            own = [_item(e, item, number) for item in given]
+            items.append(part(own[0], own[1], own[2] if acc is not None else None))
         stacked = pieces.stack_last(e, items)
         return shapes.permute(e, stacked, (2, 0, 1))
     halves = [_halves(e, x) for x in given]

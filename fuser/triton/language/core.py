@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Any
 
 from fuser import language as _language
@@ -12,13 +11,6 @@ from fuser.language.tensors import Tensor as tensor
 from fuser.language.types import BY_NAME, ElementType, PointerType
 
 TRITON_MAX_TENSOR_NUMEL = 1048576
-
-
-class PropagateNan(Enum):
-    """Whether maximum and minimum give NaN where an operand is NaN."""
-
-    NONE = 0
-    ALL = 0xFFFF
 
 
 class _Dtype(type):
@@ -68,6 +60,5 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    *_names, "PropagateNan",
-    "TRITON_MAX_TENSOR_NUMEL", "const", "constexpr_type", "str_to_ty", "tensor",
+    *_names, "TRITON_MAX_TENSOR_NUMEL", "const", "constexpr_type", "str_to_ty", "tensor",
 ]  # fmt: skip
