@@ -96,7 +96,7 @@ def lower_atomic(low: Lowering, op: ops.Atomic) -> None:
         return
     result = Tile(dtype, access.shape, layout, regs)
     if single is not None:
-        result = _shown_to_all(low, result, single)
+        result = shown_to_all(low, result, single)
     if low.hazards.any:
         low.hazards.acquire()
         if single is not None:  # what was read from shared memory is behind a barrier
@@ -104,7 +104,7 @@ def lower_atomic(low: Lowering, op: ops.Atomic) -> None:
     low.set(op.result, result)
 
 
-def _shown_to_all(low: Lowering, tile: Tile, single: Operand) -> Tile:
+def shown_to_all(low: Lowering, tile: Tile, single: Operand) -> Tile:
     """What the threads hold for which `single` is true, in all that repeat their elements."""
     e, layout, dtype = low.emitter, tile.layout, tile.dtype
     type = memory_type(dtype)

@@ -95,12 +95,21 @@ class Hazards:
             (isinstance(op, ops.Load) and self.is_written(op.view.buffer)) or self.observes(op)
             for op in touches
         )
+        self.talks = caller and (
+            any(isinstance(op, ops.While) for op in kernel.walk())
+            or any(self.observes(op) for op in touches)
+        )
         self.state = _State()
 
     @staticmethod
     def of(buffer: Buffer) -> _Class:
         """The memory that a buffer lies in."""
         return buffer.alias or buffer
+
+    def may_change(self, buffer: Buffer) -> bool:
+        """Whether another program may write to the memory of a buffer while this one waits for it:
+        threads that load an element each for itself would not find it alike."""
+        return self.talks and self.is_written(buffer)
 
     @property
     def any(self) -> bool:

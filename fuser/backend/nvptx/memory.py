@@ -91,8 +91,15 @@ class Pointers:
         return total, constant
 
 
-def load_tile(low: Lowering, access: Access, layout: Layout, pad: float | int | None) -> Tile:
-    """Read a tile into registers of a layout, `pad` where out of bounds."""
+def load_tile(
+    low: Lowering,
+    access: Access,
+    layout: Layout,
+    pad: float | int | None,
+    single: Operand | None = None,
+) -> Tile:
+    """Read a tile into registers of a layout, `pad` where out of bounds, or where `single` does not
+    hold."""
     emitter = low.emitter
     dtype = access.view.dtype
     indexer = low.indexer(layout)
@@ -103,7 +110,7 @@ def load_tile(low: Lowering, access: Access, layout: Layout, pad: float | int | 
     guarded: dict[Operand, list[tuple[str, list[int]]]] = {}
     fill = literal(pad or 0, dtype)
     for offset, members in vectors(layout, access.axis if access.order else 0, width):
-        condition = guard.at(offset)
+        condition = emitter.both(single, guard.at(offset))
         if condition == 0:
             for member in members:
                 regs[member] = fill
@@ -164,16 +171,17 @@ def _load(low: Lowering, view: View, pointer: str, width: int) -> list[str]:
     emitter, dtype = low.emitter, view.dtype
     type = memory_type(dtype)
     tail = ", !invariant.load !2" if low.is_constant(view.buffer) else ""
+    load = "load volatile" if low.hazards.may_change(view.buffer) else "load"
     align = width * dtype.bytes
     if width == 1:
-        name = emitter.value(f"load {type}, ptr addrspace(1) {pointer}, align {align}{tail}")
+        name = emitter.value(f"{load} {type}, ptr addrspace(1) {pointer}, align {align}{tail}")
         return [from_memory(low, name, dtype)]
     if align == 4 and width == 2 and low.assignment.dots:
         # one register until it is used: beside 128 sums, two for each pair would be too many
-        word = emitter.value(f"load i32, ptr addrspace(1) {pointer}, align 4{tail}")
+        word = emitter.value(f"{load} i32, ptr addrspace(1) {pointer}, align 4{tail}")
         return halves(low, word, type)
     vector = f"<{width} x {type}>"
-    name = emitter.value(f"load {vector}, ptr addrspace(1) {pointer}, align {align}{tail}")
+    name = emitter.value(f"{load} {vector}, ptr addrspace(1) {pointer}, align {align}{tail}")
     return unpack(low, name, dtype, width)
 
 

@@ -14,13 +14,13 @@ from fuser.backend.nvptx import dot as dots
 from fuser.backend.nvptx.access import Access
 from fuser.backend.nvptx.access_layout import access_layout, operand_layout
 from fuser.backend.nvptx.assignment import is_tile
-from fuser.backend.nvptx.atomics import lower_atomic
+from fuser.backend.nvptx.atomics import lower_atomic, shown_to_all
 from fuser.backend.nvptx.convert import reshape
 from fuser.backend.nvptx.elementwise import apply, cast_registers
 from fuser.backend.nvptx.gather import lower_gather
 from fuser.backend.nvptx.layout import Layout
 from fuser.backend.nvptx.masks import spread
-from fuser.backend.nvptx.memory import atomic_add_tile, load_tile, store_tile
+from fuser.backend.nvptx.memory import atomic_add_tile, load_tile, only_once, store_tile
 from fuser.backend.nvptx.reduce import reduce_tile
 from fuser.backend.nvptx.short_forms import fused_exponential, short_form, unscaled
 from fuser.backend.nvptx.slices import rows_in_warps
@@ -69,7 +69,12 @@ def _load(low: Lowering, op: ops.Load) -> None:
         return
     moved = layout if op in low.direct else moved_in(low, access, layout)
     low.before_load(op, moved)
-    tile = load_tile(low, access, moved, op.pad)
+    single = only_once(low, moved) if low.hazards.may_change(op.view.buffer) else None
+    tile = load_tile(low, access, moved, op.pad, single)
+    if single is not None:
+        # who finds a flag set finds what was stored before it
+        low.emitter.do('call void asm sideeffect "fence.acq_rel.gpu;", "~{memory}"()')
+        tile = shown_to_all(low, tile, single)
     low.set(op.result, tile)
 
 

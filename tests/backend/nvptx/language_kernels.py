@@ -281,6 +281,32 @@ def locked_sum(programs: int = 32, block: int = 256, warps: int = 4) -> Kernel:
     return b.build()
 
 
+def handed_on(block: int = 256, warps: int = 4) -> Kernel:
+    """The second of two programs waits for the flag of the first, which it loads."""
+    b = Builder("handed_on", Schedule(warps=warps))
+    x, total = pointer(b, "x", f32), pointer(b, "total", f32, "output")
+    flag = pointer(b, "lock", i32, "output")
+    pid = b.program_id(0, 2)
+    at = axis(0, block)
+    one, none = b.full(1, (), i32), b.full(0, (), i32)
+    first = b.map("eq", b.cast(b.index(index(pid)), i32), none)
+
+    def give() -> list[Value]:
+        b.store(total, (at,), b.load(x, (at,), (block,)))
+        b.atomic("exchange", flag, (0,), one)
+        return []
+
+    def take() -> list[Value]:
+        b.while_loop(
+            [none], lambda seen: b.map("eq", seen, none), lambda _: [b.load(flag, (0,), ())]
+        )
+        b.store(total, (at + block,), b.load(total, (at,), (block,)))
+        return []
+
+    b.branch(first, give, take)
+    return b.build()
+
+
 def histogram(block: int = 512, warps: int = 4) -> Kernel:
     b = Builder("histogram", Schedule(warps=warps))
     x, counts = pointer(b, "x", i32), pointer(b, "counts", i32, "output")

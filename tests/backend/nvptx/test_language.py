@@ -56,6 +56,7 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     "attention_backward_128": lambda: kernels.attention_backward(64, 128, 128, warps=8),
     "rows_in_place": lambda: kernels.rows_in_place(1000, 256),
     "locked_sum": kernels.locked_sum,
+    "handed_on": kernels.handed_on,
     "histogram": kernels.histogram,
     "large_16": lambda: kernels.large(1 << 16, 16),
     "large_32": lambda: kernels.large(1 << 17, 32),
@@ -247,6 +248,12 @@ def test_atomics_are_ordered_where_somebody_looks() -> None:
     assert "red.relaxed.gpu" in ptx(kernels.histogram())
     text = ptx(kernels.locked_sum())
     assert "atom.acq_rel.gpu.global.cas.b32" in text and not re.search(r"\bred\.", text)
+
+
+def test_what_other_programs_change_is_loaded_by_one_thread() -> None:
+    text = ptx(kernels.handed_on())
+    assert "ld.volatile.global" in text or "ld.relaxed" in text
+    assert "fence.acq_rel.gpu" in text and "ld.shared" in text
 
 
 def test_what_cannot_be_done_is_refused() -> None:
