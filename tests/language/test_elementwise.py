@@ -12,6 +12,7 @@ import pytest
 
 import fuser
 import fuser.language as fl
+import fuser.triton.language as tl
 from fuser.errors import LanguageError
 from tests.language.launching import DEVICES, launch
 
@@ -117,13 +118,14 @@ def extremes(x, y, out, N: fl.constexpr, NAN: fl.constexpr):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("spelling", [fl, tl])
 @pytest.mark.parametrize("keep", [False, True])
-def test_extremes_and_nan(keep: bool, dtype: Any, device: str) -> None:
+def test_extremes_and_nan(spelling: Any, keep: bool, dtype: Any, device: str) -> None:
     x, y = (RNG.standard_normal(64).astype(dtype) for _ in range(2))
     x[::5], y[::7] = np.nan, np.nan
     y = np.where(np.isnan(y), y, np.abs(y) + dtype(0.5)).astype(dtype)
     out = np.zeros((3, 64), dtype)
-    kind = fl.PropagateNan.ALL if keep else fl.PropagateNan.NONE
+    kind = spelling.PropagateNan.ALL if keep else spelling.PropagateNan.NONE
     launch(extremes, device, x, y, out, N=64, NAN=kind)
     a, b = x.astype(np.float64), y.astype(np.float64)
     high, low = (np.maximum, np.minimum) if keep else (np.fmax, np.fmin)
