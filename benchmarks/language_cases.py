@@ -182,15 +182,16 @@ def layer_norm(device: str, quick: bool) -> Iterator[Case]:
         )  # fmt: skip
 
 
-_STATISTICS: dict[tuple[str, int], tuple[Any, Any]] = {}
+@functools.cache
+def _beside(device: str, number: int, shape: tuple[int, ...]) -> Any:
+    """A float32 array for what a tutorial keeps beside its result."""
+    return sys.modules["workbench"].empty(shape, device=device)
 
 
 def _run_layer_norm(m: ModuleType, t: Arrays, config: Any, rows: int) -> None:
-    key = (sys.modules["workbench"].device_of(t["x"]), rows)
-    if key not in _STATISTICS:
-        empty = sys.modules["workbench"].empty
-        _STATISTICS[key] = (empty((rows,), device=key[0]), empty((rows,), device=key[0]))
-    m.forward(t["x"], t["weight"], t["bias"], t["out"], *_STATISTICS[key], config=config)
+    device = sys.modules["workbench"].device_of(t["x"])
+    kept = (_beside(device, number, (rows,)) for number in range(2))
+    m.forward(t["x"], t["weight"], t["bias"], t["out"], *kept, config=config)
 
 
 def _torch_layer_norm(t: Arrays) -> Any:
@@ -199,9 +200,68 @@ def _torch_layer_norm(t: Arrays) -> Any:
     return torch.nn.functional.layer_norm(t["x"], t["x"].shape[1:], t["weight"], t["bias"])
 
 
+# attention ----------------------------------------------------------------------------------------
+
+
+def attention(device: str, quick: bool) -> Iterator[Case]:
+    """16,384 tokens of 2,048 features in all on a GPU."""
+    dtype = "float16" if device == "cuda" else "float32"
+    sizes = [(t, d) for d in (64, 128) for t in (4096, 8192, 16384)]
+    if device == "cpu":
+        sizes = [(512, 64), (512, 128)]
+    for tokens, d in sizes[-1:] if quick else sizes:
+        heads = 2048 // d * 16384 // tokens if device == "cuda" else 4
+        shape = (heads, tokens, d)
+        for causal in (False, True):
+            yield Case(
+                "06_attention", f"attention {heads}x{tokens}x{d}{' causal' * causal}", dtype,
+                {"q": shape, "k": shape, "v": shape}, shape,
+                4.0 * heads * tokens**2 * d / (2 if causal else 1),
+                "TFLOP/s" if device == "cuda" else "GFLOP/s",
+                functools.partial(_run_attention, causal=causal),
+                functools.partial(_attention, causal=causal),
+                _attention_peers(causal) if device == "cuda" else {}, tokens,
+                preferred=functools.partial(lambda m, d: m.choose(d, device), d=d),
+            )  # fmt: skip
+
+
+def _run_attention(m: ModuleType, t: Arrays, config: Any, causal: bool) -> None:
+    device = sys.modules["workbench"].device_of(t["q"])
+    levels = _beside(device, 0, tuple(t["q"].shape[:2]))
+    m.forward(t["q"], t["k"], t["v"], t["out"], levels, causal, config)
+
+
+def _attention(q: Any, k: Any, v: Any, causal: bool) -> Any:
+    """Head by head: the scores of one are large enough."""
+    lib, found = library(q), []
+    for one, keys, values in zip(q, k, v, strict=True):
+        score = one @ keys.T * one.shape[-1] ** -0.5
+        if causal:
+            score = score + lib.triu(lib.full_like(score, -float("inf")), 1)
+        found.append(_softmax(score) @ values)
+    return lib.stack(found)
+
+
+def _attention_peers(causal: bool) -> Mapping[str, Callable[[Arrays], Any]]:
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    def run(t: Arrays, backend: Any) -> Any:
+        with sdpa_kernel(backend):
+            return torch.nn.functional.scaled_dot_product_attention(
+                t["q"][None], t["k"][None], t["v"][None], is_causal=causal
+            )[0]
+
+    return {
+        "flash": functools.partial(run, backend=SDPBackend.FLASH_ATTENTION),
+        "cuDNN": functools.partial(run, backend=SDPBackend.CUDNN_ATTENTION),
+    }
+
+
 GROUPS: Mapping[str, Callable[[str, bool], Iterator[Case]]] = {
     "add": vector_add,
     "softmax": softmax,
     "matmul": matmul,
     "layer-norm": layer_norm,
+    "attention": attention,
 }

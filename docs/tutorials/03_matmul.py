@@ -116,7 +116,7 @@ def check(m=257, n=301, k=131, device="cpu", seed=0, dtype="float16", activation
     product = workbench.exact(a) @ workbench.exact(b)
     if activation:
         product = np.where(product >= 0, product, 0.01 * product)
-    workbench.assert_close(c, product, terms=k)
+    workbench.assert_close(c, product, k, workbench.operands_of_dot(dtype, device))
 
 
 def plot(device):

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10}
+EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "tf32": 2.0**-10}
 """The distance from 1 to the next number of a type."""
 
 
@@ -65,6 +65,11 @@ def strides(array: Any) -> tuple[int, ...]:
 def device_of(array: Any) -> str:
     """cpu or cuda."""
     return "cpu" if isinstance(array, np.ndarray) else str(array.device.type)
+
+
+def operands_of_dot(dtype: str, device: str) -> str:
+    """What `dot` rounds its operands to: float32 loses bits on tensor cores."""
+    return "tf32" if dtype == "float32" and device == "cuda" else dtype
 
 
 def multiprocessors(array: Any) -> int:
