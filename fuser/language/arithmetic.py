@@ -142,8 +142,11 @@ def arithmetic(e: Emitter, op: str, x: Tensor, y: Tensor) -> Tensor:
     """+, -, *, min, max of two tensors of one type and shape."""
     if _addresses(x, y):
         found = _whole(op, e.index_of(x), e.index_of(y))
-        if found is not None and fits(e, found, x.dtype):
-            return e.whole(found, x.dtype, x.shape)
+        if found is not None:
+            if fits(e, found, x.dtype):
+                return e.whole(found, x.dtype, x.shape)
+            if not e.options.get("wraps"):  # whole numbers grow instead
+                return e.whole(found, int64, x.shape)
     if x.dtype.is_bool() and op in "+-*":
         x, y = cast(e, x, int32), cast(e, y, int32)
         return arithmetic(e, op, x, y)

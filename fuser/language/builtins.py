@@ -330,7 +330,23 @@ builtin("fdiv")(elementwise.fdiv)
 builtin("umulhi")(elementwise.umulhi)
 
 
-@builtin("cdiv", method=True)
+def cdiv(x: int, div: int) -> int:
+    """x / div rounded up, of plain numbers."""
+    return -(-x // div)
+
+
+def next_power_of_2(n: int) -> int:
+    """The least power of 2 that is not below n, of plain numbers."""
+    return 1 << (n - 1).bit_length() if n > 0 else 0
+
+
+@builtin("next_power_of_2", host=next_power_of_2)
+def _next_power_of_2(e: Emitter, n: Any) -> int:
+    """The least power of 2 that is not below n, which is known while compiling."""
+    return next_power_of_2(static_int(e, n, "the number of next_power_of_2"))
+
+
+@builtin("cdiv", method=True, host=cdiv)
 def _cdiv(e: Emitter, x: Any, div: Any) -> Any:
     """x / div rounded up."""
     return elementwise.cdiv(e, unwrap(x), unwrap(div))

@@ -13,8 +13,10 @@ from fuser.language import schedules
 from fuser.language.descriptors import Parts
 from fuser.language.emitter import Emitter
 from fuser.language.functions import Function, inline
+from fuser.language.layouts import Fact, Layout
 from fuser.language.tensors import Pointer, Tensor
 from fuser.language.types import ElementType, int1, int32, int64
+from fuser.runtime.arrays import describe
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import Index
 from fuser.tilegen.ir import Buffer, Kernel
@@ -105,7 +107,8 @@ class Program:
     buffers: for each buffer of the kernel the leaf of the arguments that it is. symbols: what each
     symbol of the sizes is, (leaf, what divides it), or (-1 - axis, 1) of the grid. scalars: the
     leaves that are passed as numbers, in order, and their types. guards: what must hold of the
-    symbols. notes: how accesses were read, for explain.
+    symbols. notes: how accesses were read, for explain. facts: what must hold of the shapes and
+    strides of arrays; measures: the symbols that stand for those, by name, and what divides them.
     """
 
     kernel: Kernel
@@ -114,6 +117,8 @@ class Program:
     scalars: list[tuple[int, ElementType]]
     guards: tuple[Guard, ...]
     notes: list[str]
+    facts: list[Fact] = field(default_factory=list)
+    measures: dict[str, tuple[Fact, int]] = field(default_factory=dict)
 
 
 def trace(
@@ -133,7 +138,8 @@ def trace(
     builder = Builder(
         function.fn.__name__, Schedule(warps=options.num_warps, stages=options.num_stages)
     )
-    binder = _Binder(builder, sizes)
+    plain = bool(function.options.get("plain_pointers"))
+    binder = _Binder(builder, sizes, plain, open_grid)
     extents = _grid(grid, binder, open_grid)
     e = Emitter(builder, extents)
     e.options = {**function.options, **options.extra}
@@ -150,7 +156,9 @@ def trace(
             sibling.role = owner.role = "output"
     _spread_roles(kernel)
     order = [binder.buffers[buffer] for buffer in kernel.buffers]
-    return Program(kernel, order, binder.symbols, binder.scalars, (), e.notes)
+    return Program(
+        kernel, order, binder.symbols, binder.scalars, (), e.notes, binder.facts, binder.measures
+    )
 
 
 def _spread_roles(kernel: Kernel) -> None:
@@ -188,8 +196,12 @@ def _grid(grid: Sequence[int], binder: _Binder, open_grid: bool) -> list[int]:
 class _Binder:
     """Makes the language values of arguments."""
 
-    def __init__(self, builder: Builder, sizes: Sizes) -> None:
-        self.builder, self.sizes = builder, sizes
+    def __init__(self, builder: Builder, sizes: Sizes, plain: bool, symbolic: bool) -> None:
+        """plain: whether arrays are pointers and nothing else. symbolic: whether their sizes are
+        symbols."""
+        self.builder, self.sizes, self.plain, self.symbolic = builder, sizes, plain, symbolic
+        self.facts: list[Fact] = []
+        self.measures: dict[str, tuple[Fact, int]] = {}
         self.buffers: dict[Buffer, int] = {}
         self.symbols: dict[str, tuple[int, int]] = {}
         self.scalars: list[tuple[int, ElementType]] = []
@@ -214,7 +226,7 @@ class _Binder:
             case Fixed(value, dtype) if dtype is not None:
                 return e.constant(value, dtype)
             case ArrayClass():
-                return self._array(name, leaf, kind)
+                return self._array(name, leaf, kind, leaves[leaf])
             case IntegerClass() if kind.by:
                 whole = self.symbol(name, leaf, kind.by, leaves[leaf]) * kind.by
                 return Tensor(kind.dtype, (), index=Index(dims.as_int(whole)))
@@ -225,14 +237,24 @@ class _Binder:
         made.made[self.builder.kernel.body] = scalar
         return e.counted(made, scalar)
 
-    def _array(self, name: str, position: int, kind: ArrayClass) -> Pointer:
+    def _measure(self, name: str, by: int, value: int, fact: Fact) -> DimExpr:
+        self.sizes.examples[name] = value // by
+        self.measures[name] = (fact, by)
+        return symbol(name)
+
+    def _array(self, name: str, position: int, kind: ArrayClass, array: Any) -> Pointer:
         element = kind.element.ir
         size = (LARGE_BYTES if kind.large else SMALL_BYTES) // element.bytes
         buffer = self.builder.buffer(name, element, size)
         buffer.open, buffer.align, buffer.alias = True, kind.align, kind.alias
         self.buffers[buffer] = position
         zero = Tensor(int64, (), literal=0, index=Index(0))
-        return Pointer(buffer, kind.element, zero, kind.const)
+        layout = None
+        if not self.plain:
+            make = self._measure if self.symbolic else None
+            record = describe(array, name)
+            layout = Layout(name, position, kind.element, record, self.facts, make)
+        return Pointer(buffer, kind.element, zero, kind.const, layout)
 
 
 __all__ = ["Program", "int1", "int32", "trace"]

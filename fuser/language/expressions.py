@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from fuser.errors import FuserError, LanguageError
-from fuser.language import shapes
+from fuser.language import arrays, shapes
 from fuser.language.arithmetic import as_tensor, binary, cast, describe, to_bool, unary
 from fuser.language.arithmetic import logical as both
 from fuser.language.builtins import METHODS, TABLE
@@ -219,6 +219,11 @@ class Expressions:
         return self.outer(name, found) if isinstance(owner, ModuleType) else unwrap(found)
 
     def _runtime_member(self, owner: Any, name: str) -> Any:
+        layout = arrays.layout_of(owner)
+        if layout is not None:
+            found = arrays.member(self.e, owner, layout, name)
+            if found is not None:
+                return found
         if name == "shape":
             return tuple(owner.shape)
         if name in ("dtype", "type"):
@@ -244,6 +249,9 @@ class Expressions:
 
     def _subscript(self, node: ast.Subscript) -> Any:
         owner = unwrap(self.value(node.value))
+        layout = arrays.layout_of(owner)
+        if layout is not None:
+            return arrays.read(self.e, owner, layout, self.items(node.slice))
         if isinstance(owner, Tensor | Pointer):
             return self.indexed(owner, node.slice)
         if isinstance(owner, tuple | list | dict | str):
@@ -256,6 +264,20 @@ class Expressions:
             return owner[self._slice_of(node.slice)]
         except (TypeError, LookupError):
             self.e.fail(f"{describe(owner)} has no [...]")
+
+    def items(self, node: ast.expr) -> list[Any]:
+        """The items of an index of an array."""
+        found: list[Any] = []
+        for item in node.elts if isinstance(node, ast.Tuple) else [node]:
+            if isinstance(item, ast.Slice):
+                ends = (item.lower, item.upper, item.step)
+                found.append(
+                    arrays.Slice(*(None if n is None else unwrap(self.value(n)) for n in ends))
+                )
+            else:
+                value = unwrap(self.value(item))
+                found += value if isinstance(value, tuple) else [value]
+        return found
 
     def _slice_of(self, node: ast.expr) -> Any:
         if isinstance(node, ast.Slice):
@@ -340,8 +362,8 @@ class Expressions:
             return TABLE["range"].call(self.e, *plain)
         if function is print:
             return self._print(plain, known)
-        if function is len and isinstance(plain[0], RUNTIME):
-            return plain[0].shape[0]
+        if function is len and plain and isinstance(plain[0], RUNTIME):
+            return self._length(plain[0])
         if function in (int, float, bool) and plain and isinstance(plain[0], Tensor):
             return self._number(function, plain[0])
         return self._python_call(function, plain, known)
@@ -358,6 +380,13 @@ class Expressions:
                 raise
             text = str(error).split("() ", 1)[-1]
             self.e.fail(f"{function.name}: {text}")
+
+    def _length(self, x: Any) -> Any:
+        layout = arrays.layout_of(x)
+        shape = layout.shape() if layout is not None else x.shape
+        if not shape:
+            self.e.fail(f"len of a {x.type}", "it has no axis")
+        return shape[0]
 
     def _extreme(self, function: Any, args: list[Any]) -> Any:
         from fuser.language.elementwise import extreme

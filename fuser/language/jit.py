@@ -23,6 +23,7 @@ from fuser.language.arguments import Arguments, classify
 from fuser.language.check import Check, Checked, run_checked
 from fuser.language.compile import Options, Program, finish, trace
 from fuser.language.functions import Function
+from fuser.language.layouts import number_of
 from fuser.language.order import depends_on_order
 from fuser.language.steady import Steady
 from fuser.pipeline.devices import choose_target
@@ -66,12 +67,13 @@ class Variant:
             if buffer.role == "output"
         )
 
-    def holds(self, sizes: dict[str, int]) -> bool:
-        return all(guard.holds(sizes) for guard in self.guards)
-
-    def broken(self, sizes: dict[str, int]) -> Guard | None:
-        """A guard that does not hold."""
-        return next((guard for guard in self.guards if not guard.holds(sizes)), None)
+    def broken(self, found: Arguments, grid: Sequence[int]) -> str:
+        """What it takes for granted that does not hold, if there is anything."""
+        for fact in self.program.facts:
+            if not fact.holds(found.records[fact.leaf]):
+                return str(fact)
+        sizes = sizes_of(self.program, found, grid)
+        return next((str(guard) for guard in self.guards if not guard.holds(sizes)), "")
 
 
 class KernelFunction(Function):
@@ -163,8 +165,8 @@ class KernelFunction(Function):
             variants = self.variants.setdefault(key, [])
             why = "its arguments are of classes that it was not compiled for"
             for item in variants:
-                broken = item.broken(sizes_of(item.program, found, grid))
-                if broken is None:
+                broken = item.broken(found, grid)
+                if not broken:
                     return item
                 why = f"{broken} does not hold"
             if self.variants and (variants or len(self.variants) > 1):
@@ -243,6 +245,10 @@ def sizes_of(program: Program, found: Arguments, grid: Sequence[int]) -> dict[st
     sizes = {}
     for name, (leaf, by) in program.symbols.items():
         sizes[name] = grid[-1 - leaf] if leaf < 0 else found.leaves[leaf] // by
+    for name, (fact, by) in program.measures.items():
+        number = number_of(found.records[fact.leaf], fact.what, fact.axis)
+        assert number is not None
+        sizes[name] = number // by
     return sizes
 
 

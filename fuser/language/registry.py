@@ -14,13 +14,14 @@ METHODS: dict[str, Builtin] = {}
 
 
 def builtin(
-    *names: str, method: bool = False
+    *names: str, method: bool = False, host: Callable[..., Any] | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make a function of the language, under one or more names."""
+    """Make a function of the language, under one or more names. host: what it is outside of
+    kernels."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         for name in names:
-            TABLE[name] = Builtin(name, function, function.__doc__ or "")
+            TABLE[name] = Builtin(name, function, function.__doc__ or "", host)
             if method:
                 METHODS[name] = TABLE[name]
         return function

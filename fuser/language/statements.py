@@ -10,7 +10,7 @@ import ast
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fuser.language import loops, pointwise
+from fuser.language import arrays, loops, pointwise
 from fuser.language.arithmetic import as_tensor, cast, describe, is_number, to_bool
 from fuser.language.expressions import RUNTIME, Expressions
 from fuser.language.leaves import alike, leaves_of, rebuilt, show
@@ -77,11 +77,24 @@ class Statements(Expressions):
                     self.e.fail(f"{show(value)} does not unpack into {len(target.elts)} names")
                 for item, part in zip(target.elts, items, strict=True):
                     self.assign(item, part)
+            case ast.Subscript():
+                self.store_item(target, value)
             case _:
                 self.e.fail(
                     f"an assignment to {ast.unparse(target)}",
                     "tiles do not change: make a new one with where(), or store to memory",
                 )
+
+    def store_item(self, target: ast.Subscript, value: Any) -> None:
+        """x[rows, cols] = value, of an array."""
+        owner = unwrap(self.value(target.value))
+        layout = arrays.layout_of(owner)
+        if layout is None:
+            self.e.fail(
+                f"an assignment to {ast.unparse(target)}",
+                "tiles do not change: make a new one with where(), or store to memory",
+            )
+        arrays.write(self.e, owner, layout, self.items(target.slice), value)
 
     def _do_annassign(self, node: ast.AnnAssign) -> None:
         if node.value is None:
@@ -99,6 +112,13 @@ class Statements(Expressions):
         self.assign(node.target, self.runtime(found))
 
     def _do_augassign(self, node: ast.AugAssign) -> None:
+        if isinstance(node.target, ast.Subscript):
+            value = ast.copy_location(
+                ast.Subscript(node.target.value, node.target.slice, ast.Load()), node.target
+            )
+            found = self.operate(node.op, self.value(value), self.value(node.value))
+            self.store_item(node.target, self.runtime(found))
+            return
         if not isinstance(node.target, ast.Name):
             self.e.fail(f"an assignment to {ast.unparse(node.target)}", "tiles do not change")
         load = ast.copy_location(ast.Name(node.target.id, ast.Load()), node.target)

@@ -157,6 +157,8 @@ def _signature(
 ) -> Signature:
     program = variant.program
     kinds = found.classes
+    if program.facts:
+        raise UnsupportedError("it asks for the shapes of arrays")
     if any(isinstance(kind, tuple) for kind in kinds.values()):
         raise UnsupportedError("an argument is a tuple")
     if any(not isinstance(kinds[name], Fixed) for name in form.defaults):

@@ -59,13 +59,15 @@ class Tensor:
 class Pointer:
     """A pointer, or a tile of them: places `offset` elements behind the start of a buffer.
 
-    element: what is read there. bytes: whether offset counts bytes, after a cast to another type.
+    element: what is read there. layout: of an array argument, its shape and strides
+    (fuser/language/layouts.py), as long as the offset is 0.
     """
 
     buffer: Buffer
     element: ElementType
     offset: Tensor
     const: bool = False
+    layout: object = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -111,13 +113,16 @@ FALLS = Falls()
 @dataclass(frozen=True)
 class Builtin:
     """A function of the language: `call(emitter, *arguments, **keywords)` while a kernel is
-    compiled."""
+    compiled. host: what it is outside of kernels, of plain numbers, if it is anything."""
 
     name: str
     call: Any
     doc: str = ""
+    host: Any = None
 
     def __call__(self, *args: object, **named: object) -> Any:
+        if self.host is not None:
+            return self.host(*args, **named)
         from fuser.errors import LanguageError
 
         raise LanguageError(
