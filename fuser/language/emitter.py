@@ -194,9 +194,9 @@ class Emitter:
 
     def is_long(self, expression: Index) -> bool:
         """Whether 32 bits are known to be too few for it."""
+        # an end near UNBOUNDED is a distance from one that is not known
         return any(
-            not is_symbolic(end) and abs(end) < UNBOUNDED and abs(end) > INT32
-            for end in expression.range
+            not is_symbolic(end) and INT32 < abs(end) < UNBOUNDED // 2 for end in expression.range
         )
 
     def index_of(self, tensor: Tensor) -> Index:

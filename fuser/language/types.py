@@ -61,6 +61,11 @@ class ElementType:
         return self
 
     @property
+    def element_ty(self) -> ElementType:
+        """Itself: what an array's dtype is to kernels that take it for a pointer's."""
+        return self
+
+    @property
     def shape(self) -> tuple[int, ...]:
         return ()
 

@@ -232,6 +232,22 @@ def test_addresses_do_not_wrap() -> None:
 
 
 @fuser.kernel
+def behind(at: Any, x: Any, out: Any, B: fl.constexpr) -> Any:
+    place = fl.load(at) + 1
+    fl.store(out + fl.arange(0, B), fl.load(x + place * 4 + fl.arange(0, B)))
+
+
+@EVERY
+def test_loaded_numbers_in_addresses_stay_affine(device: str) -> None:
+    at, x = np.array([2], np.int32), np.arange(40, dtype=np.float32)
+    out = np.zeros(8, np.float32)
+    launch(behind, device, at, x, out, B=8)
+    assert out.tolist() == [*range(12, 20)]
+    if device == "cpu":
+        assert not behind.warmup(at, x, out, B=8, grid=(1,)).program.notes
+
+
+@fuser.kernel
 def helper(x: Any, at: Any) -> Any:
     return x[at, 0:2]
 
