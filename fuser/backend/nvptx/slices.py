@@ -28,7 +28,7 @@ from fuser.tilegen.value import TileType, Value
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering
 
-SHARE = 4
+SHARE = 3
 """A part takes at most this part of the shared memory."""
 
 
@@ -42,7 +42,7 @@ def move_in_parts(low: Lowering, tile: Tile, shape: Coordinates, layout: Layout)
     e, dtype = low.emitter, tile.dtype
     type, size = memory_type(dtype), dtype.bytes
     window = room(low) // size
-    slot = low.shared.allocate(window * size)
+    slot = low.shared.allocate((window + 1) * size)
     start = low.shared.pointer(slot)
     sources = _Places(low, tile.layout, tile.shape)
     targets = _Places(low, layout, shape)
@@ -53,12 +53,11 @@ def move_in_parts(low: Lowering, tile: Tile, shape: Coordinates, layout: Layout)
             place, condition = sources.within(offset, first, window)
             if condition == 0:
                 continue
-            text = f"store {type} {to_memory(low, reg, dtype)}, ptr addrspace(3) "
-            if condition is None:
-                e.do(text + f"{_at(low, start, place, size)}, align {size}")
-            else:
-                with e.where(condition):
-                    e.do(text + f"{_at(low, start, place, size)}, align {size}")
+            if condition is not None:  # to nowhere: branches by the hundred take long to compile
+                place = e.pick(condition, place, window)
+            item = to_memory(low, reg, dtype)
+            pointer = _at(low, start, place, size)
+            e.do(f"store {type} {item}, ptr addrspace(3) {pointer}, align {size}")
         low.shared.before_read()
         for number, offset in enumerate(layout.regs):
             place, condition = targets.within(offset, first, window)
