@@ -58,7 +58,6 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     "locked_sum": kernels.locked_sum,
     "handed_on": kernels.handed_on,
     "histogram": kernels.histogram,
-    "large_16": lambda: kernels.large(1 << 16, 16),
     "large_32": lambda: kernels.large(1 << 17, 32),
     **{
         f"matmul_{style}_{name}": lambda style=style, dot=dot: kernels.matmul(  # type: ignore[misc]
