@@ -37,7 +37,7 @@ SIZES: dict[str, list[dict[str, Any]]] = {
         {"rows": 97, "columns": 129, "dtype": "float32"},
     ],
     "06_attention": [
-        {"heads": 1, "tokens": 1, "d": 64},
+        {"heads": 1, "tokens": 2, "d": 64},
         {"heads": 2, "tokens": 129, "d": 128},
         {"heads": 3, "tokens": 191, "d": 64, "dtype": "float32"},
     ],
