@@ -18,6 +18,7 @@ from fuser.language.emitter import Emitter, is_nonnegative
 from fuser.language.promotion import of_number, of_operands
 from fuser.language.tensors import Bound, Pointer, Tensor
 from fuser.language.types import (
+    BY_NAME,
     ElementType,
     PointerType,
     float32,
@@ -97,7 +98,10 @@ def binary(e: Emitter, op: str, a: Operand, b: Operand) -> Any:
             return _divide(e, op, x, y)
         case "&" | "|" | "^" | "<<" | ">>":
             if x.dtype.is_floating():
-                e.fail(f"{op} of {a_of(a)} and {a_of(b)}", "bits are those of integers")
+                what = f"{op} has invalid operands of type {a_of(a)} and {a_of(b)}"
+                e.fail(what, "bits are those of integers")
+            if op == ">>" and isinstance(a, Tensor) and a.dtype.is_int_signed():
+                return _signed_shift(e, x, y)
             return _bits(e, op, x, y)
     return arithmetic(e, op, x, y)
 
@@ -119,7 +123,7 @@ def operands(e: Emitter, a: Operand, b: Operand, op: str = "+") -> tuple[Tensor,
     dtype = of_operands(x.dtype, is_number(a), y.dtype, is_number(b), op in ("/", "//", "%"))
     if dtype is None:
         e.fail(
-            f"{op} of {x.dtype} and {y.dtype}, which differ in sign",
+            f"Cannot use {op} on {x.dtype} and {y.dtype} because they have different signedness",
             "cast one: truncation would depend on which is meant",
         )
     for given in (a, b):
@@ -130,7 +134,7 @@ def operands(e: Emitter, a: Operand, b: Operand, op: str = "+") -> tuple[Tensor,
 
 def _check_range(e: Emitter, number: float | int, dtype: ElementType) -> None:
     if isinstance(number, int) and not dtype.ir.lowest <= number <= dtype.ir.highest:
-        e.fail(f"{number} does not fit {dtype}, the type of the tensor", "cast the tensor first")
+        e.fail(f"{number} is out of range for {dtype}, the tensor's type", "cast the tensor first")
 
 
 def is_whole(x: Tensor) -> bool:
@@ -244,6 +248,16 @@ def _bits(e: Emitter, op: str, x: Tensor, y: Tensor) -> Tensor:
         if found is not None:
             return e.whole(found, x.dtype, x.shape)
     return mapped(e, MAPS[op], x.dtype, x, y)
+
+
+def _signed_shift(e: Emitter, x: Tensor, y: Tensor) -> Tensor:
+    """x >> y where what x was before promotion has a sign: it is shifted in."""
+    if x.dtype.is_int_signed():
+        return _bits(e, ">>", x, y)
+    signed = BY_NAME[f"int{x.dtype.bits}"]
+    word = e.tensor(e.builder.bitcast(e.value_of(x), signed.ir), signed)
+    found = mapped(e, MAPS[">>"], signed, word, cast(e, y, signed))
+    return e.tensor(e.builder.bitcast(e.value_of(found), x.dtype.ir), x.dtype)
 
 
 def logical(e: Emitter, op: str, x: Tensor, y: Tensor) -> Tensor:
