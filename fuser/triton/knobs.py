@@ -149,7 +149,7 @@ class autotuning_knobs(base_knobs):
 
 class runtime_knobs(base_knobs):
     interpret = _flag("TRITON_INTERPRET")
-    debug = _flag("TRITON_DEBUG")
+    debug: bool = _truth(os.environ.get("TRITON_DEBUG", ""))  # once: each launch asks
     override_arch = env_base("TRITON_OVERRIDE_ARCH")
     launch_enter_hook: Any = HookChain()
     launch_exit_hook: Any = HookChain(reversed=True)
