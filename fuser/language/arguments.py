@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from fuser.language.compile import (
     IntegerClass,
 )
 from fuser.language.descriptors import TensorDescriptor
+from fuser.language.emitter import wrap
 from fuser.language.stand_ins import Mock, Retyped
 from fuser.language.types import (
     BY_NAME,
@@ -65,12 +67,19 @@ class Arguments:
 
 
 def classify(
-    bound: Mapping[str, Any], constexprs: frozenset[str], plain: frozenset[str] = frozenset()
+    bound: Mapping[str, Any],
+    constexprs: frozenset[str],
+    plain: frozenset[str] = frozenset(),
+    annotated: Mapping[str, ElementType | None] = MappingProxyType({}),
 ) -> Arguments:
     """The arguments by parameter. constexprs: those that are known while compiling; plain: those
-    for whose values no code is made of its own. Raises UsageError, FeedError."""
+    for whose values no code is made of its own; annotated: the types of numbers that are given, and
+    None for a pointer to what is not written. Raises UsageError, FeedError."""
     found = Arguments()
     for name, value in bound.items():
+        if name in annotated:
+            found.classes[name] = _annotated(name, value, annotated[name], found, name in plain)
+            continue
         found.classes[name] = (
             Fixed(value) if name in constexprs else _class_of(name, value, found, name in plain)
         )
@@ -131,6 +140,31 @@ def _class_of(name: str, value: Any, found: Arguments, plain: bool) -> ArgumentC
         align = ALIGNMENT if record.address % ALIGNMENT == 0 else itemsize
         return ArrayClass(element, align, size >= 1 << 31)
     return Fixed(value)
+
+
+def _annotated(
+    name: str, value: Any, dtype: ElementType | None, found: Arguments, plain: bool
+) -> ArgumentClass:
+    """The class of an argument whose parameter has a type."""
+    kind = _class_of(name, value, found, plain)
+    if dtype is None or isinstance(kind, ArrayClass):
+        return replace(kind, const=dtype is None) if isinstance(kind, ArrayClass) else kind
+    number = found.leaves[-1]
+    if isinstance(kind, tuple) or not isinstance(number, bool | int | float):
+        return kind
+    if dtype.is_floating():
+        found.leaves[-1] = float(number)
+        return FloatClass(dtype)
+    if isinstance(number, float):
+        raise UsageError(f"{name} is {number}", hint=f"its type is {dtype}: pass a whole number")
+    wrapped = number % 2 if dtype.is_bool() else wrap(number, dtype.ir)
+    found.leaves[-1] = wrapped
+    if dtype.is_bool() or (wrapped in (0, 1) and dtype in (int32, int64)):
+        return Fixed(wrapped, dtype)
+    if dtype not in (int32, int64):
+        return IntegerClass(dtype, 0)
+    by = integer_class(name, wrapped, plain)
+    return IntegerClass(dtype, by.by if isinstance(by, IntegerClass) else 0)
 
 
 def _element_of(dtype: Any) -> ElementType:

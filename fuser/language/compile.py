@@ -14,6 +14,7 @@ from fuser.language.descriptors import Parts
 from fuser.language.emitter import Emitter
 from fuser.language.functions import Function, inline
 from fuser.language.layouts import Fact, Layout
+from fuser.language.outside import Outside
 from fuser.language.tensors import Pointer, Tensor
 from fuser.language.types import ElementType, int1, int32, int64
 from fuser.runtime.arrays import describe
@@ -109,6 +110,7 @@ class Program:
     leaves that are passed as numbers, in order, and their types. guards: what must hold of the
     symbols. notes: how accesses were read, for explain. facts: what must hold of the shapes and
     strides of arrays; measures: the symbols that stand for those, by name, and what divides them.
+    outside: the constants it read.
     """
 
     kernel: Kernel
@@ -119,6 +121,7 @@ class Program:
     notes: list[str]
     facts: list[Fact] = field(default_factory=list)
     measures: dict[str, tuple[Fact, int]] = field(default_factory=dict)
+    outside: Outside = field(default_factory=Outside)
 
 
 def trace(
@@ -157,8 +160,9 @@ def trace(
     _spread_roles(kernel)
     order = [binder.buffers[buffer] for buffer in kernel.buffers]
     return Program(
-        kernel, order, binder.symbols, binder.scalars, (), e.notes, binder.facts, binder.measures
-    )
+        kernel, order, binder.symbols, binder.scalars, (), e.notes, binder.facts, binder.measures,
+        e.outside,
+    )  # fmt: skip
 
 
 def _spread_roles(kernel: Kernel) -> None:

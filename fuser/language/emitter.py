@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from fuser.dtypes import DType, bool_, i32, i64
 from fuser.graph.sizes import certain, is_symbolic
 from fuser.language.formats import code_of
+from fuser.language.outside import Outside
 from fuser.language.source import Source
 from fuser.language.tensors import Bound, Pointer, Tensor
 from fuser.language.types import ElementType, PointerType, int1, int32, int64
@@ -45,6 +46,7 @@ class Emitter:
         self.owners: dict[Buffer, Buffer] = {}
         """Buffers that are another buffer's memory, read as another type."""
         self.options: dict[str, object] = {}
+        self.outside = Outside()
         self.pointwise = False
         """Whether an `if` may be decided by a tile: see pointwise.py."""
 

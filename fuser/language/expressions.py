@@ -49,6 +49,8 @@ class Expressions:
         self.source = source
         self.scope = scope
         self.names: dict[str, Any] = {}
+        self.owner: Any = None
+        """The Python function whose scope it is."""
 
     def value(self, node: ast.expr) -> Any:
         """What an expression stands for."""
@@ -86,6 +88,8 @@ class Expressions:
                 self.e.fail(f"{name} may have no value here: {found.why}")
             return found
         if name in self.scope:
+            if self.owner is not None:
+                self.e.outside.note(self.owner, name, self.scope[name])
             return self.outer(name, self.scope[name])
         if hasattr(python, name):
             return getattr(python, name)
@@ -126,6 +130,38 @@ class Expressions:
 
     def _list(self, node: ast.List) -> tuple[Any, ...]:
         return tuple(self.value(item) for item in node.elts)
+
+    def _listcomp(self, node: ast.ListComp) -> tuple[Any, ...]:
+        """[item for name in tuple if known], written out."""
+        return tuple(self._items(node.elt, node.generators))
+
+    _generatorexp = _listcomp
+
+    def _items(self, item: ast.expr, loops: list[ast.comprehension]) -> list[Any]:
+        if not loops:
+            return [self.value(item)]
+        first, found, before = loops[0], [], dict(self.names)
+        over = unwrap(self.value(first.iter))
+        if not isinstance(over, tuple | list | range):
+            with self.e.at(self.source, first.iter):
+                self.e.fail(f"a loop over {describe(over)}", "within [...] loop over a tuple")
+        for element in over:
+            self.unpack(first.target, element)
+            if all(self.static(test, "an `if` within [...]") for test in first.ifs):
+                found += self._items(item, loops[1:])
+        self.names = before
+        return found
+
+    def unpack(self, target: ast.expr, value: Any) -> None:
+        """Give the names of a target their parts of a value."""
+        if isinstance(target, ast.Name):
+            self.names[target.id] = value
+            return
+        parts = getattr(target, "elts", None)
+        if parts is None or not isinstance(value, tuple | list) or len(parts) != len(value):
+            self.e.fail(f"{describe(value)} does not unpack into {ast.unparse(target)}")
+        for part, item in zip(parts, value, strict=True):
+            self.unpack(part, item)
 
     # operators ----------------------------------------------------------------------------------
 
@@ -216,6 +252,8 @@ class Expressions:
             found = getattr(owner, name)
         except AttributeError:
             self.e.fail(f"{describe(owner)} has no {name!r}")
+        if isinstance(owner, ModuleType) and isinstance(found, Constexpr):
+            self.e.outside.note(owner, name, found)
         return self.outer(name, found) if isinstance(owner, ModuleType) else unwrap(found)
 
     def _runtime_member(self, owner: Any, name: str) -> Any:

@@ -14,6 +14,7 @@ from fuser.language.exits import with_flags
 from fuser.language.source import Source, source_of
 from fuser.language.statements import Statements, is_constexpr
 from fuser.language.tensors import FALLS, unwrap
+from fuser.language.types import BY_NAME, ElementType
 
 DEEPEST = 64
 """Calls within calls: beyond it a function calls itself for ever."""
@@ -68,6 +69,22 @@ class Function:
             if is_constexpr(_evaluated(item.annotation, self.fn))
         )
 
+    @functools.cached_property
+    def annotated(self) -> dict[str, ElementType | None]:
+        """By parameter the type of its annotation; None for a pointer that is only read."""
+        found: dict[str, ElementType | None] = {}
+        for name, item in self.signature.parameters.items():
+            kind = item.annotation
+            text = kind if isinstance(kind, str) else getattr(kind, "__name__", "")
+            short = text.rsplit(".", 1)[-1]
+            if isinstance(kind, ElementType):
+                found[name] = kind
+            elif isinstance(kind, str) and short in BY_NAME:
+                found[name] = BY_NAME[short]
+            elif short == "const":
+                found[name] = None
+        return found
+
 
 def _evaluated(annotation: Any, fn: Callable[..., Any]) -> Any:
     """An annotation; one that is text, as `from __future__ import annotations` makes it, evaluated
@@ -87,6 +104,7 @@ def inline(e: Emitter, function: Function, args: tuple[Any, ...], named: dict[st
         e.fail(f"{function.fn.__name__}: {error}")
     bound.apply_defaults()
     walker = Statements(e, function.source, function.scope)
+    walker.owner = function.fn
     for name, value in bound.arguments.items():
         walker.names[name] = unwrap(value)
     calls = [item for item in e.calls if item is function]

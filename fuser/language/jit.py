@@ -25,6 +25,7 @@ from fuser.language.compile import Options, Program, finish, trace
 from fuser.language.functions import Function
 from fuser.language.layouts import number_of
 from fuser.language.order import depends_on_order
+from fuser.language.outside import Outside
 from fuser.language.steady import Steady
 from fuser.pipeline.devices import choose_target
 from fuser.runtime.cache import KernelCache
@@ -92,6 +93,7 @@ class KernelFunction(Function):
         self.variants: dict[Any, list[Variant]] = {}
         self._lock = threading.Lock()
         self._steady: Steady[Variant] = Steady()
+        self.outside = Outside()
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         raise UsageError(
@@ -104,6 +106,19 @@ class KernelFunction(Function):
         gives them."""
         return functools.partial(self._launch, grid)
 
+    def keep_up(self) -> None:
+        """Forget what was compiled where constants that it read have changed."""
+        read = self.outside.changed()
+        if read is not None:
+            _log.info("%s is compiled again: %s has changed", self.fn.__name__, read.name)
+            self.forget()
+
+    def forget(self) -> None:
+        """Forget what was compiled."""
+        self.variants.clear()
+        self._steady.clear()
+        self.outside = Outside()
+
     def run(self, *args: Any, grid: Grid, warmup: bool = False, **named: Any) -> Variant | Checked:
         """Launch. warmup: compile only. Raises LanguageError, UsageError, CheckError and what
         compiling raises."""
@@ -112,12 +127,14 @@ class KernelFunction(Function):
         return self._launch(grid, *args, **named)
 
     def _launch(self, grid: Grid, /, *args: Any, **named: Any) -> Variant | Checked:
+        if self.outside.reads:
+            self.keep_up()
         variant = self._steady.launch(grid, args, named, grid_of)
         if variant is not None:
             return variant
         given = dict(named)
         bound, options = self.bind(args, named)
-        found = classify(bound, self.constexprs, self.plain)
+        found = classify(bound, self.constexprs, self.plain, self.annotated)
         extents = grid_of(grid, bound)
         if options.check and all(extents):
             return run_checked(self, found, extents, options, options.check)
@@ -130,7 +147,7 @@ class KernelFunction(Function):
     def warmup(self, *args: Any, grid: Grid, **named: Any) -> Variant:
         """Compile for these arguments without a launch."""
         bound, options = self.bind(args, named)
-        found = classify(bound, self.constexprs, self.plain)
+        found = classify(bound, self.constexprs, self.plain, self.annotated)
         return self.variant(found, grid_of(grid, bound), options)
 
     def bind(self, args: Sequence[Any], named: dict[str, Any]) -> tuple[dict[str, Any], Options]:
@@ -182,6 +199,7 @@ class KernelFunction(Function):
             options = replace(options, extra={**options.extra, "fp8_products": True})
         with Sizes({}) as sizes:
             program = trace(self, found.classes, found.leaves, grid, options, sizes)
+            self.outside.reads.update(program.outside.reads)
             finish(program, sizes, device == "cuda")
             compiled, text = _machine_code(program, target)
             guards = sizes.guards

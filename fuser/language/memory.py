@@ -160,7 +160,10 @@ def _prepared(
     """(place, values of its type and shape, what is left of the mask); None where nothing is ever
     written."""
     if pointer.const:
-        e.fail(f"{what} to {pointer.buffer.name}, which is const")
+        e.fail(
+            f"Cannot store to a constant pointer: {what} to {pointer.buffer.name}",
+            "its parameter has the annotation const",
+        )
     pointer.buffer.role = "output"
     data = [cast_to(e, as_tensor(e, item), pointer.element) for item in (value, *more)]
     shape = pointer.shape

@@ -9,6 +9,7 @@ import re
 import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from fuser.language.arguments import Arguments, classify
@@ -47,10 +48,15 @@ class KernelInterface:
         return lambda *args, **named: self.run(*args, grid=grid, warmup=False, **named)
 
 
+class _Caches(defaultdict[Any, Any]):
+    """What was compiled, by device; PyTorch calls the CPU "cpu"."""
+
+    def __getitem__(self, device: Any) -> Any:
+        return super().__getitem__(0 if device == "cpu" else device)
+
+
 def _hooked() -> bool:
-    """Whether launches are told to anybody, or debugged."""
-    if knobs.runtime.debug:
-        return True
+    """Whether launches are told to anybody."""
     enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
     return enter is not None and bool(not hasattr(enter, "calls") or enter.calls or leave.calls)
 
@@ -91,10 +97,9 @@ class JITFunction(KernelInterface, KernelFunction):
         ]
         self.arg_names = [param.name for param in self.params]
         self.pre_run_hooks: list[Callable[..., Any]] = []
-        self.used_global_vals: dict[Any, Any] = {}
         self.hash: str | None = None
         self.kernel = None
-        self.device_caches: Any = defaultdict(lambda: ({}, {}, None, None, None))
+        self.device_caches: Any = _Caches(lambda: ({}, {}, None, None, None))
         self._lines: tuple[list[str], int] | None = None
 
     # source -------------------------------------------------------------------------------------
@@ -130,8 +135,7 @@ class JITFunction(KernelInterface, KernelFunction):
         self.text = new_src
         self.hash = None
         self.__dict__.pop("source", None)
-        self.variants.clear()
-        self._steady.clear()
+        self.forget()
 
     @property
     def cache_key(self) -> str:
@@ -141,6 +145,15 @@ class JITFunction(KernelInterface, KernelFunction):
             parts = [self.src, str(self.starting_line_number), *_uses(self)]
             self.hash = hashlib.sha256("\0".join(parts).encode()).hexdigest()
         return self.hash
+
+    @property
+    def used_global_vals(self) -> dict[tuple[str, int], tuple[Any, Any]]:
+        """The constants that were compiled in: (value, the names around it) by name and place."""
+        found = {}
+        for read in self.outside.reads.values():
+            place = vars(read.owner) if isinstance(read.owner, ModuleType) else self.fn.__globals__
+            found[read.name, id(place)] = (read.value, place)
+        return found
 
     def repr(self, specialization: Any = None) -> str:
         full = f"{self.fn.__module__}.{self.fn.__qualname__}"
@@ -173,6 +186,8 @@ class JITFunction(KernelInterface, KernelFunction):
         return functools.partial(self._launch_over, grid)
 
     def _launch_over(self, grid: Any, /, *args: Any, **named: Any) -> Any:
+        if self.outside.reads:
+            self.outside.check(self.fn.__name__)
         if self._is_plain():
             variant = self._steady.launch(grid, args, named, grid_of)
             if variant is not None:
@@ -192,9 +207,10 @@ class JITFunction(KernelInterface, KernelFunction):
     def _run(self, args: tuple[Any, ...], named: dict[str, Any], grid: Any, warmup: bool) -> Any:
         for hook in self.pre_run_hooks:
             hook(*args, **named)
+        self.outside.check(self.fn.__name__)
         bound, options = self.bind(args, dict(named))
         self._check_parameters()
-        found = classify(bound, self.constexprs, self.plain)
+        found = classify(bound, self.constexprs, self.plain, self.annotated)
         if warmup and grid is not None and callable(grid):
             grid = grid(bound)
         extents = (1,) if grid is None else grid_of(grid, bound)

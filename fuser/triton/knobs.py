@@ -123,7 +123,7 @@ class cache_knobs(base_knobs):
     home_dir = env_base("TRITON_HOME", os.path.expanduser("~/"))
     dump_dir = env_base("TRITON_DUMP_DIR")
     override_dir = env_base("TRITON_OVERRIDE_DIR")
-    dir = env_base("TRITON_CACHE_DIR")
+    dir = env_base("TRITON_CACHE_DIR", os.path.join(os.path.expanduser("~/"), ".triton", "cache"))
     manager_class = env_base("TRITON_CACHE_MANAGER")
     remote_manager_class = env_base("TRITON_REMOTE_CACHE_BACKEND")
 
@@ -149,7 +149,7 @@ class autotuning_knobs(base_knobs):
 
 class runtime_knobs(base_knobs):
     interpret = _flag("TRITON_INTERPRET")
-    debug: bool = _truth(os.environ.get("TRITON_DEBUG", ""))  # once: each launch asks
+    debug = _flag("TRITON_DEBUG")
     override_arch = env_base("TRITON_OVERRIDE_ARCH")
     launch_enter_hook: Any = HookChain()
     launch_exit_hook: Any = HookChain(reversed=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import Any
 
 from fuser import language as _language
@@ -10,6 +11,7 @@ from fuser.language import __all__ as _names
 from fuser.language.tensors import Tensor as tensor
 from fuser.language.types import BY_NAME, ElementType, PointerType
 
+tuple: type = builtins.tuple
 TRITON_MAX_TENSOR_NUMEL = 1048576
 
 
@@ -60,5 +62,6 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    *_names, "TRITON_MAX_TENSOR_NUMEL", "const", "constexpr_type", "str_to_ty", "tensor",
+    *_names,
+    "TRITON_MAX_TENSOR_NUMEL", "const", "constexpr_type", "str_to_ty", "tensor", "tuple",
 ]  # fmt: skip

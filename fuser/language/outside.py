@@ -1,0 +1,80 @@
+"""What kernels read of the names around them: constants, which are compiled in.
+
+A kernel that was compiled with one value must not run when the name has another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from fuser.errors import UsageError
+from fuser.language.tensors import Constexpr, unwrap
+from fuser.language.types import is_type
+
+
+class ChangedError(UsageError, RuntimeError):
+    """A constant outside of a kernel is not what it was when the kernel was compiled."""
+
+
+@dataclass(frozen=True, eq=False)
+class Read:
+    """A name that a kernel read. owner: the function or the module it is a name of. value: what it
+    stood for. constexpr: whether it was one."""
+
+    owner: Any
+    name: str
+    value: Any
+    constexpr: bool
+
+    def now(self) -> Any:
+        """What the name stands for now."""
+        if isinstance(self.owner, ModuleType):
+            return getattr(self.owner, self.name, None)
+        closure = dict(zip(self.owner.__code__.co_freevars, self.owner.__closure__ or (),
+                           strict=False))  # fmt: skip
+        if self.name in closure:
+            return closure[self.name].cell_contents
+        return self.owner.__globals__.get(self.name)
+
+    def holds(self) -> bool:
+        """Whether it still stands for the same."""
+        found = self.now()
+        if found is self.value and not self.constexpr:
+            return True
+        if isinstance(found, Constexpr) != self.constexpr:
+            return False
+        plain = unwrap(found)
+        return type(plain) is type(self.value) and bool(plain == self.value)
+
+
+class Outside:
+    """The constants that a kernel and the functions it calls have read."""
+
+    def __init__(self) -> None:
+        self.reads: dict[tuple[int, str], Read] = {}
+
+    def note(self, owner: Any, name: str, value: Any) -> None:
+        """Remember what a name stands for, if it is a constant."""
+        plain = unwrap(value)
+        if is_type(plain) or plain is None or isinstance(plain, bool | int | float | str | tuple):
+            read = Read(owner, name, plain, isinstance(value, Constexpr))
+            self.reads.setdefault((id(owner), name), read)
+
+    def changed(self) -> Read | None:
+        """A name that stands for something else now."""
+        return next((read for read in self.reads.values() if not read.holds()), None)
+
+    def check(self, kernel: str) -> None:
+        """Raise ChangedError where a name stands for something else now."""
+        read = self.changed()
+        if read is None:
+            return
+        old = f"constexpr[{read.value}]" if read.constexpr else repr(read.value)
+        raise ChangedError(
+            f"Global variable {read.name} has changed since we compiled this kernel, from {old} "
+            f"to {read.now()!r}",
+            where=kernel,
+            hint="pass what changes as a constexpr argument",
+        )

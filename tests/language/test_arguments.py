@@ -1,0 +1,166 @@
+"""Types of parameters, constants around kernels, and tuples of numbers."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fuser
+import fuser.language as fl
+import fuser.triton as triton
+import fuser.triton.language as tl
+from fuser.errors import LanguageError, UsageError
+from fuser.language.outside import ChangedError
+from tests.language.launching import DEVICES, launch
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("dtype", "given", "stored"),
+    [
+        ("int8", 200, -56), ("uint8", -1, 255), ("int16", 40000, -25536), ("int32", 1, 1),
+        ("uint32", -1, 2**32 - 1), ("int64", 5, 5), ("int64", 1, 1), ("int1", 3, 1),
+        ("float16", 1 / 3, float(np.float16(1 / 3))), ("float64", 0.1, 0.1), ("float32", 7, 7.0),
+    ],
+)  # fmt: skip
+def test_numbers_have_the_type_of_their_parameter(
+    dtype: str, given: Any, stored: Any, device: str
+) -> None:
+    def kernel(out, value):
+        fl.static_assert(value.dtype == DTYPE)
+        fl.store(out, value)
+
+    wanted = getattr(fl, dtype)
+    kernel.__annotations__ = {"value": wanted}
+    kernel.__globals__["DTYPE"] = wanted
+    out = np.zeros(1, np.float64 if wanted.is_floating() else np.int64)
+    for _ in range(2):  # the second launch may be native
+        launch(fuser.kernel(kernel), device, out, given)
+        assert out[0] == stored
+
+
+DTYPE: Any = None
+
+
+def test_a_whole_number_is_wanted() -> None:
+    @fuser.kernel
+    def kernel(out, n: fl.int32):
+        fl.store(out, n)
+
+    with pytest.raises(UsageError, match=r"n is 1\.5"):
+        kernel[(1,)](np.zeros(1, np.int32), 1.5)
+
+
+def test_constant_pointers_are_not_written() -> None:
+    @triton.jit
+    def copy(x: tl.const, out, n: tl.constexpr, back: tl.constexpr):
+        at = tl.arange(0, n)
+        tl.store(out + at, tl.load(x + at))
+        if back:
+            tl.store(x + at, at)
+
+    x, out = np.arange(4), np.zeros(4, np.int64)
+    copy[(1,)](x, out, 4, False)
+    assert out.tolist() == [0, 1, 2, 3]
+    with pytest.raises(LanguageError, match="Cannot store to a constant pointer"):
+        copy[(1,)](x, out, 4, True)
+
+
+FACTOR: Any = tl.constexpr(2)
+
+
+@triton.jit
+def scaled(out):
+    tl.store(out, FACTOR)
+
+
+def test_constants_that_change_are_errors_in_tritons_spelling(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out = np.zeros(1, np.int32)
+    for _ in range(3):
+        scaled[(1,)](out)
+    assert out[0] == 2 and [name for name, _ in scaled.used_global_vals] == ["FACTOR"]
+    monkeypatch.setitem(globals(), "FACTOR", tl.constexpr(3))
+    with pytest.raises(RuntimeError, match="Global variable FACTOR has changed"):
+        scaled[(1,)](out)
+    monkeypatch.setitem(globals(), "FACTOR", tl.constexpr(2))
+    scaled[(1,)](out)
+    cell = tl.constexpr(5)
+
+    @triton.jit
+    def closed(out):
+        tl.store(out, cell)
+
+    closed[(1,)](out)
+    cell.value = 6
+    with pytest.raises(ChangedError, match=r"from constexpr\[5\] to constexpr\[6\]"):
+        closed[(1,)](out)
+
+
+def test_constants_that_change_are_compiled_in_anew() -> None:
+    place = ModuleType("place")
+    place.FACTOR = fl.constexpr(2)  # type: ignore[attr-defined]
+    count = 3
+
+    @fuser.kernel
+    def kernel(out):
+        fl.store(out, place.FACTOR * count)
+
+    out = np.zeros(1, np.int32)
+    for factor, number in ((2, 3), (4, 3), (4, 5), (4, 5), (2, 3)):
+        place.FACTOR, count = fl.constexpr(factor), number  # type: ignore[attr-defined]
+        kernel[(1,)](out)
+        assert out[0] == factor * number
+
+
+def test_tuples_written_out() -> None:
+    @triton.jit
+    def kernel(out, values, more: tl.constexpr):
+        grown = tl.tuple([value + 1 for value in values]) + (10, 20)
+        kept = tuple(item for item in more if item > 1)
+        pairs = [a * b for a, b in ((2, 3), (4, 5))]
+        tl.static_assert((1, 2) == (1, 2))
+        tl.static_assert(isinstance(grown, tl.tuple) and len(kept) == 2)
+        for at in tl.static_range(len(grown)):
+            tl.store(out + at, grown[at])
+        tl.store(out + 5, kept[0] + kept[1])
+        tl.store(out + 6, pairs[0] + pairs[1])
+
+    out = np.zeros(7, np.int32)
+    kernel[(1,)](out, (1, 5, 7), (1, 2, 3))
+    assert out.tolist() == [2, 6, 8, 10, 20, 5, 26]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_signed_number_shifted_by_an_unsigned_one(device: str) -> None:
+    @triton.jit
+    def kernel(x, y, out):
+        at = tl.arange(0, 4)
+        tl.store(out + at, tl.load(x + at) >> tl.load(y + at))
+
+    x, y = np.array([-8, 8, -1, 100], np.int8), np.array([1, 2, 5, 3], np.uint32)
+    out = np.zeros(4, np.uint32)
+    launch(kernel, device, x, y, out)
+    np.testing.assert_array_equal(out.view(np.int32), x.astype(np.int32) >> y.astype(np.int32))
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("x & 1.5", "invalid operands of type"), ("x // tl.load(u)", "different signedness"),
+        ("x + 0xFFFFFFFFFF", "out of range"),
+    ],
+)  # fmt: skip
+def test_operands_that_do_not_go_together(expression: str, message: str) -> None:
+    @triton.jit
+    def kernel(p, u):
+        x = tl.load(p)  # noqa: F841
+        tl.store(p, EXPRESSION)  # noqa: F821
+
+    kernel._unsafe_update_src(kernel.src.replace("EXPRESSION", expression))
+    with pytest.raises(LanguageError, match=message):
+        kernel[(1,)](np.zeros(1, np.int32), np.zeros(1, np.uint32))
