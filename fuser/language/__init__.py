@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fuser.language import types
+from fuser.language import libdevice, types
 from fuser.language.builtins import TABLE
 from fuser.language.descriptors import Descriptor as tensor_descriptor
 from fuser.language.descriptors import TensorDescriptor
@@ -82,6 +82,7 @@ __all__ = [
     "int16",
     "int32",
     "int64",
+    "libdevice",
     "pi32_t",
     "pointer_type",
     "tensor_descriptor",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fuser import language as _language
+from fuser.language import libdevice as _libdevice
 
 
 def __getattr__(name: str) -> Any:
-    return getattr(_language, name)
+    return getattr(_libdevice, name)
