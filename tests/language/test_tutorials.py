@@ -31,6 +31,11 @@ SIZES: dict[str, list[dict[str, Any]]] = {
         {"m": 65, "n": 130, "k": 33},
         {"m": 257, "n": 63, "k": 129, "activation": ""},
     ],
+    "04_dropout": [
+        {"n": 1, "p": 0.0},
+        {"n": 4097, "p": 0.9, "seed": 0},
+        {"n": 777, "p": 0.25, "seed": (1 << 40) + 3},
+    ],
     "05_layer_norm": [
         {"rows": 1, "columns": 1},
         {"rows": 3, "columns": 1025},
@@ -41,6 +46,17 @@ SIZES: dict[str, list[dict[str, Any]]] = {
         {"heads": 2, "tokens": 129, "d": 128},
         {"heads": 3, "tokens": 191, "d": 64, "dtype": "float32"},
     ],
+    "07_external_functions": [{"n": 2}, {"n": 4097}],
+    "08_grouped_matmul": [
+        {"shapes": [(1, 1, 1)]},
+        {"shapes": [(64, 64, 64), (32, 48, 16), (129, 16, 80)]},
+        {"shapes": [(7, 5, 3)] * 9, "dtype": "float32"},
+    ],
+    "09_persistent_matmul": [
+        {"m": 1, "n": 1, "k": 1},
+        {"m": 65, "n": 130, "k": 33},
+        {"m": 190, "n": 63, "k": 129, "dtype": "float32"},
+    ],
 }
 """Other sizes than those of a tutorial's own check."""
 CASES = [(name, {}) for name in NAMES] + [(n, sizes) for n in NAMES for sizes in SIZES.get(n, [])]
@@ -48,6 +64,7 @@ CASES = [(name, {}) for name in NAMES] + [(n, sizes) for n in NAMES for sizes in
 
 def title(value: Any) -> str:
     if isinstance(value, dict):
+        value = {key: len(x) if isinstance(x, list) else x for key, x in value.items()}
         return "-".join(f"{key}={item}" for key, item in value.items()) or "own"
     return str(value)
 
