@@ -20,6 +20,7 @@ from __future__ import annotations
 from typing import Any
 
 from fuser.language import libdevice, types
+from fuser.language.blocks import block
 from fuser.language.builtins import TABLE
 from fuser.language.descriptors import Descriptor as tensor_descriptor
 from fuser.language.descriptors import TensorDescriptor
@@ -66,6 +67,7 @@ __all__ = [
     "PropagateNan",
     "TensorDescriptor",
     "bfloat16",
+    "block",
     "block_type",
     "constexpr",
     "dtype",

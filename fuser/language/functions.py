@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fuser.errors import LanguageError
+from fuser.language.blocks import Block, chosen
 from fuser.language.emitter import Emitter
 from fuser.language.exits import with_flags
 from fuser.language.source import Source, source_of
@@ -66,7 +67,7 @@ class Function:
         return frozenset(
             name
             for name, item in self.signature.parameters.items()
-            if is_constexpr(_evaluated(item.annotation, self.fn))
+            if is_constexpr(_evaluated(item.annotation, self.fn)) or isinstance(item.default, Block)
         )
 
     @functools.cached_property
@@ -106,7 +107,7 @@ def inline(e: Emitter, function: Function, args: tuple[Any, ...], named: dict[st
     walker = Statements(e, function.source, function.scope)
     walker.owner = function.fn
     for name, value in bound.arguments.items():
-        walker.names[name] = unwrap(value)
+        walker.names[name] = chosen(unwrap(value))
     calls = [item for item in e.calls if item is function]
     if len(calls) > DEEPEST:
         e.fail(

@@ -20,6 +20,7 @@ from fuser.config import Config
 from fuser.errors import UsageError
 from fuser.graph.sizes import Guard, Sizes, guard_from_list
 from fuser.language.arguments import Arguments, classify
+from fuser.language.blocks import chosen
 from fuser.language.check import Check, Checked, run_checked
 from fuser.language.compile import Options, Program, finish, trace
 from fuser.language.functions import Function
@@ -153,7 +154,7 @@ class KernelFunction(Function):
     def bind(self, args: Sequence[Any], named: dict[str, Any]) -> tuple[dict[str, Any], Options]:
         """Arguments by parameter, and the options of the launch. Raises UsageError."""
         parameters = self.signature.parameters
-        chosen = {
+        asked = {
             name: named.pop(name) for name in list(named)
             if name in OPTIONS and name not in parameters
         }  # fmt: skip
@@ -165,13 +166,13 @@ class KernelFunction(Function):
             ) from None
         bound.apply_defaults()
         options = Options(
-            num_warps=int(chosen.get("num_warps") or 4),
-            num_stages=int(chosen.get("num_stages") or 3),
-            debug=bool(chosen.get("debug", False)),
-            check=_check_of(chosen.get("check")),
-            deterministic=bool(chosen.get("deterministic", False)),
+            num_warps=int(asked.get("num_warps") or 4),
+            num_stages=int(asked.get("num_stages") or 3),
+            debug=bool(asked.get("debug", False)),
+            check=_check_of(asked.get("check")),
+            deterministic=bool(asked.get("deterministic", False)),
         )
-        return dict(bound.arguments), options
+        return {name: chosen(value) for name, value in bound.arguments.items()}, options
 
     def variant(self, found: Arguments, grid: Sequence[int], options: Options) -> Variant:
         """The variant for a launch, compiled now if there is none."""
