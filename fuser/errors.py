@@ -7,6 +7,7 @@ limit, 70 internal.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
 
@@ -87,7 +88,8 @@ class TraceError(UnsupportedError, TypeError):
 
 class LanguageError(FuserError):
     """A kernel of the block language does what the language has not. `where` is the user's file and
-    line; excerpt: that line with a caret; kernel: the function it is in."""
+    line; excerpt: that line with a caret; kernel: the function it is in; calls: where that was
+    called, and where the caller was, outwards."""
 
     exit_code = 2
 
@@ -103,10 +105,16 @@ class LanguageError(FuserError):
         super().__init__(what, where=where, hint=hint)
         self.excerpt = excerpt
         self.kernel = kernel
+        self.calls: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        text = super().__str__()
-        return f"{text}\n{self.excerpt}" if self.excerpt else text
+        lines = [super().__str__()]
+        if self.excerpt:
+            lines.append(self.excerpt)
+        for place, same in itertools.groupby(self.calls):
+            count = len(list(same))
+            lines.append(f"called from {place}" + (f" ({count} times)" if count > 1 else ""))
+        return "\n".join(lines)
 
 
 class CheckError(FuserError):

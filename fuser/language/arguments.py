@@ -36,6 +36,7 @@ from fuser.language.types import (
 )
 from fuser.runtime.arrays import ArrayRecord, describe, is_array, overlaps
 
+NO_ARGUMENTS = (list, dict, set, complex, bytes, bytearray)
 ALIGNMENT = 16
 """What addresses and integers are compiled to be multiples of, where they are."""
 
@@ -139,6 +140,11 @@ def _class_of(name: str, value: Any, found: Arguments, plain: bool) -> ArgumentC
         itemsize = record.dtype.bytes
         align = ALIGNMENT if record.address % ALIGNMENT == 0 else itemsize
         return ArrayClass(element, align, size >= 1 << 31)
+    if isinstance(value, NO_ARGUMENTS):
+        raise UsageError(
+            f"{name} is a {type(value).__name__}, which is no argument of a kernel",
+            hint="pass arrays, numbers, or tuples of them",
+        )
     return Fixed(value)
 
 

@@ -17,7 +17,6 @@ from fuser.language.layouts import Fact, Layout
 from fuser.language.outside import Outside
 from fuser.language.tensors import Pointer, Tensor
 from fuser.language.types import ElementType, int1, int32, int64
-from fuser.runtime.arrays import describe
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import Index
 from fuser.tilegen.ir import Buffer, Kernel
@@ -256,8 +255,7 @@ class _Binder:
         layout = None
         if not self.plain:
             make = self._measure if self.symbolic else None
-            record = describe(array, name)
-            layout = Layout(name, position, kind.element, record, self.facts, make)
+            layout = Layout(name, position, array, self.facts, make)
         return Pointer(buffer, kind.element, zero, kind.const, layout)
 
 

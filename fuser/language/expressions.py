@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins as python
+import difflib
 import math
 from collections.abc import Callable
 from types import ModuleType
@@ -24,6 +25,7 @@ from fuser.language.memory import BlockPointer
 from fuser.language.source import Source
 from fuser.language.tensors import Builtin, Constexpr, Pointer, Tensor, Undefined, unwrap
 from fuser.language.types import ElementType, int1, is_type
+from fuser.runtime.arrays import is_array
 
 BINARY: dict[type[ast.operator], str] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%",
@@ -37,6 +39,12 @@ UNARY: dict[type[ast.unaryop], str] = {
     ast.USub: "-", ast.UAdd: "+", ast.Invert: "~", ast.Not: "not",
 }  # fmt: skip
 PYTHON_CALLS = (len, int, float, bool, str, tuple, isinstance, getattr, hasattr, repr, type, round)
+PURE = (
+    *PYTHON_CALLS, abs, min, max, sum, divmod, pow, all, any, chr, ord, bin, hex, callable, hash,
+    sorted, reversed, enumerate, zip, slice, list, range, issubclass, complex, ascii, format, id,
+)  # fmt: skip
+"""What a kernel may call of Python, with what is known while compiling."""
+MUTABLE = (list, dict, set, bytearray)
 RUNTIME = (Tensor, Pointer, BlockPointer)
 
 
@@ -93,7 +101,9 @@ class Expressions:
             return self.outer(name, self.scope[name])
         if hasattr(python, name):
             return getattr(python, name)
-        self.e.fail(f"there is no name {name!r}")
+        known = [*self.names, *self.scope, *dir(python)]
+        close = difflib.get_close_matches(name, known, 1)
+        self.e.fail(f"there is no name {name!r}", f"did you mean {close[0]}?" if close else "")
 
     def outer(self, name: str, found: Any) -> Any:
         """A name from outside of the kernel."""
@@ -108,16 +118,42 @@ class Expressions:
                     f"write {name} = tl.constexpr({found!r}), or pass it as an argument",
                 )
             return found
+        if isinstance(found, MUTABLE) or is_array(found):
+            self.e.fail(
+                f"the kernel reads {name} from outside, a {type(found).__name__}, whose content "
+                "may change after it was compiled",
+                "make it a tuple, or pass it as an argument",
+            )
         return found
 
     def _joinedstr(self, node: ast.JoinedStr) -> str:
         parts = []
         for item in node.values:
             if isinstance(item, ast.FormattedValue):
-                parts.append(str(self.value(item.value)))
+                parts.append(self._formatted(item))
             else:
                 parts.append(str(self.value(item)))
         return "".join(parts)
+
+    def _formatted(self, node: ast.FormattedValue) -> str:
+        found = unwrap(self.value(node.value))
+        if isinstance(found, Tensor) and found.literal is not None and not found.shape:
+            found = found.literal
+        if isinstance(found, RUNTIME):
+            with self.e.at(self.source, node.value):
+                self.e.fail(
+                    f"a {found.type} in text, which is known at run time only",
+                    "print it with device_print",
+                )
+        form = "" if node.format_spec is None else str(self.value(node.format_spec))
+        shown: dict[int, Callable[[Any], str]] = {
+            ord("r"): repr, ord("a"): ascii, ord("s"): str
+        }  # fmt: skip
+        try:
+            convert = shown.get(node.conversion)
+            return format(found if convert is None else convert(found), form)
+        except (TypeError, ValueError) as error:
+            self.e.fail(f"the format {form!r} of {describe(found)}: {error}")
 
     def _tuple(self, node: ast.Tuple) -> tuple[Any, ...]:
         items: list[Any] = []
@@ -171,7 +207,7 @@ class Expressions:
     def operate(self, op: ast.operator, a: Any, b: Any) -> Any:
         sign = BINARY.get(type(op))
         if sign is None:
-            self.e.fail(f"a kernel has no {type(op).__name__}", "use dot for matrix products")
+            self.e.fail("a kernel has no @", "use dot for matrix products")
         return binary(self.e, sign, unwrap(a), unwrap(b))
 
     def _unaryop(self, node: ast.UnaryOp) -> Any:
@@ -251,7 +287,9 @@ class Expressions:
         try:
             found = getattr(owner, name)
         except AttributeError:
-            self.e.fail(f"{describe(owner)} has no {name!r}")
+            close = difflib.get_close_matches(name, dir(owner), 1)
+            what = owner.__name__ if isinstance(owner, ModuleType) else describe(owner)
+            self.e.fail(f"{what} has no {name!r}", f"did you mean {close[0]}?" if close else "")
         if isinstance(owner, ModuleType) and isinstance(found, Constexpr):
             self.e.outside.note(owner, name, found)
         return self.outer(name, found) if isinstance(owner, ModuleType) else unwrap(found)
@@ -456,7 +494,8 @@ class Expressions:
         allowed = (
             constant
             or function in PYTHON_CALLS
-            or home in ("math", "builtins")
+            or home == "math"
+            or (home == "builtins" and function in PURE)
             or (isinstance(function, type) and issubclass(function, tuple | Constexpr))
         )
         if not allowed:
@@ -475,7 +514,9 @@ class Expressions:
                 f"use the language's own {name}, if it has one",
             )
         try:
-            return unwrap(function(*args, **named))
+            found = unwrap(function(*args, **named))
+            listed = function in (sorted, reversed, enumerate, zip, list)
+            return tuple(found) if listed else found
         except FuserError:
             raise
         except Exception as error:

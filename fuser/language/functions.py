@@ -115,20 +115,24 @@ def inline(e: Emitter, function: Function, args: tuple[Any, ...], named: dict[st
             "a recursion must end while it is compiled: by constexpr arguments",
         )
     e.calls.append(function)
-    before = e.options
+    before, depth = e.options, len(e.frames)
     e.options = {**before, **function.options}
     try:
         found = walker.run(function.body(bool(e.options.get("no_exits"))))
     except LanguageError as error:
-        raise called_from(error, e) from None
+        raise called_from(error, e, depth) from None
     finally:
         e.options = before
         e.calls.pop()
     return None if found is FALLS else found[0]
 
 
-def called_from(error: LanguageError, e: Emitter) -> LanguageError:
-    """The error; the place of the call is added to it."""
+def called_from(error: LanguageError, e: Emitter, depth: int) -> LanguageError:
+    """The error, with the place of the call. depth: frames when the function was called."""
+    if depth:
+        source, node = e.frames[depth - 1]
+        if not isinstance(node, ast.FunctionDef):  # that of the launch
+            error.calls = (*error.calls, f"{source.place(node)}, in {source.name}")
     return error
 
 

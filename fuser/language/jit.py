@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import operator
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -251,8 +252,8 @@ def grid_of(grid: Grid, bound: dict[str, Any]) -> tuple[int, ...]:
     if not 1 <= len(items) <= 3:
         raise UsageError(f"a grid of {len(items)} axes", hint="it has 1 to 3")
     try:
-        extents = tuple(int(item) for item in items)
-    except (TypeError, ValueError):
+        extents = tuple(operator.index(item) for item in items)
+    except TypeError:
         raise UsageError(f"the grid {items} holds what is no whole number") from None
     if any(extent < 0 for extent in extents):
         raise UsageError(f"the grid {extents} is negative on an axis")

@@ -8,16 +8,18 @@ matter: a kernel that uses an array as a pointer is compiled once for all shapes
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from fuser.graph import dims
 from fuser.graph.dims import DimExpr
 from fuser.graph.sizes import LEAST
+from fuser.language.stand_ins import Retyped
 from fuser.language.tensors import Tensor
-from fuser.language.types import ElementType, int32, int64
-from fuser.runtime.arrays import ArrayRecord
+from fuser.language.types import int32, int64
+from fuser.runtime.arrays import ArrayRecord, describe
 from fuser.tilegen.index import Index
 
 DIVISOR = 16
@@ -72,15 +74,20 @@ def divisor_of(number: int) -> int:
 
 @dataclass(eq=False)
 class Layout:
-    """Of one array argument. symbol: makes the symbol of a number, None: all are compiled in."""
+    """Of one array argument, which is described when it is asked for. symbol: makes the symbol of a
+    number, None: all are compiled in."""
 
     name: str
     leaf: int
-    element: ElementType
-    record: ArrayRecord
+    array: Any
     facts: list[Fact]
     symbol: Callable[[str, int, int, Fact], DimExpr] | None
     known: dict[tuple[What, int], Tensor] = field(default_factory=dict)
+
+    @functools.cached_property
+    def record(self) -> ArrayRecord:
+        array = self.array
+        return describe(array.base if isinstance(array, Retyped) else array, self.name)
 
     @property
     def rank(self) -> int:

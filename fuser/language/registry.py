@@ -34,7 +34,9 @@ def static_int(e: Emitter, value: Any, what: str) -> int:
     value = unwrap(value)
     if isinstance(value, Tensor) and value.literal is not None and not value.shape:
         value = value.literal
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool | float | str) or value is None:
+        e.fail(f"{what} is {value!r}, which is no whole number")
+    if not isinstance(value, int):
         e.fail(
             f"{what} must be known while compiling",
             "make it a number, or an argument with the annotation constexpr",
@@ -45,7 +47,11 @@ def static_int(e: Emitter, value: Any, what: str) -> int:
 def static_shape(e: Emitter, shape: Any) -> tuple[int, ...]:
     """A shape that is known while compiling."""
     items = shape if isinstance(shape, tuple | list) else (shape,)
-    return tuple(static_int(e, item, "a shape") for item in items)
+    extents = tuple(static_int(e, item, "a shape") for item in items)
+    for extent in extents:
+        if extent < 1:
+            e.fail(f"a tile with an axis of {extent}", "tiles have at least one element")
+    return extents
 
 
 def element_type(e: Emitter, dtype: Any) -> ElementType:

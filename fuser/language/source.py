@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import ast
 import inspect
+import io
 import textwrap
+import tokenize
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -40,7 +42,7 @@ class Source:
         start = int(getattr(node, "col_offset", 0))
         end = getattr(node, "end_col_offset", None)
         same = getattr(node, "end_lineno", number) == number
-        stop = int(end) if end is not None and same else len(line)
+        stop = int(end) if end is not None and same else len(without_comment(line))
         margin = f"{self.line(node)} | "
         marks = " " * (len(margin) + start) + "^" * max(1, stop - start)
         return f"{margin}{line}\n{marks}"
@@ -55,6 +57,18 @@ class Source:
         return kind(
             what, where=self.place(node), hint=hint, excerpt=self.excerpt(node), kernel=self.name
         )
+
+
+def without_comment(line: str) -> str:
+    """A line of a program up to its comment."""
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(line.lstrip()).readline):
+            if token.type == tokenize.COMMENT:
+                line = line[: len(line) - len(line.lstrip()) + token.start[1]]
+                break
+    except (tokenize.TokenError, SyntaxError):
+        pass  # it goes on in the next line
+    return line.rstrip()
 
 
 def source_of(function: Callable[..., Any], text: str | None = None) -> Source:

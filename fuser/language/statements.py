@@ -72,6 +72,8 @@ class Statements(Expressions):
                 if not target.id.isidentifier():
                     self.e.flagged[target.id] = value
             case ast.Tuple() | ast.List():
+                if any(isinstance(part, ast.Starred) for part in target.elts):
+                    self.e.fail("a starred name in an assignment", "name each item")
                 items = value if isinstance(value, tuple | list) else None
                 if items is None or len(items) != len(target.elts):
                     self.e.fail(f"{show(value)} does not unpack into {len(target.elts)} names")
@@ -153,9 +155,6 @@ class Statements(Expressions):
             return (None,)
         found = self.value(node.value)
         return (self.runtime(found),)
-
-    def _do_with(self, node: ast.With) -> Any:
-        return self.run(node.body)
 
     # branches -----------------------------------------------------------------------------------
 
@@ -334,13 +333,18 @@ def _returns(node: ast.AST) -> bool:
 
 
 def _keyword(node: ast.stmt) -> str:
-    return {ast.AsyncFor: "async for", ast.ClassDef: "class", ast.FunctionDef: "def",
-            ast.TryStar: "try", ast.ImportFrom: "import"}.get(
-        type(node), type(node).__name__.lower())  # fmt: skip
+    return {
+        ast.AsyncFor: "async for", ast.AsyncFunctionDef: "async def", ast.AsyncWith: "async with",
+        ast.ClassDef: "class", ast.Delete: "del", ast.FunctionDef: "def",
+        ast.ImportFrom: "import", ast.TryStar: "try",
+    }.get(type(node), type(node).__name__.lower())  # fmt: skip
 
 
 _HINTS: dict[type[ast.stmt], str] = {
     ast.FunctionDef: "define it outside of the kernel, with the kernel's decorator",
+    ast.AsyncFunctionDef: "define it outside of the kernel, with the kernel's decorator",
+    ast.ClassDef: "define it outside of the kernel; a tuple holds several values",
+    ast.With: "kernels have no contexts",
     ast.Try: "kernels raise nothing; use device_assert",
     ast.Raise: "use static_assert or device_assert",
     ast.Delete: "names end with the kernel",
