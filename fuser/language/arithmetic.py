@@ -194,13 +194,17 @@ def fits(e: Emitter, expression: Index, dtype: ElementType) -> bool:
 
 
 def mapped(
-    e: Emitter, fn: str, dtype: ElementType, *args: Tensor, low: int | None = None
+    e: Emitter,
+    fn: str,
+    dtype: ElementType,
+    *args: Tensor,
+    ends: tuple[int, int] | None = None,
 ) -> Tensor:
-    """A map of tensors of one type and shape; 16-bit floats are widened for it and rounded. low:
-    what an integer result is never below."""
+    """A map of tensors of one type and shape; 16-bit floats are widened for it and rounded. ends:
+    the least and the greatest value that an integer result can have."""
     made = e.builder.map(fn, *(narrow.widened(e, arg) for arg in args))
-    if low is not None:
-        made.low = low
+    if ends is not None:
+        made.low, made.high = ends
     return narrow.narrowed(e, made, dtype)
 
 
@@ -220,10 +224,11 @@ def _divide(e: Emitter, op: str, x: Tensor, y: Tensor) -> Tensor:
         found = divide_whole(op, x.index, y.index)
         if found is not None:
             return e.whole(found, x.dtype, x.shape)
-    if op == "//":
-        return mapped(e, "div", x.dtype, x, y)
-    positive = x.index is not None and is_nonnegative(x.index)
-    return mapped(e, "fmod", x.dtype, x, y, low=0 if positive else None)
+    ends: tuple[int, int] | None = None
+    if x.index is not None and is_nonnegative(x.index):  # neither is farther from 0 than x
+        high = x.index.range[1]
+        ends = (0 if op == "%" else -high, high)
+    return mapped(e, "div" if op == "//" else "fmod", x.dtype, x, y, ends=ends)
 
 
 def divide_whole(op: str, a: Index | None, b: Index | None) -> Index | None:

@@ -102,11 +102,13 @@ def fdiv(e: Emitter, x: Any, y: Any, ieee_rounding: bool = False) -> Any:
 
 
 def sigmoid(e: Emitter, x: Any) -> Any:
-    """1 / (1 + exp(-x))."""
+    """1 / (1 + exp(-x)), of 16-bit floats in float32: exp(-x) may not fit 16 bits."""
     value = as_tensor(e, x)
-    one = e.constant(1.0, value.dtype, value.shape)
-    exponential = float_map(e, "exp", binary(e, "-", 0.0, value))
-    return cast(e, binary(e, "/", one, binary(e, "+", exponential, 1.0)), value.dtype)
+    if not value.dtype.is_floating():
+        e.fail(f"sigmoid of {value.type}", "cast it to float32 first")
+    wide = cast(e, value, float32) if value.dtype.bits < 32 else value
+    exponential = float_map(e, "exp", binary(e, "-", 0.0, wide))
+    return cast(e, binary(e, "/", 1.0, binary(e, "+", exponential, 1.0)), value.dtype)
 
 
 def softmax(

@@ -11,6 +11,7 @@ one more dim without bounds. All that is left of the mask stays a mask.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 from fuser.graph import dims
 from fuser.graph.dims import DimExpr
@@ -18,7 +19,7 @@ from fuser.graph.sizes import certain, is_symbolic, same
 from fuser.language.emitter import Emitter
 from fuser.language.tensors import Bound, Pointer, Tensor
 from fuser.language.types import int1
-from fuser.tilegen.index import Atom, Axis, Index, Lookup
+from fuser.tilegen.index import Atom, Axis, Index, Lookup, atom_range
 from fuser.tilegen.ir import View
 from fuser.tilegen.value import UNBOUNDED
 
@@ -61,8 +62,13 @@ def place_of(e: Emitter, pointer: Pointer, mask: Tensor | None) -> Place:
         indices.append(at)
     left = [bound for bound in left if bound not in implied]
     offset = 0
-    if rest.is_constant and certain(rest.constant):
+    known = dims_of(rest)
+    if known is not None:
         offset = rest.constant
+        for at, extent, stride in known:
+            extents.append(extent)
+            strides.append(stride)
+            indices.append(at)
     else:
         extents.append(UNBOUNDED)
         strides.append(1)
@@ -79,6 +85,55 @@ def _nearness(extent: int, stride: int) -> tuple[int, int]:
     if not is_symbolic(extent) and extent >= UNBOUNDED:
         return 0, 0
     return (1, 0) if is_symbolic(stride) else (2, -stride)
+
+
+def dims_of(rest: Index) -> list[tuple[Index, int, int]] | None:
+    """(index, extent, stride) of dims that make up an address whose terms all have known ends, so
+    that no bound is ever reached; None where one has not. Terms of one stride are one dim."""
+    if not certain(rest.constant):
+        return None
+    groups: dict[tuple[dims.Atom, ...], tuple[Index, int]] = {}
+    numbers: list[tuple[int, Atom]] = []
+    for atom, coefficient in rest.terms:
+        low, high = atom_range(atom)
+        if not certain(low) or (not is_symbolic(high) and high >= UNBOUNDED):
+            return None
+        if isinstance(coefficient, DimExpr):
+            if len(coefficient.terms) != 1:
+                return None
+            ((monomial, factor),) = coefficient.terms
+            if factor <= 0:
+                return None
+            index, by = groups.get(monomial, (Index(0), 0))
+            term = Index(0, ((atom, factor),))
+            groups[monomial] = (index + term, gcd(by, factor))
+        elif coefficient <= 0:
+            return None
+        else:
+            numbers.append((coefficient, atom))
+    found: list[tuple[Index, int, int]] = []
+    for monomial, (index, by) in groups.items():
+        scaled = Index(0, tuple((atom, c // by) for atom, c in index.terms))
+        unit = dims.product([dims.of_atom(atom) for atom in monomial])
+        found.append((scaled, scaled.range[1] + 1, dims.as_int(unit * by)))
+    return found + _numbered(sorted(numbers, key=lambda item: item[0]))
+
+
+def _numbered(terms: list[tuple[int, Atom]]) -> list[tuple[Index, int, int]]:
+    """Dims of terms whose strides are numbers, ascending: one that reaches as far as the next
+    stride is the next one's dim, too."""
+    found: list[tuple[Index, int, int]] = []
+    for stride, atom in terms:
+        if found:
+            index, extent, unit = found[-1]
+            apart = not is_symbolic(extent) and stride >= unit * extent
+            if not apart and stride % unit == 0:
+                joined = index + Index(0, ((atom, stride // unit),))
+                found[-1] = (joined, joined.range[1] + 1, unit)
+                continue
+        alone = Index(0, ((atom, 1),))
+        found.append((alone, alone.range[1] + 1, stride))
+    return found
 
 
 def _as_extent(bound: Bound, lower: list[Index]) -> tuple[Index, int] | None:

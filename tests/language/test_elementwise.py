@@ -57,6 +57,14 @@ def test_unary(fn: str, dtype: Any, device: str) -> None:
     close(out, ONE[fn](x.astype(np.float64)))
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_sigmoid_where_its_exponential_does_not_fit(device: str) -> None:
+    x = np.linspace(-16, 16, 512).astype(np.float16)
+    out = np.zeros(512, np.float16)
+    launch(unary, device, x, out, N=512, FN=fl.sigmoid)
+    close(out, 1 / (1 + np.exp(-x.astype(np.float64))))
+
+
 @pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint32])
 def test_abs_of_integers(dtype: Any) -> None:
     info = np.iinfo(dtype)

@@ -47,10 +47,11 @@ def unwrap_coordinates(kernel: Kernel) -> None:
 def _wraps(op: ops.Load) -> list[Wrap]:
     found = []
     for dim, (at, extent) in enumerate(zip(op.indices, op.view.shape, strict=True)):
-        if not same(extent, UNBOUNDED):
-            continue
         for atom, factor in at.terms:
             if not isinstance(atom, Mod) or not certain(atom.base.range[0]):
+                continue
+            own = same(extent, atom.divisor) and same(at.constant, 0) and len(at.terms) == 1
+            if not same(extent, UNBOUNDED) and not (own and same(factor, 1)):
                 continue
             axes = atom.base.axes()
             plain = [a for a, _ in atom.base.terms if a_depends(a)]
@@ -67,6 +68,10 @@ def a_depends(atom: Atom) -> bool:
 def _bound(kernel: Kernel, op: ops.Load, wrap: Wrap) -> None:
     """Give the load a dim of its own for the coordinate that wrapped."""
     view = op.view
+    if not same(view.shape[wrap.dim], UNBOUNDED):
+        op.indices = (*op.indices[: wrap.dim], wrap.atom.base, *op.indices[wrap.dim + 1 :])
+        op.pad = 0 if op.pad is None else op.pad
+        return
     rest = op.indices[wrap.dim] - Index(0, ((wrap.atom, wrap.factor),))
     shape, strides, indices = list(view.shape), list(view.strides), list(op.indices)
     stride, offset = strides[wrap.dim], view.offset
