@@ -146,6 +146,10 @@ class CheckError(FuserError):
         return f"{text}\n{self.excerpt}" if self.excerpt else text
 
 
+class DeviceAssertionError(LanguageError, AssertionError):
+    """What a kernel asserts with device_assert did not hold in a launch with debug=True."""
+
+
 class StaticAssertionError(LanguageError):
     """What a kernel asserts while it is compiled does not hold."""
 

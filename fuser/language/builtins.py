@@ -12,6 +12,7 @@ from fuser.errors import StaticAssertionError
 from fuser.graph.sizes import is_symbolic
 from fuser.language import (
     counting,
+    debugging,
     descriptors,
     elementwise,
     folds,
@@ -516,6 +517,7 @@ __all__ = [
     "METHODS",
     "TABLE",
     "counting",
+    "debugging",
     "descriptors",
     "philox",
     "pointwise",

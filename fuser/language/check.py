@@ -27,6 +27,7 @@ from fuser.graph.sizes import Sizes
 from fuser.language.arguments import Arguments
 from fuser.language.compile import ArgumentClass, Fixed, IntegerClass, Options, Program, trace
 from fuser.language.functions import Function
+from fuser.language.reports import prepared, tell
 from fuser.runtime import driver
 from fuser.runtime.arrays import ArrayRecord
 from fuser.tilegen.interpret import run
@@ -60,6 +61,9 @@ def run_checked(
     with Sizes({}) as sizes:
         program = trace(function, classes, found.leaves, grid, options, sizes, open_grid=False)
         verify(program.kernel)
+        report: dict[int, Any] = {}
+        if program.reports is not None:
+            found, report = prepared(program.reports, found)
         writes = {program.buffers[n] for n, b in enumerate(program.kernel.buffers)
                   if b.role == "output"}  # fmt: skip
         for leaf, record in found.records.items():
@@ -68,6 +72,8 @@ def run_checked(
             )
         with _memory(found, writes) as memory:
             _interpret(program, found, memory, how)
+        if program.reports is not None:
+            tell(program.reports, report, tuple(grid), ordinal)
     return Checked(program)
 
 

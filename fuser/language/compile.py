@@ -15,6 +15,7 @@ from fuser.language.emitter import Emitter
 from fuser.language.functions import Function, inline
 from fuser.language.layouts import Fact, Layout
 from fuser.language.outside import Outside
+from fuser.language.sites import Reports
 from fuser.language.tensors import Pointer, Tensor
 from fuser.language.types import ElementType, int1, int32, int64
 from fuser.tilegen.builder import Builder
@@ -110,6 +111,7 @@ class Program:
     symbols. notes: how accesses were read, for explain. facts: what must hold of the shapes and
     strides of arrays; measures: the symbols that stand for those, by name, and what divides them.
     outside: the constants it read.
+    reports: what the kernel tells the host, or None.
     """
 
     kernel: Kernel
@@ -121,6 +123,7 @@ class Program:
     facts: list[Fact] = field(default_factory=list)
     measures: dict[str, tuple[Fact, int]] = field(default_factory=dict)
     outside: Outside = field(default_factory=Outside)
+    reports: Reports | None = None
 
 
 def trace(
@@ -156,11 +159,12 @@ def trace(
         binder.buffers[sibling] = binder.buffers[owner]
         if sibling.role == "output" or owner.role == "output":
             sibling.role = owner.role = "output"
+    binder.buffers |= {buffer: leaf for leaf, buffer in e.own_buffers.items()}
     _spread_roles(kernel)
     order = [binder.buffers[buffer] for buffer in kernel.buffers]
     return Program(
         kernel, order, binder.symbols, binder.scalars, (), e.notes, binder.facts, binder.measures,
-        e.outside,
+        e.outside, e.reports,
     )  # fmt: skip
 
 

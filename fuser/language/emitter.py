@@ -15,6 +15,7 @@ from fuser.dtypes import DType, bool_, i32, i64
 from fuser.graph.sizes import certain, is_symbolic
 from fuser.language.formats import code_of
 from fuser.language.outside import Outside
+from fuser.language.sites import Reports
 from fuser.language.source import Source
 from fuser.language.tensors import Bound, Pointer, Tensor
 from fuser.language.types import ElementType, PointerType, int1, int32, int64
@@ -47,6 +48,10 @@ class Emitter:
         """Buffers that are another buffer's memory, read as another type."""
         self.options: dict[str, object] = {}
         self.outside = Outside()
+        self.reports: Reports | None = None
+        """What the kernel reports to the host, if it does."""
+        self.own_buffers: dict[int, Buffer] = {}
+        """Buffers of the kernel that are no arguments, by the number of their leaf."""
         self.pointwise = False
         """Whether an `if` may be decided by a tile: see pointwise.py."""
 

@@ -28,6 +28,7 @@ from fuser.language.functions import Function
 from fuser.language.layouts import number_of
 from fuser.language.order import depends_on_order
 from fuser.language.outside import Outside
+from fuser.language.reports import prepared, tell
 from fuser.language.steady import Steady
 from fuser.pipeline.devices import choose_target
 from fuser.runtime.cache import KernelCache
@@ -275,6 +276,9 @@ def sizes_of(program: Program, found: Arguments, grid: Sequence[int]) -> dict[st
 def launch(variant: Variant, found: Arguments, grid: Sequence[int]) -> None:
     """Run a variant on the arguments of a launch."""
     program = variant.program
+    memory: dict[int, Any] = {}
+    if program.reports is not None:
+        found, memory = prepared(program.reports, found)
     device, ordinal = found.device
     for leaf, record in found.records.items():
         record.require(
@@ -295,6 +299,8 @@ def launch(variant: Variant, found: Arguments, grid: Sequence[int]) -> None:
     else:
         assert loaded is not None
         loaded.launch(pointers, extents, values, scalars)
+    if program.reports is not None:
+        tell(program.reports, memory, tuple(grid), ordinal)
 
 
 def _number(value: Any, floating: bool) -> float | int:

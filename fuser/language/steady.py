@@ -157,6 +157,8 @@ def _signature(
 ) -> Signature:
     program = variant.program
     kinds = found.classes
+    if program.reports is not None:
+        raise UnsupportedError("it prints or asserts")
     if program.facts:
         raise UnsupportedError("it asks for the shapes of arrays")
     if any(isinstance(kind, tuple) for kind in kinds.values()):
