@@ -55,7 +55,7 @@ def pointer_kernel(
 ):  # fmt: skip
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     k = tl.arange(0, BLOCK_K)
-    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
+    for tile in range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0)):
         row, column = place(tile, tiles_m, tiles_n, GROUP)
         m = row * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
         n = column * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 from fuser.errors import StaticAssertionError
-from fuser.graph.sizes import is_symbolic
 from fuser.language import (
     counting,
     debugging,
@@ -21,6 +20,7 @@ from fuser.language import (
     pieces,
     pointwise,
     products,
+    promises,
     scaled,
     shapes,
     sorting,
@@ -34,7 +34,6 @@ from fuser.language.types import (
     float32,
     int32,
 )
-from fuser.tilegen.index import Index, Scalar
 
 # programs -----------------------------------------------------------------------------------------
 
@@ -461,25 +460,8 @@ def _same(e: Emitter, input: Any, values: Any = None) -> Any:
     return input
 
 
-for _name in ("multiple_of", "max_contiguous", "max_constancy"):
+for _name in ("max_contiguous", "max_constancy"):
     builtin(_name)(_same)
-
-
-@builtin("assume")
-def _assume(e: Emitter, cond: Any) -> None:
-    """A promise to the compiler: of a number, that it is at least so much."""
-    if isinstance(cond, Tensor) and not cond.shape:
-        for bound in cond.bounds or ():
-            _learn(bound.limit - bound.below - 1)
-
-
-def _learn(slack: Index) -> None:
-    """Note that an expression is not negative, where it is about one number."""
-    if len(slack.terms) != 1 or is_symbolic(slack.constant):
-        return
-    atom, coefficient = slack.terms[0]
-    if isinstance(atom, Scalar) and not is_symbolic(coefficient) and coefficient > 0:
-        atom.value.low = max(atom.value.low, -(slack.constant // coefficient))
 
 
 @builtin("debug_barrier")
@@ -521,6 +503,7 @@ __all__ = [
     "descriptors",
     "philox",
     "pointwise",
+    "promises",
     "scaled",
     "sorting",
 ]
