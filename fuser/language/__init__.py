@@ -17,16 +17,20 @@ names and their meaning are those of triton.language (docs/language.md lists wha
 
 from __future__ import annotations
 
+import builtins as python
 from typing import Any
 
-from fuser.language import libdevice, types
+from fuser.language import extra, libdevice, math, types
 from fuser.language.blocks import block
 from fuser.language.builtins import TABLE
 from fuser.language.descriptors import Descriptor as tensor_descriptor
 from fuser.language.descriptors import TensorDescriptor
 from fuser.language.elementwise import PropagateNan
 from fuser.language.tensors import Constexpr as constexpr
+from fuser.language.tensors import Tensor as tensor
 from fuser.language.types import BlockType as block_type
+from fuser.language.types import Const as const
+from fuser.language.types import ConstexprType as constexpr_type
 from fuser.language.types import ElementType as dtype
 from fuser.language.types import PointerType as pointer_type
 from fuser.language.types import (
@@ -52,6 +56,11 @@ from fuser.language.types import (
     void,
 )
 
+TRITON_MAX_TENSOR_NUMEL = 1 << 20
+"""The most elements of a tile in Triton's spelling."""
+tuple: type = python.tuple
+slice = python.slice
+
 
 def __getattr__(name: str) -> Any:
     if name in TABLE:
@@ -64,13 +73,18 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    *TABLE,
     "PropagateNan",
+    "TRITON_MAX_TENSOR_NUMEL",
     "TensorDescriptor",
     "bfloat16",
     "block",
     "block_type",
+    "const",
     "constexpr",
+    "constexpr_type",
     "dtype",
+    "extra",
     "float8e4b8",
     "float8e4b15",
     "float8e4nv",
@@ -85,9 +99,13 @@ __all__ = [
     "int32",
     "int64",
     "libdevice",
+    "math",
     "pi32_t",
     "pointer_type",
+    "slice",
+    "tensor",
     "tensor_descriptor",
+    "tuple",
     "types",
     "uint8",
     "uint16",

@@ -187,6 +187,14 @@ class BlockType:
         return True
 
 
+class Const:
+    """The annotation of a pointer that a kernel does not write through."""
+
+
+class ConstexprType:
+    """The type of what is known while compiling."""
+
+
 int1 = ElementType("int1", "int1", dtypes.bool_, "uint", 1)
 int8 = ElementType("int8", "int8", dtypes.i8, "int", 8)
 int16 = ElementType("int16", "int16", dtypes.i16, "int", 16)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import builtins
 from typing import Any
 
 from fuser import language as _language
 from fuser.language import *  # noqa: F403
 from fuser.language import __all__ as _names
-from fuser.language.tensors import Tensor as tensor
 from fuser.language.types import BY_NAME, ElementType, PointerType
-
-tuple: type = builtins.tuple
-TRITON_MAX_TENSOR_NUMEL = 1048576
 
 
 class _Dtype(type):
@@ -35,14 +30,6 @@ class dtype(metaclass=_Dtype):  # type: ignore[no-redef]
     OTHER_TYPES = ("void",)
 
 
-class const:
-    """The annotation of a pointer that a kernel does not write through."""
-
-
-class constexpr_type:
-    """The type of what is known while compiling."""
-
-
 def str_to_ty(name: str, c: Any = None) -> Any:
     """The type that a signature names: `fp32`, `i32`, `*fp32`."""
     if name.startswith("*"):
@@ -61,7 +48,4 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *dir(_language)})
 
 
-__all__ = [
-    *_names,
-    "TRITON_MAX_TENSOR_NUMEL", "const", "constexpr_type", "str_to_ty", "tensor", "tuple",
-]  # fmt: skip
+__all__ = [*_names, "str_to_ty"]

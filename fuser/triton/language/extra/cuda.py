@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from fuser import language as _language
+from fuser.language.extra import (
+    gdc_launch_dependents,
+    gdc_wait,
+    globaltimer,
+    num_threads,
+    num_warps,
+    smid,
+)
 from fuser.triton.language.extra import libdevice
 
-
-def __getattr__(name: str) -> Any:
-    return getattr(_language, name)
-
-
-__all__ = ["libdevice"]
+__all__ = [
+    "gdc_launch_dependents", "gdc_wait", "globaltimer", "libdevice", "num_threads", "num_warps",
+    "smid",
+]  # fmt: skip
