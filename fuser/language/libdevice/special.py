@@ -27,6 +27,8 @@ SCALED_ERFC = (
 STIRLING = (
     1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156, -3617 / 122400,
 )  # fmt: skip
+ROOT_HALF = math.sqrt(0.5)
+ROOT_HALF_REST = -4.833646656726457e-17
 ENOUGH = 10.0
 """From where Stirling's series has the digits of float64."""
 
@@ -86,7 +88,12 @@ def erfcx(t: Formula, x: Term) -> Term:
 @floats(double=True)
 def normcdf(t: Formula, x: Term) -> Term:
     """The probability that a normal number is below x."""
-    return erfc_of(t, x * -math.sqrt(0.5)) * 0.5
+    scaled = x * -ROOT_HALF
+    # What the product lost matters far out, where erfc falls by its square.
+    lost = -t.map("fma", x, real(t, ROOT_HALF, x), scaled) - x * ROOT_HALF_REST
+    slope = _square_exp(t, scaled, -1.0) * (2 / math.sqrt(math.pi))
+    near = erfc_of(t, scaled)
+    return t.where(t.map("abs", x) < 40.0, near - lost * slope, near) * 0.5
 
 
 def _inverse_tail(t: Formula, y: Term) -> Term:
