@@ -27,6 +27,7 @@ from fuser.graph.sizes import Sizes
 from fuser.language.arguments import Arguments
 from fuser.language.compile import ArgumentClass, Fixed, IntegerClass, Options, Program, trace
 from fuser.language.functions import Function
+from fuser.language.internal import located
 from fuser.language.reports import prepared, tell
 from fuser.runtime import driver
 from fuser.runtime.arrays import ArrayRecord
@@ -60,7 +61,8 @@ def run_checked(
     classes = {name: _fixed(kind, leaves) for name, kind in found.classes.items()}
     with Sizes({}) as sizes:
         program = trace(function, classes, found.leaves, grid, options, sizes, open_grid=False)
-        verify(program.kernel)
+        with located(function, program.kernel):
+            verify(program.kernel)
         report: dict[int, Any] = {}
         if program.reports is not None:
             found, report = prepared(program.reports, found)

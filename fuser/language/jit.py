@@ -19,16 +19,22 @@ from fuser.backend.module import CompiledKernel
 from fuser.backend.workers import CompileJob, compile_all
 from fuser.config import Config
 from fuser.errors import UsageError
+from fuser.graph.dims import symbols_of
 from fuser.graph.sizes import Guard, Sizes, guard_from_list
 from fuser.language.arguments import Arguments, classify
 from fuser.language.blocks import chosen
 from fuser.language.check import Check, Checked, run_checked
-from fuser.language.compile import Options, Program, finish, trace
+from fuser.language.compile import ArgumentClass, Options, Program, finish, trace
+from fuser.language.explain import explain
 from fuser.language.functions import Function
-from fuser.language.layouts import number_of
+from fuser.language.internal import located
+from fuser.language.layouts import as_written, number_of
+from fuser.language.logs import start as start_logs
 from fuser.language.order import depends_on_order
 from fuser.language.outside import Outside
+from fuser.language.reasons import changes
 from fuser.language.reports import prepared, tell
+from fuser.language.stages import Stages
 from fuser.language.steady import Steady
 from fuser.pipeline.devices import choose_target
 from fuser.runtime.cache import KernelCache
@@ -39,6 +45,9 @@ from fuser.tilegen.text import print_kernel
 _log = logging.getLogger("fuser.recompiles")
 Grid = Sequence[int] | Callable[[dict[str, Any]], Sequence[int] | int] | int
 
+KEY = ("the grid (2: two and more programs)", "num_warps", "num_stages", "debug", "deterministic",
+       "the device")  # fmt: skip
+"""What a compile is for beside its arguments, in the order of the keys."""
 OPTIONS = (
     "num_warps", "num_stages", "num_ctas", "maxnreg", "debug", "enable_fp_fusion", "launch_pdl",
     "launch_cooperative_grid", "sanitize_overflow", "arch", "warp_size", "extern_libs",
@@ -53,13 +62,30 @@ FP8_PRODUCTS = 89
 
 @dataclass(eq=False)
 class Variant:
-    """One compile of a kernel. code: None until it is launched for the first time."""
+    """One compile of a kernel. loaded: None until it is launched for the first time. tile, emitted:
+    the Tile IR after and before its passes. classes: of the arguments it was compiled for;
+    examples: the values that their symbols had."""
 
     program: Program
     compiled: CompiledKernel
     guards: tuple[Guard, ...]
     loaded: CpuKernel | CudaKernel | None
     tile: str
+    function: Function
+    target: Target
+    classes: dict[str, ArgumentClass]
+    emitted: str
+    examples: dict[str, int]
+
+    @functools.cached_property
+    def asm(self) -> Stages:
+        """The kernel as text by stage: see fuser/language/stages.py."""
+        return Stages(self)
+
+    def explain(self) -> str:
+        """What it is for, how its memory is accessed, what it does, and what it takes for
+        granted."""
+        return explain(self)
 
     @property
     def writes(self) -> frozenset[int]:
@@ -74,10 +100,15 @@ class Variant:
     def broken(self, found: Arguments, grid: Sequence[int]) -> str:
         """What it takes for granted that does not hold, if there is anything."""
         for fact in self.program.facts:
-            if not fact.holds(found.records[fact.leaf]):
-                return str(fact)
+            record = found.records[fact.leaf]
+            if not fact.holds(record):
+                return f"{fact.found(record)} (was compiled where {fact})"
         sizes = sizes_of(self.program, found, grid)
-        return next((str(guard) for guard in self.guards if not guard.holds(sizes)), "")
+        guard = next((guard for guard in self.guards if not guard.holds(sizes)), None)
+        if guard is None:
+            return ""
+        values = ", ".join(f"{n} = {sizes[n]}" for n in sorted(symbols_of(guard.expression)))
+        return as_written(f"{guard} does not hold at {values}")
 
 
 class KernelFunction(Function):
@@ -91,6 +122,7 @@ class KernelFunction(Function):
     ) -> None:
         """plain: parameters for whose values no code is made of its own, by name or position."""
         super().__init__(fn, options)
+        start_logs()
         names = list(self.signature.parameters)
         self.plain = frozenset(names[n] if isinstance(n, int) else n for n in plain)
         self.variants: dict[Any, list[Variant]] = {}
@@ -183,17 +215,35 @@ class KernelFunction(Function):
                options.debug, options.deterministic, found.device)  # fmt: skip
         with self._lock:
             variants = self.variants.setdefault(key, [])
-            why = "its arguments are of classes that it was not compiled for"
+            reasons = []
             for item in variants:
                 broken = item.broken(found, grid)
                 if not broken:
                     return item
-                why = f"{broken} does not hold"
-            if self.variants and (variants or len(self.variants) > 1):
+                reasons.append(broken)
+            if variants or len(self.variants) > 1:
+                why = "; and ".join(reasons) or ", ".join(self._changes(key))
                 _log.info("%s is compiled again: %s", self.fn.__name__, why)
             made = self._compile(found, [max(1, extent) for extent in grid], options)
             variants.append(made)
             return made
+
+    def _changes(self, key: tuple[Any, ...]) -> list[str]:
+        """What is not as at the compile that is most like this one."""
+        names = list(self.signature.parameters)
+        classes = dict(zip(names, key[0], strict=False))
+        found: list[list[str]] = []
+        for other in self.variants:
+            if other is not key and self.variants[other]:
+                more = zip(KEY, key[1:], other[1:], strict=True)
+                rest = [f"{what} is {now} (was {was})" for what, now, was in more if now != was]
+                old = dict(zip(names, other[0], strict=False))
+                found.append(changes(old, classes) + rest)
+        return min(found, key=len, default=[])
+
+    def explain(self, *args: Any, grid: Grid, **named: Any) -> str:
+        """What a launch with these arguments would run, as text; it is compiled, not launched."""
+        return self.warmup(*args, grid=grid, **named).explain()
 
     def _compile(self, found: Arguments, grid: Sequence[int], options: Options) -> Variant:
         device, ordinal = found.device
@@ -202,9 +252,11 @@ class KernelFunction(Function):
             options = replace(options, extra={**options.extra, "fp8_products": True})
         with Sizes({}) as sizes:
             program = trace(self, found.classes, found.leaves, grid, options, sizes)
+            emitted = print_kernel(program.kernel)
             self.outside.reads.update(program.outside.reads)
-            finish(program, sizes, device == "cuda")
-            compiled, text = _machine_code(program, target)
+            with located(self, program.kernel):
+                finish(program, sizes, device == "cuda")
+                compiled, text = _machine_code(program, target)
             guards = sizes.guards
         records = compiled.facts.get("guards", ())
         known = {guard.key for guard in guards}
@@ -221,7 +273,10 @@ class KernelFunction(Function):
         loaded = load_kernel(compiled, "cuda" if device == "cuda" else "cpu", ordinal)
         if in_order and isinstance(loaded, CpuKernel):
             loaded = CpuKernel(compiled, threads=1)
-        return Variant(program, compiled, guards, loaded, text)
+        return Variant(
+            program, compiled, guards, loaded, text, self, target, dict(found.classes), emitted,
+            dict(sizes.examples),
+        )  # fmt: skip
 
 
 @functools.cache

@@ -9,6 +9,7 @@ matter: a kernel that uses an array as a pointer is compiled once for all shapes
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -49,6 +50,12 @@ class Fact:
         by = divisor_of(found)
         return by == self.by and (by != 0 or found == self.value)
 
+    def found(self, record: ArrayRecord) -> str:
+        """What an array has instead."""
+        if self.what == "rank" or self.axis >= len(record.shape):
+            return f"{self.name} has {len(record.shape)} dims"
+        return f"{self.name}.{self.what}[{self.axis}] is {number_of(record, self.what, self.axis)}"
+
     def __str__(self) -> str:
         if self.what == "rank":
             return f"{self.name} has {self.value} dims"
@@ -70,6 +77,11 @@ def divisor_of(number: int) -> int:
     if number < LEAST or number >= LARGE:
         return 0
     return DIVISOR if number % DIVISOR == 0 and number // DIVISOR >= LEAST else 1
+
+
+def as_written(text: str) -> str:
+    """Text with symbols in it, with the sizes of arrays as they are written in kernels."""
+    return re.sub(r"'?([\w.]+)\.(shape|stride)(\d+)'?", r"\1.\2[\3]", text).replace("`", "")
 
 
 @dataclass(eq=False)
