@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from fuser.graph import dims
 from fuser.graph.dims import Dim
 from fuser.graph.sizes import Sizes, evaluate
@@ -11,14 +9,12 @@ from fuser.language.blocks import Block
 from fuser.language.compile import Fixed
 from fuser.language.layouts import as_written
 from fuser.language.reasons import spoken
+from fuser.language.stages import Variant
 from fuser.tilegen import ops
 from fuser.tilegen.index import show_dim
 from fuser.tilegen.ir import Op, View
 from fuser.tilegen.value import UNBOUNDED
 from fuser.tilegen.work import Work, accesses, count, is_gather
-
-if TYPE_CHECKING:
-    from fuser.language.jit import Variant
 
 VERBS = {ops.Load: "load", ops.Store: "store", ops.Atomic: "atomic", ops.AtomicAdd: "atomic"}
 

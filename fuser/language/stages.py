@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from fuser.backend import cpu, nvptx
+from fuser.backend.module import CompiledKernel
 from fuser.errors import UnsupportedError
-from fuser.graph.sizes import Sizes
+from fuser.graph.sizes import Guard, Sizes
+from fuser.language.compile import ArgumentClass, Program
+from fuser.language.functions import Function
+from fuser.target import Target
 from fuser.tilegen.parse import parse_kernel
 from fuser.tilegen.passes import run_passes
 from fuser.tilegen.text import print_kernel
 
-if TYPE_CHECKING:
-    from fuser.language.jit import Variant
+
+class Variant(Protocol):
+    """What texts need of a compiled kernel (fuser/language/jit.py)."""
+
+    program: Program
+    compiled: CompiledKernel
+    guards: tuple[Guard, ...]
+    loaded: Any
+    tile: str
+    function: Function
+    target: Target
+    classes: dict[str, ArgumentClass]
+    emitted: str
+    examples: dict[str, int]
 
 
 class NoStageError(UnsupportedError, KeyError):
