@@ -33,7 +33,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.language_cases import GROUPS, Arrays, Case
+from benchmarks.language_cases import Arrays, Case
+from benchmarks.language_more import GROUPS
 from benchmarks.tutorial_modules import load
 
 CPU_ROUNDS = 7
@@ -186,7 +187,7 @@ def language_side(
     """The tutorial's function with its best config. Raises what the first config raises."""
     side = Side(name, lambda t: None)
     chosen = case.preferred(module)
-    configs = list(module.CONFIGS[device.name])
+    configs = list(getattr(module, case.table)[device.name])
     chosen = configs[0] if chosen is None else chosen
     configs = [chosen, *(item for item in configs if item is not chosen)] if tuned else [chosen]
     calls: dict[str, list[Callable[[], Any]]] = {}

@@ -1,4 +1,4 @@
-"""The cases of benchmarks.language: arrays, calls of the tutorials, peers and references."""
+"""The first cases of benchmarks.language: those with rows or sums. The others: language_more.py."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class Case:
     peers: other ways to write "out", or to return it. reference takes float64 arrays (of PyTorch on
     a GPU, of NumPy on a CPU). terms: how many numbers its longest sum has. graph: the same for
     fuser.trace, where it is a peer. preferred: the config that the tutorial chooses for this size,
-    the first of its table by default.
+    the first of `table` by default,
+    which the tutorial has by device.
     """
 
     tutorial: str
@@ -36,12 +37,13 @@ class Case:
     result: tuple[int, ...]
     work: float
     unit: str
-    call: Callable[[ModuleType, Arrays, Any], None]
+    call: Callable[[ModuleType, Any, Any], None]
     reference: Callable[..., Any]
     peers: Mapping[str, Callable[[Arrays], Any]] = field(default_factory=dict)
     terms: int = 1
     graph: Callable[..., Any] | None = None
     preferred: Callable[[ModuleType], Any] = lambda module: None
+    table: str = "CONFIGS"
 
     @property
     def tolerance(self) -> float:
@@ -112,7 +114,7 @@ def vector_add(device: str, quick: bool) -> Iterator[Case]:
         )  # fmt: skip
 
 
-def _softmax(x: Any) -> Any:
+def softmax_of(x: Any) -> Any:
     if isinstance(x, np.ndarray) or not hasattr(x, "softmax"):
         e = np.exp(x - x.max(axis=-1, keepdims=True))
         return e / e.sum(axis=-1, keepdims=True)
@@ -126,8 +128,8 @@ def softmax(device: str, quick: bool) -> Iterator[Case]:
             "02_fused_softmax", f"softmax {rows}x{columns}", "float32", {"x": (rows, columns)},
             (rows, columns), 8.0 * rows * columns, "GB/s",
             lambda m, t, config: m.softmax(t["x"], t["out"], config),
-            _softmax, {"PyTorch": _torch_softmax} if device == "cuda" else {}, columns,
-            graph=_softmax,
+            softmax_of, {"PyTorch": _torch_softmax} if device == "cuda" else {}, columns,
+            graph=softmax_of,
             preferred=functools.partial(
                 lambda m, columns: m.choose(columns, device), columns=columns
             ),
@@ -183,14 +185,14 @@ def layer_norm(device: str, quick: bool) -> Iterator[Case]:
 
 
 @functools.cache
-def _beside(device: str, number: int, shape: tuple[int, ...]) -> Any:
+def beside(device: str, number: int, shape: tuple[int, ...]) -> Any:
     """A float32 array for what a tutorial keeps beside its result."""
     return sys.modules["workbench"].empty(shape, device=device)
 
 
 def _run_layer_norm(m: ModuleType, t: Arrays, config: Any, rows: int) -> None:
     device = sys.modules["workbench"].device_of(t["x"])
-    kept = (_beside(device, number, (rows,)) for number in range(2))
+    kept = (beside(device, number, (rows,)) for number in range(2))
     m.forward(t["x"], t["weight"], t["bias"], t["out"], *kept, config=config)
 
 
@@ -227,7 +229,7 @@ def attention(device: str, quick: bool) -> Iterator[Case]:
 
 def _run_attention(m: ModuleType, t: Arrays, config: Any, causal: bool) -> None:
     device = sys.modules["workbench"].device_of(t["q"])
-    levels = _beside(device, 0, tuple(t["q"].shape[:2]))
+    levels = beside(device, 0, tuple(t["q"].shape[:2]))
     m.forward(t["q"], t["k"], t["v"], t["out"], levels, causal, config)
 
 
@@ -238,7 +240,7 @@ def _attention(q: Any, k: Any, v: Any, causal: bool) -> Any:
         score = one @ keys.T * one.shape[-1] ** -0.5
         if causal:
             score = score + lib.triu(lib.full_like(score, -float("inf")), 1)
-        found.append(_softmax(score) @ values)
+        found.append(softmax_of(score) @ values)
     return lib.stack(found)
 
 
@@ -256,12 +258,3 @@ def _attention_peers(causal: bool) -> Mapping[str, Callable[[Arrays], Any]]:
         "flash": functools.partial(run, backend=SDPBackend.FLASH_ATTENTION),
         "cuDNN": functools.partial(run, backend=SDPBackend.CUDNN_ATTENTION),
     }
-
-
-GROUPS: Mapping[str, Callable[[str, bool], Iterator[Case]]] = {
-    "add": vector_add,
-    "softmax": softmax,
-    "matmul": matmul,
-    "layer-norm": layer_norm,
-    "attention": attention,
-}

@@ -136,8 +136,8 @@ def backward(dy, x, weight, means, inverses, dx, dweight, dbias, config=None):
     buffers = triton.next_power_of_2(min(BUFFERS, programs))
     if programs < buffers:  # every buffer belongs to somebody
         buffers //= 2
-    weight_sums = workbench.empty((buffers, columns), device=device)
-    bias_sums = workbench.empty((buffers, columns), device=device)
+    weight_sums = workbench.scratch((buffers, columns), device=device)
+    bias_sums = workbench.scratch((buffers, columns), device=device)
     turns = workbench.zeros((buffers,), "int32", device)
     backward_kernel[(programs,)](
         dy, x, weight, means, inverses, dx, weight_sums, bias_sums, turns,

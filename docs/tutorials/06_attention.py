@@ -287,7 +287,7 @@ def backward(q, k, v, out, levels, slopes, dq, dk, dv, causal=False, config=None
     heads, tokens, d = q.shape
     device = workbench.device_of(q)
     config = config or GRADIENTS[device][0]
-    deltas = workbench.empty((heads, tokens), device=device)
+    deltas = workbench.scratch((heads, tokens), device=device)
     layout = workbench.strides(q)[:2]
     delta_kernel[lambda meta: (triton.cdiv(tokens, meta["BLOCK"]), heads)](
         out, slopes, deltas, tokens, *layout, D=d, BLOCK=32

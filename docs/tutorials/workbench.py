@@ -31,9 +31,20 @@ def empty(shape: Sequence[int], dtype: str = "float32", device: str = "cpu") -> 
     return put(np.full(shape, np.nan if dtype.startswith("float") else -1, dtype), device)
 
 
+def scratch(shape: Sequence[int], dtype: str = "float32", device: str = "cpu") -> Any:
+    """Memory for what one kernel leaves to another; nothing is in it yet."""
+    if device == "cpu":
+        return np.empty(shape, dtype)
+    import torch
+
+    return torch.empty(tuple(shape), dtype=getattr(torch, dtype), device=device)
+
+
 def zeros(shape: Sequence[int], dtype: str = "float32", device: str = "cpu") -> Any:
     """An array of zeros, for a sum or a counter."""
-    return put(np.zeros(shape, dtype), device)
+    found = scratch(shape, dtype, device)
+    found[...] = 0
+    return found
 
 
 def put(array: np.ndarray, device: str) -> Any:
