@@ -84,7 +84,7 @@ def _access(op: Op, view: View) -> str:
     elif shape:
         text += ", affine"
     if shape:
-        text += f", bounds checked in dims {', '.join(bounded)}" if bounded else ", no bounds"
+        text += f", bounds in dims {', '.join(bounded)}" if bounded else ", no bounds"
     return text + (", under a mask" if getattr(op, "mask", None) is not None else "")
 
 

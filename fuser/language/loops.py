@@ -191,6 +191,7 @@ class Trial:
         w = self.w
         self.names = dict(w.names)
         self.block = Block()
+        self.views = len(w.e.builder.kernel.views)
         w.e.trials += 1
         self.inside = w.e.inside(self.block)
         self.inside.__enter__()
@@ -198,6 +199,7 @@ class Trial:
 
     def __exit__(self, *exc: Any) -> None:
         self.inside.__exit__(*exc)
+        self.w.e.builder.forget_views(self.views)
         self.w.e.trials -= 1
         self.w.names = self.names
 

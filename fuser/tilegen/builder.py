@@ -87,6 +87,12 @@ class Builder:
             self.kernel.views.append(view)
         return self._views[key]
 
+    def forget_views(self, count: int) -> None:
+        """Drop the views but for the first so many: nothing uses the others."""
+        del self.kernel.views[count:]
+        kept = set(map(id, self.kernel.views))
+        self._views = {key: view for key, view in self._views.items() if id(view) in kept}
+
     # ops ----------------------------------------------------------------------------------------
 
     def append(self, op: Op, *types: TileType) -> tuple[Value, ...]:
