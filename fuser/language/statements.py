@@ -196,9 +196,8 @@ class Statements(Expressions):
         returns, and whether the rest is done."""
         with self.e.at(self.source, node):
             condition = self.condition(node.test)
-            if isinstance(condition, bool):
-                found = self.run(node.body if condition else node.orelse)
-                return found, found is not FALLS
+            if isinstance(condition, bool):  # a side may return where a test of its own says so
+                return self.run([*(node.body if condition else node.orelse), *rest]), True
             found = self.fork(
                 condition,
                 lambda: self.run([*node.body, *rest]),

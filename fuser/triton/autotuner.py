@@ -15,7 +15,7 @@ from fuser.errors import (
     UsageError,
 )
 from fuser.triton import knobs
-from fuser.triton.configs import Config
+from fuser.triton.configs import OPTIONS, Config
 from fuser.triton.driver import driver
 from fuser.triton.errors import AutotunerError, OutOfResources
 from fuser.triton.jit import KernelInterface
@@ -128,6 +128,17 @@ class Autotuner(KernelInterface):
             return [float("inf")] * 3
         return list(found) if isinstance(found, Sequence) else [float(found)] * 3
 
+    def _code_of(self, config: Config, values: Iterable[Any]) -> Any:
+        """Configs for which this is equal are the same code, and are timed once: warps and stages
+        are nothing on a CPU. values: arguments of the launch."""
+        told = config.pre_hook is not None or self._do_bench is not None
+        on_gpu = driver.active.on_gpu or any(
+            hasattr(item, "__cuda_array_interface__") for item in values
+        )
+        if told or on_gpu or not set(OPTIONS).isdisjoint(self.arg_names):
+            return config
+        return repr(sorted(config.kwargs.items()))
+
     def _key(self, named: dict[str, Any]) -> tuple[Any, ...]:
         given = {**(self.nargs or {}), **named}
         known = {name: item for name, item in given.items() if name in self.arg_names}
@@ -139,7 +150,13 @@ class Autotuner(KernelInterface):
         candidates = self.prune_configs(named)
         start = time.perf_counter()
         self._failed = None
-        timings = {config: self._bench(*args, config=config, **named) for config in candidates}
+        timings: dict[Config, list[float]] = {}
+        alike: dict[Any, list[float]] = {}
+        for config in candidates:
+            kind = self._code_of(config, (*args, *named.values()))
+            if kind not in alike:
+                alike[kind] = self._bench(*args, config=config, **named)
+            timings[config] = alike[kind]
         self.bench_time = time.perf_counter() - start
         best = min(timings, key=lambda config: timings[config])
         if timings[best][0] == float("inf") and self._failed is not None:

@@ -4,8 +4,9 @@
         import liger_kernel
 
 Modules of the named packages that are loaded inside get an `__import__` of their own, for good: an
-import of triton in them, at any time, finds fuser.triton. Nobody else is touched: other packages,
-PyTorch among them, keep the real one or its absence. docs/triton-compatibility.md lists limits.
+import of triton in them, at any time, finds fuser.triton. So do modules that such a package loads
+later. Nobody else is touched: other packages, PyTorch among them, keep the real one or its absence.
+docs/triton-compatibility.md lists limits.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from types import ModuleType
 from typing import Any
 
 from fuser.errors import UsageError
+from fuser.triton.inquiries import OURS, altered, is_triton, ours
 
-OURS = "fuser.triton"
 MARK = "__fuser_triton__"
 """In the globals of modules whose imports are answered."""
 
@@ -34,10 +35,13 @@ def scoped_import(
     fromlist: Sequence[str] | None = (),
     level: int = 0,
 ) -> ModuleType:
-    """`__import__`, but triton is fuser.triton."""
-    if level or not (name == "triton" or name.startswith("triton.")):
+    """`__import__`, but triton is fuser.triton, and importlib says so when asked."""
+    changed = None if level else altered(name, whole=bool(fromlist))
+    if changed is not None:
+        return changed
+    if level or not is_triton(name):
         return builtins.__import__(name, globals, locals, fromlist or (), level)
-    found = importlib.import_module(OURS + name.removeprefix("triton"))
+    found = importlib.import_module(ours(name))
     if not fromlist:
         return sys.modules[OURS]
     for item in fromlist:
@@ -76,8 +80,8 @@ class _Binding(Loader):
 class _Finder(MetaPathFinder):
     """Finds modules of the named packages as Python would."""
 
-    def __init__(self, packages: Sequence[str]) -> None:
-        self.packages = frozenset(packages)
+    def __init__(self) -> None:
+        self.packages: set[str] = set()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -95,6 +99,10 @@ class _Finder(MetaPathFinder):
         return None
 
 
+_FINDER = _Finder()
+"""The one of this process. It keeps a package that is loaded: no package has two tritons."""
+
+
 @contextmanager
 def imports(*packages: str) -> Iterator[None]:
     """Answer `import triton` with fuser.triton in modules of these packages that are loaded inside.
@@ -109,13 +117,15 @@ def imports(*packages: str) -> Iterator[None]:
             raise UsageError(
                 f"{late.__name__} is imported already", hint="import it inside of the block only"
             )
-    finder = _Finder(packages)
-    sys.meta_path.insert(0, finder)
+    added = set(packages) - _FINDER.packages
+    _FINDER.packages |= added
+    if _FINDER not in sys.meta_path:
+        sys.meta_path.insert(0, _FINDER)
     importlib.invalidate_caches()
     try:
         yield
     finally:
-        sys.meta_path.remove(finder)
+        _FINDER.packages -= {name for name in added if not _loaded(name)}
 
 
 def _loaded(package: str) -> list[ModuleType]:
@@ -140,26 +150,26 @@ class _Alias(MetaPathFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if not (fullname == "triton" or fullname.startswith("triton.")):
+        if not is_triton(fullname):
             return None
-        ours = OURS + fullname.removeprefix("triton")
+        name = ours(fullname)
         try:
-            importlib.import_module(ours)
+            importlib.import_module(name)
         except ModuleNotFoundError as error:
-            if error.name is None or not ours.startswith(error.name):
+            if error.name is None or not name.startswith(error.name):
                 raise
             return None if self.elsewhere is None else self.elsewhere(fullname)
-        return ModuleSpec(fullname, self, is_package=hasattr(sys.modules[ours], "__path__"))
+        return ModuleSpec(fullname, self, is_package=hasattr(sys.modules[name], "__path__"))
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        found = sys.modules[OURS + spec.name.removeprefix("triton")]
+        found = sys.modules[ours(spec.name)]
         self.kept[spec.name] = found.__spec__
         return found
 
     def exec_module(self, module: ModuleType) -> None:
         """Nothing runs again; the module keeps the name under which it was made."""
         for name, spec in self.kept.items():
-            if sys.modules.get(OURS + name.removeprefix("triton")) is module:
+            if sys.modules.get(ours(name)) is module:
                 module.__spec__ = spec
 
 

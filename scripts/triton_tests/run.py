@@ -43,7 +43,13 @@ def main(arguments: list[str]) -> int:
         package = Path(folder) / "triton"
         package.mkdir()
         (package / "__init__.py").write_text(BRIDGE)
-        paths = [folder, str(HERE), str(HERE.parent.parent), os.environ.get("PYTHONPATH", "")]
+        paths = [
+            folder,
+            str(HERE),
+            str(HERE.parent),
+            str(HERE.parent.parent),
+            os.environ.get("PYTHONPATH", ""),
+        ]
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(path for path in paths if path),
             "TRITON_TESTS_CHECKOUT": str(checkout),

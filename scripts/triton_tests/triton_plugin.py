@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import fuser_bridge
 import pytest
+import suite_counts
+from suite_counts import LEFT_OUT
 
 fuser_bridge.install()
 
@@ -18,7 +20,6 @@ from fuser.triton.compiled import NoStageError  # noqa: E402
 from fuser.triton.driver import Driver, driver  # noqa: E402
 
 RULES = Path(__file__).with_name("rules")
-LEFT_OUT = "left out: "
 
 
 def pytest_addoption(parser: Any) -> None:
@@ -80,39 +81,14 @@ def pytest_runtest_makereport(item: Any, call: Any) -> Any:
         report.longrepr = place
 
 
-def _reason(report: Any) -> str:
-    text = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr or "")
-    return text.removeprefix("Skipped: ")
-
-
 def pytest_terminal_summary(terminalreporter: Any, config: Any) -> None:
-    files: dict[str, Counter[str]] = defaultdict(Counter)
-    reasons: dict[str, Counter[str]] = defaultdict(Counter)
-    failed: list[str] = []
-    for kind in ("passed", "failed", "error", "skipped", "xfailed", "xpassed"):
-        for report in terminalreporter.stats.get(kind, ()):
-            if not hasattr(report, "nodeid") or (kind == "passed" and report.when != "call"):
-                continue
-            name = report.nodeid.partition("::")[0].removeprefix("unit/")
-            label = "failed" if kind == "error" else kind
-            if kind == "skipped":
-                why = _reason(report)
-                label = "left out" if why.startswith(LEFT_OUT) else "skipped"
-                reasons[name][why.removeprefix(LEFT_OUT)] += 1
-            if label == "failed":
-                failed.append(report.nodeid)
-            files[name][label] += 1
-            if "interpreter" in getattr(report, "keywords", ()):
-                files[name][f"interpreter {label}"] += 1
-    for name, counts in sorted(files.items()):
-        terminalreporter.write_line(f"{name}: {dict(counts)}")
-        for why, count in reasons[name].most_common():
-            terminalreporter.write_line(f"    {count} {why}")
+    found = suite_counts.count(terminalreporter.stats, "unit/")
+    suite_counts.show(found, terminalreporter.write_line)
     path = config.getoption("--counts")
     if path:
-        found = {
+        record = {
             "date": time.strftime("%Y-%m-%d"), "device": config.getoption("--device"),
-            "every": config.getoption("--every"), "files": files, "reasons": reasons,
-            "failed": failed,
+            "every": config.getoption("--every"), "files": found.files, "reasons": found.reasons,
+            "failures": found.failures, "failed": found.failed,
         }  # fmt: skip
-        Path(path).write_text(json.dumps(found, indent=1, sort_keys=True))
+        Path(path).write_text(json.dumps(record, indent=1, sort_keys=True))

@@ -283,3 +283,22 @@ def test_a_condition_is_not_asked_again_after_a_break() -> None:
     out = np.zeros(1, np.int32)
     guarded_condition[(1,)](np.ones(4, np.int32), out, 4, check=True)  # x[4] is no element
     assert out[0] == 4
+
+
+@fuser.kernel
+def masked(mask, out, WITH: fl.constexpr):
+    at = fl.program_id(0)
+    if WITH:
+        if fl.load(mask + at) == 0:
+            return
+    else:
+        fl.store(out + at, 5)
+    fl.store(out + at, fl.load(out + at) + 1)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("chosen, want", [(True, [1, 0, 1]), (False, [6, 6, 6])])
+def test_a_return_below_a_known_condition(device: str, chosen: bool, want: list[int]) -> None:
+    mask, out = np.array([1, 0, 1], np.int32), np.zeros(3, np.int32)
+    launch(masked, device, mask, out, WITH=chosen, grid=(3,))
+    assert out.tolist() == want

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 
 import fuser.triton as triton
 import fuser.triton.language as tl
+from fuser.triton.driver import Driver
+from fuser.triton.timing import measure
 
 torch = pytest.importorskip("torch")
 
@@ -148,3 +151,34 @@ def test_configs_compare_by_what_they_are() -> None:
     assert triton.Config({"A": 1}).all_kwargs() == {
         "A": 1, "num_warps": 4, "num_ctas": 1, "num_stages": 3
     }  # fmt: skip
+
+
+def test_warps_and_stages_are_not_timed_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[dict[str, Any]] = []
+
+    def bench(self: Any, *args: Any, config: triton.Config, **named: Any) -> list[float]:
+        timed.append(config.all_kwargs())
+        return [1.0 if config.kwargs["BLOCK"] == 32 else 2.0] * 3
+
+    ways = [
+        triton.Config({"BLOCK": block}, num_warps=warps, num_stages=stages)
+        for block in (16, 32) for warps in (4, 8) for stages in (1, 2)
+    ]  # fmt: skip
+    tuned = triton.autotune(ways, key=["n"])(increment)
+    monkeypatch.setattr(type(tuned), "_bench", bench)
+    monkeypatch.setattr(triton.runtime.driver, "_active", Driver("cpu"))
+    x = torch.zeros(100)
+    tuned[grid](x, 100)
+    assert [item["BLOCK"] for item in timed] == [16, 32]
+    assert len(tuned.configs_timings) == 8 and tuned.best_config.kwargs == {"BLOCK": 32}
+    assert x.tolist() == [1] * 100
+
+
+def test_measuring_ends_in_time() -> None:
+    class Slow(Driver):
+        def clear_cache(self, cache: Any) -> None:
+            cleared.append(time.sleep(0.02))
+
+    cleared: list[None] = []
+    measure(Slow("cpu"), lambda: None, warmup=1, rep=100)
+    assert 3 < len(cleared) <= 3 + 5

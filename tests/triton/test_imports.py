@@ -22,6 +22,17 @@ def double(x):
     at = tl.arange(0, 4)
     tl.store(x + at, 2 * tl.load(x + at))
 
+def asked():
+    import importlib.metadata
+    import importlib.util as util
+    from importlib import import_module
+    return [
+        import_module("triton"), import_module("triton.language"), import_module(__package__),
+        util.find_spec("triton.language").name, util.find_spec("json").name,
+        importlib.metadata.version("triton"), importlib.metadata.version("numpy"),
+        importlib.machinery.ModuleSpec,
+    ]
+
 def late():
     from triton.compiler.errors import CompilationError
     import triton.testing
@@ -64,6 +75,30 @@ def test_named_packages_find_ours(packages: Path) -> None:
     assert inner.late() == (triton.CompilationError, triton)  # imports of functions, later
     assert kernels_of_others.inner.triton is real
     assert sys.modules.get("triton") is real
+
+
+def test_modules_that_a_package_loads_later_are_bound(packages: Path) -> None:
+    (packages / "kernels_of_ours" / "lazy.py").write_text("import triton\n")
+    with triton.imports("kernels_of_ours", "kernels_of_others"):
+        import kernels_of_ours
+    import kernels_of_others  # named, but not loaded inside
+    import kernels_of_ours.lazy
+
+    assert kernels_of_ours.lazy.triton is triton
+    assert kernels_of_others.inner.triton is sys.modules.get("triton")
+
+
+def test_importlib_answers_them_as_their_imports(packages: Path) -> None:
+    import importlib.machinery
+
+    import numpy as np
+
+    with triton.imports("kernels_of_ours"):
+        import kernels_of_ours
+    assert kernels_of_ours.inner.asked() == [
+        triton, triton.language, kernels_of_ours, "fuser.triton.language", "json",
+        triton.__version__, np.__version__, importlib.machinery.ModuleSpec,
+    ]  # fmt: skip
 
 
 def test_a_package_that_is_loaded_already_is_refused(packages: Path) -> None:
