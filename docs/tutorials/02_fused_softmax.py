@@ -24,7 +24,7 @@ import fuser.triton as triton
 import fuser.triton.language as tl
 
 CONFIGS = {
-    "cpu": [{"resident": 4, "STAGES": 1}],
+    "cpu": [{"resident": 1024, "STAGES": 1}, {"resident": 4, "STAGES": 1}],
     "cuda": [
         {"resident": 8, "STAGES": 2, "warps": 4},
         {"resident": 16, "STAGES": 2, "warps": 2},
@@ -34,7 +34,11 @@ CONFIGS = {
         {"resident": 2, "STAGES": 1, "warps": 16},
     ],
 }
-"""resident: programs for each multiprocessor (or core). warps: groups of 32 threads a program."""
+"""resident: programs for each multiprocessor (or core). warps: groups of 32 threads a program.
+
+On a CPU a program costs nothing to start, and a core takes neighbouring programs one after the
+other. With as many as there are rows it reads memory in order; steps of the grid's size would make
+it jump."""
 
 
 @triton.jit
