@@ -107,6 +107,11 @@ class LanguageError(FuserError):
         self.kernel = kernel
         self.calls: tuple[str, ...] = ()
 
+    @property
+    def error_message(self) -> str:
+        """What is wrong, without the place."""
+        return self.what
+
     def __str__(self) -> str:
         lines = [super().__str__()]
         if self.excerpt:

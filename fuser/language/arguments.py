@@ -41,6 +41,13 @@ ALIGNMENT = 16
 """What addresses and integers are compiled to be multiples of, where they are."""
 
 
+OTHER_NAMES = {
+    "bool": "int1", "float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5",
+    "float8_e4m3fnuz": "fp8e4b8", "float8_e5m2fnuz": "fp8e5b16",
+}  # fmt: skip
+"""Names that array libraries have for types of the language."""
+
+
 @dataclass
 class Arguments:
     """The arguments of one launch, taken apart.
@@ -178,7 +185,7 @@ def _element_of(dtype: Any) -> ElementType:
     if isinstance(dtype, ElementType):
         return dtype
     name = str(dtype).rsplit(".", 1)[-1]
-    found = BY_NAME.get({"bool": "int1"}.get(name, name))
+    found = BY_NAME.get(OTHER_NAMES.get(name, name))
     if found is None:
         raise UsageError(f"{dtype} is no type of elements", hint="such as float32")
     return found

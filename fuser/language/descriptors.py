@@ -19,6 +19,7 @@ from fuser.language.arithmetic import as_tensor, binary, compare, describe, logi
 from fuser.language.emitter import Emitter
 from fuser.language.memory import BlockPointer
 from fuser.language.registry import builtin, static_int
+from fuser.language.stand_ins import Retyped
 from fuser.language.tensors import Builtin, Pointer, Tensor
 from fuser.language.types import BlockType
 from fuser.tilegen.ops import AtomicFn
@@ -249,7 +250,8 @@ class TensorDescriptor:
         """The descriptor of a whole array."""
         from fuser.runtime.arrays import describe as record_of
 
-        record = record_of(tensor, "the array of a descriptor")
+        base = tensor.base if isinstance(tensor, Retyped) else tensor
+        record = record_of(base, "the array of a descriptor")
         return TensorDescriptor(tensor, record.shape, record.strides, block_shape, padding)
 
     def parts(self) -> Parts:

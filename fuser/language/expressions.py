@@ -24,7 +24,7 @@ from fuser.language.exits import Truth
 from fuser.language.memory import BlockPointer
 from fuser.language.source import Source
 from fuser.language.tensors import Builtin, Constexpr, Pointer, Tensor, Undefined, unwrap
-from fuser.language.types import ElementType, int1, is_type
+from fuser.language.types import BlockType, ElementType, PointerType, int1, is_type
 from fuser.runtime.arrays import is_array
 
 BINARY: dict[type[ast.operator], str] = {
@@ -45,6 +45,8 @@ PURE = (
 )  # fmt: skip
 """What a kernel may call of Python, with what is known while compiling."""
 MUTABLE = (list, dict, set, bytearray)
+MAKEABLE = (tuple, Constexpr, PointerType, BlockType)
+"""Classes whose objects a kernel may make."""
 RUNTIME = (Tensor, Pointer, BlockPointer)
 
 
@@ -496,7 +498,7 @@ class Expressions:
             or function in PYTHON_CALLS
             or home == "math"
             or (home == "builtins" and function in PURE)
-            or (isinstance(function, type) and issubclass(function, tuple | Constexpr))
+            or (isinstance(function, type) and issubclass(function, MAKEABLE))
         )
         if not allowed:
             name = getattr(function, "__name__", describe(function))

@@ -55,7 +55,7 @@ def skeleton(value: Any) -> Any:
         case Tensor():
             return ("tensor", value.dtype, value.shape)
         case Pointer():
-            return ("pointer", value.buffer, value.element, value.shape)
+            return ("pointer", value.buffer, value.element, value.shape, value.const)
         case BlockPointer():
             return ("block", value.base.buffer, value.base.element, value.block_shape)
         case tuple():

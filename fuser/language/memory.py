@@ -167,8 +167,15 @@ def _prepared(
     pointer.buffer.role = "output"
     data = [cast_to(e, as_tensor(e, item), pointer.element) for item in (value, *more)]
     shape = pointer.shape
-    for item in (*data, *((mask,) if mask is not None else ())):
-        shape = shapes.common_shape(e, shape, item.shape)
+    if mask is not None:
+        shape = shapes.common_shape(e, shape, mask.shape)
+    for item in data:
+        ranks = len(item.shape) in (0, len(shape)) or not e.options.get("equal_ranks")
+        if not ranks or shapes.common_shape(e, shape, item.shape) != shape:
+            e.fail(
+                f"{what} of {item.type} to {pointer.type}",
+                "the value must broadcast to the shape of the pointer",
+            )
     pointer = shapes.broadcast_to(e, pointer, shape)
     if mask is not None:
         mask = shapes.broadcast_to(e, mask, shape)
@@ -190,6 +197,10 @@ def atomic(
     """One step on memory that all programs see whole; what was there before."""
     if not isinstance(pointer, Pointer):
         e.fail(f"an atomic {fn} on {_shown(pointer)}")
+    if fn in ("and", "or", "xor") and not pointer.element.is_int():
+        e.fail(f"an atomic {fn} on {pointer.type}", "bits are those of integers")
+    if pointer.element.is_fp8():
+        e.fail(f"an atomic {fn} on {pointer.type}", "8-bit floats have none")
     inside = None if mask is None else _as_mask(e, as_tensor(e, mask))
     more = () if compare_to is None else (compare_to,)
     prepared = _prepared(e, f"atomic {fn}", pointer, value, inside, *more)

@@ -30,8 +30,8 @@ def dot(
     "tf32x3" keep them.
     """
     a, b = as_tensor(e, input), as_tensor(e, other)
-    if len(a.shape) != len(b.shape) or len(a.shape) not in (2, 3):
-        e.fail(f"dot of {a.type} and {b.type}", "both must have 2 axes, or both 3")
+    if len(a.shape) != len(b.shape) or len(a.shape) < 2:
+        e.fail(f"dot of {a.type} and {b.type}", "both must have 2 axes or more, as many")
     if a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2]:
         e.fail(
             f"dot of {shapes.show(a.shape)} and {shapes.show(b.shape)}",
@@ -43,6 +43,11 @@ def dot(
     total = None if acc is None else as_tensor(e, acc)
     if total is not None:
         result = total.dtype
+    if len(a.shape) > 3:
+        x, y = (shapes.reshape(e, item, (-1, *item.shape[-2:])) for item in (a, b))
+        start = None if total is None else shapes.reshape(e, total, (-1, *total.shape[-2:]))
+        made = _batched(e, x, y, start, input_precision, allow_tf32, result)
+        return shapes.reshape(e, made, (*a.shape[:-2], *made.shape[-2:]))
     if len(a.shape) == 3:
         return _batched(e, a, b, total, input_precision, allow_tf32, result)
     precision = _precision(e, a.dtype, input_precision, allow_tf32)

@@ -28,6 +28,7 @@ from fuser.triton.tensors import MockTensor
 SPELLING = {
     "powers_of_two": True, "no_slices": True, "constexpr_globals": True, "no_exits": True,
     "plain_pointers": True, "wraps": True,
+    "equal_ranks": True,
 }  # fmt: skip
 """Where the language of Triton is narrower than fuser's (language/expressions.py reads these)."""
 

@@ -12,6 +12,7 @@ import fuser
 import fuser.language as fl
 import fuser.triton as triton
 import fuser.triton.language as tl
+import fuser.triton.tools.tensor_descriptor
 from fuser.errors import LanguageError, UsageError
 from fuser.language.outside import ChangedError
 from tests.language.launching import DEVICES, launch
@@ -164,3 +165,68 @@ def test_operands_that_do_not_go_together(expression: str, message: str) -> None
     kernel._unsafe_update_src(kernel.src.replace("EXPRESSION", expression))
     with pytest.raises(LanguageError, match=message):
         kernel[(1,)](np.zeros(1, np.int32), np.zeros(1, np.uint32))
+
+
+@pytest.mark.parametrize("spelling", [fuser.kernel, triton.jit])
+def test_values_that_do_not_fit_the_pointer_are_refused(spelling: Any) -> None:
+    """More values than places would be stored beyond the array, or over each other."""
+
+    def kernel(out, WIDE: fl.constexpr):
+        at = fl.arange(0, 4)
+        if WIDE:
+            fl.store(out + at, at[:, None] + at[None, :])
+        else:
+            fl.store(out, at)
+
+    for wide in (True, False):
+        with pytest.raises(LanguageError, match="must broadcast to the shape of the pointer"):
+            spelling(kernel)[(1,)](np.zeros(4, np.int32), wide)
+
+
+def test_ranks_are_equal_in_tritons_spelling() -> None:
+    def kernel(out):
+        at = fl.arange(0, 4)
+        fl.store(out + at[:, None] * 4 + at[None, :], at)
+
+    with pytest.raises(LanguageError, match="must broadcast"):
+        triton.jit(kernel)[(1,)](np.zeros(16, np.int32))
+    out = np.zeros((4, 4), np.int32)
+    fuser.kernel(kernel)[(1,)](out)
+    np.testing.assert_array_equal(out, np.broadcast_to(np.arange(4), (4, 4)))
+
+
+@pytest.mark.parametrize("name", ["atomic_and", "atomic_or", "atomic_xor"])
+def test_bits_of_floats_are_no_atomics(name: str) -> None:
+    @triton.jit
+    def kernel(out):
+        tl.NAME(out, tl.load(out))
+
+    kernel._unsafe_update_src(kernel.src.replace("NAME", name))
+    with pytest.raises(LanguageError, match="bits are those of integers") as caught:
+        kernel[(1,)](np.zeros(1, np.float32))
+    assert caught.value.error_message.startswith("an atomic")
+
+
+def test_a_descriptor_of_an_array_read_as_another_type() -> None:
+    torch = pytest.importorskip("torch")
+
+    @triton.jit
+    def kernel(x, out):
+        at = tl.arange(0, 4)[:, None] * 16 + tl.arange(0, 16)[None, :]
+        tl.store(out + at, x.load([0, 0]).to(tl.int64))
+
+    x = -torch.arange(1, 65, dtype=torch.int16).reshape(4, 16)
+    out = torch.zeros(4, 16, dtype=torch.int64)
+    words = triton.reinterpret(x, tl.uint16)
+    kernel[(1,)](triton.tools.tensor_descriptor.TensorDescriptor.from_tensor(words, [4, 16]), out)
+    assert torch.equal(out, x.to(torch.int64) % 65536)
+
+
+def test_pointer_types_are_made_in_kernels() -> None:
+    @triton.jit
+    def kernel(out, value):
+        tl.store(out.to(tl.pointer_type(value.dtype)), value)
+
+    out = np.zeros(1, np.float32)
+    kernel[(1,)](out, 7)
+    assert out.view(np.int32)[0] == 7
