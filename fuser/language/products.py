@@ -44,10 +44,13 @@ def dot(
     if total is not None:
         result = total.dtype
     if len(a.shape) > 3:
-        x, y = (shapes.reshape(e, item, (-1, *item.shape[-2:])) for item in (a, b))
-        start = None if total is None else shapes.reshape(e, total, (-1, *total.shape[-2:]))
-        made = _batched(e, x, y, start, input_precision, allow_tf32, result)
-        return shapes.reshape(e, made, (*a.shape[:-2], *made.shape[-2:]))
+        left, right, acc = (
+            None if item is None else shapes.reshape(e, item, (-1, *item.shape[-2:]))
+            for item in (a, b, total)
+        )
+        assert left is not None and right is not None
+        joined = _batched(e, left, right, acc, input_precision, allow_tf32, result)
+        return shapes.reshape(e, joined, (*a.shape[:-2], *joined.shape[-2:]))
     if len(a.shape) == 3:
         return _batched(e, a, b, total, input_precision, allow_tf32, result)
     precision = _precision(e, a.dtype, input_precision, allow_tf32)
