@@ -38,6 +38,7 @@ from fuser.language.stages import Stages
 from fuser.language.steady import Steady
 from fuser.pipeline.devices import choose_target
 from fuser.runtime.cache import KernelCache
+from fuser.runtime.front import Watch
 from fuser.runtime.launch import CpuKernel, CudaKernel, load_kernel, scalar_bits, stream_for
 from fuser.target import Target
 from fuser.tilegen.text import print_kernel
@@ -127,7 +128,7 @@ class KernelFunction(Function):
         self.plain = frozenset(names[n] if isinstance(n, int) else n for n in plain)
         self.variants: dict[Any, list[Variant]] = {}
         self._lock = threading.Lock()
-        self._steady: Steady[Variant] = Steady()
+        self._steady: Steady[Variant] = Steady(self._launch, self._watches)
         self.outside = Outside()
 
     def __call__(self, *args: Any, **named: Any) -> Any:
@@ -139,7 +140,12 @@ class KernelFunction(Function):
     def __getitem__(self, grid: Grid) -> Callable[..., Any]:
         """The launcher for a grid: 1 to 3 numbers of programs, or a function of the arguments that
         gives them."""
-        return functools.partial(self._launch, grid)
+        return self._steady.bind(grid)
+
+    def _watches(self) -> Sequence[Watch] | None:
+        """What native launches depend on besides their arguments; None: on what native code cannot
+        see."""
+        return self.outside.watches()
 
     def keep_up(self) -> None:
         """Forget what was compiled where constants that it read have changed."""
@@ -159,14 +165,15 @@ class KernelFunction(Function):
         compiling raises."""
         if warmup:
             return self.warmup(*args, grid=grid, **named)
-        return self._launch(grid, *args, **named)
+        return self[grid](*args, **named)  # type: ignore[no-any-return]
 
     def _launch(self, grid: Grid, /, *args: Any, **named: Any) -> Variant | Checked:
+        """What is launched natively is mostly not seen here."""
         if self.outside.reads:
             self.keep_up()
-        variant = self._steady.launch(grid, args, named, grid_of)
-        if variant is not None:
-            return variant
+        known: Variant | None = self._steady.launch(grid, args, named, grid_of)
+        if known is not None:
+            return known
         given = dict(named)
         bound, options = self.bind(args, named)
         found = classify(bound, self.constexprs, self.plain, self.annotated)
@@ -176,7 +183,7 @@ class KernelFunction(Function):
         variant = self.variant(found, extents, options)
         if all(extents):
             launch(variant, found, extents)
-            self._steady.remember(args, given, bound, found, self.plain, variant)
+            self._steady.remember(args, given, bound, found, self.plain, variant, variant)
         return variant
 
     def warmup(self, *args: Any, grid: Grid, **named: Any) -> Variant:

@@ -2,8 +2,9 @@
 
 A call has a form: how many arguments by position, and which names in which order. For each form the
 launchers of `fuser.runtime.fast_launch` are kept, one for each class of arguments that was seen;
-each makes sure itself that it is right for a call. What none of them takes goes the way of
-`KernelFunction.run`, which then has it remembered.
+each makes sure itself that it is right for a call. `fuser.runtime.front` finds them without Python
+code; `Steady.launch` does the same in Python, for calls that are spelled in another way. What none
+of them takes goes the way of `KernelFunction.run`, which then has it remembered.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from fuser.language.compile import (
     IntegerClass,
     Program,
 )
+from fuser.runtime import door, front
 from fuser.runtime.cpu_launch import CpuKernel
 from fuser.runtime.cuda_launch import CudaKernel
 from fuser.runtime.fast_launch import (
@@ -39,6 +41,7 @@ from fuser.runtime.fast_launch import (
     make_fast_launcher,
     why_not,
 )
+from fuser.runtime.front import Watch
 
 MOST_LAUNCHERS = 16
 """Of a form; the one that was used last is asked first."""
@@ -65,31 +68,45 @@ Variant = TypeVar("Variant", bound=Compiled)
 
 @dataclass(eq=False)
 class Form(Generic[Variant]):
-    """names: the parameter of each argument of a call, None for an option. defaults: of the other
-    parameters."""
+    """names: the parameter of each argument of a call, None for an option. table: all arguments by
+    parameter, as of the first call. extra: the arguments behind those of a call: what was left to
+    its default and is no constant."""
 
     names: tuple[str | None, ...]
-    defaults: dict[str, Any]
-    launchers: list[tuple[FastLaunch, Variant]] = field(default_factory=list)
+    table: dict[str, Any]
+    extra: dict[str, Any]
+    native: front.Form
+    launchers: list[tuple[FastLaunch, Variant, Any]] = field(default_factory=list)
     made: int = 0
 
     def bound(self, given: Sequence[Any]) -> dict[str, Any]:
         """Arguments by parameter."""
-        if not self.defaults and None not in self.names:
-            return dict(zip(self.names, given, strict=True))  # type: ignore[arg-type]
         found = {name: value for name, value in zip(self.names, given, strict=True) if name}
-        return {**found, **self.defaults}
+        return {**self.table, **found}
+
+    def add(self, fast: FastLaunch, variant: Variant, answer: Any) -> None:
+        self.launchers = [(fast, variant, answer), *self.launchers[: MOST_LAUNCHERS - 1]]
+        self.native.set_doors([(item[0], item[2]) for item in self.launchers])
 
 
 class Steady(Generic[Variant]):
-    """The native launchers of one kernel."""
+    """The native launchers of one kernel. bind: gives the launcher for a grid."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, slowly: Callable[..., Any], watches: Callable[[], Sequence[Watch]] = tuple
+    ) -> None:
+        """slowly: launches what no native launcher takes, (grid, *args, **named). watches: what
+        must hold for native launches, asked for when there is the first."""
         self._forms: dict[tuple[Any, ...], Form[Variant]] = {}
+        self._slowly, self._watches = slowly, watches
+        self._front: front.Front | None = None
+        self.bind: Callable[[Any], Callable[..., Any]] = front.bind_slowly(slowly)
 
     def clear(self) -> None:
         """Forget every launch: the kernel is another one now."""
         self._forms.clear()
+        if self._front is not None:
+            self._front.set_forms(())
 
     def launch(
         self,
@@ -97,23 +114,20 @@ class Steady(Generic[Variant]):
         args: tuple[Any, ...],
         named: dict[str, Any],
         extents: Callable[[Any, dict[str, Any]], tuple[int, ...]],
-    ) -> Variant | None:
-        """Launch natively, or do nothing and return None. extents: the tuple that a grid stands
-        for."""
+    ) -> Any:
+        """Launch natively and give the answer that was remembered, or do nothing and return None.
+        extents: the tuple that a grid stands for."""
         form = self._forms.get((len(args), *named))
-        if form is None:
+        if form is None or not form.launchers:
             return None
-        given = (*args, *named.values()) if named else args
+        given = (*args, *named.values(), *form.extra.values())
         if callable(grid):
-            grid = grid(form.bound(given))
+            grid = grid(form.bound(given[: len(form.names)]))
         if type(grid) is not tuple:
             grid = extents(grid, {})
-        launchers = form.launchers
-        for item in launchers:
-            if item[0](given, grid):
-                if item is not launchers[0]:
-                    form.launchers = [item, *(other for other in launchers if other is not item)]
-                return item[1]
+        for fast, _, answer in form.launchers:
+            if fast(given, grid):
+                return answer
         return None
 
     def remember(
@@ -124,19 +138,20 @@ class Steady(Generic[Variant]):
         found: Arguments,
         plain: frozenset[str],
         variant: Variant,
+        answer: Any,
     ) -> None:
-        """Have calls like this one launched natively. It was launched."""
+        """Have calls like this one launched natively. It was launched. answer: what a launch
+        gives."""
+        if door.problem():
+            return
         key = (len(args), *named)
         form = self._forms.get(key)
         if form is None:
-            by_position = tuple(bound)[: len(args)]
-            names = (*by_position, *(name if name in bound else None for name in named))
-            rest = {name: value for name, value in bound.items() if name not in names}
-            form = self._forms[key] = Form(names, rest)
+            form = self._forms[key] = self._new_form(args, named, bound, found)
         if form.made >= MOST_MADE or variant.loaded is None:
             return
         form.made += 1
-        given = (*args, *named.values())
+        given = (*args, *named.values(), *form.extra.values())
         try:
             signature = _signature(form, given, found, plain, variant)
             fast = make_fast_launcher(variant.loaded, signature, given)
@@ -145,7 +160,27 @@ class Steady(Generic[Variant]):
         except UnsupportedError as error:
             _log.info("%s has no native launch: %s", variant.compiled.name, error)
             return
-        form.launchers = [(fast, variant), *form.launchers[: MOST_LAUNCHERS - 1]]
+        form.add(fast, variant, answer)
+        if self._front is None:
+            self._front = front.Front(self._slowly, self._watches())
+            self.bind = self._front.bind
+        self._front.set_forms([item.native for item in self._forms.values()])
+
+    def _new_form(
+        self, args: tuple[Any, ...], named: dict[str, Any], bound: dict[str, Any], found: Arguments
+    ) -> Form[Variant]:
+        by_position = tuple(bound)[: len(args)]
+        names = (*by_position, *(name if name in bound else None for name in named))
+        defaults = {name: value for name, value in bound.items() if name not in names}
+        extra = {
+            name: value
+            for name, value in defaults.items()
+            if not isinstance(found.classes[name], Fixed)
+        }
+        # arguments of this call are not kept
+        table = {name: defaults.get(name) for name in bound}
+        native = front.Form(len(args), tuple(named), names, table, tuple(extra.values()))
+        return Form(names, table, extra, native)
 
 
 def _signature(
@@ -163,17 +198,16 @@ def _signature(
         raise UnsupportedError("it asks for the shapes of arrays")
     if any(isinstance(kind, tuple) for kind in kinds.values()):
         raise UnsupportedError("an argument is a tuple")
-    if any(not isinstance(kinds[name], Fixed) for name in form.defaults):
-        raise UnsupportedError("a number is left to its default")
     leaves = {name: leaf for leaf, name in enumerate(kinds)}
-    place = {leaves[name]: at for at, name in enumerate(form.names) if name is not None}
+    names = (*form.names, *form.extra)
+    place = {leaves[name]: at for at, name in enumerate(names) if name is not None}
     written = variant.writes
     parameters = [
         Constant(value)
         if name is None
         else _parameter(kinds[name], name, value, found, leaves[name], leaves[name] in written,
                         name in plain)
-        for name, value in zip(form.names, given, strict=True)
+        for name, value in zip(names, given, strict=True)
     ]  # fmt: skip
     rank = len(program.kernel.grid)
     return Signature(

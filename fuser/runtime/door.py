@@ -19,7 +19,11 @@ from fuser.runtime import native_door, native_guards
 from fuser.runtime.jit import Linked, link_native, runtime_library
 from fuser.runtime.native_words import DOOR_WORDS
 
-METH_FASTCALL = 0x80
+METH_KEYWORDS, METH_O, METH_FASTCALL = 0x2, 0x8, 0x80
+FLAGS = {
+    "fuser_door": METH_FASTCALL, "fuser_bind": METH_O,
+    "fuser_launch": METH_FASTCALL | METH_KEYWORDS,
+}  # fmt: skip
 
 
 class Record(np.ndarray[Any, np.dtype[np.int64]]):
@@ -28,8 +32,8 @@ class Record(np.ndarray[Any, np.dtype[np.int64]]):
     keep: list[Any]
 
 
-def new_record() -> Record:
-    record = np.zeros(DOOR_WORDS, np.int64).view(Record)
+def new_record(words: int = DOOR_WORDS) -> Record:
+    record = np.zeros(words, np.int64).view(Record)
     record.keep = []
     return record
 
@@ -117,7 +121,12 @@ def _library() -> Linked:
 @functools.cache
 def _method(name: str) -> _MethodDef:
     address = _library()[name]
-    return _MethodDef(name.encode(), address, METH_FASTCALL, None)
+    return _MethodDef(name.encode(), address, FLAGS[name], None)
+
+
+def method(name: str) -> int:
+    """The address of a definition of a builtin function; it is kept for ever."""
+    return ctypes.addressof(_method(name))
 
 
 def make_door(record: Record, name: str = "fuser_door") -> Any:
@@ -125,7 +134,7 @@ def make_door(record: Record, name: str = "fuser_door") -> Any:
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype = ctypes.py_object
     make.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
-    return make(ctypes.addressof(_method(name)), record, None)
+    return make(method(name), record, None)
 
 
 def fill(words: Sequence[int]) -> np.ndarray:

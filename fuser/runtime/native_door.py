@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping
 
 from fuser.backend.function import Module
 from fuser.backend.text import Reg, integer
-from fuser.runtime.native_guards import write_guards
+from fuser.runtime import native_front
+from fuser.runtime.native_formulas import write_formulas
+from fuser.runtime.native_guards import NUMPY_DATA, write_guards
 from fuser.runtime.native_starts import write_starts
 from fuser.runtime.native_words import (
     GRID_VALUES,
@@ -31,15 +33,15 @@ IMPORTS = (
     "PyTuple_Size", "PyTuple_GetItem", "PyLong_AsLongLongAndOverflow", "PyFloat_AsDouble",
     "PyObject_RichCompareBool", "PyType_IsSubtype", "PyObject_CallNoArgs", "PyObject_CallOneArg",
     "PyLong_FromLong", "PyLong_AsVoidPtr", "PyEval_SaveThread", "PyEval_RestoreThread",
-    "PyErr_Occurred", "PyErr_Clear", "Py_IncRef", "Py_DecRef",
+    "PyErr_Occurred", "PyErr_Clear", "Py_IncRef", "Py_DecRef", *native_front.IMPORTS,
 )  # fmt: skip
 """Functions of Python."""
 DATA_IMPORTS = (
     "PyFloat_Type", "PyTuple_Type", "PyLong_Type", "PyUnicode_Type", "_Py_TrueStruct",
-    "_Py_FalseStruct",
+    "_Py_FalseStruct", *native_front.DATA_IMPORTS,
 )  # fmt: skip
 """Objects of Python."""
-EXPORTS = ("fuser_door",)
+EXPORTS = ("fuser_door", *native_front.EXPORTS)
 
 _DECLARATIONS = """
 declare i64 @PyTuple_Size(ptr)
@@ -68,110 +70,29 @@ def door_ir(elsize_at: int, elsize_type: str, data: Mapping[str, int]) -> str:
     data: the addresses of DATA_IMPORTS."""
     module = Module()
     write_guards(module, elsize_at, elsize_type)
-    _write_formulas(module)
+    write_formulas(module)
     _write_arguments(module)
     _write_overlaps(module)
     write_starts(module)
+    _write_extents(module)
+    _write_attempt(module)
     _write_door(module)
+    native_front.write_front(module)
     text = str(module)
     for name, address in data.items():  # may be farther away than a reference to data reaches
         text = text.replace(f"@{name}", f"inttoptr (i64 {address} to ptr)")
-    return _DECLARATIONS + text
-
-
-def _write_formulas(module: Module) -> None:
-    """code, values, results -> whether every check holds and no number is too large."""
-    f = Writer(module, "formulas", "i1", "ptr", "ptr", "ptr")
-    code, values, results = f.args
-    stack, here, above = f.room(MOST), f.room(1), f.room(1)
-    f.store(code, here, 8)
-    f.store(stack, above, 8)
-    head, body, out = f.block("next"), f.block("op"), f.block("out")
-    f.br(head)
-    f.enter(head)
-    at, top = f.load("ptr", here, 8), f.load("ptr", above, 8)
-    op, operand = f.load("i64", at, 8), f.word(at, 1)
-    f.store(f.gep(at, 16), here, 8)
-    b, a = f.gep(top, -8), f.gep(top, -16)
-    f.cbr(f.icmp("eq", op, 0), out, body)
-    f.enter(body)
-
-    def push(make: Callable[[], Reg]) -> Callable[[], None]:
-        def case() -> None:
-            f.store(make(), top, 8)
-            f.store(f.gep(top, 8), above, 8)
-
-        return case
-
-    def two(make: Callable[[Reg, Reg], Reg]) -> Callable[[], None]:
-        def case() -> None:
-            value = make(f.load("i64", a, 8), f.load("i64", b, 8))
-            f.store(value, a, 8)
-            f.store(b, above, 8)
-
-        return case
-
-    def exact(name: str) -> Callable[[Reg, Reg], Reg]:
-        def make(x: Reg, y: Reg) -> Reg:
-            both = "{ i64, i1 }"
-            pair = f.op(both, f"call {both} @llvm.{name}.with.overflow.i64({x.typed}, {y.typed})")
-            over = f.op("i1", f"extractvalue {both} {pair}, 1")
-            f.need(f.icmp("eq", over, 0))
-            return f.op("i64", f"extractvalue {both} {pair}, 0")
-
-        return make
-
-    def divided(x: Reg, y: Reg) -> tuple[Reg, Reg]:
-        """Quotient and rest, rounded down; only by what is above 0."""
-        f.need(f.icmp("sgt", y, 0))
-        rest = f.binary("srem", x, y)
-        below = f.icmp("slt", rest, 0)
-        quotient = f.binary("sdiv", x, y)
-        return (
-            f.select(below, f.add(quotient, -1), quotient), f.select(below, f.add(rest, y), rest)
-        )  # fmt: skip
-
-    def out_of() -> None:
-        f.store(f.load("i64", b, 8), f.gep(results, operand, "i64"), 8)
-        f.store(b, above, 8)
-
-    def check() -> None:
-        value = f.load("i64", b, 8)
-        f.store(b, above, 8)
-        kinds = [f.icmp(name, value, 0) for name in ("sge", "eq", "ne")]
-        other = f.select(f.icmp("eq", operand, 1), kinds[1], kinds[2])
-        f.need(f.select(f.icmp("eq", operand, 0), kinds[0], other))
-
-    f.switch(
-        op,
-        [
-            lambda: None,
-            push(lambda: operand),
-            push(lambda: f.load("i64", f.gep(values, operand, "i64"), 8)),
-            two(exact("sadd")),
-            two(exact("smul")),
-            two(lambda x, y: divided(x, y)[0]),
-            two(lambda x, y: divided(x, y)[1]),
-            two(lambda x, y: f.intrinsic("smin", x, y)),
-            two(lambda x, y: f.intrinsic("smax", x, y)),
-            out_of,
-            check,
-        ],
-    )
-    f.br(head)
-    f.enter(out)
-    f.finish(integer(1, "i1"))
+    return _DECLARATIONS + native_front.DECLARATIONS + text
 
 
 def _write_arguments(module: Module) -> None:
-    """door, tuple, values, numbers, ranges -> whether every argument is as its record says; ranges:
-    (address, start, end of the storage) of each."""
+    """door, arguments, values, numbers, ranges -> whether every argument is as its record says;
+    ranges: (address, start, end of the storage) of each."""
     f = Writer(module, "arguments", "i1", *["ptr"] * 5)
     door, given, values, numbers, ranges = f.args
     params = f.word(door, Door.PARAMS, "ptr")
 
     def one(i: Reg, _: list[Reg]) -> list[Reg]:
-        item = f.call("ptr", "PyTuple_GetItem", given, i)
+        item = f.load("ptr", f.gep(given, i, "ptr"), 8)
         param = f.gep(params, f.mul(i, 8 * PARAM_WORDS))
         span = f.gep(ranges, f.mul(i, 24))
         value = f.gep(values, i, "i64")
@@ -236,30 +157,47 @@ def _write_overlaps(module: Module) -> None:
     f.finish(integer(1, "i1"))
 
 
-def _write_door(module: Module) -> None:
-    f = Writer(module, "attempt", "i64", "ptr", "ptr", "i64")
-    self, given, count = f.args
-    values, numbers = f.room(GRID_VALUES + MOST), f.room(2 * MOST, 64)
-    buffers, ranges = f.room(MOST + 2), f.room(3 * MOST)
-    f.need(f.icmp("eq", count, 2))
-    door = f.field(self, 16)
-    tuples = [f.word(given, i, "ptr") for i in range(2)]
-    for item in tuples:
-        f.need(f.icmp("eq", f.field(item, 8), symbol("PyTuple_Type")))
-    args, grid = tuples
-    f.need(f.icmp("eq", f.call("i64", "PyTuple_Size", args), f.word(door, Door.COUNT)))
-    rank = f.call("i64", "PyTuple_Size", grid)
-    f.need(f.icmp("sle", rank, GRID_VALUES))
-    for i in range(GRID_VALUES):
-        f.store(integer(1), f.gep(values, 8 * i), 8)
+def _write_extents(module: Module) -> None:
+    """grid, place -> whether it is a number or a tuple of 1 to 3, none of them negative; axes that
+    are left out have 1."""
+    f = Writer(module, "extents", "i1", "ptr", "ptr")
+    grid, place = f.args
+    for i in range(1, GRID_VALUES):
+        f.store(integer(1), f.gep(place, 8 * i), 8)
 
-    def extent(i: Reg, _: list[Reg]) -> list[Reg]:
-        to = f.gep(values, i, "i64")
-        f.need(f.call("i1", "integer", f.call("ptr", "PyTuple_GetItem", grid, i), to))
+    def extent(item: Reg, to: Reg) -> None:
+        f.need(f.call("i1", "integer", item, to))
         f.need(f.icmp("sge", f.load("i64", to, 8), 0))
+
+    def of_number() -> list[Reg]:
+        extent(grid, place)
         return []
 
-    f.loop(integer(0), rank, 1, [], extent)
+    def of_tuple() -> list[Reg]:
+        f.need(f.icmp("eq", f.field(grid, 8), symbol("PyTuple_Type")))
+        rank = f.call("i64", "PyTuple_Size", grid)
+        f.need(f.both(f.icmp("sge", rank, 1), f.icmp("sle", rank, GRID_VALUES)))
+
+        def one(i: Reg, _: list[Reg]) -> list[Reg]:
+            extent(f.call("ptr", "PyTuple_GetItem", grid, i), f.gep(place, i, "i64"))
+            return []
+
+        f.loop(integer(0), rank, 1, [], one)
+        return []
+
+    f.when(f.icmp("eq", f.field(grid, 8), symbol("PyLong_Type")), of_number, of_tuple)
+    f.finish(integer(1, "i1"))
+
+
+def _write_attempt(module: Module) -> None:
+    """door, arguments, their count, grid -> 1: launched, 0: refused, -1: Python's error is set."""
+    f = Writer(module, "attempt", "i64", "ptr", "ptr", "i64", "ptr")
+    door, args, count, grid = f.args
+    values, numbers = f.room(GRID_VALUES + MOST), f.room(2 * MOST, 64)
+    buffers, ranges = f.room(MOST + 2), f.room(3 * MOST)
+    f.need(f.icmp("eq", count, f.word(door, Door.COUNT)))
+    for i in range(GRID_VALUES):
+        f.store(f.word(grid, i), f.gep(values, 8 * i), 8)
     rest = f.gep(values, 8 * GRID_VALUES)
     f.need(f.call("i1", "arguments", door, args, rest, numbers, ranges))
     f.need(f.call("i1", "overlaps", door, ranges))
@@ -294,10 +232,29 @@ def _write_door(module: Module) -> None:
     (answer,) = f.when(f.icmp("eq", f.word(door, Door.CUDA), 0), on_cpu, on_gpu)
     f.finish(answer)
 
-    door_function = Writer(module, "fuser_door", "ptr", "ptr", "ptr", "i64")
-    f = door_function
+
+def _write_door(module: Module) -> None:
+    f = Writer(module, "ask_door", "i64", "ptr", "ptr", "i64")
+    self, given, count = f.args
+    items, place = f.room(MOST), f.room(GRID_VALUES)
+    f.need(f.icmp("eq", count, 2))
+    args, grid = (f.word(given, i, "ptr") for i in range(2))
+    for item in (args, grid):
+        f.need(f.icmp("eq", f.field(item, 8), symbol("PyTuple_Type")))
+    size = f.call("i64", "PyTuple_Size", args)
+    f.need(f.icmp("sle", size, MOST))
+
+    def one(i: Reg, _: list[Reg]) -> list[Reg]:
+        f.store(f.call("ptr", "PyTuple_GetItem", args, i), f.gep(items, i, "ptr"), 8)
+        return []
+
+    f.loop(integer(0), size, 1, [], one)
+    f.need(f.call("i1", "extents", grid, place))
+    f.finish(f.call("i64", "attempt", f.field(self, NUMPY_DATA), items, size, place))
+
+    f = Writer(module, "fuser_door", "ptr", "ptr", "ptr", "i64")
     f.linkage = ""
-    answer = f.call("i64", "attempt", *f.args)
+    answer = f.call("i64", "ask_door", *f.args)
     raised = f.icmp("slt", answer, 0)
 
     def truth() -> list[Reg]:

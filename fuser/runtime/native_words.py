@@ -61,6 +61,47 @@ class Door(IntEnum):
 DOOR_WORDS = 48
 
 
+class Front(IntEnum):
+    """Words of a kernel."""
+
+    FORMS = 0  # a tuple of records
+    WATCHES = 1
+    WATCHED = 2
+    FALLBACK = 3
+    LAUNCH = 4  # the definition of fuser_launch
+
+
+FRONT_WORDS = 8
+
+
+class Form(IntEnum):
+    """Words of a form of calls: how many arguments by position, and which names."""
+
+    COUNT = 0
+    NAMES = 1  # a tuple, or null
+    DOORS = 2  # a tuple of pairs: a door's record, what the launch gives
+    LAST = 3  # of the doors, the one that took the last call
+    GIVEN = 4  # arguments of a call
+    EXTRA = 5  # arguments that are left to their defaults, and are no constants
+    EXTRA_OBJECTS = 6
+    TABLE = 7  # arguments by parameter: a dict
+    TABLE_NAMES = 8  # of the arguments of a call, null for an option
+
+
+FORM_WORDS = 16
+
+
+class Watch(IntEnum):
+    """What must hold of a dict's entry: (kind, dict, key, object)."""
+
+    ABSENT = 0
+    EMPTY = 1  # a list without items
+    SAME = 2  # the object
+
+
+WATCH_WORDS = 4
+
+
 class Param(IntEnum):
     """Words of the record of a parameter."""
 

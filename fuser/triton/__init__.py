@@ -11,17 +11,10 @@ from fuser.triton.ahead import compile
 from fuser.triton.allocation import set_allocator
 from fuser.triton.autotuner import autotune, heuristics
 from fuser.triton.configs import Config
+from fuser.triton.constexprs import cdiv, constexpr_function, next_power_of_2
 from fuser.triton.errors import CompilationError, InterpreterError, OutOfResources, TritonError
 from fuser.triton.imports import imports
-from fuser.triton.jit import (
-    JITFunction,
-    KernelInterface,
-    cdiv,
-    constexpr_function,
-    jit,
-    must_use_result,
-    next_power_of_2,
-)
+from fuser.triton.jit import JITFunction, KernelInterface, jit, must_use_result
 from fuser.triton.tensors import MockTensor, TensorWrapper, reinterpret
 
 __version__ = "3.6.0"

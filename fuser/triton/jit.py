@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import inspect
+import os
 import re
 import textwrap
 from collections import defaultdict
@@ -18,8 +18,10 @@ from fuser.language.compile import Options
 from fuser.language.functions import Function
 from fuser.language.jit import OPTIONS, KernelFunction, Variant, grid_of, launch
 from fuser.language.tensors import Constexpr
+from fuser.runtime.front import Watch
 from fuser.triton import knobs
 from fuser.triton.compiled import CompiledKernel
+from fuser.triton.constexprs import ConstexprFunction
 from fuser.triton.driver import driver
 from fuser.triton.errors import CompilationError, UnknownKeywordError
 from fuser.triton.parameters import KernelParam
@@ -31,6 +33,11 @@ SPELLING = {
     "equal_ranks": True,
 }  # fmt: skip
 """Where the language of Triton is narrower than fuser's (language/expressions.py reads these)."""
+
+
+SETTINGS = ("launch_enter_hook", "launch_exit_hook", "debug")
+"""Of knobs.runtime, those that a launch asks."""
+DEBUG_VARIABLE = "TRITON_DEBUG"
 
 
 class KernelInterface:
@@ -184,16 +191,33 @@ class JITFunction(KernelInterface, KernelFunction):
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
         """The launcher for a grid: 1 to 3 numbers of programs, or a function of the arguments that
         gives them."""
-        return functools.partial(self._launch_over, grid)
+        return self._steady.bind(grid)
 
-    def _launch_over(self, grid: Any, /, *args: Any, **named: Any) -> Any:
+    def _launch(self, grid: Any, /, *args: Any, **named: Any) -> Any:
+        """What is launched natively is mostly not seen here."""
         if self.outside.reads:
             self.outside.check(self.fn.__name__)
         if self._is_plain():
-            variant = self._steady.launch(grid, args, named, grid_of)
-            if variant is not None:
-                return variant.triton  # type: ignore[attr-defined]
+            known = self._steady.launch(grid, args, named, grid_of)
+            if known is not None:
+                return known
         return self._run(args, named, grid, False)
+
+    def _watches(self) -> Sequence[Watch] | None:
+        """That `_is_plain` holds, told by the dicts that it depends on."""
+        settings, environment = vars(knobs.runtime), os.environ._data
+        chains = knobs.runtime_knobs.launch_enter_hook, knobs.runtime_knobs.launch_exit_hook
+        variable = os.environ.encodekey(DEBUG_VARIABLE)  # type: ignore[attr-defined]
+        constants = super()._watches()
+        return None if constants is None else (
+            *constants,
+            Watch.empty(vars(self), "pre_run_hooks"),
+            Watch.same(vars(knobs), "runtime"),
+            *(Watch.empty(vars(chain), "calls") for chain in chains),
+            *(Watch.absent(settings, name) for name in SETTINGS),
+            Watch.same(vars(os), "environ"),
+            Watch.absent(environment, variable),
+        )
 
     def _is_plain(self) -> bool:
         """Whether a launch depends on its arguments alone: nobody is told, and nothing added."""
@@ -203,7 +227,7 @@ class JITFunction(KernelInterface, KernelFunction):
         """Launch, or compile only. The compiled kernel."""
         if warmup:
             return self._run(args, named, grid, True)
-        return self._launch_over(grid, *args, **named)
+        return self[grid](*args, **named)
 
     def _run(self, args: tuple[Any, ...], named: dict[str, Any], grid: Any, warmup: bool) -> Any:
         for hook in self.pre_run_hooks:
@@ -223,7 +247,7 @@ class JITFunction(KernelInterface, KernelFunction):
         if not _hooked():
             launch(made.variant, found, extents)
             if self._is_plain():
-                self._steady.remember(args, named, bound, found, self.plain, made.variant)
+                self._steady.remember(args, named, bound, found, self.plain, made.variant, made)
             return made
         enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
         metadata = made.launch_metadata(extents, 0, *bound.values())
@@ -305,49 +329,6 @@ def _uses(function: Any) -> list[str]:
     return found
 
 
-class ConstexprFunction:
-    """A Python function that kernels call while they are compiled, on what is known then."""
-
-    __constexpr_function__ = True
-
-    def __init__(self, fn: Callable[..., Any]) -> None:
-        self.fn = fn
-        self.__name__, self.__qualname__ = fn.__name__, fn.__qualname__
-        self.__module__, self.__doc__ = fn.__module__, fn.__doc__
-        self.__wrapped__ = fn
-        self.hash: str | None = None
-        self._src: str | None = None
-
-    @property
-    def src(self) -> str:
-        if self._src is None:
-            self._src = textwrap.dedent(inspect.getsource(self.fn))
-        return self._src
-
-    def _unsafe_update_src(self, new_src: str) -> None:
-        self._src, self.hash = new_src, None
-
-    @property
-    def scope(self) -> dict[str, Any]:
-        return dict(self.fn.__globals__)
-
-    @property
-    def cache_key(self) -> str:
-        if self.hash is None:
-            self.hash = hashlib.sha256(self.src.encode()).hexdigest()
-        return self.hash
-
-    def __call__(self, *args: Any, **named: Any) -> Any:
-        plain = [arg.value if isinstance(arg, Constexpr) else arg for arg in args]
-        known = {k: v.value if isinstance(v, Constexpr) else v for k, v in named.items()}
-        return self.fn(*plain, **known)
-
-
-def constexpr_function(fn: Callable[..., Any]) -> ConstexprFunction:
-    """Make a Python function callable in kernels while they are compiled."""
-    return ConstexprFunction(fn)
-
-
 def jit(
     fn: Callable[..., Any] | None = None,
     *,
@@ -379,18 +360,6 @@ def must_use_result(x: Any, reason: str | bool = True) -> Any:
         return lambda function: must_use_result(function, x)
     x.must_use_result = reason
     return x
-
-
-@constexpr_function
-def cdiv(x: int, y: int) -> int:
-    """x / y rounded up."""
-    return -(-x // y)
-
-
-@constexpr_function
-def next_power_of_2(n: int) -> int:
-    """The least power of 2 that is not below n."""
-    return 1 << (n - 1).bit_length() if n > 0 else 0
 
 
 __all__ = ["Function", "JITFunction", "Variant", "jit"]

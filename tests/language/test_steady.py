@@ -15,6 +15,7 @@ from fuser.language.compile import IntegerClass
 from fuser.language.jit import KernelFunction
 from fuser.language.steady import MOST_LAUNCHERS, MOST_MADE, _integer
 from fuser.runtime import door
+from fuser.triton import knobs
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(bool(door.problem()), reason=door.problem())
@@ -128,6 +129,67 @@ def test_hooks_are_called_and_other_source_is_compiled(axpy: Any) -> None:
     for _ in range(3):
         axpy[(2,)](x, y, out, 256, 1.0, 2, 128)
         np.testing.assert_array_equal(out, x + y - 2)
+
+
+def test_hooks_of_all_kernels_are_called(axpy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y, out = (drawn(256, seed, WRAPS["numpy"]) for seed in range(3))
+    told: list[Any] = []
+
+    def launch_is_told() -> bool:
+        told.clear()
+        out[...] = 0
+        axpy[(2,)](x, y, out, 256, 1.0, 2, 128)
+        np.testing.assert_array_equal(out, x + y + 2)
+        return bool(told)
+
+    assert not launch_is_told() and not launch_is_told()
+    knobs.runtime.launch_exit_hook.add(told.append)
+    knobs.runtime.launch_enter_hook.add(told.append)
+    try:
+        assert launch_is_told()
+    finally:
+        knobs.runtime.launch_exit_hook.remove(told.append)
+        knobs.runtime.launch_enter_hook.remove(told.append)
+    assert not launch_is_told()
+    with knobs.runtime.scope():
+        knobs.runtime.launch_enter_hook = told.append
+        assert launch_is_told()
+    assert not launch_is_told()
+    other = knobs.runtime.copy()
+    other.launch_enter_hook = told.append
+    with monkeypatch.context() as patch:
+        patch.setattr(knobs, "runtime", other)
+        assert launch_is_told()
+    assert not launch_is_told()
+    axpy.pre_run_hooks = [lambda *args, **named: told.append(args)]
+    assert launch_is_told()
+
+
+def test_numbers_left_to_their_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    @triton.jit
+    def shifted(x, out, n, shift=5, scale=0.5, BLOCK: tl.constexpr = 128):  # type: ignore[no-untyped-def]
+        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        inside = at < n
+        tl.store(out + at, tl.load(x + at, mask=inside) * scale + shift, mask=inside)
+
+    slow, seen = Counted(shifted, monkeypatch), []
+    x, out = drawn(256, 0, WRAPS["numpy"]), np.zeros(256, np.float32)
+
+    def grid(meta: dict[str, Any]) -> int:
+        seen.append(meta)
+        return triton.cdiv(meta["n"], meta["BLOCK"])  # type: ignore[no-any-return]
+
+    calls: list[tuple[dict[str, Any], Any]] = [
+        ({}, x * 0.5 + 5), ({"shift": 9}, x * 0.5 + 9), ({"scale": 2.0}, x * 2 + 5)
+    ]  # fmt: skip
+    for repeat in range(3):
+        slow.count = 0
+        for named, expected in calls:
+            out[...] = 0
+            shifted[grid](x, out, 256, **named)
+            np.testing.assert_array_equal(out, expected.astype(np.float32))
+        assert slow.count == (0 if repeat else 3)
+    assert seen[-2]["shift"] == 9 and seen[-1]["shift"] == 5 and seen[-1]["scale"] == 2.0
 
 
 def test_the_debug_knob_is_asked_at_each_launch(axpy: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from fuser.triton.constexprs import constexpr_function
 from fuser.triton.driver import driver
-from fuser.triton.jit import constexpr_function
 
 
 @constexpr_function

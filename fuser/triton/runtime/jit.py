@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 from fuser.language.types import BY_NAME
-from fuser.triton.jit import (
-    ConstexprFunction,
-    JITFunction,
-    JitFunctionInfo,
-    KernelInterface,
-    constexpr_function,
-    jit,
-)
+from fuser.triton.constexprs import ConstexprFunction, constexpr_function
+from fuser.triton.jit import JITFunction, JitFunctionInfo, KernelInterface, jit
 from fuser.triton.parameters import KernelParam, short_name
 from fuser.triton.tensors import MockTensor, TensorWrapper, reinterpret
 

@@ -1,0 +1,72 @@
+"""Functions of Python that kernels call while they are compiled, and that programs call as well."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+from fuser.language.tensors import Constexpr, unwrap
+
+
+class ConstexprFunction:
+    """A Python function that kernels call while they are compiled, on what is known then."""
+
+    __constexpr_function__ = True
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.fn = fn
+        self.__name__, self.__qualname__ = fn.__name__, fn.__qualname__
+        self.__module__, self.__doc__ = fn.__module__, fn.__doc__
+        self.__wrapped__ = fn
+        self.hash: str | None = None
+        self._src: str | None = None
+
+    @property
+    def src(self) -> str:
+        if self._src is None:
+            self._src = textwrap.dedent(inspect.getsource(self.fn))
+        return self._src
+
+    def _unsafe_update_src(self, new_src: str) -> None:
+        self._src, self.hash = new_src, None
+
+    @property
+    def scope(self) -> dict[str, Any]:
+        return dict(self.fn.__globals__)
+
+    @property
+    def cache_key(self) -> str:
+        if self.hash is None:
+            self.hash = hashlib.sha256(self.src.encode()).hexdigest()
+        return self.hash
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        plain = [arg.value if isinstance(arg, Constexpr) else arg for arg in args]
+        known = {k: v.value if isinstance(v, Constexpr) else v for k, v in named.items()}
+        return self.fn(*plain, **known)
+
+
+def constexpr_function(fn: Callable[..., Any]) -> ConstexprFunction:
+    """Make a Python function callable in kernels while they are compiled."""
+    return ConstexprFunction(fn)
+
+
+def cdiv(x: Any, y: Any) -> Any:
+    """x / y rounded up."""
+    if type(x) is int and type(y) is int:
+        return -(-x // y)
+    return -(-unwrap(x) // unwrap(y))
+
+
+def next_power_of_2(n: Any) -> Any:
+    """The least power of 2 that is not below n."""
+    n = unwrap(n)
+    return 1 << (n - 1).bit_length() if n > 0 else 0
+
+
+# Grids are computed with them at each launch: functions are called faster than objects.
+cdiv.__constexpr_function__ = True  # type: ignore[attr-defined]
+next_power_of_2.__constexpr_function__ = True  # type: ignore[attr-defined]
