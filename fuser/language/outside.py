@@ -5,6 +5,7 @@ A kernel that was compiled with one value must not run when the name has another
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from fuser.errors import UsageError
 from fuser.language.tensors import Constexpr, unwrap
 from fuser.language.types import is_type
+from fuser.runtime.front import Watch
 
 
 class ChangedError(UsageError, RuntimeError):
@@ -48,6 +50,17 @@ class Read:
         plain = unwrap(found)
         return type(plain) is type(self.value) and bool(plain == self.value)
 
+    def watch(self) -> Watch | None:
+        """For native code, that it is the same object; None where it cannot see that."""
+        if isinstance(self.owner, ModuleType):
+            table = vars(self.owner)
+            return Watch.same(table, self.name) if self.name in table else None
+        names, cells = self.owner.__code__.co_freevars, self.owner.__closure__ or ()
+        if self.name in names[: len(cells)]:
+            return Watch.cell(cells[names.index(self.name)])
+        table = self.owner.__globals__
+        return Watch.same(table, self.name) if self.name in table else None
+
 
 class Outside:
     """The constants that a kernel and the functions it calls have read."""
@@ -65,6 +78,12 @@ class Outside:
     def changed(self) -> Read | None:
         """A name that stands for something else now."""
         return next((read for read in self.reads.values() if not read.holds()), None)
+
+    def watches(self) -> Sequence[Watch] | None:
+        """That all names stand for the objects that they stand for now; None where native code
+        cannot see that."""
+        found = [read.watch() for read in self.reads.values()]
+        return None if None in found else [watch for watch in found if watch is not None]
 
     def check(self, kernel: str) -> None:
         """Raise ChangedError where a name stands for something else now."""

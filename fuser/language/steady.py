@@ -93,10 +93,11 @@ class Steady(Generic[Variant]):
     """The native launchers of one kernel. bind: gives the launcher for a grid."""
 
     def __init__(
-        self, slowly: Callable[..., Any], watches: Callable[[], Sequence[Watch]] = tuple
+        self, slowly: Callable[..., Any], watches: Callable[[], Sequence[Watch] | None]
     ) -> None:
         """slowly: launches what no native launcher takes, (grid, *args, **named). watches: what
-        must hold for native launches, asked for when there is the first."""
+        must hold for native launches, asked for whenever there are new ones; None: all is for
+        `slowly` to see."""
         self._forms: dict[tuple[Any, ...], Form[Variant]] = {}
         self._slowly, self._watches = slowly, watches
         self._front: front.Front | None = None
@@ -105,8 +106,7 @@ class Steady(Generic[Variant]):
     def clear(self) -> None:
         """Forget every launch: the kernel is another one now."""
         self._forms.clear()
-        if self._front is not None:
-            self._front.set_forms(())
+        self._hide()
 
     def launch(
         self,
@@ -160,11 +160,24 @@ class Steady(Generic[Variant]):
         except UnsupportedError as error:
             _log.info("%s has no native launch: %s", variant.compiled.name, error)
             return
+        watches = self._watches()
+        if watches is None:
+            self._hide()
         form.add(fast, variant, answer)
+        if watches is not None:
+            self._show(watches)
+
+    def _show(self, watches: Sequence[Watch]) -> None:
         if self._front is None:
-            self._front = front.Front(self._slowly, self._watches())
+            self._front = front.Front(self._slowly)
             self.bind = self._front.bind
+        self._front.set_watches(watches)
         self._front.set_forms([item.native for item in self._forms.values()])
+
+    def _hide(self) -> None:
+        """Have Python code see all calls."""
+        if self._front is not None:
+            self._front.set_forms(())
 
     def _new_form(
         self, args: tuple[Any, ...], named: dict[str, Any], bound: dict[str, Any], found: Arguments

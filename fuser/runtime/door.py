@@ -11,11 +11,12 @@ import functools
 import sys
 import sysconfig
 from collections.abc import Sequence
+from types import CellType
 from typing import Any
 
 import numpy as np
 
-from fuser.runtime import native_door, native_guards
+from fuser.runtime import native_door, native_front, native_guards
 from fuser.runtime.jit import Linked, link_native, runtime_library
 from fuser.runtime.native_words import DOOR_WORDS
 
@@ -56,7 +57,8 @@ def problem() -> str:
         return "this is no CPython with a global interpreter lock"
     if ctypes.sizeof(ctypes.c_void_p) != 8 or sys.byteorder != "little":
         return "this is no little-endian 64-bit machine"
-    if object.__basicsize__ != 16:
+    cell = CellType(sys)
+    if object.__basicsize__ != 16 or _word(id(cell) + native_front.CELL_OBJECT) != id(sys):
         return "objects of this Python begin otherwise"
     return "" if _numpy_fits() and _element_size() else "NumPy's arrays are laid out otherwise"
 

@@ -48,6 +48,7 @@ from fuser.runtime.arrays import describe
 from fuser.runtime.cpu_launch import CpuKernel
 from fuser.runtime.cuda_door import fill_cuda
 from fuser.runtime.cuda_launch import CudaKernel
+from fuser.runtime.cuda_maps import map_formulas
 from fuser.runtime.formulas import Formulas
 from fuser.runtime.geometry import symbol_name
 from fuser.runtime.memory import address
@@ -302,6 +303,7 @@ def _formulas(kernel: CpuKernel | CudaKernel, signature: Signature) -> list[int]
         if isinstance(kernel, CudaKernel):
             for axis, dim in enumerate(geometry.launch):
                 code.out(dim, LAUNCH_AT + axis)
+            map_formulas(code, kernel)
     except ValueError as error:
         raise UnsupportedError(str(error)) from error
     return code.words

@@ -32,9 +32,9 @@ Launcher = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Watch:
-    """What must hold of table[key] at each call."""
+    """What must hold of table[key] at each call; the table is a dict, or a cell without a key."""
 
-    table: dict[Any, Any]
+    table: Any
     key: Any
     kind: WatchKind
     value: Any = None
@@ -52,6 +52,11 @@ class Watch:
     def same(table: dict[Any, Any], key: Any) -> Watch:
         """It is the object that it is now."""
         return Watch(table, key, WatchKind.SAME, table[key])
+
+    @staticmethod
+    def cell(cell: Any) -> Watch:
+        """It is the object that it is now."""
+        return Watch(cell, None, WatchKind.CELL, cell.cell_contents)
 
 
 class Form:
@@ -95,15 +100,22 @@ class Front:
 
     def __init__(self, slowly: Launcher, watches: Sequence[Watch] = ()) -> None:
         self._words = words = door.new_record(FRONT_WORDS)
+        words.keep = [slowly, (), ()]
+        words[FrontWord.FALLBACK] = id(slowly)
+        words[FrontWord.LAUNCH] = door.method("fuser_launch")
+        self.set_watches(watches)
+        self.set_forms(())
+        self.bind: Callable[[Any], Launcher] = door.make_door(words, "fuser_bind")
+
+    def set_watches(self, watches: Sequence[Watch]) -> None:
         table = np.zeros((len(watches), WATCH_WORDS), np.int64)
         for row, item in zip(table, watches, strict=True):
             row[:] = item.kind, id(item.table), id(item.key), id(item.value)
-        words.keep = [slowly, tuple(watches), table, ()]
-        words[FrontWord.WATCHES], words[FrontWord.WATCHED] = len(watches), address(table)
-        words[FrontWord.FALLBACK] = id(slowly)
-        words[FrontWord.LAUNCH] = door.method("fuser_launch")
-        self.set_forms(())
-        self.bind: Callable[[Any], Launcher] = door.make_door(words, "fuser_bind")
+        words, before = self._words, self._words.keep[1]
+        words[FrontWord.WATCHES] = 0  # no more than there are, whatever runs between
+        words[FrontWord.WATCHED], words[FrontWord.WATCHES] = address(table), len(watches)
+        words.keep[1] = tuple(watches), table
+        del before
 
     def set_forms(self, forms: Sequence[Form]) -> None:
         held = tuple(form.record for form in forms)

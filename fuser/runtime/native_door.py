@@ -22,6 +22,7 @@ from fuser.runtime.native_words import (
     MOST,
     NULL,
     PARAM_WORDS,
+    RESULTS,
     Door,
     Kind,
     Param,
@@ -193,7 +194,7 @@ def _write_attempt(module: Module) -> None:
     """door, arguments, their count, grid -> 1: launched, 0: refused, -1: Python's error is set."""
     f = Writer(module, "attempt", "i64", "ptr", "ptr", "i64", "ptr")
     door, args, count, grid = f.args
-    values, numbers = f.room(GRID_VALUES + MOST), f.room(2 * MOST, 64)
+    values, numbers = f.room(GRID_VALUES + MOST), f.room(RESULTS, 64)
     buffers, ranges = f.room(MOST + 2), f.room(3 * MOST)
     f.need(f.icmp("eq", count, f.word(door, Door.COUNT)))
     for i in range(GRID_VALUES):

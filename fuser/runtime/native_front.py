@@ -49,6 +49,8 @@ declare ptr @PyTuple_New(i64)
 declare i32 @PyTuple_SetItem(ptr, i64, ptr)
 """
 
+CELL_OBJECT = 16
+"""Of a cell: the object that it holds."""
 TAKEN, REFUSED, RAISED = 1, 0, -1
 
 
@@ -71,8 +73,12 @@ def _write_watches(module: Module) -> None:
 
     def one(i: Reg, _: list[Reg]) -> list[Reg]:
         row = f.gep(table, f.mul(i, 8 * WATCH_WORDS))
-        held, key = f.word(row, 1, "ptr"), f.word(row, 2, "ptr")
-        found = f.call("ptr", "PyDict_GetItemWithError", held, key)
+        held, key, kind = f.word(row, 1, "ptr"), f.word(row, 2, "ptr"), f.word(row, 0)
+        (found,) = f.when(
+            f.icmp("eq", kind, int(Watch.CELL)),
+            lambda: [f.field(held, CELL_OBJECT)],
+            lambda: [f.call("ptr", "PyDict_GetItemWithError", held, key)],
+        )
 
         def is_empty_list() -> None:
             f.need(f.icmp("ne", found, NULL))
@@ -83,8 +89,9 @@ def _write_watches(module: Module) -> None:
             Watch.ABSENT: lambda: f.need(f.icmp("eq", found, NULL)),
             Watch.EMPTY: is_empty_list,
             Watch.SAME: lambda: f.need(f.icmp("eq", found, f.word(row, 3, "ptr"))),
+            Watch.CELL: lambda: f.need(f.icmp("eq", found, f.word(row, 3, "ptr"))),
         }
-        f.switch(f.word(row, 0), [cases[kind] for kind in Watch])
+        f.switch(kind, [cases[kind] for kind in Watch])
         return []
 
     f.loop(integer(0), f.word(front, Front.WATCHES), 1, [], one)

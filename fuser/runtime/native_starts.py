@@ -9,7 +9,8 @@ from fuser.backend.function import Module
 from fuser.backend.text import Reg, integer
 from fuser.runtime import launch_cost
 from fuser.runtime.geometry import MOST_ON_AXES
-from fuser.runtime.native_words import MOST, NULL, Door, Writer, symbol
+from fuser.runtime.native_maps import MAP_BYTES, place_maps, write_maps
+from fuser.runtime.native_words import MOST, MOST_MAPS, NULL, Door, Writer, symbol
 
 CONFIG_WORDS = 7
 """Of a CUlaunchConfig."""
@@ -19,6 +20,7 @@ def write_starts(module: Module) -> None:
     _write_time(module)
     _write_estimate(module)
     _write_cpu(module)
+    write_maps(module)
     _write_cuda(module)
 
 
@@ -129,7 +131,8 @@ def _write_cuda(module: Module) -> None:
     refused, and Python's error is set."""
     f = Writer(module, "launch_cuda", "i64", "ptr", "ptr", "ptr", "ptr")
     door, buffers, numbers, grid = f.args
-    pointers, config, got = f.room(2 * MOST + 2), f.room(CONFIG_WORDS), f.room(1)
+    pointers, config, got = f.room(2 * MOST + 2 + MOST_MAPS), f.room(CONFIG_WORDS), f.room(1)
+    maps, count_of_maps = f.room(MOST_MAPS * MAP_BYTES // 8, 64), f.word(door, Door.MAPS)
     x, y, z = (f.word(grid, axis) for axis in range(3))
     for extent, most in zip((x, y, z), MOST_ON_AXES, strict=True):
         f.need(f.icmp("ule", extent, most))
@@ -143,8 +146,18 @@ def _write_cuda(module: Module) -> None:
         f.call_void("Py_DecRef", number)
         return [stream]
 
-    asks = f.icmp("ne", f.word(door, Door.GET_STREAM, "ptr"), NULL)
-    (stream,) = f.when(asks, of_torch, lambda: [NULL])
+    def of_library() -> list[Reg]:
+        ordinal = f.convert("trunc", f.word(door, Door.DEVICE_NUMBER), "i32")
+        failed = f.through("i32", f.word(door, Door.CURRENT_STREAM, "ptr"), ordinal, got)
+        f.need(f.icmp("eq", failed, 0))
+        return [f.load("ptr", got, 8)]
+
+    def by_python() -> list[Reg]:
+        asks = f.icmp("ne", f.word(door, Door.GET_STREAM, "ptr"), NULL)
+        return f.when(asks, of_torch, lambda: [NULL])
+
+    native = f.icmp("ne", f.word(door, Door.CURRENT_STREAM, "ptr"), NULL)
+    (stream,) = f.when(native, of_library, by_python)
     some = f.icmp("ne", extra, 0)
     same = f.icmp("eq", stream, f.word(door, Door.WORKSPACE_STREAM, "ptr"))
     f.need(f.either(f.icmp("eq", some, 0), same))
@@ -159,7 +172,9 @@ def _write_cuda(module: Module) -> None:
         return one
 
     f.loop(integer(0), memories, 1, [], point(buffers, integer(0)))
-    f.loop(integer(0), f.word(door, Door.NUMBERS), 1, [], point(numbers, memories))
+    place_maps(f, maps, count_of_maps, f.gep(pointers, memories, "ptr"))
+    before = f.add(memories, count_of_maps)
+    f.loop(integer(0), f.word(door, Door.NUMBERS), 1, [], point(numbers, before))
     # CUlaunchConfig: the grid, the block, bytes of shared memory, the stream, attributes
     block, shared = f.word(door, Door.BLOCK), f.word(door, Door.SHARED)
     one = integer(1)
@@ -189,9 +204,15 @@ def _write_cuda(module: Module) -> None:
             start = f.word(door, Door.LAUNCH, "ptr")
             return [f.through("i32", start, config, function, pointers, NULL)]
 
-        none = integer(0, "i32")
+        def encode_and_launch() -> list[Reg]:
+            encoded = f.call("i1", "encode_maps", door, buffers, numbers, maps)
+            return [*f.when(encoded, launch, lambda: [none]), encoded]
+
+        none, yes = integer(0, "i32"), integer(1, "i1")
         (pushed,) = f.when(elsewhere, push, lambda: [none])
-        (status,) = f.when(f.icmp("eq", pushed, 0), launch, lambda: [pushed])
+        status, encoded = f.when(
+            f.icmp("eq", pushed, 0), encode_and_launch, lambda: [pushed, yes]
+        )  # fmt: skip
         f.when(f.both(elsewhere, f.icmp("eq", pushed, 0)), pop)
         f.call_void("PyEval_RestoreThread", thread)
 
@@ -202,7 +223,9 @@ def _write_cuda(module: Module) -> None:
             f.call_void("Py_DecRef", number)
             return [integer(-1)]
 
-        return f.when(f.icmp("ne", status, 0), fail, lambda: [one])
+        # the slow path says what is wrong with a map
+        fine = f.convert("zext", encoded, "i64")
+        return f.when(f.icmp("ne", status, 0), fail, lambda: [fine])
 
     (answer,) = f.when(empty, lambda: [one], go)
     f.finish(answer)

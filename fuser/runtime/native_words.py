@@ -56,9 +56,36 @@ class Door(IntEnum):
     SIZE = 43
     OFFSET = 44
     KEYS_AT = 45
+    CURRENT_STREAM = 46
+    DEVICE_NUMBER = 47
+    # of tensor maps
+    MAPS = 48
+    MAP_TABLE = 49
+    ENCODE_TILED = 50
+    ENCODE_WALK = 51
 
 
-DOOR_WORDS = 48
+DOOR_WORDS = 56
+
+
+class Map(IntEnum):
+    """Words of the record of a tensor map. What depends on the launch is among its numbers."""
+
+    TYPE = 0
+    RANK = 1
+    BUFFER = 2
+    SWIZZLE = 3
+    STEPS = 4  # addresses of 32-bit numbers, as are these:
+    BOX = 5
+    LOWER = 6
+    UPPER = 7
+    WALKS = 8  # whether its rows walk through a box
+    COLUMNS = 9
+    ROWS = 10
+
+
+MAP_WORDS = 12
+MOST_MAPS = 8
 
 
 class Front(IntEnum):
@@ -97,6 +124,7 @@ class Watch(IntEnum):
     ABSENT = 0
     EMPTY = 1  # a list without items
     SAME = 2  # the object
+    CELL = 3  # the object, in a cell in the place of a dict
 
 
 WATCH_WORDS = 4
@@ -153,6 +181,10 @@ class Code(IntEnum):
 
 LAUNCH_AT = MOST
 """Results from here on are the CUDA grid; those before it the numbers."""
+MAPS_AT, MAP_NUMBERS = MOST + 8, 10
+"""Behind it those of the tensor maps, so many each: the shape, the strides in bytes, the bytes that
+are skipped at the start of the buffer."""
+RESULTS = MAPS_AT + MOST_MAPS * MAP_NUMBERS
 GRID_VALUES = 3
 """Values before those of the parameters: the grid."""
 

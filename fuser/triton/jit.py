@@ -205,12 +205,16 @@ class JITFunction(KernelInterface, KernelFunction):
 
     def _watches(self) -> Sequence[Watch] | None:
         """That `_is_plain` holds, told by the dicts that it depends on."""
-        settings, environment = vars(knobs.runtime), os.environ._data
+        environment = os.environ._data  # type: ignore[attr-defined]
+        settings = vars(knobs.runtime)
         chains = knobs.runtime_knobs.launch_enter_hook, knobs.runtime_knobs.launch_exit_hook
-        variable = os.environ.encodekey(DEBUG_VARIABLE)  # type: ignore[attr-defined]
+        variable = os.environ.encodekey(DEBUG_VARIABLE)
         constants = super()._watches()
-        return None if constants is None else (
+        if constants is None:
+            return None
+        return (
             *constants,
+            Watch.empty(vars(self), "pre_run_hooks"),
             Watch.empty(vars(self), "pre_run_hooks"),
             Watch.same(vars(knobs), "runtime"),
             *(Watch.empty(vars(chain), "calls") for chain in chains),

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fuser.backend.module import CompiledKernel
+from fuser.backend.module import CompiledKernel, TensorMap
 from fuser.dtypes import f32
 from fuser.errors import DeviceError
-from fuser.runtime import cuda_door, door, driver
+from fuser.runtime import cuda_door, cuda_maps, door, driver, native_maps
 from fuser.runtime.arrays import ArrayRecord, describe
 from fuser.runtime.cuda_launch import CudaKernel
 from fuser.runtime.fast_launch import (
@@ -51,6 +51,7 @@ class Driver:
         self.calls: list[Any] = []
         self.current, self.status, self.push_status = CONTEXT, 0, 0
         self.words = 5
+        self.maps: range | None = None
         pointer = ctypes.c_void_p
         one = ctypes.CFUNCTYPE(ctypes.c_int32, pointer)
         four = ctypes.CFUNCTYPE(ctypes.c_int32, pointer, pointer, pointer, pointer)
@@ -88,7 +89,59 @@ class Driver:
             assert attributes is not None and count == 1
             cluster = tuple((ctypes.c_uint32 * 5).from_address(attributes))
         self.calls.append((function, numbers, stream, words, cluster, extra))
+        if self.maps:
+            self.encoded = [ctypes.string_at(pointers[at], 128) for at in self.maps]
+            assert not any(pointers[at] % 64 for at in self.maps)
         return self.status
+
+
+class Encoder:
+    """Keeps what maps are encoded of, and numbers the maps."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+        self.status, self.held = 0, True
+        pointer, word = ctypes.c_void_p, ctypes.c_int32
+        where = (pointer, word, word, pointer, pointer, pointer)
+        how = (pointer, word, word, word, word)
+        self.kept = (
+            ctypes.CFUNCTYPE(word, *where, pointer, *how)(self.tiled),
+            ctypes.CFUNCTYPE(word, *where, pointer, pointer, word, word, *how)(self.walk),
+        )
+
+    def functions(self) -> dict[Door, int]:
+        words = (Door.ENCODE_TILED, Door.ENCODE_WALK)
+        return {
+            word: ctypes.cast(function, ctypes.c_void_p).value or 0
+            for word, function in zip(words, self.kept, strict=True)
+        }
+
+    def tiled(self, to: int, *rest: Any) -> int:
+        where, (box, *how) = self._where(*rest[:5]), rest[5:]
+        rank = where[1]
+        return self._add(to, (*where, _list(box, rank), *self._how(rank, *how)))
+
+    def walk(self, to: int, *rest: Any) -> int:
+        where, (lower, upper, columns, rows, *how) = self._where(*rest[:5]), rest[5:]
+        rank = where[1]
+        corners = _list(lower, rank - 2), _list(upper, rank - 2)
+        return self._add(to, (*where, *corners, (columns, rows), *self._how(rank, *how)))
+
+    def _where(self, kind: int, rank: int, start: int, shape: int, strides: int) -> Any:
+        long = ctypes.c_uint64
+        return kind, rank, start, _list(shape, rank, long), _list(strides, rank - 1, long)
+
+    def _how(self, rank: int, steps: int, *rest: int) -> Any:
+        return _list(steps, rank), *rest
+
+    def _add(self, to: int, call: Any) -> int:
+        self.calls.append(call)
+        ctypes.memset(to, len(self.calls), 128)
+        return self.status
+
+
+def _list(at: int, count: int, kind: Any = ctypes.c_int32) -> tuple[int, ...]:
+    return tuple((kind * count).from_address(at))
 
 
 @pytest.fixture
@@ -142,6 +195,111 @@ def test_a_launch(fake: Driver, wrap: Any, stream: int | None) -> None:
     for n, grid in ((17, (0, 2)), (17, (1, 2)), (1 << 16, (8, 2)), (17, (1 << 30, 2)), (17, (8,))):
         assert fast((x, n, y, 1.0), grid) is False
     assert not fake.calls
+
+
+MAPS = (
+    TensorMap(1, "bf16", (16, 5), (32,), (8, 4), 64, 2),
+    TensorMap(0, "f32", (8, 9, 9, 2), (8, 72, 648), (8, 32), 32, 4, (-1, 0), (0, 1), (1, 2)),
+)  # fmt: skip
+MAP_FACTS = [
+    {"shape": ["n", "5"], "strides": ["8*grid0"], "offset": "n // 8"},
+    {"shape": ["8", "9", "9", "2"], "strides": ["8", "72", "648"], "offset": "4"},
+]
+
+
+@pytest.mark.parametrize("open_sizes", [True, False])
+def test_tensor_maps(fake: Driver, monkeypatch: pytest.MonkeyPatch, open_sizes: bool) -> None:
+    encoder = Encoder()
+    monkeypatch.setattr(cuda_maps, "_encoders", encoder.functions)
+    facts = {**FACTS, "maps": MAP_FACTS} if open_sizes else FACTS
+    kernel = kernel_of(tensor_maps=MAPS, facts=facts)
+    fake.words, fake.maps, fake.current = 7, range(2, 4), OTHER
+    x, y = arrays()
+    fast = make_fast_launcher(kernel, SIGNATURE, (x, 17, y, 1.0))
+    assert fast is not None
+    start, other = x.ctypes.data, y.ctypes.data
+    for n, blocks in ((17, 8), (40, 4)):
+        fake.calls.clear()
+        encoder.calls.clear()
+        assert fast((x, n, y, 1.0), (blocks, 2)) is True
+        size = (n, 8 * blocks, n // 8) if open_sizes else (16, 32, 2)
+        assert encoder.calls == [
+            (9, 2, start + 2 * size[2], (size[0], 5), (2 * size[1],), (8, 4), (1, 1), 0, 2, 2, 0),
+            (7, 4, other + 16, (8, 9, 9, 2), (32, 288, 2592), (-1, 0), (0, 1), (8, 32),
+             (1, 1, 2, 1), 0, 1, 2, 0),
+        ]  # fmt: skip
+        push, launch, pop = fake.calls
+        assert push == ("push", CONTEXT) and pop == ("pop",)
+        words = launch[3]
+        assert words[:2] == [other, start] and words[4:6] == [n, n // 8]
+        assert fake.encoded == [bytes([1]) * 128, bytes([2]) * 128]
+    # what the driver does not encode goes the slow way, which says why
+    fake.calls.clear()
+    encoder.status = 1
+    assert fast((x, 17, y, 1.0), (8, 2)) is False
+    assert fake.calls == [("push", CONTEXT), ("pop",)]
+    assert len(encoder.calls) == 3
+
+
+def test_maps_are_those_of_the_slow_way() -> None:
+    bindings = pytest.importorskip("cuda.bindings.driver")
+    for name, number in cuda_maps.TYPES.items():
+        kind = bindings.CUtensorMapDataType
+        assert int(getattr(kind, f"CU_TENSOR_MAP_DATA_TYPE_{name}")) == number
+    for bytes, number in cuda_maps.SWIZZLES.items():
+        name = f"{bytes}B" if bytes else "NONE"
+        assert int(getattr(bindings.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{name}")) == number
+    promotion = bindings.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B
+    assert int(promotion) == native_maps.PROMOTION
+
+
+def test_too_many_maps(fake: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_maps, "_encoders", Encoder().functions)
+    kernel = kernel_of(tensor_maps=MAPS[:1] * 9)
+    x, y = arrays()
+    assert "more than 8 tensor maps" in why_not(kernel, SIGNATURE, (x, 17, y, 1.0))
+
+
+def test_a_stride_of_0_is_left_to_the_slow_way(
+    fake: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = Encoder()
+    monkeypatch.setattr(cuda_maps, "_encoders", encoder.functions)
+    facts = {**FACTS, "maps": [{**MAP_FACTS[0], "strides": ["n - 17"]}]}
+    fake.words = 6
+    x, y = arrays()
+    fast = make_fast_launcher(
+        kernel_of(tensor_maps=MAPS[:1], facts=facts), SIGNATURE, (x, 18, y, 1.0)
+    )
+    assert fast is not None
+    assert fast((x, 18, y, 1.0), (8, 2)) is True
+    assert fast((x, 17, y, 1.0), (8, 2)) is False
+    assert len(encoder.calls) == len(fake.calls) == 1
+
+
+@pytest.mark.parametrize("told", [STREAM + 3, 0])
+def test_the_stream_by_the_c_interface(
+    fake: Driver, monkeypatch: pytest.MonkeyPatch, told: int
+) -> None:
+    """Where it tells what Python tells."""
+    asked: list[int] = []
+
+    def stream(ordinal: int, to: int) -> int:
+        asked.append(ordinal)
+        ctypes.c_void_p.from_address(to).value = told
+        return status
+
+    function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p)(stream)
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    monkeypatch.setattr(cuda_door, "_current_stream", lambda: address)
+    status = 0
+    x, y = arrays(torch.from_numpy)
+    fast = make_fast_launcher(kernel_of(), SIGNATURE, (x, 17, y, 1.0))
+    assert fast is not None and fast((x, 17, y, 1.0), (8, 2)) is True
+    assert fake.calls.pop()[2] == STREAM + 3
+    assert asked == ([3, 3] if told else [3])
+    status = 1
+    assert fast((x, 17, y, 1.0), (8, 2)) is (told == 0)
 
 
 def test_clusters_and_workspaces(fake: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
