@@ -50,8 +50,16 @@ class Read:
         plain = unwrap(found)
         return type(plain) is type(self.value) and bool(plain == self.value)
 
-    def watch(self) -> Watch | None:
-        """For native code, that it is the same object; None where it cannot see that."""
+    def watches(self) -> list[Watch] | None:
+        """For native code, that all is as it is now; None where it cannot see that."""
+        found = self._place()
+        if found is None:
+            return None
+        value = found.value
+        # what a constexpr holds may be changed
+        return [found, Watch.same(vars(value), "value")] if self.constexpr else [found]
+
+    def _place(self) -> Watch | None:
         if isinstance(self.owner, ModuleType):
             table = vars(self.owner)
             return Watch.same(table, self.name) if self.name in table else None
@@ -80,10 +88,15 @@ class Outside:
         return next((read for read in self.reads.values() if not read.holds()), None)
 
     def watches(self) -> Sequence[Watch] | None:
-        """That all names stand for the objects that they stand for now; None where native code
-        cannot see that."""
-        found = [read.watch() for read in self.reads.values()]
-        return None if None in found else [watch for watch in found if watch is not None]
+        """That all names stand for what they stand for now; None where native code cannot see
+        that."""
+        made: list[Watch] = []
+        for read in self.reads.values():
+            found = read.watches()
+            if found is None or not read.holds():
+                return None
+            made += found
+        return made
 
     def check(self, kernel: str) -> None:
         """Raise ChangedError where a name stands for something else now."""

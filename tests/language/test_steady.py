@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import fuser
+import fuser.language as fl
 import fuser.triton as triton
 import fuser.triton.language as tl
 from fuser.errors import FeedError
@@ -163,6 +165,60 @@ def test_hooks_of_all_kernels_are_called(axpy: Any, monkeypatch: pytest.MonkeyPa
     assert not launch_is_told()
     axpy.pre_run_hooks = [lambda *args, **named: told.append(args)]
     assert launch_is_told()
+
+
+FACTOR = tl.constexpr(3)
+
+
+def test_constants_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the module, of a function around, and what a constexpr holds."""
+    offset = tl.constexpr(5)
+
+    @triton.jit
+    def scaled(x, out, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+        at = tl.arange(0, BLOCK)
+        tl.store(out + at, tl.load(x + at) * FACTOR + offset)
+
+    slow = Counted(scaled, monkeypatch)
+    x, out = drawn(128, 0, WRAPS["numpy"]), np.zeros(128, np.float32)
+
+    def launch() -> None:
+        scaled[(1,)](x, out, BLOCK=128)
+
+    for _ in range(2):
+        slow.count = 0
+        launch()
+    assert slow.count == 0
+    assert scaled._steady._front is not None
+    monkeypatch.setitem(globals(), "FACTOR", tl.constexpr(4))
+    with pytest.raises(RuntimeError, match="FACTOR has changed"):
+        launch()
+    monkeypatch.undo()
+    launch()
+    np.testing.assert_array_equal(out, x * 3 + 5)
+    offset.value = 6
+    with pytest.raises(RuntimeError, match="offset has changed"):
+        launch()
+    offset.value = 5
+    launch()
+    before, offset = offset, tl.constexpr(7)
+    with pytest.raises(RuntimeError, match="offset has changed"):
+        launch()
+    offset = before
+    launch()
+
+
+def test_constants_that_changed_are_compiled_again() -> None:
+    @fuser.kernel
+    def shifted(x, out, BLOCK: fl.constexpr):  # type: ignore[no-untyped-def]
+        at = fl.arange(0, BLOCK)
+        fl.store(out + at, fl.load(x + at) + shift)
+
+    shift = 2
+    x, out = drawn(128, 0, WRAPS["numpy"]), np.zeros(128, np.float32)
+    for shift in (2, 2, 2, 3, 3, 2):
+        shifted[(1,)](x, out, BLOCK=128)
+        np.testing.assert_array_equal(out, x + np.float32(shift))
 
 
 def test_numbers_left_to_their_defaults(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -231,6 +231,16 @@ def test_watches(fast: FastLaunch, slow: Slow) -> None:
         table.clear()
         table.update(before)
         assert native()
+    constant = 3
+    function = lambda: constant  # noqa: E731
+    assert function.__closure__ is not None
+    front.set_watches([Watch.cell(function.__closure__[0])])
+    assert native()
+    constant = 4
+    assert not native()
+    constant = 3
+    assert native()
+    front.set_watches([Watch.empty(table, "hooks"), Watch.same(table, "one")])
     for key in ("hooks", "one"):
         value = table.pop(key)
         assert not native()
