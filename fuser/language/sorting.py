@@ -2,7 +2,8 @@
 
     distance 2, alternating every 8:   x[i] against x[i ^ 2]; blocks of 8 go up and down in turns
 
-The elements keep their bits. NaN is greater and less than nothing, so its place is open.
+The elements keep their bits, but for NaN of 8 and 16 bits. NaN is greater and less than nothing, so
+its place is open.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from __future__ import annotations
 from typing import Any
 
 from fuser.language import folds, shapes
-from fuser.language.arithmetic import as_tensor, compare, mapped, where
+from fuser.language.arithmetic import as_tensor, cast, compare, mapped, where
 from fuser.language.emitter import Emitter
 from fuser.language.registry import builtin, static_int
 from fuser.language.tensors import Tensor
-from fuser.language.types import int1, int32
+from fuser.language.types import float32, int1, int32
 from fuser.tilegen.index import Index, axis
 
 
@@ -68,7 +69,13 @@ def _prepared(e: Emitter, what: str, x: Any, dim: Any) -> tuple[Tensor, list[int
         e.fail(f"{what} of {extent} elements", "their number must be a power of 2")
     order = [a for a in range(rank) if a != place] + [place]
     back = [order.index(a) for a in range(rank)]
+    if tile.dtype.is_floating():  # widened once, and not in every comparison
+        tile = cast(e, tile, float32 if tile.dtype.bits < 32 else tile.dtype)
     return shapes.permute(e, tile, order), back
+
+
+def _restored(e: Emitter, found: Tensor, back: list[int], x: Any) -> Tensor:
+    return cast(e, shapes.permute(e, found, back), as_tensor(e, x).dtype)
 
 
 @builtin("sort")
@@ -76,7 +83,7 @@ def sort(e: Emitter, x: Any, dim: Any = None, descending: Any = False) -> Tensor
     """The elements along an axis (the last) in order."""
     tile, back = _prepared(e, "sort", x, dim)
     found = _runs(e, tile, tile.shape[-1], int(bool(descending)))
-    return shapes.permute(e, found, back)
+    return _restored(e, found, back, x)
 
 
 @builtin("bitonic_merge")
@@ -84,7 +91,7 @@ def bitonic_merge(e: Emitter, x: Any, dim: Any = None, descending: Any = False) 
     """In order, where the elements rise and fall once."""
     tile, back = _prepared(e, "bitonic_merge", x, dim)
     found = _merged(e, tile, tile.shape[-1], int(bool(descending)))
-    return shapes.permute(e, found, back)
+    return _restored(e, found, back, x)
 
 
 @builtin("topk")
@@ -105,4 +112,4 @@ def topk(e: Emitter, x: Any, k: Any, dim: Any = None) -> Tensor:
         tile = shapes.reshape(e, best, (*tile.shape[:-1], extent))
         turns = axis(len(tile.shape) - 1, extent) // count % 2
         tile = _merged(e, tile, count, 1 if extent == count else turns)
-    return shapes.permute(e, tile, back)
+    return _restored(e, tile, back, x)

@@ -50,6 +50,20 @@ def test_sort_of_another_axis(device: str) -> None:
     np.testing.assert_array_equal(out, np.sort(x, 0))
 
 
+@fuser.kernel
+def sorted_codes(x, out, N: fl.constexpr):
+    at = fl.arange(0, N)
+    fl.store(out + at, fl.sort(fl.load(x + at).to(fl.float8e5)).to(fl.float32))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_sort_of_8_bit_floats_compiles_in_seconds(device: str) -> None:
+    x = numbers((64,), np.float32)
+    out = np.zeros_like(x)
+    launch(sorted_codes, device, x, out, N=64)
+    np.testing.assert_array_equal(out, np.sort(x.astype(ml_dtypes.float8_e5m2).astype(np.float32)))
+
+
 def test_sort_needs_a_power_of_two() -> None:
     x = numbers((2, 48), np.float32)
     with pytest.raises(LanguageError, match="power of 2"):
