@@ -148,3 +148,19 @@ def test_swizzle_goes_down_the_columns_of_each_group(rows: int, columns: int, gr
         for first in range(0, rows, group)
     ]
     np.testing.assert_array_equal(out, np.concatenate(want))
+
+
+@fuser.kernel
+def middle(x, out, N: fl.constexpr):
+    ordered = fl.sort(fl.load(x + fl.arange(0, N)))
+    fl.store(out, fl.sum(fl.where(fl.arange(0, N) == N // 2, ordered, 0.0)))
+    fl.store(out + 1, fl.max(ordered))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_was_sorted_is_folded(device: str) -> None:
+    """Each exchange is computed once, though two of the next read it."""
+    x = numbers((64,), np.float32)
+    out = np.zeros(2, np.float32)
+    launch(middle, device, x, out, N=64)
+    assert out.tolist() == [np.sort(x)[32], x.max()]

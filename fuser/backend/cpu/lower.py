@@ -275,6 +275,11 @@ class Lowering(Nests):
         def simple(current: Value) -> bool:
             op = self.known.producers.get(current)
             known = self.known.kind(current) in ("inline", "memory")
+            if any(
+                isinstance(u, ops.Gather) and u.x is current
+                for u in self.known.users.get(current, ())
+            ):
+                return False  # read at other places than the nest's, before it gets there
             return known and isinstance(op, kernel_facts.ELEMENTWISE | ops.Load)
 
         def operands(current: Value) -> Sequence[Value]:
