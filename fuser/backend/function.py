@@ -237,11 +237,12 @@ class Function:
         other: Callable[[], Sequence[Reg]] | None = None,
         *,
         hint: str = "if",
+        metadata: str = "",
     ) -> list[Reg]:
         """Two-way branch; returns phis of what `then` and `other` give (lists of equal types)."""
         yes, no, done = self.block(hint), self.block(f"{hint}.else"), self.block(f"{hint}.end")
         before = self.at
-        self.cbr(condition, yes, no if other else done)
+        self.cbr(condition, yes, no if other else done, metadata)
         self.enter(yes)
         left = list(then())
         left_end = self.at

@@ -70,6 +70,7 @@ def lower_for(low: Lowering, op: ops.For) -> None:
         with low.scope():
             low.scalars[variable] = i
             low.depths[variable] = low.depth
+            low.steps[variable] = op.step
             if first.is_constant:
                 # The last iteration starts at a whole number of steps below the greatest stop.
                 iterations = (last.range[1] - 1 - first.constant) // op.step

@@ -279,7 +279,9 @@ class Emitter:
                 places = self.index_vector(expression, width)
                 if variable:
                     scalar = text.element(places.type)
-                    bound = f.op(scalar, f'call {scalar} asm "", "=r,0"({scalar} {extent})')
+                    bound = f.op(
+                        scalar, f'call {scalar} asm "", "=r,0"({integer(extent, scalar).typed})'
+                    )
                     test = f.icmp("ult", places, f.splat(bound, width))
                     variable = False
                 else:

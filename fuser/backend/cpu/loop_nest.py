@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Sequence
 
 from fuser.backend import text
-from fuser.backend.cpu import affine, costs, kernel_facts, register_transpose
+from fuser.backend.cpu import affine, edges, kernel_facts, register_transpose
 from fuser.backend.cpu.emitter import Condition, Fact
-from fuser.backend.cpu.interleave import interleave_count
 from fuser.backend.cpu.storage import Cells, Memory, One, Point
-from fuser.backend.cpu.values import Values
+from fuser.backend.cpu.values import Values, Wanted
+from fuser.backend.cpu.vector_loop import VectorLoop
 from fuser.backend.text import Reg
 from fuser.graph import walks
 from fuser.tilegen import ops
@@ -20,7 +18,6 @@ from fuser.tilegen.value import Value
 
 Body = Callable[[Point, int], None]
 """Emits the work at a point; the second argument is its lanes."""
-Wanted = list[tuple[Value, Point]]
 
 
 class Nests(Values):
@@ -62,7 +59,7 @@ class Nests(Values):
         op = self.known.producers[value]
         return lambda coords: self.evaluate(op, coords)
 
-    def _inputs(self, value: Value) -> Callable[[Point], list[tuple[Value, Point]]]:
+    def _inputs(self, value: Value) -> Callable[[Point], list[Wanted]]:
         """What to hoist for evaluating a value: itself, or its operands if it has no place yet."""
         if self.known.kind(value) == "inline" or value in self.places:
             return lambda coords: [(value, coords)]
@@ -96,16 +93,19 @@ class Nests(Values):
         body: Body,
         *,
         values: Sequence[Value] = (),
-        hoist: Callable[[Point], list[tuple[Value, Point]]] | None = None,
+        hoist: Callable[[Point], list[Wanted]] | None = None,
+        reads: Callable[[Point], list[Wanted]] | None = None,
         clips: dict[int, tuple[Reg, Reg]] | None = None,
         established: Sequence[Condition] = (),
         conditions: Sequence[Condition] = (),
     ) -> None:
         """Call `body` at points that cover `shape` once, `axis` vectorised and innermost.
 
-        clips: dynamic (low, high) of an axis. established: bounds (over tile axes) that the clips
-        ensure. conditions: bounds that stores still check, tested once a row where rows are
-        unrolled. Register tiles among `values` make the nest unroll.
+        hoist: what may be computed before the loops as far as it is the same at all points. reads:
+        what is evaluated at a point, where that is something else. clips: dynamic (low, high) of an
+        axis. established: bounds (over tile axes) that the clips ensure. conditions: bounds that
+        stores still check, tested once a row where rows are unrolled. Register tiles among
+        `values` make the nest unroll.
         """
         self.passes += 1
         if any(kernel_facts.reads_registers(self.known, value) for value in values):
@@ -117,15 +117,21 @@ class Nests(Values):
 
         def level(position: int) -> None:
             if position == len(order):
-                with self._established(established, coords):
+                with edges.established(self, established, coords):
                     body(tuple(coords), 1)
                 return
             here = order[position]
             if here == axis:
-                self._vector_loop(
-                    shape[here], here, width, coords, body, values, hoist,
-                    limits.get(here), established,
-                )  # fmt: skip
+                extent = shape[here]
+                loop = VectorLoop(self, extent, here, width, coords, body, values, established)
+                if hoist is not None and extent > width:
+                    place = self.placeholder(extent, width)
+                    coords[axis] = place + affine.lane(width)
+                    self.hoist(hoist(tuple(coords)), place, lanes=False)
+                if here in limits:
+                    loop.within(*limits[here])
+                elif not loop.to_edge(reads or hoist):
+                    loop.whole()
                 return
             if shape[here] == 1 and here not in limits:
                 level(position + 1)
@@ -143,105 +149,6 @@ class Nests(Values):
 
         level(0)
 
-    @contextmanager
-    def _established(
-        self, conditions: Sequence[Condition], coords: Sequence[Index]
-    ) -> Iterator[None]:
-        """Bounds (over tile axes) that hold at a point because of the loops around it."""
-        count = len(self.facts)
-        for expression, extent in conditions:
-            self.facts.append(Fact(self.resolve(expression, coords), 0, extent - 1))
-        yield
-        del self.facts[count:]
-
-    def _vector_loop(
-        self,
-        extent: int,
-        axis: int,
-        width: int,
-        coords: list[Index],
-        body: Body,
-        values: Sequence[Value],
-        hoist: Callable[[Point], list[tuple[Value, Point]]] | None,
-        limits: tuple[Reg, Reg] | None,
-        established: Sequence[Condition],
-    ) -> None:
-        f = self.f
-
-        def run(start: Index, lanes: int) -> None:
-            coords[axis] = start + affine.lane(lanes)
-            with self._established(established, coords):
-                body(tuple(coords), lanes)
-
-        if hoist is not None and extent > width:
-            place = self.placeholder(extent, width)
-            coords[axis] = place + affine.lane(width)
-            self.hoist(hoist(tuple(coords)), place, lanes=False)
-        if limits is not None:
-            low, high = limits
-            at_start = low.literal == 0
-
-            def wide(lanes: int, i: Reg, carried: list[Reg]) -> list[Reg]:
-                with self.scope():
-                    run(self.counter(i, 0, max(0, extent - lanes), lanes if at_start else 1), lanes)
-                return []
-
-            def narrow(i: Reg, carried: list[Reg]) -> list[Reg]:
-                with self.scope():
-                    run(self.counter(i, 0, extent - 1), 1)
-                return []
-
-            together = self._interleave_count(values, axis, width)
-            for lanes in sorted({together * width, width} - {1}, reverse=True):
-                count = f.sub(high, low)
-                whole = (
-                    f.binary("and", count, text.integer(-lanes))
-                    if (lanes & (lanes - 1)) == 0
-                    else (f.mul(f.op("i64", f"sdiv {count.typed}, {lanes}"), lanes))
-                )
-                middle = f.add(low, f.intrinsic("smax", whole, text.integer(0)))
-                f.loop(low, middle, lanes, [], partial(wide, lanes), hint="wide")
-                low = middle
-            f.loop(low, high, 1, [], narrow, hint="tail")
-            return
-        width *= self._interleave_count(values, axis, width)
-        full = extent // width
-        unroll = self._unroll(values, full)
-        blocks = full // unroll if unroll else 0
-        if blocks > 1:
-
-            def iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
-                with self.scope():
-                    start = self.counter(i, 0, (blocks - 1) * unroll * width, unroll * width)
-                    for step in range(unroll):
-                        run(start + step * width, width)
-                return []
-
-            f.loop(0, blocks * unroll * width, unroll * width, [], iteration, hint="lanes")
-        else:
-            blocks = 0
-        for step in range(blocks * unroll, full):
-            run(Index(step * width), width)
-        if extent % width:
-            run(Index(full * width), extent % width)
-
-    def _interleave_count(self, values: Sequence[Value], axis: int, width: int) -> int:
-        if width == 1 or not values:
-            return 1
-        return interleave_count(self.known, values, values[0].shape, axis, width)
-
-    def _unroll(self, values: Sequence[Value], full: int) -> int:
-        """Vectors an iteration of a vector loop: several where there is little work in each."""
-        cost = sum(costs.tree_cost(self.known, value) for value in values)
-        if full <= 1:
-            return 1
-        # without a loop over two vectors, what rows share stays in registers
-        most = 4 if cost <= 8 else 2 if cost <= (64 if full == 2 else 24) else 1
-        for unroll in range(most, 0, -1):
-            if full % unroll == 0:
-                return unroll
-        return 1
-
     def cells(self, shape: tuple[int, ...]) -> list[tuple[Point, int]]:
         """The points of a register tile: every row, every vector of the last axis."""
         rows: list[Point] = [()]
@@ -257,7 +164,7 @@ class Nests(Values):
         self,
         shape: tuple[int, ...],
         body: Body,
-        hoist: Callable[[Point], list[tuple[Value, Point]]] | None,
+        hoist: Callable[[Point], list[Wanted]] | None,
         conditions: Sequence[Condition],
     ) -> None:
         """A nest without loops, row by row; a row that is out of bounds is skipped as a whole."""
@@ -300,7 +207,7 @@ class Nests(Values):
 
     def hoist(
         self,
-        wanted: list[tuple[Value, Point]],
+        wanted: list[Wanted],
         place: Index,
         lanes: bool,
         others: Sequence[Index] = (),
@@ -316,7 +223,7 @@ class Nests(Values):
                 banned & set(c.values()) or (not lanes and affine.has_lane(c)) for c in coords
             )
 
-        def operands(wanted: tuple[Value, Point]) -> list[tuple[Value, Point]]:
+        def operands(wanted: tuple[Value, Point]) -> list[Wanted]:
             value, coords = wanted
             op = self.known.producers.get(value)
             if op is None or (free(coords) and (coords or value.shape == ())):

@@ -39,10 +39,17 @@ class Lowering(Nests):
     """Lowers the body of one kernel into one LLVM function (one program of the grid)."""
 
     def require(self, value: Value) -> None:
-        """Compute, here, whatever the inline tree of `value` reads and that lives somewhere."""
-        for current in walks.reachable([value], self._inline_operands):
-            if not self.computed(current) and self.known.kind(current) != "inline":
-                self._require(current, self.known.producers[current])
+        """Compute, here, whatever the inline tree of `value` reads and that lives somewhere:
+        reductions first, which write what they read of it on their way."""
+        wanted = [
+            (current, self.known.producers.get(current))
+            for current in walks.reachable([value], self._inline_operands)
+            if not self.computed(current) and self.known.kind(current) != "inline"
+        ]
+        for current, op in sorted(wanted, key=lambda item: not isinstance(item[1], ops.Reduce)):
+            if not self.computed(current):
+                assert op is not None
+                self._require(current, op)
 
     def _inline_operands(self, value: Value) -> Sequence[Value]:
         """What an inline value is evaluated from."""
@@ -182,9 +189,11 @@ class Lowering(Nests):
                 continue
             place = self.placeholder(n)
             coords.append(place)
-        return self.proved(self._symbolic(expression, coords), extent)
+        return self.proved(self.symbolic(expression, coords), extent)
 
-    def _symbolic(self, index: Index, coords: Sequence[Index]) -> Index:
+    def symbolic(self, index: Index, coords: Sequence[Index]) -> Index:
+        """An expression at a point, without code for scalars that were not computed yet."""
+
         def leaf(atom: Atom) -> Index | None:
             if isinstance(atom, Axis):
                 return coords[atom.axis]
@@ -193,7 +202,7 @@ class Lowering(Nests):
             if isinstance(atom, Scalar) and atom.value not in self.scalars:
                 op = self.known.producers.get(atom.value)
                 if isinstance(op, ops.IndexTile) and not op.shape:
-                    return self._symbolic(op.expression, ())
+                    return self.symbolic(op.expression, ())
             return None
 
         return affine.substitute(index, leaf)

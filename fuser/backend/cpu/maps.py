@@ -290,9 +290,15 @@ def _to_bfloat(f: Function, x: Reg) -> Reg:
 
 # folding ------------------------------------------------------------------------------------------
 
+NUMBERS_ONLY = {"fmax": "number_max", "fmin": "number_min"}
+"""Folds of floats that drop NaN, and how they are folded from an infinity on: right wherever
+something but an infinity or NaN was folded."""
+
 
 def identity(fn: str, dtype: DType) -> float | int:
     """What a fold of `fn` starts from."""
+    if fn in NUMBERS_ONLY.values():
+        return dtype.lowest if fn == "number_max" else dtype.highest
     if fn in ("fmax", "fmin"):
         # every number is greater, and less, than NaN, which is left where there are none
         return float("nan") if dtype.is_float else identity(fn[1:], dtype)
@@ -303,6 +309,9 @@ def identity(fn: str, dtype: DType) -> float | int:
 
 def combine(f: Function, fn: str, dtype: DType, a: Reg, b: Reg) -> Reg:
     """One step of a fold: a and b of `dtype`."""
+    if fn in NUMBERS_ONLY.values():
+        # one instruction: `b > a ? b : a` is a where b is NaN
+        return f.select(f.fcmp("ogt" if fn == "number_max" else "olt", b, a), b, a)
     return apply(f, {"sum": "add", "prod": "mul"}.get(fn, fn), dtype, [a, b])
 
 

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING
 
 from fuser.backend import text
 from fuser.backend.cpu import affine, costs, maps
+from fuser.backend.cpu.edges import (
+    Edge,
+    behind,
+    below,
+    find_edge,
+    unread_behind,
+    written_on_the_way,
+)
 from fuser.backend.cpu.storage import One, Point
+from fuser.backend.function import SELDOM
 from fuser.backend.text import Reg
 from fuser.dtypes import DType, f32
 from fuser.tilegen import ops
@@ -20,6 +29,7 @@ from fuser.tilegen.index import Index
 
 if TYPE_CHECKING:
     from fuser.backend.cpu.lower import Lowering
+    from fuser.backend.cpu.values import Wanted
 
 
 def accumulator(dtype: DType) -> DType:
@@ -30,7 +40,6 @@ def accumulator(dtype: DType) -> DType:
 def lower_reduce(low: Lowering, first: ops.Reduce) -> None:
     """Emit a reduction, with its ready siblings over the same space, in one loop nest."""
     group = _with_siblings(low, first)
-    low.passes += 1
     x, axis = first.x, first.axis
     shape = first.result.shape
     width = low.width_for([op.x for op in group])
@@ -43,6 +52,7 @@ def lower_reduce(low: Lowering, first: ops.Reduce) -> None:
     outer_axis, outer = costs.choose_axis(low.known, x.shape, trees, width, banned=axis)
     horizontal = outer_axis < 0 or inner <= outer
     if first.result.type.size == 1:
+        low.passes += 1
         zeros = tuple(Index(0) for _ in shape)
         results = _fold(low, group, zeros, width if horizontal else 1)
         for op, reg in zip(group, results, strict=True):
@@ -58,7 +68,12 @@ def lower_reduce(low: Lowering, first: ops.Reduce) -> None:
                 low.write(place.pointer, op.result.dtype, address, reg, count)
 
         vector = -1 if horizontal else outer_axis - (outer_axis > axis)
-        low.nest(shape, vector, width, body, values=trees)
+        place = low.placeholder(x.shape[axis])
+
+        def reads(coords: Point) -> list[Wanted]:
+            return [(tree, _insert(coords, axis, place)) for tree in trees]
+
+        low.nest(shape, vector, width, body, values=trees, reads=reads)
         low.places.update((op.result, place) for op, place in held.items())
     low.finish_through()
 
@@ -81,69 +96,191 @@ def _insert(coords: Sequence[Index], axis: int, here: Index) -> Point:
 
 def _fold(low: Lowering, group: list[ops.Reduce], coords: Point, width: int) -> list[Reg]:
     """The results at a point; width > 1: the point has no lane and the fold makes its own."""
-    first = group[0]
-    axis, extent = first.axis, first.x.shape[first.axis]
-    cost = sum(costs.tree_cost(low.known, op.x) for op in group)
-    full, tail = divmod(extent, width)
-    unroll = _accumulators(full, cost)
-    lanes = max(affine.width_of(coords), width)
-    accs: list[list[Reg | None]] = [[None] * unroll for _ in group]
-    blocks = full // unroll if unroll else 0
+    fold = _Fold(low, group, coords, width)
+    full = fold.extent // width
+    unroll = _accumulators(full, sum(costs.tree_cost(low.known, op.x) for op in group))
+    edge = find_edge(low, fold.wanted, width, fold.extent) if width > 1 else None
+    if edge is not None:
+        fold.drop_nan()
+        totals = _fold_to_edge(fold, edge, 1 << (unroll.bit_length() - 1))
+    else:
+        if full // unroll > 1:
+            fold.drop_nan()
+        totals = _fold_whole(fold, full, unroll)
+    results = []
+    for g, op in enumerate(group):
+        total = totals[g]
+        if width > 1:
+            total = horizontal(low, fold.fns[g], fold.dtypes[g], total)
+        if fold.fns[g] != op.fn:
+            total = _or_nan(fold, g, total)
+        results.append(maps.cast(low.f, total, fold.dtypes[g], op.result.dtype))
+    return results
 
-    def value(op: ops.Reduce, start: Index, count: int) -> Reg:
-        here = start + affine.lane(count) if width > 1 else start
-        reg = low.vector_at(op.x, _insert(coords, axis, here), count if width > 1 else lanes)
-        return maps.cast(low.f, reg, op.x.dtype, accumulator(op.x.dtype))
 
-    def join(op: ops.Reduce, acc: Reg | None, reg: Reg) -> Reg:
-        if acc is None:
+class _Fold:
+    """Reductions of a group at one point: what they fold, and how."""
+
+    def __init__(self, low: Lowering, group: list[ops.Reduce], coords: Point, width: int) -> None:
+        self.low, self.group, self.coords, self.width = low, group, coords, width
+        self.axis, self.extent = group[0].axis, group[0].x.shape[group[0].axis]
+        self.lanes = max(affine.width_of(coords), width)
+        self.fns: list[str] = [op.fn for op in group]
+        self.dtypes = [accumulator(op.x.dtype) for op in group]
+
+    def drop_nan(self) -> None:
+        """Fold floats without NaN in one instruction; what is left to do is `_or_nan`."""
+        for g, dtype in enumerate(self.dtypes):
+            if dtype.is_float:
+                self.fns[g] = maps.NUMBERS_ONLY.get(self.fns[g], self.fns[g])
+
+    def wanted(self, here: Index) -> list[Wanted]:
+        """What is folded, where the axis of the fold is at a place."""
+        return [(op.x, _insert(self.coords, self.axis, here)) for op in self.group]
+
+    def identity(self, g: int) -> Reg:
+        dtype = self.dtypes[g]
+        return maps.literal(maps.identity(self.fns[g], dtype), dtype, self.lanes)
+
+    def value(self, g: int, start: Index, count: int) -> Reg:
+        """`count` elements from `start` on, to be folded."""
+        low, op = self.low, self.group[g]
+        here = start + affine.lane(count) if self.width > 1 else start
+        point = _insert(self.coords, self.axis, here)
+        reg = low.vector_at(op.x, point, count if self.width > 1 else self.lanes)
+        return maps.cast(low.f, reg, op.x.dtype, self.dtypes[g])
+
+    def join(self, g: int, total: Reg | None, reg: Reg) -> Reg:
+        if total is None:
             return reg
-        return maps.combine(low.f, op.fn, accumulator(op.x.dtype), acc, reg)
+        return maps.combine(self.low.f, self.fns[g], self.dtypes[g], total, reg)
 
-    if blocks > 1:
-        place = low.placeholder(extent, width)
-        here = place + affine.lane(width)
-        low.hoist([(op.x, _insert(coords, axis, here)) for op in group], place, lanes=width == 1)
-        starts = []
-        for op in group:
-            dtype = accumulator(op.x.dtype)
-            starts += [maps.literal(maps.identity(op.fn, dtype), dtype, lanes)] * unroll
+    def joined(self, g: int, totals: Sequence[Reg | None]) -> Reg | None:
+        """Several accumulators as one."""
+        total: Reg | None = None
+        for reg in totals:
+            total = total if reg is None else self.join(g, total, reg)
+        return total
+
+    def hoist(self) -> None:
+        """Compute what is the same for the whole fold, before its loops."""
+        place = self.low.placeholder(self.extent, self.width)
+        wanted = self.wanted(place + affine.lane(self.width))
+        self.low.hoist(wanted, place, lanes=self.width == 1)
+
+    def loop(
+        self, start: Reg, stop: Reg, accs: Sequence[Sequence[Reg]], edge: Edge | None = None
+    ) -> list[list[Reg]]:
+        """Fold from start to stop into the accumulators, one vector an iteration into each. edge:
+        where all of it is below."""
+        low, width, unroll = self.low, self.width, len(accs[0])
+        step = unroll * width
 
         def iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
             with low.scope():
-                step = unroll * width
-                start = low.counter(i, 0, (blocks - 1) * step, step)
+                last = self.extent // step * step - step
+                here = low.counter(i, 0, last, step)
                 out = list(carried)
                 for u in range(unroll):
-                    for g, op in enumerate(group):
-                        slot = g * unroll + u
-                        out[slot] = join(op, out[slot], value(op, start + u * width, width))
+                    at = here + u * width
+                    with below(low, edge, at + affine.lane(width)):
+                        for g in range(len(self.group)):
+                            slot = g * unroll + u
+                            out[slot] = self.join(g, out[slot], self.value(g, at, width))
             return out
 
-        done = low.f.loop(
-            0, blocks * unroll * width, unroll * width, starts, iteration, hint="fold"
-        )
-        accs = [list(done[g * unroll : (g + 1) * unroll]) for g in range(len(group))]
+        flat = [reg for own in accs for reg in own]
+        done = low.f.loop(start, stop, step, flat, iteration, hint="fold")
+        return [list(done[g * unroll : (g + 1) * unroll]) for g in range(len(self.group))]
+
+
+def _fold_whole(fold: _Fold, full: int, unroll: int) -> list[Reg]:
+    """All of the axis, of which `full` vectors are whole ones."""
+    low, width = fold.low, fold.width
+    accs: list[list[Reg | None]] = [[None] * unroll for _ in fold.group]
+    blocks = full // unroll
+    if blocks > 1:
+        fold.hoist()
+        starts = [[fold.identity(g)] * unroll for g in range(len(fold.group))]
+        stop = text.integer(blocks * unroll * width)
+        accs = [list(own) for own in fold.loop(text.integer(0), stop, starts)]
     else:
         blocks = 0
     for step in range(blocks * unroll, full):
-        for g, op in enumerate(group):
+        for g in range(len(fold.group)):
             u = step % unroll
-            accs[g][u] = join(op, accs[g][u], value(op, Index(step * width), width))
-    results = []
-    for g, op in enumerate(group):
-        dtype = accumulator(op.x.dtype)
-        total: Reg | None = None
-        for acc in accs[g]:
-            total = acc if total is None else total if acc is None else join(op, total, acc)
-        if width > 1 and tail:
-            rest = value(op, Index(full * width), tail)
-            total = _join_tail(low, op, total, rest, dtype)
+            accs[g][u] = fold.join(g, accs[g][u], fold.value(g, Index(step * width), width))
+    totals = []
+    for g, dtype in enumerate(fold.dtypes):
+        total = fold.joined(g, accs[g])
+        if width > 1 and fold.extent % width:
+            rest = fold.value(g, Index(full * width), fold.extent % width)
+            total = _join_tail(low, fold.fns[g], total, rest, dtype)
         assert total is not None
-        if width > 1:
-            total = horizontal(low, op.fn, dtype, total)
-        results.append(maps.cast(low.f, total, dtype, op.result.dtype))
-    return results
+        totals.append(total)
+    return totals
+
+
+def _fold_to_edge(fold: _Fold, edge: Edge, unroll: int) -> list[Reg]:
+    """Whole vectors below the edge, then those with masks, as far as they change the result."""
+    f = fold.low.f
+    fold.hoist()
+    stop = _end(fold, edge)
+    middle = f.binary("and", edge.reg, text.integer(-unroll * fold.width))
+    starts = [[fold.identity(g)] * unroll for g in range(len(fold.group))]
+    accs = fold.loop(text.integer(0), middle, starts, edge)
+    rest = fold.loop(middle, stop, [own[:1] for own in accs])
+    totals = []
+    for g, own in enumerate(accs):
+        total = fold.joined(g, [*rest[g], *own[1:]])
+        assert total is not None
+        totals.append(total)
+    return totals
+
+
+def _end(fold: _Fold, edge: Edge) -> Reg:
+    """Where a fold may stop: at the edge where all behind it is the identity of every reduction,
+    and where kept values that are written on the way are not read behind it."""
+    low, f = fold.low, fold.low.f
+    extent = text.integer(fold.extent)
+    kept = written_on_the_way(low, [op.x for op in fold.group])
+    if not all(unread_behind(low, edge, fold.axis, value, fold.group) for value in kept):
+        return extent
+    values = behind(low, edge, fold.wanted, fold.extent)
+    if values is None:
+        return extent
+    same: Reg | None = None
+    for g, reg in enumerate(values):
+        dtype = fold.dtypes[g]
+        wide = maps.cast(f, reg, fold.group[g].x.dtype, dtype)
+        identity = maps.literal(maps.identity(fold.fns[g], dtype), dtype)
+        test = f.fcmp("oeq", wide, identity) if dtype.is_float else f.icmp("eq", wide, identity)
+        same = test if same is None else f.binary("and", same, test)
+    return extent if same is None else f.select(same, edge.reg, extent)
+
+
+def _or_nan(fold: _Fold, g: int, total: Reg) -> Reg:
+    """The result of a fold that dropped NaN and started from an infinity. Where that is still the
+    result there may have been nothing but NaN: such a row is folded once more, exactly."""
+    low, op = fold.low, fold.group[g]
+    f, dtype = low.f, fold.dtypes[g]
+    start = maps.literal(maps.identity(fold.fns[g], dtype), dtype, text.lanes(total.type))
+    doubtful = f.fcmp("oeq", total, start)
+    if text.lanes(total.type) > 1:
+        doubtful = f.intrinsic("vector.reduce.or", doubtful, type="i1")
+
+    def again() -> list[Reg]:
+        looking, low.looking = low.looking, True
+        with low.scope():
+            exact = _Fold(low, [op], fold.coords, fold.width)
+            full = fold.extent // fold.width
+            (reg,) = _fold_whole(exact, full, 1)
+            if fold.width > 1:
+                reg = horizontal(low, op.fn, dtype, reg)
+        low.looking = looking
+        return [reg]
+
+    return f.when(doubtful, again, lambda: [total], hint="nan", metadata=SELDOM)[0]
 
 
 def _accumulators(full: int, cost: float) -> int:
@@ -156,19 +293,19 @@ def _accumulators(full: int, cost: float) -> int:
     return most
 
 
-def _join_tail(low: Lowering, op: ops.Reduce, total: Reg | None, rest: Reg, dtype: DType) -> Reg:
+def _join_tail(low: Lowering, fn: str, total: Reg | None, rest: Reg, dtype: DType) -> Reg:
     """Fold a narrower last vector in, filled up with the identity."""
     have = text.lanes(rest.type)
     want = text.lanes(total.type) if total is not None else 1 << (have - 1).bit_length()
     if have < want:
-        fill = maps.literal(maps.identity(op.fn, dtype), dtype, have)
+        fill = maps.literal(maps.identity(fn, dtype), dtype, have)
         if have == 1:
             wide = Reg(text.vector(rest.type, want), f"splat ({fill.typed})")
             rest = low.f.insert(wide, rest, 0)
         else:
             order = [i if i < have else have for i in range(want)]
             rest = low.f.shuffle(rest, fill, order)
-    return rest if total is None else maps.combine(low.f, op.fn, dtype, total, rest)
+    return rest if total is None else maps.combine(low.f, fn, dtype, total, rest)
 
 
 def horizontal(low: Lowering, fn: str, dtype: DType, reg: Reg) -> Reg:

@@ -20,7 +20,7 @@ from fuser.graph.sizes import by_example, certain, is_symbolic, size_hint
 from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Axis, Index, Lookup, Scalar
-from fuser.tilegen.ir import Buffer, Op, View
+from fuser.tilegen.ir import Block, Buffer, Op, View
 from fuser.tilegen.passes.fold import decide_symbolic
 from fuser.tilegen.value import INDEX, TileType, Value
 
@@ -28,6 +28,7 @@ Wanted = tuple[Value, Point]
 Steps = Generator[Wanted, Reg, Reg]
 """What computes a value: it yields each operand that it wants, at a point, and is sent it."""
 
+COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 NEXT_ROWS_BYTES = 4096
 """Of the rows of a program: the processor itself fetches ahead within a page."""
 
@@ -56,9 +57,13 @@ class Values(Access):
         self.through: set[Value] = set()
         """Memory values that the nest being emitted computes and writes on its way."""
         self.pending: dict[Value, Memory] = {}
+        self.looking = False
+        """Whether points are evaluated that no loop is at: nothing is written on the way."""
         self.in_place: dict[Op, Memory] = {}
         self.counters: dict[Value, Index] = {}
         """Loop variables of the tile program, as scalars of known steps."""
+        self.steps: dict[Value, int] = {}
+        """What is added to loop variables of the tile program."""
         self.tiles: list[int] = []
         """Bytes of each scratch tile; the caller makes them pointer parameters %t0, %t1..."""
         self.atoms: dict[Reg, Value] = {}
@@ -127,7 +132,7 @@ class Values(Access):
         if self.known.kind(value) != "inline" and value not in self.through:
             raise LoweringError(f"{value!r} is wanted before it was computed")
         reg = yield from self._evaluate(op, coords)
-        if value in self.through:
+        if value in self.through and not self.looking:
             self._keep_at(value, coords, reg)
         return self.remember((value, coords), reg)
 
@@ -189,23 +194,9 @@ class Values(Access):
 
     def _folded(self, op: ops.Map, coords: Point) -> Generator[Wanted, Reg, Reg | None]:
         """The result of a comparison of positions that the ranges decide, and what follows."""
-        if op.fn in ("lt", "le", "gt", "ge", "eq", "ne"):
-            left, right = (self._position(arg, coords) for arg in op.args)
-            if left is None or right is None:
-                return None
-            low, high = (left - right).range
-            if is_symbolic(low, high):
-                answer = decide_symbolic(op.fn, low, high)
-                return None if answer is None else text.integer(int(answer), "i1")
-            decided = {
-                "lt": high < 0 or (None if low < 0 else False),
-                "le": high <= 0 or (None if low <= 0 else False),
-                "gt": low > 0 or (None if high > 0 else False),
-                "ge": low >= 0 or (None if high >= 0 else False),
-                "eq": low == high == 0 or (None if low <= 0 <= high else False),
-                "ne": not low <= 0 <= high or (False if low == high == 0 else None),
-            }[op.fn]
-            return None if decided is None else text.integer(int(decided), "i1")
+        if op.fn in COMPARISONS:
+            answer = self.decided(op, coords)
+            return None if answer is None else text.integer(int(answer), "i1")
         if op.fn in ("logical_and", "logical_or", "select"):
             sides = []
             for arg in op.args[: 1 if op.fn == "select" else 2]:
@@ -223,6 +214,23 @@ class Values(Access):
                 return sides[1 - position] if keeps else side
         return None
 
+    def decided(self, op: ops.Map, coords: Point) -> bool | None:
+        """The result of a comparison of positions, where their ranges or facts decide it."""
+        if op.fn not in COMPARISONS:
+            return None
+        left, right = (self._position(arg, coords) for arg in op.args)
+        if left is None or right is None:
+            return None
+        difference = left - right
+        low, high = difference.range
+        answer = decide_symbolic(op.fn, low, high)
+        for fact in reversed(self.facts):
+            if answer is not None:
+                break
+            low, high = (difference - fact.expression).range
+            answer = decide_symbolic(op.fn, fact.low + low, fact.high + high)
+        return answer
+
     def _writes(self, value: Value) -> bool:
         """Whether a value is to be written on the way of this nest, or is made of one that is:
         wherever the nest goes, also where nobody reads it."""
@@ -231,7 +239,7 @@ class Values(Access):
             op = self.known.producers.get(current)
             return op.operands() if isinstance(op, kernel_facts.ELEMENTWISE) else ()
 
-        if not self.through:
+        if not self.through or self.looking:
             return False
         return any(made in self.through for made in walks.reachable([value], operands))
 
@@ -347,26 +355,42 @@ class Values(Access):
 
     @by_example
     def _next_rows(self, op: ops.Load, address: Index, coords: Point) -> None:
-        """Fetch what the next program reads, and the lines that this one will write, while it
-        works on what it has in cache: where rows are read twice and all of them are more than L2.
-        """
-        body = self.known.kernel.body.ops
+        """Fetch what is read next, by the next iteration of the loop around or by the next program,
+        and the lines that will be written now, while the rows that were read are worked on: where
+        rows are read twice and all of them are more than L2."""
+        block = self.known.parents[op]
         size = op.view.dtype.bytes
-        grid = enumerate(self.known.kernel.grid)
-        fast = [axis for axis, extent in grid if size_hint(extent) > 1][-1:]
-        ids = [v.result for v in body if isinstance(v, ops.ProgramId) and [v.axis] == fast]
         form = affine.lane_form(address)
-        step = sum(form.rest.coefficient(Scalar(value)) for value in ids)
+        step = self._next_step(block, form.rest)
         large = size_hint(op.view.buffer.size) * size > self.target.l2_bytes
         if not large or form.step != 1 or size_hint(step) * size < NEXT_ROWS_BYTES:
             return
         self._fetch(op.view, form.rest + step, write=False)
-        for store in body:
+        # Rows of a loop may be far apart in memory: these lines then drive out what is worked on,
+        # unless the row, one that is kept and these fit together.
+        row = op.result.type.size * size
+        if block is not self.known.kernel.body and 4 * row > self.target.l1_bytes:
+            return
+        for store in block.ops:
             if not isinstance(store, ops.Store) or store.value.shape != op.result.shape:
                 continue
             at = affine.lane_form(kernel_facts.address_of(self.known, store, coords))
             if at.step == 1 and not any(kernel_facts.lookups(index) for index in store.indices):
-                self._fetch(store.view, at.rest, write=True)
+                self._fetch(store.view, self.resolve(at.rest, ()), write=True)
+
+    def _next_step(self, block: Block, address: Index) -> int:
+        """How far an address of a block is from the one of its next run."""
+        variable = block.params[0] if block.params else None
+        if variable in self.steps:
+            counter = self.counters.get(variable, Index(0, ((Scalar(variable), 1),)))
+            for atom, _ in counter.terms:
+                if (coefficient := address.coefficient(atom)) != 0:
+                    return coefficient * self.steps[variable]
+        body = self.known.kernel.body.ops
+        grid = enumerate(self.known.kernel.grid)
+        fast = [axis for axis, extent in grid if size_hint(extent) > 1][-1:]
+        ids = [v.result for v in body if isinstance(v, ops.ProgramId) and [v.axis] == fast]
+        return sum(address.coefficient(Scalar(value)) for value in ids)
 
     def _fetch(self, view: View, address: Index, write: bool) -> None:
         """Prefetch the line at an address into L2."""
@@ -406,9 +430,13 @@ class Values(Access):
             for current in walks.reachable([value], operands)
         )
 
+    def placed(self, value: Value) -> bool:
+        """Whether a value was computed and lies somewhere."""
+        return value in self.places or value in self.scalars
+
     def computed(self, value: Value) -> bool:
         """Whether a value lies somewhere, or is written by the nest that is being emitted."""
-        return value in self.places or value in self.scalars or value in self.through
+        return self.placed(value) or value in self.through
 
     def keep_cells(self, value: Value, cells: Cells) -> None:
         """Give a register tile its place: the registers, or scratch if it is to be spilled."""
