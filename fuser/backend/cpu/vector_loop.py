@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fuser.backend import text
-from fuser.backend.cpu import affine, costs, kernel_facts
+from fuser.backend.cpu import affine, costs
 from fuser.backend.cpu.edges import Edge, below, established, find_edge, splits
 from fuser.backend.cpu.emitter import Condition
 from fuser.backend.cpu.interleave import interleave_count
 from fuser.backend.cpu.storage import Point
 from fuser.backend.text import Reg
-from fuser.graph import walks
-from fuser.tilegen import ops
 from fuser.tilegen.index import Index
 from fuser.tilegen.value import Value
 
@@ -77,11 +75,11 @@ class VectorLoop:
         return True
 
     def within(self, first: Reg, last: Reg) -> None:
-        """The positions first <= p < last; bounds that hold there are among `holding`."""
+        """The positions first <= p < last; bounds that hold there are among `holding`. A vector
+        with a mask evaluates what is behind `last` and does not store it."""
         f = self.low.f
         from_start = first.literal == 0
         masks = from_start and self.low.has_masks and splits(self.extent, self.width)
-        masks = masks and not looks_up(self.low.known, self.values)
         for lanes in sorted({self._together() * self.width, self.width} - {1}, reverse=True):
             count = f.sub(last, first)
             if lanes & (lanes - 1) == 0:
@@ -142,19 +140,3 @@ class VectorLoop:
             if full % unroll == 0:
                 return unroll
         return 1
-
-
-def looks_up(facts: kernel_facts.Facts, values: Sequence[Value]) -> bool:
-    """Whether the inline trees of values look up where they read."""
-
-    def operands(value: Value) -> Sequence[Value]:
-        op = facts.producers.get(value)
-        return op.operands() if op is not None and facts.kind(value) == "inline" else ()
-
-    for value in walks.reachable(values, operands):
-        op = facts.producers.get(value)
-        if isinstance(op, ops.Gather):
-            return True
-        if isinstance(op, ops.Load) and any(map(kernel_facts.lookups, op.indices)):
-            return True
-    return False
