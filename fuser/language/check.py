@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import linecache
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -73,7 +73,7 @@ def run_checked(
                 function.fn.__name__, writes=leaf in writes, device=device, ordinal=ordinal
             )
         with _memory(found, writes) as memory:
-            _interpret(program, found, memory, how)
+            _interpret(program, found, memory, how, report.keys())
         if program.reports is not None:
             tell(program.reports, report, tuple(grid), ordinal)
     return Checked(program)
@@ -89,8 +89,13 @@ def _fixed(kind: ArgumentClass, leaves: Iterator[Any]) -> ArgumentClass:
 
 
 def _interpret(
-    program: Program, found: Arguments, memory: dict[int, tuple[np.ndarray, int]], how: Check
+    program: Program,
+    found: Arguments,
+    memory: dict[int, tuple[np.ndarray, int]],
+    how: Check,
+    aside: Collection[int] = (),
 ) -> None:
+    """aside: leaves whose atomics put no programs in order, for they are not the user's."""
     kernel = program.kernel
     arrays: dict[str, np.ndarray] = {}
     origins: dict[str, int] = {}
@@ -106,7 +111,11 @@ def _interpret(
         for value, (leaf, _) in zip(kernel.scalars, program.scalars, strict=True)
     }
     try:
-        run(kernel, arrays, scalars=scalars, origins=origins, equal_stores=how == "benign")
+        run(
+            kernel, arrays, scalars=scalars, origins=origins, equal_stores=how == "benign",
+            aside=[b.name for b, leaf in zip(kernel.buffers, program.buffers, strict=True)
+                   if leaf in aside],
+        )  # fmt: skip
     except AccessError as error:
         raise _told(error, program, found) from None
     except VerifyError as error:

@@ -39,6 +39,7 @@ def run(
     races: bool = True,
     origins: Mapping[str, int] | None = None,
     equal_stores: bool = False,
+    aside: Iterable[str] = (),
 ) -> dict[str, Array]:
     """Run the kernel on its buffers, in place.
 
@@ -46,7 +47,8 @@ def run(
     numbers of the grid points to run, all by default. scalars: the numbers of the launch, by name.
     races: whether programs that meet in memory are an error. Arrays may overlap. origins: by name,
     the place in its array of a buffer's first element, 0 by default. equal_stores: whether programs
-    may store to an element what it holds already. Returns, by the name of each buffer
+    may store to an element what it holds already. aside: buffers whose atomics put no programs in
+    order. Returns, by the name of each buffer
     that the kernel stores to, which of its elements were written: `check_written` wants all.
     Raises VerifyError, naming the op and its origin, for every broken promise (module docstring):
     AccessError for those about memory.
@@ -60,6 +62,7 @@ def run(
     modified = _modified(kernel)
     if races:
         share(memory, modified)
+    unordered = frozenset(aside)
     read = {value for op in kernel.walk() for value in op.operands()}
     given = {
         value: np.asarray((scalars or {})[value.name], value.dtype.numpy)
@@ -69,7 +72,7 @@ def run(
     for program in range(total) if programs is None else programs:
         point = tuple(int(i) for i in np.unravel_index(program, kernel.grid))
         one = _Program(kernel, memory, program, point)
-        one.read, one.equal_stores = read, equal_stores
+        one.read, one.equal_stores, one.aside = read, equal_stores, unordered
         one.values.update(given)
         one.block(kernel.body)
     return {buffer.name: memory[buffer].written for buffer in modified if races}
@@ -175,6 +178,7 @@ class _Program:
         self.read: set[Value] = set()
         """Values that something uses."""
         self.equal_stores = False
+        self.aside: frozenset[str] = frozenset()
 
     def block(self, block: Block) -> tuple[Array, ...]:
         """Run the ops; what the final Yield gives."""
@@ -281,7 +285,9 @@ class _Program:
     def atomic(self, op: ops.Atomic) -> tuple[Array]:
         address, inside = self.locate(op.view, op.indices, op.value.shape, op.mask)
         memory, dtype = self.memory[op.view.buffer], op.view.dtype
-        memory.meet(address[inside], self.program, any(v in self.read for v in op.results))
+        if memory.buffer.name not in self.aside:
+            learns = any(value in self.read for value in op.results)
+            memory.meet(address[inside], self.program, learns)
         memory.touch(address[inside], self.program, "adder", ADD)
         value = self.values[op.value]
         compare = value if op.compare is None else self.values[op.compare]

@@ -202,6 +202,19 @@ def test_a_lock_orders_programs() -> None:
 
 
 @fuser.kernel
+def noisy_race(out: Any) -> Any:
+    fl.device_print("program", fl.program_id(0))
+    fl.store(out, fl.program_id(0))
+
+
+def test_what_is_printed_orders_no_programs(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(CheckError, match="a race"):
+        noisy_race[(3,)](np.zeros(1, np.int32), check=True)
+    noisy_race[(1,)](np.zeros(1, np.int32), check=True)
+    assert "program" in capfd.readouterr().out
+
+
+@fuser.kernel
 def add_up(x: Any, total: Any, BLOCK: fl.constexpr) -> Any:
     value = fl.load(x + fl.program_id(0) * BLOCK + fl.arange(0, BLOCK))
     fl.atomic_add(total, fl.sum(value))
