@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+import numpy as np
 
 from fuser.graph import dims
 from fuser.graph.dims import DimExpr
@@ -77,6 +79,31 @@ def divisor_of(number: int) -> int:
     if number < LEAST or number >= LARGE:
         return 0
     return DIVISOR if number % DIVISOR == 0 and number // DIVISOR >= LEAST else 1
+
+
+def numbers_of(
+    given: Sequence[Any], asked: Sequence[tuple[int, What, int]]
+) -> tuple[int, ...] | None:
+    """Numbers of NumPy arrays and PyTorch tensors, (argument, what, axis) each; None where they are
+    not at hand or no whole numbers of elements."""
+    found = []
+    try:
+        for place, what, axis in asked:
+            array = given[place]
+            if what == "rank":
+                found.append(array.ndim)
+            elif what == "shape":
+                found.append(array.shape[axis])
+            elif isinstance(array, np.ndarray):
+                stride, rest = divmod(array.strides[axis], array.itemsize)
+                if rest:
+                    return None
+                found.append(stride)
+            else:
+                found.append(array.stride(axis))
+    except (AttributeError, IndexError, TypeError):
+        return None
+    return tuple(found)
 
 
 def as_written(text: str) -> str:

@@ -26,6 +26,7 @@ from fuser.language.compile import (
     IntegerClass,
     Program,
 )
+from fuser.language.layouts import DIVISOR, LARGE, Fact, What, numbers_of
 from fuser.runtime import door, front
 from fuser.runtime.cpu_launch import CpuKernel
 from fuser.runtime.cuda_launch import CudaKernel
@@ -43,6 +44,8 @@ from fuser.runtime.fast_launch import (
 )
 from fuser.runtime.front import Watch
 
+Asked = tuple[tuple[int, What, int], ...]
+"""Numbers of arrays that a kernel asks for: (argument, what, axis)."""
 MOST_LAUNCHERS = 16
 """Of a form; the one that was used last is asked first."""
 MOST_MADE = 64
@@ -70,13 +73,14 @@ Variant = TypeVar("Variant", bound=Compiled)
 class Form(Generic[Variant]):
     """names: the parameter of each argument of a call, None for an option. table: all arguments by
     parameter, as of the first call. extra: the arguments behind those of a call: what was left to
-    its default and is no constant."""
+    its default and is no constant. asking: launchers that take numbers of arrays behind those."""
 
     names: tuple[str | None, ...]
     table: dict[str, Any]
     extra: dict[str, Any]
     native: front.Form
     launchers: list[tuple[FastLaunch, Variant, Any]] = field(default_factory=list)
+    asking: list[tuple[FastLaunch, Asked, Any]] = field(default_factory=list)
     made: int = 0
 
     def bound(self, given: Sequence[Any]) -> dict[str, Any]:
@@ -118,7 +122,7 @@ class Steady(Generic[Variant]):
         """Launch natively and give the answer that was remembered, or do nothing and return None.
         extents: the tuple that a grid stands for."""
         form = self._forms.get((len(args), *named))
-        if form is None or not form.launchers:
+        if form is None or not (form.launchers or form.asking):
             return None
         given = (*args, *named.values(), *form.extra.values())
         if callable(grid):
@@ -127,6 +131,10 @@ class Steady(Generic[Variant]):
             grid = extents(grid, {})
         for fast, _, answer in form.launchers:
             if fast(given, grid):
+                return answer
+        for fast, asked, answer in form.asking:
+            numbers = numbers_of(given, asked)
+            if numbers is not None and fast((*given, *numbers), grid):
                 return answer
         return None
 
@@ -153,12 +161,19 @@ class Steady(Generic[Variant]):
         form.made += 1
         given = (*args, *named.values(), *form.extra.values())
         try:
-            signature = _signature(form, given, found, plain, variant)
+            signature, asked = _signature(form, given, found, plain, variant)
+            numbers = numbers_of(given, asked)
+            if numbers is None:
+                raise UnsupportedError("the shape of an array is not at hand")
+            given = (*given, *numbers)
             fast = make_fast_launcher(variant.loaded, signature, given)
             if fast is None:
                 raise UnsupportedError(why_not(variant.loaded, signature, given))
         except UnsupportedError as error:
             _log.info("%s has no native launch: %s", variant.compiled.name, error)
+            return
+        if asked:
+            form.asking = [(fast, asked, answer), *form.asking[: MOST_LAUNCHERS - 1]]
             return
         watches = self._watches()
         if watches is None:
@@ -202,13 +217,12 @@ def _signature(
     found: Arguments,
     plain: frozenset[str],
     variant: Compiled,
-) -> Signature:
+) -> tuple[Signature, Asked]:
+    """The signature of a call, and the numbers of arrays that come behind its arguments."""
     program = variant.program
     kinds = found.classes
     if program.reports is not None:
         raise UnsupportedError("it prints or asserts")
-    if program.facts:
-        raise UnsupportedError("it asks for the shapes of arrays")
     if any(isinstance(kind, tuple) for kind in kinds.values()):
         raise UnsupportedError("an argument is a tuple")
     leaves = {name: leaf for leaf, name in enumerate(kinds)}
@@ -223,17 +237,31 @@ def _signature(
         for name, value in zip(names, given, strict=True)
     ]  # fmt: skip
     rank = len(program.kernel.grid)
-    return Signature(
-        parameters,
+    asked = tuple((place[fact.leaf], fact.what, fact.axis) for fact in program.facts)
+    numbers = {fact: len(given) + n for n, fact in enumerate(program.facts)}
+    measured = {name: (numbers[fact], by) for name, (fact, by) in program.measures.items()}
+    signature = Signature(
+        [*parameters, *map(_number, program.facts, numbers_of(given, asked) or ())],
         [place[leaf] for leaf in program.buffers],
         {
             name: (leaf if leaf < 0 else place[leaf], by)
             for name, (leaf, by) in program.symbols.items()
-        },
+        }
+        | measured,
         [(place[leaf], dtype.ir) for leaf, dtype in program.scalars],
         tuple(reversed(range(rank))),
         variant.guards,
     )
+    return signature, asked
+
+
+def _number(fact: Fact, number: int) -> Integer:
+    """The numbers for which a fact holds, or at least this one."""
+    if fact.by == DIVISOR:
+        return Integer(2 * DIVISOR, LARGE - DIVISOR, True)
+    if fact.by and number % DIVISOR:
+        return Integer(LEAST, LARGE - 1, False)
+    return Integer(number, number)
 
 
 def _parameter(

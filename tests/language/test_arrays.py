@@ -76,6 +76,36 @@ def test_one_compile_serves_many_shapes() -> None:
     assert sum(map(len, fresh.variants.values())) == 2  # multiples of 16 have code of their own
 
 
+def test_native_launches_read_shapes_and_strides() -> None:
+    kernel = fuser.kernel(transpose.fn)
+    rng = np.random.default_rng(3)
+    sizes = [1, 2, 15, 16, 17, 32, 33, 48, 50]
+    cases = [(int(m), int(n), how) for m, n in rng.choice(sizes, (12, 2)) for how in LAYOUTS]
+    for m, n, how in [*cases, *(cases[i] for i in rng.permutation(len(cases)))]:
+        x = rng.integers(0, 99, (m, n)).astype(np.float32)
+        out = np.full((n, m), -1, np.float32)
+        kernel[(fl.cdiv(m, 16), fl.cdiv(n, 16))](strided(x, how), out, B=16)
+        np.testing.assert_array_equal(out, x.T)
+    taken = 0
+    x, out = np.ones((37, 50), np.float32), np.zeros((50, 37), np.float32)
+    for _ in range(3):
+        taken += kernel._steady.launch((3, 4), (x, out), {"B": 16}, lambda *_: ()) is not None
+        kernel[(3, 4)](x, out, B=16)
+    assert taken >= 2
+    np.testing.assert_array_equal(out, x.T)
+
+
+def test_native_launches_of_tensors() -> None:
+    torch = pytest.importorskip("torch")
+    kernel = fuser.kernel(transpose.fn)
+    for m, n in ((37, 50), (50, 37), (37, 50), (48, 32), (37, 50)):
+        x = torch.arange(m * n, dtype=torch.float32).reshape(m, n)
+        for y in (x, x.T.contiguous().T):
+            out = torch.zeros(n, m)
+            kernel[(fl.cdiv(m, 16), fl.cdiv(n, 16))](y, out, B=16)
+            assert out.equal(x.T)
+
+
 def test_the_views_have_the_extents_of_the_array() -> None:
     x = np.zeros((37, 50), np.float32)
     found = fuser.kernel(transpose.fn)[(3, 4)](x, x.T.copy(), B=16)
