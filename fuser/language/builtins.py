@@ -25,6 +25,7 @@ from fuser.language import (
     shapes,
     sorting,
 )
+from fuser.language.addresses import from_address
 from fuser.language.arithmetic import as_tensor, binary, cast, is_number, to_bool, where
 from fuser.language.emitter import Emitter
 from fuser.language.registry import METHODS, TABLE, builtin, element_type, static_int, static_shape
@@ -116,6 +117,8 @@ def _cast(
 ) -> Any:
     """The tensor as another type: by value, or its bits."""
     dtype, value = unwrap(dtype), unwrap(input)
+    if isinstance(dtype, PointerType) and isinstance(value, Tensor):
+        return from_address(e, value, dtype)
     if isinstance(dtype, PointerType) or isinstance(value, Pointer):
         return e.cast_pointer(value, dtype, bool(unwrap(bitcast)))
     kind = element_type(e, dtype)

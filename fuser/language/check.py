@@ -22,8 +22,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fuser.errors import CheckError, VerifyError
+from fuser.errors import CheckError, UsageError, VerifyError
 from fuser.graph.sizes import Sizes
+from fuser.language.addresses import MEMORY
 from fuser.language.arguments import Arguments
 from fuser.language.compile import ArgumentClass, Fixed, IntegerClass, Options, Program, trace
 from fuser.language.functions import Function
@@ -99,6 +100,11 @@ def _interpret(
     kernel = program.kernel
     arrays: dict[str, np.ndarray] = {}
     origins: dict[str, int] = {}
+    if MEMORY in program.buffers:
+        raise UsageError(
+            f"{kernel.name} points to memory by addresses, of which no end is known",
+            hint="launch it without check=True, or pass the arrays themselves",
+        )
     for buffer, leaf in zip(kernel.buffers, program.buffers, strict=True):
         raw, start = memory[leaf]
         size = buffer.dtype.numpy.itemsize

@@ -10,6 +10,7 @@ from fuser.graph import dims
 from fuser.graph.dims import DimExpr, symbol
 from fuser.graph.sizes import LEAST, Guard, Sizes
 from fuser.language import schedules
+from fuser.language.addresses import MEMORY, overlap_all
 from fuser.language.descriptors import Parts
 from fuser.language.emitter import Emitter
 from fuser.language.functions import Function, inline
@@ -160,7 +161,11 @@ def trace(
         if sibling.role == "output" or owner.role == "output":
             sibling.role = owner.role = "output"
     binder.buffers |= {buffer: leaf for leaf, buffer in e.own_buffers.items()}
+    if e.all_memory:
+        binder.buffers |= dict.fromkeys(e.all_memory.values(), MEMORY)
     _spread_roles(kernel)
+    if e.all_memory:
+        overlap_all(kernel)
     order = [binder.buffers[buffer] for buffer in kernel.buffers]
     return Program(
         kernel, order, binder.symbols, binder.scalars, (), e.notes, binder.facts, binder.measures,

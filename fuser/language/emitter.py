@@ -51,6 +51,8 @@ class Emitter:
         self.reports: Reports | None = None
         """What the kernel reports to the host, if it does."""
         self.own_buffers: dict[int, Buffer] = {}
+        self.all_memory: dict[str, Buffer] = {}
+        """What addresses point into, by dtype (addresses.py)."""
         """Buffers of the kernel that are no arguments, by the number of their leaf."""
         self.pointwise = False
         """Whether an `if` may be decided by a tile: see pointwise.py."""

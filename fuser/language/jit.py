@@ -21,6 +21,7 @@ from fuser.config import Config
 from fuser.errors import UsageError
 from fuser.graph.dims import symbols_of
 from fuser.graph.sizes import Guard, Sizes, guard_from_list
+from fuser.language.addresses import MEMORY
 from fuser.language.arguments import Arguments, classify
 from fuser.language.blocks import chosen
 from fuser.language.check import Check, Checked, run_checked
@@ -346,7 +347,8 @@ def launch(variant: Variant, found: Arguments, grid: Sequence[int]) -> None:
         record.require(
             program.kernel.name, writes=leaf in variant.writes, device=device, ordinal=ordinal
         )
-    pointers = [found.records[leaf].address for leaf in program.buffers]
+    records = found.records
+    pointers = [0 if leaf == MEMORY else records[leaf].address for leaf in program.buffers]
     values = sizes_of(program, found, grid)
     scalars = [
         scalar_bits(_number(found.leaves[leaf], dtype.ir.is_float), dtype.ir)

@@ -17,6 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from fuser.backend.module import CompiledKernel
 from fuser.errors import UnsupportedError
 from fuser.graph.sizes import LEAST, Guard
+from fuser.language.addresses import MEMORY
 from fuser.language.arguments import ALIGNMENT, Arguments, integer_class
 from fuser.language.compile import (
     SMALL_BYTES,
@@ -221,6 +222,8 @@ def _signature(
     """The signature of a call, and the numbers of arrays that come behind its arguments."""
     program = variant.program
     kinds = found.classes
+    if MEMORY in program.buffers:
+        raise UnsupportedError("it points to memory by addresses")
     if program.reports is not None:
         raise UnsupportedError("it prints or asserts")
     if any(isinstance(kind, tuple) for kind in kinds.values()):
