@@ -57,6 +57,9 @@ class Autotuner(KernelInterface):
             list(reset_to_zero or ()),
             list(restore_value or ()),
         )
+        # names that subclasses of packages read and set
+        self.user_defined_pre_hook = pre_hook is not None
+        self.user_defined_post_hook = post_hook is not None
         self.pre_hook, self.post_hook = pre_hook or self._reset, post_hook or self._restore
         pruning = prune_configs_by or {}
         self.perf_model = pruning.get("perf_model")
@@ -68,19 +71,23 @@ class Autotuner(KernelInterface):
         self.best_config: Config | None = None
         self.bench_time = 0.0
         self.configs_timings: dict[Config, list[float]] = {}
-        self._copies: dict[str, Any] = {}
+        self.restore_copies: dict[str, Any] = {}
         self._failed: FuserError | None = None
 
     def _reset(self, named: dict[str, Any], reset_only: bool = False) -> None:
         for name in self.reset_to_zero:
-            named[name].zero_()
+            if named[name] is not None:  # an optional array that is not there
+                named[name].zero_()
         if not reset_only:
-            self._copies = {name: named[name].clone() for name in self.restore_value}
+            given = {name: named[name] for name in self.restore_value}
+            self.restore_copies = {
+                name: item.clone() for name, item in given.items() if item is not None
+            }
 
     def _restore(self, named: dict[str, Any], exception: BaseException | None) -> None:
-        for name, copy in self._copies.items():
+        for name, copy in self.restore_copies.items():
             named[name].copy_(copy)
-        self._copies = {}
+        self.restore_copies = {}
 
     @property
     def do_bench(self) -> Callable[..., Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections import Counter, defaultdict
 from contextlib import ExitStack
@@ -21,6 +22,7 @@ _answers = ExitStack()
 def pytest_addoption(parser: Any) -> None:
     parser.addoption("--triton", action="store_true", help="run with the real Triton")
     parser.addoption("--most", type=int, default=0, help="cases of a test function, 0: all")
+    parser.addoption("--seconds", type=float, default=0, help="stop after so many, 0: at the end")
     parser.addoption("--counts", default="", help="write counts to this file, as JSON")
     parser.addoption("--compare", default="", help="a counts file to compare with")
 
@@ -51,6 +53,23 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
         kept |= {group[n * len(group) // taken] for n in range(taken)}
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]
+
+
+def pytest_sessionstart(session: Any) -> None:
+    if not hasattr(session.config, "workerinput"):
+        seconds = session.config.getoption("--seconds")
+        session.config.pluginmanager.register(_Clock(session, seconds or math.inf))
+
+
+class _Clock:
+    """Ends a session in time, so that its counts are printed."""
+
+    def __init__(self, session: Any, seconds: float) -> None:
+        self.session, self.end = session, time.monotonic() + seconds
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if time.monotonic() > self.end:
+            self.session.shouldstop = "its time is over"
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: Any) -> None:

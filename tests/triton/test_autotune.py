@@ -182,3 +182,17 @@ def test_measuring_ends_in_time() -> None:
     cleared: list[None] = []
     measure(Slow("cpu"), lambda: None, warmup=1, rep=100)
     assert 3 < len(cleared) <= 3 + 5
+
+
+def test_what_subclasses_of_packages_rely_on() -> None:
+    made = triton.autotune(configs(16), key=[], reset_to_zero=["x"], restore_value=["y"])(increment)
+    assert not made.user_defined_pre_hook and not made.user_defined_post_hook
+    x = torch.ones(3)
+    made.pre_hook({"x": x, "y": None})  # an optional array that is not there
+    assert x.tolist() == [0, 0, 0] and made.restore_copies == {}
+    made.pre_hook({"x": None, "y": x})
+    x += 1
+    made.post_hook({"x": None, "y": x}, exception=None)
+    assert x.tolist() == [0, 0, 0] and made.restore_copies == {}
+    hooked = triton.autotune(configs(16), key=[], pre_hook=lambda named: None)(increment)
+    assert hooked.user_defined_pre_hook and tl.core.CONSTEXPR_0.value == 0

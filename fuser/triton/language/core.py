@@ -30,6 +30,10 @@ class dtype(metaclass=_Dtype):  # type: ignore[no-redef]
     OTHER_TYPES = ("void",)
 
 
+CONSTEXPR_0 = _language.constexpr(0)
+"""A default of parameters that are compiled in."""
+
+
 def str_to_ty(name: str, c: Any = None) -> Any:
     """The type that a signature names: `fp32`, `i32`, `*fp32`."""
     if name.startswith("*"):
