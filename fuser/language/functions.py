@@ -15,7 +15,7 @@ from fuser.language.exits import with_flags
 from fuser.language.source import Source, source_of
 from fuser.language.statements import Statements, is_constexpr
 from fuser.language.tensors import FALLS, unwrap
-from fuser.language.types import BY_NAME, ElementType
+from fuser.language.types import BY_NAME, Const, ElementType
 
 DEEPEST = 64
 """Calls within calls: beyond it a function calls itself for ever."""
@@ -82,7 +82,7 @@ class Function:
                 found[name] = kind
             elif isinstance(kind, str) and short in BY_NAME:
                 found[name] = BY_NAME[short]
-            elif short == "const":
+            elif kind is Const or short == "const":
                 found[name] = None
         return found
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from fuser.language.statements import is_constexpr
-from fuser.language.types import BY_NAME, ElementType
+from fuser.language.types import BY_NAME, Const, ElementType
 
 
 class KernelParam:
@@ -52,7 +52,8 @@ class KernelParam:
 
     @cached_property
     def is_const(self) -> bool:
-        return not self.is_constexpr and "const" in self.annotation
+        named = self.annotation.rsplit(".", 1)[-1] == "const"
+        return self._param.annotation is Const or named
 
     @property
     def default(self) -> Any:
