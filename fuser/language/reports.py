@@ -22,6 +22,7 @@ from fuser.language.types import ElementType
 from fuser.runtime import driver
 from fuser.runtime.arrays import describe
 from fuser.runtime.device_tensors import DeviceArray
+from fuser.runtime.memory import aligned_array
 
 
 def prepared(reports: Reports, found: Arguments) -> tuple[Arguments, dict[int, Any]]:
@@ -32,7 +33,8 @@ def prepared(reports: Reports, found: Arguments) -> tuple[Arguments, dict[int, A
     memory: dict[int, Any] = {}
     for leaf, (size, dtype) in sizes.items():
         if device == "cpu":
-            memory[leaf] = np.zeros(size, dtype.numpy)
+            memory[leaf] = aligned_array((size,), dtype.numpy)  # as kernels take own buffers to be
+            memory[leaf][...] = 0
             continue
         made = DeviceArray((size,), dtype, ordinal)
         with driver.current(ordinal):

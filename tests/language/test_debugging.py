@@ -119,3 +119,16 @@ def shouting(x):
 def test_prefixes_are_ascii() -> None:
     with pytest.raises(LanguageError, match="ascii"):
         shouting[(1,)](np.zeros(1, np.float32))
+
+
+def test_numbers_that_are_stored_together(capsys: Any) -> None:
+    """Constants next to each other become one aligned store: the report's memory is aligned."""
+
+    @fuser.kernel
+    def kernel():
+        fl.device_print("", fl.program_id(0))
+
+    for _ in range(4):
+        held = np.zeros(3)  # memory moves
+        kernel[(1,)]()
+        assert capsys.readouterr().out == "pid (0, 0, 0) idx (): 0\n" and held.size
