@@ -65,12 +65,13 @@ def lower_for(low: Lowering, op: ops.For) -> None:
     for bound in (*op.start.values(), *op.stop.values()):
         low.require(bound)
     first, last = low.resolve(op.start, ()), low.resolve(op.stop, ())
+    start, stop = low.index(first), low.index(last)
 
     def iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
         with low.scope():
             low.scalars[variable] = i
             low.depths[variable] = low.depth
-            low.steps[variable] = op.step
+            low.loops[variable] = (start, stop, op.step)
             if first.is_constant:
                 # The last iteration starts at a whole number of steps below the greatest stop.
                 iterations = (last.range[1] - 1 - first.constant) // op.step
@@ -83,9 +84,7 @@ def lower_for(low: Lowering, op: ops.For) -> None:
             return _yielded(low, op.body, params, kinds, cells, held)
 
     nonempty = certain((last - first).range[0] - 1)
-    done = low.f.loop(
-        low.index(first), low.index(last), op.step, starts, iteration, hint="for", nonempty=nonempty
-    )
+    done = low.f.loop(start, stop, op.step, starts, iteration, hint="for", nonempty=nonempty)
     bind(list(op.results), done)
 
 

@@ -62,8 +62,8 @@ class Values(Access):
         self.in_place: dict[Op, Memory] = {}
         self.counters: dict[Value, Index] = {}
         """Loop variables of the tile program, as scalars of known steps."""
-        self.steps: dict[Value, int] = {}
-        """What is added to loop variables of the tile program."""
+        self.loops: dict[Value, tuple[Reg, Reg, int]] = {}
+        """Of loop variables of the tile program: start, stop and step."""
         self.tiles: list[int] = []
         """Bytes of each scratch tile; the caller makes them pointer parameters %t0, %t1..."""
         self.atoms: dict[Reg, Value] = {}
@@ -361,11 +361,13 @@ class Values(Access):
         block = self.known.parents[op]
         size = op.view.dtype.bytes
         form = affine.lane_form(address)
-        step = self._next_step(block, form.rest)
+        steps = self._next_steps(block, form.rest)
         large = size_hint(op.view.buffer.size) * size > self.target.l2_bytes
-        if not large or form.step != 1 or size_hint(step) * size < NEXT_ROWS_BYTES:
+        if not large or form.step != 1:
             return
-        self._fetch(op.view, form.rest + step, write=False)
+        if all(abs(size_hint(step)) * size < NEXT_ROWS_BYTES for step in steps):
+            return
+        self._fetch(op.view, form.rest + self._to_next(block, *steps), write=False)
         # Rows of a loop may be far apart in memory: these lines then drive out what is worked on,
         # unless the row, one that is kept and these fit together.
         row = op.result.type.size * size
@@ -378,19 +380,35 @@ class Values(Access):
             if at.step == 1 and not any(kernel_facts.lookups(index) for index in store.indices):
                 self._fetch(store.view, self.resolve(at.rest, ()), write=True)
 
-    def _next_step(self, block: Block, address: Index) -> int:
-        """How far an address of a block is from the one of its next run."""
-        variable = block.params[0] if block.params else None
-        if variable in self.steps:
+    def _next_steps(self, block: Block, address: Index) -> tuple[int, int]:
+        """How far an address of a block is from that of the next iteration of the loop that the
+        block is, 0 without one, and from that of the next program."""
+        in_loop = 0
+        if block.params and block.params[0] in self.loops:
+            variable = block.params[0]
             counter = self.counters.get(variable, Index(0, ((Scalar(variable), 1),)))
             for atom, _ in counter.terms:
-                if (coefficient := address.coefficient(atom)) != 0:
-                    return coefficient * self.steps[variable]
+                in_loop = in_loop + address.coefficient(atom)
         body = self.known.kernel.body.ops
         grid = enumerate(self.known.kernel.grid)
         fast = [axis for axis, extent in grid if size_hint(extent) > 1][-1:]
         ids = [v.result for v in body if isinstance(v, ops.ProgramId) and [v.axis] == fast]
-        return sum(address.coefficient(Scalar(value)) for value in ids)
+        return in_loop, sum(address.coefficient(Scalar(value)) for value in ids)
+
+    def _to_next(self, block: Block, in_loop: int, in_grid: int) -> Index:
+        """From an address to that of the next iteration, and from the last iteration's to that of
+        the first one of the next program."""
+        if in_loop == 0:
+            return Index(in_grid)
+        f, variable = self.f, block.params[0]
+        first, last, step = self.loops[variable]
+        here = self.scalars[variable]
+        on = f.icmp("slt", f.add(here, step), last)
+        back = f.add(f.mul(f.sub(first, here), in_loop), in_grid)
+        found = Value(TileType(INDEX), f"next{len(self.scalars)}")
+        self.scalars[found] = f.select(on, f.mul(text.integer(step), in_loop), back)
+        self.depths[found] = self.depths[variable]
+        return Index(0, ((Scalar(found), 1),))
 
     def _fetch(self, view: View, address: Index, write: bool) -> None:
         """Prefetch the line at an address into L2."""

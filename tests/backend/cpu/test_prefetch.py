@@ -7,9 +7,14 @@ from dataclasses import replace
 import pytest
 
 from fuser.backend.cpu import lower_to_llvm
+from fuser.dtypes import f32
 from fuser.target import cpu_target
+from fuser.tilegen.builder import Builder
 from fuser.tilegen.emit import emit
+from fuser.tilegen.index import axis, index
 from fuser.tilegen.passes import run_passes
+from fuser.tilegen.value import Value
+from tests.backend.cpu.native import pointer
 from tests.interpreted import one_region
 from tests.tilegen_emit.graphs import Model
 
@@ -82,3 +87,26 @@ def test_what_is_added_to_the_next_results(depth: int, wanted: bool) -> None:
         m.output(m.b.map("add", x, m.input(2000, 128)) if added else x)
         counts.append(len(fetches(m, "contraction")))
     assert (counts[1] > counts[0]) is wanted
+
+
+@pytest.mark.parametrize(("columns", "fetched"), [(1024, (True, True)), (4096, (True, False))])
+def test_rows_of_the_next_iteration(columns: int, fetched: tuple[bool, bool]) -> None:
+    """A program of a few rows that are far apart: of long ones, the lines to be written would drive
+    out what is worked on."""
+    b = Builder("rows")
+    pid = b.program_id(0, 64)
+    x, y = pointer(b, "x", f32, 512 * columns), pointer(b, "y", f32, 512 * columns)
+
+    def body(i: Value) -> tuple[()]:
+        at = (index(pid) + index(i) * 64, axis(0, columns))
+        tile = b.load(b.view(x, (512, columns)), at, (columns,))
+        peak = b.broadcast(b.reduce("max", tile, 0), (columns,), ())
+        made = b.map("exp", b.map("sub", tile, peak))
+        total = b.broadcast(b.reduce("sum", made, 0), (columns,), ())
+        b.store(b.view(y, (512, columns)), at, b.map("div", made, total))
+        return ()
+
+    b.loop(0, 8, 1, (), body)
+    text = lower_to_llvm(b.build(), TARGET)
+    found = [line for line in text.splitlines() if "call void @llvm.prefetch" in line]
+    assert tuple(any(kind in line for line in found) for kind in (READ_L2, WRITE_L2)) == fetched
