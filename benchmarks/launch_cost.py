@@ -8,7 +8,9 @@ three arrays, their length and a block size. Doors: `fast` is the native launche
 tuples; `kernel[grid](...)` a kernel of the block language, with the block size by name, and
 `kernel[function](...)` one whose grid is computed; `slow` describes every array and launches. On a
 GPU launches are only put on the stream, which is emptied between rounds, and Triton's launch of the
-same kernel takes turns where Triton is installed. Microseconds a launch, the least of the rounds;
+same kernel takes turns where Triton is installed; `matmul[grid](...)` is a small matmul, whose
+tensor maps are encoded at each launch where the GPU has them; and `cuLaunchKernelEx` is the driver
+alone, called from a native loop: the floor. Microseconds a launch, the least of the rounds;
 each round is timed as a whole. Results are checked.
 """
 
@@ -45,6 +47,7 @@ from fuser.runtime.fast_launch import (
     make_fast_launcher,
     why_not,
 )
+from fuser.runtime.jit import link_native
 from fuser.runtime.memory import aligned_array
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import axis, index
@@ -68,6 +71,8 @@ class Case:
     arrays: str
     door: str
     call: Callable[[], object]
+    check: Callable[[], None] | None = None
+    launches: int = 1
     best: float = float("inf")
 
 
@@ -88,6 +93,22 @@ def add(x, y, out, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < n
     tl.store(out + at, tl.load(x + at, mask=inside) + tl.load(y + at, mask=inside), mask=inside)
+
+
+@triton.jit
+def matmul(a, b, c, M, N, K, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK, BLOCK), tl.float32)
+    for first in range(0, K, 64):
+        inner = first + tl.arange(0, 64)
+        x = tl.load(a + rows[:, None] * K + inner[None, :],
+                    mask=(rows[:, None] < M) & (inner[None, :] < K), other=0.0)  # fmt: skip
+        y = tl.load(b + inner[:, None] * N + columns[None, :],
+                    mask=(inner[:, None] < K) & (columns[None, :] < N), other=0.0)  # fmt: skip
+        total = tl.dot(x, y, total)
+    inside = (rows[:, None] < M) & (columns[None, :] < N)
+    tl.store(c + rows[:, None] * N + columns[None, :], total.to(tl.float16), mask=inside)
 
 
 def cpu_cases(arrays: str) -> list[Case]:
@@ -136,14 +157,81 @@ def cuda_cases() -> list[Case]:
         kernel.launch([item.address for item in records], GRID, {"n": SIZE}, stream=stream)
 
     cases = doors("cuda", "torch", kernel, (x, y, out, SIZE, BLOCK), slow)
+    cases += [by_matmul(torch), by_driver(kernel, (x, y, out))]
     if importlib.util.find_spec("triton") is not None:
         cases.append(Case("cuda", "torch", "Triton kernel[grid](...)", by_triton(x, y, out)))
     for case in cases:
         out.zero_()
+        if case.check is not None:
+            case.check()
+            continue
         case.call()
         torch.cuda.synchronize()
         assert torch.equal(out, x + y), case.door
     return cases
+
+
+def by_matmul(torch: Any) -> Case:
+    a, b = (torch.rand(256, 256, device="cuda", dtype=torch.float16) for _ in range(2))
+    c = torch.empty_like(a)
+
+    def call() -> Any:
+        return matmul[(2, 2)](a, b, c, 256, 256, 256, BLOCK=128)
+
+    def check() -> None:
+        maps = len(call().variant.compiled.tensor_maps)
+        torch.cuda.synchronize()
+        torch.testing.assert_close(c, a @ b)
+        case.door = f"matmul[grid](...), {maps} tensor maps"
+
+    case = Case("cuda", "torch", "", call, check)
+    return case
+
+
+def by_driver(kernel: CudaKernel, arrays: Sequence[Any]) -> Case:
+    """A round of launches in native code; it is timed as one call."""
+    compiled = kernel.kernel
+    library = ctypes.CDLL("libcuda.so.1")
+    address = ctypes.cast(library.cuLaunchKernelEx, ctypes.c_void_p).value
+    numbers = [SIZE] * len(kernel.geometry.sizes)
+    words = (ctypes.c_int64 * 8)(*(array.data_ptr() for array in arrays), *numbers)
+    params = (ctypes.c_void_p * 8)(*(ctypes.addressof(words) + 8 * i for i in range(8)))
+    config = (ctypes.c_uint32 * 14)(2, 1, 1, compiled.threads, 1, 1, compiled.shared_bytes)
+    text = LOOP.format(
+        launch=address, config=ctypes.addressof(config), function=int(kernel.function),
+        params=ctypes.addressof(params), count=LAUNCHES,
+    )  # fmt: skip
+    code = link_native(text, {}, ("launches",))
+    function = ctypes.CFUNCTYPE(None)(code["launches"])
+    kept = words, params, config, code
+
+    def run() -> None:
+        assert kept
+        function()
+
+    def check() -> None:
+        run()
+        sys.modules["torch"].cuda.synchronize()
+        x, y, out = arrays
+        assert (out == x + y).all()
+
+    return Case("cuda", "", "floor: cuLaunchKernelEx", run, check, LAUNCHES)
+
+
+LOOP = """
+define void @launches() {{
+start:
+  br label %next
+next:
+  %i = phi i64 [ 0, %start ], [ %following, %next ]
+  call i32 inttoptr (i64 {launch} to ptr)(i64 {config}, i64 {function}, i64 {params}, i64 0)
+  %following = add i64 %i, 1
+  %more = icmp slt i64 %following, {count}
+  br i1 %more, label %next, label %done
+done:
+  ret void
+}}
+"""
 
 
 def by_triton(x: Any, y: Any, out: Any) -> Callable[[], object]:
@@ -199,7 +287,7 @@ def floors() -> list[Case]:
 
 def measure(case: Case) -> None:
     """A round. What calls the case's function is timed as well: the first floor."""
-    call, each = case.call, range(LAUNCHES)
+    call, each = case.call, range(LAUNCHES // case.launches)
     start = time.perf_counter()
     for _ in each:
         call()
