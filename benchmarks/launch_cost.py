@@ -180,6 +180,8 @@ def by_matmul(torch: Any) -> Case:
 
     def check() -> None:
         maps = len(call().variant.compiled.tensor_maps)
+        c.zero_()
+        call()  # natively
         torch.cuda.synchronize()
         torch.testing.assert_close(c, a @ b)
         case.door = f"matmul[grid](...), {maps} tensor maps"

@@ -52,6 +52,7 @@ from fuser.runtime.cuda_maps import map_formulas
 from fuser.runtime.formulas import Formulas
 from fuser.runtime.geometry import symbol_name
 from fuser.runtime.memory import address
+from fuser.runtime.native_guards import BFLOAT16, FLOAT16
 from fuser.runtime.native_words import (
     GRID_VALUES,
     LAUNCH_AT,
@@ -65,6 +66,8 @@ from fuser.runtime.torch_layout import key_set, torch_layout
 
 FastLaunch = Callable[[tuple[Any, ...], tuple[int, ...]], bool]
 LARGEST = (1 << 63) - 1
+FLOATS = {"f64": 64, "f32": 32, "f16": FLOAT16, "bf16": BFLOAT16}
+"""Types that a float may be passed as."""
 CLASS_DIVISOR = 16
 """Integers are told apart by whether they are multiples of this."""
 
@@ -223,8 +226,8 @@ def _fill_scalars(table: np.ndarray, kernel: CpuKernel | CudaKernel, signature: 
         words[Param.NUMBER] = first + number
         bits = dtype.bits
         match item:
-            case Real() if dtype.is_float and bits in (32, 64):
-                words[Param.MASK] = bits
+            case Real() if dtype.name in FLOATS:
+                words[Param.MASK] = FLOATS[dtype.name]
             case Integer() if not dtype.is_float:
                 # bits beyond the scalar's would be dropped in silence
                 if item.low < dtype.lowest or item.high > min(dtype.highest, LARGEST):

@@ -13,6 +13,9 @@ PY_EQ = 2
 NUMPY_DATA, NUMPY_RANK, NUMPY_SHAPE, NUMPY_STRIDES = 16, 24, 32, 40
 NUMPY_BASE, NUMPY_DTYPE, NUMPY_FLAGS = 48, 56, 64
 NUMPY_WRITEABLE = 0x400
+FLOAT16, BFLOAT16 = 16, 17
+"""Kinds of scalars beside 32 and 64 bits."""
+HALF_INFINITY = 0x7C00
 TORCH_HANDLE = 16
 """Of a tensor object: the pointer to its implementation."""
 
@@ -66,9 +69,21 @@ def _write_number(module: Module) -> None:
     given, param, numbers = f.args
     f.need(f.icmp("eq", f.field(given, 8), f.word(param, Param.TYPE, "ptr")))
     real = f.call("double", "PyFloat_AsDouble", given)
-    short = f.convert("bitcast", f.convert("fptrunc", real, "float"), "i32")
-    narrow = f.icmp("eq", f.word(param, Param.MASK), 32)
-    bits = f.select(narrow, f.convert("zext", short, "i64"), f.convert("bitcast", real, "i64"))
+    short = f.convert(
+        "zext", f.convert("bitcast", f.convert("fptrunc", real, "float"), "i32"), "i64"
+    )
+    kind = f.word(param, Param.MASK)
+
+    def narrow() -> list[Reg]:
+        f.need(f.fcmp("ord", real, real))  # the slow path knows the bits of a NaN
+        half = f.icmp("eq", kind, FLOAT16)
+        return f.when(half, lambda: [_half_bits(f, real)], lambda: [_upper_half(f, short)])
+
+    def wide() -> list[Reg]:
+        single = f.icmp("eq", kind, 32)
+        return [f.select(single, short, f.convert("bitcast", real, "i64"))]
+
+    (bits,) = f.when(f.icmp("slt", kind, 32), narrow, wide)
     _keep(f, param, numbers, bits)
     f.finish(integer(1, "i1"))
 
@@ -78,6 +93,35 @@ def _write_number(module: Module) -> None:
     f.need(f.either(holds, f.icmp("eq", given, symbol("_Py_FalseStruct"))))
     _keep(f, param, numbers, f.convert("zext", holds, "i64"))
     f.finish(integer(1, "i1"))
+
+
+def _half_bits(f: Writer, real: Reg) -> Reg:
+    """A double as a 16-bit float, rounded once, to nearest even. LLVM calls a library for that."""
+    bits = f.convert("bitcast", real, "i64")
+    size = f.convert("bitcast", f.binary("and", bits, integer((1 << 63) - 1)), "double")
+    exponent = f.binary("lshr", f.convert("bitcast", size, "i64"), integer(52))
+    exponent = f.intrinsic("smax", exponent, integer(1023 - 14))
+    exponent = f.intrinsic("smin", exponent, integer(1023 + 16))
+    # A sum with 2^42 times the power of 2 below keeps ten bits behind it.
+    large = f.convert("bitcast", f.binary("shl", f.add(exponent, 42), integer(52)), "double")
+    rounded = f.binary("fsub", f.binary("fadd", size, large), large)
+    normal = f.binary("lshr", f.convert("bitcast", rounded, "i64"), integer(42))
+    normal = f.sub(normal, (1023 - 15) << 10)
+    normal = f.intrinsic("smin", normal, integer(HALF_INFINITY))
+    unit = f.convert("bitcast", integer((1023 + 24) << 52), "double")
+    least = f.convert("bitcast", integer((1023 - 14) << 52), "double")
+    tiny = f.fcmp("olt", rounded, least)
+    zero = f.convert("bitcast", integer(0), "double")
+    small = f.select(tiny, f.binary("fmul", rounded, unit), zero)
+    found = f.select(tiny, f.convert("fptosi", small, "i64"), normal)
+    sign = f.binary("and", f.binary("lshr", bits, integer(48)), integer(1 << 15))
+    return f.binary("or", found, sign)
+
+
+def _upper_half(f: Writer, bits: Reg) -> Reg:
+    """The bits of a 32-bit float as those of a bfloat16, rounded to nearest even."""
+    odd = f.binary("and", f.binary("lshr", bits, integer(16)), integer(1))
+    return f.binary("lshr", f.add(f.add(bits, 0x7FFF), odd), integer(16))
 
 
 def _keep(f: Writer, param: Reg, numbers: Reg, value: Reg) -> None:

@@ -136,7 +136,7 @@ class Param(IntEnum):
     KIND = 0
     TYPE = 1
     NUMBER = 3  # of a scalar, -1: none
-    MASK = 4  # bits of an integer scalar; 32 or 64 of a float
+    MASK = 4  # bits of an integer scalar; of a float 32, 64, or the kind of 16 bits
     LOW = 5
     HIGH = 6
     ALIGN_MASK = 7

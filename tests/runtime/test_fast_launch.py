@@ -16,7 +16,7 @@ import pytest
 from fuser.backend.cpu import compile_kernel as compile_for_cpu
 from fuser.backend.cpu import host_target
 from fuser.backend.module import CompiledKernel
-from fuser.dtypes import bool_, f16, f32, f64, i8, i32, i64
+from fuser.dtypes import DType, bf16, bool_, f16, f32, f64, i8, i32, i64
 from fuser.graph.dims import parse
 from fuser.graph.sizes import Guard, evaluate
 from fuser.runtime import door, launch_cost, torch_layout
@@ -410,6 +410,29 @@ def test_scalars_are_passed_as_bits() -> None:
         assert fast(tuple(args), (2,)) is False
 
 
+@pytest.mark.parametrize("dtype", [f16, bf16])
+def test_floats_of_16_bits_are_rounded_as_the_slow_way_rounds(dtype: DType) -> None:
+    kernel = measured(copies_numbers(("n",), ("alpha",)))
+    out = np.zeros(2, np.int64)
+    parameters = [Pointer(), Integer(), Real()]
+    fast = launcher(kernel, (out, 9, 0.5), parameters, {"n": (1, 1)}, scalars=[(2, dtype)])
+    random = np.random.default_rng(0)
+    with np.errstate(invalid="ignore"):  # NaNs that signal
+        raw = np.arange(0, 1 << 16, 37, np.uint16).view(dtype.numpy).astype(np.float64)
+    exact = raw[np.isfinite(raw)]
+    ties = (exact[1:] + exact[:-1]) / 2
+    values = [
+        *exact, *ties, *np.nextafter(ties, 0), *np.nextafter(ties, np.inf),
+        *(random.standard_normal(500) * 2.0 ** random.integers(-30, 20, 500)),
+        0.0, -0.0, float("inf"), -float("inf"), 65504.0, 65519.99, 65520.0, -65536.0, 1e300, 5e-324,
+        2.0**-24, 2.0**-25, 1.5 * 2.0**-25, 2.0**-14, 2.0**-14 - 2.0**-26, 3.5e38,
+    ]  # fmt: skip
+    for value in map(float, values):
+        assert fast((out, 9, value), (2,)) is True
+        assert out.tolist() == [9, scalar_bits(value, dtype)], value
+    assert fast((out, 9, float("nan")), (2,)) is False
+
+
 def test_what_has_no_native_launch() -> None:
     kernel = copies_numbers(("n", "other"), ("alpha",))
     out = np.zeros(3, np.int64)
@@ -420,7 +443,7 @@ def test_what_has_no_native_launch() -> None:
         (right, (out.view(Sub), 5, 0.5), "Sub are described"),
         (right, (out, 5, 3), "what was a float is of type int"),
         (right, (out, 5), "2 arguments for 3"),
-        (replace(right, scalars=[(2, f16)]), args, "argument 2 is no f16"),
+        (replace(right, scalars=[(2, i32)]), args, "argument 2 is no i32"),
         (replace(right, scalars=[(1, i8)]), args, "argument 1 may not fit i8"),
         (replace(right, scalars=[(1, f32)]), args, "argument 1 is no f32"),
         (replace(right, scalars=()), args, "0 scalars for 1"),
