@@ -7,6 +7,7 @@ launch, which then waits for the kernel, they are printed, and the first failure
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,7 +21,7 @@ from fuser.language.arguments import Arguments
 from fuser.language.sites import HEADER, MOST_SITES, AssertSite, PrintSite, Reports
 from fuser.language.types import ElementType
 from fuser.runtime import driver
-from fuser.runtime.arrays import describe
+from fuser.runtime.arrays import ArrayRecord, describe
 from fuser.runtime.device_tensors import DeviceArray
 from fuser.runtime.memory import aligned_array
 
@@ -41,8 +42,16 @@ def prepared(reports: Reports, found: Arguments) -> tuple[Arguments, dict[int, A
             driver.call("cuMemsetD8Async", made.pointer, 0, made.bytes, 0)
             driver.call("cuCtxSynchronize")
         memory[leaf] = made
-    records = {leaf: describe(array, "a report") for leaf, array in memory.items()}
+    records = {leaf: _record(array) for leaf, array in memory.items()}
     return replace(found, records={**found.records, **records}), memory
+
+
+def _record(array: Any) -> ArrayRecord:
+    """The record of a report's memory: what was allocated around it to align it is not its own."""
+    found = describe(array, "a report")
+    return replace(
+        found, storage=(found.address, found.address + math.prod(found.shape) * found.dtype.bytes)
+    )
 
 
 def tell(reports: Reports, memory: dict[int, Any], grid: tuple[int, ...], ordinal: int = 0) -> None:
