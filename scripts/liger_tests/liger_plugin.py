@@ -15,6 +15,8 @@ import suite_counts
 from fuser.triton.imports import imports
 
 PACKAGES = ("liger_kernel", "test")
+PAUSE = 5
+"""Seconds between two writings of the counts."""
 _answers = ExitStack()
 """Holds for the whole run."""
 
@@ -57,41 +59,60 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
 
 def pytest_sessionstart(session: Any) -> None:
     if not hasattr(session.config, "workerinput"):
-        seconds = session.config.getoption("--seconds")
-        session.config.pluginmanager.register(_Clock(session, seconds or math.inf))
+        session.config.pluginmanager.register(_Record(session), "liger_record")
 
 
-class _Clock:
-    """Ends a session in time, so that its counts are printed."""
+class _Record:
+    """Keeps reports; writes counts as they grow, so that they outlive a run that is killed; ends
+    a session in time."""
 
-    def __init__(self, session: Any, seconds: float) -> None:
-        self.session, self.end = session, time.monotonic() + seconds
+    def __init__(self, session: Any) -> None:
+        self.session, self.config = session, session.config
+        self.end = time.monotonic() + (self.config.getoption("--seconds") or math.inf)
+        self.written = 0.0
+        self.stats: dict[str, list[Any]] = defaultdict(list)
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        if time.monotonic() > self.end:
+        status = self.config.hook.pytest_report_teststatus(report=report, config=self.config)
+        self.stats[status[0]].append(report)
+        now = time.monotonic()
+        if now > self.end:
             self.session.shouldstop = "its time is over"
+        if now > self.written + PAUSE:
+            self.written = now
+            self.write()
+
+    def pytest_collectreport(self, report: Any) -> None:
+        if report.failed:
+            self.stats["error"].append(report)
+
+    def write(self) -> suite_counts.Counts:
+        """The counts so far, also in the file."""
+        found = suite_counts.count(self.stats, "test/")
+        path = self.config.getoption("--counts")
+        if path:
+            record = {
+                "date": time.strftime("%Y-%m-%d"), "most": self.config.getoption("--most"),
+                "triton": self.config.getoption("--triton"), "files": found.files,
+                "reasons": found.reasons, "failures": found.failures, "failed": found.failed,
+                "functions": found.functions,
+                "passed functions": sorted(found.passed_functions()),
+            }  # fmt: skip
+            Path(path).write_text(json.dumps(record, indent=1, sort_keys=True))
+        return found
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: Any) -> None:
-    if hasattr(config, "workerinput"):
+    record = config.pluginmanager.get_plugin("liger_record")
+    if record is None:
         return
     write = terminalreporter.write_line
-    found = suite_counts.count(terminalreporter.stats, "test/")
+    found = record.write()
     suite_counts.show(found, write)
-    passed = found.passed_functions()
-    write(f"functions: {len(passed)} of {len(found.functions)} passed")
+    write(f"functions: {len(found.passed_functions())} of {len(found.functions)} passed")
     path = config.getoption("--compare")
     if path:
         _compare(json.loads(Path(path).read_text()), found, write)
-    path = config.getoption("--counts")
-    if path:
-        record = {
-            "date": time.strftime("%Y-%m-%d"), "most": config.getoption("--most"),
-            "triton": config.getoption("--triton"), "files": found.files,
-            "reasons": found.reasons, "failures": found.failures, "failed": found.failed,
-            "functions": found.functions, "passed functions": sorted(passed),
-        }  # fmt: skip
-        Path(path).write_text(json.dumps(record, indent=1, sort_keys=True))
 
 
 def _compare(other: dict[str, Any], found: suite_counts.Counts, write: Any) -> None:
