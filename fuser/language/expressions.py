@@ -11,7 +11,7 @@ import builtins as python
 import difflib
 import math
 from collections.abc import Callable
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from fuser.errors import FuserError, LanguageError
@@ -23,7 +23,15 @@ from fuser.language.emitter import Emitter
 from fuser.language.exits import Truth
 from fuser.language.memory import BlockPointer
 from fuser.language.source import Source
-from fuser.language.tensors import Builtin, Constexpr, Pointer, Tensor, Undefined, unwrap
+from fuser.language.tensors import (
+    Builtin,
+    ConstantFunction,
+    Constexpr,
+    Pointer,
+    Tensor,
+    Undefined,
+    unwrap,
+)
 from fuser.language.types import BlockType, ElementType, PointerType, int1, is_type
 from fuser.runtime.arrays import is_array
 
@@ -110,7 +118,8 @@ class Expressions:
     def outer(self, name: str, found: Any) -> Any:
         """A name from outside of the kernel."""
         if isinstance(found, Constexpr):
-            return found.value
+            plain = isinstance(found.value, FunctionType)
+            return ConstantFunction(found.value) if plain else found.value
         if isinstance(found, Builtin | ModuleType) or is_type(found) or callable(found):
             return found
         if found is None or isinstance(found, bool | int | float | str | tuple):
@@ -289,6 +298,8 @@ class Expressions:
         try:
             found = getattr(owner, name)
         except AttributeError:
+            if name == "value" and not isinstance(owner, ModuleType):
+                return owner  # of a constexpr, which is its value here
             close = difflib.get_close_matches(name, dir(owner), 1)
             what = owner.__name__ if isinstance(owner, ModuleType) else describe(owner)
             self.e.fail(f"{what} has no {name!r}", f"did you mean {close[0]}?" if close else "")
@@ -495,6 +506,7 @@ class Expressions:
         constant = getattr(function, "__constexpr_function__", False)
         allowed = (
             constant
+            or is_type(getattr(function, "__self__", None))  # what a type tells of itself
             or function in PYTHON_CALLS
             or home == "math"
             or (home == "builtins" and function in PURE)

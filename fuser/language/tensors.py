@@ -11,6 +11,7 @@ What is known while compiling (constexpr) is a plain Python object: an int, a dt
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -142,8 +143,24 @@ class Constexpr:
     def __init__(self, value: Any = None) -> None:
         self.value = value.value if isinstance(value, Constexpr) else value
 
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        """Call a function that is a constant: kernels do so while they are compiled."""
+        return self.value(*(unwrap(a) for a in args), **{n: unwrap(a) for n, a in named.items()})
+
     def __repr__(self) -> str:
         return f"constexpr[{self.value}]"
+
+
+class ConstantFunction:
+    """A Python function that a module holds as a constexpr: called while a kernel is compiled."""
+
+    __constexpr_function__ = True
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function, self.__name__ = function, function.__name__
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        return self.function(*args, **named)
 
 
 def unwrap(value: Any) -> Any:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import builtins
 import importlib
+import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from types import ModuleType
 from typing import Any
 
 from fuser.errors import UsageError
-from fuser.triton.inquiries import OURS, altered, is_triton, ours
+from fuser.triton.inquiries import OURS, altered, answer_util, is_triton, ours
 
 MARK = "__fuser_triton__"
 """In the globals of modules whose imports are answered."""
@@ -75,6 +76,17 @@ class _Binding(Loader):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
+
+
+def _spec_from_file_location(*args: Any, **named: Any) -> ModuleSpec | None:
+    """Code that such a package writes into a file and loads is bound as the package is."""
+    spec = importlib.util.spec_from_file_location(*args, **named)
+    if spec is not None and hasattr(spec.loader, "exec_module"):
+        spec.loader = _Binding(spec.loader)
+    return spec
+
+
+answer_util(spec_from_file_location=_spec_from_file_location)
 
 
 class _Finder(MetaPathFinder):

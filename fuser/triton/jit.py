@@ -95,6 +95,7 @@ class JITFunction(KernelInterface, KernelFunction):
         unaligned = tuple(do_not_specialize_on_alignment or ())
         KernelFunction.__init__(self, fn, SPELLING, plain)
         self.module: Any = fn.__module__
+        self.__globals__ = getattr(fn, "__globals__", {})
         self.version, self.debug, self.noinline = version, debug, noinline
         self.do_not_specialize, self.do_not_specialize_on_alignment = plain, unaligned
         self.launch_metadata = launch_metadata

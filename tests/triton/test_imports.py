@@ -88,6 +88,21 @@ def test_modules_that_a_package_loads_later_are_bound(packages: Path) -> None:
     assert kernels_of_others.inner.triton is sys.modules.get("triton")
 
 
+def test_code_that_a_package_writes_and_loads_is_bound(packages: Path) -> None:
+    (packages / "kernels_of_ours" / "writer.py").write_text(
+        "import importlib.util\n"
+        "def load(path):\n"
+        "    spec = importlib.util.spec_from_file_location('made_by_ours', path)\n"
+        "    module = importlib.util.module_from_spec(spec)\n"
+        "    spec.loader.exec_module(module)\n"
+        "    return module\n"
+    )
+    (packages / "made.py").write_text("import triton\n")
+    with triton.imports("kernels_of_ours"):
+        import kernels_of_ours.writer
+    assert kernels_of_ours.writer.load(packages / "made.py").triton is triton
+
+
 def test_importlib_answers_them_as_their_imports(packages: Path) -> None:
     import importlib.machinery
 

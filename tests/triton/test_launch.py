@@ -181,3 +181,41 @@ def test_constexpr_and_do_not_specialize_exclude_each_other() -> None:
     kernel = triton.jit(scale.fn, do_not_specialize=["BLOCK"])
     with pytest.raises(triton.CompilationError, match="BLOCK marked as constexpr"):
         kernel[(1,)](*arrays(4), 4, 1.0, BLOCK=4)
+
+
+@tl.constexpr
+def twice_as_wide(n: int) -> int:
+    return 2 * n
+
+
+@triton.jit
+def wide(out, N: tl.constexpr):
+    at = tl.arange(0, twice_as_wide(N))
+    tl.store(out + at, at)
+
+
+def test_a_function_that_is_a_constant_is_called_while_compiling() -> None:
+    out = np.zeros(20, np.int32)
+    wide[(1,)](out, N=8)
+    assert out.tolist() == [*range(16), 0, 0, 0, 0]
+    assert twice_as_wide(tl.constexpr(8)) == 16
+
+
+@triton.jit
+def least(kind: tl.constexpr):
+    held = kind.value  # of a constexpr: what it is
+    return tl.full((), -1 if held.is_int() else 2, held)
+
+
+@triton.jit
+def leasts(out, KIND: tl.constexpr):
+    tl.store(out, least(KIND))
+
+
+def test_a_constexpr_has_a_value_and_a_kernel_the_names_of_its_function() -> None:
+    out = np.zeros(1, np.int16)
+    leasts[(1,)](out, KIND=tl.int16)
+    assert out[0] == -1
+    assert leasts.__globals__ is leasts.fn.__globals__
+    assert (leasts.__name__, leasts.__qualname__) == ("leasts", "leasts")
+    assert leasts.__doc__ == leasts.fn.__doc__ and leasts.__module__ == __name__
