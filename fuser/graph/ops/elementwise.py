@@ -266,6 +266,10 @@ _COMPARE: tuple[tuple[str, Callable[[Array, Array], Array]], ...] = (
     ("ge", np.greater_equal),
 )
 
+KERNELS_ONLY = frozenset(("fmin", "fmax", "mul_high", "exp2", "log2", "fma"))
+"""Maps that kernels of the block language have, and no front end makes: graphs spell them by
+others. tests/backend draws them in kernels, against the interpreter of the Tile IR."""
+
 PRIMITIVES: tuple[Primitive, ...] = (
     *(_unary(name, function) for name, function in _UNARY),
     *(_binary(name, function) for name, function in _BINARY),

@@ -58,7 +58,7 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     "locked_sum": kernels.locked_sum,
     "handed_on": kernels.handed_on,
     "histogram": kernels.histogram,
-    "large_32": lambda: kernels.large(1 << 17, 32),
+    "large_32": lambda: kernels.large(1 << 15, 32),
     **{
         f"matmul_{style}_{name}": lambda style=style, dot=dot: kernels.matmul(  # type: ignore[misc]
             64, 64, 32, dot[0], style=style, precision=dot[1], codes=dot[2]
