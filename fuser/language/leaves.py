@@ -68,7 +68,7 @@ def alike(a: Any, b: Any) -> bool:
     x, y = skeleton(a), skeleton(b)
     try:
         return bool(x == y)
-    except Exception:
+    except (TypeError, ValueError, RuntimeError):  # arrays have no one answer
         return x is y
 
 
