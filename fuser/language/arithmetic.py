@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from fuser.dtypes import bool_, i64
+from fuser.dtypes import i64
 from fuser.graph import dims
 from fuser.graph.sizes import certain, is_symbolic
 from fuser.language import narrow, shapes
@@ -20,7 +20,6 @@ from fuser.language.tensors import Bound, Pointer, Tensor
 from fuser.language.types import (
     BY_NAME,
     ElementType,
-    PointerType,
     float32,
     int1,
     int32,
@@ -431,6 +430,3 @@ def moved_by(e: Emitter, op: str, offset: Tensor, step: Tensor) -> Tensor:
     wide = Tensor(int64, step.shape, index=e.index_of(step))
     x, y = shapes.broadcast_together(e, offset, wide)
     return arithmetic(e, op, x, y)
-
-
-__all__ = ["PointerType", "binary", "bool_", "cast", "compare", "unary", "where"]

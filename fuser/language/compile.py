@@ -18,7 +18,7 @@ from fuser.language.layouts import Fact, Layout
 from fuser.language.outside import Outside
 from fuser.language.sites import Reports
 from fuser.language.tensors import Pointer, Tensor
-from fuser.language.types import ElementType, int1, int32, int64
+from fuser.language.types import ElementType, int64
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import Index
 from fuser.tilegen.ir import Buffer, Kernel
@@ -266,6 +266,3 @@ class _Binder:
             make = self._measure if self.symbolic else None
             layout = Layout(name, position, array, self.facts, make)
         return Pointer(buffer, kind.element, zero, kind.const, layout)
-
-
-__all__ = ["Program", "int1", "int32", "trace"]

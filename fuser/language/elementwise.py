@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import math
 from typing import Any
 
 from fuser.language import shapes
@@ -12,16 +11,14 @@ from fuser.language.arithmetic import (
     as_tensor,
     binary,
     cast,
-    compare,
     is_number,
     is_whole,
     mapped,
     operands,
-    where,
 )
 from fuser.language.emitter import Emitter, is_nonnegative
 from fuser.language.tensors import Tensor
-from fuser.language.types import float32, float64, int32
+from fuser.language.types import float32, float64
 
 
 class PropagateNan(enum.Enum):
@@ -153,10 +150,3 @@ def bits_as(e: Emitter, x: Tensor, dtype: Any) -> Tensor:
             f"a bit cast of {x.type} to {dtype}", f"both must have {x.dtype.bits} bits an element"
         )
     return e.tensor(e.builder.bitcast(e.value_of(x), dtype.ir), dtype)
-
-
-def float_bits_number(value: float) -> float:
-    return math.nan if value != value else value
-
-
-__all__ = ["compare", "int32", "shapes", "where"]

@@ -7,7 +7,6 @@ the sizes at which its guards hold; a launch that no variant serves compiles ano
 from __future__ import annotations
 
 import functools
-import inspect
 import logging
 import operator
 import threading
@@ -369,6 +368,3 @@ def launch(variant: Variant, found: Arguments, grid: Sequence[int]) -> None:
 
 def _number(value: Any, floating: bool) -> float | int:
     return float(value) if floating else int(value)
-
-
-__all__ = ["KernelFunction", "inspect"]

@@ -11,7 +11,7 @@ from fuser.language.emitter import Emitter
 from fuser.language.formats import code_of
 from fuser.language.places import Place, place_of
 from fuser.language.tensors import Pointer, Tensor
-from fuser.language.types import BlockType, ElementType, PointerType, float32, int1, int32
+from fuser.language.types import BlockType, ElementType, int1, int32
 from fuser.tilegen.ops import AtomicFn
 
 
@@ -278,6 +278,3 @@ def advance(e: Emitter, block: Any, offsets: Any) -> BlockPointer:
         e.fail(f"advance of {_shown(block)}", "it moves block pointers")
     moved = tuple(binary(e, "+", a, b) for a, b in zip(block.offsets, offsets, strict=True))
     return replace(block, offsets=moved)
-
-
-__all__ = ["BlockPointer", "PointerType", "float32", "load", "store"]
