@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from fuser.backend.nvptx.cluster import is_straight
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Block, Kernel
 from fuser.tilegen.schedule import Schedule
@@ -32,6 +31,8 @@ multiprocessor."""
 
 def choose(kernel: Kernel, asked: Schedule) -> Schedule:
     """The schedule of a kernel after its passes."""
+    from fuser.backend.nvptx.cluster import is_straight  # of use to kernels for GPUs alone
+
     largest = 1
     for op in kernel.walk():
         if isinstance(op, ops.Dot):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
-from fuser.backend import cpu, nvptx
 from fuser.backend.module import CompiledKernel
 from fuser.errors import UnsupportedError
 from fuser.graph.sizes import Guard, Sizes
@@ -58,6 +57,8 @@ class Stages(Mapping[str, str]):
         return len(self._names)
 
     def __getitem__(self, stage: str) -> str:
+        from fuser.backend import cpu, nvptx  # heavy, and not needed to launch
+
         variant = self.variant
         match stage:
             case "source":
