@@ -97,16 +97,19 @@ def multiprocessors(array: Any) -> int:
 # checks -------------------------------------------------------------------------------------------
 
 
-def assert_close(result: Any, reference: np.ndarray, terms: int = 1, dtype: str = "") -> None:
+def assert_close(
+    result: Any, reference: np.ndarray, terms: int = 1, dtype: str = "", dots: int = 1
+) -> None:
     """Every element is as close to the float64 reference as roundings allow.
 
     terms: how many numbers a sum has; the roundings of a sum grow with its square root. dtype: the
-    narrowest type that a number is rounded to on its way, if that is not the result's. An error is
-    relative to its element plus the root mean square of all.
+    narrowest type that a number is rounded to on its way, if that is not the result's. dots: how
+    many products stand one behind another; each rounds its operands, and these errors add up. An
+    error is relative to its element plus the root mean square of all.
     """
     found = host(result)
     assert found.shape == reference.shape, f"shape {found.shape}, not {reference.shape}"
-    limit = 4 * (EPSILON[dtype or str(found.dtype)] + EPSILON["float32"] * terms**0.5)
+    limit = 4 * (dots * EPSILON[dtype or str(found.dtype)] + EPSILON["float32"] * terms**0.5)
     scale = np.abs(reference) + np.sqrt(np.mean(reference**2)) + np.finfo(np.float64).tiny
     error = np.abs(found.astype(np.float64) - reference) / scale
     worst = float(np.max(error)) if error.size else 0.0
