@@ -41,6 +41,10 @@ class FeedError(UsageError):
     """An input array is missing, unknown, or has the wrong dtype or shape."""
 
 
+class ExportError(UsageError, BufferError):
+    """An array cannot be handed to another library in the way that it asks for."""
+
+
 class InvalidModelError(FuserError):
     """The model file cannot be read, or breaks the ONNX specification."""
 

@@ -22,12 +22,8 @@ import numpy as np
 from fuser.dtypes import BY_NAME, DType
 from fuser.errors import FeedError, UnsupportedDTypeError
 from fuser.runtime import driver
-from fuser.runtime.device_tensors import CUDA_DEVICES, DeviceArray, from_dlpack, from_interface
-
-HOST_DEVICES = (1, 3)
-"""DLPack's kDLCPU and kDLCUDAHost, which the CPU reads as well."""
-LEGACY_STREAM = 1
-"""How DLPack and the CUDA array interface name the legacy default stream."""
+from fuser.runtime.device_tensors import DeviceArray, HostArray, from_interface
+from fuser.runtime.dlpack import CUDA_DEVICES, HOST_DEVICES, LEGACY_STREAM, ask, from_dlpack
 
 _BY_NUMPY = {dtype.numpy: dtype for dtype in BY_NAME.values()}
 _TORCH_NAMES = {
@@ -91,7 +87,10 @@ def describe(array: Any, where: str = "the array") -> ArrayRecord:
     if torch is not None and isinstance(array, getattr(torch, "Tensor", ())):
         return _describe_torch(torch, array, where)
     if isinstance(array, DeviceArray):
-        return _from_table(array.__cuda_array_interface__, array, where, array.ordinal, "fuser")
+        table, ordinal = array.__cuda_array_interface__, array.ordinal
+        return _from_table(table, array, where, ordinal, "fuser", array.type)
+    if isinstance(array, HostArray):
+        return _describe_numpy(array.numpy(), where, "fuser", array)
     if isinstance(array, np.generic):
         raise _no_array(array, where)
     library = type(array).__module__.partition(".")[0]
@@ -257,11 +256,13 @@ def _describe_torch(torch: Any, tensor: Any, where: str) -> ArrayRecord:
 
 
 def _from_table(
-    table: Mapping[str, Any], owner: object, where: str, ordinal: int | None, library: str
-) -> ArrayRecord:
+    table: Mapping[str, Any], owner: object, where: str, ordinal: int | None, library: str,
+    dtype: DType | None = None,
+) -> ArrayRecord:  # fmt: skip
+    """dtype: where the table has no name for it."""
     if table.get("mask") is not None:
         raise FeedError(f"{where} is a masked array", hint="kernels know no masks")
-    dtype = _numpy_dtype(np.dtype(table["typestr"]), where)
+    dtype = dtype or _numpy_dtype(np.dtype(table["typestr"]), where)
     if any(stride % dtype.bytes for stride in table.get("strides") or ()):
         raise FeedError(
             f"{where} has strides of {table['strides']} bytes, no multiples of its "
@@ -274,7 +275,7 @@ def _from_table(
     stream = table.get("stream")
     return ArrayRecord(
         tensor.address, dtype, tensor.shape, strides, "cuda", place,
-        _reach(tensor.address, tensor.shape, strides, dtype), not table["data"][1], library, owner,
+        _reach(tensor.address, tensor.shape, strides, dtype), tensor.writeable, library, owner,
         None if stream is None else int(stream),
     )  # fmt: skip
 
@@ -289,7 +290,7 @@ def _describe_dlpack(array: Any, where: str, library: str) -> ArrayRecord:
         )
     # The legacy default stream, on which arrays other than PyTorch's are used, waits for what
     # computes the array.
-    capsule = array.__dlpack__(stream=LEGACY_STREAM) if on_gpu else array.__dlpack__()
+    capsule = ask(array, stream=LEGACY_STREAM) if on_gpu else ask(array)
     tensor = from_dlpack(capsule, array)
     dtype = BY_NAME.get(tensor.dtype)
     if dtype is None:
@@ -297,8 +298,8 @@ def _describe_dlpack(array: Any, where: str, library: str) -> ArrayRecord:
     strides = _strides(tensor.shape, tensor.strides)
     return ArrayRecord(
         tensor.address, dtype, tensor.shape, strides, "cuda" if on_gpu else "cpu",
-        ordinal if on_gpu else 0, _reach(tensor.address, tensor.shape, strides, dtype), True,
-        library, tensor.owner,
+        ordinal if on_gpu else 0, _reach(tensor.address, tensor.shape, strides, dtype),
+        tensor.writeable, library, tensor.owner,
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from fuser.runtime import driver
 
 if TYPE_CHECKING:
     from fuser.runtime.device_layout import Addresses
-    from fuser.runtime.device_tensors import DeviceTensor
+    from fuser.runtime.dlpack import DeviceTensor
 
 
 class Executor(Protocol):

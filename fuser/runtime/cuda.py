@@ -25,7 +25,8 @@ from fuser.runtime.binding import Binding
 from fuser.runtime.device_code import tensor_map
 from fuser.runtime.device_layout import Addresses, lay_out
 from fuser.runtime.device_share import ALIGNMENT, Shared, check_memory, host_bytes
-from fuser.runtime.device_tensors import DeviceArray, DeviceTensor, check_tensors
+from fuser.runtime.device_tensors import DeviceArray, Event, check_tensors
+from fuser.runtime.dlpack import LEGACY_STREAM, DeviceTensor
 from fuser.runtime.memory import Recycler, align
 from fuser.runtime.program import BufferRef, Launch, Program
 from fuser.target import SM_80, SM_90A, Target
@@ -271,18 +272,25 @@ class CudaExecutor:
                 array[...] = staged
             return outputs
 
-    def run_device(self, feeds: Mapping[str, Any]) -> dict[str, DeviceArray]:
-        """New device arrays for arrays in the memory of this GPU. Raises FeedError."""
-        program, stream = self.program, int(self.stream)
-        found = check_tensors(program.inputs, feeds, self.ordinal, "input", stream)
-        outputs = [DeviceArray(spec.shape, spec.dtype, self.ordinal) for spec in program.outputs]
-        with driver.current(self.ordinal):
-            for other in dict.fromkeys(item.stream for item in found):
-                if other is not None:
-                    driver.call("cuStreamSynchronize", other)  # what computes the feeds
-            read, written = [item.address for item in found], [item.pointer for item in outputs]
-            self.run_at(read, written, stream)
-            driver.call("cuStreamSynchronize", self.stream)
+    def run_device(
+        self, feeds: Mapping[str, Any], stream: int | None = None
+    ) -> dict[str, DeviceArray]:
+        """See `Plan.run_device`. Raises FeedError."""
+        program, ordinal = self.program, self.ordinal
+        order = int(self.stream) if stream is None else stream or LEGACY_STREAM
+        found = check_tensors(program.inputs, feeds, ordinal, "input", order)
+        outputs = [DeviceArray(spec.shape, spec.dtype, ordinal) for spec in program.outputs]
+        for other in dict.fromkeys(item.stream for item in found):
+            if other is not None:
+                Event(ordinal, other).before(order)  # what computes the feeds
+        self.run_at([item.address for item in found], [item.pointer for item in outputs], order)
+        if stream is None:
+            with driver.current(ordinal):
+                driver.call("cuStreamSynchronize", self.stream)
+        else:
+            ready = Event(ordinal, order)
+            for array in outputs:
+                array.ready = ready
         return {spec.name: a for spec, a in zip(program.outputs, outputs, strict=True)}
 
     def run_at(self, sources: Sequence[int], targets: Sequence[int], stream: int) -> None:

@@ -17,9 +17,10 @@ from fuser.backend.module import CompiledKernel
 from fuser.errors import UsageError
 from fuser.forks import new_lock
 from fuser.runtime import driver
-from fuser.runtime.arrays import LEGACY_STREAM, ArrayRecord
+from fuser.runtime.arrays import ArrayRecord
 from fuser.runtime.cuda import launch_attributes
 from fuser.runtime.device_code import load_modules, tensor_map
+from fuser.runtime.dlpack import LEGACY_STREAM
 from fuser.runtime.geometry import Geometry
 
 DEFAULT_STREAMS = (0, LEGACY_STREAM)

@@ -1,62 +1,126 @@
-"""Tensors on the GPU that cross to and from other libraries, by DLPack and
-`__cuda_array_interface__`.
+"""Results that other libraries read without a copy, and tensors of theirs on the GPU.
 
 Of a foreign tensor only the address, dtype and shape are read; nothing is copied or converted, so
-what does not fit is an error. What fuser hands out is a `DeviceArray`. Sources: the DLPack C header
-(version 0.8 layout of DLManagedTensor), Numba's page on the CUDA array interface, version 3.
+what does not fit is an error. What fuser hands out is a `DeviceArray`, or a `HostArray` of a plan
+on the CPU: PyTorch (torch.from_dlpack), CuPy, JAX and NumPy read both by DLPack, those of the GPU
+by `__cuda_array_interface__` as well. Sources: `__dlpack__` in the array API standard 2024.12,
+Numba's page on the CUDA array interface, version 3.
 """
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from fuser.dtypes import BY_NAME, DType
-from fuser.errors import FeedError
+from fuser.errors import ExportError, FeedError
 from fuser.runtime import driver
+from fuser.runtime.dlpack import (
+    CPU,
+    CUDA,
+    CUDA_DEVICES,
+    LEGACY_STREAM,
+    NO_WAIT,
+    DeviceTensor,
+    ask,
+    from_dlpack,
+    to_capsule,
+)
 from fuser.runtime.program import TensorSpec
 
-CUDA_DEVICES = (2, 13)
-"""DLPack's kDLCUDA and kDLCUDAManaged."""
-NO_WAIT = -1
-"""DLPack's stream of a consumer that orders the work itself."""
 ALIGNMENT = 16
 """What vector loads and tensor maps need."""
-_KINDS = {0: "i", 1: "u", 2: "f", 4: "bf", 6: "bool"}
 
 
-class _Device(ctypes.Structure):
-    _fields_ = (("type", ctypes.c_int32), ("ordinal", ctypes.c_int32))
+class HostArray:
+    """An array in host memory that speaks DLPack in every dtype: NumPy's own knows neither bfloat16
+    nor floats of 8 bits. `np.asarray` is a view of it."""
+
+    def __init__(self, array: np.ndarray, dtype: DType) -> None:
+        self.shape, self.dtype = array.shape, array.dtype
+        self._array, self._type = array, dtype
+
+    def numpy(self) -> np.ndarray:
+        """The array, in the same memory."""
+        return self._array
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self._array, dtype, copy=copy)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return CPU, 0
+
+    def __dlpack__(
+        self, *, stream: int | None = None, max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None, copy: bool | None = None,
+    ) -> Any:  # fmt: skip
+        """A capsule of the array, or of a copy. Raises ExportError for a stream, and for another
+        device than the CPU."""
+        if stream is not None:
+            raise ExportError("an array of the CPU has no stream", hint="pass stream=None")
+        if dl_device not in (None, self.__dlpack_device__()):
+            raise ExportError(f"an array of the CPU, not of DLPack's device {dl_device}")
+        array = self._array.copy() if copy else self._array
+        return _host_capsule(array, self._type, max_version, bool(copy))
+
+    def __repr__(self) -> str:
+        return f"<HostArray {self._type}{list(self.shape)}>"
 
 
-class _Tensor(ctypes.Structure):
-    """DLTensor; a DLManagedTensor begins with one."""
+def _host_capsule(
+    array: np.ndarray, dtype: DType, max_version: tuple[int, int] | None, copied: bool
+) -> Any:
+    strides = tuple(step // dtype.bytes for step in array.strides)
+    tensor = DeviceTensor(
+        array.__array_interface__["data"][0], dtype.name, array.shape, strides, 0, array,
+        writeable=array.flags.writeable,
+    )  # fmt: skip
+    return to_capsule(tensor, (CPU, 0), max_version=max_version, copied=copied)
 
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device", _Device),
-        ("rank", ctypes.c_int32),
-        ("kind", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("offset", ctypes.c_uint64),
-    )
+
+class Event:
+    """A point on a stream: what was put there before it is done once the event is. ordinal: of the
+    GPU; stream: a CUstream, 0 for the default one."""
+
+    def __init__(self, ordinal: int, stream: int) -> None:
+        self.ordinal, self.stream = ordinal, stream or LEGACY_STREAM
+        self._event: Any = None
+        with driver.current(ordinal):
+            timing = driver.api().CUevent_flags.CU_EVENT_DISABLE_TIMING.value
+            self._event = driver.call("cuEventCreate", timing)
+            driver.call("cuEventRecord", self._event, self.stream)
+
+    def before(self, stream: int) -> None:
+        """What comes on that stream from now on waits."""
+        with driver.current(self.ordinal):
+            driver.call("cuStreamWaitEvent", stream, self._event, 0)
+
+    def wait(self) -> None:
+        """This thread waits."""
+        with driver.current(self.ordinal):
+            driver.call("cuEventSynchronize", self._event)
+
+    def __del__(self) -> None:
+        if self._event is not None:
+            with contextlib.suppress(Exception), driver.current(self.ordinal):
+                driver.api().cuEventDestroy(self._event)
 
 
 class DeviceArray:
     """A C-contiguous array in GPU memory, freed with the object.
 
-    PyTorch (torch.as_tensor), CuPy (cupy.asarray) and others read it without a copy.
+    PyTorch (torch.from_dlpack), CuPy, JAX and others read it without a copy, in the order of their
+    stream: they wait for `ready`, where the array is computed by a stream that nobody waited for.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: DType, ordinal: int = 0) -> None:
         self.shape, self.dtype, self.ordinal = shape, dtype.numpy, ordinal
+        self.type = dtype
+        self.ready: Event | None = None
         self.pointer = 0
         self.bytes = int(np.prod(shape, dtype=np.int64)) * dtype.bytes
         with driver.current(ordinal):
@@ -64,75 +128,87 @@ class DeviceArray:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        return {
+        table = {
             "shape": self.shape,
             "typestr": self.dtype.str,
             "data": (self.pointer, False),
             "strides": None,
             "version": 3,
         }
+        return table | ({"stream": self.ready.stream} if self.ready else {})
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return CUDA, self.ordinal
+
+    def __dlpack__(
+        self, *, stream: int | None = None, max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None, copy: bool | None = None,
+    ) -> Any:  # fmt: skip
+        """A capsule of the array; of a copy with copy=True, or in host memory for dl_device=(1, 0).
+
+        stream: on which the consumer reads, a CUstream; 1 or None: the legacy default stream, 2:
+        that of the thread, -1: nobody is to wait. Raises ExportError for another stream or device,
+        and for copy=False where it takes one."""
+        if dl_device == (CPU, 0):
+            if stream is not None or copy is False:
+                what = "a stream" if stream is not None else "no copy"
+                raise ExportError(f"an array of the GPU goes to the CPU by a copy, with {what}")
+            return _host_capsule(self.numpy(), self.type, max_version, True)
+        if dl_device not in (None, self.__dlpack_device__()):
+            raise ExportError(f"an array of GPU {self.ordinal}, not of DLPack's device {dl_device}")
+        stream = LEGACY_STREAM if stream is None else stream
+        if stream == 0 or stream < NO_WAIT:
+            raise ExportError(
+                f"DLPack has no stream {stream}",
+                hint="1 is the legacy default stream, 2 that of the thread, -1 none",
+            )
+        if self.ready is not None and stream != NO_WAIT:
+            self.ready.before(stream)
+        array = self._copy(stream) if copy else self
+        tensor = DeviceTensor(
+            array.pointer, self.type.name, self.shape, None, self.ordinal, (array, self)
+        )
+        return to_capsule(
+            tensor, self.__dlpack_device__(), max_version=max_version, copied=bool(copy)
+        )
+
+    def _copy(self, stream: int) -> DeviceArray:
+        """Made on that stream; by the time this returns, for a consumer that does not wait."""
+        made = DeviceArray(self.shape, self.type, self.ordinal)
+        if self.bytes:
+            if self.ready is not None and stream == NO_WAIT:
+                self.ready.wait()
+            order = LEGACY_STREAM if stream == NO_WAIT else stream
+            with driver.current(self.ordinal):
+                driver.call("cuMemcpyDtoDAsync", made.pointer, self.pointer, self.bytes, order)
+            made.ready = Event(self.ordinal, order)
+            if stream == NO_WAIT:
+                made.ready.wait()
+        return made
 
     def numpy(self) -> np.ndarray:
         """A copy in host memory."""
         array = np.empty(self.shape, self.dtype)
         if self.bytes:
+            if self.ready is not None:
+                self.ready.wait()
             with driver.current(self.ordinal):
                 driver.call("cuMemcpyDtoH", array.ctypes.data, self.pointer, self.bytes)
         return array
+
+    def __repr__(self) -> str:
+        return f"<DeviceArray {self.type}{list(self.shape)} on GPU {self.ordinal}>"
 
     def __del__(self) -> None:
         pointer, self.pointer = getattr(self, "pointer", 0), 0
         if pointer:
             try:
+                if self.ready is not None:
+                    self.ready.wait()
                 with driver.current(self.ordinal):
                     driver.call("cuMemFree", pointer)
             except Exception:  # the interpreter or the device is going away
                 pass
-
-
-@dataclass(frozen=True)
-class DeviceTensor:
-    """Where a tensor lies. dtype: fuser's name of it. strides: in elements, None if row-major.
-    owner keeps the memory alive. stream: what must be done before the tensor is read (a CUstream),
-    where its library says so."""
-
-    address: int
-    dtype: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...] | None
-    ordinal: int | None
-    owner: Any
-    stream: int | None = None
-
-    @property
-    def row_major(self) -> bool:
-        if self.strides is None or 0 in self.shape:
-            return True
-        step = 1
-        for extent, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
-            if extent != 1 and stride != step:
-                return False
-            step *= extent
-        return True
-
-
-def from_dlpack(capsule: Any, owner: Any = None) -> DeviceTensor:
-    """What a "dltensor" capsule describes. The capsule is not consumed: kept as the owner, it frees
-    the tensor in its own time."""
-    get = ctypes.pythonapi.PyCapsule_GetPointer
-    get.restype, get.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-    tensor = _Tensor.from_address(get(capsule, b"dltensor"))
-    name = _KINDS.get(tensor.kind, "?") + ("" if tensor.kind == 6 else str(tensor.bits))
-    if tensor.lanes != 1:
-        name += f"x{tensor.lanes}"
-    return DeviceTensor(
-        address=(tensor.data or 0) + tensor.offset,
-        dtype=name,
-        shape=tuple(tensor.shape[: tensor.rank]),
-        strides=tuple(tensor.strides[: tensor.rank]) if tensor.strides else None,
-        ordinal=tensor.device.ordinal,
-        owner=(capsule, owner),
-    )
 
 
 def from_interface(table: Mapping[str, Any], owner: Any) -> DeviceTensor:
@@ -151,6 +227,7 @@ def from_interface(table: Mapping[str, Any], owner: Any) -> DeviceTensor:
         ordinal=None,
         owner=owner,
         stream=int(table.get("stream") or 0),
+        writeable=not table["data"][1],
     )
 
 
@@ -186,6 +263,8 @@ def _check(spec: TensorSpec, given: Any, ordinal: int, role: str, stream: int) -
             f"{where} is {spec}, the tensor is {tensor.dtype}{list(tensor.shape)}",
             hint="tensors of the GPU are used as they are: convert them first",
         )
+    if role == "output" and not tensor.writeable:
+        raise FeedError(f"{where} is read-only", hint="bind a tensor that may be written")
     if not tensor.row_major:
         raise FeedError(f"{where} is not row-major", hint="pass a contiguous copy of the tensor")
     if spec.bytes and tensor.address % ALIGNMENT:
@@ -198,10 +277,7 @@ def _read(given: Any, where: str, stream: int) -> DeviceTensor:
         kind, ordinal = given.__dlpack_device__()
         if int(kind) not in CUDA_DEVICES:
             raise FeedError(f"{where} is not on the GPU", hint="plan.run takes arrays of the host")
-        if hasattr(given, "detach"):  # what PyTorch records gradients of has no DLPack
-            given = given.detach()
-        tensor = from_dlpack(given.__dlpack__(stream=stream), given)
-        return replace(tensor, ordinal=int(ordinal))
+        return replace(from_dlpack(ask(given, stream=stream), given), ordinal=int(ordinal))
     if hasattr(given, "__cuda_array_interface__"):
         return from_interface(given.__cuda_array_interface__, given)
     raise FeedError(

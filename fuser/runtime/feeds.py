@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from fuser.errors import FeedError
+from fuser.runtime.dlpack import host_view
 from fuser.runtime.program import TensorSpec
 
 
@@ -89,7 +90,8 @@ def _as_array(spec: TensorSpec, feed: Any) -> np.ndarray:
             f"input {spec.name!r} is {spec}, the feed ({type(feed).__name__}) is no array: {error}",
             hint="pass a NumPy array",
         ) from error
-    if hasattr(feed, "dtype") or array.dtype == spec.dtype.numpy:
+    typed = hasattr(feed, "dtype") or hasattr(feed, "__dlpack__")
+    if typed or array.dtype == spec.dtype.numpy:
         return array
     if array.dtype == object or array.dtype.kind not in "biuf":
         kind = type(feed).__name__
@@ -110,13 +112,14 @@ def host_array(feed: Any) -> np.ndarray:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(feed, torch.Tensor):
         return _torch_array(torch, feed)
-    if hasattr(feed, "__cuda_array_interface__") and not hasattr(feed, "__array__"):
+    on_gpu = hasattr(feed, "__cuda_array_interface__") and not hasattr(feed, "__dlpack__")
+    if on_gpu and not hasattr(feed, "__array__"):
         raise FeedError(
             f"a {type(feed).__name__} in GPU memory",
             hint="copy it to the host, or use run_device()",
         )
     if hasattr(feed, "__dlpack__") and not hasattr(feed, "__array__"):
-        return np.from_dlpack(feed)
+        return host_view(feed)
     return np.asarray(feed)
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
-from fuser.errors import DeviceError, InvalidModelError, UsageError
+from fuser.errors import InvalidModelError, UsageError
+from fuser.runtime.device_tensors import DeviceArray, HostArray
 from fuser.runtime.feeds import check_feeds
 from fuser.runtime.inputs import Hints, random_feeds
 from fuser.runtime.latency import Latency
@@ -108,16 +109,24 @@ class Plan:
         results = self.executor.run(arrays)
         return {spec.name: a for spec, a in zip(self.program.outputs, results, strict=True)}
 
-    def run_device(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """Run on arrays in GPU memory (DLPack or `__cuda_array_interface__`: PyTorch, CuPy, JAX),
-        read where they are; the outputs are `DeviceArray`s, which those read without a copy. Arrays
-        must be row-major and aligned to 16 bytes. Raises FeedError, or DeviceError for a plan on
-        the CPU."""
-        from fuser.runtime.cuda import CudaExecutor
+    def run_device(
+        self, feeds: Mapping[str, Any], *, stream: int | None = None
+    ) -> dict[str, DeviceArray | HostArray]:
+        """Run on arrays where they are, and leave the outputs there, for other libraries to read
+        without a copy: `torch.from_dlpack(plan.run_device({"x": x})["y"])`, CuPy, JAX.
 
-        if not isinstance(self.executor, CudaExecutor):
-            raise DeviceError("the plan is for the cpu", hint="use run()")
-        return dict(self.executor.run_device(feeds))
+        On a GPU feeds are arrays in its memory (DLPack or `__cuda_array_interface__`), row-major
+        and aligned to 16 bytes. Without a stream the run is over when this returns. With one (a
+        CUstream; 0: the default stream) it is only put there: leave the feeds alone until the
+        stream has passed; who reads the outputs by DLPack waits. On a CPU feeds are as for `run`.
+        Raises FeedError, or UsageError for a stream on a CPU.
+        """
+        if self.target.is_cuda:
+            return {**cast("CudaExecutor", self.executor).run_device(feeds, stream)}
+        if stream is not None:
+            raise UsageError("this plan is for a CPU, which has no streams")
+        types = {spec.name: spec.dtype for spec in self.program.outputs}
+        return {name: HostArray(a, types[name]) for name, a in self.run(feeds).items()}
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
         """Run on arrays in input order, or by name. One output comes back as itself, several as a

@@ -9,7 +9,8 @@ import pytest
 
 from fuser.dtypes import bf16, f32
 from fuser.errors import FeedError
-from fuser.runtime.device_tensors import check_tensors, from_dlpack, from_interface
+from fuser.runtime.device_tensors import check_tensors, from_interface
+from fuser.runtime.dlpack import from_dlpack
 from fuser.runtime.program import TensorSpec
 
 
