@@ -119,7 +119,7 @@ def test_json_is_one_object_and_nothing_else(fuser: Fuser, mlp: Path) -> None:
     assert set(report["latency_ms"]) == {"median", "p90", "p99", "iterations"}
     assert report["latency_ms"]["iterations"] == 3
     assert 0 < report["latency_ms"]["median"] <= report["latency_ms"]["p90"]
-    assert set(report["compare"]) == {"max_abs", "max_rel", "ok"}
+    assert set(report["compare"]) == {"max_abs", "max_rel", "ok", "differs"}
     assert report["compare"]["ok"] is True and report["compare"]["max_rel"] < 1e-5
     for region in report["regions"]:
         assert set(region) == {"id", "kind", "nodes", "bytes", "flops", "schedule"}
@@ -237,10 +237,101 @@ def test_data_beside_the_model_is_found(fuser: Fuser, mlp: Path, tmp_path: Path)
     recorded.write_bytes(numpy_helper.from_array(y).SerializeToString())
     code, out, err = fuser("run", model, "--device", "cpu", "--json")
     assert code == 0, err
-    assert json.loads(out)["compare"] == {"max_abs": 0.0, "max_rel": 0.0, "ok": True}
+    assert json.loads(out)["compare"] == {
+        "max_abs": 0.0, "max_rel": 0.0, "ok": True, "differs": []
+    }  # fmt: skip
     assert fuser("run", model, "--device", "cpu", "-i", folder)[0] == 0
     recorded.write_bytes(numpy_helper.from_array(y + 1).SerializeToString())
     assert fuser("run", model, "--device", "cpu")[0] == 1
+
+
+@pytest.fixture(scope="module")
+def halves(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """x: float32 [n, 4] -> two outputs, a = -x and b = |x|; with data for x beside it."""
+    folder = tmp_path_factory.mktemp("halves")
+    nodes = [helper.make_node("Neg", ["x"], ["a"]), helper.make_node("Abs", ["x"], ["b"])]
+    tensor = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes, "halves", [tensor("x", TensorProto.FLOAT, ["n", 4])],
+        [tensor(name, TensorProto.FLOAT, ["n", 4]) for name in "ab"],
+    )  # fmt: skip
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]),
+              folder / "model.onnx")  # fmt: skip
+    return folder
+
+
+HALVES = np.arange(8, dtype=np.float32).reshape(2, 4) - 4
+
+
+def recorded(folder: Path, **arrays: np.ndarray[Any, Any]) -> Path:
+    """The model of `halves` in a folder of its own, with test_data_set_0 of input x and arrays."""
+    data = folder / "test_data_set_0"
+    data.mkdir()
+    (data / "input_0.pb").write_bytes(numpy_helper.from_array(HALVES).SerializeToString())
+    for name, array in arrays.items():
+        (data / f"{name}.pb").write_bytes(numpy_helper.from_array(array).SerializeToString())
+    return data
+
+
+@pytest.mark.parametrize(
+    ("outputs", "words"),
+    [
+        ({"output_0": -HALVES}, ("b: not compared", "test_data_set_0 has none")),
+        ({"output_1": abs(HALVES)}, ("a: not compared",)),
+        ({"output_0": -HALVES, "output_1": HALVES}, ("b: relative error", "at [0, 0]")),
+        ({"output_0": -HALVES[:1], "output_1": abs(HALVES)}, ("a: has the shape [2, 4]", "[1, 4]")),
+        ({"output_0": -HALVES.astype(np.int64), "output_1": abs(HALVES)}, ("a: is float32",)),
+    ],
+    ids=["file", "first file", "values", "shape", "dtype"],
+)
+def test_data_beside_the_model_names_what_differs(
+    fuser: Fuser, halves: Path, tmp_path: Path, outputs: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    """Every output is compared, or the run fails and says which was not."""
+    model = tmp_path / "model.onnx"
+    model.write_bytes((halves / "model.onnx").read_bytes())
+    recorded(tmp_path, **outputs)
+    code, out, err = fuser("run", model, "--device", "cpu", "--iterations", "0")
+    assert (code, err) == (1, "")
+    differs = [line for line in out.splitlines() if line.startswith("differs")]
+    assert len(differs) == 1 and all(word in differs[0] for word in words), differs
+
+
+def test_expected_outputs_name_what_differs(fuser: Fuser, halves: Path, tmp_path: Path) -> None:
+    data = recorded(tmp_path, output_0=-HALVES, output_1=abs(HALVES))
+    command = ("run", halves / "model.onnx", "--device", "cpu", "--iterations", "0", "-i", data)
+    assert fuser(*command, "--expect", data)[0] == 0
+    file = tmp_path / "expected.npz"
+    np.savez(file, a=-HALVES, bb=abs(HALVES))
+    code, out, _ = fuser(*command, "--expect", file, "--json")
+    differs = json.loads(out)["compare"]["differs"]
+    assert code == 1 and [line.split(":")[0] for line in differs] == ["b", "bb"]
+    np.save(tmp_path / "one.npy", HALVES)
+    assert_one_line(fuser(*command, "--expect", tmp_path / "one.npy"), 2, "one array", ".npz")
+    assert_one_line(fuser(*command, "--expect", tmp_path / "absent"), 2, "absent")
+    (data / "output_2.pb").write_bytes((data / "output_0.pb").read_bytes())
+    assert_one_line(fuser(*command, "--expect", data), 2, "output_2.pb", "no output", "a, b")
+
+
+def test_missing_recorded_input(fuser: Fuser, halves: Path, tmp_path: Path) -> None:
+    """Recorded outputs are not ignored where the inputs are missing."""
+    model = tmp_path / "model.onnx"
+    model.write_bytes((halves / "model.onnx").read_bytes())
+    (recorded(tmp_path, output_0=-HALVES) / "input_0.pb").unlink()
+    assert_one_line(fuser("run", model, "--device", "cpu"), 2, "missing", "x")
+
+
+def test_a_table_is_not_wrapped(mlp: Path, tmp_path: Path) -> None:
+    """A line of output is a line, however narrow the terminal is said to be."""
+    long = tmp_path / ("m" * 120 + ".onnx")
+    long.write_bytes(mlp.read_bytes())
+    done = subprocess.run(
+        [sys.executable, "-m", "fuser", "run", long, "--device", "cpu", "--iterations", "0"],
+        capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "40"},
+    )  # fmt: skip
+    lines = done.stdout.splitlines()
+    assert any(line.startswith("model") and f"{long.name} on cpu" in line for line in lines)
+    assert "\x1b" not in done.stdout and not any(line.startswith(" ") for line in lines)
 
 
 def test_random_indices_stay_in_their_table(fuser: Fuser, tmp_path: Path) -> None:
@@ -311,7 +402,7 @@ def test_help_and_version_are_instant() -> None:
         "import sys, fuser\n"
         "from fuser.cli.main import run\n"
         "assert run(['--help']) == 0 and run(['run', '--help']) == 0 and run(['--version']) == 0\n"
-        "heavy = {'numpy', 'onnx', 'llvmlite', 'networkx', 'rich'} & set(sys.modules)\n"
+        "heavy = {'numpy', 'onnx', 'llvmlite', 'networkx'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

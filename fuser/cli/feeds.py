@@ -1,6 +1,7 @@
 """Feeds from files, and recorded outputs to compare with.
 
-`-i` takes NAME=F.npy, F.npz, or a folder of input_0.pb, input_1.pb, ... as ONNX test data has it.
+`-i` takes NAME=F.npy, F.npz, or a folder of input_0.pb, input_1.pb, ... as ONNX test data has it;
+`--expect` takes F.npz or a folder of output_0.pb, output_1.pb, ...
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,7 +27,7 @@ def read_feeds(arguments: Iterable[str], names: Sequence[str]) -> Arrays:
     for argument in arguments:
         name, equals, file = argument.partition("=")
         if equals and file.endswith(".npy"):
-            feeds[name] = _load(Path(file))
+            feeds[name] = np.asarray(_load(Path(file)))
         elif argument.endswith(".npz"):
             feeds |= read_npz(Path(argument))
         elif Path(argument).is_dir():
@@ -39,14 +40,29 @@ def read_feeds(arguments: Iterable[str], names: Sequence[str]) -> Arrays:
     return feeds
 
 
+def read_outputs(path: Path, names: Sequence[str]) -> Arrays:
+    """What `--expect` names. `names` are the outputs, for folders of .pb files."""
+    if not path.is_dir():
+        return read_npz(path)
+    found = read_test_data(path, "output", names)
+    if not found:
+        raise UsageError(f"{path} has no output_0.pb")
+    return found
+
+
 def read_npz(path: Path) -> Arrays:
     loaded = _load(path)
-    return {name: loaded[name] for name in loaded}
-
-
-def _load(path: Path) -> np.ndarray:
+    if isinstance(loaded, np.ndarray):
+        raise UsageError(f"{path} holds one array without a name", hint="use an .npz file")
     try:
-        return np.load(path, allow_pickle=False)  # type: ignore[no-any-return]
+        return {name: loaded[name] for name in loaded.files}
+    except ValueError as error:
+        raise UsageError(f"{path} is not a NumPy file: {error}") from error
+
+
+def _load(path: Path) -> Any:
+    try:
+        return np.load(path, allow_pickle=False)
     except FileNotFoundError as error:
         raise UsageError(f"no such file: {path}") from error
     except (OSError, ValueError) as error:
@@ -54,29 +70,38 @@ def _load(path: Path) -> np.ndarray:
 
 
 def find_test_data(model: Path) -> Path | None:
-    """The folder test_data_set_0 beside the model, if it holds inputs."""
+    """The folder test_data_set_0 beside the model, if it holds data."""
     folder = model.parent / "test_data_set_0"
-    return folder if (folder / "input_0.pb").is_file() else None
+    return folder if any(folder.glob("*put_*.pb")) else None
 
 
 def read_test_data(folder: Path, kind: str, names: Sequence[str]) -> Arrays:
-    """input_*.pb or output_*.pb as arrays, by tensor name or else by position."""
+    """input_*.pb or output_*.pb as arrays, by tensor name or else by position. Raises UsageError
+    for a file that belongs to none of the names."""
     import onnx
     from onnx import numpy_helper
 
+    files = {
+        int(found[1]): path
+        for path in folder.glob(f"{kind}_*.pb")
+        if (found := re.fullmatch(rf"{kind}_(\d+)", path.stem))
+    }
     arrays: Arrays = {}
-    for path in sorted(folder.glob(f"{kind}_*.pb"), key=lambda p: int(re.sub(r"\D", "", p.stem))):
+    for position, path in sorted(files.items()):
         tensor = onnx.TensorProto()
         try:
             tensor.ParseFromString(path.read_bytes())
             array = numpy_helper.to_array(tensor)
         except Exception as error:  # protobuf raises its own types
             raise UsageError(f"{path} is not an ONNX tensor: {error}") from error
-        position = int(re.sub(r"\D", "", path.stem))
-        if tensor.name in names:
-            arrays[tensor.name] = array
-        elif position < len(names):
-            arrays[names[position]] = array
+        by_place = names[position] if position < len(names) else None
+        name = tensor.name if tensor.name in names else by_place
+        if name is None or name in arrays:
+            raise UsageError(
+                f"{path} ({tensor.name or 'without a name'}) is no {kind} of the model",
+                hint=f"the {kind}s are {', '.join(names)}",
+            )
+        arrays[name] = array
     return arrays
 
 

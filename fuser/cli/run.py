@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 @click.option("--compare", "against", type=click.Choice(["reference", "unfused"]),
               help="Compare with float64 NumPy, or with the plan without fusion.")  # fmt: skip
 @click.option(
-    "--expect", type=click.Path(path_type=Path), help="Compare with recorded outputs, F.npz."
-)
+    "--expect", type=click.Path(path_type=Path),
+    help="Compare with recorded outputs: F.npz or a folder of output_*.pb.",
+)  # fmt: skip
 @click.option("--rtol", type=float, help="Relative tolerance of an element.")
 @click.option("--atol", type=float, help="Absolute tolerance of an element.")
 @click.option("--iterations", type=click.IntRange(min=0), default=10, show_default=True,
@@ -87,7 +88,7 @@ def run_command(
             report.latency_ms = plan.profile(arrays, iterations=iterations, warmup=warmup)
         expected, label = None, ""
         if expect:
-            expected, label = feeds.read_npz(expect), str(expect)
+            expected, label = feeds.read_outputs(expect, list(outputs)), str(expect)
         elif against == "reference":
             progress.step("evaluating the float64 reference")
             opened = onnx_models.open_model(model)

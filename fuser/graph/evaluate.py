@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from fuser import dtypes
 from fuser.dtypes import DType
 from fuser.errors import FeedError
 from fuser.graph.dims import DimExpr, as_int, substitute, symbols_of
-from fuser.graph.ir import Graph, TensorType, Value
+from fuser.graph.ir import Graph, Node, TensorType, Value
 from fuser.graph.ops.primitive import Array
 from fuser.graph.ops.registry import primitive
 
@@ -21,21 +22,29 @@ def evaluate(graph: Graph, feeds: Mapping[str, Array], float64: bool = False) ->
 
     feeds: one array per graph input, of its dtype and shape. Symbolic dims take their values from
     the feeds. float64: every float tensor, constants included, is computed in float64 (and float
-    outputs are float64). Values are dropped after their last use.
+    outputs are float64), but what floats decide (see `_decides`) is decided in the dtypes of the
+    graph: more digits would decide otherwise, and that is no error of who computes with fewer.
+    Values are dropped after their last use.
     Raises FeedError for a missing, unknown or wrong feed.
     """
     symbols = bind_feeds(graph, feeds)
+    twice = _behind_decisions(graph) if float64 else frozenset()
     remaining: dict[Value, int] = {}
     for value in (*graph.outputs, *(v for node in graph.nodes for v in node.inputs)):
         remaining[value] = remaining.get(value, 0) + 1
     arrays: dict[Value, Array] = {
         value: _widen(np.asarray(feeds[value.name]), float64) for value in graph.inputs
     }
+    narrow = {value: np.asarray(feeds[value.name]) for value in graph.inputs if value in twice}
     for node in graph.nodes:
-        operands = [arrays[value] for value in node.inputs]
-        attrs = {key: _bound(item, symbols, float64) for key, item in node.attrs.items()}
-        results = primitive(node.op).evaluate(operands, attrs)
-        del operands
+        results = _apply(node, arrays, symbols, float64)
+        if node.outputs[0] in twice or (float64 and _decides(node)):
+            own = _apply(node, ChainMap(narrow, arrays), symbols, float64=False)
+            results = tuple(
+                _widen(mine, True) if _decided(node, value) else wide
+                for value, mine, wide in zip(node.outputs, own, results, strict=True)
+            )
+            narrow.update(zip(node.outputs, own, strict=True))
         for value, array in zip(node.outputs, results, strict=True):
             if value in remaining:
                 arrays[value] = array
@@ -43,9 +52,40 @@ def evaluate(graph: Graph, feeds: Mapping[str, Array], float64: bool = False) ->
             remaining[value] -= 1
             if not remaining[value]:
                 arrays.pop(value, None)
+                narrow.pop(value, None)
     return {
         name: arrays[value] for name, value in zip(graph.output_names, graph.outputs, strict=True)
     }
+
+
+def _apply(
+    node: Node, arrays: Mapping[Value, Array], symbols: Mapping[str, int], float64: bool
+) -> tuple[Array, ...]:
+    attrs = {key: _bound(item, symbols, float64) for key, item in node.attrs.items()}
+    return primitive(node.op).evaluate([arrays[value] for value in node.inputs], attrs)
+
+
+_STEPS = frozenset(("floor", "ceil", "round", "sign", "mod", "fmod"))
+"""Primitives of floats whose results jump."""
+
+
+def _decides(node: Node) -> bool:
+    """Whether floats decide a result: integers or booleans made of floats, or a step."""
+    return any(_decided(node, value) for value in node.outputs)
+
+
+def _decided(node: Node, result: Value) -> bool:
+    narrow = any(value.dtype.is_float and value.dtype is not dtypes.f64 for value in node.inputs)
+    return narrow and (node.op in _STEPS or not result.dtype.is_float)
+
+
+def _behind_decisions(graph: Graph) -> frozenset[Value]:
+    """The floats that decisions are made of, over all steps in between."""
+    found: set[Value] = set()
+    for node in reversed(graph.nodes):
+        if _decides(node) or not found.isdisjoint(node.outputs):
+            found.update(value for value in node.inputs if value.dtype.is_float)
+    return frozenset(found)
 
 
 def bind_feeds(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, int]:

@@ -6,19 +6,19 @@ import sys
 import threading
 import time
 from types import TracebackType
-from typing import Any
 
 
 class Progress:
-    """Names the step under way. A terminal shows it with a spinner; a file or pipe gets nothing
-    but a line for each step that has lasted more than a second."""
+    """Names the step under way. A terminal shows it while it lasts; a file or pipe gets a line for
+    each step that has lasted more than a second."""
 
     def __init__(self, enabled: bool = True, delay: float = 1.0) -> None:
         self.enabled = enabled
         self.delay = delay
         self._name = ""
         self._timer: threading.Timer | None = None
-        self._status: Any = None
+        self._shown = 0
+        """How many letters stand on the terminal's line."""
 
     def step(self, name: str) -> None:
         """The work now begun."""
@@ -32,20 +32,19 @@ class Progress:
     def _show(self, name: str, started: float) -> None:
         if name != self._name:
             return
+        text = f"{name} ..."
         if sys.stderr.isatty():
-            from rich.console import Console
-
-            self._status = Console(stderr=True).status(f"{name} ...")
-            self._status.start()
+            self._shown = len(text)
+            print(text, end="", file=sys.stderr, flush=True)
         else:
-            print(f"{name} ...", file=sys.stderr, flush=True)
+            print(text, file=sys.stderr, flush=True)
 
     def _stop(self) -> None:
         if self._timer:
             self._timer.cancel()
-        if self._status:
-            self._status.stop()
-        self._timer = self._status = None
+        if self._shown:
+            print("\r" + " " * self._shown, end="\r", file=sys.stderr, flush=True)
+        self._timer, self._shown = None, 0
 
     def __enter__(self) -> Progress:
         return self

@@ -86,12 +86,14 @@ class Tuned:
 @dataclass(frozen=True)
 class Comparison:
     """The plan's outputs beside a reference. max_rel is the greatest ||out - ref|| / ||ref|| of the
-    outputs; max_abs the greatest difference of one element."""
+    outputs; max_abs the greatest difference of one element; differs: a line for each output that is
+    not as expected, or that one of the two has not."""
 
     max_abs: float
     max_rel: float
     ok: bool
     reference: str = ""
+    differs: tuple[str, ...] = ()
 
 
 @dataclass
@@ -121,7 +123,8 @@ class Report:
         """Plain data, the keys in the order of the schema; what was not measured is None."""
         table = asdict(self)
         compare = self.compare and {
-            key: getattr(self.compare, key) for key in ("max_abs", "max_rel", "ok")
+            **{key: getattr(self.compare, key) for key in ("max_abs", "max_rel", "ok")},
+            "differs": list(self.compare.differs),
         }
         return {
             "schema": SCHEMA,

@@ -1,8 +1,9 @@
-"""The report as a table for people."""
+"""The report as a table for people: one line a row, never wrapped, colour only on a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -21,55 +22,74 @@ def percent_saved(before: int, after: int) -> str:
     return f"{100 * (1 - after / before):.0f} % saved" if before else ""
 
 
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of one length as lines, each column as wide as its widest cell, two blanks apart."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    padded = (
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+    return "\n".join(padded)
+
+
 def print_report(report: Report, outputs: Mapping[str, np.ndarray], random_inputs: bool) -> None:
     """Print the summary of one run to stdout."""
-    from rich.console import Console
-    from rich.table import Table
+    import click
 
-    console = Console(highlight=False, soft_wrap=True)
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column(style="bold")
-    table.add_column()
+    colour = False if os.environ.get("NO_COLOR") else None
+    rows = [(label, _printable(text)) for label, text in _rows(report, outputs)]
+    colours = {"ok": "green", "MISMATCH": "red"}
+    for line, (label, text) in zip(columns(rows).splitlines(), rows, strict=True):
+        verdict = text.split(" ")[0] if label == "compare" else ""
+        rest = line[len(label) :]
+        if verdict in colours:
+            rest = rest.replace(verdict, click.style(verdict, fg=colours[verdict]), 1)
+        click.echo(click.style(label, bold=True) + rest, color=colour)
+    if random_inputs:
+        hint = "inputs were random (seeded); give your own with -i"
+        click.echo(click.style(hint, dim=True), color=colour)
+
+
+def _printable(text: str) -> str:
+    """Names of a model may be part of it."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def _rows(report: Report, outputs: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str]]:
     kernels, traffic = report.kernels, report.bytes
-    table.add_row("model", f"{report.model} on {report.device}")
+    yield "model", f"{report.model} on {report.device}"
     if report.precision != "model":
-        table.add_row("precision", report.precision)
+        yield "precision", report.precision
     if report.dims:
-        table.add_row("dims", ", ".join(f"{name} = {size}" for name, size in report.dims.items()))
-    table.add_row(
-        "kernels",
-        f"{kernels.before} -> {kernels.after}  ({percent_saved(kernels.before, kernels.after)})",
-    )
-    table.add_row(
+        yield "dims", ", ".join(f"{name} = {size}" for name, size in report.dims.items())
+    saved = percent_saved(kernels.before, kernels.after)
+    yield "kernels", f"{kernels.before} -> {kernels.after}  ({saved})"
+    yield (
         "memory traffic",
         f"{megabytes(traffic.before)} -> {megabytes(traffic.after)}"
         f"  ({percent_saved(traffic.before, traffic.after)}; floor {megabytes(traffic.floor)})",
     )
     if traffic.packed:
-        table.add_row("packed weights", f"{megabytes(traffic.packed)} less to read than unpacked")
+        yield "packed weights", f"{megabytes(traffic.packed)} less to read than unpacked"
     cached = f"{report.cache_hits} kernels from the cache" if report.cache_hits else "cold"
-    table.add_row("compile", f"{report.compile_s:.2f} s  ({cached})")
+    yield "compile", f"{report.compile_s:.2f} s  ({cached})"
     for item in report.tuned:
-        table.add_row("tuned", str(item))
-    if report.latency_ms:
-        latency = report.latency_ms
-        table.add_row(
+        yield "tuned", str(item)
+    if latency := report.latency_ms:
+        yield (
             "latency",
             f"{latency.median:.3f} ms median, {latency.p90:.3f} ms p90"
             f"  ({latency.iterations} runs)",
         )
-    table.add_row("peak memory", megabytes(report.peak_memory_bytes))
+    yield "peak memory", megabytes(report.peak_memory_bytes)
     for note in report.fallbacks:
-        table.add_row("fallback", note)
+        yield "fallback", note
     for name, array in outputs.items():
-        table.add_row("output", f"{name} {array.dtype}{list(array.shape)}")
-    if report.compare:
-        verdict = "[green]ok[/green]" if report.compare.ok else "[red]MISMATCH[/red]"
-        table.add_row(
+        yield "output", f"{name} {array.dtype}{list(array.shape)}"
+    if compare := report.compare:
+        yield (
             "compare",
-            f"{verdict}  relative error {report.compare.max_rel:.2e}, largest difference"
-            f" {report.compare.max_abs:.2e}, against {report.compare.reference}",
+            f"{'ok' if compare.ok else 'MISMATCH'}  relative error {compare.max_rel:.2e}, largest"
+            f" difference {compare.max_abs:.2e}, against {compare.reference}",
         )
-    console.print(table)
-    if random_inputs:
-        console.print("inputs were random (seeded); give your own with -i", style="dim")
+        yield from (("differs", line) for line in compare.differs)
