@@ -7,8 +7,12 @@ limit, 70 internal.
 
 from __future__ import annotations
 
+import difflib
+import functools
+import inspect
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import ParamSpec, TypeVar
 
 
 class FuserError(Exception):
@@ -31,10 +35,47 @@ class FuserError(Exception):
         return text
 
 
+def nearest(name: str, known: Iterable[str], what: str = "known:") -> str:
+    """A hint for a name that there is not: the nearest one that there is, or all of them."""
+    names = list(known)
+    close = difflib.get_close_matches(name, names, 1)
+    return f"did you mean {close[0]!r}?" if close else f"{what} {', '.join(names)}"
+
+
 class UsageError(FuserError):
     """The call, flag or argument is wrong, not the model."""
 
     exit_code = 2
+
+
+class KeywordError(UsageError, TypeError):
+    """A call has no such keyword, or not for what it is called with."""
+
+
+def check_keywords(call: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise KeywordError for a keyword that a call does not know."""
+    names = list(known)
+    for name in given:
+        if name not in names:
+            raise KeywordError(
+                f"{call} has no keyword {name!r}", hint=nearest(name, names, "its keywords are")
+            )
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def names_keywords(function: Callable[P, R]) -> Callable[P, R]:
+    """A function whose unknown keywords are a KeywordError, which names the nearest known one."""
+    known = [p.name for p in inspect.signature(function).parameters.values() if p.kind >= 1]
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        check_keywords(f"fuser.{function.__name__}", kwargs, known)
+        return function(*args, **kwargs)
+
+    return checked
 
 
 class FeedError(UsageError):

@@ -15,12 +15,14 @@ import fuser
 from fuser.backend.cores import available_cores
 from fuser.backend.cpu import host_target
 from fuser.backend.workers import CompileJob, material_of
-from fuser.errors import UsageError
+from fuser.errors import DeviceError, UsageError
 from fuser.frontends.onnx.host import Segmented
 from fuser.frontends.onnx.model import open_model
-from fuser.pipeline.devices import choose_target, plan_threads
+from fuser.pipeline.devices import choose_target, parse_device, plan_threads
 from fuser.pipeline.dynamic import DynamicPlan
-from fuser.target import SM_90A
+from fuser.runtime.plan import Plan
+from fuser.runtime.program import Program
+from fuser.target import SM_90A, Target
 from fuser.tilegen.emit import emit
 from models import TINY, build, example_feeds
 from tests.interpreted import one_region
@@ -113,3 +115,85 @@ def test_a_device_that_there_is_not(
         monkeypatch.setenv("FUSER_CACHE", cached)
         with pytest.raises(UsageError, match=r"no device 'tpu'.*one of auto, cpu, cuda"):
             _DOORS[door](tmp_path)
+
+
+# names of devices and threads ---------------------------------------------------------------------
+
+
+def test_names_of_devices() -> None:
+    for name, meant in (
+        ("cpu", ("cpu", 0)), ("CPU", ("cpu", 0)), ("Cuda", ("cuda", 0)), ("cuda:0", ("cuda", 0)),
+        ("cuda:12", ("cuda", 12)), ("auto", ("auto", 0)),
+    ):  # fmt: skip
+        assert parse_device(name) == meant
+    for name in ("gpu", "GPU:1"):
+        with pytest.raises(UsageError, match=f"no device '{name}'.*did you mean 'cuda"):
+            parse_device(name)
+    for name in ("cuda:x", "cuda:", "cpu:1", "", "cuda:-1", "1"):
+        with pytest.raises(UsageError, match=r"no device.*one of auto, cpu, cuda, cuda:N"):
+            parse_device(name)
+
+
+def test_a_device_of_pytorch() -> None:
+    torch = pytest.importorskip("torch")
+    assert parse_device(torch.device("cuda", 1)) == ("cuda", 1)
+    assert parse_device(torch.device("cpu")) == ("cpu", 0)
+
+
+def test_plans_for_another_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuda:1 is the second GPU: its target is asked for, and an error says that there is none."""
+    from fuser.runtime import cuda
+
+    asked = []
+
+    def device_target(ordinal: int = 0) -> Target:
+        asked.append(ordinal)
+        if ordinal > 1:
+            raise DeviceError(f"device {ordinal} was asked for, the driver sees 2")
+        return SM_90A
+
+    monkeypatch.setattr(cuda, "device_target", device_target)
+    assert choose_target("cuda:1") is SM_90A and asked == [1]
+    with pytest.raises(DeviceError, match="device 2 was asked for"):
+        choose_target("cuda:2")
+
+
+@pytest.mark.parametrize("cached", ["0", "1"])
+def test_a_plan_is_made_on_the_gpu_that_was_named(
+    cached: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[object, int]] = []
+
+    class Recorded(Exception):
+        pass
+
+    def executor(program: Program, threads: object, device: int, like: object = None) -> None:
+        made.append((program.target, device))
+        raise Recorded
+
+    monkeypatch.setenv("FUSER_CACHE", cached)
+    monkeypatch.setattr("fuser.runtime.cuda.device_target", lambda ordinal=0: SM_90A)
+    monkeypatch.setattr("fuser.runtime.plan._executor", executor)
+    path = _file(tmp_path)
+    for _ in range(2):  # compiled, and from the cache
+        with pytest.raises(Recorded):
+            fuser.compile(path, device="cuda:1")
+    assert made == [(SM_90A, 1)] * 2
+
+
+@pytest.mark.parametrize("threads", [-1, 2.0, "2"])
+def test_numbers_of_threads_that_are_none(threads: Any, tmp_path: Path) -> None:
+    path = _file(tmp_path)
+    doors: list[Callable[[], object]] = [
+        lambda: fuser.compile(path, device="cpu", threads=threads),
+        lambda: fuser.compile(path, device="cpu", threads=threads, dynamic=True),
+        lambda: fuser.compile(onnx.load(path), device="cpu", threads=threads),
+        lambda: fuser.jit(_twice, threads=threads),
+        lambda: fuser.InferenceSession(path, threads=threads),
+        lambda: Plan.load(plan_file, threads=threads),
+    ]
+    plan_file = tmp_path / "plan.fuser"
+    fuser.compile(path, device="cpu", threads=0).save(plan_file)
+    for door in doors:
+        with pytest.raises(UsageError, match="no number of threads"):
+            door()

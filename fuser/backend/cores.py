@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from fuser.errors import UsageError
+
 
 @functools.cache
 def available_cores() -> int:
@@ -20,6 +22,15 @@ def available_cores() -> int:
     else:
         logical = set(range(os.cpu_count() or 1))
     return max(1, min(physical_cores(logical), cgroup_quota() or len(logical)))
+
+
+def check_threads(threads: int | None) -> int:
+    """The number of threads asked for, 0 for none. Raises UsageError for less and for no int."""
+    if threads is not None and (not isinstance(threads, int) or threads < 0):
+        raise UsageError(
+            f"threads={threads!r} is no number of threads", hint="a whole number; 0: one a core"
+        )
+    return threads or 0
 
 
 def physical_cores(logical: Iterable[int], root: Path = Path("/sys/devices/system/cpu")) -> int:

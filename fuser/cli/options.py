@@ -23,8 +23,23 @@ def parse_dims(items: Sequence[str]) -> dict[str, int]:
     return dims
 
 
+class DeviceName(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """A device, as fuser.compile takes it."""
+
+    name = "device"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        from fuser.pipeline.devices import parse_device
+
+        try:
+            parse_device(value)
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
+
+
 device = click.option(
-    "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True,
+    "--device", type=DeviceName(), default="auto", show_default=True, metavar="auto|cpu|cuda[:N]",
     help="Where to run; auto takes a GPU if there is one.",
 )  # fmt: skip
 dim = click.option(

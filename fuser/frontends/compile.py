@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 import numpy as np
 
-from fuser.errors import UsageError
+from fuser.errors import KeywordError, UsageError, check_keywords
 from fuser.limits import Limits
 from fuser.pipeline.devices import Device
 from fuser.pipeline.precision import Precision
@@ -84,6 +84,8 @@ def compile(
     tune: measure schedules of kernels, and remember the best (pipeline/tuning.py).
     Raises FuserError: UsageError, InvalidModelError, UnsupportedOpError, DeviceError, CompileError.
     """
+    torch_model = not isinstance(model, str | Path | bytes) and _is_torch(model)
+    _check_options(torch_model, dynamic, options, example_inputs, freeze)
     if isinstance(model, str | Path) and not dynamic:
         from fuser.frontends.onnx.files import compile_file  # the compiler loads if it is needed
 
@@ -92,9 +94,10 @@ def compile(
             tune=tune, **options,
         )  # fmt: skip
     from fuser.frontends.onnx import model as onnx_models
-    from fuser.frontends.torch import backend as torches
 
-    if torches.is_torch(model):
+    if torch_model:
+        from fuser.frontends.torch import backend as torches
+
         if dynamic:
             raise UsageError(
                 "dynamic=True is for ONNX models",
@@ -115,3 +118,36 @@ def compile(
         model, device=device, threads=threads, fusion=fusion, precision=precision, tune=tune,
         **options,
     )  # fmt: skip
+
+
+_COMMON = ("device", "threads", "fusion", "precision", "dynamic", "tune")
+_OF_TORCH = ("example_inputs", "freeze")
+_OF_SIZES = ("dims", "progress")
+_OF_ONNX = (*_OF_SIZES, "values", "limits")
+
+
+def _check_options(
+    torch_model: bool, dynamic: bool, options: Mapping[str, Any], example_inputs: Any, freeze: bool
+) -> None:
+    """Raise KeywordError for keywords that there are not, or that such a model does not take."""
+    check_keywords("fuser.compile", options, (*_COMMON, *_OF_TORCH, *_OF_ONNX))
+    known: tuple[str, ...]
+    if torch_model:
+        kind, known = "a PyTorch model", (*_COMMON, *_OF_TORCH)
+    elif dynamic:
+        kind, known = "dynamic=True", (*_COMMON, *_OF_SIZES)
+    else:
+        kind, known = "an ONNX model", (*_COMMON, *_OF_ONNX)
+    given = [*options, *(["example_inputs"] if example_inputs is not None else [])]
+    for name in [*given, *([] if freeze else ["freeze"])]:
+        if name not in known:
+            raise KeywordError(
+                f"the keyword {name!r} of fuser.compile is not for {kind}",
+                hint=f"its keywords are {', '.join(known)}",
+            )
+
+
+def _is_torch(model: Any) -> bool:
+    from fuser.frontends.torch.backend import is_torch
+
+    return is_torch(model)

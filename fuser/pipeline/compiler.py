@@ -18,7 +18,7 @@ from fuser.limits import check_bytes, current
 from fuser.partition import Options, partition
 from fuser.partition.region import Partition
 from fuser.pipeline.binding import Bound, bind_kernels, report_on, spent
-from fuser.pipeline.devices import Device, choose_target, plan_threads
+from fuser.pipeline.devices import Device, choose_target, parse_device, plan_threads
 from fuser.pipeline.kernels import compile_programs, programs_of, without_refused
 from fuser.pipeline.packing import Source
 from fuser.pipeline.precision import Precision, Rounding, rounding
@@ -158,6 +158,7 @@ def _compile_graph(
     consume: bool, keep: Keep | None, tune: bool,
 ) -> Plan:  # fmt: skip
     config = Config.from_environment()
+    ordinal = ordinal or parse_device(device)[1]
     on_host = not choose_target(device).is_cuda
     if on_host or current().bytes:
         ends = sum(value.type.bytes for value in {*graph.inputs, *graph.outputs})

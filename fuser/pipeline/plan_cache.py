@@ -37,7 +37,7 @@ from fuser.config import Config, within
 from fuser.dtypes import BY_NAME, from_numpy
 from fuser.errors import InvalidModelError
 from fuser.limits import Limits, check_bytes, current
-from fuser.pipeline.devices import Device, choose_target, plan_threads
+from fuser.pipeline.devices import Device, choose_target, parse_device, plan_threads
 from fuser.pipeline.packing import Source
 from fuser.pipeline.precision import Precision
 from fuser.report.report import Report
@@ -79,8 +79,9 @@ class StoredPlan:
     """Of the file, before its digest was taken."""
     cache: KernelCache
 
-    def load(self, threads: int | None, started: float) -> Plan | None:
-        """The plan, or None. started: when the work on it began, for the report. Raises
+    def load(self, threads: int | None, started: float, ordinal: int = 0) -> Plan | None:
+        """The plan, or None. started: when the work on it began, for the report. ordinal: which
+        GPU. Raises
         InvalidModelError where the file changes meanwhile, OutOfMemoryError, DeviceError."""
         found = self.cache.get_bytes(self.material)
         if found is None:
@@ -108,6 +109,7 @@ class StoredPlan:
         return Plan(
             program,
             threads=plan_threads(threads),
+            device=ordinal,
             report=lambda plan: dataclasses.replace(
                 report, peak_memory_bytes=plan.peak_memory_bytes
             ),
@@ -216,7 +218,9 @@ def compile_file(
     with within(limits):
         progress("looking for the plan in the cache")
         entry = _entry(path, device, dims or {}, values or {}, threads, fusion, precision)
-        plan = entry.load(threads, started) if entry is not None and not tune else None
+        plan = None
+        if entry is not None and not tune:
+            plan = entry.load(threads, started, parse_device(device)[1])
         if plan is None:
 
             def keep(*found: Any) -> None:

@@ -62,7 +62,7 @@ class Specialised:
         set of sizes on. fixed, progress: as for `Variants`. write_out_loops: whether a loop that
         data ends is compiled for the values of that data, each iteration written out; else it is
         unsupported."""
-        check_device(device)
+        check_device(device, threads)
         self.model = model
         self.fixed = dict(fixed or {})
         self.progress = progress

@@ -28,7 +28,7 @@ from fuser.graph.ir import Graph
 from fuser.graph.sizes import LEAST, Guard, Sizes, guard_from_list, size_hint
 from fuser.pipeline.binding import Bound, report_on
 from fuser.pipeline.compiler import Progress, compile_kernels
-from fuser.pipeline.devices import Device, plan_threads
+from fuser.pipeline.devices import Device, parse_device, plan_threads
 from fuser.pipeline.precision import Precision
 from fuser.pipeline.source import GraphSource, symbols
 from fuser.report.report import Report
@@ -188,7 +188,7 @@ class Variants:
         """fixed: dims that always have one size. progress: called before each compile. ordinal:
         which GPU."""
         self.source = source
-        self.ordinal = ordinal
+        self.ordinal = ordinal or parse_device(device)[1]
         self.fixed = dict(fixed or {})
         self.device, self.fusion, self.threads = device, fusion, threads
         self.precision = precision

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fuser.backend.cores import available_cores
+from fuser.backend.cores import available_cores, check_threads
 from fuser.backend.cpu.host import tiles_granted
 from fuser.backend.llvm import host_features
 from fuser.errors import DeviceError, OutOfMemoryError, VerifyError
@@ -79,7 +79,7 @@ class CpuExecutor:
         """like: an executor of the same kernels at other sizes, whose linked code is used again."""
         self.program = program
         _check_host(program)
-        self.threads = max(1, threads or available_cores())
+        self.threads = check_threads(threads) or available_cores()
         self.constants = [settle(array, array.itemsize)[0] for array in program.constants]
         kernels = [launch.kernel for launch in program.launches]
         self.scratch_stride = max((align(k.scratch_bytes, 64) for k in kernels), default=0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from fuser.errors import FeedError
+from fuser.errors import FeedError, nearest
 from fuser.runtime.dlpack import host_view
 from fuser.runtime.program import TensorSpec
 
@@ -37,9 +36,8 @@ def check_names(specs: Sequence[TensorSpec], feeds: Mapping[str, Any]) -> None:
     unknown = [name for name in feeds if name not in names]
     missing = [spec for spec in specs if spec.name not in feeds]
     if unknown:
-        close = difflib.get_close_matches(str(unknown[0]), names, 1)
-        known = f"did you mean {close[0]!r}?" if close else "the inputs are " + ", ".join(names)
-        raise FeedError(f"unknown input {unknown[0]!r}", hint=known)
+        hint = nearest(str(unknown[0]), names, "the inputs are")
+        raise FeedError(f"unknown input {unknown[0]!r}", hint=hint)
     if missing:
         wanted = ", ".join(f"{spec.name}: {spec}" for spec in missing)
         raise FeedError(f"missing feeds: {wanted}", hint="feed every input of the model")
@@ -71,10 +69,31 @@ def _convert(spec: TensorSpec, feed: Any) -> np.ndarray:
 def _shape_hint(spec: TensorSpec, array: np.ndarray) -> str:
     if array.ndim != len(spec.shape):
         return f"it needs {len(spec.shape)} axes, not {array.ndim}"
+    if order := turned(array.shape, spec.shape):
+        return order
     if array.size == spec.size:
         return f"the sizes agree: array.reshape({list(spec.shape)})?"
     axes = [i for i, (a, b) in enumerate(zip(array.shape, spec.shape, strict=True)) if a != b]
     return f"axis {axes[0]} differs; pass {list(spec.shape)}, or compile for other dims"
+
+
+def turned(shape: Sequence[int], wanted: Sequence[int | None]) -> str:
+    """A hint for an array whose axes stand in another order than wanted; None is an open size. ""
+    where no order would do: a reshape would mix the axes up."""
+    left = list(range(len(shape)))
+    if len(shape) != len(wanted):
+        return ""
+    found: dict[int, int] = {}
+    for place, size in sorted(enumerate(wanted), key=lambda item: item[1] is None):
+        axis = next((axis for axis in left if size in (None, shape[axis])), None)
+        if axis is None:
+            return ""
+        left.remove(axis)
+        found[place] = axis
+    order = [found[place] for place in range(len(wanted))]
+    if order == sorted(order):
+        return ""
+    return f"the axes are in another order: array.transpose({', '.join(map(str, order))})?"
 
 
 def _as_array(spec: TensorSpec, feed: Any) -> np.ndarray:

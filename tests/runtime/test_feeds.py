@@ -112,7 +112,8 @@ class InGpuMemory:
     [
         (VALUES.astype(np.float64), "dtype float64; convert it: array.astype('float32')"),
         (VALUES.astype(">f8"), "the feed has dtype >f8; convert it"),
-        (VALUES.T, "the feed has shape [3, 2]; the sizes agree: array.reshape([2, 3])?"),
+        (VALUES.T, "[3, 2]; the axes are in another order: array.transpose(1, 0)?"),
+        (VALUES.reshape(1, 6), "[1, 6]; the sizes agree: array.reshape([2, 3])?"),
         (VALUES[:1], "the feed has shape [1, 3]; axis 0 differs; pass [2, 3]"),
         (VALUES[0], "it needs 2 axes, not 1"),
         (InGpuMemory(), "the feed is a InGpuMemory in GPU memory; copy it to the host"),

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from fuser.errors import FeedError, UsageError
+from fuser.errors import FeedError, UsageError, names_keywords
 from fuser.forks import cached_property, new_lock
 from fuser.frontends.numpy.loops import Looped
 from fuser.frontends.numpy.open_sizes import OpenAxes, OpenTraced, closed
@@ -119,7 +119,7 @@ class Traced:
         threads: int | None, fusion: bool, precision: Precision = "model",
     ) -> None:  # fmt: skip
         self._started = time.perf_counter()
-        check_device(device)
+        check_device(device, threads)
         self._bound_tree, self._static = bound.tree, bound.static
         self._options: dict[str, Any] = {
             "device": device, "threads": threads, "fusion": fusion, "precision": precision,
@@ -179,6 +179,7 @@ class Traced:
         return trees.unflatten(self._outputs, list(self.plan.run(feeds).values()))
 
 
+@names_keywords
 def trace(
     function: Callable[..., Any], *specs: Any, device: Device = "auto",
     threads: int | None = None, fusion: bool = True, static: dict[str, Any] | None = None,
@@ -205,7 +206,7 @@ class Jitted:
         threads: int | None, fusion: bool, precision: Precision = "model",
         dynamic: OpenAxes | None = None,
     ) -> None:  # fmt: skip
-        check_device(device)
+        check_device(device, threads)
         self.function = function
         self._dynamic = dict(dynamic or {})
         self._open: OrderedDict[Hashable, OpenTraced] = OrderedDict()
@@ -287,6 +288,7 @@ class Jitted:
             return found
 
 
+@names_keywords
 def jit(
     function: Callable[..., Any] | None = None, *, static_argnames: str | Sequence[str] = (),
     device: Device = "auto", threads: int | None = None, fusion: bool = True,

@@ -54,7 +54,7 @@ class Segmented:
         self, proto: ModelProto, *, device: Device = "auto", fusion: bool = True,
         threads: int | None = None, precision: Precision = "model",
     ) -> None:  # fmt: skip
-        check_device(device)
+        check_device(device, threads)
         self.proto = proto
         self.device: Device = device
         self.fusion = fusion

@@ -17,7 +17,7 @@ import numpy as np
 
 from fuser.config import within
 from fuser.dtypes import DType
-from fuser.errors import InvalidModelError, UsageError
+from fuser.errors import FeedError, InvalidModelError, UsageError
 from fuser.frontends.onnx.importer import (
     MappedModel,
     check_types,
@@ -36,7 +36,7 @@ from fuser.pipeline.compiler import Keep, Progress, compile_graph, is_large, qui
 from fuser.pipeline.devices import Device, check_device
 from fuser.pipeline.plan_cache import compile_file
 from fuser.pipeline.precision import Precision
-from fuser.runtime.feeds import check_feeds
+from fuser.runtime.feeds import check_feeds, turned
 from fuser.runtime.inputs import input_hints
 from fuser.runtime.inputs import random_feeds as draw_feeds
 from fuser.runtime.plan import Plan
@@ -99,9 +99,22 @@ class Model:
         bound = self.bind(dims)
         specs = []
         for name, type in self.inputs.items():
+            self._check_order(name, type, feeds.get(name))
             shape = TensorType(type.dtype, tuple(substitute(dim, bound) for dim in type.shape))
             specs.append(TensorSpec(name, type.dtype, shape.static_shape))
         check_feeds(specs, feeds)
+
+    def _check_order(self, name: str, type: TensorType, feed: np.ndarray | None) -> None:
+        """Raise FeedError for a feed whose axes stand in another order: sizes of symbolic dims that
+        were read off it would be wrong ones."""
+        fixed = tuple(dim if isinstance(dim, int) else None for dim in type.shape)
+        if feed is None or len(fixed) != feed.ndim:
+            return
+        fits = all(size in (None, n) for size, n in zip(fixed, feed.shape, strict=True))
+        if not fits and (hint := turned(feed.shape, fixed)):
+            raise FeedError(
+                f"input {name!r} is {type}, the feed has shape {list(feed.shape)}", hint=hint
+            )
 
     def graph(
         self, dims: Mapping[str, int], values: Mapping[str, np.ndarray] | None = None
@@ -212,7 +225,7 @@ def compile_new(
     """`compile` without the cache of plans. keep: called with the plan's program, if the file alone
     decides it; limits are those in force."""
     started = time.perf_counter() if started is None else started
-    check_device(device)
+    check_device(device, threads)
     with within():
         progress("importing the graph")
         opened = map_model(model) if isinstance(model, str | Path) else open_model(model)

@@ -19,10 +19,17 @@ import contextlib
 import warnings
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
-from fuser.errors import DeviceError, FeedError, LimitError, UnsupportedError, UsageError
+from fuser.errors import (
+    DeviceError,
+    FeedError,
+    LimitError,
+    UnsupportedError,
+    UsageError,
+    check_keywords,
+)
 from fuser.forks import new_lock
 from fuser.frontends.torch.decompositions import decompositions
 from fuser.frontends.torch.importer import Imported, Input, check_operators, import_fx, tensor_array
@@ -68,7 +75,7 @@ class Options:
     tune: bool = False
 
     def __post_init__(self) -> None:
-        check_device(self.device)
+        check_device(self.device, self.threads)
 
 
 @dataclass(frozen=True)
@@ -484,6 +491,7 @@ def backend(
     """
     from torch._dynamo.backends.common import aot_autograd
 
+    check_keywords("the backend fuser", options or (), [item.name for item in fields(Options)])
     chosen = Options(**(options or {}))
     table = decompositions()
     compiler = aot_autograd(
