@@ -79,10 +79,10 @@ def arctan2(b: Builder, y: Value, x: Value) -> Value:
     ratio = b.map("select", both, 1, b.map("div", size, width))
     angle = b.map("atan", b.map("select", still, 0, ratio))
     turned = b.map("sub", b.scalar(math.pi, y.dtype), angle)
-    angle = b.map("select", _is_negative(b, x), turned, angle)
-    return b.map("select", _is_negative(b, y), b.map("neg", angle), angle)
+    angle = b.map("select", is_negative(b, x), turned, angle)
+    return b.map("select", is_negative(b, y), b.map("neg", angle), angle)
 
 
-def _is_negative(b: Builder, x: Value) -> Value:
+def is_negative(b: Builder, x: Value) -> Value:
     """Whether the sign is set, that of a zero too, whose reciprocal has it."""
     return b.map("lt", b.map("select", b.map("eq", x, 0), b.map("reciprocal", x), x), 0)

@@ -127,7 +127,6 @@ class Traced:
         self._names = bound.names
         self._lock = new_lock()
         recording = record(function, bound.specs(), bound.arguments, name)
-        self._outputs = recording.outputs
         self._signature = inspect.signature(function)
         self._recording = recording
         self.graph: Graph = recording.graph if recording.loops else run_passes(recording.graph)
@@ -174,9 +173,10 @@ class Traced:
     def run(self, leaves: Sequence[Any]) -> Any:
         """The result for the arrays of the arguments, in order."""
         feeds = dict(zip(self._names, leaves, strict=True))
-        if self._recording.loops:
-            return trees.unflatten(self._outputs, self._looped.run(feeds))
-        return trees.unflatten(self._outputs, list(self.plan.run(feeds).values()))
+        recording = self._recording
+        if recording.loops:
+            return recording.results.assemble(self._looped.run(feeds))
+        return recording.results.assemble(list(self.plan.run(feeds).values()))
 
 
 @names_keywords
@@ -271,9 +271,9 @@ class Jitted:
                 if len(self._open) > MOST_OPEN:
                     self._open.popitem(last=False)
             self._open.move_to_end(key)
-            plan, outputs = found.find(specs)
+            plan, results = found.find(specs)
         feeds = dict(zip(bound.names, leaves, strict=True))
-        return trees.unflatten(outputs, list(plan.run(feeds).values()))
+        return results.assemble(list(plan.run(feeds).values()))
 
     def _find(self, bound: _Bound) -> Traced:
         key = bound.key()

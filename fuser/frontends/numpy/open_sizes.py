@@ -13,8 +13,7 @@ from typing import Any
 
 from fuser.dtypes import from_numpy
 from fuser.errors import FeedError, TraceError, UsageError
-from fuser.frontends.numpy.trace import ArraySpec, record
-from fuser.frontends.numpy.trace import tree as trees
+from fuser.frontends.numpy.trace import ArraySpec, Results, record
 from fuser.graph.dims import symbol
 from fuser.graph.ir import Graph, TensorType
 from fuser.graph.passes import run_passes
@@ -63,7 +62,7 @@ class OpenTraced:
                 if label is not None:
                     symbols.setdefault(label, axis == 0)
 
-        def read(fixed: Mapping[str, int]) -> tuple[Graph, trees.Tree]:
+        def read(fixed: Mapping[str, int]) -> tuple[Graph, Results]:
             def size(given: int, label: str | None) -> Any:
                 return given if label is None else fixed.get(label, symbol(label))
 
@@ -77,7 +76,7 @@ class OpenTraced:
                     f"{name} has loops, whose sizes cannot be open",
                     hint="leave dynamic out: each combination of shapes is compiled for",
                 )
-            return run_passes(recording.graph), recording.outputs
+            return run_passes(recording.graph), recording.results
 
         self._variants = Variants(Source(name, symbols, read), **options)
 
@@ -85,8 +84,8 @@ class OpenTraced:
     def variants(self) -> Sequence[Variant]:
         return self._variants.variants
 
-    def find(self, specs: Mapping[str, ArraySpec]) -> tuple[Plan, trees.Tree]:
-        """The plan for arguments of these shapes, and the nest of its results. Raises FeedError
+    def find(self, specs: Mapping[str, ArraySpec]) -> tuple[Plan, Results]:
+        """The plan for arguments of these shapes, and what is made of its outputs. Raises FeedError
         where a name would have two sizes, and what compiling raises."""
         sizes: dict[str, int] = {}
         for name, spec in specs.items():

@@ -9,12 +9,13 @@ from __future__ import annotations
 from fuser.frontends.numpy.trace.array import TracedArray
 from fuser.frontends.numpy.trace.loops import while_loop
 from fuser.frontends.numpy.trace.stages import Loop, Stage, cut_at_loops
-from fuser.frontends.numpy.trace.tracer import ArraySpec, Recording, cond, record
+from fuser.frontends.numpy.trace.tracer import ArraySpec, Recording, Results, cond, record
 
 __all__ = [
     "ArraySpec",
     "Loop",
     "Recording",
+    "Results",
     "Stage",
     "TracedArray",
     "cond",

@@ -15,9 +15,10 @@ from fuser.frontends.numpy.trace.indexing import get_item
 from fuser.graph.dims import DimExpr
 
 METHODS = frozenset(
-    ("all", "any", "argmax", "argmin", "argsort", "astype", "clip", "cumsum", "diagonal", "dot")
-    + ("max", "mean", "min", "prod", "ravel", "repeat", "round", "squeeze", "std", "sum")
-    + ("swapaxes", "take", "trace", "var")
+    ("all", "any", "argmax", "argmin", "argpartition", "argsort", "astype", "clip", "compress")
+    + ("cumprod", "cumsum", "diagonal", "dot", "max", "mean", "min", "nonzero", "prod", "ravel")
+    + ("repeat", "round", "searchsorted", "squeeze", "std", "sum", "swapaxes", "take", "trace")
+    + ("var",)
 )
 """Methods of ndarray that are the function of the same name."""
 
@@ -69,9 +70,9 @@ class TracedArray(Traced):
         dtype = kwargs.pop("dtype", None)
         if kwargs.get("out") is not None:
             raise TraceError(f"{ufunc.__name__}: out= cannot be traced", hint="use the result")
-        if kwargs.get("where", True) is not True:
-            raise TraceError(f"{ufunc.__name__}: where= cannot be traced", hint="use np.where")
         if method == "__call__":
+            if kwargs.get("where", True) is not True:
+                raise TraceError(f"{ufunc.__name__}: where= cannot be traced", hint="use np.where")
             axes = {name: kwargs[name] for name in ("axis", "axes", "keepdims") if name in kwargs}
             if set(axes) == {"axis"} and ufunc is np.vecdot:
                 axis = axes.pop("axis")
@@ -83,7 +84,6 @@ class TracedArray(Traced):
         if name is None:
             raise TraceError(f"{ufunc.__name__}.{method} cannot be traced")
         kwargs.pop("out", None)
-        kwargs.pop("where", None)
         kwargs.setdefault("axis", 0)
         if dtype is not None:
             kwargs["dtype"] = dtype
@@ -195,6 +195,15 @@ class TracedArray(Traced):
     def real(self) -> TracedArray:
         return self
 
+    @property
+    def imag(self) -> Any:
+        return FUNCTIONS["imag"](self)
+
+    def conjugate(self) -> TracedArray:
+        return self
+
+    conj = conjugate
+
     def reshape(self, *shape: Any, order: str = "C", copy: bool | None = None) -> Any:
         wanted = shape[0] if len(shape) == 1 else shape
         return FUNCTIONS["reshape"](self, wanted, order=order)
@@ -218,4 +227,5 @@ _METHOD_FUNCTIONS = {
     ("logical_and", "reduce"): "all",
     ("logical_or", "reduce"): "any",
     ("add", "accumulate"): "cumsum",
+    ("multiply", "accumulate"): "cumprod",
 }

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from fuser.dtypes import from_numpy
+from fuser.dtypes import bool_, from_numpy, u8
 from fuser.errors import TraceError, UsageError
+from fuser.frontends.numpy.trace.lines import user_line
 from fuser.frontends.numpy.trace.stages import Loop
 from fuser.graph.builder import Builder
 from fuser.graph.dims import DimExpr
@@ -57,6 +60,15 @@ class Traced:
         return "cpu"
 
 
+@dataclass(frozen=True, eq=False)
+class Check:
+    """What must hold of the data. holds: one bool; where: the line that asks for it."""
+
+    holds: Value
+    message: str
+    where: str
+
+
 class Trace:
     """One function being recorded into a Graph. array: makes what the function computes with; its
     class lies above the functions, which make arrays by it."""
@@ -71,6 +83,8 @@ class Trace:
         self.array = array
         self.parent = parent
         self.loops: list[Loop] = []
+        self.checks: list[Check] = []
+        self.assumed: list[Value] = []  # predicates of the branches that are being recorded
         # Values of the parent that this trace reads, and the inputs that they are here.
         self.captured: dict[Value, Value] = {}
         self.builder = Builder(self.graph)
@@ -86,6 +100,21 @@ class Trace:
             name = f"outer{len(self.captured)}"
             found = self.captured[value] = self.graph.add_input(name, value.type)
         return found
+
+    def require(self, holds: Value, message: str) -> None:
+        """Every run is an error unless `holds` is true throughout, as far as the branches that are
+        being recorded are taken. Raises TraceError in a loop, whose iterations are not looked at.
+        """
+        if self.parent is not None:
+            raise TraceError(
+                f"what must hold of the data cannot be checked in a while_loop: {message}",
+                hint="compute it before the loop",
+            )
+        b = self.builder
+        for taken in self.assumed:
+            holds = b.map("logical_or", b.map("logical_not", taken), holds)
+        every = b.reduce("reduce_min", b.cast(holds, u8), range(holds.type.rank))
+        self.checks.append(Check(b.cast(every, bool_), message, user_line(sys._getframe())))
 
     def constant(self, array: np.ndarray) -> Value:
         found = self._constants.get(id(array))
@@ -160,6 +189,11 @@ def lift(x: Any, dtype: np.dtype | None = None) -> Value:
         return trace.builder.constant(array)
     except (TypeError, ValueError) as error:
         raise TraceError(f"{type(x).__name__} is no array: {error}") from error
+
+
+def traced(x: Any, dtype: np.dtype | None = None) -> Any:
+    """x as a traced array, as `lift` reads it."""
+    return wrap(lift(x, dtype))
 
 
 def _leaves(x: Any) -> Iterator[Any]:

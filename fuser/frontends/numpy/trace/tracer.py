@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from fuser.dtypes import from_numpy
-from fuser.errors import TraceError
+from fuser.errors import FeedError, FuserError, TraceError
 from fuser.frontends.numpy.trace.array import TracedArray
-from fuser.frontends.numpy.trace.context import Trace, lift, tracing
+from fuser.frontends.numpy.trace.context import Check, Trace, current, lift, tracing
+from fuser.frontends.numpy.trace.lines import raised_at
 from fuser.frontends.numpy.trace.stages import Loop
 from fuser.frontends.numpy.trace.tree import Tree, flatten, unflatten
-from fuser.graph.ir import Graph, TensorType
+from fuser.graph.ir import Graph, TensorType, Value
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,29 @@ class ArraySpec:
 
 
 @dataclass(frozen=True)
+class Results:
+    """What a run makes of a graph's outputs. outputs: the nest that they are put into, but for the
+    last ones, which say whether the checks hold."""
+
+    outputs: Tree
+    checks: tuple[Check, ...] = ()
+
+    def assemble(self, arrays: Sequence[Any]) -> Any:
+        """The result of the function. Raises FeedError where a check fails."""
+        count = len(arrays) - len(self.checks)
+        for check, holds in zip(self.checks, arrays[count:], strict=True):
+            if not holds:
+                raise FeedError(check.message, where=check.where)
+        return unflatten(self.outputs, arrays[:count])
+
+
+@dataclass(frozen=True)
 class Recording:
-    """A traced function: its graph as recorded, before the passes. outputs: the nest that the
-    graph's outputs are put into. loops: in order; their results are inputs of the graph."""
+    """A traced function: its graph as recorded, before the passes. loops: in order; their results
+    are inputs of the graph."""
 
     graph: Graph
-    outputs: Tree
+    results: Results
     loops: tuple[Loop, ...] = ()
 
 
@@ -54,13 +72,20 @@ def record(
             type = TensorType(from_numpy(spec.dtype), spec.shape)
             arrays.append(TracedArray(trace, trace.graph.add_input(label, type), spec.weak))
         args, kwargs = call(arrays)
-        results, outputs = flatten(function(*args, **kwargs))
+        try:
+            found = function(*args, **kwargs)
+        except FuserError as error:
+            error.where = error.where or raised_at(error.__traceback__)
+            raise
+        results, outputs = flatten(found)
         if not results:
             raise TraceError(f"{name} returns no array")
-        trace.graph.outputs = [lift(result) for result in results]
+        checks = tuple(trace.checks)
+        trace.graph.outputs = [lift(result) for result in results] + [c.holds for c in checks]
     count = len(results)
     trace.graph.output_names = [f"output{i}" if count > 1 else "output" for i in range(count)]
-    return Recording(trace.graph, outputs, tuple(trace.loops))
+    trace.graph.output_names += [f"check{i}" for i in range(len(checks))]
+    return Recording(trace.graph, Results(outputs, checks), tuple(trace.loops))
 
 
 def cond(
@@ -74,8 +99,10 @@ def cond(
         return true_function(*operands) if predicate else false_function(*operands)
     if predicate.size != 1:
         raise TraceError(f"the predicate is {predicate!r}, not one element")
-    first, tree = flatten(true_function(*operands))
-    second, other = flatten(false_function(*operands))
+    taken = lift(predicate.reshape(()), np.dtype(np.bool_))
+    first, tree = _branch(taken, true_function, operands)
+    not_taken = current().builder.map("logical_not", taken)
+    second, other = _branch(not_taken, false_function, operands)
     if tree != other:
         raise TraceError("the branches return different nests of arrays")
     chosen = []
@@ -85,3 +112,15 @@ def cond(
             raise TraceError(f"the branches return {x.type} and {y.type}")
         chosen.append(np.where(predicate.reshape(()), a, b))
     return unflatten(tree, chosen)
+
+
+def _branch(
+    taken: Value, function: Callable[..., Any], operands: Sequence[Any]
+) -> tuple[list[Any], Tree]:
+    """The leaves and the nest of what a branch returns; `taken` says whether it is."""
+    assumed = current().assumed
+    assumed.append(taken)
+    try:
+        return flatten(function(*operands))
+    finally:
+        assumed.pop()

@@ -27,7 +27,15 @@ from fuser.frontends.numpy.trace.context import (
 from fuser.graph.builder import Builder
 from fuser.graph.compose import stash
 from fuser.graph.ir import Value
-from fuser.graph.numeric import arctan2, expm1, floor_divide, log1p, power, trunc
+from fuser.graph.numeric import (
+    arctan2,
+    expm1,
+    floor_divide,
+    is_negative,
+    log1p,
+    power,
+    trunc,
+)
 
 Rule: TypeAlias = "Callable[..., Value | tuple[Value, ...]]"
 
@@ -213,12 +221,54 @@ def _ignoring_nan(b: Builder, op: str, x: Value, y: Value) -> Value:
     return b.map("select", b.map("is_nan", x), y, plain)
 
 
-@_rule("logaddexp")
 def _logaddexp(b: Builder, x: Value, y: Value) -> Value:
     gap = b.map("neg", b.map("abs", b.map("sub", x, y)))
     same = b.map("eq", x, y)  # covers infinities, whose difference is nan
     tail = b.map("select", same, math.log(2), log1p(b, b.map("exp", gap)))
     return b.map("add", b.map("max", x, y), tail)
+
+
+UFUNCS["logaddexp"] = _logaddexp
+
+
+@_rule("logaddexp2")
+def _logaddexp2(b: Builder, x: Value, y: Value) -> Value:
+    scale = math.log(2)
+    total = _logaddexp(b, b.map("mul", x, scale), b.map("mul", y, scale))
+    return b.map("mul", total, 1 / scale)
+
+
+@_rule("signbit")
+def _signbit(b: Builder, x: Value) -> Value:
+    """The sign of NaN cannot be told, and counts as plus."""
+    return is_negative(b, x)
+
+
+def _copysign(b: Builder, x: Value, y: Value) -> Value:
+    size = b.map("abs", x)
+    return b.map("select", is_negative(b, y), b.map("neg", size), size)
+
+
+UFUNCS["copysign"] = _copysign
+
+
+@_rule("modf")
+def _modf(b: Builder, x: Value) -> tuple[Value, Value]:
+    whole = trunc(b, x)
+    part = b.map("select", b.map("is_inf", x), 0, b.map("sub", x, whole))
+    return _copysign(b, part, x), whole
+
+
+@_rule("ldexp")
+def _ldexp(b: Builder, x: Value, y: Value) -> Value:
+    """In two steps, so that a power beyond the dtype can still meet a small x."""
+    wide = stash(b, x)
+    half = b.map("shift_right", y, 1)
+    steps = (half, b.map("sub", y, half))
+    for step in steps:
+        power_of_two = b.map("exp2", b.cast(step, wide.dtype))
+        wide = b.map("mul", wide, power_of_two)
+    return b.cast(wide, x.dtype)
 
 
 @_rule("heaviside")

@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 from fuser.frontends.numpy.trace.functions import (
+    arranged,
     contraction,
     creation,
+    derived,
     movement,
+    products,
+    quantiles,
     reductions,
+    searching,
     selection,
+    without_nan,
 )
 from fuser.frontends.numpy.trace.functions.registry import FUNCTIONS
 
-__all__ = ["FUNCTIONS", "contraction", "creation", "movement", "reductions", "selection"]
+__all__ = [
+    "FUNCTIONS",
+    "arranged",
+    "contraction",
+    "creation",
+    "derived",
+    "movement",
+    "products",
+    "quantiles",
+    "reductions",
+    "searching",
+    "selection",
+    "without_nan",
+]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
+from inspect import signature
 from operator import index
 from typing import Any, TypeVar
 
@@ -21,10 +22,18 @@ def array_function(*names: str) -> Callable[[_F], _F]:
     """Register a function under its names; every outermost call becomes one source node."""
 
     def register(function: _F) -> _F:
+        declared = signature(function)
+
         @wraps(function)
         def recorded(*args: Any, **kwargs: Any) -> Any:
             if kwargs.pop("out", None) is not None:
                 raise TraceError(f"{names[0]}: out= cannot be traced", hint="use the result")
+            try:
+                declared.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TraceError(
+                    f"{names[0]}: {error}", hint=f"what can be traced is {names[0]}{declared}"
+                ) from None
             return current().recorder.record(
                 names[0],
                 list(values_in((args, tuple(kwargs.values())))),
@@ -72,3 +81,11 @@ def as_shape(shape: Any) -> tuple[int, ...]:
 
 def _size(size: Any) -> int:
     return size if isinstance(size, DimExpr) else index(size)  # type: ignore[return-value]
+
+
+def depends_on_data(name: str, hint: str = "") -> TraceError:
+    """The error of a function whose result's shape only the data decides."""
+    return TraceError(
+        f"the result of {name} has a shape that depends on data",
+        hint=hint or "keep the whole array and mask it: np.where(mask, x, 0)",
+    )

@@ -9,7 +9,7 @@ import numpy as np
 from fuser import dtypes
 from fuser.errors import TraceError
 from fuser.frontends.numpy.trace.context import current, lift, result_type, wrap
-from fuser.frontends.numpy.trace.functions.registry import array_function, one_axis
+from fuser.frontends.numpy.trace.functions.registry import array_function, depends_on_data, one_axis
 from fuser.frontends.numpy.trace.ufuncs import apply
 from fuser.graph.ir import Value
 from fuser.graph.linear_index import gather_along
@@ -27,17 +27,11 @@ def where(condition: Any, x: Any = None, y: Any = None, /) -> Any:
     return wrap(b.map("select", chosen, lift(x, common), lift(y, common)))
 
 
-def _data_dependent(name: str) -> None:
-    @array_function(name)
-    def refuse(*args: Any, **kwargs: Any) -> None:
-        raise TraceError(
-            f"the result of {name} has a shape that depends on data",
-            hint="keep the whole array and mask it: np.where(mask, x, 0)",
-        )
+for _name in ("compress", "extract"):
 
-
-for _name in ("nonzero", "argwhere", "flatnonzero", "unique", "compress", "extract"):
-    _data_dependent(_name)
+    @array_function(_name)
+    def _refuse(*args: Any, _name: str = _name, **kwargs: Any) -> None:
+        raise depends_on_data(_name)
 
 
 @array_function("clip")
