@@ -131,6 +131,10 @@ class TraceError(UnsupportedError, TypeError):
     """A traced function does what cannot be recorded, such as branching on the values of data."""
 
 
+class NumberRangeError(UsageError, OverflowError):
+    """A Python integer does not fit the dtype of the array that it meets."""
+
+
 class LanguageError(FuserError):
     """A kernel of the block language does what the language has not. `where` is the user's file and
     line; excerpt: that line with a caret; kernel: the function it is in; calls: where that was

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from fuser.errors import FeedError, UsageError, names_keywords
+from fuser.errors import FeedError, NumberRangeError, UsageError, names_keywords
 from fuser.forks import cached_property, new_lock
 from fuser.frontends.numpy.loops import Looped
 from fuser.frontends.numpy.open_sizes import OpenAxes, OpenTraced, closed
@@ -95,6 +95,10 @@ class _Bound:
 def _spec_of(name: str, leaf: Any) -> ArraySpec:
     if isinstance(leaf, ArraySpec):
         return leaf
+    if type(leaf) is int and not -(2**63) <= leaf < 2**63:
+        raise NumberRangeError(
+            f"argument {name!r} is {leaf}, which int64 does not hold", hint="pass a float"
+        )
     if type(leaf) in (bool, int, float):
         return ArraySpec((), np.asarray(leaf).dtype, type(leaf))
     if isinstance(leaf, np.ndarray):

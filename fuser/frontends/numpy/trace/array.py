@@ -12,6 +12,7 @@ from fuser.frontends.numpy.trace import namespace, ufuncs
 from fuser.frontends.numpy.trace.context import Traced
 from fuser.frontends.numpy.trace.functions import FUNCTIONS
 from fuser.frontends.numpy.trace.indexing import get_item
+from fuser.frontends.numpy.trace.inplace import set_item, update
 from fuser.graph.dims import DimExpr
 
 METHODS = frozenset(
@@ -36,9 +37,20 @@ def _unary(ufunc: np.ufunc) -> Callable[[TracedArray], Any]:
     return lambda self: ufuncs.apply(ufunc, (self,))
 
 
+def _in_place(ufunc: np.ufunc) -> Callable[[TracedArray, Any], Any]:
+    def operator(self: TracedArray, other: Any) -> Any:
+        return update(ufunc, self, other) if _is_operand(other) else NotImplemented
+
+    return operator
+
+
 def _is_operand(x: Any) -> bool:
     numbers = bool | int | float | DimExpr  # a size of a traced array may be open
     return isinstance(x, TracedArray | np.ndarray | np.generic | list | tuple | numbers)
+
+
+class _UntracedError(TraceError, AttributeError):
+    """An attribute of ndarray that a traced array has not."""
 
 
 class TracedArray(Traced):
@@ -52,6 +64,18 @@ class TracedArray(Traced):
 
     def __repr__(self) -> str:
         return f"TracedArray({self.value.type})"
+
+    def __format__(self, spec: str) -> str:
+        """As text; a format of numbers needs one."""
+        if spec:
+            self._no_value(f"the format {spec!r}", "print it without a format")
+        return repr(self)
+
+    def __round__(self, decimals: int = 0) -> Any:
+        return FUNCTIONS["round"](self, decimals)
+
+    def __contains__(self, x: Any) -> bool:
+        self._no_value("`in`", "use np.any(x == value), which is traced")
 
     def __len__(self) -> int:
         if not self.ndim:
@@ -69,7 +93,10 @@ class TracedArray(Traced):
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         dtype = kwargs.pop("dtype", None)
         if kwargs.get("out") is not None:
-            raise TraceError(f"{ufunc.__name__}: out= cannot be traced", hint="use the result")
+            raise TraceError(
+                f"{ufunc.__name__}: out= cannot be traced",
+                hint="use the result; and for a += x begin with a traced array: np.zeros_like(x)",
+            )
         if method == "__call__":
             if kwargs.get("where", True) is not True:
                 raise TraceError(f"{ufunc.__name__}: where= cannot be traced", hint="use np.where")
@@ -104,6 +131,8 @@ class TracedArray(Traced):
     def __getattr__(self, name: str) -> Any:
         if name in METHODS:
             return lambda *args, **kwargs: FUNCTIONS[name](self, *args, **kwargs)
+        if hasattr(np.ndarray, name) and not name.startswith("__"):
+            raise _UntracedError(f"x.{name} cannot be traced", hint="docs/python.md lists what can")
         raise AttributeError(f"a traced array has no attribute {name!r}")
 
     # values that do not exist -------------------------------------------------------------------
@@ -132,15 +161,19 @@ class TracedArray(Traced):
         )
 
     def __float__(self) -> float:
-        self._no_value("float()", "use .astype(float); or make the argument static")
+        self._no_value(
+            "float()",
+            "use .astype(float), np functions for those of math, and np.zeros_like(x) for an array "
+            "to assign to; or make the argument static",
+        )
 
     def __complex__(self) -> complex:
         self._no_value("complex()", "complex numbers cannot be traced")
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
         self._no_value(
-            "a conversion to a NumPy array", "use np.stack for a list of arrays, and functions "
-            "of docs/python.md instead of foreign ones",
+            "a conversion to a NumPy array", "use np.stack for a list of arrays, np.zeros_like(x) "
+            "for an array to assign to, x.astype, and functions of docs/python.md for foreign ones",
         )  # fmt: skip
 
     def item(self, *args: int) -> NoReturn:
@@ -149,17 +182,27 @@ class TracedArray(Traced):
     def tolist(self) -> NoReturn:
         self._no_value(".tolist()", "keep it an array")
 
-    def __setitem__(self, index: Any, value: Any) -> NoReturn:
-        raise TraceError(
-            "a traced array cannot be changed in place",
-            hint="build a new one: np.where(mask, new, old), np.concatenate(...)",
-        )
-
     # operators ----------------------------------------------------------------------------------
 
     def __getitem__(self, index: Any) -> Any:
         return get_item(self, index)
 
+    def __setitem__(self, index: Any, value: Any) -> None:
+        set_item(self, index, value)
+
+    def fill(self, value: Any) -> None:
+        set_item(self, ..., value)
+
+    def sort(self, axis: int = -1, kind: Any = None, order: None = None, **options: Any) -> None:
+        set_item(self, ..., FUNCTIONS["sort"](self, axis, **options))
+
+    __iadd__, __isub__ = _in_place(np.add), _in_place(np.subtract)
+    __imul__, __itruediv__ = _in_place(np.multiply), _in_place(np.divide)
+    __ifloordiv__, __imod__ = _in_place(np.floor_divide), _in_place(np.remainder)
+    __ipow__, __imatmul__ = _in_place(np.power), _in_place(np.matmul)
+    __iand__, __ior__ = _in_place(np.bitwise_and), _in_place(np.bitwise_or)
+    __ixor__ = _in_place(np.bitwise_xor)
+    __ilshift__, __irshift__ = _in_place(np.left_shift), _in_place(np.right_shift)
     __add__, __radd__ = _binary(np.add), _binary(np.add, True)
     __sub__, __rsub__ = _binary(np.subtract), _binary(np.subtract, True)
     __mul__, __rmul__ = _binary(np.multiply), _binary(np.multiply, True)
@@ -213,10 +256,10 @@ class TracedArray(Traced):
         return FUNCTIONS["transpose"](self, wanted)
 
     def flatten(self, order: str = "C") -> Any:
-        return FUNCTIONS["ravel"](self, order)
+        return FUNCTIONS["ravel"](self, order).copy()
 
     def copy(self, order: str = "C") -> TracedArray:
-        return self
+        return TracedArray(self.trace, self.value, self.weak)
 
 
 _METHOD_FUNCTIONS = {

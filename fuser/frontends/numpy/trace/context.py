@@ -6,13 +6,13 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from fuser.dtypes import bool_, from_numpy, u8
-from fuser.errors import TraceError, UsageError
+from fuser.errors import FeedError, FuserError, TraceError, UsageError
 from fuser.frontends.numpy.trace.lines import user_line
 from fuser.frontends.numpy.trace.stages import Loop
 from fuser.graph.builder import Builder
@@ -29,7 +29,32 @@ class Traced:
     whose promotion rules it follows, for arguments that were Python numbers."""
 
     def __init__(self, trace: Trace, value: Value, weak: type | None = None) -> None:
-        self.trace, self.value, self.weak = trace, value, weak
+        self.trace, self.weak = trace, weak
+        self._value = value
+        self.writes = 0  # how often it was changed in place
+        self.source: View | None = None
+        self.argument = ""  # its name, if it is the caller's
+        self.branches = tuple(trace.assumed)
+
+    @property
+    def value(self) -> Value:
+        """What it holds now. Raises TraceError for a view of what was changed since."""
+        source = self.source
+        if source is not None and not source.is_fresh():
+            if source.look is None:
+                raise TraceError(
+                    f"a view of an array ({self._value.type}) is read after the array was changed "
+                    "in place",
+                    hint="take the view afterwards, or copy it before: .copy()",
+                )
+            self._value = source.look()
+            self.source = replace(source, seen=source.base.writes)
+        return self._value
+
+    def rewrite(self, value: Value) -> None:
+        """Hold another value of the same type from here on."""
+        self._value = value
+        self.writes += 1
 
     @property
     def dtype(self) -> np.dtype:
@@ -67,6 +92,22 @@ class Check:
     holds: Value
     message: str
     where: str
+    error: type[FuserError] = FeedError
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """What a view looks at. seen: how often the base had been changed. index: base[index], or None
+    for one that cannot be written through. look: what it shows now, where that is known."""
+
+    base: Traced
+    index: Any
+    seen: int
+    look: Callable[[], Value] | None = None
+
+    def is_fresh(self) -> bool:
+        source = self.base.source
+        return self.base.writes == self.seen and (source is None or source.is_fresh())
 
 
 class Trace:
@@ -101,7 +142,7 @@ class Trace:
             found = self.captured[value] = self.graph.add_input(name, value.type)
         return found
 
-    def require(self, holds: Value, message: str) -> None:
+    def require(self, holds: Value, message: str, error: type[FuserError] = FeedError) -> None:
         """Every run is an error unless `holds` is true throughout, as far as the branches that are
         being recorded are taken. Raises TraceError in a loop, whose iterations are not looked at.
         """
@@ -114,7 +155,8 @@ class Trace:
         for taken in self.assumed:
             holds = b.map("logical_or", b.map("logical_not", taken), holds)
         every = b.reduce("reduce_min", b.cast(holds, u8), range(holds.type.rank))
-        self.checks.append(Check(b.cast(every, bool_), message, user_line(sys._getframe())))
+        where = user_line(sys._getframe())
+        self.checks.append(Check(b.cast(every, bool_), message, where, error))
 
     def constant(self, array: np.ndarray) -> Value:
         found = self._constants.get(id(array))

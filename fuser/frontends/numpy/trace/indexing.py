@@ -9,7 +9,7 @@ import numpy as np
 
 from fuser import dtypes
 from fuser.errors import TraceError
-from fuser.frontends.numpy.trace.context import current, is_traced, lift, wrap
+from fuser.frontends.numpy.trace.context import Traced, View, current, is_traced, lift, wrap
 from fuser.graph.builder import Builder
 from fuser.graph.dims import maximum, minimum
 from fuser.graph.ir import Value
@@ -17,15 +17,48 @@ from fuser.graph.linear_index import gather_at
 from fuser.graph.sizes import is_symbolic
 
 
-def get_item(x: Any, index: Any) -> Any:
+def get_item(x: Any, index: Any) -> Traced:
     """x[index] as NumPy has it. Raises TraceError for an index that cannot be traced."""
     trace = current()
     operands = [x.value, *(part.value for part in _parts(index) if is_traced(part))]
-    return wrap(
+    found = wrap(
         trace.recorder.record(
             "getitem", operands, lambda: _get(trace.builder, lift(x), _parts(index)), lambda v: [v]
         )
     )
+    if x.trace is trace and all(_is_basic(part) for part in _parts(index)):
+        found.source = View(x, index, x.writes, lambda: get_item(x, index).value)
+    return found
+
+
+def _is_basic(part: Any) -> bool:
+    return part is None or part is Ellipsis or isinstance(part, slice | int | np.integer)
+
+
+def region_of(x: Value, index: Any) -> tuple[list[Any], list[Any], list[Any]] | None:
+    """The box that an index of numbers, slices without strides and None selects: its starts, its
+    limits, and the shape of x[index]. None for other indices."""
+    if not all(_is_basic(part) for part in _parts(index)):
+        return None
+    starts, limits, shape = [], [], []
+    axis = 0
+    for item in _spell_out(x, _parts(index)):
+        if item is None:
+            shape.append(1)
+            continue
+        size = x.shape[axis]
+        if isinstance(item, slice):
+            start, limit, stride = _bounds(item, size)
+            if stride != 1:
+                return None
+            shape.append(limit - start)
+        else:
+            start = _position(item, size, axis)
+            limit = start + 1
+        starts.append(start)
+        limits.append(limit)
+        axis += 1
+    return starts, limits, shape
 
 
 def _parts(index: Any) -> tuple[Any, ...]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
 
 import numpy as np
 
 import fuser
+from fuser.errors import FuserError, TraceError
 
 _FOREIGN = tuple(f"{Path(str(module.__file__)).parent}{os.sep}" for module in (fuser, np))
 
@@ -22,8 +25,29 @@ def user_line(frame: FrameType | None) -> str:
     return ""
 
 
-def raised_at(traceback: TracebackType | None) -> str:
-    """The same for the frames that an exception has passed."""
+@contextmanager
+def user_errors(function: object) -> Iterator[None]:
+    """Errors of the user's function say the line that they come from, or where it is defined."""
+    try:
+        yield
+    except FuserError as error:
+        error.where = error.where or _raised_at(error.__traceback__) or defined_at(function)
+        raise
+    except ValueError as error:  # NumPy hides what the conversion of an element raised
+        cause = error.__cause__
+        if not isinstance(cause, TraceError):
+            raise
+        cause.where = _raised_at(error.__traceback__)
+        raise cause from None
+
+
+def defined_at(function: object) -> str:
+    code = getattr(function, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else ""
+
+
+def _raised_at(traceback: TracebackType | None) -> str:
+    """The same of the frames that an exception has passed."""
     found = ""
     while traceback is not None:
         if _is_user(traceback.tb_frame):

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from fuser.dtypes import from_numpy
-from fuser.errors import FeedError, FuserError, TraceError
+from fuser.errors import TraceError
 from fuser.frontends.numpy.trace.array import TracedArray
 from fuser.frontends.numpy.trace.context import Check, Trace, current, lift, tracing
-from fuser.frontends.numpy.trace.lines import raised_at
+from fuser.frontends.numpy.trace.lines import user_errors
+from fuser.frontends.numpy.trace.randomness import no_randomness
 from fuser.frontends.numpy.trace.stages import Loop
 from fuser.frontends.numpy.trace.tree import Tree, flatten, unflatten
 from fuser.graph.ir import Graph, TensorType, Value
@@ -43,7 +44,7 @@ class Results:
         count = len(arrays) - len(self.checks)
         for check, holds in zip(self.checks, arrays[count:], strict=True):
             if not holds:
-                raise FeedError(check.message, where=check.where)
+                raise check.error(check.message, where=check.where)
         return unflatten(self.outputs, arrays[:count])
 
 
@@ -70,18 +71,17 @@ def record(
         arrays = []
         for label, spec in leaves.items():
             type = TensorType(from_numpy(spec.dtype), spec.shape)
-            arrays.append(TracedArray(trace, trace.graph.add_input(label, type), spec.weak))
+            array = TracedArray(trace, trace.graph.add_input(label, type), spec.weak)
+            array.argument = label
+            arrays.append(array)
         args, kwargs = call(arrays)
-        try:
-            found = function(*args, **kwargs)
-        except FuserError as error:
-            error.where = error.where or raised_at(error.__traceback__)
-            raise
-        results, outputs = flatten(found)
-        if not results:
-            raise TraceError(f"{name} returns no array")
+        with user_errors(function), no_randomness(function, name):
+            results, outputs = flatten(function(*args, **kwargs))
+            if not results:
+                raise TraceError(f"{name} returns no array")
+            values = [lift(result) for result in results]
         checks = tuple(trace.checks)
-        trace.graph.outputs = [lift(result) for result in results] + [c.holds for c in checks]
+        trace.graph.outputs = values + [check.holds for check in checks]
     count = len(results)
     trace.graph.output_names = [f"output{i}" if count > 1 else "output" for i in range(count)]
     trace.graph.output_names += [f"check{i}" for i in range(len(checks))]

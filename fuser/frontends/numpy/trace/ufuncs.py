@@ -24,6 +24,7 @@ from fuser.frontends.numpy.trace.context import (
     strong_bools,
     wrap,
 )
+from fuser.frontends.numpy.trace.numbers import check_fits, comparable
 from fuser.graph.builder import Builder
 from fuser.graph.compose import stash
 from fuser.graph.ir import Value
@@ -328,6 +329,7 @@ def apply(ufunc: Any, inputs: tuple[Any, ...], dtype: Any = None) -> Any:
     if rule is None:
         raise TraceError(f"{ufunc.__name__} is not among the functions that can be traced")
     trace = current()
+    inputs = comparable(ufunc, inputs)
     kinds = promotion_kinds(inputs)
     weak = max((kind for kind in kinds if isinstance(kind, type)), key=_order, default=None)
     if any(isinstance(kind, np.dtype) for kind in kinds):
@@ -339,6 +341,12 @@ def apply(ufunc: Any, inputs: tuple[Any, ...], dtype: Any = None) -> Any:
     wanted = None if dtype is None else (None,) * len(inputs) + (np.dtype(dtype),) * nout
     options = {} if wanted is None else {"signature": wanted}
     loop = ufunc.resolve_dtypes((*kinds, *(None,) * nout), **options)
+    for x, kind in zip(inputs, loop, strict=False):
+        check_fits(x, kind)
+    if ufunc is np.power and type(inputs[1]) is int and inputs[1] < 0 and loop[0].kind in "iu":
+        raise TraceError(
+            "integers to negative integer powers are not allowed", hint="make the power a float"
+        )
     operands = [lift(x, kind) for x, kind in zip(inputs, loop, strict=False)]
 
     def call() -> tuple[Value, ...]:

@@ -8,10 +8,18 @@ import numpy as np
 
 from fuser.dtypes import from_numpy
 from fuser.errors import TraceError
-from fuser.frontends.numpy.trace.context import current, is_traced, lift, promotion_kind, wrap
+from fuser.frontends.numpy.trace.context import (
+    current,
+    is_traced,
+    lift,
+    promotion_kind,
+    traced,
+    wrap,
+)
 from fuser.frontends.numpy.trace.context import result_type as promote
 from fuser.frontends.numpy.trace.functions.reductions import sum_
 from fuser.frontends.numpy.trace.functions.registry import array_function, as_shape, many_axes
+from fuser.frontends.numpy.trace.numbers import check_fits
 from fuser.graph.dims import DimExpr, ceildiv, maximum
 from fuser.graph.ir import TensorType
 from fuser.graph.sizes import is_symbolic, same
@@ -19,6 +27,8 @@ from fuser.graph.sizes import is_symbolic, same
 
 def _full(shape: Any, fill: Any, dtype: Any) -> Any:
     b = current().builder
+    if dtype is not None:
+        check_fits(fill, np.dtype(dtype))
     if is_traced(fill):
         return wrap(b.broadcast_to(lift(fill, dtype and np.dtype(dtype)), as_shape(shape)))
     kind = np.asarray(fill).dtype if dtype is None else np.dtype(dtype)
@@ -168,9 +178,16 @@ def meshgrid(*arrays: Any, indexing: str = "xy", sparse: bool = False, copy: boo
     return made
 
 
-@array_function("asarray", "array", "asanyarray", "ascontiguousarray", "copy")
+@array_function("array", "copy")
+def array(x: Any, dtype: Any = None, *, copy: Any = None, device: Any = None, **_: Any) -> Any:
+    return asarray(x, dtype).copy()
+
+
+@array_function("asarray", "asanyarray", "ascontiguousarray")
 def asarray(x: Any, dtype: Any = None, *, copy: Any = None, device: Any = None, **_: Any) -> Any:
-    return wrap(lift(x, None if dtype is None else np.dtype(dtype)))
+    if dtype is not None:
+        check_fits(x, np.dtype(dtype))
+    return traced(x, None if dtype is None else np.dtype(dtype))
 
 
 @array_function("astype")

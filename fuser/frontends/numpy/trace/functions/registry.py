@@ -9,11 +9,19 @@ from operator import index
 from typing import Any, TypeVar
 
 from fuser.errors import TraceError
-from fuser.frontends.numpy.trace.context import current, is_traced
+from fuser.frontends.numpy.trace.context import View, current, is_traced
 from fuser.graph.dims import DimExpr
 from fuser.graph.ir import Value
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
+
+_VIEWS = frozenset(
+    ("reshape", "ravel", "transpose", "matrix_transpose", "swapaxes", "moveaxis", "expand_dims")
+    + ("squeeze", "atleast_1d", "atleast_2d", "atleast_3d", "split", "vsplit", "hsplit", "dsplit")
+    + ("unstack", "broadcast_to", "broadcast_arrays", "flip", "fliplr", "flipud", "rot90")
+    + ("rollaxis", "diagonal", "diag", "real", "asarray")
+)
+"""Functions whose results may share memory with their first argument in NumPy."""
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -34,17 +42,28 @@ def array_function(*names: str) -> Callable[[_F], _F]:
                 raise TraceError(
                     f"{names[0]}: {error}", hint=f"what can be traced is {names[0]}{declared}"
                 ) from None
-            return current().recorder.record(
+            found = current().recorder.record(
                 names[0],
                 list(values_in((args, tuple(kwargs.values())))),
                 lambda: function(*args, **kwargs),
                 lambda result: values_in(result),
             )
+            if names[0] in _VIEWS and args:
+                _mark_views(found, args[0])
+            return found
 
         FUNCTIONS.update(dict.fromkeys(names, recorded))
         return recorded  # type: ignore[return-value]
 
     return register
+
+
+def _mark_views(found: Any, base: Any) -> None:
+    if isinstance(found, tuple | list):
+        for part in found:
+            _mark_views(part, base)
+    elif is_traced(found) and is_traced(base) and found is not base:
+        found.source = View(base, None, base.writes)
 
 
 def values_in(tree: Any) -> Iterator[Value]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from fuser import dtypes
 from fuser.errors import TraceError
-from fuser.frontends.numpy.trace.context import current, lift, result_type, wrap
+from fuser.frontends.numpy.trace.context import current, lift, result_type, traced, wrap
 from fuser.frontends.numpy.trace.functions.registry import array_function, depends_on_data, one_axis
 from fuser.frontends.numpy.trace.ufuncs import apply
 from fuser.graph.ir import Value
@@ -40,6 +40,13 @@ def clip(
     a_max: Any = None,
 ) -> Any:  # fmt: skip
     low, high = a_min if min is None else min, a_max if max is None else max
+    kind = lift(x).dtype.numpy
+    if kind.kind in "iu":  # a bound beyond the dtype bounds nothing
+        limits = np.iinfo(kind)
+        low = None if type(low) is int and low <= limits.min else low
+        high = None if type(high) is int and high >= limits.max else high
+    if low is None and high is None:
+        return traced(x)
     if low is not None:
         x = apply(np.maximum, (x, low))
     return x if high is None else apply(np.minimum, (x, high))
