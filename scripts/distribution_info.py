@@ -1,8 +1,8 @@
 """Write what an installed fuser would say of itself: python scripts/distribution_info.py FOLDER
 
-FOLDER/fuser-<version>.dist-info gets METADATA and entry_points.txt, from pyproject.toml. With
-FOLDER on PYTHONPATH, importlib.metadata finds the version and the entry points of a source tree
-that is not installed.
+FOLDER/fuser_compiler-<version>.dist-info gets METADATA and entry_points.txt, from pyproject.toml.
+With FOLDER on PYTHONPATH, importlib.metadata finds the version and the entry points of a source
+tree that is not installed.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pathlib import Path
 
 
 def write_distribution_info(folder: Path) -> Path:
-    """Make `folder` if need be, and fuser-<version>.dist-info in it; the path of the latter."""
+    """Make `folder` if need be, and the dist-info folder in it; the path of the latter."""
     root = Path(__file__).resolve().parent.parent
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     name, version = project["name"], project["version"]
     groups = {"console_scripts": project.get("scripts", {}), **project.get("entry-points", {})}
-    target = folder / f"{name}-{version}.dist-info"
+    target = folder / f"{name.replace('-', '_')}-{version}.dist-info"
     target.mkdir(parents=True, exist_ok=True)
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
     (target / "METADATA").write_text(metadata)

@@ -1,11 +1,16 @@
-"""What the scripts rely on: entry points of a source tree that is not installed."""
+"""What is installed: entry points of a source tree, what a wheel puts on the path, its name."""
 
 from __future__ import annotations
 
+import re
+import shutil
 import subprocess
 import sys
+import zipfile
 from importlib.metadata import Distribution
 from pathlib import Path
+
+import pytest
 
 import fuser
 
@@ -15,9 +20,47 @@ ROOT = Path(__file__).resolve().parent.parent
 def test_distribution_info_of_a_source_tree(tmp_path: Path) -> None:
     script = ROOT / "scripts" / "distribution_info.py"
     subprocess.run([sys.executable, str(script), str(tmp_path)], check=True, capture_output=True)
-    (found,) = Distribution.discover(name="fuser", path=[str(tmp_path)])
+    (found,) = Distribution.discover(name="fuser-compiler", path=[str(tmp_path)])
     (backend,) = found.entry_points.select(group="torch_dynamo_backends")
     assert (backend.name, backend.value) == ("fuser", "fuser.frontends.torch.backend:backend")
-    (command,) = found.entry_points.select(group="console_scripts")
-    assert command.load() is not None
+    commands = found.entry_points.select(group="console_scripts")
+    assert {command.name for command in commands} == {"fuser", "fuserc"}
+    assert len({command.load() for command in commands}) == 1
     assert found.version == fuser.__version__
+
+
+def test_a_wheel_brings_one_package(tmp_path: Path) -> None:
+    """Nothing that would stand beside everybody else's packages, and everything of fuser's own."""
+    pytest.importorskip("setuptools", "77")
+    tree, wheels = tmp_path / "tree", tmp_path / "wheels"
+    ignore = shutil.ignore_patterns("__pycache__")
+    for name in ("fuser", "models", "benchmarks"):
+        shutil.copytree(ROOT / name, tree / name, ignore=ignore)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tree / name)
+    wheels.mkdir()
+    script = "import sys; from setuptools import build_meta as b; b.build_wheel(sys.argv[1])"
+    subprocess.run(
+        [sys.executable, "-c", script, str(wheels)], cwd=tree, check=True, capture_output=True
+    )
+    (wheel,) = wheels.iterdir()
+    assert wheel.name == f"fuser_compiler-{fuser.__version__}-py3-none-any.whl"
+    names = set(zipfile.ZipFile(wheel).namelist())
+    info = f"fuser_compiler-{fuser.__version__}.dist-info"
+    assert {name.split("/")[0] for name in names} == {"fuser", info}
+    wanted = {p.relative_to(ROOT) for p in (ROOT / "fuser").rglob("*.py")}
+    wanted |= {Path("fuser/py.typed")}
+    assert {str(path) for path in wanted} <= names
+
+
+def test_hints_name_the_distribution() -> None:
+    """`pip install fuser` brings a stranger's package."""
+    found = []
+    for room in ("fuser", "models", "tests", "scripts", "docs"):
+        for path in (ROOT / room).rglob("*"):
+            if path.suffix in (".py", ".md", "") and path.is_file() and path != Path(__file__):
+                text = path.read_text(errors="ignore")
+                found += [
+                    (path, hit) for hit in re.findall(r"pip install ['\"]?fuser\b(?!-)", text)
+                ]
+    assert not found

@@ -16,7 +16,7 @@ from fuser.errors import FuserError
 
 NOTE = (
     "On Linux another `fuser` (of psmisc) may come first on the PATH;"
-    " `python -m fuser` always works."
+    " `fuserc` is the same command as this, and `python -m fuser` always works."
 )
 
 

@@ -30,7 +30,7 @@ def api() -> Any:
     except ImportError as error:
         raise DeviceError(
             f"no GPU can be used: the package cuda-python is missing ({error})",
-            hint="pip install 'fuser[cuda]', or use the cpu",
+            hint="pip install 'fuser-compiler[cuda]', or use the cpu",
         ) from error
     try:
         (status,) = driver.cuInit(0)
