@@ -1,5 +1,7 @@
 """One compile for many sizes: results beside the oracle, and what is compiled when."""
 
+import copy
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from fuser.graph.sizes import Sizes, is_symbolic
 from fuser.pipeline.compiler import compile_kernels
 from fuser.pipeline.devices import Device
 from fuser.pipeline.dynamic import DynamicPlan
+from fuser.runtime.plan import Plan
 from fuser.tilegen.parse import parse_kernel, sizes_of
 from fuser.tilegen.text import canonical_text
 from models import TINY, build, save
@@ -304,7 +307,15 @@ def test_a_plan_that_cannot_be_saved_or_read(tmp_path: Path) -> None:
     plan = DynamicPlan(tiny("mlp"), device="cpu")
     with pytest.raises(UsageError, match="nothing is compiled"):
         plan.save(path)
+    with pytest.raises(UsageError, match="nothing is compiled"):
+        pickle.dumps(plan)
     plan.prepare({"batch": 4})
+    again: DynamicPlan = pickle.loads(pickle.dumps(plan))
+    check(again, tiny("mlp"), batch=5)
+    assert again.explain() == plan.explain()
+    assert copy.deepcopy(plan) is copy.copy(plan) is plan
+    fixed: Plan = pickle.loads(pickle.dumps(again.plans[0]))
+    assert fixed.report().dims == {"batch": 5}
     plan.save(path)
     data = path.read_bytes()
     for damaged in (data[:-1], data[:100], b"", data[:60] + b"x" + data[61:]):

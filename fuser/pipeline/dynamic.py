@@ -18,7 +18,12 @@ from fuser.errors import UsageError
 from fuser.graph.ir import TensorType
 from fuser.pipeline.compiler import Progress
 from fuser.pipeline.devices import Device
-from fuser.pipeline.dynamic_store import SavedVariants, load_variants, save_variants
+from fuser.pipeline.dynamic_store import (
+    SavedVariants,
+    load_variants,
+    save_variants,
+    variants_file,
+)
 from fuser.pipeline.precision import Precision
 from fuser.pipeline.source import GraphSource, symbols
 from fuser.pipeline.specialise import Specialised
@@ -117,23 +122,41 @@ class DynamicPlan:
     def save(self, path: Path | str) -> None:
         """Write what was compiled so far to a file for `DynamicPlan.load`; it holds native code for
         this device. Raises UsageError where nothing was, or kernels are for values of inputs."""
+        self._check_saves()
+        save_variants(path, self._types, self.variants)
+
+    def _check_saves(self) -> None:
         if not self.variants:
             raise UsageError(
                 "nothing is compiled for ranges of sizes", hint="run the plan, or prepare() sizes"
             )
         if isinstance(self._how, Specialised) and self._how.has_values:
             raise UsageError("kernels for values of inputs cannot be saved")
-        save_variants(path, self._types, self.variants)
 
     @classmethod
     def load(cls, path: Path | str, *, threads: int | None = None, device: int = 0) -> DynamicPlan:
         """A saved plan, ready to run on a device of the same kind; trust it as you trust a program.
         It has kernels for the saved ranges and compiles nothing: other sizes are a UsageError.
         device: which GPU. Raises UsageError, InvalidModelError or DeviceError."""
-        found = load_variants(path, threads, device)
+        return cls._of(load_variants(path, threads, device))
+
+    @classmethod
+    def _of(cls, found: SavedVariants) -> DynamicPlan:
         made = cls.__new__(cls)
         made._types, made._fixed, made._bind, made._how = found.inputs, {}, dict, found
         return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickle is the saved plan, what was compiled so far. Raises UsageError as `save`."""
+        self._check_saves()
+        data = b"".join(variants_file(self._types, self.variants))
+        return _restore, (data, self.variants[0].threads, self.variants[0].ordinal)
+
+    def __copy__(self) -> DynamicPlan:
+        return self  # what it compiles serves every copy
+
+    def __deepcopy__(self, memo: Any) -> DynamicPlan:
+        return self
 
     def explain(self) -> str:
         """A table of the variants: the sizes that each serves, and what bounds them."""
@@ -143,6 +166,11 @@ class DynamicPlan:
         """Free the memory of every plan."""
         for plan in self.plans:
             plan.close()
+
+
+def _restore(data: bytes, threads: int | None, ordinal: int) -> DynamicPlan:
+    """A plan from its pickle."""
+    return DynamicPlan._of(load_variants(data, threads, ordinal))
 
 
 def explain_variants(variants: Sequence[Variant]) -> str:

@@ -24,16 +24,17 @@ from fuser.pipeline.specialise import check_open_feeds, read_dims
 from fuser.pipeline.variants import Bucket, Variant
 from fuser.report.report import Report
 from fuser.runtime.cache import kernel_from_record, kernel_to_record
-from fuser.runtime.memory import align
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import Step, TensorSpec
 from fuser.runtime.store import (
-    ALIGNMENT,
     MALFORMED,
+    Arrays,
+    Blobs,
     array_from_record,
-    array_record,
     blob_of,
+    file_parts,
     read_file,
+    shown,
     target_from_record,
     write_file,
 )
@@ -89,39 +90,29 @@ def save_variants(
     path: Path | str, inputs: Mapping[str, TensorType], variants: Sequence[Variant]
 ) -> None:
     """Write variants. Raises UsageError where the file cannot be written."""
-    blobs: list[bytes | memoryview] = []
-    top = 0
+    write_file(path, variants_file(inputs, variants))
 
-    def blob(data: bytes | memoryview) -> list[int]:
-        nonlocal top
-        start, top = top, top + align(len(data), ALIGNMENT)
-        blobs.append(data)
-        return [start, len(data)]
 
-    constants: dict[int, int] = {}
-    arrays: list[dict[str, Any]] = []
-
-    def constant(array: np.ndarray) -> int:
-        if id(array) not in constants:  # variants share their weights
-            constants[id(array)] = len(arrays)
-            arrays.append(array_record(array, blob))
-        return constants[id(array)]
-
-    records = [_variant_record(variant, blob, constant) for variant in variants]
+def variants_file(
+    inputs: Mapping[str, TensorType], variants: Sequence[Variant]
+) -> list[bytes | memoryview]:
+    """Variants as the parts of a file."""
+    blobs = Blobs()
+    arrays = Arrays(blobs)  # variants share their weights
     manifest = {
         "inputs": [
             {"name": name, "dtype": type.dtype.name, "shape": list(map(str, type.shape))}
             for name, type in inputs.items()
         ],
-        "variants": records,
+        "variants": [_variant_record(variant, blobs, arrays) for variant in variants],
         "constants": arrays,
     }
-    write_file(path, MAGIC, manifest, blobs)
+    return file_parts(MAGIC, manifest, blobs)
 
 
-def load_variants(path: Path | str, threads: int | None, ordinal: int) -> SavedVariants:
-    """What `save_variants` wrote. Raises UsageError or InvalidModelError."""
-    manifest, blobs = read_file(path, MAGIC)
+def load_variants(file: Path | str | bytes, threads: int | None, ordinal: int) -> SavedVariants:
+    """What `save_variants` wrote, or its bytes. Raises UsageError or InvalidModelError."""
+    manifest, blobs = read_file(file, MAGIC)
 
     def blob(span: Sequence[int]) -> memoryview:
         return blob_of(blobs, span)
@@ -136,7 +127,8 @@ def load_variants(path: Path | str, threads: int | None, ordinal: int) -> SavedV
             _variant(record, blob, constants, threads, ordinal) for record in manifest["variants"]
         ]
     except (*MALFORMED, FuserError) as error:
-        raise InvalidModelError(f"the plan is malformed: {error!r}", where=str(path)) from error
+        where = shown(file)
+        raise InvalidModelError(f"the plan is malformed: {error!r}", where=where) from error
     return SavedVariants(inputs, variants)
 
 

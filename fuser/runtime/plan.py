@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
-from fuser.errors import InvalidModelError, UsageError
+from fuser.errors import UsageError
 from fuser.runtime.device_tensors import DeviceArray, HostArray
 from fuser.runtime.feeds import check_feeds
 from fuser.runtime.inputs import Hints, random_feeds
 from fuser.runtime.latency import Latency
 from fuser.runtime.plan_report import PlanReport
 from fuser.runtime.program import Program, TensorSpec
-from fuser.runtime.store import MALFORMED, load_program, save_program
+from fuser.runtime.store import load_program, program_file, reading, save_program
 from fuser.target import Target
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ class Plan:
         like: Plan | None = None,
     ) -> None:
         self.program = program
+        self._threads, self._device = threads, device
         self._executor: Executor | None = _executor(program, threads, device, like)
         self._report = report
         self._hints: Hints = hints or {}
@@ -234,10 +235,20 @@ class Plan:
         """A saved plan, ready to run on a device of the same kind; trust it as you trust a program.
         Raises UsageError, InvalidModelError or DeviceError."""
         program = load_program(path)
-        try:
+        with reading(path):  # numbers and names that only a device asks for
             return cls(program, threads=threads, device=device)
-        except MALFORMED as error:  # numbers and names that only a device asks for
-            raise InvalidModelError(f"the plan is malformed: {error!r}", where=str(path)) from error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickle is the saved plan with its report: it is loaded on a device of the same kind."""
+        data = b"".join(program_file(self.program))
+        report = None if self._report is None or self.is_closed else self._report(self)
+        return _restore, (data, self._threads, self._device, report, dict(self._hints))
+
+    def __copy__(self) -> Plan:
+        return self  # it does not change
+
+    def __deepcopy__(self, memo: Any) -> Plan:
+        return self
 
     def close(self) -> None:
         """Free device memory and code; running the plan afterwards is an error."""
@@ -254,6 +265,16 @@ class Plan:
     def __repr__(self) -> str:
         ends = ", ".join(f"{spec.name}: {spec}" for spec in self.program.inputs)
         return f"<Plan {self.program.name}({ends}), {self.launches} kernels>"
+
+
+def _restore(
+    data: bytes, threads: int | None, device: int, report: PlanReport | None, hints: Hints
+) -> Plan:
+    """A plan from its pickle."""
+    program = load_program(data)
+    told = None if report is None else lambda plan: report
+    with reading(data):
+        return Plan(program, threads=threads, device=device, report=told, hints=hints)
 
 
 def _check_iterations(iterations: int) -> None:

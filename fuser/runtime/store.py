@@ -9,10 +9,11 @@ malice; every count and reference of the manifest is checked all the same.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,25 +33,49 @@ ALIGNMENT = 64
 _HEAD = len(MAGIC) + 32
 
 
-def save_program(program: Program, path: Path | str) -> None:
-    """Write a Program. Raises UsageError where the file cannot be written."""
-    blobs: list[bytes | memoryview] = []
+class Blobs(list[bytes | memoryview]):
+    """The blobs of a file; called with one, it keeps it and gives (start, size)."""
 
-    def blob(data: bytes | memoryview) -> list[int]:
-        start = sum(align(len(item), ALIGNMENT) for item in blobs)
-        blobs.append(data)
+    top = 0
+
+    def __call__(self, data: bytes | memoryview) -> list[int]:
+        start, self.top = self.top, self.top + align(len(data), ALIGNMENT)
+        self.append(data)
         return [start, len(data)]
 
-    constants = [array_record(array, blob) for array in program.constants]
-    manifest = program_record(program, blob) | {"constants": constants}
-    write_file(path, MAGIC, manifest, blobs)
+
+class Arrays(list[dict[str, Any]]):
+    """The records of arrays that several programs of a file may share; called with one, it keeps it
+    and gives its number."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        super().__init__()
+        self._blobs, self._held = blobs, dict[int, tuple[int, np.ndarray]]()
+
+    def __call__(self, array: np.ndarray) -> int:
+        if id(array) not in self._held:
+            self._held[id(array)] = len(self), array
+            self.append(array_record(array, self._blobs))
+        return self._held[id(array)][0]
 
 
-def write_file(
-    path: Path | str, magic: bytes, manifest: Mapping[str, Any], blobs: Sequence[bytes | memoryview]
-) -> None:
+def save_program(program: Program, path: Path | str) -> None:
+    """Write a Program. Raises UsageError where the file cannot be written."""
+    write_file(path, program_file(program))
+
+
+def program_file(program: Program) -> list[bytes | memoryview]:
+    """A Program as the parts of a file."""
+    blobs = Blobs()
+    constants = [array_record(array, blobs) for array in program.constants]
+    return file_parts(MAGIC, program_record(program, blobs) | {"constants": constants}, blobs)
+
+
+def file_parts(
+    magic: bytes, manifest: Mapping[str, Any], blobs: Sequence[bytes | memoryview]
+) -> list[bytes | memoryview]:
     """A file of a manifest and blobs, each of which begins at a multiple of ALIGNMENT bytes from
-    the first one. Raises UsageError where it cannot be written."""
+    the first one."""
     text = json.dumps(manifest).encode()
     parts: list[bytes | memoryview] = [len(text).to_bytes(8, "little"), text]
     for item in blobs:
@@ -58,9 +83,13 @@ def write_file(
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)
+    return [magic + digest.digest(), *parts]
+
+
+def write_file(path: Path | str, parts: Sequence[bytes | memoryview]) -> None:
+    """Write the parts of a file. Raises UsageError where it cannot be written."""
     try:
         with open(path, "wb") as file:
-            file.write(magic + digest.digest())
             for part in parts:
                 file.write(part)
     except OSError as error:
@@ -95,35 +124,49 @@ def program_record(program: Program, blob: Callable[[bytes], list[int]]) -> dict
     }
 
 
-def load_program(path: Path | str) -> Program:
-    """Read a Program. Raises UsageError (no such file) or InvalidModelError (not a whole plan)."""
-    manifest, blobs = read_file(path, MAGIC)
-    try:
+def load_program(file: Path | str | bytes) -> Program:
+    """Read a Program from a file, or from its bytes. Raises UsageError (no such file) or
+    InvalidModelError (not a whole plan)."""
+    manifest, blobs = read_file(file, MAGIC)
+    with reading(file):
         return _read(manifest, blobs)
-    except MALFORMED as error:
-        raise InvalidModelError(f"the plan is malformed: {error!r}", where=str(path)) from error
 
 
-def read_file(path: Path | str, magic: bytes) -> tuple[dict[str, Any], memoryview]:
-    """The manifest and the blobs of a file. Raises UsageError (no such file) or InvalidModelError
-    (not whole, or of another kind)."""
+@contextlib.contextmanager
+def reading(file: Path | str | bytes) -> Iterator[None]:
+    """What records that make no sense raise is an InvalidModelError."""
     try:
-        data = Path(path).read_bytes()
+        yield
+    except MALFORMED as error:
+        raise InvalidModelError(f"the plan is malformed: {error!r}", where=shown(file)) from error
+
+
+def read_file(file: Path | str | bytes, magic: bytes) -> tuple[dict[str, Any], memoryview]:
+    """The manifest and the blobs of a file, or of its bytes. Raises UsageError (no such file) or
+    InvalidModelError (not whole, or of another kind)."""
+    where = shown(file)
+    try:
+        data = file if isinstance(file, bytes) else Path(file).read_bytes()
     except OSError as error:
-        raise UsageError(f"cannot read the plan {path}: {error.strerror}") from error
+        raise UsageError(f"cannot read the plan {file!s}: {error.strerror}") from error
     body = memoryview(data)[_HEAD:]
     if not data.startswith(magic) or hashlib.sha256(body).digest() != data[len(MAGIC) : _HEAD]:
         raise InvalidModelError(
-            "the file is not a plan, or was damaged", where=str(path), hint="compile it again"
+            "the file is not a plan, or was damaged", where=where, hint="compile it again"
         )
     length = int.from_bytes(body[:8], "little")
     try:
         manifest = json.loads(bytes(body[8 : 8 + length]))
     except ValueError as error:
-        raise InvalidModelError(f"the plan is malformed: {error!r}", where=str(path)) from error
+        raise InvalidModelError(f"the plan is malformed: {error!r}", where=where) from error
     if not isinstance(manifest, dict):
-        raise InvalidModelError("the plan is malformed", where=str(path))
+        raise InvalidModelError("the plan is malformed", where=where)
     return manifest, body[8 + length :]
+
+
+def shown(file: Path | str | bytes) -> str:
+    """What errors call it."""
+    return "bytes in memory" if isinstance(file, bytes) else str(file)
 
 
 def _read(manifest: dict[str, Any], blobs: memoryview) -> Program:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import multiprocessing
+import pickle
+
 import ml_dtypes
 import numpy as np
 import pytest
 
 from fuser.dtypes import bf16, bool_, f16, f32, i8, i64
-from fuser.errors import FeedError, UsageError
+from fuser.errors import FeedError, InvalidModelError, UsageError
 from fuser.runtime.feeds import check_feeds
-from fuser.runtime.plan import Plan
+from fuser.runtime.plan import Plan, _restore
 from fuser.runtime.program import Step, TensorSpec, assemble
 from fuser.target import cpu_target
 
@@ -70,6 +74,26 @@ def test_a_closed_plan_refuses() -> None:
     with pytest.raises(UsageError, match="closed"):
         plan(np.ones((2, 3), np.float32))
     plan.close()
+
+
+def test_a_spawned_process_gets_the_plan(plan: Plan) -> None:
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        found = pool.apply(plan, (x, x / 3))
+    for array in found:
+        np.testing.assert_array_equal(array, x - x / 3)
+
+
+def test_pickles_and_copies(plan: Plan) -> None:
+    again: Plan = pickle.loads(pickle.dumps(plan))
+    ones = np.ones((2, 3), np.float32)
+    assert (again(ones * 3, ones)[0] == 2).all() and again.inputs == plan.inputs
+    assert again.device_name == plan.device_name  # the threads as well
+    with pytest.raises(UsageError, match="no report"):
+        again.report()
+    assert copy.copy(plan) is plan and copy.deepcopy({"a": plan})["a"] is plan
+    with pytest.raises(InvalidModelError, match="bytes in memory"):
+        _restore(b"no plan", None, 0, None, {})
 
 
 def test_a_plan_for_a_cpu_binds_nothing(plan: Plan) -> None:
