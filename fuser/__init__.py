@@ -16,6 +16,7 @@ from fuser.errors import FuserError
 
 if TYPE_CHECKING:
     from fuser.frontends.compile import compile
+    from fuser.frontends.load import load
     from fuser.frontends.numpy.jit import cond, jit, spec, trace, while_loop
     from fuser.frontends.onnx.session import InferenceSession
     from fuser.language.decorators import kernel
@@ -33,6 +34,7 @@ __all__ = [
     "cond",
     "jit",
     "kernel",
+    "load",
     "spec",
     "trace",
     "while_loop",
@@ -41,6 +43,7 @@ __all__ = [
 # onnx, NumPy and LLVM load on first use: `import fuser` and `fuser --help` stay instant.
 _HOMES = {
     "compile": "fuser.frontends.compile",
+    "load": "fuser.frontends.load",
     "kernel": "fuser.language.decorators",
     "Plan": "fuser.runtime.plan",
     "DynamicPlan": "fuser.pipeline.dynamic",
@@ -53,3 +56,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'fuser' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

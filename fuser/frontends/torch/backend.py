@@ -20,6 +20,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from fuser.errors import (
@@ -34,13 +35,13 @@ from fuser.forks import new_lock
 from fuser.frontends.torch.decompositions import decompositions
 from fuser.frontends.torch.importer import Imported, Input, check_operators, import_fx, tensor_array
 from fuser.frontends.torch.importer.registry import dtype_of
+from fuser.frontends.torch.saved import Record, save
 from fuser.frontends.torch.sizes import open_sizes
 from fuser.frontends.torch.tensors import (
     gpu_of,
     is_tensor,
     moved_results,
-    run_on_gpu,
-    to_tensor,
+    run_plan,
     version,
 )
 from fuser.graph.dims import DimExpr
@@ -51,7 +52,6 @@ from fuser.pipeline.compiler import compile_graph
 from fuser.pipeline.devices import Device, check_device
 from fuser.pipeline.precision import Precision
 from fuser.pipeline.variants import Source, Variant, Variants
-from fuser.runtime.feeds import host_array
 from fuser.runtime.plan import Plan
 from fuser.runtime.plan_report import PlanReport
 
@@ -109,13 +109,7 @@ class FxProgram:
     def run(self, found: _Compiled, arguments: Sequence[Any], where: Any) -> list[Any]:
         """The same by a plan that was found for such arguments."""
         given = [arguments[place] for place, _ in found.inputs]
-        outputs: list[Any] = []
-        if found.plan and where is not None and found.plan.target.is_cuda:
-            outputs = run_on_gpu(found.plan, given, where)
-        elif found.plan:
-            names = [name for _, name in found.inputs]
-            feeds = dict(zip(names, map(host_array, given), strict=True))
-            outputs = [to_tensor(array) for array in found.plan.run(feeds).values()]
+        outputs = run_plan(found.plan, given, where) if found.plan else []
         results = [
             outputs[entry] if isinstance(entry, int) else entry[1]
             for entry in found.imported.results
@@ -140,6 +134,17 @@ class FxProgram:
     @property
     def plans(self) -> tuple[Plan, ...]:
         return tuple(found.plan for found in self._plans.values() if found.plan)
+
+    def compiled(self, constants: Sequence[Any]) -> list[_Compiled]:
+        """What was compiled so far and still holds. constants: the static arguments, by place."""
+        with self._lock:
+            self._release_changed(constants)
+            return list(self._plans.values())
+
+    @property
+    def moved(self) -> Mapping[int, Any]:
+        """The devices of results that are not where the arguments are, by place."""
+        return self._moved
 
     @property
     def variants(self) -> tuple[Variant, ...]:
@@ -293,7 +298,11 @@ class CompiledProgram:
         for node, item in zip(nodes, signature.input_specs, strict=True):
             user = item.kind is InputKind.USER_INPUT
             self._places.append(_Expected.of(node) if user else self._tensor(item.target))
-        static = [i for i, place in enumerate(self._places) if not isinstance(place, _Expected)]
+        changed = [self._tensor(t) for kind, t in self._outputs if kind is self._mutations[0]]
+        static = [
+            i for i, place in enumerate(self._places)
+            if not isinstance(place, _Expected) and not any(place is x for x in changed)
+        ]  # fmt: skip
         label = name or type(exported.graph_module).__name__
         self._program = FxProgram(exported.graph_module, label, static, options)
 
@@ -333,6 +342,25 @@ class CompiledProgram:
     def plans(self) -> tuple[Plan, ...]:
         """Every plan compiled so far."""
         return self._program.plans
+
+    def save(self, path: Path | str) -> None:
+        """Write what was compiled so far to a file for `fuser.load`: native code for this device,
+        and the parameters. Raises UsageError."""
+        save([self.record()], path)
+
+    def record(self) -> Record:
+        """What a file holds of it."""
+        kinds = {self._mutations[0]: "state", self._mutations[1]: "input"}
+        effects = [
+            (kind, self._tensor(target) if kind == "state" else target)
+            for kind, target in ((kinds.get(k, "result"), t) for k, t in self._outputs)
+        ]
+        places = [(x.name, x.value) if isinstance(x, _Expected) else x for x in self._places]
+        spec = self._exported.call_spec
+        return Record(
+            places, effects, spec.in_spec, spec.out_spec, self._program.moved,
+            self._program.compiled(self._places),
+        )  # fmt: skip
 
     def _flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         from torch.utils import _pytree
@@ -409,7 +437,7 @@ class CompiledModule:
 
     def __init__(self, module: Any, options: Options) -> None:
         self._module, self._options = module, options
-        self._programs: OrderedDict[Hashable, CompiledProgram] = OrderedDict()
+        self._programs: OrderedDict[tuple[Any, ...], CompiledProgram] = OrderedDict()
         self._lock = new_lock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -428,6 +456,12 @@ class CompiledModule:
     def plans(self) -> tuple[Plan, ...]:
         """Every plan compiled so far."""
         return tuple(plan for program in self._programs.values() for plan in program.plans)
+
+    def save(self, path: Path | str) -> None:
+        """Write what was compiled so far to a file for `fuser.load`: native code for this device,
+        and the parameters. Raises UsageError where nothing was."""
+        mode = self._module.training
+        save([program.record() for key, program in self._programs.items() if key[1] == mode], path)
 
     def _find(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -10,6 +10,7 @@ import numpy as np
 
 from fuser.errors import UnsupportedError
 from fuser.runtime.device_tensors import ALIGNMENT
+from fuser.runtime.feeds import host_array
 from fuser.runtime.plan import Plan
 
 
@@ -42,6 +43,14 @@ def gpu_of(arguments: Sequence[Any]) -> Any:
         names = ", ".join(sorted(map(str, devices)))
         raise UnsupportedError(f"tensors on {names}: fuser computes on the CPU or on one GPU")
     return devices.pop()
+
+
+def run_plan(plan: Plan, tensors: Sequence[Any], where: Any) -> list[Any]:
+    """New tensors for tensors in the order of the plan's inputs. where: `gpu_of` them."""
+    if where is not None and plan.target.is_cuda:
+        return run_on_gpu(plan, tensors, where)
+    feeds = {spec.name: host_array(x) for spec, x in zip(plan.inputs, tensors, strict=True)}
+    return [to_tensor(array) for array in plan.run(feeds).values()]
 
 
 def run_on_gpu(plan: Plan, tensors: Sequence[Any], where: Any) -> list[Any]:

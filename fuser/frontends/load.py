@@ -1,0 +1,38 @@
+"""`fuser.load`: whatever was saved, ready to run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fuser.errors import UsageError
+from fuser.runtime import store
+from fuser.runtime.plan import Plan
+
+if TYPE_CHECKING:
+    from fuser.frontends.torch.saved import SavedModule
+    from fuser.pipeline.dynamic import DynamicPlan
+
+
+def load(
+    path: Path | str, *, threads: int | None = None, device: int = 0
+) -> Plan | DynamicPlan | SavedModule:
+    """What `save` of a `Plan`, a `DynamicPlan` or a compiled PyTorch model wrote. It holds native
+    code: trust it as you trust a program. threads: of a CPU; device: which GPU.
+
+    Raises UsageError (no such file), InvalidModelError (no whole plan), or DeviceError.
+    """
+    try:
+        with open(path, "rb") as file:
+            magic = file.read(len(store.MAGIC))
+    except OSError as error:
+        raise UsageError(f"cannot read the plan {path}: {error.strerror}") from error
+    if magic == b"FUSERT1\n":
+        from fuser.frontends.torch import saved
+
+        return saved.load(path, threads=threads, device=device)
+    if magic == b"FUSERD1\n":
+        from fuser.pipeline.dynamic import DynamicPlan
+
+        return DynamicPlan.load(path, threads=threads, device=device)
+    return Plan.load(path, threads=threads, device=device)
