@@ -14,25 +14,25 @@ from __future__ import annotations
 import inspect
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import update_wrapper
+from types import FunctionType, MethodType
 from typing import Any
 
-import numpy as np
-
-from fuser.errors import FeedError, NumberRangeError, UsageError, names_keywords
+from fuser.errors import FeedError, UsageError, names_keywords
 from fuser.forks import cached_property, new_lock
+from fuser.frontends.numpy.arguments import Arguments
 from fuser.frontends.numpy.loops import Looped
+from fuser.frontends.numpy.objects import Reads, is_object
 from fuser.frontends.numpy.open_sizes import OpenAxes, OpenTraced, closed
-from fuser.frontends.numpy.trace import ArraySpec, TracedArray, cond, record, while_loop
-from fuser.frontends.numpy.trace import tree as trees
+from fuser.frontends.numpy.specs import spec
+from fuser.frontends.numpy.trace import ArraySpec, cond, record, while_loop
 from fuser.graph.ir import Graph
 from fuser.graph.passes import run_passes
 from fuser.pipeline.compiler import compile_graph
 from fuser.pipeline.devices import Device, check_device
 from fuser.pipeline.dynamic import explain_variants
 from fuser.pipeline.precision import Precision
-from fuser.runtime.feeds import host_array
 from fuser.runtime.plan import Plan
 from fuser.runtime.plan_report import PlanReport
 
@@ -42,86 +42,16 @@ MOST_PLANS = 64
 """Plans that a jitted function keeps; the one unused for longest goes first."""
 
 
-def spec(shape: int | Sequence[int], dtype: Any = "float32") -> ArraySpec:
-    """An argument of `fuser.trace`: its shape and dtype."""
-    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-    return ArraySpec(sizes, np.dtype(dtype))
-
-
-class _Bound:
-    """The arguments of a call, taken apart: arrays by name, and what stays as it is."""
-
-    def __init__(
-        self, signature: inspect.Signature, static: frozenset[str],
-        args: tuple[Any, ...], kwargs: dict[str, Any],
-    ) -> None:  # fmt: skip
-        try:
-            self.bound = signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise UsageError(f"the arguments do not fit {signature}: {error}") from None
-        self.static = {k: v for k, v in self.bound.arguments.items() if k in static}
-        dynamic = {k: v for k, v in self.bound.arguments.items() if k not in static}
-        self.leaves, self.tree = trees.flatten(dynamic)
-        self.names = [
-            label
-            for key, child in zip(self.tree.keys, self.tree.children, strict=True)
-            for label in trees.names(child, str(key))
-        ]
-
-    def specs(self) -> dict[str, ArraySpec]:
-        return {
-            name: _spec_of(name, leaf) for name, leaf in zip(self.names, self.leaves, strict=True)
-        }
-
-    def key(self, specs: Mapping[str, ArraySpec] | None = None) -> Hashable:
-        """What plans are kept by. specs: instead of those of the arguments."""
-        try:
-            fixed = tuple(self.static.items())
-            hash(fixed)
-        except TypeError as error:
-            raise UsageError(f"static arguments must be hashable: {error}") from None
-        return self.tree, tuple((specs or self.specs()).values()), fixed
-
-    def arguments(self, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """args and kwargs of the function, with other leaves in place of the arrays."""
-        dynamic = trees.unflatten(self.tree, leaves)
-        order = list(self.bound.arguments)
-        self.bound.arguments = {
-            k: self.static[k] if k in self.static else dynamic[k] for k in order
-        }
-        return self.bound.args, self.bound.kwargs
-
-
-def _spec_of(name: str, leaf: Any) -> ArraySpec:
-    if isinstance(leaf, ArraySpec):
-        return leaf
-    if type(leaf) is int and not -(2**63) <= leaf < 2**63:
-        raise NumberRangeError(
-            f"argument {name!r} is {leaf}, which int64 does not hold", hint="pass a float"
-        )
-    if type(leaf) in (bool, int, float):
-        return ArraySpec((), np.asarray(leaf).dtype, type(leaf))
-    if isinstance(leaf, np.ndarray):
-        return ArraySpec(leaf.shape, leaf.dtype.newbyteorder("="))
-    if hasattr(leaf, "__array__") or hasattr(leaf, "__dlpack__"):
-        array = host_array(leaf)
-        return ArraySpec(array.shape, array.dtype.newbyteorder("="))
-    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
-        return ArraySpec(tuple(leaf.shape), np.dtype(leaf.dtype))
-    raise FeedError(
-        f"argument {name!r} is a {type(leaf).__name__}, not an array or a number",
-        hint=f"if it is an option, make it static: static_argnames=({name!r},)",
-    )
-
-
 class Traced:
     """A function recorded for arguments of given shapes; called with such arguments, it runs the
     plan, which is compiled on first use."""
 
     def __init__(
-        self, function: Callable[..., Any], bound: _Bound, name: str, device: Device,
+        self, function: Callable[..., Any], bound: Arguments, name: str, device: Device,
         threads: int | None, fusion: bool, precision: Precision = "model",
+        given: tuple[Any, ...] = (), method: bool = False,
     ) -> None:  # fmt: skip
+        """given: what stands in front of the arguments of each call: the object of a method."""
         self._started = time.perf_counter()
         check_device(device, threads)
         self._bound_tree, self._static = bound.tree, bound.static
@@ -129,10 +59,13 @@ class Traced:
             "device": device, "threads": threads, "fusion": fusion, "precision": precision,
         }  # fmt: skip
         self._names = bound.names
+        self._given, self._is_method = given, method
         self._lock = new_lock()
         recording = record(function, bound.specs(), bound.arguments, name)
         self._signature = inspect.signature(function)
         self._recording = recording
+        self._reads = bound.reads or Reads({})
+        self._reads.finish()
         self.graph: Graph = recording.graph if recording.loops else run_passes(recording.graph)
         """The function as primitives, after the graph passes. With loops: as it was recorded, the
         results of each loop being inputs."""
@@ -169,14 +102,25 @@ class Traced:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function's result, arrays as NumPy arrays. Raises FeedError."""
         static = frozenset(self._static)
-        bound = _Bound(self._signature, static, args, {**kwargs})
+        bound = Arguments(self._signature, static, (*self._given, *args), kwargs, self._is_method)
         if bound.tree != self._bound_tree:
             raise FeedError("the arguments nest otherwise than those it was traced for")
-        return self.run(bound.leaves)
+        for name, value in bound.static.items():
+            if value != self._static[name]:
+                raise FeedError(f"{name} is {value!r}, but was traced as {self._static[name]!r}")
+        changed = self._reads.changed(bound.objects)
+        if changed:
+            raise FeedError(f"{changed}, which is compiled in", hint="trace again, or fuser.jit")
+        return self.run(bound)
 
-    def run(self, leaves: Sequence[Any]) -> Any:
-        """The result for the arrays of the arguments, in order."""
-        feeds = dict(zip(self._names, leaves, strict=True))
+    def serves(self, bound: Arguments) -> bool:
+        """Whether objects among the arguments are as they were in what is compiled in."""
+        return not self._reads.changed(bound.objects)
+
+    def run(self, bound: Arguments) -> Any:
+        """The result for arguments that it serves."""
+        feeds = dict(zip(self._names, bound.leaves, strict=True))
+        feeds.update(self._reads.feeds(bound.objects))
         recording = self._recording
         if recording.loops:
             return recording.results.assemble(self._looped.run(feeds))
@@ -197,8 +141,11 @@ def trace(
     Raises TraceError where the function cannot be recorded.
     """
     fixed = static or {}
-    bound = _Bound(inspect.signature(function), frozenset(fixed), specs, dict(fixed))
-    return Traced(function, bound, _name(function), device, threads, fusion, precision)
+    function, owner = _taken_apart(function)
+    signature, method = inspect.signature(function), bool(owner)
+    bound = Arguments(signature, frozenset(fixed), (*owner, *specs), dict(fixed), method)
+    name = _name(function)
+    return Traced(function, bound, name, device, threads, fusion, precision, owner, method)
 
 
 class Jitted:
@@ -230,36 +177,52 @@ class Jitted:
             )
         self._options: tuple[Device, int | None, bool, Precision]
         self._options = (device, threads, fusion, precision)
-        self._cache: OrderedDict[Hashable, Traced] = OrderedDict()
+        self._cache: OrderedDict[Hashable, list[Traced]] = OrderedDict()
         self._lock = new_lock()
         update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        bound = _Bound(self._signature, self._static, args, kwargs)
-        if any(isinstance(leaf, TracedArray) for leaf in bound.leaves):
+        return self._call(args, kwargs, False)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """As a method: what it reads of the object is looked up in each call."""
+        return self if instance is None else JittedMethod(self, instance)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any], method: bool) -> Any:
+        bound = Arguments(self._signature, self._static, args, kwargs, method)
+        if bound.is_traced():
             return self.function(*args, **kwargs)  # within another trace: part of it
         if self._dynamic:
             return self._run_open(bound)
-        return self._find(bound).run(bound.leaves)
+        return self._find(bound).run(bound)
 
     def trace(self, *args: Any, **kwargs: Any) -> Traced:
         """What serves such arguments: its graph, plan and report. With dynamic, a UsageError."""
+        return self._trace(args, kwargs, False)
+
+    def _trace(self, args: tuple[Any, ...], kwargs: dict[str, Any], method: bool) -> Traced:
         if self._dynamic:
             raise UsageError(
                 "a function of open sizes has no one graph", hint="explain() shows its ranges"
             )
-        return self._find(_Bound(self._signature, self._static, args, kwargs))
+        return self._find(Arguments(self._signature, self._static, args, kwargs, method))
 
     @property
     def traces(self) -> tuple[Traced, ...]:
         """Every trace made so far, the latest used last."""
-        return tuple(self._cache.values())
+        return tuple(traced for kept in self._cache.values() for traced in kept)
 
     def explain(self) -> str:
         """With dynamic: a table of the ranges of sizes that kernels serve."""
         return explain_variants([v for found in self._open.values() for v in found.variants])
 
-    def _run_open(self, bound: _Bound) -> Any:
+    def _run_open(self, bound: Arguments) -> Any:
+        if bound.objects:
+            raise UsageError(
+                f"{next(iter(bound.objects))!r} is an object, whose attributes a function of open "
+                "sizes cannot read",
+                hint="pass its arrays as arguments, or leave dynamic out",
+            )
         specs, leaves, dynamic = bound.specs(), bound.leaves, self._dynamic
         fixed = {name: closed(name, spec, dynamic) for name, spec in specs.items()}
         key = bound.key(fixed)
@@ -279,17 +242,39 @@ class Jitted:
         feeds = dict(zip(bound.names, leaves, strict=True))
         return results.assemble(list(plan.run(feeds).values()))
 
-    def _find(self, bound: _Bound) -> Traced:
+    def _find(self, bound: Arguments) -> Traced:
         key = bound.key()
         with self._lock:
-            found = self._cache.get(key)
+            kept = self._cache.setdefault(key, [])
+            self._cache.move_to_end(key)
+            found = next((traced for traced in kept if traced.serves(bound)), None)
             if found is None:
                 found = Traced(self.function, bound, _name(self.function), *self._options)
-                self._cache[key] = found
-                if len(self._cache) > MOST_PLANS:
-                    self._cache.popitem(last=False)
-            self._cache.move_to_end(key)
+                kept.append(found)
+                if len(self.traces) > MOST_PLANS:
+                    _, oldest = next(iter(self._cache.items()))
+                    oldest.pop(0)
+            for other in [k for k, traces in self._cache.items() if not traces]:
+                del self._cache[other]
             return found
+
+
+class JittedMethod:
+    """A jitted function, bound to an object as a method is."""
+
+    def __init__(self, jitted: Jitted, instance: Any) -> None:
+        self.__func__, self.__self__ = jitted, instance
+        update_wrapper(self, jitted.function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__func__._call((self.__self__, *args), kwargs, True)
+
+    def trace(self, *args: Any, **kwargs: Any) -> Traced:
+        """As `Jitted.trace`."""
+        return self.__func__._trace((self.__self__, *args), kwargs, True)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__func__, name)
 
 
 @names_keywords
@@ -304,13 +289,31 @@ def jit(
     dynamic: by parameter, names for the axes whose sizes are open: {"x": ("batch", None)}. Kernels
     then serve ranges of these sizes; a name that comes twice is one size. Without it each
     combination of shapes is compiled for.
-    Works as a decorator with and without arguments. Arrays that the function closes over are
+    Works as a decorator with and without arguments, of functions and methods. Of an object (`self`)
+    arrays and floats are read in each call; whatever else the function reads is compiled for, and
+    compiled anew where it has changed. Arrays that the function closes over are
     constants: do not change them afterwards. Raises TraceError where it cannot be recorded.
     """
     named = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
-    if function is None:
-        return lambda f: Jitted(f, named, device, threads, fusion, precision, dynamic)
-    return Jitted(function, named, device, threads, fusion, precision, dynamic)
+    options = (named, device, threads, fusion, precision, dynamic)
+    return (lambda f: _jitted(f, options)) if function is None else _jitted(function, options)
+
+
+def _jitted(function: Any, options: tuple[Any, ...]) -> Any:
+    if isinstance(function, staticmethod | classmethod):
+        return type(function)(_jitted(function.__func__, options))
+    function, owner = _taken_apart(function)
+    jitted = Jitted(function, *options)
+    return JittedMethod(jitted, *owner) if owner else jitted
+
+
+def _taken_apart(function: Any) -> tuple[Any, tuple[Any, ...]]:
+    """A bound method, or an object that can be called, as a function and that object."""
+    if isinstance(function, MethodType):
+        return function.__func__, (function.__self__,)
+    called = inspect.getattr_static(type(function), "__call__", None)
+    is_callable = is_object(function) and isinstance(called, FunctionType)
+    return (called, (function,)) if is_callable else (function, ())
 
 
 def _name(function: Callable[..., Any]) -> str:

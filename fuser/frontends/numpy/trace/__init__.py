@@ -7,6 +7,7 @@ by operators, indexing or NumPy functions, is appended to the graph in the build
 from __future__ import annotations
 
 from fuser.frontends.numpy.trace.array import TracedArray
+from fuser.frontends.numpy.trace.context import outermost
 from fuser.frontends.numpy.trace.loops import while_loop
 from fuser.frontends.numpy.trace.stages import Loop, Stage, cut_at_loops
 from fuser.frontends.numpy.trace.tracer import ArraySpec, Recording, Results, cond, record
@@ -20,6 +21,7 @@ __all__ = [
     "TracedArray",
     "cond",
     "cut_at_loops",
+    "outermost",
     "record",
     "while_loop",
 ]

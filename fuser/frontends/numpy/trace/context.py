@@ -194,6 +194,12 @@ def current() -> Trace:
     return trace
 
 
+def outermost() -> Trace:
+    """The trace of the function itself, also in a loop of it. Raises UsageError without one."""
+    trace = current()
+    return trace if trace.parent is None else trace.parent
+
+
 def is_traced(x: object) -> bool:
     return isinstance(x, Traced)
 

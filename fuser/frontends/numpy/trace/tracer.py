@@ -11,11 +11,12 @@ import numpy as np
 from fuser.dtypes import from_numpy
 from fuser.errors import TraceError
 from fuser.frontends.numpy.trace.array import TracedArray
-from fuser.frontends.numpy.trace.context import Check, Trace, current, lift, tracing
+from fuser.frontends.numpy.trace.context import Check, Trace, Traced, current, lift, tracing
 from fuser.frontends.numpy.trace.lines import user_errors
 from fuser.frontends.numpy.trace.randomness import no_randomness
 from fuser.frontends.numpy.trace.stages import Loop
 from fuser.frontends.numpy.trace.tree import Tree, flatten, unflatten
+from fuser.graph.dims import DimExpr
 from fuser.graph.ir import Graph, TensorType, Value
 
 
@@ -79,13 +80,24 @@ def record(
             results, outputs = flatten(function(*args, **kwargs))
             if not results:
                 raise TraceError(f"{name} returns no array")
-            values = [lift(result) for result in results]
+            values = [_result(result) for result in results]
         checks = tuple(trace.checks)
         trace.graph.outputs = values + [check.holds for check in checks]
     count = len(results)
     trace.graph.output_names = [f"output{i}" if count > 1 else "output" for i in range(count)]
     trace.graph.output_names += [f"check{i}" for i in range(len(checks))]
     return Recording(trace.graph, Results(outputs, checks), tuple(trace.loops))
+
+
+def _result(x: Any) -> Value:
+    """A leaf of what the function returns. Raises TraceError for what is no array or number."""
+    numbers = bool | int | float | np.generic | DimExpr
+    if not isinstance(x, Traced | np.ndarray | numbers) and not hasattr(x, "__array__"):
+        raise TraceError(
+            f"the function returns a {type(x).__name__}: {x!r}",
+            hint="results are arrays, numbers and nests of those",
+        )
+    return lift(x)
 
 
 def cond(

@@ -1,10 +1,10 @@
-"""Nested tuples, lists and dicts of arrays, taken apart and put together."""
+"""Nested tuples, lists, dicts and dataclasses of arrays, taken apart and put together."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, cast
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,10 @@ def _flatten(nest: Any, leaves: list[Any]) -> Tree:
     if isinstance(nest, tuple | list):
         children = tuple(_flatten(part, leaves) for part in nest)
         return Tree(type(nest), (), children)
+    if is_dataclass(nest) and not isinstance(nest, type) and not hasattr(nest, "dtype"):
+        parts = {field.name: getattr(nest, field.name) for field in fields(nest)}
+        children = tuple(_flatten(part, leaves) for part in parts.values())
+        return Tree(type(nest), tuple(parts), children)
     leaves.append(nest)
     return _LEAF
 
@@ -51,6 +55,11 @@ def _unflatten(tree: Tree, leaves: Iterator[Any]) -> Any:
     if tree.kind is dict:
         return dict(zip(tree.keys, parts, strict=True))
     container: Any = tree.kind
+    if is_dataclass(container):
+        made: Any = object.__new__(cast(type[Any], container))
+        for name, part in zip(tree.keys, parts, strict=True):
+            object.__setattr__(made, str(name), part)
+        return made
     return container(*parts) if hasattr(container, "_fields") else container(parts)
 
 
