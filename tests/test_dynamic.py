@@ -309,7 +309,10 @@ def test_a_plan_that_cannot_be_saved_or_read(tmp_path: Path) -> None:
         plan.save(path)
     with pytest.raises(UsageError, match="nothing is compiled"):
         pickle.dumps(plan)
+    assert repr(plan) == "<DynamicPlan x f32[batch, 24]; 0 ranges of sizes>"
     plan.prepare({"batch": 4})
+    assert repr(plan).endswith("-> y f32[batch, 10]; cpu, 1 range of sizes>")
+    assert "batch 2.." in plan._repr_html_()
     again: DynamicPlan = pickle.loads(pickle.dumps(plan))
     check(again, tiny("mlp"), batch=5)
     assert again.explain() == plan.explain()

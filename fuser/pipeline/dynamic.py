@@ -33,9 +33,10 @@ from fuser.runtime.latency import Latency
 from fuser.runtime.plan import Plan
 from fuser.runtime.plan_report import PlanReport
 from fuser.runtime.program import TensorSpec
+from fuser.runtime.shown import MOST_ROWS, Shown, Summary, counted, specs_shown
 
 
-class DynamicPlan:
+class DynamicPlan(Shown):
     """A model and its kernels for ranges of sizes; more are compiled when sizes outside of them
     come. Safe to use from many threads.
 
@@ -161,6 +162,25 @@ class DynamicPlan:
     def explain(self) -> str:
         """A table of the variants: the sizes that each serves, and what bounds them."""
         return explain_variants(self.variants)
+
+    def _summary(self) -> Summary:
+        variants = self.variants
+        target = variants[0].bound.target if variants else None
+        kernels = [counted(len(variant.bound.steps), "kernel") for variant in variants]
+        sizes = [
+            ", ".join(f"{name} {bucket}" for name, bucket in variant.buckets.items())
+            for variant in variants
+        ]
+        facts = [
+            ("device", f"{target.name} ({target.arch})" if target else "not compiled yet"),
+            *zip(sizes, kernels, strict=True),
+        ]
+        short = [target.name] if target else []
+        return Summary(
+            variants[0].bound.name if variants else "", specs_shown(self.inputs),
+            specs_shown(spec for _, spec in variants[0].bound.outputs) if variants else [],
+            facts[: MOST_ROWS + 1], [*short, counted(len(variants), "range") + " of sizes"],
+        )  # fmt: skip
 
     def close(self) -> None:
         """Free the memory of every plan."""

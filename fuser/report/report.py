@@ -19,6 +19,7 @@ from typing import Any
 
 from fuser.graph.ir import Graph, SourceNode, Value
 from fuser.runtime.latency import Latency
+from fuser.runtime.shown import Shown, Summary
 
 SCHEMA = 1
 
@@ -96,8 +97,8 @@ class Comparison:
     differs: tuple[str, ...] = ()
 
 
-@dataclass
-class Report:
+@dataclass(repr=False)
+class Report(Shown):
     """What `plan.report()` gives. `to_dict` is the JSON of `fuser run --report`."""
 
     model: str
@@ -136,6 +137,22 @@ class Report:
             "regions": [asdict(region) | {"nodes": list(region.nodes)} for region in self.regions],
             "compare": compare,
         }
+
+    def _summary(self) -> Summary:
+        kernels, traffic = self.kernels, self.bytes
+        saved = f"{kernels.before} -> {kernels.after}"
+        moved = f"{traffic.before:,} -> {traffic.after:,} (floor {traffic.floor:,})"
+        facts = [
+            ("device", self.device), ("kernels", saved), ("bytes moved", moved),
+            ("memory", f"{self.peak_memory_bytes:,} bytes"), ("precision", self.precision),
+            ("compiled in", f"{self.compile_s:.2f} s"),
+            *((name, str(size)) for name, size in self.dims.items()),
+            *(("fallback", text) for text in self.fallbacks),
+        ]  # fmt: skip
+        if self.latency_ms is not None:
+            facts.append(("latency", f"{self.latency_ms.median:.3f} ms"))
+        short = [self.device, f"kernels {saved}", f"bytes {moved}"]
+        return Summary(self.model, [], [], facts, short)
 
     @staticmethod
     def from_record(record: Mapping[str, Any]) -> Report:

@@ -16,6 +16,7 @@ from fuser.runtime.inputs import Hints, random_feeds
 from fuser.runtime.latency import Latency
 from fuser.runtime.plan_report import PlanReport
 from fuser.runtime.program import Program, TensorSpec
+from fuser.runtime.shown import Shown, Summary, counted, specs_shown
 from fuser.runtime.store import load_program, program_file, reading, save_program
 from fuser.target import Target
 
@@ -39,7 +40,7 @@ class Executor(Protocol):
     def close(self) -> None: ...
 
 
-class Plan:
+class Plan(Shown):
     """A compiled model on a device.
 
         plan = Plan(program, threads=4)          # cpu; device=0 chooses among GPUs
@@ -207,7 +208,14 @@ class Plan:
     def profile_kernels(
         self, feeds: Mapping[str, Any] | None = None, *, iterations: int = 10
     ) -> list[tuple[str, float]]:
-        """(kernel, median milliseconds) of each launch, in order."""
+        """Where the time of a run goes: (kernel, median milliseconds) of each launch, in order.
+
+        On a GPU by its clock, with the data in place: events between the launches, which cost each
+        about a microsecond and keep neighbours from overlapping, so that the sum is more than
+        `profile_device` says. On a CPU by the threads' clock, from one launch to the next. Names
+        are those that `fuser dump` prints. feeds: seeded random ones unless given;
+        iterations: runs that the median is of, after one that is not counted. Raises FeedError.
+        """
         arrays = self._arrays(feeds)
         runs = [self.executor.time_kernels(arrays) for _ in range(max(2, iterations + 1))][1:]
         medians = np.median(np.array(runs).reshape(len(runs), -1), axis=0) * 1e3
@@ -262,9 +270,18 @@ class Plan:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __repr__(self) -> str:
-        ends = ", ".join(f"{spec.name}: {spec}" for spec in self.program.inputs)
-        return f"<Plan {self.program.name}({ends}), {self.launches} kernels>"
+    def _summary(self) -> Summary:
+        program, kernels = self.program, counted(self.launches, "kernel")
+        where = f"{program.target.name} ({program.target.arch})"
+        facts = [("device", where), ("kernels", str(self.launches))]
+        if not self.is_closed:
+            facts[0] = ("device", self.device_name)
+            facts.append(("memory", f"{self.peak_memory_bytes:,} bytes"))
+        state = ["closed"] if self.is_closed else []
+        return Summary(
+            program.name, specs_shown(program.inputs), specs_shown(program.outputs),
+            [*facts, *(("state", text) for text in state)], [program.target.name, kernels, *state],
+        )  # fmt: skip
 
 
 def _restore(

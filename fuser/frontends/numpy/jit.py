@@ -35,6 +35,7 @@ from fuser.pipeline.dynamic import explain_variants
 from fuser.pipeline.precision import Precision
 from fuser.runtime.plan import Plan
 from fuser.runtime.plan_report import PlanReport
+from fuser.runtime.shown import Shown, Summary
 
 MOST_OPEN = 8
 """Combinations of dtypes and fixed sizes that a function of open sizes keeps kernels for."""
@@ -42,7 +43,7 @@ MOST_PLANS = 64
 """Plans that a jitted function keeps; the one unused for longest goes first."""
 
 
-class Traced:
+class Traced(Shown):
     """A function recorded for arguments of given shapes; called with such arguments, it runs the
     plan, which is compiled on first use."""
 
@@ -94,6 +95,18 @@ class Traced:
 
     def _compile(self, graph: Graph) -> Plan:
         return compile_graph(graph, name=graph.name, started=self._started, **self._options)
+
+    def _summary(self) -> Summary:
+        graph, plan = self.graph, self.__dict__.get("plan")
+        shown = plan._summary() if plan is not None else None
+        loops = "with loops" if self._recording.loops else "not compiled yet"
+        return Summary(
+            graph.name, [(value.name, str(value.type)) for value in graph.inputs],
+            [(name, str(v.type))
+             for name, v in zip(graph.output_names, graph.outputs, strict=True)],
+            shown.facts if shown else [("device", str(self._options["device"])), ("state", loops)],
+            shown.short if shown else [loops],
+        )  # fmt: skip
 
     def report(self) -> PlanReport:
         """Raises UsageError for a function with loops."""

@@ -26,6 +26,7 @@ from fuser.pipeline.devices import Device
 from fuser.pipeline.precision import Precision
 from fuser.pipeline.specialise import Specialised
 from fuser.runtime.plan import Plan
+from fuser.runtime.shown import MOST_ROWS, Shown, Summary, counted, specs_shown
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TypeProto, ValueInfoProto
@@ -49,7 +50,7 @@ class _Options:
     precision: Precision
 
 
-class InferenceSession:
+class InferenceSession(Shown):
     """A model that is compiled for the feeds it meets.
 
     model, device, threads, fusion, precision, limits: as for `fuser.compile`. fallback: what cannot
@@ -127,6 +128,20 @@ class InferenceSession:
     def plans(self) -> Sequence[Plan]:
         """Every plan compiled so far."""
         return tuple(self._how.plans)
+
+    def _summary(self) -> Summary:
+        def shown(info: TensorInfo) -> tuple[str, str]:
+            sizes = ("?" if size is None else str(size) for size in info.shape)
+            return info.name, f"{info.type}[{', '.join(sizes)}]"
+
+        inputs, outputs = map(shown, self.get_inputs()), map(shown, self.get_outputs())
+        plans = self.plans
+        facts = [("device", plans[0].device_name if plans else str(self._options.device))]
+        for plan in plans:
+            fed = ", ".join(f"{name} {type}" for name, type in specs_shown(plan.inputs))
+            facts.append((counted(plan.launches, "kernel"), fed))
+        short = [str(self._options.device), counted(len(plans), "plan")]
+        return Summary("", list(inputs), list(outputs), facts[: MOST_ROWS + 1], short)
 
     @property
     def value_inputs(self) -> tuple[str, ...]:

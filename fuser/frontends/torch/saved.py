@@ -24,6 +24,7 @@ from fuser.frontends.torch.importer import tensor_array
 from fuser.frontends.torch.importer.registry import dtype_of
 from fuser.frontends.torch.tensors import gpu_of, is_tensor, run_plan, to_tensor
 from fuser.runtime.plan import Plan
+from fuser.runtime.shown import Shown, Summary, counted
 from fuser.runtime.store import (
     Arrays,
     Blobs,
@@ -59,7 +60,7 @@ class _Call:
     plan: Plan | None
 
 
-class SavedModule:
+class SavedModule(Shown):
     """A compiled PyTorch program from a file: tensors in, tensors out, on the device that they are
     on. Buffers that it changes are its own, and begin as they were saved."""
 
@@ -98,6 +99,16 @@ class SavedModule:
             else:
                 places[effect[0]][effect[1]].copy_(result)
         return _pytree.tree_unflatten(kept, self._trees[call.out])
+
+    def _summary(self) -> Summary:
+        plans = self.plans
+        kernels = [counted(plan.launches, "kernel") for plan in plans]
+        served = [_shown(leaves) for _, leaves in self._calls]
+        where = [plans[0].target.name] if plans else []
+        return Summary(
+            "", [], [], [("for", text) for text in served] + [("plan", text) for text in kernels],
+            [*where, counted(len(served), "set") + " of inputs"],
+        )  # fmt: skip
 
     def close(self) -> None:
         """Free the memory of every plan."""

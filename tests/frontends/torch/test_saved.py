@@ -59,6 +59,8 @@ def test_a_module_is_saved_and_loaded(
     again: Any = fuser.load(tmp_path / "both", threads=1)
     assert [torch.equal(again(x), y) for x, y in zip((example, other), wanted, strict=True)]
     assert torch.equal(again(other), wanted[1]) and len(again.plans) == 2
+    assert repr(again) == "<SavedModule cpu, 2 sets of inputs>"
+    assert "f32[5, 4]" in again._repr_html_()
     with pytest.raises(FeedError, match=r"inputs f32\[3, 4\], but for f32\[2, 4\]; f32\[5, 4\]"):
         again(torch.randn(3, 4))
     with pytest.raises(FeedError, match="f64"):

@@ -1,0 +1,99 @@
+"""How plans and their like show themselves: a line, and a table in notebooks.
+
+    <Plan mlp: x f32[8, 4], w f32[4, 3] -> y f32[8, 3]; cpu, 1 kernel>
+
+A class says what it has to show in `_summary`; whatever that raises, neither form does.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from fuser.runtime.program import TensorSpec
+
+MOST_ENDS, MOST_ROWS = 3, 12
+"""Inputs and outputs that the line and the table name."""
+LONGEST, LONGEST_ROW = 40, 120
+"""Letters of a name or a type in the line and in the table."""
+
+End = tuple[str, str]
+"""The name and the type of an input or output."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What there is to show. facts: (label, text) of the table; short: what the line says of
+    them."""
+
+    name: str
+    inputs: Sequence[End]
+    outputs: Sequence[End]
+    facts: Sequence[tuple[str, str]]
+    short: Sequence[str]
+
+
+class Shown:
+    """A class with a short repr and a table for notebooks."""
+
+    def _summary(self) -> Summary:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        kind = type(self).__name__
+        try:
+            summary = self._summary()
+            name = _cut(summary.name, LONGEST)
+            ends = " -> ".join(_line(part) for part in (summary.inputs, summary.outputs) if part)
+            head = ": ".join(part for part in (name, ends) if part)
+            return (
+                f"<{kind} {'; '.join(part for part in (head, ', '.join(summary.short)) if part)}>"
+            )
+        except Exception as error:  # of an object that is half made, or whose device is gone
+            return f"<{kind} ({type(error).__name__})>"
+
+    def _repr_html_(self) -> str:
+        try:
+            summary = self._summary()
+            rows = [*summary.facts]
+            for label, ends in (("input", summary.inputs), ("output", summary.outputs)):
+                rows += [(label, f"{name}: {type}") for name, type in ends[:MOST_ROWS]]
+                if len(ends) > MOST_ROWS:
+                    rows.append((f"{label}s", f"{len(ends) - MOST_ROWS} more"))
+            head = f"{type(self).__name__} {summary.name}".strip()
+            return table(head, rows)
+        except Exception:
+            return f"<code>{html.escape(repr(self))}</code>"
+
+
+def table(head: str, rows: Iterable[tuple[str, str]]) -> str:
+    """A caption and rows as HTML, escaped."""
+    body = "".join(
+        f'<tr><th style="text-align:left">{html.escape(label)}</th>'
+        f'<td style="text-align:left">{html.escape(_cut(text, LONGEST_ROW))}</td></tr>'
+        for label, text in rows
+    )
+    caption = html.escape(_cut(head, LONGEST_ROW))
+    return f'<table><caption style="text-align:left">{caption}</caption>{body}</table>'
+
+
+def specs_shown(specs: Iterable[TensorSpec]) -> list[End]:
+    return [(spec.name, str(spec)) for spec in specs]
+
+
+def counted(count: int, what: str) -> str:
+    """1, "kernel" -> "1 kernel"."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _line(ends: Sequence[End]) -> str:
+    named = [f"{_cut(name, LONGEST)} {_cut(type, LONGEST)}" for name, type in ends[:MOST_ENDS]]
+    more = len(ends) - len(named)
+    return ", ".join([*named, f"{more} more"] if more else named)
+
+
+def _cut(text: str, most: int) -> str:
+    """On one line, and no longer than that."""
+    line = "".join(letter if letter.isprintable() else "?" for letter in text)
+    return line if len(line) <= most else line[: most - 1] + "…"
