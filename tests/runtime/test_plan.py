@@ -131,7 +131,7 @@ def test_feeds_are_put_right(feed: object) -> None:
         ({"x": GOOD, "xx": GOOD}, "did you mean 'x'"),
         ({"x": GOOD.astype(np.float64)}, "dtype float64.*astype"),
         ({"x": GOOD.astype(">f8")}, "dtype >f8"),
-        ({"x": GOOD.T}, r"shape \[3, 2\].*reshape"),
+        ({"x": GOOD.T}, r"shape \[3, 2\].*transpose\(1, 0\)"),
         ({"x": GOOD[0]}, "needs 2 axes, not 1"),
         ({"x": GOOD[:1]}, "axis 0 differs"),
         ({"x": None}, "no array"),
