@@ -1,133 +1,284 @@
-"""`InferenceSession`: a model behind the API that users of other runtimes know.
+"""`InferenceSession`: a model behind the API that users of ONNX Runtime know.
 
     session = fuser.InferenceSession("model.onnx")
     (logits,) = session.run(None, {"x": array})
 
-Plans are compiled on the first run with feeds of given shapes, and kept.
+Plans are compiled on the first run with feeds of given shapes, and kept. docs/onnxruntime.md lists
+the members.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
 
 from fuser.config import within
-from fuser.errors import UnsupportedError, UsageError
-from fuser.frontends.onnx.host import Segmented
+from fuser.errors import FuserError, UsageError
 from fuser.frontends.onnx.importer import load_model
-from fuser.frontends.onnx.model import Model, open_model
+from fuser.frontends.onnx.io_binding import IOBinding
+from fuser.frontends.onnx.model import Model
+from fuser.frontends.onnx.node_args import (
+    ModelMetadata,
+    TensorInfo,
+    metadata,
+    output_infos,
+    tensor_info,
+)
+from fuser.frontends.onnx.overrides import overridden
+from fuser.frontends.onnx.profiling import Profile, span
+from fuser.frontends.onnx.runner import PLAIN, Options, Ready, Runner
+from fuser.frontends.onnx.settings import (
+    GraphOptimizationLevel,
+    RunOptions,
+    SessionOptions,
+    chosen_device,
+)
+from fuser.frontends.onnx.values import OrtValue, plain
 from fuser.limits import Limits
-from fuser.pipeline.devices import Device
+from fuser.pipeline.devices import Device, check_device
 from fuser.pipeline.precision import Precision
-from fuser.pipeline.specialise import Specialised
 from fuser.runtime.plan import Plan
 from fuser.runtime.shown import MOST_ROWS, Shown, Summary, counted, specs_shown
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, TypeProto, ValueInfoProto
+    from onnx import ModelProto
 
-
-@dataclass(frozen=True)
-class TensorInfo:
-    """An input or output. shape: ints, names of symbolic dims, and None where nothing is known;
-    type is spelt `tensor(float)`."""
-
-    name: str
-    shape: list[int | str | None]
-    type: str
-
-
-@dataclass(frozen=True)
-class _Options:
-    device: Device
-    fusion: bool
-    threads: int | None
-    precision: Precision
+MOST_READY = 32
+"""Signatures of feeds that run without being looked at again."""
+IGNORED = ("disabled_optimizers", "enable_fallback", "read_config_from_model")
+"""Keywords of ONNX Runtime that have no meaning here."""
 
 
 class InferenceSession(Shown):
     """A model that is compiled for the feeds it meets.
 
-    model, device, threads, fusion, precision, limits: as for `fuser.compile`. fallback: what cannot
-    be compiled runs on the host (frontends/onnx/host.py) instead of being an error; `fallbacks`
-    lists it.
+    path_or_bytes: a path, the bytes of a model, a ModelProto or a `Model`. sess_options, providers,
+    provider_options: as for ONNX Runtime; docs/onnxruntime.md says what they mean here. device,
+    threads, fusion, precision, limits: as for `fuser.compile`. fallback: what cannot be compiled
+    runs on the host (frontends/onnx/host.py) instead of being an error; `fallbacks` lists it.
     Raises UsageError, InvalidModelError, LimitError; `run` raises what compiling raises.
     """
 
     def __init__(
         self,
-        model: str | Path | bytes | ModelProto | Model,
+        path_or_bytes: str | os.PathLike[str] | bytes | ModelProto | Model,
+        sess_options: SessionOptions | None = None,
+        providers: Sequence[str | tuple[str, Mapping[str, Any]]] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
         *,
-        device: Device = "auto",
+        device: Device | None = None,
         threads: int | None = None,
         fusion: bool = True,
         precision: Precision = "model",
         fallback: bool = True,
         limits: Limits | None = None,
+        **ignored: Any,
     ) -> None:
+        unknown = [name for name in ignored if name not in IGNORED]
+        if unknown:
+            raise UsageError(f"unknown keyword {unknown[0]!r} of InferenceSession")
+        options = sess_options or SessionOptions()
+        options.check()
+        if device is not None and (providers or options.providers):
+            raise UsageError("device= and providers are two ways to say one thing")
+        self._session_options = options
+        self._profile = Profile(options.profile_file_prefix) if options.enable_profiling else None
         self._limits = limits
-        with within(limits):
-            self._open(model, _Options(device, fusion, threads, precision), fallback)
-
-    def _open(
-        self, model: str | Path | bytes | ModelProto | Model, options: _Options, fallback: bool
-    ) -> None:
-        proto = model.proto if isinstance(model, Model) else load_model(model)
-        held = {tensor.name for tensor in proto.graph.initializer}
-        self._inputs = [_info(i) for i in proto.graph.input if i.name not in held]
-        self._outputs = [_info(i) for i in proto.graph.output]
         self._fallback = fallback
-        self._how: Specialised | Segmented
-        self._options = options
-        try:
-            opened = model if isinstance(model, Model) else open_model(proto)
-            self._how = Specialised(opened, **vars(self._options), write_out_loops=not fallback)
-        except UnsupportedError:
-            if not fallback:
-                raise
-            self._how = Segmented(proto, **vars(self._options))
-        self._proto = proto
+        found, self._providers = chosen_device(providers or options.providers, provider_options)
+        self._options = Options(
+            device or found,
+            fusion and options.graph_optimization_level != GraphOptimizationLevel.ORT_DISABLE_ALL,
+            threads or options.intra_op_num_threads or None,
+            precision,
+        )
+        check_device(self._options.device)
+        if device == "cpu":
+            self._providers = {"CPUExecutionProvider": {}}
+        self._model_path: str | None = None
+        self._model_bytes: bytes | None = None
+        self._open(path_or_bytes)
+
+    def _open(self, source: str | os.PathLike[str] | bytes | ModelProto | Model) -> None:
+        if isinstance(source, str | os.PathLike):
+            self._model_path = os.fspath(source)
+            source = Path(source)
+        elif isinstance(source, bytes):
+            self._model_bytes = source
+        with within(self._limits), span(self._profile, "session_initialization"):
+            model = source if isinstance(source, Model) else None
+            proto = source.proto if isinstance(source, Model) else load_model(source)
+            changed = overridden(proto, self._session_options)
+            if changed is not proto:
+                proto, model = changed, None
+            held = {tensor.name for tensor in proto.graph.initializer}
+            self._inputs = [tensor_info(i) for i in proto.graph.input if i.name not in held]
+            self._overridable = [tensor_info(i) for i in proto.graph.input if i.name in held]
+            self._runner = Runner(proto, model, self._options, self._fallback)
+        self._outputs: list[TensorInfo] | None = None
+        self._output_names = [info.name for info in proto.graph.output]
+        self._input_names = [info.name for info in self._inputs]
+        self._ready: dict[tuple[Any, ...], Ready] = {}
+
+    # running ------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: RunOptions | None = None,
+    ) -> list[Any]:
+        """The named outputs (None: all), in order: arrays; lists for sequences. Raises FeedError,
+        UsageError."""
+        if run_options is None and self._profile is None and type(input_feed) is dict:
+            # feeds of a signature that was checked before go straight to the executor
+            arrays: list[np.ndarray] = []
+            signature: list[Any] = []
+            for name in self._input_names:
+                array = input_feed.get(name)
+                if type(array) is not np.ndarray or array.flags.num & PLAIN != PLAIN:
+                    break
+                arrays.append(array)
+                signature += (array.shape, array.dtype)
+            else:
+                ready = self._ready.get(tuple(signature))
+                if ready is not None and len(input_feed) == len(arrays):
+                    results = ready.run(arrays, output_names)
+                    if results is not None:
+                        return results
+        if run_options is not None and run_options.terminate:
+            raise UsageError("the run was ended: RunOptions.terminate is set")
+        with span(self._profile, "model_run"):
+            return self._run(output_names, input_feed)
+
+    def _run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
+        for name in output_names or ():
+            if name not in self._output_names:
+                raise UsageError(
+                    f"there is no output {name!r}", hint=f"outputs: {self._output_names}"
+                )
+        with within(self._limits):
+            if isinstance(feeds, Mapping):
+                feeds = {name: plain(value) for name, value in feeds.items()}
+            found = self._runner.run(feeds)
+            ready = self._runner.ready(feeds, self._input_names, self._output_names)
+        if ready is not None:
+            while len(self._ready) >= MOST_READY:
+                self._ready.pop(next(iter(self._ready)), None)
+            self._ready[ready.signature] = ready
+        return [found[name] for name in output_names or self._output_names]
+
+    def run_with_ort_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, OrtValue],
+        run_options: RunOptions | None = None,
+    ) -> list[OrtValue]:
+        """`run` from and to values."""
+        return [OrtValue(r) for r in self.run(output_names, input_dict_ort_values, run_options)]
+
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        callback: Callable[[list[Any], Any, str], Any],
+        user_data: Any,
+        run_options: RunOptions | None = None,
+    ) -> None:
+        """Run in a thread; then callback(outputs, user_data, error), the error "" if it went
+        well."""
+
+        def work() -> None:
+            try:
+                results, problem = self.run(output_names, input_feed, run_options), ""
+            except FuserError as error:
+                results, problem = [], str(error)
+            callback(results, user_data, problem)
+
+        Thread(target=work, name="fuser run_async").start()
+
+    def io_binding(self) -> IOBinding:
+        return IOBinding(self)
+
+    def run_with_iobinding(
+        self, iobinding: IOBinding, run_options: RunOptions | None = None
+    ) -> None:
+        """Run what is bound. Raises UsageError for an output that does not fit."""
+        iobinding.run(run_options)
+
+    # what the model is --------------------------------------------------------------------------
 
     def get_inputs(self) -> list[TensorInfo]:
         """The inputs that need a feed."""
         return list(self._inputs)
 
     def get_outputs(self) -> list[TensorInfo]:
+        """The outputs; types and shapes that the model does not declare are inferred."""
+        if self._outputs is None:
+            self._outputs = output_infos(self._runner.proto)
         return list(self._outputs)
 
-    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[np.ndarray]:
-        """The named outputs (None: all), in order. Raises FeedError, UsageError."""
-        names = [info.name for info in self._outputs]
-        for name in output_names or ():
-            if name not in names:
-                raise UsageError(f"there is no output {name!r}", hint=f"outputs: {names}")
-        with within(self._limits):
-            found = self._run(feeds)
-        return [found[name] for name in output_names or names]
+    def get_overridable_initializers(self) -> list[TensorInfo]:
+        """The inputs that have a value when they are not fed."""
+        return list(self._overridable)
 
-    def _run(self, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
-        try:
-            return self._how.run(feeds)
-        except UnsupportedError:
-            if not self._fallback or isinstance(self._how, Segmented):
-                raise
-        self._how = Segmented(self._proto, **vars(self._options))
-        return self._how.run(feeds)
+    def get_modelmeta(self) -> ModelMetadata:
+        return metadata(self._runner.proto)
+
+    # how it runs --------------------------------------------------------------------------------
+
+    def get_session_options(self) -> SessionOptions:
+        return self._session_options
+
+    def get_providers(self) -> list[str]:
+        """The providers in use, the CPU last."""
+        return list(self._providers)
+
+    def get_provider_options(self) -> dict[str, dict[str, Any]]:
+        return {name: dict(options) for name, options in self._providers.items()}
+
+    def set_providers(
+        self,
+        providers: Sequence[str | tuple[str, Mapping[str, Any]]] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Run on another device from now on; everything is compiled anew."""
+        device, self._providers = chosen_device(providers, provider_options)
+        self._options = self._options.on(device)
+        self._runner = Runner(self._runner.proto, None, self._options, self._fallback)
+        self._ready = {}
+
+    def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
+        """No meaning here."""
+
+    def enable_fallback(self) -> None:
+        """No meaning here: a device that fails is an error."""
+
+    def disable_fallback(self) -> None:
+        """No meaning here: a device that fails is an error."""
+
+    def end_profiling(self) -> str:
+        """The file with the times of runs (`enable_profiling`), "" without any."""
+        profile, self._profile = self._profile, None
+        return profile.write() if profile is not None else ""
+
+    def get_profiling_start_time_ns(self) -> int:
+        return self._profile.start_ns if self._profile is not None else 0
 
     @property
     def fallbacks(self) -> tuple[str, ...]:
         """The operators that ran on the host so far."""
-        return tuple(self._how.fallbacks) if isinstance(self._how, Segmented) else ()
+        return self._runner.fallbacks
 
     @property
     def plans(self) -> Sequence[Plan]:
         """Every plan compiled so far."""
-        return tuple(self._how.plans)
+        return self._runner.plans
 
     def _summary(self) -> Summary:
         def shown(info: TensorInfo) -> tuple[str, str]:
@@ -146,33 +297,4 @@ class InferenceSession(Shown):
     @property
     def value_inputs(self) -> tuple[str, ...]:
         """Inputs that decide shapes: each of their values has plans of its own."""
-        return self._how.value_inputs if isinstance(self._how, Specialised) else ()
-
-
-def _info(info: ValueInfoProto) -> TensorInfo:
-    shape: list[int | str | None] = []
-    for dim in info.type.tensor_type.shape.dim:
-        known: int | str | None = dim.dim_param or None
-        shape.append(dim.dim_value if dim.HasField("dim_value") else known)
-    return TensorInfo(info.name, shape, type_text(info.type))
-
-
-def type_text(type: TypeProto) -> str:
-    """How runtimes spell a type: `tensor(float)`, `seq(tensor(int64))`."""
-    match type.WhichOneof("value"):
-        case "tensor_type":
-            return f"tensor({_element(type.tensor_type.elem_type)})"
-        case "sparse_tensor_type":
-            return f"sparse_tensor({_element(type.sparse_tensor_type.elem_type)})"
-        case "sequence_type":
-            return f"seq({type_text(type.sequence_type.elem_type)})"
-        case "optional_type":
-            return f"optional({type_text(type.optional_type.elem_type)})"
-        case "map_type":
-            key = _element(type.map_type.key_type)
-            return f"map({key}, {type_text(type.map_type.value_type)})"
-    return "unknown"
-
-
-def _element(elem_type: int) -> str:
-    return str(onnx.TensorProto.DataType.Name(elem_type)).lower()
+        return self._runner.value_inputs

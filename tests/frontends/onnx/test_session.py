@@ -12,7 +12,8 @@ import pytest
 import fuser
 from fuser import onnx_backend
 from fuser.errors import FeedError, UnsupportedError, UnsupportedOpError, UsageError
-from fuser.frontends.onnx.session import InferenceSession, type_text
+from fuser.frontends.onnx.node_args import type_text
+from fuser.frontends.onnx.session import InferenceSession
 from fuser.pipeline import compiler
 from fuser.runtime.plan_loop import PlanLoop
 from models import TINY, build

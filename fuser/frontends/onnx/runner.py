@@ -1,0 +1,157 @@
+"""How a session's model runs: by plans, or, once that cannot be, by segments and the host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fuser.errors import UnsupportedError
+from fuser.frontends.onnx.host import Segmented
+from fuser.frontends.onnx.model import Model, open_model
+from fuser.pipeline.devices import Device
+from fuser.pipeline.precision import Precision
+from fuser.pipeline.specialise import Specialised
+from fuser.runtime.feeds import check_feeds
+from fuser.runtime.plan import Plan
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+PLAIN = 0x101
+"""NumPy's flags C_CONTIGUOUS and ALIGNED."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What kernels are made for, as for `fuser.compile`."""
+
+    device: Device
+    fusion: bool
+    threads: int | None
+    precision: Precision
+
+    def on(self, device: Device) -> Options:
+        """The same on another device."""
+        return replace(self, device=device)
+
+
+class Ready:
+    """A plan for feeds of one signature: nothing of them is to be checked or converted."""
+
+    def __init__(
+        self, plan: Plan, signature: tuple[Any, ...], inputs: Sequence[str], outputs: Sequence[str]
+    ) -> None:
+        """inputs, outputs: the names of the session's, in order."""
+        self.plan, self.signature = plan, signature
+        take = [inputs.index(spec.name) for spec in plan.inputs]
+        self._take = None if take == list(range(len(inputs))) else take
+        self._places = {spec.name: i for i, spec in enumerate(plan.outputs)}
+        order = [self._places[name] for name in outputs]
+        self._order = None if order == list(range(len(plan.outputs))) else order
+
+    def run(self, arrays: list[np.ndarray], names: Sequence[str] | None) -> list[np.ndarray] | None:
+        """The outputs of these names (all: None) from the inputs in order; None where the plan is
+        closed or a name is unknown."""
+        if self.plan.is_closed:
+            return None
+        if self._take is not None:
+            arrays = [arrays[i] for i in self._take]
+        if not names:
+            results = self.plan.executor.run(arrays)
+            return results if self._order is None else [results[i] for i in self._order]
+        try:
+            places = [self._places[name] for name in names]
+        except KeyError:
+            return None
+        results = self.plan.executor.run(arrays)
+        return [results[i] for i in places]
+
+
+class Runner:
+    """A model and what runs it. model: the same, if it was opened already."""
+
+    def __init__(
+        self, proto: ModelProto, model: Model | None, options: Options, fallback: bool
+    ) -> None:
+        self.proto, self._options, self._fallback = proto, options, fallback
+        held = {tensor.name for tensor in proto.graph.initializer}
+        self._held_inputs = frozenset(i.name for i in proto.graph.input if i.name in held)
+        self._with_fed: dict[frozenset[str], Runner] = {}
+        self._how: Specialised | Segmented
+        try:
+            opened = open_model(proto if model is None else model)
+            self._how = Specialised(opened, **vars(options), write_out_loops=not fallback)
+        except UnsupportedError:
+            if not fallback:
+                raise
+            self._how = Segmented(proto, **vars(options))
+
+    def run(self, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The outputs by name. Raises what feeds and compiling raise."""
+        if self._held_inputs and isinstance(feeds, Mapping):
+            fed = self._held_inputs.intersection(feeds)
+            if fed:
+                return self._of_fed(fed).run(feeds)
+        try:
+            return self._how.run(feeds)
+        except UnsupportedError:
+            if not self._fallback or isinstance(self._how, Segmented):
+                raise
+        self._how = Segmented(self.proto, **vars(self._options))
+        return self._how.run(feeds)
+
+    def _of_fed(self, names: frozenset[str]) -> Runner:
+        """The model with inputs for these initializers."""
+        if names not in self._with_fed:
+            proto = type(self.proto)()
+            proto.CopyFrom(self.proto)
+            kept = [tensor for tensor in proto.graph.initializer if tensor.name not in names]
+            del proto.graph.initializer[:]
+            proto.graph.initializer.extend(kept)
+            self._with_fed[names] = Runner(proto, None, self._options, self._fallback)
+        return self._with_fed[names]
+
+    def ready(
+        self, feeds: Mapping[str, Any], inputs: Sequence[str], outputs: Sequence[str]
+    ) -> Ready | None:
+        """The plan of feeds that were run, if the signature alone decides it."""
+        how = self._how
+        if not isinstance(how, Specialised) or how.value_inputs or set(feeds) != set(inputs):
+            return None
+        arrays = [feeds[name] for name in inputs]
+        if any(type(array) is not np.ndarray for array in arrays):
+            return None
+        plan = how.plan(feeds)
+        read = [feeds[spec.name] for spec in plan.inputs]
+        same = zip(read, check_feeds(plan.inputs, _named(plan, read)), strict=True)
+        if any(array is not checked for array, checked in same):
+            return None
+        signature = tuple(part for array in arrays for part in (array.shape, array.dtype))
+        return Ready(plan, signature, inputs, outputs)
+
+    @property
+    def _all(self) -> list[Runner]:
+        return [self, *self._with_fed.values()]
+
+    @property
+    def fallbacks(self) -> tuple[str, ...]:
+        """The operators that ran on the host so far."""
+        hosts = [r._how.fallbacks for r in self._all if isinstance(r._how, Segmented)]
+        return tuple(dict.fromkeys(note for notes in hosts for note in notes))
+
+    @property
+    def plans(self) -> Sequence[Plan]:
+        """Every plan compiled so far."""
+        return tuple(plan for runner in self._all for plan in runner._how.plans)
+
+    @property
+    def value_inputs(self) -> tuple[str, ...]:
+        """Inputs that decide shapes: each of their values has plans of its own."""
+        return self._how.value_inputs if isinstance(self._how, Specialised) else ()
+
+
+def _named(plan: Plan, arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    return {spec.name: array for spec, array in zip(plan.inputs, arrays, strict=True)}

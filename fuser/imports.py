@@ -1,0 +1,212 @@
+"""Imports of a package answered by another one, for some packages only.
+
+    with answered({"triton": "fuser.triton"}, "liger_kernel"):
+        import liger_kernel
+
+Modules of the named packages that are loaded inside get an `__import__` of their own, for good: an
+import of triton in them, at any time, finds fuser.triton. So do modules that such a package loads
+later. Nobody else is touched: other packages keep the real one or its absence.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import importlib
+import importlib.metadata
+import importlib.util
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from fuser.errors import UsageError
+
+MARK = "__fuser_answers__"
+"""In the globals of modules whose imports are answered: the names of the packages answered for."""
+
+
+class _Altered(ModuleType):
+    """A module with some of its attributes replaced; the others are its own, as they are now."""
+
+    def __init__(self, original: ModuleType, changes: Mapping[str, Any]) -> None:
+        super().__init__(original.__name__, original.__doc__)
+        self.__dict__.update(changes)
+        self.__dict__["_original"] = original
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_original"], name)
+
+
+class Answers:
+    """`__import__` and importlib where some packages are others. table: top-level package -> the
+    module that answers for it."""
+
+    def __init__(self, table: Mapping[str, str]) -> None:
+        self.table = dict(table)
+        util = _Altered(
+            importlib.util,
+            {"find_spec": self._find_spec, "spec_from_file_location": self._from_location},
+        )
+        data = _Altered(importlib.metadata, {"version": self._version})
+        changes = {"import_module": self._import_module, "util": util, "metadata": data}
+        top = _Altered(importlib, changes)
+        self._importlib = {"importlib": top, "importlib.util": util, "importlib.metadata": data}
+
+    def bind(self, names: dict[str, Any]) -> None:
+        """Give a module's globals these imports. Its other built-in functions are a copy."""
+        names["__builtins__"] = {**vars(builtins), "__import__": self.scoped_import}
+        names[MARK] = frozenset(self.table)
+
+    def ours(self, name: str) -> str:
+        """The module that answers for this one, or its own name."""
+        top, dot, rest = name.partition(".")
+        return self.table[top] + dot + rest if top in self.table else name
+
+    def scoped_import(
+        self,
+        name: str,
+        globals: Mapping[str, object] | None = None,
+        locals: Mapping[str, object] | None = None,
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> ModuleType:
+        """`__import__`, and importlib says the same when asked."""
+        changed = None if level else self._altered(name, whole=bool(fromlist))
+        if changed is not None:
+            return changed
+        top = name.partition(".")[0]
+        if level or top not in self.table:
+            return builtins.__import__(name, globals, locals, fromlist or (), level)
+        found = importlib.import_module(self.ours(name))
+        if not fromlist:
+            return sys.modules[self.table[top]]
+        for item in fromlist:
+            if item != "*" and not hasattr(found, item):
+                try:
+                    importlib.import_module(f"{found.__name__}.{item}")
+                except ModuleNotFoundError:
+                    break  # the import statement says what is missing
+        return found
+
+    def _altered(self, name: str, whole: bool) -> ModuleType | None:
+        """What `import name` gives where it is importlib, else None. whole: the module of that
+        name, not the package on top."""
+        if name != "importlib" and not name.startswith("importlib."):
+            return None
+        importlib.import_module(name)
+        return self._importlib.get(name if whole else "importlib")
+
+    def _import_module(self, name: str, package: str | None = None) -> ModuleType:
+        return importlib.import_module(self.ours(name), package)
+
+    def _find_spec(self, name: str, package: str | None = None) -> ModuleSpec | None:
+        return importlib.util.find_spec(self.ours(name), package)
+
+    def _version(self, name: str) -> str:
+        if name not in self.table:
+            return importlib.metadata.version(name)
+        version: str = importlib.import_module(self.table[name]).__version__
+        return version
+
+    def _from_location(self, *args: Any, **named: Any) -> ModuleSpec | None:
+        """Code that such a package writes into a file and loads is bound as the package is."""
+        spec = importlib.util.spec_from_file_location(*args, **named)
+        if spec is not None and hasattr(spec.loader, "exec_module"):
+            spec.loader = _Binding(spec.loader, self)
+        return spec
+
+
+@functools.cache
+def answers(*table: tuple[str, str]) -> Answers:
+    """The one of this process for a table."""
+    return Answers(dict(table))
+
+
+class _Binding(Loader):
+    """A module's own loader; its globals are bound before its code runs."""
+
+    def __init__(self, inner: Any, answers: Answers) -> None:
+        self.inner, self.answers = inner, answers
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        made: ModuleType | None = self.inner.create_module(spec)
+        return made
+
+    def exec_module(self, module: ModuleType) -> None:
+        self.answers.bind(module.__dict__)
+        self.inner.exec_module(module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+class _Finder(MetaPathFinder):
+    """Finds modules of the named packages as Python would. tables: what is answered in each."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, dict[str, str]] = {}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        table = self.tables.get(fullname.partition(".")[0])
+        if table is None:
+            return None
+        for finder in sys.meta_path:
+            if isinstance(finder, _Finder) or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(fullname, path, target)
+            if spec is not None:
+                if hasattr(spec.loader, "exec_module"):
+                    spec.loader = _Binding(spec.loader, answers(*sorted(table.items())))
+                return spec
+        return None
+
+
+_FINDER = _Finder()
+"""The one of this process. It keeps a package that is loaded: no package has two tritons."""
+
+
+@contextmanager
+def answered(table: Mapping[str, str], *packages: str) -> Iterator[None]:
+    """Answer imports by the table in modules of these packages that are loaded inside.
+
+    Raises UsageError for a package that is loaded already, with the others.
+    """
+    for name in packages:
+        if "." in name or not name:
+            raise UsageError(f"{name!r} is no top-level package", hint="name the package alone")
+        late = next((m for m in _loaded(name) if not set(table) <= vars(m).get(MARK, set())), None)
+        if late is not None:
+            raise UsageError(
+                f"{late.__name__} is imported already", hint="import it inside of the block only"
+            )
+    before = {name: dict(_FINDER.tables.get(name, {})) for name in packages}
+    for name in packages:
+        _FINDER.tables[name] = {**before[name], **table}
+    if _FINDER not in sys.meta_path:
+        sys.meta_path.insert(0, _FINDER)
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        for name, held in before.items():
+            if not _loaded(name):
+                _FINDER.tables[name] = held
+                if not held:
+                    del _FINDER.tables[name]
+
+
+def _loaded(package: str) -> list[ModuleType]:
+    """Modules of a package that are in memory, namespace packages without code left out."""
+    return [
+        module
+        for name, module in list(sys.modules.items())
+        if (name == package or name.startswith(f"{package}."))
+        and isinstance(module, ModuleType)
+        and getattr(module, "__file__", None)
+    ]

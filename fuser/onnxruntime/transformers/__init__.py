@@ -1,0 +1,1 @@
+"""What other packages use of ONNX Runtime's tools for transformers."""
