@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fuser.frontends.compile import compile
     from fuser.frontends.load import load
     from fuser.frontends.numpy.jit import cond, jit, spec, trace, while_loop
+    from fuser.frontends.onnx.host_operators import register_host_op
     from fuser.frontends.onnx.session import InferenceSession
     from fuser.language.decorators import kernel
     from fuser.pipeline.dynamic import DynamicPlan
@@ -35,6 +36,7 @@ __all__ = [
     "jit",
     "kernel",
     "load",
+    "register_host_op",
     "spec",
     "trace",
     "while_loop",
@@ -48,6 +50,7 @@ _HOMES = {
     "Plan": "fuser.runtime.plan",
     "DynamicPlan": "fuser.pipeline.dynamic",
     "InferenceSession": "fuser.frontends.onnx.session",
+    "register_host_op": "fuser.frontends.onnx.host_operators",
     **dict.fromkeys(("cond", "jit", "spec", "trace", "while_loop"), "fuser.frontends.numpy.jit"),
 }
 

@@ -80,6 +80,10 @@ def limits(command: Callable[..., int]) -> Callable[..., int]:
 
 
 fusion = click.option("--no-fusion", is_flag=True, help="One kernel for every operator.")
+host = click.option(
+    "--host", type=click.Choice(["error", "allow"]), default="error", show_default=True,
+    help="Run operators that no kernel can express on the host, and say which.",
+)  # fmt: skip
 precision = click.option(
     "--precision", type=click.Choice(PRECISIONS), default="model", show_default=True,
     help="What a CPU may round: operands of matmuls to bfloat16, or weights to 8 bits.",

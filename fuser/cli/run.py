@@ -12,6 +12,7 @@ from fuser.cli import options
 from fuser.errors import UsageError
 
 if TYPE_CHECKING:
+    from fuser.frontends.onnx.hosted import Host
     from fuser.pipeline.devices import Device
     from fuser.pipeline.precision import Precision
     from fuser.report.report import Report
@@ -48,13 +49,14 @@ if TYPE_CHECKING:
 @click.option("--tune", is_flag=True,
               help="Measure schedules of kernels; later compiles use the best.")  # fmt: skip
 @options.fusion
+@options.host
 @options.precision
 @options.limits
 def run_command(
     model: Path, device: Device, inputs: tuple[str, ...], dim: tuple[str, ...], seed: int,
     output: Path | None, against: str | None, expect: Path | None, rtol: float | None,
     atol: float | None, iterations: int, warmup: int, report_file: Path | None, as_json: bool,
-    threads: int | None, tune: bool, no_fusion: bool, precision: Precision,
+    threads: int | None, tune: bool, no_fusion: bool, host: Host, precision: Precision,
 ) -> int:  # fmt: skip
     """Compile MODEL, run it, and report what fusion saved.
 
@@ -63,7 +65,9 @@ def run_command(
     if against and expect:
         raise UsageError("--compare and --expect are two references", hint="give one of them")
     from fuser.cli import feeds
+    from fuser.errors import UnsupportedError
     from fuser.frontends.onnx import model as onnx_models
+    from fuser.frontends.onnx.hosted import HostedPlan, compile_on_host
     from fuser.report.progress import Progress
 
     with Progress(enabled=not as_json) as progress:
@@ -72,12 +76,18 @@ def run_command(
         files = [str(recorded)] if recorded else inputs
         given, dims = {}, options.parse_dims(dim)
         if files:
-            opened = onnx_models.open_model(model)
-            given = feeds.read_feeds(files, list(opened.inputs))
-            dims = feeds.dims_of_feeds(opened.inputs, given) | dims
-            opened.check(given, dims)
-        plan = onnx_models.compile(
-            model, device=device, dims=dims, threads=threads, fusion=not no_fusion,
+            try:
+                with onnx_models.host_named():
+                    opened = onnx_models.open_model(model)
+                    given = feeds.read_feeds(files, list(opened.inputs))
+                    dims = feeds.dims_of_feeds(opened.inputs, given) | dims
+                    opened.check(given, dims)
+            except UnsupportedError:
+                if host == "error":
+                    raise
+                given = feeds.read_feeds(files, onnx_models.input_names(model))
+        plan = compile_on_host(
+            model, host=host, device=device, dims=dims, threads=threads, fusion=not no_fusion,
             precision=precision, progress=progress.step, tune=tune,
         )  # fmt: skip
         arrays = given or plan.random_feeds(seed)
@@ -91,21 +101,26 @@ def run_command(
             expected, label = feeds.read_outputs(expect, list(outputs)), str(expect)
         elif against == "reference":
             progress.step("evaluating the float64 reference")
-            opened = onnx_models.open_model(model)
-            expected, label = onnx_models.reference(opened, arrays, dims), "float64 reference"
+            if isinstance(plan, HostedPlan):
+                expected, label = plan.reference(arrays), "the operators on the host"
+            else:
+                opened = onnx_models.open_model(model)
+                expected, label = onnx_models.reference(opened, arrays, dims), "float64 reference"
         elif against == "unfused":
             progress.step("compiling without fusion")
-            unfused = onnx_models.compile(
-                model, device=device, dims=dims, threads=threads, fusion=False,
+            unfused = compile_on_host(
+                model, host=host, device=device, dims=dims, threads=threads, fusion=False,
                 precision=precision,
             )  # fmt: skip
             expected, label = unfused.run(arrays), "unfused plan"
         elif recorded:
             expected, label = feeds.read_test_data(recorded, "output", list(outputs)), recorded.name
     if expected is not None:
+        import numpy as np
+
         from fuser.report.compare import compare, tolerance_of
 
-        dtypes = {array.dtype.name for array in (*arrays.values(), *outputs.values())}
+        dtypes = {np.asarray(a).dtype.name for a in (*arrays.values(), *outputs.values())}
         if report.precision.startswith(("bf16", "int8w")):
             dtypes.add("bfloat16")
         tolerance = tolerance_of(dtypes, plan.target.name)

@@ -17,6 +17,7 @@ from fuser.runtime.plan import Plan
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from fuser.frontends.onnx.hosted import HostedPlan
     from fuser.frontends.onnx.model import Model
     from fuser.frontends.torch.backend import CompiledModule, CompiledProgram
     from fuser.pipeline.compiler import Progress
@@ -44,7 +45,16 @@ def compile(  # type: ignore[overload-overlap]  # no path is a program
     dims: Mapping[str, int] | None = None, values: Mapping[str, np.ndarray] | None = None,
     threads: int | None = None, fusion: bool = True, precision: Precision = "model",
     progress: Progress = ..., limits: Limits | None = None, tune: bool = False,
+    host: Literal["error"] = "error",
 ) -> Plan: ...  # fmt: skip
+@overload
+def compile(
+    model: str | Path | bytes | ModelProto | Model, *, host: Literal["allow"],
+    device: Device = "auto", dims: Mapping[str, int] | None = None,
+    values: Mapping[str, np.ndarray] | None = None, threads: int | None = None,
+    fusion: bool = True, precision: Precision = "model", progress: Progress = ...,
+    limits: Limits | None = None, tune: bool = False,
+) -> Plan | HostedPlan: ...  # fmt: skip
 @overload
 def compile(
     model: str | Path | bytes | ModelProto | Model, *, dynamic: Literal[True],
@@ -76,6 +86,10 @@ def compile(
     With dynamic=True it becomes a `DynamicPlan`, which runs at any size of the symbolic dims that
     `dims` does not fix.
 
+    host="allow" is for operators that no kernel can express (NonMaxSuppression, strings, operators
+    of `register_host_op`): a model that has some becomes a `HostedPlan`, which runs them on the
+    host and names them. By default they are an error.
+
     A PyTorch model (an `nn.Module`, a `GraphModule`, an `ExportedProgram`) becomes a callable of
     tensors, compiled for the shapes it meets, and for those of `example_inputs` at once. device
     "auto" is then where its tensors are; freeze=False makes its parameters inputs of the kernels.
@@ -86,6 +100,14 @@ def compile(
     """
     torch_model = not isinstance(model, str | Path | bytes) and _is_torch(model)
     _check_options(torch_model, dynamic, options, example_inputs, freeze)
+    host = options.pop("host", "error")
+    if host != "error":
+        from fuser.frontends.onnx.hosted import compile_on_host
+
+        return compile_on_host(
+            model, host=host, device=device, threads=threads, fusion=fusion, precision=precision,
+            tune=tune, **options,
+        )  # fmt: skip
     if isinstance(model, str | Path) and not dynamic:
         from fuser.frontends.onnx.files import compile_file  # the compiler loads if it is needed
 
@@ -123,7 +145,7 @@ def compile(
 _COMMON = ("device", "threads", "fusion", "precision", "dynamic", "tune")
 _OF_TORCH = ("example_inputs", "freeze")
 _OF_SIZES = ("dims", "progress")
-_OF_ONNX = (*_OF_SIZES, "values", "limits")
+_OF_ONNX = (*_OF_SIZES, "values", "limits", "host")
 
 
 def _check_options(

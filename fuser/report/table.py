@@ -85,7 +85,10 @@ def _rows(report: Report, outputs: Mapping[str, np.ndarray]) -> Iterator[tuple[s
     for note in report.fallbacks:
         yield "fallback", note
     for name, array in outputs.items():
-        yield "output", f"{name} {array.dtype}{list(array.shape)}"
+        kind = (
+            f"{array.dtype}{list(array.shape)}" if hasattr(array, "dtype") else type(array).__name__
+        )
+        yield "output", f"{name} {kind}"
     if compare := report.compare:
         yield (
             "compare",

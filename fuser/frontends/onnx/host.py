@@ -1,7 +1,8 @@
 """Models with operators that no kernel can express: compiled segments, and the host between them.
 
-Strings, sequences, optionals and maps, results whose shape depends on data, and dtypes without
-kernels run in NumPy, by the reference implementation of the onnx package, one operator at a time.
+Strings, sequences, optionals and maps, results whose shape depends on data, dtypes without
+kernels and operators of callers (host_operators.py) run in NumPy, one at a time, most by the
+reference implementation of the onnx package.
 What lies between them is compiled as usual, and so are the bodies of loops (host_loops.py).
 `fallbacks` names every operator that ran on the host.
 The reference implementation is not made for models from people you do not trust.
@@ -21,6 +22,7 @@ from onnx.reference import ReferenceEvaluator
 
 from fuser.errors import FeedError, InvalidModelError, UnsupportedError, UnsupportedOpError
 from fuser.frontends.onnx.host_loops import Body, HostLoop
+from fuser.frontends.onnx.host_operators import evaluator
 from fuser.frontends.onnx.importer.functions import has_body
 from fuser.frontends.onnx.importer.reader import captured_names
 from fuser.frontends.onnx.importer.registry import find_handler
@@ -224,12 +226,13 @@ class Segmented:
             outputs = [ValueInfoProto(name=name) for name in segment.outputs]
             model = self._model([_bounded(node)], infos, outputs)
             try:
-                segment.evaluator = ReferenceEvaluator(model)
+                segment.evaluator = evaluator(model)
             except Exception as error:  # it knows neither the operator nor its attributes, say
                 raise UnsupportedOpError(
                     f"the operator {node.op_type} of {node.domain or 'ai.onnx'} has no kernel, and"
                     f" the host cannot run it: {type(error).__name__}: {error}",
                     where=note,
+                    hint="write it in Python: fuser.register_host_op(domain, name, function)",
                 ) from error
         try:
             with warnings.catch_warnings():
@@ -276,28 +279,19 @@ class Segmented:
         )
 
 
-_BOUNDS = {
-    "fuser.trip_count": np.int64(2**62), "fuser.always": np.asarray(True),
-    "fuser.most": np.zeros(1, np.int64), "fuser.threshold": np.zeros(0, np.float32),
-}  # fmt: skip
-"""What operands that are left out mean, by names that no model has."""
-_LEFT_OUT = {
-    "Loop": {0: "fuser.trip_count", 1: "fuser.always"},
-    "NonMaxSuppression": {2: "fuser.most", 3: "fuser.threshold", 4: "fuser.threshold"},
-}
-"""Operands that the reference implementation needs, though the specification does not."""
+_BOUNDS = {"fuser.trip_count": np.int64(2**62), "fuser.always": np.asarray(True)}
+"""What operands of a Loop mean that are left out, by names that no model has."""
 
 
 def _bounded(node: NodeProto) -> NodeProto:
-    """The node with all operands that the reference implementation needs."""
-    wanted = _LEFT_OUT.get(node.op_type)
-    if wanted is None or node.domain not in ("", "ai.onnx"):
+    """The node with all operands that the reference implementation needs: of a Loop both limits,
+    though the specification does not."""
+    if node.op_type != "Loop" or node.domain not in ("", "ai.onnx"):
         return node
     full = NodeProto()
     full.CopyFrom(node)
-    names = list(node.input) + [""] * (max(wanted) + 1 - len(node.input))
-    del full.input[:]
-    full.input.extend(name or wanted.get(index, "") for index, name in enumerate(names))
+    for index, name in enumerate(_BOUNDS):
+        full.input[index] = node.input[index] or name
     return full
 
 

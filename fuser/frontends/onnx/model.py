@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ import numpy as np
 
 from fuser.config import within
 from fuser.dtypes import DType
-from fuser.errors import FeedError, InvalidModelError, UsageError
+from fuser.errors import FeedError, InvalidModelError, UnsupportedError, UsageError
 from fuser.frontends.onnx.importer import (
     MappedModel,
     check_types,
@@ -161,6 +162,13 @@ def open_model(source: str | Path | bytes | ModelProto | Model) -> Model:
     return Model(name, proto, signature(proto))
 
 
+def input_names(path: str | Path) -> list[str]:
+    """The inputs of a model file that need a feed, whatever their types. Raises as open_model."""
+    graph = load_model(path).graph
+    held = {tensor.name for tensor in graph.initializer}
+    return [info.name for info in graph.input if info.name not in held]
+
+
 def map_model(path: str | Path) -> Model:
     """`open_model` of a file for one compile: large weights stay in the file, so that they are not
     in memory as they are read, as they are parsed and as they are packed at once."""
@@ -226,7 +234,7 @@ def compile_new(
     decides it; limits are those in force."""
     started = time.perf_counter() if started is None else started
     check_device(device, threads)
-    with within():
+    with within(), host_named():
         progress("importing the graph")
         opened = map_model(model) if isinstance(model, str | Path) else open_model(model)
         mapped = opened.mapped
@@ -247,6 +255,17 @@ def compile_new(
         if large:
             gc.collect()
         return plan
+
+
+@contextmanager
+def host_named() -> Iterator[None]:
+    """Errors of what has no kernel name the option that runs it."""
+    try:
+        yield
+    except UnsupportedError as error:
+        way = 'host="allow" (fuser run --host allow) runs it on the host'
+        error.hint = f"{error.hint}, or: {way}" if error.hint else way
+        raise
 
 
 def reference(

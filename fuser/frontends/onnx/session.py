@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fuser.config import within
-from fuser.errors import FuserError, UsageError
+from fuser.errors import FuserError, UsageError, check_keywords
 from fuser.frontends.onnx.importer import load_model
 from fuser.frontends.onnx.io_binding import IOBinding
 from fuser.frontends.onnx.model import Model
@@ -40,7 +40,7 @@ from fuser.frontends.onnx.settings import (
 )
 from fuser.frontends.onnx.values import OrtValue, plain
 from fuser.limits import Limits
-from fuser.pipeline.devices import Device, check_device
+from fuser.pipeline.devices import Device, check_device, parse_device
 from fuser.pipeline.precision import Precision
 from fuser.runtime.plan import Plan
 from fuser.runtime.shown import MOST_ROWS, Shown, Summary, counted, specs_shown
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 MOST_READY = 32
 """Signatures of feeds that run without being looked at again."""
+KEYWORDS = ("device", "threads", "fusion", "precision", "fallback", "limits")
 IGNORED = ("disabled_optimizers", "enable_fallback", "read_config_from_model")
 """Keywords of ONNX Runtime that have no meaning here."""
 
@@ -79,9 +80,7 @@ class InferenceSession(Shown):
         limits: Limits | None = None,
         **ignored: Any,
     ) -> None:
-        unknown = [name for name in ignored if name not in IGNORED]
-        if unknown:
-            raise UsageError(f"unknown keyword {unknown[0]!r} of InferenceSession")
+        check_keywords("InferenceSession", ignored, (*KEYWORDS, *IGNORED))
         options = sess_options or SessionOptions()
         options.check()
         if device is not None and (providers or options.providers):
@@ -94,11 +93,11 @@ class InferenceSession(Shown):
         self._options = Options(
             device or found,
             fusion and options.graph_optimization_level != GraphOptimizationLevel.ORT_DISABLE_ALL,
-            threads or options.intra_op_num_threads or None,
+            threads if threads is not None else options.intra_op_num_threads or None,
             precision,
         )
-        check_device(self._options.device)
-        if device == "cpu":
+        check_device(self._options.device, self._options.threads)
+        if parse_device(self._options.device)[0] == "cpu":
             self._providers = {"CPUExecutionProvider": {}}
         self._model_path: str | None = None
         self._model_bytes: bytes | None = None

@@ -179,8 +179,7 @@ def chosen_device(
     """The device of the first provider that this machine has, and all that are used, with their
     options: the CPU comes last, as every kernel can run there. None, or none: whatever is there.
 
-    Warns of providers that are not here. Raises UsageError for a second GPU, or options that do not
-    fit.
+    Warns of providers that are not here. Raises UsageError for options that do not fit.
     """
     named = [item if isinstance(item, tuple) else (item, {}) for item in providers or ()]
     if options:
@@ -198,11 +197,8 @@ def chosen_device(
         if kind not in available:
             warnings.warn(f"the provider {name!r} is not here: {available}", stacklevel=4)
             continue
-        if int(given.get("device_id") or 0):
-            raise UsageError(
-                f"a session runs on the first GPU, not on device_id {given['device_id']}",
-                hint="choose the GPU with CUDA_VISIBLE_DEVICES",
-            )
         found.setdefault(kind, {key: str(value) for key, value in given.items()})
     first = next(iter(found), CPU)
-    return PROVIDERS[first], {**found, CPU: found.get(CPU, {})}
+    index = int(found.get(CUDA, {}).get("device_id", 0))
+    device = f"cuda:{index}" if first == CUDA and index else PROVIDERS[first]
+    return device, {**found, CPU: found.get(CPU, {})}

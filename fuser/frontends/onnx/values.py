@@ -154,9 +154,9 @@ def numpy_type(element_type: Any) -> np.dtype[Any]:
     if isinstance(element_type, int) and not isinstance(element_type, bool):
         if element_type == onnx.TensorProto.STRING:
             return np.dtype(object)
-        dtype: np.dtype[Any] = onnx.helper.tensor_dtype_to_np_dtype(element_type)
-        return dtype
-    return np.dtype(element_type)
+        element_type = onnx.helper.tensor_dtype_to_np_dtype(element_type)
+    dtype: np.dtype[Any] = np.dtype(element_type)
+    return dtype
 
 
 def element_name(elem_type: int) -> str:

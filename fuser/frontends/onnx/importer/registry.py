@@ -12,7 +12,7 @@ does not read).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -132,6 +132,11 @@ def find_handler(domain: str, op_type: str, opset: int) -> Handler | None:
         if since <= opset:
             found = handler
     return found
+
+
+def domains_with_handlers() -> Collection[tuple[str, str]]:
+    """(domain, op type) of every operator that has a handler."""
+    return _HANDLERS.keys()
 
 
 def supported_ops() -> list[str]:
