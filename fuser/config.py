@@ -1,14 +1,19 @@
-"""Every FUSER_* environment variable: one record, read once, a bad value is an error."""
+"""Every FUSER_* environment variable in one record. Bad values are errors, unknown names noted.
+
+docs/command-line.md lists them.
+"""
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from fuser.errors import LimitError, UsageError
+from fuser.errors import LimitError, UsageError, nearest
 from fuser.limits import DEFAULT, Limits, are_set, limited
 
 
@@ -23,7 +28,8 @@ class Config:
     dump: FUSER_DUMP, a folder that receives the text of every stage of every compile.
     check: FUSER_CHECK=1 runs every kernel of the block language in the interpreter, which reports
     accesses out of bounds and races.
-    log: FUSER_LOG, what is told on the standard error stream: "recompiles", names with commas.
+    log: FUSER_LOG, what is told on the standard error stream: names of TOPICS, with commas.
+    nvtx: FUSER_NVTX=1 marks runs and compiles as NVTX ranges, for profilers.
     verify: FUSER_VERIFY=1 checks the intermediate programs after every pass.
     max_seconds, max_bytes, max_nodes, max_kernel_seconds: FUSER_MAX_SECONDS and so on, what a model
     may ask for (fuser/limits.py); 0 seconds is no end, 0 bytes the memory of the machine.
@@ -37,6 +43,7 @@ class Config:
     verify: bool = False
     check: bool = False
     log: str = ""
+    nvtx: bool = False
     max_seconds: int = int(DEFAULT.seconds)
     max_bytes: int = DEFAULT.bytes
     max_nodes: int = DEFAULT.nodes
@@ -48,7 +55,8 @@ class Config:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Config:
-        """Read FUSER_*. Raises UsageError on an unknown name or a value that does not fit."""
+        """Read FUSER_*. Raises UsageError on a value that does not fit; an unknown name is logged,
+        once."""
         table = os.environ if environment is None else environment
         values: dict[str, object] = {}
         known = {f"FUSER_{item.name.upper()}": item for item in fields(cls)}
@@ -56,11 +64,40 @@ class Config:
             if not name.startswith("FUSER_"):
                 continue
             if name not in known:
-                raise UsageError(
-                    f"unknown variable {name}", hint="known: " + ", ".join(sorted(known))
-                )
+                _tell_unknown(name, nearest(name, sorted(known)))
+                continue
             values[known[name].name] = _parse(name, str(known[name].type), text)
         return cls(**values)  # type: ignore[arg-type]
+
+
+@functools.cache
+def _tell_unknown(name: str, hint: str) -> None:
+    logging.getLogger("fuser").warning("unknown variable %s is not read; %s", name, hint)
+
+
+TOPICS = {name: f"fuser.{name}" for name in ("compile", "kernels", "recompiles", "launches")}
+"""What FUSER_LOG may name, and the logger that tells it: each compile of a model; each kernel of
+it; kernels of the block language that are compiled again; which of their launches are native."""
+
+
+def start_logs(topics: Iterable[str] | None = None) -> None:
+    """Tell topics on the standard error stream: those given, else those that FUSER_LOG names.
+    Raises UsageError for one that there is not."""
+    names = Config.from_environment().log.split(",") if topics is None else topics
+    for name in filter(None, map(str.strip, names)):
+        if name not in TOPICS:
+            raise UsageError(f"FUSER_LOG={name} is unknown", hint=nearest(name, TOPICS))
+        _start_log(name)
+
+
+@functools.cache
+def _start_log(name: str) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter(f"fuser {name}: %(message)s"))
+    logger = logging.getLogger(TOPICS[name])
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
 
 
 @contextmanager

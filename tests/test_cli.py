@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -644,8 +645,61 @@ def test_unusable_cache_folder_costs_only_the_cache(
 def test_unknown_environment_variable(
     fuser: Fuser, mlp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It is noted, once, and the run goes on."""
     monkeypatch.setenv("FUSER_CACHE_DRI", "/tmp")
-    assert_one_line(fuser("run", mlp, "--device", "cpu"), 2, "FUSER_CACHE_DRI", "FUSER_CACHE_DIR")
+    code, out, err = fuser("run", mlp, "--device", "cpu", "--iterations", "0", "--json")
+    assert code == 0 and json.loads(out)["kernels"]["after"] > 0
+    assert len(err.splitlines()) == 1
+    assert "note: unknown variable FUSER_CACHE_DRI" in err and "'FUSER_CACHE_DIR'" in err
+
+
+def test_bad_value_of_an_environment_variable(
+    fuser: Fuser, mlp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FUSER_THREADS", "many")
+    assert_one_line(fuser("run", mlp, "--device", "cpu"), 2, "FUSER_THREADS=many")
+
+
+def in_a_process(*arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """`python -m fuser` with these arguments and environment variables."""
+    return subprocess.run(
+        [sys.executable, "-m", "fuser", *map(str, arguments)], capture_output=True, text=True,
+        env={**os.environ, **variables},
+    )  # fmt: skip
+
+
+def test_logs(mlp: Path, tmp_path: Path) -> None:
+    folder = {"FUSER_CACHE_DIR": str(tmp_path / "cache")}
+    run_it = ("run", mlp, "--device", "cpu", "--iterations", "0")
+    first = in_a_process(*run_it, "-vv", **folder)
+    assert first.returncode == 0, first.stderr
+    lines = first.stderr.splitlines()
+    assert any(re.match(r"fuser compile: \S+: partitioning", line) for line in lines)
+    assert sum(bool(re.match(r"fuser kernels: \S+: compiled, \d+ bytes", x)) for x in lines) == 3
+    assert any("3 kernels for" in line and "0 kernels from the cache" in line for line in lines)
+    again = in_a_process(*run_it, FUSER_LOG="compile", **folder)
+    assert ", 3 kernels from the cache" in again.stderr
+    assert "fuser kernels" not in again.stderr
+    wrong = in_a_process(*run_it, FUSER_LOG="kernel", **folder)
+    assert wrong.returncode == 2 and "did you mean 'kernels'" in wrong.stderr
+    assert not in_a_process(*run_it, **folder).stderr
+
+
+def test_cache(fuser: Fuser, mlp: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "kernels"
+    monkeypatch.setenv("FUSER_CACHE_DIR", str(folder))
+    assert fuser("cache", "dir") == (0, f"{folder}\n", "")
+    fuser("run", mlp, "--device", "cpu", "--iterations", "0")
+    files = [path for path in folder.glob("??/*") if path.is_file()]
+    code, out, _ = fuser("cache")
+    rows = dict(re.split(r"  +", line) for line in out.splitlines())
+    assert code == 0 and rows["folder"] == str(folder) and rows["state"] == "on"
+    assert int(rows["entries"]) == len(files) > 0 and rows["failed kernels"] == "0"
+    code, out, _ = fuser("cache", "clear")
+    assert code == 0 and f"removed {len(files)} entries" in out
+    assert not [path for path in folder.glob("??/*") if path.is_file()]
+    monkeypatch.setenv("FUSER_CACHE", "0")
+    assert "off (FUSER_CACHE=0)" in fuser("cache", "info")[1]
 
 
 def test_a_defect_is_one_line(fuser: Fuser, mlp: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+
+from fuser import errors
+from fuser.config import TOPICS, Config
 
 ROOT = Path(__file__).resolve().parent.parent
 TOP = {path.name for path in ROOT.iterdir()}
@@ -52,3 +56,30 @@ def test_modules_of_a_room_exist(page: str) -> None:
     assert found
     folder = (ROOT / page).parent
     assert not [name for name in found if not ((folder / name).exists() or (ROOT / name).exists())]
+
+
+def test_every_variable_is_on_the_page() -> None:
+    """What the sources name, the record of the configuration, and the table are the same."""
+    page = (ROOT / "docs" / "command-line.md").read_text()
+    rows = set(re.findall(r"^\| (FUSER_[A-Z_]+) \|", page, flags=re.MULTILINE))
+    assert rows == {f"FUSER_{item.name.upper()}" for item in fields(Config)}
+    named = set()
+    for room in ("fuser", "models", "scripts", "benchmarks", "docs"):
+        for path in (ROOT / room).rglob("*"):
+            if path.suffix in (".py", ".md", "") and path.is_file():
+                text = path.read_text(errors="ignore")
+                named |= set(re.findall(r"\bFUSER_[A-Z]+(?:_[A-Z]+)*\b(?!_)", text))
+    assert named == rows
+
+
+def test_every_exit_code_is_on_the_page() -> None:
+    page = (ROOT / "docs" / "command-line.md").read_text()
+    rows = {int(code) for code in re.findall(r"^\| (\d+) \|", page, flags=re.MULTILINE)}
+    known = {kind.exit_code for kind in vars(errors).values()
+             if isinstance(kind, type) and issubclass(kind, errors.FuserError)}  # fmt: skip
+    assert rows == known | {0, 1, 130}
+
+
+def test_every_topic_of_the_log_is_on_the_page() -> None:
+    page = (ROOT / "docs" / "command-line.md").read_text()
+    assert all(f"| {topic} |" in page for topic in TOPICS)

@@ -19,6 +19,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -36,6 +37,8 @@ from fuser.limits import check_time
 from fuser.target import Target
 from fuser.tilegen.ir import Kernel
 from fuser.tilegen.text import canonical_text, print_kernel
+
+_log = logging.getLogger("fuser.kernels")
 
 MOST_WORKERS = 8
 TEXT_SECONDS = 10.0
@@ -126,6 +129,7 @@ def compile_each(
     limit = max(1, processes or min(available_cores(), MOST_WORKERS))
     asked: list[tuple[CompileJob, Order]] = []
     done: dict[Order, CompiledKernel | Refused | None] = {}  # None while a worker has it
+    stored: set[Order] = set()
     hits = finished = 0
 
     def settle(timeout: float) -> None:
@@ -158,7 +162,9 @@ def compile_each(
                 if order not in done or again:
                     found = _stored(job, order.request, cache)
                     done[order] = found
-                    hits += isinstance(found, CompiledKernel)
+                    if isinstance(found, CompiledKernel):
+                        hits += 1
+                        stored.add(order)
                     if found is None:
                         _pool.submit(order, limit)
                 settle(0.0)
@@ -179,7 +185,11 @@ def compile_each(
         result = done[order]
         assert result is not None
         if isinstance(result, CompiledKernel):
+            how = "from the cache" if order in stored else "compiled"
+            _log.info("%s: %s, %d bytes", job.kernel.name, how, len(result.code))
             result = dataclasses.replace(result, name=job.kernel.name)
+        else:
+            _log.info("%s: refused, %s", job.kernel.name, result.reason)
         results.append(result)
     return results
 

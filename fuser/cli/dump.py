@@ -26,6 +26,7 @@ STAGES = ("graph", "passes", "regions", "tile", "llvm", "ptx", "asm")
 @options.fusion
 @options.precision
 @options.limits
+@options.verbose
 def dump_command(
     model: Path, stage: str, region: int | None, device: Device, dim: tuple[str, ...],
     no_fusion: bool, precision: Precision,

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 @options.fusion
 @options.precision
 @options.limits
+@options.verbose
 def explain_command(
     model: Path, device: Device, dim: tuple[str, ...], dynamic: bool, no_fusion: bool,
     precision: Precision,

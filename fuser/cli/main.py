@@ -1,4 +1,4 @@
-"""The command line: run, explain, dump, doctor. Results go to stdout, everything else to stderr."""
+"""The command line, a file a command. Results go to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import click
 
 from fuser import __version__
-from fuser.cli import doctor, dump, explain
+from fuser.cli import cache, doctor, dump, explain, options
 from fuser.cli import run as running
 from fuser.errors import FuserError
 
@@ -75,6 +75,7 @@ def _one_line(text: str) -> str:
 
 @click.group(epilog=NOTE, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="fuser")
+@options.verbose
 @click.option("--debug", is_flag=True, help="Show the traceback of an internal error.")
 def main(debug: bool) -> None:
     """Compile ONNX models to few fused kernels, and run them on the CPU or an NVIDIA GPU."""
@@ -84,3 +85,4 @@ main.add_command(running.run_command)
 main.add_command(explain.explain_command)
 main.add_command(dump.dump_command)
 main.add_command(doctor.doctor_command)
+main.add_command(cache.cache_command)

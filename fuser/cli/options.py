@@ -49,6 +49,18 @@ dim = click.option(
     metavar="NAME=N",
     help="Fix a symbolic dim; else 1 for a batch, about 128 for others.",
 )
+
+
+def _talk(context: click.Context, parameter: click.Parameter, count: int) -> None:
+    from fuser.config import start_logs
+
+    start_logs(("compile", "kernels")[:count])
+
+
+verbose = click.option(
+    "-v", "--verbose", count=True, callback=_talk, expose_value=False,
+    help="Tell the steps of compiling; -vv: each kernel.",
+)  # fmt: skip
 _LIMITS = (
     ("seconds", "Give up reading and compiling after this; 0: never. Default 1800."),
     ("bytes", "Most memory a plan may take; default: all there is."),

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 @options.host
 @options.precision
 @options.limits
+@options.verbose
 def run_command(
     model: Path, device: Device, inputs: tuple[str, ...], dim: tuple[str, ...], seed: int,
     output: Path | None, against: str | None, expect: Path | None, rtol: float | None,

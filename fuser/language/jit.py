@@ -16,7 +16,7 @@ from typing import Any
 
 from fuser.backend.module import CompiledKernel
 from fuser.backend.workers import CompileJob, compile_all
-from fuser.config import Config
+from fuser.config import Config, start_logs
 from fuser.errors import UsageError
 from fuser.graph.dims import symbols_of
 from fuser.graph.sizes import Guard, Sizes, guard_from_list
@@ -29,7 +29,6 @@ from fuser.language.explain import explain
 from fuser.language.functions import Function
 from fuser.language.internal import located
 from fuser.language.layouts import as_written, number_of
-from fuser.language.logs import start as start_logs
 from fuser.language.order import depends_on_order
 from fuser.language.outside import Outside
 from fuser.language.reasons import changes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ import numpy as np
 
 from fuser.backend.module import CompiledKernel
 from fuser.backend.workers import CompileStats
-from fuser.config import Config, within
+from fuser.config import Config, start_logs, within
 from fuser.dtypes import DType
 from fuser.graph.ir import Graph
 from fuser.limits import check_bytes, current
@@ -26,6 +27,7 @@ from fuser.pipeline.source import GraphSource
 from fuser.report.report import Report, Tuned
 from fuser.runtime.cache import KernelCache
 from fuser.runtime.inputs import input_hints
+from fuser.runtime.nvtx import marked
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import Program
 from fuser.target import Target
@@ -36,6 +38,8 @@ Progress = Callable[[str], None]
 Keep = Callable[[Program, Mapping[int, Source], Report, Mapping[str, tuple[int, int]]], None]
 """Takes a program, where its constants came from (by `id`), the report, and ranges of inputs."""
 
+
+_log = logging.getLogger("fuser.compile")
 
 LARGE_BYTES = 64 << 20
 """Of constants: from here on it is worth 50 ms to free what a compile leaves behind at once."""
@@ -144,7 +148,7 @@ def compile_graph(
     Raises FuserError: UnsupportedError, LimitError, DeviceError, CompileError.
     """
     started = time.perf_counter() if started is None else started
-    with within():
+    with within(), marked(f"fuser compile {name or graph.name}"):
         return _compile_graph(
             graph, name, device, threads, fusion, precision, progress, dims, values, started, types,
             ordinal, consume, keep, tune,
@@ -158,11 +162,19 @@ def _compile_graph(
     consume: bool, keep: Keep | None, tune: bool,
 ) -> Plan:  # fmt: skip
     config = Config.from_environment()
+    start_logs()
     ordinal = ordinal or parse_device(device)[1]
     on_host = not choose_target(device).is_cuda
     if on_host or current().bytes:
         ends = sum(value.type.bytes for value in {*graph.inputs, *graph.outputs})
         check_bytes(ends, "the inputs and outputs together")
+    label, silent = name or graph.name, progress
+
+    def tell(step: str) -> None:
+        _log.info("%s: %s", label, step)
+        silent(step)
+
+    progress = tell
     hints = input_hints(graph)  # of constants, too: before they go
     compiled = compile_kernels(
         graph, name=name, device=device, fusion=fusion, precision=precision, progress=progress,
@@ -189,6 +201,10 @@ def _compile_graph(
     report.values = values
     report.precision = compiled.precision
     report.tuned = compiled.tuned
+    _log.info(
+        "%s: %d kernels for %d operators in %.2f s, %d kernels from the cache",
+        label, report.kernels.after, report.kernels.before, seconds, compiled.cache_hits,
+    )  # fmt: skip
     if keep is not None:
         sources = {
             id(compiled.bound.constants[key]): source

@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from fuser.backend.cores import available_cores
-from fuser.config import Config, within
+from fuser.config import Config, start_logs, within
 from fuser.dtypes import BY_NAME, from_numpy
 from fuser.errors import InvalidModelError
 from fuser.limits import Limits, check_bytes, current
@@ -106,6 +106,9 @@ class StoredPlan:
         check_memory(program)
         report.cache_hits = len({kernel.code for kernel in _kernels(program)})
         report.compile_s = time.perf_counter() - started
+        logging.getLogger("fuser.compile").info(
+            "%s: the plan is from the cache, %.2f s", self.path.name, report.compile_s
+        )
         return Plan(
             program,
             threads=plan_threads(threads),
@@ -215,6 +218,7 @@ def compile_file(
     again, and takes the place of the one before. make: compiles the file with these choices; it
     calls `keep`, if it is given, with what `StoredPlan.save` takes."""
     started = time.perf_counter()
+    start_logs()
     with within(limits):
         progress("looking for the plan in the cache")
         entry = _entry(path, device, dims or {}, values or {}, threads, fusion, precision)

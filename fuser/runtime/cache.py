@@ -68,9 +68,14 @@ class KernelCache:
         """One line: where it is and what it holds, or why it is off."""
         if not self.enabled:
             return self.note
-        sizes = [status.st_size for _, status in self._entries()]
-        text = f"{self.folder}, {len(sizes)} entries, {sum(sizes) / 1e6:.1f} MB"
+        count, size = self.size()
+        text = f"{self.folder}, {count} entries, {size / 1e6:.1f} MB"
         return text + (f" ({self.note})" if self.note else "")
+
+    def size(self) -> tuple[int, int]:
+        """How many entries there are, and their bytes."""
+        sizes = [status.st_size for _, status in self._entries()]
+        return len(sizes), sum(sizes)
 
     # kernels ------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from fuser.runtime.device_tensors import DeviceArray, HostArray
 from fuser.runtime.feeds import check_feeds
 from fuser.runtime.inputs import Hints, random_feeds
 from fuser.runtime.latency import Latency
+from fuser.runtime.nvtx import marking
 from fuser.runtime.plan_report import PlanReport
 from fuser.runtime.program import Program, TensorSpec
 from fuser.runtime.shown import Shown, Summary, counted, specs_shown
@@ -67,6 +68,10 @@ class Plan(Shown):
         self._executor: Executor | None = _executor(program, threads, device, like)
         self._report = report
         self._hints: Hints = hints or {}
+        for name in ("run", "run_device"):
+            method = getattr(self, name)
+            if (marked := marking(method, f"fuser {name} {program.name}")) is not method:
+                setattr(self, name, marked)
 
     @property
     def target(self) -> Target:

@@ -1,0 +1,40 @@
+"""`fuser cache`: what the kernel cache holds; clear it."""
+
+from __future__ import annotations
+
+import click
+
+from fuser.errors import UsageError
+
+
+@click.command("cache")
+@click.argument("action", type=click.Choice(["info", "clear", "dir"]), default="info")
+def cache_command(action: str) -> int:
+    """Say what the kernel cache holds (info), empty it (clear) or print its folder (dir)."""
+    from fuser.backend import failed_kernels
+    from fuser.config import Config
+    from fuser.report.table import columns, megabytes
+    from fuser.runtime.cache import KernelCache
+
+    config = Config.from_environment()
+    cache = KernelCache(config.cache_dir, quiet=True)
+    if action == "dir":
+        click.echo(cache.folder)
+        return 0
+    failed = cache.folder / "failed"
+    if action == "clear":
+        if not cache.enabled:
+            raise UsageError(cache.note)
+        count, size = cache.size()
+        cache.clear()
+        click.echo(f"removed {count} entries, {megabytes(size)}")
+        return 0
+    count, size = cache.size()
+    state = "on" if config.cache and cache.enabled else cache.note or "off (FUSER_CACHE=0)"
+    rows = [
+        ("folder", str(cache.folder)), ("state", state), ("entries", str(count)),
+        ("size", f"{megabytes(size)} of {megabytes(cache.limit_bytes)}"),
+        ("failed kernels", str(failed_kernels.count(failed))),
+    ]  # fmt: skip
+    click.echo(columns(rows))
+    return 0
