@@ -18,14 +18,12 @@ names and their meaning are those of triton.language (docs/language.md lists wha
 from __future__ import annotations
 
 import builtins as python
-from typing import Any
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
-from fuser.language import extra, libdevice, math, types
+from fuser.language import types
 from fuser.language.blocks import block
-from fuser.language.builtins import TABLE
-from fuser.language.descriptors import Descriptor as tensor_descriptor
-from fuser.language.descriptors import TensorDescriptor
-from fuser.language.elementwise import PropagateNan
 from fuser.language.tensors import Constexpr as constexpr
 from fuser.language.tensors import Tensor as tensor
 from fuser.language.types import BlockType as block_type
@@ -56,26 +54,51 @@ from fuser.language.types import (
     void,
 )
 
+if TYPE_CHECKING:
+    from fuser.language import extra, libdevice, math
+    from fuser.language.descriptors import Descriptor as tensor_descriptor
+    from fuser.language.descriptors import TensorDescriptor
+    from fuser.language.elementwise import PropagateNan
+
 TRITON_MAX_TENSOR_NUMEL = 1 << 20
 """The most elements of a tile in Triton's spelling."""
 tuple: type = python.tuple
 slice = python.slice
 
 
+# Decorators need types alone; the functions of the language load when one is asked for.
+_HOMES = {
+    "PropagateNan": ("elementwise", "PropagateNan"),
+    "TensorDescriptor": ("descriptors", "TensorDescriptor"),
+    "tensor_descriptor": ("descriptors", "Descriptor"),
+}
+
+
 def __getattr__(name: str) -> Any:
-    if name in TABLE:
-        return TABLE[name]
-    raise AttributeError(f"the block language has no {name!r}")
+    if name in _HOMES:
+        module, own = _HOMES[name]
+        found = getattr(import_module(f"{__name__}.{module}"), own)
+    elif find_spec(f"{__name__}.{name}") is not None:
+        return import_module(f"{__name__}.{name}")
+    else:
+        table = import_module(f"{__name__}.builtins").TABLE
+        if name == "__all__":
+            found = sorted({*_NAMES, *table})
+        elif name in table:
+            found = table[name]
+        else:
+            raise AttributeError(f"the block language has no {name!r}")
+    globals()[name] = found
+    return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *TABLE})
+    return sorted({*globals(), *__getattr__("__all__")})
 
 
 __all__ = [
-    *TABLE,
-    "PropagateNan",
     "TRITON_MAX_TENSOR_NUMEL",
+    "PropagateNan",
     "TensorDescriptor",
     "bfloat16",
     "block",
@@ -113,3 +136,5 @@ __all__ = [
     "uint64",
     "void",
 ]  # fmt: skip
+_NAMES = __all__
+del __all__  # who asks for it gets the functions of the language, too

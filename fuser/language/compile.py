@@ -11,9 +11,10 @@ from fuser.graph.dims import DimExpr, symbol
 from fuser.graph.sizes import LEAST, Guard, Sizes
 from fuser.language import schedules
 from fuser.language.addresses import MEMORY, overlap_all
+from fuser.language.calls import inline
 from fuser.language.descriptors import Parts
 from fuser.language.emitter import Emitter
-from fuser.language.functions import Function, inline
+from fuser.language.functions import Function
 from fuser.language.layouts import Fact, Layout
 from fuser.language.outside import Outside
 from fuser.language.sites import Reports

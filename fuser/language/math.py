@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fuser.language.registry import TABLE
+from fuser.language.builtins import TABLE
 
 NAMES = (
     "abs", "ceil", "cos", "div_rn", "erf", "exp", "exp2", "fdiv", "floor", "fma", "log", "log2",

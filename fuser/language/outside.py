@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fuser.errors import UsageError
 from fuser.language.tensors import Constexpr, unwrap
 from fuser.language.types import is_type
-from fuser.runtime.front import Watch
+
+if TYPE_CHECKING:
+    from fuser.runtime.front import Watch
 
 
 class ChangedError(UsageError, RuntimeError):
@@ -52,6 +54,8 @@ class Read:
 
     def watches(self) -> list[Watch] | None:
         """For native code, that all is as it is now; None where it cannot see that."""
+        from fuser.runtime.front import Watch
+
         found = self._place()
         if found is None:
             return None
@@ -60,6 +64,8 @@ class Read:
         return [found, Watch.same(vars(value), "value")] if self.constexpr else [found]
 
     def _place(self) -> Watch | None:
+        from fuser.runtime.front import Watch
+
         if isinstance(self.owner, ModuleType):
             table = vars(self.owner)
             return Watch.same(table, self.name) if self.name in table else None

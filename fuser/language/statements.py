@@ -15,7 +15,14 @@ from fuser.language.arithmetic import as_tensor, cast, describe, is_number, to_b
 from fuser.language.expressions import RUNTIME, Expressions
 from fuser.language.leaves import alike, leaves_of, rebuilt, show
 from fuser.language.promotion import of_number
-from fuser.language.tensors import FALLS, Constexpr, Tensor, Undefined, unwrap
+from fuser.language.tensors import (
+    FALLS,
+    Constexpr,
+    Tensor,
+    Undefined,
+    is_constexpr,
+    unwrap,
+)
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Block
 
@@ -318,13 +325,6 @@ class Statements(Expressions):
 
 
 _MISSING = object()
-
-
-def is_constexpr(annotation: Any) -> bool:
-    """Whether an annotation says that a value is known while compiling."""
-    return annotation is Constexpr or (
-        isinstance(annotation, str) and annotation.rsplit(".", 1)[-1] == "constexpr"
-    )
 
 
 def _returns(node: ast.AST) -> bool:

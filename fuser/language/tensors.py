@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fuser.language.types import BlockType, ElementType, PointerType
-from fuser.tilegen.index import Index
-from fuser.tilegen.ir import Block, Buffer
-from fuser.tilegen.value import Value
+
+if TYPE_CHECKING:  # what decorators need of this module loads without the compiler
+    from fuser.tilegen.index import Index
+    from fuser.tilegen.ir import Block, Buffer
+    from fuser.tilegen.value import Value
 
 
 @dataclass(frozen=True)
@@ -166,6 +168,13 @@ class ConstantFunction:
 def unwrap(value: Any) -> Any:
     """What a Constexpr holds; anything else as it is."""
     return value.value if isinstance(value, Constexpr) else value
+
+
+def is_constexpr(annotation: Any) -> bool:
+    """Whether an annotation says that a value is known while compiling."""
+    return annotation is Constexpr or (
+        isinstance(annotation, str) and annotation.rsplit(".", 1)[-1] == "constexpr"
+    )
 
 
 class Namespace(dict[str, Any]):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fuser.errors import UsageError
-from fuser.language.arguments import Arguments
-from fuser.language.compile import ArgumentClass, ArrayClass, Fixed, FloatClass, IntegerClass
 from fuser.triton.compiled import CompiledKernel
 from fuser.triton.driver import driver
 from fuser.triton.parameters import SHORT_NAMES
 from fuser.triton.targets import GPUTarget
+
+if TYPE_CHECKING:  # the compiler loads where something is compiled
+    from fuser.language.arguments import Arguments
+    from fuser.language.compile import ArgumentClass
 
 EXAMPLE = 1 << 20
 """An integer for arguments of which the type alone is known."""
@@ -37,6 +39,9 @@ class ASTSource:
 
     def arguments(self) -> Arguments:
         """The arguments of a launch with these types."""
+        from fuser.language.arguments import Arguments
+        from fuser.language.compile import Fixed
+
         found = Arguments()
         for param in self.fn.params:
             name, kind = param.name, self.signature.get(param.name, "constexpr")
@@ -55,6 +60,8 @@ class ASTSource:
         return found
 
     def _class(self, name: str, kind: str) -> tuple[ArgumentClass, Any]:
+        from fuser.language.compile import ArrayClass, FloatClass, IntegerClass
+
         short = kind.lstrip("*").removeprefix("k")
         element = SHORT_NAMES.get(short)
         if element is None:

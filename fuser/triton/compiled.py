@@ -6,11 +6,13 @@ import hashlib
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fuser.errors import UnsupportedError
-from fuser.language.compile import Options
-from fuser.language.jit import Variant
+
+if TYPE_CHECKING:
+    from fuser.language.compile import Options
+    from fuser.language.variants import Variant
 
 
 class LazyDict:

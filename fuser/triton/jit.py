@@ -10,15 +10,10 @@ import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fuser.language.arguments import Arguments, classify
-from fuser.language.check import run_checked
-from fuser.language.compile import Options
-from fuser.language.functions import Function
-from fuser.language.jit import OPTIONS, KernelFunction, Variant, grid_of, launch
+from fuser.language.jit import OPTIONS, KernelFunction, grid_of
 from fuser.language.tensors import Constexpr
-from fuser.runtime.front import Watch
 from fuser.triton import knobs
 from fuser.triton.compiled import CompiledKernel
 from fuser.triton.constexprs import ConstexprFunction
@@ -26,6 +21,11 @@ from fuser.triton.driver import driver
 from fuser.triton.errors import CompilationError, UnknownKeywordError
 from fuser.triton.parameters import KernelParam
 from fuser.triton.tensors import MockTensor
+
+if TYPE_CHECKING:  # the compiler and LLVM load at the first launch
+    from fuser.language.arguments import Arguments
+    from fuser.language.compile import Options
+    from fuser.runtime.front import Watch
 
 SPELLING = {
     "powers_of_two": True, "no_slices": True, "constexpr_globals": True, "no_exits": True,
@@ -206,6 +206,8 @@ class JITFunction(KernelInterface, KernelFunction):
 
     def _watches(self) -> Sequence[Watch] | None:
         """That `_is_plain` holds, told by the dicts that it depends on."""
+        from fuser.runtime.front import Watch
+
         environment = os.environ._data  # type: ignore[attr-defined]
         settings = vars(knobs.runtime)
         chains = knobs.runtime_knobs.launch_enter_hook, knobs.runtime_knobs.launch_exit_hook
@@ -235,6 +237,9 @@ class JITFunction(KernelInterface, KernelFunction):
         return self[grid](*args, **named)
 
     def _run(self, args: tuple[Any, ...], named: dict[str, Any], grid: Any, warmup: bool) -> Any:
+        from fuser.language.arguments import classify
+        from fuser.language.variants import launch
+
         for hook in self.pre_run_hooks:
             hook(*args, **named)
         self.outside.check(self.fn.__name__)
@@ -245,6 +250,8 @@ class JITFunction(KernelInterface, KernelFunction):
             grid = grid(bound)
         extents = (1,) if grid is None else grid_of(grid, bound)
         if options.check and not warmup and all(extents):
+            from fuser.language.check import run_checked
+
             return run_checked(self, found, extents, options, options.check)
         made = self._compiled(found, extents, options, warmup)
         if made is None or warmup or not all(extents):
@@ -365,6 +372,3 @@ def must_use_result(x: Any, reason: str | bool = True) -> Any:
         return lambda function: must_use_result(function, x)
     x.must_use_result = reason
     return x
-
-
-__all__ = ["Function", "JITFunction", "Variant", "jit"]

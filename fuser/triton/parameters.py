@@ -6,7 +6,7 @@ import inspect
 from functools import cached_property
 from typing import Any
 
-from fuser.language.statements import is_constexpr
+from fuser.language.tensors import is_constexpr
 from fuser.language.types import BY_NAME, Const, ElementType
 
 

@@ -149,3 +149,20 @@ def test_a_script_is_run_with_ours(packages: Path) -> None:
     assert done.stdout.strip() == "fuser.triton __main__ ['a', '-b']", done.stderr
     wrong = subprocess.run([*command[:3], "--nothing"], capture_output=True, text=True, check=False)
     assert wrong.returncode and "unknown option --nothing" in wrong.stderr
+
+
+def test_kernels_are_declared_without_the_compiler() -> None:
+    script = (
+        "import sys, fuser, fuser.language as fl\n"
+        "import fuser.triton as triton, fuser.triton.language as tl\n"
+        "@fuser.kernel\n"
+        "def one(x, BLOCK: fl.constexpr): x[fl.arange(0, BLOCK)] = fl.zeros((BLOCK,), fl.int32)\n"
+        "@triton.autotune([triton.Config({'BLOCK': 8})], key=['n'])\n"
+        "@triton.jit\n"
+        "def two(x, n: tl.int32, BLOCK: tl.constexpr): tl.store(x + tl.arange(0, BLOCK), n)\n"
+        "rooms = {name.rpartition('.')[0] or name for name in sys.modules}\n"
+        "heavy = {'llvmlite', 'fuser.tilegen', 'fuser.backend', 'fuser.runtime'} & rooms\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

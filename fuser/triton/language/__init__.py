@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import importlib
+from importlib import import_module
 from typing import Any
 
-from fuser.triton.language import core, extra, math, random, standard
-from fuser.triton.language.core import *  # noqa: F403
-from fuser.triton.language.core import __all__ as _core_names
+_MODULES = ("core", "extra", "math", "random", "standard", "target_info")
 
 
 def __getattr__(name: str) -> Any:
-    if name == "target_info":  # which imports the decorators, and they this package
-        return importlib.import_module("fuser.triton.language.target_info")
-    return getattr(core, name)
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
+    core = import_module(f"{__name__}.core")
+    found = getattr(core, name)
+    if name == "__all__":
+        found = [*found, *_MODULES]
+    globals()[name] = found  # native launches watch what kernels read in the module itself
+    return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *dir(core)})
-
-
-__all__ = [*_core_names, "core", "extra", "math", "random", "standard"]
-__all__ += ["target_info"]  # noqa: F405
+    return sorted({*globals(), *_MODULES, *dir(__getattr__("core"))})

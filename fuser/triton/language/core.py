@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fuser import language as _language
-from fuser.language import *  # noqa: F403
-from fuser.language import __all__ as _names
+from fuser.language.tensors import Constexpr
 from fuser.language.types import BY_NAME, ElementType, PointerType
 
 
@@ -18,7 +17,7 @@ class _Dtype(type):
         return isinstance(value, ElementType)
 
 
-class dtype(metaclass=_Dtype):  # type: ignore[no-redef]
+class dtype(metaclass=_Dtype):
     """The class of element types; called with a name such as "fp32", the type of that name."""
 
     SINT_TYPES = ("int8", "int16", "int32", "int64")
@@ -30,7 +29,7 @@ class dtype(metaclass=_Dtype):  # type: ignore[no-redef]
     OTHER_TYPES = ("void",)
 
 
-CONSTEXPR_0 = _language.constexpr(0)
+CONSTEXPR_0 = Constexpr(0)
 """A default of parameters that are compiled in."""
 
 
@@ -45,11 +44,12 @@ def str_to_ty(name: str, c: Any = None) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    return getattr(_language, name)
+    found = getattr(_language, name)
+    if name == "__all__":
+        found = [*found, "str_to_ty"]
+    globals()[name] = found  # native launches watch what kernels read in the module itself
+    return found
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *dir(_language)})
-
-
-__all__ = [*_names, "str_to_ty"]
