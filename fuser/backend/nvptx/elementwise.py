@@ -120,24 +120,24 @@ def _exp2(e: Emitter, a: str) -> str:
     return e.value(f"call float @llvm.nvvm.ex2.approx.ftz.f(float {a})")
 
 
-# log2(e) less its float32, and 1.5 * 2^23: a small number added to it is rounded to a whole one
+# log2(e) less its float32. 1.5 * 2^23: a small number added to it is rounded to a whole one; and
+# 127 more: then the last 8 bits of the sum are the exponent of 2 to that number.
 _LOG2_E_REST = 1.92596303e-08
-_TO_WHOLE = 12582912.0
+_TO_EXPONENT = 12582912.0 + 127
 
 
 def _exp(e: Emitter, a: str) -> str:
     """2^n * 2^f for x * log2(e) = n + f with |f| <= 1/2: 2 units in the last place for every x.
     n stays within the exponents of float32; beyond them f is what is left, and 2^f is 0 or inf."""
-    most, least = real(_TO_WHOLE + 127), real(_TO_WHOLE - 126)
-    shifted = _fma(e, a, real(LOG2_E).ref, real(_TO_WHOLE).ref)
+    most, least = real(_TO_EXPONENT + 127), real(_TO_EXPONENT - 126)
+    shifted = _fma(e, a, real(LOG2_E).ref, real(_TO_EXPONENT).ref)
     shifted = e.value(f"call float @llvm.minnum.f32(float {shifted}, float {most})")
     shifted = e.value(f"call float @llvm.maxnum.f32(float {shifted}, float {least})")
-    whole = e.value(f"fsub float {shifted}, {real(_TO_WHOLE)}")
+    whole = e.value(f"fsub float {shifted}, {real(_TO_EXPONENT)}")
     rest = _fma(e, a, real(LOG2_E).ref, e.value(f"fneg float {whole}"))
     rest = _fma(e, a, real(_LOG2_E_REST).ref, rest)
     bits = e.value(f"bitcast float {shifted} to i32")
     power = e.value(f"shl i32 {bits}, 23")
-    power = e.value(f"add i32 {power}, {127 << 23}")
     scale = e.value(f"bitcast i32 {power} to float")
     return e.value(f"fmul float {_exp2(e, rest)}, {scale}")
 
