@@ -8,7 +8,7 @@ so LLVM keeps them in place; the wait is tied to them too, and nothing touches t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fuser.backend.nvptx import consumer
 from fuser.backend.nvptx.assignment import DotPlan
@@ -107,6 +107,7 @@ def issue(
         sums = regs[band * count : (band + 1) * count]
         if fresh:
             sums = ["poison"] * count
+        matmuls = []
         for step in range(steps):
             keep = "true" if step else "false" if fresh else keeps
             b_word = b.at(0, step)
@@ -117,39 +118,47 @@ def issue(
                 at = (band * steps + step) * 4
                 source = [f"i32 {word}" for word in words[at : at + 4]]
                 turns = f"{b.transposed}"
-            sums = _issue(low, unit, grid.columns, sums, source, b_word, keep, turns)
+            matmuls.append(Matmul(source, b_word, keep, turns))
+        sums = _issue(low, unit, grid.columns, sums, matmuls)
         regs[band * count : (band + 1) * count] = sums
     return regs
 
 
+class Matmul(NamedTuple):
+    """One instruction. left: its operand, a descriptor or four words of fragments; right: a
+    descriptor; keep: whether it adds to the sums; turns: which operands lie across."""
+
+    left: list[str]
+    right: str
+    keep: str
+    turns: str
+
+
 def _issue(
-    low: Lowering,
-    unit: Unit,
-    columns: int,
-    sums: list[str],
-    source: list[str],
-    right: str,
-    keep: str,
-    turns: str,
+    low: Lowering, unit: Unit, columns: int, sums: list[str], matmuls: list[Matmul]
 ) -> list[str]:
-    """One asynchronous matmul; the accumulator registers after it."""
+    """Asynchronous matmuls that add to the same sums; the accumulator registers after them. They
+    are one piece of assembly: LLVM need not take the sums apart between them."""
     n = len(sums)
     outputs = "{" + ", ".join(f"${i}" for i in range(n)) + "}"
-    if len(source) == 1:
-        left, place = f"${2 * n}", 2 * n + 1
-    else:
-        left = "{" + ", ".join(f"${2 * n + i}" for i in range(4)) + "}"
-        place = 2 * n + 4
-    # integers have no signs to turn, and 8-bit operands only one way to lie
-    ends = ("" if unit.is_integer else ", 1, 1") + (f", {turns}" if unit.either_way else "")
-    text = (
-        f"wgmma.mma_async.sync.aligned.m64n{columns}k{unit.depth}."
-        f"{unit.ptx_sum}.{unit.name}.{unit.name} {outputs}, {left}, ${place}, ${place + 1}{ends};"
-    )
-    kinds = ["l"] if len(source) == 1 else ["r"] * 4
-    type = unit.llvm_sum
-    operands = [f"{type} {item}" for item in sums] + source + [f"i64 {right}", f"i1 {keep}"]
-    return tied(low, text, n, [*kinds, "l", "b"], operands, type)
+    shape = f"m64n{columns}k{unit.depth}.{unit.ptx_sum}.{unit.name}.{unit.name}"
+    type, place = unit.llvm_sum, 2 * n
+    lines, kinds, operands = [], [], [f"{type} {item}" for item in sums]
+    for matmul in matmuls:
+        behind = place + len(matmul.left)
+        left = ", ".join(f"${at}" for at in range(place, behind))
+        left = left if len(matmul.left) == 1 else f"{{{left}}}"
+        # integers have no signs to turn, and 8-bit operands only one way to lie
+        ends = "" if unit.is_integer else ", 1, 1"
+        ends += f", {matmul.turns}" if unit.either_way else ""
+        lines.append(
+            f"wgmma.mma_async.sync.aligned.{shape} {outputs}, {left}, ${behind}, "
+            f"${behind + 1}{ends};"
+        )
+        kinds += [*(["l"] if len(matmul.left) == 1 else ["r"] * 4), "l", "b"]
+        operands += [*matmul.left, f"i64 {matmul.right}", f"i1 {matmul.keep}"]
+        place = behind + 2
+    return tied(low, "\\0A\\09".join(lines), n, kinds, operands, type)
 
 
 def tied(

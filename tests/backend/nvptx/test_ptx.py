@@ -271,6 +271,14 @@ def test_windows_come_from_one_elected_thread(variant: str) -> None:
     assert len(walks) == 1 and ("multicast" in walks[0]) == (variant == "neighbours")
 
 
+def test_matmuls_of_a_block_are_one_statement() -> None:
+    """LLVM takes no sums apart between them: they are most of what it has to compile otherwise."""
+    text = lower_to_llvm(KERNELS["matmul_neighbours"](), SM_90A)
+    statements = [line for line in text.splitlines() if "wgmma.mma_async" in line]
+    assert statements
+    assert {line.count("wgmma.mma_async") for line in statements} == {64 // 16}
+
+
 def test_operands_from_registers_wait_for_products() -> None:
     """Products may run on into the next trip where the producer brings both operands in turns of
     stages; an operand written by the computing warps has one place, so they end before it is."""
