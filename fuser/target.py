@@ -7,7 +7,7 @@ Rates are peak figures of the vendor, or measured where docs/performance.md says
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 
@@ -151,4 +151,15 @@ def cpu_target(
 X86_64_V3 = cpu_target("x86-64-v3", "+avx2,+fma,+f16c,+bmi2", 8, 256)
 X86_64_V4 = cpu_target("x86-64-v4", "+avx512f,+avx512vl,+avx512dq,+avx512bw", 8, 512)
 AARCH64 = cpu_target("aarch64", "+neon", 8, 128)
-"""CPU targets to compile for from another machine."""
+_VNNI = replace(X86_64_V4, features=X86_64_V4.features + ",+avx512vnni,+avx512bf16")
+TARGETS: dict[str, Target] = {
+    **{f"sm_{n}": replace(SM_80, arch=f"sm_{n}") for n in (80, 86, 87, 89)},
+    "sm_90a": SM_90A,
+    "avx2": X86_64_V3,
+    "avx512": X86_64_V4,
+    "avx512_vnni": _VNNI,
+    "amx": replace(_VNNI, features=_VNNI.features + ",+amx-tile,+amx-int8,+amx-bf16"),
+    "neon": AARCH64,
+}
+"""Targets to compile for from another machine: code for them uses what their name says, and no
+more, whatever this machine has. Newer GPUs than sm_90a run code for sm_80."""

@@ -22,13 +22,15 @@ STAGES = ("graph", "passes", "regions", "tile", "llvm", "ptx", "asm")
 @click.option("--stage", type=click.Choice(STAGES), default="tile", show_default=True)
 @click.option("--region", type=int, help="Only this region.")
 @options.device
+@options.target
 @options.dim
 @options.fusion
 @options.precision
 @options.limits
 @options.verbose
 def dump_command(
-    model: Path, stage: str, region: int | None, device: Device, dim: tuple[str, ...],
+    model: Path, stage: str, region: int | None, device: Device, target: str | None,
+    dim: tuple[str, ...],
     no_fusion: bool, precision: Precision,
 ) -> int:  # fmt: skip
     """Print MODEL as it stands after a stage: graph, passes (those before nodes are grouped),
@@ -36,7 +38,7 @@ def dump_command(
     from fuser.frontends.onnx.model import open_model
     from fuser.pipeline import dump as stages
 
-    opened = open_model(model)
+    device, opened = options.chosen(device, target), open_model(model)
     for text in stages.dump(
         opened, stage=stage, region=region, device=device, dims=options.parse_dims(dim),
         fusion=not no_fusion, precision=precision,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 @click.command("explain")
 @click.argument("model", type=click.Path(path_type=Path))
 @options.device
+@options.target
 @options.dim
 @click.option(
     "--dynamic", is_flag=True, help="Compile for ranges of sizes; print which share kernels."
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 @options.limits
 @options.verbose
 def explain_command(
-    model: Path, device: Device, dim: tuple[str, ...], dynamic: bool, no_fusion: bool,
+    model: Path, device: Device, target: str | None,
+    dim: tuple[str, ...], dynamic: bool, no_fusion: bool,
     precision: Precision,
 ) -> int:  # fmt: skip
     """Print the regions of MODEL, and every fusion that was refused with its reason."""
@@ -37,6 +39,7 @@ def explain_command(
     from fuser.pipeline import compiler
     from fuser.pipeline.devices import choose_target
 
+    device = options.chosen(device, target)
     opened, dims = open_model(model), options.parse_dims(dim)
     if dynamic:
         return _explain_dynamic(opened, dims, device=device, fusion=not no_fusion,
@@ -44,11 +47,11 @@ def explain_command(
     partition = compiler.partition_source(
         opened, device=device, dims=dims, fusion=not no_fusion, precision=precision
     )
-    target = choose_target(device)
+    chosen = choose_target(device)
     tuned: tuple[Any, ...] = ()
     with suppress(LoweringError):  # of a region without a kernel, which the text shows
-        programs = compiler.emit_programs(partition, target)
-        _, tuned = compiler.with_remembered(partition, programs, target)
+        programs = compiler.emit_programs(partition, chosen)
+        _, tuned = compiler.with_remembered(partition, programs, chosen)
     click.echo(explain(partition))
     if tuned:
         click.echo("\n".join(["kernels with measured schedules", *(f"  {one}" for one in tuned)]))

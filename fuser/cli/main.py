@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import click
 
 from fuser import __version__
-from fuser.cli import cache, doctor, dump, explain, options
+from fuser.cli import cache, compile, doctor, dump, explain, inspect, options
 from fuser.cli import run as running
 from fuser.errors import FuserError
 
@@ -84,5 +84,7 @@ def main(debug: bool) -> None:
 main.add_command(running.run_command)
 main.add_command(explain.explain_command)
 main.add_command(dump.dump_command)
+main.add_command(compile.compile_command)
+main.add_command(inspect.inspect_command)
 main.add_command(doctor.doctor_command)
 main.add_command(cache.cache_command)

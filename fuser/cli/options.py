@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fuser.errors import UsageError
+
+if TYPE_CHECKING:
+    from fuser.pipeline.devices import Device
 
 PRECISIONS = ("model", "bf16", "int8w")
 
@@ -42,6 +45,28 @@ device = click.option(
     "--device", type=DeviceName(), default="auto", show_default=True, metavar="auto|cpu|cuda[:N]",
     help="Where to run; auto takes a GPU if there is one.",
 )  # fmt: skip
+target = click.option(
+    "--target", metavar="NAME",
+    help="Compile for sm_80, sm_90a, avx2, avx512, ..., which need not be here.",
+)  # fmt: skip
+
+
+def chosen(device: Device, target: str | None) -> Device:
+    """What `--device` and `--target` mean together. Raises UsageError."""
+    from fuser.errors import nearest
+    from fuser.target import TARGETS
+
+    if target is None:
+        return device
+    if device != "auto":
+        raise UsageError("--device and --target are two devices", hint="give one of them")
+    found = TARGETS.get(target.lower())
+    if found is None:
+        hint = nearest(target.lower(), TARGETS, "one of")
+        raise UsageError(f"there is no target {target!r}", hint=hint)
+    return found
+
+
 dim = click.option(
     "--dim",
     "dim",

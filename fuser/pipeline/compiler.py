@@ -148,22 +148,47 @@ def compile_graph(
     Raises FuserError: UnsupportedError, LimitError, DeviceError, CompileError.
     """
     started = time.perf_counter() if started is None else started
+    ordinal = ordinal or parse_device(device)[1]
     with within(), marked(f"fuser compile {name or graph.name}"):
-        return _compile_graph(
-            graph, name, device, threads, fusion, precision, progress, dims, values, started, types,
-            ordinal, consume, keep, tune,
+        program, report, hints = _compile_graph(
+            graph, name, device, plan_threads(threads), fusion, precision, progress, dims, values,
+            started, types, ordinal, consume, keep, tune,
         )  # fmt: skip
+        return Plan(
+            program,
+            threads=plan_threads(threads),
+            device=ordinal,
+            report=lambda plan: replace(report, peak_memory_bytes=plan.peak_memory_bytes),
+            hints=hints,
+        )
+
+
+def compile_program(
+    source: GraphSource, target: Target, *, dims: Mapping[str, int] | None = None,
+    fusion: bool = True, precision: Precision = "model", progress: Progress = quiet,
+) -> tuple[Program, Report]:  # fmt: skip
+    """What `compile_source` compiles, for a target that need not be on this machine: nothing is
+    loaded. Raises what compiling raises."""
+    started = time.perf_counter()
+    with within():
+        progress("importing the graph")
+        bound = source.bind(dims or {})
+        program, report, _ = _compile_graph(
+            source.graph(bound), source.name, target, target.units, fusion, precision, progress,
+            bound, (), started, source.types, 0, False, None, False,
+        )  # fmt: skip
+        return program, report
 
 
 def _compile_graph(
-    graph: Graph, name: str, device: Device, threads: int | None, fusion: bool,
+    graph: Graph, name: str, device: Device, threads: int, fusion: bool,
     precision: Precision, progress: Progress, dims: Mapping[str, int] | None,
     values: tuple[str, ...], started: float, types: Mapping[str, DType] | None, ordinal: int,
     consume: bool, keep: Keep | None, tune: bool,
-) -> Plan:  # fmt: skip
+) -> tuple[Program, Report, Mapping[str, tuple[int, int]]]:  # fmt: skip
+    """The program, the report and ranges of the inputs."""
     config = Config.from_environment()
     start_logs()
-    ordinal = ordinal or parse_device(device)[1]
     on_host = not choose_target(device).is_cuda
     if on_host or current().bytes:
         ends = sum(value.type.bytes for value in {*graph.inputs, *graph.outputs})
@@ -179,7 +204,7 @@ def _compile_graph(
     compiled = compile_kernels(
         graph, name=name, device=device, fusion=fusion, precision=precision, progress=progress,
         config=config, consume=consume and not config.dump, tune=tune,
-        threads=plan_threads(threads), ordinal=ordinal,
+        threads=threads, ordinal=ordinal,
     )  # fmt: skip
     cut, programs = compiled.partition, compiled.programs
     if config.dump:
@@ -211,13 +236,7 @@ def _compile_graph(
             for key, source in compiled.bound.sources.items()
         }
         keep(program, sources, report, hints)
-    return Plan(
-        program,
-        threads=plan_threads(threads),
-        device=ordinal,
-        report=lambda plan: replace(report, peak_memory_bytes=plan.peak_memory_bytes),
-        hints=hints,
-    )
+    return program, report, hints
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def print_report(report: Report, outputs: Mapping[str, np.ndarray], random_input
     import click
 
     colour = False if os.environ.get("NO_COLOR") else None
-    rows = [(label, _printable(text)) for label, text in _rows(report, outputs)]
+    rows = [(label, printable(text)) for label, text in _rows(report, outputs)]
     colours = {"ok": "green", "MISMATCH": "red"}
     for line, (label, text) in zip(columns(rows).splitlines(), rows, strict=True):
         verdict = text.split(" ")[0] if label == "compare" else ""
@@ -50,7 +50,7 @@ def print_report(report: Report, outputs: Mapping[str, np.ndarray], random_input
         click.echo(click.style(hint, dim=True), color=colour)
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Names of a model may be part of it."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 

@@ -1,0 +1,157 @@
+"""`fuser inspect`, `fuser compile`, `--target`: what is in a file; files for other machines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import fuser
+from fuser.backend.llvm import host_features
+from fuser.cli.main import run
+from fuser.errors import DeviceError
+from fuser.target import TARGETS, X86_64_V3
+from models import TINY, build, save
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(capfd: pytest.CaptureFixture[str]) -> Command:
+    def call(*arguments: str | Path) -> tuple[int, str, str]:
+        capfd.readouterr()
+        code = run([str(argument) for argument in arguments])
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def mlp(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """x: float32 [batch, 24] -> y: [batch, 10]."""
+    path = tmp_path_factory.mktemp("models") / "mlp.onnx"
+    save(build("mlp", **TINY["mlp"]), path)
+    return path
+
+
+def test_inspect_a_model(command: Command, mlp: Path) -> None:
+    proto = onnx.load(mlp)
+    code, out, err = command("inspect", mlp, "--json")
+    found = json.loads(out)
+    assert (code, err) == (0, "")
+    assert found["inputs"] == [{"name": "x", "dtype": "float32", "shape": ["batch", 24]}]
+    assert found["outputs"][0]["shape"] == ["batch", 10] and found["dims"] == ["batch"]
+    assert found["opsets"] == {"ai.onnx": 17} and found["producer"].startswith("fuser-models")
+    assert found["operators"]["MatMul"] == 3
+    assert sum(found["operators"].values()) == len(proto.graph.node)
+    arrays = [onnx.numpy_helper.to_array(tensor) for tensor in proto.graph.initializer]
+    weights = found["weights"]["float32"]
+    assert weights["bytes"] == sum(array.nbytes for array in arrays if array.dtype == np.float32)
+    code, out, _ = command("inspect", mlp)
+    assert code == 0
+    for words in (("input", "x float32[batch, 24]"), ("dims", "batch"), ("operator", "3 MatMul")):
+        assert any(line.startswith(words[0]) and words[1] in line for line in out.splitlines())
+
+
+def test_inspect_counts_the_nodes_of_bodies(command: Command, tmp_path: Path) -> None:
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 22]>
+        m (bool c, float[2] x) => (float[2] y) {
+            y = If (c) <then_branch = t () => (float[2] a) { a = Neg(x) },
+                        else_branch = e () => (float[2] b) { b = Neg(x) }>
+        }""")
+    onnx.save(model, tmp_path / "if.onnx")
+    found = json.loads(command("inspect", tmp_path / "if.onnx", "--json")[1])
+    assert found["operators"] == {"Neg": 2, "If": 1} and found["dims"] == []
+
+
+def test_inspect_what_is_none(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "text.onnx").write_text("no model")
+    for file, code in (("absent.onnx", 2), (".", 2), ("text.onnx", 3)):
+        found = command("inspect", tmp_path / file)
+        assert found[0] == code and not found[1] and len(found[2].splitlines()) == 1
+
+
+def test_compile_writes_a_plan(command: Command, mlp: Path, tmp_path: Path) -> None:
+    file = tmp_path / "mlp.plan"
+    code, out, err = command("compile", mlp, "--device", "cpu", "--dim", "batch=3", "-o", file)
+    assert code == 0 and "mlp.plan" in out, err
+    x = np.random.default_rng(0).standard_normal((3, 24), np.float32)
+    want = fuser.compile(mlp, device="cpu", dims={"batch": 3}).run({"x": x})
+    np.testing.assert_array_equal(fuser.Plan.load(file).run({"x": x})["y"], want["y"])
+    found = json.loads(command("inspect", file, "--json")[1])
+    assert found["kind"] == "plan" and found["target"]["name"] == "cpu"
+    assert found["inputs"] == [{"name": "x", "dtype": "float32", "shape": [3, 24]}]
+    assert len(found["kernels"]) == 3 and all(one["bytes"] > 0 for one in found["kernels"])
+    assert found["constants_bytes"] > 0
+
+
+def test_inspect_a_plan_for_many_sizes(command: Command, mlp: Path, tmp_path: Path) -> None:
+    plan = fuser.compile(mlp, device="cpu", dynamic=True)
+    plan.prepare({"batch": 7})
+    plan.save(tmp_path / "many.plan")
+    found = json.loads(command("inspect", tmp_path / "many.plan", "--json")[1])
+    assert found["inputs"] == [{"name": "x", "dtype": "float32", "shape": ["batch", "24"]}]
+    assert found["ranges"] == len(plan.variants) == 1
+    assert "ranges of sizes" in command("inspect", tmp_path / "many.plan")[1]
+
+
+@pytest.mark.parametrize(
+    ("target", "stage", "words", "others"),
+    [
+        ("sm_80", "ptx", (".target sm_80", "mma.sync"), ("wgmma",)),
+        ("sm_90a", "ptx", (".target sm_90a",), ()),
+        ("avx2", "asm", ("ymm", "vfmadd"), ("zmm",)),
+        ("AVX512", "asm", ("zmm",), ()),
+        ("neon", "asm", ("fmla",), ("ymm",)),
+        ("amx", "asm", ("tdpbf16ps",), ()),
+    ],
+)
+def test_dump_for_a_target_that_is_not_here(
+    command: Command, mlp: Path, target: str, stage: str, words: tuple[str, ...],
+    others: tuple[str, ...],
+) -> None:  # fmt: skip
+    precise = ("--precision", "bf16") if target == "amx" else ()
+    code, out, err = command(
+        "dump", mlp, "--target", target, "--stage", stage, "--dim", "batch=64", *precise
+    )
+    assert (code, err) == (0, "")
+    assert all(word in out for word in words) and not any(word in out for word in others)
+
+
+def test_explain_for_a_target_that_is_not_here(command: Command, mlp: Path) -> None:
+    code, out, err = command("explain", mlp, "--target", "sm_90a")
+    assert (code, err) == (0, "") and "contraction" in out
+
+
+def test_targets_that_are_none(command: Command, mlp: Path) -> None:
+    code, _, err = command("dump", mlp, "--target", "avx12")
+    assert code == 2 and "no target 'avx12'; did you mean 'avx" in err
+    code, _, err = command("dump", mlp, "--target", "avx2", "--device", "cpu")
+    assert code == 2 and "--device and --target" in err
+
+
+def test_a_plan_for_another_machine(command: Command, mlp: Path, tmp_path: Path) -> None:
+    """It is written, and refused where the processor or the device is another."""
+    wanted = {name[1:] for name in TARGETS["amx"].features.split(",")}
+    if wanted <= host_features():
+        pytest.skip("this machine has AMX")
+    file = tmp_path / "amx.plan"
+    assert command("compile", mlp, "--target", "amx", "-o", file)[0] == 0
+    assert json.loads(command("inspect", file, "--json")[1])["target"]["arch"] == "x86-64-v4"
+    with pytest.raises(DeviceError, match=r"needs a processor with .*amx-tile"):
+        fuser.Plan.load(file)
+
+
+def test_code_of_a_target_runs_where_it_can(command: Command, mlp: Path, tmp_path: Path) -> None:
+    """What is compiled for AVX2 alone is right on every processor that has it."""
+    if not {name[1:] for name in X86_64_V3.features.split(",")} <= host_features():
+        pytest.skip("this machine has no AVX2")
+    assert command("compile", mlp, "--target", "avx2", "-o", tmp_path / "p")[0] == 0
+    x = np.random.default_rng(0).standard_normal((1, 24), np.float32)
+    want = fuser.compile(mlp, device="cpu").run({"x": x})["y"]
+    np.testing.assert_allclose(fuser.Plan.load(tmp_path / "p").run({"x": x})["y"], want, 1e-5, 1e-6)
