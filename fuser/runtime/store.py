@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -190,8 +191,12 @@ def array_from_record(
     item: Mapping[str, Any], blob: Callable[[Sequence[int]], memoryview]
 ) -> np.ndarray:
     """The inverse of `array_record`."""
-    array = aligned_array(tuple(item["shape"]), BY_NAME[item["dtype"]].numpy)
-    array.reshape(-1).view(np.uint8)[:] = np.frombuffer(blob(item["blob"]), np.uint8)
+    shape, dtype = tuple(item["shape"]), BY_NAME[item["dtype"]].numpy
+    data = np.frombuffer(blob(item["blob"]), np.uint8)
+    if data.size != math.prod(shape) * dtype.itemsize:  # before memory is taken for it
+        raise ValueError(f"an array of shape {shape} in {data.size} bytes")
+    array = aligned_array(shape, dtype)
+    array.reshape(-1).view(np.uint8)[:] = data
     return array
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from fuser.dtypes import ALL, BY_NAME, NARROW, bf16, f32
 from fuser.errors import ExportError, FeedError, UsageError
-from fuser.runtime import driver
+from fuser.runtime import cuda, driver
 from fuser.runtime.arrays import describe
 from fuser.runtime.device_tensors import DeviceArray, Event, HostArray, check_tensors
 from fuser.runtime.dlpack import from_dlpack, host_view
@@ -356,6 +356,42 @@ def test_feeds_that_do_not_fit(gpu: Calls) -> None:
     check_tensors([spec], {"y": ReadOnly()}, 0, "input")
     with pytest.raises(FeedError, match="read-only"):
         check_tensors([spec], {"y": ReadOnly()}, 0, "output")
+
+
+# streams of runs --------------------------------------------------------------------------------
+
+
+def test_a_run_goes_on_the_callers_stream(gpu: Calls) -> None:
+    executor = cuda.CudaExecutor.__new__(cuda.CudaExecutor)
+    executor.program, executor.ordinal, executor.stream = passing("bf16"), 0, 9
+    executor._release = []
+
+    def run_at(sources: Any, targets: Any, stream: int) -> None:
+        gpu.append(("run", list(sources), list(targets), stream))
+
+    executor.run_at = run_at  # type: ignore[method-assign]
+    x = DeviceArray((8,), bf16)
+    y = executor.run_device({"x": x})["y"]
+    assert gpu.named("run") == [([x.pointer], [y.pointer], 9)]
+    assert gpu[-1] == ("cuStreamSynchronize", 9) and y.ready is None
+    x.ready = Event(0, 33)
+    ((event, _),) = gpu.named("cuEventRecord")
+    for stream, order in ((55, 55), (0, 1)):
+        gpu.clear()
+        y = executor.run_device({"x": x}, stream)["y"]
+        names = [call[0] for call in gpu]
+        assert gpu.named("cuStreamWaitEvent") == [(order, event, 0)]  # for what computes x
+        assert names.index("cuStreamWaitEvent") < names.index("run") < names.index("cuEventRecord")
+        assert gpu.named("run")[0][2] == order == gpu.named("cuEventRecord")[0][1]
+        assert "cuStreamSynchronize" not in names
+        assert y.ready is not None and y.ready.stream == order
+
+    class Interface:
+        __cuda_array_interface__ = x.__cuda_array_interface__ | {"typestr": "<V2"}
+
+    gpu.clear()
+    executor.run_device({"x": Interface()}, 55)
+    assert gpu.named("cuEventRecord")[0][1] == 33 and gpu.named("cuStreamWaitEvent")[0][0] == 55
 
 
 # on a GPU ---------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from fuser.dtypes import f32
 from fuser.errors import InvalidModelError, UsageError
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import Program, Step, TensorSpec, assemble
-from fuser.runtime.store import load_program, save_program
+from fuser.runtime.store import array_from_record, load_program, save_program
 from fuser.target import cpu_target
 
 from .handmade import binary
@@ -92,3 +92,9 @@ def test_references_are_checked(program: Program, tmp_path: Path) -> None:
 def test_no_such_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No such file"):
         load_program(tmp_path / "none")
+
+
+def test_no_memory_is_taken_for_what_is_not_there() -> None:
+    record = {"dtype": "f32", "shape": [1 << 40, 1 << 10], "blob": [0, 16]}
+    with pytest.raises(ValueError, match="in 16 bytes"):
+        array_from_record(record, lambda span: memoryview(bytes(16)))

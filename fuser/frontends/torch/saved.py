@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from fuser.dtypes import BY_NAME
-from fuser.errors import FeedError, UsageError
+from fuser.errors import FeedError, InvalidModelError, UsageError
 from fuser.frontends.torch.importer import tensor_array
 from fuser.frontends.torch.importer.registry import dtype_of
 from fuser.frontends.torch.tensors import gpu_of, is_tensor, run_plan, to_tensor
@@ -65,10 +65,8 @@ class SavedModule(Shown):
     on. Buffers that it changes are its own, and begin as they were saved."""
 
     def __init__(self, calls: Sequence[_Call], state: Sequence[Any]) -> None:
-        from torch.utils import _pytree
-
         self._calls = {(call.nest, call.leaves): call for call in calls}
-        self._trees = {call.out: _pytree.treespec_loads(call.out) for call in calls}
+        self._trees = {call.out: _read_tree(call.out) for call in calls}
         self._state = list(state)
 
     @property
@@ -179,8 +177,6 @@ def _leaves(program: Record) -> dict[int, tuple[str, Any]]:
 
 def _frame(program: Record, number: Callable[[Any], int]) -> dict[str, Any]:
     """What all calls of a program have in common."""
-    from torch.utils import _pytree
-
     names = [name for name, _ in _leaves(program).values()]
     effects: list[list[Any]] = []
     for kind, target in program.effects:
@@ -189,8 +185,8 @@ def _frame(program: Record, number: Callable[[Any], int]) -> dict[str, Any]:
         else:
             effects.append(["leaf", names.index(target)] if kind == "input" else [kind, 0])
     return {
-        "nest": _pytree.treespec_dumps(program.nest),
-        "out": _pytree.treespec_dumps(program.out),
+        "nest": _write_tree(program.nest),
+        "out": _write_tree(program.out),
         "effects": effects,
         "moved": [[place, str(device)] for place, device in program.moved.items()],
     }
@@ -227,6 +223,29 @@ def _served(
         "program": program_record(plan.program, blobs) if plan is not None else None,
         "constants": [arrays(a) for a in plan.program.constants] if plan is not None else [],
     }  # fmt: skip
+
+
+def _write_tree(tree: Any) -> str:
+    from torch.utils import _pytree
+
+    try:
+        return str(_pytree.treespec_dumps(tree))
+    except Exception as error:  # PyTorch raises several, of types that it cannot write
+        raise UsageError(
+            f"the inputs or results nest in a way that has no text: {error}"
+        ) from error
+
+
+def _read_tree(text: str) -> Any:
+    from torch.utils import _pytree
+
+    try:
+        return _pytree.treespec_loads(text)
+    except Exception as error:
+        raise InvalidModelError(
+            f"the tree of the results cannot be read: {error}",
+            hint="import the library whose types the module returns, then load",
+        ) from error
 
 
 def _plain(value: Any, what: str) -> Any:

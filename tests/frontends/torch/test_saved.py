@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
+from torch.utils import _pytree  # noqa: E402
 
 import fuser  # noqa: E402
 from fuser.errors import FeedError, InvalidModelError, UsageError  # noqa: E402
+from fuser.frontends.torch.saved import _read_tree, _write_tree  # noqa: E402
 
 pytestmark = [
     pytest.mark.export,
@@ -26,7 +28,7 @@ class Counting(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(4, 3)
-        self.count: torch.Tensor
+        self.count: Any
         self.register_buffer("count", torch.zeros(()))
 
     def forward(self, x: Any, seen: Any, scale: float = 1.0) -> dict[str, Any]:
@@ -86,6 +88,24 @@ def test_state_and_trees(tmp_path: Path, example: Any) -> None:
     for wrong in ({"scale": 3.0}, {"scale": 2}, {}):
         with pytest.raises(FeedError, match="nothing was saved"):
             again(example, mine, **wrong)
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+class Paired(nn.Module):
+    def forward(self, x: Any) -> Pair:
+        return Pair(x + 1, x * 2)
+
+
+def test_trees_that_cannot_be_written_or_read(tmp_path: Path, example: Any) -> None:
+    compiled = fuser.compile(Paired(), example_inputs=(example,))
+    with pytest.raises(UsageError, match="has no text"):
+        compiled.save(tmp_path / "pair")
+    with pytest.raises(InvalidModelError, match="import the library"):
+        _read_tree(_write_tree(_pytree.tree_structure([1])).replace("builtins.list", "absent.List"))
 
 
 def test_an_exported_program_and_parameters_as_inputs(tmp_path: Path, example: Any) -> None:
