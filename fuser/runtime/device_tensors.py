@@ -25,6 +25,7 @@ from fuser.runtime.dlpack import (
     CUDA_DEVICES,
     LEGACY_STREAM,
     NO_WAIT,
+    UNSIGNED,
     DeviceTensor,
     ask,
     from_dlpack,
@@ -74,12 +75,8 @@ class HostArray:
 def _host_capsule(
     array: np.ndarray, dtype: DType, max_version: tuple[int, int] | None, copied: bool
 ) -> Any:
-    strides = tuple(step // dtype.bytes for step in array.strides)
-    tensor = DeviceTensor(
-        array.__array_interface__["data"][0], dtype.name, array.shape, strides, 0, array,
-        writeable=array.flags.writeable,
-    )  # fmt: skip
-    return to_capsule(tensor, (CPU, 0), max_version=max_version, copied=copied)
+    words = array.view(UNSIGNED[dtype.bytes])
+    return to_capsule(words, dtype, (CPU, 0), max_version=max_version, copied=copied)
 
 
 class Event:
@@ -169,8 +166,9 @@ class DeviceArray:
             array.pointer, self.type.name, self.shape, None, self.ordinal, (array, self)
         )
         return to_capsule(
-            tensor, self.__dlpack_device__(), max_version=max_version, copied=bool(copy)
-        )
+            tensor.words(self.type.bytes), self.type, self.__dlpack_device__(),
+            max_version=max_version, copied=bool(copy),
+        )  # fmt: skip
 
     def _copy(self, stream: int) -> DeviceArray:
         """Made on that stream; by the time this returns, for a consumer that does not wait."""

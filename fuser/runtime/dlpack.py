@@ -1,7 +1,7 @@
 """DLPack, both ways: a capsule for memory of ours, and what a capsule of others describes.
 
-    capsule = to_capsule(tensor, (CUDA, 0), max_version=(1, 1))  # the consumer's to free
-    tensor = from_dlpack(ask(array), array)                      # no copy; kept by its owner
+    capsule = to_capsule(words, dtype, (CUDA, 0), max_version=(1, 1))  # the consumer's to free
+    tensor = from_dlpack(ask(array), array)                            # no copy; kept by its owner
 
 NumPy makes our capsules, of an array that lies where the tensor lies: its destructors and deleters
 are native code that minds exceptions in flight, threads without the interpreter's lock and its end.
@@ -38,6 +38,14 @@ _CODES_OF = {
 }  # fmt: skip
 _SUB_BYTE = {"f4e2m1": 4, "i4": 4, "u4": 4, "i2": 2, "u2": 2}
 _COMPLEX = 5
+_KEYS = {
+    name: (_CODES_OF.get(name, _CODES[dtype.kind]), _SUB_BYTE.get(name, dtype.bits))
+    for name, dtype in BY_NAME.items()
+}
+"""DLPack's code and bits of an element type."""
+_NAMES = {key: name for name, key in _KEYS.items()}
+UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
+"""Whole numbers by size."""
 
 
 class _Device(ctypes.Structure):
@@ -112,7 +120,11 @@ class DeviceTensor:
         dtype = BY_NAME.get(self.dtype)
         if dtype is None:
             raise FeedError(f"an array of {self.dtype}", hint="pass one of a supported dtype")
-        return np.asarray(_Memory(self, dtype.bytes)).view(dtype.numpy)
+        return self.words(dtype.bytes).view(dtype.numpy)
+
+    def words(self, size: int) -> np.ndarray:
+        """Whole numbers of that size in its memory, wherever that is; they keep the owner."""
+        return np.asarray(_Memory(self, size))
 
 
 class _Memory:
@@ -123,7 +135,7 @@ class _Memory:
         strides = tensor.strides
         self.__array_interface__ = {
             "version": 3,
-            "typestr": np.dtype(f"u{size}").str,
+            "typestr": UNSIGNED[size].str,
             "data": (tensor.address, not tensor.writeable),
             "shape": tensor.shape,
             "strides": None if strides is None else tuple(step * size for step in strides),
@@ -131,34 +143,32 @@ class _Memory:
 
 
 def to_capsule(
-    tensor: DeviceTensor, device: tuple[int, int], *, max_version: tuple[int, int] | None = None,
-    copied: bool = False,
+    array: np.ndarray, dtype: DType, device: tuple[int, int], *,
+    max_version: tuple[int, int] | None = None, copied: bool = False,
 ) -> Any:  # fmt: skip
-    """A capsule that keeps the owner until it, or its consumer, lets go. max_version: the newest
-    layout that the consumer reads; without one it gets the layout before versions, which has no
-    flags: read-only memory and elements of less than a byte raise ExportError."""
-    dtype = BY_NAME[tensor.dtype]
-    flags = (COPIED if copied else 0) | (PADDED if dtype.name in _SUB_BYTE else 0)
-    array = np.asarray(_Memory(tensor, dtype.bytes))
-    versioned = max_version is not None and max_version[0] >= 1
+    """A capsule that keeps what the array keeps until it, or its consumer, lets go. array: whole
+    numbers of the size of the dtype, where the tensor lies (`DeviceTensor.words`). max_version: the
+    newest layout that the consumer reads; without one it gets the layout before versions, which has
+    no flags: read-only memory and elements of less than a byte raise ExportError."""
+    padded = dtype.name in _SUB_BYTE
     try:
-        capsule = _capsule_of(array, versioned)
+        capsule = _capsule_of(array, max_version is not None and max_version[0] >= 1)
     except BufferError as error:
         raise ExportError(str(error), hint="use a consumer of DLPack 1.0 or later") from error
-    managed = _pointer(capsule, _name(capsule))
-    if _name(capsule) == b"dltensor_versioned":
-        record = _Versioned.from_address(managed)
-        record.flags |= flags
+    name = _name(capsule)
+    if name == b"dltensor_versioned":
+        record = _Versioned.from_address(_pointer(capsule, name))
+        record.flags |= (COPIED if copied else 0) | (PADDED if padded else 0)
         described = record.tensor
-    elif flags & PADDED:
+    elif padded:
         raise ExportError(
             f"DLPack has no {dtype.name} without versions",
             hint="use a consumer of DLPack 1.0 or later",
         )
     else:
-        described = _Tensor.from_address(managed)
+        described = _Tensor.from_address(_pointer(capsule, name))
     described.device.type, described.device.ordinal = device
-    described.code, described.bits = _key(dtype)
+    described.code, described.bits = _KEYS[dtype.name]
     return capsule
 
 
@@ -218,15 +228,6 @@ def host_view(array: Any) -> np.ndarray:
             f"a {type(array).__name__} in {where}", hint="copy it to the host, or use run_device()"
         )
     return from_dlpack(ask(array), array).numpy()
-
-
-def _key(dtype: DType) -> tuple[int, int]:
-    """DLPack's code and bits of an element type."""
-    code = _CODES_OF.get(dtype.name, _CODES[dtype.kind])
-    return code, _SUB_BYTE.get(dtype.name, dtype.bits)
-
-
-_NAMES = {_key(dtype): name for name, dtype in BY_NAME.items()}
 
 
 def _dtype_name(tensor: _Tensor, padded: bool) -> str:

@@ -69,16 +69,17 @@ def test_a_module_is_saved_and_loaded(
         again(example.double())
 
 
-def test_state_and_trees(tmp_path: Path, example: Any) -> None:
-    module = Counting().eval()
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+def test_state_and_trees(tmp_path: Path, example: Any, device: str) -> None:
+    module, example = Counting().eval().to(device), example.to(device)
     compiled = fuser.compile(module)
-    seen = torch.zeros(1)
+    seen = torch.zeros(1, device=device)
     compiled(example, seen, scale=2.0)
     assert module.count == 1 and len(compiled.plans) == 1
     compiled.save(tmp_path / "counting")
     again: Any = fuser.load(tmp_path / "counting")
     wanted = compiled(example, seen, scale=2.0)
-    mine = torch.zeros(1)
+    mine = torch.zeros(1, device=device)
     found = again(example, mine, scale=2.0)
     assert torch.equal(found["y"], wanted["y"])  # the second call, of both
     assert found["parts"][0] == 2 and torch.equal(found["parts"][1], wanted["parts"][1])
