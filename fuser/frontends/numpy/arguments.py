@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from fuser.errors import UsageError
 from fuser.frontends.numpy.objects import Reads, is_object, is_proxy
 from fuser.frontends.numpy.specs import spec_of
@@ -25,19 +27,18 @@ class Arguments:
             self.bound = signature.bind(*args, **kwargs)
         except TypeError as error:
             raise UsageError(f"the arguments do not fit {signature}: {error}") from None
-        self.static = {k: v for k, v in self.bound.arguments.items() if k in static}
-        first = next(iter(self.bound.arguments), None) if method else None
-        self.objects = {
-            name: value
-            for name, value in self.bound.arguments.items()
-            if name not in static and (name == first or is_object(value))
-        }
+        self.static: dict[str, Any] = {}
+        self.objects: dict[str, Any] = {}
         self.reads: Reads | None = None
-        dynamic = {
-            name: value
-            for name, value in self.bound.arguments.items()
-            if name not in static and name not in self.objects
-        }
+        dynamic: dict[str, Any] = {}
+        first = next(iter(self.bound.arguments), None) if method else None
+        for name, value in self.bound.arguments.items():
+            if name in static:
+                self.static[name] = value
+            elif name == first or (type(value) is not np.ndarray and is_object(value)):
+                self.objects[name] = value
+            else:
+                dynamic[name] = value
         self.leaves, self.tree = trees.flatten(dynamic)
         self.names = [
             label

@@ -220,6 +220,9 @@ class Jitted:
             )
         return self._find(Arguments(self._signature, self._static, args, kwargs, method))
 
+    def __repr__(self) -> str:
+        return f"<jitted {_name(self.function)}{self._signature}, {len(self.traces)} traces>"
+
     @property
     def traces(self) -> tuple[Traced, ...]:
         """Every trace made so far, the latest used last."""

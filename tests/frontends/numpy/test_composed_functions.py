@@ -141,6 +141,15 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         ),
         (U, X, I),
     ),
+    "choices": (
+        lambda x, i: (
+            np.choose(abs(i) % 3, [x, i, 7]), np.choose(i, [x, -x], mode="clip"),
+            np.choose(i, [1, 2], mode="wrap"), np.lexsort((i, x)), np.lexsort((x[0], i[0])),
+            *np.unravel_index(abs(i) * 3, (4, 6)), np.piecewise(x, [x < 0, x > 1], [np.exp, 3]),
+            np.piecewise(x, [x < 0], [lambda v: -v, lambda v: v * 2]),
+        ),
+        (X, I),
+    ),
     "orders": (
         lambda x: (np.sort(np.partition(x, 3), 1), np.argpartition(x, 2, 0) * 0, np.fix(x)), (X,)
     ),

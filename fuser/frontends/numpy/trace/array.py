@@ -49,7 +49,7 @@ def _is_operand(x: Any) -> bool:
     return isinstance(x, TracedArray | np.ndarray | np.generic | list | tuple | numbers)
 
 
-class _UntracedError(TraceError, AttributeError):
+class UntracedAttributeError(TraceError, AttributeError):
     """An attribute of ndarray that a traced array has not."""
 
 
@@ -132,7 +132,9 @@ class TracedArray(Traced):
         if name in METHODS:
             return lambda *args, **kwargs: FUNCTIONS[name](self, *args, **kwargs)
         if hasattr(np.ndarray, name) and not name.startswith("__"):
-            raise _UntracedError(f"x.{name} cannot be traced", hint="docs/python.md lists what can")
+            raise UntracedAttributeError(
+                f"x.{name} cannot be traced", hint="docs/python.md lists what can"
+            )
         raise AttributeError(f"a traced array has no attribute {name!r}")
 
     # values that do not exist -------------------------------------------------------------------
@@ -172,8 +174,8 @@ class TracedArray(Traced):
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
         self._no_value(
-            "a conversion to a NumPy array", "use np.stack for a list of arrays, np.zeros_like(x) "
-            "for an array to assign to, x.astype, and functions of docs/python.md for foreign ones",
+            "a conversion to a NumPy array", "use np.zeros_like(x) for an array to assign to, "
+            "x.astype, and functions of docs/python.md instead of foreign ones",
         )  # fmt: skip
 
     def item(self, *args: int) -> NoReturn:

@@ -223,7 +223,7 @@ def lift(x: Any, dtype: np.dtype | None = None) -> Value:
                 hint="return arrays from a traced function; do not keep them elsewhere",
             )
         return value if dtype is None else trace.builder.cast(value, from_numpy(dtype))
-    if isinstance(x, list | tuple) and any(map(is_traced, _leaves(x))):
+    if isinstance(x, list | tuple) and holds_traced(x):
         parts = [wrap(lift(part)) for part in x]
         common = result_type(*parts) if dtype is None else dtype
         b = trace.builder
@@ -244,6 +244,11 @@ def traced(x: Any, dtype: np.dtype | None = None) -> Any:
     return wrap(lift(x, dtype))
 
 
+def holds_traced(x: Any) -> bool:
+    """Whether x is a traced array, or a nested list with one."""
+    return any(map(is_traced, _leaves(x)))
+
+
 def _leaves(x: Any) -> Iterator[Any]:
     if isinstance(x, list | tuple):
         for part in x:
@@ -260,7 +265,7 @@ def promotion_kind(x: Any) -> Any:
         return type(x)
     if isinstance(x, DimExpr):
         return int
-    if isinstance(x, list | tuple) and any(map(is_traced, _leaves(x))):
+    if isinstance(x, list | tuple) and holds_traced(x):
         return result_type(*_leaves(x))
     return np.asarray(x).dtype if not isinstance(x, np.ndarray) else x.dtype
 

@@ -11,21 +11,37 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from types import FunctionType, ModuleType
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 
 from fuser.errors import TraceError
-from fuser.forks import new_lock
-from fuser.frontends.numpy.trace.context import maybe_current
 from fuser.frontends.numpy.trace.lines import defined_at
+from fuser.frontends.numpy.trace.replaced import replace_while_recording
 
 _HINT = "draw them outside, and pass them as an argument: f(x, rng.normal(size=n))"
 _SILENT = frozenset(("get_state", "getstate", "seed", "set_state", "setstate"))
-_lock = new_lock()
-_replaced: dict[tuple[ModuleType, str], Any] = {}
-_recordings = 0
+_DEFAULT_RNG = "numpy.random.default_rng"
+
+
+def _refused(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        if name == _DEFAULT_RNG and (*args, *kwargs.values()) not in ((), (None,)):
+            return function(*args, **kwargs)
+        raise TraceError(
+            f"{name} in a traced function: its numbers would be the same in every call", hint=_HINT
+        )
+
+    return refuse
+
+
+for _module in (np.random, random):
+    for _name in _module.__all__:
+        _found = getattr(_module, _name)
+        if callable(_found) and not isinstance(_found, type) and _name not in _SILENT:
+            replace_while_recording(_module, _name, _refused(f"{_module.__name__}.{_name}", _found))
 
 
 @contextmanager
@@ -33,59 +49,13 @@ def no_randomness(function: Callable[..., Any], name: str) -> Iterator[None]:
     """Raise TraceError where the code within draws random numbers."""
     reached = _generators(function)
     before = [_state(generator) for generator in reached]
-    _guard()
-    try:
-        yield
-    finally:
-        _release()
+    yield
     if before != [_state(generator) for generator in reached]:
         raise TraceError(
             f"{name} draws random numbers, which would be the same in every call",
             where=defined_at(function),
             hint=_HINT,
         )
-
-
-def _guard() -> None:
-    """Put guards in the places of the functions, for as long as anything is recorded."""
-    global _recordings
-    with _lock:
-        _recordings += 1
-        if _recordings > 1:
-            return
-        for module in (np.random, random):
-            for name in module.__all__:
-                found = getattr(module, name)
-                if isinstance(found, type) or name in _SILENT or not callable(found):
-                    continue
-                _replaced[module, name] = found
-                setattr(module, name, _guarded(f"{module.__name__}.{name}", found))
-
-
-def _release() -> None:
-    global _recordings
-    with _lock:
-        _recordings -= 1
-        if not _recordings:
-            for (module, name), found in _replaced.items():
-                setattr(module, name, found)
-            _replaced.clear()
-
-
-def _guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(function)
-    def guard(*args: Any, **kwargs: Any) -> Any:
-        seeded = name == "numpy.random.default_rng" and (*args, *kwargs.values()) not in (
-            (),
-            (None,),
-        )
-        if maybe_current() is None or seeded:  # another thread records
-            return function(*args, **kwargs)
-        raise TraceError(
-            f"{name} in a traced function: its numbers would be the same in every call", hint=_HINT
-        )
-
-    return guard
 
 
 def _generators(function: Callable[..., Any]) -> list[Any]:

@@ -10,10 +10,12 @@ import numpy as np
 
 from fuser.dtypes import from_numpy
 from fuser.errors import TraceError
+from fuser.frontends.numpy.trace import conversions  # noqa: F401  while a function is recorded
 from fuser.frontends.numpy.trace.array import TracedArray
 from fuser.frontends.numpy.trace.context import Check, Trace, Traced, current, lift, tracing
 from fuser.frontends.numpy.trace.lines import user_errors
 from fuser.frontends.numpy.trace.randomness import no_randomness
+from fuser.frontends.numpy.trace.replaced import replaced
 from fuser.frontends.numpy.trace.stages import Loop
 from fuser.frontends.numpy.trace.tree import Tree, flatten, unflatten
 from fuser.graph.dims import DimExpr
@@ -76,7 +78,7 @@ def record(
             array.argument = label
             arrays.append(array)
         args, kwargs = call(arrays)
-        with user_errors(function), no_randomness(function, name):
+        with user_errors(function), replaced(), no_randomness(function, name):
             results, outputs = flatten(function(*args, **kwargs))
             if not results:
                 raise TraceError(f"{name} returns no array")

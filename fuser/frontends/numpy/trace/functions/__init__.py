@@ -14,6 +14,7 @@ from fuser.frontends.numpy.trace.functions import (
     searching,
     selection,
     without_nan,
+    writing,
 )
 from fuser.frontends.numpy.trace.functions.registry import FUNCTIONS
 
@@ -30,4 +31,5 @@ __all__ = [
     "searching",
     "selection",
     "without_nan",
+    "writing",
 ]

@@ -178,16 +178,32 @@ def meshgrid(*arrays: Any, indexing: str = "xy", sparse: bool = False, copy: boo
     return made
 
 
-@array_function("array", "copy")
-def array(x: Any, dtype: Any = None, *, copy: Any = None, device: Any = None, **_: Any) -> Any:
-    return asarray(x, dtype).copy()
+@array_function("array")
+def array(
+    x: Any, dtype: Any = None, *, copy: Any = True, device: Any = None, order: Any = "K",
+    subok: bool = False, ndmin: int = 0,
+) -> Any:  # fmt: skip
+    found = asarray(x, dtype)
+    if ndmin > found.ndim:
+        found = found[(None,) * (ndmin - found.ndim)]
+    return found.copy() if copy else found
+
+
+@array_function("copy")
+def copy(x: Any, order: Any = "K", subok: bool = False) -> Any:
+    return array(x)
 
 
 @array_function("asarray", "asanyarray", "ascontiguousarray")
-def asarray(x: Any, dtype: Any = None, *, copy: Any = None, device: Any = None, **_: Any) -> Any:
-    if dtype is not None:
-        check_fits(x, np.dtype(dtype))
-    return traced(x, None if dtype is None else np.dtype(dtype))
+def asarray(
+    x: Any, dtype: Any = None, order: Any = None, *, copy: Any = None, device: Any = None
+) -> Any:
+    kind = None if dtype is None else np.dtype(dtype)
+    if kind is not None:
+        check_fits(x, kind)
+    if is_traced(x) and x.weak is None and (kind is None or kind == x.dtype):
+        return x.copy() if copy else x
+    return traced(x, kind)
 
 
 @array_function("astype")

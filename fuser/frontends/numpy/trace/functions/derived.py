@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from fuser.errors import TraceError
-from fuser.frontends.numpy.trace.context import result_type, traced, wrap
+from fuser.frontends.numpy.trace.context import current, result_type, traced, wrap
 from fuser.frontends.numpy.trace.functions.movement import atleast
 from fuser.frontends.numpy.trace.functions.registry import (
     array_function,
+    as_shape,
     many_axes,
 )
 from fuser.frontends.numpy.trace.functions.selection import isclose
@@ -86,6 +87,61 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
             raise TraceError("select: a condition is no array of bools")
         found = np.where(condition, traced(choice, common), found)
     return found
+
+
+@array_function("choose")
+def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
+    parts = list(choices)
+    common, at = result_type(*parts), traced(a)
+    if mode == "clip":
+        at = np.clip(at, 0, len(parts) - 1)
+    elif mode == "wrap":
+        at = at % len(parts)
+    else:
+        inside = (at >= 0) & (at < len(parts))
+        current().require(inside.value, f"choose: a number is not in 0 to {len(parts) - 1}")
+    found = traced(parts[-1], common)
+    for i in range(len(parts) - 1):
+        found = np.where(at == i, traced(parts[i], common), found)
+    return np.broadcast_to(found, np.broadcast_shapes(at.shape, found.shape))
+
+
+@array_function("piecewise")
+def piecewise(x: Any, condlist: Any, funclist: Any, *args: Any, **kw: Any) -> Any:
+    """Every function sees the whole array, and must work by elements."""
+    array = traced(x)
+    conditions = list(condlist) if isinstance(condlist, list | tuple) else [condlist]
+    if len(funclist) not in (len(conditions), len(conditions) + 1):
+        raise TraceError(f"piecewise: {len(conditions)} conditions, {len(funclist)} functions")
+    found: Any = np.zeros_like(array)
+    parts = [f(array, *args, **kw) if callable(f) else f for f in funclist]
+    if len(parts) > len(conditions):
+        found = np.broadcast_to(traced(parts.pop(), array.dtype), array.shape)
+    for condition, part in zip(conditions, parts, strict=True):
+        found = np.where(condition, traced(part, array.dtype), found)
+    return found
+
+
+@array_function("lexsort")
+def lexsort(keys: Any, axis: Any = -1) -> Any:
+    """By the last key first; sorts are stable."""
+    rows = [traced(key) for key in keys]
+    order = np.argsort(rows[0], axis=axis)
+    for row in rows[1:]:
+        again = np.argsort(np.take_along_axis(row, order, axis=axis), axis=axis)
+        order = np.take_along_axis(order, again, axis=axis)
+    return order
+
+
+@array_function("unravel_index")
+def unravel_index(indices: Any, shape: Any, order: str = "C") -> tuple[Any, ...]:
+    if order != "C":
+        raise TraceError(f"unravel_index in order {order!r} cannot be traced")
+    found, rest = [], traced(indices)
+    for extent in reversed(as_shape(shape)):
+        found.append(rest % extent)
+        rest = rest // extent
+    return tuple(found[::-1])
 
 
 @array_function("partition")

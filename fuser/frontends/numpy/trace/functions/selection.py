@@ -27,7 +27,15 @@ def where(condition: Any, x: Any = None, y: Any = None, /) -> Any:
     return wrap(b.map("select", chosen, lift(x, common), lift(y, common)))
 
 
-for _name in ("compress", "extract"):
+for _name in (
+    "compress",
+    "extract",
+    "union1d",
+    "intersect1d",
+    "setdiff1d",
+    "setxor1d",
+    "trim_zeros",
+) + ("unique_all", "unique_counts", "unique_inverse", "unique_values"):
 
     @array_function(_name)
     def _refuse(*args: Any, _name: str = _name, **kwargs: Any) -> None:
