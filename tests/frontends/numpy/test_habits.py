@@ -159,6 +159,7 @@ def _in_a_branch(x: Array) -> Any:
         (lambda x: _written(x.astype(int), lambda y: y.__iadd__(1.5)), "float64 cannot be put"),
         (lambda x: _written(x[0], lambda y: y.__iadd__(x)), "in place: the result is"),
         (lambda x: _written(x, lambda y: y.__setitem__(x > 0, x[0])), "np.where"),
+        (lambda x: _written(x, lambda y: y.__setitem__(0, np.arange(5))), "f32[5] cannot be put"),
         (_in_a_branch, "a branch changes"),
         (lambda x: _assigned(x, True), "np.zeros_like"),
         (lambda x: _assigned(x, False), "np.zeros_like"),

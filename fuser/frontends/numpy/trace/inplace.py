@@ -100,9 +100,7 @@ def _set(x: Traced, index: Any, value: Any) -> Value:
     size = old.type.size
     positions = get_item(wrap(b.reshape(b.iota((size,), 0), old.shape)), index).value
     count = positions.type.size
-    updates = b.reshape(
-        b.broadcast_to(_fitting(b, new, positions.shape), positions.shape), (count,)
-    )
+    updates = b.reshape(_fitting(b, new, positions.shape), (count,))
     flat = b.emit(
         "scatter", b.reshape(old, (size,)), b.reshape(positions, (count,)), updates, axis=0,
         reduction="none",
@@ -111,11 +109,16 @@ def _set(x: Traced, index: Any, value: Any) -> Value:
 
 
 def _fitting(b: Builder, new: Value, shape: tuple[Any, ...]) -> Value:
-    """new without the outer axes of 1 that it has beyond those of the place, as NumPy allows."""
+    """new in the shape of the place; outer axes of 1 may be too many, as in NumPy. Raises
+    TraceError."""
     spare = new.type.rank - len(shape)
+    fitting = new
     if spare > 0 and all(dim == 1 for dim in new.shape[:spare]):
-        return b.squeeze(new, range(spare))
-    return new
+        fitting = b.squeeze(new, range(spare))
+    over = len(shape) - fitting.type.rank
+    if over < 0 or any(a not in (1, n) for a, n in zip(fitting.shape, shape[over:], strict=True)):
+        raise TraceError(f"{new.type} cannot be put into a place of shape {list(shape)}")
+    return b.broadcast_to(fitting, shape)
 
 
 def _set_masked(b: Builder, old: Value, mask: Value, new: Value) -> Value:
@@ -135,7 +138,7 @@ def _set_region(
 ) -> Value:
     """A box of the array: the new elements, padded to its shape, where positions lie in the box."""
     box = [limit - start for start, limit in zip(starts, limits, strict=True)]
-    wide = b.reshape(b.broadcast_to(_fitting(b, new, tuple(shape)), shape), box)
+    wide = b.reshape(_fitting(b, new, tuple(shape)), box)
     after = [size - limit for size, limit in zip(old.shape, limits, strict=True)]
     if all(low == 0 for low in starts) and all(high == 0 for high in after):
         return wide

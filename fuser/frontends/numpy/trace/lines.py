@@ -31,7 +31,9 @@ def user_errors(function: object) -> Iterator[None]:
     try:
         yield
     except FuserError as error:
-        error.where = error.where or _raised_at(error.__traceback__) or defined_at(function)
+        line = _raised_at(error.__traceback__) or defined_at(function)
+        if line not in error.where:  # it may name the call among those of the graph
+            error.where = f"{error.where}, {line}" if error.where else line
         raise
     except ValueError as error:  # NumPy hides what the conversion of an element raised
         cause = error.__cause__
