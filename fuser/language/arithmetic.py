@@ -11,8 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from fuser.dtypes import i64
-from fuser.graph import dims
-from fuser.graph.sizes import certain, is_symbolic
 from fuser.language import narrow, shapes
 from fuser.language.emitter import Emitter, is_nonnegative
 from fuser.language.promotion import of_number, of_operands
@@ -25,7 +23,15 @@ from fuser.language.types import (
     int32,
     int64,
 )
-from fuser.tilegen.index import Index, floordiv, maximum, minimum, modulo
+from fuser.language.wholes import (
+    decided,
+    divide_whole,
+    fits,
+    is_whole,
+    operate_whole,
+    stay_whole,
+)
+from fuser.tilegen.index import Index
 
 Operand = Any
 """A tensor, a pointer or a Python number."""
@@ -136,15 +142,10 @@ def _check_range(e: Emitter, number: float | int, dtype: ElementType) -> None:
         e.fail(f"{number} is out of range for {dtype}, the tensor's type", "cast the tensor first")
 
 
-def is_whole(x: Tensor) -> bool:
-    """Whether a tensor is a signed integer that is kept as an index expression."""
-    return x.index is not None and x.dtype in (int32, int64)
-
-
 def arithmetic(e: Emitter, op: str, x: Tensor, y: Tensor) -> Tensor:
     """+, -, *, min, max of two tensors of one type and shape."""
-    if _addresses(x, y):
-        found = _whole(op, e.index_of(x), e.index_of(y))
+    if stay_whole(x, y):
+        found = operate_whole(op, e.index_of(x), e.index_of(y))
         if found is not None:
             if fits(e, found, x.dtype):
                 return e.whole(found, x.dtype, x.shape)
@@ -157,39 +158,6 @@ def arithmetic(e: Emitter, op: str, x: Tensor, y: Tensor) -> Tensor:
     if fn in ("fmin", "fmax") and not x.dtype.is_floating():
         fn = fn[1:]
     return mapped(e, fn, x.dtype, x, y)
-
-
-def _addresses(x: Tensor, y: Tensor) -> bool:
-    """Whether a result is kept as an index expression: both are, or one that is no plain number."""
-    if is_whole(x) and is_whole(y):
-        return True
-    if x.dtype not in (int32, int64):
-        return False
-    return any(is_whole(side) and side.literal is None for side in (x, y))
-
-
-def _whole(op: str, a: Index | None, b: Index | None) -> Index | None:
-    assert a is not None and b is not None
-    match op:
-        case "+":
-            return a + b
-        case "-":
-            return a - b
-        case "*" if b.is_constant:
-            return a * b.constant
-        case "*" if a.is_constant:
-            return b * a.constant
-        case "min" | "fmin":
-            return minimum(a, b)
-        case "max" | "fmax":
-            return maximum(a, b)
-    return None
-
-
-def fits(e: Emitter, expression: Index, dtype: ElementType) -> bool:
-    """Whether nothing says that an expression leaves its type: integers of sizes and program ids
-    are taken to fit."""
-    return dtype is int64 or not e.is_long(expression)
 
 
 def mapped(
@@ -228,18 +196,6 @@ def _divide(e: Emitter, op: str, x: Tensor, y: Tensor) -> Tensor:
         high = x.index.range[1]
         ends = (0 if op == "%" else -high, high)
     return mapped(e, "div" if op == "//" else "fmod", x.dtype, x, y, ends=ends)
-
-
-def divide_whole(op: str, a: Index | None, b: Index | None) -> Index | None:
-    """a // b or a % b as an index expression, where truncation and rounding down agree."""
-    assert a is not None and b is not None
-    if not b.is_constant or not certain(b.constant - 1) or not is_nonnegative(a):
-        return None
-    if a.is_constant and is_symbolic(a.constant, b.constant):
-        return Index(
-            dims.as_int((dims.floordiv if op == "//" else dims.modulo)(a.constant, b.constant))
-        )
-    return floordiv(a, b.constant) if op == "//" else modulo(a, b.constant)
 
 
 def _bits(e: Emitter, op: str, x: Tensor, y: Tensor) -> Tensor:
@@ -297,22 +253,14 @@ def compare(e: Emitter, op: str, a: Operand, b: Operand) -> Tensor:
             ">=": (y.index, x.index + 1),
         }.get(op)
         if sides is not None:
-            decided = _decided(sides[1] - sides[0] - 1)
-            if decided is not None:
-                return Tensor(int1, x.shape, literal=decided)
+            known = decided(sides[1] - sides[0] - 1)
+            if known is not None:
+                return Tensor(int1, x.shape, literal=known)
             return Tensor(int1, x.shape, bounds=(Bound(*sides),))
         if x.index == y.index:
             return Tensor(int1, x.shape, literal=op == "==")
     made = e.builder.map(COMPARE[op], *(narrow.widened(e, side) for side in (x, y)))
     return e.tensor(made, int1)
-
-
-def _decided(slack: Index) -> bool | None:
-    """Whether slack >= 0 holds everywhere or nowhere, if that is known."""
-    low, high = slack.range
-    if certain(low):
-        return True
-    return False if certain(-1 - high) else None
 
 
 # unary --------------------------------------------------------------------------------------------

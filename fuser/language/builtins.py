@@ -10,6 +10,7 @@ from typing import Any
 
 from fuser.errors import StaticAssertionError
 from fuser.language import (
+    choosing,
     counting,
     debugging,
     descriptors,
@@ -17,16 +18,16 @@ from fuser.language import (
     folds,
     memory,
     philox,
-    pieces,
     pointwise,
     products,
     promises,
     scaled,
     shapes,
+    shaping,
     sorting,
 )
 from fuser.language.addresses import from_address
-from fuser.language.arithmetic import as_tensor, binary, cast, is_number, to_bool, where
+from fuser.language.arithmetic import as_tensor, cast, is_number
 from fuser.language.emitter import Emitter
 from fuser.language.registry import METHODS, TABLE, builtin, element_type, static_int, static_shape
 from fuser.language.tensors import Pointer, Range, Tensor, unwrap
@@ -131,240 +132,7 @@ def _cast(
     return cast(e, tensor, kind, rounding == "rtz")
 
 
-# shapes -------------------------------------------------------------------------------------------
-
-
-@builtin("broadcast")
-def _broadcast(e: Emitter, input: Any, other: Any) -> tuple[Any, Any]:
-    """Both tiles in the shape that both broadcast to."""
-    return shapes.broadcast_together(e, as_tensor(e, input), as_tensor(e, other))
-
-
-def _dims(e: Emitter, given: tuple[Any, ...]) -> tuple[int, ...]:
-    if len(given) == 1 and isinstance(given[0], tuple | list):
-        given = tuple(given[0])
-    return tuple(static_int(e, item, "a dim") for item in given)
-
-
-@builtin("broadcast_to", method=True)
-def _broadcast_to(e: Emitter, input: Any, *shape: Any) -> Any:
-    """The tile repeated to a shape."""
-    tile = input if isinstance(input, Pointer) else as_tensor(e, input)
-    return shapes.broadcast_to(e, tile, _dims(e, shape))
-
-
-@builtin("expand_dims", method=True)
-def _expand_dims(e: Emitter, input: Any, axis: Any) -> Any:
-    """A new axis of 1."""
-    tile = input if isinstance(input, Pointer) else as_tensor(e, input)
-    places = axis if isinstance(axis, tuple | list) else (axis,)
-    return shapes.expand_dims(e, tile, [static_int(e, a, "an axis") for a in places])
-
-
-@builtin("unsqueeze", method=True)
-def _unsqueeze(e: Emitter, x: Any, dim: Any) -> Any:
-    """A new axis of 1."""
-    return _expand_dims(e, x, dim)
-
-
-@builtin("squeeze", method=True)
-def _squeeze(e: Emitter, x: Any, dim: Any = None) -> Any:
-    """Without an axis of 1, or without all of them."""
-    tile = x if isinstance(x, Pointer) else as_tensor(e, x)
-    rank = len(tile.shape)
-    given = range(rank) if dim is None else [static_int(e, dim, "an axis") % max(1, rank)]
-    gone = [a for a in given if tile.shape[a] == 1]
-    if dim is not None and not gone:
-        e.fail(f"squeeze of axis {dim} of {tile.type}", "only axes of 1 can go")
-    return shapes.reshape(e, tile, tuple(n for a, n in enumerate(tile.shape) if a not in gone))
-
-
-@builtin("reshape", "view", method=True)
-def _reshape(e: Emitter, input: Any, *shape: Any, can_reorder: Any = False) -> Any:
-    """The same elements, in row-major order, in another shape."""
-    tile = input if isinstance(input, Pointer) else as_tensor(e, input)
-    return shapes.reshape(e, tile, _dims(e, shape))
-
-
-@builtin("ravel", method=True)
-def _ravel(e: Emitter, x: Any, can_reorder: Any = False) -> Any:
-    """All elements along one axis."""
-    return shapes.reshape(e, x, (-1,))
-
-
-@builtin("permute", method=True)
-def _permute(e: Emitter, input: Any, *dims: Any) -> Any:
-    """Axis i of the result is axis dims[i]."""
-    return shapes.permute(e, input, _dims(e, dims))
-
-
-@builtin("trans", method=True)
-def _trans(e: Emitter, input: Any, *dims: Any) -> Any:
-    """The last two axes swapped, or the axes in the order given."""
-    order = _dims(e, dims)
-    if not order:
-        rank = len(input.shape)
-        if rank < 2:
-            e.fail(f"trans of {input.type}", "it swaps the last two axes")
-        order = (*range(rank - 2), rank - 1, rank - 2)
-    return shapes.permute(e, input, order)
-
-
-@builtin("join")
-def _join(e: Emitter, a: Any, b: Any) -> Tensor:
-    """A new last axis of 2: a, then b."""
-    return pieces.join(e, *_alike(e, a, b))
-
-
-def _alike(e: Emitter, a: Any, b: Any) -> tuple[Tensor, Tensor]:
-    x, y = as_tensor(e, a), as_tensor(e, b)
-    if x.dtype != y.dtype:
-        e.fail(f"tiles of {x.dtype} and {y.dtype} together", "cast one")
-    return x, y
-
-
-@builtin("split", method=True)
-def _split(e: Emitter, a: Any) -> tuple[Tensor, Tensor]:
-    """a[..., 0] and a[..., 1]."""
-    return pieces.split(e, as_tensor(e, a))
-
-
-@builtin("interleave")
-def _interleave(e: Emitter, a: Any, b: Any) -> Tensor:
-    """The elements of a and b in turns along the last axis."""
-    joined = pieces.join(e, *_alike(e, a, b))
-    if len(joined.shape) == 1:
-        return joined
-    return shapes.reshape(e, joined, (*joined.shape[:-2], 2 * joined.shape[-2]))
-
-
-@builtin("cat")
-def _cat(e: Emitter, input: Any, other: Any, can_reorder: Any = False, dim: Any = 0) -> Tensor:
-    """The elements of one tile, then those of the other, along an axis."""
-    x, y = _alike(e, input, other)
-    axis = static_int(e, dim, "the dim of cat") % max(1, len(x.shape))
-    joined = pieces.join(e, x, y)
-    rank = len(x.shape)
-    order = [*range(axis), rank, *range(axis, rank)]
-    shape = tuple(2 * n if a == axis else n for a, n in enumerate(x.shape))
-    return shapes.reshape(e, shapes.permute(e, joined, order), shape)
-
-
-@builtin("flip", method=True)
-def _flip(e: Emitter, x: Any, dim: Any = None) -> Tensor:
-    """The elements of an axis in reverse order."""
-    return folds.flip(e, x, dim)
-
-
-@builtin("gather", method=True)
-def _gather(e: Emitter, src: Any, index: Any, axis: Any) -> Tensor:
-    """Elements of a tile at other places along an axis."""
-    x, at = as_tensor(e, src), as_tensor(e, index)
-    place = static_int(e, axis, "the axis of gather") % len(x.shape)
-    if not at.dtype.is_int() or len(at.shape) != len(x.shape):
-        e.fail(f"gather of {x.type} at {at.type}", "the index is a tile of integers of equal rank")
-    return folds.gathered(e, x, at, place)
-
-
-# elements -----------------------------------------------------------------------------------------
-
-
-@builtin("where")
-def _where(e: Emitter, condition: Any, x: Any, y: Any) -> Any:
-    """x where the condition holds, else y."""
-    return where(e, unwrap(condition), unwrap(x), unwrap(y))
-
-
-def _float_map(fn: str) -> Callable[..., Any]:
-    def call(e: Emitter, x: Any) -> Tensor:
-        return elementwise.float_map(e, fn, unwrap(x))
-
-    call.__doc__ = f"{fn} of each element."
-    return call
-
-
-for _name in elementwise.FLOAT_MAPS:
-    builtin(_name, method=True)(_float_map(_name))
-builtin("sqrt_rn", method=True)(_float_map("sqrt"))
-
-
-@builtin("abs", method=True)
-def _abs(e: Emitter, x: Any) -> Any:
-    """The absolute value."""
-    return elementwise.abs_(e, unwrap(x))
-
-
-@builtin("maximum")
-def _maximum(e: Emitter, x: Any, y: Any, propagate_nan: Any = None) -> Any:
-    """The greater of two; a number, where the other is NaN."""
-    return elementwise.extreme(e, True, unwrap(x), unwrap(y), unwrap(propagate_nan))
-
-
-@builtin("minimum")
-def _minimum(e: Emitter, x: Any, y: Any, propagate_nan: Any = None) -> Any:
-    """The lesser of two; a number, where the other is NaN."""
-    return elementwise.extreme(e, False, unwrap(x), unwrap(y), unwrap(propagate_nan))
-
-
-def _logic(op: str) -> Callable[..., Any]:
-    def call(e: Emitter, input: Any, other: Any) -> Any:
-        a, b = (to_bool(e, as_tensor(e, unwrap(item))) for item in (input, other))
-        return binary(e, op, a, b)
-
-    call.__doc__ = f"bool(input) {op} bool(other)."
-    return call
-
-
-builtin("logical_and", method=True)(_logic("&"))
-builtin("logical_or", method=True)(_logic("|"))
-
-
-@builtin("clamp")
-def _clamp(e: Emitter, x: Any, min: Any, max: Any, propagate_nan: Any = None) -> Any:
-    """x between min and max."""
-    return elementwise.clamp(e, unwrap(x), unwrap(min), unwrap(max), unwrap(propagate_nan))
-
-
-builtin("sigmoid", method=True)(elementwise.sigmoid)
-builtin("softmax", method=True)(elementwise.softmax)
-builtin("fma", method=True)(elementwise.fma)
-builtin("div_rn")(elementwise.div_rn)
-builtin("fdiv")(elementwise.fdiv)
-builtin("umulhi")(elementwise.umulhi)
-
-
-def cdiv(x: int, div: int) -> int:
-    """x / div rounded up, of plain numbers."""
-    return -(-x // div)
-
-
-def next_power_of_2(n: int) -> int:
-    """The least power of 2 that is not below n, of plain numbers."""
-    return 1 << (n - 1).bit_length() if n > 0 else 0
-
-
-@builtin("next_power_of_2", host=next_power_of_2)
-def _next_power_of_2(e: Emitter, n: Any) -> int:
-    """The least power of 2 that is not below n, which is known while compiling."""
-    return next_power_of_2(static_int(e, n, "the number of next_power_of_2"))
-
-
-@builtin("cdiv", method=True, host=cdiv)
-def _cdiv(e: Emitter, x: Any, div: Any) -> Any:
-    """x / div rounded up."""
-    return elementwise.cdiv(e, unwrap(x), unwrap(div))
-
-
-def _operator(op: str) -> Callable[..., Any]:
-    def call(e: Emitter, x: Any, y: Any, sanitize_overflow: Any = None, **_: Any) -> Any:
-        return binary(e, op, unwrap(x), unwrap(y))
-
-    call.__doc__ = f"x {op} y."
-    return call
-
-
-for _name, _op in (("add", "+"), ("sub", "-"), ("mul", "*")):
-    builtin(_name)(_operator(_op))
+# loops ------------------------------------------------------------------------------------------
 
 
 @builtin("range")
@@ -501,6 +269,7 @@ def _asm(e: Emitter, *_: Any, **__: Any) -> None:
 __all__ = [
     "METHODS",
     "TABLE",
+    "choosing",
     "counting",
     "debugging",
     "descriptors",
@@ -508,5 +277,6 @@ __all__ = [
     "pointwise",
     "promises",
     "scaled",
+    "shaping",
     "sorting",
 ]

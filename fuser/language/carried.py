@@ -17,13 +17,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fuser.graph.sizes import same
-from fuser.language.arithmetic import cast, is_whole
+from fuser.language.arithmetic import cast
 from fuser.language.emitter import Emitter
 from fuser.language.exits import Flags
 from fuser.language.leaves import alike, leaves_of, rebuilt, show
 from fuser.language.source import Source
 from fuser.language.tensors import Tensor, Undefined
 from fuser.language.types import int1
+from fuser.language.wholes import is_whole
 from fuser.tilegen.index import Index, scalar
 from fuser.tilegen.ir import Block
 from fuser.tilegen.value import INDEX, TileType, Value

@@ -12,13 +12,13 @@ from fuser.language.arithmetic import (
     binary,
     cast,
     is_number,
-    is_whole,
     mapped,
     operands,
 )
 from fuser.language.emitter import Emitter, is_nonnegative
 from fuser.language.tensors import Tensor
 from fuser.language.types import float32, float64
+from fuser.language.wholes import is_whole
 
 
 class PropagateNan(enum.Enum):

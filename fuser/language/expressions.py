@@ -9,19 +9,17 @@ from __future__ import annotations
 import ast
 import builtins as python
 import difflib
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FunctionType, ModuleType
 from typing import Any
 
 from fuser.errors import FuserError, LanguageError
 from fuser.language import arrays, shapes
-from fuser.language.arithmetic import as_tensor, binary, cast, describe, to_bool, unary
+from fuser.language.applying import MUTABLE, RUNTIME, apply, member_of
+from fuser.language.arithmetic import binary, describe, to_bool, unary
 from fuser.language.arithmetic import logical as both
-from fuser.language.builtins import METHODS, TABLE
 from fuser.language.emitter import Emitter
 from fuser.language.exits import Truth
-from fuser.language.memory import BlockPointer
 from fuser.language.source import Source
 from fuser.language.tensors import (
     Builtin,
@@ -32,7 +30,7 @@ from fuser.language.tensors import (
     Undefined,
     unwrap,
 )
-from fuser.language.types import BlockType, ElementType, PointerType, int1, is_type
+from fuser.language.types import is_type
 from fuser.runtime.arrays import is_array
 
 BINARY: dict[type[ast.operator], str] = {
@@ -46,22 +44,12 @@ COMPARISONS: dict[type[ast.cmpop], str] = {
 UNARY: dict[type[ast.unaryop], str] = {
     ast.USub: "-", ast.UAdd: "+", ast.Invert: "~", ast.Not: "not",
 }  # fmt: skip
-PYTHON_CALLS = (len, int, float, bool, str, tuple, isinstance, getattr, hasattr, repr, type, round)
-PURE = (
-    *PYTHON_CALLS, abs, min, max, sum, divmod, pow, all, any, chr, ord, bin, hex, callable, hash,
-    sorted, reversed, enumerate, zip, slice, list, range, issubclass, complex, ascii, format, id,
-)  # fmt: skip
-"""What a kernel may call of Python, with what is known while compiling."""
-MUTABLE = (list, dict, set, bytearray)
-MAKEABLE = (tuple, Constexpr, PointerType, BlockType)
-"""Classes whose objects a kernel may make."""
-RUNTIME = (Tensor, Pointer, BlockPointer)
 
 
 class Expressions:
     """Compiles the expressions of one function. `names` are its local names."""
 
-    def __init__(self, e: Emitter, source: Source, scope: dict[str, Any]) -> None:
+    def __init__(self, e: Emitter, source: Source, scope: Mapping[str, Any]) -> None:
         """scope: the names around the function: its globals and what it closes over."""
         self.e = e
         self.source = source
@@ -292,7 +280,7 @@ class Expressions:
 
     def member(self, owner: Any, name: str) -> Any:
         if isinstance(owner, RUNTIME):
-            return self._runtime_member(owner, name)
+            return member_of(self.e, owner, name)
         if isinstance(owner, tuple) and name in getattr(owner, "_fields", ()):
             return getattr(owner, name)
         try:
@@ -306,35 +294,6 @@ class Expressions:
         if isinstance(owner, ModuleType) and isinstance(found, Constexpr):
             self.e.outside.note(owner, name, found)
         return self.outer(name, found) if isinstance(owner, ModuleType) else unwrap(found)
-
-    def _runtime_member(self, owner: Any, name: str) -> Any:
-        layout = arrays.layout_of(owner)
-        if layout is not None:
-            found = arrays.member(self.e, owner, layout, name)
-            if found is not None:
-                return found
-        if name == "shape":
-            return tuple(owner.shape)
-        if name in ("dtype", "type"):
-            return getattr(owner, name)
-        if name == "numel":
-            return math.prod(owner.shape)
-        if name == "T":
-            return METHODS["trans"].call(self.e, owner)
-        special = self.array_member(owner, name)
-        if special is not None:
-            return special
-        method = METHODS.get(name)
-        if method is not None:
-            return Method(method, owner)
-        if name == "item":
-            return Method(Builtin("item", lambda e, x: shapes.reshape(e, x, ())), owner)
-        self.e.fail(f"a {owner.type} has no {name!r}")
-
-    def array_member(self, owner: Any, name: str) -> Any:
-        """Members that only some run-time values have."""
-        members = getattr(owner, "members", None)
-        return None if members is None else members.get(name)
 
     def _subscript(self, node: ast.Subscript) -> Any:
         owner = unwrap(self.value(node.value))
@@ -427,121 +386,7 @@ class Expressions:
                 named |= unwrap(self.value(keyword.value))
             else:
                 named[keyword.arg] = self.value(keyword.value)
-        return self.apply(function, args, named)
-
-    def apply(self, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
-        """Call what a kernel may call."""
-        if isinstance(function, Method):
-            args = [function.owner, *args]
-            function = function.function
-        if isinstance(function, Builtin):
-            return self._builtin(function, args, named)
-        inline = getattr(function, "__language_function__", None)
-        if inline is not None:
-            return self.e.call(function, *args, **named)
-        if isinstance(function, ElementType):
-            return METHODS["to"].call(self.e, as_tensor(self.e, args[0]), function)
-        plain = [unwrap(arg) for arg in args]
-        known = {name: unwrap(item) for name, item in named.items()}
-        if function in (min, max) and any(isinstance(a, RUNTIME) for a in plain):
-            return self._extreme(function, plain)
-        if function is abs and isinstance(plain[0], Tensor):
-            return METHODS["abs"].call(self.e, plain[0])
-        if function is range:
-            return TABLE["range"].call(self.e, *plain)
-        if function is print:
-            return self._print(plain, known)
-        if function is len and plain and isinstance(plain[0], RUNTIME):
-            return self._length(plain[0])
-        if function in (int, float, bool) and plain and isinstance(plain[0], Tensor):
-            return self._number(function, plain[0])
-        return self._python_call(function, plain, known)
-
-    def _builtin(self, function: Builtin, args: list[Any], named: dict[str, Any]) -> Any:
-        given = [unwrap(arg) for arg in args]
-        known = {name: unwrap(item) for name, item in named.items()}
-        known.pop("_semantic", None)
-        known.pop("_builder", None)
-        try:
-            return function.call(self.e, *given, **known)
-        except TypeError as error:
-            if "argument" not in str(error):
-                raise
-            text = str(error).split("() ", 1)[-1]
-            self.e.fail(f"{function.name}: {text}")
-
-    def _length(self, x: Any) -> Any:
-        layout = arrays.layout_of(x)
-        shape = layout.shape() if layout is not None else x.shape
-        if not shape:
-            self.e.fail(f"len of a {x.type}", "it has no axis")
-        return shape[0]
-
-    def _extreme(self, function: Any, args: list[Any]) -> Any:
-        from fuser.language.elementwise import extreme
-
-        total = args[0]
-        for item in args[1:]:
-            total = extreme(self.e, function is max, total, item)
-        return total
-
-    def _print(self, args: list[Any], named: dict[str, Any]) -> None:
-        TABLE["device_print"].call(self.e, *args)
-
-    def _number(self, function: Any, x: Tensor) -> Any:
-        from fuser.language.types import float32, int32
-
-        if x.shape:
-            self.e.fail(f"{function.__name__} of a {x.type}", "use .to(dtype)")
-        if x.literal is not None:
-            return function(x.literal)
-        if function is bool:
-            return cast(self.e, x, int1)
-        wanted = float32 if function is float else int32
-        same = x.dtype.is_floating() if function is float else x.dtype.is_int()
-        return x if same else cast(self.e, x, wanted)
-
-    def _python_call(self, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
-        home = getattr(function, "__module__", "")
-        constant = getattr(function, "__constexpr_function__", False)
-        allowed = (
-            constant
-            or is_type(getattr(function, "__self__", None))  # what a type tells of itself
-            or function in PYTHON_CALLS
-            or home == "math"
-            or (home == "builtins" and function in PURE)
-            or (isinstance(function, type) and issubclass(function, MAKEABLE))
-        )
-        if not allowed:
-            name = getattr(function, "__name__", describe(function))
-            if not callable(function):
-                self.e.fail(f"{describe(function)} is not a function")
-            self.e.fail(
-                f"{name} is a Python function, which a kernel cannot call",
-                f"decorate {name} like the kernel, or compute its result before the launch",
-            )
-        runtime = any(isinstance(a, RUNTIME) for a in (*args, *named.values()))
-        if runtime and not (function in PYTHON_CALLS or isinstance(function, type)):
-            name = getattr(function, "__name__", "it")
-            self.e.fail(
-                f"{name} of a value that is known at run time only",
-                f"use the language's own {name}, if it has one",
-            )
-        try:
-            found = unwrap(function(*args, **named))
-            listed = function in (sorted, reversed, enumerate, zip, list)
-            return tuple(found) if listed else found
-        except FuserError:
-            raise
-        except Exception as error:
-            self.e.fail(f"{getattr(function, '__name__', function)}: {error}")
-
-
-class Method:
-    """A function of the language, bound to what it is a method of."""
-
-    def __init__(self, function: Builtin | Callable[..., Any], owner: Any) -> None:
-        self.function, self.owner = function, owner
+        return apply(self.e, function, args, named)
 
 
 def _is_none(node: ast.expr) -> bool:

@@ -7,13 +7,14 @@ from collections.abc import Container, Sequence
 from typing import Any
 
 from fuser.graph.sizes import certain, divides, is_symbolic, same, size_hint
-from fuser.language.arithmetic import as_tensor, binary, compare, divide_whole
+from fuser.language.arithmetic import as_tensor, binary, compare
 from fuser.language.carried import Carried, Carry, Walker, forget
 from fuser.language.exits import Flags, as_while
 from fuser.language.leaves import rebuilt
 from fuser.language.tensors import FALLS, Range, Tensor, Undefined, unwrap
 from fuser.language.types import int32, int64
 from fuser.language.while_loops import WhileLoop
+from fuser.language.wholes import divide_whole
 from fuser.tilegen import facts, ops
 from fuser.tilegen.index import Index, maximum, scalar
 from fuser.tilegen.ir import Block

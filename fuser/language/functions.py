@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
-from collections.abc import Callable
+from collections import ChainMap
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fuser.language.blocks import Block
@@ -44,16 +45,16 @@ class Function:
         return with_flags(self.source.tree.body)
 
     @property
-    def scope(self) -> dict[str, Any]:
+    def scope(self) -> Mapping[str, Any]:
         """The names around it, as they are now."""
-        found = dict(self.fn.__globals__)
+        closed: dict[str, Any] = {}
         closure = self.fn.__closure__ or ()
         for name, cell in zip(self.fn.__code__.co_freevars, closure, strict=False):
             try:
-                found[name] = cell.cell_contents
+                closed[name] = cell.cell_contents
             except ValueError:
                 continue  # not bound yet
-        return found
+        return ChainMap(closed, self.fn.__globals__)
 
     @functools.cached_property
     def constexprs(self) -> frozenset[str]:

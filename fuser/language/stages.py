@@ -17,7 +17,7 @@ from fuser.tilegen.text import print_kernel
 
 
 class Variant(Protocol):
-    """What texts need of a compiled kernel (fuser/language/jit.py)."""
+    """What texts need of a compiled kernel (fuser/language/variants.py)."""
 
     program: Program
     compiled: CompiledKernel

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fuser.language import arrays, loops, pointwise
+from fuser.language.applying import RUNTIME
 from fuser.language.arithmetic import as_tensor, cast, describe, is_number, to_bool
-from fuser.language.expressions import RUNTIME, Expressions
+from fuser.language.expressions import Expressions
 from fuser.language.leaves import alike, leaves_of, rebuilt, show
 from fuser.language.promotion import of_number
 from fuser.language.tensors import (
