@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -210,3 +211,31 @@ def _loaded(package: str) -> list[ModuleType]:
         and isinstance(module, ModuleType)
         and getattr(module, "__file__", None)
     ]
+
+
+def run_script(table: Mapping[str, str], command: str, arguments: list[str]) -> None:
+    """Run a script whose imports are answered by the table, those of some packages as well; its
+    own arguments follow it. command: how this was called. Raises UsageError."""
+    usage = f"{command} [--packages a,b] script.py [arguments]"
+    packages: list[str] = []
+    while arguments and arguments[0].startswith("-"):
+        first, _, text = arguments.pop(0).partition("=")
+        if first != "--packages":
+            raise UsageError(f"unknown option {first}", hint=usage)
+        if not text:
+            if not arguments:
+                raise UsageError("--packages without names", hint=usage)
+            text = arguments.pop(0)
+        packages += [name for name in text.split(",") if name]
+    if not arguments:
+        raise UsageError("no script", hint=usage)
+    script = Path(arguments[0])
+    if not script.is_file():
+        raise UsageError(f"there is no file {script}", hint=usage)
+    sys.argv = list(arguments)
+    sys.path[0] = str(script.resolve().parent)
+    names = vars(sys.modules["__main__"])
+    with answered(table, *packages):
+        answers(*sorted(table.items())).bind(names)
+        names.update(__file__=str(script), __spec__=None, __package__=None, __doc__=None)
+        exec(compile(script.read_bytes(), str(script), "exec"), names)

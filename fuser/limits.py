@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 
 from fuser.errors import CompileTimeoutError, LimitError, OutOfMemoryError
 
@@ -27,12 +28,14 @@ class Limits:
     constants and intermediate values of a plan together; 0 for the memory of this machine. nodes:
     of a graph, with functions, loops and branches written out. kernel_seconds: of processor time
     for one kernel, once to write it and once to compile it; a region that takes longer is split. 0
-    for no end."""
+    for no end. data_folders: where links in the folder of an ONNX model may lead, for its external
+    data."""
 
     seconds: float = 1800.0
     bytes: int = 0
     nodes: int = 100_000
     kernel_seconds: float = 10.0
+    data_folders: tuple[Path, ...] = ()
 
     @property
     def memory(self) -> int:

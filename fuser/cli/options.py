@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -105,6 +106,7 @@ def limits(command: Callable[..., int]) -> Callable[..., int]:
 
         given = {name: options.pop(f"max_{name}") for name, _ in _LIMITS}
         chosen = {name: value for name, value in given.items() if value is not None}
+        chosen["data_folders"] = options.pop("data_folder")
         with within(replace(Config.from_environment().limits, **chosen)):
             return command(**options)
 
@@ -113,7 +115,11 @@ def limits(command: Callable[..., int]) -> Callable[..., int]:
             f"--max-{name.replace('_', '-')}", type=click.IntRange(min=0), metavar="N", help=text
         )
         run_within = option(run_within)
-    return run_within
+    folder = click.option(
+        "--data-folder", multiple=True, type=click.Path(path_type=Path), metavar="DIR",
+        help="Where links beside the model may lead, for its external data.",
+    )  # fmt: skip
+    return folder(run_within)
 
 
 fusion = click.option("--no-fusion", is_flag=True, help="One kernel for every operator.")

@@ -22,7 +22,6 @@ from fuser.imports import answered, answers
 OURS = "fuser.triton"
 _TABLE = {"triton": OURS}
 _TRITON = answers(*_TABLE.items())
-bind = _TRITON.bind
 
 
 def imports(*packages: str) -> AbstractContextManager[None]:

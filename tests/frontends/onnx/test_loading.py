@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import fuser
+from fuser.cli.main import run
 from fuser.errors import (
     FuserError,
     InvalidModelError,
@@ -23,6 +24,7 @@ from fuser.errors import (
 )
 from fuser.frontends.onnx.importer import import_onnx, load_model, signature
 from fuser.graph.evaluate import evaluate
+from fuser.limits import Limits
 
 F32 = TensorProto.FLOAT
 
@@ -155,6 +157,88 @@ def test_external_data_through_a_link(tmp_path: Path) -> None:
     path = with_weight(folder, "link.bin")
     (folder / "link.bin").symlink_to(tmp_path / "secret.bin")
     fails(SecurityError, "outside of the model's folder", path)
+
+
+def hub(cache: Path, location: str, target: str) -> Path:
+    """A model in the layout of a Hugging Face cache: a link, beside a link of its weights."""
+    repository = cache / "models--tests--add"
+    snapshot, blobs = repository / "snapshots" / "abc123" / "onnx", repository / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    made = with_weight(blobs, location)
+    made.rename(blobs / "f00d")
+    (blobs / "w.bin").rename(blobs / "beef")
+    (snapshot / "model.onnx").symlink_to("../../../blobs/f00d")
+    (snapshot / "model.onnx_data").symlink_to(target)
+    return snapshot / "model.onnx"
+
+
+def test_the_layout_of_a_hugging_face_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = hub(tmp_path, "model.onnx_data", "../../../blobs/beef")
+    x = np.ones((2, 3), np.float32)
+    (y,) = fuser.InferenceSession(path, device="cpu").run(None, {"x": x})
+    np.testing.assert_array_equal(y, 2 * x)
+    monkeypatch.chdir(path.parent)
+    np.testing.assert_array_equal(fuser.compile("model.onnx", device="cpu")(x), 2 * x)
+    # a blob that many repositories share
+    blob, shared = tmp_path / "models--tests--add" / "blobs" / "beef", tmp_path / "blobs" / "be"
+    shared.mkdir(parents=True)
+    blob.rename(shared / "beef")
+    blob.symlink_to("../../blobs/be/beef")
+    np.testing.assert_array_equal(fuser.compile("model.onnx", device="cpu")(x), 2 * x)
+
+
+@pytest.mark.parametrize(
+    ("location", "target"),
+    [
+        ("model.onnx_data", "../../../../secret.bin"),
+        ("model.onnx_data", "../../../refs/main"),
+        ("../../../blobs/beef", "../../../blobs/beef"),
+    ],
+)
+def test_a_cache_is_no_way_out(location: str, target: str, tmp_path: Path) -> None:
+    path = hub(tmp_path, location, target)
+    (tmp_path / "secret.bin").write_bytes(bytes(24))
+    refs = tmp_path / "models--tests--add" / "refs"
+    refs.mkdir()
+    (refs / "main").write_bytes(bytes(24))
+    fails(SecurityError, "outside of the model's folder", path)
+
+
+def test_blobs_that_are_a_link_are_no_cache(tmp_path: Path) -> None:
+    path = hub(tmp_path, "model.onnx_data", "../../../blobs/beef")
+    blobs = tmp_path / "models--tests--add" / "blobs"
+    blobs.rename(tmp_path / "elsewhere")
+    blobs.symlink_to(tmp_path / "elsewhere")
+    fails(SecurityError, "outside of the model's folder", path)
+
+
+def test_folders_that_the_caller_allows(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    store = tmp_path / "store"
+    store.mkdir()
+    path = with_weight(tmp_path / "model", "w.bin")
+    (tmp_path / "model" / "w.bin").rename(store / "w.bin")
+    (tmp_path / "model" / "w.bin").symlink_to(store / "w.bin")
+    fails(SecurityError, "Limits.data_folders=", path)
+    x = np.ones((2, 3), np.float32)
+    limits = Limits(data_folders=(store,))
+    np.testing.assert_array_equal(fuser.compile(path, device="cpu", limits=limits)(x), 2 * x)
+    session = fuser.InferenceSession(path, device="cpu", limits=limits)
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], 2 * x)
+    options = ["run", str(path), "--device", "cpu", "--iterations", "0"]
+    assert run(options) == 3
+    assert run([*options, "--data-folder", str(store)]) == 0
+
+
+def test_external_data_that_is_cut_short(tmp_path: Path) -> None:
+    path = with_weight(tmp_path, "w.bin")
+    proto = onnx.load(path, load_external_data=False)
+    proto.graph.initializer[0].external_data.add(key="length", value="25")
+    path.write_bytes(proto.SerializeToString())
+    fails(InvalidModelError, "25 bytes at 0 of a file of 24", path)
 
 
 def test_bytes_cannot_have_external_data(tmp_path: Path) -> None:

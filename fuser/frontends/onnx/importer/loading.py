@@ -12,8 +12,9 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import ModelProto, TensorProto
 
-from fuser.errors import InvalidModelError, SecurityError, UsageError
+from fuser.errors import InvalidModelError, UsageError
 from fuser.frontends.onnx.importer.checks import check_structure, check_text_depth, tensors
+from fuser.frontends.onnx.importer.external import find_external, load_external
 from fuser.frontends.onnx.importer.mapped import MappedModel
 
 ModelSource: TypeAlias = "str | Path | bytes | ModelProto"
@@ -25,9 +26,10 @@ _TEXT_SUFFIXES = (".onnxtxt", ".onnxtext")
 def load_model(source: ModelSource) -> ModelProto:
     """The checked model of a file (binary, or `.onnxtxt`), its bytes, or a ModelProto.
 
-    External data is read from the folder of the file and nowhere else; bytes and ModelProtos
-    must hold their data. Raises UsageError (no such file), InvalidModelError (not ONNX, truncated,
-    against the specification, external data missing), SecurityError (external data elsewhere).
+    External data is read from the folder of the file and what importer/external.py allows beside
+    it; bytes and ModelProtos must hold their data. Raises UsageError (no such file),
+    InvalidModelError (not ONNX, truncated, against the specification, external data missing),
+    SecurityError (external data elsewhere).
     """
     if isinstance(source, ModelProto):
         model = source
@@ -90,13 +92,9 @@ def _load_file(path: Path) -> ModelProto:
     if not external:
         _check(model, where)
         return model
-    _check_external_files(external, path)
+    find_external(external, path)  # before more is made of a model that points elsewhere
     _check(model, where)
-    try:
-        onnx.load_external_data_for_model(model, str(path.parent))
-    except (onnx.checker.ValidationError, OSError, ValueError) as error:
-        message = f"the external data cannot be read: {_line(error)}"
-        raise InvalidModelError(message, where=where) from None
+    load_external(external, path)
     return model
 
 
@@ -221,36 +219,3 @@ def _refuse_external(model: ModelProto) -> None:
             f"the tensor {external[0].name} keeps its data in another file",
             hint="pass the path of the model, or load its data first (onnx.load)",
         )
-
-
-def _check_external_files(external: list[TensorProto], path: Path) -> None:
-    """Raise SecurityError or InvalidModelError unless every location is a file of the folder."""
-    folder = path.parent.resolve()
-    for tensor in external:
-        location = next((e.value for e in tensor.external_data if e.key == "location"), "")
-        if not location:
-            raise InvalidModelError(
-                f"the external data of {tensor.name} has no location", where=str(path)
-            )
-        if "\0" in location or len(location) > 4096:
-            raise InvalidModelError(
-                f"the location of the external data of {tensor.name} is no path", where=str(path)
-            )
-        target = folder / location
-        # A link inside the folder may point anywhere, so what it resolves to counts.
-        if Path(location).is_absolute() or not target.resolve().is_relative_to(folder):
-            raise SecurityError(
-                f"the external data of {tensor.name} is outside of the model's folder: {location}",
-                where=str(path),
-            )
-        if not _is_file(target):
-            raise InvalidModelError(
-                f"the external data file {location} of {tensor.name} is missing", where=str(path)
-            )
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a name that the system does not take
-        return False

@@ -1,0 +1,19 @@
+"""Run a script whose `import onnxruntime`, and that of some packages, is fuser.onnxruntime:
+
+python -m fuser.onnxruntime [--packages a,b] script.py [arguments]
+"""
+
+from __future__ import annotations
+
+import sys
+
+from fuser.errors import UsageError
+from fuser.imports import run_script
+
+if __name__ == "__main__":
+    try:
+        run_script(
+            {"onnxruntime": "fuser.onnxruntime"}, "python -m fuser.onnxruntime", sys.argv[1:]
+        )
+    except UsageError as error:
+        sys.exit(f"error: {error}")
