@@ -25,7 +25,7 @@ from fuser.runtime.binding import Binding
 from fuser.runtime.device_code import tensor_map
 from fuser.runtime.device_layout import Addresses, lay_out
 from fuser.runtime.device_share import ALIGNMENT, Shared, check_memory, host_bytes
-from fuser.runtime.device_tensors import DeviceArray, Event, check_tensors
+from fuser.runtime.device_tensors import DeviceArray, Event, check_tensors, upload
 from fuser.runtime.dlpack import LEGACY_STREAM, DeviceTensor
 from fuser.runtime.memory import Recycler, align
 from fuser.runtime.program import BufferRef, Launch, Program
@@ -278,7 +278,8 @@ class CudaExecutor:
         """See `Plan.run_device`. Raises FeedError."""
         program, ordinal = self.program, self.ordinal
         order = int(self.stream) if stream is None else stream or LEGACY_STREAM
-        found = check_tensors(program.inputs, feeds, ordinal, "input", order)
+        moved = upload(program.inputs, feeds, ordinal, order)
+        found = check_tensors(program.inputs, {**feeds, **moved}, ordinal, "input", order)
         outputs = [DeviceArray(spec.shape, spec.dtype, ordinal) for spec in program.outputs]
         for other in dict.fromkeys(item.stream for item in found):
             if other is not None:
@@ -288,7 +289,7 @@ class CudaExecutor:
             with driver.current(ordinal):
                 driver.call("cuStreamSynchronize", self.stream)
         else:
-            ready = Event(ordinal, order)
+            ready = Event(ordinal, order, moved)
             for array in outputs:
                 array.ready = ready
         return {spec.name: a for spec, a in zip(program.outputs, outputs, strict=True)}

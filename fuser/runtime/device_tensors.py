@@ -23,6 +23,7 @@ from fuser.runtime.dlpack import (
     CPU,
     CUDA,
     CUDA_DEVICES,
+    HOST_DEVICES,
     LEGACY_STREAM,
     NO_WAIT,
     UNSIGNED,
@@ -31,6 +32,7 @@ from fuser.runtime.dlpack import (
     from_dlpack,
     to_capsule,
 )
+from fuser.runtime.feeds import check_feeds
 from fuser.runtime.program import TensorSpec
 
 ALIGNMENT = 16
@@ -81,10 +83,10 @@ def _host_capsule(
 
 class Event:
     """A point on a stream: what was put there before it is done once the event is. ordinal: of the
-    GPU; stream: a CUstream, 0 for the default one."""
+    GPU; stream: a CUstream, 0 for the default one. keep: what lives as long as the event."""
 
-    def __init__(self, ordinal: int, stream: int) -> None:
-        self.ordinal, self.stream = ordinal, stream or LEGACY_STREAM
+    def __init__(self, ordinal: int, stream: int, keep: Any = None) -> None:
+        self.ordinal, self.stream, self.keep = ordinal, stream or LEGACY_STREAM, keep
         self._event: Any = None
         with driver.current(ordinal):
             timing = driver.api().CUevent_flags.CU_EVENT_DISABLE_TIMING.value
@@ -227,6 +229,29 @@ def from_interface(table: Mapping[str, Any], owner: Any) -> DeviceTensor:
         stream=int(table.get("stream") or 0),
         writeable=not table["data"][1],
     )
+
+
+def upload(
+    specs: Sequence[TensorSpec], feeds: Mapping[str, Any], ordinal: int, stream: int
+) -> dict[str, DeviceArray]:
+    """Those feeds that are in host memory, on the GPU by the time the stream comes to them. Raises
+    FeedError for one that does not fit."""
+    made = {}
+    for spec in specs:
+        if spec.name in feeds and _on_host(feeds[spec.name]):
+            (array,) = check_feeds([spec], {spec.name: feeds[spec.name]})
+            made[spec.name] = placed = DeviceArray(spec.shape, spec.dtype, ordinal)
+            if placed.bytes:
+                with driver.current(ordinal):  # of memory that is not page-locked the driver takes
+                    source = array.__array_interface__["data"][0]  # a copy before it returns
+                    driver.call("cuMemcpyHtoDAsync", placed.pointer, source, placed.bytes, stream)
+    return made
+
+
+def _on_host(given: Any) -> bool:
+    if hasattr(given, "__dlpack_device__"):
+        return int(given.__dlpack_device__()[0]) in HOST_DEVICES
+    return not hasattr(given, "__cuda_array_interface__")
 
 
 def check_tensors(

@@ -125,7 +125,8 @@ class Plan(Shown):
         On a GPU feeds are arrays in its memory (DLPack or `__cuda_array_interface__`), row-major
         and aligned to 16 bytes. Without a stream the run is over when this returns. With one (a
         CUstream; 0: the default stream) it is only put there: leave the feeds alone until the
-        stream has passed; who reads the outputs by DLPack waits. On a CPU feeds are as for `run`.
+        stream has passed; who reads the outputs by DLPack waits. Feeds in host memory are as for
+        `run`, on a GPU as well, where they are copied.
         Raises FeedError, or UsageError for a stream on a CPU.
         """
         if self.target.is_cuda:

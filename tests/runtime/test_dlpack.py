@@ -394,6 +394,30 @@ def test_a_run_goes_on_the_callers_stream(gpu: Calls) -> None:
     assert gpu.named("cuEventRecord")[0][1] == 33 and gpu.named("cuStreamWaitEvent")[0][0] == 55
 
 
+def test_feeds_in_host_memory_are_copied_to_the_gpu(gpu: Calls) -> None:
+    executor = cuda.CudaExecutor.__new__(cuda.CudaExecutor)
+    executor.program, executor.ordinal, executor.stream = passing("bf16"), 0, 9
+    executor._release = []
+    executor.run_at = lambda sources, targets, stream: gpu.append(("run", *sources))  # type: ignore[method-assign]
+    values = np.arange(8).astype(ml_dtypes.bfloat16)
+    for feed in (values, torch.arange(8).to(torch.bfloat16), Foreign(torch.zeros(8).bfloat16())):
+        gpu.clear()
+        y = executor.run_device({"x": feed}, 55)["y"]
+        ((target, _, size, stream),) = gpu.named("cuMemcpyHtoDAsync")
+        assert (size, stream) == (16, 55) and gpu.named("run") == [(target,)]
+        assert not gpu.named("cuMemFree")  # the run may not be over
+        del y
+        assert (target,) in gpu.named("cuMemFree")
+    gpu.clear()
+    executor.run_device({"x": values})
+    names = [call[0] for call in gpu]
+    assert names.index("cuStreamSynchronize") < names.index("cuMemFree")
+    with pytest.raises(FeedError, match="dtype float32"):
+        executor.run_device({"x": values.astype(np.float32)})
+    with pytest.raises(FeedError, match="missing inputs"):
+        executor.run_device({})
+
+
 # on a GPU ---------------------------------------------------------------------------------------
 
 
@@ -404,12 +428,14 @@ def test_torch_reads_results_in_place(wrapped: bool) -> None:
     with Plan(cuda_program()) as plan:
         outputs = plan.run_device({"x": Foreign(x) if wrapped else x})
         again = plan.run_device({"x": Foreign(outputs["o0"])})
+        same = plan.run_device({"x": x.cpu().numpy()}, stream=0)
     tensors = {name: torch.from_dlpack(array) for name, array in outputs.items()}
     for name, array in outputs.items():
         assert isinstance(array, DeviceArray)
         assert tensors[name].data_ptr() == array.pointer and tensors[name].device == x.device
     wanted = expected(x.cpu().numpy())
     np.testing.assert_array_equal(tensors["o0"].cpu().numpy(), wanted)
+    assert torch.equal(torch.from_dlpack(same["o0"]), tensors["o0"])
     np.testing.assert_array_equal(torch.from_dlpack(again["o0"]).cpu().numpy(), expected(wanted))
     gone = weakref.ref(outputs["o2"])
     del outputs, array
