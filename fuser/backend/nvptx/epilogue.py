@@ -9,7 +9,7 @@ while the one before it is computed; tiles of the full shape further ahead.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.access_layout import access_layout, operand_layout
@@ -42,12 +42,15 @@ AHEAD = 48
 @dataclass(eq=False)
 class Epilogue:
     """The ops behind the last loop, the layout of the tiles they end in, and its strips. turned:
-    these pass through the buffers of warps."""
+    these pass through the buffers of warps. once: ops that come before all strips. seams: whether
+    no code may be moved from one strip to another."""
 
     ops: list[Op]
     whole: Layout
     strips: list[Layout]
     turned: bool
+    once: list[Op] = field(default_factory=list)
+    seams: bool = True
 
 
 def find_epilogue(low: Lowering) -> Epilogue | None:
@@ -84,7 +87,7 @@ def find_epilogue(low: Lowering) -> Epilogue | None:
             )
             strips.append(Layout(whole.shape, regs, whole.lanes, whole.warps))
     epilogue = Epilogue(tail, whole, strips, found is not None)
-    return epilogue if _layouts(low, epilogue, strips[0]) is not None else None
+    return epilogue if layouts_of(low, epilogue, strips[0]) is not None else None
 
 
 def _is_direct(low: Lowering, stores: list[ops.Store], whole: Layout) -> bool:
@@ -98,7 +101,7 @@ def _is_direct(low: Lowering, stores: list[ops.Store], whole: Layout) -> bool:
     return True
 
 
-def _layouts(low: Lowering, epilogue: Epilogue, strip: Layout) -> dict[Value, Layout] | None:
+def layouts_of(low: Lowering, epilogue: Epilogue, strip: Layout) -> dict[Value, Layout] | None:
     """The layouts of one strip's values; None where a value would need two, or another form."""
     found: dict[Value, Layout] = {}
     plan = low.assignment
@@ -144,13 +147,15 @@ def emit_epilogue(low: Lowering, epilogue: Epilogue) -> None:
 
 def _emit(low: Lowering, epilogue: Epilogue) -> None:
     plan = low.assignment
+    for op in epilogue.once:
+        low.op(op)
     saved = (dict(low.env), dict(low.converted), dict(plan.layouts))
     scalars = [op for op in epilogue.ops if isinstance(op, ops.IndexTile | ops.Full)]
     for op in scalars:
         low.op(op)
     tables = []
     for strip in epilogue.strips:
-        table = _layouts(low, epilogue, strip)
+        table = layouts_of(low, epilogue, strip)
         assert table is not None
         tables.append(table)
     loads = [op for op in epilogue.ops if isinstance(op, ops.Load) and op.result in tables[0]]
@@ -175,7 +180,7 @@ def _emit(low: Lowering, epilogue: Epilogue) -> None:
         for load in loads:
             for later in range(number, number + (ahead if load in wide else 1) + 1):
                 fetch(load, later)
-        if number:
+        if number and epilogue.seams:
             seam(low)
         low.env, low.converted = dict(saved[0]), {}
         for op in scalars:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from fuser.backend.nvptx.access_layout import operand_layout
 from fuser.backend.nvptx.assignment import is_tile, lookups_of
 from fuser.backend.nvptx.epilogue import seam
-from fuser.backend.nvptx.layout import Coordinates, Layout
+from fuser.backend.nvptx.layout import Coordinates, Layout, strips_along
 from fuser.backend.nvptx.lines import Lines
 from fuser.backend.nvptx.memory import Pointers, from_memory, unpack
 from fuser.backend.nvptx.pairs import Pair, Running, add_strip, merge_threads, plan_pairs
@@ -94,7 +94,7 @@ def plan_held(low: Lowering) -> Held | None:
                 sinks.append(op)
     moving = [op for op in body if isinstance(op, ops.Load) and op.operands()]
     beside = sum(plan.layouts[op.result] == whole for op in moving)
-    strips = _strips(whole, axis, STRIP // max(1, beside))
+    strips = strips_along(whole, axis, STRIP // max(1, beside))
     if len(strips) < 2:
         return None
     tables = [_layouts(low, sinks, strip) for strip in strips]
@@ -142,21 +142,6 @@ def _resident(low: Lowering, held: Held) -> int:
     if plan.cluster == 1 and lines + rows < CACHE_BYTES:
         found = min(found, (CACHE_BYTES - lines) // rows)
     return max(1, found)
-
-
-def _strips(whole: Layout, axis: int, size: int) -> list[Layout]:
-    """Parts of a layout, of `size` elements a thread or one vector of each row: what lies at the
-    same places of all rows together."""
-    columns = sorted({offset[axis] for offset in whole.regs})
-    width = whole.vector(axis)
-    rows = len(whole.regs) // len(columns)
-    step = max(width, size // rows // width * width)
-    strips = []
-    for first in range(0, len(columns), step):
-        part = set(columns[first : first + step])
-        regs = tuple(offset for offset in whole.regs if offset[axis] in part)
-        strips.append(Layout(whole.shape, regs, whole.lanes, whole.warps))
-    return strips
 
 
 def _layouts(low: Lowering, sinks: list[Sink], strip: Layout) -> dict[Value, Layout] | None:

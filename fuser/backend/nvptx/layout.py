@@ -188,6 +188,21 @@ def blocked(
     return Layout(covered, tuple(regs), lanes, warp_bits)
 
 
+def strips_along(whole: Layout, axis: int, size: int) -> list[Layout]:
+    """Parts of a layout, of `size` elements a thread or one vector of each row: what lies at the
+    same places of all rows together."""
+    columns = sorted({offset[axis] for offset in whole.regs})
+    width = whole.vector(axis)
+    rows = len(whole.regs) // len(columns)
+    step = max(width, size // rows // width * width)
+    strips = []
+    for first in range(0, len(columns), step):
+        part = set(columns[first : first + step])
+        regs = tuple(offset for offset in whole.regs if offset[axis] in part)
+        strips.append(Layout(whole.shape, regs, whole.lanes, whole.warps))
+    return strips
+
+
 def scalar_layout(warps: int) -> Layout:
     """A single element that every thread holds."""
     return Layout((), ((),), ((),) * 5, ((),) * _bits(warps))

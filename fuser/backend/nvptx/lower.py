@@ -24,6 +24,7 @@ from fuser.backend.nvptx.memory import parameter
 from fuser.backend.nvptx.multicast import Neighbours
 from fuser.backend.nvptx.op_rules import RULES
 from fuser.backend.nvptx.order import ProgramOrder, growing_axes
+from fuser.backend.nvptx.row_tails import find_row_tail
 from fuser.backend.nvptx.shared import SharedMemory, Slot
 from fuser.backend.nvptx.shares import WORKSPACE, Shares, plan_shares
 from fuser.backend.nvptx.slices import move_in_parts
@@ -207,17 +208,21 @@ class Lowering(IndexValues):
         if self.held is not None:
             emit_held(self, self.held)
             return
-        tail = None if self.caller and self.hazards.any else find_epilogue(self)
-        for op in self.kernel.body.ops:
-            if not isinstance(op, ops.Yield) and (tail is None or op not in tail.ops):
+        self.block(self.kernel.body)
+
+    def block(self, block: Block) -> None:
+        """Emit the ops of a block, in strips what follows its last loop or reduction, where that
+        fits."""
+        tail = None
+        if not (self.caller and self.hazards.any):
+            of_dots = find_epilogue(self) if block is self.kernel.body else None
+            tail = of_dots or find_row_tail(self, block)
+        in_strips = {*tail.once, *tail.ops} if tail is not None else set()
+        for op in block.ops:
+            if not isinstance(op, ops.Yield) and op not in in_strips:
                 self.op(op)
         if tail is not None:
             emit_epilogue(self, tail)
-
-    def block(self, block: Block) -> None:
-        for op in block.ops:
-            if not isinstance(op, ops.Yield):
-                self.op(op)
 
     def op(self, op: Op) -> None:
         rule = RULES.get(type(op))

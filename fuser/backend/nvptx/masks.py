@@ -7,14 +7,14 @@ first element is a multiple of the vector's width, and so is n, all of the vecto
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.access import multiple_of, step_of
 from fuser.backend.nvptx.access_layout import operand_layout
 from fuser.backend.nvptx.elementwise import apply, cast_registers
 from fuser.backend.nvptx.layout import Coordinates, Layout
-from fuser.backend.nvptx.values import Tile
+from fuser.backend.nvptx.values import Tile, vectors
 from fuser.graph.sizes import same
 from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Axis, Index, Lookup, axis, index
@@ -151,6 +151,30 @@ def _kept_axes(source: Coordinates, shape: Coordinates) -> Coordinates | None:
     return tuple(found)
 
 
+def mapped(low: Lowering, op: ops.Map, tiles: Sequence[Tile], layout: Layout) -> list[str]:
+    """The registers of a map: of a mask one for each vector of elements that are masked alike."""
+    args = list(zip(*(tile.regs for tile in tiles), strict=True))
+    kind = op.args[-1].dtype
+    first = list(range(len(layout.regs)))
+    if op.result.dtype.kind == "bool" and layout.rank:
+        for members in _alike(op.result, low.assignment.makers, layout):
+            for member in members:
+                first[member] = members[0]
+    made = {at: apply(low.emitter, op.fn, kind, list(args[at])) for at in dict.fromkeys(first)}
+    return [made[at] for at in first]
+
+
+def _alike(value: Value, makers: Makers, layout: Layout) -> Iterator[list[int]]:
+    """Registers of a layout in which a tile surely has one value."""
+    for along in range(layout.rank):
+        width = layout.vector(along)
+        while width > 1 and not uniform(value, makers, along, width):
+            width //= 2
+        if width > 1:
+            yield from (members for _, members in vectors(layout, along, width))
+            return
+
+
 # made again ---------------------------------------------------------------------------------------
 
 
@@ -194,10 +218,7 @@ def remake(low: Lowering, value: Value, layout: Layout, table: dict[Value, Tile]
     match maker:
         case ops.Map():
             tiles = [remake(low, arg, layout, table) for arg in maker.args]
-            columns = zip(*(tile.regs for tile in tiles), strict=True)
-            kind = maker.args[-1].dtype
-            regs = [apply(low.emitter, maker.fn, kind, list(column)) for column in columns]
-            made = Tile(value.dtype, value.shape, layout, regs)
+            made = Tile(value.dtype, value.shape, layout, mapped(low, maker, tiles, layout))
         case ops.Cast():
             tile = remake(low, maker.x, layout, table)
             regs = cast_registers(low.emitter, tile.regs, maker.x.dtype, maker.dtype)

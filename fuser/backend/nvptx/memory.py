@@ -122,21 +122,10 @@ def load_tile(
         else:
             guarded.setdefault(condition, []).append((pointer, members))
     for condition, group in guarded.items():
-        before = emitter.at
-        then, done = emitter.block("load"), emitter.block("loaded")
-        emitter.branch(condition, then, done)
-        emitter.enter(then)
-        found = [
-            (member, name)
-            for pointer, members in group
-            for member, name in zip(members, _load(low, access.view, pointer, width), strict=True)
-        ]
-        emitter.jump(done)
-        emitter.enter(done)
-        for member, name in found:
-            regs[member] = emitter.value(
-                f"phi {dtype.llvm} [ {name}, %{then.label} ], [ {fill}, %{before.label} ]"
-            )
+        loaded = _load_where(low, access.view, condition, [at for at, _ in group], width, pad)
+        for (_, members), names in zip(group, loaded, strict=True):
+            for member, name in zip(members, names, strict=True):
+                regs[member] = name
     return Tile(dtype, access.shape, layout, regs)
 
 
@@ -167,21 +156,77 @@ def _width(access: Access, layout: Layout) -> int:
     return min(access.width, layout.vector(access.axis)) if access.order else 1
 
 
-def _load(low: Lowering, view: View, pointer: str, width: int) -> list[str]:
+def _load_where(
+    low: Lowering, view: View, condition: Operand, pointers: list[str], width: int,
+    pad: float | int | None,
+) -> list[list[str]]:  # fmt: skip
+    """The elements of some vectors, read where a condition holds, `pad` elsewhere."""
     emitter, dtype = low.emitter, view.dtype
-    type = memory_type(dtype)
+    in_words = width * dtype.bytes >= 4 > dtype.bytes
+    before = emitter.at
+    then, done = emitter.block("load"), emitter.block("loaded")
+    emitter.branch(condition, then, done)
+    emitter.enter(then)
+    load = _load_words if in_words else _load
+    read = [load(low, view, pointer, width) for pointer in pointers]
+    emitter.jump(done)
+    emitter.enter(done)
+    type = "i32" if in_words else dtype.llvm
+    fill = _word_of(pad or 0, dtype) if in_words else literal(pad or 0, dtype)
+    ends = [
+        [
+            emitter.value(f"phi {type} [ {name}, %{then.label} ], [ {fill}, %{before.label} ]")
+            for name in names
+        ]
+        for names in read
+    ]
+    if not in_words:
+        return ends
+    return [[item for word in words for item in _of_word(low, word, dtype)] for words in ends]
+
+
+def _load_words(low: Lowering, view: View, pointer: str, width: int) -> list[str]:
+    """A vector of short elements as 32-bit words."""
+    count = width * view.dtype.bytes // 4
+    type = f"<{count} x i32>"
+    name = _read(low, view, type, pointer, width * view.dtype.bytes)
+    return [low.emitter.value(f"extractelement {type} {name}, i32 {i}") for i in range(count)]
+
+
+def _word_of(value: float | int, dtype: DType) -> str:
+    """A word of which every element has one value, as a constant of LLVM."""
+    type, count = memory_type(dtype), 4 // dtype.bytes
+    item = str(int(bool(value))) if dtype.kind == "bool" else literal(value, dtype)
+    return f"bitcast (<{count} x {type}> <{', '.join([f'{type} {item}'] * count)}> to i32)"
+
+
+def _of_word(low: Lowering, word: str, dtype: DType) -> list[str]:
+    """The elements of a word that two branches meet in. LLVM must not see which: it would do in
+    front of the meeting what is done to the elements, as it knows the result for those that are not
+    loaded. Threads would have the widened elements in registers from there on."""
+    e, count = low.emitter, 4 // dtype.bytes
+    hidden = e.value(f'call i32 asm "", "=r,0"(i32 {word})')
+    vector = e.value(f"bitcast i32 {hidden} to <{count} x {memory_type(dtype)}>")
+    return unpack(low, vector, dtype, count)
+
+
+def _read(low: Lowering, view: View, type: str, pointer: str, align: int) -> str:
+    """What a buffer holds at a pointer."""
     tail = ", !invariant.load !2" if low.is_constant(view.buffer) else ""
     load = "load volatile" if low.hazards.may_change(view.buffer) else "load"
+    return low.emitter.value(f"{load} {type}, ptr addrspace(1) {pointer}, align {align}{tail}")
+
+
+def _load(low: Lowering, view: View, pointer: str, width: int) -> list[str]:
+    dtype = view.dtype
+    type = memory_type(dtype)
     align = width * dtype.bytes
     if width == 1:
-        name = emitter.value(f"{load} {type}, ptr addrspace(1) {pointer}, align {align}{tail}")
-        return [from_memory(low, name, dtype)]
+        return [from_memory(low, _read(low, view, type, pointer, align), dtype)]
     if align == 4 and width == 2 and low.assignment.dots:
         # one register until it is used: beside 128 sums, two for each pair would be too many
-        word = emitter.value(f"{load} i32, ptr addrspace(1) {pointer}, align 4{tail}")
-        return halves(low, word, type)
-    vector = f"<{width} x {type}>"
-    name = emitter.value(f"{load} {vector}, ptr addrspace(1) {pointer}, align {align}{tail}")
+        return halves(low, _read(low, view, "i32", pointer, 4), type)
+    name = _read(low, view, f"<{width} x {type}>", pointer, align)
     return unpack(low, name, dtype, width)
 
 

@@ -16,10 +16,10 @@ from fuser.backend.nvptx.access_layout import access_layout, operand_layout
 from fuser.backend.nvptx.assignment import is_tile
 from fuser.backend.nvptx.atomics import lower_atomic, shown_to_all
 from fuser.backend.nvptx.convert import reshape
-from fuser.backend.nvptx.elementwise import apply, cast_registers
+from fuser.backend.nvptx.elementwise import cast_registers
 from fuser.backend.nvptx.gather import lower_gather
 from fuser.backend.nvptx.layout import Layout
-from fuser.backend.nvptx.masks import spread
+from fuser.backend.nvptx.masks import mapped, spread
 from fuser.backend.nvptx.memory import atomic_add_tile, load_tile, only_once, store_tile
 from fuser.backend.nvptx.reduce import reduce_tile
 from fuser.backend.nvptx.short_forms import fused_exponential, short_form, unscaled
@@ -110,11 +110,9 @@ def _atomic_add(low: Lowering, op: ops.AtomicAdd) -> None:
 def _map(low: Lowering, op: ops.Map) -> None:
     layout = low.layout(op.result)
     tiles = [low.tile(arg, layout) for arg in op.args]
-    dtype = op.args[-1].dtype
     regs = fused_exponential(low, op, layout) or short_form(low, op, layout)
     if regs is None:
-        columns = zip(*(tile.regs for tile in tiles), strict=True)
-        regs = [apply(low.emitter, op.fn, dtype, list(column)) for column in columns]
+        regs = mapped(low, op, tiles, layout)
     low.set(op.result, Tile(op.result.dtype, op.result.shape, layout, regs))
 
 
