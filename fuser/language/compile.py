@@ -20,6 +20,7 @@ from fuser.language.outside import Outside
 from fuser.language.sites import Reports
 from fuser.language.tensors import Pointer, Tensor
 from fuser.language.types import ElementType, int64
+from fuser.target import Target
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import Index
 from fuser.tilegen.ir import Buffer, Kernel
@@ -182,15 +183,17 @@ def _spread_roles(kernel: Kernel) -> None:
             buffer.role = "output"
 
 
-def finish(program: Program, sizes: Sizes, gpu: bool = False, check: bool = False) -> None:
-    """Run the passes of the Tile IR, and note what was asked of the sizes. gpu: whether it is for
-    one, where rows are spread over threads."""
+def finish(
+    program: Program, sizes: Sizes, gpu: Target | None = None, check: bool = False
+) -> None:
+    """Run the passes of the Tile IR, and note what was asked of the sizes. gpu: the one it is for,
+    where rows are spread over threads."""
     kernel = program.kernel
     if check:
         verify(kernel)
     run_passes(kernel, verify=check)
-    if gpu:
-        kernel.schedule = schedules.choose(kernel, kernel.schedule)
+    if gpu is not None:
+        kernel.schedule = schedules.choose(kernel, kernel.schedule, gpu)
     program.guards = sizes.guards
 
 

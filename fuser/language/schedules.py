@@ -1,35 +1,54 @@
 """How a user's kernel is run: what the launch asks for, as far as it is good for the kernel.
 
 num_warps and num_stages are hints. Kernels with matrix products take them as they are. Rows, which
-have none, are spread so that a thread has 8 to 64 elements: more warps of fewer elements wait
-longer for each other at every reduction, fewer of more have no registers left. Where what a thread
-must remember fits half of its registers, two blocks share a multiprocessor, so that one loads while
-the other computes (softmax of 12,672 columns on an H200: 4.06 TB/s, and 3.05 alone); where it does
-not, the blocks of a cluster share the row (layer norm of 15,872 columns: 2.78 TB/s, not 2.38).
+have none, are spread by the registers that a thread needs: over so many warps that as many rows as
+possible are under way on a multiprocessor, and threads enough to hide what each of them waits for.
+That is most often 32 elements a thread, in 64 registers. The compiler of the GPU is held to these:
+left alone it takes more, to load early what it can, and fewer blocks fit. Where no number of warps
+has the registers for a row, the blocks of a cluster share it.
+
+Layer norm of 4096 rows of float16 on an H200, GB/s: 8192 columns with 4, 8 and 16 warps 3609, 3715
+and 2938, and 3614 with 8 warps and no bound of their registers; 15872 columns with 8, 16 and 32
+warps 3750, 3787 and 2252.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Block, Kernel
 from fuser.tilegen.schedule import Schedule
 from fuser.tilegen.value import Value
 
 ELEMENTS = 512
-"""Of a row for each warp, up to 8 warps."""
+"""Of a tile for each warp, where nothing is held across a reduction; up to 8 warps."""
 LONG = 32768
 """Elements of which 8 warps would have to hold too many."""
 FEW = 4
-"""Warps that a short row gets at most."""
+"""Warps that a short row gets at least, if it asks for them."""
 HALF = 72
 """32-bit registers that a thread of 8 warps may hold across a reduction, where two blocks share a
 multiprocessor."""
+THREADS = 1024
+"""Of a multiprocessor, that hide what each of them waits for."""
+MOST_THREADS, MOST_BLOCKS, MOST_REGISTERS = 2048, 32, 128
+"""Of a multiprocessor, and of a thread: with more there are too few threads."""
+OTHERS, LEAST_BOUND = 24, 64
+"""Registers beside what a thread holds of rows, and fewer than which it is never held to."""
+STRIP = 8
+"""Elements of what rows are multiplied by, and the like, that a thread has at a time."""
+_ROWS = (
+    ops.ProgramId, ops.IndexTile, ops.Full, ops.Load, ops.Store, ops.Map, ops.Cast, ops.Bitcast,
+    ops.Broadcast, ops.Reduce, ops.AtomicAdd, ops.For, ops.If, ops.Yield,
+)  # fmt: skip
+"""Ops that need no registers of their own."""
 
 
-def choose(kernel: Kernel, asked: Schedule) -> Schedule:
+def choose(kernel: Kernel, asked: Schedule, target: Target) -> Schedule:
     """The schedule of a kernel after its passes."""
     from fuser.backend.nvptx.cluster import is_straight  # of use to kernels for GPUs alone
 
@@ -38,14 +57,18 @@ def choose(kernel: Kernel, asked: Schedule) -> Schedule:
         if isinstance(op, ops.Dot):
             return asked
         largest = max([largest, *(value.type.size for value in op.results)])
-    warps = max(min(asked.warps, FEW), 16 if largest >= LONG else min(8, largest // ELEMENTS))
+    held = max(_held(kernel.body), default=0) // 32
     extra = dict(asked.extra)
-    held = max(_held(kernel.body), default=0) / (32 * 32 * warps)
-    cluster = 1
-    if warps == 8 and held and held <= HALF:
+    warps, cluster = 16 if largest >= LONG else min(8, largest // ELEMENTS), 1
+    warps = max(min(asked.warps, FEW), warps)
+    if held and all(isinstance(op, _ROWS) for op in kernel.walk()):
+        found = _spread(kernel, asked.warps, held, target)
+        if found is not None:
+            warps, extra["resident"] = found
+        elif is_straight(kernel):
+            warps, cluster = 4, 4
+    elif warps == 8 and held and held <= HALF * 32 * warps:
         extra["resident"] = 2
-    elif warps == 8 and held and is_straight(kernel):
-        warps, cluster = 4, 4
     if (warps, cluster, extra) == (asked.warps, asked.cluster, asked.extra):
         return asked
     where = f"{warps} warps" + (f" of each of {cluster} blocks" if cluster > 1 else "")
@@ -53,20 +76,58 @@ def choose(kernel: Kernel, asked: Schedule) -> Schedule:
     return replace(asked, warps=warps, cluster=cluster, extra=extra, reason=reason)
 
 
+def _spread(kernel: Kernel, asked: int, held: int, target: Target) -> tuple[int, int] | None:
+    """(warps, blocks of a multiprocessor) for rows of which `held` registers are held in all; None
+    where no number of warps has so many. Programs that walk through rows keep the warps that they
+    ask for, if these are not much worse: their grid was made for them."""
+    read = [value for value in _read_behind(kernel) if value.shape]
+    blocks: dict[int, int] = {}
+    worth: dict[int, float] = {}
+    for warps in (1 << bit for bit in range(6)):
+        threads = 32 * warps
+        strips = sum(min(STRIP, v.type.size // threads) * v.dtype.bits // 32 for v in read)
+        registers = max(LEAST_BOUND, -(-held // threads) + OTHERS + strips)
+        if registers > MOST_REGISTERS or warps < min(asked, FEW):
+            continue
+        fit = min(MOST_BLOCKS, MOST_THREADS // threads, target.registers // (threads * registers))
+        if fit:
+            blocks[warps], worth[warps] = fit, fit * min(1, threads * fit / THREADS)
+    if not blocks:
+        return None
+    best = max(blocks, key=lambda warps: (worth[warps], -abs(math.log2(warps / asked))))
+    looped = any(isinstance(op, ops.For) for op in kernel.walk())
+    warps = asked if looped and worth.get(asked, 0) >= worth[best] / 2 else best
+    return warps, blocks[warps]
+
+
+def _read_behind(kernel: Kernel) -> Iterator[Value]:
+    """What is loaded behind the last reduction of a block: in strips (nvptx/row_tails.py)."""
+    blocks = [kernel.body, *(block for op in kernel.walk() for block in op.blocks())]
+    for block in blocks:
+        ends = [at for at, op in enumerate(block.ops) if isinstance(op, ops.Reduce)]
+        if ends:
+            yield from (op.result for op in block.ops[ends[-1] :] if isinstance(op, ops.Load))
+
+
 def _held(block: Block) -> Iterator[int]:
     """Bits of tiles that are needed before and after each reduction."""
     last: dict[Value, int] = {}
+    inside: list[set[Value]] = []
     for position, op in enumerate(block.ops):
-        inner = [value for b in op.blocks() for o in b.walk() for value in o.operands()]
-        last.update(dict.fromkeys((*op.operands(), *inner), position))
+        inside.append({value for b in op.blocks() for o in b.walk() for value in o.operands()})
+        last.update(dict.fromkeys((*op.operands(), *inside[-1]), position))
     made: list[Value] = list(block.params)
     for position, op in enumerate(block.ops):
+        after = {value for value in made if last.get(value, -1) > position}
         if isinstance(op, ops.Reduce):
-            yield sum(_bits(value) for value in made if last.get(value, -1) > position)
-        made += op.results
+            yield sum(map(_bits, after))
+        around = sum(map(_bits, after | inside[position] & set(made)))
         for inner_block in op.blocks():
-            yield from _held(inner_block)
+            yield from (around + bits for bits in _held(inner_block))
+        if not isinstance(op, ops.IndexTile | ops.Full):  # which are made wherever they are used
+            made += op.results
 
 
 def _bits(value: Value) -> int:
-    return value.type.size * max(8, value.dtype.bits) if value.shape else 0
+    """Of a tile; masks are predicates, and made again."""
+    return value.type.size * value.dtype.bits if value.shape and value.dtype.kind != "bool" else 0

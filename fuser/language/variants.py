@@ -97,7 +97,7 @@ def make_variant(
         program = trace(function, found.classes, found.leaves, grid, options, sizes)
         emitted = print_kernel(program.kernel)
         with located(function, program.kernel):
-            finish(program, sizes, device == "cuda")
+            finish(program, sizes, target if device == "cuda" else None)
             compiled, text = _machine_code(program, target)
         guards = sizes.guards
     records = compiled.facts.get("guards", ())
