@@ -183,9 +183,7 @@ def _spread_roles(kernel: Kernel) -> None:
             buffer.role = "output"
 
 
-def finish(
-    program: Program, sizes: Sizes, gpu: Target | None = None, check: bool = False
-) -> None:
+def finish(program: Program, sizes: Sizes, gpu: Target | None = None, check: bool = False) -> None:
     """Run the passes of the Tile IR, and note what was asked of the sizes. gpu: the one it is for,
     where rows are spread over threads."""
     kernel = program.kernel

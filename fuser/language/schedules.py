@@ -4,12 +4,13 @@ num_warps and num_stages are hints. Kernels with matrix products take them as th
 have none, are spread by the registers that a thread needs: over so many warps that as many rows as
 possible are under way on a multiprocessor, and threads enough to hide what each of them waits for.
 That is most often 32 elements a thread, in 64 registers. The compiler of the GPU is held to these:
-left alone it takes more, to load early what it can, and fewer blocks fit. Where no number of warps
-has the registers for a row, the blocks of a cluster share it.
+left alone it takes more, to load early what it can, and fewer blocks fit. Where a multiprocessor
+has registers for one row only, or none, the blocks of a cluster share it.
 
 Layer norm of 4096 rows of float16 on an H200, GB/s: 8192 columns with 4, 8 and 16 warps 3609, 3715
 and 2938, and 3614 with 8 warps and no bound of their registers; 15872 columns with 8, 16 and 32
-warps 3750, 3787 and 2252.
+warps 3750, 3787 and 2252; 2048 rows of 32768 columns with 16 and 32 warps and four blocks of 8
+warps 3296, 3144 and 3383.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 from fuser.target import Target
 from fuser.tilegen import ops
@@ -39,6 +41,8 @@ MOST_THREADS, MOST_BLOCKS, MOST_REGISTERS = 2048, 32, 128
 """Of a multiprocessor, and of a thread: with more there are too few threads."""
 OTHERS, LEAST_BOUND = 24, 64
 """Registers beside what a thread holds of rows, and fewer than which it is never held to."""
+SHARE, WARPS, LARGEST = 32, 8, 8
+"""Registers of rows in a thread, warps of a block and blocks, where a cluster shares a row."""
 STRIP = 8
 """Elements of what rows are multiplied by, and the like, that a thread has at a time."""
 _ROWS = (
@@ -62,11 +66,12 @@ def choose(kernel: Kernel, asked: Schedule, target: Target) -> Schedule:
     warps, cluster = 16 if largest >= LONG else min(8, largest // ELEMENTS), 1
     warps = max(min(asked.warps, FEW), warps)
     if held and all(isinstance(op, _ROWS) for op in kernel.walk()):
-        found = _spread(kernel, asked.warps, held, target)
-        if found is not None:
-            warps, extra["resident"] = found
-        elif is_straight(kernel):
-            warps, cluster = 4, 4
+        rows = Rows(kernel, held, target)
+        found = rows.spread(asked.warps)
+        if found.blocks < 2 and target.sm >= 90 and is_straight(kernel):
+            found = rows.shared()
+        if found.blocks:
+            warps, cluster, extra["resident"] = found
     elif warps == 8 and held and held <= HALF * 32 * warps:
         extra["resident"] = 2
     if (warps, cluster, extra) == (asked.warps, asked.cluster, asked.extra):
@@ -76,28 +81,52 @@ def choose(kernel: Kernel, asked: Schedule, target: Target) -> Schedule:
     return replace(asked, warps=warps, cluster=cluster, extra=extra, reason=reason)
 
 
-def _spread(kernel: Kernel, asked: int, held: int, target: Target) -> tuple[int, int] | None:
-    """(warps, blocks of a multiprocessor) for rows of which `held` registers are held in all; None
-    where no number of warps has so many. Programs that walk through rows keep the warps that they
-    ask for, if these are not much worse: their grid was made for them."""
-    read = [value for value in _read_behind(kernel) if value.shape]
-    blocks: dict[int, int] = {}
-    worth: dict[int, float] = {}
-    for warps in (1 << bit for bit in range(6)):
+class Spread(NamedTuple):
+    """How rows are spread. blocks: that a multiprocessor is to run at once, 0 if it cannot."""
+
+    warps: int
+    cluster: int
+    blocks: int
+
+
+class Rows:
+    """The rows of a kernel, of which all threads together hold `held` registers."""
+
+    def __init__(self, kernel: Kernel, held: int, target: Target) -> None:
+        self.held, self.target = held, target
+        self.beside = [value.type for value in _read_behind(kernel) if value.shape]
+        self.looped = any(isinstance(op, ops.For) for op in kernel.walk())
+
+    def blocks(self, warps: int, cluster: int = 1) -> int:
+        """Blocks of a multiprocessor by its threads and registers."""
         threads = 32 * warps
-        strips = sum(min(STRIP, v.type.size // threads) * v.dtype.bits // 32 for v in read)
-        registers = max(LEAST_BOUND, -(-held // threads) + OTHERS + strips)
-        if registers > MOST_REGISTERS or warps < min(asked, FEW):
-            continue
-        fit = min(MOST_BLOCKS, MOST_THREADS // threads, target.registers // (threads * registers))
-        if fit:
-            blocks[warps], worth[warps] = fit, fit * min(1, threads * fit / THREADS)
-    if not blocks:
-        return None
-    best = max(blocks, key=lambda warps: (worth[warps], -abs(math.log2(warps / asked))))
-    looped = any(isinstance(op, ops.For) for op in kernel.walk())
-    warps = asked if looped and worth.get(asked, 0) >= worth[best] / 2 else best
-    return warps, blocks[warps]
+        all_threads = threads * cluster
+        each = -(-self.held // all_threads) + OTHERS
+        for type in self.beside:
+            each += min(STRIP, type.size // all_threads) * type.dtype.bits // 32
+        if each > MOST_REGISTERS:
+            return 0
+        fit = self.target.registers // (threads * max(LEAST_BOUND, each))
+        return min(MOST_BLOCKS, MOST_THREADS // threads, fit)
+
+    def spread(self, asked: int) -> Spread:
+        """Over the warps of one block. Programs that walk through rows keep the warps that they ask
+        for, if these are not much worse: their grid was made for them."""
+        blocks = {
+            1 << bit: self.blocks(1 << bit) for bit in range(6) if 1 << bit >= min(asked, FEW)
+        }
+        worth = {n: count * min(1, 32 * n * count / THREADS) for n, count in blocks.items()}
+        best = max(blocks, key=lambda n: (worth[n], -abs(math.log2(n / asked))))
+        kept = self.looped and asked in worth and worth[asked] >= worth[best] / 2
+        warps = asked if kept else best
+        return Spread(warps, 1, blocks[warps])
+
+    def shared(self) -> Spread:
+        """Over the blocks of a cluster."""
+        cluster = 2
+        while cluster < LARGEST and self.held > SHARE * 32 * WARPS * cluster:
+            cluster *= 2
+        return Spread(WARPS, cluster, self.blocks(WARPS, cluster))
 
 
 def _read_behind(kernel: Kernel) -> Iterator[Value]:
