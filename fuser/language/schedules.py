@@ -94,8 +94,9 @@ class Rows:
 
     def __init__(self, kernel: Kernel, held: int, target: Target) -> None:
         self.held, self.target = held, target
-        self.beside = [value.type for value in _read_behind(kernel) if value.shape]
         self.looped = any(isinstance(op, ops.For) for op in kernel.walk())
+        self.beside = [value.type for value in _read_behind(kernel) if value.shape]
+        self.strip = 1 << 31 if self.looped else STRIP
 
     def blocks(self, warps: int, cluster: int = 1) -> int:
         """Blocks of a multiprocessor by its threads and registers."""
@@ -103,7 +104,7 @@ class Rows:
         all_threads = threads * cluster
         each = -(-self.held // all_threads) + OTHERS
         for type in self.beside:
-            each += min(STRIP, type.size // all_threads) * type.dtype.bits // 32
+            each += min(self.strip, type.size // all_threads) * type.dtype.bits // 32
         if each > MOST_REGISTERS:
             return 0
         fit = self.target.registers // (threads * max(LEAST_BOUND, each))
@@ -130,7 +131,8 @@ class Rows:
 
 
 def _read_behind(kernel: Kernel) -> Iterator[Value]:
-    """What is loaded behind the last reduction of a block: in strips (nvptx/row_tails.py)."""
+    """What is loaded behind the last reduction of a block: in strips (nvptx/row_tails.py), but for
+    loops."""
     blocks = [kernel.body, *(block for op in kernel.walk() for block in op.blocks())]
     for block in blocks:
         ends = [at for at, op in enumerate(block.ops) if isinstance(op, ops.Reduce)]

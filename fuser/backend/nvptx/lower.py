@@ -208,21 +208,20 @@ class Lowering(IndexValues):
         if self.held is not None:
             emit_held(self, self.held)
             return
-        self.block(self.kernel.body)
-
-    def block(self, block: Block) -> None:
-        """Emit the ops of a block, in strips what follows its last loop or reduction, where that
-        fits."""
         tail = None
         if not (self.caller and self.hazards.any):
-            of_dots = find_epilogue(self) if block is self.kernel.body else None
-            tail = of_dots or find_row_tail(self, block)
-        in_strips = {*tail.once, *tail.ops} if tail is not None else set()
-        for op in block.ops:
-            if not isinstance(op, ops.Yield) and op not in in_strips:
+            tail = find_epilogue(self) or find_row_tail(self)
+        later = {*tail.once, *tail.ops} if tail is not None else set()
+        for op in self.kernel.body.ops:
+            if not isinstance(op, ops.Yield) and op not in later:
                 self.op(op)
         if tail is not None:
             emit_epilogue(self, tail)
+
+    def block(self, block: Block) -> None:
+        for op in block.ops:
+            if not isinstance(op, ops.Yield):
+                self.op(op)
 
     def op(self, op: Op) -> None:
         rule = RULES.get(type(op))

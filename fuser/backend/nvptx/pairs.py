@@ -76,7 +76,8 @@ def find_pair(second: ops.Reduce, makers: dict[Value, Op]) -> tuple[ops.Reduce, 
     axis, shape = second.axis, second.x.shape
     if squares:
         around = _scaled(around, makers, shape[axis])
-    if not isinstance(around, ops.Reduce) or around.fn != ("sum" if squares else "max"):
+    folds = ("sum",) if squares else ("max", "fmax")
+    if not isinstance(around, ops.Reduce) or around.fn not in folds:
         return None
     kept = tuple(a for a in range(len(shape)) if a != axis)
     same = around.x is shift.args[0] and around.axis == axis and spread.axes == kept
@@ -105,6 +106,8 @@ def plan_pairs(low: Lowering, reductions: list[ops.Reduce], whole: Layout) -> li
         if pair is None or pair[0] not in reductions:
             continue
         first, squares = pair
+        if first.fn == "fmax":
+            continue  # a strip without a number has no maximum to sum around
         if any(first in (p.first, p.second) or second is p.first for p in found):
             continue
         if squares and whole.shape[first.axis] != first.x.shape[first.axis]:

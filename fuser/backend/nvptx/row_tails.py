@@ -16,7 +16,6 @@ from fuser.backend.nvptx.assignment import lookups_of
 from fuser.backend.nvptx.epilogue import Epilogue, layouts_of
 from fuser.backend.nvptx.layout import strips_along
 from fuser.tilegen import ops
-from fuser.tilegen.ir import Block
 from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
@@ -24,18 +23,17 @@ if TYPE_CHECKING:
 
 STRIP = 8
 """Elements of a tile that a thread has in registers at a time, or one vector of them."""
-_ALLOWED = (
-    ops.IndexTile | ops.Full | ops.Load | ops.Map | ops.Cast | ops.Broadcast | ops.Store | ops.Yield
-)
+_ALLOWED = ops.IndexTile | ops.Full | ops.Load | ops.Map | ops.Cast | ops.Broadcast | ops.Store
 
 
-def find_row_tail(low: Lowering, block: Block) -> Epilogue | None:
-    """The end of a block that loads tiles behind a reduction and stores what it makes of them; None
-    where that has no form by strips, or would be one strip."""
-    ends = [at for at, op in enumerate(block.ops) if op.blocks() or isinstance(op, ops.Reduce)]
+def find_row_tail(low: Lowering) -> Epilogue | None:
+    """The end of a kernel that loads tiles behind a reduction and stores what it makes of them;
+    None where that has no form by strips, or would be one strip."""
+    body = low.kernel.body.ops
+    ends = [at for at, op in enumerate(body) if op.blocks() or isinstance(op, ops.Reduce)]
     if not ends or low.assignment.dots:
         return None
-    tail = block.ops[ends[-1] + 1 :]
+    tail = [op for op in body[ends[-1] + 1 :] if not isinstance(op, ops.Yield)]
     if not all(isinstance(op, _ALLOWED) and not lookups_of(op) for op in tail):
         return None
     stores = [op for op in tail if isinstance(op, ops.Store) and op.value.shape]
@@ -56,6 +54,5 @@ def find_row_tail(low: Lowering, block: Block) -> Epilogue | None:
     made = {value for op in inside for value in op.results}
     if any(value in made for op in once for value in op.operands()):
         return None
-    once = [op for op in once if not isinstance(op, ops.Yield)]
     found = Epilogue(inside, layouts[0], strips, turned=False, once=once, seams=False)
     return found if layouts_of(low, found, strips[0]) is not None else None
