@@ -16,7 +16,7 @@ import pytest
 import fuser
 import fuser.language as fl
 from fuser.errors import CompileError, LoweringError, UnsupportedError, VerifyError
-from fuser.language import jit
+from fuser.language import variants
 from fuser.language.internal import line_of
 from fuser.tilegen.work import count
 
@@ -208,7 +208,7 @@ def test_errors_of_later_stages_name_the_line(
     def broken(*_: Any) -> Any:
         raise kind("map.mul has no lowering", where="somewhere")
 
-    monkeypatch.setattr(jit, "_machine_code", broken)
+    monkeypatch.setattr(variants, "_machine_code", broken)
     with pytest.raises(kind) as caught:
         fuser.kernel(gathered.fn).warmup(*arrays(), 200, grid=(4,))
     assert caught.value.where == f"{HERE}:{line_of_mark('out')}, somewhere"
@@ -218,7 +218,7 @@ def test_errors_without_an_op_name_the_kernel(monkeypatch: pytest.MonkeyPatch) -
     def broken(*_: Any) -> Any:
         raise LoweringError("it is too large")
 
-    monkeypatch.setattr(jit, "_machine_code", broken)
+    monkeypatch.setattr(variants, "_machine_code", broken)
     kernel = fuser.kernel(gathered.fn)
     with pytest.raises(LoweringError) as caught:
         kernel.warmup(*arrays(), 200, grid=(4,))
