@@ -11,6 +11,8 @@ transposes and expanded heads around either matmul are index maps of the region.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +25,9 @@ from fuser.partition.softmax import Softmax, behind, match_softmax
 
 MOST_HEAD_DIM = 512
 """A wider head leaves no room for the output block in registers."""
+MOST_BETWEEN = 1024
+"""Values behind a softmax among which its matmul is looked for: time must not grow with the square
+of the graph."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +53,12 @@ def find_attention(graph: Graph) -> tuple[list[Attention], list[Rejected]]:
     found: list[Attention] = []
     refused: list[Rejected] = []
     taken: set[Node] = set()
-    uses = graph.uses()
-    outputs = set(graph.outputs)
+    place = _Place(graph)
     for pv in graph.nodes:
         if pv.op != "dot_general":
             continue
         for side in (0, 1):
-            match = _match(pv, side, uses, outputs)
+            match = _match(pv, side, place)
             if isinstance(match, Rejected):
                 refused.append(match)
             elif match is not None and taken.isdisjoint(match.nodes):
@@ -64,27 +68,39 @@ def find_attention(graph: Graph) -> tuple[list[Attention], list[Rejected]]:
     return found, refused
 
 
-def _match(
-    pv: Node, side: int, uses: dict[Value, list[Node]], outputs: set[Value]
-) -> Attention | Rejected | None:
+class _Place:
+    """A graph, with what matching asks of it. Walks from a value back to another end where nodes
+    stand in front of that other: they cannot depend on it."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.order = {node: i for i, node in enumerate(graph.nodes)}
+        self.uses = graph.uses()
+        self.outputs = set(graph.outputs)
+
+    def may_need(self, node: Node, other: Node | None) -> bool:
+        """Whether a node stands behind another; None: behind a value that no node computes."""
+        return other is None or self.order[node] > self.order[other]
+
+
+def _match(pv: Node, side: int, place: _Place) -> Attention | Rejected | None:
     contract = pv.attrs["lhs_contract" if side == 0 else "rhs_contract"]
     if len(contract) != 1:
         return None
     softmax, cleanup = _find_softmax(pv.inputs[side])
     if softmax is None:
         return None
-    if _axis_behind(pv.inputs[side], contract[0], softmax.probabilities) != softmax.axis:
+    if _axis_behind(pv.inputs[side], contract[0], softmax.probabilities, place) != softmax.axis:
         return None
     for qk in _products_behind(softmax.scores):
-        axis = _axis_behind(softmax.scores, softmax.axis, qk.output)
+        axis = _axis_behind(softmax.scores, softmax.axis, qk.output, place)
         keys = _keys_side(qk, axis)
         if keys is None:
             continue
-        nodes = _between(qk, pv, side)
+        nodes = _between(qk, pv, side, place)
         if nodes is None:
             continue
-        misfit = _misfit(qk, pv, side, nodes, softmax, uses, outputs)
-        if misfit is None and _values_by_query(qk, keys, pv, side):
+        misfit = _misfit(qk, pv, side, nodes, softmax, place)
+        if misfit is None and _values_by_query(qk, keys, pv, side, place):
             misfit = Misfit("values-by-query", "each query has values of its own")
         if misfit is not None:
             return Rejected(nodes, misfit)
@@ -167,7 +183,7 @@ def _is_zero(value: Value) -> bool:
     return array is not None and array.size == 1 and float(array.reshape(())) == 0.0
 
 
-def _axis_behind(value: Value, axis: int, origin: Value) -> int | None:
+def _axis_behind(value: Value, axis: int, origin: Value, place: _Place) -> int | None:
     """The axis of `origin` that becomes `axis` of a value made from it by maps and movement."""
     for _ in range(64):
         if value is origin:
@@ -184,7 +200,7 @@ def _axis_behind(value: Value, axis: int, origin: Value) -> int | None:
                 return None
             axis, value = moved, node.inputs[0]
         elif is_map(node):
-            carrier = next((v for v in node.inputs if _reads(v, origin)), None)
+            carrier = next((v for v in node.inputs if _reads(v, origin, place)), None)
             if carrier is None:
                 return None
             value = carrier
@@ -193,7 +209,7 @@ def _axis_behind(value: Value, axis: int, origin: Value) -> int | None:
     return None
 
 
-def _axes_behind(value: Value, axis: int, origin: Value) -> set[int]:
+def _axes_behind(value: Value, axis: int, origin: Value, place: _Place) -> set[int]:
     """The axes of `origin`, longer than 1, whose coordinates may decide the one along `axis` of a
     value made from it by maps and movement: all of them where that cannot be told."""
     axes = {axis}
@@ -201,7 +217,7 @@ def _axes_behind(value: Value, axis: int, origin: Value) -> set[int]:
         node = value.node
         carrier = None
         if node is not None:
-            carrier = next((v for v in node.inputs if _reads(v, origin)), None)
+            carrier = next((v for v in node.inputs if _reads(v, origin, place)), None)
         if node is None or carrier is None:
             axes, value = set(range(origin.type.rank)), origin
         elif node.op == "transpose":
@@ -239,7 +255,7 @@ def _reshape_blocks(
     return blocks
 
 
-def _values_by_query(qk: Node, keys: int, pv: Node, side: int) -> bool:
+def _values_by_query(qk: Node, keys: int, pv: Node, side: int, place: _Place) -> bool:
     """Whether a batch axis of the second matmul is one that only the queries of the first have:
     the rows of a block share keys and values."""
     attrs = qk.attrs
@@ -250,7 +266,8 @@ def _values_by_query(qk: Node, keys: int, pv: Node, side: int) -> bool:
     first = len(attrs["lhs_batch"]) + (len(sides[0]) if keys == 0 else 0)
     queries = set(range(first, first + len(sides[1 - keys])))
     batch = pv.attrs["lhs_batch" if side == 0 else "rhs_batch"]
-    return any(queries & _axes_behind(pv.inputs[side], axis, qk.output) for axis in batch)
+    scores = pv.inputs[side]
+    return any(queries & _axes_behind(scores, axis, qk.output, place) for axis in batch)
 
 
 def _axis_through_reshape(source: tuple[int, ...], shape: tuple[int, ...], axis: int) -> int | None:
@@ -270,7 +287,7 @@ def _tail(shape: tuple[int, ...], axis: int) -> int:
     return matmul
 
 
-def _reads(value: Value, origin: Value) -> bool:
+def _reads(value: Value, origin: Value, place: _Place) -> bool:
     """Whether a value depends on another by maps and injective movement alone."""
     seen: set[Value] = set()
     stack = [value]
@@ -278,30 +295,29 @@ def _reads(value: Value, origin: Value) -> bool:
         current = stack.pop()
         if current is origin:
             return True
-        if current in seen or current.node is None:
+        node = current.node
+        if current in seen or node is None or not place.may_need(node, origin.node):
             continue
         seen.add(current)
-        if is_map(current.node) or is_injective(current.node):
-            stack.extend(current.node.inputs)
+        if is_map(node) or is_injective(node):
+            stack.extend(node.inputs)
     return False
 
 
-def _products_behind(scores: Value) -> list[Node]:
+def _products_behind(scores: Value) -> Iterator[Node]:
     """The dot_generals that pointwise code turns into the scores, the nearest first."""
-    found: dict[Node, None] = {}
-    seen: set[Value] = set()
-    queue = [scores]
-    while queue:
-        value = queue.pop(0)
-        node = value.node
-        if value in seen or node is None:
+    seen: set[Value] = {scores}
+    queue = deque((scores,))
+    while queue and len(seen) < MOST_BETWEEN:
+        node = queue.popleft().node
+        if node is None:
             continue
-        seen.add(value)
         if node.op == "dot_general":
-            found[node] = None
+            yield node
         elif is_map(node) or is_injective(node):
-            queue.extend(node.inputs)
-    return list(found)
+            fresh = [value for value in dict.fromkeys(node.inputs) if value not in seen]
+            seen.update(fresh)
+            queue.extend(fresh)
 
 
 def _keys_side(qk: Node, axis: int | None) -> int | None:
@@ -316,7 +332,7 @@ def _keys_side(qk: Node, axis: int | None) -> int | None:
     return 0 if axis < batch + len(lhs) else 1
 
 
-def _between(qk: Node, pv: Node, side: int) -> tuple[Node, ...] | None:
+def _between(qk: Node, pv: Node, side: int, place: _Place) -> tuple[Node, ...] | None:
     """The nodes on paths from the first matmul to the second, None if one may not be inside."""
     depends: dict[Value, bool] = {qk.output: True}
     inside: list[Node] = []
@@ -331,7 +347,11 @@ def _between(qk: Node, pv: Node, side: int) -> tuple[Node, ...] | None:
             depends[value] = any(depends[v] for v in node.inputs)
             if depends[value]:
                 inside.append(node)
-        elif node is None or node.op in ("dot_general", "conv", "constant"):
+        elif (
+            node is None
+            or node.op in ("dot_general", "conv", "constant")
+            or not place.may_need(node, qk)
+        ):
             depends[value] = False
         else:
             depends[value] = False  # a cycle is not possible; overwritten when done
@@ -352,8 +372,7 @@ def _misfit(
     side: int,
     nodes: tuple[Node, ...],
     softmax: Softmax,
-    uses: dict[Value, list[Node]],
-    outputs: set[Value],
+    place: _Place,
 ) -> Misfit | None:
     inside = set(nodes)
     if any(n.op.startswith("reduce_") and n not in (softmax.maximum, softmax.total) for n in nodes):
@@ -361,7 +380,8 @@ def _misfit(
     for node in nodes:
         if node is pv:
             continue
-        if node.output in outputs or any(u not in inside for u in uses.get(node.output, ())):
+        users = place.uses.get(node.output, ())
+        if node.output in place.outputs or any(user not in inside for user in users):
             return Misfit("probabilities-escape", "scores or probabilities are also read elsewhere")
     v = pv.inputs[1 - side]
     name = "rhs" if side == 0 else "lhs"
