@@ -55,7 +55,19 @@ class _State:
 _FOREVER = float("inf")
 _NONE = _State(DEFAULT, _FOREVER)
 _state: ContextVar[_State] = ContextVar("limits", default=_NONE)
-_kernel_end: ContextVar[float] = ContextVar("kernel", default=_FOREVER)  # of this thread's time
+
+
+@dataclass(frozen=True)
+class _Ends:
+    """When the work on a kernel has had its time. The clock is asked first: a thread takes no more
+    processor time than passes, and asking for that is a system call."""
+
+    clock: float
+    processor: float
+
+
+_NEVER = _Ends(_FOREVER, _FOREVER)
+_kernel_end: ContextVar[_Ends] = ContextVar("kernel", default=_NEVER)
 
 
 @contextmanager
@@ -84,8 +96,10 @@ def kernel_time() -> Iterator[None]:
     """Let the work in the block, which is that on one kernel, take `kernel_seconds` at most: then
     check_time raises CompileTimeoutError."""
     seconds = current().kernel_seconds
-    end = time.thread_time() + seconds if seconds else _FOREVER
-    token = _kernel_end.set(end)
+    ends = _NEVER
+    if seconds:
+        ends = _Ends(time.monotonic() + seconds, time.thread_time() + seconds)
+    token = _kernel_end.set(ends)
     try:
         yield
     finally:
@@ -95,16 +109,16 @@ def kernel_time() -> Iterator[None]:
 def check_time() -> None:
     """Raise LimitError once the time is over, CompileTimeoutError once that of a kernel is. Cheap
     enough for every step of a walk."""
-    end = _kernel_end.get()
-    if end < _FOREVER and time.thread_time() > end:
+    ends, state = _kernel_end.get(), _state.get()
+    if ends is _NEVER and state is _NONE:
+        return
+    now = time.monotonic()
+    if now > ends.clock and time.thread_time() > ends.processor:
         raise CompileTimeoutError(
             f"its kernel took more than {current().kernel_seconds:g} s to compile",
             hint="allow more with --max-kernel-seconds or FUSER_MAX_KERNEL_SECONDS",
         )
-    state = _state.get()
-    if state is _NONE:
-        return
-    if time.monotonic() > state.deadline:
+    if now > state.deadline:
         raise LimitError(
             f"reading and compiling the model takes longer than {state.limits.seconds:g} s",
             hint="allow more with --max-seconds or FUSER_MAX_SECONDS",

@@ -25,6 +25,8 @@ from fuser.partition.softmax import Softmax, behind, match_softmax
 
 MOST_HEAD_DIM = 512
 """A wider head leaves no room for the output block in registers."""
+ENDS = ("dot_general", "conv", "constant")
+"""No way from the first matmul to the second leads over these."""
 MOST_BETWEEN = 1024
 """Values behind a softmax among which its matmul is looked for: time must not grow with the square
 of the graph."""

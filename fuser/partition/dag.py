@@ -1,133 +1,145 @@
-"""Reachability between groups of nodes, and the order of regions: the only user of networkx.
-
-Ancestor sets are bit sets (Python ints) over node positions, kept up to date as groups merge, so
-that a cycle check costs a few machine words instead of a graph search.
-"""
+"""Which items of a graph need which, while items merge; and the order of regions, the only user of
+networkx."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+import heapq
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Generic, TypeVar
 
 import networkx as nx
 
 from fuser.graph.ir import Graph, Node
 
 K = TypeVar("K")
+Label = tuple[int, ...]
+
+LONGEST_LABEL = 128
+"""Longer labels are numbered anew: comparing them takes time."""
 
 
-class Ancestors:
-    """Which nodes each group depends on, the group's own nodes included.
+class Order(Generic[K]):
+    """An order of items in which each stands behind those that it needs, kept up as items merge.
 
-    A group is named by an int. Bit i of a set stands for node i of the graph.
+    Whether one item needs another is found by a walk back that ends at items in front of the
+    other: it costs what lies between the two, not what the graph has. Two that merge stand where
+    the first was; what the second needs from between them moves in front (the idea of Pearce and
+    Kelly, A Dynamic Topological Sort Algorithm for Directed Acyclic Graphs, 2006). Places are
+    labels in the order of tuples, so there is always room behind one: the longer label.
     """
 
-    def __init__(self, graph: Graph) -> None:
-        self.position: dict[Node, int] = {node: i for i, node in enumerate(graph.nodes)}
-        self.node_ancestors: list[int] = []
-        for i, node in enumerate(graph.nodes):
-            bits = 1 << i
-            for value in node.inputs:
-                if value.node is not None:
-                    bits |= self.node_ancestors[self.position[value.node]]
-            self.node_ancestors.append(bits)
-        self.members: dict[int, int] = {}
-        self.ancestors: dict[int, int] = {}
-        self._needed = 0  # nodes that a group depends on or did, its own included
-        self.placed = 0
-        """The nodes of all groups."""
-        self._owner: dict[Node, int] = {}
-        self._merged: dict[int, int] = {}
+    def __init__(self, items: Iterable[K], sources: Callable[[K], Iterable[K]]) -> None:
+        """items: in order. sources: what an item needs directly, by then."""
+        self.sources = sources
+        self._label: dict[K, Label] = {item: (i,) for i, item in enumerate(items)}
+        self._inserted = 0
 
-    def add(self, group: int, nodes: Iterable[Node]) -> None:
-        """A new group; it must not close a cycle (see `joins_cycle`)."""
-        members = ancestors = 0
-        own = list(nodes)
-        for node in own:
-            i = self.position[node]
-            members |= 1 << i
-            ancestors |= self.node_ancestors[i]
-            self._owner[node] = group
-        self.placed |= members
-        ancestors |= self._in_front(own)
-        self._settle(group, members, ancestors)
+    def label(self, item: K) -> Label:
+        return self._label[item]
 
-    def extend(self, group: int, node: Node) -> None:
-        """A group takes a node that is in none."""
-        i = self.position[node]
-        ancestors = self.ancestors[group] | self.node_ancestors[i] | self._in_front([node])
-        self._owner[node] = group
-        self.placed |= 1 << i
-        self._settle(group, self.members[group] | 1 << i, ancestors)
+    def is_before(self, one: K, other: K) -> bool:
+        return self._label[one] < self._label[other]
 
-    def _in_front(self, nodes: list[Node]) -> int:
-        """What the groups in front of nodes need, by way of nodes in no group too: all that is
-        needed beside the nodes' own ancestors, as the sets of groups are closed."""
-        ancestors = 0
-        stack, seen = list(nodes), set(nodes)
+    def detours(self, item: K, others: Collection[K], inside: Collection[K] = ()) -> bool:
+        """Whether a way from an item to one of the others that it needs leads over an item that is
+        neither one of them nor `inside`: if they merge, the union needs itself."""
+        least = min(self._label[other] for other in others)
+        stack, seen = [item], {item}
         while stack:
-            for value in stack.pop().inputs:
-                if value.node is None or value.node in seen:
-                    continue
-                seen.add(value.node)
-                owner = self._group_of(value.node)
-                if owner is None:
-                    stack.append(value.node)
-                else:
-                    ancestors |= self.ancestors[owner]
-        return ancestors
+            current = stack.pop()
+            if self._label[current] <= least:
+                continue
+            for source in self.sources(current):
+                if source in others:
+                    if current is not item:
+                        return True
+                elif source not in seen and source not in inside:
+                    seen.add(source)
+                    stack.append(source)
+        return False
 
-    def _group_of(self, node: Node) -> int | None:
-        group = self._owner.get(node)
-        if group is None:
-            return None
-        while group in self._merged:
-            group = self._merged[group]
-        return group if group in self.members else None
+    def merge(self, items: Collection[K], into: K) -> None:
+        """Items, which no detour connects, become one, `into`: one of them or a new one. Items
+        without a place must not be needed by those that have one."""
+        places = [self._label[item] for item in items if item in self._label]
+        if not places:
+            needed = (self._label[source] for item in items for source in self.sources(item))
+            places = [(*max(needed, default=()), self._next())]
+        place = min(places)
+        moved = sorted(self._needed_behind(items, place), key=self._label.__getitem__)
+        for item in items:
+            self._label.pop(item, None)
+        if moved:
+            place = (*place, self._next())
+            for i, item in enumerate(moved):
+                self._label[item] = (*place, i)
+            place = (*place, len(moved))
+        self._put(into, place)
 
-    def is_last(self, members: int) -> bool:
-        """Whether no node of another group comes behind the first of a bit set: none needs it."""
-        first = (members & -members).bit_length() - 1
-        return not (self.placed & ~members) >> first
+    def split(self, item: K, rest: K) -> None:
+        """`rest`, a part of an item that the item does not need, gets a place of its own."""
+        self._put(rest, (*self._label[item], self._next()))
 
-    def merge(self, into: int, other: int) -> None:
-        """`into` takes the nodes of `other`, which disappears."""
-        members = self.members[into] | self.members.pop(other)
-        ancestors = self.ancestors[into] | self.ancestors.pop(other)
-        self._merged[other] = into
-        self._settle(into, members, ancestors)
+    def remove(self, item: K) -> None:
+        """The item is gone: who needed it needs what it needed."""
+        del self._label[item]
 
-    def remove(self, group: int) -> None:
-        """Forget a group whose nodes were copied into their consumers."""
-        self.placed &= ~self.members.pop(group)
-        del self.ancestors[group]
+    def _needed_behind(self, items: Collection[K], place: Label) -> set[K]:
+        """The items behind a place that some of these need."""
+        found: set[K] = set()
+        stack = [item for item in items if self._label.get(item) != place]
+        while stack:
+            for source in self.sources(stack.pop()):
+                if source not in found and source not in items and self._label[source] > place:
+                    found.add(source)
+                    stack.append(source)
+        return found
 
-    def _settle(self, group: int, members: int, ancestors: int) -> None:
-        """Close the ancestor sets: whoever needs a node of a group needs all the group needs."""
-        is_needed = members & self._needed and not self.is_last(members)
-        self.members[group] = members
-        self.ancestors[group] = ancestors
-        self._needed |= ancestors
-        if is_needed:
-            for other, bits in self.ancestors.items():
-                if other != group and bits & members:
-                    self.ancestors[other] = bits | ancestors
+    def _next(self) -> int:
+        """Of two labels that begin alike, the later one stands in front."""
+        self._inserted -= 1
+        return self._inserted
 
-    def closure(self, members: int) -> int:
-        """Everything that the nodes in a bit set depend on, by way of groups too."""
-        bits, rest = 0, members
-        while rest:
-            low = rest & -rest
-            bits |= self.node_ancestors[low.bit_length() - 1]
-            rest ^= low
-        for id, own in self.members.items():
-            if own & bits:
-                bits |= self.ancestors[id]
-        return bits
+    def _put(self, item: K, place: Label) -> None:
+        self._label[item] = place
+        if len(place) > LONGEST_LABEL:
+            in_order = sorted(self._label, key=self._label.__getitem__)
+            self._label = {item: (i,) for i, item in enumerate(in_order)}
 
-    def depends(self, group: int, members: int) -> bool:
-        """Whether a group needs one of the nodes in the bit set."""
-        return bool(self.ancestors[group] & members)
+
+class Needs(Generic[K]):
+    """What an item needs, found as far to the front as somebody asks; for a time without merges."""
+
+    def __init__(self, order: Order[K], item: K, most: int) -> None:
+        """most: so many items are looked at; behind them it is said to need everything."""
+        self._order, self._left = order, most
+        self._found: set[K] = {item}
+        self._queue = [(_Backwards(order.label(item)), item)]
+
+    def may_include(self, other: K) -> bool:
+        """Whether the item needs another, directly or not."""
+        label = self._order.label
+        least = label(other)
+        while self._queue and self._queue[0][0].label > least and other not in self._found:
+            _, current = heapq.heappop(self._queue)
+            for source in self._order.sources(current):
+                if source not in self._found:
+                    self._found.add(source)
+                    heapq.heappush(self._queue, (_Backwards(label(source)), source))
+            self._left -= 1
+            if self._left <= 0:
+                return True
+        return other in self._found
+
+
+class _Backwards:
+    """A label for a heap whose first is the last."""
+
+    def __init__(self, label: Label) -> None:
+        self.label = label
+
+    def __lt__(self, other: _Backwards) -> bool:
+        return self.label > other.label
 
 
 def ordered(items: Sequence[K], before: Mapping[K, Iterable[K]], key: Mapping[K, int]) -> list[K]:

@@ -22,17 +22,15 @@ def grow_epilogue(grouping: Grouping, group: Group) -> None:
     """Take maps behind the group's values into it, as far as that saves bytes."""
     taken: list[tuple[Node, Positions]] = []
     members = set(group.nodes)
-    bits = grouping.dag.members[group.id]
     best, best_bytes = 0, _output_bytes(grouping, members)
     refused: set[Node] = set()
     while len(taken) < LIMIT:
-        step = _next(grouping, group, members, bits, refused)
+        step = _next(grouping, group, members, refused)
         if step is None:
             break
         node, positions = step
         group.positions[node.output] = positions
         members.add(node)
-        bits |= 1 << grouping.position(node)
         taken.append((node, positions))
         written = _output_bytes(grouping, members)
         if written <= best_bytes or grouping.pinned(members, node):
@@ -100,7 +98,7 @@ def _append(grouping: Grouping, owner: Group, group: Group) -> bool:
 
 
 def _next(
-    grouping: Grouping, group: Group, members: set[Node], bits: int, refused: set[Node]
+    grouping: Grouping, group: Group, members: set[Node], refused: set[Node]
 ) -> tuple[Node, Positions] | None:
     """The first map in graph order that reads a member and fits."""
     frontier = {
@@ -111,7 +109,7 @@ def _next(
         for user in grouping.consumers(value)
     }
     for node in sorted(frontier - members - refused, key=grouping.position):
-        misfit = _misfit(grouping, group, node, members, bits)
+        misfit = _misfit(grouping, group, node, members)
         if isinstance(misfit, Misfit):
             refused.add(node)
             for producer in _feeding(grouping, node, members):
@@ -121,15 +119,14 @@ def _next(
     return None
 
 
-def _misfit(
-    grouping: Grouping, group: Group, node: Node, members: set[Node], bits: int
-) -> Positions | Misfit:
+def _misfit(grouping: Grouping, group: Group, node: Node, members: set[Node]) -> Positions | Misfit:
     if node in grouping.group_of or not is_map(node):
         return behind_anchor(group, node)
     if any(grouping.forbidden(producer, node) for producer in _feeding(grouping, node, members)):
         return grouping.forbidden_reason()
     found = grouping.fit(node, group)
-    if not isinstance(found, Misfit) and grouping.node_closes_cycle(node, bits, group):
+    more = members.difference(group.nodes)
+    if not isinstance(found, Misfit) and grouping.closes_cycle(node, group, more):
         return Misfit("cycle", "it also needs a value that is computed from this one elsewhere")
     return found
 

@@ -9,7 +9,7 @@ iota, reshapes, and later the cheap maps that were inlined). Each group has an i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.sizes import same_shape
 from fuser.partition import cost
 from fuser.partition import positions as at
-from fuser.partition.dag import Ancestors
+from fuser.partition.dag import Order
 from fuser.partition.nodes import ANCHORS, CREATE, DECODE, REDUCE, VIEW, is_injective, reduce_axes
 from fuser.partition.options import Options
 from fuser.partition.positions import Positions
@@ -76,7 +76,7 @@ class Grouping:
         self.options = options
         self.uses = graph.uses()
         self.graph_outputs = set(graph.outputs)
-        self.dag = Ancestors(graph)
+        self._position = {node: i for i, node in enumerate(graph.nodes)}
         self.kept: set[Value] = set()  # copies that passes made: no reader makes its own
         self.written = set(tangled_movement(graph))
         self.virtual: set[Node] = {
@@ -86,6 +86,8 @@ class Grouping:
         }
         self.groups: dict[int, Group] = {}
         self.group_of: dict[Node, Group] = {}
+        core = (node for node in graph.nodes if node not in self.virtual)
+        self.order: Order[Group | Node] = Order(core, self._needs)
         self.log: dict[tuple[Node, Node], Misfit] = {}
         self._next = 0
         self._known = {name for node in graph.nodes for name in node.origin}
@@ -101,7 +103,7 @@ class Grouping:
     # reading ------------------------------------------------------------------------------------
 
     def position(self, node: Node) -> int:
-        return self.dag.position[node]
+        return self._position[node]
 
     def sources(self, value: Value) -> list[Value]:
         """The values that are not virtual behind `value`: core values, graph inputs, constants."""
@@ -202,10 +204,10 @@ class Grouping:
         group = Group(self._next, kind, list(nodes), space)
         group.work = sum(map(cost.code, group.nodes))
         self._next += 1
+        self.order.merge(set(group.nodes), group)
         self.groups[group.id] = group
         for node in group.nodes:
             self.group_of[node] = group
-        self.dag.add(group.id, group.nodes)
         return group
 
     def seed(self, node: Node) -> Group:
@@ -239,6 +241,7 @@ class Grouping:
 
     def join(self, node: Node, group: Group, positions: Positions) -> None:
         """Put a node that is in no group into one it fits."""
+        self.order.merge((group, node), group)
         group.nodes.append(node)
         group.work += cost.code(node)
         group.positions[node.output] = positions
@@ -247,7 +250,6 @@ class Grouping:
         if node.op == "gather" and group.kind == "map":
             group.kind = "gather"
         self.group_of[node] = group
-        self.dag.extend(group.id, node)
 
     def close(self, node: Node, group: Group) -> None:
         """Put a node behind a group that nothing can follow: its result lies at no one place."""
@@ -256,6 +258,7 @@ class Grouping:
 
     def absorb(self, group: Group, other: Group) -> None:
         """`group` takes all of `other`, whose positions are in the space of `group` already."""
+        self.order.merge((group, other), group)
         group.nodes.extend(other.nodes)
         group.work += other.work
         group.anchors.extend(other.anchors)
@@ -265,7 +268,6 @@ class Grouping:
         if other.kind == "gather" and group.kind == "map":
             group.kind = "gather"
         del self.groups[other.id]
-        self.dag.merge(group.id, other.id)
 
     def dissolve(self, group: Group) -> None:
         """Make a group's nodes virtual: every reader computes them again."""
@@ -273,18 +275,21 @@ class Grouping:
             del self.group_of[node]
             self.virtual.add(node)
         del self.groups[group.id]
-        self.dag.remove(group.id)
+        self.order.remove(group)
 
     def split(self, group: Group, nodes: list[Node]) -> Group:
         """Take nodes of an elementwise group, which the others do not read, into a new one."""
         members = set(nodes)
         group.nodes = [node for node in group.nodes if node not in members]
         group.work = sum(map(cost.code, group.nodes))
-        self.dag.remove(group.id)
-        self.dag.add(group.id, group.nodes)
         kind: Kind = "gather" if any(node.op == "gather" for node in nodes) else "map"
-        rest = self.new_group(kind, nodes, group.space)
+        rest = Group(self._next, kind, nodes, group.space)
+        rest.work = sum(map(cost.code, nodes))
+        self._next += 1
+        self.order.split(group, rest)
+        self.groups[rest.id] = rest
         for node in nodes:
+            self.group_of[node] = rest
             rest.positions[node.output] = group.positions.pop(node.output)
         return rest
 
@@ -302,66 +307,29 @@ class Grouping:
 
     # cycles -------------------------------------------------------------------------------------
 
-    def node_closes_cycle(self, node: Node, members: int, group: Group | None = None) -> bool:
-        """Whether a node that joins the members would depend on them by way of somebody else.
-
-        members: bit set of node positions, possibly more than the group has so far.
-        """
-        for value in node.inputs:
-            for source in self.sources(value):
-                producer = source.node
-                if producer is None or producer.op in CREATE:
-                    continue
-                if members >> self.position(producer) & 1:
-                    continue
-                owner = self.group_of.get(producer)
-                bits = (
-                    self.dag.ancestors[owner.id]
-                    if owner is not None
-                    else self.dag.node_ancestors[self.position(producer)]
-                )
-                if owner is group and group is not None:
-                    continue
-                if bits & members:
-                    return True
-                if owner is None and self._depends_on(producer, members):
-                    return True
-        return self._needs_reader_of(node, members, group)
-
-    def _needs_reader_of(self, node: Node, members: int, group: Group | None) -> bool:
-        """Whether the members depend on a placed group that depends on the node.
-
-        An epilogue may hold a reader of a node that is not placed yet.
-        """
-        own = 1 << self.position(node)
-        if self.dag.is_last(own):
-            return False
-        readers = [
-            id
-            for id, bits in self.dag.ancestors.items()
-            if bits & own and (group is None or id != group.id)
-        ]
-        if not readers:
-            return False
-        needed = self.dag.closure(members)
-        return any(self.dag.members[id] & needed for id in readers)
-
-    def _depends_on(self, node: Node, members: int) -> bool:
-        """Whether a node in no group depends on the members through groups merged so far."""
-        bits = self.dag.node_ancestors[self.position(node)]
-        for id, own in self.dag.members.items():
-            if own & bits and self.dag.ancestors[id] & members:
-                return True
-        return False
+    def closes_cycle(self, node: Node, group: Group, more: Collection[Node] = ()) -> bool:
+        """Whether a group, together with more nodes that are to join it, would need itself by way
+        of somebody else if a node joined it."""
+        inside: set[Group | Node] = {group, *more}
+        return self.order.detours(node, inside) or any(
+            self.order.detours(item, (node,), inside)
+            for item in inside
+            if self.order.is_before(node, item)
+        )
 
     def groups_close_cycle(self, a: Group, b: Group) -> bool:
         """Whether merging two groups would make the union depend on itself."""
-        for one, two in ((a, b), (b, a)):
-            for node in one.nodes:
-                for owner in self.producers(node):
-                    if owner not in (a, b) and self.dag.depends(owner.id, self.dag.members[two.id]):
-                        return True
-        return False
+        return self.order.detours(a, (b,)) or self.order.detours(b, (a,))
+
+    def _needs(self, item: Group | Node) -> Iterator[Group | Node]:
+        """The groups, and nodes in none, whose values a group or a node reads, through virtual
+        nodes."""
+        for node in item.nodes if isinstance(item, Group) else (item,):
+            for value in node.inputs:
+                for source in self.sources(value):
+                    producer = source.node
+                    if producer is not None and producer.op not in CREATE:
+                        yield self.group_of.get(producer, producer)
 
     # fitting ------------------------------------------------------------------------------------
 

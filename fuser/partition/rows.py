@@ -89,7 +89,7 @@ def _join(grouping: Grouping, node: Node, other: Group, group: Group | None) -> 
         )
         if isinstance(fits, Misfit):
             return fits
-        if grouping.node_closes_cycle(node, grouping.dag.members[other.id], other):
+        if grouping.closes_cycle(node, other):
             return Misfit("cycle", "it also needs a value that is computed from this one elsewhere")
         if node.op in REDUCE and other.axes is None:
             _become_rows(grouping, other, node)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from fuser.graph.ir import Node, Value
 from fuser.graph.sizes import by_example
 from fuser.partition import cost
+from fuser.partition.dag import Needs
 from fuser.partition.grouping import Group, Grouping
 from fuser.partition.nodes import CREATE
 
@@ -24,6 +25,9 @@ SMALL = 4.0
 MOST_VALUES = 12
 """Most values read and written by a joined region: more would not stay in registers."""
 
+
+MOST_BETWEEN = 4096
+"""Regions behind which two are no longer compared."""
 
 MOST_PARTNERS = 64
 """Regions that one is compared with, the latest ones: time must not grow with their square."""
@@ -37,6 +41,7 @@ class _Sibling:
     reads: set[Value]
     writes: set[Value]
     largest: int  # bytes of its largest value
+    needs: Needs[Group | Node]
 
     @property
     def is_full(self) -> bool:
@@ -79,26 +84,27 @@ def join_siblings(grouping: Grouping, among: Sequence[Group] | None = None) -> N
 def _sibling(grouping: Grouping, group: Group) -> _Sibling:
     largest = max(value.type.bytes for value in group.positions)
     reads, writes = _reads(grouping, group.nodes), set(grouping.outputs(set(group.nodes)))
-    return _Sibling(group, reads, writes, largest)
+    return _Sibling(group, reads, writes, largest, Needs(grouping.order, group, MOST_BETWEEN))
 
 
 @by_example
 def _may_join(grouping: Grouping, one: _Sibling, other: _Sibling) -> bool:
     if len(one.reads | other.reads) + len(one.writes) + len(other.writes) > MOST_VALUES:
         return False
-    a, b, dag = one.group, other.group, grouping.dag
+    a, b = one.group, other.group
     if a.is_full(b.work) or b.closed:
-        return False
-    if dag.depends(a.id, dag.members[b.id]) or dag.depends(b.id, dag.members[a.id]):
         return False
     if grouping.may_forbid and any(
         grouping.forbidden(m, n) or grouping.forbidden(n, m) for m in a.nodes for n in b.nodes
     ):
         return False
     shared = sum(value.type.bytes for value in one.reads & other.reads)
-    if shared * 4 >= max(one.largest, other.largest):
-        return True
-    return one.is_small(grouping) and other.is_small(grouping)
+    if shared * 4 < max(one.largest, other.largest):
+        if not (one.is_small(grouping) and other.is_small(grouping)):
+            return False
+    if grouping.order.is_before(a, b):
+        return not other.needs.may_include(a)
+    return not Needs(grouping.order, a, MOST_BETWEEN).may_include(b)
 
 
 def _reads(grouping: Grouping, nodes: list[Node]) -> set[Value]:

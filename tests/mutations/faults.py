@@ -195,7 +195,7 @@ PARTITIONER = (
     ),
     Fault(
         "an epilogue may close a cycle", "partition/epilogue.py",
-        "if not isinstance(found, Misfit) and grouping.node_closes_cycle(node, bits, group):",
+        "if not isinstance(found, Misfit) and grouping.closes_cycle(node, group, more):",
         "if False:",
     ),
     Fault(
@@ -208,12 +208,11 @@ PARTITIONER = (
     ),
     Fault(
         "siblings may depend on each other", "partition/siblings.py",
-        "if dag.depends(a.id, dag.members[b.id]) or dag.depends(b.id, dag.members[a.id]):",
-        "if dag.depends(a.id, dag.members[b.id]):",
+        "return not other.needs.may_include(a)", "return True",
     ),
     Fault(
         "attention hides scores that are read elsewhere", "partition/attention.py",
-        "if node.output in outputs or any(u not in inside for u in uses.get(node.output, ())):",
+        "if node.output in place.outputs or any(user not in inside for user in users):",
         "if False:",
     ),
     Fault(

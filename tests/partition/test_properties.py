@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+
+import networkx as nx
 import pytest
 
 from fuser.graph.evaluate import evaluate
 from fuser.partition import Options, partition
 from fuser.partition.cost import flops
-from fuser.partition.dag import Ancestors, is_convex, ordered
+from fuser.partition.dag import Needs, Order, is_convex, ordered
 from fuser.partition.text import region_flops
 from tests.interpreted import check as check_emitted
 from tests.partition.random_graphs import random_graph
@@ -70,22 +74,66 @@ def test_flops_of_a_product_are_two_per_term() -> None:
     assert cut.regions[0].bytes() == 4 * (3 * 5 + 5 * 7 + 3 * 7)
 
 
-def test_ancestors_follow_merged_groups() -> None:
-    """a -> b, c -> d: after b and c merge, d depends on a."""
-    net = Net()
-    x, y = net.input("x", 4), net.input("y", 4)
-    a = net.b.map("exp", x)
-    b = net.b.map("exp", a)
-    c = net.b.map("neg", y)
-    d = net.b.map("neg", c)
-    dag = Ancestors(net.finish(b, d))
-    for group, value in enumerate((a, b, c, d)):
-        assert value.node is not None
-        dag.add(group, [value.node])
-    assert not dag.depends(3, dag.members[0])
-    dag.merge(1, 2)
-    assert dag.depends(3, dag.members[0])
-    assert not dag.depends(0, dag.members[1])
+def _needs_of(edges: dict[int, set[int]], merged: dict[int, int]) -> Callable[[int], set[int]]:
+    """Edges between items that have merged: each node belongs to the item `merged` says."""
+
+    def sources(item: int) -> set[int]:
+        own = {node for node, into in merged.items() if into == item}
+        return {merged[source] for node in own for source in edges[node]} - {item}
+
+    return sources
+
+
+def test_needs_follow_merged_items() -> None:
+    """0 <- 1, 2 <- 3: after 1 and 2 merge, 3 needs 0."""
+    merged = {node: node for node in range(4)}
+    order = Order(range(4), _needs_of({0: set(), 1: {0}, 2: set(), 3: {2}}, merged))
+    assert not Needs(order, 3, 100).may_include(0)
+    order.merge((1, 2), 1)
+    merged[2] = 1
+    assert Needs(order, 3, 100).may_include(0)
+    assert not Needs(order, 1, 100).may_include(3)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_order_of_items_that_merge_is_that_of_a_search(seed: int) -> None:
+    """Merges at random, wherever no item between closes a cycle, against networkx."""
+    draw = random.Random(seed)
+    count = 60
+    edges = {
+        node: {draw.randrange(max(0, node - 12), node) for _ in range(draw.randrange(3)) if node}
+        for node in range(count)
+    }
+    merged = {node: node for node in range(count)}
+    sources = _needs_of(edges, merged)
+    order = Order(range(count), sources)
+    merges = 0
+    for _ in range(70):
+        a, b = draw.sample(sorted(set(merged.values())), 2)
+        items = set(merged.values())
+        graph = nx.DiGraph([(source, item) for item in items for source in sources(item)])
+        graph.add_nodes_from(items)
+        assert all(order.is_before(x, y) for x, y in graph.edges)
+        first, last = (a, b) if order.is_before(a, b) else (b, a)
+        assert Needs(order, last, 1000).may_include(first) == nx.has_path(graph, first, last)
+        direct = graph.has_edge(first, last)
+        if direct:
+            graph.remove_edge(first, last)
+        assert order.detours(last, (first,)) == nx.has_path(graph, first, last)
+        assert not order.detours(first, (last,))
+        if not order.detours(last, (first,)):
+            order.merge((a, b), a)
+            merged.update({node: a for node, into in merged.items() if into == b})
+            merges += 1
+    assert merges > 10
+
+
+def test_what_is_far_away_may_be_needed() -> None:
+    order = Order(range(100), lambda item: [item - 1] if item else [])
+    assert Needs(order, 99, 1000).may_include(0)
+    loose = Order(range(100), lambda item: [item - 1] if item not in (0, 50) else [])
+    assert not Needs(loose, 99, 1000).may_include(49)
+    assert Needs(loose, 99, 10).may_include(49)
 
 
 def test_a_set_with_a_detour_is_not_convex() -> None:
