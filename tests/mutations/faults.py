@@ -227,7 +227,7 @@ PARTITIONER = (
     ),
     Fault(
         "values of each query are taken for shared ones", "partition/attention.py",
-        "if misfit is None and _values_by_query(qk, keys, pv, side):", "if False:",
+        "if misfit is None and _values_by_query(qk, keys, pv, side, place):", "if False:",
     ),
     Fault(
         "the halves of rotated heads are swapped", "partition/passes/rotate_in_place.py",
