@@ -30,6 +30,7 @@ class Config:
     accesses out of bounds and races.
     log: FUSER_LOG, what is told on the standard error stream: names of TOPICS, with commas.
     nvtx: FUSER_NVTX=1 marks runs and compiles as NVTX ranges, for profilers.
+    perf: FUSER_PERF=1 writes the addresses of CPU kernels to /tmp/perf-PID.map, for perf.
     verify: FUSER_VERIFY=1 checks the intermediate programs after every pass.
     max_seconds, max_bytes, max_nodes, max_kernel_seconds: FUSER_MAX_SECONDS and so on, what a model
     may ask for (fuser/limits.py); 0 seconds is no end, 0 bytes the memory of the machine.
@@ -44,6 +45,7 @@ class Config:
     check: bool = False
     log: str = ""
     nvtx: bool = False
+    perf: bool = False
     max_seconds: int = int(DEFAULT.seconds)
     max_bytes: int = DEFAULT.bytes
     max_nodes: int = DEFAULT.nodes

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fuser.backend.module import CompiledKernel
+from fuser.backend.symbols import named, readable
 from fuser.backend.workers import CompileJob, compile_all
 from fuser.config import Config
 from fuser.errors import UsageError
@@ -126,7 +127,8 @@ def _machine_code(program: Program, target: Target) -> tuple[CompiledKernel, str
     cache = KernelCache(config.cache_dir) if config.cache else None
     text = print_kernel(program.kernel)
     job = CompileJob(program.kernel, target, where=program.kernel.name)
-    return compile_all([job], cache)[0], text
+    (compiled,) = compile_all([job], cache)
+    return named([compiled], [readable(program.kernel.name)])[0], text
 
 
 def sizes_of(program: Program, found: Arguments, grid: Sequence[int]) -> dict[str, int]:

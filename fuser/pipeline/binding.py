@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fuser.backend.module import CompiledKernel
+from fuser.backend.symbols import named, readable
 from fuser.graph.dims import parse
 from fuser.graph.ir import Node, Value
 from fuser.graph.sizes import by_example, evaluate, size_hint
@@ -128,6 +129,7 @@ def bind_kernels(
             *cut.graph.outputs,
         ) if consume and value is not None and value.node is not None
     )  # fmt: skip
+    kernels = named(kernels, [_symbol(program) for program in programs])
     constants: dict[Hashable, np.ndarray] = {}
     sources: dict[Hashable, Source] = {}
     sizes: dict[Hashable, int] = {}
@@ -180,6 +182,12 @@ def bind_kernels(
         tuple(work),
         sources,
     )
+
+
+def _symbol(program: TileProgram) -> str:
+    region = program.region
+    marked = next((node for node in (*region.anchors, *region.nodes) if node.origin), None)
+    return readable(program.kernel.name, marked.origin if marked else ())
 
 
 def spent(node: Node) -> dict[str, np.ndarray]:

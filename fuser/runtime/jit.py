@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import logging
+import os
 import platform
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -11,12 +13,15 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
+from fuser.backend.symbols import functions
+from fuser.config import Config
 from fuser.errors import CompileError
 from fuser.forks import new_lock
 from fuser.runtime import native
 
 _lock = new_lock()
 _names = itertools.count()
+_log = logging.getLogger("fuser")
 
 
 class Linked:
@@ -48,7 +53,25 @@ def link_objects(objects: Mapping[str, bytes]) -> Linked:
     for symbol, code in objects.items():
         builder.add_object_img(code).export_symbol(symbol)
     builder.add_current_process()
-    return _link(builder, objects)
+    linked = _link(builder, objects)
+    if Config.from_environment().perf:
+        _write_map(linked, objects)
+    return linked
+
+
+def _write_map(linked: Linked, objects: Mapping[str, bytes]) -> None:
+    """Tell perf the names of code that is in no file: "address size name" in hexadecimal."""
+    lines = []
+    for symbol, code in objects.items():
+        found = functions(code)
+        start = next((at for name, at, _ in found if name == symbol), 0)
+        lines += [f"{linked[symbol] - start + at:x} {size:x} {name}\n" for name, at, size in found]
+    try:
+        how = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+        with open(os.open(f"/tmp/perf-{os.getpid()}.map", how, 0o600), "a") as file:
+            file.writelines(lines)
+    except OSError as error:
+        _log.warning("FUSER_PERF=1 cannot write %s: %s", error.filename, error.strerror)
 
 
 @lru_cache(maxsize=1)
