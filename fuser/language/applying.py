@@ -12,7 +12,7 @@ from fuser.language.arithmetic import as_tensor, cast, describe
 from fuser.language.builtins import METHODS, TABLE
 from fuser.language.emitter import Emitter
 from fuser.language.memory import BlockPointer
-from fuser.language.tensors import Builtin, Constexpr, Pointer, Tensor, unwrap
+from fuser.language.tensors import Builtin, Choice, Constexpr, Pointer, Tensor, unwrap
 from fuser.language.types import BlockType, ElementType, PointerType, int1, is_type
 
 PYTHON_CALLS = (len, int, float, bool, str, tuple, isinstance, getattr, hasattr, repr, type, round)
@@ -24,7 +24,7 @@ PURE = (
 MUTABLE = (list, dict, set, bytearray)
 MAKEABLE = (tuple, Constexpr, PointerType, BlockType)
 """Classes whose objects a kernel may make."""
-RUNTIME = (Tensor, Pointer, BlockPointer)
+RUNTIME = (Tensor, Pointer, Choice, BlockPointer)
 
 
 class Method:

@@ -14,7 +14,7 @@ from fuser.dtypes import i64
 from fuser.language import narrow, shapes
 from fuser.language.emitter import Emitter, is_nonnegative
 from fuser.language.promotion import of_number, of_operands
-from fuser.language.tensors import Bound, Pointer, Tensor
+from fuser.language.tensors import Bound, Choice, Pointer, Tensor
 from fuser.language.types import (
     BY_NAME,
     ElementType,
@@ -62,7 +62,7 @@ def as_tensor(e: Emitter, value: Operand, dtype: ElementType | None = None) -> T
     """A tensor of an operand: of a Python number by its value."""
     if isinstance(value, Tensor):
         return value
-    if isinstance(value, Pointer):
+    if isinstance(value, Pointer | Choice):
         e.fail(f"a {value.type} is not a number", "load what it points to, or cast it to int64")
     if not is_number(value):
         e.fail(f"{describe(value)} is not a number or a tile")
@@ -74,7 +74,7 @@ def as_tensor(e: Emitter, value: Operand, dtype: ElementType | None = None) -> T
 
 def describe(value: object) -> str:
     """A value in an error message."""
-    if isinstance(value, Tensor | Pointer):
+    if isinstance(value, Tensor | Pointer | Choice):
         return str(value.type)
     if value is None or is_number(value) or isinstance(value, str):
         return repr(value)
@@ -86,10 +86,10 @@ def describe(value: object) -> str:
 
 def binary(e: Emitter, op: str, a: Operand, b: Operand) -> Any:
     """`a op b` for the operators of Python; of Python values, Python's result."""
-    runtime = (Tensor, Pointer)
+    runtime = (Tensor, Pointer, Choice)
     if not isinstance(a, runtime) and not isinstance(b, runtime):
         return _python(e, op, a, b)
-    if isinstance(a, Pointer) or isinstance(b, Pointer):
+    if isinstance(a, Pointer | Choice) or isinstance(b, Pointer | Choice):
         return _pointer(e, op, a, b)
     if op == "**":
         e.fail("tensors have no **", "multiply, or use exp2(log2(x) * y)")
@@ -268,12 +268,12 @@ def compare(e: Emitter, op: str, a: Operand, b: Operand) -> Tensor:
 
 def unary(e: Emitter, op: str, value: Operand) -> Any:
     """`-x`, `+x`, `~x`, `not x`."""
-    if not isinstance(value, Tensor | Pointer):
+    if not isinstance(value, Tensor | Pointer | Choice):
         try:
             return UNARY[op](value)
         except TypeError as error:
             e.fail(str(error))
-    if isinstance(value, Pointer):
+    if isinstance(value, Pointer | Choice):
         e.fail(f"{op} of a {value.type}")
     if op == "+":
         return value
@@ -355,6 +355,11 @@ def cast(e: Emitter, value: Tensor, dtype: ElementType, toward_zero: bool = Fals
 
 
 def _pointer(e: Emitter, op: str, a: Operand, b: Operand) -> Any:
+    if isinstance(b, Choice) and op == "+":
+        a, b = b, a
+    if isinstance(a, Choice) and op in ("+", "-"):
+        moved = tuple(_pointer(e, op, pointer, b) for pointer in a.pointers)
+        return Choice(moved, a.which)
     if isinstance(a, Pointer) and isinstance(b, Pointer):
         if op == "-" and a.buffer is b.buffer:
             return binary(e, "-", a.offset, b.offset)

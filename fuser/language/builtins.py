@@ -30,7 +30,7 @@ from fuser.language.addresses import from_address
 from fuser.language.arithmetic import as_tensor, cast, is_number
 from fuser.language.emitter import Emitter
 from fuser.language.registry import METHODS, TABLE, builtin, element_type, static_int, static_shape
-from fuser.language.tensors import Pointer, Range, Tensor, unwrap
+from fuser.language.tensors import Choice, Pointer, Range, Tensor, unwrap
 from fuser.language.types import (
     PointerType,
     float32,
@@ -109,7 +109,7 @@ def _zeros_like(e: Emitter, input: Any) -> Tensor:
 @builtin("to_tensor")
 def _to_tensor(e: Emitter, value: Any) -> Any:
     """A number as a tensor."""
-    return value if isinstance(value, Tensor | Pointer) else as_tensor(e, value)
+    return value if isinstance(value, Tensor | Pointer | Choice) else as_tensor(e, value)
 
 
 @builtin("cast", "to", method=True)

@@ -14,7 +14,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from fuser.errors import FuserError, LanguageError
-from fuser.language import arrays, shapes
+from fuser.language import arrays, choices, shapes
 from fuser.language.applying import MUTABLE, RUNTIME, apply, member_of
 from fuser.language.arithmetic import binary, describe, to_bool, unary
 from fuser.language.arithmetic import logical as both
@@ -23,6 +23,7 @@ from fuser.language.exits import Truth
 from fuser.language.source import Source
 from fuser.language.tensors import (
     Builtin,
+    Choice,
     ConstantFunction,
     Constexpr,
     Pointer,
@@ -257,7 +258,9 @@ class Expressions:
 
             if condition.shape:
                 self.e.fail("`a if c else b` with a tile as c", "use where(c, a, b)")
-            return where(self.e, condition, self.value(node.body), self.value(node.orelse))
+            sides = self.value(node.body), self.value(node.orelse)
+            found = choices.selected(self.e, condition, *sides)
+            return where(self.e, condition, *sides) if found is None else found
         chosen = condition.literal if isinstance(condition, Tensor) else condition
         return self.value(node.body if chosen else node.orelse)
 
@@ -300,7 +303,7 @@ class Expressions:
         layout = arrays.layout_of(owner)
         if layout is not None:
             return arrays.read(self.e, owner, layout, self.items(node.slice))
-        if isinstance(owner, Tensor | Pointer):
+        if isinstance(owner, Tensor | Pointer | Choice):
             return self.indexed(owner, node.slice)
         if isinstance(owner, tuple | list | dict | str):
             at = self._slice_of(node.slice)
@@ -333,7 +336,7 @@ class Expressions:
             return slice(*(None if n is None else self.static(n, "an end") for n in ends))
         return self.static(node, "an index", "use gather, or load from memory")
 
-    def indexed(self, owner: Tensor | Pointer, node: ast.expr) -> Any:
+    def indexed(self, owner: Tensor | Pointer | Choice, node: ast.expr) -> Any:
         """x[:, None], and constant indices and slices of a tile."""
         items = node.elts if isinstance(node, ast.Tuple) else [node]
         if any(isinstance(i, ast.Constant) and i.value is Ellipsis for i in items):

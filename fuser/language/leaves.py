@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from fuser.language.memory import BlockPointer
-from fuser.language.tensors import Pointer, Tensor
+from fuser.language.tensors import Choice, Pointer, Tensor
 
 
 def leaves_of(value: Any) -> list[Tensor]:
@@ -20,6 +20,8 @@ def leaves_of(value: Any) -> list[Tensor]:
             return [value]
         case Pointer():
             return [value.offset]
+        case Choice():
+            return [value.which, *(pointer.offset for pointer in value.pointers)]
         case BlockPointer():
             parts = (value.base, *value.sizes, *value.strides, *value.offsets)
             return [leaf for part in parts for leaf in leaves_of(part)]
@@ -35,6 +37,10 @@ def rebuilt(value: Any, leaves: list[Tensor]) -> Any:
             return leaves.pop(0)
         case Pointer():
             return replace(value, offset=leaves.pop(0))
+        case Choice():
+            which = leaves.pop(0)
+            pointers = tuple(replace(item, offset=leaves.pop(0)) for item in value.pointers)
+            return Choice(pointers, which)
         case BlockPointer():
             base = rebuilt(value.base, leaves)
             parts = [
@@ -56,6 +62,8 @@ def skeleton(value: Any) -> Any:
             return ("tensor", value.dtype, value.shape)
         case Pointer():
             return ("pointer", value.buffer, value.element, value.shape, value.const)
+        case Choice():
+            return ("choice", *map(skeleton, value.pointers))
         case BlockPointer():
             return ("block", value.base.buffer, value.base.element, value.block_shape)
         case tuple():

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fuser.language import shapes
+from fuser.language import choices, shapes
 from fuser.language.arithmetic import as_tensor, binary, cast, compare, is_number, logical, where
 from fuser.language.emitter import Emitter
 from fuser.language.formats import code_of
 from fuser.language.places import Place, place_of
-from fuser.language.tensors import Pointer, Tensor
+from fuser.language.tensors import Choice, Pointer, Tensor
 from fuser.language.types import BlockType, ElementType, int1, int32
 from fuser.tilegen.ops import AtomicFn
 
@@ -64,6 +64,12 @@ def load(
             e.fail(f"padding nan of {pointer.dtype}", "only floats have NaN")
         pad = float("nan") if padding == "nan" else 0
         return _loaded(e, where_to, inside, pad)
+    if isinstance(pointer, Choice):
+        (pointer, _, first), *rest = choices.each(e, pointer, mask)
+        found = load(e, pointer, first, other)
+        for pointer, this, inside in rest:
+            found = where(e, this, load(e, pointer, inside, other), found)
+        return found
     if not isinstance(pointer, Pointer):
         e.fail(f"load of {_shown(pointer)}", "load takes a pointer: an argument plus offsets")
     if mask is None and other is not None:
@@ -139,6 +145,10 @@ def store(
 ) -> None:
     """Write a tile to where a tile of pointers points, where the mask holds."""
     inside: Tensor | None = None
+    if isinstance(pointer, Choice):
+        for one, _, mask_of in choices.each(e, pointer, mask):
+            store(e, one, value, mask_of)
+        return
     if isinstance(pointer, BlockPointer):
         if mask is not None:
             e.fail("a block pointer takes no mask", "use boundary_check")
@@ -195,6 +205,12 @@ def atomic(
     e: Emitter, fn: AtomicFn, pointer: Any, value: Any, mask: Any = None, compare_to: Any = None
 ) -> Tensor:
     """One step on memory that all programs see whole; what was there before."""
+    if isinstance(pointer, Choice):
+        (one, _, fits), *rest = choices.each(e, pointer, mask)
+        old = atomic(e, fn, one, value, fits, compare_to)
+        for one, this, fits in rest:
+            old = where(e, this, atomic(e, fn, one, value, fits, compare_to), old)
+        return old
     if not isinstance(pointer, Pointer):
         e.fail(f"an atomic {fn} on {_shown(pointer)}")
     if fn in ("and", "or", "xor") and not pointer.element.is_int():

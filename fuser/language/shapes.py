@@ -11,17 +11,19 @@ from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from fuser.language.emitter import Emitter, moved
-from fuser.language.tensors import Bound, Pointer, Tensor
+from fuser.language.tensors import Bound, Choice, Pointer, Tensor
 from fuser.tilegen.index import Atom, Axis, Index, Lookup, axis
 
 Shape = tuple[int, ...]
-T = TypeVar("T", bound=Tensor | Pointer)
+T = TypeVar("T", bound=Tensor | Pointer | Choice)
 
 
-def _lift(x: T, change: Callable[[Tensor], Tensor]) -> T:
+def lift(x: T, change: Callable[[Tensor], Tensor]) -> T:
     """A change of shape: of a pointer that of its offset."""
     if isinstance(x, Pointer):
         return cast(T, replace(x, offset=change(x.offset)))
+    if isinstance(x, Choice):
+        return cast(T, Choice(tuple(lift(item, change) for item in x.pointers), x.which))
     return cast(T, change(cast(Tensor, x)))
 
 
@@ -56,7 +58,7 @@ def broadcast_together(e: Emitter, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor
 
 def broadcast_to(e: Emitter, x: T, shape: Shape) -> T:
     """A tile repeated along axes of 1 and new axes on the left."""
-    return _lift(x, lambda tile: _broadcast_to(e, tile, shape))
+    return lift(x, lambda tile: _broadcast_to(e, tile, shape))
 
 
 def _broadcast_to(e: Emitter, x: Tensor, shape: Shape) -> Tensor:
@@ -122,7 +124,7 @@ def _has_lookup_of_ones(expression: Index) -> bool:
 
 def expand_dims(e: Emitter, x: T, places: Sequence[int]) -> T:
     """New axes of 1 at the places, which count in the result."""
-    return _lift(x, lambda tile: _expand_dims(e, tile, places))
+    return lift(x, lambda tile: _expand_dims(e, tile, places))
 
 
 def _expand_dims(e: Emitter, x: Tensor, places: Sequence[int]) -> Tensor:
@@ -137,7 +139,7 @@ def _expand_dims(e: Emitter, x: Tensor, places: Sequence[int]) -> Tensor:
 
 def permute(e: Emitter, x: T, order: Sequence[int]) -> T:
     """Axis i of the result is axis order[i]."""
-    return _lift(x, lambda tile: _permute(e, tile, order))
+    return lift(x, lambda tile: _permute(e, tile, order))
 
 
 def _permute(e: Emitter, x: Tensor, order: Sequence[int]) -> Tensor:
@@ -152,7 +154,7 @@ def _permute(e: Emitter, x: Tensor, order: Sequence[int]) -> Tensor:
 
 def reshape(e: Emitter, x: T, shape: Sequence[int]) -> T:
     """The same elements in row-major order under another shape; one dim may be -1."""
-    return _lift(x, lambda tile: _reshape(e, tile, shape))
+    return lift(x, lambda tile: _reshape(e, tile, shape))
 
 
 def _reshape(e: Emitter, x: Tensor, shape: Sequence[int]) -> Tensor:

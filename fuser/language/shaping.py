@@ -8,7 +8,7 @@ from fuser.language import folds, pieces, shapes
 from fuser.language.arithmetic import as_tensor
 from fuser.language.emitter import Emitter
 from fuser.language.registry import builtin, static_int
-from fuser.language.tensors import Pointer, Tensor
+from fuser.language.tensors import Choice, Pointer, Tensor
 
 
 @builtin("broadcast")
@@ -26,14 +26,14 @@ def _dims(e: Emitter, given: tuple[Any, ...]) -> tuple[int, ...]:
 @builtin("broadcast_to", method=True)
 def _broadcast_to(e: Emitter, input: Any, *shape: Any) -> Any:
     """The tile repeated to a shape."""
-    tile = input if isinstance(input, Pointer) else as_tensor(e, input)
+    tile = input if isinstance(input, Pointer | Choice) else as_tensor(e, input)
     return shapes.broadcast_to(e, tile, _dims(e, shape))
 
 
 @builtin("expand_dims", method=True)
 def _expand_dims(e: Emitter, input: Any, axis: Any) -> Any:
     """A new axis of 1."""
-    tile = input if isinstance(input, Pointer) else as_tensor(e, input)
+    tile = input if isinstance(input, Pointer | Choice) else as_tensor(e, input)
     places = axis if isinstance(axis, tuple | list) else (axis,)
     return shapes.expand_dims(e, tile, [static_int(e, a, "an axis") for a in places])
 
@@ -47,7 +47,7 @@ def _unsqueeze(e: Emitter, x: Any, dim: Any) -> Any:
 @builtin("squeeze", method=True)
 def _squeeze(e: Emitter, x: Any, dim: Any = None) -> Any:
     """Without an axis of 1, or without all of them."""
-    tile = x if isinstance(x, Pointer) else as_tensor(e, x)
+    tile = x if isinstance(x, Pointer | Choice) else as_tensor(e, x)
     rank = len(tile.shape)
     given = range(rank) if dim is None else [static_int(e, dim, "an axis") % max(1, rank)]
     gone = [a for a in given if tile.shape[a] == 1]
@@ -59,7 +59,7 @@ def _squeeze(e: Emitter, x: Any, dim: Any = None) -> Any:
 @builtin("reshape", "view", method=True)
 def _reshape(e: Emitter, input: Any, *shape: Any, can_reorder: Any = False) -> Any:
     """The same elements, in row-major order, in another shape."""
-    tile = input if isinstance(input, Pointer) else as_tensor(e, input)
+    tile = input if isinstance(input, Pointer | Choice) else as_tensor(e, input)
     return shapes.reshape(e, tile, _dims(e, shape))
 
 

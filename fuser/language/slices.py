@@ -6,17 +6,17 @@ tiles the elements are gathered; one of a few by a fold in which all others are 
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from fuser.dtypes import i32
 from fuser.language import pieces, shapes
 from fuser.language.emitter import Emitter
-from fuser.language.tensors import Bound, Pointer, Tensor
+from fuser.language.shapes import lift
+from fuser.language.tensors import Bound, Choice, Pointer, Tensor
 from fuser.tilegen.index import Atom, Axis, Index, Lookup, axis, lookup, scalar
 from fuser.tilegen.value import Value
 
-T = TypeVar("T", bound=Tensor | Pointer)
+T = TypeVar("T", bound=Tensor | Pointer | Choice)
 FEW = 8
 """Elements of an axis of which one is taken by a fold."""
 
@@ -43,9 +43,7 @@ def cut(e: Emitter, x: T, place: int, at: int | slice) -> T:
         if not -extent <= at < extent:
             e.fail(f"the index {at} of an axis of {extent}")
         chosen = _Cut(place, extent, at % extent, 1, 1, True)
-    if isinstance(x, Pointer):
-        return cast(T, replace(x, offset=_cut(e, x.offset, chosen)))
-    return cast(T, _cut(e, cast(Tensor, x), chosen))
+    return lift(x, lambda tile: _cut(e, tile, chosen))
 
 
 def _text(at: slice) -> str:

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fuser.language import arrays, loops, pointwise
+from fuser.language import arrays, choices, loops, pointwise
 from fuser.language.applying import RUNTIME
 from fuser.language.arithmetic import as_tensor, cast, describe, is_number, to_bool
 from fuser.language.expressions import Expressions
@@ -226,7 +226,7 @@ class Statements(Expressions):
                 given.append(side())
             names.append(self.names)
         merged: dict[str, Any] = {}
-        pairs: list[tuple[Tensor, Tensor, Tensor]] = []
+        pairs: Pairs = []
         for name in dict.fromkeys((*names[0], *names[1])):
             a, b = (side.get(name, _MISSING) for side in names)
             if a is b:
@@ -276,7 +276,7 @@ class Statements(Expressions):
         a: Any,
         b: Any,
         blocks: tuple[Block, Block],
-        pairs: list[tuple[Tensor, Tensor, Tensor]],
+        pairs: Pairs,
     ) -> Any:
         """One value for what is `a` after the first branch and `b` after the second."""
         if isinstance(a, Undefined) or isinstance(b, Undefined):
@@ -294,17 +294,14 @@ class Statements(Expressions):
         elif is_number(b) and isinstance(a, Tensor):
             b = as_tensor(self.e, b, a.dtype)
         if not alike(a, b):
+            choice = choices.merged(self.e, a, b, lambda x, y: _merged_leaf(x, y, pairs))
+            if choice is not None:
+                return choice
             a, b = self._agreed(a, b)
             if not alike(a, b):
                 return Undefined(f"it is {show(a)} in one branch and {show(b)} in the other")
-        new: list[Tensor] = []
-        for x, y in zip(leaves_of(a), leaves_of(b), strict=True):
-            if x is y or (x.index is not None and x.index == y.index):
-                new.append(x)
-                continue
-            result = Tensor(x.dtype, x.shape)
-            pairs.append((x, y, result))
-            new.append(result)
+        both = zip(leaves_of(a), leaves_of(b), strict=True)
+        new = [_merged_leaf(x, y, pairs) for x, y in both]
         return rebuilt(a, new)
 
     def _agreed(self, a: Any, b: Any) -> tuple[Any, Any]:
@@ -326,6 +323,17 @@ class Statements(Expressions):
 
 
 _MISSING = object()
+Pairs = list[tuple[Tensor, Tensor, Tensor]]
+"""What an `if` yields: (after its first side, after its second, behind it)."""
+
+
+def _merged_leaf(x: Tensor, y: Tensor, pairs: Pairs) -> Tensor:
+    """One tensor for what is x after the first side and y after the second."""
+    if x is y or (x.index is not None and x.index == y.index):
+        return x
+    result = Tensor(x.dtype, x.shape)
+    pairs.append((x, y, result))
+    return result
 
 
 def _returns(node: ast.AST) -> bool:

@@ -89,6 +89,34 @@ class Pointer:
 
 
 @dataclass(eq=False)
+class Choice:
+    """A pointer that branches set to one argument or another: of `pointers`, which are of one type
+    and shape, the one with the number `which`."""
+
+    pointers: tuple[Pointer, ...]
+    which: Tensor
+
+    @property
+    def element(self) -> ElementType:
+        return self.pointers[0].element
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.pointers[0].shape
+
+    @property
+    def dtype(self) -> PointerType:
+        return self.pointers[0].dtype
+
+    @property
+    def type(self) -> PointerType | BlockType:
+        return self.pointers[0].type
+
+    def __repr__(self) -> str:
+        return str(self.type)
+
+
+@dataclass(eq=False)
 class Undefined:
     """A name that has no value on every way to here. why: for the error where it is used."""
 
