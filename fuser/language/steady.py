@@ -56,7 +56,7 @@ _log = logging.getLogger("fuser.launches")
 
 
 class Compiled(Protocol):
-    """What a launcher needs of a compiled kernel (`fuser.language.jit.Variant`)."""
+    """What a launcher needs of a compiled kernel (`fuser.language.variants.Variant`)."""
 
     program: Program
     compiled: CompiledKernel
