@@ -703,12 +703,12 @@ def test_cache(fuser: Fuser, mlp: Path, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_defect_is_one_line(fuser: Fuser, mlp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fuser.frontends.onnx import model
+    from fuser.frontends.onnx import hosted
 
     def defect(*_: object, **__: object) -> None:
         raise KeyError("tile")
 
-    monkeypatch.setattr(model, "compile", defect)
+    monkeypatch.setattr(hosted, "compile_on_host", defect)
     code, out, err = fuser("run", mlp)
     assert (code, out) == (70, "")
     assert len(err.splitlines()) == 1 and "KeyError" in err and "--debug" in err

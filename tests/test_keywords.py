@@ -30,6 +30,7 @@ _CALLS: dict[str, Callable[[Path], object]] = {
         f, devcie="cpu", dynamic=True
     ),
     "jit": lambda f: fuser.jit(devcie="cpu"),
+    "session": lambda f: fuser.InferenceSession(f, devcie="cpu"),
     "trace": lambda f: fuser.trace(np.sin, np.ones(2), devcie="cpu"),
 }
 
@@ -44,6 +45,11 @@ def test_an_unknown_keyword_is_named(call: str, mlp: Path) -> None:
 def test_an_unlike_keyword_lists_what_there_is(mlp: Path) -> None:
     with pytest.raises(KeywordError, match=r"no keyword 'zzz'; its keywords are device, threads"):
         fuser.compile(mlp, zzz=1)  # type: ignore[call-overload]
+
+
+def test_an_unknown_keyword_of_a_kernel() -> None:
+    with pytest.raises(KeywordError, match=r"no keyword 'do_not_specialise'; did you mean 'do_not"):
+        fuser.kernel(do_not_specialise=["n"])  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize(

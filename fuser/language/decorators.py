@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, overload
 
+from fuser.errors import names_keywords
 from fuser.language.jit import KernelFunction
 
 
@@ -16,6 +17,7 @@ def kernel(
 ) -> Callable[[Callable[..., Any]], KernelFunction]: ...
 
 
+@names_keywords
 def kernel(
     fn: Callable[..., Any] | None = None, *, do_not_specialize: Iterable[str | int] = ()
 ) -> KernelFunction | Callable[[Callable[..., Any]], KernelFunction]:

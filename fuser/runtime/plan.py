@@ -14,7 +14,7 @@ from fuser.runtime.device_tensors import DeviceArray, HostArray
 from fuser.runtime.feeds import check_feeds
 from fuser.runtime.inputs import Hints, random_feeds
 from fuser.runtime.latency import Latency
-from fuser.runtime.nvtx import marking
+from fuser.runtime.nvtx import mark
 from fuser.runtime.plan_report import PlanReport
 from fuser.runtime.program import Program, TensorSpec
 from fuser.runtime.shown import Shown, Summary, counted, specs_shown
@@ -68,10 +68,7 @@ class Plan(Shown):
         self._executor: Executor | None = _executor(program, threads, device, like)
         self._report = report
         self._hints: Hints = hints or {}
-        for name in ("run", "run_device"):
-            method = getattr(self, name)
-            if (marked := marking(method, f"fuser {name} {program.name}")) is not method:
-                setattr(self, name, marked)
+        mark(self._executor, ("run", "run_at", "run_into"), program.name)
 
     @property
     def target(self) -> Target:
@@ -162,7 +159,9 @@ class Plan(Shown):
         """
         if not self.target.is_cuda:
             raise UsageError("this plan is for a CPU", hint="plan.run takes arrays of the host")
-        return cast("CudaExecutor", self.executor).bind(inputs, outputs)
+        binding = cast("CudaExecutor", self.executor).bind(inputs, outputs)
+        mark(binding, ("run",), self.program.name)
+        return binding
 
     def run_at(self, sources: Sequence[int], targets: Sequence[int], stream: int = 0) -> None:
         """Put a run on a stream (a CUstream handle) and return at once: from inputs to outputs at
