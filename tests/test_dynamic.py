@@ -172,7 +172,7 @@ def test_fixed_dims_and_wrong_ones() -> None:
 def test_a_session_serves_ranges_from_its_second_size_on(device: Device) -> None:
     model = tiny("mlp")
     session = fuser.InferenceSession(model, device=device)
-    how: Any = session._how
+    how: Any = session._runner._how
     for batch, variants in ((4, 0), (4, 0), (6, 1), (9, 1), (4, 1)):
         feeds = random_feeds(model, {"batch": batch})
         (y,) = session.run(None, feeds)

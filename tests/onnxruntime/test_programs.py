@@ -10,6 +10,7 @@ from typing import Any
 
 import onnx
 import pytest
+from onnx import helper
 
 from fuser.imports import answers
 
@@ -36,7 +37,38 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     entry.key, entry.value = "labels", "a b c d"
     path = tmp_path_factory.mktemp("model") / "classify.onnx"
     onnx.save(proto, path)
+    onnx.save(regression(), path.parent / "regression.onnx")
     return path
+
+
+def regression() -> onnx.ModelProto:
+    """A logistic regression as converters of scikit-learn write it: labels, and a dict of
+    probabilities for each row."""
+    ml = "ai.onnx.ml"
+    nodes = [
+        helper.make_node(
+            "LinearClassifier", ["X"], ["label", "scores"], domain=ml, classlabels_ints=[0, 1, 2],
+            coefficients=[0.4, -1, 0.3, 0.8, -0.2, 1, 0.5, -0.6, 0.1, 0.2, -0.9, 1],
+            intercepts=[0.1, 0.2, 0.3], multi_class=1, post_transform="LOGISTIC",
+        ),
+        helper.make_node("Normalizer", ["scores"], ["odds"], domain=ml, norm="L1"),
+        helper.make_node("Cast", ["label"], ["output_label"], to=onnx.TensorProto.INT64),
+        helper.make_node(
+            "ZipMap", ["odds"], ["output_probability"], domain=ml, classlabels_int64s=[0, 1, 2]
+        ),
+    ]  # fmt: skip
+    info = helper.make_tensor_value_info
+    row = onnx.TypeProto()
+    row.map_type.key_type = onnx.TensorProto.INT64
+    row.map_type.value_type.CopyFrom(helper.make_tensor_type_proto(1, []))
+    outputs = [
+        info("output_label", onnx.TensorProto.INT64, [None]),
+        helper.make_value_info("output_probability", helper.make_sequence_type_proto(row)),
+    ]
+    inputs = [info("X", onnx.TensorProto.FLOAT, [None, 4])]
+    graph = helper.make_graph(nodes, "regression", inputs, outputs)
+    opsets = [helper.make_opsetid("", 15), helper.make_opsetid(ml, 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
 def printed(

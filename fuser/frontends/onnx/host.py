@@ -20,7 +20,8 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
 from onnx.reference import ReferenceEvaluator
 
-from fuser.errors import FeedError, InvalidModelError, UnsupportedError, UnsupportedOpError
+from fuser.errors import InvalidModelError, UnsupportedError, UnsupportedOpError
+from fuser.frontends.onnx.host_feeds import HostFeeds
 from fuser.frontends.onnx.host_loops import Body, HostLoop
 from fuser.frontends.onnx.host_operators import evaluator
 from fuser.frontends.onnx.importer.functions import has_body
@@ -70,6 +71,7 @@ class Segmented:
             "" if entry.domain == "ai.onnx" else entry.domain: entry.version
             for entry in proto.opset_import
         }
+        self._feeds = HostFeeds(proto)
         self._segments = self._cut()
         self._wire()
 
@@ -84,11 +86,7 @@ class Segmented:
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """The outputs by name: arrays, lists for sequences, None for an empty optional."""
-        wanted = [info.name for info in self.proto.graph.input if info.name not in self._constants]
-        missing = [name for name in wanted if name not in feeds]
-        if missing:
-            raise FeedError(f"missing feeds: {', '.join(missing)}")
-        values: dict[str, Any] = {**self._constants, **feeds}
+        values: dict[str, Any] = {**self._constants, **self._feeds.check(feeds)}
         position = 0
         while position < len(self._segments):
             segment = self._segments[position]

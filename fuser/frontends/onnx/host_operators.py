@@ -6,7 +6,7 @@ fuser.register_host_op("my.domain", "Twice", lambda x, factor=2: factor * x)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -104,4 +104,16 @@ def _overlaps(box: np.ndarray, others: np.ndarray) -> np.ndarray:
     return np.where(known, common / np.where(known, union, 1), 0)
 
 
+def zip_map(
+    rows: np.ndarray,
+    classlabels_int64s: Sequence[int] | None = None,
+    classlabels_strings: Sequence[str] | None = None,
+) -> list[dict[Any, float]]:
+    """ZipMap of ai.onnx.ml: for each row of float32 [n, classes], or for the one row [classes], a
+    dict from the label to the number."""
+    labels = list(classlabels_strings or classlabels_int64s or ())
+    return [dict(zip(labels, row.tolist(), strict=True)) for row in np.atleast_2d(rows)]
+
+
 register_host_op("", "NonMaxSuppression", non_max_suppression)
+register_host_op("ai.onnx.ml", "ZipMap", zip_map)

@@ -131,5 +131,5 @@ def type_text(type: TypeProto) -> str:
             return f"optional({type_text(type.optional_type.elem_type)})"
         case "map_type":
             key = element_name(type.map_type.key_type)
-            return f"map({key}, {type_text(type.map_type.value_type)})"
+            return f"map({key},{type_text(type.map_type.value_type)})"
     return "unknown"

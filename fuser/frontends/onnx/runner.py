@@ -122,7 +122,7 @@ class Runner:
         if not isinstance(how, Specialised) or how.value_inputs or set(feeds) != set(inputs):
             return None
         arrays = [feeds[name] for name in inputs]
-        if any(type(array) is not np.ndarray for array in arrays):
+        if any(type(a) is not np.ndarray or a.flags.num & PLAIN != PLAIN for a in arrays):
             return None
         plan = how.plan(feeds)
         read = [feeds[spec.name] for spec in plan.inputs]

@@ -19,6 +19,7 @@ import numpy as np
 
 from fuser.config import within
 from fuser.errors import FuserError, UsageError, check_keywords
+from fuser.forks import new_lock
 from fuser.frontends.onnx.importer import load_model
 from fuser.frontends.onnx.io_binding import IOBinding
 from fuser.frontends.onnx.model import Model
@@ -123,6 +124,7 @@ class InferenceSession(Shown):
         self._output_names = [info.name for info in proto.graph.output]
         self._input_names = [info.name for info in self._inputs]
         self._ready: dict[tuple[Any, ...], Ready] = {}
+        self._lock = new_lock()
 
     # running ------------------------------------------------------------------------------------
 
@@ -167,9 +169,10 @@ class InferenceSession(Shown):
             found = self._runner.run(feeds)
             ready = self._runner.ready(feeds, self._input_names, self._output_names)
         if ready is not None:
-            while len(self._ready) >= MOST_READY:
-                self._ready.pop(next(iter(self._ready)), None)
-            self._ready[ready.signature] = ready
+            with self._lock:
+                if len(self._ready) >= MOST_READY:
+                    del self._ready[next(iter(self._ready))]
+                self._ready[ready.signature] = ready
         return [found[name] for name in output_names or self._output_names]
 
     def run_with_ort_values(

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import fuser
 from fuser.cli.main import run
-from fuser.errors import UnsupportedOpError, UsageError
+from fuser.errors import FeedError, UnsupportedOpError, UsageError
 from fuser.frontends.onnx.host_operators import non_max_suppression
 from fuser.frontends.onnx.hosted import HostedPlan
 
@@ -182,9 +182,8 @@ def test_what_has_kernels_stays_a_plan() -> None:
 def test_strings_and_random_numbers() -> None:
     joined = text_model("m (string[n] a, string[n] b) => (string[n] y) { y = StringConcat(a, b) }")
     plan = fuser.compile(joined, device="cpu", host="allow")
-    assert plan.run({"a": np.array(["x", "y"]), "b": np.array(["1", "2"])})["y"].tolist() == [
-        "x1", "y2",
-    ]  # fmt: skip
+    for b in (np.array(["1", "2"]), np.array(["1", "2"], object), ["1", "2"]):
+        assert plan.run({"a": np.array(["x", "y"]), "b": b})["y"].tolist() == ["x1", "y2"]
     with pytest.raises(UsageError, match=r"tensor\(string\)"):
         plan.random_feeds()
     noisy = text_model("""m (float[3] x) => (float[3] y) {
@@ -244,3 +243,30 @@ def test_the_forms_of_non_max_suppression(scalar: bool, centred: int) -> None:
     (have,) = fuser.InferenceSession(proto, device="cpu").run(None, feeds)
     np.testing.assert_array_equal(have, want)
     assert non_max_suppression(boxes, scores).shape == (0, 3)
+
+
+def test_feeds_of_a_model_on_the_host_are_checked() -> None:
+    text = """m (float[n, 2] x, string[n] s) => (int64[2, k] y, string[n] t) {
+        y = NonZero(x)
+        t = StringConcat(s, s)
+    }"""
+    session = fuser.InferenceSession(text_model(text), device="cpu")
+    good = {"x": np.eye(2, dtype=np.float32), "s": ["a", "b"]}
+    assert session.run(["t"], good)[0].tolist() == ["aa", "bb"]
+    for wrong, told in (
+        ({**good, "xs": good["x"]}, "did you mean 'x'"),
+        ({**good, "x": np.eye(2)}, "float64"),
+        ({**good, "x": np.ones((2, 3), np.float32)}, r"f32\[2, 2\]|axis 1"),
+        ({"x": good["x"]}, "missing feeds: s"),
+    ):
+        with pytest.raises(FeedError, match=told):
+            session.run(None, wrong)
+
+
+def test_outputs_may_have_no_type() -> None:
+    proto = text_model("m (float[n, 2] x) => (y) { y = Relu(x) }")
+    assert not proto.graph.output[0].HasField("type")
+    session = fuser.InferenceSession(proto, device="cpu")
+    assert session.run(None, {"x": -np.ones((1, 2), np.float32)})[0].tolist() == [[0, 0]]
+    (info,) = session.get_outputs()
+    assert (info.shape, info.type) == (["n", 2], "tensor(float)")

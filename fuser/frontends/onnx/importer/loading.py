@@ -144,8 +144,11 @@ def _check(model: ModelProto, where: str) -> None:
         raise InvalidModelError("a name in the model is not UTF-8", where=where) from None
     if not all(isinstance(name, str) for name in _names(light.graph)):
         raise InvalidModelError("a name in the model is not UTF-8", where=where)
+    for info in light.graph.output:
+        if not info.HasField("type"):
+            info.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
     for info in (*light.graph.input, *light.graph.output):
-        # Runtimes accept outputs without a shape; the checker does not.
+        # Runtimes accept outputs without a type or a shape; the checker does not.
         if info.type.HasField("tensor_type"):
             info.type.tensor_type.shape.SetInParent()
     _give_homes(light)
