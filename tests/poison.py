@@ -8,6 +8,7 @@ random graphs run where it is not installed.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -52,23 +53,14 @@ def _poison_cpu(patches: ExitStack) -> None:
     run_on = cpu.CpuExecutor._run_on
     aligned_empty = cpu.aligned_empty
 
-    def run_poisoned(
-        self: cpu.CpuExecutor, held: Sequence[Any], made: Sequence[tuple[np.ndarray, int]],
-        times: np.ndarray | None,
-    ) -> None:  # fmt: skip
-        for array, _ in made:
-            fill(array)
-        idle = []  # none that another thread runs in
-        while True:
-            try:
-                idle.append(self._free.pop())
-            except IndexError:
-                break
-        for context in idle:
-            fill(context.arena)
-            fill(context.scratch)
-        self._free.extend(idle)
-        run_on(self, held, made, times)
+    def run_poisoned(self: cpu.CpuExecutor, context: Any, times: np.ndarray | None = None) -> None:
+        outputs = self.program.outputs
+        for spec, at in zip(outputs, context.bases[len(self.program.inputs) :], strict=False):
+            memory = (ctypes.c_uint8 * spec.bytes).from_address(int(at))
+            fill(np.frombuffer(memory, spec.dtype.numpy))
+        fill(context.arena)
+        fill(context.scratch)
+        run_on(self, context, times)
 
     patches.enter_context(mock.patch.object(cpu.CpuExecutor, "_run_on", run_poisoned))
     filled = mock.patch.object(cpu, "aligned_empty", lambda *args: fill(aligned_empty(*args)))

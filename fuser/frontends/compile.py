@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from fuser.frontends.onnx.hosted import HostedPlan
     from fuser.frontends.onnx.model import Model
-    from fuser.frontends.torch.backend import CompiledModule, CompiledProgram
+    from fuser.frontends.torch.exported import CompiledProgram
+    from fuser.frontends.torch.module import CompiledModule
     from fuser.pipeline.compiler import Progress
     from fuser.pipeline.dynamic import DynamicPlan
 
@@ -118,15 +119,16 @@ def compile(
     from fuser.frontends.onnx import model as onnx_models
 
     if torch_model:
-        from fuser.frontends.torch import backend as torches
+        from fuser.frontends.torch.backend import compile_torch
+        from fuser.frontends.torch.program import Options
 
         if dynamic:
             raise UsageError(
                 "dynamic=True is for ONNX models",
                 hint="export the module with dynamic_shapes: its open sizes stay open",
             )
-        chosen = torches.Options(device, threads, fusion, precision, freeze, tune)
-        return torches.compile_torch(model, example_inputs, chosen)
+        chosen = Options(device, threads, fusion, precision, freeze, tune)
+        return compile_torch(model, example_inputs, chosen)
     if dynamic:
         if tune:
             raise UsageError("kernels for many sizes are not tuned", hint="compile for given dims")

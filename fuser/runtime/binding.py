@@ -1,18 +1,24 @@
-"""A plan on tensors that are on the GPU already: what `Plan.bind` returns."""
+"""A plan on tensors that are on the GPU already: what `Plan.bind` and `Plan.at` return."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fuser.errors import UsageError
+from fuser.forks import new_lock
 from fuser.runtime import driver
+from fuser.runtime.replay import make_replay
 
 if TYPE_CHECKING:
     from fuser.runtime.device_layout import Addresses
     from fuser.runtime.dlpack import DeviceTensor
+
+MOST_RECENT = 16
+"""Bindings that `Placed` keeps; allocators hand out the same few addresses again and again."""
 
 
 class Executor(Protocol):
@@ -26,7 +32,9 @@ class Executor(Protocol):
     def last_run(self) -> Any: ...
     def prepare(self, addresses: Addresses) -> list[Any]: ...
     def enqueue(self, stream: Any, calls: Sequence[Any], addresses: Addresses) -> None: ...
+    def run_by_copies(self, stream: Any, addresses: Addresses) -> bool: ...
     def capture(self, body: Callable[[Any], None]) -> Any: ...
+    def bind_at(self, pointers: Sequence[int]) -> Binding: ...
 
 
 class Binding:
@@ -42,9 +50,10 @@ class Binding:
         self._executor: Executor | None = executor
         self._addresses = addresses
         self._tensors = tuple(tensors)
-        self._calls = executor.prepare(addresses)
+        self._calls: list[Any] | None = None
         self._ran = False
         self._graph: Any = None
+        self._replay: Callable[[int], bool] | None = None
         self._free: weakref.finalize[..., Binding] | None = None
 
     def run(self, stream: int = 0) -> None:
@@ -58,26 +67,37 @@ class Binding:
         executor = self._executor
         if executor is None:
             raise UsageError("the plan is closed", hint="compile the model again")
-        cu = driver.api()
-        with executor.lock, driver.current(executor.ordinal):
-            idle = cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
-            if driver.call("cuStreamIsCapturing", stream) != idle:
-                executor.enqueue(stream, self._calls, self._addresses)
+        with executor.lock:
+            if self._replay is not None and self._replay(int(stream)):
                 return
-            if self._graph is None and self._ran:
-                self._graph = self._capture(executor)
-            driver.call("cuStreamWaitEvent", stream, executor.last_run, 0)
-            if self._graph is None:  # a graph pays where these addresses come again
-                executor.enqueue(stream, self._calls, self._addresses)
-            else:
-                driver.call("cuGraphLaunch", self._graph, stream)
-            driver.call("cuEventRecord", executor.last_run, stream)
-            self._ran = True
+            with driver.current(executor.ordinal):
+                self._run_slowly(executor, stream)
+
+    def _run_slowly(self, executor: Executor, stream: int) -> None:
+        cu = driver.api()
+        idle = cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+        if driver.call("cuStreamIsCapturing", stream) != idle:
+            self._enqueue(executor, stream)
+            return
+        if self._graph is None and self._ran:
+            self._graph = self._capture(executor)
+            last_run = int(executor.last_run)
+            self._replay = make_replay(executor.ordinal, int(self._graph), last_run)
+        driver.call("cuStreamWaitEvent", stream, executor.last_run, 0)
+        if self._graph is not None:  # one pays where these addresses come again
+            driver.call("cuGraphLaunch", self._graph, stream)
+        elif not executor.run_by_copies(stream, self._addresses):
+            self._enqueue(executor, stream)
+        driver.call("cuEventRecord", executor.last_run, stream)
+        self._ran = True
+
+    def _enqueue(self, executor: Executor, stream: Any) -> None:
+        if self._calls is None:
+            self._calls = executor.prepare(self._addresses)
+        executor.enqueue(stream, self._calls, self._addresses)
 
     def _capture(self, executor: Executor) -> Any:
-        graph = executor.capture(
-            lambda stream: executor.enqueue(stream, self._calls, self._addresses)
-        )
+        graph = executor.capture(lambda stream: self._enqueue(executor, stream))
         self._free = weakref.finalize(self, driver.api().cuGraphExecDestroy, graph)
         self._free.atexit = False
         return graph
@@ -86,4 +106,35 @@ class Binding:
         """Free the graph and let go of the tensors; the plan does this when it is closed."""
         if self._free is not None:
             self._free()
-        self._executor, self._graph, self._tensors, self._calls = None, None, (), []
+        self._executor, self._graph, self._replay = None, None, None
+        self._tensors, self._calls = (), None
+
+
+class Placed:
+    """A plan some of whose inputs are at fixed addresses: `Plan.at`. Bindings of the addresses seen
+    last are kept. Safe to use from many threads."""
+
+    def __init__(self, executor: Executor, fixed: Mapping[int, int]) -> None:
+        """fixed: addresses by the number of the input."""
+        self._executor, self._fixed = executor, dict(sorted(fixed.items()))
+        self._recent: OrderedDict[tuple[int, ...], Binding] = OrderedDict()
+        self._lock = new_lock()
+
+    def __call__(self, pointers: Sequence[int], stream: int = 0) -> None:
+        """Put a run on a stream: from the other inputs to the outputs, in order. Raises UsageError
+        once the plan is closed."""
+        key = tuple(pointers)
+        with self._lock:
+            binding = self._recent.get(key)
+            if binding is None:
+                binding = self._recent[key] = self._executor.bind_at(self._everything(key))
+                if len(self._recent) > MOST_RECENT:
+                    self._recent.popitem(last=False)
+            self._recent.move_to_end(key)
+        binding.run(stream)
+
+    def _everything(self, pointers: Sequence[int]) -> list[int]:
+        found = list(pointers)
+        for place, pointer in self._fixed.items():
+            found.insert(place, pointer)
+        return found

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from fuser.errors import DeviceError, OutOfMemoryError, VerifyError
 from fuser.runtime import native
 from fuser.runtime.jit import Linked, link_objects, runtime_library
 from fuser.runtime.memory import Recycler, address, align, aligned_empty, settle
-from fuser.runtime.program import BufferRef, Launch, Program
+from fuser.runtime.program import BufferRef, Copy, Launch, Program, Steady
 from fuser.runtime.threads import get_pool
 
 CHUNKS_PER_THREAD = 8
@@ -93,6 +94,9 @@ class CpuExecutor:
         short = all(costs) and sum(costs) < WAKE_SECONDS
         self._parallel = self.threads > 1 and not short and bool((self.table["chunks"] > 1).any())
         self._results = [Recycler(spec.shape, spec.dtype.numpy) for spec in program.outputs]
+        self._copies = [self._copy(copy) for copy in program.copies]
+        ends = len(program.inputs) + len(program.outputs)
+        self._place: Callable[..., None] = struct.Struct(f"{ends}q").pack_into
         self._free: list[_Context] = []
         run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
         self._run = run(runtime_library()["fuser_run"])
@@ -115,26 +119,44 @@ class CpuExecutor:
         times: room for len(table) + 1 (seconds, nanoseconds) pairs of int64.
         """
         made = [allocate() for allocate in self._results]
-        self._run_on([settle(array, array.itemsize) for array in inputs], made, times)
+        held = [settle(array, array.itemsize) for array in inputs]
+        context = self._take()
+        self._place(context.bases, 0, *[at for _, at in held], *[at for _, at in made])
+        self._run_on(context, times)
         return [array for array, _ in made]
 
     def run_into(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         """Run from C-contiguous inputs into outputs like them, aligned as `allocate` aligns;
         they share no memory."""
         held = [settle(array, array.itemsize) for array in inputs]
-        self._run_on(held, [(array, address(array)) for array in outputs], None)
+        context = self._take()
+        self._place(context.bases, 0, *[at for _, at in held], *map(address, outputs))
+        self._run_on(context)
 
-    def _run_on(
-        self, held: Sequence[tuple[np.ndarray, int]], made: Sequence[tuple[np.ndarray, int]],
-        times: np.ndarray | None,
-    ) -> None:  # fmt: skip
-        program = self.program
+    def at(self, fixed: Mapping[int, int]) -> Steady:
+        """See `Plan.at`."""
+        count = len(self.program.inputs) + len(self.program.outputs)
+        ends = np.array([fixed.get(place, 0) for place in range(count)], np.int64)
+        free = [place for place in range(count) if place not in fixed]
+
+        def run(pointers: Sequence[int], stream: int = 0) -> None:
+            context = self._take()
+            bases = context.bases
+            bases[:count] = ends
+            for place, pointer in zip(free, pointers, strict=True):
+                bases[place] = pointer
+            self._run_on(context)
+
+        return run
+
+    def _take(self) -> _Context:
         try:
-            context = self._free.pop()
+            return self._free.pop()
         except IndexError:
-            context = _Context(self)
-        for i, (_, pointer) in enumerate((*held, *made)):
-            context.bases[i] = pointer
+            return _Context(self)
+
+    def _run_on(self, context: _Context, times: np.ndarray | None = None) -> None:
+        """Run on the addresses in the context, and give it back."""
         stamps = address(times) if times is not None else None
         pool = get_pool(self.threads) if self._parallel else None
         # A pool serves one run at a time; a run that finds it busy uses its own thread alone.
@@ -145,10 +167,8 @@ class CpuExecutor:
                 pool.lock.release()
         else:
             self._run(context.pointer, None, stamps)
-        outputs = [array for array, _ in made]
-        for copy in program.copies:
-            source = self._find(copy.source, [array for array, _ in held], outputs)
-            np.copyto(outputs[copy.output], source.reshape(outputs[copy.output].shape))
+        for target, source, size in self._copies:
+            ctypes.memmove(int(context.bases[target]), int(context.bases[source]), size)
         self._free.append(context)
 
     def time_replays(
@@ -178,16 +198,16 @@ class CpuExecutor:
     def close(self) -> None:
         self._free.clear()
 
-    def _find(
-        self, ref: BufferRef, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
-    ) -> np.ndarray:
-        if ref.space == "input":
-            return inputs[ref.index]
-        if ref.space == "output":
-            return outputs[ref.index]
-        if ref.space == "constant":
-            return self.constants[ref.index]
-        raise VerifyError("an output cannot be copied from the arena", where=self.program.name)
+    def _copy(self, copy: Copy) -> tuple[int, int, int]:
+        """Where it goes and where it comes from in the base table, and its bytes."""
+        if copy.source.space == "arena":
+            raise VerifyError("an output cannot be copied from the arena", where=self.program.name)
+        sizes = [spec.bytes for spec in (*self.program.inputs, *self.program.outputs)]
+        sizes += [array.nbytes for array in self.constants]
+        target, source = len(self.program.inputs) + copy.output, self._base(copy.source)[0]
+        if sizes[source] != sizes[target]:
+            raise VerifyError("an output is copied from another size", where=self.program.name)
+        return target, source, sizes[target]
 
     def _base(self, ref: BufferRef) -> tuple[int, int]:
         """(index into the base table, byte offset)."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fuser.runtime import native_door, native_front, native_guards
+from fuser.runtime import native_calls, native_door, native_front, native_guards
 from fuser.runtime.jit import Linked, link_native, runtime_library
 from fuser.runtime.native_words import DOOR_WORDS
 
@@ -24,6 +24,7 @@ METH_KEYWORDS, METH_O, METH_FASTCALL = 0x2, 0x8, 0x80
 FLAGS = {
     "fuser_door": METH_FASTCALL, "fuser_bind": METH_O,
     "fuser_launch": METH_FASTCALL | METH_KEYWORDS,
+    "fuser_same": METH_O, "fuser_replay": METH_O,
 }  # fmt: skip
 
 
@@ -121,9 +122,24 @@ def _library() -> Linked:
 
 
 @functools.cache
+def _calls_library() -> Linked:
+    python, process = ctypes.pythonapi, ctypes.CDLL(None)
+    data = {
+        name: ctypes.addressof(ctypes.c_char.in_dll(python, name))
+        for name in native_calls.DATA_IMPORTS
+    }
+    symbols = {
+        name: ctypes.cast(getattr(python, name), ctypes.c_void_p).value or 0
+        for name in native_calls.IMPORTS
+    }
+    symbols["memcmp"] = ctypes.cast(process.memcmp, ctypes.c_void_p).value or 0
+    return link_native(native_calls.calls_ir(data), symbols, native_calls.EXPORTS)
+
+
+@functools.cache
 def _method(name: str) -> _MethodDef:
-    address = _library()[name]
-    return _MethodDef(name.encode(), address, FLAGS[name], None)
+    library = _calls_library() if name in native_calls.EXPORTS else _library()
+    return _MethodDef(name.encode(), library[name], FLAGS[name], None)
 
 
 def method(name: str) -> int:

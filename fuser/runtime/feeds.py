@@ -11,6 +11,7 @@ import numpy as np
 
 from fuser.errors import FeedError, nearest
 from fuser.runtime.dlpack import host_view
+from fuser.runtime.memory import ALIGNED, C_CONTIGUOUS
 from fuser.runtime.program import TensorSpec
 
 
@@ -22,8 +23,32 @@ def check_feeds(specs: Sequence[TensorSpec], feeds: Mapping[str, Any]) -> list[n
     (`host_array`). Python scalars and lists take the input's dtype where their values fit it.
     Raises FeedError for a missing, unknown or unfitting feed.
     """
+    arrays = _as_they_are(specs, feeds)
+    if arrays is not None:
+        return arrays
     check_names(specs, feeds)
     return [_convert(spec, feeds[spec.name]) for spec in specs]
+
+
+def _as_they_are(specs: Sequence[TensorSpec], feeds: Mapping[str, Any]) -> list[np.ndarray] | None:
+    """The feeds where they are right as they come, which takes a third of the time."""
+    if type(feeds) is not dict or len(feeds) != len(specs):
+        return None
+    arrays = []
+    for spec in specs:
+        array = feeds.get(spec.name)
+        if (
+            type(array) is not np.ndarray
+            or array.dtype != spec.dtype.numpy
+            or array.shape != spec.shape
+            or array.flags.num & _READY != _READY
+        ):
+            return None
+        arrays.append(array)
+    return arrays
+
+
+_READY = C_CONTIGUOUS | ALIGNED
 
 
 def check_names(specs: Sequence[TensorSpec], feeds: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from fuser.runtime.inputs import Hints, random_feeds
 from fuser.runtime.latency import Latency
 from fuser.runtime.nvtx import mark
 from fuser.runtime.plan_report import PlanReport
-from fuser.runtime.program import Program, TensorSpec
+from fuser.runtime.program import Program, Steady, TensorSpec
 from fuser.runtime.shown import Shown, Summary, counted, specs_shown
 from fuser.runtime.store import load_program, program_file, reading, save_program
 from fuser.target import Target
@@ -34,6 +34,7 @@ class Executor(Protocol):
     @property
     def peak_memory_bytes(self) -> int: ...
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]: ...
+    def at(self, fixed: Mapping[int, int]) -> Steady: ...
     def time_replays(
         self, inputs: Sequence[np.ndarray], iterations: int, warmup: int
     ) -> list[float]: ...
@@ -173,6 +174,15 @@ class Plan(Shown):
         if not self.target.is_cuda:
             raise UsageError("this plan is for a CPU", hint="plan.run takes arrays of the host")
         cast("CudaExecutor", self.executor).run_at(sources, targets, stream)
+
+    def at(self, fixed: Mapping[int, int]) -> Steady:
+        """A function that runs the plan at addresses of its device: of the inputs that are not
+        fixed, and of the outputs, in order. fixed: by the number of the input, its address.
+
+        Its second argument is the stream, as for `run_at`, and as little is checked. On a CPU it
+        returns when the run is over, inputs must be aligned as their items and outputs to 64 bytes.
+        """
+        return marking(self.executor.at(fixed), f"fuser run {self.program.name}")
 
     def random_feeds(self, seed: int = 0) -> dict[str, np.ndarray]:
         """Seeded inputs that make sense: indices within their table, masks 0 or 1."""

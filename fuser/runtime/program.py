@@ -7,7 +7,7 @@ and plans the arena by liveness. Everything is known here, before the first run.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -20,6 +20,8 @@ from fuser.runtime.memory import Interval, plan_memory
 from fuser.target import Target
 
 Space = Literal["input", "output", "constant", "arena"]
+Steady = Callable[[Sequence[int], int], None]
+"""A run at addresses, on a stream: see `fuser.runtime.plan.Plan.at`."""
 
 
 @dataclass(frozen=True)

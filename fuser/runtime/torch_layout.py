@@ -24,6 +24,10 @@ from fuser.runtime.native_guards import TORCH_HANDLE
 
 LAST_KEYS_AT = 192
 """An implementation has more bytes than that, in every version since 2.0."""
+FIRST_AT = 16
+"""Behind the table of methods and the count of references."""
+COUNTS_AT = (8, 16)
+"""Of a counter: where its number may be, behind the same."""
 
 _FUNCTIONS = {
     "data": ("aoti_torch_get_data_ptr", ctypes.c_int64),
@@ -37,10 +41,13 @@ _FUNCTIONS = {
 @dataclass(frozen=True)
 class TorchLayout:
     """keys_at: byte of the key set in an implementation. functions: addresses of the C interface,
-    by the names above. problem: why there is none of it."""
+    by the names above. counter_at: byte of the pointer to what counts changes in place, and
+    version_at that of the count there. problem: why there is none of it."""
 
     keys_at: int = 0
     functions: Mapping[str, int] | None = None
+    counter_at: int = 0
+    version_at: int = 0
     problem: str = ""
 
     def ask(self, tensor: Any, what: str) -> int:
@@ -91,7 +98,7 @@ def _look(torch: Any) -> TorchLayout:
     ]
     if len(places) != 1:
         raise ValueError(f"the key set may be at {places}")
-    layout = TorchLayout(places[0], functions)
+    layout = TorchLayout(places[0], functions, *_look_for_versions(torch, places[0]))
     codes: dict[Any, int] = {}
     for tensor in tensors:
         storage = tensor.untyped_storage()
@@ -104,6 +111,31 @@ def _look(torch: Any) -> TorchLayout:
     if len(set(codes.values())) != len(codes):
         raise ValueError("its C interface tells one number of two dtypes")
     return layout
+
+
+def _look_for_versions(torch: Any, keys_at: int) -> tuple[int, int]:
+    """(counter_at, version_at). A view and a detached tensor share the counter of a tensor, its
+    `data` shares all but that."""
+    whole, other = torch.zeros(4, 6), torch.zeros(4, 6)
+    shares, apart = (whole.view(24), whole.detach()), (whole.data, other)
+    places = []
+    for at in range(FIRST_AT, keys_at, 8):
+        word = _word(whole._cdata + at)
+        same = all(_word(x._cdata + at) == word for x in shares)
+        if word and same and all(_word(x._cdata + at) not in (0, word) for x in apart):
+            places.append(at)
+    if len(places) != 1:
+        raise ValueError(f"the counter of changes may be at {places}")
+    counter = _word(whole._cdata + places[0])
+    fits = set(COUNTS_AT)
+    for change in (0, 3, 1):
+        for _ in range(change):
+            whole.view(24).add_(1)
+        counts = {at: ctypes.c_uint32.from_address(counter + at).value for at in COUNTS_AT}
+        fits &= {at for at, count in counts.items() if count == whole._version}
+    if len(fits) != 1 or whole._version < 4:
+        raise ValueError("changes are counted elsewhere")
+    return places[0], fits.pop()
 
 
 def _examples(torch: Any) -> list[Any]:

@@ -22,7 +22,8 @@ from fuser.dtypes import BY_NAME
 from fuser.errors import FeedError, InvalidModelError, UsageError
 from fuser.frontends.torch.importer import tensor_array
 from fuser.frontends.torch.importer.registry import dtype_of
-from fuser.frontends.torch.tensors import gpu_of, is_tensor, run_plan, to_tensor
+from fuser.frontends.torch.steady import Call, steady_call
+from fuser.frontends.torch.tensors import gpu_of, is_tensor, to_tensor
 from fuser.runtime.plan import Plan
 from fuser.runtime.shown import Shown, Summary, counted
 from fuser.runtime.store import (
@@ -68,6 +69,7 @@ class SavedModule(Shown):
         self._calls = {(call.nest, call.leaves): call for call in calls}
         self._trees = {call.out: _read_tree(call.out) for call in calls}
         self._state = list(state)
+        self._ready: dict[Any, Call] = {}
 
     @property
     def plans(self) -> tuple[Plan, ...]:
@@ -83,15 +85,9 @@ class SavedModule(Shown):
         if call is None:
             raise self._misfit(key[1])
         places = {"leaf": leaves, "state": self._state}
-        given = [places[kind][number] for kind, number in call.sources]
-        outputs = run_plan(call.plan, given, gpu_of([*leaves, *given])) if call.plan else []
         kept = []
-        for place, ((kind, value), effect) in enumerate(
-            zip(call.results, call.effects, strict=True)
-        ):
-            result = outputs[value] if kind == "output" else value
-            if place in call.moved:
-                result = result.to(call.moved[place])
+        results = self._steady(key, call, leaves)(leaves)
+        for result, effect in zip(results, call.effects, strict=True):
             if effect[0] == "result":
                 kept.append(result)
             else:
@@ -107,6 +103,18 @@ class SavedModule(Shown):
             "", [], [], [("for", text) for text in served] + [("plan", text) for text in kernels],
             [*where, counted(len(served), "set") + " of inputs"],
         )  # fmt: skip
+
+    def _steady(self, key: Any, call: _Call, leaves: Sequence[Any]) -> Call:
+        """The call, on the device of these inputs and of the state."""
+        places = {"leaf": leaves, "state": self._state}
+        where = gpu_of([*leaves, *(places[kind][number] for kind, number in call.sources)])
+        found = self._ready.get((key, where))
+        if found is None:
+            inputs = [n if kind == "leaf" else self._state[n] for kind, n in call.sources]
+            results = [value if kind == "output" else ("=", value) for kind, value in call.results]
+            found = steady_call(call.plan, inputs, results, call.moved, where)
+            self._ready[key, where] = found
+        return found
 
     def close(self) -> None:
         """Free the memory of every plan."""

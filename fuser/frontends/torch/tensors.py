@@ -9,9 +9,6 @@ import ml_dtypes
 import numpy as np
 
 from fuser.errors import UnsupportedError
-from fuser.runtime.device_tensors import ALIGNMENT
-from fuser.runtime.feeds import host_array
-from fuser.runtime.plan import Plan
 
 
 def is_tensor(x: Any) -> bool:
@@ -45,33 +42,15 @@ def gpu_of(arguments: Sequence[Any]) -> Any:
     return devices.pop()
 
 
-def run_plan(plan: Plan, tensors: Sequence[Any], where: Any) -> list[Any]:
-    """New tensors for tensors in the order of the plan's inputs. where: `gpu_of` them."""
-    if where is not None and plan.target.is_cuda:
-        return run_on_gpu(plan, tensors, where)
-    feeds = {spec.name: host_array(x) for spec, x in zip(plan.inputs, tensors, strict=True)}
-    return [to_tensor(array) for array in plan.run(feeds).values()]
-
-
-def run_on_gpu(plan: Plan, tensors: Sequence[Any], where: Any) -> list[Any]:
-    """New tensors on the GPU for tensors in the order of the plan's inputs, put on PyTorch's
-    current stream. Only what is not row-major or aligned, or a number in host memory, is copied."""
-    import torch
-
-    with torch.cuda.device(where):
-        ready = [_as_read(x.detach(), where) for x in tensors]
-        outputs = [
-            torch.empty(spec.shape, dtype=getattr(torch, spec.dtype.numpy.name), device=where)
-            for spec in plan.outputs
-        ]
-        stream = torch.cuda.current_stream(where).cuda_stream
-        plan.run_at([x.data_ptr() for x in ready], [y.data_ptr() for y in outputs], stream)
-    return outputs
-
-
-def _as_read(x: Any, where: Any) -> Any:
-    x = x.to(where).contiguous()
-    return x.clone() if x.data_ptr() % ALIGNMENT else x
+def ready(x: Any, align: int, where: Any) -> bool:
+    """Whether a kernel can read a tensor as it is: row-major, at a multiple of `align` bytes.
+    where: the GPU that it must be on; None: in host memory."""
+    return bool(
+        x.is_contiguous()
+        and not x.data_ptr() % align
+        and not x.is_neg()
+        and (where is None or x.is_cuda)
+    )
 
 
 def version(tensor: Any) -> int:

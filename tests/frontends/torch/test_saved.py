@@ -57,7 +57,7 @@ def test_a_module_is_saved_and_loaded(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("something was compiled")
 
-    monkeypatch.setattr("fuser.frontends.torch.backend.compile_graph", never)
+    monkeypatch.setattr("fuser.frontends.torch.program.compile_graph", never)
     again: Any = fuser.load(tmp_path / "both", threads=1)
     assert [torch.equal(again(x), y) for x, y in zip((example, other), wanted, strict=True)]
     assert torch.equal(again(other), wanted[1]) and len(again.plans) == 2

@@ -119,16 +119,17 @@ def test_tensors_of_a_gpu(name: str, route: str) -> None:
 
 @pytest.mark.cuda
 def test_gpu_tensors_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fuser.runtime.plan import Plan
+    from fuser.runtime.binding import Placed
 
     seen: list[tuple[Any, ...]] = []
-    original = Plan.run_at
+    original = Placed.__call__
 
-    def noted(plan: Any, sources: Any, targets: Any, stream: int = 0) -> None:
-        seen.append((list(sources), list(targets), stream))
-        original(plan, sources, targets, stream)
+    def noted(placed: Any, pointers: Any, stream: int = 0) -> None:
+        everything = placed._everything(tuple(pointers))
+        seen.append((everything[:-1], everything[-1:], stream))
+        original(placed, pointers, stream)
 
-    monkeypatch.setattr(Plan, "run_at", noted)
+    monkeypatch.setattr(Placed, "__call__", noted)
     module = nn.Linear(64, 64).cuda()
     x = torch.randn(32, 64, device="cuda")
     compiled = fuser.compile(module, freeze=False)

@@ -1,0 +1,313 @@
+"""A graph of PyTorch's functional operators, and the plans that it was compiled to."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fuser.errors import UsageError
+from fuser.forks import new_lock
+from fuser.frontends.torch.changes import watch_tensors
+from fuser.frontends.torch.importer import Imported, Input, check_operators, import_fx, tensor_array
+from fuser.frontends.torch.importer.registry import dtype_of
+from fuser.frontends.torch.sizes import open_sizes
+from fuser.frontends.torch.steady import Call, signature, steady_call
+from fuser.frontends.torch.tensors import gpu_of, is_tensor, moved_results, version
+from fuser.graph.dims import DimExpr
+from fuser.graph.ir import Graph, TensorType
+from fuser.graph.passes import run_passes
+from fuser.graph.sizes import evaluate
+from fuser.pipeline.compiler import compile_graph
+from fuser.pipeline.devices import Device, check_device
+from fuser.pipeline.precision import Precision
+from fuser.pipeline.variants import Source, Variant, Variants
+from fuser.runtime.plan import Plan
+from fuser.runtime.watch import Watch
+
+MOST_GROUPS = 4
+"""Combinations of dtypes and fixed arguments whose kernels for open sizes are kept."""
+MOST_PLANS = 64
+"""Plans that are kept for one program; the one unused for longest goes first."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to compile: as for `fuser.compile`. device "auto" is where the tensors are. freeze=False
+    makes parameters and buffers inputs: no kernel has them in a layout of its own, but they are
+    never copied, on a GPU either."""
+
+    device: Device = "auto"
+    threads: int | None = None
+    fusion: bool = True
+    precision: Precision = "model"
+    freeze: bool = True
+    tune: bool = False
+
+    def __post_init__(self) -> None:
+        check_device(self.device, self.threads)
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    imported: Imported
+    plan: Plan | None  # None: nothing is computed
+    inputs: tuple[tuple[int, str], ...]  # place among the arguments, name
+
+
+@dataclass(frozen=True)
+class _Steady:
+    """Calls by the signature of what is given, right as long as nothing watched changes."""
+
+    watch: Watch
+    calls: OrderedDict[Hashable, Call]
+
+
+class FxProgram:
+    """A GraphModule of functional ATen operators and its plans, one for each combination of shapes,
+    dtypes and numbers.
+
+    static: places of arguments that come again, parameters mostly: they are constants while they
+    stay unchanged, but for those in `followed`. held: these arguments, by place, where calls do not
+    give them. What calls give is a list of the other arguments then.
+    """
+
+    def __init__(
+        self, module: Any, name: str, static: Iterable[int], options: Options,
+        held: Mapping[int, Any] | None = None, followed: Iterable[int] = (),
+    ) -> None:  # fmt: skip
+        check_operators(module)
+        self.module, self.name, self.options = module, name, options
+        self._placeholders = [n.name for n in module.graph.nodes if n.op == "placeholder"]
+        self._held = held
+        self._again = sorted(set(static))
+        free = sorted(set(range(len(self._placeholders))) - set(self._again))
+        self._free = range(len(free)) if held is not None else free
+        self._given = {place: i for i, place in enumerate(free)} if held is not None else {}
+        self._static = set(self._again) - set(followed) if options.freeze else set()
+        self._plans: OrderedDict[Hashable, _Compiled] = OrderedDict()
+        self._variants: OrderedDict[Hashable, Variants] = OrderedDict()
+        self._lock = new_lock()
+        self._versions: dict[int, Hashable] = {}
+        self._steady: _Steady | None = None
+        self._moved = moved_results(module)
+        self._sizes = open_sizes(module)
+
+    def __call__(self, given: Sequence[Any]) -> list[Any]:
+        """What the module returns, in order; new tensors. Raises what compiling raises."""
+        return (self.steady(given) or self.prepare(given))(given)
+
+    def steady(self, given: Sequence[Any], known: Hashable = None) -> Call | None:
+        """The call for what is given, if there was one like it and nothing has changed since.
+        known: the signature of what is free, if the caller has it."""
+        steady = self._steady
+        if steady is None or not steady.watch(given):
+            return None
+        return steady.calls.get(known or signature([given[place] for place in self._free]))
+
+    def prepare(self, given: Sequence[Any]) -> Call:
+        """The call for what is given; compiles where it must."""
+        arguments = self._complete(given)
+        where = gpu_of(arguments)
+        with self._lock:
+            steady = self._steady
+            if steady is None or not steady.watch(given):
+                # watched before it is read, so that no change falls between
+                steady = _Steady(self._watch(arguments), OrderedDict())
+                while self._release_changed(arguments):
+                    steady = _Steady(self._watch(arguments), OrderedDict())
+            found = self._find(arguments, where)
+            inputs = [self._source(place, arguments) for place, _ in found.inputs]
+            call = steady_call(found.plan, inputs, found.imported.results, self._moved, where)
+            steady.calls[signature([given[place] for place in self._free])] = call
+            if len(steady.calls) > MOST_PLANS:
+                steady.calls.popitem(last=False)
+            self._steady = steady
+        return call
+
+    def find(self, given: Sequence[Any]) -> Plan | None:
+        """The plan for what is given, compiled if there is none yet; None: nothing is computed."""
+        arguments = self._complete(given)
+        with self._lock:
+            self._release_changed(arguments)
+            return self._find(arguments, gpu_of(arguments)).plan
+
+    def refresh(self) -> None:
+        """Forget what was compiled: values of parameters are read again."""
+        with self._lock:
+            self._steady = None
+            self._forget()
+
+    def _complete(self, given: Sequence[Any]) -> Sequence[Any]:
+        """One argument a placeholder."""
+        if self._held is None:
+            return given
+        count = len(self._placeholders)
+        return [
+            self._held[place] if place in self._held else given[self._given[place]]
+            for place in range(count)
+        ]
+
+    def _source(self, place: int, arguments: Sequence[Any]) -> int | Any:
+        """Where a steady call has an input of the plan from."""
+        x = arguments[place]
+        if place in self._again and is_tensor(x):
+            return x
+        return self._given.get(place, place)
+
+    def _watch(self, arguments: Sequence[Any]) -> Watch:
+        again = [(place, arguments[place]) for place in self._again]
+        tensors = [(place, x) for place, x in again if is_tensor(x)]
+        constant = [x for place, x in tensors if place in self._static]
+        followed = [x for place, x in tensors if place not in self._static]
+        objects = again if self._held is None else []
+        return watch_tensors(constant, followed, objects, len(arguments))
+
+    def _find(self, arguments: Sequence[Any], where: Any) -> _Compiled:
+        key = (where, *(self._key(place, x) for place, x in enumerate(arguments)))
+        found = self._plans.get(key)
+        if found is None:
+            found = self._plans[key] = self._make(arguments, where)
+            if len(self._plans) > MOST_PLANS:
+                self._plans.popitem(last=False)
+        self._plans.move_to_end(key)
+        return found
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        return tuple(found.plan for found in self._plans.values() if found.plan)
+
+    def compiled(self) -> list[_Compiled]:
+        """What was compiled so far and still holds; for a program that holds its parameters."""
+        with self._lock:
+            self._release_changed(self._held or {})
+            return list(self._plans.values())
+
+    @property
+    def moved(self) -> Mapping[int, Any]:
+        """The devices of results that are not where the arguments are, by place."""
+        return self._moved
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """What was compiled for ranges of sizes."""
+        return tuple(v for group in self._variants.values() for v in group.variants)
+
+    def _release_changed(self, arguments: Sequence[Any] | Mapping[int, Any]) -> bool:
+        """Static arguments that were changed in place become inputs: they will change again.
+        Whether there are any."""
+        released = False
+        for place in list(self._static):
+            x = arguments[place]
+            state = (x.data_ptr(), version(x)) if is_tensor(x) else None
+            if self._versions.setdefault(place, state) != state:
+                self._static.discard(place)
+                self._forget()
+                released = True
+        return released
+
+    def _forget(self) -> None:
+        self._plans.clear()
+        self._variants.clear()
+
+    def _key(self, place: int, x: Any) -> Hashable:
+        if not is_tensor(x):
+            return type(x), x
+        return tuple(x.shape), x.dtype, place in self._static
+
+    def _make(self, arguments: Sequence[Any], where: Any) -> _Compiled:
+        """A plan for sizes met for the first time: of kernels that serve them, or of new ones."""
+        sizes = self._sizes.at(arguments)
+        if sizes is None or not self._computes():
+            return self._compile(arguments, where)
+        key = (where, *(self._open_key(place, x) for place, x in enumerate(arguments)))
+        if key not in self._variants:
+            self._variants[key] = self._group(arguments, where)
+            if len(self._variants) > MOST_GROUPS:
+                self._variants.popitem(last=False)
+        self._variants.move_to_end(key)
+        variant = self._variants[key].variant(sizes)
+        imported: Imported = variant.extra
+        results = tuple(
+            entry if isinstance(entry, int) else ("=", _size_at(entry[1], sizes))
+            for entry in imported.results
+        )
+        names = {name: place for place, name in enumerate(self._placeholders)}
+        plan = variant.plan(sizes)
+        inputs = tuple((names[spec.name], spec.name) for spec in plan.inputs)
+        return _Compiled(Imported(imported.graph, results), plan, inputs)
+
+    def _open_key(self, place: int, x: Any) -> Hashable:
+        """Of what is the same at all sizes."""
+        if not is_tensor(x):
+            return None if self._sizes.shapes[place] is not None else (type(x), x)
+        return x.dtype, place in self._static
+
+    def _computes(self) -> bool:
+        """Whether a result is a tensor."""
+        returned = list(self.module.graph.nodes)[-1].args[0]
+        listed = returned if isinstance(returned, list | tuple) else [returned]
+        return any(is_tensor(getattr(node, "meta", {}).get("val")) for node in listed)
+
+    def _group(self, arguments: Sequence[Any], where: Any) -> Variants:
+        """Variants for such arguments, whatever the open sizes are."""
+        arrays = {p: tensor_array(arguments[p]) for p in self._static if is_tensor(arguments[p])}
+        dtypes = [dtype_of(x.dtype) if is_tensor(x) else None for x in arguments]
+        numbers = [None if is_tensor(x) else x for x in arguments]
+
+        def read(fixed: Mapping[str, int]) -> tuple[Graph, Imported]:
+            given: list[Any] = []
+            for place, (name, dtype) in enumerate(zip(self._placeholders, dtypes, strict=True)):
+                if place in arrays:
+                    given.append(arrays[place])
+                elif dtype is not None:
+                    given.append(Input(name, TensorType(dtype, self._sizes.given(place, fixed))))
+                else:
+                    size = self._sizes.given(place, fixed)
+                    given.append(numbers[place] if size is None else size)
+            imported = import_fx(self.module, given, self.name)
+            return run_passes(imported.graph), imported
+
+        options = self.options
+        if options.tune:
+            raise UsageError(
+                "kernels for many sizes are not tuned", hint="export the program at fixed sizes"
+            )
+        return Variants(
+            Source(self.name, self._sizes.symbols, read), device=self._device(where),
+            fusion=options.fusion, threads=options.threads, precision=options.precision,
+            ordinal=0 if where is None else where.index,
+        )  # fmt: skip
+
+    def _device(self, where: Any) -> Device:
+        if self.options.device != "auto":
+            return self.options.device
+        return "cpu" if where is None else "cuda"
+
+    def _compile(self, arguments: Sequence[Any], where: Any) -> _Compiled:
+        given: list[Any] = []
+        inputs = []
+        for place, (name, x) in enumerate(zip(self._placeholders, arguments, strict=True)):
+            if not is_tensor(x):
+                given.append(x)
+            elif place in self._static:
+                given.append(tensor_array(x))
+            else:
+                given.append(Input(name, TensorType(dtype_of(x.dtype), tuple(x.shape))))
+                inputs.append((place, name))
+        imported = import_fx(self.module, given, self.name)
+        if not imported.graph.outputs:
+            return _Compiled(imported, None, ())
+        options = self.options
+        plan = compile_graph(
+            run_passes(imported.graph), name=self.name, device=self._device(where),
+            threads=options.threads, fusion=options.fusion, precision=options.precision,
+            ordinal=0 if where is None else where.index, tune=options.tune,
+        )  # fmt: skip
+        return _Compiled(imported, plan, tuple(inputs))
+
+
+def _size_at(result: Any, sizes: Mapping[str, int]) -> Any:
+    """A result that is no tensor, at these sizes."""
+    return evaluate(result, sizes) if isinstance(result, DimExpr) else result
