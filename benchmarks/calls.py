@@ -8,6 +8,9 @@
 stream, a few at a time, and each is timed. `wall` is the time of a call and of waiting for it. Both
 are medians, in microseconds, inputs in the memory of the device. `device` is that of the kernels
 alone; on a CPU every call is its own device, so `issue` is left out there.
+`torch.compile` costs what PyTorch compares before each call, module by module, whoever compiles:
+`nothing` is a back end that returns results of before, and `unguarded` leaves the modules out of
+what is compared (`options={"guard_filter_fn": ...}`).
 `stack:N` is a module of N parameters (small linear layers behind one another), for what grows with
 their number. Models are random weights from transformers' configurations, or those of models/, in
 float16 on a GPU and float32 on a CPU. Results are compared with eager PyTorch in the same run.
@@ -83,7 +86,6 @@ def _First(model: Any, name: str) -> Any:
 
 def doors(module: Any, inputs: Sequence[Any], options: argparse.Namespace) -> Iterator[Any]:
     """(name, call, device microseconds or None) of each, compiled one after the other."""
-    import torch
 
     yield "eager", lambda: module(*inputs), None
     compiled = fuser.compile(module, threads=options.threads)
@@ -92,15 +94,51 @@ def doors(module: Any, inputs: Sequence[Any], options: argparse.Namespace) -> It
     device = plan.profile_device(iterations=50).median * 1e3
     yield "fuser: compiled(x)", lambda: compiled(*inputs), device
     yield from _plan_doors(plan, inputs, device)
+    if not options.skip_dynamo:
+        yield from _dynamo_doors(module, inputs, options, device)
+    if options.device == "cpu":
+        yield from _onnx_doors(module, inputs, options.threads)
+
+
+def _dynamo_doors(
+    module: Any, inputs: Sequence[Any], options: argparse.Namespace, device: float
+) -> Iterator[Any]:
+    import torch
+
     torch._dynamo.reset()
     fast = torch.compile(module, backend="fuser", options={"threads": options.threads})
     yield "fuser: torch.compile", lambda: fast(*inputs), device
+    torch._dynamo.reset()
+    skip = getattr(torch.compiler, "skip_guard_on_all_nn_modules_unsafe", None)
+    if skip is not None:  # newer than PyTorch 2.7
+        settings = {"threads": options.threads, "guard_filter_fn": skip}
+        unguarded = torch.compile(module, backend="fuser", options=settings)
+        yield "fuser: torch.compile, unguarded", lambda: unguarded(*inputs), device
+        torch._dynamo.reset()
+    floor = torch.compile(module, backend=_nothing())
+    yield "nothing: torch.compile", lambda: floor(*inputs), None
     if options.device == "cuda" and not options.skip_inductor:
         torch._dynamo.reset()
         inductor = torch.compile(module, mode="reduce-overhead")
         yield "Inductor, reduce-overhead", lambda: inductor(*inputs), None
-    if options.device == "cpu":
-        yield from _onnx_doors(module, inputs, options.threads)
+
+
+def _nothing() -> Any:
+    """A back end of torch.compile whose code returns what it returned first."""
+    from torch._dynamo.backends.common import aot_autograd
+
+    def compiler(graph: Any, _: Any) -> Any:
+        results: list[Any] = []
+
+        def run(arguments: list[Any]) -> list[Any]:
+            if not results:
+                results.extend(graph.forward(*arguments))
+            return list(results)
+
+        run._boxed_call = True  # type: ignore[attr-defined]
+        return run
+
+    return aot_autograd(fw_compiler=compiler)
 
 
 def _plan_doors(plan: Any, inputs: Sequence[Any], device: float) -> Iterator[Any]:
@@ -147,7 +185,8 @@ def _onnx_doors(module: Any, inputs: Sequence[Any], threads: int | None) -> Iter
 
 def time_calls(call: Callable[[], Any], wait: Callable[[], Any], options: Any) -> tuple[float, ...]:
     """Medians of the time until a call returns, and until its work is done; microseconds."""
-    for _ in range(10):
+    until = time.perf_counter() + options.warmup
+    while time.perf_counter() < until:  # clocks fall while something is compiled
         call()
     wait()
     issued, walls = [], []
@@ -208,7 +247,9 @@ def main() -> int:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, default=None, help="of the CPU")
     parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--warmup", type=float, default=0.3, help="seconds")
     parser.add_argument("--skip-inductor", action="store_true")
+    parser.add_argument("--skip-dynamo", action="store_true", help="nothing by torch.compile")
     options = parser.parse_args()
     heads = ("model", "door", "issue us", "wall us", "device us", "wall - device us", "error")
     print("| " + " | ".join(heads) + " |")
