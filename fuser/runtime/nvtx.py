@@ -39,14 +39,17 @@ def marked(name: str) -> Iterator[None]:
 def mark(what: object, methods: Iterable[str], name: str) -> None:
     """Put a range around each call of those methods of an object that it has. Where no ranges are
     asked for it stays as it is, so that calls cost nothing more."""
-    if not Config.from_environment().nvtx or _functions() is None:
-        return
     for method in methods:
         if (function := getattr(what, method, None)) is not None:
-            setattr(what, method, _marking(function, f"fuser {method} {name}"))
+            if (found := marking(function, f"fuser {method} {name}")) is not function:
+                setattr(what, method, found)
 
 
-def _marking(function: Callable[P, R], name: str) -> Callable[P, R]:
+def marking(function: Callable[P, R], name: str) -> Callable[P, R]:
+    """The function with a range around each call; itself where no ranges are asked for."""
+    if not Config.from_environment().nvtx or _functions() is None:
+        return function
+
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         with marked(name):

@@ -14,7 +14,7 @@ from fuser.runtime.device_tensors import DeviceArray, HostArray
 from fuser.runtime.feeds import check_feeds
 from fuser.runtime.inputs import Hints, random_feeds
 from fuser.runtime.latency import Latency
-from fuser.runtime.nvtx import mark
+from fuser.runtime.nvtx import mark, marking
 from fuser.runtime.plan_report import PlanReport
 from fuser.runtime.program import Program, Steady, TensorSpec
 from fuser.runtime.shown import Shown, Summary, counted, specs_shown
