@@ -83,6 +83,8 @@ def test_compile_writes_a_plan(command: Command, mlp: Path, tmp_path: Path) -> N
     x = np.random.default_rng(0).standard_normal((3, 24), np.float32)
     want = fuser.compile(mlp, device="cpu", dims={"batch": 3}).run({"x": x})
     np.testing.assert_array_equal(fuser.Plan.load(file).run({"x": x})["y"], want["y"])
+    code, _, err = command("run", file)
+    assert code == 3 and "a compiled plan" in err and "Plan.load" in err
     found = json.loads(command("inspect", file, "--json")[1])
     assert found["kind"] == "plan" and found["target"]["name"] == "cpu"
     assert found["inputs"] == [{"name": "x", "dtype": "float32", "shape": [3, 24]}]

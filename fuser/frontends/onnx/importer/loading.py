@@ -105,6 +105,11 @@ def _parse(data: bytes, where: str) -> ModelProto:
     try:
         model.ParseFromString(data)
     except DecodeError:
+        if data.startswith((b"FUSERP", b"FUSERD")):  # runtime/store.py, pipeline/dynamic_store.py
+            raise InvalidModelError(
+                "this is a compiled plan, not an ONNX model", where=where,
+                hint="fuser inspect shows it, fuser.Plan.load or DynamicPlan.load runs it",
+            ) from None  # fmt: skip
         message = "this is not an ONNX model, or it is cut short"
         raise InvalidModelError(message, where=where) from None
     _require_graph(model, where)
