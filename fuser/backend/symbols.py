@@ -53,7 +53,8 @@ def named(kernels: Sequence[CompiledKernel], symbols: Sequence[str]) -> list[Com
 
 def _rename_text(code: bytes, entry: bytes, symbol: bytes) -> bytes | None:
     """PTX with another name of its entry; None for code of another kind."""
-    return code.replace(entry, symbol) if b".entry " + entry in code else None
+    whole = re.compile(rb"(?<![\w$%.])" + re.escape(entry) + rb"(?=_param_|[^\w$])")
+    return whole.sub(symbol, code) if b".entry " + entry in code else None
 
 
 def functions(code: bytes) -> list[tuple[str, int, int]]:

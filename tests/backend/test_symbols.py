@@ -55,6 +55,19 @@ def kernel_for(target: Target) -> Kernel:
     return kernel
 
 
+def test_only_whole_names_are_replaced_in_ptx() -> None:
+    lines = (
+        b".visible .entry k16(\n  .param .u64 k16_param_0\n)\n{\n",
+        b"  ld.param.u64 %k16, [k16_param_0];\n",
+        b"  mma.sync.aligned.m16n8k16.row.col;\n  call k160, (k16);\n}\n",
+    )
+    kernel = CompiledKernel("k16", "cuda", "k16", b"".join(lines), (1,))
+    (found,) = named([kernel], ["map_0_x"])
+    assert b".entry map_0_x(" in found.code and b"[map_0_x_param_0]" in found.code
+    assert b"m16n8k16.row" in found.code and b"call k160, (map_0_x)" in found.code
+    assert b" %k16," in found.code
+
+
 @pytest.mark.parametrize("target", [host_target(), AARCH64], ids=["host", "arm"])
 def test_an_object_with_another_name(target: Target) -> None:
     compiled = compile_for_cpu(kernel_for(target), target)

@@ -15,7 +15,8 @@ from fuser.backend.nvptx.access_layout import operand_layout
 from fuser.backend.nvptx.elementwise import apply, cast_registers
 from fuser.backend.nvptx.layout import Coordinates, Layout
 from fuser.backend.nvptx.values import Tile, vectors
-from fuser.graph.sizes import same
+from fuser.dtypes import DType
+from fuser.graph.sizes import certain, same
 from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Axis, Index, Lookup, axis, index
 from fuser.tilegen.ir import Op
@@ -54,7 +55,8 @@ def uniform(value: Value, makers: Makers, along: int, width: int, depth: int = D
                 return True
             turned, more = _ORDER[maker.fn]
             a, b = (affine(arg, makers, depth) for arg in maker.args)
-            if a is None or b is None:
+            dtype = maker.args[0].dtype
+            if a is None or b is None or any(_may_wrap(at, dtype, along, width) for at in (a, b)):
                 return False
             return _splits_between(b - a if turned else a - b, more, along, width)
         case ops.Map():
@@ -76,6 +78,19 @@ def uniform(value: Value, makers: Makers, along: int, width: int, depth: int = D
             return False
 
 
+def _may_wrap(at: Index, dtype: DType, along: int, width: int) -> bool:
+    """Whether integers of a type may wrap around inside a vector. They do so at multiples of a
+    power of 2, thus never inside one that begins at a multiple of its width."""
+    if same(step_of(at, along, width), 0) or _fits(at, dtype):
+        return False
+    return multiple_of(at, along, width) % width != 0
+
+
+def _fits(at: Index, dtype: DType) -> bool:
+    low, high = at.range
+    return certain(low - int(dtype.lowest)) and certain(int(dtype.highest) - high)
+
+
 def _splits_between(difference: Index, more: int, along: int, width: int) -> bool:
     """Whether difference < more holds for all of a vector or for none of it."""
     step = step_of(difference, along, width)
@@ -91,8 +106,8 @@ def _splits_between(difference: Index, more: int, along: int, width: int) -> boo
 
 
 def affine(value: Value, makers: Makers, depth: int = DEEPEST) -> Index | None:
-    """An integer tile as an index expression over its own axes, if it is one. Sums that wrap
-    around are not told apart: for questions of alignment only."""
+    """An integer tile as an index expression over its own axes, if it is one: its numbers, if they
+    do not wrap around in its type."""
     if value.dtype.is_float or value.dtype.kind == "bool" or depth == 0:
         return None
     maker = makers.get(value)
@@ -102,7 +117,10 @@ def affine(value: Value, makers: Makers, depth: int = DEEPEST) -> Index | None:
         case ops.Full():
             return Index(int(maker.value))
         case ops.Cast() if maker.x.dtype.is_integer and maker.dtype.bits >= maker.x.dtype.bits:
-            return affine(maker.x, makers, depth - 1)
+            inner = affine(maker.x, makers, depth - 1)
+            if inner is None or (inner.axes() and not _fits(inner, maker.x.dtype)):
+                return None
+            return inner
         case ops.Broadcast():
             inner = affine(maker.x, makers, depth - 1)
             return inner and _moved(inner, maker.x.shape, maker.axes, maker.shape)
