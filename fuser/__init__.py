@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fuser.frontends.load import load
     from fuser.frontends.numpy.jit import cond, jit, spec, trace, while_loop
     from fuser.frontends.onnx.host_operators import register_host_op
+    from fuser.frontends.onnx.hosted import HostedPlan
     from fuser.frontends.onnx.session import InferenceSession
     from fuser.language.decorators import kernel
     from fuser.pipeline.dynamic import DynamicPlan
@@ -28,6 +29,7 @@ __version__ = "0.1.0"
 __all__ = [
     "DynamicPlan",
     "FuserError",
+    "HostedPlan",
     "InferenceSession",
     "Plan",
     "__version__",
@@ -49,6 +51,7 @@ _HOMES = {
     "kernel": "fuser.language.decorators",
     "Plan": "fuser.runtime.plan",
     "DynamicPlan": "fuser.pipeline.dynamic",
+    "HostedPlan": "fuser.frontends.onnx.hosted",
     "InferenceSession": "fuser.frontends.onnx.session",
     "register_host_op": "fuser.frontends.onnx.host_operators",
     **dict.fromkeys(("cond", "jit", "spec", "trace", "while_loop"), "fuser.frontends.numpy.jit"),

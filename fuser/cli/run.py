@@ -145,9 +145,18 @@ def _save_outputs(path: Path, outputs: dict[str, Any]) -> None:
     import numpy as np
 
     try:
-        np.savez(path, **outputs)
+        np.savez(path, allow_pickle=False, **{n: _saved(n, out) for n, out in outputs.items()})
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _saved(name: str, output: Any) -> Any:
+    """An output as an array that a file of NumPy can hold."""
+    import numpy as np
+
+    if isinstance(output, np.ndarray):
+        return output.astype(str) if output.dtype == object else output
+    raise UsageError(f"output {name!r} is a {type(output).__name__}: -o writes tensors")
 
 
 def _write(path: Path, text: str) -> None:

@@ -104,7 +104,9 @@ def _unlike(out: np.ndarray, ref: np.ndarray) -> str:
 
 
 def _kind(array: np.ndarray) -> str:
-    """ "float", "int" and "bool", or the name of another dtype."""
+    """ "float", "int", "bool" and "string", or the name of another dtype."""
+    if array.dtype.kind in "OUS":
+        return "string"
     found = (dtype.kind for dtype in (*ALL, *NARROW) if dtype.numpy == array.dtype)
     return next(found, array.dtype.name).removeprefix("u")
 

@@ -56,6 +56,7 @@ class HostedPlan:
         self._infos = [info for info in proto.graph.input if info.name not in held]
         self.inputs = tuple(tensor_info(info) for info in self._infos)
         self.dims = _bound(self.inputs, dims or {})
+        self._ran: dict[str, int] = {}
         with within(limits):
             self._runner = Runner(proto, None, Options(device, fusion, threads, precision), True)
 
@@ -63,7 +64,9 @@ class HostedPlan:
         """Run on arrays by input name; arrays (lists for sequences) by output name. Raises
         FeedError, and what compiling raises."""
         with within(self._limits):
-            return dict(self._runner.run({**self._values, **feeds}))
+            found = dict(self._runner.run({**self._values, **feeds}))
+        self._ran = _sizes(self.inputs, feeds)
+        return found
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
         """Run on arrays in input order, or by name. One output comes back as itself, several as a
@@ -110,9 +113,11 @@ class HostedPlan:
         self, feeds: Mapping[str, Any] | None = None, *, iterations: int = 30, warmup: int = 5
     ) -> Latency:
         """Time whole runs; seeded random feeds unless given."""
+        if iterations < 1:
+            raise UsageError(f"cannot time {iterations} iterations", hint="use 1 or more")
         given = self.random_feeds() if feeds is None else feeds
         times = []
-        for i in range(-warmup, max(1, iterations)):
+        for i in range(-warmup, iterations):
             start = time.perf_counter()
             self.run(given)
             if i >= 0:
@@ -140,7 +145,7 @@ class HostedPlan:
             peak_memory_bytes=_sum(parts, "peak_memory_bytes"),
             regions=tuple(dataclasses.replace(r, id=i) for i, r in enumerate(regions)),
             fallbacks=(*notes, *(f"{note} runs on the host" for note in self.fallbacks)),
-            dims=dict(self.dims),
+            dims=self._ran,
             precision=parts[0].precision if parts else "model",
             tuned=tuple(item for part in parts for item in part.tuned),
         )
@@ -186,6 +191,17 @@ def _bound(inputs: Sequence[TensorInfo], dims: Mapping[str, int]) -> dict[str, i
     if unknown:
         raise UsageError(f"unknown dim {unknown[0]!r}", hint=f"the symbolic dims are {list(bound)}")
     return {**bound, **dims}
+
+
+def _sizes(inputs: Sequence[TensorInfo], feeds: Mapping[str, Any]) -> dict[str, int]:
+    """The sizes of the symbolic dims in these feeds."""
+    return {
+        dim: size
+        for info in inputs
+        if info.shape
+        for dim, size in zip(info.shape, np.shape(feeds[info.name]), strict=False)
+        if isinstance(dim, str)
+    }
 
 
 def _sum(parts: Sequence[Report], path: str) -> int:

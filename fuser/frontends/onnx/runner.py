@@ -41,27 +41,17 @@ class Options:
 class Ready:
     """A plan for feeds of one signature: nothing of them is to be checked or converted."""
 
-    def __init__(
-        self, plan: Plan, signature: tuple[Any, ...], inputs: Sequence[str], outputs: Sequence[str]
-    ) -> None:
-        """inputs, outputs: the names of the session's, in order."""
+    def __init__(self, plan: Plan, signature: tuple[Any, ...]) -> None:
         self.plan, self.signature = plan, signature
-        take = [inputs.index(spec.name) for spec in plan.inputs]
-        self._take = None if take == list(range(len(inputs))) else take
         self._places = {spec.name: i for i, spec in enumerate(plan.outputs)}
-        order = [self._places[name] for name in outputs]
-        self._order = None if order == list(range(len(plan.outputs))) else order
 
     def run(self, arrays: list[np.ndarray], names: Sequence[str] | None) -> list[np.ndarray] | None:
         """The outputs of these names (all: None) from the inputs in order; None where the plan is
         closed or a name is unknown."""
         if self.plan.is_closed:
             return None
-        if self._take is not None:
-            arrays = [arrays[i] for i in self._take]
         if not names:
-            results = self.plan.executor.run(arrays)
-            return results if self._order is None else [results[i] for i in self._order]
+            return self.plan.executor.run(arrays)
         try:
             places = [self._places[name] for name in names]
         except KeyError:
@@ -117,7 +107,8 @@ class Runner:
     def ready(
         self, feeds: Mapping[str, Any], inputs: Sequence[str], outputs: Sequence[str]
     ) -> Ready | None:
-        """The plan of feeds that were run, if the signature alone decides it."""
+        """The plan of feeds that were run, if the signature alone decides it. inputs, outputs: the
+        names of the session's, in order."""
         how = self._how
         if not isinstance(how, Specialised) or how.value_inputs or set(feeds) != set(inputs):
             return None
@@ -125,12 +116,14 @@ class Runner:
         if any(type(a) is not np.ndarray or a.flags.num & PLAIN != PLAIN for a in arrays):
             return None
         plan = how.plan(feeds)
-        read = [feeds[spec.name] for spec in plan.inputs]
-        same = zip(read, check_feeds(plan.inputs, _named(plan, read)), strict=True)
-        if any(array is not checked for array, checked in same):
+        if [spec.name for spec in plan.inputs] != list(inputs):
             return None
-        signature = tuple(part for array in arrays for part in (array.shape, array.dtype))
-        return Ready(plan, signature, inputs, outputs)
+        if [spec.name for spec in plan.outputs] != list(outputs):
+            return None
+        checked = check_feeds(plan.inputs, feeds)
+        if any(array is not found for array, found in zip(arrays, checked, strict=True)):
+            return None
+        return Ready(plan, tuple(part for array in arrays for part in (array.shape, array.dtype)))
 
     @property
     def _all(self) -> list[Runner]:
@@ -151,7 +144,3 @@ class Runner:
     def value_inputs(self) -> tuple[str, ...]:
         """Inputs that decide shapes: each of their values has plans of its own."""
         return self._how.value_inputs if isinstance(self._how, Specialised) else ()
-
-
-def _named(plan: Plan, arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-    return {spec.name: array for spec, array in zip(plan.inputs, arrays, strict=True)}

@@ -101,15 +101,12 @@ class InferenceSession(Shown):
         if parse_device(self._options.device)[0] == "cpu":
             self._providers = {"CPUExecutionProvider": {}}
         self._model_path: str | None = None
-        self._model_bytes: bytes | None = None
         self._open(path_or_bytes)
 
     def _open(self, source: str | os.PathLike[str] | bytes | ModelProto | Model) -> None:
         if isinstance(source, str | os.PathLike):
             self._model_path = os.fspath(source)
             source = Path(source)
-        elif isinstance(source, bytes):
-            self._model_bytes = source
         with within(self._limits), span(self._profile, "session_initialization"):
             model = source if isinstance(source, Model) else None
             proto = source.proto if isinstance(source, Model) else load_model(source)

@@ -270,3 +270,17 @@ def test_outputs_may_have_no_type() -> None:
     assert session.run(None, {"x": -np.ones((1, 2), np.float32)})[0].tolist() == [[0, 0]]
     (info,) = session.get_outputs()
     assert (info.shape, info.type) == (["n", 2], "tensor(float)")
+
+
+def test_strings_are_written_to_files(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    proto = text_model("m (string[n] s) => (string[n] y) { y = StringConcat(s, s) }")
+    onnx.save(proto, tmp_path / "m.onnx")
+    np.savez(tmp_path / "f.npz", s=np.array(["a", "bc"]))
+    np.savez(tmp_path / "e.npz", y=np.array(["aa", "bcb"]))
+    ends = ["-i", str(tmp_path / "f.npz"), "-o", str(tmp_path / "out.npz"), "--device", "cpu"]
+    assert run(["run", str(tmp_path / "m.onnx"), "--host", "allow", *ends]) == 0
+    assert np.load(tmp_path / "out.npz")["y"].tolist() == ["aa", "bcbc"]
+    expected = ["--expect", str(tmp_path / "e.npz")]
+    assert run(["run", str(tmp_path / "m.onnx"), "--host", "allow", *ends, *expected]) == 1
+    told = capfd.readouterr().out
+    assert "y: not equal" in told and "n = 2" in told
