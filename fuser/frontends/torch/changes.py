@@ -61,7 +61,7 @@ def watch_modules(module: Any) -> Watch:
         table
         for each in module.modules()
         for table in (each.__dict__, each._parameters, each._buffers, each._modules)
-        if table
+        if table and isinstance(table, dict)  # TorchScript has others
     ]
     if not dicts_tell():
         return _watch_slowly(lambda: module_state(module)[0], (), 0)

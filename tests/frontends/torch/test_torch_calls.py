@@ -146,6 +146,12 @@ def test_changes_of_a_module_are_noticed(watching: None) -> None:
             assert changes.module_state(net)[0] != state, change.__name__
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*")
+def test_modules_without_dicts_are_not_misread(watching: None) -> None:
+    scripted = torch.jit.script(nn.Linear(4, 4))
+    assert changes.watch_modules(nn.Sequential(scripted))(None)
+
+
 def test_calls_follow_a_module() -> None:
     """Changes one after the other; the call after the next is a steady one again."""
     net, x = Net(), torch.randn(3, 4)
