@@ -76,10 +76,13 @@ def _poison_gpu(patches: ExitStack) -> None:
 
     def run_poisoned(self: cuda.CudaExecutor, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         with self.lock, driver.current(self.ordinal):
-            self._wait_for_bindings()
-            driver.call(
-                "cuMemsetD32Async", self.addresses.base, WORD, self.layout.own // 4, self.stream
-            )
+            driver.call("cuStreamWaitEvent", self.stream, self.last_run, 0)
+            layout = self.layout
+            memory = {self.host.addresses.base: layout.arena}
+            memory[self.host.ends] = layout.own - layout.arena
+            for address, size in memory.items():
+                if size:
+                    driver.call("cuMemsetD32Async", address, WORD, size // 4, self.stream)
         return run(self, inputs)
 
     patches.enter_context(mock.patch.object(cuda.CudaExecutor, "run", run_poisoned))

@@ -111,6 +111,10 @@ class CpuExecutor:
     def peak_memory_bytes(self) -> int:
         return self.program.peak_memory_bytes + self.scratch_stride * self.threads
 
+    @property
+    def workspace_bytes(self) -> int:
+        return self.program.arena_bytes + self.scratch_stride * self.threads
+
     def run(
         self, inputs: Sequence[np.ndarray], times: np.ndarray | None = None
     ) -> list[np.ndarray]:

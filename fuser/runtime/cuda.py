@@ -1,7 +1,8 @@
-"""Running a Program on an NVIDIA GPU: memory of its own, one CUDA graph, replayed by every run.
+"""Running a Program on an NVIDIA GPU: on tensors that are there (`Binding`), or on arrays of the
+host (`HostRuns`), by CUDA graphs.
 
-The graph copies the inputs from page-locked memory, launches every kernel and copies the outputs
-back; a second graph has the kernels alone, for data that is on the device already.
+Memory is taken when it is first needed: of values between kernels by the first run that does not
+bring its own, of inputs and outputs by the first run on arrays of the host.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ import numpy as np
 from fuser.errors import DeviceError, FeedError, UsageError
 from fuser.runtime import driver
 from fuser.runtime.binding import Binding, Placed
+from fuser.runtime.cuda_host import HostRuns
 from fuser.runtime.device_code import tensor_map
 from fuser.runtime.device_layout import Addresses, lay_out
-from fuser.runtime.device_share import ALIGNMENT, Shared, check_memory, host_bytes
+from fuser.runtime.device_share import Shared, check_memory
 from fuser.runtime.device_tensors import DeviceArray, Event, check_tensors, upload
 from fuser.runtime.dlpack import LEGACY_STREAM, DeviceTensor
-from fuser.runtime.memory import Recycler, align
 from fuser.runtime.program import BufferRef, Launch, Program, Steady
 from fuser.target import SM_80, SM_90A, Target
 
@@ -90,7 +91,6 @@ class CudaExecutor:
         self.program = program
         self.ordinal = ordinal
         self.layout = lay_out(program)
-        self._results = [Recycler(spec.shape, spec.dtype.numpy) for spec in program.outputs]
         self._release: list[Callable[[], Any]] = []  # undone in reverse
         self.bindings: weakref.WeakSet[Binding] = weakref.WeakSet()
         self._anywhere: Placed | None = None
@@ -98,47 +98,32 @@ class CudaExecutor:
         if like is not None and like.shared.fits(program, ordinal):
             other = like.shared
         if other is None:
-            check_memory(self.layout.total, ordinal, program.name)
+            check_memory(self.layout.total, ordinal, program.name, whole=True)
         try:
             with driver.current(ordinal):
                 _finish_others()
                 self.shared: Shared = other or Shared(program, ordinal)
                 self.lock, self.modules = self.shared.lock, self.shared.modules
                 self.stream, self.last_run = self.shared.stream, self.shared.last_run
-                with self.lock:
-                    self._build()
+                self.shared.enter()
+                self._release.append(self.shared.leave)
         except BaseException:
             self.close()
             raise
 
-    def _build(self) -> None:
-        self.shared.enter()
-        self._release.append(self.shared.leave)
-        work = self.shared.work(self.layout.own, self.program.name)
+    @functools.cached_property
+    def addresses(self) -> Addresses:
+        """Of runs in the plan's own memory. To be asked with the lock held."""
+        with driver.current(self.ordinal):
+            work = self.shared.work(self.layout.arena, self.program.name)
         self._release.append(work.leave)
-        self._stage()
-        self.addresses = Addresses(work.address, self.shared.constant_base, self.layout)
-        self.calls = self.prepare(self.addresses)
-        self.kernels_graph = self._capture(copies=False)
-        self.whole_graph = self._capture(copies=True)
+        return Addresses(work.address, self.shared.constant_base, self.layout)
 
-    def _stage(self) -> None:
-        """Page-locked memory for inputs and outputs, and NumPy views of it."""
-        program = self.program
-        sizes = [spec.bytes for spec in (*program.inputs, *program.outputs)]
-        total = max(1, sum(align(size, ALIGNMENT) for size in sizes))
-        staging = self.shared.staging(total)
-        self._release.append(staging.leave)
-        pinned, memory = staging.address, host_bytes(staging, total)
-        views, pointers, top = [], [], 0
-        for spec in (*program.inputs, *program.outputs):
-            view = memory[top : top + spec.bytes].view(spec.dtype.numpy).reshape(spec.shape)
-            views.append(view)
-            pointers.append(pinned + top)
-            top += align(spec.bytes, ALIGNMENT)
-        count = len(program.inputs)
-        self.staged_inputs, self.staged_outputs = views[:count], views[count:]
-        self._pinned_inputs, self._pinned_outputs = pointers[:count], pointers[count:]
+    @functools.cached_property
+    def host(self) -> HostRuns:
+        """The same of runs on arrays of the host."""
+        with driver.current(self.ordinal):
+            return HostRuns(self, self._release)
 
     # building the graph -------------------------------------------------------------------------
 
@@ -196,40 +181,6 @@ class CudaExecutor:
             size = self.program.outputs[copy.output].bytes
             self._move(target, addresses.address(copy.source), size, stream)
 
-    def _capture(self, copies: bool, events: Sequence[Any] = ()) -> Any:
-        """The plan as an executable graph; with `copies`, from and to page-locked memory. `events`
-        (one more than launches) are recorded around the launches."""
-        program = self.program
-
-        def body(stream: Any) -> None:
-            def record(position: int) -> None:
-                external = driver.api().CUevent_record_flags.CU_EVENT_RECORD_EXTERNAL.value
-                event = events[position + 1]
-                driver.call("cuEventRecordWithFlags", event, stream, external)
-
-            if copies:
-                for spec, pinned, offset in zip(
-                    program.inputs, self._pinned_inputs, self.layout.inputs, strict=True
-                ):
-                    if spec.bytes:
-                        target = self.addresses.base + offset
-                        driver.call("cuMemcpyHtoDAsync", target, pinned, spec.bytes, stream)
-            if events:
-                record(-1)
-            after = record if events else None
-            self.enqueue(stream, self.calls, self.addresses, after)
-            if copies:
-                for spec, pinned, offset in zip(
-                    program.outputs, self._pinned_outputs, self.layout.outputs, strict=True
-                ):
-                    if spec.bytes:
-                        source = self.addresses.base + offset
-                        driver.call("cuMemcpyDtoHAsync", pinned, source, spec.bytes, stream)
-
-        executable = self.capture(body)
-        self._release.append(lambda: driver.api().cuGraphExecDestroy(executable))
-        return executable
-
     def capture(self, body: Callable[[Any], None]) -> Any:
         """What `body` puts on the stream it is given as an executable graph, the caller's to
         destroy. The stream is for captures alone: a thread that waits for the plan's stream
@@ -258,18 +209,15 @@ class CudaExecutor:
     def peak_memory_bytes(self) -> int:
         return self.layout.total
 
+    @property
+    def workspace_bytes(self) -> int:
+        """See `Plan.workspace_bytes`."""
+        return self.layout.arena
+
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """New host arrays for host arrays."""
         with self.lock, driver.current(self.ordinal):
-            for staged, array in zip(self.staged_inputs, inputs, strict=True):
-                staged[...] = array
-            self._wait_for_bindings()
-            driver.call("cuGraphLaunch", self.whole_graph, self.stream)
-            driver.call("cuStreamSynchronize", self.stream)
-            outputs = [make()[0] for make in self._results]
-            for array, staged in zip(outputs, self.staged_outputs, strict=True):
-                array[...] = staged
-            return outputs
+            return self.host.run(inputs)
 
     def run_device(
         self, feeds: Mapping[str, Any], stream: int | None = None
@@ -293,40 +241,39 @@ class CudaExecutor:
                 array.ready = ready
         return {spec.name: a for spec, a in zip(program.outputs, outputs, strict=True)}
 
-    def run_at(self, sources: Sequence[int], targets: Sequence[int], stream: int) -> None:
+    def run_at(
+        self, sources: Sequence[int], targets: Sequence[int], stream: int, workspace: int = 0
+    ) -> None:
         """See `Plan.run_at`."""
         if self._anywhere is None:
             self._anywhere = Placed(self, {})
-        self._anywhere((*sources, *targets), stream)
+        own = (workspace,) if workspace else ()
+        self._anywhere((*sources, *targets, *own), stream)
 
     def at(self, fixed: Mapping[int, int]) -> Steady:
         """See `Plan.at`."""
         return Placed(self, fixed)
 
     def bind_at(self, pointers: Sequence[int]) -> Binding:
-        """Inputs and outputs at these addresses; the caller keeps what lies there."""
-        count = len(self.program.inputs)
-        with self.lock, driver.current(self.ordinal):
-            if not self._release:
-                raise UsageError("the plan is closed", hint="compile the model again")
-            inputs, outputs = tuple(pointers[:count]), tuple(pointers[count:])
-            binding = Binding(self, replace(self.addresses, inputs=inputs, outputs=outputs), ())
-        self.bindings.add(binding)
-        return binding
+        """Inputs, outputs and, if there is one more, a workspace at these addresses; the caller
+        keeps what lies there."""
+        first = len(self.program.inputs)
+        last = first + len(self.program.outputs)
+        return self._bound(pointers[:first], pointers[first:last], (), *pointers[last:])
 
     def run_by_copies(self, stream: Any, addresses: Addresses) -> bool:
         """Put a run on a stream by way of the plan's own memory, whose graph is there already;
         False where that copies more than it saves."""
-        inputs, outputs = self.program.inputs, self.program.outputs
-        if sum(spec.bytes for spec in (*inputs, *outputs)) > MOST_COPIED:
+        if self.layout.own > MOST_COPIED:
             return False
-        for i, spec in enumerate(inputs):
-            ref = BufferRef("input", i)
-            self._move(self.addresses.address(ref), addresses.address(ref), spec.bytes, stream)
-        driver.call("cuGraphLaunch", self.kernels_graph, stream)
-        for i, spec in enumerate(outputs):
-            ref = BufferRef("output", i)
-            self._move(addresses.address(ref), self.addresses.address(ref), spec.bytes, stream)
+        own = self.host
+        for i, spec in enumerate(self.program.inputs):
+            source = addresses.address(BufferRef("input", i))
+            self._move(own.addresses.inputs[i], source, spec.bytes, stream)
+        driver.call("cuGraphLaunch", own.kernels_graph, stream)
+        for i, spec in enumerate(self.program.outputs):
+            target = addresses.address(BufferRef("output", i))
+            self._move(target, own.addresses.outputs[i], spec.bytes, stream)
         return True
 
     def _move(self, target: int, source: int, size: int, stream: Any = None) -> None:
@@ -340,19 +287,25 @@ class CudaExecutor:
         sources = check_tensors(program.inputs, inputs, ordinal, "input")
         targets = check_tensors(program.outputs, outputs, ordinal, "output")
         _check_overlap(program, sources, targets)
-        with self.lock, driver.current(ordinal):
-            addresses = replace(
-                self.addresses,
-                inputs=tuple(item.address for item in sources),
-                outputs=tuple(item.address for item in targets),
-            )
-            binding = Binding(self, addresses, (*sources, *targets))
+        read, written = [item.address for item in sources], [item.address for item in targets]
+        return self._bound(read, written, (*sources, *targets))
+
+    def _bound(
+        self, sources: Sequence[int], targets: Sequence[int], tensors: Sequence[DeviceTensor],
+        workspace: int = 0,
+    ) -> Binding:  # fmt: skip
+        """With values between kernels in the plan's own memory unless there is a workspace."""
+        with self.lock:
+            if not self._release:
+                raise UsageError("the plan is closed", hint="compile the model again")
+            if workspace:
+                own = Addresses(workspace, self.shared.constant_base, self.layout)
+            else:
+                own = self.addresses
+        addresses = replace(own, inputs=tuple(sources), outputs=tuple(targets))
+        binding = Binding(self, addresses, tensors)
         self.bindings.add(binding)
         return binding
-
-    def _wait_for_bindings(self) -> None:
-        """Runs share the arena: the stream goes on after the last bound run."""
-        driver.call("cuStreamWaitEvent", self.stream, self.last_run, 0)
 
     def time_replays(
         self, inputs: Sequence[np.ndarray] | None, iterations: int, warmup: int
@@ -362,35 +315,13 @@ class CudaExecutor:
         if inputs is not None:
             self.run(inputs)
         with self.lock, driver.current(self.ordinal):
-            events = [driver.call("cuEventCreate", 0) for _ in range(iterations + 1)]
-            try:
-                for _ in range(warmup):
-                    driver.call("cuGraphLaunch", self.kernels_graph, self.stream)
-                driver.call("cuEventRecord", events[0], self.stream)
-                for event in events[1:]:
-                    driver.call("cuGraphLaunch", self.kernels_graph, self.stream)
-                    driver.call("cuEventRecord", event, self.stream)
-                driver.call("cuStreamSynchronize", self.stream)
-                return _elapsed(events)
-            finally:
-                for event in events:
-                    driver.api().cuEventDestroy(event)
+            return self.host.time_replays(iterations, warmup)
 
     def time_kernels(self, inputs: Sequence[np.ndarray]) -> list[float]:
         """Seconds of each launch in one run, by events between them (about a microsecond each)."""
         self.run(inputs)
         with self.lock, driver.current(self.ordinal):
-            if not hasattr(self, "_events"):
-                self._events = [
-                    driver.call("cuEventCreate", 0) for _ in range(len(self.program.launches) + 1)
-                ]
-                for event in self._events:
-                    destroy = driver.api().cuEventDestroy
-                    self._release.append(functools.partial(destroy, event))
-                self._timed_graph = self._capture(copies=False, events=self._events)
-            driver.call("cuGraphLaunch", self._timed_graph, self.stream)
-            driver.call("cuStreamSynchronize", self.stream)
-            return _elapsed(self._events)
+            return self.host.time_kernels()
 
     def facts(self) -> list[dict[str, Any]]:
         """What the driver knows of each launch's kernel: registers, spills, compiler warnings."""
@@ -471,10 +402,3 @@ def launch_attributes(cluster: int, overlap: bool) -> list[Any]:
         attribute.value = value
         attributes.append(attribute)
     return attributes
-
-
-def _elapsed(events: Sequence[Any]) -> list[float]:
-    """Seconds between neighbours."""
-    return [
-        float(driver.call("cuEventElapsedTime", a, b)) * 1e-3 for a, b in itertools.pairwise(events)
-    ]

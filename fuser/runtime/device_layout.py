@@ -12,25 +12,21 @@ from fuser.runtime.program import BufferRef, Program
 
 @dataclass(frozen=True)
 class Layout:
-    """Byte offsets: values between kernels first, then inputs and outputs; constants, which plans
-    of other sizes may share, from `own` on."""
+    """Byte offsets: values between kernels first; inputs and outputs, which only runs on arrays of
+    the host have here, from `arena` on; constants, which plans of other sizes may share, from `own`
+    on."""
 
+    arena: int
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     constants: tuple[int, ...]
     own: int
     total: int
 
-    def offset(self, ref: BufferRef) -> int:
-        if ref.space == "arena":
-            return ref.index
-        offsets = {"input": self.inputs, "output": self.outputs, "constant": self.constants}
-        return offsets[ref.space][ref.index]
-
 
 def lay_out(program: Program) -> Layout:
     """Offsets of the arena, inputs, outputs and constants, each 256-byte aligned."""
-    top = align(program.arena_bytes, ALIGNMENT)
+    arena = top = max(align(program.arena_bytes, ALIGNMENT), ALIGNMENT)
 
     def stack(sizes: Sequence[int]) -> tuple[int, ...]:
         nonlocal top
@@ -42,24 +38,25 @@ def lay_out(program: Program) -> Layout:
 
     inputs = stack([spec.bytes for spec in program.inputs])
     outputs = stack([spec.bytes for spec in program.outputs])
-    own = top = max(top, ALIGNMENT)
+    own = top
     constants = stack([array.nbytes for array in program.constants])
-    return Layout(inputs, outputs, constants, own, top)
+    return Layout(arena, inputs, outputs, constants, own, top)
 
 
 @dataclass(frozen=True)
 class Addresses:
-    """Device addresses of a run's buffers: in the memory at `base`, or where bound inputs and
-    outputs are. constants: where those begin."""
+    """Device addresses of a run's buffers: values between kernels are in the memory at `base`,
+    inputs and outputs where they are bound. constants: where those begin."""
 
     base: int
     constants: int
     layout: Layout
-    inputs: tuple[int, ...] | None = None
-    outputs: tuple[int, ...] | None = None
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
 
     def address(self, ref: BufferRef) -> int:
+        if ref.space == "arena":
+            return self.base + ref.index
         if ref.space == "constant":
             return self.constants + self.layout.constants[ref.index] - self.layout.own
-        bound = {"input": self.inputs, "output": self.outputs}.get(ref.space)
-        return self.base + self.layout.offset(ref) if bound is None else bound[ref.index]
+        return (self.inputs if ref.space == "input" else self.outputs)[ref.index]

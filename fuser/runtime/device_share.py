@@ -63,8 +63,7 @@ class Shared:
         self.modules: dict[bytes, Module] = {}
         self.users = 0
         self._release: list[Callable[[], Any]] = []  # undone in reverse
-        self._work: Memory | None = None
-        self._staging: Memory | None = None
+        self._kept: dict[str, Memory] = {}  # the last of each kind
         try:
             self._open(program)
         except BaseException:
@@ -124,21 +123,28 @@ class Shared:
         self._close()
 
     def work(self, size: int, name: str) -> Memory:
-        """At least so many bytes of the GPU, entered; plans that share them run one by one."""
-        if self._work is None or self._work.is_free or self._work.size < size:
-            size = self._grown(self._work, size)
-            check_memory(size, self.ordinal, name)
-            address = int(driver.call("cuMemAlloc", max(size, ALIGNMENT)))
-            self._work = Memory(address, size, driver.api().cuMemFree)
-        return self._work.enter()
+        """At least so many bytes of the GPU for values between kernels, entered; plans that share
+        them run one by one."""
+        return self._take("work", size, lambda size: _allocate(size, self.ordinal, name))
+
+    def ends(self, size: int, name: str) -> Memory:
+        """The same for the inputs and outputs of runs on arrays of the host."""
+        return self._take("ends", size, lambda size: _allocate(size, self.ordinal, name))
 
     def staging(self, size: int) -> Memory:
         """The same of page-locked memory of the host."""
-        if self._staging is None or self._staging.is_free or self._staging.size < size:
-            size = self._grown(self._staging, size)
+
+        def allocate(size: int) -> Memory:
             address = int(driver.call("cuMemHostAlloc", max(size, 1), 0))
-            self._staging = Memory(address, size, driver.api().cuMemFreeHost)
-        return self._staging.enter()
+            return Memory(address, size, driver.api().cuMemFreeHost)
+
+        return self._take("staging", size, allocate)
+
+    def _take(self, kind: str, size: int, allocate: Callable[[int], Memory]) -> Memory:
+        old = self._kept.get(kind)
+        if old is None or old.is_free or old.size < size:
+            self._kept[kind] = allocate(self._grown(old, size))
+        return self._kept[kind].enter()
 
     def _grown(self, old: Memory | None, size: int) -> int:
         """Half as much again as there was, where that is little: plans made before keep the old
@@ -155,10 +161,17 @@ class Shared:
             action()
 
 
-def check_memory(size: int, ordinal: int, name: str) -> None:
-    """Raise OutOfMemoryError unless so many bytes of the GPU are free."""
+def _allocate(size: int, ordinal: int, name: str) -> Memory:
+    check_memory(size, ordinal, name)
+    address = int(driver.call("cuMemAlloc", max(size, ALIGNMENT)))
+    return Memory(address, size, driver.api().cuMemFree)
+
+
+def check_memory(size: int, ordinal: int, name: str, whole: bool = False) -> None:
+    """Raise OutOfMemoryError unless so many bytes of the GPU are free; whole: unless it has them
+    at all."""
     free, total = driver.memory(ordinal)
-    if size > free:
+    if size > (total if whole else free):
         raise OutOfMemoryError(
             f"the plan needs {size / 2**20:.0f} MiB of GPU memory, "
             f"{free / 2**20:.0f} of {total / 2**20:.0f} MiB are free",

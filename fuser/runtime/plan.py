@@ -33,6 +33,8 @@ class Executor(Protocol):
     def device_name(self) -> str: ...
     @property
     def peak_memory_bytes(self) -> int: ...
+    @property
+    def workspace_bytes(self) -> int: ...
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]: ...
     def at(self, fixed: Mapping[int, int]) -> Steady: ...
     def time_replays(
@@ -164,16 +166,25 @@ class Plan(Shown):
         mark(binding, ("run",), self.program.name)
         return binding
 
-    def run_at(self, sources: Sequence[int], targets: Sequence[int], stream: int = 0) -> None:
+    @property
+    def workspace_bytes(self) -> int:
+        """What values between kernels take."""
+        return self.executor.workspace_bytes
+
+    def run_at(
+        self, sources: Sequence[int], targets: Sequence[int], stream: int = 0, workspace: int = 0
+    ) -> None:
         """Put a run on a stream (a CUstream handle) and return at once: from inputs to outputs at
-        these addresses of the GPU, in the order of `inputs` and `outputs`.
+        these addresses of the GPU, in the order of `inputs` and `outputs`. workspace: an address
+        of `workspace_bytes`, aligned to 256 bytes, for values between kernels; without it the plan
+        has memory of its own for them, for as long as it lives.
 
         Nothing is checked: all must be row-major, of the plan's dtypes and shapes, aligned to 16
         bytes, apart from one another, and stay until the run is over. Raises UsageError on a CPU.
         """
         if not self.target.is_cuda:
             raise UsageError("this plan is for a CPU", hint="plan.run takes arrays of the host")
-        cast("CudaExecutor", self.executor).run_at(sources, targets, stream)
+        cast("CudaExecutor", self.executor).run_at(sources, targets, stream, workspace)
 
     def at(self, fixed: Mapping[int, int]) -> Steady:
         """A function that runs the plan at addresses of its device: of the inputs that are not
@@ -181,6 +192,7 @@ class Plan(Shown):
 
         Its second argument is the stream, as for `run_at`, and as little is checked. On a CPU it
         returns when the run is over, inputs must be aligned as their items and outputs to 64 bytes.
+        On a GPU one more address, behind the outputs, is a workspace as for `run_at`.
         """
         return marking(self.executor.at(fixed), f"fuser run {self.program.name}")
 

@@ -225,6 +225,8 @@ def test_a_capture_leaves_the_stream_of_runs_alone() -> None:
         executor = plan.executor
         assert isinstance(executor, cuda.CudaExecutor)
         waited: list[bool] = []
+        with executor.lock:
+            addresses = executor.host.addresses
 
         def wait() -> None:
             with driver.current():
@@ -232,7 +234,7 @@ def test_a_capture_leaves_the_stream_of_runs_alone() -> None:
                 waited.append(True)
 
         def body(stream: object) -> None:
-            executor.enqueue(stream, executor.calls, executor.addresses)
+            executor.enqueue(stream, executor.prepare(addresses), addresses)
             other = threading.Thread(target=wait)
             other.start()
             other.join()

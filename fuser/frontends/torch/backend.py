@@ -16,15 +16,15 @@ before costs the same however many parameters there are (`steady.py`).
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from fuser.errors import DeviceError, LimitError, UnsupportedError, UsageError, check_keywords
-from fuser.frontends.torch.decompositions import decompositions
+from fuser.frontends.torch.decompositions import decompositions, training_decompositions
 from fuser.frontends.torch.exported import CompiledProgram
+from fuser.frontends.torch.handed import hand_on
 from fuser.frontends.torch.module import CompiledModule
 from fuser.frontends.torch.program import FxProgram, Options
 
@@ -62,37 +62,41 @@ def backend(
     warning that says why: an operator that is not supported, or a defect of fuser. In training the
     forward and the backward graph are compiled apart.
     """
+    import torch
     from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch import config
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
 
     check_keywords("the backend fuser", options or (), [item.name for item in fields(Options)])
     chosen = Options(**(options or {}))
-    table = decompositions()
+    # An optimizer changes parameters with every step: in training they are inputs.
+    training = replace(chosen, freeze=False)
+    differentiated = torch.is_grad_enabled()
+    if differentiated:
+        from fuser.frontends.torch.attention import keep_attention_whole
+
+        keep_attention_whole(module)
     compiler = aot_autograd(
-        fw_compiler=lambda gm, inputs: _compile_captured(gm, chosen, forward=True),
-        bw_compiler=lambda gm, inputs: _compile_captured(gm, chosen, forward=False),
-        decompositions=table,
+        fw_compiler=lambda gm, inputs: _compile_captured(gm, training, "forward"),
+        bw_compiler=lambda gm, inputs: _compile_captured(gm, training, "backward"),
+        inference_compiler=lambda gm, inputs: _compile_captured(gm, chosen, "forward"),
+        partition_fn=min_cut_rematerialization_partition,
+        decompositions=training_decompositions() if differentiated else decompositions(),
     )
-    with _attention_to_differentiate():
+    # A view that is kept would be written beside the tensor that it views.
+    with config.patch(recompute_views=True):
         return compiler(module, example_inputs)
 
 
-def _attention_to_differentiate() -> Any:
-    """In training, attention as its pieces: gradients of the fused forms are PyTorch's own."""
-    import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    if torch.is_grad_enabled():
-        return sdpa_kernel(SDPBackend.MATH)
-    return contextlib.nullcontext()
-
-
-def _compile_captured(module: Any, options: Options, forward: bool) -> Any:
+def _compile_captured(module: Any, options: Options, name: str) -> Any:
     from functorch.compile import make_boxed_func
     from torch._guards import TracingContext
 
     context = TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
-    static = list(metadata.static_input_indices or ()) if forward and metadata else []
+    static: list[int] = []
+    if name == "forward" and metadata is not None:
+        static = list(metadata.static_input_indices or ())
     fallen = False
 
     def leave(error: Exception) -> None:
@@ -100,8 +104,9 @@ def _compile_captured(module: Any, options: Options, forward: bool) -> Any:
         fallen = True
         _warn(error)
 
+    handed = hand_on(module)
     try:
-        program = FxProgram(module, "forward" if forward else "backward", static, options)
+        program = FxProgram(handed.module, name, static, options)
     except _CALLERS:
         raise
     except Exception as error:
@@ -120,7 +125,7 @@ def _compile_captured(module: Any, options: Options, forward: bool) -> Any:
             except Exception as error:
                 leave(error)
                 return module.forward(*arguments)
-        return call(arguments)
+        return handed.complete(call(arguments), arguments)
 
     run.program = program  # type: ignore[attr-defined]  # for tests and the curious
     run._boxed_call = True  # type: ignore[attr-defined]  # takes a list

@@ -24,6 +24,18 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     return table
 
 
+def training_decompositions() -> dict[Any, Callable[..., Any]]:
+    """The same, and norms, softmax and activations as their parts: of those PyTorch keeps a few
+    numbers a row for the backward graph, which computes the rest again."""
+    import torch
+
+    aten = torch.ops.aten
+    whole = ("_softmax", "_log_softmax", "gelu", "native_layer_norm", "native_group_norm")
+    names = [getattr(aten, name).default for name in whole]
+    names.append(aten._native_batch_norm_legit_functional.default)
+    return {**decompositions(), **torch._decomp.get_decompositions(names)}
+
+
 def lstm_cell(
     given: Any, recurred: Any, cell: Any, b_input: Any = None, b_state: Any = None
 ) -> tuple[Any, Any, Any]:

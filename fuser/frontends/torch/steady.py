@@ -89,6 +89,7 @@ def _in_place(plan: Plan, inputs: Sequence[int | Any], where: Any) -> Call:
             again.append(item)
     run, stream_of = plan.at(fixed), _stream_of(where)
     make = [_maker(spec, where) for spec in plan.outputs]
+    work = None if where is None else _workspace(plan, where)
 
     def call(given: Sequence[Any]) -> list[Any]:
         pointers, kept = [], []
@@ -102,10 +103,21 @@ def _in_place(plan: Plan, inputs: Sequence[int | Any], where: Any) -> Call:
         for one in make:
             outputs.append(y := one())
             pointers.append(y.data_ptr())
+        if work is not None:
+            kept.append(between := work())
+            pointers.append(between.data_ptr())
         run(pointers, stream_of())
         return outputs
 
     return call
+
+
+def _workspace(plan: Plan, where: Any) -> Callable[[], Any]:
+    """Makes the memory between the kernels of one run: PyTorch's, which gives it to the next plan
+    or operator as soon as this run is on the stream."""
+    import torch
+
+    return functools.partial(torch.empty, plan.workspace_bytes, dtype=torch.uint8, device=where)
 
 
 def _copied(x: Any, align: int, where: Any) -> Any:

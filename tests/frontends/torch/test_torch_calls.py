@@ -337,7 +337,7 @@ def capture(captured: list[Any], freeze: bool) -> Any:
     from fuser.frontends.torch.backend import _compile_captured
 
     def compiler(graph: Any, _: Any) -> Any:
-        run = _compile_captured(graph, program.Options(freeze=freeze), forward=True)
+        run = _compile_captured(graph, program.Options(freeze=freeze), "forward")
 
         def note(arguments: Any) -> Any:
             captured.append((run, list(arguments)))

@@ -98,13 +98,19 @@ def attention(
     is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
 ) -> Value:  # fmt: skip
     """softmax(q k^T scale + mask) v over [..., length, features]."""
-    rank = q.type.rank
-    if rank > 3 and k.shape[-3] != q.shape[-3]:  # enable_gqa
+    if dropout:
+        raise UnsupportedError("attention with dropout")
+    if q.type.rank > 3 and k.shape[-3] != q.shape[-3]:  # enable_gqa
         k, v = (_repeat_heads(b, x, q.shape[-3] // k.shape[-3]) for x in (k, v))
-    scores = b.matmul(q, b.swap(k, rank - 2, rank - 1))
+    scores = b.matmul(q, b.swap(k, q.type.rank - 2, q.type.rank - 1))
     scores = b.map("mul", scores, q.shape[-1] ** -0.5 if scale is None else scale)
-    wide = compose.stash(b, scores)
-    masked = False
+    weights = _attention_weights(b, compose.stash(b, scores), mask, is_causal)
+    return b.matmul(b.cast(weights, v.dtype), v)
+
+
+def _attention_weights(b: Builder, scores: Value, mask: Value | None, is_causal: bool) -> Value:
+    """softmax(scores + mask) over the last axis."""
+    rank, wide = scores.type.rank, scores
     if is_causal:
         shape = scores.shape[-2:]
         seen = b.map("ge", b.iota(shape, 0), b.iota(shape, 1))
@@ -113,13 +119,56 @@ def attention(
     if mask is not None and mask.dtype is dtypes.bool_:
         lowest = b.scalar(float("-inf"), wide.dtype)
         wide = b.map("select", b.broadcast_to(mask, wide.type.shape), wide, lowest)
-        masked = True
     elif mask is not None:
         wide = b.map("add", wide, b.cast(mask, wide.dtype))
-        masked = True
     weights = compose.softmax(b, wide, [rank - 1])
-    weights = compose.zero_masked_rows(b, weights) if masked else weights
-    return b.matmul(b.cast(weights, v.dtype), v)
+    return weights if mask is None else compose.zero_masked_rows(b, weights)
+
+
+@aten("attention_backward")
+def attention_backward(
+    b: Builder, grad: Value, out: Value, q: Value, k: Value, v: Value, mask: Value | None,
+    causal: bool, scale: float | None, grouped: bool,
+) -> tuple[Value, Value, Value]:  # fmt: skip
+    """The gradients of q, k, v (`fuser.attention_backward`, frontends/torch/attention.py): those
+    of softmax are p (dp - sum(p dp)), and sum(p dp) = sum(out grad). [length, length] matrices are
+    rounded to the dtype of v where matmuls read them; what lies between is float32."""
+    rank, narrow = q.type.rank, v.dtype
+    factor = q.shape[-1] ** -0.5 if scale is None else scale
+    heads = k.shape[-3] if rank > 2 else 1
+    times = q.shape[-3] // heads if grouped and rank > 2 else 1
+    if times != 1:
+        k, v = (_repeat_heads(b, x, times) for x in (k, v))
+
+    def turned(x: Value) -> Value:
+        return b.swap(x, rank - 2, rank - 1)
+
+    scores = b.map("mul", _wide_matmul(b, q, turned(k)), factor)
+    p = b.cast(_attention_weights(b, scores, mask, causal), narrow)
+    dp = _wide_matmul(b, grad, turned(v))
+    products = b.map("mul", compose.stash(b, grad), compose.stash(b, out))
+    common = b.broadcast_to(b.reduce("reduce_sum", products, [rank - 1], keep=True), dp.shape)
+    ds = b.map("mul", compose.stash(b, p), b.map("sub", dp, common))
+    ds = b.cast(b.map("mul", ds, factor), narrow)
+    dk, dv = b.matmul(turned(ds), q), b.matmul(turned(p), grad)
+    if times != 1:
+        dk, dv = (_sum_heads(b, x, times) for x in (dk, dv))
+    return b.matmul(ds, k), dk, dv
+
+
+def _wide_matmul(b: Builder, x: Value, y: Value) -> Value:
+    """A matmul of 16-bit floats whose sums stay float32."""
+    product = b.matmul(compose.stash(b, x), compose.stash(b, y))
+    if product.dtype is not x.dtype and product.node is not None:
+        product.node.attrs["operands"] = x.dtype.name
+    return product
+
+
+def _sum_heads(b: Builder, x: Value, times: int) -> Value:
+    """[..., heads * times, length, features] summed over groups of so many heads."""
+    *outer, heads, length, features = x.shape
+    apart = b.reshape(compose.stash(b, x), (*outer, heads // times, times, length, features))
+    return b.cast(b.reduce("reduce_sum", apart, [len(outer) + 1]), x.dtype)
 
 
 def _repeat_heads(b: Builder, x: Value, times: int) -> Value:

@@ -11,7 +11,7 @@ from fuser.errors import UnsupportedError
 from fuser.frontends.torch.importer.movement import _bound
 from fuser.frontends.torch.importer.registry import along_axis, as_values, aten, axis_of
 from fuser.graph.builder import Builder
-from fuser.graph.dims import as_int, maximum, product
+from fuser.graph.dims import Dim, as_int, maximum, product
 from fuser.graph.ir import TensorType, Value
 from fuser.graph.linear_index import gather_along, gather_at, linear_index, linear_index_along
 
@@ -123,12 +123,25 @@ def _write_along(
     if not index.type.size:  # of any rank
         return x
     at = axis_of(axis, x.type.rank)
+    if _is_one_number(x) and reduction == "none" and index.shape == _with_one(x, at):
+        # One element a row, the others alike: what reads it computes it, and it is never written.
+        hit = b.map("eq", b.iota(x.shape, at, index.dtype), b.broadcast_to(index, x.shape))
+        return b.map("select", hit, b.broadcast_to(updates, x.shape), x)
     linear = linear_index_along(b, index, x.shape, at)
     flat = b.emit(
         "scatter", b.reshape(x, (x.type.size,)), b.reshape(linear, (linear.type.size,)),
         b.reshape(updates, (linear.type.size,)), axis=0, reduction=reduction,
     )  # fmt: skip
     return b.reshape(flat, x.type.shape)
+
+
+def _is_one_number(x: Value) -> bool:
+    return x.node is not None and x.node.op == "broadcast" and not x.node.inputs[0].type.rank
+
+
+def _with_one(x: Value, axis: int) -> tuple[Dim, ...]:
+    """Its shape with 1 along an axis."""
+    return (*x.shape[:axis], 1, *x.shape[axis + 1 :])
 
 
 def _front(b: Builder, source: Value, index: Value) -> Value:

@@ -63,7 +63,7 @@ def along_axis(handler: _H) -> _H:
 def find(target: object) -> Handler | None:
     """The handler of an ATen overload such as `aten.add.Tensor`, or None."""
     library, _, name = str(target).partition(".")
-    if library not in ("aten", "prims"):
+    if library not in ("aten", "prims", "fuser"):
         return None
     return ATEN.get(name) or ATEN.get(name.rpartition(".")[0])
 

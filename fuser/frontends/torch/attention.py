@@ -1,0 +1,99 @@
+"""Attention in training: nothing of size [length, length] is kept for the backward pass.
+
+    scaled_dot_product_attention(q, k, v)   =>   attention(q, k, v)
+
+PyTorch takes attention apart for the backward graph into matmuls and a softmax, whose results it
+keeps. The function here keeps q, k, v and the result, and has one operator as its gradient, which
+the importer reads as matmuls and the softmax once more, layer by layer in one plan.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+
+@torch.library.custom_op("fuser::attention_backward", mutates_args=())
+def _backward(
+    grad: torch.Tensor, out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+    mask: torch.Tensor | None, causal: bool, scale: float | None, grouped: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """The gradients of q, k and v where `out` has the gradient `grad`. This runs where a graph is
+    left to PyTorch; kernels of fuser have the handler of this name in the importer."""
+    wide = torch.promote_types(q.dtype, torch.float32)
+    factor = q.shape[-1] ** -0.5 if scale is None else scale
+    times = q.shape[-3] // k.shape[-3] if grouped else 1
+    keys, values = k.to(wide), v.to(wide)
+    if times != 1:
+        keys, values = (x.repeat_interleave(times, -3) for x in (keys, values))
+    scores = q.to(wide) @ keys.mT * factor
+    if causal:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
+        scores = scores.where(seen, -torch.inf)
+    if mask is not None:
+        scores = scores.where(mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+    p = scores.softmax(-1).nan_to_num(0.0)  # of a row that sees nothing
+    common = (grad.to(wide) * out.to(wide)).sum(-1, keepdim=True)
+    ds = p * (grad.to(wide) @ values.mT - common) * factor
+    dq, dk, dv = ds @ keys, ds.mT @ q.to(wide), p.mT @ grad.to(wide)
+    if times != 1:
+        apart = (*k.shape[:-2], times)
+        dk, dv = (x.reshape(*apart, *x.shape[-2:]).sum(-3) for x in (dk, dv))
+    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
+
+
+@_backward.register_fake
+def _(grad: Any, out: Any, q: Any, k: Any, v: Any, *_: Any) -> tuple[Any, Any, Any]:
+    dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
+    return dq, dk, dv
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None,
+        causal: bool, scale: float | None, grouped: bool,
+    ) -> torch.Tensor:  # fmt: skip
+        out = scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=grouped
+        )
+        ctx.save_for_backward(out, q, k, v, mask)
+        ctx.options = causal, scale, grouped
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+        found = torch.ops.fuser.attention_backward(grad, *ctx.saved_tensors, *ctx.options)
+        return (*found, None, None, None, None)
+
+
+def attention(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> torch.Tensor:  # fmt: skip
+    """`scaled_dot_product_attention`. With a mask that has a gradient, or batches that are
+    broadcast, it is taken apart by PyTorch; with dropout it is left to PyTorch as it is."""
+    learned = attn_mask is not None and attn_mask.requires_grad
+    if dropout_p or learned or not query.shape[:-3] == key.shape[:-3] == value.shape[:-3]:
+        with contextlib.nullcontext() if dropout_p else sdpa_kernel(SDPBackend.MATH):
+            return scaled_dot_product_attention(
+                query, key, value, attn_mask, dropout_p, is_causal, scale=scale,
+                enable_gqa=enable_gqa,
+            )  # fmt: skip
+    apply: Any = _Attention.apply
+    found: torch.Tensor = apply(query, key, value, attn_mask, is_causal, scale, enable_gqa)
+    return found
+
+
+def keep_attention_whole(module: torch.fx.GraphModule) -> None:
+    """Let a graph that Dynamo captured call `attention`, in place."""
+    for part in module.modules():
+        if isinstance(part, torch.fx.GraphModule):
+            for node in part.graph.nodes:
+                if node.op == "call_function" and node.target is scaled_dot_product_attention:
+                    node.target = attention
+            part.recompile()
