@@ -132,7 +132,7 @@ class TraceError(UnsupportedError, TypeError):
 
 
 class NumberRangeError(UsageError, OverflowError):
-    """A Python integer does not fit the dtype of the array that it meets."""
+    """A Python integer does not fit the dtype of the array that it meets, or any dtype."""
 
 
 class LanguageError(FuserError):

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fuser.errors import UsageError
+from fuser.errors import NumberRangeError, UsageError
 from fuser.graph.sizes import LEAST
 from fuser.language.compile import (
     ArgumentClass,
@@ -194,7 +194,7 @@ def _element_of(dtype: Any) -> ElementType:
 def integer_class(name: str, value: int, plain: bool = False) -> ArgumentClass:
     """The class of an integer. plain: its divisibility does not matter."""
     if not -(1 << 63) <= value < 1 << 64:
-        raise UsageError(f"{name} is {value}, which needs more than 64 bits")
+        raise NumberRangeError(f"{name} is {value}, which needs more than 64 bits")
     if value in (0, 1):
         return Fixed(value, None if value == 1 and not plain else int32)
     dtype = int32 if -(1 << 31) <= value < 1 << 31 else int64 if value < 1 << 63 else uint64

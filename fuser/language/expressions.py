@@ -357,7 +357,7 @@ class Expressions:
                 chosen.append((axis, item))
                 dropped += not isinstance(item, ast.Slice)
             axis += 1
-        if axis > len(owner.shape):
+        if axis > len(owner.shape) and (owner.shape or chosen):  # all of a scalar is itself
             self.e.fail(f"{axis} indices for a {owner.type}")
         for place, item in reversed(chosen):  # axes that go leave those before them in place
             found = self._cut(found, place, item)

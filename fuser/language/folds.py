@@ -62,6 +62,8 @@ def sum_(
     dtype: ElementType | None = None,
 ) -> Tensor:  # fmt: skip
     x = as_tensor(e, input)
+    if dtype is not None and dtype.bits == 1:  # which has no sums of its own: those of bits
+        return folded(e, "bitwise_xor", cast(e, x, dtype), axis, keep_dims)
     x = cast(e, x, dtype) if dtype is not None else _promoted(e, x)
     return folded(e, "sum", x, axis, keep_dims)
 

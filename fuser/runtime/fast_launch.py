@@ -199,6 +199,8 @@ def _fill_parameter(words: np.ndarray, item: Parameter, value: Any) -> None:
             _fill_array(words, item, value)
         case Integer():
             words[Param.KIND] = Kind.INTEGER
+            if item.high > LARGEST:
+                raise UnsupportedError("an integer beyond those of 64 bits with a sign")
             words[Param.LOW], words[Param.HIGH] = item.low, item.high
             words[Param.ALIGN_MASK] = CLASS_DIVISOR - 1
             words[Param.ALIGNED] = 2 if item.multiple is None else item.multiple

@@ -219,3 +219,37 @@ def test_a_constexpr_has_a_value_and_a_kernel_the_names_of_its_function() -> Non
     assert leasts.__globals__ is leasts.fn.__globals__
     assert (leasts.__name__, leasts.__qualname__) == ("leasts", "leasts")
     assert leasts.__doc__ == leasts.fn.__doc__ and leasts.__module__ == __name__
+
+
+@triton.jit
+def wide_number(VALUE, out):
+    tl.store(out, VALUE.to(tl.float64))
+
+
+@pytest.mark.parametrize("value", [2**64 - 1, 2**63, 2**63 - 1, -(2**63)])
+def test_integers_of_64_bits(value: int) -> None:
+    out = np.zeros(1)
+    for _ in range(3):  # the second and third time as natively as can be
+        wide_number[(1,)](value, out)
+        assert out[0] == float(value)
+
+
+@pytest.mark.parametrize("value", [2**64, -(2**63) - 1])
+def test_integers_of_more_bits(value: int) -> None:
+    with pytest.raises(OverflowError, match="64 bits"):
+        wide_number[(1,)](value, np.zeros(1))
+
+
+@triton.jit
+def sums_of_bits(out, N: tl.constexpr):
+    bits = tl.full((N,), 1, dtype=tl.int1)
+    at = out[None, :]  # all of a scalar, and an axis
+    tl.store(at + tl.arange(0, 1), tl.sum(bits).expand_dims(0))
+    tl.store(out + 1, tl.sum(bits, dtype=tl.int1).to(tl.int32))
+
+
+@pytest.mark.parametrize("n", [32, 1])
+def test_sums_of_bits(n: int) -> None:
+    out = np.full(2, -1, np.int32)
+    sums_of_bits[(1,)](out, N=n)
+    assert out.tolist() == [n, n % 2]
