@@ -98,9 +98,10 @@ def test_equal_sizes_of_two_dims(device: Device) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("count", [7, 70])
+@pytest.mark.parametrize("count", [7, 40])
 def test_more_open_dims_than_the_example_of_one(count: int, device: Device) -> None:
-    """Each dim has an example of its own, of at least 2: as many as there are dims."""
+    """Each dim has an example of its own, of at least 2: as many as there are dims. With 40 of each
+    kind the inner ones run out of sizes in 2..64."""
     names = range(count)
     inputs = [oh.make_tensor_value_info(f"x{i}", 1, [f"a{i}", f"b{i}"]) for i in names]
     outputs = [oh.make_tensor_value_info(f"y{i}", 1, None) for i in names]
@@ -233,33 +234,12 @@ def test_plans_of_a_gpu_share_code_and_memory() -> None:
     plan.close()
 
 
-def test_variants_share_their_weights() -> None:
-    model = tiny("tiny_llama")
-    plan = DynamicPlan(model, device="cpu")
-    check(plan, model, batch=2, sequence=9)
-    check(plan, model, batch=2, sequence=70)
-    one, two = (
-        {id(a) for a in variant.bound.constants.values() if a.nbytes > 1 << 16}
-        for variant in plan.variants
-    )
-    assert one & two
-
-
 def test_explain_prints_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "attention.onnx"
     save(build("attention", **TINY["attention"]), path)
     assert run(["explain", str(path), "--device", "cpu", "--dynamic", "--dim", "sequence=30"]) == 0
     text = capsys.readouterr().out
     assert "batch 2.., sequence 2..64" in text and "batch 1, sequence 2..64" in text
-
-
-def test_rows_swept_in_groups_stay_open() -> None:
-    model = tiny("tiny_llama")
-    plan = DynamicPlan(model, device="cpu")
-    for batch, sequence in ((2, 66), (3, 201), (5, 65)):
-        check(plan, model, batch=batch, sequence=sequence)
-    (variant,) = plan.variants
-    assert not variant.conditions and not variant.note
 
 
 # files ------------------------------------------------------------------------------------------
@@ -273,7 +253,8 @@ def test_a_saved_plan_serves_its_ranges_and_compiles_nothing(
     model, path = tiny(name), tmp_path / "ranges.plan"
     plan = DynamicPlan(model, device=device)
     check(plan, model, batch=3, sequence=40)
-    check(plan, model, batch=2, sequence=70)
+    check(plan, model, batch=2, sequence=66)  # rows are swept in groups
+    assert not plan.variants[1].conditions and not plan.variants[1].note
     feeds = random_feeds(model, {"batch": 4, "sequence": 33})
     wanted = plan.run(feeds)
     plan.save(path)
@@ -287,7 +268,7 @@ def test_a_saved_plan_serves_its_ranges_and_compiles_nothing(
     assert again.explain() == plan.explain() and len(again.variants) == len(plan.variants)
     for key, array in again.run(feeds).items():
         np.testing.assert_array_equal(array, wanted[key])
-    for batch, sequence in ((5, 9), (2, 64), (9, 100), (3, 40)):
+    for batch, sequence in ((5, 9), (2, 64), (3, 201), (5, 65)):
         check(again, model, batch=batch, sequence=sequence)
     assert len(again.plans) == 5
     report = again.report(feeds)
@@ -295,11 +276,12 @@ def test_a_saved_plan_serves_its_ranges_and_compiles_nothing(
     assert again.prepare({"batch": 8, "sequence": 20}) is again.variants[0]
     with pytest.raises(UsageError, match=r"no kernels for batch = 1, sequence = 7: it has them"):
         check(again, model, batch=1, sequence=7)
-    one, two = (
-        {id(a) for a in variant.bound.constants.values() if a.nbytes > 1 << 16}
-        for variant in again.variants[:2]
-    )
-    assert bool(one & two) == (name == "tiny_llama")
+    for variants in (plan.variants, again.variants):
+        one, two = (
+            {id(a) for a in variant.bound.constants.values() if a.nbytes > 1 << 16}
+            for variant in variants
+        )
+        assert bool(one & two) == (name == "tiny_llama"), "weights are shared"
 
 
 def test_a_plan_that_cannot_be_saved_or_read(tmp_path: Path) -> None:
@@ -387,6 +369,6 @@ def test_averages_of_images_of_any_size(attributes: str) -> None:
     )
     model = open_model(parser.parse_model(text))
     plan = DynamicPlan(model, device="cpu")
-    for h, w in ((5, 6), (8, 7), (9, 9)):
+    for h, w in ((5, 6), (8, 7)):  # each odd once, and even once
         check(plan, model, h=h, w=w)
     assert not any("Error" in variant.note for variant in plan.variants)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 import networkx as nx
@@ -48,6 +49,7 @@ def imports(path: Path, known: dict[str, Path]) -> set[str]:
     return {name for name in found if name in known}
 
 
+@functools.cache
 def graph() -> nx.DiGraph[str]:
     known = modules()
     edges: nx.DiGraph[str] = nx.DiGraph()

@@ -15,7 +15,7 @@ import pytest
 
 import fuser
 import fuser.language as fl
-from fuser.errors import CompileError, LoweringError, UnsupportedError, VerifyError
+from fuser.errors import CompileError, LoweringError, UnsupportedError, UsageError, VerifyError
 from fuser.language import variants
 from fuser.language.internal import line_of
 from fuser.tilegen.work import count
@@ -176,7 +176,7 @@ def test_recompiles_for_the_shape_of_an_array(caplog: pytest.LogCaptureFixture) 
     assert "x.shape[1] == 20 does not hold at x.shape[1] = 21" in second
 
 
-def test_fuser_log(tmp_path: Path) -> None:
+def test_fuser_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "program.py"
     program.write_text(
         "import numpy as np, fuser, fuser.language as fl\n"
@@ -197,8 +197,10 @@ def test_fuser_log(tmp_path: Path) -> None:
     told = run("recompiles").splitlines()
     assert len(told) == 1
     assert told[0].startswith("fuser recompiles: put is compiled again: n is an int32 that is a")
-    assert "FUSER_LOG=nonsense is unknown" in run("nonsense")
     assert run("") == ""
+    monkeypatch.setenv("FUSER_LOG", "nonsense")
+    with pytest.raises(UsageError, match="FUSER_LOG=nonsense is unknown"):
+        fuser.kernel(gathered.fn)
 
 
 @pytest.mark.parametrize("kind", [VerifyError, LoweringError, CompileError])
