@@ -76,7 +76,7 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
             (32, 32, 128, 16), (256, 64, 32, 4),
         )
     },
-    "matmul_f32_in_slices": lambda: kernels.matmul(64, 256, 256, f32, warps=8, style="computed"),
+    "matmul_f32_in_slices": lambda: kernels.matmul(16, 256, 256, f32, warps=8, style="computed"),
     "matmul_f64_in_slices": lambda: kernels.matmul(128, 128, 128, f64, warps=8),
 }  # fmt: skip
 SCALARS = {"n": 777, "K": 96, "count": 128}
