@@ -19,8 +19,11 @@ class Block:
 
 
 def block(default: int) -> Any:
-    """As the default value of a parameter: an extent that is known while compiling, and `default`
+    """As the default value of a parameter: an extent that is known while compiling, and chosen
     where a launch leaves it out. The function that gives the grid sees it, too.
+
+    It is `default`, unless the grid follows it: then a cost model chooses, at the first launch that
+    fills the device, for that and all later ones (extents.py).
 
     Raises UsageError for what is no extent.
     """

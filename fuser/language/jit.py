@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fuser.config import Config, start_logs
 from fuser.errors import UsageError
-from fuser.language.blocks import chosen
+from fuser.language.blocks import Block
 from fuser.language.functions import Function
 from fuser.language.outside import Outside
 
@@ -40,6 +40,8 @@ OPTIONS = (
     "check", "deterministic",
 )  # fmt: skip
 """Keywords of a launch that are no arguments of the kernel."""
+MOST_SMALL = 8
+"""Launches too small to choose the extents of blocks by; then the defaults stay."""
 
 
 class KernelFunction(Function):
@@ -59,6 +61,11 @@ class KernelFunction(Function):
         self.variants: dict[Any, list[Variant]] = {}
         self._lock = threading.Lock()
         self.outside = Outside()
+        self._extents = {
+            p.name: p.default.default
+            for p in self.signature.parameters.values() if isinstance(p.default, Block)
+        }  # fmt: skip
+        self._small = 0
 
     @functools.cached_property
     def _steady(self) -> Steady[Variant]:
@@ -113,7 +120,7 @@ class KernelFunction(Function):
         from fuser.language.variants import launch
 
         given = dict(named)
-        bound, options = self.bind(args, named)
+        bound, options, left = self._settled(grid, args, named)
         found = classify(bound, self.constexprs, self.plain, self.annotated)
         extents = grid_of(grid, bound)
         if options.check and all(extents):
@@ -123,16 +130,47 @@ class KernelFunction(Function):
         variant = self.variant(found, extents, options)
         if all(extents):
             launch(variant, found, extents)
-            self._steady.remember(args, given, bound, found, self.plain, variant, variant)
+            with self._lock:
+                same = all(bound[name] == self._extents[name] for name in left)
+                if same and not self._is_open(grid, left):
+                    self._steady.remember(args, given, bound, found, self.plain, variant, variant)
         return variant
 
     def warmup(self, *args: Any, grid: Grid, **named: Any) -> Variant:
         """Compile for these arguments without a launch."""
         from fuser.language.arguments import classify
 
-        bound, options = self.bind(args, named)
+        bound, options, _ = self._settled(grid, args, named)
         found = classify(bound, self.constexprs, self.plain, self.annotated)
         return self.variant(found, grid_of(grid, bound), options)
+
+    def _settled(
+        self, grid: Grid, args: Sequence[Any], named: dict[str, Any]
+    ) -> tuple[dict[str, Any], Options, frozenset[str]]:
+        """`bind`, and the blocks that a launch leaves out. Their extents are chosen now if it is
+        the one for that: the first that fills the device, among the first few."""
+        given = {*list(self.signature.parameters)[: len(args)], *named}
+        bound, options = self.bind(args, named)
+        left = frozenset(self._extents.keys() - given)
+        if self._is_open(grid, left):
+            from fuser.language.extents import choose_extents
+
+            with self._lock:
+                if self._is_open(grid, left):
+                    found = choose_extents(
+                        self, bound, sorted(left), functools.partial(grid_of, grid), options,
+                        self.plain,
+                    )  # fmt: skip
+                    self._small = self._small + 1 if found is None else MOST_SMALL
+                    if found is not None:
+                        _log.info("%s has blocks of %s", self.fn.__name__, found)
+                        self._extents.update(found)
+                        self.forget()
+        return {**bound, **{name: self._extents[name] for name in left}}, options, left
+
+    def _is_open(self, grid: Grid, left: frozenset[str]) -> bool:
+        """Whether extents are still to be chosen, by what a grid makes of them."""
+        return bool(left) and callable(grid) and self._small < MOST_SMALL
 
     def bind(self, args: Sequence[Any], named: dict[str, Any]) -> tuple[dict[str, Any], Options]:
         """Arguments by parameter, and the options of the launch. Raises UsageError."""
@@ -157,7 +195,11 @@ class KernelFunction(Function):
             check=_check_of(asked.get("check")),
             deterministic=bool(asked.get("deterministic", False)),
         )
-        return {name: chosen(value) for name, value in bound.arguments.items()}, options
+        arguments = {
+            name: self._extents[name] if isinstance(value, Block) else value
+            for name, value in bound.arguments.items()
+        }
+        return arguments, options
 
     def variant(self, found: Arguments, grid: Sequence[int], options: Options) -> Variant:
         """The variant for a launch, compiled now if there is none."""

@@ -10,6 +10,8 @@ import pytest
 import fuser
 import fuser.language as fl
 from fuser.errors import UsageError
+from fuser.language import extents
+from fuser.target import SM_90A, X86_64_V3, Target
 
 
 @fuser.kernel
@@ -42,6 +44,79 @@ def test_the_default_serves_launch_and_grid() -> None:
         double[grid](x, out)
         np.testing.assert_array_equal(out, 2 * x)
     assert set(seen) == {48}
+
+
+@fuser.kernel
+def add(
+    x: Any, out: Any, n: Any,
+    BLOCK: fl.constexpr = fl.block(default=16),  # noqa: B008
+    TWICE: fl.constexpr = fl.block(default=2),  # noqa: B008
+) -> Any:  # fmt: skip
+    at = fl.program_id(0) * BLOCK + fl.arange(0, BLOCK)
+    fl.store(out + at, fl.load(x + at, at < n) * TWICE, at < n)
+
+
+def test_a_launch_that_fills_the_device_chooses() -> None:
+    """By what the grid follows alone; for later launches too, of any size."""
+    n = 300_001
+    x = np.arange(n, dtype=np.float32)
+    assert add._extents == {"BLOCK": 16, "TWICE": 2}
+    for size in (n, n, 5, n - 1):
+        out = np.zeros_like(x)
+        add[lambda meta, size=size: (fl.cdiv(size, meta["BLOCK"]),)](x, out, size)
+        np.testing.assert_array_equal(out[:size], 2 * x[:size])
+        assert not out[size:].any()
+        assert add._extents["BLOCK"] >= 128 and add._extents["TWICE"] == 2
+    out = np.zeros_like(x)
+    add[(fl.cdiv(n, 32),)](x, out, n, BLOCK=32)
+    np.testing.assert_array_equal(out, 2 * x)
+
+
+def test_a_grid_that_does_not_follow_has_the_default() -> None:
+    n = 64
+    x, out = np.arange(n, dtype=np.float32), np.zeros(n, np.float32)
+    fixed = fuser.kernel(add.fn)
+    for _ in range(3):
+        fixed[(4,)](x, out, n)
+        np.testing.assert_array_equal(out, 2 * x)
+    assert fixed._extents == {"BLOCK": 16, "TWICE": 2}
+
+
+@fuser.kernel
+def product(
+    a: Any, b: Any, c: Any, n: Any,
+    M: fl.constexpr = fl.block(default=16),  # noqa: B008
+    N: fl.constexpr = fl.block(default=16),  # noqa: B008
+    K: fl.constexpr = fl.block(default=32),  # noqa: B008
+) -> Any:  # fmt: skip
+    rows = fl.program_id(0) * M + fl.arange(0, M)[:, None]
+    columns = fl.program_id(1) * N + fl.arange(0, N)[None, :]
+    total = fl.zeros((M, N), fl.float32)
+    for k in range(0, n, K):
+        at = k + fl.arange(0, K)
+        left = fl.load(a + rows * n + at[None, :], (rows < n) & (at[None, :] < n), 0.0)
+        right = fl.load(b + at[:, None] * n + columns, (at[:, None] < n) & (columns < n), 0.0)
+        total = fl.dot(left, right, total)
+    fl.store(c + rows * n + columns, total, (rows < n) & (columns < n))
+
+
+@pytest.mark.parametrize("target", [SM_90A, X86_64_V3])
+def test_products_have_large_blocks_that_fit(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extents, "choose_target", lambda device: target)
+    n = 2048
+    a = np.zeros((n, n), np.float16)
+    c = np.zeros((n, n), np.float32)
+    bound, options = product.bind((a, a, c, n), {})
+    found = extents.choose_extents(
+        product, bound, ["K", "M", "N"],
+        lambda meta: (fl.cdiv(n, meta["M"]), fl.cdiv(n, meta["N"])), options, product.plain,
+    )  # fmt: skip
+    assert found is not None and found["K"] == 32
+    assert min(found["M"], found["N"]) >= 64
+    if target.is_cuda:
+        assert found["M"] * found["N"] <= extents.ELEMENTS * 32 * options.num_warps
 
 
 @pytest.mark.parametrize("block", [1, 100, 1024])
