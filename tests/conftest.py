@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,3 +67,25 @@ def poison() -> Iterator[None]:
     """Plans run in poisoned memory: what no kernel writes shows."""
     with poisoned():
         yield
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """`models.exports.export`, which takes seconds: each model once for all processes of a run."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+
+    def call(name: str, exporter: str, dtype: str = "float32", dynamic: bool = False) -> Any:
+        import onnx
+
+        from models.exports import export
+
+        path = folder / f"{name}-{exporter}-{dtype}-{dynamic}.onnx"
+        if not path.exists():
+            part = path.with_suffix(f".{os.getpid()}")
+            onnx.save(export(name, exporter, dtype=dtype, dynamic=dynamic), part, format="protobuf")
+            part.replace(path)  # whole, or not there
+        return onnx.load(path)
+
+    return call

@@ -6,7 +6,7 @@ import functools
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from fuser.runtime.plan import Plan
 from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen.text import canonical_text
 from models import TINY, build, example_feeds
-from models.exports import Exporter, export, export_feeds
+from models.exports import Exporter, export_feeds
 from models.minilm import PACKAGE, SENTENCES, encode
 
 Array = np.ndarray[Any, Any]
@@ -230,22 +230,26 @@ def test_light_model(name: str, device: Device) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize(("name", "exporter"), EXPORTS)
-def test_export(name: str, exporter: Exporter, dtype: str, device: Device) -> None:
+def test_export(
+    name: str, exporter: Exporter, dtype: str, device: Device, exported: Callable[..., Any]
+) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
     pytest.importorskip("onnxscript")
-    model = export(name, exporter, dtype=dtype)
+    model = exported(name, exporter, dtype=dtype)
     check(model, export_feeds(name, dtype=dtype), dtype, device)
 
 
 @pytest.mark.export
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("name", "exporter"), [("bert", "torchscript"), ("llama", "dynamo")])
-def test_dynamic_export(name: str, exporter: Exporter, device: Device) -> None:
+def test_dynamic_export(
+    name: str, exporter: Exporter, device: Device, exported: Callable[..., Any]
+) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
     pytest.importorskip("onnxscript")
-    model = export(name, exporter, dynamic=True)
+    model = exported(name, exporter, dynamic=True)
     check(model, export_feeds(name, batch=3, length=11), "float32", device)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -99,11 +100,11 @@ def test_builder(name: str) -> None:
     ("name", "exporter", "dynamic"),
     [("bert", "torchscript", True), ("gpt2", "dynamo", True), ("llama", "dynamo", True)],
 )
-def test_export(name: str, exporter: Any, dynamic: bool) -> None:
+def test_export(name: str, exporter: Any, dynamic: bool, exported: Callable[..., Any]) -> None:
     for module in ("torch", "transformers", "onnxscript"):
         pytest.importorskip(module)
-    from models.exports import export, export_feeds
+    from models.exports import export_feeds
 
-    model = export(name, exporter, dynamic=dynamic)
+    model = exported(name, exporter, dynamic=dynamic)
     feeds = export_feeds(name, batch=3, length=11) if dynamic else export_feeds(name)
     check(model, feeds, 1e-5)

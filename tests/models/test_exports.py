@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import onnx
 import pytest
@@ -17,9 +19,11 @@ pytestmark = pytest.mark.export
 @pytest.mark.parametrize(
     ("name", "exporter"), [("bert", "torchscript"), ("resnet", "torchscript"), ("llama", "dynamo")]
 )
-def test_exports_are_valid_and_take_their_feeds(name: str, exporter: Exporter) -> None:
+def test_exports_are_valid_and_take_their_feeds(
+    name: str, exporter: Exporter, exported: Callable[..., onnx.ModelProto]
+) -> None:
     ort = pytest.importorskip("onnxruntime")
-    model = export(name, exporter)
+    model = exported(name, exporter)
     onnx.checker.check_model(model, full_check=True)
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     for output in session.run(None, export_feeds(name)):
