@@ -158,8 +158,8 @@ def test_fork_rebuilds_the_pool() -> None:
     with get_pool(2).lock:  # a lock held while forking must not block the child
         child = context.Process(target=_run_in_child, args=(queue, executor, x))
         child.start()
-    np.testing.assert_array_equal(queue.get(timeout=20), expected(x)[0])
-    child.join(20)
+    np.testing.assert_array_equal(queue.get(timeout=120), expected(x)[0])
+    child.join(120)
     assert child.exitcode == 0
 
 

@@ -26,7 +26,7 @@ executor.run([x])
 def python(code: str, **options: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", START + textwrap.dedent(code)],
-        capture_output=True, text=True, timeout=30, **options,
+        capture_output=True, text=True, timeout=120, **options,
     )  # fmt: skip
 
 
@@ -95,7 +95,7 @@ def test_an_interrupt_ends_a_loop_of_runs() -> None:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         time.sleep(0.1)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=120)
     finally:
         process.kill()
     assert "KeyboardInterrupt" in errors and process.returncode == -signal.SIGINT
