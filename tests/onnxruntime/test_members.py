@@ -50,7 +50,7 @@ def calls_of(session: ort.InferenceSession, names: list[str] | None, feeds: dict
 
 
 def test_a_run_of_known_feeds_checks_nothing_again(feeds: dict[str, Array]) -> None:
-    """What a run calls does not grow beyond a few for each input, and is less than `plan.run`."""
+    """What a run calls does not grow beyond a few for each input, and is no more than `plan.run`."""
     session = fuser.InferenceSession(model(ADD), device="cpu")
     first = calls_of(session, None, feeds)
     again = calls_of(session, None, feeds)
@@ -62,7 +62,7 @@ def test_a_run_of_known_feeds_checks_nothing_again(feeds: dict[str, Array]) -> N
         plan.run(feeds)
     finally:
         sys.setprofile(None)
-    assert again < sum(event in ("call", "c_call") for event in seen)
+    assert again <= sum(event in ("call", "c_call") for event in seen)
     executor = plan.executor
     seen.clear()
     arrays = list(feeds.values())
