@@ -50,7 +50,7 @@ def calls_of(session: ort.InferenceSession, names: list[str] | None, feeds: dict
 
 
 def test_a_run_of_known_feeds_checks_nothing_again(feeds: dict[str, Array]) -> None:
-    """What a run calls does not grow beyond a few for each input, and is no more than `plan.run`."""
+    """What a run calls is a few for each input, and no more than what `plan.run` calls."""
     session = fuser.InferenceSession(model(ADD), device="cpu")
     first = calls_of(session, None, feeds)
     again = calls_of(session, None, feeds)
