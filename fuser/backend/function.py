@@ -79,17 +79,29 @@ def read_scalars(function: Function, pointer: Reg, dtypes: Sequence[DType], firs
 
 @dataclass(eq=False)
 class Phi:
-    """A phi whose incoming values may be added later."""
+    """A phi whose incoming values may be added later. A bfloat meets as the word that holds it:
+    from block to block LLVM would keep it as a float, and call a function to narrow it again."""
 
     reg: Reg
     incoming: list[tuple[Reg, Block]] = field(default_factory=list)
 
     def add(self, value: Reg, block: Block) -> None:
         assert value.type == self.reg.type, f"phi of {self.reg.type} gets {value.typed}"
+        if self.is_word:
+            word = Reg("i16", f"{self.reg}.from{len(self.incoming)}")
+            before_end = len(block.lines) - block.closed
+            block.lines.insert(before_end, f"{word} = bitcast {value.typed} to i16")
+            value = word
         self.incoming.append((value, block))
+
+    @property
+    def is_word(self) -> bool:
+        return self.reg.type == "bfloat"
 
     def __str__(self) -> str:
         sources = ", ".join(f"[ {value}, %{block.label} ]" for value, block in self.incoming)
+        if self.is_word:
+            return f"{self.reg}.word = phi i16 {sources}"
         return f"{self.reg} = phi {self.reg.type} {sources}"
 
 
@@ -166,6 +178,8 @@ class Function:
         for value, block in incoming:
             phi.add(value, block)
         self.at.phis.append(phi)
+        if phi.is_word:
+            self.at.lines.insert(0, f"{phi.reg} = bitcast i16 {phi.reg}.word to bfloat")
         return phi
 
     # control flow -------------------------------------------------------------------------------

@@ -19,8 +19,10 @@ LARGEST = 1 << 60
 
 
 def from_address(e: Emitter, value: Tensor, dtype: PointerType) -> Pointer:
-    """Pointers to the elements at these addresses, which must be multiples of their size."""
-    if not value.dtype.is_int() or value.dtype.bits != 64:
+    """Pointers to the elements at these addresses, which must be multiples of their size. A number
+    that was passed may be a small one, and have 32 bits for that."""
+    passed = value.dtype.is_int() and value.index is not None and not any(value.index.values())
+    if not passed and (not value.dtype.is_int() or value.dtype.bits != 64):
         e.fail(f"a cast of {value.type} to {dtype}", "addresses are integers of 64 bits")
     element = dtype.element_ty
     buffer = e.all_memory.get(element.ir.name)

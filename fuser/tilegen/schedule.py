@@ -55,4 +55,4 @@ class Schedule:
             table["persistent"] = True
         if self.stream_k:
             table["stream_k"] = self.stream_k
-        return table | dict(self.extra)
+        return table | {k: list(v) if isinstance(v, tuple) else v for k, v in self.extra.items()}

@@ -76,3 +76,10 @@ def test_addresses_are_not_checked() -> None:
     args = (np.array([one.ctypes.data]), np.array([1], np.int32), np.zeros(32, np.float32))
     with pytest.raises(UsageError, match="by addresses"):
         gather_rows[(1,)](*args, B=32, check=True)
+
+
+def test_a_passed_address_may_be_small() -> None:
+    """Of 32 bits: nothing is there, and nothing is loaded or stored."""
+    x = np.arange(20, dtype=np.float16)
+    shift_in_place[(1,)](x, 1 << 20, 0, B=32)
+    np.testing.assert_array_equal(x, np.arange(20))

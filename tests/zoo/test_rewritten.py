@@ -16,6 +16,7 @@ ort = pytest.importorskip("onnxruntime")
 
 import fuser  # noqa: E402
 from models.zoo import zoo_feeds, zoo_module  # noqa: E402
+from tests.processors import multiplies_bytes  # noqa: E402
 from tests.zoo.routes import Array, expected_outputs, export, relative_error  # noqa: E402
 from tests.zoo.test_zoo import MOST_KERNELS, SLACK  # noqa: E402
 
@@ -108,6 +109,8 @@ def test_quantised(name: str, form: str, path: Path) -> None:
     quantised model are its own.
     """
     quantization = pytest.importorskip("onnxruntime.quantization")
+    if form == "QOperator" and not multiplies_bytes():
+        pytest.skip("ONNX Runtime's sums of bytes saturate on this processor")
     write(name, path)
     if form == "dynamic":
         quantization.quantize_dynamic(path, path)

@@ -76,7 +76,9 @@ def test_one_set_of_kernels_is_launched_at_every_size(monkeypatch: pytest.Monkey
         guard_from_list(record)
         for kernel in compiled.kernels for record in kernel.facts["guards"]
     ]  # fmt: skip
-    codes = {kernel.code for kernel in compiled.kernels}
+    first = compiled.bound.at({"batch": 7, "sequence": 61})
+    codes = {launch.kernel.code for launch in first.launches}
+    assert len(codes) == len({kernel.code for kernel in compiled.kernels})
     fed: set[tuple[int, ...]] = set()
     for dims in ({"batch": 3, "sequence": 17}, {"batch": 2, "sequence": 33},
                  {"batch": 9, "sequence": 64}):  # fmt: skip

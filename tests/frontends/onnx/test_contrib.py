@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import fuser
+from tests.processors import multiplies_bytes
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -243,6 +244,8 @@ def model_of(case: Case, fixed: bool) -> tuple[onnx.ModelProto, dict[str, Array]
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
 @pytest.mark.parametrize("name", CASES)
 def test_as_onnxruntime(name: str, device: Any) -> None:
+    if name == "integer to float" and not multiplies_bytes():
+        pytest.skip("ONNX Runtime's sums of bytes saturate on this processor")
     model, feeds = model_of(CASES[name], fixed=True)
     options = ort.SessionOptions()
     options.log_severity_level = 4

@@ -121,7 +121,7 @@ def test_a_defect_leaves_the_graph_to_pytorch(
     def fail(*_: Any, **__: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(torch_backend, "compile_graph", fail)
+    monkeypatch.setattr("fuser.frontends.torch.program.compile_graph", fail)
     module = torch.nn.Linear(4, 3)
     fast = torch.compile(module, backend="fuser")
     x = torch.ones(2, 4)
@@ -143,7 +143,7 @@ def test_what_the_caller_can_mend_is_raised(
     def fail(*_: Any, **__: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(torch_backend, "compile_graph", fail)
+    monkeypatch.setattr("fuser.frontends.torch.program.compile_graph", fail)
     with torch.no_grad(), pytest.raises(type(error), match=str(error)):
         torch.compile(torch.nn.Linear(4, 3), backend="fuser")(torch.ones(2, 4))
 
