@@ -13,7 +13,6 @@ torch = pytest.importorskip("torch")
 
 import fuser  # noqa: E402
 from fuser.errors import DeviceError, LoweringError, UsageError  # noqa: E402
-from fuser.frontends.torch import backend as torch_backend  # noqa: E402
 
 pytestmark = pytest.mark.export
 
