@@ -22,9 +22,18 @@ from models import TINY, build, example_feeds, save
 
 Fuser = Callable[..., tuple[int, str, str]]
 
-SCHEMA_KEYS = [
+SCHEMA_1_KEYS = [
     "schema", "model", "device", "kernels", "bytes", "latency_ms", "compile_s", "cache_hits",
     "peak_memory_bytes", "precision", "tuned", "fallbacks", "regions", "compare",
+]  # fmt: skip
+SCHEMA_KEYS = [
+    "schema", "model", "device", "target", "dims", "threads", "precision", "kernels",
+    "boundary_bytes", "dram_bytes", "dram_bytes_cold", "packed_bytes", "latency_ms", "compile_s",
+    "cache_hits", "peak_memory_bytes", "tuned", "fallbacks", "launches", "compare", "peer",
+]  # fmt: skip
+LAUNCH_KEYS = [
+    "name", "region", "kind", "nodes", "boundary_bytes", "reread_bytes", "dram_bytes", "flops",
+    "roofline_us", "time_us", "schedule",
 ]  # fmt: skip
 
 
@@ -114,20 +123,37 @@ def test_json_is_one_object_and_nothing_else(fuser: Fuser, mlp: Path) -> None:
     assert (code, err) == (0, "")
     report = json.loads(out)
     assert list(report) == SCHEMA_KEYS
-    assert report["schema"] == 1
+    assert report["schema"] == 2
     assert set(report["kernels"]) == {"before", "after"}
-    assert set(report["bytes"]) == {"before", "after", "floor", "packed"}
+    assert report["dims"] == {"batch": 1} and report["threads"] >= 1
+    for name in ("boundary_bytes", "dram_bytes", "dram_bytes_cold"):
+        three = report[name]
+        assert set(three) == {"before", "after", "floor"}
+        assert 0 <= three["floor"] <= three["after"] <= three["before"]
     assert set(report["latency_ms"]) == {"median", "p90", "p99", "iterations"}
     assert report["latency_ms"]["iterations"] == 3
     assert 0 < report["latency_ms"]["median"] <= report["latency_ms"]["p90"]
     assert set(report["compare"]) == {"max_abs", "max_rel", "ok", "differs"}
     assert report["compare"]["ok"] is True and report["compare"]["max_rel"] < 1e-5
-    for region in report["regions"]:
-        assert set(region) == {"id", "kind", "nodes", "bytes", "flops", "schedule"}
+    assert len(report["launches"]) == report["kernels"]["after"]
+    for launch in report["launches"]:
+        assert list(launch) == LAUNCH_KEYS and launch["nodes"] and launch["time_us"] is None
+        assert set(launch["boundary_bytes"]) == set(launch["dram_bytes"]) == {"read", "written"}
+        assert launch["flops"] > 0 and launch["roofline_us"] > 0
+    moved = [launch["boundary_bytes"] for launch in report["launches"]]
+    assert sum(sum(item.values()) for item in moved) == report["boundary_bytes"]["after"]
     assert report["fallbacks"] == []
     assert report["kernels"]["after"] <= report["kernels"]["before"]
-    assert report["bytes"]["floor"] <= report["bytes"]["after"] <= report["bytes"]["before"]
     assert report["peak_memory_bytes"] > 0
+
+
+def test_schema_1_is_there_by_flag(fuser: Fuser, mlp: Path) -> None:
+    code, out, _ = fuser("run", mlp, "--device", "cpu", "--json", "--schema", "1")
+    report = json.loads(out)
+    assert code == 0 and list(report) == SCHEMA_1_KEYS and report["schema"] == 1
+    assert set(report["bytes"]) == {"before", "after", "floor", "packed"}
+    for region in report["regions"]:
+        assert set(region) == {"id", "kind", "nodes", "bytes", "flops", "schedule"}
 
 
 def test_precision(fuser: Fuser, mlp: Path) -> None:
@@ -205,7 +231,7 @@ def test_no_fusion_launches_more_kernels(fuser: Fuser, bert: Path) -> None:
     unfused = json.loads(fuser(*command, "--no-fusion")[1])
     assert fused["kernels"]["before"] == unfused["kernels"]["before"]
     assert 2 * fused["kernels"]["after"] < unfused["kernels"]["after"]
-    assert fused["bytes"]["after"] < unfused["bytes"]["after"]
+    assert fused["boundary_bytes"]["after"] < unfused["boundary_bytes"]["after"]
 
 
 def test_seed_decides_random_inputs(fuser: Fuser, mlp: Path, tmp_path: Path) -> None:

@@ -114,6 +114,7 @@ def test_the_second_compile_is_a_load(path: Path, compiles: list[Any]) -> None:
     for key in ("compile_s", "cache_hits"):
         a.pop(key), b.pop(key)
     assert a == b and first.report().dims == second.report().dims == {"batch": 1}
+    assert a["launches"] and a["boundary_bytes"]["after"] > 0
     for name, array in first.random_feeds(3).items():
         np.testing.assert_array_equal(array, second.random_feeds(3)[name], strict=True)
 

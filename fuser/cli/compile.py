@@ -43,7 +43,7 @@ def compile_command(
             open_model(model), meant, dims=options.parse_dims(dim), fusion=not no_fusion,
             precision=precision, progress=progress.step,
         )  # fmt: skip
-        save_program(program, output)
+        save_program(program, output, report)
     rows = [
         ("plan", f"{output}, {megabytes(output.stat().st_size)}"),
         ("target", f"{meant.arch} {meant.features}".strip()),

@@ -1,11 +1,10 @@
-"""The end of a compile: kernels bound to values, and the report of what fusion saved."""
+"""The end of a compile: kernels bound to values."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -13,11 +12,9 @@ from fuser.backend.module import CompiledKernel
 from fuser.backend.symbols import named, readable
 from fuser.graph.dims import parse
 from fuser.graph.ir import Node, Value
-from fuser.graph.sizes import by_example, evaluate, size_hint
+from fuser.graph.sizes import evaluate
 from fuser.partition.region import Partition
-from fuser.partition.text import refusal_rows
 from fuser.pipeline.packing import Source, pack, source_of
-from fuser.report import report as reports
 from fuser.runtime.memory import trim_heap
 from fuser.runtime.program import Program, Step, TensorSpec, assemble
 from fuser.target import Target
@@ -207,57 +204,3 @@ def _key(program: TileProgram, argument: Argument) -> Hashable:
 
 def _spec(value: Value, name: str) -> TensorSpec:
     return TensorSpec(name, value.dtype, value.shape)
-
-
-@by_example
-def _slow(cut: Partition) -> tuple[str, ...]:
-    """Regions that were split to keep a compile short."""
-    rows = refusal_rows(item for item in cut.refusals if item.code == "slow-kernel")
-    return tuple(
-        f"{row.producer} and {row.consumer} are separate kernels: {row.reason}"
-        + (f" ({row.count} times)" if row.count > 1 else "")
-        for row in rows
-    )
-
-
-def report_on(
-    cut: Partition, programs: list[TileProgram], program: Program,
-    dims: dict[str, int], seconds: float, cache_hits: int,
-) -> reports.Report:  # fmt: skip
-    read = [
-        argument.value
-        for item in programs
-        for argument in item.arguments
-        if argument.value is not None and argument.value.constant is not None
-    ]
-    spare = {value: n for region in cut.regions for value, n in region.spare_bytes().items()}
-    flops = {region.id: 0 for region in cut.regions}
-    for item in programs:
-        flops[item.region.id] += item.flops
-    schedules: dict[int, dict[str, Any]] = {}
-    for item in programs:  # of several programs of a region the first does the work
-        schedules.setdefault(item.region.id, item.kernel.schedule.to_dict())
-    return reports.Report(
-        model=program.name,
-        device=f"{program.target.name} ({program.target.arch})",
-        kernels=reports.Saving(len(reports.nodes_before(cut.graph)), len(program.launches)),
-        bytes=reports.Traffic(
-            size_hint(reports.bytes_before(cut.graph)),
-            sum(region.bytes() for region in cut.regions),
-            size_hint(reports.bytes_floor(cut.graph, read))
-            - sum(spare.values()),
-            sum(region.saved_bytes() for region in cut.regions),
-        ),
-        compile_s=seconds,
-        cache_hits=cache_hits,
-        peak_memory_bytes=program.peak_memory_bytes,
-        regions=tuple(
-            reports.RegionReport(
-                region.id, region.kind, region.origin, region.bytes(), size_hint(flops[region.id]),
-                schedules.get(region.id, {}),
-            )
-            for region in cut.regions
-        ),
-        fallbacks=_slow(cut),
-        dims=dims,
-    )  # fmt: skip

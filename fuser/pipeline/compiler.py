@@ -18,12 +18,13 @@ from fuser.graph.ir import Graph
 from fuser.limits import check_bytes, current
 from fuser.partition import Options, partition
 from fuser.partition.region import Partition
-from fuser.pipeline.binding import Bound, bind_kernels, report_on, spent
+from fuser.pipeline.binding import Bound, bind_kernels, spent
 from fuser.pipeline.devices import Device, choose_target, parse_device, plan_threads
 from fuser.pipeline.kernels import compile_programs, programs_of, without_refused
 from fuser.pipeline.packing import Source
 from fuser.pipeline.precision import Precision, Rounding, rounding
 from fuser.pipeline.source import GraphSource
+from fuser.report.build import report_on
 from fuser.report.report import Report, Tuned
 from fuser.runtime.cache import KernelCache
 from fuser.runtime.inputs import input_hints
@@ -158,7 +159,7 @@ def compile_graph(
             program,
             threads=plan_threads(threads),
             device=ordinal,
-            report=lambda plan: replace(report, peak_memory_bytes=plan.peak_memory_bytes),
+            report=report,
             hints=hints,
         )
 

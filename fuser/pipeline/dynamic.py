@@ -31,7 +31,7 @@ from fuser.pipeline.variants import Variant
 from fuser.runtime.feeds import check_names
 from fuser.runtime.latency import Latency
 from fuser.runtime.plan import Plan
-from fuser.runtime.plan_report import PlanReport
+from fuser.runtime.plan_report import Report
 from fuser.runtime.program import TensorSpec
 from fuser.runtime.shown import MOST_ROWS, Shown, Summary, counted, specs_shown
 
@@ -116,7 +116,7 @@ class DynamicPlan(Shown):
         check_names(self.inputs, feeds)
         return self.plan(feeds).profile(feeds, iterations=iterations, warmup=warmup)
 
-    def report(self, feeds: Mapping[str, Any]) -> PlanReport:
+    def report(self, feeds: Mapping[str, Any]) -> Report:
         """`Plan.report` at the sizes of these feeds."""
         return self.plan(feeds).report()
 

@@ -113,9 +113,7 @@ class StoredPlan:
             program,
             threads=plan_threads(threads),
             device=ordinal,
-            report=lambda plan: dataclasses.replace(
-                report, peak_memory_bytes=plan.peak_memory_bytes
-            ),
+            report=report,
             hints=hints,
         )
 

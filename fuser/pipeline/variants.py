@@ -26,11 +26,12 @@ from fuser.dtypes import DType
 from fuser.errors import FuserError, UsageError, ValueNeededError
 from fuser.graph.ir import Graph
 from fuser.graph.sizes import LEAST, Guard, Sizes, guard_from_list, size_hint
-from fuser.pipeline.binding import Bound, report_on
+from fuser.pipeline.binding import Bound
 from fuser.pipeline.compiler import Progress, compile_kernels
 from fuser.pipeline.devices import Device, parse_device, plan_threads
 from fuser.pipeline.precision import Precision
 from fuser.pipeline.source import GraphSource, symbols
+from fuser.report.build import report_on
 from fuser.report.report import Report
 from fuser.runtime.inputs import Hints, input_hints
 from fuser.runtime.memory import aligned_copy
@@ -110,7 +111,7 @@ class Variant:
             program,
             threads=plan_threads(self.threads),
             device=self.ordinal,
-            report=lambda plan: replace(report, peak_memory_bytes=plan.peak_memory_bytes),
+            report=report,
             hints=self.hints,
             like=next((other for other in self._plans.values() if not other.is_closed), None),
         )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from fuser.report.report import Report
+from fuser.runtime.plan_report import Report, Traffic
 
 
 def megabytes(count: int) -> str:
@@ -55,8 +55,16 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
+def _saved(traffic: Traffic) -> str:
+    """Before, after and floor of one number."""
+    return (
+        f"{megabytes(traffic.before)} -> {megabytes(traffic.after)}"
+        f"  ({percent_saved(traffic.before, traffic.after)}; floor {megabytes(traffic.floor)})"
+    )
+
+
 def _rows(report: Report, outputs: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str]]:
-    kernels, traffic = report.kernels, report.bytes
+    kernels = report.kernels
     yield "model", f"{report.model} on {report.device}"
     if report.precision != "model":
         yield "precision", report.precision
@@ -64,13 +72,10 @@ def _rows(report: Report, outputs: Mapping[str, np.ndarray]) -> Iterator[tuple[s
         yield "dims", ", ".join(f"{name} = {size}" for name, size in report.dims.items())
     saved = percent_saved(kernels.before, kernels.after)
     yield "kernels", f"{kernels.before} -> {kernels.after}  ({saved})"
-    yield (
-        "memory traffic",
-        f"{megabytes(traffic.before)} -> {megabytes(traffic.after)}"
-        f"  ({percent_saved(traffic.before, traffic.after)}; floor {megabytes(traffic.floor)})",
-    )
-    if traffic.packed:
-        yield "packed weights", f"{megabytes(traffic.packed)} less to read than unpacked"
+    yield "boundary bytes", _saved(report.boundary)
+    yield "DRAM bytes", f"{_saved(report.dram)}, predicted"
+    if packed := report.bytes.packed:
+        yield "packed weights", f"{megabytes(packed)} less to read than unpacked"
     cached = f"{report.cache_hits} kernels from the cache" if report.cache_hits else "cold"
     yield "compile", f"{report.compile_s:.2f} s  ({cached})"
     for item in report.tuned:

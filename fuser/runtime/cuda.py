@@ -210,6 +210,10 @@ class CudaExecutor:
         return self.layout.total
 
     @property
+    def threads(self) -> None:
+        """Of the host: a plan has none there."""
+
+    @property
     def workspace_bytes(self) -> int:
         """See `Plan.workspace_bytes`."""
         return self.layout.arena

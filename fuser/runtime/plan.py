@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -15,10 +16,10 @@ from fuser.runtime.feeds import check_feeds
 from fuser.runtime.inputs import Hints, random_feeds
 from fuser.runtime.latency import Latency
 from fuser.runtime.nvtx import mark, marking
-from fuser.runtime.plan_report import PlanReport
+from fuser.runtime.plan_report import Report
 from fuser.runtime.program import Program, Steady, TensorSpec
 from fuser.runtime.shown import Shown, Summary, counted, specs_shown
-from fuser.runtime.store import load_program, program_file, reading, save_program
+from fuser.runtime.store import load_plan, program_file, reading, save_program
 from fuser.target import Target
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class Executor(Protocol):
     def peak_memory_bytes(self) -> int: ...
     @property
     def workspace_bytes(self) -> int: ...
+    @property
+    def threads(self) -> int | None: ...
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]: ...
     def at(self, fixed: Mapping[int, int]) -> Steady: ...
     def time_replays(
@@ -51,7 +54,7 @@ class Plan(Shown):
         outputs = plan.run({"x": array})
         y = plan(array)
 
-    report: what `plan.report()` calls, with the plan; the compiler supplies it. hints: ranges of
+    report: what `plan.report()` gives; the compiler supplies it. hints: ranges of
     the inputs, for random feeds. like: a plan of the same kernels at other sizes, to share code.
     Raises DeviceError, OutOfMemoryError or CompileError where the device refuses the program.
     """
@@ -62,7 +65,7 @@ class Plan(Shown):
         *,
         threads: int | None = None,
         device: int = 0,
-        report: Callable[[Plan], PlanReport] | None = None,
+        report: Report | None = None,
         hints: Hints | None = None,
         like: Plan | None = None,
     ) -> None:
@@ -254,30 +257,30 @@ class Plan(Shown):
             feeds = self.random_feeds()
         return check_feeds(self.program.inputs, feeds)
 
-    def report(self) -> PlanReport:
+    def report(self) -> Report:
         """What fusion saved. Raises UsageError for a plan that was not made from a model."""
         if self._report is None:
             raise UsageError("this plan has no report", hint="fuser.compile makes plans that do")
-        return self._report(self)
+        memory, threads = self.peak_memory_bytes, self.executor.threads
+        return replace(self._report, peak_memory_bytes=memory, threads=threads)
 
     def save(self, path: Path | str) -> None:
         """Write the compiled program to a file for `Plan.load`; it holds native code for this
         device. Raises UsageError."""
-        save_program(self.program, path)
+        save_program(self.program, path, self._report)
 
     @classmethod
     def load(cls, path: Path | str, *, threads: int | None = None, device: int = 0) -> Plan:
         """A saved plan, ready to run on a device of the same kind; trust it as you trust a program.
         Raises UsageError, InvalidModelError or DeviceError."""
-        program = load_program(path)
+        program, report = load_plan(path)
         with reading(path):  # numbers and names that only a device asks for
-            return cls(program, threads=threads, device=device)
+            return cls(program, threads=threads, device=device, report=report)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A pickle is the saved plan with its report: it is loaded on a device of the same kind."""
-        data = b"".join(program_file(self.program))
-        report = None if self._report is None or self.is_closed else self._report(self)
-        return _restore, (data, self._threads, self._device, report, dict(self._hints))
+        """A pickle is the saved plan: it is loaded on a device of the same kind."""
+        data = b"".join(program_file(self.program, self._report))
+        return _restore, (data, self._threads, self._device, dict(self._hints))
 
     def __copy__(self) -> Plan:
         return self  # it does not change
@@ -311,14 +314,11 @@ class Plan(Shown):
         )  # fmt: skip
 
 
-def _restore(
-    data: bytes, threads: int | None, device: int, report: PlanReport | None, hints: Hints
-) -> Plan:
+def _restore(data: bytes, threads: int | None, device: int, hints: Hints) -> Plan:
     """A plan from its pickle."""
-    program = load_program(data)
-    told = None if report is None else lambda plan: report
+    program, report = load_plan(data)
     with reading(data):
-        return Plan(program, threads=threads, device=device, report=told, hints=hints)
+        return Plan(program, threads=threads, device=device, report=report, hints=hints)
 
 
 def _check_iterations(iterations: int) -> None:

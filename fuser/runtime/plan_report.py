@@ -1,30 +1,285 @@
-"""What a plan says of itself, as far as the runtime knows it."""
+"""What `plan.report()` gives: what fusion saved, what ran, and how fast. docs/report.md defines
+every number; the functions that find them are in `fuser/report/`.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
+from fuser.errors import UsageError
 from fuser.runtime.latency import Latency
+from fuser.runtime.shown import Shown, Summary
+
+SCHEMA = 2
 
 
-class PlanReport(Protocol):
-    """What `plan.report()` gives: a `fuser.report.report.Report`, which documents the fields."""
+@dataclass(frozen=True)
+class Saving:
+    """A count before and after fusion."""
 
-    model: str
-    device: str
-    kernels: Any
-    bytes: Any
-    compile_s: float
-    cache_hits: int
-    peak_memory_bytes: int
-    regions: tuple[Any, ...]
-    fallbacks: tuple[str, ...]
-    dims: dict[str, int]
-    values: tuple[str, ...]
-    precision: str
-    tuned: tuple[Any, ...]
-    latency_ms: Latency | None
-    compare: Any
+    before: int
+    after: int
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes moved in one run: a kernel for each operator, the plan, and the least there can be.
+    packed: what kernels do not read because weights are codes of few bits."""
+
+    before: int
+    after: int
+    floor: int
+    packed: int = 0
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """What one kernel moves in a run."""
+
+    read: int = 0
+    written: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.read + self.written
+
+
+@dataclass(frozen=True)
+class KernelReport:
+    """One launch. docs/report.md defines the numbers.
+
+    name: the symbol that profilers show. region: the id of its region, whose kernels in a row (a
+    workspace and its sum) share it. nodes: what it computes, by the names in the model. boundary:
+    distinct bytes through memory. reread: bytes that blocks fetch again, from the cache. dram: of
+    the boundary what crosses to memory, in the steady state. roofline_us: the least time.
+    time_us: measured, where it was.
+    """
+
+    name: str
+    region: int
+    kind: str
+    nodes: tuple[str, ...]
+    boundary: Bytes
+    reread: int
+    dram: Bytes
+    flops: int
+    roofline_us: float
+    schedule: dict[str, Any] = field(default_factory=dict)
+    time_us: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, the keys in the order of the schema."""
+        return {
+            "name": self.name,
+            "region": self.region,
+            "kind": self.kind,
+            "nodes": list(self.nodes),
+            "boundary_bytes": asdict(self.boundary),
+            "reread_bytes": self.reread,
+            "dram_bytes": asdict(self.dram),
+            "flops": self.flops,
+            "roofline_us": self.roofline_us,
+            "time_us": self.time_us,
+            "schedule": self.schedule,
+        }
+
+    @staticmethod
+    def from_record(record: Mapping[str, Any]) -> KernelReport:
+        """The inverse of `dataclasses.asdict`. Raises KeyError or TypeError."""
+        parts = {name: Bytes(**record[name]) for name in ("boundary", "dram")}
+        return KernelReport(**{**record, **parts, "nodes": tuple(record["nodes"])})
+
+
+@dataclass(frozen=True)
+class Device:
+    """What the rooflines are of: rates a second, bytes of the last cache (0: unknown)."""
+
+    name: str
+    arch: str
+    units: int
+    flops_f32: float
+    flops_f16: float
+    bandwidth: float
+    cache_bytes: int
+
+
+@dataclass(frozen=True)
+class RegionReport:
+    """One region as schema 1 has it: its kernel's traffic and work, and the schedule that was
+    chosen."""
+
+    id: int
+    kind: str
+    nodes: tuple[str, ...]
+    bytes: int
+    flops: int
+    schedule: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A kernel whose schedule was measured: what the rules chose, what is used, how many times as
+    fast that is, among how many candidates, and whether this was remembered from another compile.
+    """
+
+    kernel: str
+    rule: dict[str, Any]
+    chosen: dict[str, Any]
+    gain: float
+    candidates: int
+    remembered: bool
+
+    @property
+    def changed(self) -> bool:
+        return self.rule != self.chosen
+
+    def __str__(self) -> str:
+        when = "remembered" if self.remembered else f"of {self.candidates} candidates"
+        if not self.changed:
+            return f"{self.kernel}: the rules' schedule is kept ({when})"
+        names = [*dict.fromkeys((*self.rule, *self.chosen))]
+        moves = [
+            f"{name} {self.rule.get(name, '-')} -> {self.chosen.get(name, '-')}"
+            for name in names
+            if self.rule.get(name) != self.chosen.get(name)
+        ]
+        return f"{self.kernel}: {', '.join(moves)}, {self.gain:.2f} times as fast ({when})"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The plan's outputs beside a reference. max_rel is the greatest ||out - ref|| / ||ref|| of the
+    outputs; max_abs the greatest difference of one element; differs: a line for each output that is
+    not as expected, or that one of the two has not."""
+
+    max_abs: float
+    max_rel: float
+    ok: bool
+    reference: str = ""
+    differs: tuple[str, ...] = ()
+
+
+@dataclass(repr=False)
+class Report(Shown):
+    """What `plan.report()` gives. `to_dict` is the JSON of `fuser run --report`.
+
+    bytes and regions are schema 1's: whole tensors, each once a region. boundary: distinct bytes
+    through memory, kernel by kernel. dram, dram_cold: what of them crosses to memory when the plan
+    runs again and again, and when nothing is in the cache. launches: the kernels in order.
+    """
+
+    model: str
+    device: str
+    kernels: Saving
+    bytes: Traffic
+    compile_s: float
+    cache_hits: int
+    peak_memory_bytes: int
+    regions: tuple[RegionReport, ...]
+    fallbacks: tuple[str, ...] = ()
+    dims: dict[str, int] = field(default_factory=dict)
+    values: tuple[str, ...] = ()
+    """Inputs whose values the plan was compiled for."""
+    precision: str = "model"
+    """What matmuls round their operands to, and on what instruction (pipeline/precision.py)."""
+    tuned: tuple[Tuned, ...] = ()
+    """Kernels with measured schedules (pipeline/tuning.py)."""
+    latency_ms: Latency | None = None
+    compare: Comparison | None = None
+    target: Device | None = None
+    threads: int | None = None
+    """Of a plan on a CPU."""
+    boundary: Traffic = Traffic(0, 0, 0)
+    dram: Traffic = Traffic(0, 0, 0)
+    dram_cold: Traffic = Traffic(0, 0, 0)
+    launches: tuple[KernelReport, ...] = ()
+    peer: dict[str, Any] | None = None
+    """A peer that ran beside the plan: its name, and the kernels it has."""
+
+    def to_dict(self, schema: int = SCHEMA) -> dict[str, Any]:
+        """Plain data, the keys in the order of the schema, 1 or 2; what was not measured is None.
+        Raises UsageError for another schema."""
+        if schema == 1:
+            return self._schema_1()
+        if schema != SCHEMA:
+            raise UsageError(f"the report has no schema {schema}", hint="there are 1 and 2")
+        table = asdict(self)
+        return {
+            "schema": SCHEMA,
+            **{key: table[key] for key in ("model", "device", "target", "dims", "threads")},
+            **{key: table[key] for key in ("precision", "kernels")},
+            "boundary_bytes": _three(self.boundary),
+            "dram_bytes": _three(self.dram),
+            "dram_bytes_cold": _three(self.dram_cold),
+            "packed_bytes": self.bytes.packed,
+            **{key: table[key] for key in ("latency_ms", "compile_s", "cache_hits")},
+            "peak_memory_bytes": self.peak_memory_bytes,
+            "tuned": table["tuned"],
+            "fallbacks": list(self.fallbacks),
+            "launches": [launch.to_dict() for launch in self.launches],
+            "compare": self._compared(),
+            "peer": self.peer,
+        }
+
+    def _schema_1(self) -> dict[str, Any]:
+        table = asdict(self)
+        return {
+            "schema": 1,
+            **{key: table[key] for key in ("model", "device", "kernels", "bytes", "latency_ms")},
+            **{key: table[key] for key in ("compile_s", "cache_hits", "peak_memory_bytes")},
+            "precision": self.precision,
+            "tuned": table["tuned"],
+            "fallbacks": list(self.fallbacks),
+            "regions": [asdict(region) | {"nodes": list(region.nodes)} for region in self.regions],
+            "compare": self._compared(),
+        }
+
+    def _compared(self) -> dict[str, Any] | None:
+        if self.compare is None:
+            return None
+        return {
+            **{key: getattr(self.compare, key) for key in ("max_abs", "max_rel", "ok")},
+            "differs": list(self.compare.differs),
+        }
+
+    def _summary(self) -> Summary:
+        kernels, traffic = self.kernels, self.boundary
+        saved = f"{kernels.before} -> {kernels.after}"
+        moved = f"{traffic.before:,} -> {traffic.after:,} (floor {traffic.floor:,})"
+        facts = [
+            ("device", self.device), ("kernels", saved), ("bytes moved", moved),
+            ("memory", f"{self.peak_memory_bytes:,} bytes"), ("precision", self.precision),
+            ("compiled in", f"{self.compile_s:.2f} s"),
+            *((name, str(size)) for name, size in self.dims.items()),
+            *(("fallback", text) for text in self.fallbacks),
+        ]  # fmt: skip
+        if self.latency_ms is not None:
+            facts.append(("latency", f"{self.latency_ms.median:.3f} ms"))
+        short = [self.device, f"kernels {saved}", f"bytes {moved}"]
+        return Summary(self.model, [], [], facts, short)
+
+    @staticmethod
+    def from_record(record: Mapping[str, Any]) -> Report:
+        """The inverse of `dataclasses.asdict`, of a report without measurements. Raises KeyError or
+        TypeError."""
+        parts = {
+            "kernels": Saving(**record["kernels"]),
+            "bytes": Traffic(**record["bytes"]),
+            "regions": tuple(
+                RegionReport(**{**region, "nodes": tuple(region["nodes"])})
+                for region in record["regions"]
+            ),
+            "fallbacks": tuple(record["fallbacks"]),
+            "values": tuple(record["values"]),
+            "tuned": tuple(Tuned(**item) for item in record["tuned"]),
+            "target": record["target"] and Device(**record["target"]),
+            **{name: Traffic(**record[name]) for name in ("boundary", "dram", "dram_cold")},
+            "launches": tuple(map(KernelReport.from_record, record["launches"])),
+        }
+        return Report(**{**record, **parts})
+
+
+def _three(traffic: Traffic) -> dict[str, int]:
+    return {"before": traffic.before, "after": traffic.after, "floor": traffic.floor}

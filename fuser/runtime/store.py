@@ -24,6 +24,7 @@ from fuser.dtypes import BY_NAME, from_numpy
 from fuser.errors import InvalidModelError, UsageError
 from fuser.runtime.cache import kernel_from_record, kernel_to_record
 from fuser.runtime.memory import align, aligned_array
+from fuser.runtime.plan_report import Report
 from fuser.runtime.program import BufferRef, Copy, Launch, Program, TensorSpec, Zero
 from fuser.target import Target
 
@@ -60,16 +61,19 @@ class Arrays(list[dict[str, Any]]):
         return self._held[id(array)][0]
 
 
-def save_program(program: Program, path: Path | str) -> None:
-    """Write a Program. Raises UsageError where the file cannot be written."""
-    write_file(path, program_file(program))
+def save_program(program: Program, path: Path | str, report: Report | None = None) -> None:
+    """Write a Program and its report. Raises UsageError where the file cannot be written."""
+    write_file(path, program_file(program, report))
 
 
-def program_file(program: Program) -> list[bytes | memoryview]:
-    """A Program as the parts of a file."""
+def program_file(program: Program, report: Report | None = None) -> list[bytes | memoryview]:
+    """A Program and its report as the parts of a file."""
     blobs = Blobs()
-    constants = [array_record(array, blobs) for array in program.constants]
-    return file_parts(MAGIC, program_record(program, blobs) | {"constants": constants}, blobs)
+    manifest = program_record(program, blobs) | {
+        "constants": [array_record(array, blobs) for array in program.constants],
+        "report": report and dataclasses.asdict(report),
+    }
+    return file_parts(MAGIC, manifest, blobs)
 
 
 def file_parts(
@@ -128,9 +132,15 @@ def program_record(program: Program, blob: Callable[[bytes], list[int]]) -> dict
 def load_program(file: Path | str | bytes) -> Program:
     """Read a Program from a file, or from its bytes. Raises UsageError (no such file) or
     InvalidModelError (not a whole plan)."""
+    return load_plan(file)[0]
+
+
+def load_plan(file: Path | str | bytes) -> tuple[Program, Report | None]:
+    """`load_program`, and the report that was saved with it."""
     manifest, blobs = read_file(file, MAGIC)
     with reading(file):
-        return _read(manifest, blobs)
+        report = manifest.get("report")
+        return _read(manifest, blobs), report and Report.from_record(report)
 
 
 @contextlib.contextmanager

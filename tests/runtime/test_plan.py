@@ -93,7 +93,7 @@ def test_pickles_and_copies(plan: Plan) -> None:
         again.report()
     assert copy.copy(plan) is plan and copy.deepcopy({"a": plan})["a"] is plan
     with pytest.raises(InvalidModelError, match="bytes in memory"):
-        _restore(b"no plan", None, 0, None, {})
+        _restore(b"no plan", None, 0, {})
 
 
 def test_a_plan_for_a_cpu_binds_nothing(plan: Plan) -> None:

@@ -34,7 +34,7 @@ from fuser.pipeline.devices import Device, check_device
 from fuser.pipeline.dynamic import explain_variants
 from fuser.pipeline.precision import Precision
 from fuser.runtime.plan import Plan
-from fuser.runtime.plan_report import PlanReport
+from fuser.runtime.plan_report import Report
 from fuser.runtime.shown import Shown, Summary
 
 MOST_OPEN = 8
@@ -108,7 +108,7 @@ class Traced(Shown):
             shown.short if shown else [loops],
         )  # fmt: skip
 
-    def report(self) -> PlanReport:
+    def report(self) -> Report:
         """Raises UsageError for a function with loops."""
         return self.plan.report()
 

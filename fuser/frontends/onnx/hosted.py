@@ -6,7 +6,7 @@ import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -128,7 +128,7 @@ class HostedPlan:
     def report(self) -> Report:
         """What fusion saved in the parts that are compiled, and what the host ran. Raises
         UsageError before a run: nothing is compiled then."""
-        parts = [cast("Report", plan.report()) for plan in self.plans]
+        parts = [plan.report() for plan in self.plans]
         if not (parts or self.fallbacks):
             raise UsageError("nothing ran yet", hint="run it first: kernels are made then")
         regions = [region for part in parts for region in part.regions]
@@ -148,6 +148,12 @@ class HostedPlan:
             dims=self._ran,
             precision=parts[0].precision if parts else "model",
             tuned=tuple(item for part in parts for item in part.tuned),
+            target=parts[0].target if parts else None,
+            threads=parts[0].threads if parts else None,
+            launches=tuple(launch for part in parts for launch in part.launches),
+            boundary=_added(parts, "boundary"),
+            dram=_added(parts, "dram"),
+            dram_cold=_added(parts, "dram_cold"),
         )
 
     def close(self) -> None:
@@ -202,6 +208,10 @@ def _sizes(inputs: Sequence[TensorInfo], feeds: Mapping[str, Any]) -> dict[str, 
         for dim, size in zip(info.shape, np.shape(feeds[info.name]), strict=False)
         if isinstance(dim, str)
     }
+
+
+def _added(parts: Sequence[Report], name: str) -> Traffic:
+    return Traffic(*(_sum(parts, f"{name}.{at}") for at in ("before", "after", "floor")))
 
 
 def _sum(parts: Sequence[Report], path: str) -> int:

@@ -14,7 +14,7 @@ from fuser.frontends.torch.program import FxProgram, Options
 from fuser.frontends.torch.saved import Record, save
 from fuser.frontends.torch.tensors import is_tensor
 from fuser.runtime.plan import Plan
-from fuser.runtime.plan_report import PlanReport
+from fuser.runtime.plan_report import Report
 
 
 def _result_shapes(exported: Any) -> list[str]:
@@ -98,7 +98,7 @@ class CompiledProgram:
             raise UsageError("this program computes nothing, so it has no plan")
         return plan
 
-    def report(self, *args: Any, **kwargs: Any) -> PlanReport:
+    def report(self, *args: Any, **kwargs: Any) -> Report:
         return self.plan(*args, **kwargs).report()
 
     def refresh(self) -> None:

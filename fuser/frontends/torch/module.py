@@ -16,7 +16,7 @@ from fuser.frontends.torch.saved import save
 from fuser.frontends.torch.steady import signature
 from fuser.frontends.torch.tensors import is_tensor
 from fuser.runtime.plan import Plan
-from fuser.runtime.plan_report import PlanReport
+from fuser.runtime.plan_report import Report
 from fuser.runtime.watch import Watch
 
 
@@ -55,7 +55,7 @@ class CompiledModule:
         program = self._find(args, kwargs, (nest, signature(leaves), _autocast()))
         return program.plan(*args, **kwargs)
 
-    def report(self, *args: Any, **kwargs: Any) -> PlanReport:
+    def report(self, *args: Any, **kwargs: Any) -> Report:
         return self.plan(*args, **kwargs).report()
 
     def refresh(self) -> None:

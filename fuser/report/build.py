@@ -1,0 +1,98 @@
+"""The report of a compile: from the partition, the tile programs and the program of the runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from fuser.graph.sizes import by_example, size_hint
+from fuser.partition.region import Partition
+from fuser.partition.text import refusal_rows
+from fuser.report import report as reports
+from fuser.report.roofline import device_of, roofline_us
+from fuser.runtime.plan_report import Bytes, KernelReport, Report, Traffic
+from fuser.runtime.program import Launch, Program
+from fuser.tilegen.program import TileProgram
+
+
+@by_example
+def report_on(
+    cut: Partition, programs: Sequence[TileProgram], program: Program,
+    dims: dict[str, int], seconds: float, cache_hits: int,
+) -> Report:  # fmt: skip
+    """The report of a plan that never ran. programs: in the order of the launches."""
+    read = [
+        argument.value
+        for item in programs
+        for argument in item.arguments
+        if argument.value is not None and argument.value.constant is not None
+    ]
+    spare = {value: n for region in cut.regions for value, n in region.spare_bytes().items()}
+    flops = {region.id: 0 for region in cut.regions}
+    for item in programs:
+        flops[item.region.id] += size_hint(item.flops)
+    schedules: dict[int, dict[str, Any]] = {}
+    for item in programs:  # of several programs of a region the first does the work
+        schedules.setdefault(item.region.id, item.kernel.schedule.to_dict())
+    traffic = Traffic(
+        size_hint(reports.bytes_before(cut.graph)),
+        sum(region.bytes() for region in cut.regions),
+        size_hint(reports.bytes_floor(cut.graph, read)) - sum(spare.values()),
+        sum(region.saved_bytes() for region in cut.regions),
+    )
+    launches = tuple(
+        _kernel(item, launch, program)
+        for item, launch in zip(programs, program.launches, strict=True)
+    )
+    moved = replace(traffic, after=sum(launch.boundary.total for launch in launches))
+    return Report(
+        model=program.name,
+        device=f"{program.target.name} ({program.target.arch})",
+        kernels=reports.Saving(len(reports.nodes_before(cut.graph)), len(program.launches)),
+        bytes=traffic,
+        compile_s=seconds,
+        cache_hits=cache_hits,
+        peak_memory_bytes=program.peak_memory_bytes,
+        regions=tuple(
+            reports.RegionReport(
+                region.id, region.kind, region.origin, region.bytes(), flops[region.id],
+                schedules.get(region.id, {}),
+            )
+            for region in cut.regions
+        ),
+        fallbacks=_slow(cut),
+        dims=dims,
+        target=device_of(program.target),
+        boundary=moved,
+        dram=moved,
+        dram_cold=moved,
+        launches=launches,
+    )  # fmt: skip
+
+
+def _kernel(item: TileProgram, launch: Launch, program: Program) -> KernelReport:
+    sizes = [
+        (argument.buffer.role, size_hint(argument.buffer.size) * argument.buffer.dtype.bytes)
+        for argument in item.arguments
+    ]
+    moved = Bytes(
+        sum(size for role, size in sizes if role != "output"),
+        sum(size for role, size in sizes if role == "output"),
+    )
+    flops = size_hint(item.flops)
+    return KernelReport(
+        launch.kernel.entry, item.region.id, item.region.kind, item.region.origin, moved, 0, moved,
+        flops, roofline_us(program.target, item.region.nodes, flops, moved.total),
+        item.kernel.schedule.to_dict(),
+    )  # fmt: skip
+
+
+def _slow(cut: Partition) -> tuple[str, ...]:
+    """Regions that were split to keep a compile short."""
+    rows = refusal_rows(item for item in cut.refusals if item.code == "slow-kernel")
+    return tuple(
+        f"{row.producer} and {row.consumer} are separate kernels: {row.reason}"
+        + (f" ({row.count} times)" if row.count > 1 else "")
+        for row in rows
+    )
