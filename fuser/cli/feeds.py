@@ -13,12 +13,35 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fuser.errors import FeedError, UsageError
+from fuser.errors import FeedError, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
+    from fuser.frontends.onnx.hosted import Host
     from fuser.graph.ir import TensorType
 
 Arrays = dict[str, np.ndarray]
+
+
+def open_feeds(
+    model: Path, files: Sequence[str], dims: dict[str, int], host: Host
+) -> tuple[Arrays, dict[str, int]]:
+    """What `-i` names for an ONNX file, and its symbolic dims: as given, else read off the feeds.
+    Raises UsageError, FeedError, and what reading the model raises."""
+    from fuser.frontends.onnx import model as onnx_models
+
+    if not files:
+        return {}, dims
+    try:
+        with onnx_models.host_named():
+            opened = onnx_models.open_model(model)
+            given = read_feeds(files, list(opened.inputs))
+            dims = dims_of_feeds(opened.inputs, given) | dims
+            opened.check(given, dims)
+    except UnsupportedError:
+        if host == "error":
+            raise
+        given = read_feeds(files, onnx_models.input_names(model))
+    return given, dims
 
 
 def read_feeds(arguments: Iterable[str], names: Sequence[str]) -> Arrays:

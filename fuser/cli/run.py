@@ -67,7 +67,6 @@ def run_command(
     if against and expect:
         raise UsageError("--compare and --expect are two references", hint="give one of them")
     from fuser.cli import feeds
-    from fuser.errors import UnsupportedError
     from fuser.frontends.onnx import model as onnx_models
     from fuser.frontends.onnx.hosted import HostedPlan, compile_on_host
     from fuser.report.progress import Progress
@@ -76,18 +75,7 @@ def run_command(
         progress.step("reading the model")
         recorded = None if inputs else feeds.find_test_data(model)
         files = [str(recorded)] if recorded else inputs
-        given, dims = {}, options.parse_dims(dim)
-        if files:
-            try:
-                with onnx_models.host_named():
-                    opened = onnx_models.open_model(model)
-                    given = feeds.read_feeds(files, list(opened.inputs))
-                    dims = feeds.dims_of_feeds(opened.inputs, given) | dims
-                    opened.check(given, dims)
-            except UnsupportedError:
-                if host == "error":
-                    raise
-                given = feeds.read_feeds(files, onnx_models.input_names(model))
+        given, dims = feeds.open_feeds(model, files, options.parse_dims(dim), host)
         plan = compile_on_host(
             model, host=host, device=device, dims=dims, threads=threads, fusion=not no_fusion,
             precision=precision, progress=progress.step, tune=tune,
@@ -132,7 +120,7 @@ def run_command(
     if output:
         _save_outputs(output, outputs)
     if report_file:
-        _write(report_file, json.dumps(report.to_dict(schema), indent=2) + "\n")
+        write_text(report_file, json.dumps(report.to_dict(schema), indent=2) + "\n")
     if as_json:
         click.echo(json.dumps(report.to_dict(schema)))
     else:
@@ -160,7 +148,8 @@ def _saved(name: str, output: Any) -> Any:
     raise UsageError(f"output {name!r} is a {type(output).__name__}: -o writes tensors")
 
 
-def _write(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
+    """Write a file. Raises UsageError where that fails."""
     try:
         path.write_text(text)
     except OSError as error:
