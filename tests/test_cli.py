@@ -377,8 +377,34 @@ def test_random_indices_stay_in_their_table(fuser: Fuser, tmp_path: Path) -> Non
 def test_explain_lists_regions_and_refusals(fuser: Fuser, bert: Path) -> None:
     code, out, err = fuser("explain", bert, "--device", "cpu", "--dim", "sequence=16")
     assert (code, err) == (0, "")
-    for word in ("attention", "contraction", "refused", "second-anchor"):
+    for word in ("attention", "contraction", "refused", "second-anchor", "sequence = 16"):
         assert word in out
+
+
+def test_explain_as_json(fuser: Fuser, mlp: Path, tmp_path: Path) -> None:
+    """The sizes are those of the feeds, the figures those of the report; docs list every key."""
+    np.savez(tmp_path / "feeds.npz", x=np.zeros((3, 24), np.float32))
+    at = ("--device", "cpu", "-i", tmp_path / "feeds.npz", "--json")
+    code, out, err = fuser("explain", mlp, *at)
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert found["dims"] == {"batch": 3} and found["kernels"] == len(found["regions"]) == 3
+    readers = [edge["readers"] for edge in found["refusals"]]
+    assert readers == [["/layers.1/MatMul"], ["/layers.2/MatMul"]]
+    assert all(edge["seconds"] > 0 and edge["lift"] for edge in found["refusals"])
+    report = json.loads(fuser("run", mlp, *at, "--iterations", "0")[1])
+    for key in ("nodes", "flops"):
+        assert [r[key] for r in found["regions"]] == [r[key] for r in report["launches"]], key
+    documented = (Path(__file__).parents[1] / "docs" / "command-line.md").read_text()
+    section = documented.split("## Why the regions")[1].split("\n## ")[0]
+    rows = [*found, *found["regions"][0], *found["refusals"][0]]
+    assert not [key for key in rows if not re.search(rf"\b{key}\b", section)]
+
+
+def test_explain_of_feeds_that_do_not_fit(fuser: Fuser, mlp: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "feeds.npz", x=np.zeros((3, 23), np.float32))
+    result = fuser("explain", mlp, "--device", "cpu", "-i", tmp_path / "feeds.npz")
+    assert_one_line(result, 2, "x")
 
 
 @pytest.mark.parametrize("stage", [stage for stage in STAGES if stage != "ptx"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,53 +11,108 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fuser.cli import options
-from fuser.errors import LoweringError
+from fuser.errors import LoweringError, UsageError
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from fuser.partition import Partition
     from fuser.pipeline.devices import Device
     from fuser.pipeline.precision import Precision
+
+SCHEMA = 1
+"""Of the JSON; docs/command-line.md lists its keys."""
 
 
 @click.command("explain")
 @click.argument("model", type=click.Path(path_type=Path))
 @options.device
 @options.target
+@options.inputs
 @options.dim
 @click.option(
     "--dynamic", is_flag=True, help="Compile for ranges of sizes; print which share kernels."
 )
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else.")
 @options.fusion
 @options.precision
 @options.limits
-@options.verbose
+@options.verbose_lists
 def explain_command(
-    model: Path, device: Device, target: str | None,
-    dim: tuple[str, ...], dynamic: bool, no_fusion: bool,
-    precision: Precision,
+    model: Path, device: Device, target: str | None, inputs: tuple[str, ...],
+    dim: tuple[str, ...], dynamic: bool, as_json: bool, no_fusion: bool, precision: Precision,
+    verbose: int,
 ) -> int:  # fmt: skip
-    """Print the regions of MODEL, and every fusion that was refused with its reason."""
+    """Print the regions of MODEL, each of which is a kernel, and every fusion that was refused: the
+    nodes, the bytes and the time it would save, why, and what would lift it."""
     from fuser.frontends.onnx.model import open_model
-    from fuser.partition import explain
+    from fuser.partition.explanation import explanation
+    from fuser.partition.text import text_of
     from fuser.pipeline import compiler
     from fuser.pipeline.devices import choose_target
 
     device = options.chosen(device, target)
-    opened, dims = open_model(model), options.parse_dims(dim)
+    opened = open_model(model)
+    given, dims = _sizes(opened, model, inputs, options.parse_dims(dim))
     if dynamic:
+        if as_json:
+            raise UsageError("--dynamic prints no JSON", hint="leave one of them out")
         return _explain_dynamic(opened, dims, device=device, fusion=not no_fusion,
                                 precision=precision)  # fmt: skip
-    partition = compiler.partition_source(
-        opened, device=device, dims=dims, fusion=not no_fusion, precision=precision
+    dims = opened.bind(dims)
+    cut = _partition(
+        opened, given, device=device, dims=dims, fusion=not no_fusion, precision=precision
     )
     chosen = choose_target(device)
     tuned: tuple[Any, ...] = ()
     with suppress(LoweringError):  # of a region without a kernel, which the text shows
-        programs = compiler.emit_programs(partition, chosen)
-        _, tuned = compiler.with_remembered(partition, programs, chosen)
-    click.echo(explain(partition))
+        programs = compiler.emit_programs(cut, chosen)
+        _, tuned = compiler.with_remembered(cut, programs, chosen)
+    found = explanation(cut)
+    if as_json:
+        table = {
+            "schema": SCHEMA, "model": opened.name, "device": f"{chosen.name} ({chosen.arch})",
+            "dims": dims, "precision": precision, **found.to_dict(),
+            "tuned": [vars(item) for item in tuned],
+        }  # fmt: skip
+        click.echo(json.dumps(table))
+        return 0
+    shown = ", ".join(f"{name} = {size}" for name, size in dims.items()) or "all fixed"
+    click.echo(f"{opened.name} on {chosen.name} ({chosen.arch}); dims: {shown}")
+    click.echo(text_of(found, None if verbose else 60))
     if tuned:
         click.echo("\n".join(["kernels with measured schedules", *(f"  {one}" for one in tuned)]))
     return 0
+
+
+def _sizes(
+    opened: Any, model: Path, inputs: tuple[str, ...], dims: dict[str, int]
+) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+    """The feeds, and the dims with those of the feeds, as `fuser run` has them."""
+    if not inputs:
+        return {}, dims
+    from fuser.cli import feeds
+
+    given = feeds.read_feeds(inputs, list(opened.inputs))
+    dims = feeds.dims_of_feeds(opened.inputs, given) | dims
+    opened.check(given, dims)
+    return given, dims
+
+
+def _partition(opened: Any, given: Mapping[str, np.ndarray], **choices: Any) -> Partition:
+    """The partition; values of feeds that decide shapes are bound."""
+    from fuser.errors import ValueNeededError
+    from fuser.pipeline.compiler import partition_source
+
+    values: dict[str, np.ndarray] = {}
+    while True:
+        try:
+            return partition_source(opened, values=values, **choices)
+        except ValueNeededError as error:
+            fresh = error.inputs - values.keys()
+            if not fresh or not fresh <= given.keys():
+                raise
+            values |= {name: given[name] for name in fresh}
 
 
 def _explain_dynamic(model: Any, dims: dict[str, int], **options: Any) -> int:

@@ -68,6 +68,10 @@ def chosen(device: Device, target: str | None) -> Device:
     return found
 
 
+inputs = click.option(
+    "-i", "--input", "inputs", multiple=True, metavar="FEED",
+    help="NAME=F.npy, F.npz or a folder of input_*.pb; else random.",
+)  # fmt: skip
 dim = click.option(
     "--dim",
     "dim",
@@ -77,15 +81,20 @@ dim = click.option(
 )
 
 
-def _talk(context: click.Context, parameter: click.Parameter, count: int) -> None:
+def _talk(context: click.Context, parameter: click.Parameter, count: int) -> int:
     from fuser.config import start_logs
 
     start_logs(("compile", "kernels")[:count])
+    return count
 
 
 verbose = click.option(
     "-v", "--verbose", count=True, callback=_talk, expose_value=False,
     help="Tell the steps of compiling; -vv: each kernel.",
+)  # fmt: skip
+verbose_lists = click.option(
+    "-v", "--verbose", count=True, callback=_talk,
+    help="Lists in full, and the steps of compiling; -vv: each kernel.",
 )  # fmt: skip
 _LIMITS = (
     ("seconds", "Give up reading and compiling after this; 0: never. Default 1800."),

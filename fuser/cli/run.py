@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 @click.command("run")
 @click.argument("model", type=click.Path(path_type=Path))
 @options.device
-@click.option("-i", "--input", "inputs", multiple=True, metavar="FEED",
-              help="NAME=F.npy, F.npz or a folder of input_*.pb; else random.")  # fmt: skip
+@options.inputs
 @options.dim
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
               help="Seed of the random inputs.")  # fmt: skip

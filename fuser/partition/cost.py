@@ -11,7 +11,7 @@ from math import prod
 from fuser.graph.ir import Node, Value
 from fuser.graph.precision import operand_dtype
 from fuser.graph.sizes import by_example
-from fuser.partition.nodes import CREATE, DECODE, REDUCE, VIEW
+from fuser.partition.nodes import ANCHORS, CREATE, DECODE, REDUCE, SELECTING, VIEW
 from fuser.target import Target
 
 WEIGHT: dict[str, int] = {
@@ -30,6 +30,9 @@ vector, which LLVM takes about a second for. Reading and writing a value between
 nothing beside what they compute."""
 REDUCTION_CODE = 16
 """Of a reduction: a loop of its own."""
+
+_COUNTED = ANCHORS | REDUCE
+"""What `flops` tells the work of, too."""
 
 RAMP = {"cpu": 3e-6, "cuda": 1e-6}
 """What a kernel takes beside its launch before and after it is busy: the first loads and the last
@@ -52,8 +55,10 @@ def code(node: Node) -> int:
 
 @by_example
 def flops(node: Node) -> int:
-    """Operations of a node; a multiply-add counts as two."""
-    if node.op in CREATE | VIEW | DECODE:
+    """Operations that a node asks for: two a multiply-add of matmuls and convolutions, one an
+    operand element of a reduction, a window's element and a result element of everything else;
+    none of constants, casts and movement (reshape, slice, concat, gather, ...)."""
+    if node.op in CREATE | VIEW | DECODE | SELECTING or node.op == "cast":
         return 0
     out = node.output
     if node.op == "dot_general":
@@ -65,7 +70,21 @@ def flops(node: Node) -> int:
         return out.type.size * int(prod(node.attrs["window"]))
     if node.op in REDUCE:
         return node.inputs[0].type.size
-    return out.type.size * weight(node)
+    return out.type.size
+
+
+def total_flops(nodes: Iterable[Node]) -> int:
+    """`flops` of a kernel: of its nodes, each once, those that other kernels compute, too,
+    included. However a kernel computes them (Winograd, padding, once for each block) is not."""
+    return sum(map(flops, nodes))
+
+
+@by_example
+def work(node: Node) -> int:
+    """Operations of a node in units of an addition: `flops`, but maps by their weight."""
+    if node.op in _COUNTED:
+        return flops(node)
+    return node.output.type.size * weight(node)
 
 
 def rate(target: Target, node: Node) -> float:
@@ -85,14 +104,18 @@ def map_rate(target: Target) -> float:
 @by_example
 def seconds(target: Target, nodes: Iterable[Node], traffic: int) -> float:
     """Time of one kernel that computes the nodes and moves `traffic` bytes."""
-    busy = max(work_seconds(target, nodes), traffic / target.bandwidth)
-    return busy + target.launch_cost + RAMP[target.name]
+    return kernel_seconds(target, work_seconds(target, nodes), traffic)
+
+
+def kernel_seconds(target: Target, work: float, traffic: int) -> float:
+    """Time of one kernel whose operations take `work` seconds and that moves `traffic` bytes."""
+    return max(work, traffic / target.bandwidth) + target.launch_cost + RAMP[target.name]
 
 
 @by_example
 def work_seconds(target: Target, nodes: Iterable[Node]) -> float:
     """Time of the operations alone."""
-    return sum(flops(node) / rate(target, node) for node in nodes)
+    return sum(work(node) / rate(target, node) for node in nodes)
 
 
 @by_example

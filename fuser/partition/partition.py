@@ -46,7 +46,8 @@ def partition(graph: Graph, target: Target, options: Options | None = None) -> P
     regions = finish.build_regions(grouping)
     layouts = choose_layouts(grouping, regions)
     copies, narrow = choose_copies(regions, set(graph.outputs), layouts, options.operands)
-    return Partition(graph, regions, refusals(grouping, regions), layouts, copies, narrow)
+    refused = refusals(grouping, regions)
+    return Partition(graph, regions, refused, layouts, copies, narrow, target)
 
 
 def _place_all(grouping: Grouping) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from fuser.graph.ir import Value
+from collections.abc import Mapping, Sequence
+
+from fuser.graph.ir import Node, Value
 from fuser.graph.sizes import by_example
 from fuser.partition.grouping import Grouping, Misfit
+from fuser.partition.nodes import VIEW
 from fuser.partition.region import Refusal, Region
 
 
@@ -18,6 +21,7 @@ def refusals(grouping: Grouping, regions: list[Region]) -> list[Refusal]:
             readers[value] = readers.get(value, 0) + 1
     found = []
     for region in regions:
+        uses = uses_in(region)
         for value in region.inputs:
             producer = writer.get(value)
             if producer is None:
@@ -25,8 +29,51 @@ def refusals(grouping: Grouping, regions: list[Region]) -> list[Refusal]:
             misfit = _reason(grouping, producer, region, value)
             must_write = readers[value] > 1 or value in grouping.graph_outputs
             lost = value.type.bytes * (1 if must_write else 2)
-            found.append(Refusal(producer.name, region.name, misfit.code, misfit.reason, lost))
+            found.append(
+                Refusal(
+                    producer.name, region.name, misfit.code, misfit.reason, lost,
+                    value.name, sources_of(value), readers_of(value, uses),
+                )
+            )  # fmt: skip
     return found
+
+
+def uses_in(region: Region) -> dict[Value, list[Node]]:
+    """The nodes of a region that read each value."""
+    uses: dict[Value, list[Node]] = {}
+    for node in region.nodes:
+        for value in node.inputs:
+            uses.setdefault(value, []).append(node)
+    return uses
+
+
+def sources_of(value: Value) -> tuple[str, ...]:
+    """The ONNX nodes that compute a value, movement of it passed over."""
+    node = value.node
+    while node is not None and node.op in VIEW and node.inputs[0].node is not None:
+        node = node.inputs[0].node
+    return () if node is None else _names(node)
+
+
+def readers_of(value: Value, uses: Mapping[Value, Sequence[Node]]) -> tuple[str, ...]:
+    """The ONNX nodes of a region that read a value, movement of it passed over."""
+    found: dict[str, None] = {}
+    seen = {value}
+    stack = [value]
+    while stack:
+        for node in uses.get(stack.pop(), ()):
+            if node.op in VIEW and node.output in uses:
+                if node.output not in seen:
+                    seen.add(node.output)
+                    stack.append(node.output)
+            else:
+                found.update(dict.fromkeys(_names(node)))
+    return tuple(found)
+
+
+def _names(node: Node) -> tuple[str, ...]:
+    """The ONNX nodes that a node came from, or its primitive."""
+    return node.origin or (node.op,)
 
 
 def _reason(grouping: Grouping, producer: Region, consumer: Region, value: Value) -> Misfit:

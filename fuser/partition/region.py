@@ -10,6 +10,7 @@ from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.quantised import saved_bytes, spare_bytes
 from fuser.graph.precision import CONTRACTIONS
 from fuser.graph.sizes import size_hint
+from fuser.target import Target
 
 Kind = Literal[
     "map", "reduce", "contraction", "conv", "attention", "window", "gather",
@@ -89,6 +90,19 @@ class Refusal:
     code: str  # a short stable word: "cycle", "second-anchor", "recompute", "row-too-long", ...
     reason: str  # one sentence
     bytes_lost: int  # what the fusion would have saved
+    value: str = ""  # what the consumer reads: its name in the graph; "" where it reads nothing
+    sources: tuple[str, ...] = ()  # the ONNX nodes that compute it
+    readers: tuple[str, ...] = ()  # those of the consumer that read it
+
+    @property
+    def kinds(self) -> tuple[str, str]:
+        """The kinds of the two regions."""
+        return kind_of(self.producer), kind_of(self.consumer)
+
+
+def kind_of(region: str) -> str:
+    """The kind of a region by its name."""
+    return region.rsplit("_", 1)[0]
 
 
 @dataclass(eq=False)
@@ -98,7 +112,7 @@ class Partition:
     layouts: physical axis order of values that are not row-major, outermost first: an NCHW value
     stored as NHWC has (0, 2, 3, 1).
     copies: the dtype of the rounded copy that matmuls read, of values that have one; narrow: the
-    values that are stored as that copy alone (storage.py).
+    values that are stored as that copy alone (storage.py). target: what it was cut for.
     """
 
     graph: Graph
@@ -107,6 +121,7 @@ class Partition:
     layouts: dict[Value, tuple[int, ...]] = field(default_factory=dict)
     copies: dict[Value, DType] = field(default_factory=dict)
     narrow: set[Value] = field(default_factory=set)
+    target: Target | None = None
 
     def strides(self, value: Value) -> tuple[int, ...]:
         """Strides, in elements, of the value's buffer, per logical axis."""

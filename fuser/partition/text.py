@@ -1,90 +1,76 @@
-"""Regions and refusals as rows and as plain text, for `fuser explain`."""
+"""A partition as plain text, one item a line, for `fuser explain`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterator
 
-from fuser.partition import cost
-from fuser.partition.region import Partition, Refusal, Region
+from fuser.partition.explanation import Explanation, RefusalKind, explanation, refusal_kinds
+from fuser.partition.region import Partition
 
-
-@dataclass(frozen=True)
-class RegionRow:
-    """One region: its ONNX nodes in order, the bytes it moves and the operations it does."""
-
-    id: int
-    kind: str
-    nodes: tuple[str, ...]
-    bytes: int
-    flops: int
+MOST_EDGES = 3
+"""Refusals of one kind that are listed, unless all are asked for."""
 
 
-@dataclass(frozen=True)
-class RefusalRow:
-    """Fusions refused with one code between two kinds of region; reason: that of the first."""
-
-    producer: str
-    consumer: str
-    code: str
-    reason: str
-    count: int
-    bytes_lost: int
+def explain(partition: Partition, width: int | None = 60) -> str:
+    """The regions of a partition and the fusions it refused; see `text_of`."""
+    return text_of(explanation(partition), width)
 
 
-def region_flops(region: Region) -> int:
-    """Operations of a region, nodes that it computes again included; a multiply-add is two."""
-    return sum(cost.flops(node) for node in region.nodes)
+def text_of(found: Explanation, width: int | None = 60) -> str:
+    """The regions and refusals. width: of the names of one item's nodes; None: all nodes of all
+    regions, and every refusal."""
+    return "\n".join([*_regions(found, width), "", *_refusals(found, width)]) + "\n"
 
 
-def region_rows(partition: Partition) -> list[RegionRow]:
-    return [
-        RegionRow(
-            region.id,
-            region.kind,
-            region.origin or tuple(dict.fromkeys(node.op for node in region.nodes)),
-            region.bytes(),
-            region_flops(region),
+def _regions(found: Explanation, width: int | None) -> Iterator[str]:
+    yield (
+        f"{counted(len(found.regions), 'region')}, {amount(found.bytes)}B,"
+        f" {duration(found.seconds)} predicted"
+    )
+    yield ""
+    yield f"{'id':>4}  {'kind':<12} {'bytes':>9} {'flops':>9} {'time':>9}  nodes"
+    for row in found.regions:
+        yield (
+            f"{row.id:>4}  {row.kind:<12} {amount(row.bytes):>9} {amount(row.flops):>9}"
+            f" {duration(row.seconds):>9}  {names(row.nodes, width)}"
         )
-        for region in partition.regions
-    ]
+    if found.packed_bytes:
+        yield ""
+        yield f"{amount(found.packed_bytes)} bytes less to read: weights stay packed"
 
 
-def refusal_rows(refusals: Iterable[Refusal]) -> list[RefusalRow]:
-    """Refusals of one code and pair of kinds added up, with the first reason; the dearest first."""
-    table: dict[tuple[str, str, str], list[Refusal]] = {}
-    for refusal in refusals:
-        kinds = (refusal.producer.rsplit("_", 1)[0], refusal.consumer.rsplit("_", 1)[0])
-        table.setdefault((*kinds, refusal.code), []).append(refusal)
-    rows = [
-        RefusalRow(*key, same[0].reason, len(same), sum(r.bytes_lost for r in same))
-        for key, same in table.items()
-    ]
-    return sorted(rows, key=lambda row: -row.bytes_lost)
+def _refusals(found: Explanation, width: int | None) -> Iterator[str]:
+    count = counted(len(found.refusals), "fusion")
+    yield f"{count} refused" + ("; what each would save:" if found.refusals else "")
+    for kind in refusal_kinds(found.refusals):
+        yield ""
+        yield from _kind(kind, width)
 
 
-def explain(partition: Partition, width: int = 60) -> str:
-    """The regions of a partition and the fusions it refused, as text of one item a line."""
-    lines = [f"{len(partition.regions)} regions", ""]
-    lines.append(f"{'id':>4}  {'kind':<12} {'bytes':>9} {'flops':>9}  nodes")
-    for row in region_rows(partition):
-        names = _shorten(row.nodes, width)
-        lines.append(
-            f"{row.id:>4}  {row.kind:<12} {amount(row.bytes):>9} {amount(row.flops):>9}  {names}"
+def _kind(kind: RefusalKind, width: int | None) -> Iterator[str]:
+    first = kind.rows[0]
+    sums = f"{amount(kind.bytes)}B, {duration(kind.seconds)}"
+    times = f" ({len(kind.rows)} times, {sums})" if len(kind.rows) > 1 else ""
+    yield f"{kind.code}, {kind.producer} -> {kind.consumer}: {first.reason}{times}"
+    lifts = dict.fromkeys(row.lift for row in kind.rows)
+    if len(lifts) == 1:
+        yield f"    to lift it: {first.lift}"
+    shown = kind.rows if width is None else kind.rows[:MOST_EDGES]
+    for row in shown:
+        ends = f"{names(row.sources, width)} -> {names(row.readers, width)}"
+        yield (
+            f"    {amount(row.bytes):>8}B {duration(row.seconds):>9}  {ends}"
+            f"  ({row.producer} -> {row.consumer})"
+            + (f": {row.reason}" if row.reason != first.reason else "")
+            + (f"; to lift it: {row.lift}" if len(lifts) > 1 else "")
         )
-    rows = refusal_rows(partition.refusals)
-    saved = sum(region.saved_bytes() for region in partition.regions)
-    if saved:
-        lines += ["", f"{amount(saved)} bytes less to read: weights stay packed"]
-    lines += ["", f"{len(partition.refusals)} fusions refused"]
-    if rows:
-        lines += ["", f"{'count':>5}  {'lost':>9}  {'code':<18} between, and why"]
-    for refusal in rows:
-        lines.append(
-            f"{refusal.count:>5}  {amount(refusal.bytes_lost):>9}  {refusal.code:<18} "
-            f"{refusal.producer} -> {refusal.consumer}: {refusal.reason}"
-        )
-    return "\n".join(lines) + "\n"
+    if len(shown) < len(kind.rows):
+        yield f"    ... {len(kind.rows) - len(shown)} more; -v lists all"
+
+
+def counted(count: int, noun: str) -> str:
+    """(1, "region") -> "1 region"; (2, "region") -> "2 regions"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def amount(number: int) -> str:
@@ -97,12 +83,20 @@ def amount(number: int) -> str:
     return f"{value:.3g}P"
 
 
-def _shorten(names: tuple[str, ...], width: int) -> str:
+def duration(seconds: float) -> str:
+    """1.5e-6 -> "1.5 us"."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"
+
+
+def names(nodes: tuple[str, ...], width: int | None = None) -> str:
     """The names as far as they fit, and how many more there are."""
     text = ""
-    for i, name in enumerate(names):
+    for i, name in enumerate(nodes):
         more = f"{text}, {name}" if text else name
-        if text and len(more) > width:
-            return f"{text}, ... {len(names) - i} more"
+        if width is not None and text and len(more) > width:
+            return f"{text}, ... {len(nodes) - i} more (-v)"
         text = more
     return text

@@ -9,12 +9,14 @@ takes too long to compile becomes two, if there is a place where one value cross
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Literal
 
 from fuser.graph.ir import Node, Value
 from fuser.graph.sizes import size_hint
 from fuser.partition.nodes import ANCHORS, CREATE, DECODE, REDUCE, VIEW
+from fuser.partition.refuse import readers_of, sources_of, uses_in
 from fuser.partition.region import KINDS, Kind, Partition, Refusal, Region
 
 Code = Literal["not-emitted", "slow-kernel"]
@@ -62,6 +64,7 @@ def ungroup(cut: Partition, region: Region, why: str, code: Code = "not-emitted"
     ]
     at = cut.regions.index(region)
     cut.regions[at : at + 1] = parts
+    cut.refusals[:] = _renamed(cut.refusals, region.name, parts)
     cut.refusals.extend(_refusals(parts, why, code))
     return parts
 
@@ -185,5 +188,23 @@ def _refusals(parts: Sequence[Region], why: str, code: Code) -> list[Refusal]:
         producer = writer[crossing[0]] if crossing else parts[0]
         lost = sum(size_hint(value.type.bytes) for value in crossing)
         reason = why if code == "slow-kernel" else f"no kernel can be written for both: {why}"
-        found.append(Refusal(producer.name, part.name, code, reason, lost))
+        ends: tuple[str, tuple[str, ...], tuple[str, ...]] = ("", producer.origin, part.origin)
+        if crossing:
+            first = crossing[0]
+            ends = (first.name, sources_of(first), readers_of(first, uses_in(part)))
+        found.append(Refusal(producer.name, part.name, code, reason, lost, *ends))
+    return found
+
+
+def _renamed(refusals: Iterable[Refusal], name: str, parts: Sequence[Region]) -> list[Refusal]:
+    """Refusals in which the parts of a region stand for it: what writes or reads the value."""
+    writer = {value.name: part.name for part in parts for value in part.outputs}
+    reader = {value.name: part.name for part in reversed(parts) for value in part.inputs}
+    found = []
+    for item in refusals:
+        if item.producer == name:
+            item = replace(item, producer=writer.get(item.value, parts[0].name))
+        if item.consumer == name:
+            item = replace(item, consumer=reader.get(item.value, parts[0].name))
+        found.append(item)
     return found

@@ -55,11 +55,13 @@ def partition_source(
     *,
     device: Device = "auto",
     dims: Mapping[str, int] | None = None,
+    values: Mapping[str, np.ndarray] | None = None,
     fusion: bool = True,
     precision: Precision = "model",
 ) -> Partition:
-    """The first half of the pipeline: the graph of a source, cut into regions for the device."""
-    graph, target = source.graph(dims or {}), choose_target(device)
+    """The first half of the pipeline: the graph of a source, cut into regions for the device.
+    values: of inputs that are constants in it."""
+    graph, target = source.graph(dims or {}, values), choose_target(device)
     return partition(graph, target, partition_options(fusion, rounding(precision, target)))
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from fuser.graph.sizes import by_example, size_hint
+from fuser.partition.cost import total_flops
 from fuser.partition.region import Partition
-from fuser.partition.text import refusal_rows
 from fuser.report import report as reports
 from fuser.report.roofline import device_of, roofline_us
 from fuser.runtime.plan_report import Bytes, KernelReport, Report, Traffic
@@ -29,9 +30,6 @@ def report_on(
         if argument.value is not None and argument.value.constant is not None
     ]
     spare = {value: n for region in cut.regions for value, n in region.spare_bytes().items()}
-    flops = {region.id: 0 for region in cut.regions}
-    for item in programs:
-        flops[item.region.id] += size_hint(item.flops)
     schedules: dict[int, dict[str, Any]] = {}
     for item in programs:  # of several programs of a region the first does the work
         schedules.setdefault(item.region.id, item.kernel.schedule.to_dict())
@@ -42,8 +40,8 @@ def report_on(
         sum(region.saved_bytes() for region in cut.regions),
     )
     launches = tuple(
-        _kernel(item, launch, program)
-        for item, launch in zip(programs, program.launches, strict=True)
+        _kernel(item, launch, program, flops)
+        for item, launch, flops in zip(programs, program.launches, _flops(programs), strict=True)
     )
     moved = replace(traffic, after=sum(launch.boundary.total for launch in launches))
     return Report(
@@ -56,8 +54,8 @@ def report_on(
         peak_memory_bytes=program.peak_memory_bytes,
         regions=tuple(
             reports.RegionReport(
-                region.id, region.kind, region.origin, region.bytes(), flops[region.id],
-                schedules.get(region.id, {}),
+                region.id, region.kind, region.origin, region.bytes(),
+                total_flops(region.nodes), schedules.get(region.id, {}),
             )
             for region in cut.regions
         ),
@@ -71,7 +69,19 @@ def report_on(
     )  # fmt: skip
 
 
-def _kernel(item: TileProgram, launch: Launch, program: Program) -> KernelReport:
+def _flops(programs: Sequence[TileProgram]) -> list[int]:
+    """Of each launch those of its region; kernels of one region share them by their own work."""
+    shares = [max(1, size_hint(item.flops)) for item in programs]
+    whole: dict[int, int] = {}
+    for item, share in zip(programs, shares, strict=True):
+        whole[item.region.id] = whole.get(item.region.id, 0) + share
+    return [
+        total_flops(item.region.nodes) * share // whole[item.region.id]
+        for item, share in zip(programs, shares, strict=True)
+    ]
+
+
+def _kernel(item: TileProgram, launch: Launch, program: Program, flops: int) -> KernelReport:
     sizes = [
         (argument.buffer.role, size_hint(argument.buffer.size) * argument.buffer.dtype.bytes)
         for argument in item.arguments
@@ -80,7 +90,6 @@ def _kernel(item: TileProgram, launch: Launch, program: Program) -> KernelReport
         sum(size for role, size in sizes if role != "output"),
         sum(size for role, size in sizes if role == "output"),
     )
-    flops = size_hint(item.flops)
     return KernelReport(
         launch.kernel.entry, item.region.id, item.region.kind, item.region.origin, moved, 0, moved,
         flops, roofline_us(program.target, item.region.nodes, flops, moved.total),
@@ -90,9 +99,9 @@ def _kernel(item: TileProgram, launch: Launch, program: Program) -> KernelReport
 
 def _slow(cut: Partition) -> tuple[str, ...]:
     """Regions that were split to keep a compile short."""
-    rows = refusal_rows(item for item in cut.refusals if item.code == "slow-kernel")
+    slow = Counter((*r.kinds, r.reason) for r in cut.refusals if r.code == "slow-kernel")
     return tuple(
-        f"{row.producer} and {row.consumer} are separate kernels: {row.reason}"
-        + (f" ({row.count} times)" if row.count > 1 else "")
-        for row in rows
+        f"{producer} and {consumer} are separate kernels: {reason}"
+        + (f" ({count} times)" if count > 1 else "")
+        for (producer, consumer, reason), count in slow.items()
     )

@@ -8,8 +8,9 @@ from fuser import dtypes
 from fuser.errors import UsageError
 from fuser.graph import compose
 from fuser.graph.ir import Graph, Value
-from fuser.partition import Options, explain, partition
-from fuser.partition.text import amount, refusal_rows, region_rows
+from fuser.partition import Options, cost, explain, partition
+from fuser.partition.explanation import explanation, refusal_kinds
+from fuser.partition.text import amount, duration, names, text_of
 from tests.partition.support import SM_90A, Net, check, kinds
 
 
@@ -139,14 +140,15 @@ def test_unknown_names_are_an_error() -> None:
 
 
 def test_explain_lists_regions_and_refusals() -> None:
-    graph, names = gelu_net()
+    graph, found = gelu_net()
     cut = partition(graph, SM_90A)
     text = explain(cut)
-    assert text.startswith("2 regions\n")
-    assert "1 fusions refused" in text
-    assert "contraction -> reduce" in text and "row-across-blocks" in text
-    assert all(name in text for name in names)
-    rows = region_rows(cut)
+    assert text.startswith("2 regions, ")
+    assert "1 fusion refused" in text
+    assert "row-across-blocks, contraction -> reduce" in text
+    assert "activation -> norm  (contraction_0 -> reduce_1)" in text
+    assert all(name in text for name in found)
+    rows = explanation(cut).regions
     assert [row.kind for row in rows] == ["contraction", "reduce"]
     assert rows[0].nodes == ("product", "activation")
     assert rows[0].bytes == 4 * (8 * 16 + 16 * 4 + 8 * 4)
@@ -157,8 +159,62 @@ def test_refusals_add_up_by_code_and_kind() -> None:
     y = net.input("x", 8, 16)
     for _ in range(3):
         y = net.linear(y, 16)
-    (row,) = refusal_rows(partition(net.finish(y), SM_90A).refusals)
-    assert (row.code, row.count, row.bytes_lost) == ("second-anchor", 2, 2 * 2 * 8 * 16 * 4)
+    (kind,) = refusal_kinds(explanation(partition(net.finish(y), SM_90A)).refusals)
+    assert (kind.code, len(kind.rows)) == ("second-anchor", 2)
+    assert kind.bytes == 2 * 2 * 8 * 16 * 4
+
+
+def test_a_refusal_names_both_ends_and_what_it_costs() -> None:
+    """Two matmuls of 4096 rows: their middle is written and read, and there is a second launch."""
+    net = Net()
+    first = net.linear(net.input("x", 4096, 256), 256)
+    mid = net.named("turn").transpose(first, (1, 0))
+    net.b.origin = ("second",)
+    cut = partition(net.finish(net.b.matmul(net.weights(64, 256), mid)), SM_90A)
+    found = explanation(cut)
+    (row,) = found.refusals
+    assert (row.sources, row.readers) == (("linear0",), ("second",))  # movement passed over
+    assert row.value == cut.regions[0].outputs[0].name
+    assert row.bytes == 2 * 4096 * 256 * 4 and row.lift.startswith("nothing")
+    work = [cost.work_seconds(SM_90A, region.nodes) for region in cut.regions]
+    moved = [region.bytes() for region in cut.regions]
+    apart = [cost.kernel_seconds(SM_90A, *each) for each in zip(work, moved, strict=True)]
+    assert [region.seconds for region in found.regions] == pytest.approx(apart)
+    together = cost.kernel_seconds(SM_90A, sum(work), sum(moved) - row.bytes)
+    assert row.seconds == pytest.approx(sum(apart) - together)
+    assert found.seconds == pytest.approx(sum(apart))
+
+
+def test_lists_are_cut_unless_all_is_asked_for() -> None:
+    net = Net()
+    y = net.input("x", 8, 16)
+    for i in range(7):
+        y = net.linear(y, 16)
+        for op in ("exp", "tanh", "sin"):
+            y = net.named(f"a_name_of_some_length_{op}_{i}").map(op, y)
+    found = explanation(partition(net.finish(y), SM_90A))
+    short, full = text_of(found), text_of(found, None)
+    assert "6 times" in short and "... 3 more; -v lists all" in short and "2 more (-v)" in short
+    assert "more" not in full
+    for row in found.refusals:
+        assert f"{names(row.sources)} -> {names(row.readers)}" in full
+
+
+def test_flops_are_what_the_nodes_ask_for() -> None:
+    """A matmul, a sum over rows and two maps; movement and casts are none."""
+    net = Net()
+    x = net.input("x", 8, 16)
+    y = net.b.map("exp", net.b.transpose(net.linear(x, 4), (1, 0)))
+    y = net.b.emit("cast", net.b.map("add", y, 1.0), dtype=dtypes.f16)
+    (row, *more) = explanation(partition(net.finish(y), SM_90A)).regions
+    assert not more and row.flops == 2 * 8 * 16 * 4 + 2 * 8 * 4
+    sums = Net()
+    cut = partition(sums.finish(sums.b.mean(sums.input("x", 8, 16), [1])), SM_90A)
+    assert explanation(cut).regions[0].flops == 8 * 16 + 8
+
+
+def test_durations_have_three_digits() -> None:
+    assert [duration(s) for s in (0, 1.5e-6, 2e-3, 1.25)] == ["0 us", "1.5 us", "2 ms", "1.25 s"]
 
 
 def test_amounts_have_three_digits() -> None:

@@ -35,7 +35,9 @@ ROUNDED = "products that round their operands, a choice of the caller: tests/tes
 LARGE = "a schedule for millions of elements: tests of tilegen and of the benchmarks' sizes"
 TEXT = "text and figures of `fuser explain` and the report"
 NOT_DRAWN: Mapping[str, str] = {
-    "partition/text.py": TEXT,
+    **dict.fromkeys(
+        ("partition/text.py", "partition/explanation.py", "partition/lift.py"), TEXT),
+    "partition/cost.py total_flops": TEXT,
     **dict.fromkeys(
         (f"partition/region.py {name}" for name in
          ("origin", "traffic", "spare_bytes", "decoded", "saved_bytes", "bytes")), TEXT),
