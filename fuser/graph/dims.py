@@ -490,13 +490,16 @@ def may_equal(a: Dim, b: Dim) -> bool:
 
 
 def parse(text: str) -> Dim:
-    """The dim that `str` printed. Raises ParseError."""
+    """The dim that `str` printed, whatever sizes are in force. Raises ParseError."""
     if len(text) > LONGEST:
         raise ParseError(f"{text[:40]!r}... is too long for a dim expression")
+    token = ACTIVE.set(None)
     try:
         return from_ast(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, KeyError, TypeError, RecursionError, MemoryError) as error:
         raise ParseError(f"{text!r} is not a dim expression") from error
+    finally:
+        ACTIVE.reset(token)
 
 
 def from_ast(node: ast.expr) -> Dim:

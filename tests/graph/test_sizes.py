@@ -68,6 +68,17 @@ def test_an_int_fixes_the_size() -> None:
     assert guard_from_list(guard.to_list()) == guard
 
 
+def test_a_written_guard_is_read_as_it_was_at_any_sizes() -> None:
+    """Reading one asks nothing: neither what a min in it is, nor anything else."""
+    text = "100 - min(seq, batch*seq - 300)"
+    with Sizes({"batch": 3, "seq": 70}) as sizes:
+        read = guard_from_list([text, ">=", "there"])
+    assert not sizes.guards
+    for batch, seq in ((3, 70), (9, 101), (2, 300)):
+        value = 100 - min(seq, batch * seq - 300)
+        assert read.holds({"batch": batch, "seq": seq}) == (value >= 0)
+
+
 def test_costs_leave_no_guard() -> None:
     @by_example
     def costly() -> bool:

@@ -136,7 +136,7 @@ def test_captured_graphs_serve_the_iterations() -> None:
         for iteration in range(40):
             running.iterate({"i": np.array(iteration)})
         state = running.state()
-    assert 1 < len(executor._recent) <= 6
+    assert 1 < len(executor.bindings) <= 6
     x, old, _ = wanted(feeds["x"], feeds["step"], 40)
     np.testing.assert_allclose(state["x"], x, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(state["old"], old, rtol=1e-5, atol=1e-6)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from fuser.backend.nvptx.emitter import Emitter, Operand
-from fuser.graph.sizes import divides, is_symbolic, same
+from fuser.graph.sizes import certain, divides, is_symbolic, same
 from fuser.tilegen import ops
 from fuser.tilegen.index import Extreme, FloorDiv, Index, Scalar
 from fuser.tilegen.ir import Kernel
@@ -53,12 +53,13 @@ def growing_axes(kernel: Kernel) -> frozenset[int]:
 class ProgramOrder:
     """Maps a kernel's grid to a launch.
 
-    Without a group, the last three axes are block x, y, z where they fit; otherwise, and with a
-    group, the blocks are numbered in one dimension. `group` rows of blocks of the last two axes
-    (m, n) are swept together, column by column, so that the blocks that run at one time share
-    operands in L2. Axes of `reverse` are counted from the far end. cluster: blocks of a program,
-    side by side along x. neighbours: (rows, columns) of programs of the last two axes, which divide
-    by them, whose blocks form a cluster; what is numbered then are such groups of programs.
+    Without a group, the last three axes are block x, y, z where they fit at all sizes; otherwise,
+    and with a group, the blocks are numbered in one dimension. `group` rows of blocks of the last
+    two axes (m, n) are swept together, column by column, so that the blocks that run at one time
+    share operands in L2. Axes of `reverse` are counted from the far end. cluster: blocks of a
+    program, side by side along x. neighbours: (rows, columns) of programs of the last two axes,
+    which divide by them, whose blocks form a cluster; what is numbered then are such groups of
+    programs.
     """
 
     def __init__(
@@ -82,7 +83,8 @@ class ProgramOrder:
         alone = len(grid) < 2 or same(grid[-2], 1) or same(grid[-1], 1)
         self.group = 0 if alone else group
         tail = grid[-3:][::-1]
-        fits = len(grid) <= 3 and all(extent <= MAX_YZ for extent in tail[1:])
+        # of what may be more than that at some sizes, code for all sizes is made
+        fits = len(grid) <= 3 and all(certain(MAX_YZ - extent) for extent in tail[1:])
         self.flat = bool(self.group) or not fits or together > 1
         self.launch: tuple[int, int, int] = (1, 1, 1)
         if self.flat:
