@@ -8,6 +8,7 @@ as well, as the first feed that needs it shows; each further value is one more c
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -24,6 +25,7 @@ from fuser.pipeline.devices import Device, check_device
 from fuser.pipeline.precision import Precision
 from fuser.pipeline.source import GraphSource, symbols
 from fuser.pipeline.variants import Variant, Variants, source_of
+from fuser.runtime.device_tensors import DeviceArray
 from fuser.runtime.feeds import check_feeds, check_names
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import TensorSpec
@@ -92,7 +94,8 @@ class Specialised:
         return plan.run({spec.name: arrays[spec.name] for spec in plan.inputs})
 
     def plan(self, feeds: Mapping[str, Any]) -> Plan:
-        """The plan that serves these feeds, compiled if there is none yet."""
+        """The plan that serves these feeds, some of which may be on a GPU (`DeviceArray`); compiled
+        if there is none yet."""
         return self._find(self._arrays(feeds))
 
     @property
@@ -100,15 +103,15 @@ class Specialised:
         """Every plan compiled so far, the latest used last."""
         return tuple(self._plans.values())
 
-    def _arrays(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def _arrays(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """The feeds, checked against the model's inputs. Raises FeedError."""
         return check_open_feeds(self.model.inputs, feeds)
 
-    def _find(self, arrays: Mapping[str, np.ndarray]) -> Plan:
+    def _find(self, arrays: Mapping[str, np.ndarray | DeviceArray]) -> Plan:
         with self._lock:
             while True:
                 dims = read_dims(self.model.inputs, arrays)
-                values = {name: arrays[name] for name in self.value_inputs}
+                values = {name: _on_host(arrays[name]) for name in self.value_inputs}
                 key = (tuple(sorted(dims.items())), _bytes(values))
                 found = self._plans.get(key)
                 if found is not None and not found.is_closed:
@@ -165,26 +168,37 @@ class Specialised:
         """What was compiled for ranges of sizes so far."""
         return [variant for group in self._variants.values() for variant in group.variants]
 
-    def _bind(self, error: ValueNeededError, arrays: Mapping[str, np.ndarray]) -> None:
+    def _bind(
+        self, error: ValueNeededError, arrays: Mapping[str, np.ndarray | DeviceArray]
+    ) -> None:
         """From now on compile for the values of the inputs that `error` asks for, or raise it."""
         fresh = error.inputs - set(self.value_inputs)
         if error.ends_loop and not self.write_out_loops:
             raise error
-        if not fresh or any(arrays[name].size > MOST_ELEMENTS for name in fresh):
+        if not fresh or any(math.prod(arrays[name].shape) > MOST_ELEMENTS for name in fresh):
             raise error
         self.value_inputs = tuple(sorted({*self.value_inputs, *fresh}))
         self._plans.clear()
         self._variants.clear()
 
 
-def check_open_feeds(
-    types: Mapping[str, TensorType], feeds: Mapping[str, Any]
-) -> dict[str, np.ndarray]:
-    """The feeds as arrays, checked against inputs whose dims may be open. Raises FeedError."""
+def check_open_feeds(types: Mapping[str, TensorType], feeds: Mapping[str, Any]) -> dict[str, Any]:
+    """The feeds as arrays, checked against inputs whose dims may be open: those of the host; what
+    is on a GPU its plan checks. Raises FeedError."""
     check_names([_spec(name, type, {}) for name, type in types.items()], feeds)
     dims = read_dims(types, feeds)
     specs = [_spec(name, type, dims) for name, type in types.items()]
-    return dict(zip(types, check_feeds(specs, feeds), strict=True))
+    placed = {n: a for n, a in feeds.items() if isinstance(a, DeviceArray)}
+    if not placed:
+        return dict(zip(types, check_feeds(specs, feeds), strict=True))
+    specs = [spec for spec in specs if spec.name not in placed]
+    names = [spec.name for spec in specs]
+    found = check_feeds(specs, {name: feeds[name] for name in names})
+    return placed | dict(zip(names, found, strict=True))
+
+
+def _on_host(array: np.ndarray | DeviceArray) -> np.ndarray:
+    return array.numpy() if isinstance(array, DeviceArray) else array
 
 
 def read_dims(types: Mapping[str, TensorType], feeds: Mapping[str, Any]) -> dict[str, int]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fuser.errors import UsageError
+from fuser.errors import FeedError, UsageError
 from fuser.forks import new_lock
 from fuser.runtime import driver
 from fuser.runtime.replay import make_replay
@@ -16,6 +16,7 @@ from fuser.runtime.replay import make_replay
 if TYPE_CHECKING:
     from fuser.runtime.device_layout import Addresses
     from fuser.runtime.dlpack import DeviceTensor
+    from fuser.runtime.program import TensorSpec
 
 MOST_RECENT = 16
 """Bindings that `Placed` keeps; allocators hand out the same few addresses again and again."""
@@ -138,3 +139,28 @@ class Placed:
         for place, pointer in self._fixed.items():
             found.insert(place, pointer)
         return found
+
+
+def overlaps(
+    specs: Sequence[TensorSpec], sources: Sequence[DeviceTensor], targets: Sequence[DeviceTensor]
+) -> Iterator[tuple[TensorSpec, TensorSpec, bool]]:
+    """Pairs that share memory, of an input or output, and an output behind it; and whether both are
+    outputs. Kernels may write the one before the last of them has read the other. specs: of the
+    inputs, and then of the outputs."""
+    begins = [item.address for item in (*sources, *targets)]
+    met: list[int] = []
+    for number in sorted(range(len(specs)), key=lambda i: begins[i]):
+        met = [other for other in met if begins[other] + specs[other].bytes > begins[number]]
+        for other in met if specs[number].bytes else ():
+            first, second = sorted((other, number))
+            if second >= len(sources):
+                yield specs[first], specs[second], first >= len(sources)
+        met.append(number)
+
+
+def sharing(first: TensorSpec, second: TensorSpec) -> FeedError:
+    """The error for two that must not share memory."""
+    return FeedError(
+        f"{first.name!r} and {second.name!r} share memory",
+        hint="bind outputs to memory of their own",
+    )

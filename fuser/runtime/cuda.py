@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import itertools
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -19,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from fuser.errors import DeviceError, FeedError, UsageError
+from fuser.errors import DeviceError, UsageError
 from fuser.runtime import driver
-from fuser.runtime.binding import Binding, Placed
+from fuser.runtime.binding import Binding, Placed, overlaps, sharing
 from fuser.runtime.cuda_host import HostRuns
 from fuser.runtime.device_code import tensor_map
 from fuser.runtime.device_layout import Addresses, lay_out
@@ -224,26 +223,45 @@ class CudaExecutor:
             return self.host.run(inputs)
 
     def run_device(
-        self, feeds: Mapping[str, Any], stream: int | None = None
-    ) -> dict[str, DeviceArray]:
-        """See `Plan.run_device`. Raises FeedError."""
+        self, feeds: Mapping[str, Any], stream: int | None = None,
+        targets: Mapping[str, DeviceArray] | None = None,
+    ) -> dict[str, DeviceArray]:  # fmt: skip
+        """See `Plan.run_device`. targets: outputs, by name, to be written where they are, which may
+        be where an input is: then by a copy. Raises FeedError."""
         program, ordinal = self.program, self.ordinal
         order = int(self.stream) if stream is None else stream or LEGACY_STREAM
         moved = upload(program.inputs, feeds, ordinal, order)
         found = check_tensors(program.inputs, {**feeds, **moved}, ordinal, "input", order)
-        outputs = [DeviceArray(spec.shape, spec.dtype, ordinal) for spec in program.outputs]
+        given = dict(targets or {})
+        specs = [spec for spec in program.outputs if spec.name in given]
+        written = check_tensors(specs, given, ordinal, "output", order)
+        shared = set()
+        for first, second, are_outputs in overlaps([*program.inputs, *specs], found, written):
+            if are_outputs:
+                raise sharing(first, second)
+            shared.add(second.name)
+        direct = {name: array for name, array in given.items() if name not in shared}
+        outputs = [
+            direct.get(spec.name) or DeviceArray(spec.shape, spec.dtype, ordinal)
+            for spec in program.outputs
+        ]
         for other in dict.fromkeys(item.stream for item in found):
             if other is not None:
                 Event(ordinal, other).before(order)  # what computes the feeds
         self.run_at([item.address for item in found], [item.pointer for item in outputs], order)
+        with driver.current(ordinal):
+            for spec, array in zip(program.outputs, outputs, strict=True):
+                if spec.name in shared:
+                    self._move(given[spec.name].pointer, array.pointer, spec.bytes, order)
         if stream is None:
             with driver.current(ordinal):
                 driver.call("cuStreamSynchronize", self.stream)
         else:
             ready = Event(ordinal, order, moved)
-            for array in outputs:
+            for array in (*outputs, *given.values()):
                 array.ready = ready
-        return {spec.name: a for spec, a in zip(program.outputs, outputs, strict=True)}
+        made = {spec.name: a for spec, a in zip(program.outputs, outputs, strict=True)}
+        return made | given
 
     def run_at(
         self, sources: Sequence[int], targets: Sequence[int], stream: int, workspace: int = 0
@@ -290,7 +308,9 @@ class CudaExecutor:
         program, ordinal = self.program, self.ordinal
         sources = check_tensors(program.inputs, inputs, ordinal, "input")
         targets = check_tensors(program.outputs, outputs, ordinal, "output")
-        _check_overlap(program, sources, targets)
+        specs = [*program.inputs, *program.outputs]
+        for first, second, _ in overlaps(specs, sources, targets):
+            raise sharing(first, second)
         read, written = [item.address for item in sources], [item.address for item in targets]
         return self._bound(read, written, (*sources, *targets))
 
@@ -366,26 +386,6 @@ def _finish_others() -> None:
                     action()
         except DeviceError:
             return
-
-
-def _check_overlap(
-    program: Program, sources: Sequence[DeviceTensor], targets: Sequence[DeviceTensor]
-) -> None:
-    """Raises FeedError if an output shares memory with an input or another output: kernels may
-    write it before the last one has read."""
-    ranges = [
-        (item.address, item.address + spec.bytes, spec, index >= len(sources))
-        for index, (item, spec) in enumerate(
-            zip((*sources, *targets), (*program.inputs, *program.outputs), strict=True)
-        )
-        if spec.bytes
-    ]
-    for first, second in itertools.combinations(ranges, 2):
-        if (first[3] or second[3]) and first[0] < second[1] and second[0] < first[1]:
-            raise FeedError(
-                f"{first[2].name!r} and {second[2].name!r} share memory",
-                hint="bind outputs to memory of their own",
-            )
 
 
 def launch_attributes(cluster: int, overlap: bool) -> list[Any]:

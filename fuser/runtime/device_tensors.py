@@ -110,20 +110,25 @@ class Event:
 
 
 class DeviceArray:
-    """A C-contiguous array in GPU memory, freed with the object.
+    """A C-contiguous array in GPU memory: of its own, which is freed with it and not initialised,
+    or `at` an address, in memory that `keep` keeps.
 
     PyTorch (torch.from_dlpack), CuPy, JAX and others read it without a copy, in the order of their
     stream: they wait for `ready`, where the array is computed by a stream that nobody waited for.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: DType, ordinal: int = 0) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], dtype: DType, ordinal: int = 0, *,
+        at: int | None = None, keep: Any = None,
+    ) -> None:  # fmt: skip
         self.shape, self.dtype, self.ordinal = shape, dtype.numpy, ordinal
         self.type = dtype
         self.ready: Event | None = None
-        self.pointer = 0
         self.bytes = int(np.prod(shape, dtype=np.int64)) * dtype.bytes
-        with driver.current(ordinal):
-            self.pointer = int(driver.call("cuMemAlloc", max(1, self.bytes)))
+        self.pointer, self._own, self._keep = at or 0, 0, keep
+        if at is None:
+            with driver.current(ordinal):
+                self.pointer = self._own = int(driver.call("cuMemAlloc", max(1, self.bytes)))
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -196,11 +201,22 @@ class DeviceArray:
                 driver.call("cuMemcpyDtoH", array.ctypes.data, self.pointer, self.bytes)
         return array
 
+    def write(self, array: np.ndarray) -> None:
+        """Copy an array of the host over it, of the same shape and dtype; it is there when this
+        returns."""
+        if self.bytes:
+            if self.ready is not None:
+                self.ready.wait()
+            array = np.ascontiguousarray(array)
+            with driver.current(self.ordinal):
+                driver.call("cuMemcpyHtoD", self.pointer, array.ctypes.data, self.bytes)
+                driver.call("cuStreamSynchronize", LEGACY_STREAM)
+
     def __repr__(self) -> str:
         return f"<DeviceArray {self.type}{list(self.shape)} on GPU {self.ordinal}>"
 
     def __del__(self) -> None:
-        pointer, self.pointer = getattr(self, "pointer", 0), 0
+        pointer, self._own = getattr(self, "_own", 0), 0
         if pointer:
             try:
                 if self.ready is not None:
@@ -295,7 +311,26 @@ def _check(spec: TensorSpec, given: Any, ordinal: int, role: str, stream: int) -
     return tensor
 
 
+def device_array(given: Any) -> DeviceArray:
+    """A tensor of another library on a GPU, in its memory; what the legacy default stream reads of
+    it is computed by then. Raises FeedError where it is elsewhere, not row-major, or of a dtype
+    that there is not."""
+    tensor = _read(given, "the tensor", LEGACY_STREAM)
+    if tensor.dtype not in BY_NAME:
+        raise FeedError(f"a tensor of {tensor.dtype}", hint="pass one of a supported dtype")
+    if not tensor.row_major:
+        raise FeedError("the tensor is not row-major", hint="pass a contiguous copy of it")
+    where = tensor.ordinal or 0
+    return DeviceArray(
+        tensor.shape, BY_NAME[tensor.dtype], where, at=tensor.address, keep=tensor.owner
+    )
+
+
 def _read(given: Any, where: str, stream: int) -> DeviceTensor:
+    if isinstance(given, DeviceArray):
+        if given.ready is not None and stream != NO_WAIT:
+            given.ready.before(stream)
+        return DeviceTensor(given.pointer, given.type.name, given.shape, None, given.ordinal, given)
     if hasattr(given, "__dlpack_device__"):
         kind, ordinal = given.__dlpack_device__()
         if int(kind) not in CUDA_DEVICES:

@@ -237,8 +237,8 @@ def test_values() -> None:
     assert float(ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, 16).numpy()[0]) == 1
     with pytest.raises(UsageError, match="the array"):
         value.update_inplace(np.zeros((2, 3), np.float32))
-    with pytest.raises(DeviceError, match="host memory"):
-        ort.OrtValue.ortvalue_from_numpy(bits, "cuda", 0)
+    with pytest.raises(DeviceError, match="no values on 'dml'"):
+        ort.OrtValue.ortvalue_from_numpy(bits, "dml", 0)
     assert ort.OrtValue([bits]).data_type() == "seq(tensor(uint16))"
     assert np.from_dlpack(ort.OrtValue.ortvalue_from_numpy(bits)).tolist() == bits.tolist()
 
@@ -251,10 +251,8 @@ def test_bindings_that_do_not_fit(session: ort.InferenceSession, feeds: dict[str
         session.run_with_iobinding(binding)
     small = np.zeros((1, 4), np.float32)
     binding.bind_output("y", "cpu", 0, np.float32, small.shape, small.ctypes.data)
-    with pytest.raises(UsageError, match=r"float32\[2, 4\], what is bound is float32\[1, 4\]"):
+    with pytest.raises(UsageError, match=r"'y' is float32\[1, 4\], the array float32\[2, 4\]"):
         session.run_with_iobinding(binding)
-    with pytest.raises(DeviceError, match="cuda"):
-        binding.bind_output("y", "cuda")
 
 
 def test_an_output_may_be_bound_where_an_input_is(session: ort.InferenceSession) -> None:

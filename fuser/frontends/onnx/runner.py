@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from fuser.errors import UnsupportedError
 from fuser.frontends.onnx.host import Segmented
 from fuser.frontends.onnx.model import Model, open_model
-from fuser.pipeline.devices import Device
+from fuser.pipeline.devices import Device, choose_target
 from fuser.pipeline.precision import Precision
 from fuser.pipeline.specialise import Specialised
+from fuser.runtime.device_tensors import DeviceArray
 from fuser.runtime.feeds import check_feeds
 from fuser.runtime.plan import Plan
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+
+    from fuser.runtime.cuda import CudaExecutor
 
 PLAIN = 0x101
 """NumPy's flags C_CONTIGUOUS and ALIGNED."""
@@ -92,6 +95,33 @@ class Runner:
                 raise
         self._how = Segmented(self.proto, **vars(self._options))
         return self._how.run(feeds)
+
+    def run_on_gpu(
+        self, feeds: Mapping[str, Any], targets: Mapping[str, DeviceArray]
+    ) -> Mapping[str, DeviceArray] | None:
+        """The outputs on the GPU, those of targets written where they are, from feeds there or in
+        host memory; None where the model, or a part of it, runs on the host. Starts when what is
+        on the default stream is done, and is over when this returns. Raises what feeds and
+        compiling raise."""
+        fed = self._held_inputs.intersection(feeds)
+        if fed:
+            return self._of_fed(fed).run_on_gpu(feeds, targets)
+        if isinstance(self._how, Segmented) or not choose_target(self._options.device).is_cuda:
+            return None
+        try:
+            plan = self._how.plan(feeds)
+        except UnsupportedError:
+            if not self._fallback:
+                raise
+            self._how = Segmented(self.proto, **vars(self._options))
+            return None
+        found = {spec.name: feeds[spec.name] for spec in plan.inputs}
+        made = cast("CudaExecutor", plan.executor).run_device(found, 0, targets)
+        for array in made.values():
+            if array.ready is not None:
+                array.ready.wait()
+                array.ready = None
+        return made
 
     def _of_fed(self, names: frozenset[str]) -> Runner:
         """The model with inputs for these initializers."""

@@ -21,7 +21,7 @@ from fuser.config import within
 from fuser.errors import FuserError, UsageError, check_keywords
 from fuser.forks import new_lock
 from fuser.frontends.onnx.importer import load_model
-from fuser.frontends.onnx.io_binding import IOBinding
+from fuser.frontends.onnx.io_binding import IOBinding, Target
 from fuser.frontends.onnx.model import Model
 from fuser.frontends.onnx.node_args import (
     ModelMetadata,
@@ -39,10 +39,11 @@ from fuser.frontends.onnx.settings import (
     SessionOptions,
     chosen_device,
 )
-from fuser.frontends.onnx.values import OrtValue, plain
+from fuser.frontends.onnx.values import OrtValue, is_on_gpu, on_host, plain
 from fuser.limits import Limits
 from fuser.pipeline.devices import Device, check_device, parse_device
 from fuser.pipeline.precision import Precision
+from fuser.runtime.device_tensors import DeviceArray
 from fuser.runtime.plan import Plan
 from fuser.runtime.shown import MOST_ROWS, Shown, Summary, counted, specs_shown
 
@@ -149,22 +150,24 @@ class InferenceSession(Shown):
                     results = ready.run(arrays, output_names)
                     if results is not None:
                         return results
-        if run_options is not None and run_options.terminate:
-            raise UsageError("the run was ended: RunOptions.terminate is set")
-        with span(self._profile, "model_run"):
+        self._check_run(output_names, run_options)
+        with span(self._profile, "model_run"), within(self._limits):
             return self._run(output_names, input_feed)
 
-    def _run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
-        for name in output_names or ():
+    def _check_run(self, names: Sequence[str] | None, options: RunOptions | None) -> None:
+        if options is not None and options.terminate:
+            raise UsageError("the run was ended: RunOptions.terminate is set")
+        for name in names or ():
             if name not in self._output_names:
                 raise UsageError(
                     f"there is no output {name!r}", hint=f"outputs: {self._output_names}"
                 )
-        with within(self._limits):
-            if isinstance(feeds, Mapping):
-                feeds = {name: plain(value) for name, value in feeds.items()}
-            found = self._runner.run(feeds)
-            ready = self._runner.ready(feeds, self._input_names, self._output_names)
+
+    def _run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
+        if isinstance(feeds, Mapping):
+            feeds = {name: plain(value) for name, value in feeds.items()}
+        found = self._runner.run(feeds)
+        ready = self._runner.ready(feeds, self._input_names, self._output_names)
         if ready is not None:
             with self._lock:
                 if len(self._ready) >= MOST_READY:
@@ -172,13 +175,30 @@ class InferenceSession(Shown):
                 self._ready[ready.signature] = ready
         return [found[name] for name in output_names or self._output_names]
 
+    def run_bound(
+        self, feeds: Mapping[str, Any], targets: Mapping[str, Target],
+        run_options: RunOptions | None = None,
+    ) -> list[Any]:  # fmt: skip
+        """`run` for an IOBinding: on what lies on the GPU, where the model runs there; else that is
+        copied to the host."""
+        fed = [value for value in feeds.values() if isinstance(value, DeviceArray)]
+        if fed or any(is_on_gpu(target) for target in targets.values()):
+            self._check_run(list(targets), run_options)
+            into = {name: t for name, t in targets.items() if isinstance(t, DeviceArray)}
+            with span(self._profile, "model_run"), within(self._limits):
+                found = self._runner.run_on_gpu(feeds, into)
+            if found is not None:
+                return [found[name] for name in targets]
+            feeds = {name: on_host(value) for name, value in feeds.items()}
+        return self.run(list(targets), feeds, run_options)
+
     def run_with_ort_values(
         self,
         output_names: Sequence[str] | None,
         input_dict_ort_values: Mapping[str, OrtValue],
         run_options: RunOptions | None = None,
     ) -> list[OrtValue]:
-        """`run` from and to values."""
+        """`run` from values to values in host memory."""
         return [OrtValue(r) for r in self.run(output_names, input_dict_ort_values, run_options)]
 
     def run_async(

@@ -1,18 +1,23 @@
-"""`OrtValue`: a tensor, or a sequence of them, in host memory; under ONNX Runtime's names."""
+"""`OrtValue`: a tensor in host memory or on a GPU, or a sequence; under ONNX Runtime's names."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
 
+from fuser.dtypes import from_numpy
 from fuser.errors import DeviceError, UnsupportedError, UsageError
+from fuser.runtime.device_tensors import DeviceArray, HostArray, device_array
+from fuser.runtime.dlpack import CUDA_DEVICES
 from fuser.runtime.feeds import host_array
 
 HOST = ("cpu", "cuda_pinned")
+GPU = "cuda"
+Tensor: TypeAlias = "np.ndarray | DeviceArray"
 
 
 class OrtDevice:
@@ -23,8 +28,7 @@ class OrtDevice:
 
     @staticmethod
     def make(ort_device_name: str, device_id: int = 0, vendor_id: int = -1) -> OrtDevice:
-        check_host(ort_device_name)
-        return OrtDevice("cpu", device_id)
+        return OrtDevice(GPU if is_gpu(ort_device_name) else "cpu", device_id)
 
     def device_type(self) -> str:
         return self._name
@@ -34,18 +38,21 @@ class OrtDevice:
 
 
 class OrtValue:
-    """A value. It shares the memory of the array it was made from, and `numpy()` shares its."""
+    """A value. In host memory it shares the memory of the array it was made from, and `numpy()`
+    shares its; on a GPU both are copies."""
 
-    def __init__(self, value: np.ndarray | Sequence[Any] | None) -> None:
-        self._value = value
+    def __init__(self, value: Tensor | Sequence[Any] | None) -> None:
+        self.value = value
+        """As it lies."""
 
     @staticmethod
     def ortvalue_from_numpy(
         numpy_obj: Any, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
     ) -> OrtValue:
-        """Of an array (or what is one by its own protocol), without a copy."""
-        check_host(device_type)
-        return OrtValue(np.ascontiguousarray(host_array(numpy_obj)).reshape(np.shape(numpy_obj)))
+        """Of an array (or what is one by its own protocol): without a copy, or a copy on a GPU.
+        Raises DeviceError."""
+        array = np.ascontiguousarray(host_array(numpy_obj)).reshape(np.shape(numpy_obj))
+        return OrtValue(on_gpu(array, device_id) if is_gpu(device_type) else array)
 
     @staticmethod
     def ortvalue_from_numpy_with_onnx_type(data: np.ndarray, onnx_element_type: int) -> OrtValue:
@@ -57,65 +64,91 @@ class OrtValue:
         shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0,
         vendor_id: int = -1, memory_info: Any = None,
     ) -> OrtValue:  # fmt: skip
-        """Not initialised. element_type: of NumPy, or the number that ONNX has for it."""
-        check_host(device_type)
-        return OrtValue(np.empty(tuple(shape), numpy_type(element_type)))
+        """Not initialised. element_type: of NumPy, or the number that ONNX has for it. Raises
+        DeviceError."""
+        dtype = numpy_type(element_type)
+        if is_gpu(device_type):
+            return OrtValue(DeviceArray(tuple(shape), from_numpy(dtype), device_id))
+        return OrtValue(np.empty(tuple(shape), dtype))
 
     @staticmethod
     def from_dlpack(data: Any) -> OrtValue:
-        return OrtValue(host_array(data))
+        """Of what has `__dlpack__`, without a copy. Raises UsageError, FeedError."""
+        if not hasattr(data, "__dlpack_device__"):
+            raise UsageError(
+                f"a {type(data).__name__} has no __dlpack_device__",
+                hint="pass the tensor, not its capsule",
+            )
+        placed = int(data.__dlpack_device__()[0]) in CUDA_DEVICES
+        return OrtValue(device_array(data) if placed else host_array(data))
 
     def __dlpack__(self, **options: Any) -> Any:
-        return self._tensor.__dlpack__(**options)
+        return self._lent.__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return self._tensor.__dlpack_device__()
+        return self._lent.__dlpack_device__()
+
+    def to_dlpack(self) -> Any:
+        """A capsule of the value, which keeps its memory."""
+        return self.__dlpack__()
 
     @property
-    def _tensor(self) -> np.ndarray:
-        if not isinstance(self._value, np.ndarray):
+    def _lent(self) -> DeviceArray | HostArray:
+        array = self.tensor
+        if isinstance(array, DeviceArray):
+            return array
+        return HostArray(array, from_numpy(array.dtype))
+
+    @property
+    def tensor(self) -> Tensor:
+        """The array, where it lies. Raises UsageError for what is none."""
+        if not isinstance(self.value, np.ndarray | DeviceArray):
             raise UsageError("the value is no tensor", hint="numpy() gives what it is")
-        return self._value
+        return self.value
 
     def numpy(self) -> Any:
-        """The array; a list for a sequence, None for an optional without a value."""
-        return self._value
+        """The array, copied from a GPU; a list for a sequence, None for an optional without a
+        value."""
+        return on_host(self.value)
 
     def shape(self) -> list[int]:
-        return list(self._tensor.shape)
+        return list(self.tensor.shape)
 
     def data_type(self) -> str:
         """`tensor(float)`."""
-        if isinstance(self._value, np.ndarray):
+        if self.is_tensor():
             return f"tensor({element_name(self.element_type())})"
-        first = OrtValue(self._value[0]).data_type() if self._value else "unknown"
+        first = OrtValue(self.value[0]).data_type() if self.value else "unknown"  # type: ignore[index]
         return f"seq({first})"
 
     def element_type(self) -> int:
         """The number that ONNX has for the type."""
-        dtype = self._tensor.dtype
+        dtype = self.tensor.dtype
         if dtype.kind in "OUS":
             return onnx.TensorProto.STRING
         return int(onnx.helper.np_dtype_to_tensor_dtype(dtype))
 
     def device_name(self) -> str:
-        return "cpu"
+        """cpu or cuda."""
+        return GPU if is_on_gpu(self.value) else "cpu"
 
     def data_ptr(self) -> int:
         """The address of the first element."""
-        return int(self._tensor.ctypes.data)
+        array = self.tensor
+        return array.pointer if isinstance(array, DeviceArray) else int(array.ctypes.data)
 
     def tensor_size_in_bytes(self) -> int:
-        return int(self._tensor.nbytes)
+        array = self.tensor
+        return array.bytes if isinstance(array, DeviceArray) else int(array.nbytes)
 
     def has_value(self) -> bool:
-        return self._value is not None
+        return self.value is not None
 
     def is_tensor(self) -> bool:
-        return isinstance(self._value, np.ndarray)
+        return isinstance(self.value, np.ndarray | DeviceArray)
 
     def is_tensor_sequence(self) -> bool:
-        return isinstance(self._value, list | tuple)
+        return isinstance(self.value, list | tuple)
 
     def is_sparse_tensor(self) -> bool:
         return False
@@ -125,14 +158,41 @@ class OrtValue:
         raise UnsupportedError("there are no sparse tensors", hint="feed dense ones")
 
     def update_inplace(self, data: Any) -> None:
-        """Write an array of the same shape and dtype over the value. Raises UsageError."""
-        array = host_array(data)
-        if (array.shape, array.dtype) != (self._tensor.shape, self._tensor.dtype):
-            raise UsageError(
-                f"the value is {self._tensor.dtype}{self.shape()},"
-                f" the array {array.dtype}{list(array.shape)}"
-            )
-        np.copyto(self._tensor, array)
+        """Write an array of the host, of the same shape and dtype, over the value. Raises
+        UsageError."""
+        store("the value", self.tensor, host_array(data))
+
+
+def store(what: str, target: Tensor, array: np.ndarray) -> None:
+    """Write an array over another, wherever that lies. Raises UsageError where it does not fit."""
+    if (target.shape, target.dtype) != (array.shape, array.dtype):
+        raise UsageError(
+            f"{what} is {target.dtype}{list(target.shape)},"
+            f" the array {array.dtype}{list(array.shape)}"
+        )
+    if isinstance(target, DeviceArray):
+        target.write(array)
+    else:
+        np.copyto(target, array)
+
+
+def on_gpu(array: np.ndarray, ordinal: int) -> DeviceArray:
+    """A copy on a GPU."""
+    made = DeviceArray(array.shape, from_numpy(array.dtype), ordinal)
+    made.write(array)
+    return made
+
+
+def on_host(value: Any) -> Any:
+    """An array of a GPU copied to the host; anything else as it is."""
+    return value.numpy() if isinstance(value, DeviceArray) else value
+
+
+def is_on_gpu(value: Any) -> bool:
+    """Whether it is an array on a GPU, or a GPU."""
+    if isinstance(value, OrtDevice):
+        return value.device_type() == GPU
+    return isinstance(value, DeviceArray)
 
 
 def plain(value: Any) -> Any:
@@ -140,13 +200,13 @@ def plain(value: Any) -> Any:
     return value.numpy() if isinstance(value, OrtValue) else value
 
 
-def check_host(device_type: str) -> None:
-    """Raise DeviceError for memory of a device."""
-    if device_type not in HOST:
+def is_gpu(device_type: str) -> bool:
+    """Whether a device is a GPU, or the host. Raises DeviceError for another."""
+    if device_type != GPU and device_type not in HOST:
         raise DeviceError(
-            f"a session reads and writes host memory, not {device_type!r}",
-            hint="bind arrays of the cpu, or use fuser.compile(...).run_device or .bind",
+            f"there are no values on {device_type!r}", hint=f"there are {', '.join((*HOST, GPU))}"
         )
+    return device_type == GPU
 
 
 def numpy_type(element_type: Any) -> np.dtype[Any]:
@@ -164,12 +224,17 @@ def element_name(elem_type: int) -> str:
     return str(onnx.TensorProto.DataType.Name(elem_type)).lower()
 
 
-def memory_at(address: int, shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
-    """The host memory at an address as an array; whoever gave the address keeps it alive."""
+def memory_at(
+    address: int, shape: Sequence[int], dtype: np.dtype[Any], device: OrtDevice
+) -> Tensor:
+    """The memory at an address as an array; whoever gave the address keeps it alive. Raises
+    UsageError."""
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    if size and (dtype.hasobject or not address):
+        raise UsageError("there is no memory to bind", hint="pass the address of numbers")
+    if is_on_gpu(device):
+        return DeviceArray(tuple(shape), from_numpy(dtype), device.device_id(), at=address)
     if not size:
         return np.empty(tuple(shape), dtype)
-    if dtype.hasobject or not address:
-        raise UsageError("there is no memory to bind", hint="pass the address of numbers")
     held = (ctypes.c_byte * size).from_address(address)
     return np.ctypeslib.as_array(held).view(dtype).reshape(tuple(shape))
