@@ -39,6 +39,7 @@ if TYPE_CHECKING:
               help="Timed runs.")  # fmt: skip
 @click.option("--warmup", type=click.IntRange(min=0), default=2, show_default=True,
               help="Untimed runs before them.")  # fmt: skip
+@click.option("--profile", is_flag=True, help="Time each kernel, too.")
 @click.option(
     "--report", "report_file", type=click.Path(path_type=Path), help="Write the report as JSON."
 )
@@ -56,7 +57,8 @@ if TYPE_CHECKING:
 def run_command(
     model: Path, device: Device, inputs: tuple[str, ...], dim: tuple[str, ...], seed: int,
     output: Path | None, against: str | None, expect: Path | None, rtol: float | None,
-    atol: float | None, iterations: int, warmup: int, report_file: Path | None, as_json: bool,
+    atol: float | None, iterations: int, warmup: int, profile: bool,
+    report_file: Path | None, as_json: bool,
     schema: int, threads: int | None, tune: bool, no_fusion: bool, host: Host, precision: Precision,
 ) -> int:  # fmt: skip
     """Compile MODEL, run it, and report what fusion saved.
@@ -85,6 +87,16 @@ def run_command(
         report = plan.report()
         if iterations:
             report.latency_ms = plan.profile(arrays, iterations=iterations, warmup=warmup)
+        if profile:
+            if isinstance(plan, HostedPlan):
+                raise UsageError(
+                    "--profile times plans, and parts of this model run on the host",
+                    hint="FUSER_LOG=kernels names what is compiled",
+                )
+            from fuser.report.profile import add_times
+
+            runs = iterations or 1
+            add_times(report, plan.profile_kernels(arrays, iterations=runs), runs)
         expected, label = None, ""
         if expect:
             expected, label = feeds.read_outputs(expect, list(outputs)), str(expect)
@@ -126,6 +138,10 @@ def run_command(
         from fuser.report.table import print_report
 
         print_report(report, outputs, random_inputs=not given)
+        if profile:
+            from fuser.report.profile import kernel_table
+
+            click.echo(f"\n{kernel_table(report)}")
     return 0 if report.compare is None or report.compare.ok else 1
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import functools
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -198,6 +200,25 @@ class CpuExecutor:
         for launch, spent in zip(self.labels, seconds, strict=True):
             found[launch] = found.get(launch, 0.0) + float(spent)
         return [found[i] for i in range(len(self.program.launches))]
+
+    def run_kernels(
+        self, inputs: Sequence[np.ndarray], around: Callable[[int, Callable[[], None]], None]
+    ) -> None:
+        """Run launch by launch: `around` is given the number of each and what runs it, first -1 and
+        what runs none. The results go nowhere."""
+        made = [allocate() for allocate in self._results]
+        held = [settle(array, array.itemsize) for array in inputs]
+        context = _Context(self)
+        self._place(context.bases, 0, *[at for _, at in held], *[at for _, at in made])
+        pool = get_pool(self.threads) if self._parallel else None
+        pointer = pool.pointer if pool is not None else None
+        run = functools.partial(self._run, context.pointer, pointer, None)
+        with pool.lock if pool is not None else contextlib.nullcontext():
+            for launch in range(-1, len(self.program.launches)):
+                places = [i for i, label in enumerate(self.labels) if label == launch] or [0]
+                context.record[0] = address(self.table) + places[0] * _RECORD.itemsize
+                context.record[1] = self.labels.count(launch)
+                around(launch, run)
 
     def close(self) -> None:
         self._free.clear()

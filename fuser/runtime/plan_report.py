@@ -54,7 +54,7 @@ class KernelReport:
     workspace and its sum) share it. nodes: what it computes, by the names in the model. boundary:
     distinct bytes through memory. reread: bytes that blocks fetch again, from the cache. dram: of
     the boundary what crosses to memory, in the steady state. roofline_us: the least time.
-    time_us: measured, where it was.
+    time_us: measured, where it was; share: of the sum of all. counters: measured, by name.
     """
 
     name: str
@@ -68,6 +68,8 @@ class KernelReport:
     roofline_us: float
     schedule: dict[str, Any] = field(default_factory=dict)
     time_us: float | None = None
+    share: float | None = None
+    counters: dict[str, float] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, the keys in the order of the schema."""
@@ -82,6 +84,8 @@ class KernelReport:
             "flops": self.flops,
             "roofline_us": self.roofline_us,
             "time_us": self.time_us,
+            "share": self.share,
+            "counters": self.counters,
             "schedule": self.schedule,
         }
 
@@ -116,6 +120,17 @@ class RegionReport:
     bytes: int
     flops: int
     schedule: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """How kernels were measured. iterations: runs that each time is the median of. kernels_us: sum
+    of the times. counters: what read them; missing: why nothing did."""
+
+    iterations: int
+    kernels_us: float
+    counters: str | None = None
+    missing: str | None = None
 
 
 @dataclass(frozen=True)
@@ -197,6 +212,7 @@ class Report(Shown):
     launches: tuple[KernelReport, ...] = ()
     peer: dict[str, Any] | None = None
     """A peer that ran beside the plan: its name, and the kernels it has."""
+    profile: Profiled | None = None
 
     def to_dict(self, schema: int = SCHEMA) -> dict[str, Any]:
         """Plain data, the keys in the order of the schema, 1 or 2; what was not measured is None.
@@ -218,6 +234,7 @@ class Report(Shown):
             "peak_memory_bytes": self.peak_memory_bytes,
             "tuned": table["tuned"],
             "fallbacks": list(self.fallbacks),
+            "profile": table["profile"],
             "launches": [launch.to_dict() for launch in self.launches],
             "compare": self._compared(),
             "peer": self.peer,

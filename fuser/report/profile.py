@@ -1,0 +1,95 @@
+"""Measured kernels in the report: what `fuser run --profile` and `fuser profile` add to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fuser.report.counters import Counted
+from fuser.report.report import KernelReport, Report
+from fuser.report.table import columns, megabytes, printable
+from fuser.runtime.plan_report import Profiled
+
+
+def add_times(report: Report, times: Sequence[tuple[str, float]], iterations: int) -> None:
+    """Put the times of `Plan.profile_kernels` into the report of that plan."""
+    total = sum(milliseconds for _, milliseconds in times) or 1.0
+    report.launches = tuple(
+        replace(launch, time_us=milliseconds * 1e3, share=milliseconds / total)
+        for launch, (_, milliseconds) in zip(report.launches, times, strict=True)
+    )
+    report.profile = Profiled(iterations, sum(milliseconds for _, milliseconds in times) * 1e3)
+
+
+def add_counters(report: Report, counted: Counted | None, missing: str = "") -> None:
+    """Put counters into a report that has times, or why there are none."""
+    assert report.profile is not None
+    if counted is None:
+        report.profile = replace(report.profile, missing=missing)
+        return
+    report.profile = replace(report.profile, counters=counted.source)
+    report.launches = tuple(
+        replace(launch, counters=dict(values))
+        for launch, values in zip(report.launches, counted.launches, strict=True)
+    )
+
+
+def kernel_table(report: Report) -> str:
+    """A line for each kernel, that with the longest time first, and what the numbers are."""
+    profile = report.profile
+    assert profile is not None
+    counters = [*dict.fromkeys(name for item in report.launches for name in item.counters or ())]
+    rows = [
+        ("#", "kernel", "time us", "share", "roofline us", "x roofline", "boundary",
+         "DRAM predicted", *(_heading(name) for name in counters), "nodes", "schedule"),
+    ]  # fmt: skip
+    places = sorted(range(len(report.launches)), key=lambda i: -(report.launches[i].time_us or 0))
+    for place in places:
+        launch = report.launches[place]
+        rows.append(
+            (
+                str(place), printable(launch.name), f"{launch.time_us or 0:.2f}",
+                f"{100 * (launch.share or 0):.1f} %", f"{launch.roofline_us:.2f}", _ratio(launch),
+                megabytes(launch.boundary.total), megabytes(launch.dram.total),
+                *(_number(name, (launch.counters or {}).get(name)) for name in counters),
+                printable(_nodes(launch.nodes)), _schedule(launch),
+            )
+        )  # fmt: skip
+    lines = [
+        columns(rows),
+        f"sum of the kernels {profile.kernels_us:.2f} us, medians of {profile.iterations} runs",
+    ]
+    if profile.counters:
+        lines.append(f"counters by {profile.counters}")
+    if profile.missing:
+        lines.append(f"no counters: {profile.missing}")
+    return "\n".join(lines)
+
+
+def _ratio(launch: KernelReport) -> str:
+    if not launch.roofline_us or launch.time_us is None:
+        return ""
+    return f"{launch.time_us / launch.roofline_us:.1f}"
+
+
+def _heading(name: str) -> str:
+    return name.removesuffix("_bytes").replace("_", " ").replace("dram", "DRAM").replace("l2", "L2")
+
+
+def _number(name: str, value: float | None) -> str:
+    if value is None:
+        return ""
+    if name.endswith("_bytes"):
+        return megabytes(int(value))
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"
+
+
+def _nodes(names: Sequence[str]) -> str:
+    """The first and the last, and how many there are."""
+    if len(names) < 3:
+        return ", ".join(names)
+    return f"{names[0]} ... {names[-1]} ({len(names)})"
+
+
+def _schedule(launch: KernelReport) -> str:
+    return " ".join(f"{name}={value}" for name, value in launch.schedule.items())
