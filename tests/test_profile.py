@@ -15,9 +15,10 @@ import pytest
 import fuser
 from fuser.cli.main import run
 from fuser.report import counters_ncu, counters_perf
-from fuser.report.counters import MissingCountersError, count
+from fuser.report.counters import MissingCountersError
 from fuser.report.counters_ncu import METRICS, parse_raw, why_none
 from fuser.report.counters_perf import SOFTWARE, Events, count_events, reason
+from fuser.report.profile import count
 from fuser.runtime.plan import Plan
 from models import TINY, build, save
 

@@ -47,8 +47,8 @@ def profile_command(
     from fuser.cli.run import write_text
     from fuser.frontends.compile import compile
     from fuser.pipeline.devices import parse_device
-    from fuser.report.counters import MissingCountersError, count
-    from fuser.report.profile import add_counters, add_times, kernel_table
+    from fuser.report.counters import MissingCountersError
+    from fuser.report.profile import add_counters, add_times, count, kernel_table
     from fuser.report.progress import Progress
     from fuser.runtime.feeds import check_feeds
 

@@ -1,13 +1,22 @@
-"""Measured kernels in the report: what `fuser run --profile` and `fuser profile` add to it."""
+"""Measured kernels in the report: what `fuser run --profile` and `fuser profile` add to it.
+
+Counters are read by a child under Nsight Compute on NVIDIA GPUs (counters_ncu.py), by perf events
+in this process on CPUs (counters_perf.py).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from fuser.report.counters import Counted
+from fuser.report.counters_ncu import count_under_ncu
+from fuser.report.counters_perf import count_events
 from fuser.report.report import KernelReport, Report
 from fuser.report.table import columns, megabytes, printable
+from fuser.runtime.plan import Plan
 from fuser.runtime.plan_report import Profiled
 
 
@@ -19,6 +28,14 @@ def add_times(report: Report, times: Sequence[tuple[str, float]], iterations: in
         for launch, (_, milliseconds) in zip(report.launches, times, strict=True)
     )
     report.profile = Profiled(iterations, sum(milliseconds for _, milliseconds in times) * 1e3)
+
+
+def count(plan: Plan, inputs: Sequence[np.ndarray], ordinal: int = 0) -> Counted:
+    """Counters of each launch in one run. inputs: in the plan's order. ordinal: which GPU. Raises
+    MissingCountersError."""
+    if plan.target.is_cuda:
+        return count_under_ncu(plan, inputs, ordinal)
+    return count_events(plan, inputs)
 
 
 def add_counters(report: Report, counted: Counted | None, missing: str = "") -> None:
