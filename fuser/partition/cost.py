@@ -10,7 +10,7 @@ from math import prod
 
 from fuser.graph.ir import Node, Value
 from fuser.graph.precision import operand_dtype
-from fuser.graph.sizes import by_example
+from fuser.graph.sizes import by_example, size_hint
 from fuser.partition.nodes import ANCHORS, CREATE, DECODE, REDUCE, SELECTING, VIEW
 from fuser.target import Target
 
@@ -75,8 +75,9 @@ def flops(node: Node) -> int:
 
 def total_flops(nodes: Iterable[Node]) -> int:
     """`flops` of a kernel: of its nodes, each once, those that other kernels compute, too,
-    included. However a kernel computes them (Winograd, padding, once for each block) is not."""
-    return sum(map(flops, nodes))
+    included. However a kernel computes them (Winograd, padding, once for each block) is not. Of
+    open sizes, at the example sizes."""
+    return size_hint(sum(map(flops, nodes)))
 
 
 @by_example
