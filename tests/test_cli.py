@@ -29,11 +29,12 @@ SCHEMA_1_KEYS = [
 SCHEMA_KEYS = [
     "schema", "model", "device", "target", "dims", "threads", "precision", "kernels",
     "boundary_bytes", "dram_bytes", "dram_bytes_cold", "packed_bytes", "latency_ms", "compile_s",
-    "cache_hits", "peak_memory_bytes", "tuned", "fallbacks", "launches", "compare", "peer",
+    "cache_hits", "peak_memory_bytes", "tuned", "fallbacks", "profile", "launches", "compare",
+    "peer",
 ]  # fmt: skip
 LAUNCH_KEYS = [
     "name", "region", "kind", "nodes", "boundary_bytes", "reread_bytes", "dram_bytes", "flops",
-    "roofline_us", "time_us", "schedule",
+    "roofline_us", "time_us", "share", "counters", "schedule",
 ]  # fmt: skip
 
 
