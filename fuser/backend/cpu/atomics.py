@@ -7,19 +7,14 @@ order with other memory, the others acquire and release.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from fuser.backend import text
 from fuser.backend.cpu import maps
-from fuser.backend.cpu.control import zeros
-from fuser.backend.cpu.storage import Memory, One, Point
+from fuser.backend.cpu.lower import Lowering
+from fuser.backend.cpu.storage import Memory, One, Point, zeros
 from fuser.backend.text import Reg
 from fuser.dtypes import DType
 from fuser.errors import LoweringError
 from fuser.tilegen import ops
-
-if TYPE_CHECKING:
-    from fuser.backend.cpu.lower import Lowering
 
 _BITWISE = {"and": "and", "or": "or", "xor": "xor"}
 _BOOL = {"add": "or", "max": "or", "min": "and"}

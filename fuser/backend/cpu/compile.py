@@ -7,6 +7,7 @@ from typing import Any
 from fuser.backend import llvm, math
 from fuser.backend.cpu.analysis import analyse
 from fuser.backend.cpu.lower import Lowering
+from fuser.backend.cpu.rules import RULES
 from fuser.backend.cpu.storage import One
 from fuser.backend.function import Function, Module, read_scalars, read_sizes
 from fuser.backend.module import CompiledKernel
@@ -116,7 +117,7 @@ def _lower(kernel: Kernel, target: Target, read: dict[DimExpr, int]) -> tuple[Mo
         if "+avx512bf16" in target.features:
             program.traits |= {math.ROUND_BF16}
     buffers = dict(zip(kernel.buffers, program.args, strict=False))
-    low = Lowering(module, program, target, facts, buffers)
+    low = Lowering(RULES, module, program, target, facts, buffers)
     low.alignments = {reg: _alignment(buffer) for buffer, reg in buffers.items()}
     for position, value in enumerate(kernel.scalars):
         low.places[value] = One(Reg(value.dtype.llvm, f"%scalar.{position}"))

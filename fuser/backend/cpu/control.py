@@ -8,10 +8,10 @@ before any of these is overwritten.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from fuser.backend.cpu import kernel_facts
-from fuser.backend.cpu.storage import Cells, Memory, One
+from fuser.backend.cpu.lower import Lowering
+from fuser.backend.cpu.storage import Cells, Memory, One, zeros
 from fuser.backend.text import Reg
 from fuser.graph import walks
 from fuser.graph.sizes import certain, divisor, is_symbolic
@@ -19,13 +19,6 @@ from fuser.tilegen import ops
 from fuser.tilegen.index import Index
 from fuser.tilegen.ir import Block, Op
 from fuser.tilegen.value import Value
-
-if TYPE_CHECKING:
-    from fuser.backend.cpu.lower import Lowering
-
-
-def zeros(value: Value) -> tuple[Index, ...]:
-    return tuple(Index(0) for _ in value.shape)
 
 
 def lower_for(low: Lowering, op: ops.For) -> None:

@@ -8,10 +8,10 @@ FMA for each accumulator. LLVM must not unroll the loop: it would hoist broadcas
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from fuser.backend.cpu import affine
 from fuser.backend.cpu.kernel_facts import DotPlan
+from fuser.backend.cpu.lower import Lowering
 from fuser.backend.cpu.prefetch_rows import RowPrefetches, row_prefetches
 from fuser.backend.cpu.prefetch_weights import Prefetch, weight_prefetches
 from fuser.backend.cpu.storage import Cells, Memory, Point
@@ -20,9 +20,6 @@ from fuser.backend.text import Reg
 from fuser.errors import LoweringError
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index
-
-if TYPE_CHECKING:
-    from fuser.backend.cpu.lower import Lowering
 
 Chunk = tuple[Index, int]
 

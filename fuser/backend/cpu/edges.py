@@ -16,12 +16,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from fuser.backend import text
 from fuser.backend.cpu import affine, kernel_facts, maps
+from fuser.backend.cpu.bounds import symbolic
 from fuser.backend.cpu.emitter import Condition, Fact
 from fuser.backend.cpu.storage import Point
+from fuser.backend.cpu.values import Values, Wanted
 from fuser.backend.text import Reg
 from fuser.graph import walks
 from fuser.graph.sizes import certain, is_symbolic, same
@@ -29,10 +30,6 @@ from fuser.tilegen import ops
 from fuser.tilegen.index import Axis, Index
 from fuser.tilegen.ir import Op
 from fuser.tilegen.value import UNBOUNDED, Value
-
-if TYPE_CHECKING:
-    from fuser.backend.cpu.lower import Lowering
-    from fuser.backend.cpu.values import Values, Wanted
 
 DEEPEST = 8
 """Conditions of conditions that are looked through."""
@@ -204,7 +201,7 @@ def written_on_the_way(low: Values, values: Sequence[Value]) -> list[Value]:
     return [value for value in walks.reachable(values, operands) if value in low.through]
 
 
-def unread_behind(low: Lowering, edge: Edge, axis: int, value: Value, folds: Sequence[Op]) -> bool:
+def unread_behind(low: Values, edge: Edge, axis: int, value: Value, folds: Sequence[Op]) -> bool:
     """Whether nobody but `folds` reads a kept value behind the edge along an axis: all else that
     reads it are stores of its block that drop what is there."""
     known = low.known
@@ -227,7 +224,7 @@ def unread_behind(low: Lowering, edge: Edge, axis: int, value: Value, folds: Seq
     return True
 
 
-def _drops(low: Lowering, edge: Edge, axis: int, store: ops.Store) -> bool:
+def _drops(low: Values, edge: Edge, axis: int, store: ops.Store) -> bool:
     """Whether a store writes nothing behind the edge."""
     if len(edge.bounds) != 1:
         return False
@@ -237,7 +234,7 @@ def _drops(low: Lowering, edge: Edge, axis: int, store: ops.Store) -> bool:
     for position, extent in zip(store.indices, store.view.shape, strict=True):
         inside, offset = position.split(range(len(shape)))
         if inside.terms == ((Axis(axis, shape[axis]), 1),) and same(extent, bound):
-            if low.symbolic(offset, coords) == rest:
+            if symbolic(low, offset, coords) == rest:
                 return True
     return False
 

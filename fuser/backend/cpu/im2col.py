@@ -8,17 +8,14 @@ vectors that begin where a run begins are plain loads, and wholly in the image o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from fuser.backend.cpu import affine, costs, kernel_facts
+from fuser.backend.cpu.lower import Lowering
 from fuser.backend.cpu.storage import Memory
 from fuser.backend.text import Reg
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index, in_range
 from fuser.tilegen.value import Value
-
-if TYPE_CHECKING:
-    from fuser.backend.cpu.lower import Lowering
 
 MOST_LOADS = 64
 """Loads of a row, which are written out."""

@@ -6,37 +6,44 @@ Work starts from what a kernel leaves behind (stores) and from values that live 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from fuser.backend import text
-from fuser.backend.cpu import (
-    affine,
-    atomics,
-    control,
-    costs,
-    dot,
-    kernel_facts,
-    reduce,
-    register_transpose,
-    tile_dot,
-    unit_dot,
-)
+from fuser.backend.cpu import kernel_facts
 from fuser.backend.cpu.emitter import Condition
+from fuser.backend.cpu.kernel_facts import Facts
 from fuser.backend.cpu.loop_nest import Nests
-from fuser.backend.cpu.memory_order import reads_changing, reads_memory_of
-from fuser.backend.cpu.storage import One, Point
+from fuser.backend.cpu.storage import Point
+from fuser.backend.function import Function, Module
 from fuser.backend.text import Reg
 from fuser.errors import LoweringError
 from fuser.graph import walks
-from fuser.graph.sizes import certain
+from fuser.target import Target
 from fuser.tilegen import ops
-from fuser.tilegen.index import Atom, Axis, Index, Scalar, in_range
-from fuser.tilegen.ir import Block, Op
+from fuser.tilegen.index import Index
+from fuser.tilegen.ir import Block, Buffer, Op
 from fuser.tilegen.value import Value
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The code of each op (rules.py). values: computes the result of an op whose value lives
+    somewhere, here. effects: emits what an op of a block leaves behind."""
+
+    values: Mapping[type[Op], Callable[[Lowering, Any], None]]
+    effects: Mapping[type[Op], Callable[[Lowering, Any, Block], None]]
 
 
 class Lowering(Nests):
     """Lowers the body of one kernel into one LLVM function (one program of the grid)."""
+
+    def __init__(
+        self, rules: Rules, module: Module, function: Function, target: Target, facts: Facts,
+        buffers: dict[Buffer, Reg],
+    ) -> None:  # fmt: skip
+        super().__init__(module, function, target, facts, buffers)
+        self.rules = rules
 
     def require(self, value: Value) -> None:
         """Compute, here, whatever the inline tree of `value` reads and that lives somewhere:
@@ -47,9 +54,13 @@ class Lowering(Nests):
             if not self.computed(current) and self.known.kind(current) != "inline"
         ]
         for current, op in sorted(wanted, key=lambda item: not isinstance(item[1], ops.Reduce)):
-            if not self.computed(current):
-                assert op is not None
-                self._require(current, op)
+            if self.computed(current):
+                continue
+            assert op is not None
+            rule = self.rules.values.get(type(op))
+            if rule is None:
+                raise LoweringError(f"{current!r} of {op.opcode} is wanted before it was computed")
+            rule(self, op)
 
     def _inline_operands(self, value: Value) -> Sequence[Value]:
         """What an inline value is evaluated from."""
@@ -60,204 +71,17 @@ class Lowering(Nests):
             raise LoweringError(f"{value!r} has no definition here")
         return op.operands() if self.known.kind(value) == "inline" else ()
 
-    def _require(self, value: Value, op: Op) -> None:
-        """Compute a value that lives somewhere."""
-        match op:
-            case ops.Reduce():
-                reduce.lower_reduce(self, op)
-            case ops.Scan():
-                reduce.lower_scan(self, op)
-            case ops.Dot():
-                dot.lower_dot(self, op)
-            case ops.Load() if self.known.kind(value) == "scalar":
-                for operand in op.operands():
-                    self.require(operand)
-                self.places[value] = One(self.evaluate(op, control.zeros(value)))
-            case ops.Map() | ops.Cast() | ops.Bitcast() | ops.Load():
-                self._materialise(value)
-            case ops.Broadcast() | ops.Reshape() | ops.Permute() | ops.Gather():
-                self._materialise(value)
-            case ops.Full() | ops.IndexTile():
-                self._materialise(value)
-            case _:
-                raise LoweringError(f"{value!r} of {op.opcode} is wanted before it was computed")
-
-    def _materialise(self, value: Value) -> None:
-        for operand in self.known.producers[value].operands():
-            self.require(operand)
-        place = self.allocate(value)
-        packed = self.known.packed.get(value)
-        if packed is None:
-            self.fill(value, place)
-        else:
-            unit_dot.fill_packed(self, value, place, packed)
-        self.places[value] = place
-
-    def _store_group(self, first: ops.Store, block: Block) -> None:
-        """Emit a store, with the following stores of the same shape that are ready, in one nest."""
-        if tile_dot.store_by_blocks(self, first, block):
-            return
-        group = [first]
-        wanted = self._bounds(first)
-        unrolled = kernel_facts.reads_registers(self.known, first.value)
-        clipped = self._clippable(wanted, first.value.shape)
-        self._require_store(first)
-        position = block.ops.index(first)
-        for op in block.ops[position + 1 :]:
-            if op.has_effect and not isinstance(op, ops.Store):
-                break
-            if self.known.changing and reads_changing(self.known, op):
-                break
-            if not isinstance(op, ops.Store):
-                continue
-            bounds = self._bounds(op)
-            same = bounds == wanted or (
-                not unrolled and self._clippable(bounds, op.value.shape) == clipped
-            )
-            if not same or op.value.shape != first.value.shape or not self.ready(op.value):
-                break
-            if op.mask is not None and not self.ready(op.mask):
-                break
-            if not all(kernel_facts.apart(op, other) for other in group):
-                break
-            if any(reads_memory_of(self.known, other, op) for other in group):
-                break
-            self.require_indices(op)
-            group.append(op)
-        self.stored.update(group)
-        shape = first.value.shape
-        values = [op.value for op in group]
-        width = self.width_for(values)
-        values += dict.fromkeys(op.mask for op in group if op.mask is not None)
-        axis, _ = costs.choose_axis(self.known, shape, values, width, group)
-        conditions = [(e, extent) for e, extent in wanted if not self.proved_over(e, extent, shape)]
-        if len(group) == 1 and self._transposed_store(first, width):
-            return
-        clips, established = self._clips(conditions, shape)
-
-        def body(coords: Point, lanes: int) -> None:
-            for op in group:
-                self.store_at(op, coords, lanes)
-
-        self.nest(
-            shape, axis, width, body, values=values,
-            hoist=lambda coords: [(value, coords) for value in values],
-            clips=clips, established=established, conditions=conditions,
-        )  # fmt: skip
-
-    def _transposed_store(self, op: ops.Store, width: int) -> bool:
-        """Emit a store that runs along another axis than its value, if it is one."""
-        shape = op.value.shape
-        if kernel_facts.reads_registers(self.known, op.value) or op.mask is not None:
-            return False
-        for across in reversed(range(len(shape))):
-            address = kernel_facts.address_of(self.known, op, costs.probe(shape, across, width))
-            written = costs.access_cost(address, width)
-            along = register_transpose.source_axis(self, op.value, shape, across, width, written)
-            if written == 1 and along >= 0:
-                register_transpose.transposed_nest(
-                    self, shape, along, across, width,
-                    lambda coords: self.at(op.value, coords),
-                    lambda coords, reg, lanes: self._put(op, coords, reg, lanes),
-                )  # fmt: skip
-                return True
-        return False
-
-    def _require_store(self, op: ops.Store) -> None:
-        self.require(op.value)
-        if op.mask is not None:
-            self.require(op.mask)
-        self.require_indices(op)
-
     def require_indices(self, op: ops.WRITES) -> None:
         for index in op.indices:
             for value in index.values():
                 if value not in self.scalars:
                     self.require(value)
 
-    def _bounds(self, op: ops.WRITES) -> list[Condition]:
-        """The bounds of a store that do not hold for every program, over tile axes."""
-        pairs = zip(op.indices, op.view.shape, strict=True)
-        return sorted(((e, n) for e, n in pairs if not in_range(e, n)), key=str)
-
-    def proved_over(self, expression: Index, extent: int, shape: Sequence[int]) -> bool:
-        """Whether a bound holds at every point of a tile."""
-        coords = []
-        for n in shape:
-            if n == 1:
-                coords.append(Index(0))
-                continue
-            place = self.placeholder(n)
-            coords.append(place)
-        return self.proved(self.symbolic(expression, coords), extent)
-
-    def symbolic(self, index: Index, coords: Sequence[Index]) -> Index:
-        """An expression at a point, without code for scalars that were not computed yet."""
-
-        def leaf(atom: Atom) -> Index | None:
-            if isinstance(atom, Axis):
-                return coords[atom.axis]
-            if isinstance(atom, Scalar) and atom.value in self.counters:
-                return self.counters[atom.value]
-            if isinstance(atom, Scalar) and atom.value not in self.scalars:
-                op = self.known.producers.get(atom.value)
-                if isinstance(op, ops.IndexTile) and not op.shape:
-                    return self.symbolic(op.expression, ())
-            return None
-
-        return affine.substitute(index, leaf)
-
-    def conditions_of(self, stores: Sequence[ops.Store]) -> list[Condition]:
-        """The bounds of stores that are not known to hold at every point."""
-        return [
-            (e, extent)
-            for op in stores
-            for e, extent in self._bounds(op)
-            if not self.proved_over(e, extent, op.value.shape)
-        ]
-
-    def _clippable(
-        self, conditions: Sequence[Condition], shape: tuple[int, ...]
-    ) -> list[Condition]:
-        """The bounds of the form `axis + scalars`."""
-        found = []
-        for expression, extent in conditions:
-            axes = expression.axes()
-            if len(axes) != 1:
-                continue
-            (axis,) = axes
-            inside, rest = expression.split((axis,))
-            if inside.terms == ((Axis(axis, shape[axis]), 1),) and not any(
-                kernel_facts.lookups(rest)
-            ):
-                found.append((expression, extent))
-        return found
-
-    def _clips(
-        self, conditions: Sequence[Condition], shape: tuple[int, ...]
-    ) -> tuple[dict[int, tuple[Reg, Reg]], list[Condition]]:
-        """Loop limits that make bounds of the form `axis + scalars` hold."""
-        f = self.f
-        clips: dict[int, tuple[Reg, Reg]] = {}
-        established: list[Condition] = []
-        for expression, extent in self._clippable(conditions, shape):
-            (axis,) = expression.axes()
-            rest = expression.split((axis,))[1]
-            offset = self.resolve(rest, ())
-            low, high = clips.get(axis, (text.integer(0), text.integer(shape[axis])))
-            start = self.index(offset)
-            if not certain(offset.range[0]):
-                low = f.intrinsic("smax", low, f.sub(text.integer(0), start))
-            high = f.intrinsic("smin", high, f.sub(text.integer(extent), start))
-            clips[axis] = (low, high)
-            established.append((expression, extent))
-        return clips, established
-
     def store_at(self, op: ops.Store, coords: Point, lanes: int) -> None:
         given = None if op.mask is None else self.at(op.mask, coords)
-        self._put(op, coords, self.at(op.value, coords), lanes, given)
+        self.put(op, coords, self.at(op.value, coords), lanes, given)
 
-    def _put(
+    def put(
         self, op: ops.Store, coords: Point, reg: Reg, lanes: int, given: Reg | None = None
     ) -> None:
         """Store a computed value at a point, where `given`, the mask there, holds."""
@@ -321,20 +145,8 @@ class Lowering(Nests):
     def block(self, block: Block) -> None:
         """Lower a block's effects in order; the values they read are computed on demand."""
         for op in block.ops:
-            match op:
-                case ops.Store():
-                    if op not in self.stored:
-                        self._store_group(op, block)
-                case ops.Load():
-                    if op in self.known.held and self.known.users.get(op.result):
-                        self.require(op.result)
-                case ops.AtomicAdd() | ops.Atomic():
-                    atomics.lower_atomic(self, op)
-                case ops.For():
-                    control.lower_for(self, op)
-                case ops.While():
-                    control.lower_while(self, op)
-                case ops.If():
-                    control.lower_if(self, op)
-                case _ if op.has_effect and not isinstance(op, ops.Yield):
-                    raise LoweringError(f"the CPU back end has no {op.opcode}")
+            rule = self.rules.effects.get(type(op))
+            if rule is not None:
+                rule(self, op, block)
+            elif op.has_effect and not isinstance(op, ops.Yield):
+                raise LoweringError(f"the CPU back end has no {op.opcode}")

@@ -7,17 +7,14 @@ results. Where the program after it reads others, their lines are fetched while 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from fuser.backend.cpu import kernel_facts
+from fuser.backend.cpu.kernel_facts import DotPlan
+from fuser.backend.cpu.lower import Lowering
 from fuser.backend.text import Reg, integer
 from fuser.graph.sizes import by_example, is_symbolic, size_hint
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index, Scalar
-
-if TYPE_CHECKING:
-    from fuser.backend.cpu.kernel_facts import DotPlan
-    from fuser.backend.cpu.lower import Lowering
 
 LINE = 64
 MOST_BYTES = 12 << 10

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from fuser.backend.cpu import kernel_facts
 from fuser.backend.cpu.kernel_facts import DotPlan
+from fuser.backend.cpu.lower import Lowering
 from fuser.backend.text import Reg, integer
 from fuser.graph.sizes import by_example, size_hint
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index, Scalar
 from fuser.tilegen.ir import Op
 from fuser.tilegen.value import Value
-
-if TYPE_CHECKING:
-    from fuser.backend.cpu.lower import Lowering
 
 MOST_SHARING = 16
 """Programs that share one panel's prefetches; those after them fetch nothing new."""

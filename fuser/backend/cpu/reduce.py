@@ -8,7 +8,6 @@ is a plain loop. Values that the analysis wants to keep are written to scratch i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from fuser.backend import text
 from fuser.backend.cpu import affine, costs, maps
@@ -20,16 +19,14 @@ from fuser.backend.cpu.edges import (
     unread_behind,
     written_on_the_way,
 )
+from fuser.backend.cpu.lower import Lowering
 from fuser.backend.cpu.storage import One, Point
+from fuser.backend.cpu.values import Wanted
 from fuser.backend.function import SELDOM
 from fuser.backend.text import Reg
 from fuser.dtypes import DType, f32
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index
-
-if TYPE_CHECKING:
-    from fuser.backend.cpu.lower import Lowering
-    from fuser.backend.cpu.values import Wanted
 
 
 def accumulator(dtype: DType) -> DType:

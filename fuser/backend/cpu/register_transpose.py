@@ -8,18 +8,15 @@ an element would be 16 loads a vector otherwise.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from fuser.backend import text
 from fuser.backend.cpu import affine, costs
 from fuser.backend.cpu.storage import Point
+from fuser.backend.cpu.values import Values
 from fuser.backend.function import Function
 from fuser.backend.text import Reg
 from fuser.tilegen.index import Index
 from fuser.tilegen.value import Value
-
-if TYPE_CHECKING:
-    from fuser.backend.cpu.loop_nest import Nests
 
 MOST_VECTORS = 2.5
 """Vectors to load for each vector of the result up to which a square is worth transposing."""
@@ -42,7 +39,7 @@ def transpose(f: Function, rows: Sequence[Reg]) -> list[Reg]:
 
 
 def source_axis(
-    low: Nests, value: Value, shape: Sequence[int], across: int, width: int, written: float
+    low: Values, value: Value, shape: Sequence[int], across: int, width: int, written: float
 ) -> int:
     """The axis to read along when writing along `across`; -1 if there is nothing to gain.
 
@@ -63,7 +60,7 @@ def source_axis(
 
 
 def transposed_nest(
-    low: Nests,
+    low: Values,
     shape: tuple[int, ...],
     along: int,
     across: int,

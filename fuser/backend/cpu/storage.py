@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from fuser.backend.text import Reg
 from fuser.tilegen.index import Index
+from fuser.tilegen.value import Value
 
 Point = tuple[Index, ...]
 """One coordinate a tile axis, over loop counters and the lane."""
@@ -37,3 +38,8 @@ class One:
 
 
 Place = Memory | Cells | One
+
+
+def zeros(value: Value) -> Point:
+    """The first point of a tile, the only one of a tile of one element."""
+    return tuple(Index(0) for _ in value.shape)

@@ -7,10 +7,11 @@ The result goes to scratch as a whole, or block by block into the stores that al
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from fuser.backend.cpu import kernel_facts
+from fuser.backend.cpu.bounds import conditions_of
 from fuser.backend.cpu.implicit_im2col import each_tap
+from fuser.backend.cpu.lower import Lowering
 from fuser.backend.cpu.memory_order import overlapping
 from fuser.backend.cpu.storage import Memory, Point
 from fuser.backend.cpu.unit_operands import TILE_BYTES, cover, left_operand, right_operand
@@ -22,9 +23,6 @@ from fuser.tilegen import ops
 from fuser.tilegen.index import Index, minimum
 from fuser.tilegen.ir import Block, Op
 from fuser.tilegen.value import Value
-
-if TYPE_CHECKING:
-    from fuser.backend.cpu.lower import Lowering
 
 Finish = Callable[[Index, Index, int], None]
 """Called with the first row and column of 16 rows of a block, and its columns."""
@@ -135,7 +133,7 @@ def store_by_blocks(low: Lowering, first: ops.Store, block: Block) -> bool:
     window = low.known.implicit_im2col.get(plan.a)
     rows, columns = op.result.shape
     whole = rows >= ROWS and columns % PANEL == 0 and window is None
-    if not whole or not is_zero(low.known, op.acc) or low.conditions_of(stores):
+    if not whole or not is_zero(low.known, op.acc) or conditions_of(low, stores):
         return False
     for operand in (plan.a, plan.b):
         low.require(operand)

@@ -8,7 +8,6 @@ whatever lay there before might be NaN.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from fuser.backend import text
 from fuser.backend.cpu import affine, costs, register_transpose
@@ -16,6 +15,7 @@ from fuser.backend.cpu.dot_plan import register_tile
 from fuser.backend.cpu.im2col import fill_im2col
 from fuser.backend.cpu.implicit_im2col import fill_implicit_im2col
 from fuser.backend.cpu.kernel_facts import Packed
+from fuser.backend.cpu.lower import Lowering
 from fuser.backend.cpu.storage import Memory
 from fuser.backend.cpu.tile_dot import tile_dot
 from fuser.backend.cpu.unit_operands import TILE_BYTES, Operand, cover, left_operand, right_operand
@@ -25,9 +25,6 @@ from fuser.target import DotUnit
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index
 from fuser.tilegen.value import Value
-
-if TYPE_CHECKING:
-    from fuser.backend.cpu.lower import Lowering
 
 _INSTRUCTIONS = {
     "avx512_bf16": "llvm.x86.avx512bf16.dpbf16ps.512",

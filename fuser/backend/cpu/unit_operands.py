@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from fuser.backend.cpu import kernel_facts
+from fuser.backend.cpu.lower import Lowering
 from fuser.backend.cpu.storage import Memory
 from fuser.backend.cpu.unit_plan import PANEL, panels_in_place, rows_in_place
 from fuser.backend.text import Reg
@@ -13,9 +13,6 @@ from fuser.target import DotUnit
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index
 from fuser.tilegen.value import Value
-
-if TYPE_CHECKING:
-    from fuser.backend.cpu.lower import Lowering
 
 TILE_BYTES = 64
 """Of a row of a tile register, and of a line of memory."""

@@ -8,7 +8,7 @@ Memory that has this form is read as it is; anything else is copied to scratch f
 from __future__ import annotations
 
 from fuser.backend.cpu import kernel_facts
-from fuser.backend.cpu.implicit_im2col import find_implicit_im2col
+from fuser.backend.cpu.implicit_im2col_plan import find_implicit_im2col
 from fuser.backend.cpu.kernel_facts import DotPlan, Facts, ImplicitIm2col, Packed
 from fuser.target import DotUnit
 from fuser.tilegen import ops

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from fuser.backend import text
 from fuser.backend.cpu import affine, costs
@@ -19,12 +18,10 @@ from fuser.backend.cpu.edges import Edge, below, established, find_edge, splits
 from fuser.backend.cpu.emitter import Condition
 from fuser.backend.cpu.interleave import interleave_count
 from fuser.backend.cpu.storage import Point
+from fuser.backend.cpu.values import Values, Wanted
 from fuser.backend.text import Reg
 from fuser.tilegen.index import Index
 from fuser.tilegen.value import Value
-
-if TYPE_CHECKING:
-    from fuser.backend.cpu.values import Values, Wanted
 
 
 @dataclass
