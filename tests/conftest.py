@@ -14,6 +14,7 @@ import pytest
 from fuser.errors import FuserError
 from tests.golden import Golden
 from tests.poison import poisoned
+from tests.sampling import is_whole_run, left_out
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -32,7 +33,11 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     return np.random.default_rng(zlib.crc32(request.node.nodeid.encode()))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if is_whole_run(config):
+        dropped = set(left_out(items))
+        config.hook.pytest_deselected(items=[item for item in items if item in dropped])
+        items[:] = [item for item in items if item not in dropped]
     on_gpu = [item for item in items if item.get_closest_marker("cuda")]
     reason = _why_no_gpu() if on_gpu else ""
     if reason:

@@ -1,4 +1,5 @@
-"""Two thousand random graphs: fused, unfused and NumPy stay within the bounds of the oracle.
+"""Random graphs: fused, unfused and NumPy stay within the bounds of the oracle. Two thousand graphs,
+a sample of them in runs of the whole suite.
 
 `python -m tests.random_graphs` checks as many as wanted. To see a seed that fails here:
 `python -m tests.random_graphs --seed SEED --count 1`, with `--native-every 1` for machine code.

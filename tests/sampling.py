@@ -1,0 +1,65 @@
+"""Which cases of a whole run are a sample: the suite takes ten minutes of two cores, not thirty.
+
+Of a file in SHARES, one parametrised case in so many runs where the whole suite runs, always the
+same ones. Whoever names a file or uses -k has all its cases: `scripts/test tests` runs everything.
+Cases for a GPU are never left out.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+SHARES = {
+    "backend/cpu/test_edges.py": 2,
+    "backend/cpu/test_emitted.py": 3,
+    "backend/cpu/test_maps.py": 2,
+    "backend/cpu/test_units.py": 2,
+    "backend/cpu/test_user_kernels.py": 2,
+    "backend/nvptx/test_language.py": 2,
+    "backend/nvptx/test_open_sizes.py": 2,
+    "backend/nvptx/test_ptx_models.py": 2,
+    "frontends/torch/test_torch.py": 2,
+    "frontends/torch/test_torch_dynamic.py": 2,
+    "frontends/torch/test_torch_operators.py": 2,
+    "frontends/torch/test_training.py": 2,
+    "graph/test_reference_models.py": 2,
+    "language/test_libdevice.py": 2,
+    "language/test_tutorials.py": 2,
+    "malformed/test_malformed.py": 2,
+    "opinfo/test_opinfo.py": 2,
+    "random_graphs/test_random_graphs.py": 2,
+    "test_growth.py": 2,
+    "test_quantised_blocks.py": 2,
+    "tilegen_emit/test_attention.py": 2,
+    "triton/test_liger.py": 2,
+    "zoo/test_rewritten.py": 2,
+    "zoo/test_zoo.py": 2,
+}
+"""Files that take more than ten processor seconds; what is left of the suite takes half of it."""
+
+FOLDER = Path(__file__).parent
+
+
+def is_whole_run(config: pytest.Config) -> bool:
+    """Whether neither files nor -k choose among the tests."""
+    given = [str(argument).partition("::")[0] for argument in config.invocation_params.args]
+    return not config.getoption("keyword") and not any(Path(name).exists() for name in given)
+
+
+def left_out(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """The cases that a whole run leaves out; the first of each test function stays."""
+    seen: set[str] = set()
+    found = []
+    for item in items:
+        share = SHARES.get(item.path.relative_to(FOLDER).as_posix(), 1)
+        if share == 1 or not hasattr(item, "callspec") or item.get_closest_marker("cuda"):
+            continue
+        function = item.nodeid.partition("[")[0]
+        if function in seen and zlib.crc32(item.nodeid.encode()) % share:
+            found.append(item)
+        seen.add(function)
+    return found
