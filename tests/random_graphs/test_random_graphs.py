@@ -1,5 +1,6 @@
-"""Random graphs: fused, unfused and NumPy stay within the bounds of the oracle. Two thousand graphs,
-a sample of them in runs of the whole suite.
+"""Random graphs: fused, unfused and NumPy stay within the bounds of the oracle.
+
+Two thousand graphs, a sample of them in runs of the whole suite.
 
 `python -m tests.random_graphs` checks as many as wanted. To see a seed that fails here:
 `python -m tests.random_graphs --seed SEED --count 1`, with `--native-every 1` for machine code.
