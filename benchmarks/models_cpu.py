@@ -4,6 +4,8 @@
     python -m benchmarks.models_cpu --models bert vit --threads 2 --rounds 10
     python -m benchmarks.models_cpu --threads 1 --clock cpu
     python -m benchmarks.models_cpu --precision bf16      # beside fuser's f32 and OpenVINO's bf16
+    python -m benchmarks.models_cpu --threads 1 4 8 0     # 0: what each chooses by itself
+    python -m benchmarks.models_cpu --threads 0 --busy 1  # while another process keeps a core busy
 
 On a machine that does other work as well, compare minima (`--statistic min`), and with one thread
 the processor time instead of the time on the wall (`--clock cpu`). OpenVINO runs with the
@@ -18,11 +20,13 @@ import argparse
 import importlib.util
 import json
 import platform
+import subprocess
 import sys
 import tempfile
 import time
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -87,7 +91,7 @@ def describe_machine(options: Namespace) -> str:
     from fuser.backend.cpu import host_target
 
     target = host_target()
-    threads = options.threads or target.units
+    threads = options.threads or f"{target.units} (by default)"
     how = getattr(options, "statistic", "median")
     clock = "processor time" if getattr(options, "clock", "wall") == "cpu" else "time"
     precision = rounding(_precision(options), target).text
@@ -109,7 +113,7 @@ def run(names: Sequence[str], options: Namespace) -> list[Row]:
 
 def _measure(name: str, options: Namespace) -> Row:
     model, feeds, sizes = _case(name)
-    threads = options.threads or _cores()
+    threads = options.threads
     started = time.perf_counter()
     precision = _precision(options)
     settings: dict[str, Any] = {"device": "cpu", "dims": dict(sizes), "threads": threads}
@@ -148,17 +152,11 @@ def _case(name: str) -> tuple[onnx.ModelProto, Feeds, Mapping[str, int]]:
     return model, example_feeds(model, sizes), sizes
 
 
-def _cores() -> int:
-    from fuser.backend.cpu import host_target
-
-    return host_target().units
-
-
 def _onnxruntime(path: Path, names: list[str], feeds: Feeds, threads: int) -> Side:
     import onnxruntime
 
     settings = onnxruntime.SessionOptions()
-    settings.intra_op_num_threads = threads
+    settings.intra_op_num_threads = threads  # 0: its own choice
     settings.inter_op_num_threads = 1
     settings.log_severity_level = 3
     session = onnxruntime.InferenceSession(path, settings, providers=["CPUExecutionProvider"])
@@ -181,9 +179,10 @@ def _openvino(
     settings = {
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_PRECISION_HINT": "f32" if precision == "model" else "bf16",
-        "INFERENCE_NUM_THREADS": threads,
         "NUM_STREAMS": 1,
     }
+    if threads:
+        settings["INFERENCE_NUM_THREADS"] = threads
     request = core.compile_model(model, "CPU", settings).create_infer_request()
 
     def call() -> list[np.ndarray[Any, Any]]:
@@ -217,10 +216,35 @@ def _interleave(sides: Mapping[str, Side], options: Namespace) -> dict[str, floa
     return {name: float(fold(values)) for name, values in times.items()}
 
 
+def print_counts(everything: Mapping[int, Sequence[Row]]) -> None:
+    """fuser's time by count of threads, and how far the default is from the best count."""
+    counts = list(everything)
+    print("\n| model | " + " | ".join(f"{n or 'default'}" for n in counts) + " | default / best |")
+    print("| --- " * (len(counts) + 2) + "|")
+    for rows in zip(*everything.values(), strict=True):
+        times = dict(zip(counts, (row.fuser for row in rows), strict=True))
+        loss = f"{times[0] / min(times.values()):.2f}" if 0 in times else ""
+        cells = [f"{time:.2f}" for time in times.values()]
+        print("| " + " | ".join([rows[0].model, *cells, loss]) + " |")
+
+
+@contextmanager
+def busy_cores(count: int) -> Iterator[None]:
+    """Keep `count` cores busy with other processes."""
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--models", nargs="*", metavar="NAME", help="only these")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="0: the default")
+    parser.add_argument("--busy", type=int, default=0, help="cores that others keep busy meanwhile")
     parser.add_argument("--rounds", type=int, default=7, help="turns of every side")
     parser.add_argument("--statistic", choices=("median", "min"), default="median")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
@@ -235,9 +259,12 @@ def main() -> int:
     everything: dict[int, list[Row]] = {}
     for threads in options.threads:
         here = argparse.Namespace(**{**vars(options), "threads": threads})
-        rows = everything[threads] = run(options.models or list(CASES), here)
+        with busy_cores(options.busy):
+            rows = everything[threads] = run(options.models or list(CASES), here)
         print(f"\n{describe_machine(here)}\n")
         print_table(rows, peers(here))
+    if len(everything) > 1:
+        print_counts(everything)
     if options.json:
         plain = {threads: [asdict(row) for row in rows] for threads, rows in everything.items()}
         options.json.write_text(json.dumps(plain, indent=2) + "\n")
