@@ -155,12 +155,11 @@ class KernelFunction(Function):
         if self._is_open(grid, left):
             from fuser.language.extents import choose_extents
 
+            found = choose_extents(  # unlocked: the caller's grid may launch this kernel
+                self, bound, sorted(left), functools.partial(grid_of, grid), options, self.plain
+            )
             with self._lock:
                 if self._is_open(grid, left):
-                    found = choose_extents(
-                        self, bound, sorted(left), functools.partial(grid_of, grid), options,
-                        self.plain,
-                    )  # fmt: skip
                     self._small = self._small + 1 if found is None else MOST_SMALL
                     if found is not None:
                         _log.info("%s has blocks of %s", self.fn.__name__, found)

@@ -10,7 +10,7 @@ import ctypes
 import functools
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import CellType
 from typing import Any
 
@@ -105,17 +105,8 @@ def _word(address: int, signed: bool = False) -> int:
 def _library() -> Linked:
     found = _element_size()
     assert found is not None
-    python = ctypes.pythonapi
-    data = {
-        name: ctypes.addressof(ctypes.c_char.in_dll(python, name))
-        for name in native_door.DATA_IMPORTS
-    }
-    symbols = {
-        name: ctypes.cast(getattr(python, name), ctypes.c_void_p).value or 0
-        for name in native_door.IMPORTS
-    }
-    clock = ctypes.CDLL(None).clock_gettime
-    symbols["clock_gettime"] = ctypes.cast(clock, ctypes.c_void_p).value or 0
+    data, symbols = _of_python(native_door.DATA_IMPORTS, native_door.IMPORTS)
+    symbols["clock_gettime"] = _address(ctypes.CDLL(None).clock_gettime)
     symbols["fuser_spread"] = runtime_library()["fuser_spread"]
     text = native_door.door_ir(*found, data)
     return link_native(text, symbols, native_door.EXPORTS)
@@ -123,17 +114,24 @@ def _library() -> Linked:
 
 @functools.cache
 def _calls_library() -> Linked:
-    python, process = ctypes.pythonapi, ctypes.CDLL(None)
-    data = {
-        name: ctypes.addressof(ctypes.c_char.in_dll(python, name))
-        for name in native_calls.DATA_IMPORTS
-    }
-    symbols = {
-        name: ctypes.cast(getattr(python, name), ctypes.c_void_p).value or 0
-        for name in native_calls.IMPORTS
-    }
-    symbols["memcmp"] = ctypes.cast(process.memcmp, ctypes.c_void_p).value or 0
+    data, symbols = _of_python(native_calls.DATA_IMPORTS, native_calls.IMPORTS)
+    symbols["memcmp"] = _address(ctypes.CDLL(None).memcmp)
     return link_native(native_calls.calls_ir(data), symbols, native_calls.EXPORTS)
+
+
+def _of_python(
+    data: Iterable[str], functions: Iterable[str]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Where Python has these variables, and these functions."""
+    python = ctypes.pythonapi
+    return (
+        {name: ctypes.addressof(ctypes.c_char.in_dll(python, name)) for name in data},
+        {name: _address(getattr(python, name)) for name in functions},
+    )
+
+
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,26 @@ def test_a_launch_that_fills_the_device_chooses() -> None:
     out = np.zeros_like(x)
     add[(fl.cdiv(n, 32),)](x, out, n, BLOCK=32)
     np.testing.assert_array_equal(out, 2 * x)
+
+
+def test_a_grid_may_launch_the_kernel_that_it_is_for() -> None:
+    n = 300_001
+    x, out, small = np.arange(n, dtype=np.float32), np.zeros(n, np.float32), np.zeros(4, np.float32)
+    fresh = fuser.kernel(add.fn)
+
+    def grid(meta: dict[str, Any]) -> tuple[int]:
+        fresh[(1,)](x, small, 4)
+        return (fl.cdiv(n, meta["BLOCK"]),)
+
+    def work() -> None:
+        fresh[grid](x, out, n)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(120)
+    assert not thread.is_alive(), "it waits for itself"
+    np.testing.assert_array_equal(out, 2 * x)
+    assert small.tolist() == [0, 2, 4, 6] and fresh._extents["BLOCK"] >= 128
 
 
 def test_a_grid_that_does_not_follow_has_the_default() -> None:

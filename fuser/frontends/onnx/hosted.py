@@ -18,7 +18,7 @@ from fuser.frontends.onnx.importer import load_model
 from fuser.frontends.onnx.importer.types import is_supported
 from fuser.frontends.onnx.model import DEFAULT_SIZES, Model, compile
 from fuser.frontends.onnx.node_args import TensorInfo, tensor_info
-from fuser.frontends.onnx.runner import Options, Runner
+from fuser.frontends.onnx.runner import Options, Runner, Running
 from fuser.frontends.onnx.values import numpy_type
 from fuser.graph.ir import TensorType
 from fuser.limits import Limits
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Host = Literal["error", "allow"]
 
 
-class HostedPlan:
+class HostedPlan(Running):
     """A model whose operators without kernels run on the host; what lies between is compiled.
 
     Feeds may have any sizes; kernels are compiled when it runs. `fallbacks` names what ran on the
@@ -76,16 +76,6 @@ class HostedPlan:
             raise UsageError(f"{len(arrays)} arrays for {len(names)} inputs", hint=f"{names}")
         results = tuple(self.run({**dict(zip(names, arrays, strict=False)), **named}).values())
         return results[0] if len(results) == 1 else results
-
-    @property
-    def fallbacks(self) -> tuple[str, ...]:
-        """The operators that ran on the host so far."""
-        return self._runner.fallbacks
-
-    @property
-    def plans(self) -> Sequence[Plan]:
-        """Every plan compiled so far."""
-        return self._runner.plans
 
     @property
     def launches(self) -> int:

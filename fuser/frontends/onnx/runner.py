@@ -63,6 +63,22 @@ class Ready:
         return [results[i] for i in places]
 
 
+class Running:
+    """What a session and a hosted plan tell of their runner."""
+
+    _runner: Runner
+
+    @property
+    def fallbacks(self) -> tuple[str, ...]:
+        """The operators that ran on the host so far."""
+        return self._runner.fallbacks
+
+    @property
+    def plans(self) -> Sequence[Plan]:
+        """Every plan compiled so far."""
+        return self._runner.plans
+
+
 class Runner:
     """A model and what runs it. model: the same, if it was opened already."""
 

@@ -32,7 +32,7 @@ from fuser.frontends.onnx.node_args import (
 )
 from fuser.frontends.onnx.overrides import overridden
 from fuser.frontends.onnx.profiling import Profile, span
-from fuser.frontends.onnx.runner import PLAIN, Options, Ready, Runner
+from fuser.frontends.onnx.runner import PLAIN, Options, Ready, Runner, Running
 from fuser.frontends.onnx.settings import (
     GraphOptimizationLevel,
     RunOptions,
@@ -44,7 +44,6 @@ from fuser.limits import Limits
 from fuser.pipeline.devices import Device, check_device, parse_device
 from fuser.pipeline.precision import Precision
 from fuser.runtime.device_tensors import DeviceArray
-from fuser.runtime.plan import Plan
 from fuser.runtime.shown import MOST_ROWS, Shown, Summary, counted, specs_shown
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ IGNORED = ("disabled_optimizers", "enable_fallback", "read_config_from_model")
 """Keywords of ONNX Runtime that have no meaning here."""
 
 
-class InferenceSession(Shown):
+class InferenceSession(Running, Shown):
     """A model that is compiled for the feeds it meets.
 
     path_or_bytes: a path, the bytes of a model, a ModelProto or a `Model`. sess_options, providers,
@@ -288,16 +287,6 @@ class InferenceSession(Shown):
 
     def get_profiling_start_time_ns(self) -> int:
         return self._profile.start_ns if self._profile is not None else 0
-
-    @property
-    def fallbacks(self) -> tuple[str, ...]:
-        """The operators that ran on the host so far."""
-        return self._runner.fallbacks
-
-    @property
-    def plans(self) -> Sequence[Plan]:
-        """Every plan compiled so far."""
-        return self._runner.plans
 
     def _summary(self) -> Summary:
         def shown(info: TensorInfo) -> tuple[str, str]:
