@@ -6,6 +6,7 @@ import itertools
 import sys
 import threading
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -198,6 +199,30 @@ def test_run(plan: Plan) -> None:
         np.testing.assert_array_equal(first, expected(x))
         np.testing.assert_array_equal(second, first)
         np.testing.assert_array_equal(same, x)
+
+
+@pytest.mark.cuda
+def test_arrays_of_the_host_are_staged_in_page_locked_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both ways: what a graph copies from pageable memory the driver stages again, and waits."""
+    original, ends = driver.call, list[int]()
+
+    def noted(name: str, *arguments: Any) -> Any:
+        if name in ("cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync"):
+            ends.append(int(arguments[name == "cuMemcpyHtoDAsync"]))
+        return original(name, *arguments)
+
+    plan = Plan(program())
+    monkeypatch.setattr(driver, "call", noted)
+    plan.run({"x": np.arange(1000, dtype=np.float32)})
+    monkeypatch.undo()
+    assert len(ends) == 2
+    with driver.current(0):
+        kind = driver.api().CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+        kinds = [int(driver.call("cuPointerGetAttribute", kind, end)) for end in ends]
+    assert kinds == [int(driver.api().CUmemorytype.CU_MEMORYTYPE_HOST)] * 2
+    plan.close()
 
 
 @pytest.mark.cuda
