@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from fuser.errors import UnsupportedError
+from fuser.errors import UnsupportedError, UsageError
 from fuser.frontends.onnx.host import Segmented
 from fuser.frontends.onnx.model import Model, open_model
 from fuser.pipeline.devices import Device, choose_target
@@ -51,15 +51,17 @@ class Ready:
     def run(self, arrays: list[np.ndarray], names: Sequence[str] | None) -> list[np.ndarray] | None:
         """The outputs of these names (all: None) from the inputs in order; None where the plan is
         closed or a name is unknown."""
-        if self.plan.is_closed:
+        try:
+            executor = self.plan.executor
+        except UsageError:  # it is closed
             return None
         if not names:
-            return self.plan.executor.run(arrays)
+            return executor.run(arrays)
         try:
             places = [self._places[name] for name in names]
         except KeyError:
             return None
-        results = self.plan.executor.run(arrays)
+        results = executor.run(arrays)
         return [results[i] for i in places]
 
 
