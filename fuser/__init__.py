@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     from fuser.frontends.onnx.session import InferenceSession
     from fuser.language.decorators import kernel
     from fuser.pipeline.dynamic import DynamicPlan
+    from fuser.pipeline.fusion import Fusion
     from fuser.runtime.plan import Plan
 
 __version__ = "0.1.0"
 __all__ = [
     "DynamicPlan",
     "FuserError",
+    "Fusion",
     "HostedPlan",
     "InferenceSession",
     "Plan",
@@ -49,6 +51,7 @@ _HOMES = {
     "compile": "fuser.frontends.compile",
     "load": "fuser.frontends.load",
     "kernel": "fuser.language.decorators",
+    "Fusion": "fuser.pipeline.fusion",
     "Plan": "fuser.runtime.plan",
     "DynamicPlan": "fuser.pipeline.dynamic",
     "HostedPlan": "fuser.frontends.onnx.hosted",

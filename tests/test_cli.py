@@ -29,7 +29,8 @@ SCHEMA_1_KEYS = [
 SCHEMA_KEYS = [
     "schema", "model", "device", "target", "dims", "threads", "precision", "kernels",
     "boundary_bytes", "dram_bytes", "dram_bytes_cold", "packed_bytes", "latency_ms", "compile_s",
-    "cache_hits", "peak_memory_bytes", "tuned", "fallbacks", "profile", "launches", "compare",
+    "cache_hits", "peak_memory_bytes", "tuned", "fallbacks", "forced", "profile", "launches",
+    "compare",
     "peer",
 ]  # fmt: skip
 LAUNCH_KEYS = [
@@ -400,6 +401,31 @@ def test_explain_as_json(fuser: Fuser, mlp: Path, tmp_path: Path) -> None:
     section = documented.split("## Why the regions")[1].split("\n## ")[0]
     rows = [*found, *found["regions"][0], *found["refusals"][0]]
     assert not [key for key in rows if not re.search(rf"\b{key}\b", section)]
+
+
+def test_pinned_and_forbidden_nodes(fuser: Fuser, mlp: Path) -> None:
+    """The plan changes, its results do not, and the report says what changed; so does a stored
+    plan, which is another one than without."""
+    names = ("--forbid", "/layers.0/MatMul,/Relu", "--forbid", "/layers.1/MatMul,/Relu")
+    at = ("--device", "cpu", "--compare", "reference", "--iterations", "0")
+    free = json.loads(fuser("run", mlp, *at, "--json")[1])
+    for _ in range(2):
+        code, out, _ = fuser("run", mlp, *at, "--json", *names)
+        found = json.loads(out)
+        assert code == 0 and found["compare"]["ok"]
+        assert found["kernels"]["after"] == free["kernels"]["after"] + 1
+        assert found["forced"]["kernels"] == {"unforced": 3, "forced": 4}
+        assert found["forced"]["forbid"] == [name.split(",") for name in names[1::2]]
+    assert free["forced"] is None
+    code, out, _ = fuser("explain", mlp, "--device", "cpu", *names)
+    assert code == 0 and "3 -> 4 kernels, " in out and "4 regions, " in out
+    assert "to lift it: no --forbid of '/layers.0/MatMul' and '/Relu'" in out
+    result = fuser("explain", mlp, "--device", "cpu", "--pin", "/layers.0/MatMul,/layers.1/MatMul")
+    assert_one_line(result, 2, "cannot be one kernel: ", "second-anchor")
+    result = fuser("run", mlp, "--device", "cpu", "--pin", "/layers.0/MatMul,Relu")
+    assert_one_line(result, 2, "no node 'Relu' to pin; did you mean '/Relu'")
+    assert_one_line(fuser("run", mlp, "--pin", "a"), 2, "no pair")
+    assert_one_line(fuser("run", mlp, "--no-fusion", "--pin", "a,b"), 2, "--no-fusion")
 
 
 def test_explain_of_feeds_that_do_not_fit(fuser: Fuser, mlp: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fuser.cli.bench_models import Opened
     from fuser.frontends.onnx.hosted import Host
     from fuser.pipeline.devices import Device
+    from fuser.pipeline.fusion import Fusing
     from fuser.pipeline.precision import Precision
     from fuser.report.bench import Case, Effort, Thresholds
 
@@ -61,7 +62,7 @@ def bench_command(
     batch: str | None, against: str, warmup: int, iterations: int, duration: float, streams: int,
     threads: int | None, seed: int, as_json: bool, csv_file: Path | None,
     max_latency_ms: float | None, min_speedup: float | None, max_error: float | None,
-    no_fusion: bool, host: Host, precision: Precision,
+    fusion: Fusing, host: Host, precision: Precision,
 ) -> int:  # fmt: skip
     """Time whole runs of MODEL, an ONNX file or a PyTorch exported program (.pt2), from host arrays
     to host arrays, in turns with other engines.
@@ -84,7 +85,7 @@ def bench_command(
     with Progress(enabled=not as_json) as progress:
         progress.step("reading the model")
         how = How(
-            device, plan_threads(threads), streams, seed, precision, not no_fusion, host,
+            device, plan_threads(threads), streams, seed, precision, fusion, host,
             progress.step,
         )  # fmt: skip
         subject = subject_of(model, how)

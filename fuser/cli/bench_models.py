@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fuser.errors import DeviceError, InvalidModelError, UnsupportedError, UsageError
+from fuser.pipeline.fusion import Fusing
 
 if TYPE_CHECKING:
     from fuser.frontends.onnx.hosted import Host
@@ -26,7 +27,7 @@ class How:
     streams: int
     seed: int
     precision: Precision
-    fusion: bool
+    fusion: Fusing
     host: Host
     progress: Callable[[str], None]
 

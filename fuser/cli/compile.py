@@ -11,6 +11,7 @@ from fuser.cli import options
 
 if TYPE_CHECKING:
     from fuser.pipeline.devices import Device
+    from fuser.pipeline.fusion import Fusing
     from fuser.pipeline.precision import Precision
 
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 @options.verbose
 def compile_command(
     model: Path, output: Path, device: Device, target: str | None, dim: tuple[str, ...],
-    no_fusion: bool, precision: Precision,
+    fusion: Fusing, precision: Precision,
 ) -> int:  # fmt: skip
     """Compile MODEL into a plan file, for this machine or for another target."""
     from fuser.frontends.onnx.model import open_model
@@ -40,7 +41,7 @@ def compile_command(
     meant = choose_target(options.chosen(device, target))
     with Progress() as progress:
         program, report = compile_program(
-            open_model(model), meant, dims=options.parse_dims(dim), fusion=not no_fusion,
+            open_model(model), meant, dims=options.parse_dims(dim), fusion=fusion,
             precision=precision, progress=progress.step,
         )  # fmt: skip
         save_program(program, output, report)
@@ -49,5 +50,9 @@ def compile_command(
         ("target", f"{meant.arch} {meant.features}".strip()),
         ("kernels", f"{report.kernels.before} -> {report.kernels.after}"),
     ]
+    if report.forced is not None:
+        from fuser.partition.text import change_text
+
+        rows.append(("forced", change_text(report.forced)))
     click.echo(columns(rows))
     return 0

@@ -11,6 +11,7 @@ from fuser.cli import options
 
 if TYPE_CHECKING:
     from fuser.pipeline.devices import Device
+    from fuser.pipeline.fusion import Fusing
     from fuser.pipeline.precision import Precision
 
 
@@ -31,7 +32,7 @@ STAGES = ("graph", "passes", "regions", "tile", "llvm", "ptx", "asm")
 def dump_command(
     model: Path, stage: str, region: int | None, device: Device, target: str | None,
     dim: tuple[str, ...],
-    no_fusion: bool, precision: Precision,
+    fusion: Fusing, precision: Precision,
 ) -> int:  # fmt: skip
     """Print MODEL as it stands after a stage: graph, passes (those before nodes are grouped),
     regions, tile, llvm, ptx or asm."""
@@ -41,7 +42,7 @@ def dump_command(
     device, opened = options.chosen(device, target), open_model(model)
     for text in stages.dump(
         opened, stage=stage, region=region, device=device, dims=options.parse_dims(dim),
-        fusion=not no_fusion, precision=precision,
+        fusion=fusion, precision=precision,
     ):  # fmt: skip
         click.echo(text)
     return 0

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from fuser.partition import Partition
     from fuser.pipeline.devices import Device
+    from fuser.pipeline.fusion import Fusing
     from fuser.pipeline.precision import Precision
 
 SCHEMA = 1
@@ -40,16 +41,19 @@ SCHEMA = 1
 @options.verbose_lists
 def explain_command(
     model: Path, device: Device, target: str | None, inputs: tuple[str, ...],
-    dim: tuple[str, ...], dynamic: bool, as_json: bool, no_fusion: bool, precision: Precision,
+    dim: tuple[str, ...], dynamic: bool, as_json: bool, fusion: Fusing, precision: Precision,
     verbose: int,
 ) -> int:  # fmt: skip
     """Print the regions of MODEL, each of which is a kernel, and every fusion that was refused: the
     nodes, the bytes and the time it would save, why, and what would lift it."""
     from fuser.frontends.onnx.model import open_model
-    from fuser.partition.explanation import explanation
-    from fuser.partition.text import text_of
+    from fuser.partition import Options
+    from fuser.partition.explanation import change, explanation
+    from fuser.partition.forced import check_pins
+    from fuser.partition.text import change_text, text_of
     from fuser.pipeline import compiler
     from fuser.pipeline.devices import choose_target
+    from fuser.pipeline.fusion import Fusion
 
     device = options.chosen(device, target)
     opened = open_model(model)
@@ -57,28 +61,33 @@ def explain_command(
     if dynamic:
         if as_json:
             raise UsageError("--dynamic prints no JSON", hint="leave one of them out")
-        return _explain_dynamic(opened, dims, device=device, fusion=not no_fusion,
+        return _explain_dynamic(opened, dims, device=device, fusion=fusion,
                                 precision=precision)  # fmt: skip
     dims = opened.bind(dims)
-    cut = _partition(
-        opened, given, device=device, dims=dims, fusion=not no_fusion, precision=precision
-    )
+    cut = _partition(opened, given, device=device, dims=dims, fusion=fusion, precision=precision)
     chosen = choose_target(device)
     tuned: tuple[Any, ...] = ()
     with suppress(LoweringError):  # of a region without a kernel, which the text shows
         programs = compiler.emit_programs(cut, chosen)
         _, tuned = compiler.with_remembered(cut, programs, chosen)
+    forced = None
+    if isinstance(fusion, Fusion):
+        check_pins(cut, Options(pin=fusion.pin))  # regions may have been taken apart
+        free = _partition(opened, given, device=device, dims=dims, precision=precision)
+        forced = change(free, cut, fusion.pin, fusion.forbid)
     found = explanation(cut)
     if as_json:
         table = {
             "schema": SCHEMA, "model": opened.name, "device": f"{chosen.name} ({chosen.arch})",
             "dims": dims, "precision": precision, **found.to_dict(),
-            "tuned": [vars(item) for item in tuned],
+            "tuned": [vars(item) for item in tuned], "forced": forced,
         }  # fmt: skip
         click.echo(json.dumps(table))
         return 0
     shown = ", ".join(f"{name} = {size}" for name, size in dims.items()) or "all fixed"
     click.echo(f"{opened.name} on {chosen.name} ({chosen.arch}); dims: {shown}")
+    if forced is not None:
+        click.echo(change_text(forced))
     click.echo(text_of(found, None if verbose else 60))
     if tuned:
         click.echo("\n".join(["kernels with measured schedules", *(f"  {one}" for one in tuned)]))

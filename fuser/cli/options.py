@@ -131,7 +131,44 @@ def limits(command: Callable[..., int]) -> Callable[..., int]:
     return folder(run_within)
 
 
-fusion = click.option("--no-fusion", is_flag=True, help="One kernel for every operator.")
+class NodePair(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """Two names of nodes with a comma between them."""
+
+    name = "pair"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        one, comma, other = value.partition(",")
+        if not (comma and one and other) or "," in other or one == other:
+            self.fail(f"{value!r} is no pair of nodes A,B", param, ctx)
+        return one, other
+
+
+def fusion(command: Callable[..., int]) -> Callable[..., int]:
+    """Options for what fuses; the command gets them as `fusion`."""
+
+    @functools.wraps(command)
+    def run_with(**options: Any) -> int:
+        from fuser.pipeline.fusion import Fusing, Fusion
+
+        off, pin, forbid = (options.pop(name) for name in ("no_fusion", "pin", "forbid"))
+        if off and (pin or forbid):
+            raise UsageError("--no-fusion leaves nothing to pin or forbid")
+        chosen: Fusing = Fusion(pin, forbid) if pin or forbid else not off
+        return command(fusion=chosen, **options)
+
+    for option in (
+        click.option("--forbid", multiple=True, type=NodePair(), metavar="A,B",
+                     help="Two nodes that no kernel computes both of."),
+        click.option("--pin", multiple=True, type=NodePair(), metavar="A,B",
+                     help="Two nodes that one kernel must compute; an error if none can."),
+        click.option("--no-fusion", is_flag=True, help="One kernel for every operator."),
+    ):  # fmt: skip
+        run_with = option(run_with)
+    return run_with
+
+
 host = click.option(
     "--host", type=click.Choice(["error", "allow"]), default="error", show_default=True,
     help="Run operators that no kernel can express on the host, and say which.",

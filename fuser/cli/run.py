@@ -14,6 +14,7 @@ from fuser.errors import UsageError
 if TYPE_CHECKING:
     from fuser.frontends.onnx.hosted import Host
     from fuser.pipeline.devices import Device
+    from fuser.pipeline.fusion import Fusing
     from fuser.pipeline.precision import Precision
 
 
@@ -59,7 +60,7 @@ def run_command(
     output: Path | None, against: str | None, expect: Path | None, rtol: float | None,
     atol: float | None, iterations: int, warmup: int, profile: bool,
     report_file: Path | None, as_json: bool,
-    schema: int, threads: int | None, tune: bool, no_fusion: bool, host: Host, precision: Precision,
+    schema: int, threads: int | None, tune: bool, fusion: Fusing, host: Host, precision: Precision,
 ) -> int:  # fmt: skip
     """Compile MODEL, run it, and report what fusion saved.
 
@@ -78,7 +79,7 @@ def run_command(
         files = [str(recorded)] if recorded else inputs
         given, dims = feeds.open_feeds(model, files, options.parse_dims(dim), host)
         plan = compile_on_host(
-            model, host=host, device=device, dims=dims, threads=threads, fusion=not no_fusion,
+            model, host=host, device=device, dims=dims, threads=threads, fusion=fusion,
             precision=precision, progress=progress.step, tune=tune,
         )  # fmt: skip
         arrays = given or plan.random_feeds(seed)

@@ -11,6 +11,7 @@ import numpy as np
 from fuser.errors import KeywordError, UsageError, check_keywords
 from fuser.limits import Limits
 from fuser.pipeline.devices import Device
+from fuser.pipeline.fusion import Fusing
 from fuser.pipeline.precision import Precision
 from fuser.runtime.plan import Plan
 
@@ -44,7 +45,7 @@ class TorchProgram(Protocol):
 def compile(  # type: ignore[overload-overlap]  # no path is a program
     model: str | Path | bytes | ModelProto | Model, *, device: Device = "auto",
     dims: Mapping[str, int] | None = None, values: Mapping[str, np.ndarray] | None = None,
-    threads: int | None = None, fusion: bool = True, precision: Precision = "model",
+    threads: int | None = None, fusion: Fusing = True, precision: Precision = "model",
     progress: Progress = ..., limits: Limits | None = None, tune: bool = False,
     host: Literal["error"] = "error",
 ) -> Plan: ...  # fmt: skip
@@ -53,31 +54,31 @@ def compile(
     model: str | Path | bytes | ModelProto | Model, *, host: Literal["allow"],
     device: Device = "auto", dims: Mapping[str, int] | None = None,
     values: Mapping[str, np.ndarray] | None = None, threads: int | None = None,
-    fusion: bool = True, precision: Precision = "model", progress: Progress = ...,
+    fusion: Fusing = True, precision: Precision = "model", progress: Progress = ...,
     limits: Limits | None = None, tune: bool = False,
 ) -> Plan | HostedPlan: ...  # fmt: skip
 @overload
 def compile(
     model: str | Path | bytes | ModelProto | Model, *, dynamic: Literal[True],
     device: Device = "auto", dims: Mapping[str, int] | None = None,
-    threads: int | None = None, fusion: bool = True, precision: Precision = "model",
+    threads: int | None = None, fusion: Fusing = True, precision: Precision = "model",
     progress: Progress = ...,
 ) -> DynamicPlan: ...  # fmt: skip
 @overload
 def compile(
     model: TorchModule, *, example_inputs: Sequence[Any] | None = None, device: Device = "auto",
-    threads: int | None = None, fusion: bool = True, precision: Precision = "model",
+    threads: int | None = None, fusion: Fusing = True, precision: Precision = "model",
     freeze: bool = True, tune: bool = False,
 ) -> CompiledModule: ...  # fmt: skip
 @overload
 def compile(
     model: TorchProgram, *, example_inputs: Sequence[Any] | None = None, device: Device = "auto",
-    threads: int | None = None, fusion: bool = True, precision: Precision = "model",
+    threads: int | None = None, fusion: Fusing = True, precision: Precision = "model",
     freeze: bool = True, tune: bool = False,
 ) -> CompiledProgram: ...  # fmt: skip
 def compile(
     model: Any, *, example_inputs: Sequence[Any] | None = None, device: Device = "auto",
-    threads: int | None = None, fusion: bool = True, precision: Precision = "model",
+    threads: int | None = None, fusion: Fusing = True, precision: Precision = "model",
     freeze: bool = True, dynamic: bool = False, tune: bool = False, **options: Any,
 ) -> Any:  # fmt: skip
     """Compile a model.

@@ -404,6 +404,9 @@ def seed_attention(grouping: Grouping) -> None:
         _note(grouping, rejected)
     for attention in found:
         core = [n for n in attention.nodes if n not in grouping.virtual]
+        if misfit := grouping.parted(core):
+            _note(grouping, Rejected(attention.nodes, misfit))
+            continue
         group: Group = grouping.new_group("attention", core, attention.pv.output.shape)
         group.anchors.extend((attention.qk, attention.pv))
         group.facts.update(attention.facts)

@@ -33,7 +33,7 @@ def grow_epilogue(grouping: Grouping, group: Group) -> None:
         members.add(node)
         taken.append((node, positions))
         written = _output_bytes(grouping, members)
-        if written <= best_bytes or grouping.pinned(members, node):
+        if written <= best_bytes or grouping.pinned(members - {node}, [node]):
             best, best_bytes = len(taken), written
     for node, _ in taken:
         del group.positions[node.output]
@@ -57,7 +57,8 @@ def join_parts(grouping: Grouping, group: Group) -> None:
         return
     (node,) = readers
     if node.op == "concat" and node not in grouping.group_of and set(node.inputs) == set(outputs):
-        if all(value in group.positions for value in outputs):
+        lined_up = all(value in group.positions for value in outputs)
+        if lined_up and grouping.forbidden(group.nodes, [node]) is None:
             grouping.close(node, group)
 
 
@@ -78,11 +79,13 @@ def append_maps(grouping: Grouping) -> None:
 
 def _append(grouping: Grouping, owner: Group, group: Group) -> bool:
     nodes = sorted(group.nodes, key=grouping.position)
-    if owner.is_full(group.work) or any(not is_map(node) for node in nodes):
+    if any(not is_map(node) for node in nodes):
+        return False
+    if owner.is_full(group.work) and not grouping.pinned(owner.nodes, nodes):
         return False
     if grouping.groups_close_cycle(owner, group):
         return False
-    if any(grouping.forbidden(a, b) for a in owner.nodes for b in nodes):
+    if grouping.forbidden(owner.nodes, nodes) is not None:
         return False
     found: dict[Value, Positions] = {}
     for node in nodes:
@@ -122,8 +125,8 @@ def _next(
 def _misfit(grouping: Grouping, group: Group, node: Node, members: set[Node]) -> Positions | Misfit:
     if node in grouping.group_of or not is_map(node):
         return behind_anchor(group, node)
-    if any(grouping.forbidden(producer, node) for producer in _feeding(grouping, node, members)):
-        return grouping.forbidden_reason()
+    if misfit := grouping.forbidden(members, [node]):
+        return misfit
     found = grouping.fit(node, group)
     more = members.difference(group.nodes)
     if not isinstance(found, Misfit) and grouping.closes_cycle(node, group, more):

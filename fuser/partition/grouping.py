@@ -9,18 +9,18 @@ iota, reshapes, and later the cheap maps that were inlined). Each group has an i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from fuser.errors import UsageError
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.sizes import same_shape
 from fuser.partition import cost
 from fuser.partition import positions as at
 from fuser.partition.dag import Order
+from fuser.partition.forced import APART, computed, pinned_sets
 from fuser.partition.nodes import ANCHORS, CREATE, DECODE, REDUCE, VIEW, is_injective, reduce_axes
 from fuser.partition.options import Options
 from fuser.partition.positions import Positions
@@ -67,6 +67,14 @@ class Misfit:
     reason: str
 
 
+RESERVED = Misfit("reserved", "one of the two is pinned to other nodes")
+
+
+def _is_split(pin: frozenset[Node], nodes: set[Node], others: set[Node]) -> bool:
+    """Whether nodes have a part of a pin, not all of it, of which the others have none."""
+    return not pin.isdisjoint(nodes) and pin.isdisjoint(others) and not pin <= nodes
+
+
 class Grouping:
     """Groups of a graph, with the queries that growing them needs."""
 
@@ -90,15 +98,11 @@ class Grouping:
         self.order: Order[Group | Node] = Order(core, self._needs)
         self.log: dict[tuple[Node, Node], Misfit] = {}
         self._next = 0
-        self._known = {name for node in graph.nodes for name in node.origin}
-        self._forbid = self._pairs(options.forbid)
-        self._pin = self._pairs(options.pin)
-
-    def _pairs(self, pairs: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
-        for name in (name for pair in pairs for name in pair):
-            if name not in self._known:
-                raise UsageError(f"there is no node {name!r} to forbid or pin")
-        return set(pairs)
+        self._apart: dict[str, set[str]] = {}
+        for one, other in options.forbid:
+            self._apart.setdefault(one, set()).add(other)
+            self._apart.setdefault(other, set()).add(one)
+        self._pinned = pinned_sets(graph, options.pin)
 
     # reading ------------------------------------------------------------------------------------
 
@@ -175,28 +179,57 @@ class Grouping:
             or any(user not in members for user in self.consumers(value))
         ]
 
-    @property
-    def may_forbid(self) -> bool:
-        """Whether the options keep any nodes apart."""
-        return self.options.no_fusion or bool(self._forbid)
-
-    def forbidden(self, producer: Node, consumer: Node) -> bool:
-        """Whether the options keep two nodes apart."""
+    def forbidden(self, nodes: Iterable[Node], others: Iterable[Node]) -> Misfit | None:
+        """Why the options keep nodes and others out of one region, if they do."""
         if self.options.no_fusion:
-            return producer.origin != consumer.origin or not producer.origin
-        return any((a, b) in self._forbid for a in producer.origin for b in consumer.origin)
+            if any(a.origin != b.origin or not a.origin for a in nodes for b in others):
+                return Misfit("no-fusion", "fusion is turned off")
+        elif self._apart:
+            names = computed(self._with_virtual(others))
+            for name in computed(self._with_virtual(nodes)):
+                if not names.isdisjoint(self._apart.get(name, ())):
+                    other = min(names & self._apart[name])
+                    return Misfit("forbidden", f"{name!r} and {other!r}{APART}")
+        if self.options.reserve and self._pinned:
+            one, two = set(nodes), set(others)
+            if any(_is_split(pin, one, two) or _is_split(pin, two, one) for pin in self._pinned):
+                return RESERVED
+        return None
 
-    def forbidden_reason(self) -> Misfit:
-        if self.options.no_fusion:
-            return Misfit("no-fusion", "fusion is turned off")
-        return Misfit("forbidden", "the user forbids it")
+    def parted(self, nodes: Sequence[Node]) -> Misfit | None:
+        """Why the options keep nodes from being one region, if they do."""
+        pins = self._pinned if self.options.reserve else ()
+        if any(not pin.isdisjoint(nodes) and not pin.issubset(nodes) for pin in pins):
+            return RESERVED
+        return self.forbidden(nodes, nodes)
 
-    def pinned(self, producers: Iterable[Node], consumer: Node) -> bool:
-        if not self._pin:
+    def members(self, node: Node) -> list[Node]:
+        """The nodes of the group of a node, or the node that is in none."""
+        group = self.group_of.get(node)
+        return [node] if group is None else group.nodes
+
+    def _with_virtual(self, nodes: Iterable[Node]) -> set[Node]:
+        """Nodes with the virtual ones behind them, which whoever computes the nodes computes."""
+        found = set(nodes)
+        stack = list(found)
+        while stack:
+            for value in stack.pop().inputs:
+                node = value.node
+                if node is not None and node in self.virtual and node not in found:
+                    found.add(node)
+                    stack.append(node)
+        return found
+
+    def is_pinned(self, group: Group) -> bool:
+        """Whether a node of a group is pinned to any."""
+        return any(not pin.isdisjoint(group.nodes) for pin in self._pinned)
+
+    def pinned(self, nodes: Iterable[Node], others: Iterable[Node]) -> bool:
+        """Whether one of the nodes and one of the others are pinned to each other."""
+        if not self._pinned:
             return False
-        return any(
-            (a, b) in self._pin for node in producers for a in node.origin for b in consumer.origin
-        )
+        one, two = set(nodes), set(others)
+        return any(not pin.isdisjoint(one) and not pin.isdisjoint(two) for pin in self._pinned)
 
     # changing -----------------------------------------------------------------------------------
 

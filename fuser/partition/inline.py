@@ -78,7 +78,11 @@ def shed_outputs(grouping: Grouping) -> None:
 @by_example
 def _sheds(grouping: Grouping, node: Node, users: list[Node]) -> bool:
     """Whether the readers of a node gain by computing it themselves."""
-    if any(user.op in OPAQUE or grouping.forbidden(node, user) for user in users):
+    if any(user.op in OPAQUE for user in users):
+        return False
+    if any(grouping.forbidden([node], grouping.members(user)) for user in users):
+        return False
+    if grouping.pinned([node], set(grouping.members(node)) - {node}):
         return False
     cone = _cone(grouping, [node])
     weight = sum(cost.weight(part) for part in cone)
@@ -117,11 +121,12 @@ def _misfit(grouping: Grouping, group: Group) -> Misfit | None:
         for user in grouping.consumers(value)
         if user not in members
     ]
-    if any(grouping.forbidden(node, user) for _, user in readers for node in group.nodes):
-        return grouping.forbidden_reason()
+    for _, user in readers:
+        if misfit := grouping.forbidden(group.nodes, grouping.members(user)):
+            return misfit
     if any(user.op in OPAQUE for _, user in readers):
         return Misfit("opaque", "the reader needs its whole operand in memory")
-    if grouping.pinned(group.nodes, readers[0][1]):
+    if any(grouping.pinned(group.nodes, grouping.members(user)) for _, user in readers):
         return None
     index_only = _is_index_only(grouping, cone)
     if index_only and weight <= 16:

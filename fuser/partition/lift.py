@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fuser.partition.forced import APART
 from fuser.partition.region import Refusal
 
 LIFTS: dict[str, str] = {
@@ -25,6 +26,7 @@ LIFTS: dict[str, str] = {
     "second-softmax": "one softmax between the two matmuls",
     "values-by-query": "values that all queries of a head share",
     "head-too-wide": "a narrower head",
+    "reserved": "no --pin of one of the two",
     "no-fusion": "no --no-fusion",
 }
 """By code; those that a pin lifts are in PINNED."""
@@ -40,7 +42,7 @@ def lift(refusal: Refusal) -> str:
     """What would let the two be one kernel, in one line."""
     pair = ",".join(names[0] for names in (refusal.sources, refusal.readers) if names)
     if refusal.code == "forbidden":
-        return f"no --forbid {pair}"
+        return f"no --forbid of {refusal.reason.removesuffix(APART)}"
     if refusal.code in PINNED:
         return f"--pin {pair}: {PINNED[refusal.code]}"
     return LIFTS.get(refusal.code, "unknown")

@@ -6,23 +6,30 @@ from dataclasses import dataclass
 
 from fuser.dtypes import DType
 
+Pair = tuple[str, str]
+"""Names of two ONNX nodes."""
+
 
 @dataclass(frozen=True)
 class Options:
     """Control over fusion.
 
     no_fusion: every operator of the model becomes a region (several, if it has several anchors).
-    forbid, pin: pairs of ONNX node names (producer, consumer) that must not, or must if it is
-    legal, share a region. merge: whether parallel contractions become one. attention: whether
-    attention becomes one region. operands: the dtype that float32 matmuls round their operands
-    to (graph/precision.py); None leaves them as they are. narrow_weights: constant matrices become
-    whole numbers of 8 bits with a scale a column.
+    forbid: pairs that no region computes both of; pin: pairs that one region must compute both of
+    (forced.py). merge: whether parallel contractions become one. attention: whether attention
+    becomes one region. operands: the dtype that float32 matmuls round their operands to
+    (graph/precision.py); None leaves them as they are. narrow_weights: constant matrices become
+    whole numbers of 8 bits with a scale a column. reserve: regions that do not compute all of a
+    pin's nodes yet take no others. copy_pinned: what is computed by maps for a pin is computed
+    again for others.
     """
 
     no_fusion: bool = False
-    forbid: tuple[tuple[str, str], ...] = ()
-    pin: tuple[tuple[str, str], ...] = ()
+    forbid: tuple[Pair, ...] = ()
+    pin: tuple[Pair, ...] = ()
     merge: bool = True
     attention: bool = True
     operands: DType | None = None
     narrow_weights: bool = False
+    reserve: bool = False
+    copy_pinned: bool = False

@@ -7,6 +7,7 @@ from fuser.graph.ir import Graph
 from fuser.partition import finish
 from fuser.partition.attention import seed_attention
 from fuser.partition.epilogue import append_maps, grow_epilogue, join_parts
+from fuser.partition.forced import check_names, check_pins, check_separable, unmet, ways
 from fuser.partition.gated import find_gates
 from fuser.partition.grouping import Grouping
 from fuser.partition.inline import inline_maps, shed_outputs
@@ -26,9 +27,24 @@ def partition(graph: Graph, target: Target, options: Options | None = None) -> P
     """Cut a concrete graph (every dim an int) into regions that each become one kernel.
 
     `Partition.graph` is a copy of the live part of `graph`, possibly rewritten; its inputs are the
-    same values. Raises UsageError if `options` names a node that does not exist.
+    same values. Raises UsageError if `options` names a node that does not exist, or a pin or a
+    forbidden pair that cannot be.
     """
     options = options or Options()
+    if not (options.pin or options.forbid):
+        return _partition(graph, target, options)
+    check_names(graph, options)
+    check_separable(graph, options)
+    cuts = []
+    for way in ways(options):
+        cuts.append(_partition(graph, target, way))
+        if unmet(cuts[-1], options) is None:
+            break
+    check_pins(cuts[-1], options, cuts[0].refusals)
+    return cuts[-1]
+
+
+def _partition(graph: Graph, target: Target, options: Options) -> Partition:
     work = Work(target, options)
     graph = run_passes(graph, work)
     grouping = Grouping(graph, target, options)
@@ -57,7 +73,8 @@ def _place_all(grouping: Grouping) -> None:
         seed_attention(grouping)
     if not options.no_fusion:
         for matmuls in find_gates(grouping.graph):
-            grouping.seed_gate(matmuls)
+            if grouping.forbidden(matmuls[:1], matmuls[1:]) is None:
+                grouping.seed_gate(matmuls)
     for node in grouping.graph.nodes:
         if node in grouping.virtual:
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from fuser.graph.ir import Node, Value
 from fuser.graph.sizes import by_example
@@ -26,13 +26,14 @@ def refusals(grouping: Grouping, regions: list[Region]) -> list[Refusal]:
             producer = writer.get(value)
             if producer is None:
                 continue
-            misfit = _reason(grouping, producer, region, value)
+            users = reading(value, uses)
+            misfit = _reason(grouping, producer, region, value, users)
             must_write = readers[value] > 1 or value in grouping.graph_outputs
             lost = value.type.bytes * (1 if must_write else 2)
             found.append(
                 Refusal(
                     producer.name, region.name, misfit.code, misfit.reason, lost,
-                    value.name, sources_of(value), readers_of(value, uses),
+                    value.name, sources_of(value), names_of(users),
                 )
             )  # fmt: skip
     return found
@@ -52,12 +53,12 @@ def sources_of(value: Value) -> tuple[str, ...]:
     node = value.node
     while node is not None and node.op in VIEW and node.inputs[0].node is not None:
         node = node.inputs[0].node
-    return () if node is None else _names(node)
+    return () if node is None else names_of([node])
 
 
-def readers_of(value: Value, uses: Mapping[Value, Sequence[Node]]) -> tuple[str, ...]:
-    """The ONNX nodes of a region that read a value, movement of it passed over."""
-    found: dict[str, None] = {}
+def reading(value: Value, uses: Mapping[Value, Sequence[Node]]) -> list[Node]:
+    """The nodes of a region that read a value, movement of it passed over."""
+    found: dict[Node, None] = {}
     seen = {value}
     stack = [value]
     while stack:
@@ -67,20 +68,22 @@ def readers_of(value: Value, uses: Mapping[Value, Sequence[Node]]) -> tuple[str,
                     seen.add(node.output)
                     stack.append(node.output)
             else:
-                found.update(dict.fromkeys(_names(node)))
-    return tuple(found)
+                found[node] = None
+    return list(found)
 
 
-def _names(node: Node) -> tuple[str, ...]:
-    """The ONNX nodes that a node came from, or its primitive."""
-    return node.origin or (node.op,)
+def names_of(nodes: Iterable[Node]) -> tuple[str, ...]:
+    """The ONNX nodes that nodes came from, or their primitives."""
+    return tuple(dict.fromkeys(name for node in nodes for name in node.origin or (node.op,)))
 
 
-def _reason(grouping: Grouping, producer: Region, consumer: Region, value: Value) -> Misfit:
+def _reason(
+    grouping: Grouping, producer: Region, consumer: Region, value: Value, users: Iterable[Node]
+) -> Misfit:
+    """What was noted of the nodes that read the value, or by whose computing it is read."""
     inside = set(consumer.nodes)
     assert value.node is not None
-    users = [node for node in grouping.consumers(value) if node in inside]
-    for user in users:
+    for user in (*users, *(node for node in grouping.consumers(value) if node in inside)):
         if (misfit := grouping.log.get((value.node, user))) and misfit.code != "placed":
             return misfit
     if grouping.options.no_fusion:

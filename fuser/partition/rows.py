@@ -44,9 +44,9 @@ def place(grouping: Grouping, node: Node) -> Group:
             _note(grouping, node, other, TANGLED)
     elif node.op not in OPAQUE:
         for other in grouping.producers(node):
-            if other.is_full(cost.code(node)):
+            if other.is_full(cost.code(node)) and not grouping.pinned(other.nodes, [node]):
                 cut_where_few_live(grouping, other)
-        for other in sorted(grouping.producers(node), key=lambda g: -g.id):
+        for other in _tried_in_order(grouping, node):
             if other.id not in grouping.groups or other is group:
                 continue
             misfit = _join(grouping, node, other, group)
@@ -57,6 +57,12 @@ def place(grouping: Grouping, node: Node) -> Group:
     if group is None:
         group = grouping.seed(node)
     return group
+
+
+def _tried_in_order(grouping: Grouping, node: Node) -> list[Group]:
+    """The groups that a node reads: those that it is pinned to, then the latest first."""
+    groups = grouping.producers(node)
+    return sorted(groups, key=lambda g: (not grouping.pinned(g.nodes, [node]), -g.id))
 
 
 def _note(grouping: Grouping, node: Node, group: Group, misfit: Misfit) -> None:
@@ -75,13 +81,11 @@ def _join(grouping: Grouping, node: Node, other: Group, group: Group | None) -> 
                 "the row it reduces is spread over blocks of the kernel before",
             )
         return Misfit("different-space", "the kernel before has another iteration space")
-    for value in node.inputs:
-        for source in grouping.sources(value):
-            producer = source.node
-            if producer is not None and grouping.group_of.get(producer) is other:
-                if grouping.forbidden(producer, node):
-                    return grouping.forbidden_reason()
-    if other.is_full(cost.code(node) if group is None else group.work):
+    more = [node] if group is None else group.nodes
+    if misfit := grouping.forbidden(other.nodes, more):
+        return misfit
+    pinned = grouping.pinned(other.nodes, more)
+    if other.is_full(cost.code(node) if group is None else group.work) and not pinned:
         return FULL
     if group is None:
         fits = (
@@ -97,7 +101,8 @@ def _join(grouping: Grouping, node: Node, other: Group, group: Group | None) -> 
         return other
     for rows, maps in ((group, other), (other, group)):
         if rows.axes is not None and maps.axes is None:
-            if misfit := row_misfit(grouping, maps, rows.space, rows.axes):
+            misfit = row_misfit(grouping, maps, rows.space, rows.axes)
+            if misfit is not None and not pinned:
                 return misfit
             if not _sizes_fit(rows, maps):
                 return Misfit("different-space", "it is not as large as the rows")
@@ -131,7 +136,8 @@ def _fit_reduce(grouping: Grouping, node: Node, group: Group) -> Positions | Mis
     if group.axes is not None and (group.axes != axes or not same_shape(group.space, x.shape)):
         return Misfit("different-rows", "it reduces along other axes or another shape")
     if group.axes is None and (misfit := row_misfit(grouping, group, x.shape, axes)):
-        return misfit
+        if not grouping.pinned(group.nodes, [node]):
+            return misfit
     where = grouping.lead(x, group)
     if where is None:
         if group.axes is None:

@@ -66,7 +66,7 @@ def join_siblings(grouping: Grouping, among: Sequence[Group] | None = None) -> N
         kept: deque[_Sibling] = deque(maxlen=MOST_PARTNERS)
         for group in groups if len(groups) > 1 else ():
             sibling = _sibling(grouping, group)
-            if sibling.is_full:
+            if sibling.is_full and not grouping.is_pinned(group):
                 continue
             partner = next((other for other in kept if _may_join(grouping, other, sibling)), None)
             if partner is None:
@@ -76,7 +76,7 @@ def join_siblings(grouping: Grouping, among: Sequence[Group] | None = None) -> N
             partner.reads |= sibling.reads
             partner.writes |= sibling.writes
             partner.largest = max(partner.largest, sibling.largest)
-            if partner.is_full:
+            if partner.is_full and not grouping.is_pinned(partner.group):
                 kept.remove(partner)
 
 
@@ -89,22 +89,26 @@ def _sibling(grouping: Grouping, group: Group) -> _Sibling:
 
 @by_example
 def _may_join(grouping: Grouping, one: _Sibling, other: _Sibling) -> bool:
-    if len(one.reads | other.reads) + len(one.writes) + len(other.writes) > MOST_VALUES:
-        return False
     a, b = one.group, other.group
-    if a.is_full(b.work) or b.closed:
+    if not (grouping.pinned(a.nodes, b.nodes) or _pays(grouping, one, other)):
         return False
-    if grouping.may_forbid and any(
-        grouping.forbidden(m, n) or grouping.forbidden(n, m) for m in a.nodes for n in b.nodes
-    ):
+    if grouping.forbidden(a.nodes, b.nodes) is not None:
         return False
-    shared = sum(value.type.bytes for value in one.reads & other.reads)
-    if shared * 4 < max(one.largest, other.largest):
-        if not (one.is_small(grouping) and other.is_small(grouping)):
-            return False
     if grouping.order.is_before(a, b):
         return not other.needs.may_include(a)
     return not Needs(grouping.order, a, MOST_BETWEEN).may_include(b)
+
+
+def _pays(grouping: Grouping, one: _Sibling, other: _Sibling) -> bool:
+    """Whether two regions that may join are better off together."""
+    if len(one.reads | other.reads) + len(one.writes) + len(other.writes) > MOST_VALUES:
+        return False
+    if one.group.is_full(other.group.work) or other.group.closed:
+        return False
+    shared = sum(value.type.bytes for value in one.reads & other.reads)
+    if shared * 4 >= max(one.largest, other.largest):
+        return True
+    return one.is_small(grouping) and other.is_small(grouping)
 
 
 def _reads(grouping: Grouping, nodes: list[Node]) -> set[Value]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from fuser.partition.explanation import Explanation, RefusalKind, explanation, refusal_kinds
 from fuser.partition.region import Partition
@@ -66,6 +67,19 @@ def _kind(kind: RefusalKind, width: int | None) -> Iterator[str]:
         )
     if len(shown) < len(kind.rows):
         yield f"    ... {len(kind.rows) - len(shown)} more; -v lists all"
+
+
+def change_text(changed: Mapping[str, Any]) -> str:
+    """What `explanation.change` found, in a line."""
+    pairs = [f"{wish} {' + '.join(pair)}" for wish in ("pin", "forbid") for pair in changed[wish]]
+    kernels, moved, seconds = (changed[key] for key in ("kernels", "bytes", "seconds"))
+    if kernels == moved == seconds:
+        return f"{', '.join(pairs)}: nothing changed"
+    return (
+        f"{', '.join(pairs)}: {kernels['unforced']} -> {counted(kernels['forced'], 'kernel')},"
+        f" {amount(moved['unforced'])}B -> {amount(moved['forced'])}B,"
+        f" {duration(seconds['unforced'])} -> {duration(seconds['forced'])} predicted"
+    )
 
 
 def counted(count: int, noun: str) -> str:

@@ -16,7 +16,7 @@ from typing import Literal
 from fuser.graph.ir import Node, Value
 from fuser.graph.sizes import size_hint
 from fuser.partition.nodes import ANCHORS, CREATE, DECODE, REDUCE, VIEW
-from fuser.partition.refuse import readers_of, sources_of, uses_in
+from fuser.partition.refuse import names_of, reading, sources_of, uses_in
 from fuser.partition.region import KINDS, Kind, Partition, Refusal, Region
 
 Code = Literal["not-emitted", "slow-kernel"]
@@ -191,7 +191,7 @@ def _refusals(parts: Sequence[Region], why: str, code: Code) -> list[Refusal]:
         ends: tuple[str, tuple[str, ...], tuple[str, ...]] = ("", producer.origin, part.origin)
         if crossing:
             first = crossing[0]
-            ends = (first.name, sources_of(first), readers_of(first, uses_in(part)))
+            ends = (first.name, sources_of(first), names_of(reading(first, uses_in(part))))
         found.append(Refusal(producer.name, part.name, code, reason, lost, *ends))
     return found
 

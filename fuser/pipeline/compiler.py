@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -17,9 +18,12 @@ from fuser.dtypes import DType
 from fuser.graph.ir import Graph
 from fuser.limits import check_bytes, current
 from fuser.partition import Options, partition
+from fuser.partition.explanation import change
+from fuser.partition.forced import check_pins
 from fuser.partition.region import Partition
 from fuser.pipeline.binding import Bound, bind_kernels, spent
 from fuser.pipeline.devices import Device, choose_target, parse_device, plan_threads
+from fuser.pipeline.fusion import Fusing, Fusion
 from fuser.pipeline.kernels import compile_programs, programs_of, without_refused
 from fuser.pipeline.packing import Source
 from fuser.pipeline.precision import Precision, Rounding, rounding
@@ -56,7 +60,7 @@ def partition_source(
     device: Device = "auto",
     dims: Mapping[str, int] | None = None,
     values: Mapping[str, np.ndarray] | None = None,
-    fusion: bool = True,
+    fusion: Fusing = True,
     precision: Precision = "model",
 ) -> Partition:
     """The first half of the pipeline: the graph of a source, cut into regions for the device.
@@ -65,11 +69,13 @@ def partition_source(
     return partition(graph, target, partition_options(fusion, rounding(precision, target)))
 
 
-def partition_options(fusion: bool, rounded: Rounding) -> Options:
+def partition_options(fusion: Fusing, rounded: Rounding) -> Options:
     """What the caller's choices mean to the partitioner."""
+    forced = fusion if isinstance(fusion, Fusion) else Fusion()
     return Options(
-        no_fusion=not fusion, operands=rounded.operands, narrow_weights=rounded.narrow_weights
-    )
+        no_fusion=not fusion, forbid=forced.forbid, pin=forced.pin, operands=rounded.operands,
+        narrow_weights=rounded.narrow_weights,
+    )  # fmt: skip
 
 
 def emit_programs(cut: Partition, target: Target, verify: bool = False) -> list[TileProgram]:
@@ -91,7 +97,7 @@ def compile_source(
     dims: Mapping[str, int] | None = None,
     values: Mapping[str, np.ndarray] | None = None,
     threads: int | None = None,
-    fusion: bool = True,
+    fusion: Fusing = True,
     precision: Precision = "model",
     progress: Progress = quiet,
     tune: bool = False,
@@ -130,7 +136,7 @@ def compile_graph(
     name: str = "",
     device: Device = "auto",
     threads: int | None = None,
-    fusion: bool = True,
+    fusion: Fusing = True,
     precision: Precision = "model",
     progress: Progress = quiet,
     dims: Mapping[str, int] | None = None,
@@ -168,7 +174,7 @@ def compile_graph(
 
 def compile_program(
     source: GraphSource, target: Target, *, dims: Mapping[str, int] | None = None,
-    fusion: bool = True, precision: Precision = "model", progress: Progress = quiet,
+    fusion: Fusing = True, precision: Precision = "model", progress: Progress = quiet,
 ) -> tuple[Program, Report]:  # fmt: skip
     """What `compile_source` compiles, for a target that need not be on this machine: nothing is
     loaded. Raises what compiling raises."""
@@ -184,7 +190,7 @@ def compile_program(
 
 
 def _compile_graph(
-    graph: Graph, name: str, device: Device, threads: int, fusion: bool,
+    graph: Graph, name: str, device: Device, threads: int, fusion: Fusing,
     precision: Precision, progress: Progress, dims: Mapping[str, int] | None,
     values: tuple[str, ...], started: float, types: Mapping[str, DType] | None, ordinal: int,
     consume: bool, keep: Keep | None, tune: bool,
@@ -229,6 +235,7 @@ def _compile_graph(
     report.values = values
     report.precision = compiled.precision
     report.tuned = compiled.tuned
+    report.forced = compiled.forced
     _log.info(
         "%s: %d kernels for %d operators in %.2f s, %d kernels from the cache",
         label, report.kernels.after, report.kernels.before, seconds, compiled.cache_hits,
@@ -254,6 +261,17 @@ class Compiled:
     precision: str
     """What was rounded, for the report."""
     tuned: tuple[Tuned, ...] = ()
+    forced: dict[str, Any] | None = None
+    """What pins and forbidden pairs changed."""
+
+
+def forced_change(graph: Graph, cut: Partition, options: Options) -> dict[str, Any] | None:
+    """What pins and forbidden pairs changed against the partition without them, as the report has
+    it; None without any."""
+    if not (options.pin or options.forbid) or cut.target is None:
+        return None
+    free = partition(graph, cut.target, replace(options, pin=(), forbid=()))
+    return change(free, cut, options.pin, options.forbid)
 
 
 def compile_kernels(
@@ -261,7 +279,7 @@ def compile_kernels(
     *,
     name: str = "",
     device: Device = "auto",
-    fusion: bool = True,
+    fusion: Fusing = True,
     precision: Precision = "model",
     progress: Progress = quiet,
     config: Config | None = None,
@@ -280,7 +298,9 @@ def compile_kernels(
     target = choose_target(device, threads)
     rounded = rounding(precision, target)
     progress("partitioning")
-    cut = partition(graph, target, partition_options(fusion, rounded))
+    options = partition_options(fusion, rounded)
+    cut = partition(graph, target, options)
+    forced = None if graph.symbols() else forced_change(graph, cut, options)
     if consume:
         kept = set(cut.graph.nodes)
         for node in graph.nodes:
@@ -308,10 +328,11 @@ def compile_kernels(
         cut, programs, target, cache, workers=workers, verify=config.verify, stats=stats
     )
     prove_order(programs, cut.graph.inputs, cut.graph.outputs)
+    check_pins(cut, options)
     names = {program.region.name for program in programs}
     tuned = tuple(item for item in tuned if item.kernel in names)
     bound = bind_kernels(name or graph.name, cut, programs, kernels, target, consume)
-    return Compiled(cut, programs, kernels, bound, stats.cache_hits, rounded.text, tuned)
+    return Compiled(cut, programs, kernels, bound, stats.cache_hits, rounded.text, tuned, forced)
 
 
 def with_remembered(

@@ -11,6 +11,7 @@ from fuser.partition import Options, explain, partition
 from fuser.partition.passes import Work, each_pass
 from fuser.pipeline.compiler import partition_options, with_remembered
 from fuser.pipeline.devices import Device, choose_target
+from fuser.pipeline.fusion import Fusing
 from fuser.pipeline.kernels import programs_of
 from fuser.pipeline.precision import Precision, rounding
 from fuser.pipeline.source import GraphSource
@@ -20,7 +21,7 @@ from fuser.target import Target
 
 def dump(
     source: GraphSource, *, stage: str, region: int | None = None, device: Device = "auto",
-    dims: Mapping[str, int] | None = None, fusion: bool = True, precision: Precision = "model",
+    dims: Mapping[str, int] | None = None, fusion: Fusing = True, precision: Precision = "model",
 ) -> Iterator[str]:  # fmt: skip
     """The text of the model after a stage (see `fuser dump --help`), region by region."""
     if stage == "graph":

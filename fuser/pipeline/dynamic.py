@@ -24,6 +24,7 @@ from fuser.pipeline.dynamic_store import (
     save_variants,
     variants_file,
 )
+from fuser.pipeline.fusion import Fusing
 from fuser.pipeline.precision import Precision
 from fuser.pipeline.source import GraphSource, symbols
 from fuser.pipeline.specialise import Specialised
@@ -51,7 +52,7 @@ class DynamicPlan(Shown):
         device: Device = "auto",
         dims: Mapping[str, int] | None = None,
         threads: int | None = None,
-        fusion: bool = True,
+        fusion: Fusing = True,
         precision: Precision = "model",
         progress: Progress | None = None,
     ) -> None:

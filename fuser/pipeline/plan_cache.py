@@ -38,6 +38,7 @@ from fuser.dtypes import BY_NAME, from_numpy
 from fuser.errors import InvalidModelError
 from fuser.limits import Limits, check_bytes, current
 from fuser.pipeline.devices import Device, choose_target, parse_device, plan_threads
+from fuser.pipeline.fusion import Fusing, choice
 from fuser.pipeline.packing import Source
 from fuser.pipeline.precision import Precision
 from fuser.report.report import Report
@@ -209,7 +210,7 @@ def compile_file(
     path: Path, make: Callable[..., Plan], *, device: Device = "auto",
     dims: Mapping[str, int] | None = None,
     values: Mapping[str, np.ndarray] | None = None, threads: int | None = None,
-    fusion: bool = True, precision: Precision = "model",
+    fusion: Fusing = True, precision: Precision = "model",
     progress: Callable[[str], None] = _quiet, limits: Limits | None = None, tune: bool = False,
 ) -> Plan:  # fmt: skip
     """The plan of a model file: from the cache, or made and stored there. With `tune` it is made
@@ -241,7 +242,7 @@ def compile_file(
 
 def _entry(
     path: Path, device: Device, dims: Mapping[str, int], values: Mapping[str, np.ndarray],
-    threads: int | None, fusion: bool, precision: Precision,
+    threads: int | None, fusion: Fusing, precision: Precision,
 ) -> StoredPlan | None:  # fmt: skip
     """The entry of a plan in the cache; None where there can be none. Raises DeviceError."""
     config = Config.from_environment()
@@ -257,7 +258,7 @@ def _entry(
         choices = {
             "dims": {name: int(size) for name, size in sorted(dims.items())},
             "values": {name: _value(array) for name, array in sorted(values.items())},
-            "fusion": bool(fusion),
+            "fusion": choice(fusion),
             "precision": precision,
             "nodes": current().nodes,
             "kernel_seconds": current().kernel_seconds,

@@ -22,6 +22,7 @@ from fuser.graph.evaluate import bind_shape
 from fuser.graph.ir import TensorType
 from fuser.pipeline.compiler import Progress, compile_source
 from fuser.pipeline.devices import Device, check_device
+from fuser.pipeline.fusion import Fusing
 from fuser.pipeline.precision import Precision
 from fuser.pipeline.source import GraphSource, symbols
 from fuser.pipeline.variants import Variant, Variants, source_of
@@ -55,7 +56,7 @@ class Specialised:
     """A model and its plans. Safe to use from many threads."""
 
     def __init__(
-        self, model: GraphSource, *, device: Device = "auto", fusion: bool = True,
+        self, model: GraphSource, *, device: Device = "auto", fusion: Fusing = True,
         threads: int | None = None, precision: Precision = "model", dynamic: bool | None = None,
         fixed: Mapping[str, int] | None = None, progress: Progress | None = None,
         write_out_loops: bool = True,

@@ -29,6 +29,7 @@ from fuser.graph.sizes import LEAST, Guard, Sizes, guard_from_list, size_hint
 from fuser.pipeline.binding import Bound
 from fuser.pipeline.compiler import Progress, compile_kernels
 from fuser.pipeline.devices import Device, parse_device, plan_threads
+from fuser.pipeline.fusion import Fusing
 from fuser.pipeline.precision import Precision
 from fuser.pipeline.source import GraphSource, symbols
 from fuser.report.build import report_on
@@ -179,7 +180,7 @@ class Variants:
         source: Source,
         *,
         device: Device = "auto",
-        fusion: bool = True,
+        fusion: Fusing = True,
         threads: int | None = None,
         precision: Precision = "model",
         fixed: Mapping[str, int] | None = None,

@@ -76,6 +76,10 @@ def _rows(report: Report, outputs: Mapping[str, np.ndarray]) -> Iterator[tuple[s
     yield "DRAM bytes", f"{_saved(report.dram)}, predicted"
     if packed := report.bytes.packed:
         yield "packed weights", f"{megabytes(packed)} less to read than unpacked"
+    if report.forced is not None:
+        from fuser.partition.text import change_text
+
+        yield "forced", change_text(report.forced)
     cached = f"{report.cache_hits} kernels from the cache" if report.cache_hits else "cold"
     yield "compile", f"{report.compile_s:.2f} s  ({cached})"
     for item in report.tuned:

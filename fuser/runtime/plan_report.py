@@ -210,6 +210,9 @@ class Report(Shown):
     dram: Traffic = Traffic(0, 0, 0)
     dram_cold: Traffic = Traffic(0, 0, 0)
     launches: tuple[KernelReport, ...] = ()
+    forced: dict[str, Any] | None = None
+    """What pins and forbidden pairs changed: kernels, bytes and seconds predicted by the
+    partitioner, "unforced" and "forced"."""
     peer: dict[str, Any] | None = None
     """A peer that ran beside the plan: its name, and the kernels it has."""
     profile: Profiled | None = None
@@ -234,6 +237,7 @@ class Report(Shown):
             "peak_memory_bytes": self.peak_memory_bytes,
             "tuned": table["tuned"],
             "fallbacks": list(self.fallbacks),
+            "forced": self.forced,
             "profile": table["profile"],
             "launches": [launch.to_dict() for launch in self.launches],
             "compare": self._compared(),

@@ -34,6 +34,7 @@ OPEN = "symbolic sizes: tests/test_dynamic_graphs.py"
 ROUNDED = "products that round their operands, a choice of the caller: tests/test_precision.py"
 LARGE = "a schedule for millions of elements: tests of tilegen and of the benchmarks' sizes"
 TEXT = "text and figures of `fuser explain` and the report"
+FORCED = "pairs of nodes that the caller joins or keeps apart: tests/partition/test_forced.py"
 NOT_DRAWN: Mapping[str, str] = {
     **dict.fromkeys(
         ("partition/text.py", "partition/explanation.py", "partition/lift.py"), TEXT),
@@ -41,8 +42,11 @@ NOT_DRAWN: Mapping[str, str] = {
     **dict.fromkeys(
         (f"partition/region.py {name}" for name in
          ("origin", "traffic", "spare_bytes", "decoded", "saved_bytes", "bytes")), TEXT),
-    "partition/grouping.py pinned": "an option: pairs of nodes that the caller joins",
-    "refusal forbidden": "an option: pairs of nodes that the caller keeps apart",
+    **dict.fromkeys(
+        ("partition/forced.py", "partition/grouping.py pinned", "partition/grouping.py parted",
+         "partition/grouping.py is_pinned", "partition/grouping.py _is_split",
+         "partition/grouping.py _with_virtual", "partition/passes/copy_pinned.py",
+         "refusal forbidden", "refusal reserved"), FORCED),
     "refusal placed": "noted, and another reason is always given (refuse.py)",
     "region host": "operators without kernels, which no primitive is",
     "partition/dag.py is_convex": "a check of the tests of the partition",

@@ -32,6 +32,7 @@ from fuser.graph.passes import run_passes
 from fuser.pipeline.compiler import compile_graph
 from fuser.pipeline.devices import Device, check_device
 from fuser.pipeline.dynamic import explain_variants
+from fuser.pipeline.fusion import Fusing
 from fuser.pipeline.precision import Precision
 from fuser.runtime.plan import Plan
 from fuser.runtime.plan_report import Report
@@ -49,7 +50,7 @@ class Traced(Shown):
 
     def __init__(
         self, function: Callable[..., Any], bound: Arguments, name: str, device: Device,
-        threads: int | None, fusion: bool, precision: Precision = "model",
+        threads: int | None, fusion: Fusing, precision: Precision = "model",
         given: tuple[Any, ...] = (), method: bool = False,
     ) -> None:  # fmt: skip
         """given: what stands in front of the arguments of each call: the object of a method."""
@@ -143,7 +144,7 @@ class Traced(Shown):
 @names_keywords
 def trace(
     function: Callable[..., Any], *specs: Any, device: Device = "auto",
-    threads: int | None = None, fusion: bool = True, static: dict[str, Any] | None = None,
+    threads: int | None = None, fusion: Fusing = True, static: dict[str, Any] | None = None,
     precision: Precision = "model",
 ) -> Traced:  # fmt: skip
     """Record `function` for arguments of the given specs: `fuser.spec`, arrays to take the shape
@@ -167,7 +168,7 @@ class Jitted:
 
     def __init__(
         self, function: Callable[..., Any], static_argnames: Sequence[str], device: Device,
-        threads: int | None, fusion: bool, precision: Precision = "model",
+        threads: int | None, fusion: Fusing, precision: Precision = "model",
         dynamic: OpenAxes | None = None,
     ) -> None:  # fmt: skip
         check_device(device, threads)
@@ -188,7 +189,7 @@ class Jitted:
                 f"static_argnames names {sorted(unknown)}, which {_name(function)} does not have",
                 hint=f"its parameters are {list(self._signature.parameters)}",
             )
-        self._options: tuple[Device, int | None, bool, Precision]
+        self._options: tuple[Device, int | None, Fusing, Precision]
         self._options = (device, threads, fusion, precision)
         self._cache: OrderedDict[Hashable, list[Traced]] = OrderedDict()
         self._lock = new_lock()
@@ -296,7 +297,7 @@ class JittedMethod:
 @names_keywords
 def jit(
     function: Callable[..., Any] | None = None, *, static_argnames: str | Sequence[str] = (),
-    device: Device = "auto", threads: int | None = None, fusion: bool = True,
+    device: Device = "auto", threads: int | None = None, fusion: Fusing = True,
     precision: Precision = "model", dynamic: OpenAxes | None = None,
 ) -> Any:  # fmt: skip
     """Compile a function on its first call with arguments of given shapes and dtypes.

@@ -30,6 +30,7 @@ from fuser.frontends.onnx.importer.registry import find_handler
 from fuser.frontends.onnx.importer.types import is_supported
 from fuser.frontends.onnx.model import open_model
 from fuser.pipeline.devices import Device, check_device
+from fuser.pipeline.fusion import Fusing
 from fuser.pipeline.precision import Precision
 from fuser.pipeline.specialise import Specialised
 from fuser.runtime.plan import Plan
@@ -54,7 +55,7 @@ class Segmented:
     """A model cut into segments. Runs are as many kernels as the compiled segments have."""
 
     def __init__(
-        self, proto: ModelProto, *, device: Device = "auto", fusion: bool = True,
+        self, proto: ModelProto, *, device: Device = "auto", fusion: Fusing = True,
         threads: int | None = None, precision: Precision = "model",
     ) -> None:  # fmt: skip
         check_device(device, threads)

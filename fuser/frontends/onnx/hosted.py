@@ -24,6 +24,7 @@ from fuser.graph.ir import TensorType
 from fuser.limits import Limits
 from fuser.pipeline.compiler import Progress, quiet
 from fuser.pipeline.devices import Device, choose_target
+from fuser.pipeline.fusion import Fusing, Fusion
 from fuser.pipeline.precision import Precision
 from fuser.report.report import Report, Saving, Traffic
 from fuser.runtime.inputs import random_feeds
@@ -46,7 +47,7 @@ class HostedPlan(Running):
     def __init__(
         self, proto: ModelProto, *, name: str = "model", device: Device = "auto",
         dims: Mapping[str, int] | None = None, values: Mapping[str, np.ndarray] | None = None,
-        threads: int | None = None, fusion: bool = True, precision: Precision = "model",
+        threads: int | None = None, fusion: Fusing = True, precision: Precision = "model",
         limits: Limits | None = None,
     ) -> None:  # fmt: skip
         self.target = choose_target(device, threads)
@@ -168,6 +169,8 @@ def compile_on_host(
     except UnsupportedError:
         if host == "error":
             raise
+    if isinstance(options.get("fusion"), Fusion):
+        raise UsageError("pins and forbidden pairs are for models without operators on the host")
     with within(options.get("limits")):
         progress("cutting the graph for the host")
         proto = source.proto if isinstance(source, Model) else load_model(source)

@@ -35,6 +35,7 @@ from fuser.graph.passes import run_passes
 from fuser.limits import Limits
 from fuser.pipeline.compiler import Keep, Progress, compile_graph, is_large, quiet
 from fuser.pipeline.devices import Device, check_device
+from fuser.pipeline.fusion import Fusing
 from fuser.pipeline.plan_cache import compile_file
 from fuser.pipeline.precision import Precision
 from fuser.runtime.feeds import check_feeds, turned
@@ -183,7 +184,7 @@ def compile(
     dims: Mapping[str, int] | None = None,
     values: Mapping[str, np.ndarray] | None = None,
     threads: int | None = None,
-    fusion: bool = True,
+    fusion: Fusing = True,
     precision: Precision = "model",
     progress: Progress = quiet,
     limits: Limits | None = None,
@@ -223,7 +224,7 @@ def compile_new(
     dims: Mapping[str, int] | None = None,
     values: Mapping[str, np.ndarray] | None = None,
     threads: int | None = None,
-    fusion: bool = True,
+    fusion: Fusing = True,
     precision: Precision = "model",
     progress: Progress = quiet,
     started: float | None = None,

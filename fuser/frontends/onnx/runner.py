@@ -12,6 +12,7 @@ from fuser.errors import UnsupportedError, UsageError
 from fuser.frontends.onnx.host import Segmented
 from fuser.frontends.onnx.model import Model, open_model
 from fuser.pipeline.devices import Device, choose_target
+from fuser.pipeline.fusion import Fusing
 from fuser.pipeline.precision import Precision
 from fuser.pipeline.specialise import Specialised
 from fuser.runtime.device_tensors import DeviceArray
@@ -32,7 +33,7 @@ class Options:
     """What kernels are made for, as for `fuser.compile`."""
 
     device: Device
-    fusion: bool
+    fusion: Fusing
     threads: int | None
     precision: Precision
 

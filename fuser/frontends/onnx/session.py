@@ -42,6 +42,7 @@ from fuser.frontends.onnx.settings import (
 from fuser.frontends.onnx.values import OrtValue, is_on_gpu, on_host, plain
 from fuser.limits import Limits
 from fuser.pipeline.devices import Device, check_device, parse_device
+from fuser.pipeline.fusion import Fusing
 from fuser.pipeline.precision import Precision
 from fuser.runtime.device_tensors import DeviceArray
 from fuser.runtime.shown import MOST_ROWS, Shown, Summary, counted, specs_shown
@@ -75,7 +76,7 @@ class InferenceSession(Running, Shown):
         *,
         device: Device | None = None,
         threads: int | None = None,
-        fusion: bool = True,
+        fusion: Fusing = True,
         precision: Precision = "model",
         fallback: bool = True,
         limits: Limits | None = None,
@@ -91,9 +92,11 @@ class InferenceSession(Running, Shown):
         self._limits = limits
         self._fallback = fallback
         found, self._providers = chosen_device(providers or options.providers, provider_options)
+        if options.graph_optimization_level == GraphOptimizationLevel.ORT_DISABLE_ALL:
+            fusion = False
         self._options = Options(
             device or found,
-            fusion and options.graph_optimization_level != GraphOptimizationLevel.ORT_DISABLE_ALL,
+            fusion,
             threads if threads is not None else options.intra_op_num_threads or None,
             precision,
         )

@@ -21,6 +21,7 @@ from fuser.graph.passes import run_passes
 from fuser.graph.sizes import evaluate
 from fuser.pipeline.compiler import compile_graph
 from fuser.pipeline.devices import Device, check_device
+from fuser.pipeline.fusion import Fusing
 from fuser.pipeline.precision import Precision
 from fuser.pipeline.variants import Source, Variant, Variants
 from fuser.runtime.plan import Plan
@@ -40,7 +41,7 @@ class Options:
 
     device: Device = "auto"
     threads: int | None = None
-    fusion: bool = True
+    fusion: Fusing = True
     precision: Precision = "model"
     freeze: bool = True
     tune: bool = False

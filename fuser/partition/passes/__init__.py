@@ -16,9 +16,11 @@ from fuser.graph.int8_matmuls import to_int8_matmuls
 from fuser.graph.integer_matmuls import to_integer_matmuls
 from fuser.graph.ir import Graph, Value
 from fuser.graph.precision import CONTRACTIONS, quantise_weights, round_operands, store_grids
+from fuser.partition.forced import fused_before
 from fuser.partition.options import Options
 from fuser.partition.passes.align_rows import align_rows
 from fuser.partition.passes.copy_images import copy_images
+from fuser.partition.passes.copy_pinned import copy_pinned
 from fuser.partition.passes.decode_weights import decode_weights
 from fuser.partition.passes.expand_outer_products import expand_outer_products
 from fuser.partition.passes.fold_empty import fold_empty
@@ -57,17 +59,20 @@ class Pass:
 
 def run_passes(graph: Graph, work: Work) -> Graph:
     """The graph after the passes that its target and options want."""
-    for item in PASSES:
-        if item.wanted(work.target, work.options):
-            graph = item.run(graph, work)
-    return graph
+    return [graph, *(after for _, after in each_pass(graph, work))][-1]
 
 
 def each_pass(graph: Graph, work: Work) -> Iterator[tuple[Pass, Graph]]:
-    """The passes that run, each with the graph after it."""
+    """The passes that run, each with the graph after it. One that would make an operation of nodes
+    that are to stay apart is left out."""
     for item in PASSES:
         if item.wanted(work.target, work.options):
-            graph = item.run(graph, work)
+            kept = set(work.kept)
+            after = item.run(graph, work)
+            if fused_before(after, work.options.forbid) is None:
+                graph = after
+            else:
+                work.kept = kept
             yield item, graph
 
 
@@ -112,6 +117,10 @@ def narrows_weights(target: Target, options: Options) -> bool:
 
 def rounds_operands(target: Target, options: Options) -> bool:
     return options.operands is not None
+
+
+def copies_pinned(target: Target, options: Options) -> bool:
+    return options.copy_pinned
 
 
 def fuses_on_cpu(target: Target, options: Options) -> bool:
@@ -170,7 +179,8 @@ PASSES: tuple[Pass, ...] = (
     Pass("hoist_scales", _of(hoist_scales), fuses),  # what is left of an operand may be shared
     Pass("split_matmuls", _of(split_matmuls), merges),  # before others are merged
     Pass("rotate_in_place", _of(rotate_in_place), merges),
-    Pass("merge_matmuls", _of(merge_matmuls), merges),
+    Pass("merge_matmuls", lambda g, w: merge_matmuls(g, w.options.forbid), merges),
+    Pass("copy_pinned", lambda g, w: copy_pinned(g, w.options.pin), copies_pinned),
     Pass("store_grids", _grids, keeps_operands_on_cpu),
     Pass("quantise_weights", lambda g, _: without_dead(quantise_weights(g)), narrows_weights),
     Pass("round_operands", _round, rounds_operands),

@@ -10,6 +10,7 @@ where those maps are free.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,8 +20,10 @@ from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.mapping import release_pages
 from fuser.graph.ops.registry import build
 from fuser.partition.attention import find_attention
+from fuser.partition.forced import computed
 from fuser.partition.gated import find_gates, parallel_products
 from fuser.partition.nodes import is_injective, is_map
+from fuser.partition.options import Pair
 from fuser.partition.passes.live import without_dead
 
 MOST_SCALES = 4
@@ -36,8 +39,9 @@ class Branch:
     result: Value
 
 
-def merge_matmuls(graph: Graph) -> Graph:
-    """A graph where parallel matmuls with constant weights are one, where that is a gain."""
+def merge_matmuls(graph: Graph, forbid: Collection[Pair] = ()) -> Graph:
+    """A graph where parallel matmuls with constant weights are one, where that is a gain. forbid:
+    ONNX nodes that are not merged."""
     found, _ = find_attention(graph)
     attention = {node for match in found for node in match.nodes}
     gated = {node for pair in find_gates(graph) for node in pair}
@@ -52,9 +56,18 @@ def merge_matmuls(graph: Graph) -> Graph:
             branch = matmul_with_bias(matmul, uses, outputs)
             if _is_stored_anyway(branch.result, uses, outputs, attention):
                 key = (_form(matmul.inputs[1]), tuple(matmul.attrs["rhs_contract"]))
-                table.setdefault(key, []).append(branch)
+                branches = table.setdefault(key, [])
+                if not _is_forbidden([*branches, branch], forbid):
+                    branches.append(branch)
         merges += [branches for branches in table.values() if len(branches) > 1]
     return _rewrite(graph, merges) if merges else graph
+
+
+def _is_forbidden(branches: list[Branch], forbid: Collection[Pair]) -> bool:
+    """Whether two of these are to stay apart."""
+    made = (n for b in branches for n in (b.matmul, b.result.node) if n is not None)
+    names = computed(made) if forbid else set()
+    return any(names.issuperset(pair) for pair in forbid)
 
 
 def is_linear(matmul: Node) -> bool:
