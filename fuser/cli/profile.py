@@ -12,6 +12,7 @@ from fuser.cli import options
 
 if TYPE_CHECKING:
     from fuser.pipeline.devices import Device
+    from fuser.pipeline.fusion import Fusing
     from fuser.pipeline.precision import Precision
 
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 def profile_command(
     model: Path, device: Device, inputs: tuple[str, ...], dim: tuple[str, ...], seed: int,
     iterations: int, counters: bool, report_file: Path | None, as_json: bool,
-    threads: int | None, no_fusion: bool, precision: Precision,
+    threads: int | None, fusion: Fusing, precision: Precision,
 ) -> int:  # fmt: skip
     """Run MODEL and print the time of each kernel beside the least it could take, and what counters
     of the hardware say: bytes of DRAM and L2, or instructions and cache misses."""
@@ -56,7 +57,7 @@ def profile_command(
         progress.step("reading the model")
         given, dims = open_feeds(model, inputs, options.parse_dims(dim), "error")
         plan = compile(
-            model, device=device, dims=dims, threads=threads, fusion=not no_fusion,
+            model, device=device, dims=dims, threads=threads, fusion=fusion,
             precision=precision, progress=progress.step,
         )  # fmt: skip
         feeds = given or plan.random_feeds(seed)
