@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import fuser
+from fuser.cli.bench_models import Onnx
 from fuser.cli.main import run
 from fuser.report import bench
 from fuser.report.bench import Bench, Case, Effort, Engine, Measured, Row, Thresholds
@@ -279,6 +280,21 @@ def test_which_dim_is_the_batch_must_be_said_where_there_are_several(
     assert [case["dims"]["b"] for case in json.loads(out)["cases"]] == [2, 3]
 
 
+def test_time_on_the_device_stands_beside_that_of_a_run(
+    command: Command, bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Onnx.open
+
+    def on_a_gpu(self: Onnx, dims: Any) -> Any:
+        return replace(opened(self, dims), on_device=lambda: 0.25)
+
+    small = (bert, *FAST, "--dim", "sequence=8")
+    assert json.loads(command(*small, "--json")[1])["cases"][0]["device_ms"] is None
+    monkeypatch.setattr(Onnx, "open", on_a_gpu)
+    assert json.loads(command(*small, "--json")[1])["cases"][0]["device_ms"] == 0.25
+    assert "0.250 ms on the device" in command(*small)[1]
+
+
 # Peers --------------------------------------------------------------------------------------------
 
 
@@ -333,3 +349,13 @@ def test_an_exported_program_runs_beside_pytorch(
     broken.write_bytes(b"not a program")
     assert command(broken, *FAST)[0] == 3
     assert command(tmp_path / "none.pt2", *FAST)[0] == 2
+
+
+@pytest.mark.cuda
+def test_a_gpu_is_timed_by_its_own_clock_too(bert: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    arguments = [str(bert), *FAST, "--device", "cuda", "--against", "onnxruntime:cpu", "--json"]
+    assert run(["bench", *arguments]) == 0
+    (case,) = json.loads(capfd.readouterr().out)["cases"]
+    own, peer = case["engines"]
+    assert 0 < case["device_ms"] < own["latency_ms"]["max"]
+    assert (peer["device"], peer["compare"]["ok"]) == ("CPUExecutionProvider", True)

@@ -15,10 +15,11 @@ import pytest
 import fuser
 from fuser.cli.main import run
 from fuser.report import counters_ncu, counters_perf
-from fuser.report.counters import MissingCountersError
+from fuser.report.counters import Counted, MissingCountersError
 from fuser.report.counters_ncu import METRICS, parse_raw, why_none
 from fuser.report.counters_perf import SOFTWARE, Events, count_events, reason
-from fuser.report.profile import count
+from fuser.report.profile import add_counters, add_times, count, kernel_table
+from fuser.report.table import megabytes
 from fuser.runtime.plan import Plan
 from models import TINY, build, save
 
@@ -187,7 +188,7 @@ def test_what_is_missing_is_one_line(
 
 HEADER = ("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream",
           "Block Size", "Grid Size", "Device", "CC", *METRICS)  # fmt: skip
-UNITS = ("",) * 11 + ("byte", "byte", "byte", "%", "nsecond")
+UNITS = ("",) * 11 + ("byte", "byte", "byte", "ns")
 
 
 def page(*rows: tuple[str, ...], units: tuple[str, ...] = UNITS) -> str:
@@ -201,22 +202,26 @@ def page(*rows: tuple[str, ...], units: tuple[str, ...] = UNITS) -> str:
 
 
 def test_a_raw_page_is_read() -> None:
-    found = parse_raw(page(("first_kernel", "1,024", "2048", "8192.5", "75.25", "1500"),
-                           ("second", "0", "32", "64", "0", "992")))  # fmt: skip
+    """What ncu 2025.3 printed of a run on an H200, most columns and kernels left out."""
+    found = parse_raw((Path(__file__).parent / "ncu_raw_page.csv").read_text())
     assert found == [
-        ("first_kernel", {"dram_read_bytes": 1024.0, "dram_written_bytes": 2048.0,
-                          "l2_bytes": 8192.5, "l2_hit_percent": 75.25, "profiler_time_us": 1.5}),
-        ("second", {"dram_read_bytes": 0.0, "dram_written_bytes": 32.0, "l2_bytes": 64.0,
-                    "l2_hit_percent": 0.0, "profiler_time_us": 0.992}),
+        ("reduce_0_embeddings_LayerNorm",
+         {"dram_read_bytes": 0, "dram_written_bytes": 0, "l2_bytes": 778_656,
+          "profiler_time_us": 2.912}),
+        ("contraction_1_query_key_value",
+         {"dram_read_bytes": 256, "dram_written_bytes": 0, "l2_bytes": 4_038_528,
+          "profiler_time_us": 3.296}),
+        ("attention_2_attention_self",
+         {"dram_read_bytes": 0, "dram_written_bytes": 0, "l2_bytes": 929_600,
+          "profiler_time_us": 3.008}),
     ]  # fmt: skip
 
 
 def test_units_that_ncu_chooses_are_read() -> None:
-    units = (*UNITS[:11], "Kbyte", "Mbyte", "Gbyte", "%", "msecond")
-    ((name, values),) = parse_raw(page(("k(float *)", "1.5", "2", "3", "n/a", "0.25"), units=units))
+    units = (*UNITS[:11], "Kbyte", "Mbyte", "Gbyte", "msecond")
+    ((name, values),) = parse_raw(page(("k(float *)", "1.5", "n/a", "3", "0.25"), units=units))
     assert name == "k"
-    assert values == {"dram_read_bytes": 1500.0, "dram_written_bytes": 2e6, "l2_bytes": 3e9,
-                      "profiler_time_us": 250.0}  # fmt: skip
+    assert values == {"dram_read_bytes": 1500.0, "l2_bytes": 3e9, "profiler_time_us": 250.0}
 
 
 @pytest.mark.parametrize("text", ["", "==ERROR== no kernels", '"ID","Kernel Name"\n', page()])
@@ -244,9 +249,9 @@ def test_rows_of_ncu_are_the_launches_of_a_run(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [launch.kernel.entry for launch in plan.program.launches]
-    rows = [(name, str(n), "0", "0", "0", "1") for n, name in enumerate(names)]
+    rows = [(name, str(n), "0", "0", "1") for n, name in enumerate(names)]
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    fake_ncu(tmp_path, page(("of_another", "9", "9", "9", "9", "9"), *rows))
+    fake_ncu(tmp_path, page(("of_another", "9", "9", "9", "9"), *rows))
     counted = counters_ncu.count_under_ncu(plan, arrays_of(plan), 0)
     assert counted.source == "ncu 2025.3.1.0"
     assert [values["dram_read_bytes"] for values in counted.launches] == [0, 1, 2]
@@ -256,6 +261,23 @@ def test_rows_of_ncu_are_the_launches_of_a_run(
     fake_ncu(tmp_path, page(*rows[:-1]))
     with pytest.raises(MissingCountersError, match="saw 2 kernels of the plan's 3"):
         counters_ncu.count_under_ncu(plan, arrays_of(plan), 0)
+
+
+def test_counters_stand_beside_what_was_predicted(plan: Plan) -> None:
+    report = plan.report()
+    add_times(report, [(launch.name, 0.5) for launch in report.launches], 7)
+    counts = {"dram_read_bytes": 1e6, "dram_written_bytes": 5e5, "l2_bytes": 2e6,
+              "profiler_time_us": 1.5}  # fmt: skip
+    add_counters(report, Counted("ncu 1", [counts] * plan.launches))
+    found = report.to_dict()
+    assert found["profile"]["kernels_us"] == 1500 and found["profile"]["counters"] == "ncu 1"
+    assert [launch["counters"] for launch in found["launches"]] == [counts] * 3
+    assert [launch["share"] for launch in found["launches"]] == [1 / 3] * 3
+    text = kernel_table(report)
+    assert "DRAM read" in text and "1.00 MB" in text and "counters by ncu 1" in text
+    predicted = megabytes(sum(launch.dram.total for launch in report.launches))
+    assert f"DRAM read and written 4.50 MB, predicted {predicted}" in text
+    assert plan.report().profile is None  # the plan's own report stays as it was
 
 
 def test_what_ncu_lacks_is_one_line(

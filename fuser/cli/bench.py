@@ -158,4 +158,7 @@ def _case(
         speedup = found.latency_ms.p50 / first.latency_ms.p50
         gain = first.throughput / found.throughput
         rows.append(Row(peer.name, peer.version, peer.device, found, speedup, gain, result))
-    return Case(dict(request.dims), opened.batch, opened.kernels, compile_s, tuple(rows), absent)
+    return Case(
+        dict(request.dims), opened.batch, opened.kernels, compile_s, tuple(rows), absent,
+        opened.on_device(),
+    )  # fmt: skip

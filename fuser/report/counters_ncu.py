@@ -27,7 +27,6 @@ METRICS = {
     "dram__bytes_read.sum": "dram_read_bytes",
     "dram__bytes_write.sum": "dram_written_bytes",
     "lts__t_bytes.sum": "l2_bytes",
-    "lts__t_sector_hit_rate.pct": "l2_hit_percent",
     "gpu__time_duration.sum": "profiler_time_us",
 }
 """What is asked of ncu, and the names in the report."""
@@ -35,11 +34,11 @@ METRICS = {
 _UNITS = {
     **{f"{prefix}byte": 10**power
        for prefix, power in (("", 0), ("K", 3), ("M", 6), ("G", 9), ("T", 12))},
-    **{f"{prefix}second": 10.0**power
-       for prefix, power in (("n", -3), ("u", 0), ("m", 3), ("", 6))},
-    **{"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6, "%": 1.0, "": 1.0},
+    **{name: 10**power
+       for names, power in (("ns nsecond", 0), ("us usecond", 3), ("ms msecond", 6), ("s second", 9))
+       for name in names.split()},
 }  # fmt: skip
-"""Bytes, microseconds and percent in ncu's units."""
+"""Bytes and nanoseconds in ncu's units."""
 
 _PLACES = ("/usr/local/cuda*/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu")
 SECONDS = 300
@@ -113,7 +112,8 @@ def parse_raw(text: str) -> list[tuple[str, dict[str, float]]]:
             number, unit = cells.get(metric, ("", ""))
             with_point = number.replace(",", "")
             if re.fullmatch(r"-?\d+(\.\d*)?([eE][-+]?\d+)?", with_point) and unit in _UNITS:
-                values[name] = float(with_point) * _UNITS[unit]
+                whole = float(with_point) * _UNITS[unit]
+                values[name] = whole / 1e3 if name.endswith("_us") else whole
         found.append((cells["Kernel Name"][0].split("(")[0].strip(), values))
     return found
 

@@ -78,6 +78,15 @@ def kernel_table(report: Report) -> str:
     ]
     if profile.counters:
         lines.append(f"counters by {profile.counters}")
+    measured = [
+        item.counters["dram_read_bytes"] + item.counters["dram_written_bytes"]
+        for item in report.launches
+        if item.counters and "dram_read_bytes" in item.counters
+    ]
+    if measured:
+        predicted = sum(item.dram.total for item in report.launches)
+        total = megabytes(int(sum(measured)))
+        lines.append(f"DRAM read and written {total}, predicted {megabytes(predicted)}")
     if profile.missing:
         lines.append(f"no counters: {profile.missing}")
     return "\n".join(lines)
