@@ -253,6 +253,7 @@ def test_thresholds_are_the_exit_code(command: Command, bert: Path) -> None:
         (("--batch", "1,x"), "whole numbers"),
         (("--batch", "0"), "whole numbers"),
         (("--batch", "rows=2"), "rows"),
+        (("--batch", "2", "--dim", "batch=3"), "both give 'batch'"),
         (("--batch", "2", "-i", "x.npz"), "-i"),
     ],
 )

@@ -494,7 +494,7 @@ def test_help_and_version_are_instant() -> None:
 # bad input ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", ["run", "explain", "dump"])
+@pytest.mark.parametrize("command", ["run", "explain", "dump", "bench", "profile"])
 def test_missing_file(fuser: Fuser, tmp_path: Path, command: str) -> None:
     assert_one_line(fuser(command, tmp_path / "absent.onnx"), 2, "absent.onnx", "no such file")
 

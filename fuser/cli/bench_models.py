@@ -100,6 +100,8 @@ class Onnx:
         if not all(count.isdigit() and int(count) for count in counts):
             raise UsageError(f"--batch {batch}: expected whole numbers, as in 1,8,32")
         self.outermost = [name] if equals else self.outermost
+        if self.outermost[0] in dims:
+            raise UsageError(f"--batch and --dim both give {self.outermost[0]!r}")
         for count in counts:
             yield {**dims, self.outermost[0]: int(count)}
 

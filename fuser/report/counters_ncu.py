@@ -35,7 +35,8 @@ _UNITS = {
     **{f"{prefix}byte": 10**power
        for prefix, power in (("", 0), ("K", 3), ("M", 6), ("G", 9), ("T", 12))},
     **{name: 10**power
-       for names, power in (("ns nsecond", 0), ("us usecond", 3), ("ms msecond", 6), ("s second", 9))
+       for names, power in (("ns nsecond", 0), ("us usecond", 3), ("ms msecond", 6),
+                            ("s second", 9))
        for name in names.split()},
 }  # fmt: skip
 """Bytes and nanoseconds in ncu's units."""

@@ -6,6 +6,7 @@ What a call of no launch counts is taken off. Numbers of events: include/uapi/li
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -46,8 +47,9 @@ class Events:
         self._files: dict[str, list[int]] = {name: [] for name in events}
         try:
             for thread in map(int, os.listdir("/proc/self/task")):
-                for name, event in events.items():
-                    self._files[name].append(self._open(number, *event, thread))
+                with contextlib.suppress(ProcessLookupError):  # it has ended
+                    for name, event in events.items():
+                        self._files[name].append(self._open(number, *event, thread))
         except OSError as error:
             self.close()
             raise MissingCountersError(reason(error.errno or 0)) from error
