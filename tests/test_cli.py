@@ -428,6 +428,35 @@ def test_pinned_and_forbidden_nodes(fuser: Fuser, mlp: Path) -> None:
     assert_one_line(fuser("run", mlp, "--no-fusion", "--pin", "a,b"), 2, "--no-fusion")
 
 
+def test_why_a_kernel_has_its_schedule(fuser: Fuser, mlp: Path) -> None:
+    """By region, symbol and node; the rule and its answer, the limits, every key in the docs."""
+    at = ("--device", "cpu", "--dim", "batch=9")
+    report = json.loads(fuser("run", mlp, *at, "--json", "--iterations", "0")[1])
+    symbol, schedule = (report["launches"][0][key] for key in ("name", "schedule"))
+    texts = [
+        fuser("explain", mlp, *at, "--kernel", name, "--json")
+        for name in ("contraction_0", "0", symbol, "/layers.0/MatMul")
+    ]
+    assert texts[0][0] == 0 and len({out for _, out, _ in texts}) == 1, texts[0][2]
+    (kernel,) = json.loads(texts[0][1])["kernels"]
+    assert kernel["schedule"] == schedule == kernel["candidates"][0]["schedule"]
+    rule = kernel["rules"][0]
+    assert rule["function"] == "fuser.tilegen.rules.cpu.matmul.dot_schedule"
+    assert (rule["arguments"]["m"], rule["arguments"]["k"]) == ("9", "24")
+    assert kernel["reason"] and kernel["rules"][-1]["answer"] == schedule
+    costs = [item["cost"] for item in kernel["candidates"] if item["cost"] is not None]
+    assert min(costs) == 1 and len(costs) > 1
+    documented = (Path(__file__).parents[1] / "docs" / "command-line.md").read_text()
+    section = documented.split("### One kernel")[1].split("\n## ")[0]
+    keys = [*kernel, *rule, *kernel["candidates"][0]]
+    assert not [key for key in keys if not re.search(rf"\b{key}\b", section)]
+    code, out, _ = fuser("explain", mlp, *at, "--kernel", "0")
+    assert code == 0 and "dot_schedule: " in out and "nothing is remembered" in out
+    assert "(the rules' choice)" in out and "limit      programs: " in out
+    result = fuser("explain", mlp, *at, "--kernel", "layers.0/MatMu")
+    assert_one_line(result, 2, "no kernel 'layers.0/MatMu'; did you mean '/layers.0/MatMul'")
+
+
 def test_explain_of_feeds_that_do_not_fit(fuser: Fuser, mlp: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "feeds.npz", x=np.zeros((3, 23), np.float32))
     result = fuser("explain", mlp, "--device", "cpu", "-i", tmp_path / "feeds.npz")

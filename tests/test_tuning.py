@@ -340,6 +340,8 @@ def test_the_command_line_says_what_was_tuned(
     assert run_command(["explain", str(path), "--device", "cpu"]) == 0
     out = " ".join(capfd.readouterr().out.split())
     assert "kernels with measured schedules" in out and "(remembered)" in out
+    assert run_command(["explain", str(path), "--device", "cpu", "--kernel", "0"]) == 0
+    assert "times as fast as the rules' (" in capfd.readouterr().out
     assert run_command(["dump", str(path), "--device", "cpu"]) == 0
     assert "reason = tuned" in " ".join(capfd.readouterr().out.split())
 

@@ -34,6 +34,8 @@ SCHEMA = 1
 @click.option(
     "--dynamic", is_flag=True, help="Compile for ranges of sizes; print which share kernels."
 )
+@click.option("--kernel", metavar="NAME",
+              help="Why this kernel has its schedule: a region, a symbol or a node.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else.")
 @options.fusion
 @options.precision
@@ -41,11 +43,12 @@ SCHEMA = 1
 @options.verbose_lists
 def explain_command(
     model: Path, device: Device, target: str | None, inputs: tuple[str, ...],
-    dim: tuple[str, ...], dynamic: bool, as_json: bool, fusion: Fusing, precision: Precision,
-    verbose: int,
+    dim: tuple[str, ...], dynamic: bool, kernel: str | None, as_json: bool, fusion: Fusing,
+    precision: Precision, verbose: int,
 ) -> int:  # fmt: skip
     """Print the regions of MODEL, each of which is a kernel, and every fusion that was refused: the
     nodes, the bytes and the time it would save, why, and what would lift it."""
+    from fuser.cli import feeds
     from fuser.frontends.onnx.model import open_model
     from fuser.partition import Options
     from fuser.partition.explanation import change, explanation
@@ -57,10 +60,12 @@ def explain_command(
 
     device = options.chosen(device, target)
     opened = open_model(model)
-    given, dims = _sizes(opened, model, inputs, options.parse_dims(dim))
+    recorded = None if inputs else feeds.find_test_data(model)  # which `fuser run` takes, too
+    files = [str(recorded)] if recorded else inputs
+    given, dims = feeds.open_feeds(model, files, options.parse_dims(dim), "error")
     if dynamic:
-        if as_json:
-            raise UsageError("--dynamic prints no JSON", hint="leave one of them out")
+        if as_json or kernel is not None:
+            raise UsageError("--dynamic is without --json and --kernel")
         return _explain_dynamic(opened, dims, device=device, fusion=fusion,
                                 precision=precision)  # fmt: skip
     dims = opened.bind(dims)
@@ -75,11 +80,23 @@ def explain_command(
         check_pins(cut, Options(pin=fusion.pin))  # regions may have been taken apart
         free = _partition(opened, given, device=device, dims=dims, precision=precision)
         forced = change(free, cut, fusion.pin, fusion.forbid)
+    head = {
+        "schema": SCHEMA, "model": opened.name, "device": f"{chosen.name} ({chosen.arch})",
+        "dims": dims, "precision": precision,
+    }  # fmt: skip
+    if kernel is not None:
+        from fuser.pipeline.kernel_choice import kernel_choices
+
+        choices = kernel_choices(cut, kernel, chosen)
+        if as_json:
+            click.echo(json.dumps({**head, "kernels": [choice.to_dict() for choice in choices]}))
+        else:
+            click.echo("\n\n".join(map(str, choices)))
+        return 0
     found = explanation(cut)
     if as_json:
         table = {
-            "schema": SCHEMA, "model": opened.name, "device": f"{chosen.name} ({chosen.arch})",
-            "dims": dims, "precision": precision, **found.to_dict(),
+            **head, **found.to_dict(),
             "tuned": [vars(item) for item in tuned], "forced": forced,
         }  # fmt: skip
         click.echo(json.dumps(table))
@@ -92,20 +109,6 @@ def explain_command(
     if tuned:
         click.echo("\n".join(["kernels with measured schedules", *(f"  {one}" for one in tuned)]))
     return 0
-
-
-def _sizes(
-    opened: Any, model: Path, inputs: tuple[str, ...], dims: dict[str, int]
-) -> tuple[dict[str, np.ndarray], dict[str, int]]:
-    """The feeds, and the dims with those of the feeds, as `fuser run` has them."""
-    if not inputs:
-        return {}, dims
-    from fuser.cli import feeds
-
-    given = feeds.read_feeds(inputs, list(opened.inputs))
-    dims = feeds.dims_of_feeds(opened.inputs, given) | dims
-    opened.check(given, dims)
-    return given, dims
 
 
 def _partition(opened: Any, given: Mapping[str, np.ndarray], **choices: Any) -> Partition:

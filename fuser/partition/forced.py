@@ -8,7 +8,7 @@ again, such as a cheap map, its region computes, too.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from fuser.errors import UsageError
@@ -37,7 +37,7 @@ def check_names(graph: Graph, options: Options) -> None:
         for name in (name for pair in pairs for name in pair):
             if name not in known:
                 raise UsageError(
-                    f"there is no node {name!r} to {wish}", hint=_nearest(name, sorted(known))
+                    f"there is no node {name!r} to {wish}", hint=nearest_node(name, sorted(known))
                 )
     both = {frozenset(pair) for pair in options.pin} & {frozenset(pair) for pair in options.forbid}
     if both:
@@ -45,7 +45,8 @@ def check_names(graph: Graph, options: Options) -> None:
         raise UsageError(f"{names} are pinned and forbidden")
 
 
-def _nearest(name: str, known: list[str]) -> str:
+def nearest_node(name: str, known: Sequence[str]) -> str:
+    """A hint for a name that there is not: those that it is a part of, or like."""
     close = [other for other in known if name in other][:3]
     close = close or difflib.get_close_matches(name, known, 3, 0.5)
     if not close:

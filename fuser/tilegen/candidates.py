@@ -49,17 +49,27 @@ def candidates(
 ) -> list[Schedule]:
     """At most `most` schedules for a program, without its own, the likeliest first. They may not
     fit the region or the target: emission and compilation say so."""
+    return [schedule for schedule, _ in ranked(program, target, matmul, most)[1:]]
+
+
+def ranked(
+    program: TileProgram, target: Target, matmul: Matmul | None = None, most: int = MOST
+) -> list[tuple[Schedule, float | None]]:
+    """The schedule of a program, then its `candidates`, each with the cost that the rules give it:
+    comparable among themselves, None where the rules have no cost."""
     own = program.kernel.schedule
-    found: list[Schedule] = []
+    costs: list[tuple[float, Schedule]] = []
     if matmul is not None and not (target.is_cuda and matmul.bits > 32):
-        ranked = _on_gpu(target, matmul, own) if target.is_cuda else _on_cpu(target, matmul, own)
-        found += ranked[: most * 3 // 4]
+        costs = _on_gpu(target, matmul, own) if target.is_cuda else _on_cpu(target, matmul, own)
+    found = [schedule for _, schedule in costs[: most * 3 // 4]]
     chained = program.region.kind == "attention"
     dots = any(isinstance(op, ops.Dot) for op in program.kernel.walk())
     found += _neighbours(own, target, chained=chained, dots=dots)
     table = {_key(schedule): schedule for schedule in reversed(found)}
     table.pop(_key(own), None)
-    return [*reversed(table.values())][:most]
+    known = {_key(schedule): cost for cost, schedule in reversed(costs)}
+    chosen = [own, *[*reversed(table.values())][:most]]
+    return [(schedule, known.get(_key(schedule))) for schedule in chosen]
 
 
 def _key(schedule: Schedule) -> tuple[object, ...]:
@@ -95,18 +105,18 @@ def _neighbours(own: Schedule, target: Target, *, chained: bool, dots: bool) -> 
             yield replace(plain, group=group)
 
 
-def _on_cpu(target: Target, p: Matmul, own: Schedule) -> list[Schedule]:
+def _on_cpu(target: Target, p: Matmul, own: Schedule) -> list[tuple[float, Schedule]]:
     """Register tiles of least cost, with the sweeps or the blocks of k of the rules."""
-    found: list[Schedule] = []
-    for _, rows, columns in register_tiles(target, p.m, p.n, p.bits, p.accumulators):
+    found: list[tuple[float, Schedule]] = []
+    for cost, rows, columns in register_tiles(target, p.m, p.n, p.bits, p.accumulators):
         one = matmul_schedule(target, p.m, p.n, p.k, p.bits, p.accumulators, rows, columns)
         if "span" in own.extra:
             one = deep_schedule(target, p.m, p.n, p.k, p.bits, p.batch, one)
-        found.append(replace(one, reason="tuned"))
+        found.append((cost, replace(one, reason="tuned")))
     return found
 
 
-def _on_gpu(target: Target, p: Matmul, own: Schedule) -> list[Schedule]:
+def _on_gpu(target: Target, p: Matmul, own: Schedule) -> list[tuple[float, Schedule]]:
     """Tiles of one program a block, of persistent blocks, and of two ping-pong warp groups, by the
     cost that the rules give them (rules/gpu/ping_pong.py)."""
     half = p.bits <= 16
@@ -149,4 +159,4 @@ def _on_gpu(target: Target, p: Matmul, own: Schedule) -> list[Schedule]:
         if hopper and 2 * count <= target.units and rows == 64 and columns >= 64:
             shared = replace(base, stages=8, stream_k=1)
             found.append((cost(tile, lines, 0.5, 1), len(found), shared))
-    return [schedule for _, _, schedule in sorted(found, key=lambda item: item[:2])]
+    return [(c, schedule) for c, _, schedule in sorted(found, key=lambda item: item[:2])]

@@ -7,7 +7,12 @@ one program. A GPU tile is spread over warps.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 from fuser.target import Target
+from fuser.tilegen.rules.asked import Asked, recording
 from fuser.tilegen.rules.cpu import CPU_RULES
 from fuser.tilegen.rules.gpu import GPU_RULES
 from fuser.tilegen.rules.record import Rules
@@ -16,6 +21,21 @@ RULES: dict[str, Rules] = {"cpu": CPU_RULES, "cuda": GPU_RULES}
 """The rules by the name of a target."""
 
 
+_log: ContextVar[list[Asked] | None] = ContextVar("asked", default=None)
+
+
+@contextmanager
+def recorded() -> Iterator[list[Asked]]:
+    """What rules are asked within the block, in order."""
+    found: list[Asked] = []
+    token = _log.set(found)
+    try:
+        yield found
+    finally:
+        _log.reset(token)
+
+
 def rules_of(target: Target) -> Rules:
     """The schedule rules of a target."""
-    return RULES[target.name]
+    rules, log = RULES[target.name], _log.get()
+    return rules if log is None else recording(rules, log)

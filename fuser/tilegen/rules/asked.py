@@ -1,0 +1,46 @@
+"""Which rules chose a schedule: each question that emitters ask, with the answer."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+from fuser.target import Target
+from fuser.tilegen.rules.record import Rules
+from fuser.tilegen.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One question. rule: the field of `Rules`; function: who answered, with its module;
+    arguments: by name, as text, without the target; answer: a schedule, or a number."""
+
+    rule: str
+    function: str
+    arguments: dict[str, str]
+    answer: Schedule | int
+
+
+def recording(rules: Rules, log: list[Asked]) -> Rules:
+    """Rules that note what they are asked."""
+    found = {item.name: getattr(rules, item.name) for item in fields(rules)}
+    return Rules(**{name: rule and _noted(name, rule, log) for name, rule in found.items()})
+
+
+def _noted(name: str, rule: Callable[..., Any], log: list[Asked]) -> Callable[..., Any]:
+    @functools.wraps(rule)
+    def ask(*args: Any, **kwargs: Any) -> Any:
+        answer = rule(*args, **kwargs)
+        given = inspect.signature(rule).bind(*args, **kwargs).arguments
+        shown = {k: _text(v) for k, v in given.items() if not isinstance(v, Target)}
+        log.append(Asked(name, f"{rule.__module__}.{rule.__name__}", shown, answer))
+        return answer
+
+    return ask
+
+
+def _text(value: Any) -> str:
+    return str(value.to_dict()) if isinstance(value, Schedule) else str(value)
