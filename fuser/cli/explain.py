@@ -69,7 +69,9 @@ def explain_command(
         return _explain_dynamic(opened, dims, device=device, fusion=fusion,
                                 precision=precision)  # fmt: skip
     dims = opened.bind(dims)
-    cut = _partition(opened, given, device=device, dims=dims, fusion=fusion, precision=precision)
+    cut = partition_for(
+        opened, given, device=device, dims=dims, fusion=fusion, precision=precision
+    )
     chosen = choose_target(device)
     tuned: tuple[Any, ...] = ()
     with suppress(LoweringError):  # of a region without a kernel, which the text shows
@@ -78,7 +80,7 @@ def explain_command(
     forced = None
     if isinstance(fusion, Fusion):
         check_pins(cut, Options(pin=fusion.pin))  # regions may have been taken apart
-        free = _partition(opened, given, device=device, dims=dims, precision=precision)
+        free = partition_for(opened, given, device=device, dims=dims, precision=precision)
         forced = change(free, cut, fusion.pin, fusion.forbid)
     head = {
         "schema": SCHEMA, "model": opened.name, "device": f"{chosen.name} ({chosen.arch})",
@@ -111,7 +113,7 @@ def explain_command(
     return 0
 
 
-def _partition(opened: Any, given: Mapping[str, np.ndarray], **choices: Any) -> Partition:
+def partition_for(opened: Any, given: Mapping[str, np.ndarray], **choices: Any) -> Partition:
     """The partition; values of feeds that decide shapes are bound."""
     from fuser.errors import ValueNeededError
     from fuser.pipeline.compiler import partition_source

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import click
 
 from fuser import __version__
-from fuser.cli import bench, cache, compile, doctor, dump, explain, inspect, options, profile
+from fuser.cli import bench, cache, compile, doctor, dump, explain, inspect, options, profile, report
 from fuser.cli import run as running
 from fuser.errors import FuserError
 
@@ -84,6 +84,7 @@ def main(debug: bool) -> None:
 main.add_command(running.run_command)
 main.add_command(profile.profile_command)
 main.add_command(bench.bench_command)
+main.add_command(report.report_command)
 main.add_command(explain.explain_command)
 main.add_command(dump.dump_command)
 main.add_command(compile.compile_command)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from fuser.pipeline.devices import Device
     from fuser.pipeline.fusion import Fusing
     from fuser.pipeline.precision import Precision
+    from fuser.report.record import Record
+    from fuser.report.trace import Stages
 
 
 @click.command("run")
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
 @click.option("--warmup", type=click.IntRange(min=0), default=2, show_default=True,
               help="Untimed runs before them.")  # fmt: skip
 @click.option("--profile", is_flag=True, help="Time each kernel, too.")
+@click.option("--trace", type=click.Path(path_type=Path), metavar="FILE",
+              help="Write compile stages and the time of each kernel as a trace, for Perfetto.")  # fmt: skip
 @click.option(
     "--report", "report_file", type=click.Path(path_type=Path), help="Write the report as JSON."
 )
@@ -59,7 +63,7 @@ def run_command(
     model: Path, device: Device, inputs: tuple[str, ...], dim: tuple[str, ...], seed: int,
     output: Path | None, against: str | None, expect: Path | None, rtol: float | None,
     atol: float | None, iterations: int, warmup: int, profile: bool,
-    report_file: Path | None, as_json: bool,
+    trace: Path | None, report_file: Path | None, as_json: bool,
     schema: int, threads: int | None, tune: bool, fusion: Fusing, host: Host, precision: Precision,
 ) -> int:  # fmt: skip
     """Compile MODEL, run it, and report what fusion saved.
@@ -72,26 +76,29 @@ def run_command(
     from fuser.frontends.onnx import model as onnx_models
     from fuser.frontends.onnx.hosted import HostedPlan, compile_on_host
     from fuser.report.progress import Progress
+    from fuser.report.trace import Stages
 
     with Progress(enabled=not as_json) as progress:
-        progress.step("reading the model")
+        stages = Stages(progress.step)
+        stages.step("reading the model")
         recorded = None if inputs else feeds.find_test_data(model)
         files = [str(recorded)] if recorded else inputs
         given, dims = feeds.open_feeds(model, files, options.parse_dims(dim), host)
         plan = compile_on_host(
             model, host=host, device=device, dims=dims, threads=threads, fusion=fusion,
-            precision=precision, progress=progress.step, tune=tune,
+            precision=precision, progress=stages.step, tune=tune,
         )  # fmt: skip
+        stages.end()
         arrays = given or plan.random_feeds(seed)
         progress.step("running")
         outputs = plan.run(arrays)
         report = plan.report()
         if iterations:
             report.latency_ms = plan.profile(arrays, iterations=iterations, warmup=warmup)
-        if profile:
+        if profile or trace:
             if isinstance(plan, HostedPlan):
                 raise UsageError(
-                    "--profile times plans, and parts of this model run on the host",
+                    "kernels are timed in plans, and parts of this model run on the host",
                     hint="FUSER_LOG=kernels names what is compiled",
                 )
             from fuser.report.profile import add_times
@@ -131,6 +138,10 @@ def run_command(
         )
     if output:
         _save_outputs(output, outputs)
+    if trace:
+        from fuser.report.record import Record
+
+        write_trace(trace, Record(report.to_dict()), stages)
     if report_file:
         write_text(report_file, json.dumps(report.to_dict(schema), indent=2) + "\n")
     if as_json:
@@ -170,3 +181,10 @@ def write_text(path: Path, text: str) -> None:
         path.write_text(text)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def write_trace(path: Path, record: Record, stages: Stages) -> None:
+    """Write the trace of a compile and a run. Raises UsageError where that fails."""
+    from fuser.report.trace import trace
+
+    write_text(path, json.dumps(trace(record, stages.spans)) + "\n")

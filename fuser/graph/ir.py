@@ -114,7 +114,8 @@ SourceKind = Literal["compute", "view", "constant", "shape"]
 class SourceNode:
     """An imported ONNX node as it stood in the model: `kernels.before`, `bytes.before` count these.
 
-    inputs and outputs are the types of its distinct tensors. Only kind "compute" is counted.
+    inputs and outputs are the types of its distinct tensors. Only kind "compute" is counted. reads:
+    the names of the nodes whose results it reads.
     """
 
     name: str
@@ -122,6 +123,7 @@ class SourceNode:
     kind: SourceKind
     inputs: tuple[TensorType, ...]
     outputs: tuple[TensorType, ...]
+    reads: tuple[str, ...] = ()
 
 
 @dataclass(eq=False)

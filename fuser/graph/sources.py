@@ -22,6 +22,7 @@ class Recorder:
         self._counts: Counter[str] = Counter()
         self._inside = False
         self._fixed: set[Value] = set()
+        self._made_by: dict[Value, str] = {}
 
     def record(
         self,
@@ -57,5 +58,7 @@ class Recorder:
             kind = "view"
         elif fixed:
             kind = "constant"
-        graph.source.append(SourceNode(name, op_type, kind, inputs, outputs))
+        reads = dict.fromkeys(self._made_by[value] for value in read if value in self._made_by)
+        self._made_by |= dict.fromkeys(made, name)
+        graph.source.append(SourceNode(name, op_type, kind, inputs, outputs, tuple(reads)))
         return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -68,4 +69,4 @@ def _bind_type(type: TensorType, dims: Mapping[str, int]) -> TensorType:
 def _bind_source(node: SourceNode, dims: Mapping[str, int]) -> SourceNode:
     inputs = tuple(_bind_type(type, dims) for type in node.inputs)
     outputs = tuple(_bind_type(type, dims) for type in node.outputs)
-    return SourceNode(node.name, node.op_type, node.kind, inputs, outputs)
+    return replace(node, inputs=inputs, outputs=outputs)

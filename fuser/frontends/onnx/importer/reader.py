@@ -99,6 +99,9 @@ class _Reader:
         # What a name depends on: "constant" (weights only), "shape" (input shapes too), "data".
         self.depends: ChainMap[str, str] = ChainMap()
         self.codes: dict[Value, DType] = {}
+        # The node that made a value under a name, and whatever name: a node that does nothing
+        # passes its operand on, a function calls it otherwise.
+        self.made_by: dict[tuple[str, Value], str] = {}
         self.failed: set[str] = set()
         self.unsupported: list[str] = []
 
@@ -227,7 +230,7 @@ class _Reader:
     def _add_node(self, proto: NodeProto, index: int) -> None:
         domain = "" if proto.domain == "ai.onnx" else proto.domain
         opset = self.opsets.get(domain, 0)
-        name = proto.name or next((o for o in proto.output if o), f"{proto.op_type}_{index}")
+        name = node_name(proto, index)
         node = OnnxNode(name, proto.op_type, domain, opset, [], list(proto.output))
         node.inline, node.codes = self.inline, self.codes
         handler = find_handler(domain, proto.op_type, opset)
@@ -333,12 +336,26 @@ class _Reader:
         elif proto.op_type in _VIEWS or outputs[0] is node.optional(0):
             kind = "view"
         inputs = {name: self.values[name].type for name in proto.input if name}
-        types = {name: self.values[name].type for name in proto.output if name}
+        made = [(name, self.values[name]) for name in proto.output if name]
+        reads = [self._maker(name) for name in proto.input if name]
+        for name, value in made:
+            self.made_by[name, value] = node.name
+            self.made_by.setdefault(("", value), node.name)
         self.graph.source.append(
             SourceNode(
-                node.name, proto.op_type, kind, tuple(inputs.values()), tuple(types.values())
+                node.name, proto.op_type, kind, tuple(inputs.values()),
+                tuple(value.type for _, value in made), tuple(dict.fromkeys(filter(None, reads))),
             )
-        )
+        )  # fmt: skip
+
+    def _maker(self, name: str) -> str | None:
+        value = self.values[name]
+        return self.made_by.get((name, value)) or self.made_by.get(("", value))
+
+
+def node_name(proto: NodeProto, index: int) -> str:
+    """What a node is called here: by its name, else its first output."""
+    return proto.name or next((o for o in proto.output if o), f"{proto.op_type}_{index}")
 
 
 def _wanted(body: FunctionProto, proto: NodeProto) -> list[str]:

@@ -1,0 +1,253 @@
+"""A report as one HTML page: a function of the report's JSON, without network or other files.
+
+Drawings are SVG that Python lays out; everything can be read without JavaScript, which adds
+sorting, zooming and keys. The page is at most LIMIT bytes: the texts of kernels share what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any
+
+from fuser.report import charts, drawing
+from fuser.report.difference import difference
+from fuser.report.markup import (
+    escaped,
+    fewer,
+    megabytes,
+    microseconds,
+    operations,
+    percent,
+    table,
+    tag,
+)
+from fuser.report.panels import end, only, panels, texts
+from fuser.report.record import Record
+
+LIMIT = 1_000_000
+"""Bytes of a page."""
+MOST_REFUSALS = 100
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+
+
+def page(record: Record, other: Record | None = None) -> str:
+    """The HTML of a report, beside another one where there is one: `other` came before."""
+    found = panels(record)
+    drawn = drawing.graph(record)
+    frame = _page(record, other, found, drawn)
+    used = len(frame.encode()) + sum(len(part.encode()) for part in found.values())
+    if used > LIMIT * 0.95 and drawn:
+        frame = _page(record, other, found, "")
+        used -= len(drawn.encode())
+    inside = texts(record, found, LIMIT - used - 1000)
+    filled = "\n".join(f"{panel}{inside[at]}</section>" for at, panel in found.items())
+    return frame.replace("<!-- kernels -->", filled, 1)
+
+
+def _page(record: Record, other: Record | None, shown: Mapping[int, str], drawn: str) -> str:
+    """The page without what it says of single kernels. Links lead to those that have panels."""
+    sections = {
+        "summary": ("Summary", _summary(record)),
+        "change": ("Change", difference(other, record) if other else ""),
+        "time": ("Time", _time(record)),
+        "bytes": ("Bytes moved", _bytes(record)),
+        "graph": ("Graph", _graph(record, drawn)),
+        "kernels": ("Kernels", _kernels(record)),
+        "refusals": ("Refused fusions", _refusals(record)),
+    }
+    parts = {id: part for id, part in sections.items() if part[1]}
+    links = "".join(tag("a", name, href=f"#{id}") for id, (name, _) in parts.items())
+    body = "\n".join(
+        tag("section", tag("h2", name, id=f"{id}-title"), text, id=id,
+            aria_labelledby=f"{id}-title")
+        for id, (name, text) in parts.items()
+    )  # fmt: skip
+    return only(_frame(record, links, body), shown)
+
+
+def _frame(record: Record, links: str, body: str) -> str:
+    folder = resources.files("fuser.report")
+    style, script = (folder.joinpath(name).read_text() for name in ("page.css", "page.js"))
+    title = escaped(record.title)
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{escaped(POLICY)}">
+<title>{title} · fuser</title>
+<style>
+{style}</style>
+</head>
+<body>
+<a class="skip" href="#summary">Skip to the report</a>
+<header><h1>{title}</h1><p>{escaped(_setting(record))}</p></header>
+<nav aria-label="Parts of the report">{links}</nav>
+<main>
+{body}
+<!-- kernels -->
+</main>
+<script>
+{script}</script>
+</body>
+</html>
+"""
+
+
+def _note(text: str) -> str:
+    return tag("p", escaped(text), class_="note")
+
+
+def _setting(record: Record) -> str:
+    data = record.data
+    dims = ", ".join(f"{name} = {size}" for name, size in (data.get("dims") or {}).items())
+    threads = f"{data['threads']} threads" if data.get("threads") else ""
+    precision = data.get("precision", "model")
+    rounded = "" if precision == "model" else f"precision {precision}"
+    return " · ".join(part for part in (dims, threads, rounded) if part)
+
+
+def _summary(record: Record) -> str:
+    kernels, boundary, dram = record.data["kernels"], record.boundary, record.dram
+    cards = [
+        ("Kernels", f"{kernels['after']:,}",
+         f"{kernels['before']:,} without fusion, {fewer(kernels['before'], kernels['after'])}"),
+        ("Through memory", megabytes(boundary["after"]),
+         f"{fewer(boundary['before'], boundary['after'])}; floor {megabytes(boundary['floor'])}"),
+        ("DRAM, predicted", megabytes(dram["after"]),
+         f"{fewer(dram['before'], dram['after'])}; floor {megabytes(dram['floor'])}"),
+    ]  # fmt: skip
+    if record.is_measured:
+        cards.append(
+            ("Kernels together", microseconds(record.total),
+             f"roofline {microseconds(record.total_roofline)}, "
+             f"{percent(record.total_roofline, record.total)} of it")
+        )  # fmt: skip
+    else:
+        cards.append(("Roofline", microseconds(record.total_roofline), "not measured"))
+    if latency := record.data.get("latency_ms"):
+        cards.append(
+            ("A run", microseconds(latency["median"] * 1e3),
+             f"median of {latency['iterations']}, p90 {microseconds(latency['p90'] * 1e3)}")
+        )  # fmt: skip
+    cards.append(
+        ("Memory", megabytes(record.data["peak_memory_bytes"]),
+         f"compiled in {record.data['compile_s']:.1f} s")
+    )  # fmt: skip
+    shown = "".join(
+        tag("div", tag("dt", escaped(name)), tag("dd", tag("b", escaped(value)), escaped(more)))
+        for name, value, more in cards
+    )
+    notes = "".join(map(_note, record.data.get("fallbacks") or ()))
+    return tag("dl", shown, class_="cards") + notes
+
+
+def _legend(record: Record) -> str:
+    kinds = dict.fromkeys(one.kind for one in record.launches)
+    marks = "".join(
+        tag("li", tag("i", class_=f"k-{kind}", aria_hidden="true"), escaped(kind)) for kind in kinds
+    )
+    return tag("ul", marks, class_="legend", aria_label="Kinds of kernels")
+
+
+def _time(record: Record) -> str:
+    said = (
+        "Kernels in the order of a run; the width is the measured time. The bar below each is its"
+        " roofline: the least time that its bytes of memory and its operations take."
+        if record.is_measured
+        else "Not measured: the width is the roofline, the least time that a kernel's bytes and"
+        " operations take."
+        " The report was made without a run."
+    )
+    parts = [_note(said), charts.timeline(record), _legend(record)]
+    if chart := charts.roofline(record):
+        parts += [
+            tag("h3", "Roofline"),
+            _note(
+                "A circle is a kernel as it ran, its area the share of the time; the dot above is"
+                " what memory or arithmetic allow with the predicted bytes. Kernels without"
+                " arithmetic are not shown."
+            ),
+            chart,
+        ]
+    return "".join(parts)
+
+
+def _bytes(record: Record) -> str:
+    rows = []
+    for name, traffic in (("through memory", record.boundary), ("DRAM, predicted", record.dram)):
+        for label, key in (("a kernel each", "before"), ("fused", "after"), ("floor", "floor")):
+            text = megabytes(traffic[key])
+            if key != "before":
+                text += f"  ({fewer(traffic['before'], traffic[key])})"
+            rows.append((f"{name}: {label}", float(traffic[key]), text, f"bytes {key}"))
+    said = (
+        "Through memory: distinct bytes that kernels read and write, kernel by kernel. DRAM: what"
+        " of them crosses to memory, by a model of the last cache. Before: a kernel for every"
+        " operator. Floor: inputs, weights and outputs once."
+    )
+    return _note(said) + charts.bars(rows, "Bytes before and after fusion, and the floor")
+
+
+def _graph(record: Record, drawn: str) -> str:
+    if not record.nodes:
+        return _note("The report has no graph: fuser report MODEL --html writes one.")
+    if not drawn:
+        return _note(f"The graph of {len(record.nodes)} nodes is too large for a page.")
+    said = (
+        "A box is a region, which is one kernel; inside are the model's nodes. Lines are the"
+        " tensors that go through memory. Choose a region to see its kernel."
+    )
+    if len(record.nodes) > drawing.MOST_NODES:
+        said += f" The {len(record.nodes)} nodes are too many to be drawn."
+    parts = [_note(said)]
+    nowhere = [node["name"] for node in record.nodes if node["name"] not in record.homes]
+    if nowhere:
+        named = ", ".join(nowhere[:8]) + (", ..." if len(nowhere) > 8 else "")
+        parts.append(_note(f"In no kernel, for there is nothing left to do: {named}"))
+    parts.append(
+        tag(
+            "div", drawn, class_="drawing", tabindex="0", role="region", aria_label="Graph, scrolls"
+        )
+    )
+    return "".join(parts)
+
+
+def _kernels(record: Record) -> str:
+    rows = []
+    for one in record.dearest:
+        share = 100 * one.shown_time / record.total if record.total else 0.0
+        bar = tag("span", style=f"width:{share:.1f}%", class_=f"share k-{one.kind}")
+        rows.append((
+            str(one.at), tag("a", escaped(one.label), href=f"#{one.id}"), escaped(one.kind),
+            "–" if one.time is None else microseconds(one.time),
+            f"{share:.1f} %{bar}", microseconds(one.roofline),
+            "–" if one.time is None else percent(one.roofline, one.time),
+            megabytes(one.read + one.written), megabytes(one.dram), operations(one.flops),
+        ))  # fmt: skip
+    more = len(record.launches) - len(rows)
+    note = _note(f"The {len(rows)} kernels that take longest; {more} more.") if more else ""
+    head = ("#", "kernel", "kind", "time", "share", "roofline", "of it", "through memory", "DRAM",
+            "operations")  # fmt: skip
+    return note + table(head, rows, caption="The kernels of a run, in order",
+                        numbers=(0, 3, 4, 5, 6, 7, 8, 9), id="all")  # fmt: skip
+
+
+def _refusals(record: Record) -> str:
+    found = sorted(record.refusals, key=lambda item: (-item["bytes"], -item["seconds"]))
+    if not found:
+        return _note("None, or the report does not hold them.")
+    rows = [_refusal(record, item) for item in found[:MOST_REFUSALS]]
+    more = len(found) - len(rows)
+    note = _note(f"The dearest {len(rows)}; fuser explain lists {more} more.") if more else ""
+    head = ("between", "why", "bytes", "time", "what would lift it")
+    return note + table(head, rows, numbers=(2, 3), caption="What each refused fusion would save")
+
+
+def _refusal(record: Record, item: Mapping[str, Any]) -> tuple[str, ...]:
+    ends = " → ".join(end(record, item[key]) for key in ("producer", "consumer"))
+    return (
+        ends, f"{tag('code', escaped(item['code']))} {escaped(item['reason'])}",
+        megabytes(item["bytes"]), microseconds(item["seconds"] * 1e6), escaped(item["lift"]),
+    )  # fmt: skip

@@ -1,0 +1,146 @@
+"""What a page says of single kernels: facts, nodes, refusals, tile program and generated code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fuser.report.markup import escaped, megabytes, microseconds, operations, percent, tag
+from fuser.report.record import Launch, Record
+
+MOST_TEXT = 40_000
+"""Bytes of one text of a kernel."""
+MOST_PANELS = 300_000
+"""Bytes of what is said of single kernels, their texts left out."""
+MOST_NAMES, MOST_REFUSALS = 60, 8
+_LINK = re.compile(r' href="#k(\d+)"')
+
+
+def panels(record: Record) -> dict[int, str]:
+    """What the page says of single kernels, of those that take longest as many as there is room
+    for. Their texts and the end of the element are left to be added."""
+    found: dict[int, str] = {}
+    space = MOST_PANELS
+    for one in sorted(record.dearest, key=lambda one: -one.shown_time):
+        panel = _panel(record, one)
+        space -= len(panel.encode())
+        if space < 0:
+            break
+        found[one.at] = panel
+    order = sorted(found)
+    for at, before, after in zip(order, [None, *order], [*order[1:], None], strict=False):
+        moves = [tag("a", "close", href="#none", aria_label="Close this kernel")]
+        for name, to in (("previous", before), ("next", after)):
+            moves += [tag("a", name, href=f"#k{to}")] if to is not None else []
+        nav = tag("nav", *moves, aria_label="Kernels")
+        found[at] = only(found[at].replace("<nav></nav>", nav, 1), found)
+    return {at: found[at] for at in order}
+
+
+def _panel(record: Record, one: Launch) -> str:
+    facts = [
+        ("symbol", one.name),
+        ("time", "not measured" if one.time is None else microseconds(one.time)),
+        ("share", percent(one.shown_time, record.total)),
+        ("roofline", microseconds(one.roofline)),
+        ("reads", megabytes(one.read)), ("writes", megabytes(one.written)),
+        ("DRAM, predicted", megabytes(one.dram)),
+        ("operations", f"{operations(one.flops)}"),
+        *((name, value) for name, value in one.schedule.items()),
+    ]  # fmt: skip
+    listed = "".join(tag("dt", escaped(name)) + tag("dd", escaped(value)) for name, value in facts)
+    shared = [name for name in one.nodes if record.homes.get(name) not in (None, one.region)]
+    parts = [tag("dl", listed, class_="facts"), _names("Nodes", one.nodes)]
+    if shared:
+        parts.append(_names("Of these, nodes that other kernels have a part of", shared))
+    parts.append(_refused(record, one))
+    head = tag("h3", escaped(one.label), id=f"{one.id}-title", tabindex="-1")
+    start = f'<section class="kernel" id="{one.id}" aria-labelledby="{one.id}-title">'
+    return f"{start}<nav></nav>{head}{''.join(parts)}"
+
+
+def _names(title: str, names: Sequence[str]) -> str:
+    more = len(names) - MOST_NAMES
+    listed = "".join(tag("li", escaped(name)) for name in names[:MOST_NAMES])
+    listed += tag("li", f"{more} more") if more > 0 else ""
+    return tag("h4", escaped(title)) + tag("ul", listed, class_="names")
+
+
+def _refused(record: Record, one: Launch) -> str:
+    """The refusals at a kernel's ends."""
+    name = f"{one.kind}_{one.region}"
+    found = [item for item in record.refusals if name in (item["producer"], item["consumer"])]
+    found.sort(key=lambda item: -item["bytes"])
+    lines = "".join(
+        tag("li", " → ".join(end(record, item[key]) for key in ("producer", "consumer")),
+            escaped(f": {item['reason']} ({megabytes(item['bytes'])},"
+                    f" {microseconds(item['seconds'] * 1e6)}). {item['lift']}"))
+        for item in found[:MOST_REFUSALS]
+    )  # fmt: skip
+    return tag("h4", "Refused fusions at its ends") + tag("ul", lines) if found else ""
+
+
+def texts(record: Record, panels: Mapping[int, Any], space: int) -> dict[int, str]:
+    """The texts of the kernels that have panels, cut so that they take at most that many bytes."""
+    items = {at: record.texts[at] for at in panels if at < len(record.texts)}
+    # Kernels of equal code share the panel of the first, or, if that has none, of the next.
+    firsts: dict[int, int] = {}
+    for at, item in items.items():
+        firsts.setdefault(item.get("same", at), at)
+    held = {
+        (at, key): escaped(_lines(record.texts[first].get(key) or "", MOST_TEXT))
+        for first, at in firsts.items() for key in ("tile", "code")
+    }  # fmt: skip
+    space -= 400 * len(panels)  # what stands around them
+    most = _share([len(text.encode()) for text in held.values()], max(space, 0))
+    found = dict.fromkeys(panels, "")
+    for at, item in items.items():
+        own = item.get("same", at)
+        if firsts[own] != at:
+            label = escaped(record.launches[firsts[own]].label)
+            first = tag("a", label, href=f"#k{firsts[own]}")
+            found[at] = tag("p", "Tile program and code are those of ", first, class_="note")
+            continue
+        region, source = record.launches[at].region, record.texts[own]
+        stages = (("tile", "Tile program", "tile"), ("code", "Generated code", source.get("stage")))
+        for key, title, stage in stages:
+            if source.get(key):
+                shown = _lines(held[at, key], most)
+                if left := source[key].count("\n") - shown.count("\n"):
+                    shown += (
+                        f"\n... {left} lines more: fuser dump --stage {stage} --region {region}"
+                    )
+                found[at] += tag("details", tag("summary", title), tag("pre", shown, tabindex="0"))
+    return found
+
+
+def _share(sizes: Sequence[int], space: int) -> int:
+    """The most that each of the sizes may have, so that all fit."""
+    left = space
+    for done, size in enumerate(sorted(sizes)):
+        part = left // (len(sizes) - done)
+        if size > part:
+            return part
+        left -= size
+    return max(sizes, default=0)
+
+
+def _lines(text: str, most: int) -> str:
+    """The first lines, that many bytes at most."""
+    data = text.encode()
+    if len(data) <= most:
+        return text
+    return data[:most].decode(errors="ignore").rpartition("\n")[0]
+
+
+def end(record: Record, region: str) -> str:
+    """A region's name, as a link to its kernel."""
+    at = region.rsplit("_", 1)[-1]
+    found = next((one for one in record.launches if str(one.region) == at), None)
+    return tag("a", escaped(region), href=f"#{found.id}") if found else escaped(region)
+
+
+def only(text: str, panels: Mapping[int, Any]) -> str:
+    """The markup without links to kernels of which the page has no room to tell."""
+    return _LINK.sub(lambda found: found[0] if int(found[1]) in panels else "", text)

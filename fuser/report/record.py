@@ -1,0 +1,198 @@
+"""A report as a page reads it: the JSON of schema 2, checked and with its kernels as records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fuser.errors import UsageError
+
+MOST_SHOWN = 200
+MALFORMED = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+
+
+@dataclass(frozen=True, eq=False)
+class Launch:
+    """A kernel of the report. Bytes are of one run, times in microseconds; time: None where it was
+    not measured."""
+
+    at: int
+    name: str
+    region: int
+    kind: str
+    nodes: tuple[str, ...]
+    read: int
+    written: int
+    dram: int
+    flops: int
+    roofline: float
+    time: float | None
+    schedule: Mapping[str, Any]
+
+    @property
+    def label(self) -> str:
+        """What it is called: by its region, as `fuser explain` and `fuser dump` do."""
+        return f"{self.kind}_{self.region}"
+
+    @property
+    def id(self) -> str:
+        """The anchor of its part of the page."""
+        return f"k{self.at}"
+
+    @property
+    def shown_time(self) -> float:
+        """The measured time, else the roofline's."""
+        return self.roofline if self.time is None else self.time
+
+
+@dataclass(frozen=True)
+class Record:
+    """A report: `data` is its JSON. Raises UsageError for what is no report of schema 2."""
+
+    data: Mapping[str, Any]
+
+    @staticmethod
+    def read(path: Path) -> Record:
+        """The report in a JSON file. Raises UsageError."""
+        try:
+            data = json.loads(path.read_text())
+        except OSError as error:
+            raise UsageError(f"cannot read {path}: {error.strerror}") from error
+        except ValueError as error:
+            raise UsageError(f"{path} is no JSON: {error}") from error
+        record = Record(data)
+        try:
+            record.check()
+        except MALFORMED as error:
+            hint = "fuser report MODEL --json and fuser run MODEL --report FILE write them"
+            what = f"{path} is no report of schema 2"
+            raise UsageError(f"{what}: {type(error).__name__} {error}", hint=hint) from error
+        return record
+
+    def check(self) -> None:
+        """Raise one of MALFORMED unless all that a page needs is there."""
+        if self.data["schema"] != 2:
+            raise ValueError(f"its schema is {self.data['schema']}")
+        _ = self.launches, self.title, self.boundary["floor"], self.dram["floor"], self.nodes
+        for item in (*self.nodes, *self.tensors, *self.texts, *self.refusals):
+            item.keys()
+
+    @cached_property
+    def launches(self) -> tuple[Launch, ...]:
+        return tuple(
+            Launch(
+                at, item["name"], item["region"], item["kind"], tuple(item["nodes"]),
+                item["boundary_bytes"]["read"], item["boundary_bytes"]["written"],
+                item["dram_bytes"]["read"] + item["dram_bytes"]["written"],
+                item["flops"], float(item["roofline_us"]), item["time_us"], item["schedule"],
+            )
+            for at, item in enumerate(self.data["launches"])
+        )  # fmt: skip
+
+    @property
+    def title(self) -> str:
+        return f"{self.data['model']} on {self.data['device']}"
+
+    @property
+    def boundary(self) -> Mapping[str, int]:
+        """Bytes through memory: before, after, floor."""
+        return _mapping(self.data["boundary_bytes"])
+
+    @property
+    def dram(self) -> Mapping[str, int]:
+        return _mapping(self.data["dram_bytes"])
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether every kernel has a measured time."""
+        return bool(self.launches) and all(one.time is not None for one in self.launches)
+
+    @cached_property
+    def dearest(self) -> tuple[Launch, ...]:
+        """The kernels that take longest, as many as a page tells of one by one, in launch order."""
+        found = sorted(self.launches, key=lambda one: -one.shown_time)[:MOST_SHOWN]
+        return tuple(sorted(found, key=lambda one: one.at))
+
+    @property
+    def total(self) -> float:
+        """Microseconds of all kernels together."""
+        return sum(one.shown_time for one in self.launches)
+
+    @property
+    def total_roofline(self) -> float:
+        return sum(one.roofline for one in self.launches)
+
+    def _details(self, name: str) -> list[Any]:
+        return list((self.data.get("details") or {}).get(name) or ())
+
+    @property
+    def nodes(self) -> list[Any]:
+        """The model's nodes (pipeline/details.py), none in a report without details."""
+        return self._details("nodes")
+
+    @property
+    def tensors(self) -> list[Any]:
+        return self._details("tensors")
+
+    @property
+    def texts(self) -> list[Any]:
+        return self._details("texts")
+
+    @property
+    def refusals(self) -> list[Any]:
+        return self._details("refusals")
+
+    @cached_property
+    def homes(self) -> dict[str, int]:
+        """The one region to which each node of the model is put."""
+        regions: dict[int, tuple[str, ...]] = {}
+        for one in self.launches:
+            regions.setdefault(one.region, one.nodes)
+        return homes(regions, {node["name"]: node["reads"] for node in self.nodes})
+
+    @property
+    def namespaces(self) -> dict[str, str]:
+        """The region of each node, by names."""
+        labels = {one.region: one.label for one in self.launches}
+        return {name: labels[region] for name, region in self.homes.items()}
+
+    @property
+    def regions_of(self) -> dict[str, list[str]]:
+        """All regions that have a part of each node."""
+        found: dict[str, dict[str, None]] = {}
+        for one in self.launches:
+            for name in one.nodes:
+                found.setdefault(name, {})[one.label] = None
+        return {name: list(labels) for name, labels in found.items()}
+
+
+def homes(regions: Mapping[int, tuple[str, ...]], reads: Mapping[str, list[str]]) -> dict[str, int]:
+    """The region that each node is put to. A node that several regions have a part of (they compute
+    it again, or read a slice of it) goes where most of its neighbours are that one region alone
+    has; else to the smallest, the first of these."""
+    found: dict[str, list[int]] = {}
+    for region, names in regions.items():
+        for name in names:
+            found.setdefault(name, []).append(region)
+    near: dict[str, list[str]] = {}
+    for name, others in reads.items():
+        for other in others:
+            near.setdefault(name, []).append(other)
+            near.setdefault(other, []).append(name)
+    sole = {name: places[0] for name, places in found.items() if len(places) == 1}
+
+    def claim(name: str, region: int) -> tuple[int, int]:
+        votes = sum(sole.get(other) == region for other in near.get(name, ()))
+        return votes, -len(regions[region])
+
+    return {
+        name: max(places, key=lambda region: claim(name, region)) for name, places in found.items()
+    }
+
+
+def _mapping(value: Any) -> Mapping[str, int]:
+    return {key: int(value[key]) for key in ("before", "after", "floor")}
