@@ -10,7 +10,18 @@ from contextlib import contextmanager
 import click
 
 from fuser import __version__
-from fuser.cli import bench, cache, compile, doctor, dump, explain, inspect, options, profile, report
+from fuser.cli import (
+    bench,
+    cache,
+    compile,
+    doctor,
+    dump,
+    explain,
+    inspect,
+    options,
+    profile,
+    report,
+)
 from fuser.cli import run as running
 from fuser.errors import FuserError
 

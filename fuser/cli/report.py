@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -109,6 +109,7 @@ def _measured(
     from fuser.pipeline.devices import choose_target
     from fuser.report.profile import add_times
     from fuser.report.record import Record
+    from fuser.runtime.plan import Plan
 
     stages.step("reading the model")
     opened = open_model(model)
@@ -119,6 +120,7 @@ def _measured(
             model, host="error", device=device, dims=dims, threads=threads, fusion=fusion,
             precision=precision, progress=stages.step,
         )  # fmt: skip
+        assert isinstance(plan, Plan)  # nothing is on the host
         report = plan.report()
         if iterations:
             stages.end()

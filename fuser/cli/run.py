@@ -44,7 +44,7 @@ if TYPE_CHECKING:
               help="Untimed runs before them.")  # fmt: skip
 @click.option("--profile", is_flag=True, help="Time each kernel, too.")
 @click.option("--trace", type=click.Path(path_type=Path), metavar="FILE",
-              help="Write compile stages and the time of each kernel as a trace, for Perfetto.")  # fmt: skip
+              help="Write compile stages and timed kernels as a trace, for Perfetto.")  # fmt: skip
 @click.option(
     "--report", "report_file", type=click.Path(path_type=Path), help="Write the report as JSON."
 )

@@ -76,7 +76,7 @@ def timeline(record: Record, scale: float | None = None, here: bool = True) -> s
             bar = [tag("rect", x=x, y=4.0, width=width, height=40.0, class_="bar")]
             if width > LETTER * len(one.label) + 8:
                 bar.append(tag("text", escaped(one.label), x=x + 5, y=28.0))
-            low = max(one.roofline * per_us, 0.4)
+            low = min(max(one.roofline * per_us, 0.4), width)
             bar.append(tag("rect", x=x, y=48.0, width=low, height=14.0, class_="roof"))
             marks.append(linked(one, *bar, said=about(one, record.total), here=here))
             x += width

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,6 +14,11 @@ def escaped(text: object) -> str:
     """Text of a model or a user, safe between tags and in attributes."""
     lines = str(text).expandtabs(8).split("\n")
     return html.escape("\n".join(x if x.isprintable() else printable(x) for x in lines))
+
+
+def together(text: str) -> str:
+    """Escaped text in which numbers and their units stay on one line."""
+    return re.sub(r"(?<=\d) (?=\S)", "\u00a0", escaped(text))
 
 
 def tag(name: str, *inner: str, **attributes: Any) -> str:
@@ -92,5 +98,5 @@ def table(
 
 __all__ = [
     "escaped", "fewer", "megabytes", "microseconds", "number", "operations", "percent", "table",
-    "tag", "titled",
+    "tag", "titled", "together",
 ]  # fmt: skip

@@ -21,9 +21,11 @@ from fuser.report.markup import (
     percent,
     table,
     tag,
+    together,
 )
 from fuser.report.panels import end, only, panels, texts
 from fuser.report.record import Record
+from fuser.runtime.shown import counted
 
 LIMIT = 1_000_000
 """Bytes of a page."""
@@ -102,7 +104,7 @@ def _note(text: str) -> str:
 def _setting(record: Record) -> str:
     data = record.data
     dims = ", ".join(f"{name} = {size}" for name, size in (data.get("dims") or {}).items())
-    threads = f"{data['threads']} threads" if data.get("threads") else ""
+    threads = counted(data["threads"], "thread") if data.get("threads") else ""
     precision = data.get("precision", "model")
     rounded = "" if precision == "model" else f"precision {precision}"
     return " · ".join(part for part in (dims, threads, rounded) if part)
@@ -136,7 +138,7 @@ def _summary(record: Record) -> str:
          f"compiled in {record.data['compile_s']:.1f} s")
     )  # fmt: skip
     shown = "".join(
-        tag("div", tag("dt", escaped(name)), tag("dd", tag("b", escaped(value)), escaped(more)))
+        tag("div", tag("dt", escaped(name)), tag("dd", tag("b", escaped(value)), together(more)))
         for name, value, more in cards
     )
     notes = "".join(map(_note, record.data.get("fallbacks") or ()))
@@ -154,7 +156,8 @@ def _legend(record: Record) -> str:
 def _time(record: Record) -> str:
     said = (
         "Kernels in the order of a run; the width is the measured time. The bar below each is its"
-        " roofline: the least time that its bytes of memory and its operations take."
+        " roofline: the least time that its bytes of memory and its operations take, as far as it"
+        " is less."
         if record.is_measured
         else "Not measured: the width is the roofline, the least time that a kernel's bytes and"
         " operations take."

@@ -13,7 +13,7 @@ MOST_TEXT = 40_000
 """Bytes of one text of a kernel."""
 MOST_PANELS = 300_000
 """Bytes of what is said of single kernels, their texts left out."""
-MOST_NAMES, MOST_REFUSALS = 60, 8
+MOST_NAMES, MOST_OPEN, MOST_REFUSALS = 60, 8, 6
 _LINK = re.compile(r' href="#k(\d+)"')
 
 
@@ -47,24 +47,30 @@ def _panel(record: Record, one: Launch) -> str:
         ("reads", megabytes(one.read)), ("writes", megabytes(one.written)),
         ("DRAM, predicted", megabytes(one.dram)),
         ("operations", f"{operations(one.flops)}"),
+        *((f"measured {name}", f"{value:,g}") for name, value in one.counters.items()),
         *((name, value) for name, value in one.schedule.items()),
     ]  # fmt: skip
     listed = "".join(tag("dt", escaped(name)) + tag("dd", escaped(value)) for name, value in facts)
-    shared = [name for name in one.nodes if record.homes.get(name) not in (None, one.region)]
-    parts = [tag("dl", listed, class_="facts"), _names("Nodes", one.nodes)]
-    if shared:
-        parts.append(_names("Of these, nodes that other kernels have a part of", shared))
-    parts.append(_refused(record, one))
+    known = {node["name"] for node in record.nodes}
+    nodes = [name for name in one.nodes if name in known or not known]  # no constants
+    own = [name for name in nodes if record.homes[name] == one.region]
+    shared = [name for name in nodes if record.homes[name] != one.region]
+    parts = [tag("dl", listed, class_="facts"), _refused(record, one), _names("Nodes", own)]
+    parts.append(_names("Nodes of other kernels that it has a part of", shared))
     head = tag("h3", escaped(one.label), id=f"{one.id}-title", tabindex="-1")
     start = f'<section class="kernel" id="{one.id}" aria-labelledby="{one.id}-title">'
     return f"{start}<nav></nav>{head}{''.join(parts)}"
 
 
 def _names(title: str, names: Sequence[str]) -> str:
+    if not names:
+        return ""
     more = len(names) - MOST_NAMES
     listed = "".join(tag("li", escaped(name)) for name in names[:MOST_NAMES])
     listed += tag("li", f"{more} more") if more > 0 else ""
-    return tag("h4", escaped(title)) + tag("ul", listed, class_="names")
+    head = tag("summary", f"{escaped(title)} ({len(names)})")
+    few = {"open": ""} if len(names) <= MOST_OPEN else {}
+    return tag("details", head, tag("ul", listed), **few)
 
 
 def _refused(record: Record, one: Launch) -> str:

@@ -32,6 +32,7 @@ class Launch:
     roofline: float
     time: float | None
     schedule: Mapping[str, Any]
+    counters: Mapping[str, float]
 
     @property
     def label(self) -> str:
@@ -89,6 +90,7 @@ class Record:
                 item["boundary_bytes"]["read"], item["boundary_bytes"]["written"],
                 item["dram_bytes"]["read"] + item["dram_bytes"]["written"],
                 item["flops"], float(item["roofline_us"]), item["time_us"], item["schedule"],
+                item["counters"] or {},
             )
             for at, item in enumerate(self.data["launches"])
         )  # fmt: skip

@@ -8,7 +8,7 @@ A class says what it has to show in `_summary`; whatever that raises, neither fo
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fuser.runtime.program import TensorSpec
@@ -56,15 +56,28 @@ class Shown:
     def _repr_html_(self) -> str:
         try:
             summary = self._summary()
-            rows = [*summary.facts]
-            for label, ends in (("input", summary.inputs), ("output", summary.outputs)):
-                rows += [(label, f"{name}: {type}") for name, type in ends[:MOST_ROWS]]
-                if len(ends) > MOST_ROWS:
-                    rows.append((f"{label}s", f"{len(ends) - MOST_ROWS} more"))
             head = f"{type(self).__name__} {summary.name}".strip()
-            return table(head, rows)
+            return table(head, _rows(summary))
         except Exception:
             return f"<code>{html.escape(repr(self))}</code>"
+
+    def __rich_repr__(self) -> Iterator[str | tuple[str, str]]:
+        """What the package rich prints: the same rows."""
+        try:
+            summary = self._summary()
+            yield _cut(summary.name, LONGEST)
+            yield from ((label, _cut(text, LONGEST_ROW)) for label, text in _rows(summary))
+        except Exception as error:
+            yield type(error).__name__
+
+
+def _rows(summary: Summary) -> list[tuple[str, str]]:
+    rows = [*summary.facts]
+    for label, ends in (("input", summary.inputs), ("output", summary.outputs)):
+        rows += [(label, f"{name}: {type}") for name, type in ends[:MOST_ROWS]]
+        if len(ends) > MOST_ROWS:
+            rows.append((f"{label}s", f"{len(ends) - MOST_ROWS} more"))
+    return rows
 
 
 def table(head: str, rows: Iterable[tuple[str, str]]) -> str:

@@ -39,6 +39,7 @@ def test_a_plan() -> None:
     assert [text for label, text in rows if label in ("input", "output")] == [
         "x: f32[2, 3]", "w: f32[2, 3]", "x: f32[2, 3]"
     ]  # fmt: skip
+    assert list(plan.__rich_repr__()) == ["mlp", *rows]
     plan.close()
     assert repr(plan).endswith("cpu, 0 kernels, closed>") and ("state", "closed") in cells(plan)
 
@@ -60,6 +61,7 @@ def test_what_is_half_made_shows_itself() -> None:
     for made in (Broken(), *(kind.__new__(kind) for kind in kinds)):
         assert type(made).__name__ in repr(made) and len(repr(made)) < 100
         assert ElementTree.fromstring(made._repr_html_()).text == repr(made)
+        assert len(list(made.__rich_repr__())) == 1
 
 
 def test_a_report_is_short() -> None:
