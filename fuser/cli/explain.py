@@ -69,9 +69,7 @@ def explain_command(
         return _explain_dynamic(opened, dims, device=device, fusion=fusion,
                                 precision=precision)  # fmt: skip
     dims = opened.bind(dims)
-    cut = partition_for(
-        opened, given, device=device, dims=dims, fusion=fusion, precision=precision
-    )
+    cut = partition_for(opened, given, device=device, dims=dims, fusion=fusion, precision=precision)
     chosen = choose_target(device)
     tuned: tuple[Any, ...] = ()
     with suppress(LoweringError):  # of a region without a kernel, which the text shows

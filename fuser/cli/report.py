@@ -14,6 +14,7 @@ from fuser.errors import UsageError
 
 if TYPE_CHECKING:
     from fuser.pipeline.devices import Device
+    from fuser.pipeline.fusion import Fusing
     from fuser.pipeline.precision import Precision
     from fuser.report.record import Record
     from fuser.report.trace import Stages
@@ -49,7 +50,7 @@ def report_command(
     files: tuple[Path, ...], html: Path | None, as_json: bool, against: Path | None,
     trace: Path | None, annotate: Path | None, device: Device, target: str | None,
     inputs: tuple[str, ...], dim: tuple[str, ...], seed: int, iterations: int, threads: int | None,
-    no_fusion: bool, precision: Precision,
+    fusion: Fusing, precision: Precision,
 ) -> int:  # fmt: skip
     """Compile MODEL, time its kernels, and report on them; or show a REPORT that --json wrote, or
     compare two, the older one first.
@@ -75,7 +76,7 @@ def report_command(
         else:
             record = _measured(
                 files[0], stages, device=device, target=target, inputs=inputs, dim=dim, seed=seed,
-                iterations=iterations, threads=threads, fusion=not no_fusion, precision=precision,
+                iterations=iterations, threads=threads, fusion=fusion, precision=precision,
                 texts=html is not None or as_json,
             )  # fmt: skip
         older = against or (files[0] if len(files) > 1 else None)
@@ -97,7 +98,7 @@ def report_command(
 
 def _measured(
     model: Path, stages: Stages, *, device: Device, target: str | None, inputs: tuple[str, ...],
-    dim: tuple[str, ...], seed: int, iterations: int, threads: int | None, fusion: bool,
+    dim: tuple[str, ...], seed: int, iterations: int, threads: int | None, fusion: Fusing,
     precision: Precision, texts: bool,
 ) -> Record:  # fmt: skip
     """The report of a model, compiled and timed here; for a target that is not here, compiled."""

@@ -66,16 +66,17 @@ def test_what_is_half_made_shows_itself() -> None:
 
 def test_a_report_is_short() -> None:
     regions = tuple(RegionReport(i, "map", ("node",) * 50, 1, 1) for i in range(500))
+    traffic = Traffic(12_000_000, 5_000_000, 4_000_000)
     report = Report(
-        "bert", "cpu", Saving(700, 100), Traffic(12_000_000, 5_000_000, 4_000_000), 1.5, 0, 10,
-        regions, fallbacks=("Resize <a>",), dims={"batch": 8},
+        "bert", "cpu", Saving(700, 100), Traffic(1, 1, 1), 1.5, 0, 10,
+        regions, fallbacks=("Resize <a>",), dims={"batch": 8}, boundary=traffic,
     )  # fmt: skip
     assert repr(report) == (
         "<Report bert; cpu, kernels 700 -> 100, bytes 12,000,000 -> 5,000,000 (floor 4,000,000)>"
     )
     rows = cells(report)
     assert ("batch", "8") in rows and ("fallback", "Resize <a>") in rows
-    assert "regions" in report.to_dict()
+    assert "regions" in report.to_dict(schema=1)
 
 
 def test_a_traced_function() -> None:
