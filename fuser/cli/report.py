@@ -102,7 +102,8 @@ def _measured(
     precision: Precision, texts: bool,
 ) -> Record:  # fmt: skip
     """The report of a model, compiled and timed here; for a target that is not here, compiled."""
-    from fuser.cli.explain import partition_for, sizes_for
+    from fuser.cli import feeds
+    from fuser.cli.explain import partition_for
     from fuser.frontends.onnx.hosted import compile_on_host
     from fuser.frontends.onnx.model import open_model
     from fuser.pipeline import compiler
@@ -114,7 +115,7 @@ def _measured(
 
     stages.step("reading the model")
     opened = open_model(model)
-    given, dims = sizes_for(opened, inputs, options.parse_dims(dim))
+    given, dims = feeds.open_feeds(model, inputs, options.parse_dims(dim), "error")
     chosen = choose_target(options.chosen(device, target), threads)
     if target is None:
         plan = compile_on_host(
