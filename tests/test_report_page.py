@@ -219,6 +219,17 @@ def test_the_trace_nests_and_its_sums_match(folder: Path, record: Record) -> Non
     assert all(a["dur"] <= b["dur"] for a, b in zip(roofs, kernels, strict=True))
 
 
+def test_run_writes_a_trace_as_well(folder: Path, tmp_path: Path) -> None:
+    written = tmp_path / "run.trace"
+    with redirect_stdout(io.StringIO()):
+        assert run(["run", str(folder / "model.onnx"), "--dim", "sequence=8", "--iterations", "1",
+                    "--trace", str(written)]) == 0  # fmt: skip
+    events = json.loads(written.read_text())["traceEvents"]
+    whole, *kernels = spans(events, 2, 0)
+    assert kernels and whole["dur"] == pytest.approx(sum(span["dur"] for span in kernels))
+    assert list(spans(events, 1, 0)), "the compile has stages"
+
+
 def test_a_trace_of_no_stages(record: Record) -> None:
     events = trace(record, Stages().spans)["traceEvents"]
     assert {event["pid"] for event in events} == {2}

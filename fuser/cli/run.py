@@ -98,7 +98,7 @@ def run_command(
         if profile or trace:
             if isinstance(plan, HostedPlan):
                 raise UsageError(
-                    "kernels are timed in plans, and parts of this model run on the host",
+                    "--profile and --trace time plans, and parts of this model run on the host",
                     hint="FUSER_LOG=kernels names what is compiled",
                 )
             from fuser.report.profile import add_times
