@@ -102,7 +102,7 @@ def test_a_slow_kernel_becomes_several(
     check(plan, 20)
     assert plan.launches == 1 and not plan.report().fallbacks
     assert run(command) == 0  # the kernel is there now, however long it took
-    assert "1 regions" in capsys.readouterr().out
+    assert "1 region, " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("cache", ["0", "1"])

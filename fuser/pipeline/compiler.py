@@ -35,6 +35,7 @@ from fuser.runtime.inputs import input_hints
 from fuser.runtime.nvtx import marked
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import Program
+from fuser.runtime.shown import counted
 from fuser.target import Target
 from fuser.tilegen.coverage import prove_order
 from fuser.tilegen.program import TileProgram
@@ -322,7 +323,7 @@ def compile_kernels(
             cut, programs, target, cache, measure=tune, workers=workers,
             threads=threads, device=ordinal, progress=progress, verify=config.verify,
         )  # fmt: skip
-    progress(f"compiling {len(programs)} kernels")
+    progress(f"compiling {counted(len(programs), 'kernel')}")
     stats = CompileStats()
     programs, kernels = compile_programs(
         cut, programs, target, cache, workers=workers, verify=config.verify, stats=stats

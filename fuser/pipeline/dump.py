@@ -34,7 +34,7 @@ def dump(
         return
     cut = partition(source.graph(dims or {}), target, options)
     if stage == "regions":
-        yield explain(cut)
+        yield explain(cut, None)
         return
     chosen = [r for r in cut.regions if region is None or r.id == region]
     if not chosen:

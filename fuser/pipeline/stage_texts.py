@@ -38,7 +38,7 @@ def write_stages(
     try:
         inside.mkdir(parents=True, exist_ok=True)
         (inside / "graph.txt").write_text(print_graph(cut.graph))
-        (inside / "regions.txt").write_text(explain(cut))
+        (inside / "regions.txt").write_text(explain(cut, None))
         for number, program in enumerate(programs):
             for stage in ("tile", "llvm", "ptx" if target.is_cuda else "asm"):
                 file = inside / f"{number:03}_{program.kernel.name}.{stage}"

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from fuser.runtime.plan_report import Report, Traffic
+from fuser.runtime.shown import counted
 
 
 def megabytes(count: int) -> str:
@@ -80,7 +81,9 @@ def _rows(report: Report, outputs: Mapping[str, np.ndarray]) -> Iterator[tuple[s
         from fuser.partition.text import change_text
 
         yield "forced", change_text(report.forced)
-    cached = f"{report.cache_hits} kernels from the cache" if report.cache_hits else "cold"
+    cached = (
+        f"{counted(report.cache_hits, 'kernel')} from the cache" if report.cache_hits else "cold"
+    )
     yield "compile", f"{report.compile_s:.2f} s  ({cached})"
     for item in report.tuned:
         yield "tuned", str(item)
