@@ -2,8 +2,8 @@
 
 Both are builtin functions of Python (METH_O) whose self is an array of words.
 
-`fuser_same`: are words of memory as they were, and are the items of a list the objects that they
-were? `fuser.runtime.watch` writes the words.
+`fuser_same`: are words of memory as they were, and are the items of a list or tuple the objects
+that they were? `fuser.runtime.watch` writes the words.
 `fuser_replay`: a CUDA graph on a stream, in the order of an event. `fuser.runtime.replay` does.
 """
 
@@ -19,17 +19,20 @@ from fuser.runtime.native_guards import NUMPY_DATA
 from fuser.runtime.native_words import NULL, Writer, symbol
 
 IMPORTS = (
-    "PyList_Size", "PyList_GetItem", "PyLong_AsVoidPtr", "PyLong_FromLong", "PyErr_Occurred",
+    "PyList_GetItem", "PyTuple_GetItem", "PyLong_AsVoidPtr", "PyLong_FromLong", "PyErr_Occurred",
     "PyObject_CallOneArg", "PyEval_SaveThread", "PyEval_RestoreThread", "Py_IncRef", "Py_DecRef",
 )  # fmt: skip
 """Functions of Python."""
-DATA_IMPORTS = ("PyList_Type", "_Py_TrueStruct", "_Py_FalseStruct")
+DATA_IMPORTS = ("PyList_Type", "PyTuple_Type", "_Py_TrueStruct", "_Py_FalseStruct")
 """Objects of Python."""
 EXPORTS = ("fuser_same", "fuser_replay")
 
+SIZE_AT = 16
+"""Of a list or a tuple: how many items it has."""
+
 _DECLARATIONS = """
-declare i64 @PyList_Size(ptr)
 declare ptr @PyList_GetItem(ptr, i64)
+declare ptr @PyTuple_GetItem(ptr, i64)
 declare ptr @PyLong_AsVoidPtr(ptr)
 declare ptr @PyLong_FromLong(i64)
 declare ptr @PyErr_Occurred()
@@ -133,20 +136,26 @@ def _write_words(module: Module) -> None:
 
 
 def _write_objects(module: Module) -> None:
-    """record, list -> whether its items are those that they were, at the places that count."""
+    """record, list or tuple -> whether its items are those that they were, at the places that
+    count."""
     f = Writer(module, "objects_same", "i1", "ptr", "ptr")
     record, given = f.args
-    f.need(f.icmp("eq", f.field(given, 8), symbol("PyList_Type")))
-    f.need(f.icmp("eq", f.call("i64", "PyList_Size", given), f.word(record, Same.LENGTH)))
+    kind = f.field(given, 8)
+    listed = f.icmp("eq", kind, symbol("PyList_Type"))
+    f.need(f.either(listed, f.icmp("eq", kind, symbol("PyTuple_Type"))))
+    f.need(f.icmp("eq", f.field(given, SIZE_AT, "i64"), f.word(record, Same.LENGTH)))
     table = f.word(record, Same.PLACE_TABLE, "ptr")
 
-    def one(i: Reg, _: list[Reg]) -> list[Reg]:
-        row = f.gep(table, f.mul(i, 16))
-        item = f.call("ptr", "PyList_GetItem", given, f.word(row, 0))
-        f.need(f.icmp("eq", item, f.word(row, 1, "ptr")))
-        return []
+    def compare(get: str) -> Callable[[], list[Reg]]:
+        def one(i: Reg, _: list[Reg]) -> list[Reg]:
+            row = f.gep(table, f.mul(i, 16))
+            item = f.call("ptr", get, given, f.word(row, 0))
+            f.need(f.icmp("eq", item, f.word(row, 1, "ptr")))
+            return []
 
-    f.loop(integer(0), f.word(record, Same.PLACES), 1, [], one)
+        return lambda: f.loop(integer(0), f.word(record, Same.PLACES), 1, [], one)
+
+    f.when(listed, compare("PyList_GetItem"), compare("PyTuple_GetItem"))
     f.finish(integer(1, "i1"))
 
 

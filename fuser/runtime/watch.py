@@ -21,7 +21,7 @@ from fuser.runtime.memory import address
 from fuser.runtime.native_calls import SAME_WORDS, Same
 
 Watch = Callable[[Any], bool]
-"""Whether nothing changed; takes the list whose items are watched, or None."""
+"""Whether nothing changed; takes the list or tuple whose items are watched, or None."""
 DICT_VERSION = 24
 """Of a dict: a number that no dict had before, since the last change (PEP 509)."""
 
@@ -36,7 +36,7 @@ def make_watch(
 
     groups: (bytes, addresses), compared in order, so that an address may depend on what groups
     before it hold; bytes are a multiple of 8. keep: kept as long as the watch.
-    objects: (index, object) of a list of `length` items; the objects are kept.
+    objects: (index, object) of a list or tuple of `length` items; the objects are kept.
     """
     tables = [_table(size, places) for size, places in groups]
     sizes = [size for size, _ in groups]

@@ -1,10 +1,14 @@
-"""Attention in training: nothing of size [length, length] is kept for the backward pass.
+"""Attention that PyTorch does not take apart, in graphs that Dynamo captured.
 
     scaled_dot_product_attention(q, k, v)   =>   attention(q, k, v)
 
-PyTorch takes attention apart for the backward graph into matmuls and a softmax, whose results it
-keeps. The function here keeps q, k, v and the result, and has one operator as its gradient, which
-the importer reads as matmuls and the softmax once more, layer by layer in one plan.
+For inference it is one operator. PyTorch by itself chooses among its kernels for the device, or
+writes matmuls and a softmax, of 16-bit floats in float32.
+
+In training nothing of size [length, length] is kept for the backward pass: of matmuls and a softmax
+PyTorch keeps the results. The function here keeps q, k, v and the result, and has one operator as
+its gradient, which the importer reads as matmuls and the softmax once more, layer by layer in one
+plan.
 """
 
 from __future__ import annotations
@@ -15,6 +19,22 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
+
+
+@torch.library.custom_op("fuser::attention", mutates_args=())
+def _whole(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, causal: bool,
+    scale: float | None, grouped: bool,
+) -> torch.Tensor:  # fmt: skip
+    """PyTorch's own. This, too, runs where a graph is left to PyTorch."""
+    return scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=grouped
+    ).contiguous()
+
+
+@_whole.register_fake
+def _(q: Any, k: Any, v: Any, *_: Any) -> Any:
+    return q.new_empty((*q.shape[:-1], v.shape[-1]))
 
 
 @torch.library.custom_op("fuser::attention_backward", mutates_args=())
@@ -78,6 +98,9 @@ def attention(
     """`scaled_dot_product_attention`. With a mask that has a gradient, or batches that are
     broadcast, it is taken apart by PyTorch; with dropout it is left to PyTorch as it is."""
     learned = attn_mask is not None and attn_mask.requires_grad
+    wanted = learned or any(x.requires_grad for x in (query, key, value))
+    if not (wanted and torch.is_grad_enabled()):
+        return _inferred(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if dropout_p or learned or not query.shape[:-3] == key.shape[:-3] == value.shape[:-3]:
         with contextlib.nullcontext() if dropout_p else sdpa_kernel(SDPBackend.MATH):
             return scaled_dot_product_attention(
@@ -86,6 +109,21 @@ def attention(
             )  # fmt: skip
     apply: Any = _Attention.apply
     found: torch.Tensor = apply(query, key, value, attn_mask, is_causal, scale, enable_gqa)
+    return found
+
+
+def _inferred(
+    q: Any, k: Any, v: Any, mask: Any, dropout: float, causal: bool, scale: float | None,
+    grouped: bool,
+) -> torch.Tensor:  # fmt: skip
+    """Left to PyTorch where it converts operands by itself (autocast, heads that are broadcast)."""
+    same = q.shape[:-2] == k.shape[:-2] == v.shape[:-2]
+    alike = same or (grouped and q.shape[:-3] == k.shape[:-3] == v.shape[:-3])
+    if dropout or not alike or torch.is_autocast_enabled(q.device.type):
+        return scaled_dot_product_attention(
+            q, k, v, mask, dropout, causal, scale=scale, enable_gqa=grouped
+        )
+    found: torch.Tensor = _whole(q, k, v, mask, causal, scale, grouped)
     return found
 
 

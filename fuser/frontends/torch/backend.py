@@ -23,6 +23,7 @@ from typing import Any
 
 from fuser.errors import DeviceError, LimitError, UnsupportedError, UsageError, check_keywords
 from fuser.frontends.torch.decompositions import decompositions, training_decompositions
+from fuser.frontends.torch.direct import hands_on
 from fuser.frontends.torch.exported import CompiledProgram
 from fuser.frontends.torch.handed import hand_on
 from fuser.frontends.torch.module import CompiledModule
@@ -67,33 +68,59 @@ def backend(
     from torch._functorch import config
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
+    from fuser.frontends.torch.attention import keep_attention_whole
+
     check_keywords("the backend fuser", options or (), [item.name for item in fields(Options)])
     chosen = Options(**(options or {}))
     # An optimizer changes parameters with every step: in training they are inputs.
     training = replace(chosen, freeze=False)
     differentiated = torch.is_grad_enabled()
-    if differentiated:
-        from fuser.frontends.torch.attention import keep_attention_whole
+    keep_attention_whole(module)
+    whole: list[Any] = []  # a graph for inference
 
-        keep_attention_whole(module)
+    def infer(graph: Any, inputs: Sequence[Any]) -> Any:
+        run = _compile_captured(graph, chosen, "forward", compared=True)
+        if hasattr(run, "program") and hands_on(_metadata(), graph, example_inputs):
+            whole.append(run)
+        return run
+
     compiler = aot_autograd(
         fw_compiler=lambda gm, inputs: _compile_captured(gm, training, "forward"),
         bw_compiler=lambda gm, inputs: _compile_captured(gm, training, "backward"),
-        inference_compiler=lambda gm, inputs: _compile_captured(gm, chosen, "forward"),
+        inference_compiler=infer,
         partition_fn=min_cut_rematerialization_partition,
         decompositions=training_decompositions() if differentiated else decompositions(),
     )
     # A view that is kept would be written beside the tensor that it views.
     with config.patch(recompute_views=True):
-        return compiler(module, example_inputs)
+        wrapped = compiler(module, example_inputs)
+    return _spread(whole[0]) if whole else wrapped
 
 
-def _compile_captured(module: Any, options: Options, name: str) -> Any:
-    from functorch.compile import make_boxed_func
+def _spread(run: Any) -> Any:
+    """As Dynamo calls it."""
+
+    def call(*arguments: Any) -> Any:
+        return run(arguments)
+
+    call.program = run.program  # type: ignore[attr-defined]
+    return call
+
+
+def _metadata() -> Any:
+    """What AOTAutograd found out about the program that is being compiled."""
     from torch._guards import TracingContext
 
     context = TracingContext.try_get()
-    metadata = context.fw_metadata if context is not None else None
+    return context.fw_metadata if context is not None else None
+
+
+def _compile_captured(module: Any, options: Options, name: str, compared: bool = False) -> Any:
+    """What runs a functional graph. compared: calls come with arguments of the shapes, dtypes and
+    devices that the graph was captured with."""
+    from functorch.compile import make_boxed_func
+
+    metadata = _metadata()
     static: list[int] = []
     if name == "forward" and metadata is not None:
         static = list(metadata.static_input_indices or ())
@@ -106,16 +133,16 @@ def _compile_captured(module: Any, options: Options, name: str) -> Any:
 
     handed = hand_on(module)
     try:
-        program = FxProgram(handed.module, name, static, options)
+        program = FxProgram(handed.module, name, static, options, compared=compared)
     except _CALLERS:
         raise
     except Exception as error:
         leave(error)
         return make_boxed_func(module.forward)
 
-    def run(arguments: list[Any]) -> Any:
+    def run(arguments: Sequence[Any]) -> Any:
         if fallen:
-            return module.forward(*arguments)
+            return _in_pytorch(module, arguments)
         call = program.steady(arguments)
         if call is None:
             try:
@@ -124,12 +151,21 @@ def _compile_captured(module: Any, options: Options, name: str) -> Any:
                 raise
             except Exception as error:
                 leave(error)
-                return module.forward(*arguments)
-        return handed.complete(call(arguments), arguments)
+                return _in_pytorch(module, arguments)
+        results = call(arguments)
+        return results if handed.is_whole else handed.complete(results, arguments)
 
     run.program = program  # type: ignore[attr-defined]  # for tests and the curious
     run._boxed_call = True  # type: ignore[attr-defined]  # takes a list
     return run
+
+
+def _in_pytorch(module: Any, arguments: Sequence[Any]) -> Any:
+    """A graph in which autocast has done its part."""
+    import torch
+
+    with torch._C._DisableAutocast():
+        return module.forward(*arguments)
 
 
 _CALLERS = (UsageError, DeviceError)

@@ -38,7 +38,7 @@ def watch_tensors(
 ) -> Watch:  # fmt: skip
     """A watch of tensors as they are now: of constant ones the values as well.
 
-    objects: (index, tensor) of a list of so many arguments, which it is to be called with.
+    objects: (index, tensor) of a list or tuple of so many arguments, which it is to be called with.
     """
     tensors, layout = [*constant, *followed], torch_layout()
     if door.problem() or layout.problem:
@@ -108,7 +108,7 @@ def _watch_slowly(
 
     def same(arguments: Any) -> bool:
         if objects and (
-            type(arguments) is not list
+            type(arguments) not in (list, tuple)
             or len(arguments) != length
             or any(arguments[index] is not item for index, item in objects)
         ):

@@ -25,6 +25,11 @@ class Handed:
     arguments: tuple[tuple[int, int], ...]
     shared: tuple[tuple[int, int, tuple[int, ...] | None], ...]
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the module has all results itself."""
+        return not (self.arguments or self.shared)
+
     def complete(self, results: Sequence[Any], given: Sequence[Any]) -> list[Any]:
         """All results, from those of the module and its arguments."""
         found = list(results)

@@ -71,12 +71,14 @@ class FxProgram:
 
     static: places of arguments that come again, parameters mostly: they are constants while they
     stay unchanged, but for those in `followed`. held: these arguments, by place, where calls do not
-    give them. What calls give is a list of the other arguments then.
+    give them. What calls give is a list of the other arguments then. compared: who calls has
+    compared shapes, dtypes and devices with those that the module was captured with.
     """
 
     def __init__(
         self, module: Any, name: str, static: Iterable[int], options: Options,
         held: Mapping[int, Any] | None = None, followed: Iterable[int] = (),
+        compared: bool = False,
     ) -> None:  # fmt: skip
         check_operators(module)
         self.module, self.name, self.options = module, name, options
@@ -94,6 +96,7 @@ class FxProgram:
         self._steady: _Steady | None = None
         self._moved = moved_results(module)
         self._sizes = open_sizes(module)
+        self._known: Hashable = compared and _is_settled(module)
 
     def __call__(self, given: Sequence[Any]) -> list[Any]:
         """What the module returns, in order; new tensors. Raises what compiling raises."""
@@ -105,7 +108,7 @@ class FxProgram:
         steady = self._steady
         if steady is None or not steady.watch(given):
             return None
-        return steady.calls.get(known or signature([given[place] for place in self._free]))
+        return steady.calls.get(known or self._known or self._signature(given))
 
     def prepare(self, given: Sequence[Any]) -> Call:
         """The call for what is given; compiles where it must."""
@@ -121,7 +124,7 @@ class FxProgram:
             found = self._find(arguments, where)
             inputs = [self._source(place, arguments) for place, _ in found.inputs]
             call = steady_call(found.plan, inputs, found.imported.results, self._moved, where)
-            steady.calls[signature([given[place] for place in self._free])] = call
+            steady.calls[self._known or self._signature(given)] = call
             if len(steady.calls) > MOST_PLANS:
                 steady.calls.popitem(last=False)
             self._steady = steady
@@ -139,6 +142,9 @@ class FxProgram:
         with self._lock:
             self._steady = None
             self._forget()
+
+    def _signature(self, given: Sequence[Any]) -> Hashable:
+        return signature([given[place] for place in self._free])
 
     def _complete(self, given: Sequence[Any]) -> Sequence[Any]:
         """One argument a placeholder."""
@@ -307,6 +313,12 @@ class FxProgram:
             ordinal=0 if where is None else where.index, tune=options.tune,
         )  # fmt: skip
         return _Compiled(imported, plan, tuple(inputs))
+
+
+def _is_settled(module: Any) -> bool:
+    """Whether every argument is a tensor of fixed sizes."""
+    values = [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
+    return all(is_tensor(x) and all(type(size) is int for size in x.shape) for x in values)
 
 
 def _size_at(result: Any, sizes: Mapping[str, int]) -> Any:

@@ -7,7 +7,9 @@ caller has compared (`signature`), and that parameters are as they were, too (`c
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from fuser.frontends.torch.tensors import ready, to_tensor
@@ -87,9 +89,12 @@ def _in_place(plan: Plan, inputs: Sequence[int | Any], where: Any) -> Call:
         else:
             places.append((-1 - len(again), align))
             again.append(item)
-    run, stream_of = plan.at(fixed), _stream_of(where)
-    make = [_maker(spec, where) for spec in plan.outputs]
-    work = None if where is None else _workspace(plan, where)
+    run, stream_of, elsewhere = plan.at(fixed), _stream_of(where), _elsewhere(where)
+    makers = [_maker(spec, where) for spec in plan.outputs]
+    if where is not None:
+        makers.append(_workspace(plan, where))
+    quick, slow = [one.quick for one in makers], [one.slow for one in makers]
+    count = len(plan.outputs)
 
     def call(given: Sequence[Any]) -> list[Any]:
         pointers, kept = [], []
@@ -99,25 +104,15 @@ def _in_place(plan: Plan, inputs: Sequence[int | Any], where: Any) -> Call:
                 x = _copied(x, align, where)
                 kept.append(x)  # until the run is on the stream
             pointers.append(x.data_ptr())
-        outputs = []
-        for one in make:
-            outputs.append(y := one())
+        made = []
+        for one in slow if elsewhere is not None and elsewhere() else quick:
+            made.append(y := one())
             pointers.append(y.data_ptr())
-        if work is not None:
-            kept.append(between := work())
-            pointers.append(between.data_ptr())
         run(pointers, stream_of())
-        return outputs
+        del made[count:]
+        return made
 
     return call
-
-
-def _workspace(plan: Plan, where: Any) -> Callable[[], Any]:
-    """Makes the memory between the kernels of one run: PyTorch's, which gives it to the next plan
-    or operator as soon as this run is on the stream."""
-    import torch
-
-    return functools.partial(torch.empty, plan.workspace_bytes, dtype=torch.uint8, device=where)
 
 
 def _copied(x: Any, align: int, where: Any) -> Any:
@@ -138,12 +133,53 @@ def _stream_of(where: Any) -> Callable[[], int]:
     return functools.partial(get, where.index)
 
 
-def _maker(spec: TensorSpec, where: Any) -> Callable[[], Any]:
-    """Makes new tensors for an output."""
+@dataclass(frozen=True)
+class _Maker:
+    """Makes new tensors. quick: as PyTorch's compiled code does, on the current GPU."""
+
+    quick: Callable[[], Any]
+    slow: Callable[[], Any]
+
+    @classmethod
+    def of(cls, shape: Sequence[int], dtype: Any, where: Any) -> _Maker:
+        """Of row-major tensors. where: the GPU; None: in host memory."""
+        import torch
+
+        slow = functools.partial(torch.empty, tuple(shape), dtype=dtype, device=where or "cpu")
+        name = "_empty_strided_cpu" if where is None else "_empty_strided_cuda"
+        make = getattr(torch._C._dynamo.guards, name, None)
+        if make is None:
+            return cls(slow, slow)
+        strides = [math.prod(max(1, size) for size in shape[i + 1 :]) for i in range(len(shape))]
+        return cls(functools.partial(make, tuple(shape), tuple(strides), dtype), slow)
+
+
+def _maker(spec: TensorSpec, where: Any) -> _Maker:
+    """Of an output."""
     import torch
 
     if where is None and spec.bytes >= RECYCLED_BYTES:
         recycler = Recycler(spec.shape, spec.dtype.numpy)
-        return lambda: to_tensor(recycler()[0])
-    dtype = getattr(torch, spec.dtype.numpy.name)
-    return functools.partial(torch.empty, spec.shape, dtype=dtype, device=where or "cpu")
+
+        def make() -> Any:
+            return to_tensor(recycler()[0])
+
+        return _Maker(make, make)
+    return _Maker.of(spec.shape, getattr(torch, spec.dtype.numpy.name), where)
+
+
+def _workspace(plan: Plan, where: Any) -> _Maker:
+    """Of the memory between the kernels of one run: PyTorch's, which gives it to the next plan or
+    operator as soon as this run is on the stream."""
+    import torch
+
+    return _Maker.of((plan.workspace_bytes,), torch.uint8, where)
+
+
+def _elsewhere(where: Any) -> Callable[[], bool] | None:
+    """Tells whether another GPU is PyTorch's current one; None: never."""
+    import torch
+
+    if where is None or torch.cuda.device_count() == 1:
+        return None
+    return lambda: bool(torch.cuda.current_device() != where.index)

@@ -108,6 +108,15 @@ def attention(
     return b.matmul(b.cast(weights, v.dtype), v)
 
 
+@aten("attention")
+def whole_attention(
+    b: Builder, q: Value, k: Value, v: Value, mask: Value | None, causal: bool,
+    scale: float | None, grouped: bool,
+) -> Value:  # fmt: skip
+    """`fuser.attention` (frontends/torch/attention.py)."""
+    return attention(b, q, k, v, mask, 0.0, causal, scale=scale, enable_gqa=grouped)
+
+
 def _attention_weights(b: Builder, scores: Value, mask: Value | None, is_causal: bool) -> Value:
     """softmax(scores + mask) over the last axis."""
     rank, wide = scores.type.rank, scores
