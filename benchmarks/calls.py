@@ -6,8 +6,10 @@
 
 `issue` is the time until the call returns, with nothing waiting on a GPU: calls are put on an empty
 stream, a few at a time, and each is timed. `wall` is the time of a call and of waiting for it. Both
-are medians, in microseconds, inputs in the memory of the device. `device` is that of the kernels
-alone; on a CPU every call is its own device, so `issue` is left out there.
+are medians, in microseconds, inputs in the memory of the device. `device` is what the work of one
+call takes on the GPU, measured for each door: the call is put behind a kernel that only waits, so
+that all its work is there before the first of it begins. On a CPU every call is its own device:
+`issue` is left out there, and `device` is that of the plan.
 `torch.compile` costs what PyTorch compares before each call, module by module, whoever compiles:
 `nothing` is a back end that returns results of before, and `unguarded` leaves the modules out of
 what is compared (`options={"guard_filter_fn": ...}`).
@@ -32,6 +34,9 @@ import fuser
 MODELS = ("minilm", "bert", "resnet50", "stack:10", "stack:200", "stack:1000")
 AT_ONCE = 10
 """Calls that are put on a stream before it is emptied."""
+DEVICE_ROUNDS = 30
+CYCLES = 2000
+"""Of a GPU in a microsecond, at most."""
 TOLERANCES = {"cuda": 2e-2, "cpu": 1e-3}
 
 
@@ -85,35 +90,33 @@ def _First(model: Any, name: str) -> Any:
 
 
 def doors(module: Any, inputs: Sequence[Any], options: argparse.Namespace) -> Iterator[Any]:
-    """(name, call, device microseconds or None) of each, compiled one after the other."""
+    """(name, call, device microseconds or None: to be measured) of each, compiled one after the
+    other."""
 
     yield "eager", lambda: module(*inputs), None
     compiled = fuser.compile(module, threads=options.threads)
     compiled(*inputs)
     plan = compiled.plan(*inputs)
-    device = plan.profile_device(iterations=50).median * 1e3
-    yield "fuser: compiled(x)", lambda: compiled(*inputs), device
-    yield from _plan_doors(plan, inputs, device)
+    yield "fuser: compiled(x)", lambda: compiled(*inputs), None
+    yield from _plan_doors(plan, inputs)
     if not options.skip_dynamo:
-        yield from _dynamo_doors(module, inputs, options, device)
+        yield from _dynamo_doors(module, inputs, options)
     if options.device == "cpu":
         yield from _onnx_doors(module, inputs, options.threads)
 
 
-def _dynamo_doors(
-    module: Any, inputs: Sequence[Any], options: argparse.Namespace, device: float
-) -> Iterator[Any]:
+def _dynamo_doors(module: Any, inputs: Sequence[Any], options: argparse.Namespace) -> Iterator[Any]:
     import torch
 
     torch._dynamo.reset()
     fast = torch.compile(module, backend="fuser", options={"threads": options.threads})
-    yield "fuser: torch.compile", lambda: fast(*inputs), device
+    yield "fuser: torch.compile", lambda: fast(*inputs), None
     torch._dynamo.reset()
     skip = getattr(torch.compiler, "skip_guard_on_all_nn_modules_unsafe", None)
     if skip is not None:  # newer than PyTorch 2.7
         settings = {"threads": options.threads, "guard_filter_fn": skip}
         unguarded = torch.compile(module, backend="fuser", options=settings)
-        yield "fuser: torch.compile, unguarded", lambda: unguarded(*inputs), device
+        yield "fuser: torch.compile, unguarded", lambda: unguarded(*inputs), None
         torch._dynamo.reset()
     floor = torch.compile(module, backend=_nothing())
     yield "nothing: torch.compile", lambda: floor(*inputs), None
@@ -141,11 +144,12 @@ def _nothing() -> Any:
     return aot_autograd(fw_compiler=compiler)
 
 
-def _plan_doors(plan: Any, inputs: Sequence[Any], device: float) -> Iterator[Any]:
+def _plan_doors(plan: Any, inputs: Sequence[Any]) -> Iterator[Any]:
     import torch
 
     names = [spec.name for spec in plan.inputs]
     host = {name: x.cpu().numpy() for name, x in zip(names, inputs, strict=True)}
+    device = plan.profile_device(iterations=50).median * 1e3  # on a stream of the plan's own
     yield "fuser: plan.run", lambda: next(iter(plan.run(host).values())), device
     if plan.target.is_cuda:
         tensors = dict(zip(names, inputs, strict=True))
@@ -159,7 +163,7 @@ def _plan_doors(plan: Any, inputs: Sequence[Any], device: float) -> Iterator[Any
             bound.run(stream)
             return next(iter(outputs.values()))
 
-        yield "fuser: bind().run", run, device
+        yield "fuser: bind().run", run, None
 
 
 def _onnx_doors(module: Any, inputs: Sequence[Any], threads: int | None) -> Iterator[Any]:
@@ -203,6 +207,23 @@ def time_calls(call: Callable[[], Any], wait: Callable[[], Any], options: Any) -
     return statistics.median(issued) * 1e6, statistics.median(walls) * 1e6
 
 
+def time_device(call: Callable[[], Any], issue: float) -> float:
+    """The median time that the work of one call takes on the GPU; microseconds. issue: the time
+    that a call takes to be put on the stream."""
+    import torch
+
+    times = []
+    for _ in range(DEVICE_ROUNDS):
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(int((2 * issue + 100) * CYCLES))
+        before.record()
+        call()
+        after.record()
+        torch.cuda.synchronize()
+        times.append(before.elapsed_time(after) * 1e3)
+    return statistics.median(times)
+
+
 def error_of(found: Any, wanted: Any) -> float:
     """|| found - wanted || / || wanted ||."""
     import torch
@@ -237,7 +258,9 @@ def measure(name: str, options: argparse.Namespace) -> list[Row]:
             for _ in range(3):
                 row.error = error_of(call(), wanted)
             issue, row.wall = time_calls(call, wait, options)
-            row.issue = issue if options.device == "cuda" else math.nan
+            if options.device == "cuda":
+                row.issue = issue
+                row.device = time_device(call, issue) if device is None else device
             rows.append(row)
 
 
