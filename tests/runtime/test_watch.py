@@ -46,12 +46,12 @@ def test_an_address_is_read_only_where_the_words_before_it_hold() -> None:
     assert not watch(None)
 
 
-def test_items_of_a_list_are_compared() -> None:
+def test_items_of_a_list_or_tuple_are_compared() -> None:
     items: list[Any] = [object() for _ in range(5)]
     watch = make_watch([], objects=[(1, items[1]), (4, items[4])], length=5)
-    assert watch(items)
+    assert watch(items) and watch(tuple(items))
     assert watch([None, items[1], 3, [], items[4]])
-    for other in (items[:4], [*items, 1], [*items[:4], object()], tuple(items), None, 7):
+    for other in (items[:4], [*items, 1], [*items[:4], object()], tuple(items[1:]), None, 7):
         assert not watch(other)
 
 

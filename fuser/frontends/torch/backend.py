@@ -80,7 +80,8 @@ def backend(
 
     def infer(graph: Any, inputs: Sequence[Any]) -> Any:
         run = _compile_captured(graph, chosen, "forward", compared=True)
-        if hasattr(run, "program") and hands_on(_metadata(), graph, example_inputs):
+        handed = getattr(run, "handed", None)
+        if handed and handed.is_whole and hands_on(_metadata(), graph, example_inputs):
             whole.append(run)
         return run
 
@@ -100,10 +101,16 @@ def backend(
 def _spread(run: Any) -> Any:
     """As Dynamo calls it."""
 
+    program = run.program
+
     def call(*arguments: Any) -> Any:
+        only = program.only
+        if only is not None and only[0](arguments):
+            return only[1](arguments)
         return run(arguments)
 
-    call.program = run.program  # type: ignore[attr-defined]
+    call.program = program  # type: ignore[attr-defined]
+    call.is_direct = True  # type: ignore[attr-defined]
     return call
 
 
@@ -156,6 +163,7 @@ def _compile_captured(module: Any, options: Options, name: str, compared: bool =
         return results if handed.is_whole else handed.complete(results, arguments)
 
     run.program = program  # type: ignore[attr-defined]  # for tests and the curious
+    run.handed = handed  # type: ignore[attr-defined]
     run._boxed_call = True  # type: ignore[attr-defined]  # takes a list
     return run
 

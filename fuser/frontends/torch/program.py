@@ -14,7 +14,7 @@ from fuser.frontends.torch.importer import Imported, Input, check_operators, imp
 from fuser.frontends.torch.importer.registry import dtype_of
 from fuser.frontends.torch.sizes import open_sizes
 from fuser.frontends.torch.steady import Call, signature, steady_call
-from fuser.frontends.torch.tensors import gpu_of, is_tensor, moved_results, version
+from fuser.frontends.torch.tensors import gpu_of, is_tensor, moved_results, ready, version
 from fuser.graph.dims import DimExpr
 from fuser.graph.ir import Graph, TensorType
 from fuser.graph.passes import run_passes
@@ -97,6 +97,8 @@ class FxProgram:
         self._moved = moved_results(module)
         self._sizes = open_sizes(module)
         self._known: Hashable = compared and _is_settled(module)
+        self.only: tuple[Watch, Call] | None = None
+        """The call of a program that serves one signature, right as long as the watch says so."""
 
     def __call__(self, given: Sequence[Any]) -> list[Any]:
         """What the module returns, in order; new tensors. Raises what compiling raises."""
@@ -123,11 +125,15 @@ class FxProgram:
                     steady = _Steady(self._watch(arguments), OrderedDict())
             found = self._find(arguments, where)
             inputs = [self._source(place, arguments) for place, _ in found.inputs]
-            call = steady_call(found.plan, inputs, found.imported.results, self._moved, where)
+            plain = self._plain(given, where) if self._known else ()
+            call = steady_call(
+                found.plan, inputs, found.imported.results, self._moved, where, plain
+            )
             steady.calls[self._known or self._signature(given)] = call
             if len(steady.calls) > MOST_PLANS:
                 steady.calls.popitem(last=False)
             self._steady = steady
+            self.only = (steady.watch, call) if self._known else None
         return call
 
     def find(self, given: Sequence[Any]) -> Plan | None:
@@ -140,11 +146,19 @@ class FxProgram:
     def refresh(self) -> None:
         """Forget what was compiled: values of parameters are read again."""
         with self._lock:
-            self._steady = None
+            self._steady = self.only = None
             self._forget()
 
     def _signature(self, given: Sequence[Any]) -> Hashable:
         return signature([given[place] for place in self._free])
+
+    def _plain(self, given: Sequence[Any], where: Any) -> set[int]:
+        """The indices of what is row-major, and where the plan reads it."""
+        return {
+            place
+            for place in self._free
+            if is_tensor(given[place]) and ready(given[place], 1, where)
+        }
 
     def _complete(self, given: Sequence[Any]) -> Sequence[Any]:
         """One argument a placeholder."""
@@ -316,9 +330,11 @@ class FxProgram:
 
 
 def _is_settled(module: Any) -> bool:
-    """Whether every argument is a tensor of fixed sizes."""
+    """Whether every argument is a tensor of fixed sizes and strides."""
     values = [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
-    return all(is_tensor(x) and all(type(size) is int for size in x.shape) for x in values)
+    return all(
+        is_tensor(x) and all(type(size) is int for size in (*x.shape, *x.stride())) for x in values
+    )
 
 
 def _size_at(result: Any, sizes: Mapping[str, int]) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,10 @@ from fuser.runtime.feeds import host_array
 from fuser.runtime.memory import RECYCLED_BYTES, Recycler
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import TensorSpec
+
+MOST_OWN_BYTES = 4 << 20
+"""What lies between the kernels of a run on a GPU and takes no more is in memory of the plan's own.
+Asking PyTorch for it takes longer than anything else in a call but the launch."""
 
 Call = Callable[[Sequence[Any]], list[Any]]
 """From what the caller gives to the results, in order."""
@@ -33,16 +37,17 @@ def signature(values: Sequence[Any]) -> Hashable:
 
 def steady_call(
     plan: Plan | None, inputs: Sequence[int | Any], results: Sequence[Any],
-    moved: Mapping[int, Any], where: Any,
+    moved: Mapping[int, Any], where: Any, plain: Collection[int] = (),
 ) -> Call:  # fmt: skip
     """A call of the plan. inputs: of each input of the plan its index among what the caller gives,
     or the tensor that it always is. results: of each the number of the output that it is, or
     (anything, value). moved: devices of results, by place, that are not where the plan makes them.
-    where: the GPU that the tensors are on; None: they are in host memory."""
+    where: the GPU that the tensors are on; None: they are in host memory. plain: the indices of
+    what is always row-major there."""
     if plan is None:
         compute: Call = _nothing
     elif plan.target.is_cuda == (where is not None):
-        compute = _in_place(plan, inputs, where)
+        compute = _in_place(plan, inputs, where, plain)
     else:
         compute = _by_host(plan, inputs)
     if not moved and list(results) == list(range(len(plan.outputs) if plan else 0)):
@@ -74,39 +79,45 @@ def _by_host(plan: Plan, inputs: Sequence[int | Any]) -> Call:
     return call
 
 
-def _in_place(plan: Plan, inputs: Sequence[int | Any], where: Any) -> Call:
+def _in_place(
+    plan: Plan, inputs: Sequence[int | Any], where: Any, plain: Collection[int]
+) -> Call:  # fmt: skip
     """Tensors where the plan is, read and made there. Only what is not row-major or aligned, or a
     number in host memory for a GPU, is copied. Fixed tensors that are neither are read as given."""
     fixed: dict[int, int] = {}
-    places: list[tuple[int, int]] = []  # of what is given, or below 0 of what is copied again
+    places: list[tuple[int, int, bool]] = []  # of what is given, or below 0 of what is copied again
     again: list[Any] = []
     for number, (item, spec) in enumerate(zip(inputs, plan.inputs, strict=True)):
         align = spec.dtype.bytes if where is None else ALIGNMENT
         if isinstance(item, int):
-            places.append((item, align))
+            places.append((item, align, item in plain))
         elif ready(item, align, where):
             fixed[number] = item.data_ptr()
         else:
-            places.append((-1 - len(again), align))
+            places.append((-1 - len(again), align, False))
             again.append(item)
-    run, stream_of, elsewhere = plan.at(fixed), _stream_of(where), _elsewhere(where)
-    makers = [_maker(spec, where) for spec in plan.outputs]
+    run, stream_of = plan.at(fixed), _stream_of(where)
+    makers, count = [_maker(spec, where) for spec in plan.outputs], len(plan.outputs)
+    quick, slow, is_unusual = [one.quick for one in makers], [one.slow for one in makers], None
     if where is not None:
-        makers.append(_workspace(plan, where))
-    quick, slow = [one.quick for one in makers], [one.slow for one in makers]
-    count = len(plan.outputs)
+        work, is_own = _workspace(plan, where), plan.workspace_bytes <= MOST_OWN_BYTES
+        slow.append(work.slow)
+        quick += [] if is_own else [work.quick]
+        is_unusual = _unusual(where, is_own)
 
     def call(given: Sequence[Any]) -> list[Any]:
         pointers, kept = [], []
-        for place, align in places:
+        for place, align, is_plain in places:
             x = given[place] if place >= 0 else again[-1 - place]
-            if not ready(x, align, where):
+            pointer = x.data_ptr()
+            if pointer % align or not (is_plain or ready(x, align, where)):
                 x = _copied(x, align, where)
                 kept.append(x)  # until the run is on the stream
-            pointers.append(x.data_ptr())
+                pointer = x.data_ptr()
+            pointers.append(pointer)
         made = []
-        for one in slow if elsewhere is not None and elsewhere() else quick:
-            made.append(y := one())
+        for make in slow if is_unusual is not None and is_unusual() else quick:
+            made.append(y := make())
             pointers.append(y.data_ptr())
         run(pointers, stream_of())
         del made[count:]
@@ -176,10 +187,12 @@ def _workspace(plan: Plan, where: Any) -> _Maker:
     return _Maker.of((plan.workspace_bytes,), torch.uint8, where)
 
 
-def _elsewhere(where: Any) -> Callable[[], bool] | None:
-    """Tells whether another GPU is PyTorch's current one; None: never."""
+def _unusual(where: Any, is_own: bool) -> Callable[[], bool] | None:
+    """Tells whether another GPU is PyTorch's current one, or the stream is being captured by who
+    calls, where runs in the plan's own memory could later meet; None: never."""
     import torch
 
-    if where is None or torch.cuda.device_count() == 1:
-        return None
-    return lambda: bool(torch.cuda.current_device() != where.index)
+    several, is_captured = torch.cuda.device_count() > 1, torch.cuda.is_current_stream_capturing
+    if not several:
+        return is_captured if is_own else None
+    return lambda: bool(torch.cuda.current_device() != where.index or (is_own and is_captured()))
