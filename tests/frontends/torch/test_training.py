@@ -198,8 +198,8 @@ def test_a_loss_takes_no_memory_of_the_size_of_its_logits(monkeypatch: pytest.Mo
     made: list[Any] = []
 
     class Noted(backend.FxProgram):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            super().__init__(*arguments, **named)
             made.append(self)
 
     monkeypatch.setattr(backend, "FxProgram", Noted)
