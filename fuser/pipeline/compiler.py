@@ -38,6 +38,7 @@ from fuser.runtime.program import Program
 from fuser.runtime.shown import counted
 from fuser.target import Target
 from fuser.tilegen.coverage import prove_order
+from fuser.tilegen.emit.twins import Twins
 from fuser.tilegen.program import TileProgram
 
 Progress = Callable[[str], None]
@@ -85,8 +86,9 @@ def emit_programs(cut: Partition, target: Target, verify: bool = False) -> list[
 
     Raises VerifyError where it is not proved that programs write all they are there to write."""
     programs: list[TileProgram] = []
+    twins = Twins()
     for region in tuple(cut.regions):
-        programs += programs_of(region, cut, target, verify)
+        programs += programs_of(region, cut, target, twins, verify)
     prove_order(programs, cut.graph.inputs, cut.graph.outputs)
     return programs
 

@@ -17,6 +17,7 @@ from fuser.pipeline.precision import Precision, rounding
 from fuser.pipeline.source import GraphSource
 from fuser.pipeline.stage_texts import kernel_text
 from fuser.target import Target
+from fuser.tilegen.emit.twins import Twins
 
 
 def dump(
@@ -41,8 +42,9 @@ def dump(
         raise UsageError(
             f"there is no region {region}", hint=f"regions are 0 to {len(cut.regions) - 1}"
         )
+    twins = Twins()
     for item in chosen:
-        programs = programs_of(item, cut, target)
+        programs = programs_of(item, cut, target, twins)
         for program in with_remembered(cut, programs, target)[0]:
             yield kernel_text(program, stage, target)
 

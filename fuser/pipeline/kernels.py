@@ -27,14 +27,16 @@ from fuser.partition.ungroup import is_divisible, ungroup
 from fuser.target import Target
 from fuser.tilegen.coverage import prove_region
 from fuser.tilegen.emit import emit_or_ungroup
+from fuser.tilegen.emit.twins import Twins
 from fuser.tilegen.passes import run_passes
 from fuser.tilegen.program import TileProgram
 
 
 def programs_of(
-    region: Region, cut: Partition, target: Target, verify: bool = False
+    region: Region, cut: Partition, target: Target, twins: Twins, verify: bool = False
 ) -> list[TileProgram]:
-    """The tile programs of a region after the tile passes, or those of its parts.
+    """The tile programs of a region after the tile passes, or those of its parts. twins: regions of
+    this compile that have theirs.
 
     Raises VerifyError where it is not proved that they write all they are there to write,
     LoweringError for a node that cannot be a kernel."""
@@ -45,7 +47,7 @@ def programs_of(
         prove_region(programs)
 
     check_time()
-    return list(emit_or_ungroup(region, cut, target, finish))
+    return list(emit_or_ungroup(region, cut, target, finish, twins))
 
 
 def compile_programs(
@@ -123,6 +125,7 @@ def _replaced(
 ) -> list[TileProgram]:
     """The programs in launch order, those of refused regions replaced by those of their parts."""
     result: list[TileProgram] = []
+    twins = Twins()
     for region, group in itertools.groupby(programs, key=lambda program: program.region):
         why = refused.get(region)
         if why is None:
@@ -130,5 +133,5 @@ def _replaced(
             continue
         parts = ungroup(cut, region, why.reason, "slow-kernel" if why.seconds else "not-emitted")
         for part in parts:
-            result += programs_of(part, cut, target, verify)
+            result += programs_of(part, cut, target, twins, verify)
     return result

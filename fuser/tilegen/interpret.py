@@ -203,7 +203,8 @@ class _Program:
         names = ", ".join(f"%{value.name}" for value in op.results)
         text = f"{names + ' = ' if names else ''}{op.opcode}"
         text += f" in program {self.program} of kernel {self.kernel.name}"
-        return text + (f", from {', '.join(op.origin)}" if op.origin else "")
+        origin = self.kernel.origin_of(op)
+        return text + (f", from {', '.join(origin)}" if origin else "")
 
     def define(self, value: Value, array: Array) -> None:
         """Bind a value and check its type and the facts claimed of it."""

@@ -9,7 +9,7 @@ blocks, cloning and printing are derived from its fields (see `Op`).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -164,7 +164,8 @@ def _block_fields(op: Op) -> tuple[str, ...]:
 class Kernel:
     """A tile program. `grid` programs run in any order and never talk to each other.
 
-    scalars: numbers that a launch gives beside the buffers, visible everywhere.
+    scalars: numbers that a launch gives beside the buffers, visible everywhere. sources: other
+    names for the nodes that ops come from, where kernels of equal regions share a body.
     """
 
     name: str
@@ -174,6 +175,11 @@ class Kernel:
     body: Block
     schedule: Schedule = field(default_factory=Schedule)
     scalars: list[Value] = field(default_factory=list)
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def origin_of(self, op: Op) -> tuple[str, ...]:
+        """The ONNX nodes that an op comes from."""
+        return tuple(self.sources.get(name, name) for name in op.origin)
 
     def walk(self) -> Iterator[Op]:
         yield from self.body.walk()

@@ -149,7 +149,8 @@ class _Printer:
     def op(self, op: Op, origins: bool) -> Iterator[str]:
         """The lines of an op: its own, then those of its blocks."""
         line = self.header(op)
-        comment = f"  # {', '.join(map(_origin_text, op.origin))}" if origins and op.origin else ""
+        names = self.kernel.origin_of(op) if origins else ()
+        comment = f"  # {', '.join(map(_origin_text, names))}" if names else ""
         nested = [(info.name, getattr(op, info.name)) for info in fields_of(type(op))
                   if info.kind == "block"]  # fmt: skip
         if not nested:

@@ -105,7 +105,8 @@ class _Verifier:
 
     def where(self, op: Op) -> str:
         text = f"`{print_op(self.kernel, op)}` of kernel {self.kernel.name}"
-        return text + (f", from {', '.join(op.origin)}" if op.origin else "")
+        names = self.kernel.origin_of(op)
+        return text + (f", from {', '.join(names)}" if names else "")
 
     def define(self, value: Value, scope: set[Value], op: Op | None) -> None:
         _require(value not in self.defined, f"{value!r} is defined twice")

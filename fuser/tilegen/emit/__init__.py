@@ -27,7 +27,9 @@ from fuser.tilegen.emit import (
     weights,
     winograd,
 )
+from fuser.tilegen.emit.constants import asked
 from fuser.tilegen.emit.space import LOWERINGS
+from fuser.tilegen.emit.twins import Twins
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.schedule import Schedule
 
@@ -66,23 +68,30 @@ def emit_or_ungroup(
     region: Region,
     partition: Partition,
     target: Target,
-    finish: Callable[[Sequence[TileProgram]], object] | None = None,
+    finish: Callable[[Sequence[TileProgram]], object] = len,  # nothing
+    twins: Twins | None = None,
 ) -> tuple[TileProgram, ...]:
     """The tile programs of a region, or, where it cannot be one kernel or takes longer than a
     kernel may, of its parts, which replace it in the partition; a refusal there says why.
 
-    finish: what else is to be done with the programs of a region, within its time. Raises
-    LoweringError for a node that no emitter can express alone; such a node may take its time.
+    finish: what else is to be done with the programs of a region, within its time. twins: regions
+    that were met before, whose programs serve equal ones. Raises LoweringError for a node that no
+    emitter can express alone; such a node may take its time.
     """
+    twins = twins or Twins()
     programs: list[TileProgram] = []
     pending = [region]
     while pending:
         current = pending.pop()
+        found = twins.find(current, partition)
+        if found is not None:
+            programs += found
+            continue
         try:
-            with kernel_time() if is_divisible(current) else nullcontext():
+            with kernel_time() if is_divisible(current) else nullcontext(), asked() as answers:
                 found = emit(current, partition, target)
-                if finish is not None:
-                    finish(found)
+                finish(found)
+            twins.keep(current, partition, found, answers)
             programs += found
         except (LoweringError, CompileTimeoutError) as error:
             late = isinstance(error, CompileTimeoutError)

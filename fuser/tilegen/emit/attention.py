@@ -31,12 +31,12 @@ from fuser.tilegen.emit.bounds import (
     raised,
     upper_bound,
 )
+from fuser.tilegen.emit.constants import triangle, uniform
 from fuser.tilegen.emit.dot_operands import behind_movement, dot_dtype, dot_op, dot_unit, operand
 from fuser.tilegen.emit.dot_shape import DotShape, dot_shape
 from fuser.tilegen.emit.map import program
 from fuser.tilegen.emit.maps import Coords, Guard, delinearise
 from fuser.tilegen.emit.masks import key_bounds
-from fuser.tilegen.emit.memory import triangle, uniform
 from fuser.tilegen.emit.placement import Places, spread, store_placed
 from fuser.tilegen.emit.space import Emission, Piece
 from fuser.tilegen.index import Axis, Index, maximum, minimum

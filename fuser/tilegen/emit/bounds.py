@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from fuser.dtypes import DType
 from fuser.graph import walks
 from fuser.graph.ir import Node, Value
+from fuser.tilegen.emit.constants import uniform
 from fuser.tilegen.emit.maps import Coords, backward
-from fuser.tilegen.emit.memory import uniform
 from fuser.tilegen.emit.space import Emission, Piece
 
 MOST_SLACK = 64.0

@@ -16,6 +16,7 @@ from fuser.partition.region import Partition, Region
 from fuser.target import Target
 from fuser.tilegen.candidates import Matmul
 from fuser.tilegen.emit import deep
+from fuser.tilegen.emit.constants import uniform
 from fuser.tilegen.emit.dot_operands import (
     SECTOR,
     dot_dtype,
@@ -29,7 +30,6 @@ from fuser.tilegen.emit.dot_operands import (
 from fuser.tilegen.emit.dot_shape import DotShape, dot_shape
 from fuser.tilegen.emit.map import program
 from fuser.tilegen.emit.maps import Coords
-from fuser.tilegen.emit.memory import uniform
 from fuser.tilegen.emit.placement import Places, spread, store_placed
 from fuser.tilegen.emit.space import Emission, Piece
 from fuser.tilegen.emit.weights import decoded_by, k_block

@@ -14,11 +14,11 @@ from fuser.dtypes import DType
 from fuser.graph.ir import Node, Value
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
+from fuser.tilegen.emit.constants import uniform
 from fuser.tilegen.emit.contraction import can_stream, is_folded, rows_program
 from fuser.tilegen.emit.dot_operands import dot_dtype, dot_op, dot_unit, grouped_panel, operand
 from fuser.tilegen.emit.map import program
 from fuser.tilegen.emit.maps import Coords, Guard, backward, delinearise, product
-from fuser.tilegen.emit.memory import uniform
 from fuser.tilegen.emit.placement import Places, spread, store_placed
 from fuser.tilegen.emit.primitives import padded
 from fuser.tilegen.emit.space import Emission, Piece

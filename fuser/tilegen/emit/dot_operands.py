@@ -6,9 +6,9 @@ from fuser.dtypes import BY_NAME, DType
 from fuser.graph.ir import Node, Value
 from fuser.graph.precision import operand_dtype
 from fuser.target import DotUnit, Target
+from fuser.tilegen.emit.constants import uniform
 from fuser.tilegen.emit.dot_shape import DotShape
 from fuser.tilegen.emit.maps import Coords, backward
-from fuser.tilegen.emit.memory import uniform
 from fuser.tilegen.emit.space import Emission, Piece
 from fuser.tilegen.emit.weights import Matrix, dequantised, k_block
 from fuser.tilegen.index import Index

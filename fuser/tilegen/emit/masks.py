@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from fuser.graph import walks
 from fuser.graph.ir import Node, Value
 from fuser.graph.sizes import certain
+from fuser.tilegen.emit.constants import Triangle, triangle, uniform
 from fuser.tilegen.emit.maps import Coords, backward
-from fuser.tilegen.emit.memory import Triangle, triangle, uniform
 from fuser.tilegen.emit.primitives import index_of
 from fuser.tilegen.emit.space import Emission
 from fuser.tilegen.index import Axis, Index, maximum, minimum

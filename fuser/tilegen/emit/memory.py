@@ -7,10 +7,6 @@ where bounds keep their meaning, so an element out of bounds stays out of bounds
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import numpy as np
-
 from fuser.dtypes import DType
 from fuser.graph.ir import Value
 from fuser.graph.sizes import certain, same
@@ -155,47 +151,4 @@ def linear_in(expression: Index, axis: int) -> int | None:
     return found
 
 
-@dataclass(frozen=True)
-class Triangle:
-    """A constant that is `seen` where coords[row] + shift >= coords[column], else `unseen`."""
-
-    row: int
-    column: int
-    shift: int
-    seen: float | bool
-    unseen: float | bool
-
-
-def triangle(value: Value) -> Triangle | None:
-    """A constant table of two numbers with a causal boundary, as checkpoints carry them."""
-    array = value.constant
-    if array is None or array.dtype.kind in "iu" or not 0 < array.size <= 1 << 24:
-        return None
-    wide = [axis for axis, dim in enumerate(array.shape) if dim != 1]
-    if len(wide) != 2:
-        return None
-    shape = (array.shape[wide[0]], array.shape[wide[1]])
-    table = array.reshape(shape)
-    seen, unseen = table[-1, 0], table[0, -1]
-    if seen == unseen:
-        return None
-    shift = int((table[0] == seen).sum()) - 1
-    if not np.array_equal(table, np.where(np.tri(*shape, shift, dtype=bool), seen, unseen)):
-        return None
-    kind = bool if array.dtype.kind == "b" else float
-    return Triangle(wide[0], wide[1], shift, kind(seen), kind(unseen))
-
-
-def uniform(value: Value) -> float | int | bool | None:
-    """The one number that every element of a constant is, if there is one."""
-    array = value.constant
-    if array is None or array.size == 0 or (array.size > 1 and array.size > 4096):
-        return None
-    first = array.reshape(-1)[0]
-    if array.size > 1 and not np.array_equal(array, np.broadcast_to(first, array.shape)):
-        return None
-    item = first.item() if hasattr(first, "item") else first
-    return item if isinstance(item, bool | int) else float(item)
-
-
-__all__ = ["Memory", "address", "implied", "linear_in", "product", "simplify", "uniform"]
+__all__ = ["Memory", "address", "implied", "linear_in", "product", "simplify"]

@@ -15,6 +15,7 @@ from fuser.graph import walks
 from fuser.graph.ir import Node, Value
 from fuser.graph.ops.registry import PRIMITIVES
 from fuser.graph.sizes import certain, is_symbolic
+from fuser.tilegen.emit.constants import progression, uniform
 from fuser.tilegen.emit.maps import (
     MOVEMENT,
     Coords,
@@ -24,7 +25,6 @@ from fuser.tilegen.emit.maps import (
     linearise,
     product,
 )
-from fuser.tilegen.emit.memory import uniform
 from fuser.tilegen.emit.space import Emission, Lowering, Operands, Piece
 from fuser.tilegen.index import Index, in_range, lookup
 from fuser.tilegen.ops import ReduceFn
@@ -147,7 +147,8 @@ def _expression_of(em: Emission, value: Value, coords: Coords) -> Index | None:
     if node is not None and node.op == "dims" and len(node.attrs["values"]) == 1:
         return Index(node.attrs["values"][0])
     if value.constant is not None:
-        return _range_of(value, coords)
+        found = progression(value)
+        return None if found is None else coords[found[0]] * found[2] + found[1]
     if node is None or not em.is_inside(value):
         return None
     match node.op:
@@ -167,20 +168,6 @@ def _expression_of(em: Emission, value: Value, coords: Coords) -> Index | None:
             return a + b if node.op == "add" else a - b
     moved = backward(node, coords) if len(node.inputs) == 1 else None
     return None if moved is None else em.positions.get((node.inputs[0], moved))
-
-
-def _range_of(value: Value, coords: Coords) -> Index | None:
-    """A constant whose elements are start + step * coordinate along one axis."""
-    array = value.constant
-    assert array is not None
-    wide = [axis for axis, dim in enumerate(array.shape) if dim != 1]
-    if len(wide) != 1 or array.size > 1 << 20:
-        return None
-    items: list[int] = array.reshape(-1).tolist()
-    start, step = items[0], items[1] - items[0]
-    if any(item != start + step * place for place, item in enumerate(items)):
-        return None
-    return coords[wide[0]] * step + start
 
 
 def _cast(em: Emission, node: Node, coords: Coords) -> Piece:

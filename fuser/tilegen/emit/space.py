@@ -25,8 +25,9 @@ from fuser.partition.region import Partition, Region
 from fuser.target import Target
 from fuser.tilegen import ir
 from fuser.tilegen.builder import Builder, row_major
+from fuser.tilegen.emit.constants import triangle, uniform
 from fuser.tilegen.emit.maps import Coords, Guard
-from fuser.tilegen.emit.memory import Memory, simplify, triangle, uniform
+from fuser.tilegen.emit.memory import Memory, simplify
 from fuser.tilegen.index import Atom, Axis, Index, Lookup, axis, in_range, index, lookup
 from fuser.tilegen.ops import ReduceFn
 from fuser.tilegen.program import TileProgram

@@ -13,8 +13,8 @@ from fuser.dtypes import DType, f32, i32
 from fuser.graph.ir import Node, Value
 from fuser.graph.ops.quantised import bits_of
 from fuser.partition.region import Region
+from fuser.tilegen.emit.constants import uniform
 from fuser.tilegen.emit.maps import Coords, product
-from fuser.tilegen.emit.memory import uniform
 from fuser.tilegen.emit.space import Emission, Lowering, Piece
 from fuser.tilegen.index import Index
 from fuser.tilegen.program import WORD_BITS, Packing

@@ -12,7 +12,7 @@ from onnx import helper
 
 import fuser
 from fuser.graph.ir import Graph
-from fuser.tilegen.emit.memory import triangle
+from fuser.tilegen.emit.constants import triangle
 
 Array = np.ndarray[Any, Any]
 
