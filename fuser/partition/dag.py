@@ -110,26 +110,36 @@ class Order(Generic[K]):
 class Needs(Generic[K]):
     """What an item needs, found as far to the front as somebody asks; for a time without merges."""
 
-    def __init__(self, order: Order[K], item: K, most: int) -> None:
-        """most: so many items are looked at; behind them it is said to need everything."""
-        self._order, self._left = order, most
-        self._found: set[K] = {item}
+    def __init__(
+        self, order: Order[K], item: K, most: int, known: Mapping[K, Collection[K]] | None = None
+    ) -> None:
+        """most: so many items are looked at; behind them it is said to need everything. known: what
+        some items need, of all that will be asked for."""
+        self._order, self._left, self._known = order, most, known or {}
+        self.found: set[K] = {item}
         self._queue = [(_Backwards(order.label(item)), item)]
 
     def may_include(self, other: K) -> bool:
         """Whether the item needs another, directly or not."""
         label = self._order.label
         least = label(other)
-        while self._queue and self._queue[0][0].label > least and other not in self._found:
+        while not self.is_complete(least):
             _, current = heapq.heappop(self._queue)
+            if current in self._known:
+                self.found.update(self._known[current])
+                continue
             for source in self._order.sources(current):
-                if source not in self._found:
-                    self._found.add(source)
+                if source not in self.found:
+                    self.found.add(source)
                     heapq.heappush(self._queue, (_Backwards(label(source)), source))
             self._left -= 1
             if self._left <= 0:
                 return True
-        return other in self._found
+        return other in self.found
+
+    def is_complete(self, label: Label) -> bool:
+        """Whether all that it needs from that place on is found."""
+        return not self._queue or self._queue[0][0].label <= label
 
 
 class _Backwards:

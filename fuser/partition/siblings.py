@@ -9,7 +9,7 @@ where they share an input.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from fuser.graph.ir import Node, Value
@@ -18,6 +18,7 @@ from fuser.partition import cost
 from fuser.partition.dag import Needs
 from fuser.partition.grouping import Group, Grouping
 from fuser.partition.nodes import CREATE
+from fuser.target import Target
 
 SMALL = 4.0
 """A region is small if it is busy for less than this many launches."""
@@ -41,6 +42,7 @@ class _Sibling:
     reads: set[Value]
     writes: set[Value]
     largest: int  # bytes of its largest value
+    is_small: bool
     needs: Needs[Group | Node]
 
     @property
@@ -48,10 +50,12 @@ class _Sibling:
         """Whether nothing that writes a value can join."""
         return len(self.reads) + len(self.writes) >= MOST_VALUES
 
-    def is_small(self, grouping: Grouping) -> bool:
-        target = grouping.target
-        seconds = cost.traffic_seconds(target, (*self.reads, *self.writes))
-        return seconds < SMALL * target.launch_cost
+    def take(self, other: _Sibling, target: Target) -> None:
+        """Have what the other has, whose group was absorbed."""
+        self.reads |= other.reads
+        self.writes |= other.writes
+        self.largest = max(self.largest, other.largest)
+        self.is_small = _is_small(target, self.reads, self.writes)
 
 
 def join_siblings(grouping: Grouping, among: Sequence[Group] | None = None) -> None:
@@ -63,34 +67,72 @@ def join_siblings(grouping: Grouping, among: Sequence[Group] | None = None) -> N
         base = b"" if group.base is None else group.base.tobytes()
         table.setdefault((group.space, group.axes, base), []).append(group)
     for groups in table.values():
-        kept: deque[_Sibling] = deque(maxlen=MOST_PARTNERS)
+        kept = _Kept(grouping)
         for group in groups if len(groups) > 1 else ():
-            sibling = _sibling(grouping, group)
+            sibling = _sibling(grouping, group, kept.needs)
             if sibling.is_full and not grouping.is_pinned(group):
                 continue
-            partner = next((other for other in kept if _may_join(grouping, other, sibling)), None)
+            partner = kept.partner(sibling)
             if partner is None:
-                kept.append(sibling)
+                kept.add(sibling)
                 continue
             grouping.absorb(partner.group, group)
-            partner.reads |= sibling.reads
-            partner.writes |= sibling.writes
-            partner.largest = max(partner.largest, sibling.largest)
+            kept.needs.clear()
+            partner.take(sibling, grouping.target)
             if partner.is_full and not grouping.is_pinned(partner.group):
-                kept.remove(partner)
+                kept.siblings.remove(partner)
+
+
+class _Kept:
+    """Groups that found no partner, which later ones may join. needs: those of them that some of
+    them need, of all that were there by then, while groups stay as they are: in a chain of equal
+    layers each needs what the one before it does."""
+
+    def __init__(self, grouping: Grouping) -> None:
+        self.grouping = grouping
+        self.siblings: deque[_Sibling] = deque()
+        self.needs: dict[Group | Node, set[Group | Node]] = {}
+
+    def partner(self, sibling: _Sibling) -> _Sibling | None:
+        """The first that a sibling may join."""
+        needed = sibling.needs.found
+        for other in self.siblings:
+            if other.group not in needed and _may_join(self.grouping, other, sibling):
+                return other
+        return None
+
+    def add(self, sibling: _Sibling) -> None:
+        order, group = self.grouping.order, sibling.group
+        if any(order.is_before(group, other) for other in self.needs):
+            self.needs.clear()  # one of them may need this one
+        groups: set[Group | Node] = {other.group for other in self.siblings}
+        if all(sibling.needs.is_complete(order.label(other)) for other in groups):
+            self.needs[group] = groups & sibling.needs.found
+        self.siblings.append(sibling)
+        if len(self.siblings) > MOST_PARTNERS:
+            self.needs.pop(self.siblings.popleft().group, None)
 
 
 @by_example
-def _sibling(grouping: Grouping, group: Group) -> _Sibling:
+def _sibling(
+    grouping: Grouping, group: Group, known: Mapping[Group | Node, set[Group | Node]]
+) -> _Sibling:
     largest = max(value.type.bytes for value in group.positions)
     reads, writes = _reads(grouping, group.nodes), set(grouping.outputs(set(group.nodes)))
-    return _Sibling(group, reads, writes, largest, Needs(grouping.order, group, MOST_BETWEEN))
+    small = _is_small(grouping.target, reads, writes)
+    needs = Needs(grouping.order, group, MOST_BETWEEN, known)
+    return _Sibling(group, reads, writes, largest, small, needs)
+
+
+@by_example
+def _is_small(target: Target, reads: Collection[Value], writes: Collection[Value]) -> bool:
+    return cost.traffic_seconds(target, (*reads, *writes)) < SMALL * target.launch_cost
 
 
 @by_example
 def _may_join(grouping: Grouping, one: _Sibling, other: _Sibling) -> bool:
     a, b = one.group, other.group
-    if not (grouping.pinned(a.nodes, b.nodes) or _pays(grouping, one, other)):
+    if not (grouping.pinned(a.nodes, b.nodes) or _pays(one, other)):
         return False
     if grouping.forbidden(a.nodes, b.nodes) is not None:
         return False
@@ -99,7 +141,7 @@ def _may_join(grouping: Grouping, one: _Sibling, other: _Sibling) -> bool:
     return not Needs(grouping.order, a, MOST_BETWEEN).may_include(b)
 
 
-def _pays(grouping: Grouping, one: _Sibling, other: _Sibling) -> bool:
+def _pays(one: _Sibling, other: _Sibling) -> bool:
     """Whether two regions that may join are better off together."""
     if len(one.reads | other.reads) + len(one.writes) + len(other.writes) > MOST_VALUES:
         return False
@@ -108,7 +150,7 @@ def _pays(grouping: Grouping, one: _Sibling, other: _Sibling) -> bool:
     shared = sum(value.type.bytes for value in one.reads & other.reads)
     if shared * 4 >= max(one.largest, other.largest):
         return True
-    return one.is_small(grouping) and other.is_small(grouping)
+    return one.is_small and other.is_small
 
 
 def _reads(grouping: Grouping, nodes: list[Node]) -> set[Value]:
