@@ -126,13 +126,15 @@ def check_time() -> None:
 
 
 def check_nodes(count: int, what: str = "the graph") -> None:
-    """Raise LimitError if a graph has too many nodes, or the time is over."""
-    if count > current().nodes:
+    """Raise LimitError if a graph has too many nodes, or the time is over, which is looked at once
+    in a while."""
+    if count > _state.get().limits.nodes:
         raise LimitError(
             f"{what} has more than {current().nodes} nodes, with functions and loops written out",
             hint="allow more with --max-nodes or FUSER_MAX_NODES",
         )
-    check_time()
+    if count % 16 == 0:
+        check_time()
 
 
 def check_bytes(count: int, what: str) -> None:

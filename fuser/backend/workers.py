@@ -35,7 +35,7 @@ from fuser.backend.worker_pool import Pool
 from fuser.errors import CompileError, CompileTimeoutError
 from fuser.limits import check_time
 from fuser.target import Target
-from fuser.tilegen.ir import Kernel
+from fuser.tilegen.ir import Block, Kernel
 from fuser.tilegen.text import canonical_text, print_kernel
 
 _log = logging.getLogger("fuser.kernels")
@@ -130,6 +130,7 @@ def compile_each(
     asked: list[tuple[CompileJob, Order]] = []
     done: dict[Order, CompiledKernel | Refused | None] = {}  # None while a worker has it
     stored: set[Order] = set()
+    orders: dict[tuple[Block, Target, float], Order] = {}  # kernels of one body are equal
     hits = finished = 0
 
     def settle(timeout: float) -> None:
@@ -156,7 +157,10 @@ def compile_each(
         _pool.begin()
         try:
             for job in jobs:
-                order = Order(_request(job), job.seconds)
+                twins = job.kernel.body, job.target, job.seconds
+                if twins not in orders:
+                    orders[twins] = Order(_request(job), job.seconds)
+                order = orders[twins]
                 asked.append((job, order))
                 again = isinstance(done.get(order), Refused) and not job.replaceable
                 if order not in done or again:

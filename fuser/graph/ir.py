@@ -36,7 +36,10 @@ class TensorType:
     @property
     def static_shape(self) -> tuple[int, ...]:
         """The shape as ints. Raises ShapeError where a dim is still symbolic."""
-        return tuple(as_int(dim) for dim in self.shape)
+        for dim in self.shape:
+            if dim.__class__ is not int:
+                return tuple(map(as_int, self.shape))
+        return self.shape  # type: ignore[return-value]
 
     @property
     def size(self) -> int:
@@ -137,15 +140,18 @@ class Graph:
     output_names: list[str] = field(default_factory=list)
     source: list[SourceNode] = field(default_factory=list)
     _names: int = 0
+    _taken: frozenset[str] = frozenset()
+    """The names of the inputs, when `fresh` last looked at them."""
 
     # building -----------------------------------------------------------------------------------
 
     def fresh(self, hint: str = "v") -> str:
         """A value name that is not yet used."""
-        taken = {value.name for value in self.inputs}
+        if len(self._taken) != len(self.inputs):
+            self._taken = frozenset(value.name for value in self.inputs)
         while True:
             self._names += 1
-            if (name := f"{hint}{self._names}") not in taken:
+            if (name := f"{hint}{self._names}") not in self._taken:
                 return name
 
     def add_input(self, name: str, type: TensorType) -> Value:
@@ -166,9 +172,9 @@ class Graph:
         Raises LimitError for more nodes than fuser/limits.py allows.
         """
         check_nodes(len(self.nodes))
-        node = Node(op, tuple(inputs), attrs, origin=origin)
-        out_types = (types,) if isinstance(types, TensorType) else tuple(types)
-        node.outputs = tuple(Value(t, self.fresh(), node, i) for i, t in enumerate(out_types))
+        node = Node(op, tuple(inputs), attrs, (), origin)
+        out_types = (types,) if isinstance(types, TensorType) else types
+        node.outputs = tuple([Value(t, self.fresh(), node, i) for i, t in enumerate(out_types)])
         self.nodes.append(node)
         return node
 
@@ -183,8 +189,12 @@ class Graph:
         """The nodes that read each value, in graph order; graph outputs are not listed."""
         table: dict[Value, list[Node]] = {}
         for node in self.nodes:
-            for value in dict.fromkeys(node.inputs):
-                table.setdefault(value, []).append(node)
+            read = node.inputs
+            for value in read if len(read) < 2 else dict.fromkeys(read):
+                if value in table:
+                    table[value].append(node)
+                else:
+                    table[value] = [node]
         return table
 
     def values(self) -> Iterator[Value]:

@@ -1,5 +1,4 @@
-"""Which items of a graph need which, while items merge; and the order of regions, the only user of
-networkx."""
+"""Which items of a graph need which, while items merge; and the order of regions."""
 
 from __future__ import annotations
 
@@ -7,8 +6,7 @@ import heapq
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
-import networkx as nx
-
+from fuser.errors import VerifyError
 from fuser.graph.ir import Graph, Node
 
 K = TypeVar("K")
@@ -155,12 +153,28 @@ class _Backwards:
 def ordered(items: Sequence[K], before: Mapping[K, Iterable[K]], key: Mapping[K, int]) -> list[K]:
     """Items in an order where `before[x]` come ahead of x; ties go to the lesser key.
 
-    Raises networkx.NetworkXUnfeasible if there is a cycle.
+    Raises VerifyError if there is a cycle.
     """
-    graph: nx.DiGraph[K] = nx.DiGraph()
-    graph.add_nodes_from(items)
-    graph.add_edges_from((source, item) for item, sources in before.items() for source in sources)
-    return list(nx.lexicographical_topological_sort(graph, key=lambda item: key[item]))
+    number = {item: place for place, item in enumerate(items)}
+    after: list[list[int]] = [[] for _ in items]
+    waits = [0] * len(items)
+    for item, sources in before.items():
+        for source in set(sources):
+            after[number[source]].append(number[item])
+            waits[number[item]] += 1
+    ready = [(key[item], place) for item, place in number.items() if not waits[place]]
+    heapq.heapify(ready)
+    found: list[K] = []
+    while ready:
+        _, place = heapq.heappop(ready)
+        found.append(items[place])
+        for reader in after[place]:
+            waits[reader] -= 1
+            if not waits[reader]:
+                heapq.heappush(ready, (key[items[reader]], reader))
+    if len(found) < len(items):
+        raise VerifyError("regions need each other in a circle")
+    return found
 
 
 def is_convex(graph: Graph, nodes: Iterable[Node]) -> bool:

@@ -47,8 +47,11 @@ def fold_constants(graph: Graph) -> Graph:
         array = folder.evaluate(node.output)
         if array is None:
             return None
+        may_fill = array.ndim and folder.only_maps[node.output]
+        if node.op == "constant" and not (may_fill and uniform(node.output) is not None):
+            return None
         result = b.constant(np.ascontiguousarray(array).reshape(array.shape))
-        fill = uniform(result) if array.ndim and folder.only_maps[node.output] else None
+        fill = uniform(result) if may_fill else None
         if fill is None:
             return result
         return b.broadcast_to(b.constant(fill), node.output.type.shape)
@@ -73,7 +76,7 @@ class _Folder:
         self.masks: set[Value] = set()
         # Indices and weights: plain constants tell later stages more than how they are made.
         self.always: set[Value] = set()
-        self.only_maps: dict[Value, bool] = {}
+        self.only_maps: dict[Value, bool] = {}  # of static values, and broadcasts
         for node in graph.nodes:
             if _is_static(node, self.weight):
                 total = sum(self.weight[value] for value in set(node.inputs))
@@ -86,6 +89,8 @@ class _Folder:
             if node.op in ("gather", "conv", "dot_general"):
                 self.always.add(node.inputs[1])
             for value in node.outputs:
+                if value not in self.weight and node.op != "broadcast":
+                    continue
                 readers = uses.get(value, [])
                 self.only_maps[value] = value not in outputs and all(
                     primitive(reader.op).kind == "map"

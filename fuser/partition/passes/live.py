@@ -11,7 +11,7 @@ def with_copied_inputs(graph: Graph) -> Graph:
 
     The nodes are new, the values of the inputs and the constants' arrays are shared.
     """
-    copy = without_dead(graph)
+    copy = _copy(graph, _live(graph))
     copies: dict[Value, Value] = {}
     for index, value in enumerate(copy.outputs):
         if value.node is None or value.constant is not None:
@@ -23,13 +23,23 @@ def with_copied_inputs(graph: Graph) -> Graph:
 
 
 def without_dead(graph: Graph) -> Graph:
-    """A copy without the nodes that no output needs."""
+    """A copy without the nodes that no output needs; the graph itself if there are none."""
+    live = _live(graph)
+    return graph if len(live) == len(graph.nodes) else _copy(graph, live)
+
+
+def _live(graph: Graph) -> set[Node]:
+    """The nodes that outputs need."""
     needed = set(graph.outputs)
     live: set[Node] = set()
     for node in reversed(graph.nodes):
         if any(value in needed for value in node.outputs):
             live.add(node)
             needed.update(node.inputs)
+    return live
+
+
+def _copy(graph: Graph, live: set[Node]) -> Graph:
     copy, values = begin_copy(graph)
     for node in graph.nodes:
         if node in live:
