@@ -12,8 +12,10 @@ import pytest
 from onnx import parser
 
 import fuser
+from benchmarks.compile_growth import SHAPES, nodes_of, sizes_of
 from fuser.backend import cpu
 from fuser.frontends.onnx.importer import import_onnx
+from fuser.frontends.onnx.model import open_model
 from fuser.graph.ir import Graph
 from fuser.graph.passes import run_passes
 from fuser.partition import Options, cost, partition
@@ -81,6 +83,20 @@ def test_calls_double_with_the_links(kind: str) -> None:
     calls(chain(kind, 2), X86_64_V3)  # imports, tables that are made once
     few, many = (calls(chain(kind, links), X86_64_V3) for links in (20, 40))
     assert many < 2.5 * few
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_calls_grow_with_the_nodes(shape: str) -> None:
+    """From the graph to tile programs, for the shapes of the benchmark of compile time."""
+
+    def work(model: onnx.ModelProto) -> None:
+        graph = open_model(model).graph(sizes_of(model))
+        emit_programs(partition(graph, X86_64_V3), X86_64_V3)
+
+    work(SHAPES[shape](24))
+    few, many = (SHAPES[shape](nodes) for nodes in (50, 150))
+    ratio = counted(partial(work, many)) / counted(partial(work, few))
+    assert ratio < 1.1 * nodes_of(many) / nodes_of(few)
 
 
 RISING = ("maps", "residual", "swish")

@@ -31,6 +31,9 @@ from fuser.tilegen.program import TileProgram
 MOST_BYTES = 4096
 """Of a constant inside a region that is compared by its elements; a larger one equals itself."""
 
+SEEN = ("constant", "dequantize", "dims")
+"""Nodes that emitters see behind values from outside of a region; others write to memory."""
+
 
 @dataclass(frozen=True)
 class _Form:
@@ -135,14 +138,13 @@ class _Former:
         return tuple([sources.setdefault(name, len(sources)) for name in origin])
 
     def value(self, value: Value) -> Hashable:
-        """A value that is known by its number, or comes from outside of the region: of that the
-        emitters see what wrote it, not what that was made of."""
+        """A value that is known by its number, or comes from outside of the region."""
         number = self.numbers.get(value)
         if number is not None:
             return number
         node = value.node
-        attrs = self.any(node.attrs) if node is not None and node.op == "dims" else None
-        return self.made(value), "" if node is None else node.op, attrs
+        kind = node.op if node is not None and node.op in SEEN else ""
+        return self.made(value), kind, self.any(node.attrs) if node and kind == "dims" else None
 
     def made(self, value: Value) -> Hashable:
         self.numbers[value] = len(self.numbers)
