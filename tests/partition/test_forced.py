@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
+from typing import Any
 
 import pytest
 
+import fuser
 from fuser.errors import UsageError
 from fuser.graph import compose
 from fuser.graph.ir import Graph
 from fuser.partition import Options, Partition, partition
 from fuser.partition.forced import computed
+from fuser.pipeline.fusion import choice
 from tests.interpreted import check as check_emitted
 from tests.partition.random_graphs import random_graph
 from tests.partition.support import SM_90A, TARGETS, Net, check, kinds, random_feeds
@@ -184,3 +188,18 @@ def test_what_is_pinned_to_movement_says_so() -> None:
     graph = net.finish(net.named("turn").transpose(y, (1, 0)))
     with pytest.raises(UsageError, match="'turn' is only constants or movement"):
         partition(graph, SM_90A, Options(pin=(("exp", "turn"),)))
+
+
+@pytest.mark.parametrize("pairs", ["ab", [("a",)], [("a", "a")], [(1, 2)], [("a", "b", "c")]])
+def test_what_is_no_pair(pairs: Any) -> None:
+    with pytest.raises(UsageError, match="is no pair to pin"):
+        fuser.Fusion(pin=pairs)
+
+
+def test_keys_of_caches_hold_the_pairs() -> None:
+    forced = fuser.Fusion(forbid=[["a", "b"]])  # type: ignore[list-item]
+    assert forced == fuser.Fusion(forbid=(("a", "b"),)) and choice(forced) != choice(True)
+    assert (
+        len({json.dumps(choice(f)) for f in (True, False, forced, fuser.Fusion((("a", "b"),)))})
+        == 4
+    )

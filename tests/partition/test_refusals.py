@@ -8,10 +8,12 @@ from fuser import dtypes
 from fuser.errors import UsageError
 from fuser.graph import compose
 from fuser.graph.ir import Graph, Value
-from fuser.partition import Options, cost, explain, partition
+from fuser.partition import Options, Refusal, cost, explain, partition
 from fuser.partition.explanation import explanation, refusal_kinds
+from fuser.partition.lift import lift
 from fuser.partition.text import amount, duration, names, text_of
 from tests.partition.support import SM_90A, Net, check, kinds
+from tests.random_graphs.coverage import known
 
 
 def only_refusal(net: Net, *outputs: Value) -> tuple[str, int]:
@@ -211,6 +213,19 @@ def test_flops_are_what_the_nodes_ask_for() -> None:
     sums = Net()
     cut = partition(sums.finish(sums.b.mean(sums.input("x", 8, 16), [1])), SM_90A)
     assert explanation(cut).regions[0].flops == 8 * 16 + 8
+
+
+def test_every_code_says_what_would_lift_it() -> None:
+    codes = {item.removeprefix("refusal ") for item in known() if item.startswith("refusal ")}
+    codes |= {"slow-kernel", "not-emitted"}
+    for code in codes - {"placed"}:  # noted, never given
+        edge = Refusal(
+            "map_0", "map_1", code, "'a' and 'b' are to stay apart", 1, "v", ("a",), ("b",)
+        )
+        assert lift(edge) != "unknown", code
+    assert lift(Refusal("map_0", "reduce_1", "recompute", "", 1, "v", ("a",), ("b",))).startswith(
+        "--pin a,b: "
+    )
 
 
 def test_durations_have_three_digits() -> None:
