@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from fuser.errors import LimitError, UsageError, nearest
-from fuser.limits import DEFAULT, Limits, are_set, limited
+from fuser.limits import DEFAULT, Limits, are_set, limited, seldom_collected
 
 
 @dataclass(frozen=True)
@@ -104,13 +104,14 @@ def _start_log(name: str) -> None:
 
 @contextmanager
 def within(limits: Limits | None = None) -> Iterator[None]:
-    """Hold limits within the block: those given, else those around it, else the environment's.
+    """Hold limits within the block, which is a compile: those given, else those around it, else the
+    environment's.
 
     Raises LimitError, also where Python's own limit on recursion ends the work."""
     if limits is None and not are_set():
         limits = Config.from_environment().limits
     try:
-        with limited(limits) if limits is not None else nullcontext():
+        with limited(limits) if limits is not None else nullcontext(), seldom_collected():
             yield
     except RecursionError:
         raise LimitError("the model is nested too deeply") from None

@@ -8,6 +8,7 @@ A limit holds for the thread that set it. Without one, DEFAULT counts, with no e
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Iterator
@@ -44,6 +45,8 @@ class Limits:
 
 
 DEFAULT = Limits()
+YOUNG = 20_000
+"""New objects between two looks for dead cycles while something compiles: some megabytes."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,23 @@ def are_set() -> bool:
 def current() -> Limits:
     """The limits that hold here."""
     return _state.get().limits
+
+
+@contextmanager
+def seldom_collected() -> Iterator[None]:
+    """Let Python look for cycles of dead objects once in YOUNG new ones within the block, if it
+    would oftener. What a compile makes mostly lives as long as the compile does, and to look at it
+    again and again takes a quarter of the time of a large one. Where blocks of several threads
+    overlap, the first that began ends it for all."""
+    found = gc.get_threshold()
+    if not 0 < found[0] < YOUNG:  # somebody has chosen, or another block is around this one
+        yield
+        return
+    gc.set_threshold(YOUNG, *found[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*found)
 
 
 @contextmanager

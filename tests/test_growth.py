@@ -1,5 +1,6 @@
 """Work that grows with the size of a graph, and no faster: counted calls, not seconds."""
 
+import gc
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,10 +15,13 @@ from onnx import parser
 import fuser
 from benchmarks.compile_growth import SHAPES, nodes_of, sizes_of
 from fuser.backend import cpu
+from fuser.config import within
+from fuser.errors import LimitError
 from fuser.frontends.onnx.importer import import_onnx
 from fuser.frontends.onnx.model import open_model
 from fuser.graph.ir import Graph
 from fuser.graph.passes import run_passes
+from fuser.limits import YOUNG
 from fuser.partition import Options, cost, partition
 from fuser.pipeline.compiler import emit_programs
 from fuser.target import X86_64_V3, Target
@@ -97,6 +101,24 @@ def test_calls_grow_with_the_nodes(shape: str) -> None:
     few, many = (SHAPES[shape](nodes) for nodes in (50, 150))
     ratio = counted(partial(work, many)) / counted(partial(work, few))
     assert ratio < 1.1 * nodes_of(many) / nodes_of(few)
+
+
+def test_dead_objects_are_looked_for_seldom_while_a_model_compiles() -> None:
+    """And as before afterwards, also after a compile in a compile, and one that fails."""
+    chosen = gc.get_threshold()
+    with pytest.raises(LimitError), within():
+        assert gc.get_threshold() == (YOUNG, *chosen[1:])
+        with within():
+            assert gc.get_threshold() == (YOUNG, *chosen[1:])
+        assert gc.get_threshold() == (YOUNG, *chosen[1:])
+        raise RecursionError
+    assert gc.get_threshold() == chosen
+    try:
+        gc.set_threshold(0)
+        with within():
+            assert gc.get_threshold()[0] == 0
+    finally:
+        gc.set_threshold(*chosen)
 
 
 RISING = ("maps", "residual", "swish")
