@@ -149,6 +149,18 @@ def test_json_is_one_object_and_nothing_else(fuser: Fuser, mlp: Path) -> None:
     assert report["peak_memory_bytes"] > 0
 
 
+def test_a_peer_says_how_many_kernels_it_has(fuser: Fuser, mlp: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    command = ("run", mlp, "--device", "cpu", "--compare", "onnxruntime", "--iterations", "0")
+    report = json.loads(fuser(*command, "--json")[1])
+    assert report["compare"]["ok"] is True
+    peer = report["peer"]
+    assert list(peer) == ["name", "version", "kernels"] and peer["name"] == "onnxruntime"
+    assert 0 < peer["kernels"] <= report["kernels"]["before"]  # it fuses Gemm and Relu
+    code, out, _ = fuser(*command)
+    assert code == 0 and f"onnxruntime {peer['version']} runs {peer['kernels']} kernel" in out
+
+
 def test_schema_1_is_there_by_flag(fuser: Fuser, mlp: Path) -> None:
     code, out, _ = fuser("run", mlp, "--device", "cpu", "--json", "--schema", "1")
     report = json.loads(out)

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="Write the outputs to OUT.npz."
 )
-@click.option("--compare", "against", type=click.Choice(["reference", "unfused"]),
-              help="Compare with float64 NumPy, or with the plan without fusion.")  # fmt: skip
+@click.option("--compare", "against", type=click.Choice(["reference", "unfused", "onnxruntime"]),
+              help="Compare with float64 NumPy, the unfused plan, or ONNX Runtime.")  # fmt: skip
 @click.option(
     "--expect", type=click.Path(path_type=Path),
     help="Compare with recorded outputs: F.npz or a folder of output_*.pb.",
@@ -122,6 +122,12 @@ def run_command(
                 precision=precision,
             )  # fmt: skip
             expected, label = unfused.run(arrays), "unfused plan"
+        elif against == "onnxruntime":
+            from fuser.report.peer import run_onnxruntime
+
+            progress.step("running ONNX Runtime")
+            expected, report.peer = run_onnxruntime(model, arrays, dims, threads)
+            label = f"ONNX Runtime {report.peer['version']}"
         elif recorded:
             expected, label = feeds.read_test_data(recorded, "output", list(outputs)), recorded.name
     if expected is not None:

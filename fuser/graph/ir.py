@@ -115,9 +115,10 @@ SourceKind = Literal["compute", "view", "constant", "shape"]
 
 @dataclass(frozen=True)
 class SourceNode:
-    """An imported ONNX node as it stood in the model: `kernels.before`, `bytes.before` count these.
+    """An imported ONNX node as it stood in the model: `before` in the report counts these.
 
-    inputs and outputs are the types of its distinct tensors. Only kind "compute" is counted. reads:
+    inputs and outputs are the types of its distinct tensors, operands and results name them.
+    touched: elements that it reads of each input, at most. Only kind "compute" is counted. reads:
     the names of the nodes whose results it reads.
     """
 
@@ -127,6 +128,9 @@ class SourceNode:
     inputs: tuple[TensorType, ...]
     outputs: tuple[TensorType, ...]
     reads: tuple[str, ...] = ()
+    operands: tuple[str, ...] = ()
+    results: tuple[str, ...] = ()
+    touched: tuple[Dim, ...] = ()
 
 
 @dataclass(eq=False)

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from fuser.graph.builder import Builder
 from fuser.graph.ir import SourceKind, SourceNode, Value
+from fuser.graph.touched import touched
 
 _T = TypeVar("_T")
 _VIEWS = frozenset(("reshape", "constant"))
@@ -60,5 +61,11 @@ class Recorder:
             kind = "constant"
         reads = dict.fromkeys(self._made_by[value] for value in read if value in self._made_by)
         self._made_by |= dict.fromkeys(made, name)
-        graph.source.append(SourceNode(name, op_type, kind, inputs, outputs, tuple(reads)))
+        graph.source.append(
+            SourceNode(
+                name, op_type, kind, inputs, outputs, tuple(reads),
+                tuple(value.name for value in read), tuple(value.name for value in made),
+                tuple(touched(value, graph.nodes[before:]) for value in read),
+            )
+        )  # fmt: skip
         return result

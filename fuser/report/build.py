@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from fuser.graph.sizes import by_example, size_hint
 from fuser.partition.cost import total_flops
 from fuser.partition.region import Partition
 from fuser.report import report as reports
+from fuser.report.bytes import Moved, addresses_of, launches_moved, least, operators_moved
+from fuser.report.dram import cache_of, dram_bytes
 from fuser.report.roofline import device_of, roofline_us
 from fuser.runtime.plan_report import Bytes, KernelReport, Report, Traffic
 from fuser.runtime.program import Launch, Program
@@ -39,11 +40,17 @@ def report_on(
         size_hint(reports.bytes_floor(cut.graph, read)) - sum(spare.values()),
         sum(region.saved_bytes() for region in cut.regions),
     )
+    moved = launches_moved(programs, program)
+    before, floor = operators_moved(cut.graph), least(moved, program)
+    addresses = addresses_of(program)
+    alone = [touches for _, touches in before]
+    after, once = [item.touches(addresses) for item in moved], [floor.touches(addresses)]
+    cache = cache_of(program.target)
+    dram = [dram_bytes(run, cache) for run in (alone, after, once)]
     launches = tuple(
-        _kernel(item, launch, program, flops)
-        for item, launch, flops in zip(programs, program.launches, _flops(programs), strict=True)
+        _kernel(*row, program)
+        for row in zip(programs, program.launches, moved, dram[1][1], _flops(programs), strict=True)
     )
-    moved = replace(traffic, after=sum(launch.boundary.total for launch in launches))
     return Report(
         model=program.name,
         device=f"{program.target.name} ({program.target.arch})",
@@ -62,11 +69,19 @@ def report_on(
         fallbacks=_slow(cut),
         dims=dims,
         target=device_of(program.target),
-        boundary=moved,
-        dram=moved,
-        dram_cold=moved,
+        boundary=Traffic(
+            sum(item.total for item, _ in before),
+            sum(item.boundary.total for item in moved),
+            floor.boundary.total,
+        ),
+        dram=Traffic(*(_total(warm) for _, warm in dram)),
+        dram_cold=Traffic(*(_total(cold) for cold, _ in dram)),
         launches=launches,
     )  # fmt: skip
+
+
+def _total(found: Sequence[Bytes]) -> int:
+    return sum(item.total for item in found)
 
 
 def _flops(programs: Sequence[TileProgram]) -> list[int]:
@@ -81,18 +96,13 @@ def _flops(programs: Sequence[TileProgram]) -> list[int]:
     ]
 
 
-def _kernel(item: TileProgram, launch: Launch, program: Program, flops: int) -> KernelReport:
-    sizes = [
-        (argument.buffer.role, size_hint(argument.buffer.size) * argument.buffer.dtype.bytes)
-        for argument in item.arguments
-    ]
-    moved = Bytes(
-        sum(size for role, size in sizes if role != "output"),
-        sum(size for role, size in sizes if role == "output"),
-    )
+def _kernel(
+    item: TileProgram, launch: Launch, moved: Moved, dram: Bytes, flops: int, program: Program
+) -> KernelReport:
+    region = item.region
     return KernelReport(
-        launch.kernel.entry, item.region.id, item.region.kind, item.region.origin, moved, 0, moved,
-        flops, roofline_us(program.target, item.region.nodes, flops, moved.total),
+        launch.kernel.entry, region.id, region.kind, region.origin, moved.boundary, moved.reread,
+        dram, flops, roofline_us(program.target, region.nodes, flops, dram.total),
         item.kernel.schedule.to_dict(),
     )  # fmt: skip
 

@@ -73,6 +73,8 @@ def _rows(report: Report, outputs: Mapping[str, np.ndarray]) -> Iterator[tuple[s
         yield "dims", ", ".join(f"{name} = {size}" for name, size in report.dims.items())
     saved = percent_saved(kernels.before, kernels.after)
     yield "kernels", f"{kernels.before} -> {kernels.after}  ({saved})"
+    if peer := report.peer:
+        yield "peer", f"{peer['name']} {peer['version']} runs {counted(peer['kernels'], 'kernel')}"
     yield "boundary bytes", _saved(report.boundary)
     yield "DRAM bytes", f"{_saved(report.dram)}, predicted"
     if packed := report.bytes.packed:

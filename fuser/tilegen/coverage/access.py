@@ -17,6 +17,8 @@ from fuser.tilegen.index import Atom, Axis, Index, Lookup, Scalar, axis
 from fuser.tilegen.ir import Block, Buffer, Kernel, Op, View
 from fuser.tilegen.value import UNBOUNDED, Value
 
+Accessing = ops.Load | ops.Store | ops.AtomicAdd | ops.Atomic
+
 
 @dataclass(frozen=True)
 class Place:
@@ -35,7 +37,7 @@ class Access:
     variables that no index has, those of loops aside (a program may store one place again).
     """
 
-    op: ops.Load | ops.Store | ops.AtomicAdd
+    op: Accessing
     view: View
     places: tuple[Place, ...]
     extents: dict[int, int]
@@ -50,19 +52,22 @@ class Access:
 
 def stores_of(kernel: Kernel) -> list[Access]:
     """The stores of a kernel, atomic ones among them."""
-    walk = _Walk(kernel, lambda op: isinstance(op, ops.Store | ops.AtomicAdd))
+    walk = Walk(kernel, lambda op: isinstance(op, ops.Store | ops.AtomicAdd))
     walk.block(kernel.body)
     return walk.found
 
 
 def loads_of(kernel: Kernel, buffer: Buffer) -> list[Access]:
     """The loads of one buffer."""
-    walk = _Walk(kernel, lambda op: isinstance(op, ops.Load) and op.view.buffer is buffer)
+    walk = Walk(kernel, lambda op: isinstance(op, ops.Load) and op.view.buffer is buffer)
     walk.block(kernel.body)
     return walk.found
 
 
-class _Walk:
+class Walk:
+    """Meets the loads and stores of a kernel that are `wanted`, with scalars as expressions over
+    variables."""
+
     def __init__(self, kernel: Kernel, wanted: Callable[[Op], bool]) -> None:
         self.kernel = kernel
         self.wanted = wanted
@@ -79,7 +84,7 @@ class _Walk:
                     self.known[op.result] = axis(_program(op.axis), self.kernel.grid[op.axis])
                 case ops.IndexTile() if not op.shape:
                     self.known[op.result] = self.resolve(op.expression)
-                case ops.Store() | ops.AtomicAdd() if self.wanted(op):
+                case ops.Store() | ops.AtomicAdd() | ops.Atomic() if self.wanted(op):
                     self.access(op, op.value.shape)
                 case ops.Load() if self.wanted(op):
                     self.access(op, op.shape)
@@ -114,7 +119,7 @@ class _Walk:
     def leaf(self, atom: Atom) -> Index | None:
         return self.known.get(atom.value) if isinstance(atom, Scalar) else None
 
-    def access(self, op: ops.Load | ops.Store | ops.AtomicAdd, shape: tuple[int, ...]) -> None:
+    def access(self, op: Accessing, shape: tuple[int, ...]) -> None:
         view = op.view
         places = [
             Place(self.resolve(at), size, stride)

@@ -52,7 +52,7 @@ class Box:
 
 
 @dataclass
-class _Linear:
+class Linear:
     """constant + sum of coefficient * variable."""
 
     constant: int
@@ -61,7 +61,7 @@ class _Linear:
     def add(self, variable: Variable, coefficient: int) -> None:
         self.terms[variable] = self.terms.get(variable, 0) + coefficient
 
-    def moves_with(self, other: _Linear) -> bool:
+    def moves_with(self, other: Linear) -> bool:
         """Whether both differ by a constant, and are none."""
         if not self.terms or self.terms.keys() != other.terms.keys():
             return False
@@ -201,7 +201,7 @@ def _interval(box: Box) -> tuple[int, int] | None:
 
 
 def _radix_range(
-    line: _Linear, size: int, extents: Mapping[Variable, int], partial: set[Variable]
+    line: Linear, size: int, extents: Mapping[Variable, int], partial: set[Variable]
 ) -> Range | None:
     """The part of [0, size) that the numbers of a line are, each once."""
     start = line.constant
@@ -246,7 +246,7 @@ def _strided(
         return None
     if start < 0 or any(coefficient % step or v in partial for coefficient, v in terms):
         return None
-    line = _Linear(0, {variable: coefficient // step for coefficient, variable in terms})
+    line = Linear(0, {variable: coefficient // step for coefficient, variable in terms})
     found = _radix_range(line, -(-(size - start) // step), extents, partial)
     if found is None or start >= size:
         return None
@@ -266,7 +266,7 @@ def _less(a: int, b: int) -> int | None:
 
 
 def _implied(
-    line: _Linear, size: int, extents: Mapping[Variable, int], partial: set[Variable]
+    line: Linear, size: int, extents: Mapping[Variable, int], partial: set[Variable]
 ) -> bool:
     """Whether a bound holds over the whole box."""
     low = high = line.constant
@@ -279,6 +279,16 @@ def _implied(
         else:
             low = low + span
     return certain(low) and certain(size - 1 - high)
+
+
+def lines_of(indices: Sequence[Index], extents: dict[Variable, int]) -> list[Linear] | None:
+    """The indices as sums of variables that are independent, digits of numbers among them, of which
+    `extents` learns; a last digit counts as whole. None where they do not separate."""
+    partial: set[Variable] = set()
+    found = _separate(indices, extents, partial, {})
+    for variable in partial:
+        extents[variable] = extents[variable] + 1
+    return found
 
 
 # digits -------------------------------------------------------------------------------------------
@@ -303,7 +313,7 @@ def _separate(
     extents: dict[Variable, int],
     partial: set[Variable],
     limits: Mapping[Index, int],
-) -> list[_Linear] | None:
+) -> list[Linear] | None:
     """The indices as lines, with digits in the place of quotients and remainders. `extents` and
     `partial` learn of the digits."""
     numbers: dict[Index, _Number] = {}
@@ -403,8 +413,8 @@ def _line(
     expression: Index,
     digits: Mapping[Index, list[tuple[int, Variable]]],
     split: Mapping[int, tuple[Index, int]],
-) -> _Linear | None:
-    line = _Linear(expression.constant)
+) -> Linear | None:
+    line = Linear(expression.constant)
     whole: dict[Index, int] = {}  # numbers that occur as they are, and how often
     for atom, coefficient in expression.terms:
         if isinstance(atom, Axis):

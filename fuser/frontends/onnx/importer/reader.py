@@ -34,9 +34,10 @@ from fuser.frontends.onnx.importer.registry import OnnxNode, find_handler
 from fuser.frontends.onnx.importer.types import narrow_dtype, onnx_dtype, tensor_array
 from fuser.graph.builder import Builder
 from fuser.graph.dims import Dim, parse, substitute, symbol, symbols_of
-from fuser.graph.ir import Graph, SourceKind, SourceNode, TensorType, Value
+from fuser.graph.ir import Graph, Node, SourceKind, SourceNode, TensorType, Value
 from fuser.graph.ops.primitive import Array
 from fuser.graph.passes.dce import remove_dead_nodes
+from fuser.graph.touched import touched
 
 _log = logging.getLogger("fuser")
 
@@ -255,6 +256,7 @@ class _Reader:
                 return
         try:
             node.attrs = {a.name: _attribute(a, node.where) for a in proto.attribute}
+            first = len(self.graph.nodes)
             results = handler(Builder(self.graph, (name,)), node)
         except UnsupportedOpError as error:
             self._fail(proto, error.what)
@@ -271,7 +273,7 @@ class _Reader:
             for value in outputs:
                 if value is not None:
                     self.codes[value] = dtype
-        self._bind_outputs(proto, node, outputs)
+        self._bind_outputs(proto, node, outputs, self.graph.nodes[first:])
 
     def _expand(self, proto: NodeProto, domain: str, opset: int) -> bool:
         """Write out the function body that the schema of an operator has, if it has one."""
@@ -315,7 +317,9 @@ class _Reader:
         self.unsupported.append(what)
         self.failed.update(proto.output)
 
-    def _bind_outputs(self, proto: NodeProto, node: OnnxNode, outputs: list[Value | None]) -> None:
+    def _bind_outputs(
+        self, proto: NodeProto, node: OnnxNode, outputs: list[Value | None], made: list[Node]
+    ) -> None:
         sources = [self.depends[name] for name in proto.input if name]
         depends = _join(sources)
         if proto.op_type in _SHAPE_READERS and depends == "data":
@@ -335,16 +339,21 @@ class _Reader:
             kind = "shape"
         elif proto.op_type in _VIEWS or outputs[0] is node.optional(0):
             kind = "view"
-        inputs = {name: self.values[name].type for name in proto.input if name}
-        made = [(name, self.values[name]) for name in proto.output if name]
-        reads = [self._maker(name) for name in proto.input if name]
-        for name, value in made:
+        read, written = (
+            [(name, self.values[name]) for name in dict.fromkeys(names) if name]
+            for names in (proto.input, proto.output)
+        )
+        makers = [self._maker(name) for name, _ in read]
+        for name, value in written:
             self.made_by[name, value] = node.name
             self.made_by.setdefault(("", value), node.name)
         self.graph.source.append(
             SourceNode(
-                node.name, proto.op_type, kind, tuple(inputs.values()),
-                tuple(value.type for _, value in made), tuple(dict.fromkeys(filter(None, reads))),
+                node.name, proto.op_type, kind,
+                tuple(value.type for _, value in read), tuple(value.type for _, value in written),
+                tuple(dict.fromkeys(filter(None, makers))),
+                tuple(value.name for _, value in read), tuple(value.name for _, value in written),
+                tuple(touched(value, made) for _, value in read),
             )
         )  # fmt: skip
 
