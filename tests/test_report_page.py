@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import re
@@ -24,7 +25,7 @@ from fuser.frontends.onnx.model import open_model
 from fuser.pipeline.compiler import partition_source
 from fuser.report.difference import pairs
 from fuser.report.page import LIMIT, page
-from fuser.report.record import Record, homes
+from fuser.report.record import MALFORMED, Record, homes
 from fuser.report.trace import Stages, trace
 from models import TINY, build, example_feeds, save
 
@@ -162,6 +163,45 @@ def test_files_that_are_no_reports_are_errors(tmp_path: Path, folder: Path) -> N
             Record.read(other)
     assert run(["report", str(other), str(folder / "report.json")]) == 2
     assert run(["report", str(folder / "report.json"), "--annotate", str(tmp_path / "x")]) == 2
+
+
+def places(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every key and the first places of every list in a JSON value."""
+    if path:
+        yield path
+    inner = data.items() if isinstance(data, dict) else enumerate(data[:2])
+    for key, value in inner if isinstance(data, dict | list) else ():
+        if isinstance(value, dict | list):
+            yield from places(value, (*path, key))
+        else:
+            yield (*path, key)
+
+
+@pytest.mark.parametrize("wrong", [None, "text", -1, 0, []])
+def test_a_broken_report_is_an_error_or_a_page(record: Record, wrong: Any) -> None:
+    """Each part of a report is left out (None), or is something else."""
+    whole = json.loads(json.dumps(record.data))
+    whole["launches"] = whole["launches"][:2]
+    details = whole["details"]
+    for name in details:
+        details[name] = details[name][:2]
+    refused = 0
+    for path in places(whole):
+        data = json.loads(json.dumps(whole))
+        at = functools.reduce(lambda inner, key: inner[key], path[:-1], data)
+        if wrong is None:
+            del at[path[-1]]
+        else:
+            at[path[-1]] = wrong
+        found = Record(data)
+        try:
+            found.check()
+        except MALFORMED:
+            refused += 1
+        else:
+            page(found)
+            trace(found)
+    assert refused > 20
 
 
 def test_two_reports_are_compared(folder: Path, record: Record) -> None:

@@ -94,8 +94,11 @@ def roofline(record: Record) -> str:
     """Operations a second over operations a byte of memory: each kernel as measured, joined to what
     the roofline allows. "" without a target or kernels that compute."""
     target = record.data.get("target")
-    shown = [one for one in record.dearest if one.flops and one.dram and one.roofline]
-    if not target or not shown or not target["bandwidth"]:
+    shown = [
+        one for one in record.dearest if one.flops and one.dram and one.roofline and one.shown_time
+    ]
+    rates = ("bandwidth", "flops_f32", "flops_f16")
+    if not shown or not target or not all(target[rate] for rate in rates):
         return ""
     peak = max(target["flops_f32"], target["flops_f16"])
     xs = [one.flops / one.dram for one in shown]

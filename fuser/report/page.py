@@ -231,8 +231,8 @@ def _kernels(record: Record) -> str:
         ))  # fmt: skip
     more = len(record.launches) - len(rows)
     note = _note(f"The {len(rows)} kernels that take longest; {more} more.") if more else ""
-    head = ("#", "kernel", "kind", "time", "share", "roofline", "of it", "through memory", "DRAM",
-            "operations")  # fmt: skip
+    head = ("#", "kernel", "kind", "time", "share", "roofline", "of the time", "through memory",
+            "DRAM", "operations")  # fmt: skip
     return note + table(head, rows, caption="The kernels of a run, in order",
                         numbers=(0, 3, 4, 5, 6, 7, 8, 9), id="all")  # fmt: skip
 

@@ -3,16 +3,65 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from fuser.errors import UsageError
 
 MOST_SHOWN = 200
 MALFORMED = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+
+
+_NAMES, _NUMBER, _MAYBE = "list of names", (int, float), (int, float, type(None))
+FIELDS: dict[str, Any] = {
+    "kernels.before": int, "kernels.after": int, "peak_memory_bytes": int, "compile_s": _NUMBER,
+    "launches.*.name": str, "launches.*.kind": str, "launches.*.nodes": _NAMES,
+    "launches.*.time_us": _MAYBE, "launches.*.schedule": dict, "launches.*.region": int,
+    "launches.*.flops": int, "launches.*.roofline_us": _NUMBER,
+    **{f"launches.*.{key}_bytes.{way}": int
+       for key in ("boundary", "dram") for way in ("read", "written")},
+    **{f"{key}_bytes.{when}": int
+       for key in ("boundary", "dram") for when in ("before", "after", "floor")},
+    "latency_ms?.median": _NUMBER, "latency_ms?.p90": _NUMBER,
+    "latency_ms?.iterations": int, "target?.bandwidth": _NUMBER, "target?.flops_f32": _NUMBER,
+    "target?.flops_f16": _NUMBER, "dims": dict, "fallbacks": _NAMES, "precision": str,
+    "details?.nodes.*.name": str, "details?.nodes.*.op": str, "details?.nodes.*.kind": str,
+    "details?.nodes.*.reads": _NAMES,
+    "details?.tensors.*.type": str, "details?.tensors.*.bytes": int,
+    "details?.tensors.*.readers": list, "details?.tensors.*.outputs": _NAMES,
+    "details?.tensors.*.input": (str, type(None)), "details?.tensors.*.writer": (int, type(None)),
+    **{f"details?.refusals.*.{name}": str
+       for name in ("producer", "consumer", "code", "reason", "lift")},
+    "details?.refusals.*.bytes": _NUMBER, "details?.refusals.*.seconds": _NUMBER,
+    "details?.texts.*.tile?": str, "details?.texts.*.code?": str, "details?.texts.*.stage?": str,
+    "details?.texts.*.same?": int, "launches.*.counters?": dict, "threads?": int,
+}  # fmt: skip
+"""What a page reads of the JSON, and its types. A star: each of a list; ?: if it is there."""
+
+
+def _check(data: Any, path: list[str], kind: Any) -> None:
+    """Raise KeyError, TypeError or ValueError unless what stands at the path is of a type."""
+    if not path:
+        if kind is _NAMES:
+            if not all(isinstance(name, str) for name in list(data)):
+                raise TypeError("names that are no text")
+        elif not isinstance(data, kind) or isinstance(data, bool):
+            raise TypeError(f"{data!r:.40} where another type is meant")
+        elif isinstance(data, int | float) and not 0 <= data < math.inf:
+            raise ValueError(f"the number {data}")
+        return
+    head, *rest = path
+    if head == "*":
+        for item in data:
+            _check(item, rest, kind)
+    elif not head.endswith("?"):
+        _check(data[head], rest, kind)
+    elif (found := data.get(head.removesuffix("?"))) is not None:
+        _check(found, rest, kind)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,9 +127,12 @@ class Record:
         """Raise one of MALFORMED unless all that a page needs is there."""
         if self.data["schema"] != 2:
             raise ValueError(f"its schema is {self.data['schema']}")
-        _ = self.launches, self.title, self.boundary["floor"], self.dram["floor"], self.nodes
-        for item in (*self.nodes, *self.tensors, *self.texts, *self.refusals):
-            item.keys()
+        _ = self.title, self.nodes, self.tensors, self.texts, self.refusals
+        for path, kind in FIELDS.items():
+            _check(self.data, path.split("."), kind)
+        for at, item in enumerate(self.texts):
+            if not 0 <= item.get("same", 0) <= at:
+                raise ValueError("a text refers to one that is not there")
 
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
@@ -89,8 +141,8 @@ class Record:
                 at, item["name"], item["region"], item["kind"], tuple(item["nodes"]),
                 item["boundary_bytes"]["read"], item["boundary_bytes"]["written"],
                 item["dram_bytes"]["read"] + item["dram_bytes"]["written"],
-                item["flops"], float(item["roofline_us"]), item["time_us"], item["schedule"],
-                item["counters"] or {},
+                item["flops"], item["roofline_us"], item["time_us"], item["schedule"],
+                item.get("counters") or {},
             )
             for at, item in enumerate(self.data["launches"])
         )  # fmt: skip
@@ -102,11 +154,11 @@ class Record:
     @property
     def boundary(self) -> Mapping[str, int]:
         """Bytes through memory: before, after, floor."""
-        return _mapping(self.data["boundary_bytes"])
+        return cast("Mapping[str, int]", self.data["boundary_bytes"])
 
     @property
     def dram(self) -> Mapping[str, int]:
-        return _mapping(self.data["dram_bytes"])
+        return cast("Mapping[str, int]", self.data["dram_bytes"])
 
     @property
     def is_measured(self) -> bool:
@@ -194,7 +246,3 @@ def homes(regions: Mapping[int, tuple[str, ...]], reads: Mapping[str, list[str]]
     return {
         name: max(places, key=lambda region: claim(name, region)) for name, places in found.items()
     }
-
-
-def _mapping(value: Any) -> Mapping[str, int]:
-    return {key: int(value[key]) for key in ("before", "after", "floor")}
