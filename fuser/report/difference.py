@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import networkx as nx
-
 from fuser.report import charts
 from fuser.report.markup import escaped, megabytes, microseconds, percent, table, tag
 from fuser.report.record import Launch, Record
@@ -42,16 +40,17 @@ def pairs(before: Record, after: Record) -> list[Pair]:
     for place, names in nodes.items():
         for name in names:
             holders.setdefault(name, []).append(place)
-    union: nx.Graph[_Place] = nx.Graph()
-    union.add_nodes_from(nodes)
+    group_of = {place: {place} for place in nodes}
     for place, names in nodes.items():
         others = dict.fromkeys(
             other for name in names for other in holders[name] if other[0] != place[0]
         )
         if others:
-            union.add_edge(place, max(others, key=lambda other: _alike(names, nodes[other])))
+            like = max(others, key=lambda other: _alike(names, nodes[other]))
+            joined = group_of[place] | group_of[like]
+            group_of |= dict.fromkeys(joined, joined)
     found = []
-    for group in nx.connected_components(union):
+    for group in {id(group): group for group in group_of.values()}.values():
         kernels = [
             tuple(one for one in record.launches if (side, one.region) in group)
             for side, record in sides.items()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from fuser.errors import FuserError
 
-NEEDED = ("onnx", "numpy", "networkx", "llvmlite", "ml_dtypes", "click", "platformdirs")
+NEEDED = ("onnx", "numpy", "llvmlite", "ml_dtypes", "click", "platformdirs")
 
 
 @dataclass(frozen=True)
