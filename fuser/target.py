@@ -71,7 +71,9 @@ class Target:
     # cuda
     shared_bytes: int = 0
     registers: int = 65536
+    # both
     l2_cache_bytes: int = 0
+    """Of the last cache: the L2 of a GPU, the L3 of a CPU; 0: unknown."""
 
     @property
     def is_cuda(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import platform
+from dataclasses import replace
 from pathlib import Path
 
 from fuser.backend import llvm
@@ -26,10 +27,11 @@ def host_target() -> Target:
         bits = 512 if {"avx512f", "avx512vl", "avx512dq", "avx512bw"} <= features else 256
     spelled = ",".join(f"+{feature}" for feature in sorted(features))
     l1, l2 = cache_bytes(1), cache_bytes(2)
-    return cpu_target(
+    target = cpu_target(
         name, spelled, available_cores(), bits, l1_bytes=l1 or 32 << 10, l2_bytes=l2 or 1 << 20,
         vector_registers=32 if bits in (128, 512) else 16,
     )  # fmt: skip
+    return replace(target, l2_cache_bytes=cache_bytes(3))
 
 
 @functools.cache
