@@ -154,17 +154,17 @@ def _quietly() -> Iterator[None]:
 @contextlib.contextmanager
 def _plans() -> Iterator[list[Any]]:
     """The plans that are compiled meanwhile, as `torch.compile` hands none out."""
-    from fuser.frontends.torch import backend as torch_backend
+    from fuser.frontends.torch import program as torch_program
 
     plans: list[Any] = []
-    original = torch_backend.compile_graph
+    original = torch_program.compile_graph
 
     def noted(*args: Any, **kwargs: Any) -> Any:
         plans.append(original(*args, **kwargs))
         return plans[-1]
 
-    torch_backend.compile_graph = noted
+    torch_program.compile_graph = noted
     try:
         yield plans
     finally:
-        torch_backend.compile_graph = original
+        torch_program.compile_graph = original
