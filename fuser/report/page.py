@@ -170,7 +170,7 @@ def _time(record: Record) -> str:
             _note(
                 "A circle is a kernel as it ran, its area the share of the time; the dot above is"
                 " what memory or arithmetic allow with the predicted bytes. Kernels without"
-                " arithmetic are not shown."
+                " arithmetic, or whose bytes all stay in the cache, are not shown."
             ),
             chart,
         ]
