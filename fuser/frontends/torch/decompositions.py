@@ -33,7 +33,12 @@ def training_decompositions() -> dict[Any, Callable[..., Any]]:
     whole = ("_softmax", "_log_softmax", "gelu", "native_layer_norm", "native_group_norm")
     names = [getattr(aten, name).default for name in whole]
     names.append(aten._native_batch_norm_legit_functional.default)
-    return {**decompositions(), **torch._decomp.get_decompositions(names)}
+    table = {**decompositions(), **torch._decomp.get_decompositions(names)}
+    from fuser.frontends.torch.pools import max_pool_backward
+
+    for name in ("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward"):
+        table[getattr(aten, name).default] = max_pool_backward
+    return table
 
 
 def lstm_cell(

@@ -1,8 +1,7 @@
-"""ATen's matmuls, convolutions and attention."""
+"""ATen's matmuls and attention."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from fuser import dtypes
@@ -33,63 +32,6 @@ def addmm(b: Builder, bias: Value, x: Value, y: Value, *, beta: Any = 1, alpha: 
 def linear(b: Builder, x: Value, weight: Value, bias: Value | None = None) -> Value:
     product = b.dot(x, weight, ((x.type.rank - 1,), (weight.type.rank - 1,)))
     return product if bias is None else b.map("add", product, bias)
-
-
-def _spread(values: Any, rank: int) -> list[int]:
-    given = list(values) if isinstance(values, list | tuple) else [values]
-    return given * rank if len(given) == 1 else given
-
-
-@aten("convolution", "_convolution")
-def convolution(
-    b: Builder, x: Value, weight: Value, bias: Value | None, strides: Any, padding: Any,
-    dilation: Any, transposed: bool, output_padding: Any, groups: int, *_: Any,
-) -> Value:  # fmt: skip
-    spatial = weight.type.rank - 2
-    batched = x.type.rank == weight.type.rank
-    x = x if batched else b.unsqueeze(x, [0])
-    steps, pads, spacing = (_spread(v, spatial) for v in (strides, padding, dilation))
-    if transposed:
-        reach = [(k - 1) * d for k, d in zip(weight.shape[2:], spacing, strict=True)]
-        extra = _spread(output_padding, spatial)
-        ends = [(r - p, r - p + e) for r, p, e in zip(reach, pads, extra, strict=True)]
-        x, weight = _stretch(b, x, steps), _turn(b, weight, groups)
-        steps = [1] * spatial
-    else:
-        ends = [(p, p) for p in pads]
-    result = b.emit(
-        "conv", x, weight, strides=tuple(steps), padding=tuple(ends), dilation=tuple(spacing),
-        groups=groups,
-    )  # fmt: skip
-    if bias is not None:
-        result = b.map("add", result, b.broadcast(bias, result.type.shape, (1,)))
-    return result if batched else b.squeeze(result, [0])
-
-
-def _stretch(b: Builder, x: Value, steps: Sequence[int]) -> Value:
-    """Zeros between neighbours, step - 1 of them: what a strided convolution skips over."""
-    for axis, step in enumerate(steps, 2):
-        if step > 1:
-            shape = x.shape
-            high = [0] * (x.type.rank + 1)
-            high[axis + 1] = step - 1
-            wide = b.pad(b.unsqueeze(x, [axis + 1]), [0] * len(high), high)
-            flat = b.reshape(wide, (*shape[:axis], shape[axis] * step, *shape[axis + 1 :]))
-            x = b.slice_axis(flat, axis, 0, shape[axis] * step - (step - 1))
-    return x
-
-
-def _turn(b: Builder, weight: Value, groups: int) -> Value:
-    """[C, M/groups, window...] as the kernel [M, C/groups, reversed window...]."""
-    channels, made, *window = weight.shape
-    rank = len(window)
-    flipped = b.slice(
-        weight, [0, 0, *(k - 1 for k in window)], [channels, made, *(-1 for _ in window)],
-        [1, 1, *(-1 for _ in window)],
-    )  # fmt: skip
-    apart = b.reshape(flipped, (groups, channels // groups, made, *window))
-    swapped = b.transpose(apart, (0, 2, 1, *range(3, 3 + rank)))
-    return b.reshape(swapped, (groups * made, channels // groups, *window))
 
 
 @aten("scaled_dot_product_attention")

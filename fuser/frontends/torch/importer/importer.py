@@ -13,6 +13,7 @@ from fuser.dtypes import f64
 from fuser.errors import FuserError, UnsupportedOpError, VerifyError
 from fuser.frontends.torch.importer import (  # noqa: F401  the handlers register themselves
     contraction,
+    convolution,
     creation,
     elementwise,
     indexing,
