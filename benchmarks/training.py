@@ -27,8 +27,20 @@ from pathlib import Path
 from typing import Any
 
 SIDES = ("eager", "inductor", "fuser")
-DEVICE_SIZES = {"gpt2": (8, 512), "bert": (32, 128), "llama": (8, 512), "vit": (32, 224)}
-HOST_SIZES = {"gpt2": (2, 64), "bert": (2, 64), "llama": (2, 64), "vit": (2, 64)}
+DEVICE_SIZES = {
+    "gpt2": (8, 512),
+    "bert": (32, 128),
+    "llama": (8, 512),
+    "vit": (32, 224),
+    "resnet50": (64, 224),
+}
+HOST_SIZES = {
+    "gpt2": (2, 64),
+    "bert": (2, 64),
+    "llama": (2, 64),
+    "vit": (2, 64),
+    "resnet50": (2, 64),
+}
 
 
 @dataclass
@@ -53,8 +65,14 @@ def make(name: str, options: Namespace) -> tuple[Any, Mapping[str, Any]]:
     batch, size = (HOST_SIZES if small else DEVICE_SIZES)[name]
     drop = options.dropout
     layers = options.layers or (2 if small else 12)
+    if name == "resnet50":
+        depths = [min(layers, depth) for depth in (3, 4, 6, 3)]
+        config: Any = transformers.ResNetConfig(depths=depths, num_labels=1000)
+        labels = torch.randint(1000, (batch,))
+        feeds = {"pixel_values": torch.randn(batch, 3, size, size), "labels": labels}
+        return transformers.ResNetForImageClassification(config), feeds
     if name == "vit":
-        config: Any = transformers.ViTConfig(
+        config = transformers.ViTConfig(
             num_hidden_layers=layers, image_size=size, num_labels=1000, hidden_dropout_prob=drop,
             attention_probs_dropout_prob=drop,
         )  # fmt: skip

@@ -92,8 +92,10 @@ def backend(
         partition_fn=min_cut_rematerialization_partition,
         decompositions=training_decompositions() if differentiated else decompositions(),
     )
-    # A view that is kept would be written beside the tensor that it views.
-    with config.patch(recompute_views=True):
+    # A view that is kept would be written beside the tensor that it views. What elementwise
+    # functions make of tensors that are kept is made again where a matmul of the backward pass
+    # reads it, beside its own gradient.
+    with config.patch(recompute_views=True, ban_recompute_materialized_backward=False):
         wrapped = compiler(module, example_inputs)
     return _spread(whole[0]) if whole else wrapped
 

@@ -32,7 +32,8 @@ def training_decompositions() -> dict[Any, Callable[..., Any]]:
     aten = torch.ops.aten
     whole = ("_softmax", "_log_softmax", "gelu", "native_layer_norm", "native_group_norm")
     names = [getattr(aten, name).default for name in whole]
-    names.append(aten._native_batch_norm_legit_functional.default)
+    batch_norms = ("_native_batch_norm_legit_functional", "_batch_norm_with_update_functional")
+    names += [getattr(aten, name).default for name in (*batch_norms, "batch_norm_backward")]
     table = {**decompositions(), **torch._decomp.get_decompositions(names)}
     from fuser.frontends.torch.pools import max_pool_backward
 

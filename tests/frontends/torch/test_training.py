@@ -208,3 +208,39 @@ def test_a_loss_takes_no_memory_of_the_size_of_its_logits(monkeypatch: pytest.Mo
     forward, backward = (program.plans[0].program for program in made)
     assert backward.arena_bytes < x.nbytes / 8
     assert sum(spec.bytes for spec in forward.outputs) < x.nbytes / 8  # x is handed on
+
+
+class Residual(nn.Module):
+    """What residual networks are of, small and odd."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.first = nn.Conv2d(3, 6, 7, 2, 3, bias=False), nn.BatchNorm2d(6)
+        self.pool = nn.MaxPool2d(3, 2, 1)
+        self.down = nn.Conv2d(6, 10, 3, 2, 1, groups=2, bias=False)
+        self.second = nn.BatchNorm2d(10)
+        self.short = nn.Conv2d(6, 10, 1, 2)
+        self.head = nn.Linear(10, 5)
+
+    def forward(self, x: Any, labels: Any) -> Any:
+        x = self.pool(self.first(self.stem(x)).relu())
+        x = (self.second(self.down(x)) + self.short(x)).relu()
+        return cross_entropy(self.head(nn.functional.adaptive_avg_pool2d(x, 1).flatten(1)), labels)
+
+
+def test_a_step_of_a_residual_network() -> None:
+    """Gradients and running statistics, beside float64."""
+    module, x, labels = Residual(), torch.randn(3, 3, 37, 29), torch.randint(5, (3,))
+    exact, eager = copy.deepcopy(module).double(), copy.deepcopy(module)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "fuser leaves")
+        compiled(module)(x, labels).backward()
+    eager(x, labels).backward()
+    exact(x.double(), labels).backward()
+    ours, theirs, wanted = (
+        torch.cat([p.grad.double().flatten() for p in net.parameters()])
+        for net in (module, eager, exact)
+    )
+    assert (ours - wanted).norm() <= 2 * (theirs - wanted).norm()
+    for a, b in zip(module.buffers(), exact.buffers(), strict=True):
+        torch.testing.assert_close(a, b.to(a.dtype))
