@@ -9,6 +9,7 @@ traffic of writing and reading back.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from math import ceil, prod
 
 from fuser.graph.ir import Node, Value
@@ -21,6 +22,9 @@ from fuser.partition.rows import TANGLED, long_rows
 
 MOST_WEIGHT = 48
 """Operations per element above which nothing is computed twice."""
+
+SMALL = 8
+"""So many times smaller than what is computed of it, a value may be written in its place."""
 
 MOST_PIECES = 8
 """Tensors behind a concat that a reader looks through itself."""
@@ -57,10 +61,13 @@ def inline_maps(grouping: Grouping) -> None:
 
 
 def shed_outputs(grouping: Grouping) -> None:
-    """Drop outputs that their readers can compute from another output, last nodes first.
+    """Drop outputs that their readers can compute from others, last nodes first.
 
     region: %y = norm %x; %m = mul %y, %mask          region: %y = norm %x
     (both are written, %m only for one reader)  =>    the reader computes mul %y, %mask
+
+    region: %s = reduce_sum(exp %x); %p = sub %x, log(%s)       region: %s = reduce_sum(exp %x)
+    (%p is written, for one gather)                         =>  the gather computes sub %x, log(%s)
     """
     for node in reversed(grouping.graph.nodes):
         group = grouping.group_of.get(node)
@@ -70,27 +77,55 @@ def shed_outputs(grouping: Grouping) -> None:
         users = grouping.consumers(node.output)
         if grouping.reaches_output(node.output) or not members.isdisjoint(users) or not users:
             continue
-        own = {v for x in node.inputs for v in grouping.sources(x) if v.node in members}
-        if own and own <= set(grouping.outputs(members)) and _sheds(grouping, node, users):
-            grouping.release(node)
+        chain = _chain(grouping, node, members)
+        if chain and _sheds(grouping, node, users, chain, members):
+            for part in chain:
+                grouping.release(part)
+
+
+def _chain(grouping: Grouping, node: Node, members: set[Node]) -> list[Node]:
+    """The maps of a group that make a node's result of what the group writes anyway, or of values
+    so small that it may; nothing where others are among them, or where it reads none of these."""
+    written = set(grouping.outputs(members))
+    chain, stack, ends = {node: None}, [node], False
+    while stack:
+        for operand in stack.pop().inputs:
+            for value in grouping.sources(operand):
+                made = value.node
+                if made is None or made not in members or made in chain:
+                    continue
+                if value in written or SMALL * value.type.bytes <= node.output.type.bytes:
+                    ends = True
+                elif is_map(made):
+                    chain[made] = None
+                    stack.append(made)
+                else:
+                    return []
+    return list(chain) if ends else []
 
 
 @by_example
-def _sheds(grouping: Grouping, node: Node, users: list[Node]) -> bool:
-    """Whether the readers of a node gain by computing it themselves."""
+def _sheds(
+    grouping: Grouping, node: Node, users: list[Node], chain: list[Node], members: set[Node]
+) -> bool:
+    """Whether the readers of a node gain by computing it, and the chain behind it, themselves."""
     if any(user.op in OPAQUE for user in users):
         return False
-    if any(grouping.forbidden([node], grouping.members(user)) for user in users):
+    if any(grouping.forbidden(chain, grouping.members(user)) for user in users):
         return False
-    if grouping.pinned([node], set(grouping.members(node)) - {node}):
+    if grouping.pinned(chain, members.difference(chain)):
         return False
-    cone = _cone(grouping, [node])
+    cone = _cone(grouping, chain)
     weight = sum(cost.weight(part) for part in cone)
     if weight > MOST_WEIGHT:
         return False
     again = sum(_inline_seconds(grouping, node.output, user, weight, cone) for user in users)
-    traffic = (1 + len(users)) * node.output.type.bytes
-    return again < traffic / grouping.target.bandwidth
+    rest = _cone(grouping, list(members.difference(chain)), chain)  # what is left of the group
+    unread = _leaves(grouping, list(members)) - _leaves(grouping, rest)
+    undone = sum(cost.weight(part) * part.output.type.size for part in set(chain).difference(rest))
+    traffic = (1 + len(users)) * node.output.type.bytes + sum(v.type.bytes for v in unread)
+    target = grouping.target
+    return again < traffic / target.bandwidth + undone / cost.map_rate(target)
 
 
 @by_example
@@ -151,14 +186,16 @@ def _misfit(grouping: Grouping, group: Group) -> Misfit | None:
     return None
 
 
-def _cone(grouping: Grouping, nodes: list[Node]) -> list[Node]:
-    """The nodes with everything virtual behind them."""
+def _cone(grouping: Grouping, nodes: list[Node], also: Collection[Node] = ()) -> list[Node]:
+    """The nodes with everything virtual behind them, or in `also`."""
     seen: set[Node] = set(nodes)
     stack = list(nodes)
     while stack:
         for value in stack.pop().inputs:
             node = value.node
-            if node is not None and node in grouping.virtual and node not in seen:
+            if node is None or node in seen:
+                continue
+            if node in grouping.virtual or node in also:
                 seen.add(node)
                 stack.append(node)
     return list(seen)
@@ -229,11 +266,12 @@ def _inline_seconds(
         evaluations = _score_evaluations(grouping, value, owner)
     elif user.op == "reduce_window":
         evaluations *= prod(user.attrs["window"])
-    elif user.op == "gather" and user.inputs[0] is value:
+    elif user.op == "gather" and value in grouping.sources(user.inputs[0]):
         evaluations = user.output.type.size
     elif owner is not None and owner.axes is not None and long_rows(grouping, owner):
         evaluations *= len(owner.anchors) + 1
-    leaves = sum(min(leaf.type.bytes, 8 * value.type.size) for leaf in _leaves(grouping, cone))
+    most = 8 * min(value.type.size, evaluations)
+    leaves = sum(min(leaf.type.bytes, most) for leaf in _leaves(grouping, cone))
     return evaluations * weight / cost.map_rate(target) + leaves / target.bandwidth + penalty
 
 

@@ -7,7 +7,8 @@
 GPUs copy operands ahead in pieces of 16 bytes, from addresses that these divide. Where rows of
 16-bit elements begin elsewhere, every block of the matmul loads element by element, as often as
 there are blocks across; one copy with longer rows is cheaper from some size on. What is summed over
-gets zeros on both sides; other dims are cut back to their extent, which is only an index.
+gets zeros on both sides; other dims are cut back to their extent, which is only an index. Of what
+maps make, all readers read the copy, and nothing else is stored.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from fuser.graph.copying import begin_copy, clone_node
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.registry import build
 from fuser.graph.sizes import is_symbolic
+from fuser.partition.nodes import is_map
 from fuser.target import Target
 
 PIECE = 16
@@ -45,9 +47,25 @@ def align_rows(graph: Graph, target: Target) -> tuple[Graph, set[Value]]:
         return graph, kept
     result, values = begin_copy(graph)
     copies: dict[tuple[Value, tuple[int, ...]], Value] = {}
+    longer = _made_longer(graph, plans)
+
+    def lengthen(value: Value) -> None:
+        """Let all that reads a value read a copy of longer rows, so that it need not be stored."""
+        high = (0,) * (value.type.rank - 1) + (longer[value],)
+        copy = build(
+            result, "pad", values[value], low=(0,) * len(high), high=high, value=0.0,
+            origin=value.node.origin if value.node is not None else (),
+        )  # fmt: skip
+        kept.add(copy)
+        copies[value, high] = copy
+        values[value] = _cut(result, copy, value.shape)
+
     for node in graph.nodes:
         if node not in plans:
             clone_node(result, node, values)
+            for value in node.outputs:
+                if value in longer:
+                    lengthen(value)
             continue
         operands = []
         for side, operand in enumerate(node.inputs):
@@ -55,10 +73,15 @@ def align_rows(graph: Graph, target: Target) -> tuple[Graph, set[Value]]:
             if spare is None:
                 operands.append(values[operand])
                 continue
-            key = (values[_source(operand)], spare)
-            if key not in copies:
+            source = _source(operand)
+            key = (source, spare)
+            if key not in copies and (root := _root(source)) in longer:
+                whole = copies[root, (0,) * (root.type.rank - 1) + spare[-1:]]
+                long = (*source.shape[:-1], whole.shape[-1])
+                copies[key] = build(result, "reshape", whole, shape=long, origin=node.origin)
+            elif key not in copies:
                 copies[key] = build(
-                    result, "pad", key[0], low=(0,) * len(spare), high=spare, value=0.0,
+                    result, "pad", values[source], low=(0,) * len(spare), high=spare, value=0.0,
                     origin=node.origin,
                 )  # fmt: skip
                 kept.add(copies[key])
@@ -67,6 +90,37 @@ def align_rows(graph: Graph, target: Target) -> tuple[Graph, set[Value]]:
         values[node.output] = build(result, node.op, *operands, origin=node.origin, **attrs)
     result.outputs = [values[value] for value in graph.outputs]
     return result, kept
+
+
+def _made_longer(graph: Graph, plans: dict[Node, dict[int, tuple[int, ...]]]) -> dict[Value, int]:
+    """Elements to add to the rows of values that maps make for such matmuls, so that only the copy
+    is stored; the others, and what the graph returns, are stored as they are, too."""
+    asked: dict[Value, set[tuple[int, ...]]] = {}
+    for node, plan in plans.items():
+        for side, spare in plan.items():
+            asked.setdefault(_source(node.inputs[side]), set()).add(spare)
+    found: dict[Value, int] = {}
+    refused = set(graph.outputs)
+    for source, spares in asked.items():
+        root, spare = _root(source), max(spares)
+        if root.node is None or root.constant is not None or not is_map(root.node):
+            continue
+        if len(spares) > 1 or any(spare[:-1]) or found.setdefault(root, spare[-1]) != spare[-1]:
+            refused.add(root)
+        if source in refused:
+            refused.add(root)
+    return {root: count for root, count in found.items() if root not in refused}
+
+
+def _root(source: Value) -> Value:
+    """What a source is another shape of, with the same rows."""
+    while (
+        source.node is not None
+        and source.node.op == "reshape"
+        and source.node.inputs[0].shape[-1:] == source.shape[-1:]
+    ):
+        source = source.node.inputs[0]
+    return source
 
 
 def _source(operand: Value) -> Value:
@@ -139,12 +193,18 @@ def _view(graph: Graph, node: Node, side: int, copy: Value) -> Value:
         long if axis == summed else short
         for axis, (short, long) in enumerate(zip(source.shape, copy.shape, strict=True))
     )
-    if limits != copy.shape:
-        copy = build(
-            graph, "slice", copy, starts=(0,) * len(limits), limits=limits,
-            strides=(1,) * len(limits), origin=node.origin,
-        )  # fmt: skip
+    copy = _cut(graph, copy, limits)
     order = _order(operand)
     if order != tuple(range(len(order))):
         copy = build(graph, "transpose", copy, perm=order, origin=node.origin)
     return copy
+
+
+def _cut(graph: Graph, copy: Value, limits: tuple[int, ...]) -> Value:
+    """The front of a copy."""
+    if limits == copy.shape:
+        return copy
+    return build(
+        graph, "slice", copy, starts=(0,) * len(limits), limits=limits,
+        strides=(1,) * len(limits), origin=copy.node.origin if copy.node is not None else (),
+    )  # fmt: skip
