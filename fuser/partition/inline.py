@@ -23,7 +23,7 @@ from fuser.partition.rows import TANGLED, long_rows
 MOST_WEIGHT = 48
 """Operations per element above which nothing is computed twice."""
 
-SMALL = 8
+SMALL = 4
 """So many times smaller than what is computed of it, a value may be written in its place."""
 
 MOST_PIECES = 8
@@ -94,11 +94,14 @@ def _chain(grouping: Grouping, node: Node, members: set[Node]) -> list[Node]:
                 made = value.node
                 if made is None or made not in members or made in chain:
                     continue
-                if value in written or SMALL * value.type.bytes <= node.output.type.bytes:
+                small = SMALL * value.type.bytes <= node.output.type.bytes
+                if value in written or (small and len(grouping.consumers(value)) > 1):
                     ends = True
                 elif is_map(made):
                     chain[made] = None
                     stack.append(made)
+                elif small:
+                    ends = True
                 else:
                     return []
     return list(chain) if ends else []

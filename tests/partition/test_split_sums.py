@@ -7,6 +7,7 @@ import pytest
 
 from fuser import dtypes
 from fuser.partition import partition
+from fuser.partition.passes.split_contractions import split_contractions
 from fuser.partition.passes.split_sums import split_sums
 from tests.interpreted import check as check_emitted
 from tests.partition.support import CPU, SM_90A, Net, kinds
@@ -53,3 +54,21 @@ def test_sums_that_stay(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
     net = Net()
     graph = net.finish(net.b.reduce("reduce_sum", net.input("x", *shape), axes))
     assert split_sums(graph, SM_90A) is graph
+
+
+def test_matmuls_of_few_tiles_and_long_sums_have_parts() -> None:
+    """The gradient of a convolution's weights, and one that stays: there are tiles enough."""
+    net = Net()
+    x, y = (net.input(name, 16, 24, 36, 40, dtype=dtypes.bf16) for name in "xy")
+    graph = net.finish(net.b.dot(x, y, ((0, 2, 3), (0, 2, 3))))
+    cut = partition(graph, SM_90A)
+    assert kinds(cut) == ["contraction", "reduce"]
+    (parts,) = cut.regions[0].outputs
+    assert parts.dtype is dtypes.f32 and parts.shape[1:] == (24, 24) and parts.shape[0] > 8
+    rng = np.random.default_rng(0)
+    feeds = {v.name: rng.standard_normal(v.shape).astype(v.dtype.numpy) for v in graph.inputs}
+    check_emitted(cut, feeds, SM_90A)
+    net = Net()
+    x, y = (net.input(name, 16, 640, 36, 40, dtype=dtypes.bf16) for name in "xy")
+    graph = net.finish(net.b.dot(x, y, ((0, 2, 3), (0, 2, 3))))
+    assert split_contractions(graph, SM_90A) is graph

@@ -29,6 +29,7 @@ from fuser.partition.passes.live import with_copied_inputs, without_dead
 from fuser.partition.passes.merge_matmuls import merge_matmuls
 from fuser.partition.passes.rotate_in_place import rotate_in_place
 from fuser.partition.passes.split_concats import split_concats
+from fuser.partition.passes.split_contractions import split_contractions
 from fuser.partition.passes.split_matmuls import split_matmuls
 from fuser.partition.passes.split_sums import split_sums
 from fuser.target import Target
@@ -178,6 +179,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("fold_empty", _of(fold_empty), always),
     Pass("copy_inputs", _of(with_copied_inputs), always),  # from here on all is a copy
     Pass("expand_outer_products", _of(expand_outer_products), always),
+    Pass("split_contractions", lambda g, work: split_contractions(g, work.target), fuses_on_gpu),
     Pass("split_sums", lambda g, work: split_sums(g, work.target), fuses_on_gpu),
     Pass("split_concats", _of(split_concats), always),
     Pass("integer_matmuls", _integers, multiplies_int8),  # before weights are decoded
