@@ -17,7 +17,7 @@ from fuser.graph.precision import operand_dtype
 from fuser.graph.sizes import by_example
 from fuser.partition import cost
 from fuser.partition.grouping import Group, Grouping, Misfit
-from fuser.partition.nodes import CREATE, OPAQUE, SELECTING, is_map
+from fuser.partition.nodes import ANCHORS, CREATE, OPAQUE, SELECTING, is_map
 from fuser.partition.rows import TANGLED, long_rows
 
 MOST_WEIGHT = 48
@@ -77,15 +77,17 @@ def shed_outputs(grouping: Grouping) -> None:
         users = grouping.consumers(node.output)
         if grouping.reaches_output(node.output) or not members.isdisjoint(users) or not users:
             continue
-        chain = _chain(grouping, node, members)
+        few = any(user.op in ANCHORS for user in users)  # every block of which computes it
+        chain = _chain(grouping, node, members, few)
         if chain and _sheds(grouping, node, users, chain, members):
             for part in chain:
                 grouping.release(part)
 
 
-def _chain(grouping: Grouping, node: Node, members: set[Node]) -> list[Node]:
+def _chain(grouping: Grouping, node: Node, members: set[Node], few: bool) -> list[Node]:
     """The maps of a group that make a node's result of what the group writes anyway, or of values
-    so small that it may; nothing where others are among them, or where it reads none of these."""
+    so small that it may; nothing where others are among them, or where it reads none of these. few:
+    only the node itself, of what is written."""
     written = set(grouping.outputs(members))
     chain, stack, ends = {node: None}, [node], False
     while stack:
@@ -95,7 +97,11 @@ def _chain(grouping: Grouping, node: Node, members: set[Node]) -> list[Node]:
                 if made is None or made not in members or made in chain:
                     continue
                 small = SMALL * value.type.bytes <= node.output.type.bytes
-                if value in written or (small and len(grouping.consumers(value)) > 1):
+                if value in written:
+                    ends = True
+                elif few:
+                    return []
+                elif small and len(grouping.consumers(value)) > 1:
                     ends = True
                 elif is_map(made):
                     chain[made] = None
