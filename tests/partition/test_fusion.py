@@ -8,6 +8,7 @@ import pytest
 from fuser import dtypes
 from fuser.graph import compose
 from fuser.graph.ir import Value
+from fuser.graph.linear_index import gather_along
 from fuser.partition import Options, Partition, partition
 from tests.interpreted import check as check_emitted
 from tests.partition.support import CPU, SM_90A, Net, check, kinds, ops, random_feeds
@@ -351,3 +352,21 @@ def test_tensors_without_elements_need_no_kernel() -> None:
     cut = cut_of(net, total, product, net.b.map("exp", joined))
     assert set(kinds(cut)) == {"map"}
     assert all(value.type.size for region in cut.regions for value in region.inputs)
+
+
+def test_what_one_reader_takes_little_of_is_not_written() -> None:
+    """Log-softmax before a loss: its gather computes the elements that it takes."""
+    net = Net()
+    x, labels = net.input("x", 37, 530), net.input("labels", 37, dtype=dtypes.i64)
+    top = net.b.restore(net.b.reduce("reduce_max", x, [1]), x, [1])
+    gap = net.b.map("sub", x, top)
+    total = net.b.map("log", net.b.reduce("reduce_sum", net.b.map("exp", gap), [1]))
+    scores = net.b.map("sub", gap, net.b.restore(total, x, [1]))
+    taken = gather_along(net.b, scores, net.b.reshape(labels, (37, 1)), 1)
+    graph = net.finish(net.b.reduce("reduce_sum", taken, [0, 1]), total)
+    feeds = {"x": np.linspace(-3, 5, 37 * 530, dtype=np.float32).reshape(37, 530) ** 2}
+    feeds["labels"] = np.arange(37) * 13
+    for target in (CPU, SM_90A):
+        cut = partition(graph, target)
+        assert all(v.type.size < x.type.size for r in cut.regions for v in r.outputs)
+        check_emitted(cut, feeds, target)

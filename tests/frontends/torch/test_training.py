@@ -72,6 +72,14 @@ def test_a_chain_keeps_its_input_alone() -> None:
     torch.testing.assert_close(x.grad, wanted)
 
 
+def test_activations_are_made_again() -> None:
+    """Of an activation between matmuls its operand is kept, which the first matmul made."""
+    x, up, down = torch.randn(64, 32), torch.randn(32, 512), torch.randn(512, 32)
+    leaves = up.requires_grad_(), down.requires_grad_()
+    loss = compiled(lambda a, b: (nn.functional.gelu(x @ a) @ b).square().sum())(*leaves)
+    assert kept_bytes(loss) <= (64 * 512 + 2 * 64 * 32) * 4
+
+
 def test_rows_keep_a_few_numbers_each() -> None:
     """Softmax, a norm and a loss over wide rows."""
     x, labels = torch.randn(32, 4096, requires_grad=True), torch.randint(4096, (32,))
