@@ -133,9 +133,11 @@ def operators_moved(graph: Graph) -> list[tuple[Bytes, list[Touch]]]:
     """For every operator what it moves if it runs alone, and where: values between operators share
     memory as those between kernels of a plan do."""
     nodes = nodes_before(graph)
+    computed = {name for node in nodes for name in node.results}
     same: dict[str, str] = {}  # results of views, and of what they are views
     for node in graph.source:
-        if node.kind == "view" and node.operands and node.results:
+        # a copy over a whole tensor hands on a result of another operator
+        if node.kind == "view" and node.operands and not computed.issuperset(node.results[:1]):
             same[node.results[0]] = same.get(node.operands[0], node.operands[0])
     sizes: dict[str, int] = {}
     made: dict[str, int] = {}
