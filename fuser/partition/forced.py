@@ -100,8 +100,11 @@ def check_separable(graph: Graph, options: Options) -> None:
 
 
 def ways(options: Options) -> Iterator[Options]:
-    """Options under which pins may be honoured, the nearest to the unforced plan first: pins as
-    wishes; pinned nodes kept from other regions; and without rewrites that put matmuls together."""
+    """Options under which pins may be honoured, the nearest to the unforced plan first: none, for
+    what is so already; pins as wishes; pinned nodes kept from other regions; and without rewrites
+    that put matmuls together."""
+    if options.pin:
+        yield replace(options, pin=())
     yield options
     if options.pin:
         yield replace(options, reserve=True)
