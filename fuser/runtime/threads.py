@@ -15,6 +15,9 @@ from fuser.runtime import native_pool
 from fuser.runtime.jit import runtime_library
 from fuser.runtime.memory import address, aligned_empty
 
+STOP_SECONDS = 10.0
+"""That the end of the process waits for a run."""
+
 _VOID_P = ctypes.c_void_p
 _pools: dict[int, Pool] = {}
 _pools_lock = new_lock()
@@ -46,11 +49,12 @@ class Pool:
             worker.start()
 
     def stop(self) -> None:
-        """End the workers. Waits for a plan that is running to finish."""
-        with self.lock:
-            self._stop(self.pointer)
-            for worker in self._workers:
-                worker.join()
+        """End the workers. Waits for a plan that is running to finish, but not for ever: an
+        interrupt may have come between a run's taking of the lock and what would give it back."""
+        self.lock.acquire(timeout=STOP_SECONDS)
+        self._stop(self.pointer)
+        for worker in self._workers:
+            worker.join()
 
 
 def get_pool(threads: int) -> Pool:

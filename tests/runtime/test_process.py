@@ -99,3 +99,10 @@ def test_an_interrupt_ends_a_loop_of_runs() -> None:
     finally:
         process.kill()
     assert "KeyboardInterrupt" in errors and process.returncode == -signal.SIGINT
+
+
+def test_a_lock_that_was_lost_does_not_keep_the_process() -> None:
+    code = "from fuser.runtime import threads\nthreads.STOP_SECONDS = 0.1\n"
+    code += "threads.get_pool(3).lock.acquire()\nprint('ready', flush=True)\n"
+    found = subprocess.run([sys.executable, "-c", START + code], capture_output=True, timeout=120)
+    assert found.returncode == 0 and found.stdout == b"ready\n"
