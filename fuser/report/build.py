@@ -87,11 +87,13 @@ def _total(found: Sequence[Bytes]) -> int:
 def _flops(programs: Sequence[TileProgram]) -> list[int]:
     """Of each launch those of its region; kernels of one region share them by their own work."""
     shares = [max(1, size_hint(item.flops)) for item in programs]
-    whole: dict[int, int] = {}
+    whole: Counter[int] = Counter()
     for item, share in zip(programs, shares, strict=True):
-        whole[item.region.id] = whole.get(item.region.id, 0) + share
+        whole[item.region.id] += share
+    regions = {item.region.id: item.region for item in programs}
+    totals = {number: total_flops(region.nodes) for number, region in regions.items()}
     return [
-        total_flops(item.region.nodes) * share // whole[item.region.id]
+        totals[item.region.id] * share // whole[item.region.id]
         for item, share in zip(programs, shares, strict=True)
     ]
 

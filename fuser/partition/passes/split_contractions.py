@@ -12,7 +12,7 @@ from __future__ import annotations
 from math import prod
 
 from fuser.dtypes import f32
-from fuser.graph.copying import begin_copy, clone_node
+from fuser.graph.copying import with_replaced
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.registry import build
 from fuser.graph.sizes import is_symbolic
@@ -29,17 +29,11 @@ DEPTH = 1024
 def split_contractions(graph: Graph, target: Target) -> Graph:
     """A graph in which such matmuls have parts for all multiprocessors."""
     parts = {node: found for node in graph.nodes if (found := _parts(node, target))}
-    if not parts:
-        return graph
-    result, values = begin_copy(graph)
-    for node in graph.nodes:
-        if node in parts:
-            operands = [values[value] for value in node.inputs]
-            values[node.output] = _split(result, node, operands, parts[node])
-        else:
-            clone_node(result, node, values)
-    result.outputs = [values[value] for value in graph.outputs]
-    return result
+
+    def make(copy: Graph, node: Node, values: dict[Value, Value], found: dict[int, int]) -> Value:
+        return _split(copy, node, [values[value] for value in node.inputs], found)
+
+    return with_replaced(graph, parts, make)
 
 
 def _parts(node: Node, target: Target) -> dict[int, int]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from math import prod
 
 from fuser.dtypes import f32
-from fuser.graph.copying import begin_copy, clone_node
+from fuser.graph.copying import with_replaced
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.registry import build
 from fuser.graph.sizes import is_symbolic
@@ -34,16 +34,11 @@ ROWS = 32
 def split_sums(graph: Graph, target: Target) -> Graph:
     """A graph in which large sums have parts for all multiprocessors."""
     parts = {node: found for node in graph.nodes if (found := _parts(node, target))}
-    if not parts:
-        return graph
-    result, values = begin_copy(graph)
-    for node in graph.nodes:
-        if node in parts:
-            values[node.output] = _split(result, node, values[node.inputs[0]], parts[node])
-        else:
-            clone_node(result, node, values)
-    result.outputs = [values[value] for value in graph.outputs]
-    return result
+
+    def make(copy: Graph, node: Node, values: dict[Value, Value], found: dict[int, int]) -> Value:
+        return _split(copy, node, values[node.inputs[0]], found)
+
+    return with_replaced(graph, parts, make)
 
 
 def _parts(node: Node, target: Target) -> dict[int, int]:
