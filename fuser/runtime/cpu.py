@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from fuser.backend.cores import available_cores, check_threads
-from fuser.backend.cpu.host import tiles_granted
-from fuser.backend.llvm import host_features
+from fuser.backend.cpu.features import missing_features
 from fuser.errors import DeviceError, OutOfMemoryError, VerifyError
 from fuser.runtime import native
 from fuser.runtime.jit import Linked, link_objects, runtime_library
@@ -269,13 +268,10 @@ class CpuExecutor:
 
 def _check_host(program: Program) -> None:
     """Raise DeviceError for code that this processor cannot run."""
-    wanted = {name[1:] for name in program.target.features.split(",") if name.startswith("+")}
-    missing = wanted and wanted - host_features()
-    if "amx-tile" in wanted and not tiles_granted():  # asks for it, too
-        missing = {*missing, "amx-tile"}
+    missing = missing_features(program.target.features)
     if missing:
         raise DeviceError(
-            f"the plan needs a processor with {', '.join(sorted(missing))}",
+            f"the plan needs a processor with {', '.join(missing)}",
             where=program.name,
             hint="compile the model on this machine",
         )

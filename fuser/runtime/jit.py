@@ -1,59 +1,58 @@
-"""Linking relocatable objects into this process. Code stays mapped as long as its `Linked`."""
+"""Native code made part of this process. It stays as long as its `Linked`.
+
+On Linux for x86-64 fuser links itself (linker.py), so that plans run where there is no LLVM;
+elsewhere LLVM does.
+"""
 
 from __future__ import annotations
 
 import ctypes
-import itertools
 import logging
 import os
 import platform
+import sys
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Protocol
 
-import llvmlite.binding as llvm
-
+from fuser.backend.elf import is_x86_64
 from fuser.backend.symbols import functions
 from fuser.config import Config
 from fuser.errors import CompileError
-from fuser.forks import new_lock
 from fuser.runtime import native
+from fuser.runtime.linker import link
 
-_lock = new_lock()
-_names = itertools.count()
 _log = logging.getLogger("fuser")
 
+X86_64 = "x86_64-unknown-linux-gnu"
 
-class Linked:
+
+class Linked(Protocol):
     """Addresses of linked symbols. Keeps the code mapped."""
 
-    def __init__(self, trackers: list[Any], addresses: dict[str, int]) -> None:
-        self._trackers = trackers
-        self._addresses = addresses
-
-    def __getitem__(self, symbol: str) -> int:
-        return self._addresses[symbol]
+    def __getitem__(self, symbol: str) -> int: ...
 
 
-@lru_cache(maxsize=1)
-def _compiler() -> Any:
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    return llvm.create_lljit_compiler()
+def links_itself() -> bool:
+    """Whether objects for this machine are linked without LLVM."""
+    return sys.platform == "linux" and platform.machine() == "x86_64"
 
 
 def link_objects(objects: Mapping[str, bytes]) -> Linked:
     """Link one object a symbol. Symbols that the objects lack come from this process (memcpy, ...).
 
-    Raises CompileError when LLVM refuses one.
+    Raises CompileError for an object that cannot be linked, DeviceError.
     """
-    if not objects:
-        return Linked([], {})
-    builder = llvm.JITLibraryBuilder()
-    for symbol, code in objects.items():
-        builder.add_object_img(code).export_symbol(symbol)
-    builder.add_current_process()
-    linked = _link(builder, objects)
+    try:
+        if not objects or (links_itself() and all(map(is_x86_64, objects.values()))):
+            linked: Linked = link((code, [symbol]) for symbol, code in objects.items())
+        else:
+            from fuser.runtime import llvm_link
+
+            linked = llvm_link.link_objects(objects)
+    except (RuntimeError, ValueError) as error:
+        where = next(iter(objects))
+        raise CompileError(f"linking native code failed: {error}", where=where) from error
     if Config.from_environment().perf:
         _write_map(linked, objects)
     return linked
@@ -74,9 +73,33 @@ def _write_map(linked: Linked, objects: Mapping[str, bytes]) -> None:
         _log.warning("FUSER_PERF=1 cannot write %s: %s", error.filename, error.strerror)
 
 
+_offered: list[bytes] = []
+
+
+def offer_runtime(code: bytes) -> None:
+    """An object of the runtime that came with a plan, for a process that has none yet. Objects of
+    one `native.VERSION` are the same but for the LLVM that made them."""
+    if not _offered:
+        _offered.append(code)
+
+
+def runtime_object() -> bytes:
+    """The runtime's own native code as an object for Linux on x86-64, of any processor: as a plan
+    brought it, or compiled."""
+    if not _offered:
+        offer_runtime(_emit(native.runtime_ir("x86_64"), X86_64))
+    return _offered[0]
+
+
 @lru_cache(maxsize=1)
 def runtime_library() -> Linked:
-    """The runtime's own native code, compiled on first use and kept for ever."""
+    """The runtime's own native code, kept for ever. Raises CompileError."""
+    if links_itself():
+        try:
+            return link([(runtime_object(), native.EXPORTS)])
+        except ValueError as error:
+            _offered.clear()
+            raise CompileError(f"linking native code failed: {error}") from error
     process = ctypes.CDLL(None)
     symbols = {
         symbol: ctypes.cast(getattr(process, symbol), ctypes.c_void_p).value or 0
@@ -87,21 +110,18 @@ def runtime_library() -> Linked:
 
 def link_native(text: str, symbols: Mapping[str, int], exports: Iterable[str]) -> Linked:
     """Compile LLVM IR that takes symbols from these addresses. Raises CompileError."""
-    builder = llvm.JITLibraryBuilder()
-    for symbol, pointer in symbols.items():
-        builder.import_symbol(symbol, pointer)
-    builder.add_ir(text)
-    names = tuple(exports)
-    for symbol in names:
-        builder.export_symbol(symbol)
-    return _link(builder, names)
+    try:
+        if links_itself():
+            return link([(_emit(text, X86_64), tuple(exports))], symbols)
+        from fuser.runtime import llvm_link
+
+        return llvm_link.link_text(text, symbols, exports)
+    except (RuntimeError, ValueError) as error:
+        raise CompileError(f"linking native code failed: {error}") from error
 
 
-def _link(builder: Any, symbols: Iterable[str]) -> Linked:
-    with _lock:
-        name = f"fuser{next(_names)}"
-        try:
-            tracker = builder.link(_compiler(), name)
-        except RuntimeError as error:
-            raise CompileError(f"linking native code failed: {error}", where=name) from error
-    return Linked([tracker], {symbol: tracker[symbol] for symbol in symbols})
+def _emit(text: str, triple: str) -> bytes:
+    """An object of LLVM IR as it stands, for any processor of its kind."""
+    from fuser.backend.llvm import Machine, emit_object
+
+    return emit_object(text, Machine(triple, "x86-64", opt=2), level=0)

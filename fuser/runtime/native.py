@@ -15,6 +15,8 @@ import time
 
 from fuser.runtime import native_pool
 
+VERSION = 1
+"""Of what Python, this code and kernels share: layouts, and how they are called."""
 CONTEXT_BYTES = 64
 
 IMPORTS = (*native_pool.IMPORTS, "clock_gettime", "memset")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
-import functools
-import platform
 from dataclasses import replace
 from pathlib import Path
 
 from fuser.backend import llvm
 from fuser.backend.cores import available_cores
+from fuser.backend.cpu.features import tiles_granted
 from fuser.target import Target, cpu_target
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -32,18 +30,6 @@ def host_target() -> Target:
         vector_registers=32 if bits in (128, 512) else 16,
     )  # fmt: skip
     return replace(target, l2_cache_bytes=cache_bytes(3))
-
-
-@functools.cache
-def tiles_granted() -> bool:
-    """Ask the system for the tile registers (AMX), for all threads of this process.
-
-    Linux wants a process to ask before it touches them, and may refuse (arch/x86/kernel/fpu).
-    """
-    if platform.system() != "Linux" or platform.machine() not in ("x86_64", "AMD64"):
-        return False
-    arch_prctl, request_permission, tile_data = 158, 0x1023, 18
-    return int(ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data)) == 0
 
 
 def cache_bytes(level: int) -> int:
