@@ -98,7 +98,7 @@ def test_calls_grow_with_the_nodes(shape: str) -> None:
         emit_programs(partition(graph, X86_64_V3), X86_64_V3)
 
     work(SHAPES[shape](24))
-    few, many = (SHAPES[shape](nodes) for nodes in (50, 150))
+    few, many = (SHAPES[shape](nodes) for nodes in (80, 240))  # several whole kernels
     ratio = counted(partial(work, many)) / counted(partial(work, few))
     assert ratio < 1.1 * nodes_of(many) / nodes_of(few)
 

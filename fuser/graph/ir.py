@@ -64,7 +64,7 @@ class TensorType:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Value:
     """One tensor. `node` is its producer, None for a graph input. Identity is equality."""
 
@@ -91,7 +91,7 @@ class Value:
         return f"%{self.name}: {self.type}"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Node:
     """One primitive applied to values. `origin` holds the names of the ONNX nodes it came from."""
 

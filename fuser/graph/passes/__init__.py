@@ -39,7 +39,8 @@ PASSES: tuple[Pass, ...] = (
 
 
 def run_passes(graph: Graph, verify: bool = False) -> Graph:
-    """The graph after all passes. With verify, structure and types are checked after each.
+    """The graph after all passes, which change it in place: who needs it as it was copies it. With
+    verify, structure and types are checked after each.
 
     Raises what a pass raises, with its name.
     """

@@ -26,20 +26,20 @@ _ROUNDS = 10  # each round sees the results of the one before; real models settl
 
 
 def canonicalise(graph: Graph) -> Graph:
-    """A graph with the rules applied everywhere."""
+    """The graph with the rules applied everywhere (changed in place)."""
     for _ in range(_ROUNDS):
         changed = False
 
         def rule(b: Builder, node: Node, operands: tuple[Value, ...]) -> Value | None:
             nonlocal changed
-            for apply in _RULES.get(node.op, ()):
+            for apply in _RULES[node.op]:
                 made = apply(b, node, operands)
                 if made is not None:
                     changed = True
                     return made
             return None
 
-        graph = remove_dead_nodes(rewrite(graph, rule))
+        graph = remove_dead_nodes(rewrite(graph, rule, _RULES))
         if not changed:
             break
     return graph

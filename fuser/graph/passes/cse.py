@@ -18,22 +18,20 @@ from fuser.graph.passes.rewrite import join_origins, rewrite
 
 
 def eliminate_common_subexpressions(graph: Graph) -> Graph:
-    """A graph in which equal nodes, equal constants included, appear once."""
+    """The graph with equal nodes, equal constants included, once (changed in place)."""
     seen: dict[tuple[Any, ...], list[Node]] = {}
     static: set[Value] = set()
 
-    def rule(b: Builder, node: Node, operands: tuple[Value, ...]) -> tuple[Value, ...]:
+    def rule(b: Builder, node: Node, operands: tuple[Value, ...]) -> tuple[Value, ...] | None:
         key = (node.op, operands, _attrs_key(node))
         for earlier in seen.get(key, ()):
             if node.op != "constant" or _same(earlier.attrs["value"], node.attrs["value"]):
                 _merge_origin(earlier, node, earlier.output in static)
                 return earlier.outputs
-        types = [value.type for value in node.outputs]
-        made = b.graph.add(node.op, operands, types, node.origin, **node.attrs)
-        seen.setdefault(key, []).append(made)
+        seen.setdefault(key, []).append(node)
         if all(operand in static for operand in operands):
-            static.update(made.outputs)
-        return made.outputs
+            static.update(node.outputs)
+        return None
 
     return rewrite(graph, rule)
 

@@ -38,7 +38,7 @@ class _Chain:
 
 
 def fold_affine(graph: Graph) -> Graph:
-    """A graph with affine chains folded."""
+    """The graph with affine chains folded (changed in place)."""
     uses = graph.uses()
     outputs = set(graph.outputs)
     chains: dict[Value, _Chain] = {}
@@ -66,7 +66,7 @@ def fold_affine(graph: Graph) -> Graph:
         # Only the end of the chain is rewritten; what is inside becomes dead.
         return None if continues(node.output) else _emit(b, chain, node)
 
-    return rewrite(graph, rule)
+    return rewrite(graph, rule, _STEPS)
 
 
 def _constant_operand(node: Node) -> Array | None:

@@ -34,14 +34,14 @@ MASK_LIMIT = 1 << 22
 
 
 def fold_constants(graph: Graph) -> Graph:
-    """A graph whose nodes on constants alone are constants, within the budget."""
+    """The graph, changed in place: nodes on constants alone are constants, within the budget."""
     folder = _Folder(graph)
 
     def rule(b: Builder, node: Node, operands: tuple[Value, ...]) -> Value | None:
         if len(node.outputs) != 1:
             return None
         if node.output in folder.masks:
-            return _fold_uniform_mask(b, folder.evaluate(node.output), node.output)
+            return _fold_uniform_mask(b, folder, node.output)
         if node.output not in folder.wanted:
             return None
         array = folder.evaluate(node.output)
@@ -52,17 +52,21 @@ def fold_constants(graph: Graph) -> Graph:
             return None
         result = b.constant(np.ascontiguousarray(array).reshape(array.shape))
         fill = uniform(result) if may_fill else None
-        if fill is None:
-            return result
-        return b.broadcast_to(b.constant(fill), node.output.type.shape)
+        if fill is not None:
+            result = b.broadcast_to(b.constant(fill), node.output.type.shape)
+        folder.arrays[result] = array
+        return result
 
     return rewrite(graph, rule)
 
 
-def _fold_uniform_mask(b: Builder, array: Array | None, value: Value) -> Value | None:
+def _fold_uniform_mask(b: Builder, folder: _Folder, value: Value) -> Value | None:
+    array = folder.evaluate(value)
     if array is None or array.size == 0 or array.all() != array.any():
         return None
-    return b.full(bool(array.all()), value.type)
+    result = b.full(bool(array.all()), value.type)
+    folder.arrays[result] = array
+    return result
 
 
 class _Folder:

@@ -1,8 +1,8 @@
-"""Rebuild a graph node by node: the frame of the passes that replace nodes."""
+"""Change a graph node by node: the frame of the passes that replace nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -14,30 +14,33 @@ from fuser.graph.ops.primitive import Array
 Rule: TypeAlias = "Callable[[Builder, Node, tuple[Value, ...]], Value | Sequence[Value] | None]"
 
 
-def rewrite(graph: Graph, rule: Rule) -> Graph:
-    """A new graph in which `rule` may replace each node.
+def rewrite(graph: Graph, rule: Rule, ops: Container[str] | None = None) -> Graph:
+    """The graph, changed in place, after `rule` may have replaced each node.
 
-    rule(builder, node, operands) sees the node of the old graph and its operands in the new one,
-    and returns values of the new graph, or None to keep the node. The origin of the node is set.
+    rule(builder, node, operands) sees the node as it was and what its operands have become, and
+    returns values, or None to keep the node: then the node itself stays, and reads these operands.
+    Its values stay what they are, so that tables of values hold for what is kept. The origin of the
+    node is set. ops: the primitives that the rule is asked about; all without it.
     """
-    result = Graph(graph.name, source=graph.source)
-    mapping: dict[Value, Value] = {
-        value: result.add_input(value.name, value.type) for value in graph.inputs
-    }
-    builder = Builder(result)
-    for node in graph.nodes:
-        operands = tuple(mapping[value] for value in node.inputs)
-        builder.origin = node.origin
-        made = rule(builder, node, operands)
+    nodes, graph.nodes = graph.nodes, []
+    replaced: dict[Value, Value] = {}
+    builder = Builder(graph)
+    for node in nodes:
+        operands = node.inputs
+        if replaced and not replaced.keys().isdisjoint(operands):
+            operands = tuple([replaced.get(value, value) for value in operands])
+        made = None
+        if ops is None or node.op in ops:
+            builder.origin = node.origin
+            made = rule(builder, node, operands)
         if made is None:
-            made = result.add(
-                node.op, operands, [v.type for v in node.outputs], node.origin, **node.attrs
-            ).outputs
-        outputs = (made,) if isinstance(made, Value) else made
-        mapping.update(zip(node.outputs, outputs, strict=True))
-    result.outputs = [mapping[value] for value in graph.outputs]
-    result.output_names = list(graph.output_names)
-    return result
+            node.inputs = operands
+            graph.nodes.append(node)
+        else:
+            outputs = (made,) if isinstance(made, Value) else made
+            replaced.update(zip(node.outputs, outputs, strict=True))
+    graph.outputs = [replaced.get(value, value) for value in graph.outputs]
+    return graph
 
 
 def join_origins(*nodes: Node | None) -> tuple[str, ...]:
