@@ -27,10 +27,11 @@ from fuser.pipeline.fusion import Fusing, Fusion
 from fuser.pipeline.kernels import compile_programs, programs_of, without_refused
 from fuser.pipeline.packing import Source
 from fuser.pipeline.precision import Precision, Rounding, rounding
+from fuser.pipeline.reporting import deferred_report
 from fuser.pipeline.source import GraphSource
-from fuser.report.build import report_on
-from fuser.report.report import Report, Tuned
+from fuser.report.report import Report, Tuned, nodes_before
 from fuser.runtime.cache import KernelCache
+from fuser.runtime.deferred import Deferred
 from fuser.runtime.inputs import input_hints
 from fuser.runtime.nvtx import marked
 from fuser.runtime.plan import Plan
@@ -42,9 +43,10 @@ from fuser.tilegen.emit.twins import Twins
 from fuser.tilegen.program import TileProgram
 
 Progress = Callable[[str], None]
-Keep = Callable[[Program, Mapping[int, Source], Report, Mapping[str, tuple[int, int]]], None]
+Keep = Callable[
+    [Program, Mapping[int, Source], Deferred[Report], Mapping[str, tuple[int, int]]], None
+]
 """Takes a program, where its constants came from (by `id`), the report, and ranges of inputs."""
-
 
 _log = logging.getLogger("fuser.compile")
 
@@ -189,7 +191,7 @@ def compile_program(
             source.graph(bound), source.name, target, target.units, fusion, precision, progress,
             bound, (), started, source.types, 0, False, None, False,
         )  # fmt: skip
-        return program, report
+        return program, report.get()
 
 
 def _compile_graph(
@@ -197,7 +199,7 @@ def _compile_graph(
     precision: Precision, progress: Progress, dims: Mapping[str, int] | None,
     values: tuple[str, ...], started: float, types: Mapping[str, DType] | None, ordinal: int,
     consume: bool, keep: Keep | None, tune: bool,
-) -> tuple[Program, Report, Mapping[str, tuple[int, int]]]:  # fmt: skip
+) -> tuple[Program, Deferred[Report], Mapping[str, tuple[int, int]]]:  # fmt: skip
     """The program, the report and ranges of the inputs."""
     config = Config.from_environment()
     start_logs()
@@ -234,14 +236,13 @@ def _compile_graph(
         )
         program = replace(program, inputs=inputs, outputs=outputs)
     seconds = time.perf_counter() - started
-    report = report_on(cut, programs, program, dict(dims or {}), seconds, compiled.cache_hits)
-    report.values = values
-    report.precision = compiled.precision
-    report.tuned = compiled.tuned
-    report.forced = compiled.forced
+    report = deferred_report(
+        cut, programs, program, dims or {}, seconds, compiled.cache_hits, values=values,
+        precision=compiled.precision, tuned=compiled.tuned, forced=compiled.forced,
+    )  # fmt: skip
     _log.info(
         "%s: %d kernels for %d operators in %.2f s, %d kernels from the cache",
-        label, report.kernels.after, report.kernels.before, seconds, compiled.cache_hits,
+        label, len(program.launches), len(nodes_before(cut.graph)), seconds, compiled.cache_hits,
     )  # fmt: skip
     if keep is not None:
         sources = {

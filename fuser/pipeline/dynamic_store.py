@@ -24,6 +24,7 @@ from fuser.pipeline.specialise import check_open_feeds, read_dims
 from fuser.pipeline.variants import Bucket, Variant
 from fuser.report.report import Report
 from fuser.runtime.cache import kernel_from_record, kernel_to_record
+from fuser.runtime.deferred import Deferred
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import Step, TensorSpec
 from fuser.runtime.store import (
@@ -167,7 +168,7 @@ def _variant_record(
         "note": variant.note,
         "hints": {name: list(ends_) for name, ends_ in variant.hints.items()},
         "types": {name: dtype.name for name, dtype in variant.types.items()},
-        "report": dataclasses.asdict(variant.report),
+        "report": dataclasses.asdict(variant.report.get()),
         "steps": steps,
         **ends,
         "constants": [[key(of), constant(array)] for of, array in bound.constants.items()],
@@ -205,7 +206,7 @@ def _variant(
         {name: Bucket(*ends) for name, ends in record["buckets"].items()},
         tuple(map(guard_from_list, record["guards"])),
         bound,
-        Report.from_record(record["report"]),
+        Deferred.of(Report.from_record(record["report"])),
         {name: (int(low), int(high)) for name, (low, high) in record["hints"].items()},
         {name: BY_NAME[dtype] for name, dtype in record["types"].items()},
         threads,

@@ -43,6 +43,7 @@ from fuser.pipeline.packing import Source
 from fuser.pipeline.precision import Precision
 from fuser.report.report import Report
 from fuser.runtime.cache import KernelCache
+from fuser.runtime.deferred import Deferred
 from fuser.runtime.memory import align
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import Program
@@ -146,13 +147,18 @@ class StoredPlan:
         return found if len(found) == len(arrays) else None
 
     def save(
-        self, program: Program, sources: Mapping[int, Source], report: Report,
+        self, program: Program, sources: Mapping[int, Source], report: Deferred[Report],
         hints: Mapping[str, tuple[int, int]],
     ) -> None:  # fmt: skip
         """Store a plan, unless the file has changed since its digest was taken. sources: of
         constants, by `id`."""
         computed = sum(a.nbytes for a in program.constants if id(a) not in sources)
         if computed > min(MOST_BYTES, self.cache.limit_bytes // 4) or not self._same_content():
+            return
+        try:
+            reported = dataclasses.asdict(report.get())
+        except Exception as error:  # of which a compile knows nothing that nobody asked a report of
+            _log.warning("the plan of %s is not stored: %r in its report", self.path, error)
             return
         blobs: list[bytes] = []
 
@@ -178,7 +184,7 @@ class StoredPlan:
             header = {
                 "program": program_record(program, blob),
                 "constants": [constant(array) for array in program.constants],
-                "report": dataclasses.asdict(report),
+                "report": reported,
                 "hints": {name: list(hint) for name, hint in hints.items()},
             }
         except TypeError:

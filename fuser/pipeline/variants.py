@@ -31,9 +31,10 @@ from fuser.pipeline.compiler import Progress, compile_kernels
 from fuser.pipeline.devices import Device, parse_device, plan_threads
 from fuser.pipeline.fusion import Fusing
 from fuser.pipeline.precision import Precision
+from fuser.pipeline.reporting import deferred_report
 from fuser.pipeline.source import GraphSource, symbols
-from fuser.report.build import report_on
 from fuser.report.report import Report
+from fuser.runtime.deferred import Deferred
 from fuser.runtime.inputs import Hints, input_hints
 from fuser.runtime.memory import aligned_copy
 from fuser.runtime.plan import Plan
@@ -78,7 +79,7 @@ class Variant:
     buckets: Mapping[str, Bucket]
     guards: tuple[Guard, ...]
     bound: Bound
-    report: Report
+    report: Deferred[Report]
     hints: Hints
     types: Mapping[str, DType]
     threads: int | None
@@ -107,7 +108,7 @@ class Variant:
             for specs in (program.inputs, program.outputs)
         )
         program = replace(program, inputs=inputs, outputs=outputs)
-        report = replace(self.report, dims=dict(dims))
+        report = Deferred(lambda: replace(self.report.get(), dims=dict(dims)))
         plan = Plan(
             program,
             threads=plan_threads(self.threads),
@@ -288,12 +289,11 @@ class Variants:
             bound = replace(compiled.bound, constants=constants)
             seconds = time.perf_counter() - started
             example = bound.at(examples)
-            report = report_on(
+            report = deferred_report(
                 compiled.partition, compiled.programs, example, {**fixed, **examples}, seconds,
-                compiled.cache_hits,
+                compiled.cache_hits, examples, values=self.source.values,
+                precision=compiled.precision,
             )  # fmt: skip
-            report.values = self.source.values
-            report.precision = compiled.precision
             sizes.quiet = True
             found = input_hints(graph).items()
             hints = {name: (size_hint(low), size_hint(high)) for name, (low, high) in found}

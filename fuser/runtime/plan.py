@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import numpy as np
 
 from fuser.errors import UsageError
+from fuser.runtime.deferred import Deferred
 from fuser.runtime.device_tensors import DeviceArray, HostArray
 from fuser.runtime.feeds import check_feeds
 from fuser.runtime.inputs import Hints, random_feeds
@@ -54,8 +55,9 @@ class Plan(Shown):
         outputs = plan.run({"x": array})
         y = plan(array)
 
-    report: what `plan.report()` gives; the compiler supplies it. hints: ranges of
-    the inputs, for random feeds. like: a plan of the same kernels at other sizes, to share code.
+    report: what `plan.report()` gives; the compiler supplies it, or how to work it out. hints:
+    ranges of the inputs, for random feeds. like: a plan of the same kernels at other sizes, to
+    share code.
     Raises DeviceError, OutOfMemoryError or CompileError where the device refuses the program.
     """
 
@@ -65,14 +67,14 @@ class Plan(Shown):
         *,
         threads: int | None = None,
         device: int = 0,
-        report: Report | None = None,
+        report: Report | Deferred[Report] | None = None,
         hints: Hints | None = None,
         like: Plan | None = None,
     ) -> None:
         self.program = program
         self._threads, self._device = threads, device
         self._executor: Executor | None = _executor(program, threads, device, like)
-        self._report = report
+        self._reported = report
         self._hints: Hints = hints or {}
         mark(self._executor, ("run", "run_at", "run_into"), program.name)
 
@@ -257,12 +259,19 @@ class Plan(Shown):
             feeds = self.random_feeds()
         return check_feeds(self.program.inputs, feeds)
 
+    @property
+    def _report(self) -> Report | None:
+        found = self._reported
+        return found.get() if isinstance(found, Deferred) else found
+
     def report(self) -> Report:
-        """What fusion saved. Raises UsageError for a plan that was not made from a model."""
-        if self._report is None:
+        """What fusion saved, worked out when it is asked for first. Raises UsageError for a plan
+        that was not made from a model."""
+        report = self._report
+        if report is None:
             raise UsageError("this plan has no report", hint="fuser.compile makes plans that do")
         memory, threads = self.peak_memory_bytes, self.executor.threads
-        return replace(self._report, peak_memory_bytes=memory, threads=threads)
+        return replace(report, peak_memory_bytes=memory, threads=threads)
 
     def save(self, path: Path | str) -> None:
         """Write the compiled program to a file for `Plan.load`; it holds native code for this
