@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from fuser.language.decorators import kernel
     from fuser.pipeline.dynamic import DynamicPlan
     from fuser.pipeline.fusion import Fusion
+    from fuser.pipeline.stateful import StatefulPlan
     from fuser.runtime.plan import Plan
+    from fuser.runtime.state import State
 
 __version__ = "0.1.0"
 __all__ = [
@@ -34,6 +36,8 @@ __all__ = [
     "HostedPlan",
     "InferenceSession",
     "Plan",
+    "State",
+    "StatefulPlan",
     "__version__",
     "compile",
     "cond",
@@ -54,6 +58,8 @@ _HOMES = {
     "Fusion": "fuser.pipeline.fusion",
     "Plan": "fuser.runtime.plan",
     "DynamicPlan": "fuser.pipeline.dynamic",
+    "State": "fuser.runtime.state",
+    "StatefulPlan": "fuser.pipeline.stateful",
     "HostedPlan": "fuser.frontends.onnx.hosted",
     "InferenceSession": "fuser.frontends.onnx.session",
     "register_host_op": "fuser.frontends.onnx.host_operators",

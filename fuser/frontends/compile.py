@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fuser.frontends.torch.module import CompiledModule
     from fuser.pipeline.compiler import Progress
     from fuser.pipeline.dynamic import DynamicPlan
+    from fuser.pipeline.stateful import StatefulPlan
 
 
 class TorchModule(Protocol):
@@ -66,6 +67,13 @@ def compile(
 ) -> DynamicPlan: ...  # fmt: skip
 @overload
 def compile(
+    model: str | Path | bytes | ModelProto | Model, *, state: Mapping[str, str] | Literal["auto"],
+    device: Device = "auto", dims: Mapping[str, int] | None = None,
+    threads: int | None = None, fusion: Fusing = True, precision: Precision = "model",
+    progress: Progress = ...,
+) -> StatefulPlan: ...  # fmt: skip
+@overload
+def compile(
     model: TorchModule, *, example_inputs: Sequence[Any] | None = None, device: Device = "auto",
     threads: int | None = None, fusion: Fusing = True, precision: Precision = "model",
     freeze: bool = True, tune: bool = False,
@@ -79,7 +87,8 @@ def compile(
 def compile(
     model: Any, *, example_inputs: Sequence[Any] | None = None, device: Device = "auto",
     threads: int | None = None, fusion: Fusing = True, precision: Precision = "model",
-    freeze: bool = True, dynamic: bool = False, tune: bool = False, **options: Any,
+    freeze: bool = True, dynamic: bool = False, tune: bool = False,
+    state: Mapping[str, str] | Literal["auto"] | None = None, **options: Any,
 ) -> Any:  # fmt: skip
     """Compile a model.
 
@@ -87,6 +96,10 @@ def compile(
     `fuser.frontends.onnx.model.compile` has the other options (dims, values, progress, limits).
     With dynamic=True it becomes a `DynamicPlan`, which runs at any size of the symbolic dims that
     `dims` does not fix.
+
+    With state=, outputs by the inputs that they are in the next run, or "auto" where names or nodes
+    of an export say so, it becomes a `StatefulPlan`, which keeps them in memory of its own and
+    writes what they grow by in place.
 
     host="allow" is for operators that no kernel can express (NonMaxSuppression, strings, operators
     of `register_host_op`): a model that has some becomes a `HostedPlan`, which runs them on the
@@ -101,7 +114,7 @@ def compile(
     Raises FuserError: UsageError, InvalidModelError, UnsupportedOpError, DeviceError, CompileError.
     """
     torch_model = not isinstance(model, str | Path | bytes) and _is_torch(model)
-    _check_options(torch_model, dynamic, options, example_inputs, freeze)
+    _check_options(torch_model, dynamic, options, example_inputs, freeze, state is not None)
     host = options.pop("host", "error")
     if host != "error":
         from fuser.frontends.onnx.hosted import compile_on_host
@@ -110,7 +123,7 @@ def compile(
             model, host=host, device=device, threads=threads, fusion=fusion, precision=precision,
             tune=tune, **options,
         )  # fmt: skip
-    if isinstance(model, str | Path) and not dynamic:
+    if isinstance(model, str | Path) and not dynamic and state is None:
         from fuser.frontends.onnx.files import compile_file  # the compiler loads if it is needed
 
         return compile_file(
@@ -130,9 +143,18 @@ def compile(
             )
         chosen = Options(device, threads, fusion, precision, freeze, tune)
         return compile_torch(model, example_inputs, chosen)
-    if dynamic:
+    if dynamic or state is not None:
         if tune:
             raise UsageError("kernels for many sizes are not tuned", hint="compile for given dims")
+        if state is not None:
+            from fuser.frontends.onnx.state import find_state
+            from fuser.pipeline.stateful import StatefulPlan
+
+            opened = onnx_models.open_model(model)
+            return StatefulPlan(
+                opened, find_state(opened) if state == "auto" else state, device=device,
+                threads=threads, fusion=fusion, precision=precision, **options,
+            )  # fmt: skip
         from fuser.pipeline.dynamic import DynamicPlan
 
         return DynamicPlan(
@@ -148,11 +170,16 @@ def compile(
 _COMMON = ("device", "threads", "fusion", "precision", "dynamic", "tune")
 _OF_TORCH = ("example_inputs", "freeze")
 _OF_SIZES = ("dims", "progress")
-_OF_ONNX = (*_OF_SIZES, "values", "limits", "host")
+_OF_ONNX = (*_OF_SIZES, "values", "limits", "host", "state")
 
 
 def _check_options(
-    torch_model: bool, dynamic: bool, options: Mapping[str, Any], example_inputs: Any, freeze: bool
+    torch_model: bool,
+    dynamic: bool,
+    options: Mapping[str, Any],
+    example_inputs: Any,
+    freeze: bool,
+    stateful: bool,
 ) -> None:
     """Raise KeywordError for keywords that there are not, or that such a model does not take."""
     check_keywords("fuser.compile", options, (*_COMMON, *_OF_TORCH, *_OF_ONNX))
@@ -161,9 +188,12 @@ def _check_options(
         kind, known = "a PyTorch model", (*_COMMON, *_OF_TORCH)
     elif dynamic:
         kind, known = "dynamic=True", (*_COMMON, *_OF_SIZES)
+    elif stateful:
+        kind, known = "a model with state", (*_COMMON, *_OF_SIZES, "state")
     else:
         kind, known = "an ONNX model", (*_COMMON, *_OF_ONNX)
     given = [*options, *(["example_inputs"] if example_inputs is not None else [])]
+    given += ["state"] if stateful else []
     for name in [*given, *([] if freeze else ["freeze"])]:
         if name not in known:
             raise KeywordError(

@@ -124,11 +124,16 @@ def _closure(grouping: Grouping, group: Group) -> tuple[list[Node], list[Value]]
     inputs: set[Value] = set()
     stack = list(group.nodes)
     while stack:
-        for value in stack.pop().inputs:
+        core = stack.pop()
+        for value in core.inputs:
             node = value.node
             if node in nodes:
                 continue
-            if node is None or (value.constant is not None and value.type.size != 1):
+            if (
+                node is None
+                or core.op == "append"
+                or (value.constant is not None and value.type.size != 1)
+            ):
                 inputs.add(value)
             elif node in grouping.virtual:
                 nodes.add(node)

@@ -19,7 +19,7 @@ SELECTING = frozenset(("concat", "pad", "gather"))
 """Movement that decides per element what to read: cheap, but with a price in an inner loop."""
 
 REDUCE = frozenset(("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "argmax", "argmin"))
-OPAQUE = frozenset(("sort", "scatter", "cumsum", "host"))
+OPAQUE = frozenset(("sort", "scatter", "cumsum", "host", "append"))
 """Primitives that run alone: nothing is fused before or behind them."""
 
 ANCHORS = frozenset(("dot_general", "conv", "reduce_window"))

@@ -21,7 +21,7 @@ class Options:
     (graph/precision.py); None leaves them as they are. narrow_weights: constant matrices become
     whole numbers of 8 bits with a scale a column. reserve: regions that do not compute all of a
     pin's nodes yet take no others. copy_pinned: what is computed by maps for a pin is computed
-    again for others.
+    again for others. state: (input, output) pairs of which the output is the input of the next run.
     """
 
     no_fusion: bool = False
@@ -33,3 +33,4 @@ class Options:
     narrow_weights: bool = False
     reserve: bool = False
     copy_pinned: bool = False
+    state: tuple[Pair, ...] = ()

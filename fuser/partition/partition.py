@@ -15,6 +15,7 @@ from fuser.partition.layout import choose_layouts
 from fuser.partition.nodes import ANCHORS, OPAQUE
 from fuser.partition.options import Options
 from fuser.partition.passes import Work, run_passes
+from fuser.partition.passes.keep_state import rooms_of
 from fuser.partition.refuse import refusals
 from fuser.partition.region import Partition
 from fuser.partition.rows import place
@@ -60,10 +61,12 @@ def _partition(graph: Graph, target: Target, options: Options) -> Partition:
         join_siblings(grouping, slices)
         finish.sink_movement(grouping)
     regions = finish.build_regions(grouping)
+    rooms = rooms_of(graph, work.state)
     layouts = choose_layouts(grouping, regions)
+    layouts = {value: order for value, order in layouts.items() if value not in rooms}
     copies, narrow = choose_copies(regions, set(graph.outputs), layouts, options.operands)
     refused = refusals(grouping, regions)
-    return Partition(graph, regions, refused, layouts, copies, narrow, target)
+    return Partition(graph, regions, refused, layouts, copies, narrow, target, rooms)
 
 
 def _place_all(grouping: Grouping) -> None:

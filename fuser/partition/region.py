@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from fuser.dtypes import BY_NAME, DType
+from fuser.graph.dims import Dim
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.quantised import saved_bytes, spare_bytes
 from fuser.graph.precision import CONTRACTIONS
@@ -14,14 +15,16 @@ from fuser.target import Target
 
 Kind = Literal[
     "map", "reduce", "contraction", "conv", "attention", "window", "gather",
-    "sort", "scatter", "scan", "host",
+    "sort", "scatter", "scan", "host", "append",
 ]  # fmt: skip
 """What the emitter builds. "contraction" is dot_general (one or several on one lhs) with prologue
-and epilogue; "reduce" keeps rows on chip; "map" covers pure movement and elementwise code."""
+and epilogue; "reduce" keeps rows on chip; "map" covers pure movement and elementwise code; "append"
+has no program: its result is there once its rows are."""
 
 KINDS: dict[str, Kind] = {
     "dot_general": "contraction", "conv": "conv", "reduce_window": "window", "gather": "gather",
     "sort": "sort", "scatter": "scatter", "cumsum": "scan", "host": "host",
+    "append": "append",
 }  # fmt: skip
 """The kind of a region by the primitive that it is about, where that is no map or reduction."""
 
@@ -105,6 +108,17 @@ def kind_of(region: str) -> str:
     return region.rsplit("_", 1)[0]
 
 
+@dataclass(frozen=True)
+class Room:
+    """Where a value lies in memory that outlives a run: `axis` of the buffer has `capacity` places,
+    and the value begins at place `start`. state: the input whose buffer it is."""
+
+    state: Value
+    axis: int
+    capacity: Dim
+    start: Dim = 0
+
+
 @dataclass(eq=False)
 class Partition:
     """A graph cut into regions, in an order that respects data flow.
@@ -113,6 +127,7 @@ class Partition:
     stored as NHWC has (0, 2, 3, 1).
     copies: the dtype of the rounded copy that matmuls read, of values that have one; narrow: the
     values that are stored as that copy alone (storage.py). target: what it was cut for.
+    rooms: of the values that lie in the memory of an input (passes/keep_state.py).
     """
 
     graph: Graph
@@ -122,13 +137,28 @@ class Partition:
     copies: dict[Value, DType] = field(default_factory=dict)
     narrow: set[Value] = field(default_factory=set)
     target: Target | None = None
+    rooms: dict[Value, Room] = field(default_factory=dict)
 
     def strides(self, value: Value) -> tuple[int, ...]:
         """Strides, in elements, of the value's buffer, per logical axis."""
         order = self.layouts.get(value, tuple(range(value.type.rank)))
         strides = [0] * value.type.rank
+        extents = self.extents(value)
         step = 1
         for axis in reversed(order):
             strides[axis] = step
-            step *= value.shape[axis]
+            step *= extents[axis]
         return tuple(strides)
+
+    def extents(self, value: Value) -> tuple[int, ...]:
+        """The shape of the buffer that the value lies in."""
+        room = self.rooms.get(value)
+        if room is None:
+            return value.shape
+        capacity = cast(int, room.capacity)
+        return (*value.shape[: room.axis], capacity, *value.shape[room.axis + 1 :])
+
+    def offset(self, value: Value) -> int:
+        """The element of its buffer at which the value begins."""
+        room = self.rooms.get(value)
+        return 0 if room is None else cast(int, room.start) * self.strides(value)[room.axis]

@@ -138,6 +138,8 @@ def bind_kernels(
         zeroed: list[Hashable] = []
         for argument in program.arguments:
             value, key = argument.value, _key(program, argument)
+            if value in cut.rooms:
+                key = cut.rooms[value].state
             if value is not None and value.constant is not None:
                 if key not in constants:
                     packing = argument.packing or Packing()
@@ -169,10 +171,14 @@ def bind_kernels(
         name,
         target,
         tuple(steps),
-        tuple((value, _spec(value, value.name)) for value in cut.graph.inputs),
+        tuple(
+            (value, TensorSpec(value.name, value.dtype, cut.extents(value)))
+            for value in cut.graph.inputs
+        ),
         tuple(
             (value, _spec(value, label))
             for value, label in zip(cut.graph.outputs, cut.graph.output_names, strict=True)
+            if value not in cut.rooms
         ),
         constants,
         sizes,

@@ -73,12 +73,14 @@ def partition_source(
     return partition(graph, target, partition_options(fusion, rounding(precision, target)))
 
 
-def partition_options(fusion: Fusing, rounded: Rounding) -> Options:
+def partition_options(
+    fusion: Fusing, rounded: Rounding, state: tuple[tuple[str, str], ...] = ()
+) -> Options:
     """What the caller's choices mean to the partitioner."""
     forced = fusion if isinstance(fusion, Fusion) else Fusion()
     return Options(
         no_fusion=not fusion, forbid=forced.forbid, pin=forced.pin, operands=rounded.operands,
-        narrow_weights=rounded.narrow_weights,
+        narrow_weights=rounded.narrow_weights, state=state,
     )  # fmt: skip
 
 
@@ -291,10 +293,12 @@ def compile_kernels(
     tune: bool | None = None,
     threads: int | None = None,
     ordinal: int = 0,
+    state: tuple[tuple[str, str], ...] = (),
 ) -> Compiled:
     """Everything up to the plan. The graph's dims are ints, or symbols of the Sizes in force.
     consume: see bind_kernels. tune: whether to measure schedules, or only (False) to use what is
-    remembered; None: neither. threads: of the plan on a CPU. ordinal: where to measure.
+    remembered; None: neither. threads: of the plan on a CPU. ordinal: where to measure. state: see
+    `Options`.
 
     Raises FuserError: UnsupportedError, DeviceError, CompileError.
     """
@@ -302,7 +306,7 @@ def compile_kernels(
     target = choose_target(device, threads)
     rounded = rounding(precision, target)
     progress("partitioning")
-    options = partition_options(fusion, rounded)
+    options = partition_options(fusion, rounded, state)
     cut = partition(graph, target, options)
     forced = None if graph.symbols() else forced_change(graph, cut, options)
     if consume:

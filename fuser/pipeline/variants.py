@@ -26,6 +26,7 @@ from fuser.dtypes import DType
 from fuser.errors import FuserError, UsageError, ValueNeededError
 from fuser.graph.ir import Graph
 from fuser.graph.sizes import LEAST, Guard, Sizes, guard_from_list, size_hint
+from fuser.partition.passes.keep_state import CAPACITY
 from fuser.pipeline.binding import Bound
 from fuser.pipeline.compiler import Progress, compile_kernels
 from fuser.pipeline.devices import Device, parse_device, plan_threads
@@ -52,6 +53,11 @@ OUTER_BUCKETS = ((LEAST, None, 7),)
 INNER_BUCKETS = ((LEAST, 64, 61), (65, 512, 509), (513, None, 1021))
 """The same for other dims: the example decides the schedule, and is prime, so that it does not look
 like a size of the model."""
+
+LENGTH_BUCKET = (LEAST, None, 1021)
+"""The same for what grows from run to run."""
+CAPACITY_EXAMPLE = 4093
+"""For the room that what grows has."""
 
 
 @dataclass(frozen=True)
@@ -187,9 +193,14 @@ class Variants:
         fixed: Mapping[str, int] | None = None,
         progress: Progress | None = None,
         ordinal: int = 0,
+        state: tuple[tuple[str, str], ...] = (),
+        lengths: frozenset[str] = frozenset(),
     ) -> None:
         """fixed: dims that always have one size. progress: called before each compile. ordinal:
-        which GPU."""
+        which GPU. state: pairs of an input and an output that share memory with room for more
+        (`fuser.partition.options.Options`); sizes then have that of CAPACITY, too. lengths: dims
+        that grow from run to run, for all sizes of which one variant is to serve."""
+        self.state, self.lengths = state, lengths
         self.source = source
         self.ordinal = ordinal or parse_device(device)[1]
         self.fixed = dict(fixed or {})
@@ -259,6 +270,8 @@ class Variants:
                 usual[name] = Bucket(dims[name], dims[name], dims[name])
                 continue
             usual[name] = bucket = _bucket(dims[name], outer)
+            if name in self.lengths and bucket.least != bucket.most:
+                bucket = usual[name] = Bucket(*LENGTH_BUCKET)
             if bucket.least != bucket.most and bucket.example in taken:
                 # two dims of one example would look equal
                 bucket = usual[name] = replace(bucket, example=_free_size(bucket, taken))
@@ -276,11 +289,13 @@ class Variants:
         started = time.perf_counter()
         fixed = {n: b.example for n, b in buckets.items() if b.least == b.most}
         examples = {n: b.example for n, b in buckets.items() if n not in fixed}
+        if self.state:
+            examples[CAPACITY] = CAPACITY_EXAMPLE
         with Sizes(examples) as sizes:
             graph, extra = self.source.read(fixed)
             compiled = compile_kernels(
                 graph, name=self.source.name, device=self.device, fusion=self.fusion,
-                precision=self.precision, threads=self.threads,
+                precision=self.precision, threads=self.threads, state=self.state,
             )  # fmt: skip
             for kernel in compiled.kernels:
                 for record in kernel.facts.get("guards", ()):

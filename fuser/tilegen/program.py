@@ -11,6 +11,7 @@ import numpy as np
 from fuser.dtypes import DType, i32
 
 if TYPE_CHECKING:  # a plan that comes from the cache needs `Packing` alone
+    from fuser.graph.dims import Dim
     from fuser.graph.ir import Value
     from fuser.partition.region import Region
     from fuser.tilegen.ir import Buffer, Kernel
@@ -89,6 +90,16 @@ def _words(array: np.ndarray, allocate: Allocate) -> np.ndarray:
 
 
 @dataclass(frozen=True)
+class Part:
+    """The part of a buffer that a region writes: where an axis has `capacity` places, `extent` of
+    them; `size` elements in all. What follows from one with no room to spare holds for it."""
+
+    capacity: Dim
+    extent: Dim
+    size: int
+
+
+@dataclass(frozen=True)
 class Argument:
     """What a kernel buffer holds: a graph value (packed, if it is a constant), or workspace.
 
@@ -101,6 +112,7 @@ class Argument:
     packing: Packing | None = None
     workspace: int = 0
     zeroed: bool = False
+    part: Part | None = None
 
 
 @dataclass(eq=False)

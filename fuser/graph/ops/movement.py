@@ -1,4 +1,4 @@
-"""Primitives that only move elements: reshape, transpose, broadcast, slice, concat, pad."""
+"""Primitives that only move elements: reshape, transpose, broadcast, slice, concat, append, pad."""
 
 from __future__ import annotations
 
@@ -147,5 +147,6 @@ PRIMITIVES: tuple[Primitive, ...] = (
     Primitive("broadcast", "movement", 1, _infer_broadcast, _evaluate_broadcast),
     Primitive("slice", "movement", 1, _infer_slice, _evaluate_slice),
     Primitive("concat", "movement", None, _infer_concat, _evaluate_concat),
+    Primitive("append", "movement", 2, _infer_concat, _evaluate_concat),
     Primitive("pad", "movement", 1, _infer_pad, _evaluate_pad),
 )

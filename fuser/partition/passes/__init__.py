@@ -25,6 +25,7 @@ from fuser.partition.passes.decode_weights import decode_weights
 from fuser.partition.passes.expand_outer_products import expand_outer_products
 from fuser.partition.passes.fold_empty import fold_empty
 from fuser.partition.passes.hoist_scales import hoist_scales
+from fuser.partition.passes.keep_state import Kept, keep_state
 from fuser.partition.passes.live import with_copied_inputs, without_dead
 from fuser.partition.passes.merge_matmuls import merge_matmuls
 from fuser.partition.passes.rotate_in_place import rotate_in_place
@@ -43,11 +44,12 @@ FEW_ROWS = 16
 @dataclass
 class Work:
     """What a graph is partitioned for, and what passes note. kept: copies that stay kernels of
-    their own."""
+    their own. state: what lies in the memory of inputs."""
 
     target: Target
     options: Options
     kept: set[Value] = field(default_factory=set)
+    state: list[Kept] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,10 @@ def fuses_on_cpu(target: Target, options: Options) -> bool:
     return not target.is_cuda and not options.no_fusion
 
 
+def has_state(target: Target, options: Options) -> bool:
+    return bool(options.state)
+
+
 # what they run ------------------------------------------------------------------------------------
 
 
@@ -163,6 +169,11 @@ def _round(graph: Graph, work: Work) -> Graph:
     return round_operands(graph, work.options.operands)
 
 
+def _keep(graph: Graph, work: Work) -> Graph:
+    graph, work.state = keep_state(graph, work.options.state)
+    return graph
+
+
 def _align(graph: Graph, work: Work) -> Graph:
     graph, copies = align_rows(graph, work.target)
     work.kept |= copies
@@ -178,6 +189,7 @@ def _images(graph: Graph, work: Work) -> Graph:
 PASSES: tuple[Pass, ...] = (
     Pass("fold_empty", _of(fold_empty), always),
     Pass("copy_inputs", _of(with_copied_inputs), always),  # from here on all is a copy
+    Pass("keep_state", _keep, has_state),
     Pass("expand_outer_products", _of(expand_outer_products), always),
     Pass("split_contractions", lambda g, work: split_contractions(g, work.target), fuses_on_gpu),
     Pass("split_sums", lambda g, work: split_sums(g, work.target), fuses_on_gpu),

@@ -33,7 +33,7 @@ from fuser.graph.sizes import by_example, same, size_hint
 from fuser.tilegen.coverage.access import Access, loads_of, stores_of
 from fuser.tilegen.coverage.box import Box, box_of, tile_exactly
 from fuser.tilegen.coverage.count import MOST_POINTS, addresses, count, points_of
-from fuser.tilegen.program import Argument, TileProgram
+from fuser.tilegen.program import Argument, Part, TileProgram
 from fuser.tilegen.text import print_kernel
 
 Method = Literal["algebra", "counted", "sampled", "data", "large", "zeroed"]
@@ -96,7 +96,7 @@ def prove_region(programs: Sequence[TileProgram]) -> tuple[Proof, ...]:
             elif argument.buffer.role == "workspace":
                 method = prove_reads(stores, partial(_loads, programs, key))
             else:
-                method = _prove_output(stores)
+                method = _prove_output(stores, argument.part)
         except VerifyError as error:
             program = last.get(key, program)
             text = print_kernel(program.kernel)
@@ -132,21 +132,24 @@ def _where(program: TileProgram) -> str:
     return f"region {program.region.id} ({names})" if names else f"region {program.region.id}"
 
 
-def _prove_output(stores: Sequence[Access]) -> Method:
+def _prove_output(stores: Sequence[Access], part: Part | None = None) -> Method:
     """All stores to an output. Where data decides the place, only what others store is proved: the
     updates of a scatter go into a copy."""
     fixed = [access for access in stores if access.is_static]
     if not stores:
         raise VerifyError("no program stores to it")
-    return prove_whole(fixed) if fixed else "data"
+    if part is not None:
+        fixed = [access.within(part) for access in fixed]
+    return prove_whole(fixed, part.size if part is not None else None) if fixed else "data"
 
 
-def prove_whole(stores: Sequence[Access]) -> Method:
-    """That the stores together write every element of their buffer exactly once.
+def prove_whole(stores: Sequence[Access], size: int | None = None) -> Method:
+    """That the stores together write every element of their buffer exactly once. size: of the
+    buffer, if not its own.
 
     Raises VerifyError, which names an element, if they do not.
     """
-    size = stores[0].buffer.size
+    size = stores[0].buffer.size if size is None else size
     boxes: list[Box] = []
     for access in stores:
         box = box_of(access)
@@ -239,7 +242,7 @@ def prove_order(
                 continue
             if argument.buffer.role == "output":
                 made.append(value)
-            elif value not in known:
+            elif value not in known and not _is_appended(value, known):
                 raise VerifyError(
                     f"{value!r} is read before a program writes it", where=_where(program)
                 )
@@ -247,6 +250,12 @@ def prove_order(
     for value in outputs:
         if value not in known and value.constant is None and not same(value.type.size, 0):
             raise VerifyError(f"no program writes the output {value!r}")
+
+
+def _is_appended(value: Value, known: set[Value]) -> bool:
+    """Whether a value is there because its last rows are."""
+    node = value.node
+    return node is not None and node.op == "append" and known.issuperset(node.inputs)
 
 
 __all__ = ["Method", "Proof", "prove", "prove_order", "prove_reads", "prove_region", "prove_whole"]

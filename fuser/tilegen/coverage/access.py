@@ -8,13 +8,15 @@ the end of a loop depends on other variables, it becomes a bound of the access.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import cast
 
-from fuser.graph.dims import ceildiv
+from fuser.graph.dims import ceildiv, substitute, symbols_of
 from fuser.graph.sizes import is_symbolic, same
 from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Axis, Index, Lookup, Scalar, axis
 from fuser.tilegen.ir import Block, Buffer, Kernel, Op, View
+from fuser.tilegen.program import Part
 from fuser.tilegen.value import UNBOUNDED, Value
 
 Accessing = ops.Load | ops.Store | ops.AtomicAdd | ops.Atomic
@@ -48,6 +50,17 @@ class Access:
     @property
     def buffer(self) -> Buffer:
         return self.view.buffer
+
+    def within(self, part: Part) -> Access:
+        """The access as it is where the part is all of the buffer."""
+        (name,) = symbols_of(part.capacity)
+
+        def tight(stride: int) -> int:
+            return cast(int, substitute(stride, {name: part.extent}))
+
+        places = tuple(replace(place, stride=tight(place.stride)) for place in self.places)
+        strides = tuple(map(tight, self.view.strides))
+        return replace(self, view=replace(self.view, strides=strides, offset=0), places=places)
 
 
 def stores_of(kernel: Kernel) -> list[Access]:

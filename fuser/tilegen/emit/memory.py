@@ -15,7 +15,7 @@ from fuser.tilegen.builder import Builder
 from fuser.tilegen.emit.maps import Coords, Guard, complexity, product
 from fuser.tilegen.index import Axis, FloorDiv, Index, in_range
 from fuser.tilegen.ir import Buffer, View
-from fuser.tilegen.program import Argument, Packing
+from fuser.tilegen.program import Argument, Packing, Part
 
 
 class Memory:
@@ -44,10 +44,13 @@ class Memory:
                 role, prefix = "input", "in"
             dtype = copy or (packing.stored if packing else None) or value.dtype
             name = f"{prefix}{sum(b.name.startswith(prefix) for b in self.builder.kernel.buffers)}"
-            count = value.type.size if size is None else size
+            count = product(self.partition.extents(value)) if size is None else size
             buffer = self.builder.buffer(name, dtype, count, role)  # type: ignore[arg-type]
             self._buffers[key] = buffer
-            self.arguments.append(Argument(buffer, value, packing))
+            part = None
+            if role == "output" and (room := self.partition.rooms.get(value)) is not None:
+                part = Part(room.capacity, value.shape[room.axis], value.type.size)
+            self.arguments.append(Argument(buffer, value, packing, part=part))
         return self._buffers[key]
 
     def workspace(self, dtype: DType, size: int, number: int, zeroed: bool = False) -> Buffer:
@@ -69,7 +72,8 @@ class Memory:
         copy = self.partition.copies.get(value)
         if copy is not dtype and value not in self.partition.narrow:
             copy = None
-        return self.guarded(self.buffer(value, copy=copy), shape, strides, indices, guards)
+        offset = self.partition.offset(value)
+        return self.guarded(self.buffer(value, copy=copy), shape, strides, indices, guards, offset)
 
     def guarded(
         self,
@@ -78,12 +82,13 @@ class Memory:
         strides: tuple[int, ...],
         indices: tuple[Index, ...],
         guards: tuple[Guard, ...],
+        offset: int = 0,
     ) -> tuple[View, tuple[Index, ...]]:
         """A view with one more dim, of stride 0, for each guard that its bounds do not imply."""
         for expression, limit in guards:
             if not implied(expression, limit, shape, indices):
                 shape, strides, indices = (*shape, limit), (*strides, 0), (*indices, expression)
-        return self.builder.view(buffer, shape, strides), indices
+        return self.builder.view(buffer, shape, strides, offset), indices
 
 
 def implied(

@@ -151,9 +151,13 @@ class _Former:
         cut = self.partition
         copy = cut.copies.get(value)
         return (
-            *_type_form(value.type), cut.layouts.get(value),
+            *_type_form(value.type), cut.layouts.get(value), self.room(value),
             copy and (copy.name, value in cut.narrow),
         )  # fmt: skip
+
+    def room(self, value: Value) -> Hashable:
+        room = self.partition.rooms.get(value)
+        return room and (room.axis, form_of(room.capacity), form_of(room.start))
 
     def any(self, item: Any) -> Hashable:
         """An attribute or a fact, which may name values and nodes of the region."""
