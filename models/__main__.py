@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 
 from models import MODELS, example_feeds, save
+from models.generate import command as generate
 from models.minilm import SENTENCES, encode
 
 
@@ -78,8 +79,9 @@ def _command(name: str, builder: Callable[..., onnx.ModelProto]) -> click.Comman
 
 main = click.Group(
     "models",
-    commands={name: _command(name, builder) for name, builder in MODELS.items()},
-    help="Write a model with seeded weights to an ONNX file.",
+    commands={name: _command(name, builder) for name, builder in MODELS.items()}
+    | {"generate": generate},
+    help="Write a model with seeded weights to an ONNX file, or generate tokens with one.",
 )
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ def linear(writer: Writer, x: Value, name: str, inputs: int, outputs: int) -> Va
 def projection(writer: Writer, x: Value, name: str, inputs: int, outputs: int) -> Value:
     """A linear layer without a bias. x: [..., inputs]; result: [..., outputs]."""
     with writer.scope(name):
+        if writer.bits:
+            return writer.coded_projection(x, "weight", inputs, outputs)
         weight = writer.weight("weight", (inputs, outputs), inputs, linear=True)
         return writer.op("MatMul", x, weight)
 

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 
 from models import layers as nn
+from models.sampling import sampled
 from models.writer import Dim, Value, Writer
 
 EPSILON = 1e-5
@@ -41,6 +42,15 @@ class _Rotary:
     sin: Value
 
 
+@dataclass(frozen=True)
+class _Cache:
+    """Keys and values of the tokens before, [batch, kv_heads, past, head_dim], of one layer."""
+
+    layer: int
+    key: Value
+    value: Value
+
+
 def llama(
     *,
     dtype: str = "float32",
@@ -55,13 +65,22 @@ def llama(
     vocabulary: int = 32000,
     theta: int = 10000,
     modern: bool = False,
+    cache: bool = False,
+    sample: bool = False,
+    bits: int = 0,
 ) -> onnx.ModelProto:
     """1.1 billion parameters by default: 4.4 GB in float32, 2.2 GB in float16.
 
     In: input_ids, int64 [batch, sequence]. Out: logits [batch, sequence, vocabulary].
     modern: RMSNormalization, RotaryEmbedding and Attention of opset 23 in place of their pieces.
+    cache: input_ids follow `past` tokens, whose keys and values are inputs (past_key_values.0.key
+    and so on); those of all are outputs (present.0.key), and logits are of the last token alone,
+    [batch, 1, vocabulary]. sample: the next token is an output as well, next_ids, int64 [batch, 1],
+    drawn at a `temperature` (0: the likeliest) from a `seed` (models/sampling.py). bits: of the
+    weights of projections, 4 or 8 (MatMulNBits); 0 leaves them in dtype.
     """
-    writer = Writer("llama", dtype, seed=seed, opset=23 if modern else 17)
+    opset = 23 if modern else 18 if sample else 17
+    writer = Writer("llama", dtype, seed=seed, opset=opset, bits=bits)
     dims: tuple[Dim, Dim] = (batch or "batch", sequence or "sequence")
     shape = _Shape(*dims, hidden, heads, kv_heads, intermediate)
     input_ids = writer.input("input_ids", dims, "int64")
@@ -71,16 +90,26 @@ def llama(
             table = writer.weight("weight", (vocabulary, hidden), 1)
             x = writer.op("Gather", table, input_ids, axis=0)
         with writer.scope("rotary_emb"):
-            places = _places(writer, input_ids, shape.sequence)
+            before = [_cache(writer, index, shape) for index in range(layers)] if cache else []
+            past = nn.size_of(writer, before[0].key, 2) if cache else ""
+            places = _places(writer, input_ids, shape.sequence, past)
             rotary = _rotary(writer, places, shape.head_dim, theta, modern)
-        mask = "" if modern else _causal_mask(writer, places)
+        mask = "" if modern else _causal_mask(writer, places, past)
         for index in range(layers):
             with writer.scope(f"layers.{index}"):
-                x = _layer(writer, x, rotary, mask, shape, modern)
+                own = before[index] if cache else None
+                x = _layer(writer, x, rotary, mask, shape, modern, own)
+        if cache:
+            x = writer.op(
+                "Slice", x, *(writer.integers([i]) for i in (-1, 2**63 - 1, 1))
+            )  # fmt: skip
         x = _rms_norm(writer, x, "norm", hidden, modern)
-    writer.output(
-        "logits", nn.projection(writer, x, "lm_head", hidden, vocabulary), (*dims, vocabulary)
-    )
+    logits = nn.projection(writer, x, "lm_head", hidden, vocabulary)
+    rows: tuple[Dim, Dim] = (dims[0], 1) if cache else dims
+    writer.output("logits", logits, (*rows, vocabulary))
+    if sample:
+        following = sampled(writer, "logits", places, vocabulary)
+        writer.output("next_ids", following, (dims[0], 1), "int64")
     return writer.model()
 
 
@@ -90,15 +119,16 @@ tiny_llama = partial(
 
 
 def _layer(
-    writer: Writer, x: Value, rotary: _Rotary, mask: Value, shape: _Shape, modern: bool
-) -> Value:
+    writer: Writer, x: Value, rotary: _Rotary, mask: Value, shape: _Shape, modern: bool,
+    cache: _Cache | None,
+) -> Value:  # fmt: skip
     """Attention and feed-forward, each behind a norm. x: [batch, sequence, hidden]."""
     normed = _rms_norm(writer, x, "input_layernorm", shape.hidden, modern)
     with writer.scope("self_attn"):
         if modern:
-            context = _modern_attention(writer, normed, rotary, shape)
+            context = _modern_attention(writer, normed, rotary, shape, cache)
         else:
-            context = _attention(writer, normed, rotary, mask, shape)
+            context = _attention(writer, normed, rotary, mask, shape, cache)
         x = writer.op(
             "Add", x, nn.projection(writer, context, "o_proj", shape.hidden, shape.hidden)
         )
@@ -120,7 +150,10 @@ def _rms_norm(writer: Writer, x: Value, name: str, size: int, modern: bool) -> V
             return writer.op("RMSNormalization", x, gain, axis=-1, epsilon=EPSILON)
         wide = writer.op("Cast", x, to=onnx.TensorProto.FLOAT) if writer.dtype != "float32" else x
         square = writer.op("Pow", wide, writer.scalar(2.0, "float32"))
-        mean = writer.op("ReduceMean", square, axes=[-1], keepdims=1)
+        if writer.opset < 18:
+            mean = writer.op("ReduceMean", square, axes=[-1], keepdims=1)
+        else:
+            mean = writer.op("ReduceMean", square, writer.integers([-1]), keepdims=1)
         root = writer.op("Sqrt", writer.op("Add", mean, writer.scalar(EPSILON, "float32")))
         scale = writer.op("Div", writer.scalar(1.0, "float32"), root)
         normed = writer.op("Mul", wide, scale)
@@ -145,27 +178,63 @@ def _qkv(writer: Writer, x: Value, shape: _Shape) -> tuple[Value, Value, Value]:
     return query, key, value
 
 
-def _attention(writer: Writer, x: Value, rotary: _Rotary, mask: Value, shape: _Shape) -> Value:
+def _attention(
+    writer: Writer, x: Value, rotary: _Rotary, mask: Value, shape: _Shape, cache: _Cache | None
+) -> Value:
     """Causal attention in its pieces. x and result: [batch, sequence, hidden]."""
     query, key, value = _qkv(writer, x, shape)
     query = _rotate(writer, query, rotary, shape.head_dim)
-    key = _repeat_heads(writer, _rotate(writer, key, rotary, shape.head_dim), shape)
+    key = _rotate(writer, key, rotary, shape.head_dim)
+    if cache is not None:
+        key = _present(writer, writer.op("Concat", cache.key, key, axis=2), cache, "key", shape)
+        value = writer.op("Concat", cache.value, value, axis=2)
+        value = _present(writer, value, cache, "value", shape)
+    key = _repeat_heads(writer, key, shape)
     scores = nn.attention_scores(writer, query, key, shape.head_dim)
     weights = writer.op("Softmax", writer.op("Add", scores, mask), axis=-1)
     context = writer.op("MatMul", weights, _repeat_heads(writer, value, shape))
     return nn.merge_heads(writer, context, shape.hidden)
 
 
-def _modern_attention(writer: Writer, x: Value, rotary: _Rotary, shape: _Shape) -> Value:
+def _modern_attention(
+    writer: Writer, x: Value, rotary: _Rotary, shape: _Shape, cache: _Cache | None
+) -> Value:
     """Causal attention as one node. x and result: [batch, sequence, hidden]."""
     query, key, value = _qkv(writer, x, shape)
     query, key = (_modern_rotate(writer, part, rotary, shape) for part in (query, key))
-    context = writer.op("Attention", query, key, value, is_causal=1)
+    if cache is None:
+        context = writer.op("Attention", query, key, value, is_causal=1)
+        return nn.merge_heads(writer, context, shape.hidden)
+    context, *present = writer.ops(
+        "Attention", query, key, value, "", cache.key, cache.value, outputs=3, is_causal=1
+    )
+    for name, made in zip(("key", "value"), present, strict=True):
+        _present(writer, made, cache, name, shape)
     return nn.merge_heads(writer, context, shape.hidden)
 
 
-def _places(writer: Writer, input_ids: Value, sequence: Dim) -> Value:
-    """0, 1, 2, ...: int64 [sequence]."""
+def _cache(writer: Writer, index: int, shape: _Shape) -> _Cache:
+    """The inputs of one layer: keys and values of the tokens before."""
+    dims = (shape.batch, shape.kv_heads, "past", shape.head_dim)
+    key, value = (
+        writer.input(f"past_key_values.{index}.{name}", dims) for name in ("key", "value")
+    )
+    return _Cache(index, key, value)
+
+
+def _present(writer: Writer, value: Value, cache: _Cache, name: str, shape: _Shape) -> Value:
+    """A result of the node written last, as an output."""
+    label = f"present.{cache.layer}.{name}"
+    writer.output(label, value, (shape.batch, shape.kv_heads, "total", shape.head_dim))
+    return label
+
+
+def _places(writer: Writer, input_ids: Value, sequence: Dim, past: Value) -> Value:
+    """0, 1, 2, ..., behind those of the past: int64 [sequence]. past: how many, int64 [1]."""
+    if past:
+        start = writer.op("Squeeze", past, writer.integers([0]))
+        length = writer.op("Gather", writer.op("Shape", input_ids), writer.index(1), axis=0)
+        return writer.op("Range", start, writer.op("Add", start, length), writer.index(1))
     if isinstance(sequence, int):
         return writer.constant("position_ids", np.arange(sequence, dtype=np.int64))
     length = writer.op("Gather", writer.op("Shape", input_ids), writer.index(1), axis=0)
@@ -217,10 +286,15 @@ def _repeat_heads(writer: Writer, x: Value, shape: _Shape) -> Value:
     return writer.op("Reshape", repeated, writer.integers([0, shape.heads, -1, shape.head_dim]))
 
 
-def _causal_mask(writer: Writer, places: Value) -> Value:
-    """[1, 1, sequence, sequence]: 0 where a key is not after its query, else the lowest number."""
+def _causal_mask(writer: Writer, places: Value, past: Value) -> Value:
+    """[1, 1, sequence, keys]: 0 where a key is not after its query, else the lowest number."""
     rows = writer.op("Unsqueeze", places, writer.integers([1]))
-    columns = writer.op("Unsqueeze", places, writer.integers([0]))
+    columns = places
+    if past:
+        length = writer.op("Add", past, writer.op("Shape", places))
+        end = writer.op("Squeeze", length, writer.integers([0]))
+        columns = writer.op("Range", writer.index(0), end, writer.index(1))
+    columns = writer.op("Unsqueeze", columns, writer.integers([0]))
     seen = writer.op("LessOrEqual", columns, rows)
     square = writer.op("Where", seen, writer.scalar(0.0), writer.scalar(writer.lowest()))
     return writer.op("Unsqueeze", square, writer.integers([0, 1]))

@@ -25,6 +25,9 @@ DTYPES: Mapping[str, int] = {
     "bool": TensorProto.BOOL,
 }
 
+BLOCK = 32
+"""Weights of a column that share a scale, where they have few bits."""
+
 # protobuf cannot serialise a message of 2 GiB.
 _PROTOBUF_LIMIT = 2**31 - 2**20
 
@@ -34,6 +37,7 @@ class Writer:
 
     dtype: of the weights and activations: float32, float16 or bfloat16.
     weights: trained parameters by name, in the layout of torch; without them they are drawn.
+    bits: of the weights of projections, 4 or 8: MatMulNBits in blocks of 32; 0 leaves them.
     """
 
     def __init__(
@@ -44,7 +48,11 @@ class Writer:
         seed: int = 0,
         opset: int = 17,
         weights: Mapping[str, Array] | None = None,
+        bits: int = 0,
     ) -> None:
+        if bits not in (0, 4, 8):
+            raise ValueError(f"weights of {bits} bits: choose 4 or 8")
+        self.bits = bits
         if dtype not in ("float32", "float16", "bfloat16"):
             raise ValueError(f"dtype {dtype!r}: choose float32, float16 or bfloat16")
         self.name = name
@@ -134,6 +142,28 @@ class Writer:
         """
         return self._parameter(name, shape, 0.0, fan_in**-0.5, transpose=linear)
 
+    def coded_projection(self, x: Value, name: str, inputs: int, outputs: int) -> Value:
+        """x times a parameter [inputs, outputs] that is rounded to whole numbers of `bits` bits
+        with a scale for each BLOCK of a column, as MatMulNBits stores it. inputs: a multiple of
+        BLOCK."""
+        path = ".".join([*self._scopes, name])
+        if f"{path}.codes" not in self._initializers:
+            self.weight(name, (inputs, outputs), inputs, linear=True)
+            whole = numpy_helper.to_array(self._initializers.pop(path)).astype(np.float32)
+            blocks = whole.T.reshape(outputs, inputs // BLOCK, BLOCK)
+            zero = 1 << (self.bits - 1)
+            scale = np.abs(blocks).max(axis=2) / (zero - 1)
+            codes = np.rint(blocks / scale[..., None]).astype(np.int8) + zero
+            codes = codes.astype(np.uint8)
+            if self.bits == 4:
+                codes = codes[..., ::2] | codes[..., 1::2] << 4
+            self.constant(f"{path}.codes", codes)
+            self.constant(f"{path}.scales", scale.astype(_numpy_dtype(self.dtype)))
+        return self.op(
+            "MatMulNBits", x, f"{path}.codes", f"{path}.scales", domain="com.microsoft",
+            K=inputs, N=outputs, bits=self.bits, block_size=BLOCK,
+        )  # fmt: skip
+
     def bias(self, name: str, shape: Sequence[int]) -> Value:
         return self._parameter(name, shape, 0.0, 0.05)
 
@@ -174,11 +204,13 @@ class Writer:
             self._nodes, self.name, self._inputs, self._outputs, list(self._initializers.values())
         )
         opsets = [helper.make_opsetid("", self.opset)]
+        if self.bits:
+            opsets.append(helper.make_opsetid("com.microsoft", 1))
         return helper.make_model(
             graph,
             producer_name="fuser-models",
             opset_imports=opsets,
-            ir_version=helper.find_min_ir_version_for(opsets),
+            ir_version=helper.find_min_ir_version_for(opsets[:1]),
         )
 
 

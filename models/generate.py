@@ -1,0 +1,103 @@
+"""Tokens by a decoder whose keys and values stay in the plan: python -m models generate."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+import numpy as np
+import onnx
+
+import fuser
+from models import TINY, build
+from models.writer import Array
+
+SIZES: dict[str, dict[str, int]] = {
+    "tiny_llama": {},
+    "small_llama": dict(TINY["llama"]),
+    "llama": {},
+}
+"""Models that generate. small_llama is for tests."""
+
+
+@dataclass
+class Generated:
+    """What came of a prompt, and how long it took. tokens: int64 [batch, count]."""
+
+    tokens: Array
+    prefill_s: float
+    """Of the prompt's run, in seconds."""
+    steps_s: list[float] = field(default_factory=list)
+    """Of each run after that."""
+
+    @property
+    def tokens_per_second(self) -> float:
+        """By the median step, of all sequences together."""
+        median = float(np.median(self.steps_s)) if self.steps_s else float("nan")
+        return len(self.tokens) / median
+
+
+def decoder(name: str = "tiny_llama", dtype: str = "float32", **options: Any) -> onnx.ModelProto:
+    """A llama with cache and sampling. options: those of `models.llama.llama`."""
+    builder = "llama" if name == "small_llama" else name
+    return build(builder, dtype, cache=True, sample=True, **{**SIZES[name], **options})
+
+
+def generate(
+    plan: fuser.StatefulPlan, prompt: Array, count: int, *, temperature: float = 0.0, seed: int = 0,
+    state: fuser.State | None = None,
+) -> Generated:  # fmt: skip
+    """`count` tokens behind a prompt, int64 [batch, length], in a state of its own unless given."""
+    if state is None:
+        state = plan.state(batch=len(prompt), capacity=prompt.shape[1] + count)
+    how = {"temperature": np.float32(temperature), "seed": np.int64(seed)}
+    started = time.perf_counter()
+    tokens = [state.run({"input_ids": prompt, **how})["next_ids"]]
+    found = Generated(prompt, time.perf_counter() - started)
+    for _ in range(count - 1):
+        started = time.perf_counter()
+        tokens.append(state.run({"input_ids": tokens[-1], **how})["next_ids"])
+        found.steps_s.append(time.perf_counter() - started)
+    found.tokens = np.concatenate(tokens, axis=1)
+    return found
+
+
+@click.command("generate")
+@click.option("--model", type=click.Choice(list(SIZES)), default="tiny_llama", show_default=True)
+@click.option("--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), default="float32",
+              show_default=True)  # fmt: skip
+@click.option("--bits", type=click.Choice(["0", "4", "8"]), default="0", show_default=True,
+              help="Of projections' weights (MatMulNBits); 0: as dtype says.")  # fmt: skip
+@click.option("--layers", type=int, help="Of the model, if not its own number.")
+@click.option("--prompt", default=64, show_default=True, help="Tokens of the drawn prompt.")
+@click.option("--tokens", default=64, show_default=True, help="Tokens to generate.")
+@click.option("--batch", default=1, show_default=True, help="Sequences.")
+@click.option("--temperature", default=0.0, show_default=True, help="0 takes the likeliest token.")
+@click.option("--seed", default=0, show_default=True, help="Of prompt and sampling.")
+@click.option("--device", default="auto", show_default=True)
+@click.option("--threads", type=int)
+def command(
+    model: str, dtype: str, bits: str, layers: int | None, prompt: int, tokens: int, batch: int,
+    temperature: float, seed: int, device: str, threads: int | None,
+) -> None:  # fmt: skip
+    """Generate tokens behind a drawn prompt with random weights, and say how fast."""
+    sizes = {} if layers is None else {"layers": layers}
+    proto = decoder(model, dtype, bits=int(bits), **sizes)
+    vocabulary = int(proto.graph.output[-2].type.tensor_type.shape.dim[2].dim_value)
+    ids = np.random.default_rng(seed).integers(1, vocabulary, (batch, prompt))
+    plan = fuser.compile(proto, state="auto", device=device, threads=threads)
+    del proto
+    warm = generate(plan, ids, 3)  # compiles
+    found = generate(plan, ids, tokens, temperature=temperature, seed=seed)
+    for row in found.tokens:
+        click.echo(" ".join(map(str, row)))
+    state = plan.state(batch=batch, capacity=prompt + tokens)
+    click.echo(
+        f"compile  {warm.prefill_s + sum(warm.steps_s):.2f} s, {len(plan.variants)} variants"
+    )
+    rate = batch * prompt / found.prefill_s
+    click.echo(f"prefill  {found.prefill_s * 1e3:.1f} ms, {rate:,.0f} tokens/s")
+    click.echo(f"decode   {found.tokens_per_second:,.1f} tokens/s")
+    click.echo(f"state    {state.bytes:,} bytes")

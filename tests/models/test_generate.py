@@ -1,0 +1,70 @@
+"""Decoders that keep their keys and values, beside one that computes all of them anew."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fuser
+from models import TINY, build
+from models.generate import decoder, generate
+
+
+@pytest.fixture(scope="module")
+def plan() -> fuser.StatefulPlan:
+    return fuser.compile(decoder("small_llama"), state="auto", device="cpu", threads=1)
+
+
+def recomputed(prompt: np.ndarray, count: int, **options: int) -> np.ndarray:
+    """The likeliest tokens by a plan that is handed all tokens every time."""
+    sizes: dict[str, Any] = {**TINY["llama"], **options}
+    model = build("llama", **sizes)
+    full = fuser.compile(model, device="cpu", dynamic=True)
+    ids = prompt
+    for _ in range(count):
+        logits = full.run({"input_ids": ids})["logits"]
+        ids = np.concatenate([ids, logits[:, -1].argmax(axis=-1)[:, None]], axis=1)
+    return ids[:, prompt.shape[1] :]
+
+
+def prompt(length: int = 7, batch: int = 1) -> np.ndarray:
+    return np.random.default_rng(length).integers(1, 1000, (batch, length))
+
+
+def test_tokens_are_those_of_a_full_recompute(plan: fuser.StatefulPlan) -> None:
+    found = generate(plan, prompt(), 24)
+    np.testing.assert_array_equal(found.tokens, recomputed(prompt(), 24))
+    ways = plan.explain().splitlines()[: len(plan.pairs)]
+    assert len(ways) == 4 and all(line.endswith(": in place") for line in ways)
+
+
+@pytest.mark.slow
+def test_512_tokens_are_those_of_a_full_recompute() -> None:
+    plan = fuser.compile(decoder("tiny_llama"), state="auto", device="cpu")
+    sizes = {"layers": 4, "hidden": 256, "heads": 8, "kv_heads": 2, "intermediate": 704}
+    wanted = recomputed(prompt(16), 512, vocabulary=4096, **sizes)
+    np.testing.assert_array_equal(generate(plan, prompt(16), 512).tokens, wanted)
+
+
+def test_a_seed_draws_the_same_tokens_again(plan: fuser.StatefulPlan) -> None:
+    drawn = [generate(plan, prompt(), 12, temperature=2.0, seed=seed).tokens for seed in (1, 1, 2)]
+    np.testing.assert_array_equal(drawn[0], drawn[1])
+    assert (drawn[0] != drawn[2]).mean() > 0.5
+    assert drawn[0].min() >= 0 and drawn[0].max() < TINY["llama"]["vocabulary"]
+
+
+def test_tokens_are_drawn_by_their_probability(plan: fuser.StatefulPlan) -> None:
+    """The likeliest token of a sharp distribution comes as often as softmax says."""
+    feeds = {"input_ids": prompt(), "temperature": np.float32(0.5)}
+    state = plan.state(capacity=8)
+    drawn = []
+    for seed in range(400):
+        state.reset()
+        outputs = state.run({**feeds, "seed": np.int64(seed)})
+        drawn.append(int(outputs["next_ids"][0, 0]))
+    logits = outputs["logits"][0, 0].astype(np.float64) / 0.5
+    odds = np.exp(logits - logits.max())
+    odds /= odds.sum()
+    for token in np.argsort(odds)[-3:]:
+        deviation = np.sqrt(odds[token] * (1 - odds[token]) / len(drawn))
+        assert abs(drawn.count(token) / len(drawn) - odds[token]) < 4 * deviation
