@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -170,6 +170,18 @@ class Index:
     def values(self) -> tuple[Value, ...]:
         """The SSA values it reads, without repetition."""
         return tuple(dict.fromkeys(itertools.chain(*(_atom_values(a) for a, _ in self.terms))))
+
+    def leaves(self) -> Iterator[Atom]:
+        """Its atoms that hold no others, in order."""
+        for atom, _ in self.terms:
+            match atom:
+                case FloorDiv() | Mod():
+                    yield from atom.base.leaves()
+                case Extreme():
+                    for item in atom.items:
+                        yield from item.leaves()
+                case _:
+                    yield atom
 
     def replace(self, fn: Callable[[Atom], Index | None]) -> Index:
         """Rebuild with each leaf (Axis, Scalar, Lookup) replaced where `fn` gives an Index."""

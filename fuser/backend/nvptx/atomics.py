@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fuser.backend.nvptx.convert import offset_of, row_major, shared_offset
 from fuser.backend.nvptx.elementwise import apply
+from fuser.backend.nvptx.emit.code import shared_offset
+from fuser.backend.nvptx.emit.memory import Guard, Pointers, from_memory, only_once, to_memory
 from fuser.backend.nvptx.emitter import Operand
-from fuser.backend.nvptx.memory import Guard, Pointers, from_memory, only_once, to_memory
-from fuser.backend.nvptx.values import Tile, literal, memory_type
+from fuser.backend.nvptx.ir.layouts import offset_of, row_major
+from fuser.backend.nvptx.ir.values import Tile
+from fuser.backend.nvptx.values import literal, memory_type
 from fuser.dtypes import DType
 from fuser.errors import LoweringError
 from fuser.tilegen import ops
@@ -59,14 +61,15 @@ def lower_atomic(low: Lowering, op: ops.Atomic) -> None:
     compare = None if op.compare is None else low.tile(op.compare, layout)
     used = low.hazards.observes(op)
     indexer = low.indexer(layout)
-    guard = Guard(low, access, layout, indexer)
+    at = low.place(access, layout)
+    guard = Guard(low.code, at, layout, indexer)
     low.before_store(op, layout)
     ordered = low.hazards.observed
     if ordered and low.hazards.release():
         low.shared.barrier()
         low.before_store(op, layout)
     e, dtype = low.emitter, value.dtype
-    pointers = Pointers(low, access, indexer)
+    pointers = Pointers(low.code, at, indexer)
     single = only_once(low, layout)
     zero = literal(0, dtype)
     regs = [zero] * len(layout.regs)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.assignment import lookups_of
-from fuser.backend.nvptx.convert import in_registers
+from fuser.backend.nvptx.ir.layouts import in_registers
 from fuser.backend.nvptx.stream import Channel, Stream
 from fuser.graph.sizes import size_hint
 from fuser.tilegen import ops

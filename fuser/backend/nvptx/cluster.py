@@ -14,11 +14,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.assignment import of_caller, trips_of
-from fuser.backend.nvptx.convert import offset_of, row_major
 from fuser.backend.nvptx.emitter import Operand
-from fuser.backend.nvptx.exchange import Parts, can_send, exchange, receivers
+from fuser.backend.nvptx.ir import ops as gpu
+from fuser.backend.nvptx.ir.layouts import row_major
+from fuser.backend.nvptx.ir.values import Tile
 from fuser.backend.nvptx.layout import Layout
-from fuser.backend.nvptx.memory import from_memory, to_memory
 from fuser.backend.nvptx.merges import shared_loop
 from fuser.backend.nvptx.values import memory_type
 from fuser.dtypes import DType
@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 
 LARGEST = 8
 """Blocks of a cluster that every Hopper GPU can run."""
+
+
+def can_send(dtype: DType) -> bool:
+    """Whether remote stores that complete on a barrier have elements of this size."""
+    return memory_type(dtype) == dtype.llvm and dtype.bits in (32, 64)
 
 
 class NeedsOneBlock(Exception):
@@ -82,7 +87,7 @@ class Cluster:
     def begin(self) -> None:
         """Tell the other blocks that this one runs, so that its shared memory may be written."""
         if self.blocks > 1 and not self.low.assignment.dots:
-            self._arrive(".relaxed")
+            self._arrive(relaxed=True)
             self.started = True
 
     def wait_for_start(self) -> None:
@@ -115,13 +120,13 @@ class Cluster:
         inside = self.first_bit - 5
         return [b for b in bits if b < inside], [b - inside for b in bits if b >= inside]
 
-    def _arrive(self, kind: str = "") -> None:
+    def _arrive(self, relaxed: bool = False) -> None:
         """What was written before can be read by every block after its `_wait`."""
-        self.low.emitter.do(f"call void @llvm.nvvm.barrier.cluster.arrive{kind}.aligned()")
+        self.low.do(gpu.ClusterArrive(relaxed=relaxed))
         self.arrived = True
 
     def _wait(self) -> None:
-        self.low.emitter.do("call void @llvm.nvvm.barrier.cluster.wait.aligned()")
+        self.low.do(gpu.ClusterWait())
         self.arrived = False
 
     def finish(self) -> None:
@@ -179,62 +184,47 @@ class Cluster:
             f"ptr addrspace(3) {pointer}, i32 {number})"
         )
 
-    def address_in(self, pointer: str, number: Operand) -> str:
-        """The address in the cluster's shared memory, 32 bits, of a place in another block's."""
-        return self.low.emitter.value(
-            'call i32 asm "mapa.shared::cluster.u32 $0, $1, $2;", "=r,r,r"'
-            f"(ptr addrspace(3) {pointer}, i32 {number})"
-        )
-
-    def exchange(self, values: list[list[str]], dtype: DType, layout: Layout) -> Parts:
-        """For every block of the cluster, in order, its registers of some tiles of this layout.
+    def exchange(self, values: list[Tile]) -> list[list[Tile]]:
+        """For every block of the cluster, in order, its elements of some tiles of one layout.
 
         Each block has a slot with a place for the parts of all, which nothing else uses: a block
-        that is late may find it written. One thread writes a part to one block.
+        that is late may find it written. One thread writes a part to one block. Where a barrier can
+        count the bytes, a slot and its barrier serve one exchange, so nobody has to tell when they
+        are free; a block that has all parts is written to no more, and may end.
         """
-        low, e = self.low, self.low.emitter
+        low, like = self.low, values[0]
+        layout, dtype = like.layout, like.dtype
         inside = self.first_bit
         spare = [bit for bit in range(inside) if not any(layout.bits[bit])]
         if len(spare) < self.bits:
             raise NeedsOneBlock("a reduction whose result no threads repeat")
-        if self.started and can_send(dtype):
-            return exchange(low, values, dtype, layout, spare)
-        if self.arrived:
+        counted = self.started and can_send(dtype)
+        if not counted and self.arrived:
             self._wait()  # every block has started, or has read what was there before
-        size, steps = row_major(layout.shape, dtype.bytes * len(values))
-        place = [offset_of(basis, steps) for basis in layout.bits]
+        size, _ = row_major(layout.shape, dtype.bytes * len(values))
         slot = low.shared.allocate(size * self.blocks)
         slot.first = 0
-        target, rest = receivers(self.bits, inside, spare)
-        alone = e.value(f"icmp eq i32 {e.thread_part(rest)}, 0")
-        part = [0] * inside + [size << bit for bit in range(self.bits)]
-        mine = low.shared.pointer(slot, e.plus(e.thread_part(place), e.thread_part(part)))
-        offsets = [
-            [offset_of(at, steps) + which * dtype.bytes for at in layout.regs]
-            for which in range(len(values))
+        if counted:
+            barrier = low.shared.allocate(8, 8)
+            barrier.first = 0
+            senders = 1 << (inside - len(spare))
+            bytes_ = senders * len(layout.regs) * len(values) * dtype.bytes * self.blocks
+            low.do(gpu.ExpectParts(barrier=barrier, bytes=bytes_))
+            self.wait_for_start()
+            low.do(gpu.SendParts(slot=slot, values=tuple(values), barrier=barrier))
+            low.do(gpu.MbarrierWait(slot=barrier, offset=0, parity="0"))
+            low.do(gpu.Reread())
+        else:
+            low.do(gpu.SendParts(slot=slot, values=tuple(values)))
+            self._arrive()
+            self._wait()
+            low.shared.state = (False, False)  # it was a barrier of the block too
+        found = [
+            [low.new(v.dtype, v.shape, v.layout, "part") for v in values]
+            for _ in range(self.blocks)
         ]
-        type = memory_type(dtype)
-        with e.where(alone):
-            remote = e.value(
-                "call ptr addrspace(7) @llvm.nvvm.mapa.shared.cluster("
-                f"ptr addrspace(3) {mine}, i32 {e.thread_part(target)})"
-            )
-            for places, regs in zip(offsets, values, strict=True):
-                for offset, reg in zip(places, regs, strict=True):
-                    pointer = e.value(f"getelementptr i8, ptr addrspace(7) {remote}, i32 {offset}")
-                    value = to_memory(low, reg, dtype)
-                    e.do(f"store {type} {value}, ptr addrspace(7) {pointer}, align {dtype.bytes}")
-        self._arrive()
-        self._wait()
-        low.shared.state = (False, False)  # it was a barrier of the block too
-        base = low.shared.pointer(slot, e.thread_part(place))
-
-        def read(at: int) -> str:
-            pointer = e.value(f"getelementptr i8, ptr addrspace(3) {base}, i32 {at}")
-            name = e.value(f"load {type}, ptr addrspace(3) {pointer}, align {dtype.bytes}")
-            return from_memory(low, name, dtype)
-
-        return [
-            [[read(offset + number * size) for offset in places] for places in offsets]
-            for number in range(self.blocks)
-        ]
+        low.do(gpu.ReadParts(
+            slot=slot, parts=tuple(range(self.blocks)), count=len(values),
+            results=tuple(tile for part in found for tile in part),
+        ))  # fmt: skip
+        return found

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx import persistent
-from fuser.backend.nvptx.stage import SharedTile
+from fuser.backend.nvptx.ir.values import SharedTile, Tile
 from fuser.backend.nvptx.stream import (
     Channel,
     Stream,
@@ -21,7 +21,6 @@ from fuser.backend.nvptx.stream import (
     release,
     wait_barrier,
 )
-from fuser.backend.nvptx.values import Tile
 from fuser.tilegen import ops
 from fuser.tilegen.value import Value
 

@@ -7,23 +7,19 @@ from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx import consumer, wgmma
 from fuser.backend.nvptx.assignment import DotPlan
-from fuser.backend.nvptx.convert import convert, in_registers, offset_of, shared_offset, write_tile
+from fuser.backend.nvptx.convert import convert, write_tile
 from fuser.backend.nvptx.elementwise import cast
+from fuser.backend.nvptx.emit.code import shared_offset
+from fuser.backend.nvptx.emit.memory import from_memory
+from fuser.backend.nvptx.ir.layouts import in_registers, offset_of
+from fuser.backend.nvptx.ir.values import SharedTile, Tile, tile_bytes
 from fuser.backend.nvptx.layout import Layout
-from fuser.backend.nvptx.memory import from_memory
 from fuser.backend.nvptx.mma import mma_dot
-from fuser.backend.nvptx.reduce import mask_edge
+from fuser.backend.nvptx.reduce import fill_edge
 from fuser.backend.nvptx.slices import dots_of_slices, slice_length, slice_of
-from fuser.backend.nvptx.stage import (
-    SharedTile,
-    fence_async,
-    land_copies,
-    operand_cover,
-    tile_bytes,
-    write,
-)
+from fuser.backend.nvptx.stage import fence_async, land_copies, operand_cover, write
 from fuser.backend.nvptx.units import needs_inner_k
-from fuser.backend.nvptx.values import Tile, literal, memory_type, vectors
+from fuser.backend.nvptx.values import literal, memory_type, vectors
 from fuser.backend.text import real
 from fuser.tilegen import ops
 from fuser.tilegen.value import Value
@@ -121,10 +117,7 @@ def operand(low: Lowering, op: ops.Dot, role: str) -> Source:
         entry = low.tile(value, wanted)
     axis = 1 if role == "a" else 0
     if plan.split_k == 1 and fragment is not None and in_registers(entry.layout, fragment):
-        tile = convert(low, entry, fragment)
-        return Tile(
-            tile.dtype, tile.shape, fragment, mask_edge(low, tile, (axis,), literal(0, tile.dtype))
-        )
+        return fill_edge(low, convert(low, entry, fragment), (axis,))
     return _to_shared(low, op, role, entry, axis)
 
 
@@ -148,8 +141,7 @@ def _to_shared(low: Lowering, op: ops.Dot, role: str, tile: Tile, k_axis: int) -
         write(low, Tile(tile.dtype, shape, filled, [zero] * len(filled.regs)), target)
         low.shared.barrier()
         low.shared.before_write()
-    regs = mask_edge(low, tile, (k_axis,), zero)
-    write(low, Tile(tile.dtype, tile.shape, layout, regs), target)
+    write(low, fill_edge(low, tile, (k_axis,)), target)
     fence_async(low)
     return target
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from fuser.backend.function import Block, Function
 from fuser.backend.nvptx.layout import Coordinates
+from fuser.backend.nvptx.recorder import Recorder
 from fuser.backend.text import integer
 from fuser.errors import LoweringError
 from fuser.graph import dims
@@ -32,7 +33,15 @@ class Linear(NamedTuple):
 class Emitter(Function):
     """A kernel function. Values are plain names here; `Reg`s are made where helpers want them."""
 
-    def __init__(self, name: str, params: Sequence[tuple[str, str]], attributes: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        params: Sequence[tuple[str, str]],
+        attributes: str,
+        recorder: Recorder | None = None,
+    ) -> None:
+        """recorder: is told what is written beside ops."""
+        self._recorder: Recorder | None = None
         super().__init__(name, "void", params, convention="ptx_kernel", attributes=attributes)
         self.entry: list[str] = []
         self._numbers = itertools.count()
@@ -42,6 +51,7 @@ class Emitter(Function):
         self.block_bits = 32
         self.packed: dict[str, tuple[str, int, int]] = {}
         """Of bfloat16 values: (vector that was loaded, its width, place in it)."""
+        self._recorder = recorder
 
     # text ---------------------------------------------------------------------------------------
 
@@ -53,15 +63,21 @@ class Emitter(Function):
         """Append an instruction that has a result; its name."""
         name = f"%t{next(self._numbers)}"
         self.at.lines.append(f"{name} = {text}")
+        if self._recorder is not None:
+            self._recorder.written(text, name)
         return name
 
     def do(self, text: str) -> None:
         self.at.lines.append(text)
+        if self._recorder is not None:
+            self._recorder.written(text)
 
     def hoisted(self, text: str) -> str:
         """An instruction at the head of the function: it may use only other hoisted values."""
         name = f"%h{next(self._numbers)}"
         self.entry.append(f"{name} = {text}")
+        if self._recorder is not None:
+            self._recorder.written(text, name, hoisted=True)
         return name
 
     def jump(self, target: Block) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.access_layout import access_layout, operand_layout
 from fuser.backend.nvptx.assignment import is_tile, lookups_of
+from fuser.backend.nvptx.ir.values import Tile
 from fuser.backend.nvptx.layout import ROW_LANES, Layout
 from fuser.backend.nvptx.strips import (
     Lines,
@@ -23,7 +24,6 @@ from fuser.backend.nvptx.strips import (
     own_buffers,
     strips_of,
 )
-from fuser.backend.nvptx.values import Tile
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Op
 from fuser.tilegen.value import Value

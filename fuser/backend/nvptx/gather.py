@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fuser.backend.nvptx.convert import row_major, tile_size, write_dense
-from fuser.backend.nvptx.memory import from_memory
-from fuser.backend.nvptx.values import Tile, memory_type
+from fuser.backend.nvptx.convert import write_dense
+from fuser.backend.nvptx.emit.memory import from_memory
+from fuser.backend.nvptx.ir.layouts import row_major, tile_size
+from fuser.backend.nvptx.ir.values import Tile
+from fuser.backend.nvptx.values import memory_type
 from fuser.errors import LoweringError
 from fuser.tilegen import ops
 

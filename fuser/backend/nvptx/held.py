@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.access_layout import operand_layout
 from fuser.backend.nvptx.assignment import is_tile, lookups_of
+from fuser.backend.nvptx.emit.memory import Pointers, from_memory, unpack
 from fuser.backend.nvptx.epilogue import seam
+from fuser.backend.nvptx.ir import ops as gpu
+from fuser.backend.nvptx.ir.values import Slot, Tile
 from fuser.backend.nvptx.layout import Coordinates, Layout, strips_along
 from fuser.backend.nvptx.lines import Lines
-from fuser.backend.nvptx.memory import Pointers, from_memory, unpack
 from fuser.backend.nvptx.pairs import Pair, Running, add_strip, merge_threads, plan_pairs
 from fuser.backend.nvptx.reduce import Partial, fold_registers, fold_threads
-from fuser.backend.nvptx.shared import Slot
-from fuser.backend.nvptx.values import Tile, literal, memory_type, vectors
+from fuser.backend.nvptx.values import literal, memory_type, vectors
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Op
 from fuser.tilegen.value import Value
@@ -264,7 +265,7 @@ def _pass(low: Lowering, held: Held, sinks: list[Sink], rest: list[Sink]) -> Non
     partial: dict[ops.Reduce, Partial] = {}
     pairs = {pair.first: pair for pair in held.pairs if pair.first in sinks}
     running: dict[Pair, Running] = {}
-    low.emitter.do('call void asm sideeffect "", "~{memory}"()')  # read again what was read before
+    low.do(gpu.Reread())  # read again what was read before
     arriving, low.copies_pending = low.copies_pending, False
     meeting = [op for op in steps if isinstance(op, ops.Load)]
     size = sum(len(held.tables[0][op.result].regs) * op.view.dtype.bytes for op in meeting)
@@ -328,7 +329,7 @@ def _copier(low: Lowering, held: Held, op: ops.Load) -> Callable[[Layout], None]
     """What copies a strip of a load."""
     access, e = low.assignment.accesses[op], low.emitter
     indexer = low.indexer(held.whole)
-    pointers = Pointers(low, access, indexer)
+    pointers = Pointers(low.code, low.place(access, held.whole), indexer)
     size = access.width * op.view.dtype.bytes
     name = f"@llvm.nvvm.cp.async.{'cg' if size == 16 else 'ca'}.shared.global.{size}"
     base, places = _places(low, held, op)

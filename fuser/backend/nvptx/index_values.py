@@ -6,10 +6,9 @@ from __future__ import annotations
 from fuser.backend.nvptx.access_layout import operand_layout
 from fuser.backend.nvptx.emitter import INT32, Emitter, Operand
 from fuser.backend.nvptx.indexing import Indexer
+from fuser.backend.nvptx.ir.values import SharedTile, Tile
 from fuser.backend.nvptx.layout import Coordinates, Layout
 from fuser.backend.nvptx.ranges import all_fit, fits, range_of
-from fuser.backend.nvptx.stage import SharedTile
-from fuser.backend.nvptx.values import Tile
 from fuser.errors import LoweringError
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index, Lookup
@@ -38,6 +37,11 @@ class IndexValues:
 
     def scalar(self, value: Value) -> Operand:
         """An index scalar as an i32."""
+        bound = self.bound(value)
+        return self.as_i32(bound.regs[0], bound) if isinstance(bound, Tile) else bound
+
+    def bound(self, value: Value) -> Operand | Tile:
+        """An index scalar as an i32, or a tile without axes where it has another type."""
         entry = self.env[value]
         if isinstance(entry, str | int):
             return entry
@@ -46,7 +50,7 @@ class IndexValues:
         if isinstance(entry, ops.IndexTile) and not entry.shape:
             entry = self.materialise(entry, self.scalar_layout)
         if isinstance(entry, Tile) and not entry.shape:
-            return self.as_i32(entry.regs[0], entry)
+            return entry
         raise LoweringError(f"{value!r} is used as an index scalar")
 
     def long_scalar(self, value: Value) -> Operand:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fuser.backend.nvptx.values import Tile, memory_type
+from fuser.backend.nvptx.ir.values import Tile
+from fuser.backend.nvptx.values import memory_type
 from fuser.tilegen import ops
 from fuser.tilegen.value import Value
 

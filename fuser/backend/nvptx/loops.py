@@ -23,20 +23,14 @@ from fuser.backend.nvptx.chain import find_chain
 from fuser.backend.nvptx.dot import add_partials, operand, zeros
 from fuser.backend.nvptx.dot_plan import runs_on
 from fuser.backend.nvptx.emitter import Operand
+from fuser.backend.nvptx.ir.values import SharedTile, Tile
 from fuser.backend.nvptx.masks import can_remake
 from fuser.backend.nvptx.parts import merge_parts
 from fuser.backend.nvptx.persistent import pass_turn
 from fuser.backend.nvptx.rotate import Rotated
-from fuser.backend.nvptx.stage import (
-    SharedTile,
-    copy_async,
-    fence_async,
-    land_copies,
-    shared_tile_for,
-)
+from fuser.backend.nvptx.stage import copy_async, fence_async, land_copies, shared_tile_for
 from fuser.backend.nvptx.stream import advance
 from fuser.backend.nvptx.turning import long_for, yielded
-from fuser.backend.nvptx.values import Tile
 from fuser.backend.nvptx.wgmma import wait, wait_all
 from fuser.backend.nvptx.wide import SplitLoop
 from fuser.tilegen import ops

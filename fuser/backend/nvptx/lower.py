@@ -7,36 +7,42 @@ from collections.abc import Sequence
 from fuser.backend.module import TensorMap
 from fuser.backend.nvptx import consumer, persistent, roles, stream_plan
 from fuser.backend.nvptx.access import Access
-from fuser.backend.nvptx.access_layout import choose_blocked
+from fuser.backend.nvptx.access_layout import choose_blocked, operand_layout
 from fuser.backend.nvptx.assign import assign
 from fuser.backend.nvptx.assignment import Assignment, DotPlan, of_caller
 from fuser.backend.nvptx.cluster import Cluster
-from fuser.backend.nvptx.convert import convert, in_registers
+from fuser.backend.nvptx.convert import convert
+from fuser.backend.nvptx.emit import RULES as CODE
+from fuser.backend.nvptx.emit.code import Code
 from fuser.backend.nvptx.emitter import Emitter
 from fuser.backend.nvptx.epilogue import emit_epilogue, find_epilogue
 from fuser.backend.nvptx.hazards import Hazards, Touch
 from fuser.backend.nvptx.held import Held, emit_held, plan_held
 from fuser.backend.nvptx.index_values import Entry, Flexible, IndexValues
 from fuser.backend.nvptx.indexing import is_sum
+from fuser.backend.nvptx.ir import op as ir
+from fuser.backend.nvptx.ir import ops as gpu
+from fuser.backend.nvptx.ir.layouts import in_registers
+from fuser.backend.nvptx.ir.values import Operand, Place, Scope, SharedTile, Slot, Tile
 from fuser.backend.nvptx.layout import Coordinates, Layout, scalar_layout
 from fuser.backend.nvptx.masks import can_remake, remake
-from fuser.backend.nvptx.memory import parameter
 from fuser.backend.nvptx.multicast import Neighbours
 from fuser.backend.nvptx.op_rules import RULES
 from fuser.backend.nvptx.order import ProgramOrder, growing_axes
+from fuser.backend.nvptx.recorder import Recorder
 from fuser.backend.nvptx.row_tails import find_row_tail
-from fuser.backend.nvptx.shared import SharedMemory, Slot
+from fuser.backend.nvptx.shared import SharedMemory
 from fuser.backend.nvptx.shares import WORKSPACE, Shares, plan_shares
 from fuser.backend.nvptx.slices import move_in_parts
-from fuser.backend.nvptx.stage import SharedTile, land_copies, read
+from fuser.backend.nvptx.stage import land_copies, read
 from fuser.backend.nvptx.stream import Channel, Stream
-from fuser.backend.nvptx.values import Tile, literal
 from fuser.backend.text import SYMBOLIC
 from fuser.dtypes import DType
 from fuser.errors import LoweringError
 from fuser.graph.sizes import size_hint
 from fuser.target import Target
 from fuser.tilegen import ops
+from fuser.tilegen.index import Index, Lookup, Scalar
 from fuser.tilegen.ir import Block, Buffer, Kernel, Op
 from fuser.tilegen.value import INDEX, Value
 
@@ -44,6 +50,10 @@ SMALL = 16 << 20
 """Bytes that a kernel touches in a few microseconds, of which its start and end are a part."""
 OVERLAP = True
 """Whether kernels start under the end of the one before; `schedule.extra["overlap"]` overrides."""
+
+
+def _word(name: str) -> str:
+    return "".join(c if c.isalnum() or c == "_" else "_" for c in name)
 
 
 def _parameter_type(buffer: Buffer) -> str:
@@ -77,18 +87,19 @@ class Lowering(IndexValues):
         self.written = {buffer for buffer in kernel.buffers if self.hazards.is_written(buffer)}
         self.notes: list[str] = []
         self.names = {
-            buffer: f"{parameter(buffer)}_{number}" for number, buffer in enumerate(kernel.buffers)
+            buffer: f"{_word(buffer.name)}_{number}" for number, buffer in enumerate(kernel.buffers)
         }
         params = [(_parameter_type(buffer), self.names[buffer]) for buffer in kernel.buffers]
-        self.entry = "".join(c if c.isalnum() or c == "_" else "_" for c in kernel.name)
-        self.emitter = Emitter(self.entry, params, "#0")
-        self.shared = SharedMemory(self.emitter, self.hazards.barrier)
+        self.entry = _word(kernel.name)
+        self.recorder = Recorder()
+        self.emitter = Emitter(self.entry, params, "#0", self.recorder)
+        self.shared = SharedMemory(self.emitter, self.do, self.hazards.barrier)
+        self.code = Code(self.emitter, self.shared, target, self.names, self.warps, blocks)
         self.order = ProgramOrder(
             kernel.grid, kernel.schedule.group, growing_axes(kernel), blocks, neighbours
         )
         self.cluster = Cluster(self, blocks)
         self.neighbours = Neighbours(self, neighbours)
-        self.ready: dict[Buffer, str] = {}
         self.env: dict[Value, Entry] = {}
         self.converted: dict[tuple[Value, Layout], Tile] = {}
         self.operands: dict[tuple[Value, str, DotPlan], SharedTile | Tile] = {}
@@ -122,6 +133,21 @@ class Lowering(IndexValues):
         """Threads of a block, a producer warp included."""
         warps = self.warps * self.teams
         return 32 * (warps + (roles.producer_warps(warps) if self.streams else 0))
+
+    def add(self, op: ir.Op) -> Tile:
+        """Record an op that gives a tile, and write its code; the tile."""
+        self.do(op)
+        return op.tile
+
+    def do(self, op: ir.Op) -> None:
+        """Record an op, and write its code."""
+        self.recorder.add(op)
+        with self.recorder.code():
+            CODE[type(op)](self.code, op)
+
+    def new(self, dtype: DType, shape: Coordinates, layout: Layout, hint: str = "x") -> Tile:
+        """A tile that an op is to give."""
+        return Tile(dtype, shape, layout, name=self.recorder.name(hint))
 
     def run(self) -> None:
         """Emit the whole kernel."""
@@ -193,14 +219,14 @@ class Lowering(IndexValues):
             kind = type if data else "void"
             call = f'call {kind} asm sideeffect "{text}", "{listed}"({operands}) #1'
             if data:
-                self.ready[data[0]] = e.value(call)
+                self.code.ready[data[0]] = e.value(call)
             else:
                 e.do(call)
             return
         kind = "{" + ", ".join([type] * len(data)) + "}"
         result = e.value(f'call {kind} asm sideeffect "{text}", "{listed}"({operands}) #1')
         for number, buffer in enumerate(data):
-            self.ready[buffer] = e.value(f"extractvalue {kind} {result}, {number}")
+            self.code.ready[buffer] = e.value(f"extractvalue {kind} {result}, {number}")
 
     def program(self) -> None:
         """Emit one program, what follows the last loop in strips where that fits."""
@@ -256,7 +282,7 @@ class Lowering(IndexValues):
         return f"%{WORKSPACE}"
 
     def pointer(self, buffer: Buffer) -> str:
-        return self.ready.get(buffer, f"%{self.names[buffer]}")
+        return self.code.pointer(buffer)
 
     def layout(self, value: Value) -> Layout:
         """The layout that the assignment gives a value."""
@@ -329,35 +355,40 @@ class Lowering(IndexValues):
 
     def bits_as(self, tile: Tile, dtype: DType) -> Tile:
         """The same bits as another dtype."""
-        regs = tile.regs
-        if tile.type != dtype.llvm:
-            regs = [self.emitter.value(f"bitcast {tile.type} {x} to {dtype.llvm}") for x in regs]
-        return Tile(dtype, tile.shape, tile.layout, regs)
+        made = self.new(dtype, tile.shape, tile.layout)
+        return self.add(gpu.Bitcast(x=tile, results=(made,)))
 
     def materialise(self, op: Flexible, layout: Layout) -> Tile:
         """A constant or a tile of indices, in whatever layout is wanted."""
         dtype = op.result.dtype
+        made = self.new(dtype, op.shape, layout, op.result.name)
         if isinstance(op, ops.Full):
-            return Tile(dtype, op.shape, layout, [literal(op.value, dtype)] * len(layout.regs))
-        regs = []
+            return self.add(gpu.Full(value=op.value, results=(made,)))
         bits = 64 if dtype is INDEX else dtype.bits
-        if self.is_long(op.expression) and (bits == 64 or not is_sum(op.expression)):
-            indexer = self.long_indexer(layout)
-            for offset in layout.regs:
-                total = self.emitter.total(indexer.evaluate(op.expression, offset), "i64")
-                if bits < 64 and isinstance(total, str):
-                    total = self.emitter.value(f"trunc i64 {total} to {dtype.llvm}")
-                regs.append(total if isinstance(total, str) else literal(total, dtype))
-            return Tile(dtype, op.shape, layout, regs)
-        indexer = self.indexer(layout)
-        for offset in layout.regs:
-            total = self.emitter.total(indexer.evaluate(op.expression, offset))
-            if bits > 32 and isinstance(total, str):
-                total = self.emitter.value(f"sext i32 {total} to {dtype.llvm}")
-            elif bits < 32 and isinstance(total, str):
-                total = self.emitter.value(f"trunc i32 {total} to {dtype.llvm}")
-            regs.append(str(total))
-        return Tile(dtype, op.shape, layout, regs)
+        long = self.is_long(op.expression) and (bits == 64 or not is_sum(op.expression))
+        scope = self.scope(layout, op.expression)
+        return self.add(
+            gpu.IndexTile(expression=op.expression, scope=scope, long=long, results=(made,))
+        )
+
+    def scope(self, layout: Layout, *expressions: Index) -> Scope:
+        """What the values of some index expressions are, for the registers of a layout."""
+        scalars: dict[Value, Operand | Tile] = {}
+        tiles: dict[tuple[Value, tuple[int, ...]], Tile] = {}
+        for atom in dict.fromkeys(leaf for at in expressions for leaf in at.leaves()):
+            if isinstance(atom, Lookup):
+                wanted = operand_layout(layout, atom.axes, atom.value.shape)
+                tiles[atom.value, atom.axes] = self.tile(atom.value, wanted)
+            elif isinstance(atom, Scalar):
+                scalars[atom.value] = self.bound(atom.value)
+        return Scope(scalars, tiles)
+
+    def place(self, access: Access, layout: Layout) -> Place:
+        """What an access touches, at the registers of a layout."""
+        mask = self.masked(access.mask, layout) if access.mask is not None else None
+        scope = self.scope(layout, access.linear, *(at for at, _ in access.bounds))
+        long = any(self.is_long(at) for at, _ in access.bounds)
+        return Place(access, scope, mask, self.is_long(access.linear), long)
 
     @property
     def scalar_layout(self) -> Layout:

@@ -7,14 +7,14 @@ first element is a multiple of the vector's width, and so is n, all of the vecto
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.access import multiple_of, step_of
 from fuser.backend.nvptx.access_layout import operand_layout
-from fuser.backend.nvptx.elementwise import apply, cast_registers
+from fuser.backend.nvptx.ir import ops as gpu
+from fuser.backend.nvptx.ir.values import Tile
 from fuser.backend.nvptx.layout import Coordinates, Layout
-from fuser.backend.nvptx.values import Tile, vectors
 from fuser.dtypes import DType
 from fuser.graph.sizes import certain, same
 from fuser.tilegen import ops
@@ -169,28 +169,29 @@ def _kept_axes(source: Coordinates, shape: Coordinates) -> Coordinates | None:
     return tuple(found)
 
 
-def mapped(low: Lowering, op: ops.Map, tiles: Sequence[Tile], layout: Layout) -> list[str]:
-    """The registers of a map: of a mask one for each vector of elements that are masked alike."""
-    args = list(zip(*(tile.regs for tile in tiles), strict=True))
-    kind = op.args[-1].dtype
-    first = list(range(len(layout.regs)))
+def mapped(low: Lowering, op: ops.Map, tiles: Sequence[Tile], layout: Layout) -> Tile:
+    """A map: of a mask one result for each vector of elements that are masked alike."""
+    alike = None
     if op.result.dtype.kind == "bool" and layout.rank:
-        for members in _alike(op.result, low.assignment.makers, layout):
-            for member in members:
-                first[member] = members[0]
-    made = {at: apply(low.emitter, op.fn, kind, list(args[at])) for at in dict.fromkeys(first)}
-    return [made[at] for at in first]
+        alike = _alike(op.result, low.assignment.makers, layout)
+    made = low.new(op.result.dtype, op.result.shape, layout, op.result.name)
+    return low.add(gpu.Map(fn=op.fn, args=tuple(tiles), alike=alike, results=(made,)))
 
 
-def _alike(value: Value, makers: Makers, layout: Layout) -> Iterator[list[int]]:
-    """Registers of a layout in which a tile surely has one value."""
+def cast(low: Lowering, tile: Tile, dtype: DType) -> Tile:
+    """The same numbers as another dtype."""
+    return low.add(gpu.Cast(x=tile, results=(low.new(dtype, tile.shape, tile.layout),)))
+
+
+def _alike(value: Value, makers: Makers, layout: Layout) -> tuple[int, int] | None:
+    """(axis, width) of the vectors of a layout in which a tile surely has one value."""
     for along in range(layout.rank):
         width = layout.vector(along)
         while width > 1 and not uniform(value, makers, along, width):
             width //= 2
         if width > 1:
-            yield from (members for _, members in vectors(layout, along, width))
-            return
+            return along, width
+    return None
 
 
 # made again ---------------------------------------------------------------------------------------
@@ -236,17 +237,15 @@ def remake(low: Lowering, value: Value, layout: Layout, table: dict[Value, Tile]
     match maker:
         case ops.Map():
             tiles = [remake(low, arg, layout, table) for arg in maker.args]
-            made = Tile(value.dtype, value.shape, layout, mapped(low, maker, tiles, layout))
+            made = mapped(low, maker, tiles, layout)
         case ops.Cast():
-            tile = remake(low, maker.x, layout, table)
-            regs = cast_registers(low.emitter, tile.regs, maker.x.dtype, maker.dtype)
-            made = Tile(value.dtype, value.shape, layout, regs)
+            made = cast(low, remake(low, maker.x, layout, table), maker.dtype)
         case ops.Bitcast():
             tile = remake(low, maker.x, layout, table)
             made = low.bits_as(tile, value.dtype)
         case ops.Broadcast():
             made = spread(
-                remake(low, maker.x, operand_layout(layout, maker.axes, maker.x.shape), table),
+                low, remake(low, maker.x, operand_layout(layout, maker.axes, maker.x.shape), table),
                 maker.axes, value.shape, layout,
             )  # fmt: skip
         case ops.Reshape():
@@ -254,8 +253,8 @@ def remake(low: Lowering, value: Value, layout: Layout, table: dict[Value, Tile]
             assert axes is not None
             inner = reshaped_layout(layout, axes)
             tile = remake(low, maker.x, inner, table)
-            regs = [tile.regs[inner.register_of[_at(offset, axes)]] for offset in layout.regs]
-            made = Tile(value.dtype, value.shape, layout, regs)
+            made = low.new(value.dtype, value.shape, layout)
+            low.do(gpu.Relabel(x=tile, axes=axes, results=(made,)))
         case _:
             raise AssertionError(f"{value!r} cannot be made again")
     if not value.shape:
@@ -263,15 +262,12 @@ def remake(low: Lowering, value: Value, layout: Layout, table: dict[Value, Tile]
     return made
 
 
-def spread(tile: Tile, axes: Coordinates, shape: Coordinates, layout: Layout) -> Tile:
+def spread(
+    low: Lowering, tile: Tile, axes: Coordinates, shape: Coordinates, layout: Layout
+) -> Tile:
     """A tile that has what `layout` needs of it, broadcast into that layout."""
-    table = tile.layout.register_of
-    ones = [dim == 1 for dim in tile.shape]
-    regs = [
-        tile.regs[table[tuple(0 if o else at[a] for a, o in zip(axes, ones, strict=True))]]
-        for at in layout.regs
-    ]
-    return Tile(tile.dtype, shape, layout, regs)
+    made = low.new(tile.dtype, shape, layout)
+    return low.add(gpu.Relabel(x=tile, axes=tuple(axes), results=(made,)))
 
 
 def _at(offset: Coordinates, axes: Coordinates) -> Coordinates:

@@ -6,10 +6,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.assignment import DotPlan
+from fuser.backend.nvptx.ir.values import SharedTile, Tile
 from fuser.backend.nvptx.layout import Coordinates, Layout
-from fuser.backend.nvptx.stage import SharedAddress, SharedTile
+from fuser.backend.nvptx.stage import SharedAddress
 from fuser.backend.nvptx.units import Unit, known_unit
-from fuser.backend.nvptx.values import Tile, literal
+from fuser.backend.nvptx.values import literal
 from fuser.tilegen import ops
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ from fuser.tilegen.ir import Kernel
 from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
+    from fuser.backend.nvptx.ir.values import SharedTile
     from fuser.backend.nvptx.lower import Lowering
-    from fuser.backend.nvptx.stage import SharedTile
     from fuser.backend.nvptx.stream import Channel, Stream
 
 

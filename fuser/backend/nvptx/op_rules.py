@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING
 from fuser.backend.nvptx import consumer, loops, scan
 from fuser.backend.nvptx import dot as dots
 from fuser.backend.nvptx.access import Access
-from fuser.backend.nvptx.access_layout import access_layout, operand_layout
+from fuser.backend.nvptx.access_layout import access_layout, inverse, operand_layout
 from fuser.backend.nvptx.assignment import is_tile
 from fuser.backend.nvptx.atomics import lower_atomic, shown_to_all
 from fuser.backend.nvptx.convert import reshape
-from fuser.backend.nvptx.elementwise import cast_registers
+from fuser.backend.nvptx.emit.memory import only_once
 from fuser.backend.nvptx.gather import lower_gather
+from fuser.backend.nvptx.ir import ops as gpu
+from fuser.backend.nvptx.ir.values import SharedTile, Tile
 from fuser.backend.nvptx.layout import Layout
-from fuser.backend.nvptx.masks import mapped, spread
-from fuser.backend.nvptx.memory import atomic_add_tile, load_tile, only_once, store_tile
+from fuser.backend.nvptx.masks import cast, mapped, spread
 from fuser.backend.nvptx.reduce import reduce_tile
-from fuser.backend.nvptx.short_forms import fused_exponential, short_form, unscaled
+from fuser.backend.nvptx.short_forms import fused_exponential, multiply, short_form, unscaled
 from fuser.backend.nvptx.slices import rows_in_warps
-from fuser.backend.nvptx.stage import SharedTile, stage_once
+from fuser.backend.nvptx.stage import stage_once
 from fuser.backend.nvptx.strips import load_strips, store_strips, strips_of
 from fuser.backend.nvptx.turning import lower_while
-from fuser.backend.nvptx.values import Tile, literal
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Op
 
@@ -69,13 +69,25 @@ def _load(low: Lowering, op: ops.Load) -> None:
         return
     moved = layout if op in low.direct else moved_in(low, access, layout)
     low.before_load(op, moved)
-    single = only_once(low, moved) if low.hazards.may_change(op.view.buffer) else None
-    tile = load_tile(low, access, moved, op.pad, single)
+    low.set(op.result, load_tile(low, op, moved))
+
+
+def load_tile(low: Lowering, op: ops.Load, layout: Layout) -> Tile:
+    """What a load reads, in a layout."""
+    buffer = op.view.buffer
+    changes = low.hazards.may_change(buffer)
+    single = only_once(low, layout) if changes else None
+    made = low.new(op.view.dtype, op.shape, layout, op.result.name)
+    low.do(gpu.Load(
+        at=low.place(low.assignment.accesses[op], layout), pad=op.pad,
+        constant=low.is_constant(buffer), volatile=changes, once=single is not None,
+        words=bool(low.assignment.dots), results=(made,),
+    ))  # fmt: skip
     if single is not None:
         # who finds a flag set finds what was stored before it
-        low.emitter.do('call void asm sideeffect "fence.acq_rel.gpu;", "~{memory}"()')
-        tile = shown_to_all(low, tile, single)
-    low.set(op.result, tile)
+        low.do(gpu.Fence())
+        return shown_to_all(low, made, single)
+    return made
 
 
 def _store(low: Lowering, op: ops.Store) -> None:
@@ -89,7 +101,8 @@ def _store(low: Lowering, op: ops.Store) -> None:
         return
     moved = low.tile(op.value, moved_in(low, access, tile.layout))
     low.before_store(op, moved.layout)
-    store_tile(low, access, moved)
+    at = low.place(access, moved.layout)
+    low.do(gpu.Store(at=at, value=moved, once=low.caller))
 
 
 def moved_in(low: Lowering, access: Access, layout: Layout) -> Layout:
@@ -104,29 +117,26 @@ def _atomic_add(low: Lowering, op: ops.AtomicAdd) -> None:
     layout = low.assignment.layouts.get(op.value) or low.plain_layout(access.shape, [access])
     tile = low.tile(op.value, layout)
     low.before_store(op, layout)
-    atomic_add_tile(low, access, tile)
+    cluster = low.cluster
+    alike = cluster.blocks > 1 and len(layout.bits) <= cluster.first_bit
+    low.do(gpu.AtomicAdd(at=low.place(access, layout), value=tile, first_block=alike))
 
 
 def _map(low: Lowering, op: ops.Map) -> None:
     layout = low.layout(op.result)
     tiles = [low.tile(arg, layout) for arg in op.args]
-    regs = fused_exponential(low, op, layout) or short_form(low, op, layout)
-    if regs is None:
-        regs = mapped(low, op, tiles, layout)
-    low.set(op.result, Tile(op.result.dtype, op.result.shape, layout, regs))
+    short = fused_exponential(low, op, layout) or short_form(low, op, layout)
+    low.set(op.result, short if short is not None else mapped(low, op, tiles, layout))
 
 
 def _cast(low: Lowering, op: ops.Cast) -> None:
-    layout = low.layout(op.result)
-    tile = low.tile(op.x, layout)
-    regs = cast_registers(low.emitter, tile.regs, op.x.dtype, op.dtype)
-    low.set(op.result, Tile(op.dtype, op.result.shape, layout, regs))
+    low.set(op.result, cast(low, low.tile(op.x, low.layout(op.result)), op.dtype))
 
 
 def _broadcast(low: Lowering, op: ops.Broadcast) -> None:
     layout = low.layout(op.result)
     tile = low.tile(op.x, operand_layout(layout, op.axes, op.x.shape))
-    low.set(op.result, spread(tile, op.axes, op.shape, layout))
+    low.set(op.result, spread(low, tile, op.axes, op.shape, layout))
 
 
 def _bitcast(low: Lowering, op: ops.Bitcast) -> None:
@@ -150,8 +160,8 @@ def _permute(low: Lowering, op: ops.Permute) -> None:
         low.env[op.result] = entry.permuted(op.axes)
         return
     tile = low.as_it_is(op.x)
-    moved = Tile(tile.dtype, op.result.shape, tile.layout.permuted(op.axes), tile.regs)
-    low.set(op.result, moved)
+    made = low.new(tile.dtype, op.result.shape, tile.layout.permuted(op.axes))
+    low.set(op.result, low.add(gpu.Relabel(x=tile, axes=inverse(op.axes), results=(made,))))
 
 
 def _reduce(low: Lowering, op: ops.Reduce) -> None:
@@ -162,12 +172,9 @@ def _reduce(low: Lowering, op: ops.Reduce) -> None:
     if op.fn in ("max", "fmax") and isinstance(low.env[op.x], Tile):
         found = unscaled(low, op.x, tile.layout)
         if found is not None:  # rounding is monotone: max(x * c) is max(x) * c to the last bit
-            regs, scale = found
-            bare = Tile(tile.dtype, tile.shape, tile.layout, regs)
+            bare, scale = found
             most = reduce_tile(low, op.fn, bare, op.axis)
-            by = literal(scale, tile.dtype)
-            scaled = [low.emitter.value(f"fmul float {reg}, {by}") for reg in most.regs]
-            low.set(op.result, Tile(most.dtype, most.shape, most.layout, scaled))
+            low.set(op.result, multiply(low, most, scale, contract=False))
             return
     low.set(op.result, reduce_tile(low, op.fn, tile, op.axis))
 

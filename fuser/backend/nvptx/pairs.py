@@ -22,26 +22,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fuser.backend.nvptx.elementwise import apply
+from fuser.backend.nvptx.ir import ops as gpu
+from fuser.backend.nvptx.ir.values import Tile
 from fuser.backend.nvptx.layout import Layout
-from fuser.backend.nvptx.reduce import (
-    Partial,
-    combiner,
-    parts_of_blocks,
-    parts_of_warps,
-    shuffle,
-    tree,
-)
-from fuser.backend.nvptx.values import Tile, literal
-from fuser.dtypes import DType
+from fuser.backend.nvptx.reduce import Partial, fold_parts, parts_of_blocks, parts_of_warps
+from fuser.dtypes import BY_NAME
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Op
 from fuser.tilegen.value import Value
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering
-
-Regs = list[str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,13 +142,13 @@ def _short(first: ops.Reduce, between: tuple[Op, ...]) -> list[Value]:
 
 @dataclass
 class Running:
-    """What a thread has of a pair. firsts: maxima or sums; seconds: sums around the maxima or the
+    """What a thread has of a pair. first: maxima or sums; second: sums around the maxima or the
     means; count: elements of each; like: the fold that they are parts of."""
 
     pair: Pair
     like: Partial
-    firsts: Regs
-    seconds: Regs
+    first: Tile
+    second: Tile
     count: int
 
 
@@ -171,138 +162,123 @@ def add_strip(
     """Take a strip of a pair's row into account: `fold` folds a strip of a reduction's operand in
     each thread, `run` emits an op for this strip."""
     plain = fold(pair.first)
-    firsts, dtype = plain.regs, plain.dtype
+    first = plain.tile
     count = len(plain.of.regs) // len(plain.layout.regs)
     if pair.squares:
-        around = [_times(low, dtype, s, pair.first.x.shape[plain.axis] / count) for s in firsts]
+        around = _times(low, first, pair.first.x.shape[plain.axis] / count)
     else:
         if before is not None:
-            top = combiner(low, "max", dtype)
-            firsts = [top(a, b) for a, b in zip(before.firsts, firsts, strict=True)]
-        around = [_finite(low, dtype, m) for m in firsts]
+            first = _map(low, "max", before.first, first)
+        around = _finite(low, first)
     result = pair.first.result
-    low.env[result] = Tile(dtype, result.shape, plain.layout, around)
+    low.env[result] = around
     low.converted = {key: tile for key, tile in low.converted.items() if key[0] is not result}
     for op in pair.between:
         run(op)
-    seconds = fold(pair.second).regs
+    second = fold(pair.second).tile
     if before is None:
-        return Running(pair, plain, firsts, seconds, count)
+        return Running(pair, plain, first, second, count)
     if not pair.squares:
-        kept = zip(before.seconds, before.firsts, around, strict=True)
-        moved = [_moved(low, dtype, s, _finite(low, dtype, m), t) for s, m, t in kept]
-        return Running(pair, plain, firsts, _add(low, dtype, moved, seconds), count)
-    parts = [
-        (before.count, before.firsts, before.seconds),
-        (count, firsts, seconds),
-    ]
-    firsts, seconds = _join_two(low, dtype, *parts)
-    return Running(pair, plain, firsts, seconds, before.count + count)
+        moved = _moved(low, before.second, _finite(low, before.first), around)
+        return Running(pair, plain, first, _map(low, "add", moved, second), count)
+    parts = (before.count, before.first, before.second), (count, first, second)
+    first, second = _join_two(low, *parts)
+    return Running(pair, plain, first, second, before.count + count)
 
 
 def merge_threads(low: Lowering, part: Running) -> tuple[Tile, Tile]:
     """The results of both reductions of what the threads have: lanes, warps, blocks."""
-    like, dtype = part.like, part.like.dtype
-    firsts, seconds, count = part.firsts, part.seconds, part.count
-    steps = [1 << bit for bit, basis in enumerate(like.of.lanes) if basis[like.axis]]
+    like, first, second, count = part.like, part.first, part.second, part.count
+    steps = tuple(1 << bit for bit, basis in enumerate(like.of.lanes) if basis[like.axis])
     if part.pair.squares:
         for step in steps:
-            others = [[shuffle(low, x, dtype, step) for x in xs] for xs in (firsts, seconds)]
-            mine = (count, firsts, seconds)
-            firsts, seconds = _join_two(low, dtype, mine, (count, others[0], others[1]))
+            others = [_shuffled(low, x, step) for x in (first, second)]
+            mine = (count, first, second)
+            first, second = _join_two(low, mine, (count, others[0], others[1]))
             count *= 2
     elif steps:
-        top, add = combiner(low, "max", dtype), combiner(low, "sum", dtype, lanes=True)
-        most = firsts
-        for step in steps:
-            most = [top(x, shuffle(low, x, dtype, step)) for x in most]
-        seconds = _around(low, dtype, firsts, seconds, most)
-        for step in steps:
-            seconds = [add(x, shuffle(low, x, dtype, step)) for x in seconds]
-        firsts = most
+        most = low.add(gpu.FoldLanes(fn="max", x=first, steps=steps, results=(_new(low, first),)))
+        second = _around(low, first, second, most)
+        made = _new(low, second)
+        second = low.add(gpu.FoldLanes(fn="sum", x=second, steps=steps, results=(made,)))
+        first = most
     bits = [bit for bit, basis in enumerate(like.of.warps) if basis[like.axis]]
     inside, blocks = low.cluster.split(bits)
     for gather, which in ((parts_of_warps, inside), (parts_of_blocks, blocks)):
         if which:
-            parts = gather(low, [firsts, seconds], dtype, like.layout, which)
-            firsts, seconds = _join(low, part.pair.squares, dtype, parts, count)
+            parts = gather(low, [first, second], which)
+            first, second = _join(low, part.pair.squares, parts, count)
             count *= len(parts)
     if not part.pair.squares:  # where all is -inf, or some inf, the sum is NaN
-        minus = [apply(low.emitter, "sub", dtype, [m, m]) for m in firsts]
-        seconds = _add(low, dtype, seconds, minus)
-    results = part.pair.first.result, part.pair.second.result
-    made = zip(results, (firsts, seconds), strict=True)
-    first, second = (Tile(dtype, result.shape, like.layout, regs) for result, regs in made)
+        second = _map(low, "add", second, _map(low, "sub", first, first))
     return first, second
 
 
-def _join(
-    low: Lowering, squares: bool, dtype: DType, parts: list[list[Regs]], count: int
-) -> tuple[Regs, Regs]:
+def _join(low: Lowering, squares: bool, parts: list[list[Tile]], count: int) -> tuple[Tile, Tile]:
     """The pair of parts of `count` elements each."""
     firsts, seconds = [part[0] for part in parts], [part[1] for part in parts]
-    add = combiner(low, "sum", dtype)
-
-    def fold(items: list[Regs], combine: Callable[[str, str], str]) -> Regs:
-        return [tree(list(column), combine) for column in zip(*items, strict=True)]
-
     if not squares:
-        most = fold(firsts, combiner(low, "max", dtype))
-        moved = [_around(low, dtype, m, s, most) for m, s in zip(firsts, seconds, strict=True)]
-        return most, fold(moved, add)
-    total = fold(firsts, add)
-    means = [_times(low, dtype, s, 1 / (count * len(parts))) for s in total]
-    apart = [
-        [_distance(low, dtype, s, mean, 1 / count) for s, mean in zip(part, means, strict=True)]
-        for part in firsts
-    ]
-    squared = [_times(low, dtype, s, count) for s in fold(apart, add)]
-    return total, _add(low, dtype, fold(seconds, add), squared)
+        most = fold_parts(low, "max", firsts)
+        moved = [_around(low, m, s, most) for m, s in zip(firsts, seconds, strict=True)]
+        return most, fold_parts(low, "sum", moved)
+    total = fold_parts(low, "sum", firsts)
+    mean = _times(low, total, 1 / (count * len(parts)))
+    apart = [_distance(low, part, mean, 1 / count) for part in firsts]
+    squared = _times(low, fold_parts(low, "sum", apart), count)
+    return total, _map(low, "add", fold_parts(low, "sum", seconds), squared)
 
 
 def _join_two(
-    low: Lowering, dtype: DType, a: tuple[int, Regs, Regs], b: tuple[int, Regs, Regs]
-) -> tuple[Regs, Regs]:
+    low: Lowering, a: tuple[int, Tile, Tile], b: tuple[int, Tile, Tile]
+) -> tuple[Tile, Tile]:
     """(sums, squares around the mean) of two parts with (count, sums, squares) each: the same bits
     whichever comes first."""
-    (n, sums, squares), (m, more_sums, more_squares) = a, b
+    (n, total, squares), (m, more_total, more_squares) = a, b
     weight = n * m / (n + m)
-    means = [[_times(low, dtype, s, 1 / k) for s in x] for k, x in ((n, sums), (m, more_sums))]
-    apart = [_distance(low, dtype, x, y, 1.0) for x, y in zip(*means, strict=True)]
-    between = [_times(low, dtype, x, weight) for x in apart]
-    within = _add(low, dtype, squares, more_squares)
-    return _add(low, dtype, sums, more_sums), _add(low, dtype, within, between)
+    means = [_times(low, x, 1 / k) for k, x in ((n, total), (m, more_total))]
+    between = _times(low, _distance(low, means[0], means[1], 1.0), weight)
+    within = _map(low, "add", squares, more_squares)
+    return _map(low, "add", total, more_total), _map(low, "add", within, between)
 
 
-def _around(low: Lowering, dtype: DType, tops: Regs, sums: Regs, most: Regs) -> Regs:
+def _around(low: Lowering, top: Tile, total: Tile, most: Tile) -> Tile:
     """Sums around some maxima as sums around others."""
-    finite = [[_finite(low, dtype, x) for x in xs] for xs in (tops, most)]
-    return [_moved(low, dtype, s, m, t) for s, m, t in zip(sums, *finite, strict=True)]
+    return _moved(low, total, _finite(low, top), _finite(low, most))
 
 
-def _moved(low: Lowering, dtype: DType, total: str, old: str, new: str) -> str:
-    """A sum around one number as that around another."""
-    shift = apply(low.emitter, "sub", dtype, [old, new])
-    return apply(low.emitter, "mul", dtype, [total, apply(low.emitter, "exp", dtype, [shift])])
+def _moved(low: Lowering, total: Tile, old: Tile, new: Tile) -> Tile:
+    """Sums around some numbers as those around others."""
+    return _map(low, "mul", total, _map(low, "exp", _map(low, "sub", old, new)))
 
 
-def _finite(low: Lowering, dtype: DType, top: str) -> str:
-    """A maximum to sum around: 0 where there is nothing but -inf, so far."""
-    lowest = literal(-math.inf, dtype)
-    nothing = low.emitter.value(f"fcmp oeq {dtype.llvm} {top}, {lowest}")
-    return apply(low.emitter, "select", dtype, [nothing, literal(0.0, dtype), top])
+def _finite(low: Lowering, top: Tile) -> Tile:
+    """Maxima to sum around: 0 where there is nothing but -inf, so far."""
+    made = low.new(BY_NAME["bool"], top.shape, top.layout)
+    nothing = low.add(gpu.Map(fn="eq", args=(top, _full(low, top, -math.inf)), results=(made,)))
+    return _map(low, "select", nothing, _full(low, top, 0.0), top)
 
 
-def _distance(low: Lowering, dtype: DType, x: str, y: str, factor: float) -> str:
+def _distance(low: Lowering, x: Tile, y: Tile, factor: float) -> Tile:
     """(x * factor - y) squared."""
-    apart = apply(low.emitter, "sub", dtype, [_times(low, dtype, x, factor), y])
-    return apply(low.emitter, "mul", dtype, [apart, apart])
+    apart = _map(low, "sub", _times(low, x, factor), y)
+    return _map(low, "mul", apart, apart)
 
 
-def _times(low: Lowering, dtype: DType, x: str, factor: float) -> str:
-    return x if factor == 1 else apply(low.emitter, "mul", dtype, [x, literal(factor, dtype)])
+def _times(low: Lowering, x: Tile, factor: float) -> Tile:
+    return x if factor == 1 else _map(low, "mul", x, _full(low, x, factor))
 
 
-def _add(low: Lowering, dtype: DType, xs: Regs, ys: Regs) -> Regs:
-    add = combiner(low, "sum", dtype)
-    return [add(x, y) for x, y in zip(xs, ys, strict=True)]
+def _new(low: Lowering, like: Tile) -> Tile:
+    return low.new(like.dtype, like.shape, like.layout)
+
+
+def _full(low: Lowering, like: Tile, value: float) -> Tile:
+    return low.add(gpu.Full(value=value, results=(_new(low, like),)))
+
+
+def _map(low: Lowering, fn: str, *args: Tile) -> Tile:
+    return low.add(gpu.Map(fn=fn, args=args, results=(_new(low, args[-1]),)))
+
+
+def _shuffled(low: Lowering, x: Tile, step: int) -> Tile:
+    return low.add(gpu.Shuffle(kind="bfly", x=x, amount=step, results=(_new(low, x),)))

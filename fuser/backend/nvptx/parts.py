@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.access_layout import operand_layout
-from fuser.backend.nvptx.convert import offset_of, row_major, write_tile
+from fuser.backend.nvptx.convert import write_tile
 from fuser.backend.nvptx.elementwise import apply
+from fuser.backend.nvptx.emit.memory import from_memory, unpack
+from fuser.backend.nvptx.ir.layouts import offset_of, row_major
+from fuser.backend.nvptx.ir.values import Slot, Tile
 from fuser.backend.nvptx.layout import Layout, next_power
-from fuser.backend.nvptx.memory import from_memory, unpack
 from fuser.backend.nvptx.merges import Merge
-from fuser.backend.nvptx.shared import Slot
-from fuser.backend.nvptx.values import Tile, literal, memory_type, vectors
+from fuser.backend.nvptx.values import literal, memory_type, vectors
 from fuser.dtypes import DType
 from fuser.tilegen import ops
 from fuser.tilegen.value import Value

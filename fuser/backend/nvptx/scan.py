@@ -10,19 +10,17 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from fuser.backend.nvptx.convert import convert, offset_of, row_major, shared_offset
+from fuser.backend.nvptx.convert import convert
+from fuser.backend.nvptx.emit.code import shared_offset
+from fuser.backend.nvptx.emit.folds import Combine, combiner, identity, shuffled
+from fuser.backend.nvptx.emit.memory import from_memory, to_memory
+from fuser.backend.nvptx.emit.registers import filled
 from fuser.backend.nvptx.emitter import Operand
+from fuser.backend.nvptx.ir.layouts import offset_of, row_major
+from fuser.backend.nvptx.ir.values import Tile
 from fuser.backend.nvptx.layout import Coordinates, Layout, blocked, next_power
-from fuser.backend.nvptx.memory import from_memory, to_memory
-from fuser.backend.nvptx.reduce import (
-    Combine,
-    combiner,
-    identity,
-    mask_edge,
-    shuffle_down,
-    shuffle_up,
-)
-from fuser.backend.nvptx.values import Tile, memory_type
+from fuser.backend.nvptx.values import memory_type
+from fuser.dtypes import DType
 from fuser.tilegen import ops
 
 if TYPE_CHECKING:
@@ -42,8 +40,8 @@ def scan_tile(low: Lowering, op: ops.Scan, tile: Tile) -> Tile:
     layout = scan_layout(tile.shape, axis, low.warps)
     tile = convert(low, tile, layout)
     start = identity(op.fn, dtype)
-    regs = mask_edge(low, tile, (axis,), start)
-    combine = combiner(low, op.fn, dtype)
+    regs = filled(low.code, tile, (axis,), start)
+    combine = combiner(low.code, op.fn, dtype)
     rows: dict[Coordinates, list[int]] = {}
     for number, offset in enumerate(layout.regs):
         rows.setdefault((*offset[:axis], *offset[axis + 1 :]), []).append(number)
@@ -94,7 +92,11 @@ def _lanes(
     """
     e, dtype = low.emitter, tile.dtype
     place = _place(low, lanes, reverse)
-    move = shuffle_down if reverse else shuffle_up
+    kind = "down" if reverse else "up"
+
+    def move(low: Lowering, name: str, dtype: DType, distance: int) -> str:
+        return shuffled(low.code, name, dtype, kind, distance)
+
     running = total
     for distance in lanes:
         other = combine(move(low, running, dtype, distance), running)

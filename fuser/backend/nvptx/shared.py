@@ -7,46 +7,21 @@ are never live together may overlap, and replaces the tokens.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from fuser.backend.nvptx.emitter import Emitter, Operand
-
-TOKEN = "SHARED_SLOT_{}_OFFSET"
-
-
-@dataclass(eq=False)
-class Slot:
-    """A region of shared memory, live from position `first` to `last` of the program. copies: how
-    many warp groups have one of their own."""
-
-    number: int
-    bytes: int
-    align: int
-    first: int
-    last: int | None = None
-    offset: int = 0
-    copies: int = 1
-
-    @property
-    def token(self) -> str:
-        return TOKEN.format(self.number)
-
-    @property
-    def pitch(self) -> int:
-        """Bytes from a warp group's copy to the next one's."""
-        return -(-self.bytes // self.align) * self.align
-
-    @property
-    def size(self) -> int:
-        return self.bytes if self.copies == 1 else self.pitch * self.copies
+from fuser.backend.nvptx.ir import ops
+from fuser.backend.nvptx.ir.op import Op
+from fuser.backend.nvptx.ir.values import Slot
 
 
 class SharedMemory:
     """Allocation and barriers of one kernel."""
 
-    def __init__(self, emitter: Emitter, at_barrier: Callable[[], None] = lambda: None) -> None:
-        """at_barrier: called where all threads wait for each other."""
-        self.emitter = emitter
+    def __init__(
+        self, emitter: Emitter, do: Callable[[Op], None], at_barrier: Callable[[], None]
+    ) -> None:
+        """do: records an op. at_barrier: called where all threads wait for each other."""
+        self.emitter, self._do = emitter, do
         self.at_barrier = at_barrier
         self.slots: list[Slot] = []
         self._position = 0
@@ -61,11 +36,13 @@ class SharedMemory:
         self._position += 1
         slot = Slot(len(self.slots), size, align, self._position, copies=self.teams)
         self.slots.append(slot)
+        self._do(ops.Alloc(slot=slot))
         return slot
 
     def free(self, slot: Slot) -> None:
         self._position += 1
         slot.last = self._position
+        self._do(ops.Free(slot=slot))
 
     def cancel(self, slot: Slot) -> None:
         """Take back an allocation that was not used."""
@@ -116,12 +93,7 @@ class SharedMemory:
 
     def barrier(self) -> None:
         """Every computing thread of the program waits for every other."""
-        call = "call void @llvm.nvvm.barrier.cta.sync.aligned."
-        if self.threads:  # a producer warp does not take part
-            number = self.emitter.plus(self.team, 1)
-            self.emitter.do(f"{call}count(i32 {number}, i32 {self.threads})")
-        else:
-            self.emitter.do(f"{call}all(i32 0)")
+        self._do(ops.Barrier())
         self.at_barrier()
         self._reads = self._writes = False
 

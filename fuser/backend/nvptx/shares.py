@@ -33,9 +33,9 @@ from typing import TYPE_CHECKING
 from fuser.backend.nvptx.assignment import accumulates, trips_of
 from fuser.backend.nvptx.chain import find_chain
 from fuser.backend.nvptx.emitter import Operand
+from fuser.backend.nvptx.ir.values import Tile
 from fuser.backend.nvptx.stream import Stream
 from fuser.backend.nvptx.turns import Ring, each_turn
-from fuser.backend.nvptx.values import Tile
 from fuser.graph.sizes import is_symbolic
 from fuser.tilegen import ops
 from fuser.tilegen.stream_k import Cut, cut_tiles

@@ -4,24 +4,13 @@ scaled by a constant, what comes before a softmax. The plain forms are removed a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.assignment import feeds_rows, made_of_dot
-from fuser.backend.nvptx.elementwise import (
-    LOG2_E,
-    capped,
-    exponential_of_difference,
-    one_plus_erf,
-    one_plus_tanh,
-    rough_tanh,
-    short_exp,
-    short_tanh,
-)
-from fuser.backend.nvptx.emitter import Emitter
+from fuser.backend.nvptx.ir import ops as gpu
+from fuser.backend.nvptx.ir.values import Tile
 from fuser.backend.nvptx.layout import Layout
 from fuser.backend.nvptx.pairs import find_pair
-from fuser.backend.nvptx.values import Tile, literal
 from fuser.tilegen import ops
 from fuser.tilegen.value import Value
 
@@ -29,7 +18,7 @@ if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering
 
 
-def fused_exponential(low: Lowering, op: ops.Map, layout: Layout) -> list[str] | None:
+def fused_exponential(low: Lowering, op: ops.Map, layout: Layout) -> Tile | None:
     """exp(x * c - y) as exp2 of one fused multiply-add a element, y * log2(e) once a row.
 
     Only beside 16-bit dots, whose softmax it is: rounding y * log2(e) costs |y| * 6e-8.
@@ -43,23 +32,37 @@ def fused_exponential(low: Lowering, op: ops.Map, layout: Layout) -> list[str] |
     value = shift.args[0]
     if value not in low.env or shift.args[1] not in low.env:
         return None
-    found = unscaled(low, value, layout)
-    xs, scale = found if found else (low.tile(value, layout).regs, 1.0)
+    x, scale = unscaled(low, value, layout) or (low.tile(value, layout), 1.0)
     y = low.tile(shift.args[1], layout)
-    return exponential_of_difference(low.emitter, xs, y.regs, LOG2_E * scale)
+    return low.add(gpu.ExpDifference(x=x, y=y, scale=scale, results=(_like(low, x),)))
 
 
-def short_form(low: Lowering, op: ops.Map, layout: Layout) -> list[str] | None:
-    """Cheaper registers for x / c, exp(x - top) / sum, 1 + tanh(x), and for what is rounded to 16
+def _like(low: Lowering, tile: Tile) -> Tile:
+    return low.new(tile.dtype, tile.shape, tile.layout)
+
+
+def multiply(low: Lowering, tile: Tile, number: float, contract: bool = True) -> Tile:
+    """A tile times a number. contract: it may be rounded with a sum that follows."""
+    made = _like(low, tile)
+    return low.add(gpu.Multiply(x=tile, number=number, contract=contract, results=(made,)))
+
+
+def scaled(low: Lowering, fn: gpu.ScaledFn, tile: Tile, scale: float = 1.0) -> Tile:
+    """fn(tile * scale)."""
+    return low.add(gpu.ScaledMap(fn=fn, x=tile, scale=scale, results=(_like(low, tile),)))
+
+
+def short_form(low: Lowering, op: ops.Map, layout: Layout) -> Tile | None:
+    """Cheaper code for x / c, exp(x - top) / sum, 1 + tanh(x), and for what is rounded to 16
     bits 1 + erf(x), tanh(x) and exp(x). The plain forms that they leave without use are removed as
     dead code."""
-    makers, e = low.assignment.makers, low.emitter
+    makers = low.assignment.makers
     if op.result.dtype.name != "f32" or op.fn not in ("div", "add", "tanh", "exp"):
         return None
     if op.fn == "exp":
         if not (writes_halves(low) or feeds_halves(low, op)):
             return None
-        return [short_exp(e, reg) for reg in low.tile(op.args[0], layout).regs]
+        return scaled(low, "short_exp", low.tile(op.args[0], layout))
     if op.fn == "tanh":
         if not feeds_halves(low, op):
             return None
@@ -72,20 +75,18 @@ def short_form(low: Lowering, op: ops.Map, layout: Layout) -> list[str] | None:
         inverse = 1 / number if value is op.args[0] and number else math.inf
         if not 2.0**-100 < abs(inverse) < 2.0**100:
             return None
-        regs = low.tile(value, layout).regs
-        factor = literal(inverse, op.result.dtype)
-        return [e.value(f"fmul contract float {reg}, {factor}") for reg in regs]
+        return multiply(low, low.tile(value, layout), inverse)
     inner = makers.get(value)
     if number != 1.0 or not isinstance(inner, ops.Map) or inner.args[0] not in low.env:
         return None
     if inner.fn == "tanh":
-        return apply_scaled(low, inner, layout, one_plus_tanh)
+        return apply_scaled(low, inner, layout, "one_plus_tanh")
     if inner.fn == "erf" and feeds_halves(low, op):
-        return [one_plus_erf(e, reg) for reg in low.tile(inner.args[0], layout).regs]
+        return scaled(low, "one_plus_erf", low.tile(inner.args[0], layout))
     return None
 
 
-def _share(low: Lowering, op: ops.Map, layout: Layout) -> list[str] | None:
+def _share(low: Lowering, op: ops.Map, layout: Layout) -> Tile | None:
     """x / sum as x * (1 / sum), the reciprocal once a row, where the sum is one of exponentials
     around their maximum: it lies between 1 and the length of a row, so neither form leaves the
     range of normal numbers. Error: 1.5 units in the last place, that of the division is 2."""
@@ -96,21 +97,15 @@ def _share(low: Lowering, op: ops.Map, layout: Layout) -> list[str] | None:
     pair = find_pair(total, low.assignment.makers) if isinstance(total, ops.Reduce) else None
     if pair is None or pair[1]:
         return None
-    e = low.emitter
-    sums = low.tile(op.args[1], layout).regs
-    name = "@llvm.nvvm.rcp.approx.ftz.f"
-    inverse = {x: e.value(f"call float {name}(float {x})") for x in dict.fromkeys(sums)}
-    xs = low.tile(op.args[0], layout).regs
-    return [e.value(f"fmul float {x}, {inverse[y]}") for x, y in zip(xs, sums, strict=True)]
+    sums = low.tile(op.args[1], layout)
+    x = low.tile(op.args[0], layout)
+    return low.add(gpu.Share(x=x, total=sums, results=(_like(low, x),)))
 
 
-def apply_scaled(
-    low: Lowering, op: ops.Map, layout: Layout, fn: Callable[[Emitter, str, float], str]
-) -> list[str]:
-    """fn(x, c) where the operand of `op` is x * c."""
-    found = unscaled(low, op.args[0], layout)
-    regs, scale = found if found else (low.tile(op.args[0], layout).regs, 1.0)
-    return [fn(low.emitter, reg, scale) for reg in regs]
+def apply_scaled(low: Lowering, op: ops.Map, layout: Layout, fn: gpu.ScaledFn) -> Tile:
+    """fn(x * c) where the operand of `op` is x * c."""
+    x, scale = unscaled(low, op.args[0], layout) or (low.tile(op.args[0], layout), 1.0)
+    return scaled(low, fn, x, scale)
 
 
 def number_beside(low: Lowering, op: ops.Map) -> tuple[Value, float] | None:
@@ -146,18 +141,18 @@ def writes_halves(low: Lowering) -> bool:
     return all(buffer.dtype.is_float and buffer.dtype.bits == 16 for buffer in low.written)
 
 
-def _tanh_of(low: Lowering, op: ops.Map) -> Callable[[Emitter, str, float], str]:
+def _tanh_of(low: Lowering, op: ops.Map) -> gpu.ScaledFn:
     """The tanh for a result that `feeds_halves`. Scores lie between two matmuls, with a softmax
     behind them, where absolute errors count; after bfloat16 matmuls it rounds them to 8 bits."""
     plan = low.assignment
     if not (made_of_dot(op.result, plan) and feeds_rows(op.result, plan)):
-        return short_tanh
+        return "short_tanh"
     rough = low.target.sm >= 75 and all(dot.a.dtype.name == "bf16" for dot in plan.dots)
-    return rough_tanh if rough else capped
+    return "rough_tanh" if rough else "capped"
 
 
-def unscaled(low: Lowering, value: Value, layout: Layout) -> tuple[list[str], float] | None:
-    """(registers of x, c) where a value is x * c for a positive number c, also behind selects that
+def unscaled(low: Lowering, value: Value, layout: Layout) -> tuple[Tile, float] | None:
+    """(x, c) where a value is x * c for a positive number c, also behind selects that
     put -inf elsewhere: what is monotone can be computed of x, and c applied later."""
     maker = low.assignment.makers.get(value)
     if not isinstance(maker, ops.Map) or value.dtype.name != "f32":
@@ -171,8 +166,8 @@ def unscaled(low: Lowering, value: Value, layout: Layout) -> tuple[list[str], fl
         if not 2.0**-100 < factor < 2.0**100 or not isinstance(low.env.get(inner), Tile):
             return None
         deeper = unscaled(low, inner, layout)
-        regs, scale = deeper if deeper else (low.tile(inner, layout).regs, 1.0)
-        return regs, scale * factor
+        x, scale = deeper if deeper else (low.tile(inner, layout), 1.0)
+        return x, scale * factor
     if maker.fn == "select":
         condition, kept, other = maker.args
         least = low.assignment.makers.get(other)
@@ -181,11 +176,8 @@ def unscaled(low: Lowering, value: Value, layout: Layout) -> tuple[list[str], fl
         found = unscaled(low, kept, layout)
         if found is None:
             return None
-        flags = low.tile(condition, layout).regs
-        floor = literal(-math.inf, value.dtype)
-        chosen = [
-            low.emitter.value(f"select i1 {flag}, float {reg}, float {floor}")
-            for flag, reg in zip(flags, found[0], strict=True)
-        ]
-        return chosen, found[1]
+        x, scale = found
+        floor = low.add(gpu.Full(value=-math.inf, results=(_like(low, x),)))
+        args = (low.tile(condition, layout), x, floor)
+        return low.add(gpu.Map(fn="select", args=args, results=(_like(low, x),))), scale
     return None

@@ -9,19 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.assignment import DotPlan
-from fuser.backend.nvptx.convert import (
-    convert,
-    offset_of,
-    read_dense,
-    row_major,
-    shared_offset,
-    tile_size,
-)
+from fuser.backend.nvptx.convert import convert, read_dense
+from fuser.backend.nvptx.emit.code import shared_offset
+from fuser.backend.nvptx.emit.memory import from_memory, to_memory
 from fuser.backend.nvptx.emitter import Linear, Operand
 from fuser.backend.nvptx.indexing import Indexer
+from fuser.backend.nvptx.ir.layouts import offset_of, row_major, tile_size
+from fuser.backend.nvptx.ir.values import Tile
 from fuser.backend.nvptx.layout import Coordinates, Layout, blocked
-from fuser.backend.nvptx.memory import from_memory, to_memory
-from fuser.backend.nvptx.values import Tile, memory_type
+from fuser.backend.nvptx.values import memory_type
 from fuser.tilegen import ops
 from fuser.tilegen.value import TileType, Value
 

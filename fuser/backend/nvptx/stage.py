@@ -8,81 +8,18 @@ does not care about and which wgmma and TMA name in their descriptors.
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.access import Access
+from fuser.backend.nvptx.emit.memory import Guard, Pointers, from_memory, only_once, pack, unpack
 from fuser.backend.nvptx.emitter import Linear, Operand
-from fuser.backend.nvptx.layout import Coordinates, Layout, blocked, next_power
-from fuser.backend.nvptx.memory import Guard, Pointers, from_memory, only_once, pack, unpack
-from fuser.backend.nvptx.shared import Slot
-from fuser.backend.nvptx.values import Tile, memory_type, vectors
-from fuser.dtypes import DType
+from fuser.backend.nvptx.ir.values import SharedTile, Tile, tile_bytes
+from fuser.backend.nvptx.layout import Coordinates, Layout, blocked
+from fuser.backend.nvptx.values import memory_type, vectors
 from fuser.tilegen import ops
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering
-
-
-@dataclass(frozen=True, eq=False)
-class SharedTile:
-    """A [rows, columns] tile in shared memory. `inner` is its contiguous axis; `shape` what is
-    allocated (the tile may be smaller). `stage` is the byte offset of the current stage. A tile of
-    one axis lies there as it is, without a swizzle."""
-
-    dtype: DType
-    shape: tuple[int, ...]
-    inner: int
-    slot: Slot
-    stage: Operand = 0
-
-    @property
-    def span(self) -> int:
-        """Bytes of a row of a block."""
-        return span_of(self.shape, self.inner, self.dtype)
-
-    @property
-    def flat(self) -> bool:
-        return len(self.shape) == 1
-
-    @property
-    def rows(self) -> int:
-        return 1 if self.flat else self.shape[1 - self.inner]
-
-    @property
-    def blocks(self) -> int:
-        """Blocks of `span` bytes along a row."""
-        return -(-self.shape[self.inner] * self.dtype.bytes // self.span)
-
-    @property
-    def block_bytes(self) -> int:
-        return self.rows * self.span
-
-    @property
-    def bytes(self) -> int:
-        return tile_bytes(self.shape, self.inner, self.dtype)
-
-    def permuted(self, axes: Coordinates) -> SharedTile:
-        if tuple(axes) == tuple(range(len(self.shape))):
-            return self
-        return dataclasses.replace(self, shape=self.shape[::-1], inner=1 - self.inner)
-
-    def at_stage(self, stage: Operand) -> SharedTile:
-        return dataclasses.replace(self, stage=stage)
-
-
-def span_of(shape: tuple[int, ...], inner: int, dtype: DType) -> int:
-    if len(shape) == 1:
-        return shape[0] * dtype.bytes
-    return max(32, min(128, next_power(shape[inner] * dtype.bytes)))
-
-
-def tile_bytes(shape: tuple[int, ...], inner: int, dtype: DType) -> int:
-    """Bytes that a shared tile takes."""
-    span = span_of(shape, inner, dtype)
-    blocks = -(-shape[inner] * dtype.bytes // span)
-    return blocks * (shape[1 - inner] if len(shape) == 2 else 1) * span
 
 
 class SharedAddress:
@@ -220,8 +157,9 @@ def copy_async(low: Lowering, op: ops.Load, tile: SharedTile) -> None:
     emitter = low.emitter
     layout = copy_layout(access, tile, low.warps)
     indexer = low.indexer(layout)
-    pointers = Pointers(low, access, indexer)
-    guard = Guard(low, access, layout, indexer)
+    at = low.place(access, layout)
+    pointers = Pointers(low.code, at, indexer)
+    guard = Guard(low.code, at, layout, indexer)
     address = SharedAddress(low, tile, layout)
     size = access.width * tile.dtype.bytes
     mode = "cg" if size == 16 else "ca"

@@ -12,10 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.emitter import Operand
-from fuser.backend.nvptx.shared import Slot
-from fuser.backend.nvptx.stage import SharedTile
+from fuser.backend.nvptx.ir.values import SharedTile, Slot, Tile
 from fuser.backend.nvptx.tensor_map import Box, Source
-from fuser.backend.nvptx.values import Tile
 from fuser.tilegen import ops
 
 if TYPE_CHECKING:

@@ -18,11 +18,12 @@ from fuser.backend.nvptx.assignment import (
     trips_of,
 )
 from fuser.backend.nvptx.dot_plan import runs_on
+from fuser.backend.nvptx.ir.values import tile_bytes
 from fuser.backend.nvptx.persistent import BUFFER
 from fuser.backend.nvptx.roles import producer_warps
 from fuser.backend.nvptx.scalars import is_scalar_arithmetic
 from fuser.backend.nvptx.shares import plan_shares
-from fuser.backend.nvptx.stage import shared_tile_for, tile_bytes
+from fuser.backend.nvptx.stage import shared_tile_for
 from fuser.backend.nvptx.stream import Channel, Stream
 from fuser.backend.nvptx.tensor_map import Box, add_map, filled_rows, source_of
 from fuser.graph.sizes import size_hint

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.access import Access, step_of
+from fuser.backend.nvptx.emit.memory import Guard, Pointers, halves
 from fuser.backend.nvptx.emitter import Operand
+from fuser.backend.nvptx.ir.values import Slot, Tile
 from fuser.backend.nvptx.layout import ROW_LANES, Coordinates, Layout
 from fuser.backend.nvptx.masks import can_remake
-from fuser.backend.nvptx.memory import Guard, Pointers, halves
 from fuser.backend.nvptx.mma import load_matrices, packed_words
 from fuser.backend.nvptx.persistent import BUFFER
-from fuser.backend.nvptx.shared import Slot
-from fuser.backend.nvptx.values import Tile, literal, memory_type
+from fuser.backend.nvptx.values import literal, memory_type
 from fuser.graph.sizes import same
 
 if TYPE_CHECKING:
@@ -196,8 +196,9 @@ def store_strips(low: Lowering, access: Access, tile: Tile, strips: Strips) -> N
     """Write a tile; elements out of bounds are dropped."""
     e, layout, dtype, vector = low.emitter, tile.layout, tile.dtype, strips.vector
     indexer = low.indexer(strips.lines)
-    pointers = Pointers(low, access, indexer)
-    guard = Guard(low, access, strips.lines, indexer)
+    at = low.place(access, strips.lines)
+    pointers = Pointers(low.code, at, indexer)
+    guard = Guard(low.code, at, strips.lines, indexer)
     element = memory_type(dtype)
     type = element if vector == 1 else f"<{vector} x {element}>"
     align = vector * dtype.bytes
@@ -275,7 +276,8 @@ def issue_lines(low: Lowering, access: Access, pad: float | int | None, strips: 
     element = memory_type(access.view.dtype)
     type = element if strips.vector == 1 else f"<{strips.vector} x {element}>"
     indexer = low.indexer(strips.lines)
-    places = Guard(low, access, strips.lines, indexer), Pointers(low, access, indexer)
+    at = low.place(access, strips.lines)
+    places = Guard(low.code, at, strips.lines, indexer), Pointers(low.code, at, indexer)
     offsets = [at for _, _, listed in strips.groups() for at in listed]
     align = strips.vector * access.view.dtype.bytes
     found = _load_lines(low, access, pad, places, offsets, type, align)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from fuser.backend.module import TensorMap
 from fuser.backend.nvptx.access import Access
 from fuser.backend.nvptx.emitter import Operand
-from fuser.backend.nvptx.stage import SharedTile
+from fuser.backend.nvptx.ir.values import SharedTile
 from fuser.backend.nvptx.windows import Windows, offsets_of, start_of, windows_of
 from fuser.graph.sizes import certain, divides, is_symbolic, same
 from fuser.tilegen import ops

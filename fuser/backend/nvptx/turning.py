@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from fuser.backend.nvptx.ir.values import Tile
 from fuser.backend.nvptx.stage import land_copies
-from fuser.backend.nvptx.values import Tile
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Block, Op
 from fuser.tilegen.value import INDEX

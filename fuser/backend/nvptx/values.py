@@ -2,30 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fuser.backend.nvptx.layout import Coordinates, Layout
-from fuser.backend.text import Reg, integer, real
+from fuser.backend.text import integer, real
 from fuser.dtypes import DType
 
 INT_MEMORY = {"i1": "i8"}
-
-
-@dataclass(eq=False)
-class Tile:
-    """Data in registers: regs[i] holds the element at the layout's register offset i."""
-
-    dtype: DType
-    shape: Coordinates
-    layout: Layout
-    regs: list[str]
-
-    @property
-    def type(self) -> str:
-        return self.dtype.llvm
-
-    def reg(self, number: int) -> Reg:
-        return Reg(self.dtype.llvm, self.regs[number])
 
 
 def memory_type(dtype: DType) -> str:

@@ -26,11 +26,10 @@ from typing import TYPE_CHECKING
 from fuser.backend.nvptx import persistent
 from fuser.backend.nvptx.assignment import DotPlan
 from fuser.backend.nvptx.emitter import Operand
+from fuser.backend.nvptx.ir.values import SharedTile, Slot, Tile, tile_bytes
 from fuser.backend.nvptx.layout import Coordinates, Layout, WarpGrid
-from fuser.backend.nvptx.shared import Slot
-from fuser.backend.nvptx.stage import SharedTile, fence_async, tile_bytes
+from fuser.backend.nvptx.stage import fence_async
 from fuser.backend.nvptx.stream import Stream, release, wait_barrier
-from fuser.backend.nvptx.values import Tile
 from fuser.backend.nvptx.wgmma import Descriptor, commit, fence, tied, wait
 from fuser.tilegen import ops
 

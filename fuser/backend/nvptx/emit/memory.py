@@ -1,4 +1,5 @@
-"""Loads and stores of tiles: vectors, one branch per distinct predicate, plain IR throughout.
+"""Loads and stores of global memory: vectors, one branch per distinct predicate, plain IR
+throughout.
 
 LLVM merges equal conditions and ptxas turns the branches into predicated accesses, so nothing
 smarter than `br` is needed for bounds.
@@ -6,42 +7,42 @@ smarter than `br` is needed for bounds.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from fuser.backend.nvptx.access import Access
+from fuser.backend.nvptx.emit.code import Code, Writes
 from fuser.backend.nvptx.emitter import INT32, Operand
 from fuser.backend.nvptx.indexing import Indexer
+from fuser.backend.nvptx.ir import ops
+from fuser.backend.nvptx.ir.op import Op
+from fuser.backend.nvptx.ir.values import Place
 from fuser.backend.nvptx.layout import Coordinates, Layout
-from fuser.backend.nvptx.values import Tile, literal, memory_type, vectors
+from fuser.backend.nvptx.values import literal, memory_type, vectors
 from fuser.dtypes import DType
 from fuser.graph.sizes import is_symbolic
 from fuser.tilegen.index import Index
-from fuser.tilegen.ir import Buffer, View
-
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.lower import Lowering
 
 
 class Pointers:
     """Global addresses of the registers of one layout."""
 
-    def __init__(self, low: Lowering, access: Access, indexer: Indexer) -> None:
-        self.low = low
-        self.access = access
+    def __init__(self, code: Code, at: Place, indexer: Indexer) -> None:
+        self.code = code
+        self.access = access = at.access
         self.indexer = indexer
         self._bases: dict[Operand | None, str] = {}
         self._products: dict[tuple[str, int], str] = {}
         self._totals: dict[tuple[str | None, str], str] = {}
         self.wide = bool(access.view.buffer.size * access.view.dtype.bytes > INT32)
         self._long: Indexer | None = None
-        if self.wide and low.is_long(access.linear):
-            self._long = low.long_indexer(indexer.layout)
+        if self.wide and at.long:
+            self._long = code.indexer(indexer.layout, at.scope, long=True)
 
     def at(self, offset: Coordinates) -> str:
         """A pointer to the element at a register's coordinates."""
-        emitter = self.low.emitter
+        emitter = self.code.emitter
         bytes_ = self.access.view.dtype.bytes
-        buffer = self.low.pointer(self.access.view.buffer)
+        buffer = self.code.pointer(self.access.view.buffer)
         dynamic, constant = self._linear(offset)
         if dynamic not in self._bases:
             base = buffer
@@ -69,7 +70,7 @@ class Pointers:
         if self._long is not None:
             return self._long.evaluate(self.access.linear, offset)
         # offsets of more than 31 bits: the terms are small, their products are not
-        emitter, total, constant = self.low.emitter, None, self.access.linear.constant
+        emitter, total, constant = self.code.emitter, None, self.access.linear.constant
         for atom, coefficient in self.access.linear.terms:
             part, rest = self.indexer.evaluate(Index(0, ((atom, 1),)), offset)
             constant += coefficient * rest
@@ -91,24 +92,18 @@ class Pointers:
         return total, constant
 
 
-def load_tile(
-    low: Lowering,
-    access: Access,
-    layout: Layout,
-    pad: float | int | None,
-    single: Operand | None = None,
-) -> Tile:
-    """Read a tile into registers of a layout, `pad` where out of bounds, or where `single` does not
-    hold."""
-    emitter = low.emitter
-    dtype = access.view.dtype
-    indexer = low.indexer(layout)
-    pointers = Pointers(low, access, indexer)
-    guard = Guard(low, access, layout, indexer)
+def load(code: Code, op: ops.Load) -> None:
+    """Read vectors, one branch for all that have one condition."""
+    access, result, emitter = op.at.access, op.tile, code.emitter
+    dtype, layout = access.view.dtype, result.layout
+    indexer = code.indexer(layout, op.at.scope)
+    pointers = Pointers(code, op.at, indexer)
+    guard = Guard(code, op.at, layout, indexer)
+    single = only_once(code, layout) if op.once else None
     width = _width(access, layout)
     regs = [""] * len(layout.regs)
     guarded: dict[Operand, list[tuple[str, list[int]]]] = {}
-    fill = literal(pad or 0, dtype)
+    fill = literal(op.pad or 0, dtype)
     for offset, members in vectors(layout, access.axis if access.order else 0, width):
         condition = emitter.both(single, guard.at(offset))
         if condition == 0:
@@ -117,28 +112,27 @@ def load_tile(
             continue
         pointer = pointers.at(offset)
         if condition is None:
-            for member, name in zip(members, _load(low, access.view, pointer, width), strict=True):
+            for member, name in zip(members, _load(code, op, pointer, width), strict=True):
                 regs[member] = name
         else:
             guarded.setdefault(condition, []).append((pointer, members))
     for condition, group in guarded.items():
-        loaded = _load_where(low, access.view, condition, [at for at, _ in group], width, pad)
+        loaded = _load_where(code, op, condition, [at for at, _ in group], width)
         for (_, members), names in zip(group, loaded, strict=True):
             for member, name in zip(members, names, strict=True):
                 regs[member] = name
-    return Tile(dtype, access.shape, layout, regs)
+    result.regs = regs
 
 
 class Guard:
     """Where the elements of an access at the registers of a layout may be touched: in bounds, and
     in the mask."""
 
-    def __init__(self, low: Lowering, access: Access, layout: Layout, indexer: Indexer) -> None:
-        self.low, self.access, self.layout = low, access, layout
+    def __init__(self, code: Code, at: Place, layout: Layout, indexer: Indexer) -> None:
+        self.code, self.access, self.layout, self.mask = code, at.access, layout, at.mask
         self.indexer = indexer
-        if any(low.is_long(at) for at, _ in access.bounds):
-            self.indexer = low.long_indexer(layout)
-        self.mask = low.masked(access.mask, layout) if access.mask is not None else None
+        if at.long_bounds:
+            self.indexer = code.indexer(layout, at.scope, long=True)
 
     def at(self, offset: Coordinates) -> Operand | None:
         """The condition at a register (the first of a vector): None where it surely holds, 0 where
@@ -149,7 +143,7 @@ class Guard:
         flag = self.mask.regs[self.layout.register_of[offset]]
         if flag in ("true", "false"):
             return found if flag == "true" else 0
-        return self.low.emitter.both(found, flag)
+        return self.code.emitter.both(found, flag)
 
 
 def _width(access: Access, layout: Layout) -> int:
@@ -157,18 +151,17 @@ def _width(access: Access, layout: Layout) -> int:
 
 
 def _load_where(
-    low: Lowering, view: View, condition: Operand, pointers: list[str], width: int,
-    pad: float | int | None,
-) -> list[list[str]]:  # fmt: skip
+    code: Code, op: ops.Load, condition: Operand, pointers: list[str], width: int
+) -> list[list[str]]:
     """The elements of some vectors, read where a condition holds, `pad` elsewhere."""
-    emitter, dtype = low.emitter, view.dtype
+    emitter, dtype, pad = code.emitter, op.at.access.view.dtype, op.pad
     in_words = width * dtype.bytes >= 4 > dtype.bytes
     before = emitter.at
     then, done = emitter.block("load"), emitter.block("loaded")
     emitter.branch(condition, then, done)
     emitter.enter(then)
     load = _load_words if in_words else _load
-    read = [load(low, view, pointer, width) for pointer in pointers]
+    read = [load(code, op, pointer, width) for pointer in pointers]
     emitter.jump(done)
     emitter.enter(done)
     type = "i32" if in_words else dtype.llvm
@@ -182,15 +175,16 @@ def _load_where(
     ]
     if not in_words:
         return ends
-    return [[item for word in words for item in _of_word(low, word, dtype)] for words in ends]
+    return [[item for word in words for item in _of_word(code, word, dtype)] for words in ends]
 
 
-def _load_words(low: Lowering, view: View, pointer: str, width: int) -> list[str]:
+def _load_words(code: Code, op: ops.Load, pointer: str, width: int) -> list[str]:
     """A vector of short elements as 32-bit words."""
-    count = width * view.dtype.bytes // 4
+    bytes_ = width * op.at.access.view.dtype.bytes
+    count = bytes_ // 4
     type = f"<{count} x i32>"
-    name = _read(low, view, type, pointer, width * view.dtype.bytes)
-    return [low.emitter.value(f"extractelement {type} {name}, i32 {i}") for i in range(count)]
+    name = _read(code, op, type, pointer, bytes_)
+    return [code.emitter.value(f"extractelement {type} {name}, i32 {i}") for i in range(count)]
 
 
 def _word_of(value: float | int, dtype: DType) -> str:
@@ -200,58 +194,58 @@ def _word_of(value: float | int, dtype: DType) -> str:
     return f"bitcast (<{count} x {type}> <{', '.join([f'{type} {item}'] * count)}> to i32)"
 
 
-def _of_word(low: Lowering, word: str, dtype: DType) -> list[str]:
+def _of_word(code: Code, word: str, dtype: DType) -> list[str]:
     """The elements of a word that two branches meet in. LLVM must not see which: it would do in
     front of the meeting what is done to the elements, as it knows the result for those that are not
     loaded. Threads would have the widened elements in registers from there on."""
-    e, count = low.emitter, 4 // dtype.bytes
+    e, count = code.emitter, 4 // dtype.bytes
     hidden = e.value(f'call i32 asm "", "=r,0"(i32 {word})')
     vector = e.value(f"bitcast i32 {hidden} to <{count} x {memory_type(dtype)}>")
-    return unpack(low, vector, dtype, count)
+    return unpack(code, vector, dtype, count)
 
 
-def _read(low: Lowering, view: View, type: str, pointer: str, align: int) -> str:
+def _read(code: Code, op: ops.Load, type: str, pointer: str, align: int) -> str:
     """What a buffer holds at a pointer."""
-    tail = ", !invariant.load !2" if low.is_constant(view.buffer) else ""
-    load = "load volatile" if low.hazards.may_change(view.buffer) else "load"
-    return low.emitter.value(f"{load} {type}, ptr addrspace(1) {pointer}, align {align}{tail}")
+    tail = ", !invariant.load !2" if op.constant else ""
+    verb = "load volatile" if op.volatile else "load"
+    return code.emitter.value(f"{verb} {type}, ptr addrspace(1) {pointer}, align {align}{tail}")
 
 
-def _load(low: Lowering, view: View, pointer: str, width: int) -> list[str]:
-    dtype = view.dtype
+def _load(code: Code, op: ops.Load, pointer: str, width: int) -> list[str]:
+    dtype = op.at.access.view.dtype
     type = memory_type(dtype)
     align = width * dtype.bytes
     if width == 1:
-        return [from_memory(low, _read(low, view, type, pointer, align), dtype)]
-    if align == 4 and width == 2 and low.assignment.dots:
+        return [from_memory(code, _read(code, op, type, pointer, align), dtype)]
+    if align == 4 and width == 2 and op.words:
         # one register until it is used: beside 128 sums, two for each pair would be too many
-        return halves(low, _read(low, view, "i32", pointer, 4), type)
-    name = _read(low, view, f"<{width} x {type}>", pointer, align)
-    return unpack(low, name, dtype, width)
+        return halves(code, _read(code, op, "i32", pointer, 4), type)
+    name = _read(code, op, f"<{width} x {type}>", pointer, align)
+    return unpack(code, name, dtype, width)
 
 
-def halves(low: Lowering, word: str, type: str) -> list[str]:
+def halves(code: Writes, word: str, type: str) -> list[str]:
     """The two 16-bit elements of a word, in a form that LLVM does not merge with the load."""
-    e = low.emitter
+    e = code.emitter
     pair = e.value(f'call {{i16, i16}} asm "mov.b32 {{$0, $1}}, $2;", "=h,=h,r"(i32 {word})')
     parts = [e.value(f"extractvalue {{i16, i16}} {pair}, {i}") for i in (0, 1)]
     return [e.value(f"bitcast i16 {part} to {type}") for part in parts]
 
 
-def unpack(low: Lowering, name: str, dtype: DType, width: int) -> list[str]:
+def unpack(code: Writes, name: str, dtype: DType, width: int) -> list[str]:
     """The elements of a vector of memory elements."""
     vector = f"<{width} x {memory_type(dtype)}>"
-    found = [low.emitter.value(f"extractelement {vector} {name}, i32 {i}") for i in range(width)]
+    found = [code.emitter.value(f"extractelement {vector} {name}, i32 {i}") for i in range(width)]
     if dtype.name == "bf16":
         places = ((item, (name, width, place)) for place, item in enumerate(found))
-        low.emitter.packed.update(places)
-    return [from_memory(low, item, dtype) for item in found]
+        code.emitter.packed.update(places)
+    return [from_memory(code, item, dtype) for item in found]
 
 
-def pack(low: Lowering, regs: list[str], dtype: DType) -> str:
+def pack(code: Writes, regs: list[str], dtype: DType) -> str:
     """A vector of memory elements (the element itself where there is one)."""
-    emitter, type = low.emitter, memory_type(dtype)
-    items = [to_memory(low, reg, dtype) for reg in regs]
+    emitter, type = code.emitter, memory_type(dtype)
+    items = [to_memory(code, reg, dtype) for reg in regs]
     if len(items) == 1:
         return items[0]
     vector = f"<{len(items)} x {type}>"
@@ -261,21 +255,22 @@ def pack(low: Lowering, regs: list[str], dtype: DType) -> str:
     return name
 
 
-def from_memory(low: Lowering, name: str, dtype: DType) -> str:
-    return low.emitter.value(f"icmp ne i8 {name}, 0") if dtype.kind == "bool" else name
+def from_memory(code: Writes, name: str, dtype: DType) -> str:
+    return code.emitter.value(f"icmp ne i8 {name}, 0") if dtype.kind == "bool" else name
 
 
-def to_memory(low: Lowering, name: str, dtype: DType) -> str:
-    return low.emitter.value(f"zext i1 {name} to i8") if dtype.kind == "bool" else name
+def to_memory(code: Writes, name: str, dtype: DType) -> str:
+    return code.emitter.value(f"zext i1 {name} to i8") if dtype.kind == "bool" else name
 
 
-def store_tile(low: Lowering, access: Access, tile: Tile) -> None:
-    """Write a tile; elements out of bounds are dropped."""
-    emitter, layout, dtype = low.emitter, tile.layout, tile.dtype
-    indexer = low.indexer(layout)
-    pointers = Pointers(low, access, indexer)
-    guard = Guard(low, access, layout, indexer)
-    single = only_once(low, layout) if low.caller else None
+def store(code: Code, op: ops.Store) -> None:
+    """Write vectors, one branch for all that have one condition."""
+    emitter, tile, access = code.emitter, op.value, op.at.access
+    layout, dtype = tile.layout, tile.dtype
+    indexer = code.indexer(layout, op.at.scope)
+    pointers = Pointers(code, op.at, indexer)
+    guard = Guard(code, op.at, layout, indexer)
+    single = only_once(code, layout) if op.once else None
     width = _width(access, layout)
     type = memory_type(dtype) if width == 1 else f"<{width} x {memory_type(dtype)}>"
     guarded: dict[Operand | None, list[tuple[str, list[int]]]] = {}
@@ -285,7 +280,7 @@ def store_tile(low: Lowering, access: Access, tile: Tile) -> None:
             continue
         guarded.setdefault(condition, []).append((pointers.at(offset), members))
     for condition, group in guarded.items():
-        packed = [(p, pack(low, [tile.regs[m] for m in members], dtype)) for p, members in group]
+        packed = [(p, pack(code, [tile.regs[m] for m in members], dtype)) for p, members in group]
 
         def write(packed: list[tuple[str, str]] = packed) -> None:
             for pointer, value in packed:
@@ -300,14 +295,15 @@ def store_tile(low: Lowering, access: Access, tile: Tile) -> None:
                 write()
 
 
-def atomic_add_tile(low: Lowering, access: Access, tile: Tile) -> None:
-    """Add a tile to memory. Threads that repeat an element of the tile must add it once."""
-    emitter, layout, dtype = low.emitter, tile.layout, tile.dtype
-    indexer = low.indexer(layout)
-    pointers = Pointers(low, access, indexer)
-    op = "fadd" if dtype.is_float else "add"
-    single = only_once(low, layout)
-    if low.cluster.blocks > 1 and len(layout.bits) <= low.cluster.first_bit:
+def atomic_add(code: Code, op: ops.AtomicAdd) -> None:
+    """Add elements one by one."""
+    emitter, tile, access = code.emitter, op.value, op.at.access
+    layout, dtype = tile.layout, tile.dtype
+    indexer = code.indexer(layout, op.at.scope)
+    pointers = Pointers(code, op.at, indexer)
+    verb = "fadd" if dtype.is_float else "add"
+    single = only_once(code, layout)
+    if op.first_block:
         single = emitter.both(single, emitter.hoisted(f"icmp eq i32 {emitter.rank}, 0"))
     for offset, number in layout.register_of.items():
         condition = indexer.conditions(access.bounds, access.shape, offset)
@@ -316,7 +312,7 @@ def atomic_add_tile(low: Lowering, access: Access, tile: Tile) -> None:
             continue
         pointer = pointers.at(offset)
         text = (
-            f"atomicrmw {op} ptr addrspace(1) {pointer}, {dtype.llvm} {tile.regs[number]} "
+            f"atomicrmw {verb} ptr addrspace(1) {pointer}, {dtype.llvm} {tile.regs[number]} "
             f'syncscope("device") monotonic'
         )
         if condition is None:
@@ -326,15 +322,23 @@ def atomic_add_tile(low: Lowering, access: Access, tile: Tile) -> None:
                 emitter.value(text)
 
 
-def only_once(low: Lowering, layout: Layout) -> Operand | None:
+def fence(code: Code, op: ops.Fence) -> None:
+    """One instruction."""
+    code.emitter.do('call void asm sideeffect "fence.acq_rel.gpu;", "~{memory}"()')
+
+
+def only_once(code: Writes, layout: Layout) -> Operand | None:
     """A condition that holds in one of the threads that repeat an element (one of each block where
     every block has the tile for itself); None if none do."""
     repeats = [0 if any(basis) else 1 << bit for bit, basis in enumerate(layout.bits)]
     if not any(repeats):
         return None
-    return low.emitter.hoisted(f"icmp eq i32 {low.emitter.thread_part(repeats)}, 0")
+    return code.emitter.hoisted(f"icmp eq i32 {code.emitter.thread_part(repeats)}, 0")
 
 
-def parameter(buffer: Buffer) -> str:
-    """The name of a buffer's kernel parameter."""
-    return "".join(c if c.isalnum() or c == "_" else "_" for c in buffer.name)
+RULES: dict[type[Op], Callable[..., None]] = {
+    ops.Load: load,
+    ops.Store: store,
+    ops.AtomicAdd: atomic_add,
+    ops.Fence: fence,
+}

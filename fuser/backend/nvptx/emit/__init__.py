@@ -1,0 +1,23 @@
+"""LLVM of the GPU IR: one rule an op, which decides nothing. `RULES` has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fuser.backend.nvptx.emit import cluster, folds, mbarriers, memory, registers, shared
+from fuser.backend.nvptx.emit.code import Code
+from fuser.backend.nvptx.ir.op import Op
+
+Rule = Callable[[Code, Any], Any]
+"""Writes the code of an op; one with blocks is a generator that yields each where it belongs."""
+RULES: dict[type[Op], Rule] = {
+    **registers.RULES,
+    **folds.RULES,
+    **memory.RULES,
+    **shared.RULES,
+    **cluster.RULES,
+    **mbarriers.RULES,
+}
+
+__all__ = ["RULES", "Code", "Rule"]

@@ -1,0 +1,93 @@
+"""What the rules of ops write to: a function, and where things are that ops name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from fuser.backend.nvptx.emitter import Emitter, Operand
+from fuser.backend.nvptx.indexing import Indexer
+from fuser.backend.nvptx.ir.values import Scope, Slot, Tile
+from fuser.backend.nvptx.layout import Coordinates, Layout
+from fuser.target import Target
+from fuser.tilegen.index import Lookup
+from fuser.tilegen.ir import Buffer
+from fuser.tilegen.value import INDEX, Value
+
+if TYPE_CHECKING:
+    from fuser.backend.nvptx.shared import SharedMemory
+
+
+class Writes(Protocol):
+    """Anything that has the function that is being written."""
+
+    @property
+    def emitter(self) -> Emitter: ...
+
+
+class Code:
+    """The code of one kernel. names: of the parameters of buffers. ready: pointers to use instead,
+    once the kernel in front has ended. warps: that compute a program in a block. first_bit: the
+    lowest bit of a thread's number that tells the block in its cluster."""
+
+    def __init__(
+        self, emitter: Emitter, shared: SharedMemory, target: Target, names: dict[Buffer, str],
+        warps: int, blocks: int,
+    ) -> None:  # fmt: skip
+        """blocks: of the cluster that shares a program."""
+        self.emitter, self.shared, self.target, self.names = emitter, shared, target, names
+        self.warps, self.blocks = warps, blocks
+        self.ready: dict[Buffer, str] = {}
+
+    @property
+    def first_bit(self) -> int:
+        """The lowest bit of a thread's number that tells the block in its cluster."""
+        return 5 + self.warps.bit_length() - 1
+
+    def pointer(self, buffer: Buffer) -> str:
+        """The start of a buffer."""
+        return self.ready.get(buffer, f"%{self.names[buffer]}")
+
+    def place(self, slot: Slot, offset: Operand = 0) -> str:
+        """A pointer `offset` bytes into a slot."""
+        return self.shared.pointer(slot, offset)
+
+    # index expressions --------------------------------------------------------------------------
+
+    def indexer(self, layout: Layout, scope: Scope | None = None, long: bool = False) -> Indexer:
+        """What computes index expressions at the registers of a layout, in 32 or 64 bits."""
+        found = scope if scope is not None else Scope()
+
+        def scalar(value: Value) -> Operand:
+            bound = found.scalars[value]
+            if isinstance(bound, Tile):
+                return self.widened(bound, long)
+            if long and isinstance(bound, str):
+                return self.emitter.value(f"sext i32 {bound} to i64")
+            return bound
+
+        def lookup(atom: Lookup, layout: Layout, offset: Coordinates) -> str:
+            tile = found.tiles[atom.value, atom.axes]
+            at = tuple(
+                0 if dim == 1 else offset[axis]
+                for axis, dim in zip(atom.axes, atom.value.shape, strict=True)
+            )
+            return self.widened(tile, long, tile.layout.register_of[at])
+
+        return Indexer(self.emitter, layout, scalar, lookup, "i64" if long else "i32")
+
+    def widened(self, tile: Tile, long: bool, number: int = 0) -> str:
+        """An integer of a tile as 32 or 64 bits."""
+        reg, bits, wanted = tile.regs[number], tile.dtype.bits, 64 if long else 32
+        if bits == wanted or (long and tile.dtype is INDEX):
+            return reg
+        if bits > wanted:
+            return self.emitter.value(f"trunc {tile.type} {reg} to i32")
+        extend = "sext" if tile.dtype.kind == "int" else "zext"
+        return self.emitter.value(f"{extend} {tile.type} {reg} to i{wanted}")
+
+
+def shared_offset(code: Writes, pointer: str, offset: int) -> str:
+    """A shared pointer plus constant bytes."""
+    if offset == 0:
+        return pointer
+    return code.emitter.value(f"getelementptr i8, ptr addrspace(3) {pointer}, i32 {offset}")

@@ -1,0 +1,168 @@
+"""Ops on registers alone: constants, indices, elementwise maps, casts, tiles in other layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fuser.backend.nvptx import elementwise
+from fuser.backend.nvptx.elementwise import LOG2_E, apply, cast_registers
+from fuser.backend.nvptx.emit.code import Code
+from fuser.backend.nvptx.ir import ops
+from fuser.backend.nvptx.ir.layouts import flattened
+from fuser.backend.nvptx.ir.op import Op
+from fuser.backend.nvptx.ir.values import Tile
+from fuser.backend.nvptx.layout import Coordinates
+from fuser.backend.nvptx.values import literal, vectors
+from fuser.tilegen.value import INDEX
+
+_SCALED = {
+    "one_plus_tanh": elementwise.one_plus_tanh,
+    "short_tanh": elementwise.short_tanh,
+    "capped": elementwise.capped,
+    "rough_tanh": elementwise.rough_tanh,
+}
+_PLAIN = {"short_exp": elementwise.short_exp, "one_plus_erf": elementwise.one_plus_erf}
+
+
+def full(code: Code, op: ops.Full) -> None:
+    """A literal for every register."""
+    made = op.tile
+    made.regs = [literal(op.value, made.dtype)] * len(made.layout.regs)
+
+
+def index(code: Code, op: ops.IndexTile) -> None:
+    """One number a register."""
+    made, e = op.tile, code.emitter
+    bits = 64 if made.dtype is INDEX else made.dtype.bits
+    own = 64 if op.long else 32
+    indexer = code.indexer(made.layout, op.scope, op.long)
+    made.regs = []
+    for offset in made.layout.regs:
+        total = e.total(indexer.evaluate(op.expression, offset), f"i{own}")
+        if isinstance(total, int):
+            made.regs.append(literal(total, made.dtype) if op.long else str(total))
+            continue
+        if bits != own:
+            verb = "sext" if bits > own else "trunc"
+            total = e.value(f"{verb} i{own} {total} to {made.type}")
+        made.regs.append(str(total))
+
+
+def map_(code: Code, op: ops.Map) -> None:
+    """One result a register, or one for each vector of elements that are alike."""
+    made, kind = op.tile, op.args[-1].dtype
+    args = list(zip(*(tile.regs for tile in op.args), strict=True))
+    first = list(range(len(made.layout.regs)))
+    if op.alike is not None:
+        for _, members in vectors(made.layout, *op.alike):
+            for member in members:
+                first[member] = members[0]
+    found = {at: apply(code.emitter, op.fn, kind, list(args[at])) for at in dict.fromkeys(first)}
+    made.regs = [found[at] for at in first]
+
+
+def scaled_map(code: Code, op: ops.ScaledMap) -> None:
+    """One result a register."""
+    e, xs = code.emitter, op.x.regs
+    if op.fn in _PLAIN:
+        op.tile.regs = [_PLAIN[op.fn](e, x) for x in xs]
+    else:
+        op.tile.regs = [_SCALED[op.fn](e, x, op.scale) for x in xs]
+
+
+def multiply(code: Code, op: ops.Multiply) -> None:
+    """One product a register."""
+    by, verb = literal(op.number, op.x.dtype), "fmul contract" if op.contract else "fmul"
+    op.tile.regs = [code.emitter.value(f"{verb} {op.x.type} {x}, {by}") for x in op.x.regs]
+
+
+def exp_difference(code: Code, op: ops.ExpDifference) -> None:
+    """exp2 of one multiply-add a register."""
+    op.tile.regs = elementwise.exponential_of_difference(
+        code.emitter, op.x.regs, op.y.regs, LOG2_E * op.scale
+    )
+
+
+def share(code: Code, op: ops.Share) -> None:
+    """A product a register; a reciprocal for each that differs."""
+    e, name = code.emitter, "@llvm.nvvm.rcp.approx.ftz.f"
+    sums = op.total.regs
+    inverse = {x: e.value(f"call float {name}(float {x})") for x in dict.fromkeys(sums)}
+    op.tile.regs = [
+        e.value(f"fmul float {x}, {inverse[y]}") for x, y in zip(op.x.regs, sums, strict=True)
+    ]
+
+
+def cast(code: Code, op: ops.Cast) -> None:
+    """Conversions, in pairs where an instruction makes two."""
+    op.tile.regs = cast_registers(code.emitter, op.x.regs, op.x.dtype, op.tile.dtype)
+
+
+def bitcast(code: Code, op: ops.Bitcast) -> None:
+    """The same registers under another type."""
+    source, target = op.x.type, op.tile.type
+    op.tile.regs = [
+        x if source == target else code.emitter.value(f"bitcast {source} {x} to {target}")
+        for x in op.x.regs
+    ]
+
+
+def relabel(code: Code, op: ops.Relabel) -> None:
+    """Registers by other numbers: no code."""
+    x, made = op.x, op.tile
+    source, wanted = x.layout, made.layout
+    if op.flat:
+        source, wanted = flattened(source, x.shape), flattened(wanted, made.shape)
+    axes = tuple(range(wanted.rank)) if op.axes is None else op.axes
+    if op.axes is not None and not op.flat:
+        ones = [a < 0 or dim == 1 for a, dim in zip(axes, source.shape, strict=True)]
+
+        def at(offset: Coordinates) -> Coordinates:
+            return tuple(0 if one else offset[a] for a, one in zip(axes, ones, strict=True))
+    else:
+
+        def at(offset: Coordinates) -> Coordinates:
+            return offset
+
+    made.regs = [x.regs[source.register_of[at(offset)]] for offset in wanted.regs]
+
+
+def fill_edge(code: Code, op: ops.FillEdge) -> None:
+    """A selection for each register that may lie past the edge."""
+    fill = literal(op.value, op.x.dtype)
+    op.tile.regs = filled(code, op.x, op.axes, fill)
+
+
+def filled(code: Code, x: Tile, axes: tuple[int, ...], fill: str) -> list[str]:
+    """Registers with `fill` where an element lies past the tile's edge along `axes`."""
+    layout = x.layout
+    if all(layout.shape[a] == x.shape[a] for a in axes):
+        return x.regs
+    indexer = code.indexer(layout)
+    limits = tuple(x.shape[a] if a in axes else layout.shape[a] for a in range(len(x.shape)))
+    regs = []
+    for offset, reg in zip(layout.regs, x.regs, strict=True):
+        condition = indexer.inside(limits, offset)
+        if condition is None:
+            regs.append(reg)
+        elif condition == 0:
+            regs.append(fill)
+        else:
+            text = f"select i1 {condition}, {x.type} {reg}, {x.type} {fill}"
+            regs.append(code.emitter.value(text))
+    return regs
+
+
+RULES: dict[type[Op], Callable[..., None]] = {
+    ops.Full: full,
+    ops.IndexTile: index,
+    ops.Map: map_,
+    ops.ScaledMap: scaled_map,
+    ops.Multiply: multiply,
+    ops.ExpDifference: exp_difference,
+    ops.Share: share,
+    ops.Cast: cast,
+    ops.Bitcast: bitcast,
+    ops.Relabel: relabel,
+    ops.FillEdge: fill_edge,
+}

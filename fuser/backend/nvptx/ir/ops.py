@@ -1,0 +1,404 @@
+"""The ops of the GPU IR, one record each. What each means is said here, and as running code in
+simulate.py; emit/ has the code of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from fuser.backend.nvptx.ir.op import Op
+from fuser.backend.nvptx.ir.values import Operand, Place, Scope, Slot, Tile
+from fuser.tilegen.index import Index
+
+ScaledFn = Literal[
+    "one_plus_tanh", "short_tanh", "capped", "rough_tanh", "short_exp", "one_plus_erf"
+]
+
+# tiles in registers -------------------------------------------------------------------------------
+
+
+@dataclass(eq=False, kw_only=True)
+class Full(Op):
+    """Every element is `value`."""
+
+    opcode: ClassVar[str] = "full"
+    value: float | int | bool
+
+
+@dataclass(eq=False, kw_only=True)
+class IndexTile(Op):
+    """The values of an index expression over the tile's coordinates. long: computed in 64 bits."""
+
+    opcode: ClassVar[str] = "index"
+    expression: Index
+    scope: Scope
+    long: bool = False
+
+
+@dataclass(eq=False, kw_only=True)
+class Map(Op):
+    """fn of the elements of tiles of one layout. alike: (axis, width) of vectors whose elements all
+    have one result, which is computed once for each."""
+
+    opcode: ClassVar[str] = "map"
+    fn: str
+    args: tuple[Tile, ...]
+    alike: tuple[int, int] | None = None
+
+
+@dataclass(eq=False, kw_only=True)
+class ScaledMap(Op):
+    """fn(x * scale), in a form of less accuracy or range than `map` has (elementwise.py)."""
+
+    opcode: ClassVar[str] = "scaled_map"
+    fn: ScaledFn
+    x: Tile
+    scale: float = 1.0
+
+
+@dataclass(eq=False, kw_only=True)
+class Multiply(Op):
+    """x * number. contract: it may be rounded with a sum that follows."""
+
+    opcode: ClassVar[str] = "multiply"
+    x: Tile
+    number: float
+    contract: bool = False
+
+
+@dataclass(eq=False, kw_only=True)
+class ExpDifference(Op):
+    """exp(x * scale - y) where registers of y repeat, whose multiples are computed once."""
+
+    opcode: ClassVar[str] = "exp_difference"
+    x: Tile
+    y: Tile
+    scale: float = 1.0
+
+
+@dataclass(eq=False, kw_only=True)
+class Share(Op):
+    """x / total as x * (1 / total), by an approximate reciprocal once for each register of total
+    that differs; total is a normal number from 1 on."""
+
+    opcode: ClassVar[str] = "share"
+    x: Tile
+    total: Tile
+
+
+@dataclass(eq=False, kw_only=True)
+class Cast(Op):
+    """The same numbers as another dtype: that of the result."""
+
+    opcode: ClassVar[str] = "cast"
+    x: Tile
+
+
+@dataclass(eq=False, kw_only=True)
+class Bitcast(Op):
+    """The same bits as another dtype: that of the result."""
+
+    opcode: ClassVar[str] = "bitcast"
+    x: Tile
+
+
+@dataclass(eq=False, kw_only=True)
+class Relabel(Op):
+    """The same elements in another layout in which every thread has what it needs of its own.
+    axes: where the axes of x are in the result, -1 for one of extent 1 that it does not have; None:
+    where they were. Axes of extent 1 repeat (a broadcast). flat: both are in the order of
+    their elements (a reshape)."""
+
+    opcode: ClassVar[str] = "relabel"
+    x: Tile
+    axes: tuple[int, ...] | None = None
+    flat: bool = False
+
+
+@dataclass(eq=False, kw_only=True)
+class FillEdge(Op):
+    """x with `value` past the edge of the tile along some axes."""
+
+    opcode: ClassVar[str] = "fill_edge"
+    x: Tile
+    axes: tuple[int, ...]
+    value: float | int | bool = 0
+
+
+# folds --------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False, kw_only=True)
+class FoldRegisters(Op):
+    """What each thread's elements of x come to along an axis, those past the edge left out. before:
+    the fold of other elements of the same rows, with which it is folded."""
+
+    opcode: ClassVar[str] = "fold_registers"
+    fn: str
+    x: Tile
+    axis: int
+    before: Tile | None = None
+
+
+@dataclass(eq=False, kw_only=True)
+class FoldLanes(Op):
+    """What the lanes whose numbers differ in some bits have, folded: steps are the values of these
+    bits. both: both lanes of a step go on with the result, which has the same bits in both."""
+
+    opcode: ClassVar[str] = "fold_lanes"
+    fn: str
+    x: Tile
+    steps: tuple[int, ...]
+    both: bool = True
+
+
+@dataclass(eq=False, kw_only=True)
+class FoldParts(Op):
+    """Tiles of one layout folded, as a tree in their order."""
+
+    opcode: ClassVar[str] = "fold_parts"
+    fn: str
+    parts: tuple[Tile, ...]
+
+
+@dataclass(eq=False, kw_only=True)
+class Shuffle(Op):
+    """The elements of the lane whose number differs by `amount` (butterfly), or is less or greater
+    by it (up, down; the lane's own where there is none)."""
+
+    opcode: ClassVar[str] = "shuffle"
+    kind: Literal["bfly", "up", "down"]
+    x: Tile
+    amount: int
+
+
+# global memory ------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False, kw_only=True)
+class Load(Op):
+    """Elements in vectors, `pad` where they may not be touched. constant: nothing writes to them
+    while the kernel runs. volatile: others may. once: of threads that repeat an element one reads
+    it. words: pairs of 16 bits stay one register until they are used."""
+
+    opcode: ClassVar[str] = "load"
+    at: Place
+    pad: float | int | None = None
+    constant: bool = False
+    volatile: bool = False
+    once: bool = False
+    words: bool = False
+
+
+@dataclass(eq=False, kw_only=True)
+class Store(Op):
+    """Write elements in vectors, those left out that may not be touched. once: of threads that
+    repeat an element one writes it."""
+
+    opcode: ClassVar[str] = "store"
+    at: Place
+    value: Tile
+    once: bool = False
+
+
+@dataclass(eq=False, kw_only=True)
+class AtomicAdd(Op):
+    """Add elements to memory, each by one of the threads that repeat it. first_block: those of the
+    first block of a cluster."""
+
+    opcode: ClassVar[str] = "atomic_add"
+    at: Place
+    value: Tile
+    first_block: bool = False
+
+
+@dataclass(eq=False, kw_only=True)
+class Fence(Op):
+    """What this thread reads from here on is no older than what it has read before."""
+
+    opcode: ClassVar[str] = "fence"
+
+
+# shared memory ------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False, kw_only=True)
+class Alloc(Op):
+    """From here on a slot of shared memory is somebody's."""
+
+    opcode: ClassVar[str] = "alloc"
+    slot: Slot
+
+
+@dataclass(eq=False, kw_only=True)
+class Free(Op):
+    """A slot's bytes may be another's from here on."""
+
+    opcode: ClassVar[str] = "free"
+    slot: Slot
+
+
+@dataclass(eq=False, kw_only=True)
+class Barrier(Op):
+    """All computing threads of the program wait for each other: of the block, or of a warp group
+    where several have a program each."""
+
+    opcode: ClassVar[str] = "barrier"
+
+
+@dataclass(eq=False, kw_only=True)
+class WriteShared(Op):
+    """Write a tile to a slot, its elements `steps` bytes apart along each axis, in vectors along
+    `axis`. Elements past the edge are written as well."""
+
+    opcode: ClassVar[str] = "write_shared"
+    slot: Slot
+    x: Tile
+    steps: tuple[int, ...]
+    axis: int
+
+
+@dataclass(eq=False, kw_only=True)
+class ReadShared(Op):
+    """Read a tile that lies as `write_shared` leaves one."""
+
+    opcode: ClassVar[str] = "read_shared"
+    slot: Slot
+    steps: tuple[int, ...]
+    axis: int
+
+
+@dataclass(eq=False, kw_only=True)
+class WriteDense(Op):
+    """Write the elements of a tile, and none past its edges, one by one, `steps` bytes apart."""
+
+    opcode: ClassVar[str] = "write_dense"
+    slot: Slot
+    x: Tile
+    steps: tuple[int, ...]
+
+
+@dataclass(eq=False, kw_only=True)
+class ReadDense(Op):
+    """Read a tile whose elements lie in order, any number past its edges."""
+
+    opcode: ClassVar[str] = "read_dense"
+    slot: Slot
+
+
+@dataclass(eq=False, kw_only=True)
+class WriteParts(Op):
+    """Every warp writes its elements of some tiles of one layout, side by side, as the part that
+    `bits` of its number say."""
+
+    opcode: ClassVar[str] = "write_parts"
+    slot: Slot
+    values: tuple[Tile, ...]
+    bits: tuple[int, ...]
+
+
+@dataclass(eq=False, kw_only=True)
+class ReadParts(Op):
+    """Read what some warps wrote as parts, `count` tiles each, in the order of `parts`."""
+
+    opcode: ClassVar[str] = "read_parts"
+    slot: Slot
+    parts: tuple[int, ...]
+    count: int
+
+
+@dataclass(eq=False, kw_only=True)
+class Reread(Op):
+    """What was read from memory before may be another now: it is read again."""
+
+    opcode: ClassVar[str] = "reread"
+
+
+# blocks of a cluster ------------------------------------------------------------------------------
+
+
+@dataclass(eq=False, kw_only=True)
+class ClusterArrive(Op):
+    """What this block wrote can be read by every block of the cluster behind its next
+    `cluster_wait`; relaxed: only that the block runs is told."""
+
+    opcode: ClassVar[str] = "cluster_arrive"
+    relaxed: bool = False
+
+
+@dataclass(eq=False, kw_only=True)
+class ClusterWait(Op):
+    """Wait until all threads of the cluster have arrived."""
+
+    opcode: ClassVar[str] = "cluster_wait"
+
+
+@dataclass(eq=False, kw_only=True)
+class SendParts(Op):
+    """Write tiles of one layout as this block's part into a slot of every block of the cluster,
+    each by one of the threads that repeat its elements. barrier: where the stores complete as
+    transactions; without one they are as other stores."""
+
+    opcode: ClassVar[str] = "send_parts"
+    slot: Slot
+    values: tuple[Tile, ...]
+    barrier: Slot | None = None
+
+
+@dataclass(eq=False, kw_only=True)
+class ExpectParts(Op):
+    """At the head of the kernel: make a barrier whose phase ends when so many bytes have come."""
+
+    opcode: ClassVar[str] = "expect_parts"
+    barrier: Slot
+    bytes: int
+
+
+# barriers that know phases ------------------------------------------------------------------------
+
+
+@dataclass(eq=False, kw_only=True)
+class MbarrierInit(Op):
+    """Make a barrier whose phases are complete after `count` arrivals."""
+
+    opcode: ClassVar[str] = "mbarrier_init"
+    slot: Slot
+    offset: Operand
+    count: int
+
+
+@dataclass(eq=False, kw_only=True)
+class MbarrierWait(Op):
+    """Wait until the phase of the given parity is complete. Parity 1 is, of a fresh barrier."""
+
+    opcode: ClassVar[str] = "mbarrier_wait"
+    slot: Slot
+    offset: Operand
+    parity: Operand
+
+
+@dataclass(eq=False, kw_only=True)
+class MbarrierExpect(Op):
+    """Arrive on a barrier, whose phase is complete when so many bytes have come as well."""
+
+    opcode: ClassVar[str] = "mbarrier_expect"
+    slot: Slot
+    offset: Operand
+    bytes: int
+
+
+@dataclass(eq=False, kw_only=True)
+class MbarrierArrive(Op):
+    """Arrive on a barrier in the threads where the condition holds."""
+
+    opcode: ClassVar[str] = "mbarrier_arrive"
+    slot: Slot
+    offset: Operand
+    condition: Operand
+
+
+# matrix units -------------------------------------------------------------------------------------
+
+# asynchronous copies ------------------------------------------------------------------------------
+
+# control flow -------------------------------------------------------------------------------------

@@ -1,0 +1,57 @@
+"""Ops as they are made: a kernel's blocks, and which one is being filled.
+
+For now the code of an op is written as soon as it is recorded; what is written beside ops is
+recorded as integers, or as raw code.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+
+from fuser.backend.nvptx.ir.op import Block, Integer, Op, Raw
+
+_INTEGER = re.compile(
+    r"(add|sub|mul|udiv|urem|sdiv|srem|and|or|xor|shl|lshr|ashr|trunc|zext|sext) i\d+ "
+    r"|icmp \w+ i\d+ |select i1 [^,]+, i\d+ |and i1 |or i1 |xor i1 "
+    r"|call i\d+ @llvm\.(smin|smax|umin|umax|nvvm\.read\.ptx\.sreg|nvvm\.shfl\.sync\.idx)\."
+)
+
+
+class Recorder:
+    """The ops of a kernel. writing: whether the code of an op is being written."""
+
+    def __init__(self) -> None:
+        self.body = Block()
+        self.open = [self.body]
+        self.writing = False
+        self._names = itertools.count()
+
+    def add(self, op: Op) -> None:
+        self.open[-1].ops.append(op)
+
+    def name(self, hint: str = "x") -> str:
+        """A name for a tile."""
+        return f"%{hint}{next(self._names)}"
+
+    @contextmanager
+    def code(self) -> Iterator[None]:
+        """What is written meanwhile is the code of an op that is recorded."""
+        before, self.writing = self.writing, True
+        yield
+        self.writing = before
+
+    def written(self, text: str, result: str = "", hoisted: bool = False) -> None:
+        """Note what is written beside ops."""
+        if self.writing:
+            return
+        if result and _INTEGER.match(text):
+            self.add(Integer(text=text, hoisted=hoisted, names=(result,)))
+        else:
+            self.add(Raw(text=f"{result} = {text}" if result else text))
+
+
+Steps = Generator[Block, None, None]
+"""The rule of an op with blocks: yields each where its code belongs."""
