@@ -325,3 +325,35 @@ def test_a_load_needs_no_compiler(path: Path) -> None:
         "assert not known & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code, str(path)], check=True, timeout=120)
+
+
+def test_an_older_file_is_hashed_once(
+    path: Path, compiles: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its times say that it is as it was, also those that another may set."""
+    hashed: list[Path] = []
+    digest, place = plan_cache.content_digest, plan_cache._entry
+
+    def counted(path: Path, size: int) -> str:
+        hashed.append(path)
+        return digest(path, size)
+
+    def late(*arguments: Any) -> Any:
+        found = place(*arguments)
+        status = path.stat()
+        path.write_bytes(model(1).SerializeToString())
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        return found
+
+    monkeypatch.setattr(plan_cache, "RECENT", 0)
+    monkeypatch.setattr(plan_cache, "content_digest", counted)
+    KernelCache(os.environ["FUSER_CACHE_DIR"]).clear()
+    first = bits(load(path))
+    assert len(hashed) == 1
+    assert bits(load(path)) == first and len(hashed) == 2 and len(compiles) == 1
+    KernelCache(os.environ["FUSER_CACHE_DIR"]).clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(plan_cache, "_entry", late)
+        assert bits(load(path)) != first
+    path.write_bytes(model().SerializeToString())
+    assert bits(load(path)) == first and len(compiles) == 3

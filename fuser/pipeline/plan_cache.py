@@ -79,6 +79,8 @@ class StoredPlan:
     """`content_digest` of the file."""
     stamp: tuple[int, ...]
     """Of the file, before its digest was taken."""
+    recent: bool
+    """Whether it had been written shortly before that (`RECENT`)."""
     cache: KernelCache
 
     def load(self, threads: int | None, started: float, ordinal: int = 0) -> Plan | None:
@@ -153,7 +155,7 @@ class StoredPlan:
         """Store a plan, unless the file has changed since its digest was taken. sources: of
         constants, by `id`."""
         computed = sum(a.nbytes for a in program.constants if id(a) not in sources)
-        if computed > min(MOST_BYTES, self.cache.limit_bytes // 4) or not self._same_content():
+        if computed > min(MOST_BYTES, self.cache.limit_bytes // 4) or not self._is_unchanged():
             return
         try:
             reported = dataclasses.asdict(report.get())
@@ -194,15 +196,21 @@ class StoredPlan:
 
     def _check_unchanged(self) -> None:
         """Raise InvalidModelError if the file is another one than at the start."""
-        try:
-            same = _stamp(self.path) == self.stamp
-        except OSError:
-            same = False
-        recent = abs(time.time_ns() - self.stamp[1]) < RECENT
-        if not same or (recent and not self._same_content()):
+        if not self._is_unchanged():
             raise InvalidModelError(
                 "the file changed while it was read", where=str(self.path), hint="compile again"
             )
+
+    def _is_unchanged(self) -> bool:
+        """Whether the file is the one that the digest was taken of. The time of its last change
+        tells, which nobody can set, unless it was so new then that another may have left it."""
+        try:
+            *stamp, changed = _stamp(self.path)
+        except OSError:
+            return False
+        *before, last = self.stamp
+        surely = changed == last and not self.recent
+        return stamp == before and (surely or self._same_content())
 
     def _same_content(self) -> bool:
         """Whether the file is as it was, whatever its time says."""
@@ -260,6 +268,7 @@ def _entry(
         return None
     try:
         stamp = _stamp(path)
+        recent = abs(time.time_ns() - stamp[-1]) < RECENT
         content = content_digest(path, stamp[0])
         choices = {
             "dims": {name: int(size) for name, size in sorted(dims.items())},
@@ -275,7 +284,7 @@ def _entry(
         material = json.dumps(head, sort_keys=True)
     except (OSError, TypeError, ValueError):
         return None  # compiling says what is wrong
-    return StoredPlan(path, material, content, stamp, cache)
+    return StoredPlan(path, material, content, stamp, recent, cache)
 
 
 SCHEDULES = "schedules are remembered"
@@ -350,4 +359,6 @@ def _threads() -> int:
 
 def _stamp(path: Path) -> tuple[int, ...]:
     status = os.stat(path)
-    return status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev
+    return (
+        status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev, status.st_ctime_ns
+    )  # fmt: skip
