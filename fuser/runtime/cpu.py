@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import struct
@@ -164,14 +163,7 @@ class CpuExecutor:
         """Run on the addresses in the context, and give it back."""
         stamps = address(times) if times is not None else None
         pool = get_pool(self.threads) if self._parallel else None
-        # A pool serves one run at a time; a run that finds it busy uses its own thread alone.
-        if pool is not None and pool.lock.acquire(blocking=False):
-            try:
-                self._run(context.pointer, pool.pointer, stamps)
-            finally:
-                pool.lock.release()
-        else:
-            self._run(context.pointer, None, stamps)
+        self._run(context.pointer, pool.pointer if pool is not None else None, stamps)
         for target, source, size in self._copies:
             ctypes.memmove(int(context.bases[target]), int(context.bases[source]), size)
         self._free.append(context)
@@ -212,12 +204,11 @@ class CpuExecutor:
         pool = get_pool(self.threads) if self._parallel else None
         pointer = pool.pointer if pool is not None else None
         run = functools.partial(self._run, context.pointer, pointer, None)
-        with pool.lock if pool is not None else contextlib.nullcontext():
-            for launch in range(-1, len(self.program.launches)):
-                places = [i for i, label in enumerate(self.labels) if label == launch] or [0]
-                context.record[0] = address(self.table) + places[0] * _RECORD.itemsize
-                context.record[1] = self.labels.count(launch)
-                around(launch, run)
+        for launch in range(-1, len(self.program.launches)):
+            places = [i for i, label in enumerate(self.labels) if label == launch] or [0]
+            context.record[0] = address(self.table) + places[0] * _RECORD.itemsize
+            context.record[1] = self.labels.count(launch)
+            around(launch, run)
 
     def close(self) -> None:
         self._free.clear()

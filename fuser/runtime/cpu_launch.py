@@ -29,8 +29,8 @@ from fuser.runtime.threads import Pool, get_pool
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
 _SPREAD = ctypes.CFUNCTYPE(
-    None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64,
-    ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64,
+    ctypes.c_bool, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64,
+    ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64,
 )  # fmt: skip
 
 
@@ -106,19 +106,15 @@ class CpuKernel:
         pool = get_pool(self.threads) if chunks > 1 else None
         if pool is not None and pool is not self._pool:
             self._arm(pool)
-        # A pool serves one launch at a time; one that finds it busy uses its own thread alone.
-        alone = pool is None or not pool.lock.acquire(blocking=False)
+        alone = pool is None
         began = time.perf_counter()
-        if pool is None or alone:
+        if pool is None:
             self._run(buffers, first, first + programs, scratch)
         else:
-            try:
-                self._spread(
-                    pool.pointer, self.entry, buffers, first, programs, chunks, scratch,
-                    self.scratch_stride,
-                )  # fmt: skip
-            finally:
-                pool.lock.release()
+            alone = not self._spread(
+                pool.pointer, self.entry, buffers, first, programs, chunks, scratch,
+                self.scratch_stride,
+            )  # fmt: skip
         spent = time.perf_counter() - began
         self.estimate[0] = launch_cost.learned(estimate, programs, spent, alone)
 
@@ -157,12 +153,7 @@ class CpuKernel:
             record = reference()
             if record is None:
                 continue
-            record[Door.POOL] = 0
-            if pool is not None:
-                calls = pool.try_lock, pool.lock.release
-                record.keep += calls
-                record[Door.ACQUIRE], record[Door.RELEASE] = map(id, calls)
-                record[Door.POOL] = pool.pointer
+            record[Door.POOL] = pool.pointer if pool is not None else 0
 
 
 def _forget_pools() -> None:

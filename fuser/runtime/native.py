@@ -15,7 +15,7 @@ import time
 
 from fuser.runtime import native_pool
 
-VERSION = 1
+VERSION = 2
 """Of what Python, this code and kernels share: layouts, and how they are called."""
 CONTEXT_BYTES = 64
 
@@ -41,7 +41,7 @@ out:
   ret void
 }
 
-; Run every launch of the context. %pool null: on the calling thread alone.
+; Run every launch of the context. %pool null, or taken by another: on the calling thread alone.
 ; %times null, or room for count + 1 timespecs.
 define void @fuser_run(ptr %context, ptr %pool, ptr %times) {
 entry:
@@ -56,9 +56,12 @@ entry:
   %scratch = load ptr, ptr %at.scratch
   %at.stride = getelementptr i8, ptr %context, i64 40
   %stride = load i64, ptr %at.stride
-  %alone = icmp eq ptr %pool, null
   call void @stamp(ptr %times, i64 0)
-  br i1 %alone, label %single, label %rouse
+  %none = icmp eq ptr %pool, null
+  br i1 %none, label %single, label %take
+take:
+  %free = call i1 @fuser_pool_take(ptr %pool)
+  br i1 %free, label %rouse, label %single
 single:
   br label %head
 rouse:
@@ -67,6 +70,7 @@ rouse:
   br label %head
 head:
   %i = phi i64 [ 0, %single ], [ 0, %rouse ], [ %i.next, %next ]
+  %alone = phi i1 [ true, %single ], [ false, %rouse ], [ %alone, %next ]
   %finished = icmp uge i64 %i, %count
   br i1 %finished, label %out, label %launch
 launch:
@@ -115,14 +119,19 @@ direct:
   call void %kernel(ptr %buffers, i64 0, i64 %programs, ptr %scratch)
   br label %next
 post:
-  call void @fuser_spread(ptr %pool, ptr %kernel, ptr %buffers, i64 0, i64 %programs,
-                          i64 %chunks, ptr %scratch, i64 %stride)
+  call void @spread(ptr %pool, ptr %kernel, ptr %buffers, i64 0, i64 %programs,
+                    i64 %chunks, ptr %scratch, i64 %stride)
   br label %next
 next:
   %i.next = add i64 %i, 1
   call void @stamp(ptr %times, i64 %i.next)
   br label %head
 out:
+  br i1 %alone, label %end, label %give
+give:
+  call void @fuser_pool_give(ptr %pool)
+  br label %end
+end:
   ret void
 }
 """

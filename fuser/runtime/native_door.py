@@ -32,7 +32,7 @@ from fuser.runtime.native_words import (
 
 IMPORTS = (
     "PyTuple_Size", "PyTuple_GetItem", "PyLong_AsLongLongAndOverflow", "PyFloat_AsDouble",
-    "PyObject_RichCompareBool", "PyType_IsSubtype", "PyObject_CallNoArgs", "PyObject_CallOneArg",
+    "PyObject_RichCompareBool", "PyType_IsSubtype", "PyObject_CallOneArg",
     "PyLong_FromLong", "PyLong_AsVoidPtr", "PyEval_SaveThread", "PyEval_RestoreThread",
     "PyErr_Occurred", "PyErr_Clear", "Py_IncRef", "Py_DecRef", *native_front.IMPORTS,
 )  # fmt: skip
@@ -51,7 +51,6 @@ declare i64 @PyLong_AsLongLongAndOverflow(ptr, ptr)
 declare double @PyFloat_AsDouble(ptr)
 declare i32 @PyObject_RichCompareBool(ptr, ptr, i32)
 declare i32 @PyType_IsSubtype(ptr, ptr)
-declare ptr @PyObject_CallNoArgs(ptr)
 declare ptr @PyObject_CallOneArg(ptr, ptr)
 declare ptr @PyLong_FromLong(i64)
 declare ptr @PyLong_AsVoidPtr(ptr)
@@ -62,7 +61,7 @@ declare void @PyErr_Clear()
 declare void @Py_IncRef(ptr)
 declare void @Py_DecRef(ptr)
 declare i32 @clock_gettime(i32, ptr)
-declare void @fuser_spread(ptr, ptr, ptr, i64, i64, i64, ptr, i64)
+declare zeroext i1 @fuser_spread(ptr, ptr, ptr, i64, i64, i64, ptr, i64)
 """
 
 

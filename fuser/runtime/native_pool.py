@@ -8,12 +8,16 @@ stale launch, and nobody waits for a worker that claimed nothing. Whoever holds 
 launch (and so its descriptor) from ending. Programs are independent: who runs which changes nothing
 in the result.
 
+A pool serves one run or launch at a time. Native code takes it and gives it back, so that nothing
+in between can lose it, an interrupt of Python least of all; who finds it taken uses its own thread
+alone.
+
 A worker without work spins for some tens of microseconds, then sleeps on a condition variable.
 
 Layout of a pool (bytes), which `fuser.runtime.threads` makes:
   0 generation of posts, 64 chunks done, 128 entry, 136 buffers, 144 programs, 152 chunks,
   160 scratch, 168 stride, 176 chunks a range, 184 first program, 192 sleepers, 196 stop,
-  200 threads,
+  200 threads, 208 whether it is taken,
   256 mutex, 320 condition, 512 + 64 t: the range of thread t
 """
 
@@ -36,7 +40,10 @@ IMPORTS = (
 )
 """What the code takes from the C library."""
 
-EXPORTS = ("fuser_worker", "fuser_pool_init", "fuser_pool_stop", "fuser_spread")
+EXPORTS = (
+    "fuser_worker", "fuser_pool_init", "fuser_pool_stop", "fuser_pool_take", "fuser_pool_give",
+    "fuser_spread",
+)  # fmt: skip
 
 _PAUSE = {
     "x86_64": "call void @llvm.x86.sse2.pause()",
@@ -83,6 +90,20 @@ define void @fuser_pool_stop(ptr %pool) {
   %stop = getelementptr i8, ptr %pool, i64 196
   store atomic i32 1, ptr %stop seq_cst, align 4
   call void @wake(ptr %pool)
+  ret void
+}
+
+; Whether the pool was free: then it is the caller's, until it gives it back.
+define zeroext i1 @fuser_pool_take(ptr %pool) {
+  %at = getelementptr i8, ptr %pool, i64 208
+  %before = atomicrmw xchg ptr %at, i32 1 acquire
+  %free = icmp eq i32 %before, 0
+  ret i1 %free
+}
+
+define void @fuser_pool_give(ptr %pool) {
+  %at = getelementptr i8, ptr %pool, i64 208
+  store atomic i32 0, ptr %at release, align 4
   ret void
 }
 
@@ -214,9 +235,9 @@ out:
 }
 
 ; Run `programs` of a kernel, from %offset on, in `chunks` on the calling thread, which is thread 0
-; of the pool and alone in using it, and on the workers. `scratch`: `stride` bytes a thread.
-define void @fuser_spread(ptr %pool, ptr %kernel, ptr %buffers, i64 %offset, i64 %programs,
-                          i64 %chunks, ptr %scratch, i64 %stride) {
+; of the pool and has taken it, and on the workers. `scratch`: `stride` bytes a thread.
+define internal void @spread(ptr %pool, ptr %kernel, ptr %buffers, i64 %offset, i64 %programs,
+                             i64 %chunks, ptr %scratch, i64 %stride) {
 entry:
   %p.threads = getelementptr i8, ptr %pool, i64 200
   %ranges = load i64, ptr %p.threads
@@ -277,6 +298,22 @@ join.yield:
   br label %join
 out:
   ret void
+}
+
+; The same for who has not taken the pool: whether it was free, and not the calling thread alone.
+define zeroext i1 @fuser_spread(ptr %pool, ptr %kernel, ptr %buffers, i64 %offset, i64 %programs,
+                                i64 %chunks, ptr %scratch, i64 %stride) {
+  %free = call i1 @fuser_pool_take(ptr %pool)
+  br i1 %free, label %shared, label %alone
+shared:
+  call void @spread(ptr %pool, ptr %kernel, ptr %buffers, i64 %offset, i64 %programs, i64 %chunks,
+                    ptr %scratch, i64 %stride)
+  call void @fuser_pool_give(ptr %pool)
+  ret i1 true
+alone:
+  %end = add i64 %offset, %programs
+  call void %kernel(ptr %buffers, i64 %offset, i64 %end, ptr %scratch)
+  ret i1 false
 }
 """
 

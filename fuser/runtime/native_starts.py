@@ -10,7 +10,7 @@ from fuser.backend.text import Reg, integer
 from fuser.runtime import launch_cost
 from fuser.runtime.geometry import MOST_ON_AXES
 from fuser.runtime.native_maps import MAP_BYTES, place_maps, write_maps
-from fuser.runtime.native_words import MOST, MOST_MAPS, NULL, Door, Writer, symbol
+from fuser.runtime.native_words import MOST, MOST_MAPS, NULL, Door, Writer
 
 CONFIG_WORDS = 7
 """Of a CUlaunchConfig."""
@@ -89,30 +89,21 @@ def _write_cpu(module: Module) -> None:
         return []
 
     def spread() -> list[Reg]:
-        got = f.call("ptr", "PyObject_CallNoArgs", f.word(door, Door.ACQUIRE, "ptr"))
-        ours = f.icmp("eq", got, symbol("_Py_TrueStruct"))
-        f.call_void("Py_DecRef", got)
-
-        def run_spread() -> list[Reg]:
-            worth = f.binary("sdiv", cost, integer(launch_cost.ALONE << launch_cost.SHIFT))
-            most = f.intrinsic("smax", threads, worth)
-            most = f.intrinsic("smin", most, f.word(door, Door.MOST_CHUNKS))
-            most = f.sub(f.add(most, threads), 1)
-            most = f.mul(f.binary("sdiv", most, threads), threads)
-            chunks = f.intrinsic("smin", most, programs)
-            thread = f.call("ptr", "PyEval_SaveThread")
-            began = f.call("i64", "now")
-            f.call_void(
-                "fuser_spread", pool, entry, buffers, integer(0), programs, chunks, scratch,
-                f.word(door, Door.STRIDE),
-            )  # fmt: skip
-            f.call("i1", "learn", place, programs, began, integer(0, "i1"))
-            f.call_void("PyEval_RestoreThread", thread)
-            released = f.call("ptr", "PyObject_CallNoArgs", f.word(door, Door.RELEASE, "ptr"))
-            f.call_void("Py_DecRef", released)
-            return []
-
-        f.when(ours, run_spread, run_alone)
+        worth = f.binary("sdiv", cost, integer(launch_cost.ALONE << launch_cost.SHIFT))
+        most = f.intrinsic("smax", threads, worth)
+        most = f.intrinsic("smin", most, f.word(door, Door.MOST_CHUNKS))
+        most = f.sub(f.add(most, threads), 1)
+        most = f.mul(f.binary("sdiv", most, threads), threads)
+        chunks = f.intrinsic("smin", most, programs)
+        thread = f.call("ptr", "PyEval_SaveThread")
+        began = f.call("i64", "now")
+        ours = f.call(
+            "i1", "fuser_spread", pool, entry, buffers, integer(0), programs, chunks, scratch,
+            f.word(door, Door.STRIDE),
+        )  # fmt: skip
+        alone = f.icmp("eq", ours, 0)
+        f.call("i1", "learn", place, programs, began, alone)
+        f.call_void("PyEval_RestoreThread", thread)
         return []
 
     f.when(shared, claim)

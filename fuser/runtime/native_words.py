@@ -29,8 +29,6 @@ class Door(IntEnum):
     SCRATCH = 13
     STRIDE = 14
     BUSY = 15
-    ACQUIRE = 16
-    RELEASE = 17
     MOST_CHUNKS = 18
     # of a launch on a GPU
     LAUNCH = 20

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import functools
 import os
 import threading
+import time
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from fuser.runtime.memory import address, aligned_empty
 
 STOP_SECONDS = 10.0
 """That the end of the process waits for a run."""
+POLL_SECONDS = 0.001
+"""Between two looks whether it is over."""
 
 _VOID_P = ctypes.c_void_p
 _pools: dict[int, Pool] = {}
@@ -28,14 +30,14 @@ class Pool:
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
-        self.lock = threading.Lock()
-        self.try_lock = functools.partial(self.lock.acquire, False)
         self._memory = aligned_empty(native_pool.POOL_BYTES + 64 * threads)
         self._memory[:] = 0
         self._memory[native_pool.POOL_THREADS :][:8].view(np.int64)[0] = threads
         self.pointer = address(self._memory)
         library = runtime_library()
         ctypes.CFUNCTYPE(None, _VOID_P)(library["fuser_pool_init"])(self.pointer)
+        self.take = ctypes.CFUNCTYPE(ctypes.c_bool, _VOID_P)(library["fuser_pool_take"])
+        self.give = ctypes.CFUNCTYPE(None, _VOID_P)(library["fuser_pool_give"])
         self._stop = ctypes.CFUNCTYPE(None, _VOID_P)(library["fuser_pool_stop"])
         # A ctypes call releases the GIL, so a worker stays out of Python until the pool stops.
         loop = ctypes.CFUNCTYPE(None, _VOID_P, ctypes.c_int64)(library["fuser_worker"])
@@ -49,9 +51,10 @@ class Pool:
             worker.start()
 
     def stop(self) -> None:
-        """End the workers. Waits for a plan that is running to finish, but not for ever: an
-        interrupt may have come between a run's taking of the lock and what would give it back."""
-        self.lock.acquire(timeout=STOP_SECONDS)
+        """End the workers. Waits for a plan that is running to finish, but not for ever."""
+        end = time.monotonic() + STOP_SECONDS
+        while not self.take(self.pointer) and time.monotonic() < end:
+            time.sleep(POLL_SECONDS)
         self._stop(self.pointer)
         for worker in self._workers:
             worker.join()

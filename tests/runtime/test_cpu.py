@@ -16,6 +16,7 @@ from fuser.runtime.cpu import CpuExecutor, chunking
 from fuser.runtime.program import Program, Step, TensorSpec, assemble
 from fuser.runtime.threads import get_pool
 from fuser.target import cpu_target
+from tests.runtime.pools import taken
 
 from .handmade import binary
 
@@ -155,7 +156,7 @@ def test_fork_rebuilds_the_pool() -> None:
     executor.run([x])
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
-    with get_pool(2).lock:  # a lock held while forking must not block the child
+    with taken(get_pool(2)):  # a pool taken while forking must not block the child
         child = context.Process(target=_run_in_child, args=(queue, executor, x))
         child.start()
     np.testing.assert_array_equal(queue.get(timeout=120), expected(x)[0])

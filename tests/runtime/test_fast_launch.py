@@ -38,6 +38,7 @@ from fuser.runtime.geometry import scalar_bits
 from fuser.runtime.memory import aligned_array
 from fuser.runtime.native_words import Door
 from fuser.runtime.threads import get_pool
+from tests.runtime.pools import interrupted_everywhere, taken
 
 from .language_kernels import BLOCK, add_columns, vector_add
 
@@ -544,9 +545,21 @@ def test_threads_launch_at_the_same_time(add: CompiledKernel) -> None:
     for thread in threads:
         thread.join()
     assert not failed
-    with get_pool(2).lock:
+    with taken(get_pool(2)):
         assert fast((X, Y, OUT, N, BLOCK), blocks(N)) is True
-    assert not get_pool(2).lock.locked()
+
+
+def test_an_interrupt_anywhere_leaves_the_pool_free(add: CompiledKernel) -> None:
+    kernel, pool = measured(CpuKernel(add, 2), 1.0), get_pool(2)
+    places = [describe(array).address for array in (X, Y, OUT)]
+
+    def work() -> None:
+        kernel.launch(places, blocks(N), {"n": N})
+
+    for _ in interrupted_everywhere(work, CpuKernel._run_rest):
+        with taken(pool):
+            pass
+        measured(kernel, 1.0)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")

@@ -21,6 +21,7 @@ from fuser.runtime.launch import CpuKernel
 from fuser.runtime.memory import aligned_array
 from fuser.runtime.threads import get_pool
 from fuser.tilegen.ir import Kernel
+from tests.runtime.pools import taken
 
 from .language_kernels import BLOCK, add_columns, vector_add
 
@@ -107,7 +108,7 @@ def test_a_busy_pool_is_not_waited_for() -> None:
     kernel = CpuKernel(vector_add(for_cpu), 2)
     n = 100_000
     x, y, out = drawn(n), drawn(n), drawn(n)
-    with get_pool(2).lock:
+    with taken(get_pool(2)):
         launch(kernel, (x, y, out), (ceildiv(n, BLOCK),), n=n)
     np.testing.assert_array_equal(out, x + y)
 

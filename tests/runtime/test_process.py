@@ -9,7 +9,12 @@ import textwrap
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from fuser.runtime.threads import get_pool
+from tests.runtime.pools import interrupted_everywhere, taken
+from tests.runtime.test_cpu import SIZE, CpuExecutor, chain, expected
 
 START = f"""
 import sys
@@ -101,8 +106,17 @@ def test_an_interrupt_ends_a_loop_of_runs() -> None:
     assert "KeyboardInterrupt" in errors and process.returncode == -signal.SIGINT
 
 
-def test_a_lock_that_was_lost_does_not_keep_the_process() -> None:
+def test_an_interrupt_anywhere_leaves_the_pool_free() -> None:
+    pool, executor, x = get_pool(3), CpuExecutor(chain(), 3), np.ones(SIZE, np.float32)
+    assert executor._parallel
+    for _ in interrupted_everywhere(lambda: executor.run([x]), CpuExecutor._run_on):
+        with taken(pool):
+            pass
+    assert (executor.run([x])[0] == expected(x)[0]).all()
+
+
+def test_a_taken_pool_does_not_keep_the_process() -> None:
     code = "from fuser.runtime import threads\nthreads.STOP_SECONDS = 0.1\n"
-    code += "threads.get_pool(3).lock.acquire()\nprint('ready', flush=True)\n"
+    code += "pool = threads.get_pool(3)\npool.take(pool.pointer)\nprint('ready', flush=True)\n"
     found = subprocess.run([sys.executable, "-c", START + code], capture_output=True, timeout=120)
     assert found.returncode == 0 and found.stdout == b"ready\n"
