@@ -24,19 +24,18 @@ if TYPE_CHECKING:
 def inspect_command(file: Path, as_json: bool) -> int:
     """Print the inputs, outputs, dims, operators and weights of an ONNX model, or the inputs,
     outputs, target and kernels of a plan."""
-    from fuser.pipeline import dynamic_store
     from fuser.report.table import columns, printable
-    from fuser.runtime.store import MAGIC
+    from fuser.runtime.container import MAGIC_BYTES
 
     try:
         with open(file, "rb") as opened:
-            magic = opened.read(len(MAGIC))
+            kind = opened.read(MAGIC_BYTES)[:6]
     except IsADirectoryError as error:
         raise UsageError(f"{file} is a folder") from error
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}") from error
-    readers = {MAGIC: _plan, dynamic_store.MAGIC: _dynamic_plan}
-    found = readers.get(magic, _model)(file)
+    readers = {b"FUSERP": _plan, b"FUSERD": _dynamic_plan}
+    found = readers.get(kind, _model)(file)
     if as_json:
         click.echo(json.dumps(found))
     else:
@@ -133,10 +132,10 @@ def _plan(path: Path) -> dict[str, Any]:
 def _dynamic_plan(path: Path) -> dict[str, Any]:
     from fuser.dtypes import BY_NAME
     from fuser.errors import InvalidModelError
-    from fuser.pipeline.dynamic_store import MAGIC
-    from fuser.runtime.store import MALFORMED, read_file
+    from fuser.pipeline.dynamic_store import KIND
+    from fuser.runtime.container import MALFORMED, read_file
 
-    manifest, _ = read_file(path, MAGIC)
+    manifest = read_file(path, KIND).manifest
     try:
         inputs = [
             {**item, "dtype": BY_NAME[item["dtype"]].numpy.name} for item in manifest["inputs"]

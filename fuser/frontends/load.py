@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fuser.errors import UsageError
-from fuser.runtime import store
+from fuser.runtime import container
 from fuser.runtime.plan import Plan
 
 if TYPE_CHECKING:
@@ -24,14 +24,14 @@ def load(
     """
     try:
         with open(path, "rb") as file:
-            magic = file.read(len(store.MAGIC))
+            kind = file.read(container.MAGIC_BYTES)[:6]
     except OSError as error:
         raise UsageError(f"cannot read the plan {path}: {error.strerror}") from error
-    if magic == b"FUSERT1\n":
+    if kind == b"FUSERT":
         from fuser.frontends.torch import saved
 
         return saved.load(path, threads=threads, device=device)
-    if magic == b"FUSERD1\n":
+    if kind == b"FUSERD":
         from fuser.pipeline.dynamic import DynamicPlan
 
         return DynamicPlan.load(path, threads=threads, device=device)

@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
-from typing import TypeAlias
 
 from fuser.backend.cores import available_cores, check_threads
 from fuser.config import Config
-from fuser.errors import DeviceError, UsageError
+from fuser.errors import DeviceError
+from fuser.runtime.devices import KINDS, Device, parse_device
 from fuser.target import Target
 
-Device: TypeAlias = "str | Target"
-"""Where a plan runs: "auto" (a GPU if there is one, else the CPU), "cpu", "cuda", "cuda:1", in
-either case of letters, or the device of PyTorch that is written so. Or a Target to compile for,
-whose device need not be there."""
-
-KINDS = ("auto", "cpu", "cuda")
-
-
-def parse_device(device: Device) -> tuple[str, int]:
-    """("auto", "cpu" or "cuda", which GPU) of a device. Raises UsageError for another name."""
-    if isinstance(device, Target):
-        return device.name, 0
-    text = str(device).lower()
-    kind, colon, index = text.partition(":")
-    if text in KINDS or (kind == "cuda" and re.fullmatch("[0-9]+", index)):
-        return kind, int(index or 0)
-    hint = f"one of {', '.join(KINDS)}, cuda:N"
-    if kind in ("gpu", "nvidia"):
-        hint = f"did you mean {'cuda' + colon + index!r}? {hint}"
-    raise UsageError(f"there is no device {device!r}", hint=hint)
+__all__ = [
+    "KINDS",
+    "Device",
+    "check_device",
+    "choose_target",
+    "parse_device",
+    "plan_threads",
+]
 
 
 def check_device(device: Device, threads: int | None = None) -> None:

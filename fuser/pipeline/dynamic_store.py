@@ -1,7 +1,8 @@
 """A `DynamicPlan` as one file: the variants that it has, each with its guards and kernels.
 
-The container is that of a plan (runtime/store.py). What is read from it serves the saved ranges and
-compiles nothing: for other sizes the model is needed. Keys of buffers become numbers, dims text.
+The container is that of a plan (runtime/container.py). What is read from it serves the saved ranges
+and compiles nothing: for other sizes the model is needed. Keys of buffers become numbers, dims
+text.
 """
 
 from __future__ import annotations
@@ -24,23 +25,20 @@ from fuser.pipeline.specialise import check_open_feeds, read_dims
 from fuser.pipeline.variants import Bucket, Variant
 from fuser.report.report import Report
 from fuser.runtime.cache import kernel_from_record, kernel_to_record
-from fuser.runtime.deferred import Deferred
-from fuser.runtime.plan import Plan
-from fuser.runtime.program import Step, TensorSpec
-from fuser.runtime.store import (
+from fuser.runtime.container import (
     MALFORMED,
-    Arrays,
-    Blobs,
-    array_from_record,
-    blob_of,
+    Contents,
     file_parts,
     read_file,
     shown,
-    target_from_record,
     write_file,
 )
+from fuser.runtime.deferred import Deferred
+from fuser.runtime.plan import Plan
+from fuser.runtime.program import Step, TensorSpec
+from fuser.runtime.store import native_record, take_native, target_from_record
 
-MAGIC = b"FUSERD1\n"
+KIND = "D"
 Blob = Callable[[Sequence[int]], memoryview]
 
 
@@ -98,34 +96,33 @@ def variants_file(
     inputs: Mapping[str, TensorType], variants: Sequence[Variant]
 ) -> list[bytes | memoryview]:
     """Variants as the parts of a file."""
-    blobs = Blobs()
-    arrays = Arrays(blobs)  # variants share their weights
+    contents = Contents()  # variants share their weights
     manifest = {
         "inputs": [
             {"name": name, "dtype": type.dtype.name, "shape": list(map(str, type.shape))}
             for name, type in inputs.items()
         ],
-        "variants": [_variant_record(variant, blobs, arrays) for variant in variants],
-        "constants": arrays,
+        "variants": [
+            _variant_record(variant, contents.blob, contents.array) for variant in variants
+        ],
     }
-    return file_parts(MAGIC, manifest, blobs)
+    codes = [step.kernel.code for variant in variants for step in variant.bound.steps]
+    return file_parts(KIND, manifest | native_record(codes, contents), contents)
 
 
 def load_variants(file: Path | str | bytes, threads: int | None, ordinal: int) -> SavedVariants:
     """What `save_variants` wrote, or its bytes. Raises UsageError or InvalidModelError."""
-    manifest, blobs = read_file(file, MAGIC)
-
-    def blob(span: Sequence[int]) -> memoryview:
-        return blob_of(blobs, span)
-
+    opened = read_file(file, KIND)
+    manifest = opened.manifest
     try:
-        constants = [array_from_record(item, blob) for item in manifest["constants"]]
+        take_native(opened)
         inputs = {
             str(item["name"]): TensorType(BY_NAME[item["dtype"]], _dims(item["shape"]))
             for item in manifest["inputs"]
         }
         variants = [
-            _variant(record, blob, constants, threads, ordinal) for record in manifest["variants"]
+            _variant(record, opened.blob, opened.arrays, threads, ordinal)
+            for record in manifest["variants"]
         ]
     except (*MALFORMED, FuserError) as error:
         where = shown(file)

@@ -43,11 +43,12 @@ from fuser.pipeline.packing import Source
 from fuser.pipeline.precision import Precision
 from fuser.report.report import Report
 from fuser.runtime.cache import KernelCache
+from fuser.runtime.container import MALFORMED, blob_of
 from fuser.runtime.deferred import Deferred
 from fuser.runtime.memory import align
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import Program
-from fuser.runtime.store import MALFORMED, blob_of, program_from_record, program_record
+from fuser.runtime.store import program_from_record, program_record
 
 BLOCK = 1 << 22
 """Bytes of a file that a thread hashes at once."""

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import numpy as np
 
 from fuser.errors import UsageError
+from fuser.runtime.container import reading
 from fuser.runtime.deferred import Deferred
 from fuser.runtime.device_tensors import DeviceArray, HostArray
+from fuser.runtime.devices import Device, choose
 from fuser.runtime.feeds import check_feeds
 from fuser.runtime.inputs import Hints, random_feeds
 from fuser.runtime.latency import Latency
@@ -20,7 +22,7 @@ from fuser.runtime.nvtx import mark, marking
 from fuser.runtime.plan_report import Report
 from fuser.runtime.program import Program, Steady, TensorSpec
 from fuser.runtime.shown import Shown, Summary, counted, specs_shown
-from fuser.runtime.store import load_plan, program_file, reading, save_program
+from fuser.runtime.store import load_programs, program_file, save_program
 from fuser.target import Target
 
 if TYPE_CHECKING:
@@ -279,16 +281,18 @@ class Plan(Shown):
         save_program(self.program, path, self._report)
 
     @classmethod
-    def load(cls, path: Path | str, *, threads: int | None = None, device: int = 0) -> Plan:
+    def load(
+        cls, path: Path | str, *, threads: int | None = None, device: Device | int = "auto"
+    ) -> Plan:
         """A saved plan, ready to run on a device of the same kind; trust it as you trust a program.
-        Raises UsageError, InvalidModelError or DeviceError."""
-        program, report = load_plan(path)
-        with reading(path):  # numbers and names that only a device asks for
-            return cls(program, threads=threads, device=device, report=report)
+        Of several targets in the file the best that runs here is taken. device: "auto", "cpu",
+        "cuda", "cuda:1", or the number of a GPU. The weights stay in the file, which is mapped:
+        replace it, never write into it. Raises UsageError, InvalidModelError or DeviceError."""
+        return _loaded(path, threads, device, {})
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickle is the saved plan: it is loaded on a device of the same kind."""
-        data = b"".join(program_file(self.program, self._report))
+        data = b"".join(program_file([(self.program, self._report)]))
         return _restore, (data, self._threads, self._device, dict(self._hints))
 
     def __copy__(self) -> Plan:
@@ -325,9 +329,19 @@ class Plan(Shown):
 
 def _restore(data: bytes, threads: int | None, device: int, hints: Hints) -> Plan:
     """A plan from its pickle."""
-    program, report = load_plan(data)
-    with reading(data):
-        return Plan(program, threads=threads, device=device, report=report, hints=hints)
+    return _loaded(data, threads, device, hints)
+
+
+def _loaded(
+    file: Path | str | bytes, threads: int | None, device: Device | int, hints: Hints
+) -> Plan:
+    saved = load_programs(file)
+    with reading(file):  # numbers and names that only a device asks for
+        place, ordinal = choose([one.program.target for one in saved], device)
+        chosen = saved[place]
+        return Plan(
+            chosen.program, threads=threads, device=ordinal, report=chosen.report, hints=hints
+        )
 
 
 def _check_iterations(iterations: int) -> None:

@@ -69,7 +69,8 @@ class Launch:
     """One kernel call. `arguments` follow the kernel's buffers. `zeros` are cleared first.
 
     label: what a profile prints, by default the kernel's name. cost: estimated seconds on one core
-    (0: unknown); the CPU runs cheap launches on the calling thread.
+    (0: unknown); the CPU runs cheap launches on the calling thread. sizes: bytes of each argument
+    (none: unknown).
     """
 
     kernel: CompiledKernel
@@ -77,6 +78,7 @@ class Launch:
     zeros: tuple[Zero, ...] = ()
     label: str = ""
     cost: float = 0.0
+    sizes: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -203,7 +205,8 @@ def assemble(
     for key, offset in zip(first, offsets, strict=True):
         refs[key] = BufferRef("arena", offset)
 
-    extents = dict(sizes) | {key: spec.bytes for key, spec in outputs}
+    extents = dict(sizes) | {key: constants[key].nbytes for key in refs if key in constants}
+    extents |= {key: spec.bytes for key, spec in (*inputs, *outputs)}
     launches = tuple(
         Launch(
             step.kernel,
@@ -211,6 +214,7 @@ def assemble(
             tuple(Zero(refs[key], extents[key]) for key in step.zeroed),
             step.label,
             step.cost,
+            tuple(extents[key] for key in step.operands),
         )
         for step in steps
     )

@@ -1,104 +1,90 @@
-"""A Program as one file: JSON for what it is, raw bytes for code and constants. No pickle.
+"""Programs as files: one or more of a model, each for another target. See container.py.
 
-    8 bytes magic | 32 bytes SHA-256 of all that follows | 8 bytes manifest length | manifest |
-    blobs, each at a multiple of 64 bytes from the start of the blobs
-
-A file holds native code, so it is to be trusted like any program. The checksum finds damage, not
-malice; every count and reference of the manifest is checked all the same.
+A file holds native code, so it is to be trusted like any program. Where it is read, each count,
+reference and size is checked against what it refers to. What code relies on and no check can derive
+(its grid, scratch memory, tensor maps, the sizes of its arguments) has a seal: a SHA-256 over it
+and the code. So neither can change without the other.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import json
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fuser.dtypes import BY_NAME, from_numpy
-from fuser.errors import InvalidModelError, UsageError
+import fuser
+from fuser.backend.elf import is_x86_64
+from fuser.backend.module import CompiledKernel
+from fuser.dtypes import BY_NAME
+from fuser.errors import InvalidModelError
+from fuser.runtime import jit, native
 from fuser.runtime.cache import kernel_from_record, kernel_to_record
-from fuser.runtime.memory import align, aligned_array
+from fuser.runtime.container import Contents, Opened, file_parts, read_file, reading, write_file
+from fuser.runtime.deferred import Deferred
 from fuser.runtime.plan_report import Report
 from fuser.runtime.program import BufferRef, Copy, Launch, Program, TensorSpec, Zero
 from fuser.target import Target
 
-MAGIC = b"FUSERP1\n"
-MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""What reading a record that makes no sense may raise."""
-ALIGNMENT = 64
-_HEAD = len(MAGIC) + 32
+KIND = "P"
 
 
-class Blobs(list[bytes | memoryview]):
-    """The blobs of a file; called with one, it keeps it and gives (start, size)."""
+@dataclasses.dataclass(frozen=True)
+class Saved:
+    """A program of a file, its report, and the sizes of symbolic dims that it is for."""
 
-    top = 0
-
-    def __call__(self, data: bytes | memoryview) -> list[int]:
-        start, self.top = self.top, self.top + align(len(data), ALIGNMENT)
-        self.append(data)
-        return [start, len(data)]
-
-
-class Arrays(list[dict[str, Any]]):
-    """The records of arrays that several programs of a file may share; called with one, it keeps it
-    and gives its number."""
-
-    def __init__(self, blobs: Blobs) -> None:
-        super().__init__()
-        self._blobs, self._held = blobs, dict[int, tuple[int, np.ndarray]]()
-
-    def __call__(self, array: np.ndarray) -> int:
-        if id(array) not in self._held:
-            self._held[id(array)] = len(self), array
-            self.append(array_record(array, self._blobs))
-        return self._held[id(array)][0]
+    program: Program
+    report: Deferred[Report] | None
+    dims: Mapping[str, int]
 
 
 def save_program(program: Program, path: Path | str, report: Report | None = None) -> None:
     """Write a Program and its report. Raises UsageError where the file cannot be written."""
-    write_file(path, program_file(program, report))
+    write_file(path, program_file([(program, report)]))
 
 
-def program_file(program: Program, report: Report | None = None) -> list[bytes | memoryview]:
-    """A Program and its report as the parts of a file."""
-    blobs = Blobs()
-    manifest = program_record(program, blobs) | {
-        "constants": [array_record(array, blobs) for array in program.constants],
-        "report": report and dataclasses.asdict(report),
-    }
-    return file_parts(MAGIC, manifest, blobs)
-
-
-def file_parts(
-    magic: bytes, manifest: Mapping[str, Any], blobs: Sequence[bytes | memoryview]
+def program_file(
+    programs: Sequence[tuple[Program, Report | None]],
 ) -> list[bytes | memoryview]:
-    """A file of a manifest and blobs, each of which begins at a multiple of ALIGNMENT bytes from
-    the first one."""
-    text = json.dumps(manifest).encode()
-    parts: list[bytes | memoryview] = [len(text).to_bytes(8, "little"), text]
-    for item in blobs:
-        parts += [item, bytes(-len(item) % ALIGNMENT)]
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part)
-    return [magic + digest.digest(), *parts]
+    """Programs of a model for several targets, with their reports, as the parts of a file."""
+    contents = Contents()
+    records = [
+        program_record(program, contents.blob)
+        | {
+            "constants": [contents.array(array) for array in program.constants],
+            "report": report and contents.blob(json.dumps(dataclasses.asdict(report)).encode()),
+            "dims": dict(report.dims) if report else {},
+        }
+        for program, report in programs
+    ]
+    codes = [launch.kernel.code for program, _ in programs for launch in program.launches]
+    manifest = {"fuser": fuser.__version__, "programs": records}
+    return file_parts(KIND, manifest | native_record(codes, contents), contents)
 
 
-def write_file(path: Path | str, parts: Sequence[bytes | memoryview]) -> None:
-    """Write the parts of a file. Raises UsageError where it cannot be written."""
-    try:
-        with open(path, "wb") as file:
-            for part in parts:
-                file.write(part)
-    except OSError as error:
-        raise UsageError(f"cannot write the plan {path}: {error.strerror}") from error
+def native_record(codes: Sequence[bytes], contents: Contents) -> dict[str, Any]:
+    """What a file has so that code for x86-64 runs where there is no LLVM: the runtime's object."""
+    if not any(map(is_x86_64, codes)):
+        return {"native": None}
+    return {"native": {"version": native.VERSION, "x86-64": contents.blob(jit.runtime_object())}}
+
+
+def take_native(opened: Opened) -> None:
+    """Use the runtime's object of a file, if this process has none. Raises InvalidModelError for
+    code of another version."""
+    record = opened.manifest["native"]
+    if record is None:
+        return
+    if record["version"] != native.VERSION:
+        raise InvalidModelError(
+            f"the plan's code is for version {record['version']} of the native runtime, and this"
+            f" is version {native.VERSION}", where=opened.where, hint="compile the model again",
+        )  # fmt: skip
+    jit.offer_runtime(bytes(opened.blob(record["x86-64"])))
 
 
 def program_record(program: Program, blob: Callable[[bytes], list[int]]) -> dict[str, Any]:
@@ -106,6 +92,7 @@ def program_record(program: Program, blob: Callable[[bytes], list[int]]) -> dict
     kernels = list({id(launch.kernel): launch.kernel for launch in program.launches}.values())
     position = {id(kernel): i for i, kernel in enumerate(kernels)}
     code = {kernel.code: blob(kernel.code) for kernel in kernels}
+    seals = Seals()
     return {
         "name": program.name,
         "target": dataclasses.asdict(program.target),
@@ -119,6 +106,8 @@ def program_record(program: Program, blob: Callable[[bytes], list[int]]) -> dict
             {
                 "kernel": position[id(launch.kernel)],
                 "arguments": [_ref_record(ref) for ref in launch.arguments],
+                "sizes": list(launch.sizes),
+                "seal": seals(launch.kernel, launch.sizes),
                 "zeros": [[*_ref_record(zero.buffer), zero.bytes] for zero in launch.zeros],
                 "label": launch.label,
                 "cost": launch.cost,
@@ -129,93 +118,50 @@ def program_record(program: Program, blob: Callable[[bytes], list[int]]) -> dict
     }
 
 
+class Seals:
+    """The seals of launches; the code of a kernel is hashed once."""
+
+    def __init__(self) -> None:
+        self._kernels: dict[int, tuple[CompiledKernel, str]] = {}
+
+    def __call__(self, kernel: CompiledKernel, sizes: Sequence[int]) -> str:
+        """Of a kernel and the bytes of its arguments."""
+        if id(kernel) not in self._kernels:
+            header, code = kernel_to_record(kernel)
+            text = json.dumps(json.loads(json.dumps(header)), sort_keys=True).encode()
+            self._kernels[id(kernel)] = kernel, hashlib.sha256(text + code).hexdigest()
+        text = json.dumps([self._kernels[id(kernel)][1], *sizes]).encode()
+        return hashlib.sha256(text).hexdigest()
+
+
 def load_program(file: Path | str | bytes) -> Program:
-    """Read a Program from a file, or from its bytes. Raises UsageError (no such file) or
+    """The first Program of a file, or of its bytes. Raises UsageError (no such file) or
     InvalidModelError (not a whole plan)."""
-    return load_plan(file)[0]
+    return load_programs(file)[0].program
 
 
-def load_plan(file: Path | str | bytes) -> tuple[Program, Report | None]:
-    """`load_program`, and the report that was saved with it."""
-    manifest, blobs = read_file(file, MAGIC)
+def load_programs(file: Path | str | bytes) -> list[Saved]:
+    """The programs of a file, or of its bytes. Raises UsageError (no such file) or
+    InvalidModelError (not a whole plan)."""
+    opened = read_file(file, KIND)
     with reading(file):
-        report = manifest.get("report")
-        return _read(manifest, blobs), report and Report.from_record(report)
+        take_native(opened)
+        return [_read(record, opened) for record in opened.manifest["programs"]]
 
 
-@contextlib.contextmanager
-def reading(file: Path | str | bytes) -> Iterator[None]:
-    """What records that make no sense raise is an InvalidModelError."""
-    try:
-        yield
-    except MALFORMED as error:
-        raise InvalidModelError(f"the plan is malformed: {error!r}", where=shown(file)) from error
+def _read(record: Mapping[str, Any], opened: Opened) -> Saved:
+    constants = [opened.arrays[number] for number in record["constants"]]
+    program = program_from_record(record, opened.blob, constants)
+    report = None
+    if record["report"] is not None:
+        text = opened.blob(record["report"])
 
+        def read_report() -> Report:
+            with reading(opened.where):
+                return Report.from_record(json.loads(bytes(text)))
 
-def read_file(file: Path | str | bytes, magic: bytes) -> tuple[dict[str, Any], memoryview]:
-    """The manifest and the blobs of a file, or of its bytes. Raises UsageError (no such file) or
-    InvalidModelError (not whole, or of another kind)."""
-    where = shown(file)
-    try:
-        data = file if isinstance(file, bytes) else Path(file).read_bytes()
-    except OSError as error:
-        raise UsageError(f"cannot read the plan {file!s}: {error.strerror}") from error
-    body = memoryview(data)[_HEAD:]
-    if not data.startswith(magic) or hashlib.sha256(body).digest() != data[len(MAGIC) : _HEAD]:
-        raise InvalidModelError(
-            "the file is not a plan, or was damaged", where=where, hint="compile it again"
-        )
-    length = int.from_bytes(body[:8], "little")
-    try:
-        manifest = json.loads(bytes(body[8 : 8 + length]))
-    except ValueError as error:
-        raise InvalidModelError(f"the plan is malformed: {error!r}", where=where) from error
-    if not isinstance(manifest, dict):
-        raise InvalidModelError("the plan is malformed", where=where)
-    return manifest, body[8 + length :]
-
-
-def shown(file: Path | str | bytes) -> str:
-    """What errors call it."""
-    return "bytes in memory" if isinstance(file, bytes) else str(file)
-
-
-def _read(manifest: dict[str, Any], blobs: memoryview) -> Program:
-    def blob(span: Sequence[int]) -> memoryview:
-        return blob_of(blobs, span)
-
-    constants = [array_from_record(item, blob) for item in manifest["constants"]]
-    return program_from_record(manifest, blob, constants)
-
-
-def array_record(array: np.ndarray, blob: Callable[[memoryview], list[int]]) -> dict[str, Any]:
-    """An array as JSON-able data and a blob."""
-    return {
-        "dtype": from_numpy(array.dtype).name,
-        "shape": list(array.shape),
-        "blob": blob(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data),
-    }
-
-
-def array_from_record(
-    item: Mapping[str, Any], blob: Callable[[Sequence[int]], memoryview]
-) -> np.ndarray:
-    """The inverse of `array_record`."""
-    shape, dtype = tuple(item["shape"]), BY_NAME[item["dtype"]].numpy
-    data = np.frombuffer(blob(item["blob"]), np.uint8)
-    if data.size != math.prod(shape) * dtype.itemsize:  # before memory is taken for it
-        raise ValueError(f"an array of shape {shape} in {data.size} bytes")
-    array = aligned_array(shape, dtype)
-    array.reshape(-1).view(np.uint8)[:] = data
-    return array
-
-
-def blob_of(blobs: memoryview, span: Sequence[int]) -> memoryview:
-    """The bytes at (start, size). Raises ValueError where that is not inside."""
-    start, size = span
-    if not 0 <= start <= start + size <= len(blobs):
-        raise ValueError("a blob lies outside the file")
-    return blobs[start : start + size]
+        report = Deferred(read_report)
+    return Saved(program, report, {str(k): int(v) for k, v in record["dims"].items()})
 
 
 def program_from_record(
@@ -236,9 +182,14 @@ def program_from_record(
             tuple(Zero(BufferRef(space, index), size) for space, index, size in item["zeros"]),
             str(item["label"]),
             float(item["cost"]),
+            tuple(item["sizes"]),
         )
         for item in manifest["launches"]
     )
+    seals = Seals()
+    for item, launch in zip(manifest["launches"], launches, strict=True):
+        if item["seal"] != seals(launch.kernel, launch.sizes):
+            raise ValueError(f"kernel {launch.kernel.name!r} is not as it was sealed")
     program = Program(
         target_from_record(manifest["target"]),
         tuple(_spec(item) for item in manifest["inputs"]),
@@ -268,22 +219,34 @@ def target_from_record(record: Mapping[str, Any]) -> Target:
 
 
 def _check(program: Program) -> None:
-    """Raise ValueError for references to buffers that are not there."""
-    counts = {
-        "input": len(program.inputs),
-        "output": len(program.outputs),
-        "constant": len(program.constants),
-        "arena": program.arena_bytes + 1,
+    """Raise ValueError for references to buffers that are not there, or too small."""
+    held = {
+        "input": [spec.bytes for spec in program.inputs],
+        "output": [spec.bytes for spec in program.outputs],
+        "constant": [array.nbytes for array in program.constants],
     }
+    for specs in (program.inputs, program.outputs):
+        if len({spec.name for spec in specs}) != len(specs):
+            raise ValueError("two inputs or outputs of one name")
+
+    def check(ref: BufferRef, size: int, whole: bool) -> None:
+        if ref.space == "arena":
+            fits = 0 <= size <= program.arena_bytes - ref.index
+        else:
+            buffers = held[ref.space]
+            room = buffers[ref.index] if 0 <= ref.index < len(buffers) else -1
+            fits = size == room or (not whole and 0 <= size < room)
+        if ref.index < 0 or not fits:
+            raise ValueError(f"{ref} is out of range, or not of {size} bytes")
+
     for launch in program.launches:
-        for ref in (*launch.arguments, *(zero.buffer for zero in launch.zeros)):
-            if not 0 <= ref.index < counts[ref.space]:
-                raise ValueError(f"{ref} is out of range")
+        for ref, size in zip(launch.arguments, launch.sizes, strict=True):
+            check(ref, size, whole=True)
+        for zero in launch.zeros:
+            check(zero.buffer, zero.bytes, whole=False)
     for copy in program.copies:
-        if not (0 <= copy.source.index < counts[copy.source.space]) or not (
-            0 <= copy.output < counts["output"]
-        ):
-            raise ValueError(f"{copy} is out of range")
+        check(BufferRef("output", copy.output), 0, whole=False)
+        check(copy.source, held["output"][copy.output], whole=True)
 
 
 def _spec_record(spec: TensorSpec) -> dict[str, Any]:
@@ -291,7 +254,10 @@ def _spec_record(spec: TensorSpec) -> dict[str, Any]:
 
 
 def _spec(record: dict[str, Any]) -> TensorSpec:
-    return TensorSpec(record["name"], BY_NAME[record["dtype"]], tuple(record["shape"]))
+    shape = tuple(record["shape"])
+    if not all(type(size) is int and size >= 0 for size in shape):
+        raise ValueError(f"a tensor of shape {shape}")
+    return TensorSpec(str(record["name"]), BY_NAME[record["dtype"]], shape)
 
 
 def _ref_record(ref: BufferRef) -> list[Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fuser.backend import llvm
 from fuser.backend.cores import available_cores
-from fuser.backend.cpu.features import tiles_granted
+from fuser.backend.features import tiles_granted
 from fuser.target import Target, cpu_target
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")

@@ -5,8 +5,8 @@
     again = fuser.load("model.fuser")        # needs PyTorch, and neither the module nor a compiler
     y = again(x)
 
-The container is that of a plan (runtime/store.py), without pickle; trees of inputs and results are
-in PyTorch's own text form. A file serves the inputs that were compiled for, and no others.
+The container is that of a plan (runtime/container.py), without pickle; trees of inputs and results
+are in PyTorch's own text form. A file serves the inputs that were compiled for, and no others.
 """
 
 from __future__ import annotations
@@ -24,22 +24,12 @@ from fuser.frontends.torch.importer import tensor_array
 from fuser.frontends.torch.importer.registry import dtype_of
 from fuser.frontends.torch.steady import Call, steady_call
 from fuser.frontends.torch.tensors import gpu_of, is_tensor, to_tensor
+from fuser.runtime.container import Contents, file_parts, read_file, reading, write_file
 from fuser.runtime.plan import Plan
 from fuser.runtime.shown import Shown, Summary, counted
-from fuser.runtime.store import (
-    Arrays,
-    Blobs,
-    array_from_record,
-    blob_of,
-    file_parts,
-    program_from_record,
-    program_record,
-    read_file,
-    reading,
-    write_file,
-)
+from fuser.runtime.store import native_record, program_from_record, program_record, take_native
 
-MAGIC = b"FUSERT1\n"
+KIND = "T"
 _Leaf = tuple[str, tuple[int, ...] | str]
 _PLAIN = (type(None), bool, int, float, str)
 
@@ -157,8 +147,8 @@ class Record:
 def save(programs: Sequence[Record], path: Path | str) -> None:
     """Write what was compiled so far. Raises UsageError where nothing was, for inputs and results
     that cannot be written, and where the file cannot."""
-    blobs = Blobs()
-    arrays = Arrays(blobs)
+    contents = Contents()
+    codes: list[bytes] = []
     state: dict[int, tuple[int, Any]] = {}
 
     def number(tensor: Any) -> int:
@@ -168,14 +158,17 @@ def save(programs: Sequence[Record], path: Path | str) -> None:
     for program in programs:
         frame = _frame(program, number)
         for compiled in program.compiled:
-            calls.append(frame | _served(program, compiled, number, blobs, arrays))
+            calls.append(frame | _served(program, compiled, number, contents))
+            if compiled.plan is not None:
+                codes += [launch.kernel.code for launch in compiled.plan.program.launches]
     if not calls:
         raise UsageError("nothing is compiled that could be saved", hint="call it once, then save")
     held = [
-        {"array": arrays(tensor_array(tensor)), "device": tensor.device.type}
+        {"array": contents.array(tensor_array(tensor)), "device": tensor.device.type}
         for _, tensor in state.values()
     ]
-    write_file(path, file_parts(MAGIC, {"calls": calls, "state": held, "arrays": arrays}, blobs))
+    manifest = {"calls": calls, "state": held, **native_record(codes, contents)}
+    write_file(path, file_parts(KIND, manifest, contents))
 
 
 def _leaves(program: Record) -> dict[int, tuple[str, Any]]:
@@ -201,7 +194,7 @@ def _frame(program: Record, number: Callable[[Any], int]) -> dict[str, Any]:
 
 
 def _served(
-    program: Record, compiled: Any, number: Callable[[Any], int], blobs: Blobs, arrays: Arrays
+    program: Record, compiled: Any, number: Callable[[Any], int], contents: Contents
 ) -> dict[str, Any]:
     """One plan, and the inputs that it serves."""
     plan: Plan | None = compiled.plan
@@ -228,8 +221,8 @@ def _served(
             ["output", entry] if isinstance(entry, int) else ["value", _plain(entry[1], "a result")]
             for entry in compiled.imported.results
         ],
-        "program": program_record(plan.program, blobs) if plan is not None else None,
-        "constants": [arrays(a) for a in plan.program.constants] if plan is not None else [],
+        "program": program_record(plan.program, contents.blob) if plan is not None else None,
+        "constants": [contents.array(a) for a in plan.program.constants] if plan else [],
     }  # fmt: skip
 
 
@@ -268,15 +261,12 @@ def _plain(value: Any, what: str) -> Any:
 def load(path: Path | str, *, threads: int | None = None, device: int = 0) -> SavedModule:
     """What `save` wrote, ready to run on a device of the same kind; trust it as you trust a
     program. device: which GPU. Raises UsageError, InvalidModelError or DeviceError."""
-    manifest, blobs = read_file(path, MAGIC)
-
-    def blob(span: Sequence[int]) -> memoryview:
-        return blob_of(blobs, span)
-
+    opened = read_file(path, KIND)
     with reading(path):
-        arrays = [array_from_record(item, blob) for item in manifest["arrays"]]
+        manifest, arrays = opened.manifest, opened.arrays
+        take_native(opened)
         state = [
-            to_tensor(arrays[item["array"]]).to(
+            to_tensor(arrays[item["array"]].copy()).to(
                 f"cuda:{device}" if item["device"] == "cuda" else "cpu"
             )
             for item in manifest["state"]
@@ -286,7 +276,7 @@ def load(path: Path | str, *, threads: int | None = None, device: int = 0) -> Sa
             if record["program"] is None:
                 return None
             constants: list[np.ndarray] = [arrays[number] for number in record["constants"]]
-            program = program_from_record(record["program"], blob, constants)
+            program = program_from_record(record["program"], opened.blob, constants)
             return Plan(program, threads=threads, device=device)
 
         calls = [_call(record, plan_of(record)) for record in manifest["calls"]]

@@ -105,7 +105,7 @@ def _parse(data: bytes, where: str) -> ModelProto:
     try:
         model.ParseFromString(data)
     except DecodeError:
-        if data.startswith((b"FUSERP", b"FUSERD")):  # runtime/store.py, pipeline/dynamic_store.py
+        if data.startswith((b"FUSERP", b"FUSERD")):  # runtime/container.py
             raise InvalidModelError(
                 "this is a compiled plan, not an ONNX model", where=where,
                 hint="fuser inspect shows it, fuser.Plan.load or DynamicPlan.load runs it",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import llvmlite.binding as llvm
 
-from fuser.backend.cpu import features
+from fuser.backend import features
 
 
 def test_features_are_those_that_llvm_finds() -> None:
