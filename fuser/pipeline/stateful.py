@@ -31,14 +31,16 @@ from fuser.pipeline.dynamic import explain_variants
 from fuser.pipeline.fusion import Fusing
 from fuser.pipeline.precision import Precision
 from fuser.pipeline.source import GraphSource, symbols
+from fuser.pipeline.steps import Steps
 from fuser.pipeline.variants import INNER_BUCKETS, OUTER_BUCKETS, Variant, Variants, source_of
-from fuser.runtime.feeds import check_feeds, check_names
-from fuser.runtime.plan import Plan
+from fuser.runtime.feeds import check_names
 from fuser.runtime.plan_report import Report
 from fuser.runtime.program import TensorSpec
 from fuser.runtime.state import Slot, State
 
 DEFAULT_CAPACITY = 2048
+MOST_STEPS = 16
+"""Combinations of sizes whose memory between kernels is kept; the one unused for longest goes."""
 
 
 class StatefulPlan:
@@ -88,6 +90,8 @@ class StatefulPlan:
             fixed=dims, progress=progress, lengths=frozenset(names),
             state=tuple((name, self.pairs[name]) for name in self._axes),
         )  # fmt: skip
+        self._name = next(iter(names), "")
+        self._made: dict[tuple[Any, ...], Steps] = {}
         self._lock = new_lock()
 
     @property
@@ -146,18 +150,42 @@ class StatefulPlan:
     def step(self, state: State, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """`State.run`, for whoever holds the state's lock."""
         check_names(self.inputs, feeds)
-        dims = self._dims(state, feeds)
-        rows = max((evaluate(rows, dims) for rows in self._rows), default=0)
+        shapes = tuple([np.shape(feeds[spec.name]) for spec in self.inputs])
+        remembered: tuple[Steps | None, int] = state.memo.get(shapes, (None, 0))
+        steps, rows = remembered
+        if steps is None or not steps.serves(state.length):
+            dims = self._dims(state, feeds)
+            rows = max((evaluate(rows, dims) for rows in self._rows), default=0)
+            self._check_room(state, rows)
+            steps = self._steps(dims, state.capacity - rows)
+            state.memo = {shapes: (steps, rows)}
+        self._check_room(state, rows)
+        outputs = steps.run(state, feeds)
+        state.length += rows
+        return outputs
+
+    @staticmethod
+    def _check_room(state: State, rows: int) -> None:
         if state.length + rows > state.capacity:
             raise FeedError(
                 f"the state has {state.length} of {state.capacity} rows: no room for {rows} more",
                 hint="plan.state(capacity=...) makes larger ones",
             )
+
+    def _steps(self, dims: Mapping[str, int], most: int) -> Steps:
+        """Steps of the variant that serves these sizes, laid out for lengths up to `most`."""
+        others = {name: size for name, size in dims.items() if name != self._name}
         with self._lock:
-            plan = self._variants.plan(dims)
-        outputs = _run(plan, state, feeds)
-        state.length += rows
-        return outputs
+            variant = self._variants.variant(dims)
+            key = (variant.number, most, *sorted(others.items()))
+            found = self._made.pop(key, None)
+            if found is None:
+                like = next((s for s in self._made.values() if s.variant is variant), None)
+                found = Steps(variant, others, self._name, most, like)
+            self._made[key] = found
+            if len(self._made) > MOST_STEPS:
+                del self._made[next(iter(self._made))]
+            return found
 
     def _dims(self, state: State, feeds: Mapping[str, Any]) -> dict[str, int]:
         dims = {**self._fixed, **state.dims, CAPACITY: state.capacity}
@@ -191,32 +219,10 @@ class StatefulPlan:
 
     def close(self) -> None:
         """Free the memory of every plan."""
-        for plan in self._variants.plans:
-            plan.close()
-
-
-def _run(plan: Plan, state: State, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """One run: from the state's memory, and into it."""
-    slots = {slot.input: slot for slot in state.slots}
-    fed = [spec for spec in plan.inputs if spec.name not in slots]
-    arrays = dict(zip((s.name for s in fed), check_feeds(fed, feeds), strict=True))
-    for spec in plan.inputs:
-        if (slot := slots.get(spec.name)) is not None:
-            array = state.arrays[spec.name]
-            if array.shape != spec.shape:  # kernels do not write in place
-                array = np.ascontiguousarray(slot.first(array, state.length))
-            arrays[spec.name] = array
-    results = plan.executor.run([arrays[spec.name] for spec in plan.inputs])
-    outputs = {s.name: a for s, a in zip(plan.outputs, results, strict=True)}
-    for slot in state.slots:
-        found = outputs.pop(slot.output, None)
-        if found is None:
-            continue
-        if slot.axis is None:
-            state.arrays[slot.input] = found
-        else:
-            slot.first(state.arrays[slot.input], found.shape[slot.axis])[...] = found
-    return outputs
+        with self._lock:
+            for steps in self._made.values():
+                steps.close()
+            self._made.clear()
 
 
 def _growing(

@@ -137,6 +137,22 @@ class CpuExecutor:
         self._place(context.bases, 0, *[at for _, at in held], *map(address, outputs))
         self._run_on(context)
 
+    def run_in(
+        self, context: _Context, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
+    ) -> None:
+        """`run_into`, in a context that `new_context` gave. What is copied into an output that is
+        smaller than the program says is its beginning."""
+        held = [settle(array, array.itemsize) for array in inputs]
+        self._place(context.bases, 0, *[at for _, at in held], *map(address, outputs))
+        self._execute(context, None)
+        for target, source, size in self._copies:
+            size = min(size, outputs[target - len(inputs)].nbytes)
+            ctypes.memmove(int(context.bases[target]), int(context.bases[source]), size)
+
+    def new_context(self) -> _Context:
+        """What one run at a time uses, for the caller to keep."""
+        return self._take()
+
     def at(self, fixed: Mapping[int, int]) -> Steady:
         """See `Plan.at`."""
         count = len(self.program.inputs) + len(self.program.outputs)
@@ -161,12 +177,15 @@ class CpuExecutor:
 
     def _run_on(self, context: _Context, times: np.ndarray | None = None) -> None:
         """Run on the addresses in the context, and give it back."""
-        stamps = address(times) if times is not None else None
-        pool = get_pool(self.threads) if self._parallel else None
-        self._run(context.pointer, pool.pointer if pool is not None else None, stamps)
+        self._execute(context, times)
         for target, source, size in self._copies:
             ctypes.memmove(int(context.bases[target]), int(context.bases[source]), size)
         self._free.append(context)
+
+    def _execute(self, context: _Context, times: np.ndarray | None) -> None:
+        stamps = address(times) if times is not None else None
+        pool = get_pool(self.threads) if self._parallel else None
+        self._run(context.pointer, pool.pointer if pool is not None else None, stamps)
 
     def time_replays(
         self, inputs: Sequence[np.ndarray], iterations: int, warmup: int
