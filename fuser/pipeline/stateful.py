@@ -90,18 +90,15 @@ class StatefulPlan:
             fixed=dims, progress=progress, lengths=frozenset(names),
             state=tuple((name, self.pairs[name]) for name in self._axes),
         )  # fmt: skip
-        self._name = next(iter(names), "")
-        self._made: dict[tuple[Any, ...], Steps] = {}
-        self._lock = new_lock()
-
-    @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        """The inputs that each run is fed; a dim of a shape is an int or a symbolic expression."""
-        return tuple(
+        self.inputs = tuple(
             TensorSpec(name, type.dtype, type.shape)  # type: ignore[arg-type]
             for name, type in self._types.items()
             if name not in self.pairs
         )
+        """The inputs that each run is fed; a dim of a shape is an int or a symbolic expression."""
+        self._name = next(iter(names), "")
+        self._made: dict[tuple[Any, ...], Steps] = {}
+        self._lock = new_lock()
 
     @property
     def variants(self) -> Sequence[Variant]:
