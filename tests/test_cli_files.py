@@ -14,6 +14,9 @@ import fuser
 from fuser.backend.llvm import host_features
 from fuser.cli.main import run
 from fuser.errors import DeviceError
+from fuser.runtime.container import read_file
+from fuser.runtime.devices import choose
+from fuser.runtime.store import load_programs
 from fuser.target import TARGETS, X86_64_V3
 from models import TINY, build, save
 
@@ -157,3 +160,40 @@ def test_code_of_a_target_runs_where_it_can(command: Command, mlp: Path, tmp_pat
     x = np.random.default_rng(0).standard_normal((1, 24), np.float32)
     want = fuser.compile(mlp, device="cpu").run({"x": x})["y"]
     np.testing.assert_allclose(fuser.Plan.load(tmp_path / "p").run({"x": x})["y"], want, 1e-5, 1e-6)
+
+
+def test_one_file_for_several_targets(command: Command, mlp: Path, tmp_path: Path) -> None:
+    """The best that runs here is taken; equal weights are in the file once."""
+    file = tmp_path / "p"
+    code, out, err = command("compile", mlp, "--target", "sm_90a,sm_80,cpu-avx2,amx", "-o", file)
+    assert code == 0, err
+    assert out.count("target") == 4
+    found = json.loads(command("inspect", file, "--json")[1])
+    assert [one["arch"] for one in found["targets"]] == [
+        "sm_90a", "sm_80", "x86-64-v3", "x86-64-v4",
+    ]  # fmt: skip
+    programs = [one.program for one in load_programs(file)]
+    assert programs[0].target.sm == 90 and programs[0].launches[0].kernel.code.startswith(b"//")
+    size = sum(len(one.program.constants) for one in load_programs(file))
+    assert len(read_file(file, "P").arrays) < size
+    if {"avx2", "fma", "f16c", "bmi2"} <= host_features():
+        x = np.random.default_rng(0).standard_normal((1, 24), np.float32)
+        want = fuser.compile(mlp, device="cpu").run({"x": x})["y"]
+        plan = fuser.Plan.load(file, device="cpu")
+        np.testing.assert_allclose(plan.run({"x": x})["y"], want, 1e-5, 1e-6)
+    assert command("compile", mlp, "--target", "avx2,avx2", "-o", file)[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("capability", "arch"), [(80, "sm_80"), (86, "sm_80"), (90, "sm_90a"), (100, "sm_80")]
+)
+def test_the_gpu_chooses_among_targets(
+    capability: int, arch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fuser.runtime.devices._capability", lambda ordinal: capability)
+    targets = [TARGETS["avx2"], TARGETS["sm_80"], TARGETS["sm_90a"]]
+    place, ordinal = choose(targets, "cuda:3")
+    assert targets[place].arch == arch and ordinal == 3
+    assert targets[choose(targets, "auto")[0]].arch == arch
+    with pytest.raises(DeviceError, match="nothing here runs one of them"):
+        choose([TARGETS["sm_90a"], TARGETS["sm_89"]], 1) if capability < 89 else choose([], 0)

@@ -46,6 +46,7 @@ class Symbol:
     value: int
     size: int
     is_function: bool
+    is_global: bool
 
 
 @dataclass(frozen=True)
@@ -131,11 +132,11 @@ def _section(code: bytes, header: tuple[int, ...], name: str) -> Section:
 def _symbol(item: bytes, strings: memoryview, sections: dict[int, Section]) -> Symbol:
     name, kind, _, number, value, size = _SYMBOL.unpack(item)
     if kind & 15 == 6 or number >= _FIRST_RESERVED:  # of a thread; files' names and absolutes
-        return Symbol("", None, 0, 0, False)
+        return Symbol("", None, 0, 0, False, False)
     section = number or None
     if section in sections and value + size > len(sections[section].data):
         raise ValueError("a symbol lies outside of its section")
-    return Symbol(_text(strings, name), section, value, size, kind & 15 == 2)
+    return Symbol(_text(strings, name), section, value, size, kind & 15 == 2, kind >> 4 == 1)
 
 
 def _table(code: bytes, headers: list[tuple[int, ...]], number: int) -> memoryview:

@@ -1,4 +1,4 @@
-"""`fuser compile`: a model to a plan file."""
+"""`fuser compile`: a model to a plan file, or to objects for programs in other languages."""
 
 from __future__ import annotations
 
@@ -8,51 +8,86 @@ from typing import TYPE_CHECKING
 import click
 
 from fuser.cli import options
+from fuser.errors import UsageError
 
 if TYPE_CHECKING:
     from fuser.pipeline.devices import Device
     from fuser.pipeline.fusion import Fusing
     from fuser.pipeline.precision import Precision
+    from fuser.report.report import Report
+    from fuser.runtime.program import Program
 
 
 @click.command("compile")
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True,
-              help="The plan file, for fuser.Plan.load.")  # fmt: skip
+              help="The plan file, for fuser run and Plan.load, or the folder.")  # fmt: skip
+@click.option("--emit", type=click.Choice(["plan", "object"]), default="plan", show_default=True,
+              help="A plan file, or object, C header and weights: docs/deployment.md.")  # fmt: skip
+@click.option("--name", help="What names in objects begin with; by default the model's file name.")
+@click.option("--embed", is_flag=True, help="Put the weights into the object.")
 @options.device
-@options.target
+@options.targets
 @options.dim
 @options.fusion
 @options.precision
 @options.limits
 @options.verbose
 def compile_command(
-    model: Path, output: Path, device: Device, target: str | None, dim: tuple[str, ...],
-    fusion: Fusing, precision: Precision,
+    model: Path, output: Path, emit: str, name: str | None, embed: bool, device: Device,
+    target: str | None, dim: tuple[str, ...], fusion: Fusing, precision: Precision,
 ) -> int:  # fmt: skip
-    """Compile MODEL into a plan file, for this machine or for another target."""
+    """Compile MODEL into a plan file, for this machine or for other targets, or into objects that
+    programs in other languages link."""
     from fuser.frontends.onnx.model import open_model
     from fuser.pipeline.compiler import compile_program
     from fuser.pipeline.devices import choose_target
     from fuser.report.progress import Progress
     from fuser.report.table import columns, megabytes
-    from fuser.runtime.store import save_program
 
-    meant = choose_target(options.chosen(device, target))
+    if emit == "plan" and (name or embed):
+        raise UsageError("--name and --embed are for --emit object")
+    names = target.split(",") if target is not None else [None]
+    if len(set(names)) < len(names):
+        raise UsageError(f"--target {target} names one twice")
+    meant = [choose_target(options.chosen(device, one)) for one in names]
+    if emit == "object" and len(meant) > 1:
+        raise UsageError("an object is for one target", hint="compile once for each")
+    made: list[tuple[Program, Report]] = []
     with Progress() as progress:
-        program, report = compile_program(
-            open_model(model), meant, dims=options.parse_dims(dim), fusion=fusion,
-            precision=precision, progress=progress.step,
-        )  # fmt: skip
-        save_program(program, output, report)
-    rows = [
-        ("plan", f"{output}, {megabytes(output.stat().st_size)}"),
-        ("target", f"{meant.arch} {meant.features}".strip()),
-        ("kernels", f"{report.kernels.before} -> {report.kernels.after}"),
-    ]
-    if report.forced is not None:
-        from fuser.partition.text import change_text
+        for one in meant:
+            found = compile_program(
+                open_model(model), one, dims=options.parse_dims(dim), fusion=fusion,
+                precision=precision, progress=progress.step,
+            )  # fmt: skip
+            made.append(found)
+        files = _write(made, output, emit, name or model.stem, embed)
+    rows = [(emit, f"{file}, {megabytes(file.stat().st_size)}") for file in files]
+    for one, (_, report) in zip(meant, made, strict=True):
+        rows.append(("target", f"{one.arch} {one.features}".strip()))
+        rows.append(("kernels", f"{report.kernels.before} -> {report.kernels.after}"))
+        if report.forced is not None:
+            from fuser.partition.text import change_text
 
-        rows.append(("forced", change_text(report.forced)))
+            rows.append(("forced", change_text(report.forced)))
     click.echo(columns(rows))
     return 0
+
+
+def _write(
+    made: list[tuple[Program, Report]], output: Path, emit: str, name: str, embed: bool
+) -> list[Path]:
+    """Write what was compiled; the files. Raises UsageError where that fails."""
+    if emit == "plan":
+        from fuser.runtime.container import write_file
+        from fuser.runtime.store import program_file
+
+        write_file(output, program_file(made))
+        return [output]
+    from fuser.pipeline.objects import write_object
+
+    (program, report), *_ = made
+    try:
+        return write_object(program, output, name, embed=embed, dims=report.dims)
+    except OSError as error:
+        raise UsageError(f"cannot write {output}: {error.strerror}") from error

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto
 
     from fuser.runtime.program import TensorSpec
+    from fuser.target import Target
 
 
 @click.command("inspect")
@@ -111,14 +112,15 @@ def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
 
 
 def _plan(path: Path) -> dict[str, Any]:
-    from fuser.runtime.store import load_program
+    from fuser.runtime.store import load_programs
 
-    program = load_program(path)
+    programs = [one.program for one in load_programs(path)]
+    program = programs[0]
     launches = Counter(launch.kernel.name for launch in program.launches)
     kernels = {launch.kernel.name: launch.kernel for launch in program.launches}
     return {
         "kind": "plan", "file": str(path), "name": program.name,
-        "target": {key: getattr(program.target, key) for key in ("name", "arch", "features")},
+        "target": _target(program.target), "targets": [_target(p.target) for p in programs],
         "inputs": _specs(program.inputs), "outputs": _specs(program.outputs),
         "kernels": [
             {"name": name, "launches": launches[name], "bytes": len(kernel.code)}
@@ -127,6 +129,10 @@ def _plan(path: Path) -> dict[str, Any]:
         "constants_bytes": sum(array.nbytes for array in program.constants),
         "peak_memory_bytes": program.peak_memory_bytes,
     }  # fmt: skip
+
+
+def _target(target: Target) -> dict[str, str]:
+    return {key: getattr(target, key) for key in ("name", "arch", "features")}
 
 
 def _dynamic_plan(path: Path) -> dict[str, Any]:
@@ -162,8 +168,8 @@ def _rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if "ranges" in found:
         yield "ranges of sizes", str(found["ranges"])
     elif found["kind"] == "plan":
-        target = found["target"]
-        yield "target", f"{target['name']} {target['arch']} {target['features']}".strip()
+        for target in found["targets"]:
+            yield "target", f"{target['name']} {target['arch']} {target['features']}".strip()
     else:
         yield "producer", found["producer"] or "unknown"
         opsets = ", ".join(f"{domain} {version}" for domain, version in found["opsets"].items())

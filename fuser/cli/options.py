@@ -52,6 +52,12 @@ target = click.option(
 )  # fmt: skip
 
 
+targets = click.option(
+    "--target", "target", metavar="NAME,...",
+    help="Compile for sm_80, sm_90a, cpu-avx2, cpu-avx512, ..., which need not be here.",
+)  # fmt: skip
+
+
 def chosen(device: Device, target: str | None) -> Device:
     """What `--device` and `--target` mean together. Raises UsageError."""
     from fuser.errors import nearest
@@ -61,7 +67,7 @@ def chosen(device: Device, target: str | None) -> Device:
         return device
     if device != "auto":
         raise UsageError("--device and --target are two devices", hint="give one of them")
-    found = TARGETS.get(target.lower())
+    found = TARGETS.get(target.lower().removeprefix("cpu-"))
     if found is None:
         hint = nearest(target.lower(), TARGETS, "one of")
         raise UsageError(f"there is no target {target!r}", hint=hint)

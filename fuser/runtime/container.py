@@ -62,12 +62,13 @@ def magic(kind: str) -> bytes:
 
 class Contents:
     """What a file holds beside its manifest. `blob` and `array` keep something and give how the
-    manifest names it; an array that is kept again is the same."""
+    manifest names it; of equal arrays one is kept."""
 
     def __init__(self) -> None:
         self.blobs: list[bytes | memoryview] = []
         self.arrays: list[memoryview] = []
         self.records: list[dict[str, Any]] = []
+        self._flat: list[np.ndarray] = []
         self._blob_bytes = self._array_bytes = 0
         self._held: dict[int, tuple[int, np.ndarray]] = {}
 
@@ -80,12 +81,21 @@ class Contents:
     def array(self, array: np.ndarray) -> int:
         """Its number."""
         if id(array) not in self._held:
-            self._held[id(array)] = len(self.records), array
             flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
             record = {"dtype": from_numpy(array.dtype).name, "shape": list(array.shape)}
-            self.records.append(record | {"start": self._array_bytes, "check": _check(flat)})
-            self.arrays.append(flat.data)
-            self._array_bytes += align(flat.size, ALIGNMENT)
+            record["check"] = _check(flat)
+            for number, other in enumerate(self.records):  # programs of several targets share
+                if other == record | {"start": other["start"]} and np.array_equal(
+                    self._flat[number], flat
+                ):
+                    break
+            else:
+                number = len(self.records)
+                self.records.append(record | {"start": self._array_bytes})
+                self.arrays.append(flat.data)
+                self._flat.append(flat)
+                self._array_bytes += align(flat.size, ALIGNMENT)
+            self._held[id(array)] = number, array
         return self._held[id(array)][0]
 
 

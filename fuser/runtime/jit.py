@@ -18,7 +18,7 @@ from typing import Protocol
 from fuser.backend.elf import is_x86_64
 from fuser.backend.symbols import functions
 from fuser.config import Config
-from fuser.errors import CompileError
+from fuser.errors import CompileError, DeviceError
 from fuser.runtime import native
 from fuser.runtime.linker import link
 
@@ -77,17 +77,23 @@ _offered: list[bytes] = []
 
 
 def offer_runtime(code: bytes) -> None:
-    """An object of the runtime that came with a plan, for a process that has none yet. Objects of
-    one `native.VERSION` are the same but for the LLVM that made them."""
+    """An object of the runtime that came with a plan, for a process that has none yet. Those of one
+    `native.fingerprint` are the same but for the LLVM that made them."""
     if not _offered:
         _offered.append(code)
 
 
 def runtime_object() -> bytes:
     """The runtime's own native code as an object for Linux on x86-64, of any processor: as a plan
-    brought it, or compiled."""
+    brought it, or compiled. Raises DeviceError where there is neither."""
     if not _offered:
-        offer_runtime(_emit(native.runtime_ir("x86_64"), X86_64))
+        try:
+            offer_runtime(_emit(native.runtime_ir("x86_64"), X86_64))
+        except ModuleNotFoundError as error:
+            raise DeviceError(
+                "no plan brought the native runtime of this version of fuser, and LLVM is not here"
+                " to make it", hint="compile the model with this version, or install llvmlite",
+            ) from error  # fmt: skip
     return _offered[0]
 
 

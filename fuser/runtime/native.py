@@ -11,12 +11,13 @@ Layouts (bytes); the Python side writes them in `fuser.runtime.cpu`:
 
 from __future__ import annotations
 
+import hashlib
 import time
 
 from fuser.runtime import native_pool
 
-VERSION = 2
-"""Of what Python, this code and kernels share: layouts, and how they are called."""
+VERSION = 1
+"""Of how kernels are called."""
 CONTEXT_BYTES = 64
 
 IMPORTS = (*native_pool.IMPORTS, "clock_gettime", "memset")
@@ -141,3 +142,9 @@ def runtime_ir(machine: str) -> str:
     """LLVM IR text of the runtime for a machine as `platform.machine()` names it."""
     clock = str(int(time.CLOCK_MONOTONIC))
     return native_pool.pool_ir(machine) + _TEXT.replace("$CLOCK", clock)
+
+
+def fingerprint() -> str:
+    """Another one whenever this code changes: Python and it share layouts, so that neither works
+    with another version of the other."""
+    return hashlib.sha256(runtime_ir("x86_64").encode()).hexdigest()[:16]

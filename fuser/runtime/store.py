@@ -48,7 +48,7 @@ def save_program(program: Program, path: Path | str, report: Report | None = Non
 
 
 def program_file(
-    programs: Sequence[tuple[Program, Report | None]],
+    programs: Sequence[tuple[Program, Report | None]] | Sequence[tuple[Program, Report]],
 ) -> list[bytes | memoryview]:
     """Programs of a model for several targets, with their reports, as the parts of a file."""
     contents = Contents()
@@ -70,21 +70,24 @@ def native_record(codes: Sequence[bytes], contents: Contents) -> dict[str, Any]:
     """What a file has so that code for x86-64 runs where there is no LLVM: the runtime's object."""
     if not any(map(is_x86_64, codes)):
         return {"native": None}
-    return {"native": {"version": native.VERSION, "x86-64": contents.blob(jit.runtime_object())}}
+    record = {"version": native.VERSION, "runtime": native.fingerprint()}
+    return {"native": record | {"x86-64": contents.blob(jit.runtime_object())}}
 
 
 def take_native(opened: Opened) -> None:
-    """Use the runtime's object of a file, if this process has none. Raises InvalidModelError for
-    code of another version."""
+    """Use the runtime's object of a file, if it is this version's and the process has none. Raises
+    InvalidModelError for kernels that are called otherwise."""
     record = opened.manifest["native"]
     if record is None:
         return
     if record["version"] != native.VERSION:
         raise InvalidModelError(
-            f"the plan's code is for version {record['version']} of the native runtime, and this"
-            f" is version {native.VERSION}", where=opened.where, hint="compile the model again",
+            f"the plan's kernels are called as version {record['version']} has it, and this is"
+            f" version {native.VERSION}", where=opened.where, hint="compile the model again",
         )  # fmt: skip
-    jit.offer_runtime(bytes(opened.blob(record["x86-64"])))
+    code = opened.blob(record["x86-64"])
+    if record["runtime"] == native.fingerprint():
+        jit.offer_runtime(bytes(code))
 
 
 def program_record(program: Program, blob: Callable[[bytes], list[int]]) -> dict[str, Any]:

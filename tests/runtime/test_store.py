@@ -143,5 +143,5 @@ def test_code_of_another_runtime_is_refused(
 ) -> None:
     save_program(program, tmp_path / "plan")
     monkeypatch.setattr("fuser.runtime.native.VERSION", 99)
-    with pytest.raises(InvalidModelError, match="version 1 of the native runtime"):
+    with pytest.raises(InvalidModelError, match="called as version 1 has it"):
         load_program(tmp_path / "plan")
