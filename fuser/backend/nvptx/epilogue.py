@@ -14,16 +14,12 @@ from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.access_layout import access_layout, operand_layout
 from fuser.backend.nvptx.assignment import is_tile, lookups_of
+from fuser.backend.nvptx.convert import convert
+from fuser.backend.nvptx.ir import ops as gpu
+from fuser.backend.nvptx.ir.strips import Strips
 from fuser.backend.nvptx.ir.values import Tile
 from fuser.backend.nvptx.layout import ROW_LANES, Layout
-from fuser.backend.nvptx.strips import (
-    Lines,
-    Strips,
-    issue_lines,
-    land_lines,
-    own_buffers,
-    strips_of,
-)
+from fuser.backend.nvptx.strips import issue_lines, land_lines, own_buffers, strips_of
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Op
 from fuser.tilegen.value import Value
@@ -159,7 +155,7 @@ def _emit(low: Lowering, epilogue: Epilogue) -> None:
         assert table is not None
         tables.append(table)
     loads = [op for op in epilogue.ops if isinstance(op, ops.Load) and op.result in tables[0]]
-    lines: dict[tuple[ops.Load, int], Lines] = {}
+    lines: dict[tuple[ops.Load, int], tuple[Tile, Strips]] = {}
     tiles: dict[tuple[ops.Load, int], Entry] = {}
     wide = [op for op in loads if _strips_of(low, op, tables[0]) is not None]
     ahead = max(1, AHEAD // (16 * max(1, len(wide))))
@@ -169,7 +165,7 @@ def _emit(low: Lowering, epilogue: Epilogue) -> None:
             return
         found = _strips_of(low, op, tables[number]) if op in wide else None
         if found is not None:
-            lines[op, number] = issue_lines(low, plan.accesses[op], op.pad, found)
+            lines[op, number] = issue_lines(low, plan.accesses[op], op.pad, found), found
             return
         plan.layouts.update(tables[number])
         low.op(op)
@@ -189,12 +185,11 @@ def _emit(low: Lowering, epilogue: Epilogue) -> None:
         for value, layout in table.items():
             entry = low.env.get(value)
             if isinstance(entry, Tile):
-                regs = [entry.regs[entry.layout.register_of[at]] for at in layout.regs]
-                low.env[value] = Tile(entry.dtype, entry.shape, layout, regs)
+                low.env[value] = convert(low, entry, layout)
         for load in loads:
             if (load, number) in lines:
                 arrived = lines.pop((load, number))
-                low.env[load.result] = land_lines(low, table[load.result], arrived)
+                low.env[load.result] = land_lines(low, table[load.result], *arrived)
             else:
                 low.env[load.result] = tiles.pop((load, number))
         for item in computed:
@@ -203,15 +198,8 @@ def _emit(low: Lowering, epilogue: Epilogue) -> None:
 
 
 def seam(low: Lowering) -> None:
-    """A branch that is always taken, which ptxas cannot know: it moves no code across, where it
-    would otherwise begin with the arithmetic of all strips at once, and spill."""
-    e = low.emitter
-    more, never = e.block("strip"), e.block("never")
-    number = e.value('call i32 asm sideeffect "mov.u32 $0, %nctaid.y;", "=r"()')
-    e.branch(e.value(f"icmp ne i32 {number}, 0"), more, never)
-    e.enter(never)
-    e.do("ret void")
-    e.enter(more)
+    """Keep the code of strips apart."""
+    low.do(gpu.Seam())
 
 
 def _strips_of(low: Lowering, op: ops.Load, table: dict[Value, Layout]) -> Strips | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.assignment import DotPlan
+from fuser.backend.nvptx.emit.operands import load_matrices, packed_words
 from fuser.backend.nvptx.ir.values import SharedTile, Tile
 from fuser.backend.nvptx.layout import Coordinates, Layout
 from fuser.backend.nvptx.stage import SharedAddress
@@ -76,18 +77,6 @@ def _as(low: Lowering, word: str, type: str) -> str:
     return word if type == "i32" else low.emitter.value(f"bitcast i32 {word} to {type}")
 
 
-def packed_words(low: Lowering, regs: list[str], type: str) -> list[str]:
-    """Neighbouring registers of 8 or 16 bits as i32 words."""
-    e, count = low.emitter, 4 if type == "i8" else 2
-    words = []
-    for start in range(0, len(regs), count):
-        group = "poison"
-        for place, reg in enumerate(regs[start : start + count]):
-            group = e.value(f"insertelement <{count} x {type}> {group}, {type} {reg}, i32 {place}")
-        words.append(e.value(f"bitcast <{count} x {type}> {group} to i32"))
-    return words
-
-
 class _LeftFragments:
     """Fragments of an A operand: four words for 16 rows and 32 bytes of k."""
 
@@ -151,13 +140,3 @@ class _RightFragments:
             pointer = self.one.pointer((step * self.depth, (blocks - 1) * 8))
             found.append(load_matrices(self.low, pointer, 2, self.turn))
         return found
-
-
-def load_matrices(low: Lowering, pointer: str, count: int, turn: str) -> list[str]:
-    """ldmatrix of 2 or 4 matrices of 8 rows of 16 bytes; lanes 8i..8i+7 address the rows of
-    matrix i."""
-    e = low.emitter
-    type = "{" + ", ".join(["i32"] * count) + "}"
-    name = f"@llvm.nvvm.ldmatrix.sync.aligned.m8n8.x{count}{turn}.b16.p3"
-    result = e.value(f"call {type} {name}(ptr addrspace(3) {pointer})")
-    return [e.value(f"extractvalue {type} {result}, {i}") for i in range(count)]

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from fuser.backend.nvptx import balance
 from fuser.backend.nvptx.assignment import trips_of
 from fuser.backend.nvptx.emitter import Operand
+from fuser.backend.nvptx.ir.strips import BUFFER
 from fuser.backend.nvptx.scalars import is_scalar_arithmetic
 from fuser.backend.nvptx.stage import shared_tile_for
 from fuser.backend.nvptx.stream import Channel, Stream, arrive_where, elected, wait_barrier
@@ -33,9 +34,6 @@ from fuser.tilegen import ops
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering
-
-BUFFER = 2048
-"""Bytes of shared memory that a warp has for itself (strips.py)."""
 
 
 def wanted(low: Lowering, streams: Mapping[ops.For, Stream]) -> bool:

@@ -27,9 +27,9 @@ from fuser.backend.nvptx import consumer
 from fuser.backend.nvptx.chain import Chain, plain_loads
 from fuser.backend.nvptx.dot import operand
 from fuser.backend.nvptx.edges import Edges
+from fuser.backend.nvptx.emit.operands import packed_words
 from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.ir.values import SharedTile, Tile
-from fuser.backend.nvptx.mma import packed_words
 from fuser.backend.nvptx.stream import Channel, Stream, release, wait_barrier
 from fuser.backend.nvptx.wgmma import commit, fence, issue, wait
 from fuser.tilegen import ops

@@ -18,8 +18,8 @@ from fuser.backend.nvptx.assignment import (
     trips_of,
 )
 from fuser.backend.nvptx.dot_plan import runs_on
+from fuser.backend.nvptx.ir.strips import BUFFER
 from fuser.backend.nvptx.ir.values import tile_bytes
-from fuser.backend.nvptx.persistent import BUFFER
 from fuser.backend.nvptx.roles import producer_warps
 from fuser.backend.nvptx.scalars import is_scalar_arithmetic
 from fuser.backend.nvptx.shares import plan_shares

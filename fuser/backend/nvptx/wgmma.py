@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fuser.backend.nvptx import consumer
 from fuser.backend.nvptx.assignment import DotPlan
+from fuser.backend.nvptx.emit.operands import packed_words
 from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.ir.values import SharedTile, Tile
 from fuser.backend.nvptx.layout import WarpGrid
-from fuser.backend.nvptx.mma import packed_words
 from fuser.backend.nvptx.units import Unit, known_unit
 from fuser.tilegen import ops
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fuser.backend.nvptx.emit import cluster, folds, mbarriers, memory, registers, shared
+from fuser.backend.nvptx.emit import cluster, folds, mbarriers, memory, registers, shared, strips
 from fuser.backend.nvptx.emit.code import Code
 from fuser.backend.nvptx.ir.op import Op
 
@@ -16,6 +16,7 @@ RULES: dict[type[Op], Rule] = {
     **folds.RULES,
     **memory.RULES,
     **shared.RULES,
+    **strips.RULES,
     **cluster.RULES,
     **mbarriers.RULES,
 }

@@ -314,6 +314,47 @@ class Reread(Op):
     opcode: ClassVar[str] = "reread"
 
 
+# through a buffer of the warp ---------------------------------------------------------------------
+
+
+@dataclass(eq=False, kw_only=True)
+class StoreLines(Op):
+    """Write a tile of 16-bit elements in accumulator layout, as `store` does, but by vectors that
+    run along whole lines of memory: each warp turns strips of 16 rows and `width` columns over in
+    its own part of the slot, and knows of no other warp. at: at the layout of these vectors
+    (`strips_in`), of `vector` elements each."""
+
+    opcode: ClassVar[str] = "store_lines"
+    at: Place
+    value: Tile
+    slot: Slot
+    width: int
+    vector: int
+
+
+@dataclass(eq=False, kw_only=True)
+class LoadLines(Op):
+    """Read the vectors that `turn_lines` wants, `pad` where they may not be touched: a tile that
+    nothing else reads, in the layout of these vectors. constant: as in `load`."""
+
+    opcode: ClassVar[str] = "load_lines"
+    at: Place
+    vector: int
+    pad: float | int | None = None
+    constant: bool = False
+
+
+@dataclass(eq=False, kw_only=True)
+class TurnLines(Op):
+    """A tile that `load_lines` gave in an accumulator layout, by strips as in `store_lines`."""
+
+    opcode: ClassVar[str] = "turn_lines"
+    x: Tile
+    slot: Slot
+    width: int
+    vector: int
+
+
 # blocks of a cluster ------------------------------------------------------------------------------
 
 
@@ -402,3 +443,11 @@ class MbarrierArrive(Op):
 # asynchronous copies ------------------------------------------------------------------------------
 
 # control flow -------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False, kw_only=True)
+class Seam(Op):
+    """No code is moved from one side of it to the other: ptxas would else begin with the arithmetic
+    of all strips at once, and spill."""
+
+    opcode: ClassVar[str] = "seam"
