@@ -86,7 +86,13 @@ def test_compile_writes_a_plan(command: Command, mlp: Path, tmp_path: Path) -> N
     x = np.random.default_rng(0).standard_normal((3, 24), np.float32)
     want = fuser.compile(mlp, device="cpu", dims={"batch": 3}).run({"x": x})
     np.testing.assert_array_equal(fuser.Plan.load(file).run({"x": x})["y"], want["y"])
-    code, _, err = command("run", file)
+    code, out, err = command("run", file, "--iterations", 1, "-o", tmp_path / "out.npz")
+    assert code == 0 and "kernels" in out, err
+    assert np.load(tmp_path / "out.npz")["y"].shape == (3, 10)
+    for option in (("--dim", "batch=3"), ("--compare", "reference"), ("--no-fusion",)):
+        code, _, err = command("run", file, *option)
+        assert code == 2 and "is compiled already" in err
+    code, _, err = command("explain", file)
     assert code == 3 and "a compiled plan" in err and "Plan.load" in err
     found = json.loads(command("inspect", file, "--json")[1])
     assert found["kind"] == "plan" and found["target"]["name"] == "cpu"

@@ -12,12 +12,13 @@ from fuser.cli import options
 from fuser.errors import UsageError
 
 if TYPE_CHECKING:
-    from fuser.frontends.onnx.hosted import Host
+    from fuser.frontends.onnx.hosted import Host, HostedPlan
     from fuser.pipeline.devices import Device
     from fuser.pipeline.fusion import Fusing
     from fuser.pipeline.precision import Precision
     from fuser.report.record import Record
     from fuser.report.trace import Stages
+    from fuser.runtime.plan import Plan
 
 
 @click.command("run")
@@ -66,28 +67,42 @@ def run_command(
     trace: Path | None, report_file: Path | None, as_json: bool,
     schema: int, threads: int | None, tune: bool, fusion: Fusing, host: Host, precision: Precision,
 ) -> int:  # fmt: skip
-    """Compile MODEL, run it, and report what fusion saved.
+    """Compile MODEL, run it, and report what fusion saved. MODEL may be a plan file, which is run
+    as it is.
 
     A folder test_data_set_0 beside the model is used as inputs and compared, unless -i is given.
     """
     if against and expect:
         raise UsageError("--compare and --expect are two references", hint="give one of them")
     from fuser.cli import feeds
-    from fuser.frontends.onnx import model as onnx_models
-    from fuser.frontends.onnx.hosted import HostedPlan, compile_on_host
     from fuser.report.progress import Progress
     from fuser.report.trace import Stages
+    from fuser.runtime.plan import Plan
 
+    saved = _is_plan(model)
+    if saved and (dim or against or tune or fusion is not True or precision != "model"):
+        raise UsageError(
+            f"{model} is a plan: it is compiled already, and its model is not there",
+            hint="--dim, --compare, --tune, --precision and fusion are for fuser compile",
+        )
     with Progress(enabled=not as_json) as progress:
         stages = Stages(progress.step)
         stages.step("reading the model")
         recorded = None if inputs else feeds.find_test_data(model)
         files = [str(recorded)] if recorded else inputs
-        given, dims = feeds.open_feeds(model, files, options.parse_dims(dim), host)
-        plan = compile_on_host(
-            model, host=host, device=device, dims=dims, threads=threads, fusion=fusion,
-            precision=precision, progress=stages.step, tune=tune,
-        )  # fmt: skip
+        plan: Plan | HostedPlan
+        if saved:
+            plan = Plan.load(model, threads=threads, device=device)
+            given = feeds.read_feeds(files, [spec.name for spec in plan.inputs])
+        else:
+            from fuser.frontends.onnx import model as onnx_models
+            from fuser.frontends.onnx.hosted import HostedPlan, compile_on_host
+
+            given, dims = feeds.open_feeds(model, files, options.parse_dims(dim), host)
+            plan = compile_on_host(
+                model, host=host, device=device, dims=dims, threads=threads, fusion=fusion,
+                precision=precision, progress=stages.step, tune=tune,
+            )  # fmt: skip
         stages.end()
         arrays = given or plan.random_feeds(seed)
         progress.step("running")
@@ -96,7 +111,7 @@ def run_command(
         if iterations:
             report.latency_ms = plan.profile(arrays, iterations=iterations, warmup=warmup)
         if profile or trace:
-            if isinstance(plan, HostedPlan):
+            if not isinstance(plan, Plan):
                 raise UsageError(
                     "--profile and --trace time plans, and parts of this model run on the host",
                     hint="FUSER_LOG=kernels names what is compiled",
@@ -161,6 +176,15 @@ def run_command(
 
             click.echo(f"\n{kernel_table(report)}")
     return 0 if report.compare is None or report.compare.ok else 1
+
+
+def _is_plan(file: Path) -> bool:
+    """Whether a file is a plan of fuser compile or Plan.save."""
+    try:
+        with open(file, "rb") as opened:
+            return opened.read(6) == b"FUSERP"
+    except OSError:
+        return False  # reading the model says what is wrong
 
 
 def _save_outputs(path: Path, outputs: dict[str, Any]) -> None:
