@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from fuser.backend.nvptx.ir import ops as gpu
 from fuser.graph.sizes import is_symbolic
 from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Index, Scalar
@@ -47,9 +48,7 @@ def listed(low: Lowering, position: str) -> str:
     Not below the number of programs where a block is done."""
     if TABLE not in low.variables:
         return position
-    e = low.emitter
-    pointer = e.value(f"getelementptr i32, ptr addrspace(4) {TABLE}, i32 {position}")
-    return e.value(f"load i32, ptr addrspace(4) {pointer}, align 4")
+    return low.scalar_of(gpu.ReadTable(table=TABLE, at=position))
 
 
 def shares(trips: Sequence[int], blocks: int) -> list[int]:

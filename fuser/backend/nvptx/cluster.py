@@ -212,7 +212,8 @@ class Cluster:
             low.do(gpu.ExpectParts(barrier=barrier, bytes=bytes_))
             self.wait_for_start()
             low.do(gpu.SendParts(slot=slot, values=tuple(values), barrier=barrier))
-            low.do(gpu.MbarrierWait(slot=barrier, offset=0, parity="0"))
+            at = low.scalar_of(gpu.Address(slot=barrier))
+            low.do(gpu.MbarrierWait(barrier=at, parity=0))
             low.do(gpu.Reread())
         else:
             low.do(gpu.SendParts(slot=slot, values=tuple(values)))

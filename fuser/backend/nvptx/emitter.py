@@ -67,6 +67,10 @@ class Emitter(Function):
             self._recorder.written(text, name)
         return name
 
+    def define(self, name: str, text: str) -> None:
+        """Append an instruction whose result has a name already."""
+        self.at.lines.append(f"{name} = {text}")
+
     def do(self, text: str) -> None:
         self.at.lines.append(text)
         if self._recorder is not None:

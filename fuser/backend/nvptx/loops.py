@@ -23,6 +23,8 @@ from fuser.backend.nvptx.chain import find_chain
 from fuser.backend.nvptx.dot import add_partials, operand, zeros
 from fuser.backend.nvptx.dot_plan import runs_on
 from fuser.backend.nvptx.emitter import Operand
+from fuser.backend.nvptx.ir import op as ir
+from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import SharedTile, Tile
 from fuser.backend.nvptx.masks import can_remake
 from fuser.backend.nvptx.parts import merge_parts
@@ -118,23 +120,25 @@ def lower_for(low: Lowering, op: ops.For) -> None:
         inits[place] = zeros(low, lone)
     if stream:
         consumer.start_sums(low, stream, inits)
-    before, head = e.at, e.block("loop")
-    body, done = e.block("body"), e.block("loop.end")
-    e.jump(head)
-    e.enter(head)
-    mark = len(head.lines)
     variable = e.name_of()
-    stage, phase = e.name_of(), e.name_of()
-    phis = [
-        Tile(init.dtype, init.shape, init.layout, [e.name_of() for _ in init.regs])
-        for init in inits
-    ]
+    scalars: list[str] = [variable]
+    firsts: list[Operand] = [start]
+    if stream or pipeline:
+        stage = e.name_of()
+        scalars.append(stage)
+        firsts.append(stream.ring[0] if stream else 0)
+    if stream:
+        phase = e.name_of()
+        scalars.append(phase)
+        firsts.append(stream.ring[1])
+    phis = [low.like(init) for init in inits]
     certain = (isinstance(start, int) and isinstance(stop, int)) or low.cluster.has_trips(op)
-    if certain:
-        e.jump(body)
-    else:
-        e.branch(e.value(f"icmp slt i32 {variable}, {stop}"), body, done)
-    e.enter(body)
+    loop = gpu.For(
+        stop=stop, scalars=tuple(scalars), firsts=tuple(firsts), params=tuple(phis),
+        inits=tuple(inits), body=ir.Block(), certain=certain,
+        results=tuple(low.like(init) for init in inits),
+    )  # fmt: skip
+    region = low.region(loop)
     low.env[op.body.params[0]] = variable
     for param, phi in zip(carried, phis, strict=True):
         low.env[param] = phi
@@ -154,30 +158,17 @@ def lower_for(low: Lowering, op: ops.For) -> None:
     low.block(op.body)
     results = yielded(low, op.body, inits)
     low.converted, low.operands = outside, operands
-    following = e.value(f"add i32 {variable}, {op.step}")
-    latch = e.at
-    lines = [f"{variable} = phi i32 [ {start}, %{before.label} ], [ {following}, %{latch.label} ]"]
+    following: list[Operand] = [e.value(f"add i32 {variable}, {op.step}")]
     if pipeline:
         more = e.value(f"add i32 {stage}, 1")
         wraps = e.value(f"icmp eq i32 {more}, {pipeline.stages}")
-        after = e.value(f"select i1 {wraps}, i32 0, i32 {more}")
-        lines.append(f"{stage} = phi i32 [ 0, %{before.label} ], [ {after}, %{latch.label} ]")
+        following.append(e.value(f"select i1 {wraps}, i32 0, i32 {more}"))
     if stream:
-        lines += advance(low, stream, stage, phase, before.label)
-    for phi, init, end in zip(phis, inits, results, strict=True):
-        for name, first, last in zip(phi.regs, init.regs, end.regs, strict=True):
-            lines.append(
-                f"{name} = phi {phi.type} [ {first}, %{before.label} ], [ {last}, %{latch.label} ]"
-            )
-    head.lines[mark:mark] = lines
-    if certain:
-        again = e.value(f"icmp slt i32 {following}, {stop}")
-        e.do(f"br i1 {again}, label %{head.label}, label %{done.label}, !llvm.loop !0")
-        finals = results
-    else:
-        e.do(f"br label %{head.label}, !llvm.loop !0")
-        finals = phis
-    e.enter(done)
+        stream.ring = advance(low, stream, stage, phase)
+        following += stream.ring
+    low.do(gpu.Yield(scalars=tuple(following), values=tuple(results)))
+    region.following()
+    finals = list(loop.results)
     low.shared.forget()
     low.hazards.leave_loop(before_loop)
     low.copies_pending = pending  # there may have been no iteration
@@ -323,7 +314,7 @@ def _fill(
         if variable < stop:
             copies()
     else:
-        with e.where(e.value(f"icmp slt i32 {variable}, {stop}")):
+        with low.where(e.value(f"icmp slt i32 {variable}, {stop}")):
             copies()
     e.do("call void @llvm.nvvm.cp.async.commit.group()")
 
@@ -352,16 +343,15 @@ def _advance(
 
 def lower_if(low: Lowering, op: ops.If) -> None:
     """A branch that every thread of the program takes alike."""
-    e = low.emitter
     land_copies(low)
-    condition = low.tile(op.condition, low.scalar_layout).regs[0]
-    then, other, done = e.block("if"), e.block("else"), e.block("if.end")
-    e.branch(condition, then, other)
-    ends: list[tuple[list[Tile], str]] = []
+    condition = low.tile(op.condition, low.scalar_layout)
+    results = [low.new(r.dtype, r.shape, low.layout(r), r.name) for r in op.results]
+    region = low.region(
+        gpu.If(condition=condition, then=ir.Block(), other=ir.Block(), results=tuple(results))
+    )
     state, pending = low.shared.state, low.hazards.state
     left_pending = []
-    for label, block in ((then, op.then), (other, op.other)):
-        e.enter(label)
+    for block in (op.then, op.other):
         low.shared.state, low.hazards.state = state, pending.copy()
         outside, operands = dict(low.converted), dict(low.operands)
         low.block(block)
@@ -373,17 +363,10 @@ def lower_if(low: Lowering, op: ops.If) -> None:
         ]
         land_copies(low)
         low.converted, low.operands = outside, operands
-        ends.append((tiles, e.at.label))
         left_pending.append(low.hazards.state)
-        e.jump(done)
-    e.enter(done)
+        low.do(gpu.Yield(values=tuple(tiles)))
+        region.following()
     low.shared.forget()
     low.hazards.state = left_pending[0]
     low.hazards.join(left_pending[1])
-    (left, left_end), (right, right_end) = ends
-    for result, a, b in zip(op.results, left, right, strict=True):
-        regs = [
-            e.value(f"phi {a.type} [ {x}, %{left_end} ], [ {y}, %{right_end} ]")
-            for x, y in zip(a.regs, b.regs, strict=True)
-        ]
-        low.env[result] = Tile(a.dtype, a.shape, a.layout, regs)
+    low.env.update(zip(op.results, results, strict=True))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from fuser.backend.module import TensorMap
 from fuser.backend.nvptx import consumer, persistent, roles, stream_plan
@@ -14,6 +15,7 @@ from fuser.backend.nvptx.cluster import Cluster
 from fuser.backend.nvptx.convert import convert
 from fuser.backend.nvptx.emit import RULES as CODE
 from fuser.backend.nvptx.emit.code import Code
+from fuser.backend.nvptx.emit.stream_k import WORKSPACE
 from fuser.backend.nvptx.emitter import Emitter
 from fuser.backend.nvptx.epilogue import emit_epilogue, find_epilogue
 from fuser.backend.nvptx.hazards import Hazards, Touch
@@ -29,10 +31,10 @@ from fuser.backend.nvptx.masks import can_remake, remake
 from fuser.backend.nvptx.multicast import Neighbours
 from fuser.backend.nvptx.op_rules import RULES
 from fuser.backend.nvptx.order import ProgramOrder, growing_axes
-from fuser.backend.nvptx.recorder import Recorder
+from fuser.backend.nvptx.recorder import Recorder, Region
 from fuser.backend.nvptx.row_tails import find_row_tail
 from fuser.backend.nvptx.shared import SharedMemory
-from fuser.backend.nvptx.shares import WORKSPACE, Shares, plan_shares
+from fuser.backend.nvptx.shares import Shares, plan_shares
 from fuser.backend.nvptx.slices import move_in_parts
 from fuser.backend.nvptx.stage import land_copies, read
 from fuser.backend.nvptx.stream import Channel, Stream
@@ -145,6 +147,27 @@ class Lowering(IndexValues):
         with self.recorder.code():
             CODE[type(op)](self.code, op)
 
+    def scalar_of(self, op: ir.Op) -> str:
+        """Record an op that gives a scalar; its name, which it gets here."""
+        op.names = (self.emitter.name_of(),)
+        self.do(op)
+        return op.names[0]
+
+    def region(self, op: ir.Op) -> Region:
+        """Begin an op with blocks, at its first block."""
+        return Region(self.recorder, op, CODE[type(op)](self.code, op))
+
+    @contextmanager
+    def where(self, condition: Operand) -> Iterator[None]:
+        """What is recorded meanwhile is done in the threads where a condition holds."""
+        region = self.region(gpu.Where(condition=condition, body=ir.Block()))
+        yield
+        region.following()
+
+    def like(self, tile: Tile) -> Tile:
+        """A tile to be given, of a type that there is already."""
+        return self.new(tile.dtype, tile.shape, tile.layout)
+
     def new(self, dtype: DType, shape: Coordinates, layout: Layout, hint: str = "x") -> Tile:
         """A tile that an op is to give."""
         return Tile(dtype, shape, layout, name=self.recorder.name(hint))
@@ -210,23 +233,8 @@ class Lowering(IndexValues):
         """
         if not self.follows_early:
             return
-        e, text = self.emitter, "griddepcontrol.launch_dependents; griddepcontrol.wait;"
-        data = [buffer for buffer in self.kernel.buffers if buffer.role != "constant"]
-        type = "ptr addrspace(1)"
-        listed = ",".join(["=l"] * len(data) + [str(i) for i in range(len(data))] + ["~{memory}"])
-        operands = ", ".join(f"{type} {self.pointer(buffer)}" for buffer in data)
-        if len(data) <= 1:
-            kind = type if data else "void"
-            call = f'call {kind} asm sideeffect "{text}", "{listed}"({operands}) #1'
-            if data:
-                self.code.ready[data[0]] = e.value(call)
-            else:
-                e.do(call)
-            return
-        kind = "{" + ", ".join([type] * len(data)) + "}"
-        result = e.value(f'call {kind} asm sideeffect "{text}", "{listed}"({operands}) #1')
-        for number, buffer in enumerate(data):
-            self.code.ready[buffer] = e.value(f"extractvalue {kind} {result}, {number}")
+        data = tuple(buffer for buffer in self.kernel.buffers if buffer.role != "constant")
+        self.do(gpu.AwaitPrevious(buffers=data))
 
     def program(self) -> None:
         """Emit one program, what follows the last loop in strips where that fits."""

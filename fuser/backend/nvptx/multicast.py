@@ -8,9 +8,8 @@ have arrived in every block that it sends to. So consumers release a stage to al
 write it. No block ends before all that is sent to its barriers has come: the producer waits for its
 last stages to be empty.
 
-An arrival in another block is no release at the scope of the cluster, which would wait for all
-memory of the device: matmuls that have been waited for have read their operands, and there is
-nothing to be made visible.
+An arrival in another block tells nothing of what was written: matmuls that have been waited for
+have read their operands, and there is nothing to be made visible.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.cluster import LARGEST, NeedsOneBlock
 from fuser.backend.nvptx.emitter import Operand
+from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.stream import arrive_where
 from fuser.graph.sizes import is_symbolic
 from fuser.target import Target
@@ -150,7 +150,7 @@ class Neighbours:
         word = e.hoisted(f"trunc i64 {e.hoisted(f'lshr i64 {table}, {place}')} to i32")
         return e.hoisted(f"and i32 {word}, 255")
 
-    def release(self, channel: Channel, pointer: str, threads: int, condition: str = "") -> None:
+    def release(self, channel: Channel, barrier: str, threads: int, condition: str = "") -> None:
         """Arrive on an empty barrier of a channel in every block that sends it parts: of each group
         of `threads` one thread for each of them, where the condition holds."""
         e = self.low.emitter
@@ -168,23 +168,18 @@ class Neighbours:
         if condition:
             chosen = e.value(f"and i1 {chosen}, {condition}")
         if len(senders[0]) == 1:
-            arrive_where(self.low, pointer, chosen)
-            return
-        e.do(
-            'call void asm sideeffect "{.reg .b32 there; mapa.shared::cluster.u32 there, $0, $2; '
-            '@$1 mbarrier.arrive.shared::cluster.b64 _, [there];}", '
-            f'"r,b,r,~{{memory}}"(ptr addrspace(3) {pointer}, i1 {chosen}, i32 {few})'
-        )
+            arrive_where(self.low, barrier, chosen)
+        else:
+            self.low.do(gpu.MbarrierArrive(barrier=barrier, condition=chosen, block=few))
 
     def meet(self) -> None:
         """Every thread waits for those of all blocks: their barriers are ready for arrivals."""
-        e = self.low.emitter
         if self.blocks == 1:
-            e.do("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)")
+            self.low.do(gpu.Barrier())
             return
         # what others must see, the barriers, is behind a fence of its own
-        e.do("call void @llvm.nvvm.barrier.cluster.arrive.relaxed.aligned()")
-        e.do("call void @llvm.nvvm.barrier.cluster.wait.aligned()")
+        self.low.do(gpu.ClusterArrive(relaxed=True))
+        self.low.do(gpu.ClusterWait())
 
     def sends(self, stream: Stream) -> list[Channel]:
         """Channels of a stream that bring something to other blocks too."""

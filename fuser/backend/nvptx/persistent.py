@@ -26,9 +26,17 @@ from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.ir.strips import BUFFER
 from fuser.backend.nvptx.scalars import is_scalar_arithmetic
 from fuser.backend.nvptx.stage import shared_tile_for
-from fuser.backend.nvptx.stream import Channel, Stream, arrive_where, elected, wait_barrier
+from fuser.backend.nvptx.stream import (
+    Channel,
+    Ring,
+    Stream,
+    arrive_where,
+    barrier_at,
+    elected,
+    wait_barrier,
+)
 from fuser.backend.nvptx.tensor_map import add_map, box_of
-from fuser.backend.nvptx.turns import Ring, each_turn
+from fuser.backend.nvptx.turns import each_turn
 from fuser.graph.sizes import is_symbolic, size_hint
 from fuser.tilegen import ops
 
@@ -119,7 +127,7 @@ def consume(low: Lowering) -> None:
     """The computing warps' part of one program."""
     low.shared.state = (False, False)
     if low.turns is not None:
-        own = low.shared.pointer(low.turns, low.emitter.times(low.shared.team, 8))
+        own = barrier_at(low, low.turns, low.emitter.times(low.shared.team, 8))
         wait_barrier(low, own, low.turn)
     low.env, low.converted, low.operands = {}, {}, {}
     low.program()
@@ -147,7 +155,7 @@ def pass_turn(low: Lowering, stream: Stream) -> None:
         return
     e = low.emitter
     other = e.value(f"xor i32 {low.shared.team}, 1")
-    arrive_where(low, low.shared.pointer(low.turns, e.times(other, 8)), elected(low))
+    arrive_where(low, barrier_at(low, low.turns, e.times(other, 8)), elected(low))
 
 
 def each_program(low: Lowering, teams: int, emit: Callable[[Lowering], None]) -> None:

@@ -53,5 +53,22 @@ class Recorder:
             self.add(Raw(text=f"{result} = {text}" if result else text))
 
 
-Steps = Generator[Block, None, None]
-"""The rule of an op with blocks: yields each where its code belongs."""
+class Region:
+    """An op with blocks that is being recorded: `following` goes on to its next block, or behind
+    it."""
+
+    def __init__(self, recorder: Recorder, op: Op, steps: Generator[Block, None, None]) -> None:
+        self.recorder, self.op, self.steps = recorder, op, steps
+        self.inside = False
+        recorder.add(op)
+        self.following()
+
+    def following(self) -> None:
+        """End the block that is being filled."""
+        if self.inside:
+            self.recorder.open.pop()
+        with self.recorder.code():
+            block = next(self.steps, None)
+        self.inside = block is not None
+        if block is not None:
+            self.recorder.open.append(block)

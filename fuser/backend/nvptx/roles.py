@@ -11,8 +11,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx import persistent
+from fuser.backend.nvptx.ir import op as ir
+from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.scalars import is_scalar_arithmetic
-from fuser.backend.nvptx.stream import Channel, Stream, advance, ends_of, wait_barrier
+from fuser.backend.nvptx.stream import (
+    Channel,
+    Stream,
+    advance,
+    barrier_at,
+    ends_of,
+    wait_barrier,
+)
 from fuser.backend.nvptx.tensor_map import fetch
 from fuser.tilegen import ops
 
@@ -32,28 +41,11 @@ def producer_warps(warps: int) -> int:
     return 4 if warps in REGISTERS else 1
 
 
-def _set_registers(low: Lowering, role: int) -> None:
+def registers_of(low: Lowering) -> tuple[int, int] | None:
+    """Registers a thread of (the producer, the consumers); None where all warps share evenly."""
     warps = low.warps * low.teams
-    if warps in REGISTERS:
-        shared = low.shares is not None and warps == 8
-        count = (SHARING if shared else REGISTERS[warps])[role]
-        verb = ("dec", "inc")[role]
-        low.emitter.do(f"call void @llvm.nvvm.setmaxnreg.{verb}.sync.aligned.u32(i32 {count})")
-
-
-def _initialise(low: Lowering, pointer: str, count: int) -> None:
-    """Make a barrier whose phases are complete after `count` arrivals."""
-    low.emitter.do(
-        f"call void @llvm.nvvm.mbarrier.init.shared(ptr addrspace(3) {pointer}, i32 {count})"
-    )
-
-
-def _expect(low: Lowering, full: str, bytes_: int) -> None:
-    """Arrive on a full barrier, whose phase is complete when so many bytes have come as well."""
-    low.emitter.value(
-        "call i64 @llvm.nvvm.mbarrier.arrive.expect.tx.scope.cta.space.cta("
-        f"ptr addrspace(3) {full}, i32 {bytes_})"
-    )
+    shared = low.shares is not None and warps == 8
+    return SHARING if shared else REGISTERS.get(warps)
 
 
 def split_roles(low: Lowering) -> None:
@@ -61,51 +53,20 @@ def split_roles(low: Lowering) -> None:
     e = low.emitter
     threads = 32 * low.warps * low.teams
     persists = persistent.begin(low)
-    initialise = e.value(f"icmp eq i32 {e.tid}, {threads}")
-    with e.where(initialise):
-        for stream in low.streams.values():
-            for channel in stream.channels:
-                readers = channel.readers(low) * low.neighbours.senders(channel)
-                for stage in range(stream.stages):
-                    for pointer, count in (
-                        (stream.full(low, channel, stage), 1),
-                        (stream.empty(low, channel, stage), readers),
-                    ):
-                        _initialise(low, pointer, count)
-                for name in channel.maps:
-                    e.do(f"call void @llvm.nvvm.prefetch.tensormap.p0(ptr {name})")
-        for channel in low.resident.values():
-            for pointer, count in zip(ends_of(low, channel), (1, low.warps // 4), strict=True):
-                _initialise(low, pointer, count)
-        for team in range(low.teams if low.turns is not None else 0):
-            assert low.turns is not None
-            _initialise(low, low.shared.pointer(low.turns, 8 * team), 1)
-        e.do("call void @llvm.nvvm.fence.mbarrier_init.release.cluster()")
+    with low.where(e.value(f"icmp eq i32 {e.tid}, {threads}")):
+        _make_barriers(low)
     low.neighbours.meet()
     low.await_previous()
-    producer, consumer, out = e.block("producer"), e.block("consumer"), e.block("exit")
-    is_extra = e.value(f"icmp uge i32 {e.tid}, {threads}")
-    e.branch(is_extra, producer, consumer)
-    e.enter(producer)
-    _set_registers(low, 0)
-    issue = e.block("issue")
-    # an election tells ptxas that one thread is left: addresses are in uniform registers, and a
-    # copy is no loop over the values that threads may have
-    chosen = e.value("call {i32, i1} @llvm.nvvm.elect.sync(i32 -1)")
-    alone = e.value(f"extractvalue {{i32, i1}} {chosen}, 1")
-    if low.threads > threads + 32:
-        first = e.value(f"icmp ult i32 {e.tid}, {threads + 32}")
-        alone = e.value(f"and i1 {alone}, {first}")
-    e.branch(alone, issue, out)
-    e.enter(issue)
+    region = low.region(gpu.WarpRoles(
+        threads=threads, warps=(low.threads - threads) // 32, registers=registers_of(low),
+        producer=ir.Block(), consumer=ir.Block(),
+    ))  # fmt: skip
     if persists:
         persistent.each_program(low, 1, _produce)
     else:
         _produce(low)
     _await_last(low)
-    e.jump(out)
-    e.enter(consumer)
-    _set_registers(low, 1)
+    region.following()
     low.shared.threads = 32 * low.warps
     if persists:
         persistent.each_program(low, low.teams, persistent.consume)
@@ -114,8 +75,31 @@ def split_roles(low: Lowering) -> None:
             stream.ring = (0, 0)
         low.program()
     low.cluster.finish()
-    e.jump(out)
-    e.enter(out)
+    region.following()
+
+
+def _make_barriers(low: Lowering) -> None:
+    """By one thread: the barriers of all streams."""
+
+    def make(barrier: str, count: int) -> None:
+        low.do(gpu.MbarrierInit(barrier=barrier, count=count))
+
+    for stream in low.streams.values():
+        for channel in stream.channels:
+            readers = channel.readers(low) * low.neighbours.senders(channel)
+            for stage in range(stream.stages):
+                full, empty = stream.full(low, channel, stage), stream.empty(low, channel, stage)
+                make(full, 1)
+                make(empty, readers)
+            for name in channel.maps:
+                low.do(gpu.PrefetchMap(map=name))
+    for channel in low.resident.values():
+        for barrier, count in zip(ends_of(low, channel), (1, low.warps // 4), strict=True):
+            make(barrier, count)
+    if low.turns is not None:
+        for team in range(low.teams):
+            make(barrier_at(low, low.turns, 8 * team), 1)
+    low.do(gpu.MbarrierInitFence())
 
 
 def _produce(low: Lowering) -> None:
@@ -152,7 +136,7 @@ def _send(low: Lowering, channel: Channel) -> None:
     e = low.emitter
     full, empty = ends_of(low, channel)
     wait_barrier(low, empty, e.value(f"xor i32 {low.visit}, 1"))
-    _expect(low, full, channel.bytes)
+    low.do(gpu.MbarrierExpect(barrier=full, bytes=channel.bytes))
     for source, tile, name in zip(channel.sources, channel.tiles, channel.maps, strict=True):
         fetch(low, source, tile, name, full)
 
@@ -160,14 +144,11 @@ def _send(low: Lowering, channel: Channel) -> None:
 def _produce_stream(low: Lowering, stream: Stream) -> None:
     e, loop = low.emitter, stream.loop
     start, stop = low.cluster.bounds(loop)
-    before, head = e.at, e.block("fill")
-    body, done = e.block("fill.body"), e.block("fill.end")
-    e.jump(head)
-    e.enter(head)
-    mark = len(head.lines)
     variable, stage, phase = e.name_of(), e.name_of(), e.name_of()
-    e.branch(e.value(f"icmp slt i32 {variable}, {stop}"), body, done)
-    e.enter(body)
+    region = low.region(gpu.For(
+        stop=stop, scalars=(variable, stage, phase), firsts=(start, *stream.ring), params=(),
+        inits=(), body=ir.Block(),
+    ))  # fmt: skip
     low.env[loop.body.params[0]] = variable
     for op in loop.body.ops:
         if is_scalar_arithmetic(op) and set(op.operands()) <= set(low.env):
@@ -176,18 +157,13 @@ def _produce_stream(low: Lowering, stream: Stream) -> None:
     for channel in stream.channels:
         wait_barrier(low, stream.empty(low, channel, stage), free)
         full = stream.full(low, channel, stage)
-        _expect(low, full, channel.arriving)
+        low.do(gpu.MbarrierExpect(barrier=full, bytes=channel.arriving))
         for load, source, tile, name in zip(
             channel.loads, channel.sources, channel.tiles, channel.maps, strict=True
         ):
             place = tile.at_stage(e.times(stage, tile.bytes))
             fetch(low, source, place, name, full, low.neighbours.share(load, tile))
     following = e.value(f"add i32 {variable}, {loop.step}")
-    lines = advance(low, stream, stage, phase, before.label)
-    lines.append(
-        f"{variable} = phi i32 [ {start}, %{before.label} ], [ {following}, %{e.at.label} ]"
-    )
-    e.do(f"br label %{head.label}, !llvm.loop !0")
-    head.lines[mark:mark] = lines
-    e.enter(done)
+    low.do(gpu.Yield(scalars=(following, *advance(low, stream, stage, phase))))
+    region.following()
     stream.ring = (stage, phase)

@@ -93,7 +93,7 @@ class SharedMemory:
 
     def barrier(self) -> None:
         """Every computing thread of the program waits for every other."""
-        self._do(ops.Barrier())
+        self._do(ops.Barrier(threads=self.threads, team=self.team if self.threads else 0))
         self.at_barrier()
         self._reads = self._writes = False
 

@@ -32,24 +32,23 @@ from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.assignment import accumulates, trips_of
 from fuser.backend.nvptx.chain import find_chain
+from fuser.backend.nvptx.emit.stream_k import FLAGS
 from fuser.backend.nvptx.emitter import Operand
+from fuser.backend.nvptx.ir import op as ir
+from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Tile
-from fuser.backend.nvptx.stream import Stream
-from fuser.backend.nvptx.turns import Ring, each_turn
+from fuser.backend.nvptx.recorder import Region
+from fuser.backend.nvptx.stream import Ring, Stream
+from fuser.backend.nvptx.turns import each_turn
 from fuser.graph.sizes import is_symbolic
 from fuser.tilegen import ops
 from fuser.tilegen.stream_k import Cut, cut_tiles
 
 if TYPE_CHECKING:
-    from fuser.backend.function import Block
     from fuser.backend.nvptx.lower import Lowering
 
-FLAGS = "@stream_k_flags"
-WORKSPACE = "stream_k_sums"
 MOST_STEPS = 1 << 30
 """Iterations of all programs that are counted in 32 bits."""
-GROUP = 64
-"""Sums that are on their way from memory at a time."""
 
 
 def plan_shares(low: Lowering) -> Shares | None:
@@ -124,7 +123,7 @@ class Shares:
         self.number: Operand = 0
         self.first: Operand = 0
         self.last: Operand = 0
-        self.skip: Block | None = None
+        self.skip: Region | None = None
 
     def begin(self) -> None:
         """Launch the blocks."""
@@ -135,8 +134,7 @@ class Shares:
     def _read(self, name: str) -> str:
         """A number that the hardware knows, read anew: what is made of it and kept would take
         registers from the sums."""
-        text = f'call i32 asm sideeffect "mov.u32 $0, %{name}.x;", "=r"()'
-        return self.low.emitter.value(text)
+        return self.low.scalar_of(gpu.ReadRegister(register=f"{name}.x"))
 
     def _whole(self, block: Operand) -> Operand:
         """Where a block's whole tiles begin."""
@@ -222,8 +220,8 @@ class Shares:
             self.skip = None
             emit(low)
             if self.skip is not None:
-                e.jump(self.skip)
-                e.enter(self.skip)
+                low.do(gpu.Yield())
+                self.skip.following()
             if last is not None:
                 last()
             ends = [stream.ring for stream in streams]
@@ -243,127 +241,60 @@ class Shares:
         """Behind the loop: leave the sums of a later stretch and skip what follows; or else add
         those of the other stretches."""
         low, e = self.low, self.low.emitter
-        regs = [reg for tile in finals for reg in tile.regs]
-        self.skip = e.block("share.next")
-        cut, own = e.block("share.cut"), e.block("share.own")
-        e.branch(e.value(f"icmp ne i32 {self.first}, 0"), cut, own)
-        e.enter(cut)
-        self._leave(regs, finals[0].type)
-        e.jump(self.skip)
-        e.enter(own)
+        cut = e.value(f"icmp ne i32 {self.first}, 0")
+        self.skip = low.region(gpu.If(condition=cut, then=ir.Block(), other=ir.Block()))
+        self._leave(finals)
+        low.do(gpu.Yield())
+        self.skip.following()
         low.shared.forget()
-        totals = iter(self._gather(regs, finals[0].type))
-        found = []
-        for tile in finals:
-            mine = [next(totals) for _ in tile.regs]
-            found.append(Tile(tile.dtype, tile.shape, tile.layout, mine))
-        return found
+        return self._gather(finals)
 
-    def _slot(self, part: Operand, count: int) -> tuple[str, str, int]:
-        """(the calling thread's memory for the sums of a part of the program, its warp's flag,
-        bytes from one vector of it to the next)."""
-        low, e = self.low, self.low.emitter
-        threads = 32 * low.warps
-        thread = self._read("tid")
-        if low.teams > 1:
-            thread = e.value(f"and i32 {thread}, {threads - 1}")
-        slot = e.plus(e.times(self.number, self.cut.parts), part)
-        if low.neighbours.blocks > 1:
-            slot = e.plus(e.times(slot, low.neighbours.blocks), e.rank)
+    def _reserve(self, tiles: list[Tile]) -> None:
+        """Memory and flags for the sums of all parts."""
+        low = self.low
         slots = self.cut.left * self.cut.parts * low.neighbours.blocks
-        vectors = -(-count // 4)
-        low.workspace_bytes = slots * vectors * 16 * threads
+        vectors = -(-sum(len(tile.layout.regs) for tile in tiles) // 4)
+        low.workspace_bytes = slots * vectors * 16 * 32 * low.warps
         kind = f"[{slots * low.warps} x i32]"
         low.variables[FLAGS] = f"internal addrspace(1) global {kind} zeroinitializer"
-        wide = e.value(f"zext i32 {slot} to i64")
-        offset = e.value(f"mul i64 {wide}, {vectors * 16 * threads}")
-        base = e.value(f"getelementptr i8, ptr addrspace(1) {low.workspace}, i64 {offset}")
-        mine = e.value(f"shl i32 {thread}, 4")
-        sums = e.value(f"getelementptr i8, ptr addrspace(1) {base}, i32 {mine}")
-        warp = e.value(f"lshr i32 {thread}, 5")
-        number = e.plus(e.times(slot, low.warps), warp)
-        flag = e.value(f"getelementptr i32, ptr addrspace(1) {FLAGS}, i32 {number}")
-        return sums, flag, 16 * threads
 
-    def _leave(self, regs: list[str], type: str) -> None:
+    def _leave(self, tiles: list[Tile]) -> None:
         e = self.low.emitter
+        self._reserve(tiles)
         behind = e.minus(self.first, self.cut.first)
         part = e.value(f"udiv i32 {behind}, {self.cut.length}")
-        sums, flag, step = self._slot(part, len(regs))
-        for vector, first in enumerate(range(0, len(regs), 4)):
-            whole = "poison"
-            for number, reg in enumerate(regs[first : first + 4]):
-                whole = e.value(f"insertelement <4 x {type}> {whole}, {type} {reg}, i32 {number}")
-            pointer = e.value(f"getelementptr i8, ptr addrspace(1) {sums}, i32 {vector * step}")
-            e.do(f"store <4 x {type}> {whole}, ptr addrspace(1) {pointer}, align 16")
-        e.do("call void @llvm.nvvm.bar.warp.sync(i32 -1)")
-        self._set(flag, "release", 1)
+        self.low.do(gpu.LeaveSums(
+            values=tuple(tiles), program=self.number, part=part, parts=self.cut.parts,
+            neighbours=self.low.neighbours.blocks, teams=self.low.teams,
+        ))  # fmt: skip
 
-    def _set(self, flag: str, order: str, value: int) -> None:
-        """Set a flag, by one thread of the warp, without a branch."""
-        e = self.low.emitter
-        lane = e.value(f"and i32 {self._read('tid')}, 31")
-        chosen = e.value(f"icmp eq i32 {lane}, 0")
-        e.do(
-            f'call void asm sideeffect "@$1 st.{order}.gpu.global.u32 [$0], $2;", '
-            f'"l,b,r,~{{memory}}"(ptr addrspace(1) {flag}, i1 {chosen}, i32 {value})'
-        )
-
-    def _gather(self, regs: list[str], type: str) -> list[str]:
+    def _gather(self, tiles: list[Tile]) -> list[Tile]:
         """Add the sums of the later parts, in the order of their iterations."""
-        from fuser.backend.nvptx.epilogue import seam
-
         low, e = self.low, self.low.emitter
         is_cut = e.value(f"icmp ult i32 {self.number}, {self.cut.left}")
         # LLVM must not know how many: it would mix what is in the loop with what is behind it
-        parts = e.value(f'call i32 asm sideeffect "mov.u32 $0, {self.cut.parts};", "=r"()')
+        parts = low.scalar_of(gpu.Opaque(value=self.cut.parts))
         stop = e.pick(is_cut, parts, 0)
-        before, head = e.at, e.block("parts")
-        body, done = e.block("parts.add"), e.block("parts.end")
-        e.jump(head)
-        e.enter(head)
-        mark = len(head.lines)
         part = e.name_of()
-        phis = [e.name_of() for _ in regs]
-        e.branch(e.value(f"icmp ult i32 {part}, {stop}"), body, done)
-        e.enter(body)
-        sums, flag, step = self._slot(part, len(regs))
-        again, ready = e.block("flag"), e.block("flag.up")
-        e.jump(again)
-        e.enter(again)
-        raised = e.value(
-            'call i32 asm sideeffect "ld.acquire.gpu.global.u32 $0, [$1];", "=r,l,~{memory}"'
-            f"(ptr addrspace(1) {flag})"
-        )
-        e.branch(e.value(f"icmp ne i32 {raised}, 0"), ready, again)
-        e.enter(ready)
-        totals: list[str] = []
-        add = "fadd" if type == "float" else "add"
-        for group in range(0, len(regs), GROUP):
-            if group:
-                seam(low)  # more of them at a time take registers that the sums need
-            few = phis[group : group + GROUP]
-            vectors = []
-            for first in range(group, group + len(few), 4):
-                at = first // 4 * step
-                pointer = e.value(f"getelementptr i8, ptr addrspace(1) {sums}, i32 {at}")
-                vectors.append(e.value(f"load <4 x {type}>, ptr addrspace(1) {pointer}, align 16"))
-            for number, own in enumerate(few):
-                vector = vectors[number // 4]
-                other = e.value(f"extractelement <4 x {type}> {vector}, i32 {number % 4}")
-                totals.append(e.value(f"{add} {type} {own}, {other}"))
-        e.do("call void @llvm.nvvm.bar.warp.sync(i32 -1)")
-        self._set(flag, "relaxed", 0)
+        phis = [low.like(tile) for tile in tiles]
+        loop = gpu.While(
+            scalars=(part,), types=("i32",), firsts=(0,), params=tuple(phis), inits=tuple(tiles),
+            head=ir.Block(), body=ir.Block(), results=tuple(low.like(tile) for tile in tiles),
+        )  # fmt: skip
+        region = low.region(loop)
+        low.do(gpu.Condition(value=e.value(f"icmp ult i32 {part}, {stop}")))
+        region.following()
+        added = gpu.AddSums(
+            values=tuple(phis), program=self.number, part=part, parts=self.cut.parts,
+            neighbours=low.neighbours.blocks, teams=low.teams,
+            results=tuple(low.like(tile) for tile in tiles),
+        )  # fmt: skip
+        low.do(added)
         following = e.value(f"add i32 {part}, 1")
-        latch = e.at.label
-        lines = [f"{part} = phi i32 [ 0, %{before.label} ], [ {following}, %{latch} ]"]
-        for name, own, total in zip(phis, regs, totals, strict=True):
-            lines.append(f"{name} = phi {type} [ {own}, %{before.label} ], [ {total}, %{latch} ]")
-        head.lines[mark:mark] = lines
-        e.do(f"br label %{head.label}, !llvm.loop !0")
-        e.enter(done)
-        seam(low)
-        return phis
+        low.do(gpu.Yield(scalars=(following,), values=added.results))
+        region.following()
+        low.do(gpu.Seam())
+        return list(loop.results)
 
 
 def _moved(low: Lowering, stream: Stream, ring: Ring, count: Operand) -> Ring:

@@ -12,12 +12,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.emitter import Operand
+from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import SharedTile, Slot, Tile
 from fuser.backend.nvptx.tensor_map import Box, Source
 from fuser.tilegen import ops
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering
+
+Ring = tuple[Operand, Operand]
+"""A stage of a ring, and the phase of its barriers."""
 
 
 @dataclass(eq=False)
@@ -84,58 +88,49 @@ class Stream:
     ring: tuple[Operand, Operand] = (0, 0)
 
     def full(self, low: Lowering, channel: Channel, stage: Operand) -> str:
+        """The barrier of a stage that has come."""
         assert channel.barriers is not None
-        return low.shared.pointer(channel.barriers, low.emitter.times(stage, 8))
+        return barrier_at(low, channel.barriers, low.emitter.times(stage, 8))
 
     def empty(self, low: Lowering, channel: Channel, stage: Operand) -> str:
+        """The barrier of a stage that has been read."""
         assert channel.barriers is not None
         offset = low.emitter.plus(low.emitter.times(stage, 8), 8 * self.stages)
-        return low.shared.pointer(channel.barriers, offset)
+        return barrier_at(low, channel.barriers, offset)
+
+
+def barrier_at(low: Lowering, slot: Slot, offset: Operand = 0) -> str:
+    """The address of a barrier."""
+    return low.scalar_of(gpu.Address(slot=slot, offset=offset))
 
 
 def ends_of(low: Lowering, channel: Channel) -> tuple[str, str]:
     """The full and the empty barrier of what a persistent kernel brings once a program."""
     assert channel.barriers is not None
-    return low.shared.pointer(channel.barriers), low.shared.pointer(channel.barriers, 8)
+    return barrier_at(low, channel.barriers), barrier_at(low, channel.barriers, 8)
 
 
-def advance(low: Lowering, stream: Stream, stage: str, phase: str, before: str) -> list[str]:
-    """The next stage and phase; the phi lines of both."""
+def advance(low: Lowering, stream: Stream, stage: Operand, phase: Operand) -> Ring:
+    """The next stage of the ring, and its phase."""
+    if isinstance(stage, int) and isinstance(phase, int):
+        wraps = stage + 1 == stream.stages
+        return (0, 1 - phase) if wraps else (stage + 1, phase)
     e = low.emitter
     more = e.value(f"add i32 {stage}, 1")
-    wraps = e.value(f"icmp eq i32 {more}, {stream.stages}")
-    after = e.value(f"select i1 {wraps}, i32 0, i32 {more}")
+    wrap = e.value(f"icmp eq i32 {more}, {stream.stages}")
+    after = e.value(f"select i1 {wrap}, i32 0, i32 {more}")
     turned = e.value(f"xor i32 {phase}, 1")
-    flipped = e.value(f"select i1 {wraps}, i32 {turned}, i32 {phase}")
-    latch = e.at.label
-    first, parity = stream.ring
-    stream.ring = (after, flipped)
-    return [
-        f"{stage} = phi i32 [ {first}, %{before} ], [ {after}, %{latch} ]",
-        f"{phase} = phi i32 [ {parity}, %{before} ], [ {flipped}, %{latch} ]",
-    ]
+    return after, e.value(f"select i1 {wrap}, i32 {turned}, i32 {phase}")
 
 
-def wait_barrier(low: Lowering, pointer: str, parity: str) -> None:
-    """Spin until a barrier's phase of the given parity is complete."""
-    e = low.emitter
-    again, done = e.block("wait"), e.block("waited")
-    e.jump(again)
-    e.enter(again)
-    ready = e.value(
-        "call i1 @llvm.nvvm.mbarrier.try.wait.parity.scope.cta.space.cta("
-        f"ptr addrspace(3) {pointer}, i32 {parity})"
-    )
-    e.branch(ready, done, again)
-    e.enter(done)
+def wait_barrier(low: Lowering, barrier: str, parity: Operand) -> None:
+    """Wait until a barrier's phase of the given parity is complete."""
+    low.do(gpu.MbarrierWait(barrier=barrier, parity=parity))
 
 
-def arrive_where(low: Lowering, pointer: str, condition: str) -> None:
-    """Arrive on a barrier where the condition holds, without a branch."""
-    low.emitter.do(
-        'call void asm sideeffect "@$1 mbarrier.arrive.shared::cta.b64 _, [$0];", '
-        f'"r,b,~{{memory}}"(ptr addrspace(3) {pointer}, i1 {condition})'
-    )
+def arrive_where(low: Lowering, barrier: str, condition: Operand) -> None:
+    """Arrive on a barrier where the condition holds."""
+    low.do(gpu.MbarrierArrive(barrier=barrier, condition=condition))
 
 
 def release(

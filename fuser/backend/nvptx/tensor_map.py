@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from fuser.backend.module import TensorMap
 from fuser.backend.nvptx.access import Access
 from fuser.backend.nvptx.emitter import Operand
+from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import SharedTile
 from fuser.backend.nvptx.windows import Windows, offsets_of, start_of, windows_of
 from fuser.graph.sizes import certain, divides, is_symbolic, same
@@ -172,39 +173,28 @@ def fetch(
     blocks, rows, stage = tile.blocks, tile.rows, tile.stage
     across: Operand = 0
     down: Operand = 0
-    many = "i16 0, i64 0, i1 0"
+    to: Operand | None = None
     if share:
         blocks, rows = blocks // share.across, rows // share.down
         across = e.times(e.bitwise("and", share.part, share.across - 1), blocks)
         down = e.shift("lshr", share.part, share.across.bit_length() - 1)
         stage = e.plus(stage, e.times(across, tile.block_bytes))
         stage = e.plus(stage, e.times(e.times(down, rows), tile.span))
-        mask = share.mask
-        word = mask if isinstance(mask, int) else e.value(f"trunc i32 {mask} to i16")
-        many = f"i16 {word}, i64 0, i1 1"
+        to = share.mask
     offsets: list[Operand] = []
     if isinstance(source, Windows):
         first = low.evaluate(source.columns[1])
         starts = start_of(low, source, down, share.down if share else 1, rows)
         offsets = offsets_of(low, source)
-        kind, step = "im2col", rows
+        step = rows
     else:
         first = low.evaluate(source.dims[0].start)
         starts = [low.evaluate(dim.start) for dim in source.dims[1:]]
         starts[0] = e.plus(starts[0], e.times(down, rows))
-        kind, step, rows = "tile", MAX_BOX, source.rows or rows
+        step, rows = MAX_BOX, source.rows or rows
     first = e.plus(first, e.times(across, columns))
-    for block in range(blocks):
-        for row in range(0, rows, step):
-            at = [e.plus(first, block * columns), e.plus(starts[0], row), *starts[1:]]
-            place = e.plus(stage, block * tile.block_bytes + row * tile.span)
-            pointer = low.shared.pointer(tile.slot, place)
-            target = e.value(f"addrspacecast ptr addrspace(3) {pointer} to ptr addrspace(7)")
-            listed = ", ".join(
-                [*(f"i32 {item}" for item in at), *(f"i16 {item}" for item in offsets)]
-            )
-            e.do(
-                f"call void @llvm.nvvm.cp.async.bulk.tensor.g2s.{kind}.{len(at)}d("
-                f"ptr addrspace(7) {target}, ptr addrspace(3) {barrier}, ptr {name}, {listed}, "
-                f"{many}, i1 0, i32 0)"
-            )
+    low.do(gpu.Fetch(
+        map=name, into=tile.at_stage(stage), barrier=barrier, start=(first, *starts),
+        across=blocks, rows=rows, step=step, offsets=tuple(offsets),
+        im2col=isinstance(source, Windows), to=to,
+    ))  # fmt: skip

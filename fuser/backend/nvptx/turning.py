@@ -6,7 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fuser.backend.nvptx.ir.values import Tile
+from fuser.backend.nvptx.ir import op as ir
+from fuser.backend.nvptx.ir import ops as gpu
+from fuser.backend.nvptx.ir.values import Operand, Tile
 from fuser.backend.nvptx.stage import land_copies
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Block, Op
@@ -30,12 +32,12 @@ def lower_while(low: Lowering, op: ops.While) -> None:
         low.tile(value, low.layout(param)) for value, param in zip(op.inits, params, strict=True)
     ]
 
-    def test(phis: list[Tile]) -> str:
+    def test(phis: list[Tile]) -> Tile:
         low.env.update(zip(params, phis, strict=True))
         low.block(op.condition)
         last = op.condition.ops[-1]
         assert isinstance(last, ops.Yield)
-        return low.tile(last.args[0], low.scalar_layout).regs[0]
+        return low.tile(last.args[0], low.scalar_layout)
 
     def body(phis: list[Tile]) -> list[Tile]:
         low.env.update(zip(op.body.params, phis, strict=True))
@@ -51,23 +53,24 @@ def long_for(low: Lowering, op: ops.For) -> None:
     e = low.emitter
     indexer = low.long_indexer(low.scalar_layout)
     start, stop = (e.total(indexer.evaluate(at, ()), "i64") for at in (op.start, op.stop))
+    variable = e.name_of()
     carried = op.body.params[1:]
-    first = Tile(INDEX, (), low.scalar_layout, [str(start)])
-    inits = [first] + [
+    inits = [
         low.tile(value, low.layout(param)) for value, param in zip(op.inits, carried, strict=True)
     ]
 
     def test(phis: list[Tile]) -> str:
-        return e.value(f"icmp slt i64 {phis[0].regs[0]}, {stop}")
+        return e.value(f"icmp slt i64 {variable}, {stop}")
 
     def body(phis: list[Tile]) -> list[Tile]:
+        number = low.new(INDEX, (), low.scalar_layout, "i")
+        phis = [low.add(gpu.Splat(value=variable, results=(number,))), *phis]
         low.env.update(zip(op.body.params, phis, strict=True))
         low.block(op.body)
-        following = e.value(f"add i64 {phis[0].regs[0]}, {op.step}")
-        return [Tile(INDEX, (), low.scalar_layout, [following]), *yielded(low, op.body, inits[1:])]
+        return yielded(low, op.body, inits)
 
-    finals = _turn(low, op, (op.body,), inits, test, body)
-    low.env.update(zip(op.results, finals[1:], strict=True))
+    finals = _turn(low, op, (op.body,), inits, test, body, (variable, start, op.step))
+    low.env.update(zip(op.results, finals, strict=True))
 
 
 def _turn(
@@ -75,42 +78,37 @@ def _turn(
     op: Op,
     blocks: tuple[Block, ...],
     inits: list[Tile],
-    test: Callable[[list[Tile]], str],
+    test: Callable[[list[Tile]], Operand | Tile],
     step: Callable[[list[Tile]], list[Tile]],
+    counter: tuple[str, Operand, int] | None = None,
 ) -> list[Tile]:
-    """while test(carried): carried = step(carried). The last carried. blocks: what is inside."""
+    """while test(carried): carried = step(carried). The last carried. blocks: what is inside.
+    counter: (name, start, step) of a scalar of 64 bits that is carried, too."""
     e = low.emitter
     land_copies(low)
     low.shared.forget()
     state = low.hazards.state.copy()
     low.hazards.enter_loop(blocks, op)
     state.add(low.hazards.state)
-    before, head, inside, done = e.at, e.block("while"), e.block("turn"), e.block("while.end")
-    e.jump(head)
-    e.enter(head)
-    mark = len(head.lines)
-    phis = [
-        Tile(init.dtype, init.shape, init.layout, [e.name_of() for _ in init.regs])
-        for init in inits
-    ]
+    phis = [low.like(init) for init in inits]
+    loop = gpu.While(
+        scalars=(counter[0],) if counter else (), types=("i64",) if counter else (),
+        firsts=(counter[1],) if counter else (), params=tuple(phis), inits=tuple(inits),
+        head=ir.Block(), body=ir.Block(), results=tuple(low.like(init) for init in inits),
+    )  # fmt: skip
+    region = low.region(loop)
     outside, operands = dict(low.converted), dict(low.operands)
     condition = test(phis)
     land_copies(low)
-    e.branch(condition, inside, done)
-    e.enter(inside)
+    low.do(gpu.Condition(value=condition))
+    region.following()
     low.converted, low.operands = dict(outside), dict(operands)
     ends = step(phis)
+    following = (e.value(f"add i64 {counter[0]}, {counter[2]}"),) if counter else ()
     land_copies(low)
     low.converted, low.operands = outside, operands
-    latch = e.at
-    e.do(f"br label %{head.label}, !llvm.loop !0")
-    lines = [
-        f"{name} = phi {phi.type} [ {first}, %{before.label} ], [ {last}, %{latch.label} ]"
-        for phi, init, end in zip(phis, inits, ends, strict=True)
-        for name, first, last in zip(phi.regs, init.regs, end.regs, strict=True)
-    ]
-    head.lines[mark:mark] = lines
-    e.enter(done)
+    low.do(gpu.Yield(scalars=following, values=tuple(ends)))
+    region.following()
     low.shared.forget()
     low.hazards.leave_loop(state)
-    return phis
+    return list(loop.results)

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.emitter import Operand
+from fuser.backend.nvptx.ir import op as ir
+from fuser.backend.nvptx.ir import ops as gpu
+from fuser.backend.nvptx.stream import Ring
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering
-
-Ring = tuple[Operand, Operand]
 
 
 def each_turn(
@@ -30,32 +31,34 @@ def each_turn(
     streams = list(low.streams.values())
     # a fresh barrier counts as complete for parity 1: warp group 0 begins at once
     turn = e.value(f"sub i32 1, {low.shared.team}") if teams > 1 else ""
-    before, head = e.at, e.block("turn")
-    body, done = e.block("turn.body"), e.block("turn.end")
-    e.jump(head)
-    e.enter(head)
-    mark = len(head.lines)
     number = e.name_of()
     rings = [(e.name_of(), e.name_of()) for _ in streams]
     for stream, ring in zip(streams, rings, strict=True):
         stream.ring = ring
     low.turn, low.visit, low.number = e.name_of(), e.name_of(), number
-    e.branch(admit(number), body, done)
-    e.enter(body)
-    following, ends = emit(number)
-    carried: list[tuple[str, Operand, Operand]] = [(number, first, following)]
+    carried: list[tuple[str, Operand]] = [(number, first)]
     if low.resident:
-        carried.append((low.visit, 0, e.value(f"xor i32 {low.visit}, 1")))
+        carried.append((low.visit, 0))
     if teams > 1:
-        carried.append((low.turn, turn, e.value(f"xor i32 {low.turn}, 1")))
-    for ring, start, end in zip(rings, starts, ends, strict=True):
-        carried += zip(ring, start, end, strict=True)
-    latch = e.at.label
-    head.lines[mark:mark] = [
-        f"{name} = phi i32 [ {start}, %{before.label} ], [ {end}, %{latch} ]"
-        for name, start, end in carried
-    ]
-    e.do(f"br label %{head.label}, !llvm.loop !0")
-    e.enter(done)
+        carried.append((low.turn, turn))
+    for ring, start in zip(rings, starts, strict=True):
+        carried += zip(ring, start, strict=True)
+    names, firsts = zip(*carried, strict=True)
+    region = low.region(gpu.While(
+        scalars=names, types=("i32",) * len(names), firsts=firsts, params=(), inits=(),
+        head=ir.Block(), body=ir.Block(),
+    ))  # fmt: skip
+    low.do(gpu.Condition(value=admit(number)))
+    region.following()
+    following, ends = emit(number)
+    after: list[Operand] = [following]
+    if low.resident:
+        after.append(e.value(f"xor i32 {low.visit}, 1"))
+    if teams > 1:
+        after.append(e.value(f"xor i32 {low.turn}, 1"))
+    for end in ends:
+        after += end
+    low.do(gpu.Yield(scalars=tuple(after)))
+    region.following()
     for stream, ring in zip(streams, rings, strict=True):
         stream.ring = ring

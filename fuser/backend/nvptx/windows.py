@@ -270,7 +270,5 @@ def start_of(
 
 
 def offsets_of(low: Lowering, windows: Windows) -> list[Operand]:
-    """What is added to the positions of the dims with a bounding box, as i16."""
-    e = low.emitter
-    found = [low.evaluate(dim.offset) for dim in windows.dims[:-1]]
-    return [at if isinstance(at, int) else e.value(f"trunc i32 {at} to i16") for at in found]
+    """What is added to the positions of the dims with a bounding box."""
+    return [low.evaluate(dim.offset) for dim in windows.dims[:-1]]

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fuser.backend.nvptx.emit import cluster, folds, mbarriers, memory, registers, shared, strips
+from fuser.backend.nvptx.emit import (
+    cluster,
+    control,
+    folds,
+    mbarriers,
+    memory,
+    registers,
+    shared,
+    stream_k,
+    strips,
+    tensor_maps,
+)
 from fuser.backend.nvptx.emit.code import Code
 from fuser.backend.nvptx.ir.op import Op
 
@@ -19,6 +30,9 @@ RULES: dict[type[Op], Rule] = {
     **strips.RULES,
     **cluster.RULES,
     **mbarriers.RULES,
+    **control.RULES,
+    **tensor_maps.RULES,
+    **stream_k.RULES,
 }
 
 __all__ = ["RULES", "Code", "Rule"]

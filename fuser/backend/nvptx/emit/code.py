@@ -37,6 +37,8 @@ class Code:
         self.emitter, self.shared, self.target, self.names = emitter, shared, target, names
         self.warps, self.blocks = warps, blocks
         self.ready: dict[Buffer, str] = {}
+        self.addresses: dict[str, str] = {}
+        """In shared memory, by the names of scalars."""
 
     @property
     def first_bit(self) -> int:
@@ -50,6 +52,15 @@ class Code:
     def place(self, slot: Slot, offset: Operand = 0) -> str:
         """A pointer `offset` bytes into a slot."""
         return self.shared.pointer(slot, offset)
+
+    @staticmethod
+    def register_text(name: str) -> str:
+        """What reads a special register anew."""
+        return f'call i32 asm sideeffect "mov.u32 $0, %{name};", "=r"()'
+
+    def read_register(self, name: str) -> str:
+        """A special register, read anew."""
+        return self.emitter.value(self.register_text(name))
 
     # index expressions --------------------------------------------------------------------------
 

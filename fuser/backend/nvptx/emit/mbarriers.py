@@ -9,18 +9,27 @@ from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.op import Op
 
 
+def address(code: Code, op: ops.Address) -> None:
+    """At most one addition."""
+    code.addresses[op.names[0]] = code.place(op.slot, op.offset)
+
+
 def init(code: Code, op: ops.MbarrierInit) -> None:
     """One instruction, by whoever runs it."""
-    pointer = code.place(op.slot, op.offset)
+    pointer = code.addresses[op.barrier]
     code.emitter.do(
         f"call void @llvm.nvvm.mbarrier.init.shared(ptr addrspace(3) {pointer}, i32 {op.count})"
     )
 
 
+def init_fence(code: Code, op: ops.MbarrierInitFence) -> None:
+    """One instruction."""
+    code.emitter.do("call void @llvm.nvvm.fence.mbarrier_init.release.cluster()")
+
+
 def wait(code: Code, op: ops.MbarrierWait) -> None:
     """A loop around an instruction that waits for a while."""
-    e = code.emitter
-    pointer = code.place(op.slot, op.offset)
+    e, pointer = code.emitter, code.addresses[op.barrier]
     again, done = e.block("wait"), e.block("waited")
     e.jump(again)
     e.enter(again)
@@ -34,24 +43,33 @@ def wait(code: Code, op: ops.MbarrierWait) -> None:
 
 def expect(code: Code, op: ops.MbarrierExpect) -> None:
     """One instruction."""
-    pointer = code.place(op.slot, op.offset)
     code.emitter.value(
         "call i64 @llvm.nvvm.mbarrier.arrive.expect.tx.scope.cta.space.cta("
-        f"ptr addrspace(3) {pointer}, i32 {op.bytes})"
+        f"ptr addrspace(3) {code.addresses[op.barrier]}, i32 {op.bytes})"
     )
 
 
 def arrive(code: Code, op: ops.MbarrierArrive) -> None:
-    """A predicated instruction: no branch."""
-    pointer = code.place(op.slot, op.offset)
-    code.emitter.do(
-        'call void asm sideeffect "@$1 mbarrier.arrive.shared::cta.b64 _, [$0];", '
-        f'"r,b,~{{memory}}"(ptr addrspace(3) {pointer}, i1 {op.condition})'
+    """A predicated instruction: no branch. An arrival in another block is no release at the scope
+    of the cluster, which would wait for all memory of the device."""
+    e, pointer = code.emitter, code.addresses[op.barrier]
+    if op.block is None:
+        e.do(
+            'call void asm sideeffect "@$1 mbarrier.arrive.shared::cta.b64 _, [$0];", '
+            f'"r,b,~{{memory}}"(ptr addrspace(3) {pointer}, i1 {op.condition})'
+        )
+        return
+    e.do(
+        'call void asm sideeffect "{.reg .b32 there; mapa.shared::cluster.u32 there, $0, $2; '
+        '@$1 mbarrier.arrive.shared::cluster.b64 _, [there];}", '
+        f'"r,b,r,~{{memory}}"(ptr addrspace(3) {pointer}, i1 {op.condition}, i32 {op.block})'
     )
 
 
 RULES: dict[type[Op], Callable[..., None]] = {
+    ops.Address: address,
     ops.MbarrierInit: init,
+    ops.MbarrierInitFence: init_fence,
     ops.MbarrierWait: wait,
     ops.MbarrierExpect: expect,
     ops.MbarrierArrive: arrive,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from fuser.backend.nvptx import elementwise
@@ -28,6 +29,19 @@ def full(code: Code, op: ops.Full) -> None:
     """A literal for every register."""
     made = op.tile
     made.regs = [literal(op.value, made.dtype)] * len(made.layout.regs)
+
+
+def splat(code: Code, op: ops.Splat) -> None:
+    """The scalar itself."""
+    op.tile.regs = [str(op.value)]
+
+
+def any_other(code: Code, op: ops.AnyOther) -> None:
+    """A comparison for each register that differs, and a vote."""
+    e, by = code.emitter, literal(op.value, op.x.dtype)
+    flags = [e.value(f"fcmp une {op.x.type} {x}, {by}") for x in dict.fromkeys(op.x.regs)]
+    changed = functools.reduce(lambda a, b: e.value(f"or i1 {a}, {b}"), flags)
+    e.define(op.names[0], f"call i1 @llvm.nvvm.vote.any.sync(i32 -1, i1 {changed})")
 
 
 def index(code: Code, op: ops.IndexTile) -> None:
@@ -155,6 +169,8 @@ def filled(code: Code, x: Tile, axes: tuple[int, ...], fill: str) -> list[str]:
 
 RULES: dict[type[Op], Callable[..., None]] = {
     ops.Full: full,
+    ops.Splat: splat,
+    ops.AnyOther: any_other,
     ops.IndexTile: index,
     ops.Map: map_,
     ops.ScaledMap: scaled_map,

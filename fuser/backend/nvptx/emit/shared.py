@@ -25,11 +25,19 @@ def free(code: Code, op: ops.Free) -> None:
 def barrier(code: Code, op: ops.Barrier) -> None:
     """One barrier instruction."""
     call = "call void @llvm.nvvm.barrier.cta.sync.aligned."
-    if code.shared.threads:  # a producer warp does not take part
-        number = code.emitter.plus(code.shared.team, 1)
-        code.emitter.do(f"{call}count(i32 {number}, i32 {code.shared.threads})")
+    if op.threads:  # a producer warp does not take part
+        number = code.emitter.plus(op.team, 1)
+        code.emitter.do(f"{call}count(i32 {number}, i32 {op.threads})")
     else:
         code.emitter.do(f"{call}all(i32 0)")
+
+
+def named_barrier(code: Code, op: ops.NamedBarrier) -> None:
+    """One barrier instruction."""
+    code.emitter.do(
+        f"call void @llvm.nvvm.barrier.cta.{op.kind}.aligned.count("
+        f"i32 {op.number}, i32 {op.threads})"
+    )
 
 
 def address(code: Code, layout: Layout, steps: Sequence[int], slot: Slot) -> str:
@@ -150,6 +158,7 @@ RULES: dict[type[Op], Callable[..., None]] = {
     ops.Alloc: alloc,
     ops.Free: free,
     ops.Barrier: barrier,
+    ops.NamedBarrier: named_barrier,
     ops.WriteShared: write_shared,
     ops.ReadShared: read_shared,
     ops.WriteDense: write_dense,

@@ -218,20 +218,8 @@ def turn_lines(code: Code, op: ops.TurnLines) -> None:
         _sync(code)
 
 
-def seam(code: Code, op: ops.Seam) -> None:
-    """A branch that is always taken, which ptxas cannot know."""
-    e = code.emitter
-    more, never = e.block("strip"), e.block("never")
-    number = e.value('call i32 asm sideeffect "mov.u32 $0, %nctaid.y;", "=r"()')
-    e.branch(e.value(f"icmp ne i32 {number}, 0"), more, never)
-    e.enter(never)
-    e.do("ret void")
-    e.enter(more)
-
-
 RULES: dict[type[Op], Callable[..., None]] = {
     ops.StoreLines: store_lines,
     ops.LoadLines: load_lines,
     ops.TurnLines: turn_lines,
-    ops.Seam: seam,
 }

@@ -6,9 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from fuser.backend.nvptx.ir.op import Op
-from fuser.backend.nvptx.ir.values import Operand, Place, Scope, Slot, Tile
+from fuser.backend.nvptx.ir.op import Block, Op
+from fuser.backend.nvptx.ir.values import Operand, Place, Scope, SharedTile, Slot, Tile
 from fuser.tilegen.index import Index
+from fuser.tilegen.ir import Buffer
 
 ScaledFn = Literal[
     "one_plus_tanh", "short_tanh", "capped", "rough_tanh", "short_exp", "one_plus_erf"
@@ -33,6 +34,24 @@ class IndexTile(Op):
     expression: Index
     scope: Scope
     long: bool = False
+
+
+@dataclass(eq=False, kw_only=True)
+class Splat(Op):
+    """A scalar as a tile without axes."""
+
+    opcode: ClassVar[str] = "splat"
+    value: Operand
+
+
+@dataclass(eq=False, kw_only=True)
+class AnyOther(Op):
+    """Whether some lane of the warp has an element of x that is another number than `value`: a
+    scalar."""
+
+    opcode: ClassVar[str] = "any_other"
+    x: Tile
+    value: float
 
 
 @dataclass(eq=False, kw_only=True)
@@ -240,10 +259,22 @@ class Free(Op):
 
 @dataclass(eq=False, kw_only=True)
 class Barrier(Op):
-    """All computing threads of the program wait for each other: of the block, or of a warp group
-    where several have a program each."""
+    """All computing threads of the program wait for each other. threads: how many, where the block
+    has others; team: the number of their warp group, where several have a program each."""
 
     opcode: ClassVar[str] = "barrier"
+    threads: int = 0
+    team: Operand = 0
+
+
+@dataclass(eq=False, kw_only=True)
+class NamedBarrier(Op):
+    """Wait at a barrier with a number until so many threads have come, or only tell it."""
+
+    opcode: ClassVar[str] = "named_barrier"
+    kind: Literal["sync", "arrive"]
+    number: Operand
+    threads: int
 
 
 @dataclass(eq=False, kw_only=True)
@@ -399,13 +430,28 @@ class ExpectParts(Op):
 
 
 @dataclass(eq=False, kw_only=True)
+class Address(Op):
+    """The address `offset` bytes into a slot, a scalar: of a barrier."""
+
+    opcode: ClassVar[str] = "address"
+    slot: Slot
+    offset: Operand = 0
+
+
+@dataclass(eq=False, kw_only=True)
 class MbarrierInit(Op):
     """Make a barrier whose phases are complete after `count` arrivals."""
 
     opcode: ClassVar[str] = "mbarrier_init"
-    slot: Slot
-    offset: Operand
+    barrier: str
     count: int
+
+
+@dataclass(eq=False, kw_only=True)
+class MbarrierInitFence(Op):
+    """Barriers made so far may be used by other blocks and the copy engine."""
+
+    opcode: ClassVar[str] = "mbarrier_init_fence"
 
 
 @dataclass(eq=False, kw_only=True)
@@ -413,8 +459,7 @@ class MbarrierWait(Op):
     """Wait until the phase of the given parity is complete. Parity 1 is, of a fresh barrier."""
 
     opcode: ClassVar[str] = "mbarrier_wait"
-    slot: Slot
-    offset: Operand
+    barrier: str
     parity: Operand
 
 
@@ -423,26 +468,139 @@ class MbarrierExpect(Op):
     """Arrive on a barrier, whose phase is complete when so many bytes have come as well."""
 
     opcode: ClassVar[str] = "mbarrier_expect"
-    slot: Slot
-    offset: Operand
+    barrier: str
     bytes: int
 
 
 @dataclass(eq=False, kw_only=True)
 class MbarrierArrive(Op):
-    """Arrive on a barrier in the threads where the condition holds."""
+    """Arrive on a barrier in the threads where the condition holds. block: on that of this block of
+    the cluster, without telling it what was written."""
 
     opcode: ClassVar[str] = "mbarrier_arrive"
-    slot: Slot
-    offset: Operand
+    barrier: str
     condition: Operand
+    block: Operand | None = None
 
 
 # matrix units -------------------------------------------------------------------------------------
 
 # asynchronous copies ------------------------------------------------------------------------------
 
+
+@dataclass(eq=False, kw_only=True)
+class Fetch(Op):
+    """The copy engine (TMA) brings boxes of a tensor map into a shared tile, one after the other:
+    `across` along the columns, and rows `step` at a time up to `rows`; they complete as bytes on a
+    barrier. start: coordinates of the first, the columns' first. offsets: of an im2col walk, added
+    to the positions of the dims with a bounding box. to: a bit for each block of the cluster that
+    gets it, at the same place and barrier; None: this one. It is issued by one thread."""
+
+    opcode: ClassVar[str] = "fetch"
+    map: str
+    into: SharedTile
+    barrier: str
+    start: tuple[Operand, ...]
+    across: int
+    rows: int
+    step: int
+    offsets: tuple[Operand, ...] = ()
+    im2col: bool = False
+    to: Operand | None = None
+
+
+@dataclass(eq=False, kw_only=True)
+class PrefetchMap(Op):
+    """Bring a tensor map near, before it is used."""
+
+    opcode: ClassVar[str] = "prefetch_map"
+    map: str
+
+
 # control flow -------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False, kw_only=True)
+class Yield(Op):
+    """What a block ends with: what it hands to the next iteration, or to what follows a branch."""
+
+    opcode: ClassVar[str] = "yield"
+    scalars: tuple[Operand, ...] = ()
+    values: tuple[Tile, ...] = ()
+
+
+@dataclass(eq=False, kw_only=True)
+class Condition(Op):
+    """The end of a loop's head: whether there is another iteration."""
+
+    opcode: ClassVar[str] = "condition"
+    value: Operand | Tile
+
+
+@dataclass(eq=False, kw_only=True)
+class For(Op):
+    """A loop while its first scalar, the variable, is less than `stop`. params: what a body finds,
+    scalars first; firsts, inits: of the first iteration; the body yields those of the next one.
+    certain: there is an iteration. results: the carried tiles behind the loop. The scalars that the
+    last iteration was given (with `certain`: that it yields) may be used there by their names."""
+
+    opcode: ClassVar[str] = "for"
+    stop: Operand
+    scalars: tuple[str, ...]
+    firsts: tuple[Operand, ...]
+    params: tuple[Tile, ...]
+    inits: tuple[Tile, ...]
+    body: Block
+    certain: bool = False
+
+
+@dataclass(eq=False, kw_only=True)
+class While(Op):
+    """A loop whose head says whether there is another iteration. The scalars that the last head was
+    given may be used behind the loop by their names. types: of the scalars, i32 or i64."""
+
+    opcode: ClassVar[str] = "while"
+    scalars: tuple[str, ...]
+    types: tuple[str, ...]
+    firsts: tuple[Operand, ...]
+    params: tuple[Tile, ...]
+    inits: tuple[Tile, ...]
+    head: Block
+    body: Block
+
+
+@dataclass(eq=False, kw_only=True)
+class If(Op):
+    """A branch that all threads take alike. names, results: scalars and tiles that both blocks
+    yield."""
+
+    opcode: ClassVar[str] = "if"
+    condition: Operand | Tile
+    then: Block
+    other: Block
+
+
+@dataclass(eq=False, kw_only=True)
+class Where(Op):
+    """The body in the threads where a condition holds."""
+
+    opcode: ClassVar[str] = "where"
+    condition: Operand
+    body: Block
+
+
+@dataclass(eq=False, kw_only=True)
+class WarpRoles(Op):
+    """Warps of two kinds: those from thread number `threads` on produce, the others consume.
+    `producer` is run by one elected thread of the first of them. registers: of a thread of (the
+    producer, the consumers), where warps hand them over. warps: of the producer."""
+
+    opcode: ClassVar[str] = "warp_roles"
+    threads: int
+    warps: int
+    registers: tuple[int, int] | None
+    producer: Block
+    consumer: Block
 
 
 @dataclass(eq=False, kw_only=True)
@@ -451,3 +609,68 @@ class Seam(Op):
     of all strips at once, and spill."""
 
     opcode: ClassVar[str] = "seam"
+
+
+@dataclass(eq=False, kw_only=True)
+class AwaitPrevious(Op):
+    """Let the next kernel be launched, and wait until the one before this has ended: what is read
+    of these buffers is read behind it."""
+
+    opcode: ClassVar[str] = "await_previous"
+    buffers: tuple[Buffer, ...]
+
+
+@dataclass(eq=False, kw_only=True)
+class ReadTable(Op):
+    """A number of a constant table of the kernel: a scalar."""
+
+    opcode: ClassVar[str] = "read_table"
+    table: str
+    at: Operand
+
+
+@dataclass(eq=False, kw_only=True)
+class ReadRegister(Op):
+    """A number that the hardware knows, read anew: a scalar. What is made of it and kept would take
+    registers from sums."""
+
+    opcode: ClassVar[str] = "read_register"
+    register: str
+
+
+@dataclass(eq=False, kw_only=True)
+class Opaque(Op):
+    """A number that the compiler behind does not get to know: a scalar."""
+
+    opcode: ClassVar[str] = "opaque"
+    value: int
+
+
+# stream-k -----------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False, kw_only=True)
+class LeaveSums(Op):
+    """Leave tiles in the workspace as part `part` of program `program`, and raise the warp's flag.
+    parts: of a program; neighbours: blocks of a cluster; teams: warp groups with programs."""
+
+    opcode: ClassVar[str] = "leave_sums"
+    values: tuple[Tile, ...]
+    program: Operand
+    part: Operand
+    parts: int
+    neighbours: int = 1
+    teams: int = 1
+
+
+@dataclass(eq=False, kw_only=True)
+class AddSums(Op):
+    """Wait for the flag of a part, add what was left there, and lower the flag."""
+
+    opcode: ClassVar[str] = "add_sums"
+    values: tuple[Tile, ...]
+    program: Operand
+    part: Operand
+    parts: int
+    neighbours: int = 1
+    teams: int = 1
