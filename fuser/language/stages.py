@@ -39,7 +39,8 @@ class Stages(Mapping[str, str]):
     """Texts by stage, made when they are asked for.
 
     source: the function. tile: the Tile IR as the language emits it. passes: after each pass that
-    changed it. optimised: after all. llvm: LLVM IR. asm (CPU) or ptx (GPU): machine code as text.
+    changed it. optimised: after all. gpu (GPU): the GPU IR. llvm: LLVM IR. asm (CPU) or ptx (GPU):
+    machine code as text.
     """
 
     def __init__(self, variant: Variant) -> None:
@@ -47,8 +48,8 @@ class Stages(Mapping[str, str]):
 
     @property
     def _names(self) -> tuple[str, ...]:
-        last = "ptx" if self.variant.target.is_cuda else "asm"
-        return ("source", "tile", "passes", "optimised", "llvm", last)
+        machine = ("gpu", "llvm", "ptx") if self.variant.target.is_cuda else ("llvm", "asm")
+        return ("source", "tile", "passes", "optimised", *machine)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -78,6 +79,8 @@ class Stages(Mapping[str, str]):
             if stage == "passes":
                 return self._passes()
             kernel = parse_kernel(variant.tile)
+            if stage == "gpu":
+                return nvptx.gpu_text(kernel, variant.target)
             if stage == "llvm":
                 lower = nvptx.lower_to_llvm if variant.target.is_cuda else cpu.lower_to_llvm
                 return lower(kernel, variant.target)

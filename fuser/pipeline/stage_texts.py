@@ -16,15 +16,17 @@ from fuser.tilegen.text import print_kernel
 
 
 def kernel_text(program: TileProgram, stage: str, target: Target) -> str:
-    """The text of one tile program: tile, llvm, and ptx or asm. Raises UsageError."""
+    """The text of one tile program: tile, llvm, and gpu and ptx, or asm. Raises UsageError."""
     if stage == "tile":
         return print_kernel(program.kernel)
     if stage == "llvm":
         lower = nvptx.lower_to_llvm if target.is_cuda else cpu.lower_to_llvm
         return lower(program.kernel, target)
-    if (stage == "ptx") != target.is_cuda:
-        other = "--device cuda" if stage == "ptx" else "--device cpu"
+    if (stage in ("gpu", "ptx")) != target.is_cuda:
+        other = "--device cpu" if target.is_cuda else "--device cuda"
         raise UsageError(f"stage {stage} is not of {target.arch}", hint=f"use {other}")
+    if stage == "gpu":
+        return nvptx.gpu_text(program.kernel, target)
     if target.is_cuda:
         return nvptx.compile_kernel(program.kernel, target).code.decode()
     return cpu.assembly(program.kernel, target)
@@ -33,14 +35,14 @@ def kernel_text(program: TileProgram, stage: str, target: Target) -> str:
 def write_stages(
     folder: Path, cut: Partition, programs: Sequence[TileProgram], target: Target
 ) -> None:
-    """Write graph.txt, regions.txt and three files a kernel into folder/NAME of the graph."""
+    """Write graph.txt, regions.txt and a file a stage of a kernel into folder/NAME of the graph."""
     inside = folder / "".join(c if c.isalnum() else "_" for c in cut.graph.name)
     try:
         inside.mkdir(parents=True, exist_ok=True)
         (inside / "graph.txt").write_text(print_graph(cut.graph))
         (inside / "regions.txt").write_text(explain(cut, None))
         for number, program in enumerate(programs):
-            for stage in ("tile", "llvm", "ptx" if target.is_cuda else "asm"):
+            for stage in ("tile", *(("gpu", "llvm", "ptx") if target.is_cuda else ("llvm", "asm"))):
                 file = inside / f"{number:03}_{program.kernel.name}.{stage}"
                 file.write_text(kernel_text(program, stage, target))
     except OSError as error:

@@ -11,14 +11,13 @@ from dataclasses import MISSING
 from typing import Any
 
 from fuser.errors import VerifyError
-from fuser.graph.dims import as_int
-from fuser.graph.sizes import Sizes, is_symbolic
+from fuser.graph.sizes import Sizes
 from fuser.tilegen import facts, ops
 from fuser.tilegen.ir import Block, Kernel, Op, View
 from fuser.tilegen.reader import Reader, Token
 from fuser.tilegen.schedule import Schedule
 from fuser.tilegen.syntax import DTYPES, FROM_TYPE, FieldInfo, fields_of
-from fuser.tilegen.value import UNBOUNDED, TileType, Value
+from fuser.tilegen.value import TileType, Value
 
 _TILE = re.compile(r"tile<((?:\d+x)+)(\w+)>")
 
@@ -121,14 +120,7 @@ class _Parser(Reader):
     def typed(self) -> tuple[TileType, facts.Fact | None]:
         """A type and the facts stated after it: `index in [0, 96] by 32`."""
         type = self.tile_type()
-        if not self.has("in"):
-            return type, None
-        low, high = self.sequence("[", "]", self.literal)
-        by = self.integer() if self.has("by") else 1
-        low, high = (
-            end if is_symbolic(end) else max(-UNBOUNDED, min(UNBOUNDED, end)) for end in (low, high)
-        )
-        return type, (as_int(low), as_int(high), by)
+        return type, self.stated()
 
     def define(self, token: Token, type: TileType, fact: facts.Fact | None) -> Value:
         name = token.text[1:]

@@ -11,7 +11,8 @@ from typing import Any
 
 from fuser.errors import ParseError
 from fuser.graph.dims import as_int, parse
-from fuser.graph.sizes import same
+from fuser.graph.sizes import is_symbolic, same
+from fuser.tilegen.facts import Fact
 from fuser.tilegen.index import (
     Index,
     axis,
@@ -212,6 +213,17 @@ class Reader:
         if token.text[1:] not in self.values:
             raise self.error(f"{token.text} is not defined", token)
         return self.values[token.text[1:]]
+
+    def stated(self) -> Fact | None:
+        """The facts that follow an integer: `in [0, 96] by 32`."""
+        if not self.has("in"):
+            return None
+        low, high = self.sequence("[", "]", self.literal)
+        by = self.integer() if self.has("by") else 1
+        low, high = (
+            end if is_symbolic(end) else max(-UNBOUNDED, min(UNBOUNDED, end)) for end in (low, high)
+        )
+        return as_int(low), as_int(high), by
 
     # index expressions --------------------------------------------------------------------------
 

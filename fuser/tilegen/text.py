@@ -150,7 +150,7 @@ class _Printer:
         """The lines of an op: its own, then those of its blocks."""
         line = self.header(op)
         names = self.kernel.origin_of(op) if origins else ()
-        comment = f"  # {', '.join(map(_origin_text, names))}" if names else ""
+        comment = f"  # {', '.join(map(origin_text, names))}" if names else ""
         nested = [(info.name, getattr(op, info.name)) for info in fields_of(type(op))
                   if info.kind == "block"]  # fmt: skip
         if not nested:
@@ -237,6 +237,6 @@ def _type_text(value: Value, known: facts.Fact) -> str:
     return text
 
 
-def _origin_text(name: str) -> str:
+def origin_text(name: str) -> str:
     plain = re.fullmatch(r'[^\s,"][^\n,]*', name) and name == name.strip() and WORD
     return name if plain else json.dumps(name)

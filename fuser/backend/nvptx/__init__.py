@@ -5,6 +5,6 @@ walks the kernel and emits LLVM IR with those choices. See layout.py, assign.py,
 op_rules.py, in order.
 """
 
-from fuser.backend.nvptx.compile import compile_kernel, lower_to_llvm
+from fuser.backend.nvptx.compile import compile_kernel, gpu_text, lower_to_gpu, lower_to_llvm
 
-__all__ = ["compile_kernel", "lower_to_llvm"]
+__all__ = ["compile_kernel", "gpu_text", "lower_to_gpu", "lower_to_llvm"]

@@ -9,6 +9,8 @@ from typing import Any
 from fuser.backend.module import CompiledKernel, TensorMap
 from fuser.backend.nvptx.assignment import of_caller
 from fuser.backend.nvptx.cluster import NeedsOneBlock, blocks_of
+from fuser.backend.nvptx.ir.program import Program, needed
+from fuser.backend.nvptx.ir.text import print_program
 from fuser.backend.nvptx.lower import Lowering
 from fuser.backend.nvptx.multicast import neighbours_of
 from fuser.backend.nvptx.target_code import module_text, to_ptx
@@ -30,6 +32,23 @@ def lower_to_llvm(kernel: Kernel, target: Target) -> str:
     """The LLVM IR text that compile_kernel hands to LLVM. Raises LoweringError."""
     with symbolic_dims():
         return _fitting(kernel, target)[0]
+
+
+def lower_to_gpu(kernel: Kernel, target: Target) -> Program:
+    """The GPU IR that the LLVM IR text is written from. Raises LoweringError."""
+    with symbolic_dims():
+        _, low, shared = _fitting(kernel, target)
+        body = low.recorder.body
+        return Program(
+            kernel.name, target.arch, low.warps, low.threads, low.order.launch,
+            list(kernel.buffers), body, needed(low.recorder.head, body), low.shared.slots,
+            low.order.cluster, shared, low.tensor_maps,
+        )  # fmt: skip
+
+
+def gpu_text(kernel: Kernel, target: Target) -> str:
+    """The text of a kernel's GPU IR. Raises LoweringError."""
+    return print_program(lower_to_gpu(kernel, target))
 
 
 def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:

@@ -103,7 +103,7 @@ class Emitter(Function):
     def finish(self, sizes: int = 0, scalars: int = 0) -> None:
         """Return, and place the hoisted instructions. sizes: how many symbolic dims are parameters,
         behind all others; scalars: how many numbers of the launch follow them."""
-        self.do("ret void")
+        self.at.lines.append("ret void")
         self.params += [("i64", f"size.{number}") for number in range(sizes)]
         self.params += [("i64", f"scalar.{number}") for number in range(scalars)]
         short = [f"%size.{n}.i32 = trunc i64 %size.{n} to i32" for n in sorted(self._short)]
@@ -194,7 +194,7 @@ class Emitter(Function):
         """The number of the thread in its block."""
         if not self._has_tid:
             self._has_tid = True
-            self.entry.insert(0, "%tid = call i32 @llvm.nvvm.read.ptx.sreg.tid.x()")
+            self._first("%tid", "tid.x")
         return "%tid"
 
     @property
@@ -202,8 +202,15 @@ class Emitter(Function):
         """The number of the block in its cluster."""
         if not self._has_rank:
             self._has_rank = True
-            self.entry.insert(0, "%rank = call i32 @llvm.nvvm.read.ptx.sreg.cluster.ctarank()")
+            self._first("%rank", "cluster.ctarank")
         return "%rank"
+
+    def _first(self, name: str, register: str) -> None:
+        """A special register, read before all else."""
+        text = f"call i32 @llvm.nvvm.read.ptx.sreg.{register}()"
+        self.entry.insert(0, f"{name} = {text}")
+        if self._recorder is not None:
+            self._recorder.written(text, name, hoisted=True)
 
     def thread_part(self, bases: Sequence[int]) -> Operand:
         """sum of bases[b] over the bits b that are set in the thread number; bits from

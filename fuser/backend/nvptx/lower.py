@@ -261,7 +261,8 @@ class Lowering(IndexValues):
         rule = RULES.get(type(op))
         if rule is None:
             raise LoweringError(f"{op.opcode} has no lowering for NVIDIA GPUs")
-        rule(self, op)
+        with self.recorder.of(self.kernel.origin_of(op)):
+            rule(self, op)
 
     # memory -------------------------------------------------------------------------------------
 

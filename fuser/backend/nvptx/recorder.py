@@ -21,20 +21,30 @@ _INTEGER = re.compile(
 
 
 class Recorder:
-    """The ops of a kernel. writing: whether the code of an op is being written."""
+    """The ops of a kernel. head: integers that are made once. writing: whether the code of an op is
+    being written. origin: the ONNX nodes of what is lowered."""
 
     def __init__(self) -> None:
-        self.body = Block()
+        self.head, self.body = Block(), Block()
+        self.origin: tuple[str, ...] = ()
         self.open = [self.body]
         self.writing = False
         self._names = itertools.count()
 
     def add(self, op: Op) -> None:
+        op.origin = op.origin or self.origin
         self.open[-1].ops.append(op)
 
     def name(self, hint: str = "x") -> str:
         """A name for a tile."""
-        return f"%{hint}{next(self._names)}"
+        return f"%{hint.rstrip('0123456789_.') or 'x'}{next(self._names)}"
+
+    @contextmanager
+    def of(self, origin: tuple[str, ...]) -> Iterator[None]:
+        """What is recorded meanwhile comes from some ONNX nodes."""
+        before, self.origin = self.origin, origin or self.origin
+        yield
+        self.origin = before
 
     @contextmanager
     def code(self) -> Iterator[None]:
@@ -44,11 +54,13 @@ class Recorder:
         self.writing = before
 
     def written(self, text: str, result: str = "", hoisted: bool = False) -> None:
-        """Note what is written beside ops."""
-        if self.writing:
+        """Note what is written beside ops. hoisted: at the head, by whoever needs it first."""
+        if hoisted:
+            self.head.ops.append(Integer(text=text, names=(result,)))
+        elif self.writing:
             return
-        if result and _INTEGER.match(text):
-            self.add(Integer(text=text, hoisted=hoisted, names=(result,)))
+        elif result and _INTEGER.match(text):
+            self.add(Integer(text=text, names=(result,)))
         else:
             self.add(Raw(text=f"{result} = {text}" if result else text))
 

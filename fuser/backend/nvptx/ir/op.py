@@ -76,12 +76,10 @@ class Op:
 
 @dataclass(eq=False, kw_only=True)
 class Integer(Op):
-    """An integer or condition made of others, as LLVM spells it: `add i32 %a, 4`. hoisted: it is
-    made once, at the head of the kernel."""
+    """An integer or condition made of others, as LLVM spells it: `add i32 %a, 4`."""
 
     opcode: ClassVar[str] = "integer"
     text: str
-    hoisted: bool = False
 
 
 @dataclass(eq=False, kw_only=True)

@@ -1,0 +1,52 @@
+"""A kernel in the GPU IR, with what a launch of it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from fuser.backend.module import TensorMap
+from fuser.backend.nvptx.ir.op import Block, Op, Raw
+from fuser.backend.nvptx.ir.uses import NAME, scalars_of
+from fuser.backend.nvptx.ir.values import Slot
+from fuser.tilegen.ir import Buffer
+
+
+@dataclass(eq=False)
+class Program:
+    """A kernel for an architecture.
+
+    warps: that compute a program in a block; threads: of a block, those that only feed others
+    included. launch: blocks; cluster: blocks that share shared memory. head: integers made once,
+    before the body. slots: of shared memory, placed; shared_bytes: that they take.
+    """
+
+    name: str
+    arch: str
+    warps: int
+    threads: int
+    launch: tuple[int, int, int]
+    buffers: list[Buffer]
+    body: Block
+    head: Block = field(default_factory=Block)
+    slots: list[Slot] = field(default_factory=list)
+    cluster: int = 1
+    shared_bytes: int = 0
+    tensor_maps: list[TensorMap] = field(default_factory=list)
+
+    def walk(self) -> Iterator[Op]:
+        """Every op, outer before inner."""
+        yield from self.head.walk()
+        yield from self.body.walk()
+
+
+def needed(head: Block, body: Block) -> Block:
+    """The integers of a head that the body, or others of them that are needed, read."""
+    wanted = {name for op in body.walk() for name in scalars_of(op)}
+    wanted |= {name for op in body.walk() if isinstance(op, Raw) for name in NAME.findall(op.text)}
+    kept: list[Op] = []
+    for op in reversed(head.ops):
+        if wanted.intersection(op.names):
+            kept.append(op)
+            wanted.update(scalars_of(op))
+    return Block(ops=kept[::-1])

@@ -1,0 +1,89 @@
+"""Kernels as text of the GPU IR: what it looks like, and that it is read back."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from fuser.backend.nvptx import lower_to_gpu
+from fuser.backend.nvptx.ir.layout_text import layout_text, offsets_of, runs_of
+from fuser.backend.nvptx.ir.parse import parse_program
+from fuser.backend.nvptx.ir.text import print_program
+from fuser.backend.nvptx.layout import WarpGrid, blocked
+from fuser.dtypes import bf16, f16, f32
+from fuser.errors import ParseError
+from fuser.target import SM_80, SM_90A, Target
+from fuser.tilegen.ir import Kernel
+from tests.backend.nvptx import kernels
+from tests.golden import Golden
+
+KERNELS = {
+    "elementwise": functools.partial(kernels.elementwise, "select", f32, 3),
+    "cast": functools.partial(kernels.cast, f16, bf16),
+    "rows": functools.partial(kernels.reduce_axis, "max", f32, 5, 300, (1, 512), 1),
+    "softmax": functools.partial(kernels.softmax, 40, 1000, f16, (2, 1024)),
+    "cluster": functools.partial(kernels.softmax, 40, 8192, f16, (1, 8192), cluster=2),
+    "transpose": functools.partial(kernels.transpose, 100, 90, f16, (64, 64)),
+    "gather": functools.partial(kernels.gather, 50, 70, 33, f32),
+    "atomics": functools.partial(kernels.accumulate, 40, 70),
+    "matmul": functools.partial(kernels.matmul, 200, 100, 96),
+}
+SHORT = ("elementwise", "rows", "cluster")
+
+
+@pytest.mark.parametrize("target", [SM_80, SM_90A], ids=lambda t: t.arch)
+@pytest.mark.parametrize("name", KERNELS)
+def test_text_is_read_back(name: str, target: Target) -> None:
+    text = print_program(lower_to_gpu(KERNELS[name](), target))
+    again = parse_program(text)
+    assert print_program(again) == text
+    assert again.arch == target.arch and len(again.buffers) == text.count("  buffer ")
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_text(name: str, golden: Golden) -> None:
+    golden.text(f"gpu/{name}.txt", print_program(lower_to_gpu(KERNELS[name](), SM_90A)))
+
+
+def test_ops_name_their_nodes() -> None:
+    kernel: Kernel = KERNELS["rows"]()
+    for op in kernel.walk():
+        op.origin = ("/a/Max", "b, c") if op.opcode == "reduce" else ()
+    text = print_program(lower_to_gpu(kernel, SM_80))
+    marked = [line for line in text.splitlines() if line.endswith('# /a/Max, "b, c"')]
+    assert any("fold_registers.max" in line for line in marked)
+    assert not any("store" in line for line in marked)
+    assert print_program(parse_program(text)) == text
+
+
+def test_layouts_are_short() -> None:
+    assert layout_text(blocked((999,), 4, (0,), 2)) == (
+        "1024 regs 4*(256) 2*(1) lanes (2) (4) (8) (16) (32) warps (64) (128)"
+    )
+    accumulator = WarpGrid(128, 64, 4, 1, wgmma=True).accumulator()
+    assert "regs 2*(64, 0) 8*(0, 8) 2*(8, 0) 2*(0, 1) lanes" in layout_text(accumulator)
+
+
+def test_runs_stand_for_the_offsets() -> None:
+    odd = [(0, 0), (0, 1), (3, 0), (3, 1), (6, 0), (6, 1)]
+    runs = runs_of(odd)
+    assert runs == [(3, (3, 0)), (2, (0, 1))] and offsets_of((0, 0), runs) == odd
+    assert runs_of([(0,), (1,), (2,), (8,)]) is None
+
+
+@pytest.mark.parametrize(
+    "old, new, message",
+    [
+        ("load &", "lode &", "there is no op 'lode'"),
+        ("#l0 =", "#l9 =", "there is no layout #l0"),
+        ("store &", "store &none_", "there is no buffer"),
+        ("fold_registers.max %", "fold_registers.max %none.", "is not defined"),
+        ("{axis = 1}", "{axle = 1}", "fold_registers has no axle"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_line(old: str, new: str, message: str) -> None:
+    text = print_program(lower_to_gpu(KERNELS["rows"](), SM_80))
+    with pytest.raises(ParseError, match=message) as found:
+        parse_program(text.replace(old, new))
+    assert found.value.where.startswith("line ")
