@@ -476,7 +476,7 @@ def test_explain_of_feeds_that_do_not_fit(fuser: Fuser, mlp: Path, tmp_path: Pat
     assert_one_line(result, 2, "x")
 
 
-@pytest.mark.parametrize("stage", [stage for stage in STAGES if stage != "ptx"])
+@pytest.mark.parametrize("stage", [stage for stage in STAGES if stage not in ("gpu", "ptx")])
 def test_dump_prints_every_stage(fuser: Fuser, mlp: Path, stage: str) -> None:
     code, out, err = fuser("dump", mlp, "--device", "cpu", "--stage", stage)
     assert (code, err) == (0, "")
