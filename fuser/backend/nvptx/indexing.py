@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fuser.backend.nvptx.emitter import INT32, Emitter, Linear, Operand
+from fuser.backend.nvptx.integers import INT32, Integers, Linear
+from fuser.backend.nvptx.ir.values import Operand
 from fuser.backend.nvptx.layout import Coordinates, Layout
 from fuser.errors import LoweringError
 from fuser.graph.sizes import certain, is_symbolic
@@ -30,7 +31,7 @@ class Indexer:
     remembers is valid while the block it was made in dominates the uses."""
 
     def __init__(
-        self, emitter: Emitter, layout: Layout, scalar: ScalarOf, lookup: LookupOf,
+        self, emitter: Integers, layout: Layout, scalar: ScalarOf, lookup: LookupOf,
         type: str = "i32",
     ) -> None:  # fmt: skip
         """type: in which it computes; what `scalar` and `lookup` give is of it."""

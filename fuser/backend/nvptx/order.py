@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from fuser.backend.nvptx.emitter import Emitter, Operand
+from fuser.backend.nvptx.integers import Integers
+from fuser.backend.nvptx.ir.values import Operand
 from fuser.graph.sizes import certain, divides, is_symbolic, same
 from fuser.tilegen import ops
 from fuser.tilegen.index import Extreme, FloorDiv, Index, Scalar
@@ -115,19 +116,19 @@ class ProgramOrder:
         self.persistent = True
         self.launch = (blocks * self.cluster, 1, 1)
 
-    def choose(self, emitter: Emitter, number: str) -> None:
+    def choose(self, emitter: Integers, number: str) -> None:
         """Make the coordinates those of a program, numbered in the order of the raster."""
         self._known = {}
         self._decode(emitter, number, emitter.value)
         self._spread(emitter, emitter.value)
         self._turn(emitter, emitter.value)
 
-    def _turn(self, emitter: Emitter, write: Callable[[str], str]) -> None:
+    def _turn(self, emitter: Integers, write: Callable[[str], str]) -> None:
         for turned in self.reverse & self._known.keys():
             last = emitter.size(self.extents[turned] - 1)
             self._known[turned] = write(f"sub i32 {last}, {self._known[turned]}")
 
-    def _spread(self, emitter: Emitter, write: Callable[[str], str]) -> None:
+    def _spread(self, emitter: Integers, write: Callable[[str], str]) -> None:
         """From the coordinates of a group of neighbours to those of this block's program."""
         rows, columns = self.neighbours
         if rows * columns == 1:
@@ -142,7 +143,7 @@ class ProgramOrder:
                 first = write(f"mul i32 {self._known[axis]}, {count}")
                 self._known[axis] = write(f"add i32 {first}, {part}")
 
-    def coordinate(self, emitter: Emitter, axis: int) -> Operand:
+    def coordinate(self, emitter: Integers, axis: int) -> Operand:
         """The program's coordinate on a grid axis; computed at the head of the kernel."""
         if axis >= len(self.extents) or same(self.extents[axis], 1):
             return 0
@@ -155,7 +156,7 @@ class ProgramOrder:
             self._turn(emitter, emitter.hoisted)
         return self._known[axis]
 
-    def _decode(self, emitter: Emitter, number: str, write: Callable[[str], str]) -> None:
+    def _decode(self, emitter: Integers, number: str, write: Callable[[str], str]) -> None:
         rank = len(self.grid)
         if not self.flat and not self.persistent:
             for axis, letter in zip(reversed(range(rank)), "xyz", strict=False):
@@ -183,7 +184,7 @@ class ProgramOrder:
                 rest = write(f"udiv i32 {rest}, {extent}")
 
     def _group(
-        self, emitter: Emitter, write: Callable[[str], str], number: str, m: int, n: int
+        self, emitter: Integers, write: Callable[[str], str], number: str, m: int, n: int
     ) -> None:
         # of open sizes m may be less than the group: the last sweep has fewer rows anyway
         group = self.group if is_symbolic(m) else min(self.group, m)
