@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from fuser.backend.nvptx.ir.op import Block, Op
 from fuser.backend.nvptx.ir.program import Program
-from fuser.backend.nvptx.ir.uses import uses
+from fuser.backend.nvptx.ir.uses import defines, uses
 from fuser.backend.nvptx.ir.values import Place, Scope, Tile
 from fuser.graph.sizes import divisor, is_symbolic, same
 from fuser.tilegen.facts import UNKNOWN, Fact, fact_of, set_fact
@@ -78,15 +78,13 @@ class Names:
         return expression.replace(leaf)
 
     def _visit(self, block: Block) -> None:
-        for param in block.params:
-            self._made.setdefault(param)
         for op in block.ops:
             for item in uses(op):
                 if isinstance(item, Tile | str) and item not in self._made:
                     self.given.setdefault(item)
             for scope in _scopes(op):
                 self._note(scope)
-            self._made.update(dict.fromkeys((*op.results, *op.names)))
+            self._made.update(dict.fromkeys(defines(op)))
             for inner in op.blocks():
                 self._visit(inner)
 

@@ -261,6 +261,8 @@ class _Parser(Reader):
         for info in infos.values():
             if info.kind == "scope":
                 content[info.name] = self.scope(list(content.values()))
+            elif info.kind == "carried":
+                content[info.name] = ()
             elif info.kind == "block":
                 many = info.annotation.startswith("tuple")
                 content[info.name] = () if many else None if info.default is None else Block()
@@ -281,7 +283,7 @@ class _Parser(Reader):
             name = self.take().text
             inner = Block()
             if self.next.text == "(":
-                inner.params = self.sequence("(", ")", self.param)
+                self.params(op, inner)
             self.expect("{")
             op.origin = op.origin or self.origin()
             if infos[name].annotation.startswith("tuple"):
@@ -291,6 +293,15 @@ class _Parser(Reader):
             self.block(inner)
             more = self.next.kind == "word" and self.next.text in infos
             more = more and self.next.line == self.last.line
+
+    def params(self, op: Op, block: Block) -> None:
+        """What a block finds: of the op, or of the block."""
+        found = self.sequence("(", ")", self.param)
+        if any(info.kind == "carried" for info in fields_of(type(op))):
+            vars(op)["scalars"] = tuple(p for p in found if isinstance(p, str))
+            vars(op)["params"] = tuple(p for p in found if isinstance(p, Tile))
+        else:
+            block.params = found
 
     def lifetime(self, op: Op) -> None:
         if isinstance(op, ops.Alloc):

@@ -13,9 +13,9 @@ from fuser.backend.module import TensorMap
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.op import Op
 
-Kind = Literal["operand", "attribute", "scope", "block"]
+Kind = Literal["operand", "fn", "attribute", "scope", "carried", "block"]
 _OPERANDS = {
-    "Tile", "tuple", "Slot", "SharedTile", "Operand", "Place", "Index", "Layout", "Buffer",
+    "Tile", "tuple", "str", "Slot", "SharedTile", "Operand", "Place", "Index", "Layout", "Buffer",
 }  # fmt: skip
 """Words in the annotation of a field that says what an op works on."""
 
@@ -36,18 +36,24 @@ _FIELDS: dict[str, tuple[FieldInfo, ...]] = {}
 def fields_of(kind: type[Op]) -> tuple[FieldInfo, ...]:
     """The fields of an op class in order, but for those that every op has."""
     if kind.opcode not in _FIELDS:
+        nests = any("Block" in str(f.type) for f in dataclasses.fields(kind))
         _FIELDS[kind.opcode] = tuple(
-            FieldInfo(f.name, _kind_of(str(f.type), f.default), str(f.type), f.default)
+            FieldInfo(f.name, _kind_of(f, nests), str(f.type), f.default)
             for f in dataclasses.fields(kind)
             if f.name not in ("results", "names", "origin")
         )
     return _FIELDS[kind.opcode]
 
 
-def _kind_of(annotation: str, default: object) -> Kind:
+def _kind_of(field: dataclasses.Field[Any], nests: bool) -> Kind:
+    annotation, default = str(field.type), field.default
     words = set(re.findall(r"\w+", annotation))
     if "Block" in words:
         return "block"
+    if nests and field.name in ("scalars", "params"):
+        return "carried"
+    if field.name == "fn":
+        return "fn"
     if annotation == "Scope":
         return "scope"
     return "operand" if default is MISSING and words <= _OPERANDS else "attribute"

@@ -29,7 +29,7 @@ from fuser.backend.nvptx.ir.names import Names
 from fuser.backend.nvptx.ir.op import Block, Integer, Op, Raw
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.syntax import FieldInfo, fields_of
-from fuser.backend.nvptx.ir.uses import NAME, uses
+from fuser.backend.nvptx.ir.uses import NAME, carried, defines, uses
 from fuser.backend.nvptx.ir.values import Place, Scope, SharedTile, Slot, Tile
 from fuser.backend.nvptx.layout import Coordinates, Layout
 from fuser.graph import dims
@@ -59,9 +59,8 @@ class _Printer:
         self.names = Names(program)
         self.layouts: dict[tuple[Layout, Coordinates], str] = {}
         for op in program.walk():
-            found = [x.layout if isinstance(x, Tile) else x for x in (*uses(op), *op.results)]
-            found += [p.layout for b in op.blocks() for p in b.params if isinstance(p, Tile)]
-            for layout in found:
+            for item in (*uses(op), *defines(op)):
+                layout = item.layout if isinstance(item, Tile) else item
                 if isinstance(layout, Layout):
                     self.layouts.setdefault((layout, layout.shape), f"#l{len(self.layouts)}")
 
@@ -128,7 +127,8 @@ class _Printer:
             return
         line, blocks = self.header(op), list(nested(op))
         for position, (name, block) in enumerate(blocks):
-            params = f" ({', '.join(map(self.param, block.params))})" if block.params else ""
+            found = (*block.params, *(() if position else carried(op)))
+            params = f" ({', '.join(map(self.param, found))})" if found else ""
             start = "}" if position else line
             yield f"{start} {name}{params} {{{'' if position else comment}"
             yield from self.block(block, "  ")
@@ -138,7 +138,7 @@ class _Printer:
         word, operands, attributes = op.opcode, [], []
         for info in fields_of(type(op)):
             content = getattr(op, info.name)
-            if info.name == "fn":
+            if info.kind == "fn":
                 word += f".{content}"
             elif info.kind == "operand":
                 operands.append(self.content(content, op))

@@ -22,8 +22,22 @@ def uses(op: Op) -> Iterator[Use]:
         yield from NAME.findall(op.text)
     if isinstance(op, Integer | Raw):
         return
+    given = carried(op)
     for content in op.contents():
-        yield from _inside(content)
+        if content not in given:
+            yield from _inside(content)
+
+
+def carried(op: Op) -> tuple[Tile | str, ...]:
+    """What an op with blocks hands to them: scalars, then tiles."""
+    if not op.blocks():
+        return ()
+    return (*getattr(op, "scalars", ()), *getattr(op, "params", ()))
+
+
+def defines(op: Op) -> tuple[Tile | str, ...]:
+    """What has a value from an op on: its results, and what its blocks find."""
+    return (*op.results, *op.names, *carried(op), *(p for b in op.blocks() for p in b.params))
 
 
 def scalars_of(op: Op) -> Iterator[str]:
