@@ -7,7 +7,6 @@ limit, 70 internal.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import itertools
@@ -37,6 +36,8 @@ class FuserError(Exception):
 
 def nearest(name: str, known: Iterable[str], what: str = "known:") -> str:
     """A hint for a name that there is not: the nearest one that there is, or all of them."""
+    import difflib  # where there is an error
+
     names = list(known)
     close = difflib.get_close_matches(name, names, 1)
     return f"did you mean {close[0]!r}?" if close else f"{what} {', '.join(names)}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 WRITE, ALLOC, EXECUTE, MERGE, STRINGS, LARGE = 0x1, 0x2, 0x4, 0x10, 0x20, 0x10000000
 """Flags of sections."""
@@ -27,8 +27,7 @@ _SYMBOL = struct.Struct("<IBBHQQ")
 _RELOCATION = struct.Struct("<QIIq")
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     """Bytes of a program. flags: WRITE, EXECUTE and so on; alignment: a power of two."""
 
     name: str
@@ -37,8 +36,7 @@ class Section:
     data: memoryview
 
 
-@dataclass(frozen=True)
-class Symbol:
+class Symbol(NamedTuple):
     """A place, `value` bytes into a section, or (section None) the name of one elsewhere."""
 
     name: str
@@ -49,8 +47,7 @@ class Symbol:
     is_global: bool
 
 
-@dataclass(frozen=True)
-class Relocation:
+class Relocation(NamedTuple):
     """At `offset` of a section: what `kind` says of a symbol, by its number, and the addend."""
 
     section: int
@@ -60,8 +57,7 @@ class Relocation:
     addend: int
 
 
-@dataclass(frozen=True)
-class Object:
+class Object(NamedTuple):
     """What a process loads of an object. sections: by number, those that are loaded."""
 
     sections: dict[int, Section]

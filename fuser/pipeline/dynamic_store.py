@@ -24,7 +24,6 @@ from fuser.pipeline.binding import Bound
 from fuser.pipeline.specialise import check_open_feeds, read_dims
 from fuser.pipeline.variants import Bucket, Variant
 from fuser.report.report import Report
-from fuser.runtime.cache import kernel_from_record, kernel_to_record
 from fuser.runtime.container import (
     MALFORMED,
     Contents,
@@ -34,6 +33,7 @@ from fuser.runtime.container import (
     write_file,
 )
 from fuser.runtime.deferred import Deferred
+from fuser.runtime.kernel_record import kernel_from_record, kernel_to_record
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import Step, TensorSpec
 from fuser.runtime.store import native_record, take_native, target_from_record

@@ -28,12 +28,10 @@ import json
 import math
 import mmap
 import os
-import secrets
 import stat
 import struct
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -127,9 +125,19 @@ def _check(data: np.ndarray) -> str:
     return digest.hexdigest()
 
 
+def _checks(arrays: Sequence[np.ndarray]) -> list[str]:
+    """The check of each, made by several threads."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(available_cores()) as pool:
+        return list(pool.map(_check, arrays))
+
+
 def write_file(path: Path | str, parts: Sequence[bytes | memoryview]) -> None:
     """Write the parts of a file beside it, then put it in its place. Raises UsageError where it
     cannot be written."""
+    import secrets  # only what writes
+
     place = Path(os.path.realpath(path))
     beside = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
     whole = not place.exists() or place.is_file()  # else a pipe or a device
@@ -177,8 +185,7 @@ class Opened:
         if len(self._arrays) != align(top, PAGE) or self._arrays[top:].any():
             raise self.damaged()
         flat = [piece for piece, _, _ in pieces]
-        with ThreadPoolExecutor(available_cores()) as pool:
-            found = list(pool.map(_check, flat)) if top > _ALONE else [*map(_check, flat)]
+        found = _checks(flat) if top > _ALONE else [*map(_check, flat)]
         if found != [record["check"] for record in records]:
             raise self.damaged()
         return [piece.view(dtype).reshape(shape) for piece, shape, dtype in pieces]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fuser.dtypes import DType
-from fuser.graph.ir import Graph, Node, TensorType, Value
 from fuser.runtime.program import TensorSpec
+
+if TYPE_CHECKING:  # a saved plan has no graph
+    from fuser.graph.ir import Graph, Node, TensorType, Value
 
 Hints = Mapping[str, tuple[int, int]]
 """Input name -> (low, high), both inclusive."""

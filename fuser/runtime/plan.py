@@ -19,7 +19,6 @@ from fuser.runtime.feeds import check_feeds
 from fuser.runtime.inputs import Hints, random_feeds
 from fuser.runtime.latency import Latency
 from fuser.runtime.nvtx import mark, marking
-from fuser.runtime.plan_report import Report
 from fuser.runtime.program import Program, Steady, TensorSpec
 from fuser.runtime.shown import Shown, Summary, counted, specs_shown
 from fuser.runtime.store import load_programs, program_file, save_program
@@ -28,6 +27,7 @@ from fuser.target import Target
 if TYPE_CHECKING:
     from fuser.runtime.binding import Binding
     from fuser.runtime.cuda import CudaExecutor
+    from fuser.runtime.plan_report import Report
 
 
 class Executor(Protocol):

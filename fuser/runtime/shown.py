@@ -7,7 +7,6 @@ A class says what it has to show in `_summary`; whatever that raises, neither fo
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -59,7 +58,7 @@ class Shown:
             head = f"{type(self).__name__} {summary.name}".strip()
             return table(head, _rows(summary))
         except Exception:
-            return f"<code>{html.escape(repr(self))}</code>"
+            return f"<code>{_escape(repr(self))}</code>"
 
     def __rich_repr__(self) -> Iterator[str | tuple[str, str]]:
         """What the package rich prints: the same rows."""
@@ -80,14 +79,20 @@ def _rows(summary: Summary) -> list[tuple[str, str]]:
     return rows
 
 
+def _escape(text: str) -> str:
+    import html  # for notebooks only
+
+    return html.escape(text)
+
+
 def table(head: str, rows: Iterable[tuple[str, str]]) -> str:
     """A caption and rows as HTML, escaped."""
     body = "".join(
-        f'<tr><th style="text-align:left">{html.escape(label)}</th>'
-        f'<td style="text-align:left">{html.escape(_cut(text, LONGEST_ROW))}</td></tr>'
+        f'<tr><th style="text-align:left">{_escape(label)}</th>'
+        f'<td style="text-align:left">{_escape(_cut(text, LONGEST_ROW))}</td></tr>'
         for label, text in rows
     )
-    caption = html.escape(_cut(head, LONGEST_ROW))
+    caption = _escape(_cut(head, LONGEST_ROW))
     return f'<table><caption style="text-align:left">{caption}</caption>{body}</table>'
 
 

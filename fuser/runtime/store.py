@@ -13,7 +13,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,12 +23,14 @@ from fuser.backend.module import CompiledKernel
 from fuser.dtypes import BY_NAME
 from fuser.errors import InvalidModelError
 from fuser.runtime import jit, native
-from fuser.runtime.cache import kernel_from_record, kernel_to_record
 from fuser.runtime.container import Contents, Opened, file_parts, read_file, reading, write_file
 from fuser.runtime.deferred import Deferred
-from fuser.runtime.plan_report import Report
+from fuser.runtime.kernel_record import kernel_from_record, kernel_to_record
 from fuser.runtime.program import BufferRef, Copy, Launch, Program, TensorSpec, Zero
 from fuser.target import Target
+
+if TYPE_CHECKING:
+    from fuser.runtime.plan_report import Report
 
 KIND = "P"
 
@@ -160,6 +162,8 @@ def _read(record: Mapping[str, Any], opened: Opened) -> Saved:
         text = opened.blob(record["report"])
 
         def read_report() -> Report:
+            from fuser.runtime.plan_report import Report  # where it is asked for
+
             with reading(opened.where):
                 return Report.from_record(json.loads(bytes(text)))
 
