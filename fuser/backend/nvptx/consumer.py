@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx import persistent
+from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.ir.values import SharedTile, Tile
 from fuser.backend.nvptx.stream import (
     Channel,
@@ -59,12 +60,12 @@ def is_zero(low: Lowering, value: Value) -> bool:
     return isinstance(entry, ops.Full) and entry.value == 0
 
 
-def keeps_sums(low: Lowering, op: ops.Dot) -> str:
+def keeps_sums(low: Lowering, op: ops.Dot) -> Operand:
     """A condition that holds where a dot in a stream adds to the sums of earlier iterations."""
     for stream in low.streams.values():
         if op in stream.fresh:
             return low.emitter.value(f"icmp ne i32 {stream.variable}, {stream.first}")
-    return "true"
+    return 1
 
 
 def begin_trip(low: Lowering, stream: Stream) -> None:

@@ -270,6 +270,11 @@ class WarpGrid:
         parts = self.warps_m // 4 if self.wgmma else self.warps_m
         return self.rows * parts, self.columns * self.warps_n
 
+    def group_share(self, left: bool) -> tuple[int, int]:
+        """How many shares of the left operand's rows, or the right one's columns, warp groups have,
+        and the extent of each (wgmma)."""
+        return (self.warps_m // 4, self.rows) if left else (self.warps_n, self.columns)
+
     def accumulator(self) -> Layout:
         """The result: for each band and 8 columns, elements (r, c) (r, c+1) (r+8, c) (r+8, c+1)."""
         regs = tuple(

@@ -12,7 +12,6 @@ that is written next.
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,10 +29,16 @@ from fuser.backend.nvptx.masks import can_remake
 from fuser.backend.nvptx.parts import merge_parts
 from fuser.backend.nvptx.persistent import pass_turn
 from fuser.backend.nvptx.rotate import Rotated
-from fuser.backend.nvptx.stage import copy_async, fence_async, land_copies, shared_tile_for
+from fuser.backend.nvptx.stage import (
+    commit_copies,
+    copy_async,
+    land_copies,
+    shared_tile_for,
+    wait_copies,
+)
 from fuser.backend.nvptx.stream import advance
 from fuser.backend.nvptx.turning import long_for, yielded
-from fuser.backend.nvptx.wgmma import wait, wait_all
+from fuser.backend.nvptx.wgmma import wait
 from fuser.backend.nvptx.wide import SplitLoop
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Block, Op
@@ -175,11 +180,10 @@ def lower_for(low: Lowering, op: ops.For) -> None:
     if stream:
         pass_turn(low, stream)
     if lone and consumer.is_deferred(low, lone):
-        flying = finals[place]
-        finals[place] = dataclasses.replace(flying, regs=wait(low, flying.regs, 0, flying.type))
+        (finals[place],) = wait(low, [finals[place]], 0)
     if stream and stream.group:
         at = [op.body.params.index(dot.acc) - 1 for dot in stream.group]
-        for position, tile in zip(at, wait_all(low, [finals[i] for i in at], 0), strict=True):
+        for position, tile in zip(at, wait(low, [finals[i] for i in at], 0), strict=True):
             finals[position] = tile
     if stream:
         consumer.end_stream(low, stream)
@@ -316,7 +320,7 @@ def _fill(
     else:
         with low.where(e.value(f"icmp slt i32 {variable}, {stop}")):
             copies()
-    e.do("call void @llvm.nvvm.cp.async.commit.group()")
+    commit_copies(low)
 
 
 def _advance(
@@ -324,8 +328,7 @@ def _advance(
 ) -> None:
     """The head of an iteration: wait for its stage, issue the copies of a later iteration."""
     e = low.emitter
-    e.do(f"call void @llvm.nvvm.cp.async.wait.group(i32 {plan.ahead - 1})")
-    fence_async(low)
+    wait_copies(low, plan.ahead - 1)
     low.shared.barrier()
     later = e.plus(variable, plan.ahead * op.step)
     # the stage that is `ahead` iterations on, round the ring

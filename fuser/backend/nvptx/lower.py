@@ -96,10 +96,13 @@ class Lowering(IndexValues):
         self.recorder = Recorder()
         self.emitter = Emitter(self.entry, params, "#0", self.recorder)
         self.shared = SharedMemory(self.emitter, self.do, self.hazards.barrier)
-        self.code = Code(self.emitter, self.shared, target, self.names, self.warps, blocks)
         self.order = ProgramOrder(
             kernel.grid, kernel.schedule.group, growing_axes(kernel), blocks, neighbours
         )
+        self.code = Code(
+            self.emitter, self.shared, target, self.names, self.warps, blocks,
+            self.order.cluster > 1,
+        )  # fmt: skip
         self.cluster = Cluster(self, blocks)
         self.neighbours = Neighbours(self, neighbours)
         self.env: dict[Value, Entry] = {}
@@ -337,11 +340,10 @@ class Lowering(IndexValues):
         if not brought:
             land_copies(self)
             self.shared.before_read()
-        found = read(self, entry, layout, list(range(len(layout.regs))))
+        found = read(self, entry, layout)
         if brought:
             consumer.after_read(self, *brought)
-        regs = [found[number] for number in range(len(layout.regs))]
-        return Tile(entry.dtype, entry.shape, layout, regs)
+        return found
 
     def masked(self, mask: Value, layout: Layout) -> Tile:
         """A mask in the layout of the access that it guards, which may be any."""
@@ -408,12 +410,6 @@ class Lowering(IndexValues):
         if not shape:
             return self.scalar_layout
         return choose_blocked(shape, list(accesses), set(), self.assignment.certain_spread)
-
-    def shared_registers(
-        self, tile: SharedTile, layout: Layout, numbers: list[int]
-    ) -> dict[int, str]:
-        """Registers of a layout, read from a tile in shared memory."""
-        return read(self, tile, layout, numbers)
 
     def set(self, value: Value, tile: Tile) -> None:
         """Bind a result, converted to its assigned layout."""

@@ -27,11 +27,10 @@ from fuser.backend.nvptx import consumer
 from fuser.backend.nvptx.chain import Chain, plain_loads
 from fuser.backend.nvptx.dot import operand
 from fuser.backend.nvptx.edges import Edges
-from fuser.backend.nvptx.emit.operands import packed_words
 from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.ir.values import SharedTile, Tile
 from fuser.backend.nvptx.stream import Channel, Stream, release, wait_barrier
-from fuser.backend.nvptx.wgmma import commit, fence, issue, wait
+from fuser.backend.nvptx.wgmma import commit, fence, issue, pack_fragments, wait
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Op
 from fuser.tilegen.value import Value
@@ -63,7 +62,7 @@ class _State:
     adds to) and the words of the probabilities."""
 
     tiles: list[Tile]
-    words: list[str]
+    words: Tile
 
 
 class Rotated:
@@ -168,7 +167,8 @@ class Rotated:
         phis = [
             Tile(t.dtype, t.shape, t.layout, [e.name_of() for _ in t.regs]) for t in state.tiles
         ]
-        words = [e.name_of() for _ in state.words]
+        w = state.words
+        words = Tile(w.dtype, w.shape, w.layout, [e.name_of() for _ in w.regs])
         e.branch(e.value(f"icmp slt i32 {variable}, {stop}"), body, after)
         e.enter(body)
         self.stream.stage, self.stream.phase = stage, phase
@@ -182,7 +182,8 @@ class Rotated:
         entries = [("i32", *item) for item in zip(names, self._hand_over, ends, strict=True)]
         for phi, a, b in zip(phis, state.tiles, end.tiles, strict=True):
             entries += [(phi.type, *regs) for regs in zip(phi.regs, a.regs, b.regs, strict=True)]
-        entries += [("i32", *regs) for regs in zip(words, state.words, end.words, strict=True)]
+        kept = zip(words.regs, state.words.regs, end.words.regs, strict=True)
+        entries += [(words.type, *regs) for regs in kept]
         head.lines[mark:mark] = [
             f"{name} = phi {type} [ {a}, %{latch.label} ], [ {b}, %{e.at.label} ]"
             for type, name, a, b in entries
@@ -212,7 +213,7 @@ class Rotated:
         self,
         variable: Operand,
         carried: list[Tile],
-        words: list[str] | None = None,
+        words: Tile | None = None,
         previous: tuple[str, str] | None = None,
     ) -> _State:
         """One iteration; without words the first, which has no matmul to add."""
@@ -231,11 +232,12 @@ class Rotated:
                 low.op(op)
         plan = low.assignment.dots[chain.first]
         left, right = operand(low, chain.first, "a"), operand(low, chain.first, "b")
+        assert isinstance(right, SharedTile)
         scores = low.tile(chain.first.acc, plan.accumulator)
         for channel in chain.keys + chain.beside:
             wait_barrier(low, stream.full(low, channel, stream.stage), stream.phase)
             channel.waited = channel.held = True
-        added: list[str] = []
+        added: Tile | None = None
         if words is not None and previous is not None:
             value = self._values(previous)
             if self.turns:
@@ -248,15 +250,15 @@ class Rotated:
             if self.turns:
                 self._pass_turn()
             self._beneath()
-            flying = wait(low, flying, 1)
+            (flying,) = wait(low, [flying], 1)
         else:
             fence(low)
             flying = issue(low, chain.first, plan, left, right, scores)
             commit(low)
             self._beneath()
-            flying = wait(low, flying, 0)
+            (flying,) = wait(low, [flying], 0)
         self._release(chain.keys, stream.stage)
-        low.set(chain.first.result, Tile(scores.dtype, scores.shape, plan.accumulator, flying))
+        low.set(chain.first.result, flying)
         for op in chain.middle:
             if isinstance(op, ops.Reduce) and op in chain.exact and not self._is_certain(op.x):
                 low.op(_reduced(op, chain.exact[op]))
@@ -266,18 +268,15 @@ class Rotated:
             channel.held = False
             consumer.after_read(low, stream, channel)
         total = carried[chain.position]
-        if previous is not None:
-            wide = low.tile(chain.cast.x)
-            both = wait(low, added + wide.regs, 0)
-            total = Tile(total.dtype, total.shape, total.layout, both[: len(added)])
-            low.env[chain.cast.x] = Tile(wide.dtype, wide.shape, wide.layout, both[len(added) :])
+        if added is not None and previous is not None:
+            total, low.env[chain.cast.x] = wait(low, [added, low.tile(chain.cast.x)], 0)
             for key in [key for key in low.converted if key[0] is chain.cast.x]:
                 del low.converted[key]
             self._release(chain.others, previous[0])
         low.op(chain.cast)
         source = operand(low, chain.second, "a")
         assert isinstance(source, Tile)
-        fresh = packed_words(low, source.regs, source.type)
+        fresh = pack_fragments(low, source)
         low.env[self.loop.body.params[1 + chain.position]] = total
         self._scale(total)
         last = self.loop.body.ops[-1]
@@ -339,14 +338,14 @@ class Rotated:
         for op in self.chain.beneath:
             self.low.op(op)
 
-    def _last(self, total: Tile, words: list[str], previous: tuple[str, str]) -> Tile:
+    def _last(self, total: Tile, words: Tile, previous: tuple[str, str]) -> Tile:
         value = self._values(previous)
         fence(self.low)
-        regs = self._issue_second(total, words, value)
+        flying = self._issue_second(total, words, value)
         commit(self.low)
-        regs = wait(self.low, regs, 0)
+        (total,) = wait(self.low, [flying], 0)
         self._release(self.chain.others, previous[0])
-        return Tile(total.dtype, total.shape, total.layout, regs)
+        return total
 
     def _values(self, previous: tuple[str, str]) -> SharedTile:
         """Wait for the second dot's right operand of the iteration before."""
@@ -360,7 +359,7 @@ class Rotated:
         assert isinstance(found, SharedTile)
         return found
 
-    def _issue_second(self, total: Tile, words: list[str], value: SharedTile) -> list[str]:
+    def _issue_second(self, total: Tile, words: Tile, value: SharedTile) -> Tile:
         second = self.chain.second
         self.low.env[second.acc] = total
         return issue(self.low, second, self.low.assignment.dots[second], words, value, total)

@@ -48,9 +48,14 @@ UNITS = {
 }
 
 
+def unit_name(op: ops.Dot) -> str:
+    """Which row of `UNITS` multiplies a dot's operands."""
+    return op.codes or op.a.dtype.name
+
+
 def unit_of(op: ops.Dot) -> Unit | None:
     """The unit that multiplies a dot's operands, of 8 or 16 bits, into such sums."""
-    unit = UNITS.get(op.codes or op.a.dtype.name)
+    unit = UNITS.get(unit_name(op))
     return unit if unit is not None and unit.accumulate == op.acc.dtype.name else None
 
 

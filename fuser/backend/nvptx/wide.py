@@ -4,8 +4,6 @@ x = big + small, two tf32 numbers that keep 21 bits of x; a product is small*big
 big*big. The left operand is split in registers, where the warp group that owns its rows holds it.
 The right operand is split once for all of them: the copy engine brings it as it is in memory, the
 warps write its two parts into shared memory with k innermost, as the unit wants 32-bit operands.
-In every eight of k the order is 0 2 4 6 1 3 5 7: then the left fragments are neighbours, and a
-matmul does not care as long as both sides agree.
 
 The unit truncates its sums: those of an iteration start afresh and are added in float32.
 
@@ -26,18 +24,15 @@ from typing import TYPE_CHECKING
 from fuser.backend.nvptx import persistent
 from fuser.backend.nvptx.assignment import DotPlan
 from fuser.backend.nvptx.emitter import Operand
+from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import SharedTile, Slot, Tile, tile_bytes
-from fuser.backend.nvptx.layout import Coordinates, Layout, WarpGrid
 from fuser.backend.nvptx.stage import fence_async
 from fuser.backend.nvptx.stream import Stream, release, wait_barrier
-from fuser.backend.nvptx.wgmma import Descriptor, commit, fence, tied, wait
+from fuser.backend.nvptx.wgmma import accumulate, wait
 from fuser.tilegen import ops
 
 if TYPE_CHECKING:
     from fuser.backend.nvptx.lower import Lowering
-
-GROUP = 8
-"""k of one instruction."""
 
 
 class SplitLoop:
@@ -73,7 +68,7 @@ class SplitLoop:
         self._meet()
         for channel in stream.channels:
             release(low, stream, channel, stage)
-        total = self._add(phi, wait(low, flying, 0))
+        total = self._landed(phi, flying)
         low.shared.barrier()
         following = e.value(f"add i32 {trip}, 1")
         latch = e.at.label
@@ -90,7 +85,7 @@ class SplitLoop:
         again = e.value(f"icmp slt i32 {following}, {persistent.trips(stream) - 1}")
         e.do(f"br i1 {again}, label %{head.label}, label %{done.label}, !llvm.loop !0")
         e.enter(done)
-        result = self._add(total, wait(low, self._issue(after, other), 0))
+        result = self._landed(total, self._issue(after, other))
         low.shared.free(self.slot)
         low.shared.forget()
         return result
@@ -123,96 +118,27 @@ class SplitLoop:
         low = self.low
         for channel in self.stream.channels:
             wait_barrier(low, self.stream.full(low, channel, stage), phase)
-        _split_right(low, self._operands(stage)[1], self._parts(turn), *self.dot.b.shape)
+        source = self._operands(stage)[1]
+        big, small = self._parts(turn)
+        low.do(gpu.SplitRight(source=source, big=big, small=small))
 
     def _meet(self) -> None:
         """All have written what the matmuls read, and read what is overwritten."""
         fence_async(self.low)
         self.low.shared.barrier()
 
-    def _issue(self, stage: Operand, turn: Operand) -> list[str]:
+    def _issue(self, stage: Operand, turn: Operand) -> Tile:
         """The matmuls of an iteration, in flight."""
-        low, grid = self.low, self.plan.grid
-        assert grid is not None
+        low, plan, acc = self.low, self.plan, self.dot.acc
+        assert plan.grid is not None
         left = self._operands(stage)[0]
-        big, small = (Descriptor(low, part, 0, grid) for part in self._parts(turn))
+        big, small = self._parts(turn)
+        made = low.new(acc.dtype, acc.shape, plan.accumulator, "flying")
         k = self.dot.b.shape[0]
-        fragments = grid.left_fragment32(k)
-        sums = ["poison"] * (grid.columns // 2)
-        for step in range(k // GROUP):
-            # the fragments of a step are split while the matmuls of the one before it run
-            numbers = list(range(4 * step, 4 * step + 4))
-            found = low.shared_registers(left, fragments, numbers)
-            big_a, small_a = _split(low, [found[number] for number in numbers])
-            big_b, small_b = big.at(0, step), small.at(0, step)
-            fence(low)
-            for order, (a, b) in enumerate(((small_a, big_b), (big_a, small_b), (big_a, big_b))):
-                sums = _issue(low, grid, sums, a, b, "true" if step or order else "false")
-            commit(low)
-            if step < k // GROUP - 1:
-                sums = wait(low, sums, 1)
-        return sums
+        return low.add(
+            gpu.WgmmaSplit(grid=plan.grid, k=k, a=left, big=big, small=small, results=(made,))
+        )
 
-    def _add(self, total: Tile, sums: list[str]) -> Tile:
-        e = self.low.emitter
-        regs = [e.value(f"fadd float {a}, {b}") for a, b in zip(total.regs, sums, strict=True)]
-        return Tile(total.dtype, total.shape, total.layout, regs)
-
-
-def _issue(
-    low: Lowering, grid: WarpGrid, sums: list[str], a: list[str], b: str, keep: str
-) -> list[str]:
-    n = len(sums)
-    outputs = "{" + ", ".join(f"${i}" for i in range(n)) + "}"
-    left = "{" + ", ".join(f"${2 * n + i}" for i in range(4)) + "}"
-    text = (
-        f"wgmma.mma_async.sync.aligned.m64n{grid.columns}k8.f32.tf32.tf32 {outputs}, {left}, "
-        f"${2 * n + 4}, ${2 * n + 5}, 1, 1;"
-    )
-    operands = [f"float {item}" for item in sums] + [f"i32 {word}" for word in a]
-    return tied(low, text, n, ["r"] * 4 + ["l", "b"], [*operands, f"i64 {b}", f"i1 {keep}"])
-
-
-def _split(low: Lowering, regs: list[str]) -> tuple[list[str], list[str]]:
-    """(big, small) words of float32 registers: big is rounded to tf32; the unit ignores what is
-    beyond tf32 in small, which is at most 2**-22 of x."""
-    e, big, small = low.emitter, [], []
-    for reg in regs:
-        bits = e.value(f"bitcast float {reg} to i32")
-        word = e.value(f"and i32 {e.value(f'add i32 {bits}, 4096')}, -8192")
-        rest = e.value(f"fsub float {reg}, {e.value(f'bitcast i32 {word} to float')}")
-        big.append(word)
-        small.append(e.value(f"bitcast float {rest} to i32"))
-    return big, small
-
-
-def _split_right(
-    low: Lowering, source: SharedTile, parts: list[SharedTile], k: int, n: int
-) -> None:
-    """Write big and small of a [k, n] tile. A warp has one group of eight k, a lane a column."""
-    e = low.emitter
-    lanes: tuple[Coordinates, ...] = tuple((0, 1 << bit) for bit in range(5))
-    warps: tuple[Coordinates, ...] = ((GROUP, 0), (2 * GROUP, 0))
-    regs = tuple((row, column) for column in range(0, n, 32) for row in range(GROUP))
-    layout = Layout((k, n), regs, lanes, warps)
-    # 128 bytes a column of the tile; 16-byte chunks permuted by the column's number
-    lane = e.hoisted(f"and i32 {e.tid}, 31")
-    line = e.hoisted(f"shl i32 {lane}, 7")
-    twist = e.hoisted(f"and i32 {lane}, 7")
-    first = e.thread_part([0] * 5 + [2, 4])
-    places = []
-    for half in range(2):
-        chunk = e.bitwise("xor", e.plus(first, half), twist)
-        places.append(e.plus(line, e.shift("shl", chunk, 4)))
-    for block in range(n // 32):
-        found = low.shared_registers(source, layout, list(range(8 * block, 8 * block + 8)))
-        for half, place in enumerate(places):
-            numbers = [8 * block + 2 * i + half for i in range(4)]
-            big, small = _split(low, [found[number] for number in numbers])
-            for part, words in zip(parts, (big, small), strict=True):
-                vector = "poison"
-                for i, word in enumerate(words):
-                    vector = e.value(f"insertelement <4 x i32> {vector}, i32 {word}, i32 {i}")
-                at = e.plus(e.plus(place, part.stage), block * 32 * 128)
-                pointer = low.shared.pointer(part.slot, at)
-                e.do(f"store <4 x i32> {vector}, ptr addrspace(3) {pointer}, align 16")
+    def _landed(self, total: Tile, flying: Tile) -> Tile:
+        """total plus what the matmuls of an iteration come to, when they are complete."""
+        return accumulate(self.low, total, wait(self.low, [flying], 0)[0])

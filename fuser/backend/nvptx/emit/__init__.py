@@ -8,14 +8,19 @@ from typing import Any
 from fuser.backend.nvptx.emit import (
     cluster,
     control,
+    copies,
     folds,
+    matrix,
     mbarriers,
     memory,
+    operands,
     registers,
     shared,
     stream_k,
     strips,
     tensor_maps,
+    wgmma,
+    wide,
 )
 from fuser.backend.nvptx.emit.code import Code
 from fuser.backend.nvptx.ir.op import Op
@@ -33,6 +38,11 @@ RULES: dict[type[Op], Rule] = {
     **control.RULES,
     **tensor_maps.RULES,
     **stream_k.RULES,
+    **operands.RULES,
+    **matrix.RULES,
+    **wgmma.RULES,
+    **wide.RULES,
+    **copies.RULES,
 }
 
 __all__ = ["RULES", "Code", "Rule"]

@@ -26,16 +26,16 @@ class Writes(Protocol):
 
 class Code:
     """The code of one kernel. names: of the parameters of buffers. ready: pointers to use instead,
-    once the kernel in front has ended. warps: that compute a program in a block. first_bit: the
-    lowest bit of a thread's number that tells the block in its cluster."""
+    once the kernel in front has ended. warps: that compute a program in a block. clustered: whether
+    blocks are launched in clusters."""
 
     def __init__(
         self, emitter: Emitter, shared: SharedMemory, target: Target, names: dict[Buffer, str],
-        warps: int, blocks: int,
+        warps: int, blocks: int, clustered: bool,
     ) -> None:  # fmt: skip
         """blocks: of the cluster that shares a program."""
         self.emitter, self.shared, self.target, self.names = emitter, shared, target, names
-        self.warps, self.blocks = warps, blocks
+        self.warps, self.blocks, self.clustered = warps, blocks, clustered
         self.ready: dict[Buffer, str] = {}
         self.addresses: dict[str, str] = {}
         """In shared memory, by the names of scalars."""

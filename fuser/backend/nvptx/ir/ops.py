@@ -8,6 +8,8 @@ from typing import ClassVar, Literal
 
 from fuser.backend.nvptx.ir.op import Block, Op
 from fuser.backend.nvptx.ir.values import Operand, Place, Scope, SharedTile, Slot, Tile
+from fuser.backend.nvptx.layout import Layout, WarpGrid
+from fuser.dtypes import DType
 from fuser.tilegen.index import Index
 from fuser.tilegen.ir import Buffer
 
@@ -485,6 +487,160 @@ class MbarrierArrive(Op):
 
 # matrix units -------------------------------------------------------------------------------------
 
+
+@dataclass(eq=False, kw_only=True)
+class PackFragments(Op):
+    """Neighbouring elements of 8 or 16 bits as words, as matrix units take a left operand from
+    registers: the result has a word where its first element was."""
+
+    opcode: ClassVar[str] = "pack_fragments"
+    x: Tile
+
+
+@dataclass(eq=False, kw_only=True)
+class Mma(Op):
+    """acc + a @ b over `k` columns of a, by mma.sync of a row of `UNITS`. a: in shared memory, or
+    fragments of 8 or 16-bit elements. Groups of warps that share k take its steps in turn."""
+
+    opcode: ClassVar[str] = "mma"
+    unit: str
+    grid: WarpGrid
+    k: int
+    a: SharedTile | Tile
+    b: SharedTile
+    acc: Tile
+
+
+@dataclass(eq=False, kw_only=True)
+class MmaTf32(Op):
+    """acc + a @ b of float32 operands, by mma.sync of tf32. split: both operands are taken as
+    x = big + small, and the sum has big * big + big * small + small * big."""
+
+    opcode: ClassVar[str] = "mma_tf32"
+    grid: WarpGrid
+    k: int
+    a: SharedTile | Tile
+    b: SharedTile
+    acc: Tile
+    split: bool = True
+
+
+@dataclass(eq=False, kw_only=True)
+class FmaDot(Op):
+    """acc + a @ b of any dtype, a multiply-add at a time in a loop over k. Operands lie in slots,
+    their elements so many bytes apart along each axis."""
+
+    opcode: ClassVar[str] = "fma_dot"
+    dtype: DType
+    k: int
+    a: Slot
+    a_steps: tuple[int, ...]
+    b: Slot
+    b_steps: tuple[int, ...]
+    acc: Tile
+
+
+@dataclass(eq=False, kw_only=True)
+class Accumulate(Op):
+    """acc + x: what matmuls came to that started afresh, because their unit truncates its sums. No
+    product in front is rounded with the sum."""
+
+    opcode: ClassVar[str] = "accumulate"
+    acc: Tile
+    x: Tile
+
+
+@dataclass(eq=False, kw_only=True)
+class WritePartials(Op):
+    """Write partial sums to a slot, elements `steps` bytes apart along each axis. parts: for every
+    bit of the thread number how many bytes further the part of those threads lies where it is set,
+    which tell the groups of warps apart that shared k."""
+
+    opcode: ClassVar[str] = "write_partials"
+    slot: Slot
+    x: Tile
+    steps: tuple[int, int]
+    parts: tuple[int, ...]
+
+
+@dataclass(eq=False, kw_only=True)
+class AddPartials(Op):
+    """acc plus partial sums, in the order of `offsets`, where in the slot they begin, and of the
+    blocks of the cluster: so many have such a slot."""
+
+    opcode: ClassVar[str] = "add_partials"
+    slot: Slot
+    acc: Tile
+    steps: tuple[int, int]
+    offsets: tuple[int, ...]
+    cluster: int = 1
+
+
+@dataclass(eq=False, kw_only=True)
+class WgmmaFence(Op):
+    """Registers that were written so far may be read by the matmuls that follow."""
+
+    opcode: ClassVar[str] = "wgmma_fence"
+
+
+@dataclass(eq=False, kw_only=True)
+class Wgmma(Op):
+    """Issue acc + a @ b over `k` columns of a, by a row of `UNITS`. a: in shared memory, or words
+    of fragments. Without acc, the sums start at zero; keeps: a condition without which they do. The
+    result is in flight until a `wgmma_wait` has it."""
+
+    opcode: ClassVar[str] = "wgmma"
+    unit: str
+    grid: WarpGrid
+    k: int
+    a: SharedTile | Tile
+    b: SharedTile
+    acc: Tile | None = None
+    keeps: Operand = 1
+
+
+@dataclass(eq=False, kw_only=True)
+class WgmmaCommit(Op):
+    """The matmuls issued so far are a group, which waits count."""
+
+    opcode: ClassVar[str] = "wgmma_commit"
+
+
+@dataclass(eq=False, kw_only=True)
+class WgmmaWait(Op):
+    """Wait until at most `pending` groups are in flight. The results are the tiles behind it: what
+    was in flight, and what has to stay as it is until then. Without any, sums may be anywhere."""
+
+    opcode: ClassVar[str] = "wgmma_wait"
+    values: tuple[Tile, ...] = ()
+    pending: int = 0
+
+
+@dataclass(eq=False, kw_only=True)
+class SplitRight(Op):
+    """Write a float32 right operand [k, n] as two of tf32, big and small, k innermost and in the
+    order that `wgmma_split` has it."""
+
+    opcode: ClassVar[str] = "split_right"
+    source: SharedTile
+    big: SharedTile
+    small: SharedTile
+
+
+@dataclass(eq=False, kw_only=True)
+class WgmmaSplit(Op):
+    """Issue a @ b of float32 operands as matmuls of tf32: small * big + big * small + big * big. a
+    is split in registers, a step of k while the matmuls of the step before run; b lies as
+    `split_right` leaves it. The last step's are in flight until a `wgmma_wait` has them."""
+
+    opcode: ClassVar[str] = "wgmma_split"
+    grid: WarpGrid
+    k: int
+    a: SharedTile
+    big: SharedTile
+    small: SharedTile
+
+
 # asynchronous copies ------------------------------------------------------------------------------
 
 
@@ -515,6 +671,56 @@ class PrefetchMap(Op):
 
     opcode: ClassVar[str] = "prefetch_map"
     map: str
+
+
+@dataclass(eq=False, kw_only=True)
+class WriteTile(Op):
+    """Write a tile into a swizzled one that is at least as large, and nothing past its edge."""
+
+    opcode: ClassVar[str] = "write_tile"
+    target: SharedTile
+    x: Tile
+
+
+@dataclass(eq=False, kw_only=True)
+class ReadTile(Op):
+    """Read a swizzled tile."""
+
+    opcode: ClassVar[str] = "read_tile"
+    source: SharedTile
+
+
+@dataclass(eq=False, kw_only=True)
+class CopyAsync(Op):
+    """Issue copies of elements of global memory into a swizzled tile, zeros where they may not be
+    touched. layout: which thread copies which vectors."""
+
+    opcode: ClassVar[str] = "copy_async"
+    at: Place
+    target: SharedTile
+    layout: Layout
+
+
+@dataclass(eq=False, kw_only=True)
+class CommitCopies(Op):
+    """The copies issued so far are a group, which waits count."""
+
+    opcode: ClassVar[str] = "commit_copies"
+
+
+@dataclass(eq=False, kw_only=True)
+class WaitCopies(Op):
+    """Wait until at most `pending` groups of this thread's copies are in flight."""
+
+    opcode: ClassVar[str] = "wait_copies"
+    pending: int = 0
+
+
+@dataclass(eq=False, kw_only=True)
+class FenceAsync(Op):
+    """What this thread has written to shared memory is seen by wgmma and TMA."""
+
+    opcode: ClassVar[str] = "fence_async"
 
 
 # control flow -------------------------------------------------------------------------------------
