@@ -1,4 +1,4 @@
-"""Tensor-core instructions by operand type: what dot_plan, mma.py and wgmma.py read of them."""
+"""Tensor-core instructions by operand type: what plans and rules read of them."""
 
 from __future__ import annotations
 
