@@ -483,6 +483,8 @@ def _substitute_atom(atom: Atom, values: Mapping[str, Dim]) -> Dim:
 
 def may_equal(a: Dim, b: Dim) -> bool:
     """False only if a and b differ whatever the symbols are, or at the sizes in force."""
+    if a.__class__ is int and b.__class__ is int:
+        return a == b
     if ACTIVE.get() is not None:
         return bool(a == b)
     difference = _add(a, _scale(b, -1))

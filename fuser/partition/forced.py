@@ -84,8 +84,10 @@ def _ways(graph: Graph, ones: set[Node], others: set[Node]) -> set[Node]:
     return {node for node in found if node.op not in IDLE}
 
 
-def fused_before(graph: Graph, pairs: Iterable[Pair]) -> Pair | None:
+def fused_before(graph: Graph, pairs: Sequence[Pair]) -> Pair | None:
     """The first pair that one primitive of a graph computes both of."""
+    if not pairs:
+        return None
     several = [set(n.origin) for n in graph.nodes if len(n.origin) > 1 and n.op not in IDLE]
     return next((pair for pair in pairs if any(names.issuperset(pair) for names in several)), None)
 

@@ -424,7 +424,8 @@ class Grouping:
         while stack:
             current, where = stack.pop()
             if current in group.positions:
-                if where is None or not np.array_equal(group.positions[current], where):
+                held = group.positions[current]
+                if held is not where and (where is None or not np.array_equal(held, where)):
                     return False
                 continue
             node = current.node

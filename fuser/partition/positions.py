@@ -8,6 +8,7 @@ agree on all samples are the same map (structured maps that differ, differ nearl
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from math import prod
 from typing import Any, TypeAlias
@@ -25,11 +26,18 @@ SAMPLES = 61
 @by_example
 def sample(size: int) -> Positions:
     """Flat positions into `size` elements: both ends and a spread between; the same every time."""
-    size = size_hint(size)
+    return _sample(size_hint(size))
+
+
+@functools.lru_cache(maxsize=1024)
+def _sample(size: int) -> Positions:
     if size <= SAMPLES:
-        return np.arange(size, dtype=np.int64)
-    spread = np.random.default_rng(size).integers(0, size, SAMPLES - 3)
-    return np.concatenate([np.array([0, 1, size - 1], np.int64), spread])
+        found = np.arange(size, dtype=np.int64)
+    else:
+        spread = np.random.default_rng(size).integers(0, size, SAMPLES - 3)
+        found = np.concatenate([np.array([0, 1, size - 1], np.int64), spread])
+    found.flags.writeable = False
+    return found
 
 
 def _unravel(positions: Positions, shape: tuple[int, ...]) -> list[Positions]:

@@ -52,6 +52,8 @@ def check_same_shape(op: str, types: Sequence[TensorType]) -> None:
     """Raise ShapeError if two shapes cannot be equal."""
     first = types[0].shape
     for other in types[1:]:
+        if other.shape is first:
+            continue
         if len(first) != len(other.shape) or not all(map(may_equal, first, other.shape)):
             raise ShapeError(f"{op}: the operand shapes differ: {', '.join(map(str, types))}")
 

@@ -10,7 +10,7 @@ def remove_dead_nodes(graph: Graph) -> Graph:
     needed = set(graph.outputs)
     live = []
     for node in reversed(graph.nodes):
-        if any(value in needed for value in node.outputs):
+        if not needed.isdisjoint(node.outputs):
             needed.update(node.inputs)
             live.append(node)
     graph.nodes = live[::-1]

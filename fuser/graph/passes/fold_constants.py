@@ -88,14 +88,21 @@ class _Folder:
                     total = node.attrs["value"].nbytes
                 for value in node.outputs:
                     self.weight[value] = total
-        uses, outputs = graph.uses(), set(graph.outputs)
+        outputs = set(graph.outputs)
+        uses: dict[Value, list[Node]] = {value: [] for value in self.weight}
+        for node in graph.nodes:
+            for value in node.inputs:
+                if value in uses:
+                    uses[value].append(node)
+            if node.op == "broadcast":
+                uses.setdefault(node.output, [])
         for node in reversed(graph.nodes):
             if node.op in ("gather", "conv", "dot_general"):
                 self.always.add(node.inputs[1])
             for value in node.outputs:
-                if value not in self.weight and node.op != "broadcast":
+                readers = uses.get(value)
+                if readers is None:
                     continue
-                readers = uses.get(value, [])
                 self.only_maps[value] = value not in outputs and all(
                     primitive(reader.op).kind == "map"
                     or (reader.op == "broadcast" and self.only_maps[reader.output])
@@ -158,8 +165,9 @@ class _Folder:
 
 
 def _is_static(node: Node, static: dict[Value, int]) -> bool:
+    for value in node.inputs:
+        if value not in static:
+            return False
     if any(isinstance(d, DimExpr) for value in node.outputs for d in value.type.shape):
         return False
-    if node.op == "dims":
-        return not any(isinstance(dim, DimExpr) for dim in node.attrs["values"])
-    return all(value in static for value in node.inputs)
+    return node.op != "dims" or not any(isinstance(d, DimExpr) for d in node.attrs["values"])

@@ -97,13 +97,13 @@ def _static_bytes(graph: Graph) -> dict[Value, int]:
     """The bytes of the constants behind each value that depends on no input."""
     weight: dict[Value, int] = {}
     for node in graph.nodes:
-        shapes = (value.type.shape for value in node.outputs)
-        if any(isinstance(dim, DimExpr) for shape in shapes for dim in shape):
-            continue
         if node.op == "constant":
             array = node.attrs["value"]
             weight[node.output] = array.nbytes if array.size > 1 else 0
         elif node.op != "dims" and all(value in weight for value in node.inputs):
+            shapes = (value.type.shape for value in node.outputs)
+            if any(isinstance(dim, DimExpr) for shape in shapes for dim in shape):
+                continue
             total = sum(weight[value] for value in set(node.inputs))
             weight.update(dict.fromkeys(node.outputs, total))
     return weight

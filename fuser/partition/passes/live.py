@@ -33,7 +33,7 @@ def _live(graph: Graph) -> set[Node]:
     needed = set(graph.outputs)
     live: set[Node] = set()
     for node in reversed(graph.nodes):
-        if any(value in needed for value in node.outputs):
+        if not needed.isdisjoint(node.outputs):
             live.add(node)
             needed.update(node.inputs)
     return live
