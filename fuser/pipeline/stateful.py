@@ -20,20 +20,21 @@ import numpy as np
 
 from fuser.errors import FeedError, UsageError
 from fuser.forks import new_lock
-from fuser.graph.dims import Dim, DimExpr, symbol, symbols_of
+from fuser.graph.dims import Dim, symbol, symbols_of
 from fuser.graph.evaluate import bind_shape
-from fuser.graph.ir import TensorType
-from fuser.graph.sizes import Sizes, evaluate, same, same_shape
-from fuser.partition.passes.keep_state import CAPACITY, growing_axis
+from fuser.graph.sizes import evaluate
+from fuser.partition.passes.keep_state import CAPACITY
 from fuser.pipeline.compiler import Progress
-from fuser.pipeline.devices import Device, check_device
+from fuser.pipeline.devices import Device, check_device, choose_target
 from fuser.pipeline.dynamic import explain_variants
 from fuser.pipeline.fusion import Fusing
+from fuser.pipeline.pairs import read_pairs
 from fuser.pipeline.precision import Precision
 from fuser.pipeline.source import GraphSource, symbols
 from fuser.pipeline.steps import Steps
-from fuser.pipeline.variants import INNER_BUCKETS, OUTER_BUCKETS, Variant, Variants, source_of
+from fuser.pipeline.variants import Variant, Variants
 from fuser.runtime.feeds import check_names
+from fuser.runtime.moving import LENGTH
 from fuser.runtime.plan_report import Report
 from fuser.runtime.program import TensorSpec
 from fuser.runtime.state import Slot, State
@@ -63,31 +64,28 @@ class StatefulPlan:
         progress: Progress | None = None,
     ) -> None:
         check_device(device, threads)
+        if choose_target(device).is_cuda:
+            raise UsageError("states are kept in memory of the host", hint='use device="cpu"')
         unknown = sorted(set(dims or {}) - set(symbols(model)))
         if unknown:
             raise UsageError(f"unknown dim {unknown[0]!r}", hint=f"{sorted(symbols(model))}")
-        self._model, self._fixed = model, dict(dims or {})
+        self._fixed = dict(dims or {})
         self.pairs = dict(state)
-        self._types = model.inputs
-        growing = _growing(model, self.pairs, self._fixed)
+        self._model, growing = read_pairs(model, self.pairs, self._fixed)
+        self._types = self._model.inputs
         self._axes = {name: axis for name, (axis, _) in growing.items()}
         self._rows: set[Dim] = {rows for _, rows in growing.values()}
-        lengths = {self._types[name].shape[axis] for name, axis in self._axes.items()}
-        if len(lengths) > 1:
+        lengths = [self._types[name].shape[axis] for name, axis in self._axes.items()]
+        names = {name for dim in lengths for name in symbols_of(dim)}
+        if any(not any(dim is symbol(name) for name in names) for dim in lengths):
             raise UsageError(
-                f"what grows has several lengths: {', '.join(sorted(map(str, lengths)))}",
-                hint="declare pairs of one length",
-            )
-        self.length = next(iter(lengths), None)
-        names = symbols_of(self.length) if isinstance(self.length, DimExpr) else set()
-        if self._axes and (len(names) != 1 or self.length is not symbol(next(iter(names)))):
-            raise UsageError(
-                f"what grows has length {self.length}, which is no open dim",
+                f"what grows has length {', '.join(map(str, lengths))}, which is no open dim",
                 hint="export the model with a symbolic length of the past",
             )
+        self._lengths = frozenset(names)
         self._variants = Variants(
-            source_of(model), device=device, fusion=fusion, threads=threads, precision=precision,
-            fixed=dims, progress=progress, lengths=frozenset(names),
+            self._model.source(), device=device, fusion=fusion, threads=threads,
+            precision=precision, fixed=dims, progress=progress, lengths=self._lengths,
             state=tuple((name, self.pairs[name]) for name in self._axes),
         )  # fmt: skip
         self.inputs = tuple(
@@ -96,7 +94,6 @@ class StatefulPlan:
             if name not in self.pairs
         )
         """The inputs that each run is fed; a dim of a shape is an int or a symbolic expression."""
-        self._name = next(iter(names), "")
         self._made: dict[tuple[Any, ...], Steps] = {}
         self._lock = new_lock()
 
@@ -123,7 +120,7 @@ class StatefulPlan:
                 raise UsageError(f"batch={batch} and {name}={sizes[name]} are one dim")
             sizes.setdefault(name, 1)
         open_dims = {n for type in mine for dim in type.shape for n in symbols_of(dim)}
-        own = symbols_of(self.length) if isinstance(self.length, DimExpr) else set()
+        own = self._lengths
         if unknown := sorted(set(dims) - open_dims):
             raise UsageError(f"unknown dim {unknown[0]!r}", hint=f"{sorted(open_dims)}")
         if missing := sorted(open_dims - own - set(sizes)):
@@ -147,15 +144,14 @@ class StatefulPlan:
     def step(self, state: State, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """`State.run`, for whoever holds the state's lock."""
         check_names(self.inputs, feeds)
-        shapes = tuple([np.shape(feeds[spec.name]) for spec in self.inputs])
-        remembered: tuple[Steps | None, int] = state.memo.get(shapes, (None, 0))
-        steps, rows = remembered
-        if steps is None or not steps.serves(state.length):
+        shapes = {spec.name: np.shape(feeds[spec.name]) for spec in self.inputs}
+        steps, rows = state.memo or (None, 0)
+        if not isinstance(steps, Steps) or not steps.serves(state.length, shapes):
             dims = self._dims(state, feeds)
             rows = max((evaluate(rows, dims) for rows in self._rows), default=0)
             self._check_room(state, rows)
-            steps = self._steps(dims, state.capacity - rows)
-            state.memo = {shapes: (steps, rows)}
+            steps = self._steps(dims, state, rows)
+            state.memo = steps, rows
         self._check_room(state, rows)
         outputs = steps.run(state, feeds)
         state.length += rows
@@ -169,16 +165,29 @@ class StatefulPlan:
                 hint="plan.state(capacity=...) makes larger ones",
             )
 
-    def _steps(self, dims: Mapping[str, int], most: int) -> Steps:
-        """Steps of the variant that serves these sizes, laid out for lengths up to `most`."""
-        others = {name: size for name, size in dims.items() if name != self._name}
+    def _steps(self, dims: Mapping[str, int], state: State, rows: int) -> Steps:
+        """Steps of the variant that serves these sizes, laid out for all lengths of the state. Dims
+        of feeds that are as long as what is kept will be (a mask) are taken to grow with it."""
+        grown = {name for more in self._rows for name in symbols_of(more)}
+        following = [
+            name
+            for name, outer in self._model.symbols.items()
+            if not outer and name not in {*self._lengths, *grown, *state.dims, *self._fixed}
+            and dims[name] == state.length + rows
+        ]  # fmt: skip
+        most = max(state.capacity - rows, state.length)
         with self._lock:
+            if len(self._rows) == 1:
+                self._variants.following = dict.fromkeys(following, *self._rows)
             variant = self._variants.variant(dims)
-            key = (variant.number, most, *sorted(others.items()))
+            known: dict[str, Dim] = dict(dims)
+            known |= dict.fromkeys(self._lengths, LENGTH)
+            known |= dict.fromkeys(following, LENGTH + rows)
+            key = (variant.number, most, *sorted((n, str(d)) for n, d in known.items()))
             found = self._made.pop(key, None)
             if found is None:
                 like = next((s for s in self._made.values() if s.variant is variant), None)
-                found = Steps(variant, others, self._name, most, like)
+                found = Steps(variant, known, most, like)
             self._made[key] = found
             if len(self._made) > MOST_STEPS:
                 del self._made[next(iter(self._made))]
@@ -186,12 +195,11 @@ class StatefulPlan:
 
     def _dims(self, state: State, feeds: Mapping[str, Any]) -> dict[str, int]:
         dims = {**self._fixed, **state.dims, CAPACITY: state.capacity}
-        for name in symbols_of(self.length) if isinstance(self.length, DimExpr) else ():
-            dims[name] = state.length
+        dims |= dict.fromkeys(self._lengths, state.length)
         for name, type in self._types.items():
             if name not in self.pairs:
                 bind_shape(type, np.shape(feeds[name]), dims)
-        if missing := sorted(set(symbols(self._model)) - set(dims)):
+        if missing := sorted(set(self._model.symbols) - set(dims)):
             raise FeedError(f"no feed says how large {missing[0]} is")
         return dims
 
@@ -220,53 +228,3 @@ class StatefulPlan:
             for steps in self._made.values():
                 steps.close()
             self._made.clear()
-
-
-def _growing(
-    model: GraphSource, pairs: Mapping[str, str], fixed: Mapping[str, int]
-) -> dict[str, tuple[int, Dim]]:
-    """The inputs whose outputs are longer along one axis, that axis, and how much longer. Raises
-    UsageError for pairs that are none."""
-    for name in pairs:
-        if name not in model.inputs:
-            raise UsageError(f"there is no input {name!r}", hint=f"{sorted(model.inputs)}")
-    taken: set[int] = set()
-    examples: dict[str, int] = {}
-    for name, outer in symbols(model).items():
-        if name not in fixed:
-            size = (OUTER_BUCKETS if outer else INNER_BUCKETS)[0][2]
-            while size in taken:
-                size += 1
-            taken.add(size)
-            examples[name] = size
-    with Sizes(examples):
-        graph = model.open_graph(fixed)
-        inputs = {value.name: value for value in graph.inputs}
-        found: dict[str, tuple[int, Dim]] = {}
-        for name, output in pairs.items():
-            if output not in graph.output_names:
-                raise UsageError(f"there is no output {output!r}", hint=f"{graph.output_names}")
-            past = inputs[name].type
-            present = graph.outputs[graph.output_names.index(output)]
-            if past.dtype is not present.type.dtype or past.rank != present.type.rank:
-                raise UsageError(f"{output!r} is {present.type}, {name!r} is {past}")
-            axis = growing_axis(inputs[name], present)
-            if axis is None and not same_shape(past.shape, present.type.shape):
-                axis = _longer_axis(past, present.type)
-                if axis is None:
-                    raise UsageError(f"{output!r} is {present.type}, {name!r} is {past}")
-            if axis is not None:
-                found[name] = axis, present.type.shape[axis] - past.shape[axis]
-        return found
-
-
-def _longer_axis(past: TensorType, present: TensorType) -> int | None:
-    axes = [
-        i
-        for i, (one, other) in enumerate(zip(past.shape, present.shape, strict=True))
-        if not same(one, other)
-    ]
-    return axes[0] if len(axes) == 1 else None
-
-
-__all__ = ["DEFAULT_CAPACITY", "StatefulPlan"]

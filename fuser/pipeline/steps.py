@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from fuser.graph.dims import symbols_of
-from fuser.graph.sizes import Guard
+from fuser.dtypes import DType
+from fuser.graph.dims import Dim, substitute, symbols_of
+from fuser.graph.sizes import evaluate
 from fuser.pipeline.devices import plan_threads
 from fuser.pipeline.variants import Variant
 from fuser.runtime.cpu import CpuExecutor
@@ -25,25 +26,27 @@ class Steps:
     a step costs its kernels, whatever the length, and no memory plan."""
 
     def __init__(
-        self, variant: Variant, dims: Mapping[str, int], length: str, most: int,
-        like: Steps | None = None,
-    ) -> None:  # fmt: skip
-        """dims: the sizes. length: the name of the dim that grows, "" if none does; most: the
-        largest that it will be. like: steps of the same variant, to share code."""
-        self.variant, self.length = variant, length
+        self, variant: Variant, known: Mapping[str, Dim], most: int, like: Steps | None = None
+    ) -> None:
+        """known: sizes of all symbols, some in terms of LENGTH; most: the largest that it will be.
+        like: steps of the same variant, to share code."""
+        self.variant = variant
         bound = variant.bound
-        known = dict(dims)
-        program = bound.at({**known, length: most})
+        program = bound.at({name: evaluate(dim, {"n": most}) for name, dim in known.items()})
         shared: CpuExecutor | None = like._executor if like is not None else None
         self._executor: CpuExecutor = CpuExecutor(program, plan_threads(variant.threads), shared)
-        self._moving = MovingProgram(self._executor, known, length)
-        self._guard = _compiled(variant, known, length)
-        self._inputs = [_Spec(spec, variant.types, known, length) for _, spec in bound.inputs]
-        self._outputs = [_Spec(spec, variant.types, known, length) for _, spec in bound.outputs]
+        self._moving = MovingProgram(self._executor, known)
+        self._guard = _guarded(variant, known)
+        self._inputs = [_Spec(spec, variant.types, known) for _, spec in bound.inputs]
+        self._outputs = [_Spec(spec, variant.types, known) for _, spec in bound.outputs]
 
-    def serves(self, length: int) -> bool:
-        """Whether the kernels are right at this length."""
-        return self._guard(length)
+    def serves(self, length: int, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+        """Whether the kernels are right at this length, for inputs of these shapes."""
+        return self._guard(length) and all(
+            item.at(length).shape == shapes[item.name]
+            for item in self._inputs
+            if item.name in shapes
+        )
 
     def run(self, state: State, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """One run: from the state's memory, and into it. Raises FeedError."""
@@ -79,12 +82,12 @@ class _Spec:
     """An input or output, whose shape may depend on the length."""
 
     def __init__(
-        self, spec: TensorSpec, types: Mapping[str, Any], known: Mapping[str, int], length: str
+        self, spec: TensorSpec, types: Mapping[str, DType], known: Mapping[str, Dim]
     ) -> None:
         self.name = spec.name
         self._spec = replace(spec, dtype=types.get(spec.name, spec.dtype))
-        self._shape = formula(spec.shape, known, length)
-        self._moves = any(length in symbols_of(dim) for dim in spec.shape)
+        self._shape = formula(spec.shape, known)
+        self._moves = any(symbols_of(substitute(dim, known)) for dim in spec.shape)
         if not self._moves:
             self._spec = replace(self._spec, shape=self._shape(0))
             self._recycler = Recycler(self._spec.shape, self._spec.dtype.numpy)
@@ -99,27 +102,19 @@ class _Spec:
         return Recycler(spec.shape, spec.dtype.numpy)()[0]
 
 
-def _compiled(variant: Variant, known: Mapping[str, int], length: str) -> Callable[[int], bool]:
-    """Whether a length is one that the variant serves, at known sizes of all other dims."""
-    bucket = variant.buckets.get(length)
-    others = {name: b for name, b in variant.buckets.items() if name != length}
-    if not all(known[name] in other for name, other in others.items()):
-        return lambda n: False
-    moving: list[Guard] = []
-    for guard in variant.guards:
-        if length in symbols_of(guard.expression):
-            moving.append(guard)
-        elif not guard.holds(known):
-            return lambda n: False
-    values = formula([guard.expression for guard in moving], known, length)
-    relations = [guard.relation for guard in moving]
+def _guarded(variant: Variant, known: Mapping[str, Dim]) -> Callable[[int], bool]:
+    """Whether a length is one that the variant serves."""
+    expressions = formula([guard.expression for guard in variant.guards], known)
+    relations = [guard.relation for guard in variant.guards]
+    sizes = formula([known[name] for name in variant.buckets], known)
+    buckets = list(variant.buckets.values())
 
-    def serves(n: int) -> bool:
-        if bucket is not None and n not in bucket:
+    def serves(length: int) -> bool:
+        if not all(size in b for size, b in zip(sizes(length), buckets, strict=True)):
             return False
         return all(
             value >= 0 if relation == ">=" else (value == 0) == (relation == "==")
-            for value, relation in zip(values(n), relations, strict=True)
+            for value, relation in zip(expressions(length), relations, strict=True)
         )
 
     return serves

@@ -24,8 +24,9 @@ import numpy as np
 
 from fuser.dtypes import DType
 from fuser.errors import FuserError, UsageError, ValueNeededError
+from fuser.graph.dims import Dim
 from fuser.graph.ir import Graph
-from fuser.graph.sizes import LEAST, Guard, Sizes, guard_from_list, size_hint
+from fuser.graph.sizes import LEAST, Guard, Sizes, evaluate, guard_from_list, size_hint
 from fuser.partition.passes.keep_state import CAPACITY
 from fuser.pipeline.binding import Bound
 from fuser.pipeline.compiler import Progress, compile_kernels
@@ -201,6 +202,9 @@ class Variants:
         (`fuser.partition.options.Options`); sizes then have that of CAPACITY, too. lengths: dims
         that grow from run to run, for all sizes of which one variant is to serve."""
         self.state, self.lengths = state, lengths
+        self.following: dict[str, Dim] = {}
+        """Dims that are as long as what grows becomes in a run, by what it grows by: one variant is
+        to serve all of their sizes, too."""
         self.source = source
         self.ordinal = ordinal or parse_device(device)[1]
         self.fixed = dict(fixed or {})
@@ -270,12 +274,19 @@ class Variants:
                 usual[name] = Bucket(dims[name], dims[name], dims[name])
                 continue
             usual[name] = bucket = _bucket(dims[name], outer)
-            if name in self.lengths and bucket.least != bucket.most:
-                bucket = usual[name] = Bucket(*LENGTH_BUCKET)
+            if name in self.lengths:
+                if bucket.least != bucket.most:
+                    usual[name] = Bucket(*LENGTH_BUCKET)
+                continue  # they are all as long
             if bucket.least != bucket.most and bucket.example in taken:
                 # two dims of one example would look equal
                 bucket = usual[name] = replace(bucket, example=_free_size(bucket, taken))
             taken.add(bucket.example)
+        examples = {name: bucket.example for name, bucket in usual.items()}
+        for name, rows in self.following.items():
+            length = next((examples[other] for other in self.lengths), 0)
+            if dims[name] >= LEAST and name not in self.fixed:
+                usual[name] = Bucket(LEAST, None, max(LEAST, length + evaluate(rows, examples)))
         own = {
             name: bucket if bucket.least == bucket.most else replace(bucket, example=dims[name])
             for name, bucket in usual.items()

@@ -16,13 +16,14 @@ from fuser.runtime.cpu import CpuExecutor
 from fuser.runtime.memory import address
 from fuser.runtime.program import Launch
 
+LENGTH = symbol("n")
+"""What moves."""
 Formula = Callable[[int], tuple[int, ...]]
 
 
-def formula(dims: Iterable[Dim], known: Mapping[str, int], name: str) -> Formula:
-    """A function from the size of the dim called `name` to the values of dims. known: the sizes of
-    all others."""
-    sizes: dict[str, Dim] = {**known, name: symbol("n")}
+def formula(dims: Iterable[Dim], sizes: Mapping[str, Dim]) -> Formula:
+    """A function from the size of LENGTH to the values of dims. sizes: of all symbols, as numbers
+    or in terms of LENGTH."""
     texts = [str(substitute(dim, sizes)) for dim in dims]
     source = f"lambda n: ({''.join(f'{text}, ' for text in texts)})"
     found: Formula = eval(source, {"__builtins__": {}, "min": min, "max": max})
@@ -33,9 +34,9 @@ class MovingProgram:
     """Runs an executor's program at any size of one dim up to that which it was laid out for. Safe
     to use from many threads."""
 
-    def __init__(self, executor: CpuExecutor, known: Mapping[str, int], name: str) -> None:
+    def __init__(self, executor: CpuExecutor, known: Mapping[str, Dim]) -> None:
         """executor: of a program whose kernels have "sizes" and "grid" among their facts where they
-        depend on sizes. known, name: as for `formula`."""
+        depend on sizes. known: as for `formula`."""
         self.executor = executor
         texts: dict[str, int] = {}
 
@@ -60,7 +61,7 @@ class MovingProgram:
                 rows.append(row)
                 grid = (*launches[place].kernel.facts["grid"], "1", "1")[:3]
                 grids.append([number(text) for text in grid])
-        self.formula = formula(map(parse, texts), known, name)
+        self.formula = formula(map(parse, texts), known)
         self.sizes = np.array(list(chain.from_iterable(sizes)), np.intp)
         self.rows = np.array(rows, np.intp)
         self.grids = np.array(grids, np.intp).reshape(len(rows), 3)
@@ -100,4 +101,4 @@ def _moves(launch: Launch) -> bool:
     return "sizes" in launch.kernel.facts and launch.arguments[-1].space == "constant"
 
 
-__all__ = ["Formula", "MovingProgram", "formula"]
+__all__ = ["LENGTH", "Formula", "MovingProgram", "formula"]

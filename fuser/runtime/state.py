@@ -63,7 +63,7 @@ class State:
         self.plan, self.slots, self.dims, self.capacity = plan, tuple(slots), dict(dims), capacity
         self.length = 0
         """Rows that are there, of `capacity`: the position at which the next run writes."""
-        self.memo: dict[Any, Any] = {}
+        self.memo: tuple[Any, int] | None = None
         """What the plan keeps of the last run's sizes."""
         self.lock = new_lock()
         try:

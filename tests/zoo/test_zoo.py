@@ -11,8 +11,10 @@ pytest.importorskip("onnxscript")
 import warnings
 from pathlib import Path
 
+import numpy as np
+
 import fuser
-from fuser.frontends.onnx.model import open_model
+from fuser.frontends.onnx.model import Model, open_model
 from fuser.pipeline.devices import Device
 from models.zoo import CACHED, ZOO, zoo_feeds, zoo_module
 from tests.conformance.document import MODELS_BEGIN
@@ -114,6 +116,28 @@ def test_one_export_serves_every_cache_length(name: str, exporter: str) -> None:
         found = fuser.compile(model, device="cpu", dims=dims).run(feeds)
         wanted = expected_outputs(name, feeds, "float32")
         assert relative_error(list(found.values()), wanted) < 1e-5
+    if exporter == "dynamo" or name == "llama-cache":
+        check_state(name, model)
+
+
+def check_state(name: str, model: Model) -> None:
+    """The export, unedited, keeps keys and values in place: tokens one by one give what all of them
+    give at once."""
+    plan = fuser.compile(model, state="auto", device="cpu")
+    state = plan.state(batch=2, capacity=12)
+    feeds = zoo_feeds(name, past=0)
+    tokens = np.random.default_rng(5).integers(1, 90, (2, 9))
+    rows = []
+    for start, stop in ((0, 5), (5, 6), (6, 7), (7, 8), (8, 9)):
+        mask = np.ones((2, stop), np.int64)
+        outputs = state.run({"input_ids": tokens[:, start:stop], "attention_mask": mask})
+        rows.append(next(iter(outputs.values())))
+    whole = feeds | {"input_ids": tokens, "attention_mask": np.ones((2, 9), np.int64)}
+    wanted = expected_outputs(name, whole, "float32")
+    assert relative_error([np.concatenate(rows, axis=1)], wanted[:1]) < 1e-5
+    ways = plan.explain().splitlines()[:4]
+    assert len(plan.pairs) == 4 and all(line.endswith(": in place") for line in ways)
+    assert len(plan.variants) == 2
 
 
 @pytest.mark.cuda

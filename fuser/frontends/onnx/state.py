@@ -27,8 +27,12 @@ PLACES = {
     ("com.microsoft", "Attention"): ((4, 1),),
     ("", "Attention"): ((4, 1), (5, 2)),
     ("", "TensorScatter"): ((0, 0),),
+    ("", "Concat"): ((0, 0),),
 }
 """(input, output) of operators that hand a cache on."""
+
+CALLED = ("past", "cache", "state")
+"""One of these is in the name of an input to which Concat appends from run to run."""
 
 
 def find_state(model: Model) -> dict[str, str]:
@@ -57,10 +61,16 @@ def _by_name(model: Model, outputs: set[str]) -> Iterator[tuple[str, str]]:
 
 
 def _by_node(graph: GraphProto) -> Iterator[tuple[str, str]]:
+    same: dict[str, str] = {}  # what a node only hands on, by its new name
     for node in graph.node:
+        if node.op_type in ("Identity", "Concat") and len(node.input) == 1:
+            same[node.output[0]] = same.get(node.input[0], node.input[0])
         for source, result in PLACES.get((_domain(node), node.op_type), ()):
             if source < len(node.input) and result < len(node.output):
-                yield node.input[source], node.output[result]
+                name = same.get(node.input[source], node.input[source])
+                known = any(word in name.lower() for word in CALLED)
+                if known or node.op_type != "Concat":
+                    yield name, node.output[result]
 
 
 def _domain(node: NodeProto) -> str:
