@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING
 from fuser.backend.nvptx import persistent
 from fuser.backend.nvptx.assignment import DotPlan
 from fuser.backend.nvptx.emitter import Operand
+from fuser.backend.nvptx.ir import op as ir
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import SharedTile, Slot, Tile, tile_bytes
 from fuser.backend.nvptx.stage import fence_async
-from fuser.backend.nvptx.stream import Stream, release, wait_barrier
+from fuser.backend.nvptx.stream import Stream, advance, release, wait_barrier
 from fuser.backend.nvptx.wgmma import accumulate, wait
 from fuser.tilegen import ops
 
@@ -49,42 +50,27 @@ class SplitLoop:
         """The whole loop: sums plus its matmuls."""
         low, e, stream = self.low, self.low.emitter, self.stream
         low.shared.barrier()
-        self._fill(0, "0", 0)
+        self._fill(0, 0, 0)
         self._meet()
-        before, head, done = e.at, e.block("loop"), e.block("loop.end")
-        e.jump(head)
-        e.enter(head)
-        mark = len(head.lines)
         trip, stage, phase, turn = (e.name_of() for _ in range(4))
-        phi = Tile(sums.dtype, sums.shape, sums.layout, [e.name_of() for _ in sums.regs])
-        more = e.value(f"add i32 {stage}, 1")
-        wraps = e.value(f"icmp eq i32 {more}, {stream.stages}")
-        after = e.value(f"select i1 {wraps}, i32 0, i32 {more}")
-        turned = e.value(f"xor i32 {phase}, 1")
-        flipped = e.value(f"select i1 {wraps}, i32 {turned}, i32 {phase}")
+        param, total = low.like(sums), low.like(sums)
+        loop = low.region(gpu.For(
+            stop=persistent.trips(stream) - 1, scalars=(trip, stage, phase, turn),
+            firsts=(0, 0, 0, 0), params=(param,), inits=(sums,), body=ir.Block(), certain=True,
+            results=(total,),
+        ))  # fmt: skip
+        after, flipped = advance(low, stream, stage, phase)
         other = e.value(f"xor i32 {turn}, 1")
         flying = self._issue(stage, turn)
         self._fill(after, flipped, other)
         self._meet()
         for channel in stream.channels:
             release(low, stream, channel, stage)
-        total = self._landed(phi, flying)
+        end = self._landed(param, flying)
         low.shared.barrier()
         following = e.value(f"add i32 {trip}, 1")
-        latch = e.at.label
-        entries = [
-            (trip, 0, following), (stage, 0, after), (phase, 0, flipped), (turn, 0, other),
-        ]  # fmt: skip
-        lines = [
-            f"{name} = phi i32 [ {a}, %{before.label} ], [ {b}, %{latch} ]"
-            for name, a, b in entries
-        ]
-        for name, a, b in zip(phi.regs, sums.regs, total.regs, strict=True):
-            lines.append(f"{name} = phi float [ {a}, %{before.label} ], [ {b}, %{latch} ]")
-        head.lines[mark:mark] = lines
-        again = e.value(f"icmp slt i32 {following}, {persistent.trips(stream) - 1}")
-        e.do(f"br i1 {again}, label %{head.label}, label %{done.label}, !llvm.loop !0")
-        e.enter(done)
+        low.do(gpu.Yield(scalars=(following, after, flipped, other), values=(end,)))
+        loop.following()
         result = self._landed(total, self._issue(after, other))
         low.shared.free(self.slot)
         low.shared.forget()
@@ -113,7 +99,7 @@ class SplitLoop:
             for i in range(2)
         ]
 
-    def _fill(self, stage: Operand, phase: str, turn: Operand) -> None:
+    def _fill(self, stage: Operand, phase: Operand, turn: Operand) -> None:
         """Wait for an iteration's operands and split the right one."""
         low = self.low
         for channel in self.stream.channels:
