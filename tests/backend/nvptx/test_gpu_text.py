@@ -11,7 +11,7 @@ from fuser.backend.nvptx.ir.layout_text import layout_text, offsets_of, runs_of
 from fuser.backend.nvptx.ir.parse import parse_program
 from fuser.backend.nvptx.ir.text import print_program
 from fuser.backend.nvptx.layout import WarpGrid, blocked
-from fuser.dtypes import bf16, f16, f32
+from fuser.dtypes import bf16, f16, f32, f64
 from fuser.errors import ParseError
 from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen.ir import Kernel
@@ -28,6 +28,11 @@ KERNELS = {
     "gather": functools.partial(kernels.gather, 50, 70, 33, f32),
     "atomics": functools.partial(kernels.accumulate, 40, 70),
     "matmul": functools.partial(kernels.matmul, 200, 100, 96),
+    "matmul_tf32": functools.partial(kernels.matmul, 40, 40, 40, f32, (64, 64, 32)),
+    "matmul_wide": functools.partial(kernels.matmul, 128, 64, 96, f32, (64, 64, 32), wide=True),
+    "matmul_f64": functools.partial(kernels.matmul, 8, 8, 8, f64, (8, 8, 8), epilogue=False),
+    "matmul_parts": functools.partial(kernels.matmul, 16, 64, 256, f16, (16, 64, 128)),
+    "attention": functools.partial(kernels.attention, 2, 64, 256, 64),
 }
 SHORT = ("elementwise", "rows", "cluster")
 
