@@ -21,6 +21,7 @@ from fuser.cli import (
     options,
     profile,
     report,
+    serve,
 )
 from fuser.cli import run as running
 from fuser.errors import FuserError
@@ -101,4 +102,5 @@ main.add_command(dump.dump_command)
 main.add_command(compile.compile_command)
 main.add_command(inspect.inspect_command)
 main.add_command(doctor.doctor_command)
+main.add_command(serve.serve_command)
 main.add_command(cache.cache_command)

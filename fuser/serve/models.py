@@ -1,0 +1,165 @@
+"""A served model: a plan, what the protocol says of it, and runs that several requests share."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fuser.errors import FuserError, UsageError
+from fuser.pipeline.dynamic import DynamicPlan
+from fuser.runtime.plan import Plan
+from fuser.serve import rows
+from fuser.serve.tensors import RequestError, Tensor
+
+_log = logging.getLogger("fuser")
+
+Feeds = Mapping[str, np.ndarray]
+Key = tuple[tuple[int, ...], ...]
+"""The shapes of the inputs without their rows: requests with one key may share a run."""
+VERSION = "1"
+
+
+@dataclass(eq=False)
+class Model:
+    """A plan ready to answer requests. Use it from one thread.
+
+    batch: the dim that is axis 0 of every input and output; "" where there is none. most: rows of a
+    run that requests share. All answers to a request have the same bits, whatever it shares a run
+    with (`rows.py`): where that does not hold, requests do not share runs.
+    """
+
+    name: str
+    plan: Plan | DynamicPlan
+    platform: str
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    batch: str = ""
+    most: int = 1
+    _sizes: dict[Key, tuple[int, ...]] = field(default_factory=dict)
+    _tried: dict[Any, tuple[int, ...]] = field(default_factory=dict)
+
+    def metadata(self) -> dict[str, Any]:
+        """What the protocol tells of a model."""
+        return {
+            "name": self.name, "versions": [VERSION], "platform": self.platform,
+            "inputs": [tensor.metadata() for tensor in self.inputs],
+            "outputs": [tensor.metadata() for tensor in self.outputs],
+        }  # fmt: skip
+
+    def summary(self) -> str:
+        """What is known of shared runs, for people."""
+        found = [sizes for sizes in self._sizes.values() if sizes]
+        if not found:
+            return "requests do not share runs"
+        return f"requests share runs of up to {found[0][-1]} rows, bits are those of one alone"
+
+    def key(self, feeds: Feeds) -> Key:
+        """Raises RequestError where the inputs differ in rows."""
+        shapes = tuple(feeds[tensor.name].shape for tensor in self.inputs)
+        if not self.batch:
+            return shapes
+        if len({shape[0] for shape in shapes}) > 1:
+            raise RequestError(f"the inputs differ in {self.batch}, their axis 0")
+        return tuple(shape[1:] for shape in shapes)
+
+    def rows(self, feeds: Feeds) -> int:
+        """The rows of a request; 1 where nothing is shared."""
+        return len(feeds[self.inputs[0].name]) if self.batch else 1
+
+    def sizes(self, key: Key) -> tuple[int, ...]:
+        """The rows that shared runs may have; () where requests do not share runs. The first time
+        for new kernels they are tried, which takes runs; the kernels may be compiled, too. Raises
+        FeedError, UsageError and what compiling raises."""
+        found = self._sizes.get(key)
+        if found is None:
+            found = self._sizes[key] = self._try(key) if self.batch and self.most > 1 else ()
+        return found
+
+    def limit(self, key: Key) -> int:
+        """The rows beyond which a run takes no further request, as far as is known."""
+        if not self.batch:
+            return 1
+        sizes = self._sizes.get(key)
+        return self.most if sizes is None else sizes[-1] if sizes else 1
+
+    def answer(self, requests: Sequence[Feeds]) -> list[dict[str, np.ndarray]]:
+        """The outputs for each request, in order. Raises what a run raises."""
+        found: list[dict[str, np.ndarray]] = [{}] * len(requests)
+        groups: dict[Key, list[int]] = {}
+        for number, feeds in enumerate(requests):
+            groups.setdefault(self.key(feeds), []).append(number)
+        for key, numbers in groups.items():
+            sizes = self.sizes(key)
+            while numbers:
+                taken = self.fitting([self.rows(requests[i]) for i in numbers], sizes)
+                together, numbers = numbers[:taken], numbers[taken:]
+                outputs = self._run([requests[i] for i in together], sizes)
+                for i, output in zip(together, outputs, strict=True):
+                    found[i] = output
+        return found
+
+    def fitting(self, counts: Sequence[int], sizes: Sequence[int]) -> int:
+        """How many requests of these rows one run serves: the first at least."""
+        total = 0
+        for number, count in enumerate(counts):
+            total += count
+            if number and (not sizes or total > sizes[-1] or not count):
+                return number
+        return len(counts)
+
+    def _run(self, requests: Sequence[Feeds], sizes: Sequence[int]) -> list[dict[str, np.ndarray]]:
+        counts = [self.rows(feeds) for feeds in requests]
+        size = next((size for size in sizes if size >= sum(counts)), sum(counts))
+        if len(requests) == 1 and (size == counts[0] or not counts[0]):
+            return [self.plan.run(requests[0])]
+        names = [tensor.name for tensor in self.inputs]
+        outputs = self.plan.run({n: rows.fill([f[n] for f in requests], size) for n in names})
+        ends = np.cumsum(counts)
+        return [
+            {name: array[end - count : end] for name, array in outputs.items()}
+            for count, end in zip(counts, ends, strict=True)
+        ]
+
+    def _try(self, key: Key) -> tuple[int, ...]:
+        served: list[tuple[int, Plan]] = []
+        refusal: FuserError | None = None
+        for size in rows.ladder(self.most):
+            feeds = {
+                tensor.name: np.zeros((size, *shape), tensor.dtype)
+                for tensor, shape in zip(self.inputs, key, strict=True)
+            }
+            try:
+                served.append((size, _plan_for(self.plan, feeds)))
+            except UsageError as error:  # a plan from a file may have no kernels for this size
+                refusal = error
+        if not served:
+            assert refusal is not None
+            raise refusal
+        sizes = tuple(size for size, _ in served)
+        # The same code at other inner sizes adds up in the same order at all places of a batch.
+        codes = tuple(tuple(step.kernel.code for step in p.program.launches) for _, p in served)
+        if (sizes, codes) not in self._tried:
+            found = rows.same_bits(self.plan.run, served[-1][1].random_feeds(), sizes)
+            self._tried[sizes, codes] = found
+            self._tell(key, found, sizes)
+        return self._tried[sizes, codes]
+
+    def _tell(self, key: Key, found: Sequence[int], sizes: Sequence[int]) -> None:
+        if not found:
+            _log.warning(
+                "model %s: at %s rows of a batch depend on each other or on its size, so that "
+                "requests do not share runs", self.name, list(map(list, key)),
+            )  # fmt: skip
+        elif found != sizes:
+            _log.warning(
+                "model %s: runs have %d rows at least, for equal bits at all sizes of a batch",
+                self.name, found[0],
+            )  # fmt: skip
+
+
+def _plan_for(plan: Plan | DynamicPlan, feeds: Feeds) -> Plan:
+    return plan if isinstance(plan, Plan) else plan.plan(feeds)
