@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @click.option("--max-request-bytes", type=click.IntRange(min=1), default=64 << 20,
               show_default=True, help="Of a request, unpacked; larger ones get 413.")  # fmt: skip
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=60.0,
-              show_default=True, help="Seconds to receive a request, and to answer it.")  # fmt: skip
+              show_default=True, help="Seconds to receive a request, or to answer.")  # fmt: skip
 @click.option("--drain", type=click.FloatRange(min=0), default=30.0, show_default=True,
               help="Seconds to answer what was accepted before SIGTERM.")  # fmt: skip
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads; one a core by default.")

@@ -27,7 +27,9 @@ Outputs = dict[str, np.ndarray]
 class Watcher(Protocol):
     """What is told of runs, from the thread that runs."""
 
-    def ran(self, requests: int, rows: int, seconds: float, waited: Sequence[float]) -> None: ...
+    def ran(self, rows: int, seconds: float, waited: Sequence[float]) -> None:
+        """rows: without those that fill up. seconds: of the run, and of what each of its requests
+        waited before."""
 
 
 @dataclass(eq=False)
@@ -48,7 +50,8 @@ class _Lane:
 
 
 class Batcher:
-    """Runs of one model. most_waiting: requests that wait or run; more are refused. wait: seconds."""
+    """Runs of one model. most_waiting: requests that wait or run; more are refused. wait: in
+    seconds."""
 
     def __init__(self, model: Model, watcher: Watcher, *, most_waiting: int, wait: float) -> None:
         self.model, self._watcher = model, watcher
@@ -62,8 +65,9 @@ class Batcher:
         self._thread.start()
 
     def submit(self, feeds: Feeds) -> asyncio.Future[Outputs]:
-        """Queue a request; call it on the event loop. A future that is cancelled in time does not
-        run. Raises RequestError: 400 for inputs of different rows, 503 where the queue is full."""
+        """Queue a request; call it on the event loop. One whose future is done before it runs does
+        not run. Raises RequestError: 400 for inputs of different rows, 503 where the
+        queue is full."""
         key = self.model.key(feeds)
         if self.waiting >= self._most_waiting:
             raise RequestError(
@@ -117,20 +121,17 @@ class Batcher:
     def _run_oldest(self) -> None:
         lane = self._oldest()
         key = lane.items[0].key
-        dropped = [item for item in lane.items if item.future.cancelled()]
-        waiting = [item for item in lane.items if not item.future.cancelled()]
+        dropped = [item for item in lane.items if item.future.done()]  # too late, or left
+        waiting = [item for item in lane.items if not item.future.done()]
         taken: list[_Waiting] = []
         results: list[Any] = []
+        began = time.monotonic()
         if waiting:
             try:
                 fitting = self.model.fitting([i.rows for i in waiting], self.model.sizes(key))
                 taken = waiting[:fitting]
                 began = time.monotonic()
                 results = list(self.model.answer([item.feeds for item in taken]))
-                self._watcher.ran(
-                    len(taken), sum(item.rows for item in taken), time.monotonic() - began,
-                    [began - item.since for item in taken],
-                )  # fmt: skip
             except Exception as error:  # whatever it is, those who wait are told
                 taken = taken or waiting
                 results = [error] * len(taken)
@@ -139,7 +140,11 @@ class Batcher:
         if not lane.items:
             del self._lanes[key]
         done = [*zip(taken, results, strict=True), *((item, None) for item in dropped)]
+        ended = time.monotonic()
         self._loop.call_soon_threadsafe(self._deliver, done)
+        if taken:
+            waited = [began - item.since for item in taken]
+            self._watcher.ran(sum(item.rows for item in taken), ended - began, waited)
 
     def _deliver(self, done: Sequence[tuple[_Waiting, Any]]) -> None:
         self.waiting -= len(done)

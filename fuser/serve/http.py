@@ -109,6 +109,8 @@ class Paths:
         if (request.content_length or 0) > limits.request_bytes:  # before it is sent
             raise RequestError(f"the request has more than {limits.request_bytes} bytes", 413)
         try:
+            if request.content.is_eof():  # all of it is here
+                return await request.read()
             async with asyncio.timeout(limits.seconds):
                 return await request.read()
         except TimeoutError as error:

@@ -77,9 +77,9 @@ class RunMetrics:
     ) -> None:
         self._seconds, self._queue, self._rows, self._requests = seconds, queue, rows, requests
 
-    def ran(self, requests: int, rows: int, seconds: float, waited: Sequence[float]) -> None:
+    def ran(self, rows: int, seconds: float, waited: Sequence[float]) -> None:
         self._seconds.observe(seconds)
         self._rows.observe(rows)
-        self._requests.inc(requests)
+        self._requests.inc(len(waited))
         for time in waited:
             self._queue.observe(time)

@@ -91,7 +91,7 @@ def write_answer(
     fields = {"model_name": model.name, "model_version": VERSION, "outputs": items}
     if request.id:
         fields["id"] = request.id
-    text = json.dumps(fields, separators=(",", ":"), allow_nan=False).encode()
+    text = _ENCODER.encode(fields).encode()
     return (b"".join([text, *parts]), len(text)) if parts else (text, None)
 
 
@@ -150,7 +150,7 @@ def _unknown(kind: str, name: object, known: Sequence[Tensor]) -> RequestError:
 
 def _parse(text: bytes) -> object:
     try:
-        return json.loads(text.decode(), object_pairs_hook=_once, parse_constant=_constant)
+        return _DECODER.decode(text.decode())
     except UnicodeDecodeError as error:
         raise RequestError("the JSON is not UTF-8") from error
     except RecursionError as error:
@@ -168,6 +168,10 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _constant(name: str) -> object:
     raise RequestError(f"JSON has no {name}", hint="send such values as binary tensors")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_constant)
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 def _object(item: object, what: str) -> dict[str, Any]:

@@ -93,19 +93,21 @@ class Service:
     async def infer(self, model: Model, feeds: Feeds) -> Mapping[str, np.ndarray]:
         """The outputs by name. Raises RequestError, with the status for whatever went wrong."""
         future = self._batchers[model.name].submit(feeds)
+        end = future.get_loop().call_later(self.limits.seconds, self._expire, future)
         try:
-            async with asyncio.timeout(self.limits.seconds):
-                return await future
-        except TimeoutError as error:
-            raise RequestError(
-                f"no answer within {self.limits.seconds:g} s", 504, where=model.name
-            ) from error
+            return await future
         except RequestError:
             raise
         except FuserError as error:
             raise RequestError(str(error), _status(error)) from error
         except MemoryError as error:
             raise RequestError("out of memory", 413) from error
+        finally:
+            end.cancel()
+
+    def _expire(self, future: asyncio.Future[Any]) -> None:
+        if not future.done():
+            future.set_exception(RequestError(f"no answer within {self.limits.seconds:g} s", 504))
 
     def answered(self, model: str, protocol: str, status: int, began: float) -> None:
         """Count an answer. began: of time.monotonic()."""

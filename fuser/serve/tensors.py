@@ -119,7 +119,7 @@ def _flatten(tensor: Tensor, shape: tuple[int, ...], data: list[Any]) -> list[An
 
 
 def to_values(name: str, array: np.ndarray) -> list[Any]:
-    """An output as one list of JSON's numbers. Raises RequestError for what JSON has no word for."""
+    """An output as one list of JSON's numbers. Raises RequestError for infinities and NaN."""
     if array.dtype not in (np.float32, np.float64) and array.dtype.kind not in "biu":
         array = array.astype(np.float32)
     if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -133,7 +133,7 @@ def to_values(name: str, array: np.ndarray) -> list[Any]:
 
 def to_bytes(array: np.ndarray) -> memoryview:
     """The values, row-major and little-endian, without a copy where they lie so."""
-    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def _short(item: object) -> str:
