@@ -23,6 +23,11 @@ from fuser.serve.tensors import RequestError
 
 Outputs = dict[str, np.ndarray]
 
+SHORT_SECONDS = 1e-3
+"""A run up to this long may keep the event loop waiting, where nothing else is to be done: going to
+another thread and back takes longer than such runs do."""
+MOST_KEYS = 4096
+
 
 class Watcher(Protocol):
     """What is told of runs, from the thread that runs."""
@@ -58,11 +63,24 @@ class Batcher:
         self._most_waiting, self._wait = most_waiting, wait
         self._inbox: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         self._lanes: dict[Key, _Lane] = {}
+        self._seconds: dict[tuple[Key, int], float] = {}
+        """Of the last run, by key and rows."""
         self.waiting = 0
         """Requests that wait or run. It changes on the event loop alone."""
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._work, name=f"fuser {model.name}", daemon=True)
         self._thread.start()
+
+    def at_once(self, feeds: Feeds) -> Outputs | None:
+        """The outputs, by a run on the event loop, if nothing waits and the last run like it was
+        short; otherwise None. Raises what `submit` and a run raise."""
+        key, rows = self.model.key(feeds), self.model.rows(feeds)
+        if self.waiting or self._wait or not self._seconds.get((key, rows), 1) < SHORT_SECONDS:
+            return None
+        began = time.monotonic()
+        (outputs,) = self.model.answer([feeds])
+        self._ran(key, rows, began, [0.0])
+        return outputs
 
     def submit(self, feeds: Feeds) -> asyncio.Future[Outputs]:
         """Queue a request; call it on the event loop. One whose future is done before it runs does
@@ -144,7 +162,17 @@ class Batcher:
         self._loop.call_soon_threadsafe(self._deliver, done)
         if taken:
             waited = [began - item.since for item in taken]
-            self._watcher.ran(sum(item.rows for item in taken), ended - began, waited)
+            self._ran(key, sum(item.rows for item in taken), began, waited, ended)
+
+    def _ran(
+        self, key: Key, rows: int, began: float, waited: Sequence[float], ended: float = 0.0
+    ) -> None:
+        """Note a run, which is over now unless `ended` says."""
+        seconds = (ended or time.monotonic()) - began
+        if len(self._seconds) > MOST_KEYS:
+            self._seconds.clear()
+        self._seconds[key, rows] = seconds
+        self._watcher.ran(rows, seconds, waited)
 
     def _deliver(self, done: Sequence[tuple[_Waiting, Any]]) -> None:
         self.waiting -= len(done)

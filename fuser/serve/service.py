@@ -92,9 +92,14 @@ class Service:
 
     async def infer(self, model: Model, feeds: Feeds) -> Mapping[str, np.ndarray]:
         """The outputs by name. Raises RequestError, with the status for whatever went wrong."""
-        future = self._batchers[model.name].submit(feeds)
-        end = future.get_loop().call_later(self.limits.seconds, self._expire, future)
+        batcher = self._batchers[model.name]
+        end: asyncio.TimerHandle | None = None
         try:
+            await asyncio.sleep(0)  # requests that came at the same time are counted from here on
+            if self.inflight == 1 and (outputs := batcher.at_once(feeds)) is not None:
+                return outputs
+            future = batcher.submit(feeds)
+            end = future.get_loop().call_later(self.limits.seconds, self._expire, future)
             return await future
         except RequestError:
             raise
@@ -103,7 +108,8 @@ class Service:
         except MemoryError as error:
             raise RequestError("out of memory", 413) from error
         finally:
-            end.cancel()
+            if end is not None:
+                end.cancel()
 
     def _expire(self, future: asyncio.Future[Any]) -> None:
         if not future.done():
