@@ -38,6 +38,8 @@ if TYPE_CHECKING:
               show_default=True, help="Seconds to receive a request, or to answer.")  # fmt: skip
 @click.option("--drain", type=click.FloatRange(min=0), default=30.0, show_default=True,
               help="Seconds to answer what was accepted before SIGTERM.")  # fmt: skip
+@click.option("--triton-repository", type=click.Path(path_type=Path), metavar="DIR",
+              help="Write plans as models of NVIDIA Triton's Python backend, and end.")  # fmt: skip
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads; one a core by default.")
 @options.device
 @options.dim
@@ -45,7 +47,8 @@ if TYPE_CHECKING:
 def serve_command(
     models: tuple[str, ...], host: str, http_port: int, grpc_port: int, max_batch: int,
     wait_ms: float, warm: tuple[str, ...], max_waiting: int, max_request_bytes: int,
-    timeout: float, drain: float, threads: int | None, device: Device, dim: tuple[str, ...],
+    timeout: float, drain: float, triton_repository: Path | None, threads: int | None,
+    device: Device, dim: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Serve plan files and ONNX models over HTTP and gRPC until SIGTERM.
 
@@ -53,6 +56,8 @@ def serve_command(
     """
     import asyncio
 
+    if triton_repository:
+        return _write(triton_repository, models, str(device), max_batch)
     try:
         from fuser.serve import server
     except ModuleNotFoundError as error:
@@ -88,6 +93,19 @@ def serve_command(
     if not answered:
         click.echo(f"note: some requests were not answered within {drain:g} s", err=True)
     return 0 if answered else 1
+
+
+def _write(folder: Path, models: tuple[str, ...], device: str, max_batch: int) -> int:
+    from fuser.serve.opening import is_plan, open_model
+    from fuser.serve.triton_repository import write_repository
+
+    for item in models:
+        name, path = _named(item)
+        if not is_plan(path):
+            raise UsageError(f"{path} is no plan", hint="fuser compile MODEL -o PLAN makes one")
+        model = open_model(path, name=name, device=device, most=max_batch)
+        click.echo(f"{write_repository(folder, model, path)}")
+    return 0
 
 
 def _named(item: str) -> tuple[str, Path]:

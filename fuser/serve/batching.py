@@ -149,7 +149,7 @@ class Batcher:
                 fitting = self.model.fitting([i.rows for i in waiting], self.model.sizes(key))
                 taken = waiting[:fitting]
                 began = time.monotonic()
-                results = list(self.model.answer([item.feeds for item in taken]))
+                results = self.model.answer([item.feeds for item in taken])
             except Exception as error:  # whatever it is, those who wait are told
                 taken = taken or waiting
                 results = [error] * len(taken)

@@ -13,7 +13,7 @@ from fuser.errors import FuserError, UsageError
 from fuser.pipeline.dynamic import DynamicPlan
 from fuser.runtime.plan import Plan
 from fuser.serve import rows
-from fuser.serve.tensors import RequestError, Tensor
+from fuser.serve.tensors import NAMES, RequestError, Tensor
 
 _log = logging.getLogger("fuser")
 
@@ -21,15 +21,18 @@ Feeds = Mapping[str, np.ndarray]
 Key = tuple[tuple[int, ...], ...]
 """The shapes of the inputs without their rows: requests with one key may share a run."""
 VERSION = "1"
+MOST_KEYS = 4096
+"""Keys that are remembered."""
 
 
 @dataclass(eq=False)
 class Model:
     """A plan ready to answer requests. Use it from one thread.
 
-    batch: the dim that is axis 0 of every input and output; "" where there is none. most: rows of a
-    run that requests share. All answers to a request have the same bits, whatever it shares a run
-    with (`rows.py`): where that does not hold, requests do not share runs.
+    batch: the dim that is axis 0 of every input and output; "" where there is none. ladder: the
+    rows that runs of several requests may have; they are filled up to one of them. All answers to a
+    request have the same bits, whatever it shares a run with (`rows.py`): where that does not hold,
+    requests do not share runs.
     """
 
     name: str
@@ -38,7 +41,7 @@ class Model:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     batch: str = ""
-    most: int = 1
+    ladder: tuple[int, ...] = ()
     _sizes: dict[Key, tuple[int, ...]] = field(default_factory=dict)
     _tried: dict[Any, tuple[int, ...]] = field(default_factory=dict)
 
@@ -76,31 +79,54 @@ class Model:
         FeedError, UsageError and what compiling raises."""
         found = self._sizes.get(key)
         if found is None:
-            found = self._sizes[key] = self._try(key) if self.batch and self.most > 1 else ()
+            if len(self._sizes) >= MOST_KEYS:
+                self._sizes.clear()
+            found = self._sizes[key] = self._try(key) if self.ladder else ()
         return found
 
     def limit(self, key: Key) -> int:
         """The rows beyond which a run takes no further request, as far as is known."""
-        if not self.batch:
-            return 1
-        sizes = self._sizes.get(key)
-        return self.most if sizes is None else sizes[-1] if sizes else 1
+        sizes = self._sizes.get(key, self.ladder)
+        return sizes[-1] if sizes else 1
 
     def answer(self, requests: Sequence[Feeds]) -> list[dict[str, np.ndarray]]:
-        """The outputs for each request, in order. Raises what a run raises."""
-        found: list[dict[str, np.ndarray]] = [{}] * len(requests)
+        """The outputs for each request, in order; the requests have one key, and runs are as few as
+        can be. Raises what a run raises."""
+        found: list[dict[str, np.ndarray]] = []
+        sizes = self.sizes(self.key(requests[0])) if requests else ()
+        while len(found) < len(requests):
+            left = requests[len(found) :]
+            taken = self.fitting([self.rows(feeds) for feeds in left], sizes)
+            found += self._run(left[:taken], sizes)
+        return found
+
+    def answer_each(self, requests: Sequence[Feeds]) -> list[dict[str, np.ndarray] | FuserError]:
+        """The outputs for each request, whatever their keys, or what is wrong with it."""
+        found: list[dict[str, np.ndarray] | FuserError] = [{}] * len(requests)
         groups: dict[Key, list[int]] = {}
         for number, feeds in enumerate(requests):
-            groups.setdefault(self.key(feeds), []).append(number)
-        for key, numbers in groups.items():
-            sizes = self.sizes(key)
-            while numbers:
-                taken = self.fitting([self.rows(requests[i]) for i in numbers], sizes)
-                together, numbers = numbers[:taken], numbers[taken:]
-                outputs = self._run([requests[i] for i in together], sizes)
-                for i, output in zip(together, outputs, strict=True):
-                    found[i] = output
+            try:
+                self.check(feeds)
+                groups.setdefault(self.key(feeds), []).append(number)
+            except FuserError as error:
+                found[number] = error
+        for numbers in groups.values():
+            try:
+                outputs = self.answer([requests[i] for i in numbers])
+            except FuserError as error:
+                outputs = [error] * len(numbers)  # type: ignore[list-item]
+            for i, output in zip(numbers, outputs, strict=True):
+                found[i] = output
         return found
+
+    def check(self, feeds: Feeds) -> None:
+        """Raise RequestError unless the arrays are inputs of this model."""
+        names = {tensor.name for tensor in self.inputs}
+        if names != set(feeds):
+            raise RequestError(f"the inputs are {sorted(names)}, not {sorted(map(str, feeds))}")
+        for tensor in self.inputs:
+            array = feeds[tensor.name]
+            tensor.check(NAMES.get(array.dtype, str(array.dtype)), array.shape)
 
     def fitting(self, counts: Sequence[int], sizes: Sequence[int]) -> int:
         """How many requests of these rows one run serves: the first at least."""
@@ -127,7 +153,7 @@ class Model:
     def _try(self, key: Key) -> tuple[int, ...]:
         served: list[tuple[int, Plan]] = []
         refusal: FuserError | None = None
-        for size in rows.ladder(self.most):
+        for size in self.ladder:
             feeds = {
                 tensor.name: np.zeros((size, *shape), tensor.dtype)
                 for tensor, shape in zip(self.inputs, key, strict=True)

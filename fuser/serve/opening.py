@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from fuser.graph.dims import substitute, symbols_of
 from fuser.pipeline.devices import parse_device
 from fuser.pipeline.dynamic import DynamicPlan
 from fuser.runtime.plan import Plan
+from fuser.serve import rows
 from fuser.serve.models import Model
 from fuser.serve.tensors import NAMES, Tensor
 
@@ -42,14 +44,14 @@ def open_model(
     if isinstance(plan, Plan):
         if warm:
             raise UsageError(f"{name} has no open sizes to prepare", where=str(path))
-        inputs, outputs = (_tensors(specs, dims) for specs in (plan.inputs, plan.outputs))
-        return Model(name, plan, platform, inputs, outputs)
+        return _fixed(name, plan, platform, most)
     batch = _batch(plan, dims)
     starts = [_prepare(plan, batch, sizes) for sizes in warm or [{}]]
     if not all(_is_rows(batch, variant) for variant in plan.variants):
         batch = ""
     inputs = _tensors(plan.inputs, dims)
-    model = Model(name, plan, platform, inputs, _outputs(plan), batch, most)
+    ladder = rows.ladder(most) if batch else ()
+    model = Model(name, plan, platform, inputs, _outputs(plan), batch, ladder)
     for sizes in starts:
         shapes = [[substitute(dim, sizes) for dim in spec.shape] for spec in plan.inputs]
         model.sizes(tuple(tuple(map(int, shape[bool(batch) :])) for shape in shapes))
@@ -60,7 +62,7 @@ def _open(
     path: Path, device: str, threads: int | None, dims: Mapping[str, int]
 ) -> tuple[Plan | DynamicPlan, str]:
     """A plan, and the protocol's word for what it came from."""
-    if _is_plan(path):
+    if is_plan(path):
         if dims:
             raise UsageError("sizes of a plan file are fixed", where=str(path))
         found = load(path, threads=threads, device=parse_device(device)[1])
@@ -78,7 +80,25 @@ def _open(
     return compile(path, device=device, dims=dims, threads=threads), "fuser_onnx"
 
 
-def _is_plan(path: Path) -> bool:
+def _fixed(name: str, plan: Plan, platform: str, most: int) -> Model:
+    """A plan for fixed sizes. If all inputs and outputs have the same number of rows, requests may
+    have fewer of them, and share runs."""
+    inputs, outputs = _tensors(plan.inputs, {}), _tensors(plan.outputs, {})
+    sizes = {tensor.shape[:1] for tensor in (*inputs, *outputs)}
+    (count,) = next(iter(sizes)) if len(sizes) == 1 and () not in sizes else (0,)
+    if most > 1 and count > 1:
+        open_inputs, open_outputs = (
+            tuple(replace(tensor, shape=(-1, *tensor.shape[1:])) for tensor in tensors)
+            for tensors in (inputs, outputs)
+        )
+        model = Model(name, plan, platform, open_inputs, open_outputs, "rows", (count,))
+        if model.sizes(tuple(tensor.shape[1:] for tensor in inputs)):
+            return model
+    return Model(name, plan, platform, inputs, outputs)
+
+
+def is_plan(path: Path) -> bool:
+    """Whether a file starts as plans do. Raises UsageError."""
     try:
         with open(path, "rb") as file:
             return file.read(len(PLAN_MAGIC)) == PLAN_MAGIC
