@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from fuser.serve.models import VERSION, Model
 from fuser.serve.protocol import check_complete, find_input, find_output, read_parameters
@@ -43,7 +44,7 @@ def server(service: Service) -> grpc.aio.Server:
     answers = Calls(service)
     handlers = {
         name: grpc.unary_unary_rpc_method_handler(
-            answers.guarded(name), request_deserializer=classes[request].FromString,
+            answers.guarded(name, classes[request].FromString),
             response_serializer=classes[response].SerializeToString,
         )
         for name, (request, response) in calls.items()
@@ -62,12 +63,18 @@ class Calls:
         self._service = service
         self._classes = schema()[0]
 
-    def guarded(self, name: str) -> Callable[[Any, Any], Awaitable[Any]]:
-        """A call whose errors are statuses of gRPC."""
+    def guarded(
+        self, name: str, read: Callable[[bytes], Any]
+    ) -> Callable[[bytes, Any], Awaitable[Any]]:
+        """A call on a message's bytes whose errors are statuses of gRPC."""
         call = getattr(self, name)
 
-        async def answer(request: Any, context: Any) -> Any:
+        async def answer(message: bytes, context: Any) -> Any:
             try:
+                try:
+                    request = read(message)
+                except DecodeError as error:
+                    raise RequestError("the message cannot be read") from error
                 return await call(request)
             except RequestError as error:
                 code = _CODES.get(error.status, grpc.StatusCode.INTERNAL)
