@@ -113,6 +113,10 @@ def application(
                 raise found
             return found
 
+        async def runs(self) -> int:
+            """How many runs answered the requests to this replica."""
+            return self._model.runs
+
         async def __call__(self, request: Any) -> Any:
             from starlette.responses import JSONResponse, Response
 

@@ -42,6 +42,8 @@ class Model:
     outputs: tuple[Tensor, ...]
     batch: str = ""
     ladder: tuple[int, ...] = ()
+    runs: int = 0
+    """Runs that answered requests."""
     _sizes: dict[Key, tuple[int, ...]] = field(default_factory=dict)
     _tried: dict[Any, tuple[int, ...]] = field(default_factory=dict)
 
@@ -138,6 +140,7 @@ class Model:
         return len(counts)
 
     def _run(self, requests: Sequence[Feeds], sizes: Sequence[int]) -> list[dict[str, np.ndarray]]:
+        self.runs += 1
         counts = [self.rows(feeds) for feeds in requests]
         size = next((size for size in sizes if size >= sum(counts)), sum(counts))
         if len(requests) == 1 and (size == counts[0] or not counts[0]):
