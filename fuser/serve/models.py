@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fuser.errors import FuserError, UsageError
-from fuser.pipeline.dynamic import DynamicPlan
 from fuser.runtime.plan import Plan
 from fuser.serve import rows
 from fuser.serve.tensors import NAMES, RequestError, Tensor
+
+if TYPE_CHECKING:
+    from fuser.pipeline.dynamic import DynamicPlan
 
 _log = logging.getLogger("fuser")
 

@@ -11,13 +11,13 @@ from fuser.errors import UnsupportedError, UsageError
 from fuser.frontends.load import load
 from fuser.graph.dims import substitute, symbols_of
 from fuser.pipeline.devices import parse_device
-from fuser.pipeline.dynamic import DynamicPlan
 from fuser.runtime.plan import Plan
 from fuser.serve import rows
 from fuser.serve.models import Model
 from fuser.serve.tensors import NAMES, Tensor
 
 if TYPE_CHECKING:
+    from fuser.pipeline.dynamic import DynamicPlan
     from fuser.pipeline.variants import Variant
     from fuser.runtime.program import TensorSpec
 
@@ -66,7 +66,11 @@ def _open(
         if dims:
             raise UsageError("sizes of a plan file are fixed", where=str(path))
         found = load(path, threads=threads, device=parse_device(device)[1])
-        if not isinstance(found, Plan | DynamicPlan):
+        if isinstance(found, Plan):
+            return found, "fuser_plan"
+        from fuser.pipeline.dynamic import DynamicPlan
+
+        if not isinstance(found, DynamicPlan):
             raise UsageError(
                 "a compiled PyTorch module takes and gives trees, not named tensors",
                 where=str(path), hint="serve an ONNX model, or a plan of one",
