@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fuser.pipeline.fusion import Fusion
     from fuser.pipeline.stateful import StatefulPlan
     from fuser.runtime.plan import Plan
+    from fuser.runtime.sharded import ShardedPlan
     from fuser.runtime.state import State
 
 __version__ = "0.1.0"
@@ -36,6 +37,7 @@ __all__ = [
     "HostedPlan",
     "InferenceSession",
     "Plan",
+    "ShardedPlan",
     "State",
     "StatefulPlan",
     "__version__",
@@ -57,6 +59,7 @@ _HOMES = {
     "kernel": "fuser.language.decorators",
     "Fusion": "fuser.pipeline.fusion",
     "Plan": "fuser.runtime.plan",
+    "ShardedPlan": "fuser.runtime.sharded",
     "DynamicPlan": "fuser.pipeline.dynamic",
     "State": "fuser.runtime.state",
     "StatefulPlan": "fuser.pipeline.stateful",

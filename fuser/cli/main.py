@@ -22,6 +22,7 @@ from fuser.cli import (
     profile,
     report,
     serve,
+    shard,
 )
 from fuser.cli import run as running
 from fuser.errors import FuserError
@@ -100,6 +101,7 @@ main.add_command(report.report_command)
 main.add_command(explain.explain_command)
 main.add_command(dump.dump_command)
 main.add_command(compile.compile_command)
+main.add_command(shard.shard_command)
 main.add_command(inspect.inspect_command)
 main.add_command(doctor.doctor_command)
 main.add_command(serve.serve_command)

@@ -46,6 +46,21 @@ device = click.option(
     "--device", type=DeviceName(), default="auto", show_default=True, metavar="auto|cpu|cuda[:N]",
     help="Where to run; auto takes a GPU if there is one.",
 )  # fmt: skip
+
+
+class Devices(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """A number of devices, or the name of a device configuration."""
+
+    name = "devices"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int | str:
+        return int(value) if str(value).isdigit() else str(value)
+
+
+devices = click.option(
+    "--devices", type=Devices(), metavar="N",
+    help="Divide the model over N devices, or as its configuration of that name says.",
+)  # fmt: skip
 target = click.option(
     "--target", metavar="NAME",
     help="Compile for sm_80, sm_90a, avx2, avx512, ..., which need not be here.",

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from fuser.report.record import Record
     from fuser.report.trace import Stages
     from fuser.runtime.plan import Plan
+    from fuser.runtime.sharded import ShardedPlan
 
 
 @click.command("run")
 @click.argument("model", type=click.Path(path_type=Path))
 @options.device
+@options.devices
 @options.inputs
 @options.dim
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
@@ -61,7 +63,8 @@ if TYPE_CHECKING:
 @options.limits
 @options.verbose
 def run_command(
-    model: Path, device: Device, inputs: tuple[str, ...], dim: tuple[str, ...], seed: int,
+    model: Path, device: Device, devices: int | str | None, inputs: tuple[str, ...],
+    dim: tuple[str, ...], seed: int,
     output: Path | None, against: str | None, expect: Path | None, rtol: float | None,
     atol: float | None, iterations: int, warmup: int, profile: bool,
     trace: Path | None, report_file: Path | None, as_json: bool,
@@ -78,27 +81,37 @@ def run_command(
     from fuser.report.progress import Progress
     from fuser.report.trace import Stages
     from fuser.runtime.plan import Plan
+    from fuser.runtime.sharded import ShardedPlan, is_sharded
 
-    saved = _is_plan(model)
-    if saved and (dim or against or tune or fusion is not True or precision != "model"):
+    saved = is_sharded(model) or _is_plan(model)
+    if saved and (dim or devices or against or tune or fusion is not True or precision != "model"):
         raise UsageError(
             f"{model} is a plan: it is compiled already, and its model is not there",
-            hint="--dim, --compare, --tune, --precision and fusion are for fuser compile",
+            hint="--dim, --devices, --compare, --tune, --precision and fusion are for fuser compile",
         )
     with Progress(enabled=not as_json) as progress:
         stages = Stages(progress.step)
         stages.step("reading the model")
         recorded = None if inputs else feeds.find_test_data(model)
         files = [str(recorded)] if recorded else inputs
-        plan: Plan | HostedPlan
+        plan: Plan | HostedPlan | ShardedPlan
         if saved:
-            plan = Plan.load(model, threads=threads, device=device)
+            if model.is_dir():
+                plan = ShardedPlan.load(model, threads=threads)
+            else:
+                plan = Plan.load(model, threads=threads, device=device)
             given = feeds.read_feeds(files, [spec.name for spec in plan.inputs])
         else:
             from fuser.frontends.onnx import model as onnx_models
             from fuser.frontends.onnx.hosted import HostedPlan, compile_on_host
 
             given, dims = feeds.open_feeds(model, files, options.parse_dims(dim), host)
+        if devices is not None:
+            plan = _on_devices(
+                model, devices, host, tune, device=device, dims=dims, threads=threads,
+                fusion=fusion, precision=precision, progress=stages.step,
+            )  # fmt: skip
+        elif not saved:
             plan = compile_on_host(
                 model, host=host, device=device, dims=dims, threads=threads, fusion=fusion,
                 precision=precision, progress=stages.step, tune=tune,
@@ -111,7 +124,7 @@ def run_command(
         if iterations:
             report.latency_ms = plan.profile(arrays, iterations=iterations, warmup=warmup)
         if profile or trace:
-            if not isinstance(plan, Plan):
+            if not isinstance(plan, Plan | ShardedPlan):
                 raise UsageError(
                     "--profile and --trace time plans, and parts of this model run on the host",
                     hint="FUSER_LOG=kernels names what is compiled",
@@ -185,6 +198,16 @@ def _is_plan(file: Path) -> bool:
             return opened.read(6) == b"FUSERP"
     except OSError:
         return False  # reading the model says what is wrong
+
+
+def _on_devices(
+    model: Path, devices: int | str, host: Host, tune: bool, **chosen: Any
+) -> ShardedPlan:
+    if host != "error" or tune:
+        raise UsageError("--devices goes with neither --host allow nor --tune")
+    from fuser.frontends.onnx.sharding.compile import compile_sharded
+
+    return compile_sharded(model, devices, **chosen)
 
 
 def _save_outputs(path: Path, outputs: dict[str, Any]) -> None:

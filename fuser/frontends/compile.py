@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fuser.pipeline.compiler import Progress
     from fuser.pipeline.dynamic import DynamicPlan
     from fuser.pipeline.stateful import StatefulPlan
+    from fuser.runtime.sharded import ShardedPlan
 
 
 class TorchModule(Protocol):
@@ -74,6 +75,12 @@ def compile(
 ) -> StatefulPlan: ...  # fmt: skip
 @overload
 def compile(
+    model: str | Path | bytes | ModelProto | Model, *, devices: int | str, device: Device = "auto",
+    dims: Mapping[str, int] | None = None, threads: int | None = None, fusion: Fusing = True,
+    precision: Precision = "model", progress: Progress = ..., limits: Limits | None = None,
+) -> ShardedPlan: ...  # fmt: skip
+@overload
+def compile(
     model: TorchModule, *, example_inputs: Sequence[Any] | None = None, device: Device = "auto",
     threads: int | None = None, fusion: Fusing = True, precision: Precision = "model",
     freeze: bool = True, tune: bool = False,
@@ -105,6 +112,10 @@ def compile(
     of `register_host_op`): a model that has some becomes a `HostedPlan`, which runs them on the
     host and names them. By default they are an error.
 
+    devices: of how many devices an ONNX model is to have the memory and the speed, or which of its
+    device configurations to take; it becomes a `ShardedPlan`, which runs a process a device
+    (docs/sharding.md).
+
     A PyTorch model (an `nn.Module`, a `GraphModule`, an `ExportedProgram`) becomes a callable of
     tensors, compiled for the shapes it meets, and for those of `example_inputs` at once. device
     "auto" is then where its tensors are; freeze=False makes its parameters inputs of the kernels.
@@ -115,6 +126,10 @@ def compile(
     """
     torch_model = not isinstance(model, str | Path | bytes) and _is_torch(model)
     _check_options(torch_model, dynamic, options, example_inputs, freeze, state is not None)
+    devices = options.pop("devices", None)
+    if devices is not None:
+        return _compile_sharded(model, devices, dynamic, tune, state, options, device=device,
+                                threads=threads, fusion=fusion, precision=precision)  # fmt: skip
     host = options.pop("host", "error")
     if host != "error":
         from fuser.frontends.onnx.hosted import compile_on_host
@@ -170,7 +185,21 @@ def compile(
 _COMMON = ("device", "threads", "fusion", "precision", "dynamic", "tune")
 _OF_TORCH = ("example_inputs", "freeze")
 _OF_SIZES = ("dims", "progress")
-_OF_ONNX = (*_OF_SIZES, "values", "limits", "host", "state")
+_OF_ONNX = (*_OF_SIZES, "values", "limits", "host", "state", "devices")
+
+
+def _compile_sharded(
+    model: Any, devices: int | str, dynamic: bool, tune: bool, state: Any,
+    options: Mapping[str, Any], **common: Any,
+) -> ShardedPlan:  # fmt: skip
+    given = [name for name in ("values", "host") if options.get(name, "error") != "error"]
+    given += [name for name, on in (("dynamic", dynamic), ("tune", tune), ("state", state)) if on]
+    if given:
+        raise KeywordError(f"fuser.compile with devices={devices!r} takes no {given[0]!r}")
+    from fuser.frontends.onnx.sharding.compile import compile_sharded
+
+    taken = {name: item for name, item in options.items() if name != "host"}
+    return compile_sharded(model, devices, **common, **taken)
 
 
 def _check_options(

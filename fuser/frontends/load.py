@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,16 +13,22 @@ from fuser.runtime.plan import Plan
 if TYPE_CHECKING:
     from fuser.frontends.torch.saved import SavedModule
     from fuser.pipeline.dynamic import DynamicPlan
+    from fuser.runtime.sharded import ShardedPlan
 
 
 def load(
     path: Path | str, *, threads: int | None = None, device: int = 0
-) -> Plan | DynamicPlan | SavedModule:
-    """What `save` of a `Plan`, a `DynamicPlan` or a compiled PyTorch model wrote. It holds native
-    code: trust it as you trust a program. threads: of a CPU; device: which GPU.
+) -> Plan | DynamicPlan | SavedModule | ShardedPlan:
+    """What `save` of a `Plan`, a `DynamicPlan`, a `ShardedPlan` (a folder) or a compiled PyTorch
+    model wrote. It holds native code: trust it as you trust a program. threads: of a CPU; device:
+    which GPU.
 
     Raises UsageError (no such file), InvalidModelError (no whole plan), or DeviceError.
     """
+    if os.path.isdir(path):
+        from fuser.runtime.sharded import ShardedPlan
+
+        return ShardedPlan.load(path, threads=threads)
     try:
         with open(path, "rb") as file:
             kind = file.read(container.MAGIC_BYTES)[:6]

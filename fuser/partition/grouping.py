@@ -21,7 +21,16 @@ from fuser.partition import cost
 from fuser.partition import positions as at
 from fuser.partition.dag import Order
 from fuser.partition.forced import APART, computed, pinned_sets
-from fuser.partition.nodes import ANCHORS, CREATE, DECODE, REDUCE, VIEW, is_injective, reduce_axes
+from fuser.partition.nodes import (
+    ANCHORS,
+    CREATE,
+    DECODE,
+    REDUCE,
+    VIEW,
+    handed_over,
+    is_injective,
+    reduce_axes,
+)
 from fuser.partition.options import Options
 from fuser.partition.positions import Positions
 from fuser.partition.region import KINDS, Kind
@@ -86,7 +95,7 @@ class Grouping:
         self.graph_outputs = set(graph.outputs)
         self._position = {node: i for i, node in enumerate(graph.nodes)}
         self.kept: set[Value] = set()  # copies that passes made: no reader makes its own
-        self.written = set(tangled_movement(graph))
+        self.written = set(tangled_movement(graph)) | set(handed_over(graph))
         self.virtual: set[Node] = {
             node
             for node in graph.nodes

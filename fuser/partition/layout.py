@@ -3,7 +3,7 @@
 A convolution reads all channels of a pixel together, so [n, c, h, w] is stored as [n, h, w, c]
 wherever both the writer and the readers are kernels of ours. Maps, pooling and residual sums
 between convolutions follow, so that no kernel only transposes. Model inputs and outputs stay as
-they are given.
+they are given, and what ranks exchange is row-major.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ def channels_last(rank: int) -> tuple[int, ...]:
 
 def choose_layouts(grouping: Grouping, regions: list[Region]) -> dict[Value, tuple[int, ...]]:
     """The axis order of every value between regions that is not row-major."""
+    exchanged = [region for region in regions if region.kind == "collective"]
+    fixed = grouping.graph_outputs | {value for region in exchanged for value in region.inputs}
     movable = {
         value
         for region in regions
         for value in region.outputs
-        if value not in grouping.graph_outputs and value.type.rank >= 3
+        if value not in fixed and value.type.rank >= 3 and region.kind != "collective"
     }
     chosen: set[Value] = set()
     for region in regions:

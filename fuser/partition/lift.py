@@ -20,7 +20,7 @@ LIFTS: dict[str, str] = {
     "channels-last": "an input whose channels are adjacent (NHWC)",
     "graph-output": "an output less, if the model can do without it; otherwise it is written",
     "cycle": "no second way between the two over a third region",
-    "opaque": "nothing: sorts, scatters and running sums need whole operands",
+    "opaque": "nothing: sorts, scatters, running sums and collectives need whole operands",
     "tangled-movement": "fewer reshapes between transposes",
     "probabilities-escape": "no other reader of the scores or probabilities",
     "second-softmax": "one softmax between the two matmuls",

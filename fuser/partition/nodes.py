@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 
-from fuser.graph.ir import Node, Value
+from fuser.graph.ir import Graph, Node, Value
+from fuser.graph.ops.collective import COLLECTIVES
 from fuser.graph.ops.registry import PRIMITIVES
 from fuser.graph.sizes import same
 
@@ -19,12 +21,30 @@ SELECTING = frozenset(("concat", "pad", "gather"))
 """Movement that decides per element what to read: cheap, but with a price in an inner loop."""
 
 REDUCE = frozenset(("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "argmax", "argmin"))
-OPAQUE = frozenset(("sort", "scatter", "cumsum", "host", "append"))
+OPAQUE = frozenset(("sort", "scatter", "cumsum", "host", "append")) | COLLECTIVES
 """Primitives that run alone: nothing is fused before or behind them."""
 
 ANCHORS = frozenset(("dot_general", "conv", "reduce_window"))
 
 _MAPS = frozenset(name for name, record in PRIMITIVES.items() if record.kind == "map")
+
+
+def handed_over(graph: Graph) -> Iterator[Node]:
+    """Movement that is written because ranks exchange its result: they read memory in order. A
+    reshape changes nothing there."""
+    for node in graph.nodes:
+        if node.op in COLLECTIVES:
+            made = behind_reshapes(node.inputs[0]).node
+            direct = node.inputs[0].node
+            if made is not None and made.op in VIEW | CREATE - {"constant"} and direct is not None:
+                yield direct
+
+
+def behind_reshapes(value: Value) -> Value:
+    """The value whose elements, in memory, are those of a reshape of it."""
+    while value.node is not None and value.node.op == "reshape":
+        value = value.node.inputs[0]
+    return value
 
 
 def is_map(node: Node) -> bool:

@@ -94,9 +94,8 @@ def _reason(
 def _by_kind(producer: Region, consumer: Region) -> Misfit:
     """The general reason for two kinds of region, where no particular one was noted."""
     heavy = ("contraction", "conv", "attention", "window")
-    if consumer.kind in ("sort", "scatter", "scan", "host") or producer.kind in (
-        "sort", "scatter", "scan", "host",
-    ):  # fmt: skip
+    alone = ("sort", "scatter", "scan", "collective", "host")
+    if consumer.kind in alone or producer.kind in alone:
         return Misfit("opaque", f"{producer.kind} and {consumer.kind} regions run alone")
     if consumer.kind in heavy and producer.kind in heavy:
         return Misfit("second-anchor", f"{producer.kind} and {consumer.kind} iterate differently")

@@ -8,6 +8,7 @@ from typing import Any, Literal, cast
 from fuser.dtypes import BY_NAME, DType
 from fuser.graph.dims import Dim
 from fuser.graph.ir import Graph, Node, Value
+from fuser.graph.ops.collective import COLLECTIVES
 from fuser.graph.ops.quantised import saved_bytes, spare_bytes
 from fuser.graph.precision import CONTRACTIONS
 from fuser.graph.sizes import size_hint
@@ -15,7 +16,7 @@ from fuser.target import Target
 
 Kind = Literal[
     "map", "reduce", "contraction", "conv", "attention", "window", "gather",
-    "sort", "scatter", "scan", "host", "append",
+    "sort", "scatter", "scan", "collective", "host", "append",
 ]  # fmt: skip
 """What the emitter builds. "contraction" is dot_general (one or several on one lhs) with prologue
 and epilogue; "reduce" keeps rows on chip; "map" covers pure movement and elementwise code; "append"
@@ -24,7 +25,7 @@ has no program: its result is there once its rows are."""
 KINDS: dict[str, Kind] = {
     "dot_general": "contraction", "conv": "conv", "reduce_window": "window", "gather": "gather",
     "sort": "sort", "scatter": "scatter", "cumsum": "scan", "host": "host",
-    "append": "append",
+    "append": "append", **dict.fromkeys(COLLECTIVES, "collective"),
 }  # fmt: skip
 """The kind of a region by the primitive that it is about, where that is no map or reduction."""
 

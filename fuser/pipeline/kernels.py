@@ -24,6 +24,7 @@ from fuser.backend.workers import (
 from fuser.limits import check_time, current
 from fuser.partition.region import Partition, Region
 from fuser.partition.ungroup import is_divisible, ungroup
+from fuser.pipeline.collectives import exchange
 from fuser.target import Target
 from fuser.tilegen.coverage import prove_region
 from fuser.tilegen.emit import emit_or_ungroup
@@ -63,7 +64,7 @@ def compile_programs(
     """The programs and their kernels; programs of regions that had to be taken apart are replaced
     by those of the parts. Raises CompileError for a kernel without parts that fails."""
     programs = list(programs)
-    done: dict[TileProgram, CompiledKernel] = {}
+    done = {p: exchange(p, target) for p in programs if p.region.kind == "collective"}
     while True:
         rest = [program for program in programs if program not in done]
         one = CompileStats()

@@ -104,6 +104,8 @@ def apply_tuning(
         result.append(program)
         if counts[program.region.id] > 1 or not is_static(program.kernel):
             continue
+        if program.region.kind == "collective":
+            continue
         material = tuning_material(program.kernel, target)
         if material not in known:
             known[material] = recall(cache, material)

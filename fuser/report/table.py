@@ -77,6 +77,11 @@ def _rows(report: Report, outputs: Mapping[str, np.ndarray]) -> Iterator[tuple[s
         yield "peer", f"{peer['name']} {peer['version']} runs {counted(peer['kernels'], 'kernel')}"
     yield "boundary bytes", _saved(report.boundary)
     yield "DRAM bytes", f"{_saved(report.dram)}, predicted"
+    if met := [launch for launch in report.launches if launch.kind == "collective"]:
+        kinds = [launch.name for launch in met]
+        counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+        given = sum(launch.boundary.read for launch in met)
+        yield "collectives", f"{counts}, each rank gives {megabytes(given)}"
     if packed := report.bytes.packed:
         yield "packed weights", f"{megabytes(packed)} less to read than unpacked"
     if report.forced is not None:

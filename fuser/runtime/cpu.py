@@ -14,6 +14,8 @@ from fuser.backend.cores import available_cores, check_threads
 from fuser.backend.features import missing_features
 from fuser.errors import DeviceError, OutOfMemoryError, VerifyError
 from fuser.runtime import native
+from fuser.runtime.collectives import Communicator
+from fuser.runtime.cpu_exchange import Exchanges
 from fuser.runtime.jit import Linked, link_objects, runtime_library
 from fuser.runtime.memory import Recycler, address, align, aligned_empty, settle
 from fuser.runtime.program import BufferRef, Copy, Launch, Program, Steady
@@ -89,6 +91,7 @@ class CpuExecutor:
         )
         self._arguments: list[np.ndarray] = []
         self.table, self.labels = self._build_table()
+        self.exchanges = self._find_exchanges()
         self.max_arity = max(1, *self.table["arity"]) if len(self.table) else 1
         costs = [launch.cost for launch in program.launches]
         short = all(costs) and sum(costs) < WAKE_SECONDS
@@ -183,9 +186,28 @@ class CpuExecutor:
         self._free.append(context)
 
     def _execute(self, context: _Context, times: np.ndarray | None) -> None:
-        stamps = address(times) if times is not None else None
         pool = get_pool(self.threads) if self._parallel else None
-        self._run(context.pointer, pool.pointer if pool is not None else None, stamps)
+        pointer = pool.pointer if pool is not None else None
+        if self.exchanges is None:
+            self._run(context.pointer, pointer, address(times) if times is not None else None)
+        else:
+            self.exchanges.check(self.program.name)
+            self.exchanges.run(self._run, context.pointer, context.record, context.bases,
+                               _RECORD.itemsize, pointer, times)  # fmt: skip
+
+    def _find_exchanges(self) -> Exchanges | None:
+        launches = self.program.launches
+        if all(launch.kernel.code for launch in launches):
+            return None
+        found = Exchanges(
+            launches, self.labels, lambda launch: [self._base(ref) for ref in launch.arguments]
+        )
+        return found if found.launches else None
+
+    def join(self, comm: Communicator) -> None:
+        """See `Plan.join`."""
+        if self.exchanges is not None:
+            self.exchanges.comm = comm
 
     def time_replays(
         self, inputs: Sequence[np.ndarray], iterations: int, warmup: int
@@ -222,12 +244,17 @@ class CpuExecutor:
         self._place(context.bases, 0, *[at for _, at in held], *[at for _, at in made])
         pool = get_pool(self.threads) if self._parallel else None
         pointer = pool.pointer if pool is not None else None
+        if self.exchanges is not None:
+            self.exchanges.check(self.program.name)
         run = functools.partial(self._run, context.pointer, pointer, None)
         for launch in range(-1, len(self.program.launches)):
             places = [i for i, label in enumerate(self.labels) if label == launch] or [0]
             context.record[0] = address(self.table) + places[0] * _RECORD.itemsize
             context.record[1] = self.labels.count(launch)
-            around(launch, run)
+            if self.exchanges is not None and launch in self.exchanges.launches:
+                around(launch, functools.partial(self.exchanges.perform, launch, context.bases))
+            else:
+                around(launch, run)
 
     def close(self) -> None:
         self._free.clear()
@@ -266,6 +293,10 @@ class CpuExecutor:
                 records.append((1, 0, arguments([zero.buffer]), 1, zero.bytes, 0, 0, 0))
                 labels.append(position)
             programs = launch.kernel.programs
+            if not launch.kernel.code:  # a collective: a row that does nothing
+                records.append((1, 0, arguments(launch.arguments[:1]), 1, 0, 0, 0, 0))
+                labels.append(position)
+                continue
             if not programs:
                 continue
             chunks = chunking(programs, self.threads, launch.cost)
@@ -314,7 +345,7 @@ def _link_kernels(launches: Sequence[Launch]) -> _Entries:
     for launch in launches:
         kernel = launch.kernel
         key = (kernel.entry, kernel.code)
-        if key in group_of:
+        if key in group_of or not kernel.code:
             continue
         number = next(
             (i for i, group in enumerate(groups) if kernel.entry not in group), len(groups)
@@ -327,6 +358,8 @@ def _link_kernels(launches: Sequence[Launch]) -> _Entries:
     entries.libraries = [link_objects(group) for group in groups]
     for position, launch in enumerate(launches):
         kernel = launch.kernel
+        if not kernel.code:
+            continue
         library = entries.libraries[group_of[kernel.entry, kernel.code]]
         entries[position] = library[kernel.entry]
     return entries

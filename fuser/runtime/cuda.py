@@ -14,7 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,8 +27,11 @@ from fuser.runtime.device_layout import Addresses, lay_out
 from fuser.runtime.device_share import Shared, check_memory
 from fuser.runtime.device_tensors import DeviceArray, Event, check_tensors, upload
 from fuser.runtime.dlpack import LEGACY_STREAM, DeviceTensor
-from fuser.runtime.program import BufferRef, Launch, Program, Steady
+from fuser.runtime.program import BufferRef, Exchange, Launch, Program, Steady, alone, exchanges_of
 from fuser.target import SM_80, SM_90A, Target
+
+if TYPE_CHECKING:
+    from fuser.runtime.nccl import NcclRank
 
 MOST_COPIED = 1 << 26
 """Bytes of inputs and outputs that are rather copied (some 25 microseconds on an H200) than every
@@ -93,6 +96,7 @@ class CudaExecutor:
         self._release: list[Callable[[], Any]] = []  # undone in reverse
         self.bindings: weakref.WeakSet[Binding] = weakref.WeakSet()
         self._anywhere: Placed | None = None
+        self.ranks: NcclRank | None = None
         other: Shared | None = None
         if like is not None and like.shared.fits(program, ordinal):
             other = like.shared
@@ -134,6 +138,9 @@ class CudaExecutor:
     def _prepare(self, launch: Launch, memory: Addresses) -> Callable[[Any, bool], None]:
         cu, kernel = driver.api(), launch.kernel
         pointers = [memory.address(ref) for ref in launch.arguments]
+        exchange = Exchange.of(kernel)
+        if exchange is not None:
+            return self._collective(exchange, *pointers)
         function = self.modules[kernel.code].function(kernel)
         maps = [tensor_map(item, pointers[item.argument]) for item in kernel.tensor_maps]
         sizes = kernel.sizes
@@ -156,6 +163,24 @@ class CudaExecutor:
 
         return go
 
+    def _collective(
+        self, exchange: Exchange, source: int, target: int
+    ) -> Callable[[Any, bool], None]:
+        ranks = self.ranks
+        if ranks is None:
+            raise alone(self.program.name)
+
+        def go(stream: Any, overlap: bool) -> None:
+            ranks.enqueue(exchange, source, target, int(stream))
+
+        return go
+
+    def join(self, comm: Any) -> None:
+        """See `Plan.join`: comm is a `fuser.runtime.nccl.NcclRank`."""
+        with self.lock, driver.current(self.ordinal):
+            comm.prepare(exchanges_of(self.program.launches))
+        self.ranks = comm
+
     def enqueue(
         self,
         stream: Any,
@@ -172,7 +197,7 @@ class CudaExecutor:
                 kernel_before = False
             if all(launch.kernel.launch):
                 calls[position](stream, kernel_before and after is None)
-                kernel_before = True
+                kernel_before = bool(launch.kernel.code)  # a collective lets none begin early
             if after is not None:
                 after(position)
         for copy in self.program.copies:
@@ -349,7 +374,8 @@ class CudaExecutor:
 
     def facts(self) -> list[dict[str, Any]]:
         """What the driver knows of each launch's kernel: registers, spills, compiler warnings."""
-        return [self.modules[launch.kernel.code].facts for launch in self.program.launches]
+        kernels = [launch.kernel for launch in self.program.launches]
+        return [self.modules[k.code].facts if k.code else {} for k in kernels]
 
     def close(self) -> None:
         release, self._release = self._release, []

@@ -90,7 +90,7 @@ class Shared:
         self.stream, self.capture_stream = self._new_stream(), self._new_stream()
         self.last_run = driver.call("cuEventCreate", cu.CUevent_flags.CU_EVENT_DISABLE_TIMING.value)
         self._release.append(lambda: cu.cuEventDestroy(self.last_run))
-        self.modules = load_modules([launch.kernel for launch in program.launches])
+        self.modules = load_modules([item.kernel for item in program.launches if item.kernel.code])
         for module in self.modules.values():
             self._release.append(functools.partial(cu.cuModuleUnload, module.handle))
 
@@ -108,7 +108,7 @@ class Shared:
             and ordinal == self.ordinal
             and len(mine) == len(theirs)
             and all(a is b for a, b in zip(mine, theirs, strict=True))
-            and all(launch.kernel.code in self.modules for launch in program.launches)
+            and all(item.kernel.code in (*self.modules, b"") for item in program.launches)
         )
 
     def enter(self) -> None:

@@ -26,7 +26,9 @@ from fuser.target import Target
 
 if TYPE_CHECKING:
     from fuser.runtime.binding import Binding
+    from fuser.runtime.collectives import Communicator
     from fuser.runtime.cuda import CudaExecutor
+    from fuser.runtime.nccl import NcclRank
     from fuser.runtime.plan_report import Report
 
 
@@ -47,6 +49,7 @@ class Executor(Protocol):
         self, inputs: Sequence[np.ndarray], iterations: int, warmup: int
     ) -> list[float]: ...
     def time_kernels(self, inputs: Sequence[np.ndarray]) -> list[float]: ...
+    def join(self, comm: Any) -> None: ...
     def close(self) -> None: ...
 
 
@@ -173,6 +176,12 @@ class Plan(Shown):
         mark(binding, ("run",), self.program.name)
         return binding
 
+    def join(self, comm: Communicator | NcclRank) -> Plan:
+        """Make the plan a rank among others: what its collectives go over, an `NcclRank` on a GPU.
+        Raises DeviceError where they cannot."""
+        self.executor.join(comm)
+        return self
+
     @property
     def workspace_bytes(self) -> int:
         """What values between kernels take."""
@@ -225,7 +234,7 @@ class Plan(Shown):
             start = time.perf_counter()
             executor.run(arrays)
             times.append(time.perf_counter() - start)
-        return _latency(times)
+        return latency_of(times)
 
     def profile_device(
         self,
@@ -237,7 +246,7 @@ class Plan(Shown):
         """Time the kernels alone, by the device's clock, with the data in place: what a peer that
         keeps its data on the device is compared with. On a CPU that is a whole run."""
         _check_iterations(iterations)
-        return _latency(self.executor.time_replays(self._arrays(feeds), iterations, warmup))
+        return latency_of(self.executor.time_replays(self._arrays(feeds), iterations, warmup))
 
     def profile_kernels(
         self, feeds: Mapping[str, Any] | None = None, *, iterations: int = 10
@@ -349,7 +358,8 @@ def _check_iterations(iterations: int) -> None:
         raise UsageError(f"cannot time {iterations} iterations", hint="use 1 or more")
 
 
-def _latency(seconds: Sequence[float]) -> Latency:
+def latency_of(seconds: Sequence[float]) -> Latency:
+    """What is told of times of runs."""
     median, p90, p99 = np.percentile(np.array(seconds) * 1e3, [50, 90, 99])
     return Latency(float(median), float(p90), float(p99), len(seconds))
 

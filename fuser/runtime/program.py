@@ -7,15 +7,15 @@ and plans the arena by liveness. Everything is known here, before the first run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from fuser.backend.module import CompiledKernel
-from fuser.dtypes import DType
-from fuser.errors import VerifyError
+from fuser.dtypes import BY_NAME, DType
+from fuser.errors import UsageError, VerifyError
 from fuser.runtime.memory import Interval, plan_memory
 from fuser.target import Target
 
@@ -65,6 +65,47 @@ class Zero:
 
 
 @dataclass(frozen=True)
+class Exchange:
+    """A collective among ranks, of one operand and one result: what a launch is whose kernel has it
+    among its facts. kind: a primitive of fuser/graph/ops/collective.py, with its groups, fold and
+    root. size, result: elements of the operand and of the result of this rank."""
+
+    kind: str
+    dtype: str
+    groups: tuple[tuple[int, ...], ...]
+    size: int
+    result: int
+    fold: str = ""
+    root: int = -1
+
+    @staticmethod
+    def of(kernel: CompiledKernel) -> Exchange | None:
+        """That of a kernel; None for one with code. Raises KeyError, TypeError or ValueError for a
+        record that makes no sense."""
+        record = kernel.facts.get("collective")
+        if record is None:
+            return None
+        groups = tuple(tuple(int(rank) for rank in group) for group in record["groups"])
+        found = Exchange(**{**record, "groups": groups})
+        width = BY_NAME[found.dtype].bytes
+        members = {len(group) for group in groups}
+        if (
+            len(members) != 1
+            or width < 1
+            or not (isinstance(found.size, int) and isinstance(found.result, int))
+        ):
+            raise ValueError(f"a collective among {groups} of {found.size} {found.dtype}")
+        count = members.pop()
+        sizes = {
+            "all_gather": (found.size, found.size * count),
+            "reduce_scatter": (found.result * count, found.result),
+        }.get(found.kind, (found.size, found.size))
+        if (found.size, found.result) != sizes or found.size < 0:
+            raise ValueError(f"{found.kind} of {found.size} elements to {found.result}")
+        return found
+
+
+@dataclass(frozen=True)
 class Launch:
     """One kernel call. `arguments` follow the kernel's buffers. `zeros` are cleared first.
 
@@ -83,6 +124,20 @@ class Launch:
     @property
     def name(self) -> str:
         return self.label or self.kernel.name
+
+
+def exchanges_of(launches: Iterable[Launch]) -> tuple[Exchange, ...]:
+    """The collectives among launches, in order."""
+    found = (Exchange.of(launch.kernel) for launch in launches)
+    return tuple(exchange for exchange in found if exchange is not None)
+
+
+def alone(name: str) -> UsageError:
+    """The error of a rank's plan that runs without the other ranks."""
+    return UsageError(
+        f"{name} is one rank's part of a model and exchanges data with the others",
+        hint="run all ranks together: fuser.compile(model, devices=N)",
+    )
 
 
 @dataclass(frozen=True)

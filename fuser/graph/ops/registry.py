@@ -7,6 +7,7 @@ from typing import Any
 from fuser.errors import OutOfMemoryError, ShapeError, VerifyError
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops import (
+    collective,
     contraction,
     creation,
     elementwise,
@@ -18,10 +19,11 @@ from fuser.graph.ops import (
 from fuser.graph.ops.primitive import Primitive
 from fuser.limits import LARGEST
 
+FAMILIES = (
+    creation, elementwise, reduction, contraction, indexing, movement, quantised, collective,
+)  # fmt: skip
 PRIMITIVES: dict[str, Primitive] = {
-    primitive.name: primitive
-    for family in (creation, elementwise, reduction, contraction, indexing, movement, quantised)
-    for primitive in family.PRIMITIVES
+    primitive.name: primitive for family in FAMILIES for primitive in family.PRIMITIVES
 }
 
 

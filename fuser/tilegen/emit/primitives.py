@@ -13,6 +13,7 @@ from fuser.dtypes import DType, i32
 from fuser.errors import LoweringError
 from fuser.graph import walks
 from fuser.graph.ir import Node, Value
+from fuser.graph.ops.collective import COLLECTIVES
 from fuser.graph.ops.registry import PRIMITIVES
 from fuser.graph.sizes import certain, is_symbolic
 from fuser.tilegen.emit.constants import progression, uniform
@@ -523,12 +524,26 @@ _MOVE = Lowering(_move, _move_operands)
 _REDUCE = Lowering(_reduce)
 _EXTREME = Lowering(_extreme)
 
+
+def _exchange_operands(em: Emission, node: Node, coords: Coords) -> Operands:
+    """What this rank alone would give. No such program runs: it shows what a collective reads and
+    writes (pipeline/collectives.py)."""
+    at = {"all_gather": coords[1:], "reduce_scatter": (Index(0), *coords)}.get(node.op, coords)
+    return [(node.inputs[0], at)]
+
+
+def _exchange(em: Emission, node: Node, coords: Coords) -> Piece:
+    ((operand, at),) = _exchange_operands(em, node, coords)
+    return em.tile(operand, at)
+
+
 LOWERINGS: dict[str, Lowering] = {
     **{name: _MAP for name, primitive in PRIMITIVES.items() if primitive.kind == "map"},
     **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), _COMPARE),
     **dict.fromkeys(("reshape", "transpose", "broadcast", "slice"), _MOVE),
     **dict.fromkeys(("reduce_sum", "reduce_max", "reduce_min", "reduce_prod"), _REDUCE),
     **dict.fromkeys(("argmax", "argmin"), _EXTREME),
+    **dict.fromkeys(COLLECTIVES, Lowering(_exchange, _exchange_operands)),
     "cast": Lowering(_cast, _map_operands),
     "concat": Lowering(_concat),
     "constant": Lowering(_constant),

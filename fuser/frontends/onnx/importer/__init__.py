@@ -3,6 +3,7 @@
 from fuser.frontends.onnx.importer import (  # importing a family registers its operators
     activation,
     attention,
+    collective,
     contraction,
     contrib,
     contrib_attention,
@@ -35,6 +36,7 @@ from fuser.frontends.onnx.importer.registry import supported_ops
 FAMILIES = (
     activation,
     attention,
+    collective,
     contraction,
     contrib,
     contrib_attention,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import ChainMap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import onnx
@@ -41,6 +41,10 @@ from fuser.graph.touched import touched
 
 _log = logging.getLogger("fuser")
 
+Seen = Callable[[NodeProto, str, Graph, int, MutableMapping[str, Value]], None]
+"""Takes a node, its name, the graph, the number of the first node made of it, and the values of
+tensors by name."""
+
 _VIEWS = {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Dropout"}
 _SHAPE_READERS = {"Shape", "Size"}
 
@@ -50,18 +54,20 @@ def import_onnx(
     dims: Mapping[str, int] | None = None,
     values: Mapping[str, Array] | None = None,
     weights: Mapping[str, Array] | None = None,
+    seen: Seen | None = None,
 ) -> Graph:
     """The Graph of a model, with `dims` bound to ints and the other symbolic dims kept.
 
     values: inputs that are constants from here on; the graph has no input of that name.
     weights: arrays of initializers that the model, already checked, has without data (load_mapped).
+    seen: called after each node of the model was written out.
     Every ONNX node becomes primitives; shape arithmetic is followed and leaves no nodes behind.
     `graph.source` records the nodes as they stood in the model.
     Raises what load_model raises; UsageError for an unknown name in dims; one UnsupportedOpError
     that lists every unsupported node; ShapeError and InvalidModelError that name the node.
     """
     model = source if weights and isinstance(source, ModelProto) else load_model(source)
-    return _Reader(model, dims or {}, values or {}, weights or {}).read()
+    return _Reader(model, dims or {}, values or {}, weights or {}, seen).read()
 
 
 def signature(model: ModelProto) -> dict[str, TensorType]:
@@ -84,9 +90,10 @@ class _Reader:
 
     def __init__(
         self, model: ModelProto, dims: Mapping[str, int], values: Mapping[str, Array],
-        weights: Mapping[str, Array],
+        weights: Mapping[str, Array], seen: Seen | None = None,
     ) -> None:  # fmt: skip
         self.model = model
+        self.seen = seen
         self.proto = model.graph
         self.dims = dims
         self.bound = values
@@ -234,8 +241,11 @@ class _Reader:
         name = node_name(proto, index)
         node = OnnxNode(name, proto.op_type, domain, opset, [], list(proto.output))
         node.inline, node.codes = self.inline, self.codes
+        first = len(self.graph.nodes)
         handler = find_handler(domain, proto.op_type, opset)
         if handler is None and self._expand(proto, domain, opset):
+            if self.seen and not self.failed:
+                self.seen(proto, name, self.graph, first, self.values)
             return
         if handler is None:
             self._fail(
@@ -256,7 +266,6 @@ class _Reader:
                 return
         try:
             node.attrs = {a.name: _attribute(a, node.where) for a in proto.attribute}
-            first = len(self.graph.nodes)
             results = handler(Builder(self.graph, (name,)), node)
         except UnsupportedOpError as error:
             self._fail(proto, error.what)
@@ -274,6 +283,8 @@ class _Reader:
                 if value is not None:
                     self.codes[value] = dtype
         self._bind_outputs(proto, node, outputs, self.graph.nodes[first:])
+        if self.seen:
+            self.seen(proto, name, self.graph, first, self.values)
 
     def _expand(self, proto: NodeProto, domain: str, opset: int) -> bool:
         """Write out the function body that the schema of an operator has, if it has one."""

@@ -1,0 +1,1 @@
+"""Models on several devices: annotations read, checked and written."""
