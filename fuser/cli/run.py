@@ -87,7 +87,7 @@ def run_command(
     if saved and (dim or devices or against or tune or fusion is not True or precision != "model"):
         raise UsageError(
             f"{model} is a plan: it is compiled already, and its model is not there",
-            hint="--dim, --devices, --compare, --tune, --precision and fusion are for fuser compile",
+            hint="--dim, --devices, --compare, --tune, --precision and fusion are for models",
         )
     with Progress(enabled=not as_json) as progress:
         stages = Stages(progress.step)
