@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fuser.errors import FuserError, UsageError
+from fuser.errors import FuserError, LimitError, UsageError
 from fuser.runtime.plan import Plan
 from fuser.serve import rows
 from fuser.serve.tensors import NAMES, RequestError, Tensor
@@ -47,7 +47,7 @@ class Model:
     runs: int = 0
     """Runs that answered requests."""
     _sizes: dict[Key, tuple[int, ...]] = field(default_factory=dict)
-    _tried: dict[Any, tuple[int, ...]] = field(default_factory=dict)
+    _tried: dict[tuple[tuple[int, int], ...], tuple[int, ...]] = field(default_factory=dict)
 
     def metadata(self) -> dict[str, Any]:
         """What the protocol tells of a model."""
@@ -156,28 +156,49 @@ class Model:
         ]
 
     def _try(self, key: Key) -> tuple[int, ...]:
-        served: list[tuple[int, Plan]] = []
+        kernels: dict[int, int] = {}
         refusal: FuserError | None = None
         for size in self.ladder:
+            try:
+                kernels[size] = self._kernels(size, key)
+            except UsageError as error:  # a plan from a file may have none for this size
+                refusal = error
+        if refusal is not None and not kernels:
+            raise refusal
+        # The same code at other inner sizes adds up in the same order at all places of a batch.
+        form = tuple(kernels.items())
+        if form not in self._tried:
+            self._tried[form] = self._same_bits(key, tuple(kernels))
+        return self._tried[form]
+
+    def _kernels(self, size: int, key: Key) -> int:
+        """A number for the kernels that serve so many rows, compiled if there are none. Raises
+        UsageError, and what compiling raises."""
+        if isinstance(self.plan, Plan):
+            return 0
+        from fuser.graph.ir import TensorType
+        from fuser.pipeline.specialise import read_dims
+
+        specs = zip(self.plan.inputs, key, strict=True)
+        types = {spec.name: TensorType(spec.dtype, spec.shape) for spec in self.plan.inputs}
+        shapes = {spec.name: np.broadcast_to(0, (size, *inner)) for spec, inner in specs}
+        return self.plan.prepare(read_dims(types, shapes)).number
+
+    def _same_bits(self, key: Key, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        """`rows.same_bits` of the plan for those sizes that memory has room for."""
+        for count in range(len(sizes), 0, -1):
             feeds = {
-                tensor.name: np.zeros((size, *shape), tensor.dtype)
+                tensor.name: np.zeros((sizes[count - 1], *shape), tensor.dtype)
                 for tensor, shape in zip(self.inputs, key, strict=True)
             }
             try:
-                served.append((size, _plan_for(self.plan, feeds)))
-            except UsageError as error:  # a plan from a file may have no kernels for this size
-                refusal = error
-        if not served:
-            assert refusal is not None
-            raise refusal
-        sizes = tuple(size for size, _ in served)
-        # The same code at other inner sizes adds up in the same order at all places of a batch.
-        codes = tuple(tuple(step.kernel.code for step in p.program.launches) for _, p in served)
-        if (sizes, codes) not in self._tried:
-            found = rows.same_bits(self.plan.run, served[-1][1].random_feeds(), sizes)
-            self._tried[sizes, codes] = found
-            self._tell(key, found, sizes)
-        return self._tried[sizes, codes]
+                plan = self.plan if isinstance(self.plan, Plan) else self.plan.plan(feeds)
+                found = rows.same_bits(self.plan.run, plan.random_feeds(), sizes[:count])
+            except LimitError:
+                continue
+            self._tell(key, found, sizes[:count])
+            return found
+        return ()
 
     def _tell(self, key: Key, found: Sequence[int], sizes: Sequence[int]) -> None:
         if not found:
@@ -190,7 +211,3 @@ class Model:
                 "model %s: runs have %d rows at least, for equal bits at all sizes of a batch",
                 self.name, found[0],
             )  # fmt: skip
-
-
-def _plan_for(plan: Plan | DynamicPlan, feeds: Feeds) -> Plan:
-    return plan if isinstance(plan, Plan) else plan.plan(feeds)

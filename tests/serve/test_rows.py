@@ -11,7 +11,7 @@ import pytest
 from onnx import parser
 
 import fuser
-from fuser.errors import UsageError
+from fuser.errors import OutOfMemoryError, UsageError
 from fuser.serve.models import Model
 from fuser.serve.opening import open_model
 from fuser.serve.rows import ladder, same_bits
@@ -108,6 +108,26 @@ def test_rows_of_a_plan_for_fixed_sizes_are_filled_up(mlp_file: Path, tmp_path: 
     assert np.concatenate([answer["y"] for answer in found]).tobytes() == together.tobytes()
     alone = open_model(tmp_path / "mlp.plan", threads=1, most=1)
     assert [tensor.shape for tensor in alone.inputs] == [(4, WIDTH)]
+
+
+def test_batches_that_memory_has_no_room_for_are_not_made(
+    mlp_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A limit that eight rows exceed is no error of a request with one."""
+    model = open_model(mlp_file, device="cpu", threads=1)
+    right = model.plan.run
+
+    def small(feeds: Arrays) -> Arrays:
+        if len(feeds["x"]) > 4:
+            raise OutOfMemoryError("too many rows")
+        return right(feeds)
+
+    monkeypatch.setattr(model.plan, "run", small)
+    model._sizes.clear()
+    model._tried.clear()
+    assert model.sizes(((WIDTH,),)) == (1, 2, 3, 4)
+    answers = model.answer([{"x": numbers(1, seed)} for seed in range(7)])
+    assert len(answers) == 7 and model.runs == 2
 
 
 def test_each_request_has_its_answer_or_its_error(mlp: Model) -> None:
