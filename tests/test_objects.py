@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -16,6 +19,12 @@ import fuser
 from fuser.backend.elf import read_object
 from fuser.backend.elf_merge import Part, merge
 from fuser.cli.main import run
+from fuser.dtypes import f32
+from fuser.pipeline.c_header import gpu_header, header
+from fuser.pipeline.gpu_objects import manifest
+from fuser.pipeline.objects import lay_out
+from fuser.runtime.program import BufferRef, Copy, Program, TensorSpec
+from fuser.target import TARGETS
 from models import TINY, build
 from tests.runtime.handmade import assemble_object
 
@@ -165,3 +174,77 @@ def test_what_has_no_objects(
     assert run([*command, "--target", "cpu-avx2,avx512"]) == 2
     assert run(["compile", str(bert), "--embed", "-o", str(tmp_path / "plan")]) == 2
     assert "objects are written for x86-64" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def gpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The objects of a small model for Hopper, whose matmul reads by tensor maps."""
+    folder = tmp_path_factory.mktemp("gpu")
+    text = """<ir_version: 8, opset_import: ["": 17]>
+        g (float16[n, 512] x, float16[512, 512] w) => (float16[n, 512] y) {
+            p = MatMul (x, w) y = Softmax (p)
+        }"""
+    onnx.save(onnx.parser.parse_model(text), folder / "matmul.onnx")
+    command = ("compile", folder / "matmul.onnx", "--emit", "object", "--target", "sm_90a")
+    sizes = ("--name", "model", "--dim", "n=1024", "-o", folder)
+    assert run(list(map(str, (*command, *sizes)))) == 0
+    return folder
+
+
+def test_the_manifest_of_a_gpu_fits_its_files(gpu: Path) -> None:
+    """Each step's parameters are those of its PTX, and all its places are in memory."""
+    record = json.loads((gpu / "model.json").read_text())
+    assert (record["manifest"], record["target"]) == (1, "sm_90a")
+    assert record["dims"] == {"n": 1024}
+    assert (gpu / "model.weights").stat().st_size == record["weights"]["bytes"]
+    room = {
+        "input": len(record["inputs"]), "output": len(record["outputs"]),
+        "weights": record["weights"]["bytes"], "workspace": record["workspace"],
+    }  # fmt: skip
+    launches = [step for step in record["steps"] if step["step"] == "launch"]
+    assert launches and any(step["maps"] for step in launches)
+    for step in launches:
+        text = (gpu / step["file"]).read_text()
+        found = re.search(rf"\.entry {re.escape(step['entry'])}\s*\((.*?)\)", text, re.S)
+        assert found is not None
+        count = len(step["arguments"]) + len(step["maps"]) + len(step["sizes"])
+        assert found[1].count(".param") == count
+        assert all(0 <= at < room[space] for space, at in step["arguments"])
+        assert all(0 <= item["argument"] < len(step["arguments"]) for item in step["maps"])
+        assert step["block"] % 32 == 0 and min(step["grid"]) > 0
+
+
+HEADERS = sorted(Path("/usr/local").glob("cuda*/include/cuda.h"))
+
+
+@needs_cc
+@pytest.mark.skipif(not HEADERS, reason="there is no cuda.h: the CUDA toolkit is not installed")
+def test_the_example_for_a_gpu_compiles(gpu: Path, tmp_path: Path) -> None:
+    """It is not linked or run: that needs the driver."""
+    include = (f"-I{gpu}", f"-I{HEADERS[-1].parent}")
+    source, result = ROOT / "examples/c/gpu.c", tmp_path / "gpu.o"
+    command = [str(COMPILER), *STRICT, *include, "-c", str(source), "-o", str(result)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@needs_cc
+def test_names_of_a_model_are_harmless_in_headers(tmp_path: Path) -> None:
+    """An input may be called anything; a header has it as text."""
+    name = 'a"*/\\?\n$NAME'
+    spec = TensorSpec(name, f32, (2,))
+    copy = Copy(BufferRef("input", 0), 0)
+    program = Program(TARGETS["sm_80"], (spec,), (spec,), (), copies=(copy,))
+    record, _ = manifest(program, "m", {name: 3})
+    (tmp_path / "gpu.h").write_text(gpu_header(record, "m"))
+    cpu = dataclasses.replace(program, target=TARGETS["avx2"])
+    (tmp_path / "cpu.h").write_text(header(cpu, "m", lay_out(cpu), False, {name: 3}))
+    (tmp_path / "gpu.c").write_text("""
+        #include <stdio.h>
+        #include "gpu.h"
+        int main(void) { return fputs(m_inputs[0].name, stdout) < 0 || m_steps[0].kind != 'c'
+            || m_outputs[0].bytes != 8; }""")
+    (tmp_path / "cpu.c").write_text('#include "cpu.h"\nint main(void) { return M_INPUTS - 1; }')
+    assert subprocess.run([link(tmp_path, tmp_path / "cpu.c")]).returncode == 0
+    done = subprocess.run([link(tmp_path, tmp_path / "gpu.c")], capture_output=True)
+    assert (done.returncode, done.stdout) == (0, name.encode())

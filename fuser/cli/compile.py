@@ -62,7 +62,8 @@ def compile_command(
             )  # fmt: skip
             made.append(found)
         files = _write(made, output, emit, name or model.stem, embed)
-    rows = [(emit, f"{file}, {megabytes(file.stat().st_size)}") for file in files]
+    size = megabytes(sum(file.stat().st_size for file in files))
+    rows = [(emit, f"{output}, {size}" + (f", {len(files)} files" if emit == "object" else ""))]
     for one, (_, report) in zip(meant, made, strict=True):
         rows.append(("target", f"{one.arch} {one.features}".strip()))
         rows.append(("kernels", f"{report.kernels.before} -> {report.kernels.after}"))

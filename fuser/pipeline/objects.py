@@ -22,7 +22,7 @@ from fuser.backend.elf import is_x86_64
 from fuser.backend.elf_merge import Part, merge
 from fuser.backend.llvm import Machine, emit_object
 from fuser.backend.module import CompiledKernel
-from fuser.errors import UnsupportedError
+from fuser.errors import UnsupportedError, UsageError
 from fuser.pipeline.c_header import header
 from fuser.runtime.cpu import ALONE_SECONDS, CHUNKS_PER_THREAD
 from fuser.runtime.jit import X86_64
@@ -51,15 +51,23 @@ class Layout:
 def write_object(
     program: Program, folder: Path, name: str, *, embed: bool, dims: Mapping[str, int]
 ) -> list[Path]:
-    """Write NAME.o, NAME.h and, unless they are embedded, NAME.weights. dims: sizes of symbolic
-    dims, for the header. Raises UnsupportedError for a program that is not for x86-64, OSError."""
+    """Write NAME.o, NAME.h and, unless they are embedded, NAME.weights; for a GPU what
+    `write_gpu_objects` does. dims: sizes of symbolic dims, for the header. Raises UnsupportedError
+    for another processor, UsageError, OSError."""
+    symbol = identifier(name)
+    if program.target.is_cuda:
+        from fuser.pipeline.gpu_objects import write_gpu_objects
+
+        if embed:
+            raise UsageError("--embed is for CPUs: a GPU has its weights in memory of its own")
+        return write_gpu_objects(program, folder, symbol, dims)
     kernels = _kernels(program)
     if not all(is_x86_64(kernel.code) for kernel in kernels):
         raise UnsupportedError(
-            "objects are written for x86-64", where=program.target.arch, hint="--emit plan"
-        )
+            "objects are written for x86-64 and NVIDIA GPUs", where=program.target.arch,
+            hint="--emit plan",
+        )  # fmt: skip
     layout = lay_out(program)
-    symbol = identifier(name)
     weights = _weights(program, layout)
     parts = [
         Part(kernel.code, {kernel.entry: f"{symbol}.kernel.{number}"})
