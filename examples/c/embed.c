@@ -1,7 +1,7 @@
 /* A model that fuser compiled, run from C: no Python, no library but libc.
 
        fuser compile minilm.onnx --emit object --name model --dim batch=4 --dim sequence=9 -o out
-       cc -O2 -ffp-contract=off -pthread -Iout examples/c/embed.c out/model.o -o embed
+       cc -O2 -ffp-contract=off -pthread -Iout examples/c/embed.c out/model.o -lm -o embed
        ./embed out/model.weights embeddings.bin input_ids.bin attention_mask.bin token_type_ids.bin
 
    Each input is a file of its bytes, in the order of model_inputs. The last output, rows of float,
