@@ -10,21 +10,18 @@ vectors a thread at a time, so that many small blocks share a multiprocessor.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.access_layout import operand_layout
 from fuser.backend.nvptx.assignment import is_tile, lookups_of
-from fuser.backend.nvptx.emit.memory import Pointers, from_memory, unpack
 from fuser.backend.nvptx.epilogue import seam
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Slot, Tile
-from fuser.backend.nvptx.layout import Coordinates, Layout, strips_along
+from fuser.backend.nvptx.layout import Layout, strips_along
 from fuser.backend.nvptx.lines import Lines
 from fuser.backend.nvptx.pairs import Pair, Running, add_strip, merge_threads, plan_pairs
 from fuser.backend.nvptx.reduce import Partial, fold_registers, fold_threads
-from fuser.backend.nvptx.values import literal, memory_type, vectors
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Op
 from fuser.tilegen.value import Value
@@ -274,7 +271,7 @@ def _pass(low: Lowering, held: Held, sinks: list[Sink], rest: list[Sink]) -> Non
     for number, table in enumerate(held.tables):
         if arriving:
             later = len(held.tables) - 1 - number
-            low.emitter.do(f"call void @llvm.nvvm.cp.async.wait.group(i32 {later})")
+            low.do(gpu.WaitCopies(pending=later))
         if ahead and number and number % ahead == 0:
             seam(low)
         low.env, low.converted = dict(saved[0]), {}
@@ -313,78 +310,26 @@ def _pass(low: Lowering, held: Held, sinks: list[Sink], rest: list[Sink]) -> Non
 
 
 def _copy(low: Lowering, held: Held, loads: list[ops.Load]) -> None:
-    """Issue the copies of some loads strip by strip, zeros where they are out of bounds."""
-    e = low.emitter
-    issue = [_copier(low, held, op) for op in loads]
+    """Issue the copies of some loads, zeros where they are out of bounds: a group of copies for
+    each strip."""
+    places = [low.place(low.assignment.accesses[op], held.whole) for op in loads]
     for strip in held.strips:
-        for copy in issue:
-            copy(strip)
-        e.do("call void @llvm.nvvm.cp.async.commit.group()")
+        for op, at in zip(loads, places, strict=True):
+            slot = held.loads[op]
+            low.do(gpu.CopyOwn(
+                slot=slot, at=at, strip=strip, whole=held.whole, threads=low.threads
+            ))  # fmt: skip
+        low.do(gpu.CommitCopies())
     for op in loads:
         low.env[op.result] = 0  # that it is there: its place is in held.loads
     low.copies_pending = True
 
 
-def _copier(low: Lowering, held: Held, op: ops.Load) -> Callable[[Layout], None]:
-    """What copies a strip of a load."""
-    access, e = low.assignment.accesses[op], low.emitter
-    indexer = low.indexer(held.whole)
-    pointers = Pointers(low.code, low.place(access, held.whole), indexer)
-    size = access.width * op.view.dtype.bytes
-    name = f"@llvm.nvvm.cp.async.{'cg' if size == 16 else 'ca'}.shared.global.{size}"
-    base, places = _places(low, held, op)
-
-    def copy(strip: Layout) -> None:
-        for offset, _ in vectors(strip, access.axis, access.width):
-            condition = indexer.conditions(access.bounds, access.shape, offset)
-            if condition == 0:
-                continue
-            target = _at(low, base, places[offset])
-            operands = f"ptr addrspace(3) {target}, ptr addrspace(1) {pointers.at(offset)}"
-            if condition is None:
-                e.do(f"call void {name}({operands})")
-            else:
-                e.do(f"call void {name}.s({operands}, i32 {e.pick(condition, size, 0)})")
-
-    return copy
-
-
-def _places(low: Lowering, held: Held, op: ops.Load) -> tuple[str, dict[Coordinates, int]]:
-    """Where a thread's first vector lies, and how much further the one at each offset: vectors of
-    the threads of a block lie side by side."""
-    access = low.assignment.accesses[op]
-    size = access.width * op.view.dtype.bytes
-    found = vectors(held.whole, access.axis, access.width)
-    places = {offset: at * size * low.threads for at, (offset, _) in enumerate(found)}
-    return low.shared.pointer(held.loads[op], low.emitter.times(low.emitter.tid, size)), places
-
-
-def _at(low: Lowering, base: str, offset: int) -> str:
-    if not offset:
-        return base
-    return low.emitter.value(f"getelementptr i8, ptr addrspace(3) {base}, i32 {offset}")
-
-
 def _read(low: Lowering, held: Held, op: ops.Load, strip: Layout) -> Tile:
     """A strip of a held load."""
-    access, e, dtype = low.assignment.accesses[op], low.emitter, op.view.dtype
-    indexer = low.indexer(strip)
-    width = access.width
-    type = memory_type(dtype) if width == 1 else f"<{width} x {memory_type(dtype)}>"
-    base, places = _places(low, held, op)
-    fill = literal(op.pad or 0, dtype)
-    regs = [fill] * len(strip.regs)
-    for offset, members in vectors(strip, access.axis, width):
-        condition = indexer.conditions(access.bounds, access.shape, offset)
-        if condition == 0:
-            continue
-        pointer = _at(low, base, places[offset])
-        text = f"load {type}, ptr addrspace(3) {pointer}, align {width * dtype.bytes}"
-        name = e.value(text)
-        items = [from_memory(low, name, dtype)] if width == 1 else unpack(low, name, dtype, width)
-        for member, item in zip(members, items, strict=True):
-            regs[member] = item
-            if condition is not None and op.pad:
-                chosen = f"{dtype.llvm} {item}, {dtype.llvm} {fill}"
-                regs[member] = e.value(f"select i1 {condition}, {chosen}")
-    return Tile(dtype, op.shape, strip, regs)
+    made = low.new(op.view.dtype, op.shape, strip, op.result.name)
+    at = low.place(low.assignment.accesses[op], strip)
+    return low.add(gpu.ReadOwn(
+        slot=held.loads[op], at=at, whole=held.whole, threads=low.threads, pad=op.pad,
+        results=(made,),
+    ))  # fmt: skip

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Tile
-from fuser.backend.nvptx.values import memory_type
 from fuser.tilegen import ops
 from fuser.tilegen.value import Value
 
@@ -51,26 +51,5 @@ class Lines:
                 found[op.result] = low.tile(op.result, table[op.result])
                 del low.env[op.result]
                 plan.layouts[op.result] = own
-                _keep_here(low, found[op.result])
+                low.do(gpu.Keep(x=found[op.result]))
             self._tiles.append(found)
-
-
-def _keep_here(low: Lowering, tile: Tile) -> None:
-    """A use, without code, of what was loaded: LLVM would move the loads down to the real one."""
-    e, type = low.emitter, memory_type(tile.dtype)
-    words: list[str] = []
-    if tile.dtype.bits == 32:
-        words = [
-            reg if type == "i32" else e.value(f"bitcast {type} {reg} to i32") for reg in tile.regs
-        ]
-    elif all(reg in e.packed for reg in tile.regs):
-        for name, width, _ in dict.fromkeys((*e.packed[reg][:2], 0) for reg in tile.regs):
-            count = width * tile.dtype.bits // 32
-            vector = e.value(f"bitcast <{width} x {type}> {name} to <{count} x i32>")
-            words += [
-                e.value(f"extractelement <{count} x i32> {vector}, i32 {i}") for i in range(count)
-            ]
-    for first in range(0, len(words), 16):
-        some = words[first : first + 16]
-        operands = ", ".join(f"i32 {word}" for word in some)
-        e.do(f'call void asm sideeffect "", "{",".join("r" * len(some))}"({operands})')

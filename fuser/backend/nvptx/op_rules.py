@@ -16,9 +16,9 @@ from fuser.backend.nvptx.access_layout import access_layout, inverse, operand_la
 from fuser.backend.nvptx.assignment import is_tile
 from fuser.backend.nvptx.atomics import lower_atomic, shown_to_all
 from fuser.backend.nvptx.convert import reshape
-from fuser.backend.nvptx.emit.memory import only_once
 from fuser.backend.nvptx.gather import lower_gather
 from fuser.backend.nvptx.ir import ops as gpu
+from fuser.backend.nvptx.ir.layouts import repeats
 from fuser.backend.nvptx.ir.values import SharedTile, Tile
 from fuser.backend.nvptx.layout import Layout
 from fuser.backend.nvptx.masks import cast, mapped, spread
@@ -76,17 +76,17 @@ def load_tile(low: Lowering, op: ops.Load, layout: Layout) -> Tile:
     """What a load reads, in a layout."""
     buffer = op.view.buffer
     changes = low.hazards.may_change(buffer)
-    single = only_once(low, layout) if changes else None
+    once = changes and repeats(layout)
     made = low.new(op.view.dtype, op.shape, layout, op.result.name)
     low.do(gpu.Load(
         at=low.place(low.assignment.accesses[op], layout), pad=op.pad,
-        constant=low.is_constant(buffer), volatile=changes, once=single is not None,
+        constant=low.is_constant(buffer), volatile=changes, once=once,
         words=bool(low.assignment.dots), results=(made,),
     ))  # fmt: skip
-    if single is not None:
+    if once:
         # who finds a flag set finds what was stored before it
         low.do(gpu.Fence())
-        return shown_to_all(low, made, single)
+        return shown_to_all(low, made)
     return made
 
 

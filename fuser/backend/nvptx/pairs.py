@@ -26,7 +26,7 @@ from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Tile
 from fuser.backend.nvptx.layout import Layout
 from fuser.backend.nvptx.reduce import Partial, fold_parts, parts_of_blocks, parts_of_warps
-from fuser.dtypes import BY_NAME
+from fuser.backend.nvptx.tiles import finite, full_like, map_of, new_like
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Op
 from fuser.tilegen.value import Value
@@ -168,8 +168,8 @@ def add_strip(
         around = _times(low, first, pair.first.x.shape[plain.axis] / count)
     else:
         if before is not None:
-            first = _map(low, "max", before.first, first)
-        around = _finite(low, first)
+            first = map_of(low, "max", before.first, first)
+        around = finite(low, first)
     result = pair.first.result
     low.env[result] = around
     low.converted = {key: tile for key, tile in low.converted.items() if key[0] is not result}
@@ -179,8 +179,8 @@ def add_strip(
     if before is None:
         return Running(pair, plain, first, second, count)
     if not pair.squares:
-        moved = _moved(low, before.second, _finite(low, before.first), around)
-        return Running(pair, plain, first, _map(low, "add", moved, second), count)
+        moved = _moved(low, before.second, finite(low, before.first), around)
+        return Running(pair, plain, first, map_of(low, "add", moved, second), count)
     parts = (before.count, before.first, before.second), (count, first, second)
     first, second = _join_two(low, *parts)
     return Running(pair, plain, first, second, before.count + count)
@@ -197,9 +197,11 @@ def merge_threads(low: Lowering, part: Running) -> tuple[Tile, Tile]:
             first, second = _join_two(low, mine, (count, others[0], others[1]))
             count *= 2
     elif steps:
-        most = low.add(gpu.FoldLanes(fn="max", x=first, steps=steps, results=(_new(low, first),)))
+        most = low.add(
+            gpu.FoldLanes(fn="max", x=first, steps=steps, results=(new_like(low, first),))
+        )
         second = _around(low, first, second, most)
-        made = _new(low, second)
+        made = new_like(low, second)
         second = low.add(gpu.FoldLanes(fn="sum", x=second, steps=steps, results=(made,)))
         first = most
     bits = [bit for bit, basis in enumerate(like.of.warps) if basis[like.axis]]
@@ -210,7 +212,7 @@ def merge_threads(low: Lowering, part: Running) -> tuple[Tile, Tile]:
             first, second = _join(low, part.pair.squares, parts, count)
             count *= len(parts)
     if not part.pair.squares:  # where all is -inf, or some inf, the sum is NaN
-        second = _map(low, "add", second, _map(low, "sub", first, first))
+        second = map_of(low, "add", second, map_of(low, "sub", first, first))
     return first, second
 
 
@@ -225,7 +227,7 @@ def _join(low: Lowering, squares: bool, parts: list[list[Tile]], count: int) -> 
     mean = _times(low, total, 1 / (count * len(parts)))
     apart = [_distance(low, part, mean, 1 / count) for part in firsts]
     squared = _times(low, fold_parts(low, "sum", apart), count)
-    return total, _map(low, "add", fold_parts(low, "sum", seconds), squared)
+    return total, map_of(low, "add", fold_parts(low, "sum", seconds), squared)
 
 
 def _join_two(
@@ -237,48 +239,29 @@ def _join_two(
     weight = n * m / (n + m)
     means = [_times(low, x, 1 / k) for k, x in ((n, total), (m, more_total))]
     between = _times(low, _distance(low, means[0], means[1], 1.0), weight)
-    within = _map(low, "add", squares, more_squares)
-    return _map(low, "add", total, more_total), _map(low, "add", within, between)
+    within = map_of(low, "add", squares, more_squares)
+    return map_of(low, "add", total, more_total), map_of(low, "add", within, between)
 
 
 def _around(low: Lowering, top: Tile, total: Tile, most: Tile) -> Tile:
     """Sums around some maxima as sums around others."""
-    return _moved(low, total, _finite(low, top), _finite(low, most))
+    return _moved(low, total, finite(low, top), finite(low, most))
 
 
 def _moved(low: Lowering, total: Tile, old: Tile, new: Tile) -> Tile:
     """Sums around some numbers as those around others."""
-    return _map(low, "mul", total, _map(low, "exp", _map(low, "sub", old, new)))
-
-
-def _finite(low: Lowering, top: Tile) -> Tile:
-    """Maxima to sum around: 0 where there is nothing but -inf, so far."""
-    made = low.new(BY_NAME["bool"], top.shape, top.layout)
-    nothing = low.add(gpu.Map(fn="eq", args=(top, _full(low, top, -math.inf)), results=(made,)))
-    return _map(low, "select", nothing, _full(low, top, 0.0), top)
+    return map_of(low, "mul", total, map_of(low, "exp", map_of(low, "sub", old, new)))
 
 
 def _distance(low: Lowering, x: Tile, y: Tile, factor: float) -> Tile:
     """(x * factor - y) squared."""
-    apart = _map(low, "sub", _times(low, x, factor), y)
-    return _map(low, "mul", apart, apart)
+    apart = map_of(low, "sub", _times(low, x, factor), y)
+    return map_of(low, "mul", apart, apart)
 
 
 def _times(low: Lowering, x: Tile, factor: float) -> Tile:
-    return x if factor == 1 else _map(low, "mul", x, _full(low, x, factor))
-
-
-def _new(low: Lowering, like: Tile) -> Tile:
-    return low.new(like.dtype, like.shape, like.layout)
-
-
-def _full(low: Lowering, like: Tile, value: float) -> Tile:
-    return low.add(gpu.Full(value=value, results=(_new(low, like),)))
-
-
-def _map(low: Lowering, fn: str, *args: Tile) -> Tile:
-    return low.add(gpu.Map(fn=fn, args=args, results=(_new(low, args[-1]),)))
+    return x if factor == 1 else map_of(low, "mul", x, full_like(low, x, factor))
 
 
 def _shuffled(low: Lowering, x: Tile, step: int) -> Tile:
-    return low.add(gpu.Shuffle(kind="bfly", x=x, amount=step, results=(_new(low, x),)))
+    return low.add(gpu.Shuffle(kind="bfly", x=x, amount=step, results=(new_like(low, x),)))

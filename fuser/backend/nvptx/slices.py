@@ -10,14 +10,10 @@ from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.assignment import DotPlan
 from fuser.backend.nvptx.convert import convert, read_dense
-from fuser.backend.nvptx.emit.code import shared_offset
-from fuser.backend.nvptx.emit.memory import from_memory, to_memory
-from fuser.backend.nvptx.emitter import Linear, Operand
-from fuser.backend.nvptx.indexing import Indexer
-from fuser.backend.nvptx.ir.layouts import offset_of, row_major, tile_size
+from fuser.backend.nvptx.ir import ops as gpu
+from fuser.backend.nvptx.ir.layouts import row_major, tile_size
 from fuser.backend.nvptx.ir.values import Tile
 from fuser.backend.nvptx.layout import Coordinates, Layout, blocked
-from fuser.backend.nvptx.values import memory_type
 from fuser.tilegen import ops
 from fuser.tilegen.value import TileType, Value
 
@@ -35,41 +31,20 @@ def room(low: Lowering) -> int:
 
 def move_in_parts(low: Lowering, tile: Tile, shape: Coordinates, layout: Layout) -> Tile:
     """The same elements in row-major order under another shape, in a layout."""
-    e, dtype = low.emitter, tile.dtype
-    type, size = memory_type(dtype), dtype.bytes
-    window = room(low) // size
-    slot = low.shared.allocate((window + 1) * size)
-    start = low.shared.pointer(slot)
-    sources = _Places(low, tile.layout, tile.shape)
-    targets = _Places(low, layout, shape)
-    regs = ["poison"] * len(layout.regs)
+    window = room(low) // tile.dtype.bytes
+    slot = low.shared.allocate((window + 1) * tile.dtype.bytes)
+    made: Tile | None = None
     for first in range(0, tile_size(shape), window):
         low.shared.before_write()
-        for offset, reg in zip(tile.layout.regs, tile.regs, strict=True):
-            place, condition = sources.within(offset, first, window)
-            if condition == 0:
-                continue
-            if condition is not None:  # to nowhere: branches by the hundred take long to compile
-                place = e.pick(condition, place, window)
-            item = to_memory(low, reg, dtype)
-            pointer = _at(low, start, place, size)
-            e.do(f"store {type} {item}, ptr addrspace(3) {pointer}, align {size}")
+        low.do(gpu.WriteWindow(slot=slot, x=tile, first=first, count=window))
         low.shared.before_read()
-        for number, offset in enumerate(layout.regs):
-            place, condition = targets.within(offset, first, window)
-            if condition == 0:
-                continue
-            if condition is not None:
-                place = e.pick(condition, place, 0)
-            pointer = _at(low, start, place, size)
-            name = e.value(f"load {type}, ptr addrspace(3) {pointer}, align {size}")
-            found = from_memory(low, name, dtype)
-            if condition is not None:
-                old = f"{dtype.llvm} {regs[number]}"
-                found = e.value(f"select i1 {condition}, {dtype.llvm} {found}, {old}")
-            regs[number] = found
+        made = low.add(gpu.ReadWindow(
+            slot=slot, first=first, count=window, before=made,
+            results=(low.new(tile.dtype, shape, layout),),
+        ))  # fmt: skip
     low.shared.free(slot)
-    return Tile(dtype, shape, layout, regs)
+    assert made is not None
+    return made
 
 
 def rows_in_warps(low: Lowering, tile: Tile, axis: int) -> Tile:
@@ -84,67 +59,14 @@ def rows_in_warps(low: Lowering, tile: Tile, axis: int) -> Tile:
     return convert(low, tile, wanted)
 
 
-def _at(low: Lowering, start: str, place: Operand, size: int) -> str:
-    by = low.emitter.times(place, size)
-    return low.emitter.value(f"getelementptr i8, ptr addrspace(3) {start}, i32 {by}")
-
-
-class _Places:
-    """Row-major places of a layout's registers in a tile."""
-
-    def __init__(self, low: Lowering, layout: Layout, shape: Coordinates) -> None:
-        self.low, self.layout, self.shape = low, layout, shape
-        self.indexer: Indexer = low.indexer(layout)
-        self.steps = row_major(shape, 1)[1]
-        threads = [offset_of(basis, self.steps) for basis in layout.bits]
-        self.thread, self.span = low.emitter.thread_part(threads), sum(threads)
-
-    def within(self, offset: Coordinates, first: int, count: int) -> tuple[Operand, Operand | None]:
-        """(place from `first` on, whether it is one of the `count` places there and of the tile):
-        None where it surely is, 0 where it surely is not."""
-        constant = offset_of(offset, self.steps) - first
-        place = self.low.emitter.plus(self.thread, constant)
-        if constant >= count or constant + self.span < 0:
-            return place, 0
-        condition = self.indexer.inside(self.shape, offset)
-        if constant >= 0 and constant + self.span < count:
-            return place, condition
-        dynamic = self.thread if isinstance(self.thread, str) else None
-        inside = self.indexer.below(Linear(dynamic, constant), count)
-        return place, self.low.emitter.both(condition, inside)
-
-
 def slice_of(low: Lowering, tile: Tile, axis: int, start: int, count: int) -> Tile:
     """The elements from `start` on along an axis, in a plain layout."""
-    e, dtype = low.emitter, tile.dtype
     shape = (*tile.shape[:axis], count, *tile.shape[axis + 1 :])
-    size, steps = row_major(shape, dtype.bytes)
-    slot = low.shared.allocate(size)
+    slot = low.shared.allocate(row_major(shape, tile.dtype.bytes)[0])
     low.shared.before_write()
-    indexer = low.indexer(tile.layout)
-    thread = e.thread_part([offset_of(basis, steps) for basis in tile.layout.bits])
-    base = low.shared.pointer(slot, thread)
-    along = indexer.thread(axis)
-    dynamic, fixed = (along, 0) if isinstance(along, str) else (None, along)
-    span = tile.layout.thread_span(axis)
-    for offset, reg in zip(tile.layout.regs, tile.regs, strict=True):
-        place = offset[axis] - start + fixed
-        if place >= count or place + span <= 0:
-            continue
-        condition = indexer.inside(tile.shape, offset)
-        if place < 0 or place + span > count:
-            condition = e.both(condition, indexer.below(Linear(dynamic, place), count))
-        if condition == 0:
-            continue
-        at = offset_of(offset, steps) - start * steps[axis]
-        text = f"store {memory_type(dtype)} {to_memory(low, reg, dtype)}, ptr addrspace(3) "
-        if condition is None:
-            e.do(text + f"{shared_offset(low, base, at)}, align {dtype.bytes}")
-        else:
-            with e.where(condition):
-                e.do(text + f"{shared_offset(low, base, at)}, align {dtype.bytes}")
+    low.do(gpu.WriteSlice(slot=slot, x=tile, axis=axis, start=start, count=count))
     low.shared.before_read()
-    made = read_dense(low, dtype, shape, low.plain_layout(shape), slot)
+    made = read_dense(low, tile.dtype, shape, low.plain_layout(shape), slot)
     low.shared.free(slot)
     return made
 

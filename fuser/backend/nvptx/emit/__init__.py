@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fuser.backend.nvptx.emit import (
+    atomics,
     cluster,
     control,
     copies,
@@ -14,8 +15,11 @@ from fuser.backend.nvptx.emit import (
     mbarriers,
     memory,
     operands,
+    own,
     registers,
+    scan,
     shared,
+    slices,
     stream_k,
     strips,
     tensor_maps,
@@ -30,8 +34,11 @@ Rule = Callable[[Code, Any], Any]
 RULES: dict[type[Op], Rule] = {
     **registers.RULES,
     **folds.RULES,
+    **scan.RULES,
     **memory.RULES,
+    **atomics.RULES,
     **shared.RULES,
+    **slices.RULES,
     **strips.RULES,
     **cluster.RULES,
     **mbarriers.RULES,
@@ -43,6 +50,7 @@ RULES: dict[type[Op], Rule] = {
     **wgmma.RULES,
     **wide.RULES,
     **copies.RULES,
+    **own.RULES,
 }
 
 __all__ = ["RULES", "Code", "Rule"]

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fuser.backend.nvptx.emit.code import Code
-from fuser.backend.nvptx.emit.memory import to_memory
+from fuser.backend.nvptx.emit.code import Code, Writes
+from fuser.backend.nvptx.emit.memory import from_memory, to_memory, unpack
 from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.layouts import offset_of, row_major
 from fuser.backend.nvptx.ir.op import Op
-from fuser.backend.nvptx.values import memory_type
+from fuser.backend.nvptx.values import memory_type, vectors
 from fuser.dtypes import DType
 
 SENT = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes"
@@ -83,10 +83,7 @@ def send_parts(code: Code, op: ops.SendParts) -> None:
             for offset, few in zip(offsets, zip(*values, strict=True), strict=True):
                 _send(code, there, offset, done, list(few), dtype)
             return
-        remote = e.value(
-            "call ptr addrspace(7) @llvm.nvvm.mapa.shared.cluster("
-            f"ptr addrspace(3) {mine}, i32 {number})"
-        )
+        remote = in_block(code, mine, number)
         type = memory_type(dtype)
         for which, regs in enumerate(values):
             for offset, reg in zip(offsets, regs, strict=True):
@@ -94,6 +91,39 @@ def send_parts(code: Code, op: ops.SendParts) -> None:
                 pointer = e.value(f"getelementptr i8, ptr addrspace(7) {remote}, i32 {at}")
                 item = to_memory(code, reg, dtype)
                 e.do(f"store {type} {item}, ptr addrspace(7) {pointer}, align {dtype.bytes}")
+
+
+def in_block(code: Writes, pointer: str, number: Operand) -> str:
+    """The place in another block's shared memory."""
+    return code.emitter.value(
+        "call ptr addrspace(7) @llvm.nvvm.mapa.shared.cluster("
+        f"ptr addrspace(3) {pointer}, i32 {number})"
+    )
+
+
+def read_blocks(code: Code, op: ops.ReadBlocks) -> None:
+    """One load a vector, block by block."""
+    e, like = code.emitter, op.results[0]
+    layout, dtype = like.layout, like.dtype
+    width = min(layout.vector(op.axis), 16 // dtype.bytes)
+    type = memory_type(dtype) if width == 1 else f"<{width} x {memory_type(dtype)}>"
+    base = code.place(op.slot)
+    blocks = [in_block(code, base, number) for number in range(len(op.results))]
+    thread = e.thread_part([offset_of(basis, op.steps) for basis in layout.bits])
+    for block, made in zip(blocks, op.results, strict=True):
+        start = block
+        if thread != 0:
+            start = e.value(f"getelementptr i8, ptr addrspace(7) {block}, i32 {thread}")
+        made.regs = [""] * len(layout.regs)
+        for offset, members in vectors(layout, op.axis, width):
+            at = offset_of(offset, op.steps)
+            place = e.value(f"getelementptr i8, ptr addrspace(7) {start}, i32 {at}")
+            name = e.value(f"load {type}, ptr addrspace(7) {place}, align {width * dtype.bytes}")
+            items = [from_memory(code, name, dtype)]
+            if width > 1:
+                items = unpack(code, name, dtype, width)
+            for member, item in zip(members, items, strict=True):
+                made.regs[member] = item
 
 
 def _address_in(code: Code, pointer: str, number: Operand) -> str:
@@ -130,5 +160,6 @@ RULES: dict[type[Op], Callable[..., None]] = {
     ops.ClusterArrive: arrive,
     ops.ClusterWait: wait,
     ops.SendParts: send_parts,
+    ops.ReadBlocks: read_blocks,
     ops.ExpectParts: expect_parts,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 
 from fuser.backend.nvptx.emit.code import Code, shared_offset
@@ -116,6 +117,27 @@ def read_dense(code: Code, op: ops.ReadDense) -> None:
         made.regs.append(from_memory(code, name, dtype))
 
 
+def gather_shared(code: Code, op: ops.GatherShared) -> None:
+    """One load an element; those past the edge read the first one, as any value will do."""
+    e, made = code.emitter, op.tile
+    layout, dtype = made.layout, made.dtype
+    indexer = code.indexer(layout)
+    type, start = memory_type(dtype), code.place(op.slot)
+    made.regs = []
+    for number, offset in enumerate(layout.regs):
+        place = e.times(code.widened(op.at, False, number), op.steps[op.axis])
+        for axis, step in enumerate(op.steps):
+            if axis != op.axis:
+                along = e.plus(indexer.thread(axis), offset[axis])
+                place = e.plus(place, e.times(along, step))
+        inside = indexer.inside(made.shape, offset)
+        if inside is not None:
+            place = e.pick(inside, place, 0)
+        pointer = e.value(f"getelementptr i8, ptr addrspace(3) {start}, i32 {place}")
+        name = e.value(f"load {type}, ptr addrspace(3) {pointer}, align {dtype.bytes}")
+        made.regs.append(from_memory(code, name, dtype))
+
+
 def write_parts(code: Code, op: ops.WriteParts) -> None:
     """One store an element: part p of the partial results lies p * size bytes into the slot."""
     e, first = code.emitter, op.values[0]
@@ -127,11 +149,12 @@ def write_parts(code: Code, op: ops.WriteParts) -> None:
     for position, bit in enumerate(op.bits):
         part[5 + bit] = size << position
     base = code.place(op.slot, e.plus(e.thread_part(place), e.thread_part(part)))
-    for which, value in enumerate(op.values):
-        for at, reg in zip(layout.regs, value.regs, strict=True):
-            pointer = shared_offset(code, base, offset_of(at, steps) + which * dtype.bytes)
-            item = to_memory(code, reg, dtype)
-            e.do(f"store {type} {item}, ptr addrspace(3) {pointer}, align {dtype.bytes}")
+    with e.where(op.where) if op.where is not None else contextlib.nullcontext():
+        for which, value in enumerate(op.values):
+            for at, reg in zip(layout.regs, value.regs, strict=True):
+                pointer = shared_offset(code, base, offset_of(at, steps) + which * dtype.bytes)
+                item = to_memory(code, reg, dtype)
+                e.do(f"store {type} {item}, ptr addrspace(3) {pointer}, align {dtype.bytes}")
 
 
 def read_parts(code: Code, op: ops.ReadParts) -> None:
@@ -163,6 +186,7 @@ RULES: dict[type[Op], Callable[..., None]] = {
     ops.ReadShared: read_shared,
     ops.WriteDense: write_dense,
     ops.ReadDense: read_dense,
+    ops.GatherShared: gather_shared,
     ops.WriteParts: write_parts,
     ops.ReadParts: read_parts,
 }

@@ -54,3 +54,8 @@ def tile_size(shape: Coordinates) -> int:
     for dim in shape:
         size *= dim
     return size
+
+
+def repeats(layout: Layout) -> bool:
+    """Whether several threads have the same elements."""
+    return not all(any(basis) for basis in layout.bits)

@@ -146,6 +146,14 @@ class FillEdge(Op):
     value: float | int | bool = 0
 
 
+@dataclass(eq=False, kw_only=True)
+class Keep(Op):
+    """A use of x, without code: what was loaded is asked for here, not where it is used."""
+
+    opcode: ClassVar[str] = "keep"
+    x: Tile
+
+
 # folds --------------------------------------------------------------------------------------------
 
 
@@ -193,6 +201,46 @@ class Shuffle(Op):
     amount: int
 
 
+# scans --------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False, kw_only=True)
+class ScanRegisters(Op):
+    """(the running fold of each thread's elements of x along an axis, what all of them come to),
+    those past the edge left out. reverse: from the end of the axis."""
+
+    opcode: ClassVar[str] = "scan_registers"
+    fn: str
+    x: Tile
+    axis: int
+    reverse: bool = False
+
+
+@dataclass(eq=False, kw_only=True)
+class ScanLanes(Op):
+    """Of what the lanes have whose numbers differ in some bits: (the fold of this lane's and all in
+    front of it, the fold of those in front). steps: the values of the bits, the lowest of a lane's
+    number. reverse: those behind are in front."""
+
+    opcode: ClassVar[str] = "scan_lanes"
+    fn: str
+    x: Tile
+    steps: tuple[int, ...]
+    reverse: bool = False
+
+
+@dataclass(eq=False, kw_only=True)
+class FoldBefore(Op):
+    """The fold of the parts that `write_parts` left of the warps in front, by the bits of the
+    warp's number that say the part. reverse: those behind are in front."""
+
+    opcode: ClassVar[str] = "fold_before"
+    slot: Slot
+    fn: str
+    bits: tuple[int, ...]
+    reverse: bool = False
+
+
 # global memory ------------------------------------------------------------------------------------
 
 
@@ -231,6 +279,21 @@ class AtomicAdd(Op):
     at: Place
     value: Tile
     first_block: bool = False
+
+
+@dataclass(eq=False, kw_only=True)
+class Atomic(Op):
+    """Put fn of what is in memory and an element there, each by one of the threads that repeat it:
+    add, max, min, and, or, xor, exchange, or compare_exchange with `compare`. The result, if there
+    is one, is what was there before, in the thread that did it; elsewhere, and where memory may not
+    be touched, 0. ordered: it acquires and releases at the scope of the GPU."""
+
+    opcode: ClassVar[str] = "atomic"
+    fn: str
+    at: Place
+    value: Tile
+    compare: Tile | None = None
+    ordered: bool = False
 
 
 @dataclass(eq=False, kw_only=True)
@@ -320,14 +383,64 @@ class ReadDense(Op):
 
 
 @dataclass(eq=False, kw_only=True)
+class GatherShared(Op):
+    """Read elements of a tile that lies in a slot, its elements `steps` bytes apart along each
+    axis: those at the coordinates of the result, but at what `at` says along `axis`."""
+
+    opcode: ClassVar[str] = "gather_shared"
+    slot: Slot
+    at: Tile
+    axis: int
+    steps: tuple[int, ...]
+
+
+@dataclass(eq=False, kw_only=True)
+class WriteWindow(Op):
+    """Write those elements of a tile that are among `count` from `first` on in row-major order. The
+    slot has room for one more, which gets any of the others."""
+
+    opcode: ClassVar[str] = "write_window"
+    slot: Slot
+    x: Tile
+    first: int
+    count: int
+
+
+@dataclass(eq=False, kw_only=True)
+class ReadWindow(Op):
+    """Read those elements of a tile that `write_window` wrote, maybe of another shape; the others
+    are those of `before`, or any."""
+
+    opcode: ClassVar[str] = "read_window"
+    slot: Slot
+    first: int
+    count: int
+    before: Tile | None = None
+
+
+@dataclass(eq=False, kw_only=True)
+class WriteSlice(Op):
+    """Write the `count` elements from `start` on along an axis, in row-major order, and none past
+    the edges of the tile."""
+
+    opcode: ClassVar[str] = "write_slice"
+    slot: Slot
+    x: Tile
+    axis: int
+    start: int
+    count: int
+
+
+@dataclass(eq=False, kw_only=True)
 class WriteParts(Op):
     """Every warp writes its elements of some tiles of one layout, side by side, as the part that
-    `bits` of its number say."""
+    `bits` of its number say. where: in which threads, instead of all."""
 
     opcode: ClassVar[str] = "write_parts"
     slot: Slot
     values: tuple[Tile, ...]
     bits: tuple[int, ...]
+    where: Operand | None = None
 
 
 @dataclass(eq=False, kw_only=True)
@@ -417,6 +530,17 @@ class SendParts(Op):
     slot: Slot
     values: tuple[Tile, ...]
     barrier: Slot | None = None
+
+
+@dataclass(eq=False, kw_only=True)
+class ReadBlocks(Op):
+    """Read what every block of the cluster has in its slot, as `write_shared` leaves it: a tile for
+    each, in order."""
+
+    opcode: ClassVar[str] = "read_blocks"
+    slot: Slot
+    steps: tuple[int, ...]
+    axis: int
 
 
 @dataclass(eq=False, kw_only=True)
@@ -721,6 +845,32 @@ class FenceAsync(Op):
     """What this thread has written to shared memory is seen by wgmma and TMA."""
 
     opcode: ClassVar[str] = "fence_async"
+
+
+@dataclass(eq=False, kw_only=True)
+class CopyOwn(Op):
+    """Issue copies of a strip of a tile into a slot, zeros where it is out of bounds, each vector
+    by the thread that reads it. whole: the layout of the tile, which says where in the slot a
+    vector lies; threads: of the block, whose vectors lie side by side."""
+
+    opcode: ClassVar[str] = "copy_own"
+    slot: Slot
+    at: Place
+    strip: Layout
+    whole: Layout
+    threads: int
+
+
+@dataclass(eq=False, kw_only=True)
+class ReadOwn(Op):
+    """Read a strip that lies as `copy_own` leaves it, `pad` where it is out of bounds."""
+
+    opcode: ClassVar[str] = "read_own"
+    slot: Slot
+    at: Place
+    whole: Layout
+    threads: int
+    pad: float | int | None = None
 
 
 # control flow -------------------------------------------------------------------------------------
