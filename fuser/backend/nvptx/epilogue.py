@@ -177,7 +177,7 @@ def _emit(low: Lowering, epilogue: Epilogue) -> None:
             for later in range(number, number + (ahead if load in wide else 1) + 1):
                 fetch(load, later)
         if number and epilogue.seams:
-            seam(low)
+            low.do(gpu.Seam())
         low.env, low.converted = dict(saved[0]), {}
         for op in scalars:
             low.op(op)
@@ -195,11 +195,6 @@ def _emit(low: Lowering, epilogue: Epilogue) -> None:
         for item in computed:
             low.op(item)
     low.env, low.converted, plan.layouts = saved
-
-
-def seam(low: Lowering) -> None:
-    """Keep the code of strips apart."""
-    low.do(gpu.Seam())
 
 
 def _strips_of(low: Lowering, op: ops.Load, table: dict[Value, Layout]) -> Strips | None:

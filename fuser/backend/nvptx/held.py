@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.access_layout import operand_layout
 from fuser.backend.nvptx.assignment import is_tile, lookups_of
-from fuser.backend.nvptx.epilogue import seam
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Slot, Tile
 from fuser.backend.nvptx.layout import Layout, strips_along
@@ -273,7 +272,7 @@ def _pass(low: Lowering, held: Held, sinks: list[Sink], rest: list[Sink]) -> Non
             later = len(held.tables) - 1 - number
             low.do(gpu.WaitCopies(pending=later))
         if ahead and number and number % ahead == 0:
-            seam(low)
+            low.do(gpu.Seam())
         low.env, low.converted = dict(saved[0]), {}
         if lines:
             low.env.update(lines.of(number))

@@ -200,17 +200,9 @@ class Lowering(IndexValues):
         self.emitter.finish(len(table) if table else 0, len(self.kernel.scalars))
 
     def _scalar_parameter(self, value: Value, number: int) -> Tile:
-        """A number of the launch, out of the low bits of its parameter."""
-        e, dtype = self.emitter, value.dtype
-        reg = f"%scalar.{number}"
-        bits = 8 if dtype.kind == "bool" else dtype.bits
-        if bits < 64:
-            reg = e.hoisted(f"trunc i64 {reg} to i{bits}")
-        if dtype.kind == "bool":
-            reg = e.hoisted(f"icmp ne i8 {reg}, 0")
-        elif dtype.is_float:
-            reg = e.hoisted(f"bitcast i{bits} {reg} to {dtype.llvm}")
-        return Tile(dtype, (), self.scalar_layout, [reg])
+        """A number of the launch."""
+        made = self.new(value.dtype, (), self.scalar_layout, value.name)
+        return self.add(gpu.Parameter(number=number, results=(made,)))
 
     @property
     def follows_early(self) -> bool:
@@ -306,12 +298,10 @@ class Lowering(IndexValues):
         """A value in registers, in its own layout or the given one."""
         entry = self.env[value]
         if isinstance(entry, str | int):
-            reg = (
-                str(entry)
-                if isinstance(entry, int)
-                else self.emitter.value(f"sext i32 {entry} to i64")
-            )
-            entry = Tile(INDEX, (), self.scalar_layout, [reg])
+            known = isinstance(entry, int)
+            long = entry if known else self.emitter.value(f"sext i32 {entry} to i64")
+            made = self.new(INDEX, (), self.scalar_layout, value.name)
+            entry = self.add(gpu.Splat(value=long, results=(made,)))
         if isinstance(entry, SharedTile) and layout is not None:
             key = (value, layout)
             if key not in self.converted:

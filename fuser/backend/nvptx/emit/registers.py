@@ -36,6 +36,28 @@ def splat(code: Code, op: ops.Splat) -> None:
     op.tile.regs = [str(op.value)]
 
 
+def unsplat(code: Code, op: ops.Unsplat) -> None:
+    """A conversion, or none."""
+    reg, bits = op.x.regs[0], 64 if op.x.dtype is INDEX else op.x.dtype.bits
+    wanted = 64 if op.long else 32
+    verb = "trunc" if bits > wanted else "sext" if op.x.dtype.kind == "int" else "zext"
+    verb = "bitcast" if bits == wanted else verb
+    code.emitter.define(op.names[0], f"{verb} {op.x.type} {reg} to i{wanted}")
+
+
+def parameter(code: Code, op: ops.Parameter) -> None:
+    """At the head: by whoever needs it first."""
+    e, dtype = code.emitter, op.tile.dtype
+    reg, bits = f"%scalar.{op.number}", 8 if dtype.kind == "bool" else dtype.bits
+    if bits < 64:
+        reg = e.hoisted(f"trunc i64 {reg} to i{bits}")
+    if dtype.kind == "bool":
+        reg = e.hoisted(f"icmp ne i8 {reg}, 0")
+    elif dtype.is_float:
+        reg = e.hoisted(f"bitcast i{bits} {reg} to {dtype.llvm}")
+    op.tile.regs = [reg]
+
+
 def any_other(code: Code, op: ops.AnyOther) -> None:
     """A comparison for each register that differs, and a vote."""
     e, by = code.emitter, literal(op.value, op.x.dtype)
@@ -170,6 +192,8 @@ def filled(code: Code, x: Tile, axes: tuple[int, ...], fill: str) -> list[str]:
 RULES: dict[type[Op], Callable[..., None]] = {
     ops.Full: full,
     ops.Splat: splat,
+    ops.Unsplat: unsplat,
+    ops.Parameter: parameter,
     ops.AnyOther: any_other,
     ops.IndexTile: index,
     ops.Map: map_,

@@ -47,6 +47,23 @@ class Splat(Op):
 
 
 @dataclass(eq=False, kw_only=True)
+class Unsplat(Op):
+    """The element of an integer tile without axes: a scalar. long: of 64 bits, else of 32."""
+
+    opcode: ClassVar[str] = "unsplat"
+    x: Tile
+    long: bool = False
+
+
+@dataclass(eq=False, kw_only=True)
+class Parameter(Op):
+    """A number of the launch, in the low bits of its 64: a tile without axes."""
+
+    opcode: ClassVar[str] = "parameter"
+    number: int
+
+
+@dataclass(eq=False, kw_only=True)
 class AnyOther(Op):
     """Whether some lane of the warp has an element of x that is another number than `value`: a
     scalar."""
