@@ -177,13 +177,6 @@ class Cluster:
         """The other blocks may end, for all that this one reads of them."""
         self._arrive()
 
-    def of_block(self, pointer: str, number: int) -> str:
-        """The place in another block's shared memory."""
-        return self.low.emitter.value(
-            "call ptr addrspace(7) @llvm.nvvm.mapa.shared.cluster("
-            f"ptr addrspace(3) {pointer}, i32 {number})"
-        )
-
     def exchange(self, values: list[Tile]) -> list[list[Tile]]:
         """For every block of the cluster, in order, its elements of some tiles of one layout.
 

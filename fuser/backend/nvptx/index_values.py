@@ -82,12 +82,11 @@ class IndexValues:
         """Whether an integer value is there in 32 bits."""
         return value.dtype.bits <= 32 or isinstance(self.env.get(value), str | int)
 
-    def indexer(self, layout: Layout) -> Indexer:
-        return Indexer(self.emitter, layout, self.scalar, _no_lookup)
-
-    def long_indexer(self, layout: Layout) -> Indexer:
-        """One that computes in 64 bits."""
-        return Indexer(self.emitter, layout, self.long_scalar, _no_lookup, "i64")
+    def long_value(self, at: Index) -> Operand:
+        """An index expression without tile axes, as an i64."""
+        layout = self.scalar_layout
+        indexer = Indexer(self.emitter, layout, self.long_scalar, _no_lookup, "i64")
+        return self.emitter.total(indexer.evaluate(at, ()), "i64")
 
     def evaluate(self, at: Index) -> Operand:
         """An index expression without tile axes, as an i32."""
@@ -97,12 +96,11 @@ class IndexValues:
             if not unbounded and not self.caller:
                 raise LoweringError(f"the index {at} needs more than 32 bits")
         if self.is_long(at):
-            long = self.long_indexer(self.scalar_layout)
-            total = self.emitter.total(long.evaluate(at, ()), "i64")
+            total = self.long_value(at)
             if isinstance(total, int):
                 return total
             return self.emitter.value(f"trunc i64 {total} to i32")
-        indexer = self.indexer(self.scalar_layout)
+        indexer = Indexer(self.emitter, self.scalar_layout, self.scalar, _no_lookup)
         return self.emitter.total(indexer.evaluate(at, ()))
 
 

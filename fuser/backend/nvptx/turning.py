@@ -51,8 +51,7 @@ def lower_while(low: Lowering, op: ops.While) -> None:
 def long_for(low: Lowering, op: ops.For) -> None:
     """A loop whose bounds may need 64 bits: without copies ahead."""
     e = low.emitter
-    indexer = low.long_indexer(low.scalar_layout)
-    start, stop = (e.total(indexer.evaluate(at, ()), "i64") for at in (op.start, op.stop))
+    start, stop = low.long_value(op.start), low.long_value(op.stop)
     variable = e.name_of()
     carried = op.body.params[1:]
     inits = [

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable
 
 from fuser.backend.nvptx.elementwise import cast
+from fuser.backend.nvptx.emit.cluster import in_block
 from fuser.backend.nvptx.emit.code import Code, shared_offset
 from fuser.backend.nvptx.emit.memory import from_memory, pack
 from fuser.backend.nvptx.emit.operands import (
@@ -288,7 +289,7 @@ def add_partials(code: Code, op: ops.AddPartials) -> None:
     base = code.place(op.slot, e.thread_part([offset_of(basis, op.steps) for basis in layout.bits]))
     bases, space = [base], 3
     if op.cluster > 1:
-        bases, space = [_in_block(code, base, number) for number in range(op.cluster)], 7
+        bases, space = [in_block(code, base, number) for number in range(op.cluster)], 7
     regs = list(acc.regs)
     width = min(4, layout.vector(1))
     type = f"<{width} x {acc.type}>"
@@ -302,14 +303,6 @@ def add_partials(code: Code, op: ops.AddPartials) -> None:
                 item = e.value(f"extractelement {type} {sums}, i32 {i}")
                 regs[number] = _added(code, acc.dtype, regs[number], item)
     op.tile.regs = regs
-
-
-def _in_block(code: Code, pointer: str, number: int) -> str:
-    """The same place in another block's shared memory."""
-    return code.emitter.value(
-        "call ptr addrspace(7) @llvm.nvvm.mapa.shared.cluster("
-        f"ptr addrspace(3) {pointer}, i32 {number})"
-    )
 
 
 RULES: dict[type[Op], Callable[..., None]] = {
