@@ -44,6 +44,7 @@ SHARES = {
     "partition/test_models.py": 2,
     "random_graphs/test_random_graphs.py": 4,
     "runtime/test_hostile_plans.py": 2,
+    "sharding/test_models.py": 3,
     "test_dynamic.py": 2,
     "test_growth.py": 2,
     "test_models.py": 8,

@@ -136,11 +136,12 @@ class CudaExecutor:
         return [self._prepare(launch, addresses) for launch in self.program.launches]
 
     def _prepare(self, launch: Launch, memory: Addresses) -> Callable[[Any, bool], None]:
-        cu, kernel = driver.api(), launch.kernel
+        kernel = launch.kernel
         pointers = [memory.address(ref) for ref in launch.arguments]
         exchange = Exchange.of(kernel)
         if exchange is not None:
             return self._collective(exchange, *pointers)
+        cu = driver.api()
         function = self.modules[kernel.code].function(kernel)
         maps = [tensor_map(item, pointers[item.argument]) for item in kernel.tensor_maps]
         sizes = kernel.sizes

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from dataclasses import asdict
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fuser.backend.module import CompiledKernel
 from fuser.dtypes import BY_NAME
-from fuser.errors import DeviceError
+from fuser.errors import DeviceError, UsageError
 from fuser.runtime.collectives import ThreadRank, Threads, perform
+from fuser.runtime.cuda import CudaExecutor
 from fuser.runtime.nccl import Nccl, NcclRank, UniqueId
-from fuser.runtime.program import Exchange
+from fuser.runtime.program import BufferRef, Exchange, Launch, Program
+from fuser.target import SM_90A
 
 TYPES = {0: "i8", 1: "u8", 2: "i32", 3: "u32", 4: "i64", 5: "u64", 6: "f16", 7: "f32", 8: "f64",
          9: "bf16"}  # fmt: skip
@@ -136,6 +141,25 @@ def test_collectives_are_what_they_are_on_the_cpu() -> None:
 
     ranks.run(work)
     assert destroyed == [3] * 4  # all four, and two ways of two groups
+
+
+def test_a_plan_puts_collectives_on_its_stream() -> None:
+    """What an executor captures, on a plan for a GPU that is not here."""
+    exchange = EXCHANGES[0]
+    facts = {"collective": asdict(exchange) | {"groups": [[0, 1, 2, 3]]}}
+    kernel = CompiledKernel("collective_0", "cuda", exchange.kind, b"", (1,), facts=facts)
+    launch = Launch(kernel, (BufferRef("input", 0), BufferRef("output", 0)))
+    executor = CudaExecutor.__new__(CudaExecutor)
+    executor.program = Program(SM_90A, (), (), (launch,), name="rank")
+    executor.ranks = None
+    addresses = SimpleNamespace(address=lambda ref: {"input": 64, "output": 128}[ref.space])
+    with pytest.raises(UsageError, match="rank is one rank's part"):
+        executor.prepare(addresses)  # type: ignore[arg-type]
+    calls: list[tuple[Any, ...]] = []
+    executor.ranks = SimpleNamespace(enqueue=lambda *given: calls.append(given))  # type: ignore[assignment]
+    (go,) = executor.prepare(addresses)  # type: ignore[arg-type]
+    go(9, True)
+    assert calls == [(exchange, 64, 128, 9)]
 
 
 def test_errors_have_nccls_words() -> None:
