@@ -1,0 +1,111 @@
+"""Loops, branches and warp roles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fuser.backend.nvptx.ir import ops
+from fuser.backend.nvptx.ir.op import Block, Op
+from fuser.backend.nvptx.ir.values import Operand, Tile
+from fuser.backend.nvptx.simulate.barriers import Meeting
+from fuser.backend.nvptx.simulate.memory import nothing
+from fuser.backend.nvptx.simulate.warp import Rule, Steps, Warp
+
+
+def _bind(
+    warp: Warp, names: Sequence[str], scalars: Sequence[Operand],
+    made: Sequence[Tile], tiles: Sequence[Tile],
+) -> None:  # fmt: skip
+    """Give values new names, all at once."""
+    numbers = [warp.scalar(scalar) for scalar in scalars]
+    arrays = [warp.tiles[tile] for tile in tiles]
+    warp.scalars.update(zip(names, numbers, strict=True))
+    warp.tiles.update(zip(made, arrays, strict=True))
+
+
+def _end(block: Block) -> ops.Yield:
+    last = block.ops[-1]
+    assert isinstance(last, ops.Yield)
+    return last
+
+
+def for_(warp: Warp, op: ops.For) -> Steps:
+    _bind(warp, op.scalars, op.firsts, op.params, op.inits)
+    end = _end(op.body)
+    again = op.certain or warp.number_of(op.scalars[0]) < warp.number_of(op.stop)
+    while again:
+        yield from warp.run(op.body)
+        last = op.certain and warp.number_of(end.scalars[0]) >= warp.number_of(op.stop)
+        if last:  # the scalars of the last iteration keep their names
+            _bind(warp, (), (), op.params, end.values)
+            break
+        _bind(warp, op.scalars, end.scalars, op.params, end.values)
+        again = op.certain or warp.number_of(op.scalars[0]) < warp.number_of(op.stop)
+        yield lambda: True
+    _bind(warp, (), (), op.results, op.params)
+
+
+def while_(warp: Warp, op: ops.While) -> Steps:
+    _bind(warp, op.scalars, op.firsts, op.params, op.inits)
+    test = op.head.ops[-1]
+    assert isinstance(test, ops.Condition)
+    while True:
+        yield from warp.run(op.head)
+        if not warp.number_of(test.value):
+            break
+        yield from warp.run(op.body)
+        end = _end(op.body)
+        _bind(warp, op.scalars, end.scalars, op.params, end.values)
+    _bind(warp, (), (), op.results, op.params)
+
+
+def if_(warp: Warp, op: ops.If) -> Steps:
+    block = op.then if warp.number_of(op.condition) else op.other
+    yield from warp.run(block)
+    end = _end(block)
+    _bind(warp, op.names, end.scalars, op.results, end.values)
+
+
+def where(warp: Warp, op: ops.Where) -> Steps:
+    before = warp.active
+    warp.active = before & (warp.scalar(op.condition) != 0)
+    if warp.active.any():
+        yield from warp.run(op.body)
+    warp.active = before
+
+
+def warp_roles(warp: Warp, op: ops.WarpRoles) -> Steps:
+    first, machine = op.threads // 32, warp.machine
+    if warp.number == first:
+        warp.active = np.arange(32) == int(machine.rng.integers(32))
+        yield from warp.run(op.producer)
+    elif warp.number < first:
+        team = warp.number // machine.program.warps
+        warp.base = team * machine.program.warps
+        meeting = machine.teams.setdefault((warp.block, team), Meeting(machine.program.warps))
+        warp.meeting = meeting
+        yield from warp.run(op.consumer)
+
+
+def opaque(warp: Warp, op: ops.Opaque) -> None:
+    warp.scalars[op.names[0]] = warp.scalar(op.value)
+
+
+def read_register(warp: Warp, op: ops.ReadRegister) -> None:
+    warp.scalars[op.names[0]] = warp.machine.register(warp)(op.register)
+
+
+RULES: dict[type[Op], Rule] = {
+    ops.Yield: nothing,
+    ops.Condition: nothing,
+    ops.For: for_,
+    ops.While: while_,
+    ops.If: if_,
+    ops.Where: where,
+    ops.WarpRoles: warp_roles,
+    ops.Seam: nothing,
+    ops.Opaque: opaque,
+    ops.ReadRegister: read_register,
+}

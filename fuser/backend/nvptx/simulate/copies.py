@@ -1,0 +1,65 @@
+"""What the copy engine brings, by and by."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fuser.backend.module import TensorMap
+from fuser.backend.nvptx.ir import ops
+from fuser.backend.nvptx.ir.op import Op
+from fuser.backend.nvptx.simulate.clocks import Array, SimulationError
+from fuser.backend.nvptx.simulate.memory import nothing
+from fuser.backend.nvptx.simulate.shared import fly
+from fuser.backend.nvptx.simulate.warp import Rule, Warp, as_bytes, bytes_at
+from fuser.dtypes import BY_NAME
+
+
+def box(source: Array, map: TensorMap, start: list[int]) -> Array:
+    """[rows, columns] of a box, zeros out of bounds."""
+    steps = (1, *map.strides)
+    address, inside = np.asarray(map.offset), np.asarray(True)
+    for dim, (first, size) in enumerate(zip(start, map.shape, strict=True)):
+        count = map.box[dim]
+        shape = [1] * len(map.shape)
+        shape[len(map.shape) - 1 - dim] = count
+        at = first + np.arange(count).reshape(shape)
+        address, inside = address + at * steps[dim], inside & (at >= 0) & (at < size)
+    found = np.where(inside, source[np.where(inside, address, 0)], np.zeros(1, source.dtype))
+    return np.asarray(found.reshape(-1, map.box[0]))
+
+
+def fetch(warp: Warp, op: ops.Fetch) -> None:
+    program, machine = warp.machine.program, warp.machine
+    if op.im2col:
+        raise SimulationError("an im2col walk has no meaning in the simulator yet")
+    map = program.tensor_maps[int(op.map.lstrip("%map"))]
+    tile, dtype = op.into, BY_NAME[map.dtype]
+    source = warp.array(program.buffers[map.argument]).reshape(-1)
+    start = [warp.number_of(at) for at in op.start]
+    bits = 1 << warp.block if op.to is None else warp.number_of(op.to)
+    base = int(np.asarray(warp.place(tile.slot, warp.number_of(tile.stage))))
+    at = warp.number_of(op.barrier)
+    span = map.box[0] * dtype.bytes
+    for along in range(op.across):
+        for first in range(0, op.rows, op.step):
+            moved = [start[0] + along * map.box[0], *start[1:]]
+            if len(moved) > 1:
+                moved[1] += first
+            lines = box(source, map, moved)
+            rows, columns = np.indices(lines.shape)
+            rows = rows + first
+            chunk = columns * dtype.bytes // 16
+            turn = {128: rows & 7, 64: rows >> 1 & 3, 32: rows >> 2 & 1, 0: rows & 0}[map.swizzle]
+            inside = columns * dtype.bytes % 16
+            place = base + along * tile.block_bytes + rows * span + (chunk ^ turn) * 16 + inside
+            for block in range(program.cluster):
+                if bits >> block & 1:
+                    data = as_bytes(lines.reshape(-1))
+                    where = bytes_at(place.reshape(-1), dtype.bytes)
+                    fly(warp, op, block, where, data, machine.mbarrier(block, at))
+
+
+RULES: dict[type[Op], Rule] = {
+    ops.Fetch: fetch,
+    ops.PrefetchMap: nothing,
+}

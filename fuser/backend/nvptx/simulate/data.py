@@ -1,0 +1,118 @@
+"""Tiles in registers: constants, indices, maps, casts, other layouts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fuser.backend.nvptx.ir import ops
+from fuser.backend.nvptx.ir.layouts import flattened
+from fuser.backend.nvptx.ir.op import Op
+from fuser.backend.nvptx.layout import Coordinates
+from fuser.backend.nvptx.simulate.clocks import Array, SimulationError
+from fuser.backend.nvptx.simulate.warp import Rule, Warp
+from fuser.graph.ops.registry import primitive
+
+
+def full(warp: Warp, op: ops.Full) -> None:
+    made = op.tile
+    warp.tiles[made] = np.full((32, len(made.layout.regs)), op.value, made.dtype.numpy)
+
+
+def index(warp: Warp, op: ops.IndexTile) -> None:
+    found = warp.index(op.expression, op.tile.layout, op.scope)
+    warp.tiles[op.tile] = found.astype(op.tile.dtype.numpy)
+
+
+def evaluate(fn: str, args: list[Array]) -> Array:
+    """A primitive on arrays."""
+    (found,) = primitive(fn).evaluate(args, {})
+    return np.asarray(found)
+
+
+def map_(warp: Warp, op: ops.Map) -> None:
+    for arg in op.args:
+        if arg.layout != op.tile.layout:
+            raise SimulationError("a map of tiles of different layouts")
+    warp.tiles[op.tile] = evaluate(op.fn, [warp.tiles[arg] for arg in op.args])
+
+
+def scaled_map(warp: Warp, op: ops.ScaledMap) -> None:
+    x = warp.tiles[op.x] * np.float32(op.scale)
+    if op.fn == "short_exp":
+        found = np.exp(warp.tiles[op.x])
+    elif op.fn == "one_plus_erf":
+        found = 1 + evaluate("erf", [warp.tiles[op.x]])
+    else:
+        found = np.tanh(x) + (1 if op.fn == "one_plus_tanh" else 0)
+    warp.tiles[op.tile] = found.astype(op.tile.dtype.numpy)
+
+
+def multiply(warp: Warp, op: ops.Multiply) -> None:
+    dtype = op.tile.dtype.numpy
+    warp.tiles[op.tile] = warp.tiles[op.x] * np.asarray(op.number, dtype)
+
+
+def exp_difference(warp: Warp, op: ops.ExpDifference) -> None:
+    x, y = warp.tiles[op.x], warp.tiles[op.y]
+    warp.tiles[op.tile] = np.exp((x - y) * np.float32(op.scale))
+
+
+def share(warp: Warp, op: ops.Share) -> None:
+    warp.tiles[op.tile] = warp.tiles[op.x] / warp.tiles[op.total]
+
+
+def cast(warp: Warp, op: ops.Cast) -> None:
+    (found,) = primitive("cast").evaluate([warp.tiles[op.x]], {"dtype": op.tile.dtype})
+    warp.tiles[op.tile] = np.asarray(found)
+
+
+def bitcast(warp: Warp, op: ops.Bitcast) -> None:
+    warp.tiles[op.tile] = np.ascontiguousarray(warp.tiles[op.x]).view(op.tile.dtype.numpy)
+
+
+def relabel(warp: Warp, op: ops.Relabel) -> None:
+    x, made = op.x, op.tile
+    source, wanted = x.layout, made.layout
+    if op.flat:
+        source, wanted = flattened(source, x.shape), flattened(wanted, made.shape)
+    axes = op.axes if op.axes is not None and not op.flat else tuple(range(wanted.rank))
+    ones = [
+        a < 0 or (op.axes is not None and d == 1) for a, d in zip(axes, source.shape, strict=True)
+    ]
+
+    def place(offset: Coordinates) -> int:
+        at = tuple(0 if one else offset[a] for a, one in zip(axes, ones, strict=True))
+        if at not in source.register_of:
+            raise SimulationError("relabel: a thread does not have what it needs")
+        return source.register_of[at]
+
+    mine, theirs = warp.coordinates(source), warp.coordinates(wanted)
+    numbers = [place(offset) for offset in wanted.regs]
+    inside = warp.inside(made.layout, made.shape)
+    for position, (axis, one) in enumerate(zip(axes, ones, strict=True)):
+        if not one:
+            wrong = mine[:, numbers, position] != theirs[:, :, axis]
+            if (wrong & inside).any():
+                raise SimulationError("relabel: a thread does not have what it needs")
+    warp.tiles[made] = warp.tiles[x][:, numbers]
+
+
+def fill_edge(warp: Warp, op: ops.FillEdge) -> None:
+    shape = [op.x.shape[a] if a in op.axes else n for a, n in enumerate(op.x.layout.shape)]
+    found, fill = warp.tiles[op.x], np.asarray(op.value, op.x.dtype.numpy)
+    warp.tiles[op.tile] = np.where(warp.inside(op.x.layout, shape), found, fill)
+
+
+RULES: dict[type[Op], Rule] = {
+    ops.Full: full,
+    ops.IndexTile: index,
+    ops.Map: map_,
+    ops.ScaledMap: scaled_map,
+    ops.Multiply: multiply,
+    ops.ExpDifference: exp_difference,
+    ops.Share: share,
+    ops.Cast: cast,
+    ops.Bitcast: bitcast,
+    ops.Relabel: relabel,
+    ops.FillEdge: fill_edge,
+}

@@ -1,0 +1,70 @@
+"""Global memory: loads, stores and atomics."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fuser.backend.nvptx.ir import ops
+from fuser.backend.nvptx.ir.op import Op
+from fuser.backend.nvptx.ir.values import Place
+from fuser.backend.nvptx.layout import Layout
+from fuser.backend.nvptx.simulate.clocks import Array, SimulationError
+from fuser.backend.nvptx.simulate.warp import Rule, Warp
+from fuser.graph.sizes import size_hint
+
+
+def touched(warp: Warp, at: Place, layout: Layout) -> tuple[Array, Array]:
+    """[32, registers]: element numbers in the buffer, and whether they may be touched."""
+    where = warp.inside(layout, at.access.shape) & warp.active[:, None]
+    for expression, size in at.access.bounds:
+        place = warp.index(expression, layout, at.scope)
+        where = where & (place >= 0) & (place < size_hint(size))
+    if at.mask is not None:
+        if at.mask.layout != layout:
+            raise SimulationError("a mask in another layout than the access")
+        where = where & warp.tiles[at.mask].astype(bool)
+    address = warp.index(at.access.linear, layout, at.scope)
+    size = len(warp.array(at.access.view.buffer))
+    outside = where & ((address < 0) | (address >= size))
+    if outside.any():
+        raise SimulationError(
+            f"element {int(address[outside][0])} of {at.access.view.buffer.name}, which has {size}"
+        )
+    return np.where(where, address, 0), where
+
+
+def load(warp: Warp, op: ops.Load) -> None:
+    layout = op.tile.layout
+    address, where = touched(warp, op.at, layout)
+    if op.once:
+        where = where & warp.alone(layout)[:, None]
+    found = warp.array(op.at.access.view.buffer)[address]
+    warp.tiles[op.tile] = np.where(where, found, np.asarray(op.pad or 0).astype(found.dtype))
+
+
+def store(warp: Warp, op: ops.Store) -> None:
+    address, where = touched(warp, op.at, op.value.layout)
+    if op.once:
+        where = where & warp.alone(op.value.layout)[:, None]
+    warp.array(op.at.access.view.buffer)[address[where]] = warp.tiles[op.value][where]
+
+
+def atomic_add(warp: Warp, op: ops.AtomicAdd) -> None:
+    address, where = touched(warp, op.at, op.value.layout)
+    where = where & warp.alone(op.value.layout)[:, None]
+    if op.first_block and warp.block:
+        return
+    np.add.at(warp.array(op.at.access.view.buffer), address[where], warp.tiles[op.value][where])
+
+
+def nothing(warp: Warp, op: Op) -> None:
+    """Order that the simulator keeps anyway."""
+
+
+RULES: dict[type[Op], Rule] = {
+    ops.Load: load,
+    ops.Store: store,
+    ops.AtomicAdd: atomic_add,
+    ops.Fence: nothing,
+    ops.AwaitPrevious: nothing,
+}

@@ -1,0 +1,242 @@
+"""One warp of a program: what its names are by now, and how it runs blocks of ops."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fuser.backend.nvptx.ir.layouts import offset_of
+from fuser.backend.nvptx.ir.op import Block, Integer, Op
+from fuser.backend.nvptx.ir.values import Operand, Scope, SharedTile, Slot, Tile
+from fuser.backend.nvptx.layout import Layout
+from fuser.backend.nvptx.simulate.barriers import Meeting, Ready
+from fuser.backend.nvptx.simulate.clocks import Array, Clock, SimulationError
+from fuser.backend.nvptx.simulate.integers import compute
+from fuser.errors import FuserError
+from fuser.graph.sizes import size_hint
+from fuser.tilegen.index import Atom, Axis, Extreme, FloorDiv, Index, Lookup, Mod, Scalar
+from fuser.tilegen.ir import Buffer
+
+if TYPE_CHECKING:
+    from fuser.backend.nvptx.simulate.run import Machine
+
+Steps = Generator[Ready, None, None]
+"""Runs until it has to wait, and says for what."""
+Rule = Callable[["Warp", Any], Steps | None]
+
+
+class Warp:
+    """block: its number in the cluster; number: of the warp in its block. team: the warps that
+    compute one program with it; base: the number of the first of them. active: lanes that run."""
+
+    def __init__(self, machine: Machine, block: int, number: int, agent: int) -> None:
+        self.machine, self.block, self.number = machine, block, number
+        self.clock = Clock(agent)
+        self.tiles: dict[Tile, Array] = {}
+        self.scalars: dict[str, Array] = {}
+        self.active = np.ones(32, bool)
+        self.base = 0
+        self.meeting: Meeting = machine.meetings[block]
+        self.pending: list[Any] = []
+        self._coordinates: dict[tuple[Layout, int], Array] = {}
+        self.fenced: dict[int, int] = {}
+
+    # running ------------------------------------------------------------------------------------
+
+    def run(self, block: Block) -> Steps:
+        """The ops of a block, in order."""
+        for op in block.ops:
+            try:
+                if isinstance(op, Integer):
+                    text = op.text
+                    self.scalars[op.names[0]] = compute(
+                        text, self.scalar, self.machine.register(self)
+                    )
+                    continue
+                rule = self.machine.rules.get(type(op))
+                if rule is None:
+                    raise SimulationError(f"{op.opcode} has no meaning in the simulator yet")
+                with np.errstate(all="ignore"):
+                    waits = rule(self, op)
+                if waits is not None:
+                    yield from waits
+            except FuserError as error:
+                if not error.where or "warp" not in error.where:
+                    error.where = f"{error.where or ''} {self} at {self.machine.text(op)}".strip()
+                    raise SimulationError(error.what, where=error.where) from None
+                raise
+
+    def __str__(self) -> str:
+        return f"warp {self.number} of block {self.block}"
+
+    # scalars ------------------------------------------------------------------------------------
+
+    def scalar(self, operand: Operand | Tile) -> Array:
+        """The 32 values of a scalar."""
+        if isinstance(operand, Tile):
+            return self.tiles[operand][:, 0].astype(np.int64)
+        if isinstance(operand, int):
+            return np.full(32, operand, np.int64)
+        if operand in ("true", "false"):
+            return np.full(32, operand == "true", np.int64)
+        if operand.lstrip("-").isdigit():
+            return np.full(32, int(operand), np.int64)
+        if operand not in self.scalars:
+            raise SimulationError(f"{operand} has no value yet")
+        return self.scalars[operand]
+
+    def number_of(self, operand: Operand | Tile) -> int:
+        """A scalar that all lanes that run have alike. Raises SimulationError."""
+        found = self.scalar(operand)[self.active]
+        if (found != found[0]).any():
+            raise SimulationError(f"{operand} differs between threads that must agree")
+        return int(found[0])
+
+    # layouts ------------------------------------------------------------------------------------
+
+    def thread_part(self, basis: Sequence[int]) -> Array:
+        """Sums of basis elements over the bits that are set in the numbers of the threads, those of
+        the block in its cluster behind those of the warp."""
+        warps = self.machine.program.warps
+        inner = (warps - 1).bit_length()
+        bits = np.arange(32) | (self.number - self.base) << 5 | self.block << (5 + inner)
+        total = np.zeros(32, np.int64)
+        for position, step in enumerate(basis):
+            total += (bits >> position & 1) * step
+        return total
+
+    def coordinates(self, layout: Layout) -> Array:
+        """[32, registers, rank]: where each element lies in the tile."""
+        known = self._coordinates.get((layout, self.base))
+        if known is not None:
+            return known
+        regs = np.array(layout.regs, np.int64).reshape(1, len(layout.regs), layout.rank)
+        parts = [self.thread_part([b[axis] for b in layout.bits]) for axis in range(layout.rank)]
+        lanes = np.stack(parts, 1) if parts else np.zeros((32, 0), np.int64)
+        found = regs + lanes[:, None, :]
+        self._coordinates[layout, self.base] = found
+        return found
+
+    def alone(self, layout: Layout) -> Array:
+        """[32]: whether a thread is the one of those with the same elements that has number 0."""
+        repeats = [0 if any(basis) else 1 for basis in layout.bits]
+        return np.asarray(self.thread_part(repeats) == 0)
+
+    def inside(self, layout: Layout, shape: Sequence[int]) -> Array:
+        """[32, registers]: whether an element lies in a tile of the shape."""
+        at = self.coordinates(layout)
+        return np.asarray((at < np.array(shape, np.int64).reshape(1, 1, -1)).all(2))
+
+    # index expressions --------------------------------------------------------------------------
+
+    def index(self, expression: Index, layout: Layout, scope: Scope) -> Array:
+        """[32, registers] of an index expression."""
+        total = np.full((32, len(layout.regs)), size_hint(expression.constant), np.int64)
+        for atom, coefficient in expression.terms:
+            total = total + self._atom(atom, layout, scope) * size_hint(coefficient)
+        return total
+
+    def _atom(self, atom: Atom, layout: Layout, scope: Scope) -> Array:
+        match atom:
+            case Axis():
+                return self.coordinates(layout)[:, :, atom.axis]
+            case Scalar():
+                bound = scope.scalars.get(atom.value)
+                if bound is None:
+                    raise SimulationError(f"%{atom.value.name} is not in the scope")
+                return self.scalar(bound)[:, None]
+            case Lookup():
+                tile = scope.tiles[atom.value, atom.axes]
+                numbers = [
+                    tile.layout.register_of[
+                        tuple(
+                            0 if d == 1 else at[a]
+                            for a, d in zip(atom.axes, tile.shape, strict=True)
+                        )
+                    ]
+                    for at in layout.regs
+                ]
+                return self.tiles[tile][:, numbers].astype(np.int64)
+            case FloorDiv():
+                return self.index(atom.base, layout, scope) // size_hint(atom.divisor)
+            case Mod():
+                return self.index(atom.base, layout, scope) % size_hint(atom.divisor)
+            case Extreme():
+                pick = np.minimum if atom.fn == "min" else np.maximum
+                return functools.reduce(
+                    pick, [self.index(item, layout, scope) for item in atom.items]
+                )
+
+    # shared memory ------------------------------------------------------------------------------
+
+    def place(self, slot: Slot, offset: Array | int = 0) -> Array | int:
+        """The byte addresses so far into a slot, or the team's copy of it."""
+        team = self.base // self.machine.program.warps if slot.copies > 1 else 0
+        return slot.offset + team * slot.pitch + offset
+
+    def slot_addresses(self, slot: Slot, layout: Layout, steps: Sequence[int]) -> Array:
+        """[32, registers]: of elements `steps` bytes apart along each axis."""
+        thread = self.thread_part([offset_of(basis, tuple(steps)) for basis in layout.bits])
+        regs = np.array([offset_of(at, tuple(steps)) for at in layout.regs], np.int64)
+        return np.asarray(self.place(slot, thread[:, None] + regs[None, :]))
+
+    def write(
+        self, op: Op, at: Array, values: Array, where: Array | bool = True, block: int | None = None
+    ) -> None:
+        """Write elements to shared memory. at, values: of one shape, starting with lanes."""
+        target = self.machine.shared[self.block if block is None else block]
+        keep = np.broadcast_to(_lanes(self.active, at) & where, at.shape)
+        target.write(
+            bytes_at(at[keep], values.itemsize), as_bytes(values[keep]), self.clock, self.did(op)
+        )
+
+    def read(self, op: Op, at: Array, dtype: np.dtype[Any], where: Array | bool = True) -> Array:
+        """Read elements of shared memory; where it is false any."""
+        memory = self.machine.shared[self.block]
+        keep = np.broadcast_to(_lanes(self.active, at) & where, at.shape)
+        memory.read(np.unique(bytes_at(at[keep], dtype.itemsize)), self.clock, self.did(op))
+        safe = np.where(keep, at, 0)
+        found = memory.data[safe[..., None] + np.arange(dtype.itemsize)]
+        return np.ascontiguousarray(found).view(dtype)[..., 0]
+
+    def tile_addresses(self, tile: SharedTile, rows: Array, columns: Array) -> Array:
+        """Byte addresses of elements of a swizzled tile in the current stage."""
+        base = self.place(tile.slot, self.number_of(tile.stage))
+        return np.asarray(base + swizzled(tile, rows, columns))
+
+    def did(self, op: Op) -> str:
+        return f"{op.opcode} of {self}"
+
+    # buffers ------------------------------------------------------------------------------------
+
+    def array(self, buffer: Buffer) -> Array:
+        return self.machine.arrays[buffer.name]
+
+
+def swizzled(tile: SharedTile, rows: Array, columns: Array) -> Array:
+    """Bytes from the beginning of a shared tile to an element. A row of a block of `span` bytes has
+    its chunks of 16 bytes permuted by the row's number, as the copy engine does it."""
+    if tile.flat:
+        return np.asarray((rows if tile.inner == 0 else columns) * tile.dtype.bytes)
+    line, along = (rows, columns) if tile.inner == 1 else (columns, rows)
+    along = along * tile.dtype.bytes
+    block, inside = along // tile.span, along % tile.span
+    turn = {128: line & 7, 64: line >> 1 & 3, 32: line >> 2 & 1}[tile.span]
+    chunk = (inside // 16) ^ turn
+    return np.asarray(block * tile.block_bytes + line * tile.span + chunk * 16 + inside % 16)
+
+
+def bytes_at(at: Array, size: int) -> Array:
+    """Every byte of elements at some addresses."""
+    return np.asarray((at.reshape(-1, 1) + np.arange(size)).reshape(-1))
+
+
+def as_bytes(values: Array) -> Array:
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+
+
+def _lanes(active: Array, like: Array) -> Array:
+    return active.reshape((32,) + (1,) * (like.ndim - 1))
