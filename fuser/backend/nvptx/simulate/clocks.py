@@ -37,6 +37,11 @@ class Clock:
         self.known[self.agent] += 1
         return told
 
+    def fence(self) -> None:
+        """What this agent knows to be written is seen by matrix units and the copy engine."""
+        merge(self.known, {~agent: step for agent, step in self.known.items() if agent >= 0})
+        self.known[self.agent] += 1
+
     def learn(self, told: dict[int, int]) -> None:
         merge(self.known, told)
 
@@ -59,10 +64,12 @@ class Shadow:
         self._writes: list[tuple[int, int, str]] = []
         self._reads: dict[int, Array] = {}
         self._names: dict[int, str] = {}
+        self.engines: set[int] = set()
 
-    def read(self, at: Array, clock: Clock, what: str) -> None:
-        """Note that an agent reads bytes. Raises SimulationError if a write may not be over."""
-        self._after_writes(at, clock, what, "reads")
+    def read(self, at: Array, clock: Clock, what: str, by_unit: bool = False) -> None:
+        """Note that an agent reads bytes. by_unit: past the threads' own accesses, which it sees
+        behind a fence only. Raises SimulationError if a write may not be over."""
+        self.after_writes(at, clock, what, "reads", by_unit)
         steps = self._reads.setdefault(clock.agent, np.zeros(len(self.data), np.int32))
         steps[at] = clock.now
         self._names[clock.agent] = what
@@ -80,7 +87,7 @@ class Shadow:
 
     def claim(self, at: Array, clock: Clock, what: str) -> None:
         """Note that an agent may write bytes from now on."""
-        self._after_writes(at, clock, what, "overwrites")
+        self.after_writes(at, clock, what, "overwrites")
         for agent, steps in self._reads.items():
             last = int(steps[at].max(initial=0))
             if agent != clock.agent and last and not clock.is_after(agent, last):
@@ -94,7 +101,10 @@ class Shadow:
         self._writer[at] = len(self._writes)
         self._writes.append((clock.agent, clock.now, what))
 
-    def _after_writes(self, at: Array, clock: Clock, what: str, verb: str) -> None:
+    def after_writes(
+        self, at: Array, clock: Clock, what: str, verb: str, by_unit: bool = False
+    ) -> None:
+        """Raises SimulationError if somebody may still write bytes that are touched."""
         for number in np.unique(self._writer[at]):
             if number < 0:
                 continue
@@ -105,3 +115,5 @@ class Shadow:
                     f"{what} {verb} what {writer} may still write",
                     where=f"byte {place} of shared memory",
                 )
+            if by_unit and agent not in self.engines and not clock.is_after(~agent, step):
+                raise SimulationError(f"{what} {verb} what {writer} wrote, and no fence is between")

@@ -20,9 +20,12 @@ def _bind(
 ) -> None:  # fmt: skip
     """Give values new names, all at once."""
     numbers = [warp.scalar(scalar) for scalar in scalars]
-    arrays = [warp.tiles[tile] for tile in tiles]
+    arrays = [(warp.tiles.even_in_flight(t), warp.tiles.in_flight.get(t)) for t in tiles]
     warp.scalars.update(zip(names, numbers, strict=True))
-    warp.tiles.update(zip(made, arrays, strict=True))
+    for tile, (array, group) in zip(made, arrays, strict=True):
+        warp.tiles[tile] = array
+        if group is not None:
+            warp.tiles.in_flight[tile] = group
 
 
 def _end(block: Block) -> ops.Yield:

@@ -1,4 +1,4 @@
-"""What the copy engine brings, by and by."""
+"""Copies that come by and by: of the copy engine, and of threads; swizzled tiles."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import numpy as np
 from fuser.backend.module import TensorMap
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.op import Op
+from fuser.backend.nvptx.ir.values import SharedTile
+from fuser.backend.nvptx.layout import Layout
 from fuser.backend.nvptx.simulate.clocks import Array, SimulationError
-from fuser.backend.nvptx.simulate.memory import nothing
+from fuser.backend.nvptx.simulate.memory import nothing, touched
 from fuser.backend.nvptx.simulate.shared import fly
-from fuser.backend.nvptx.simulate.warp import Rule, Warp, as_bytes, bytes_at
+from fuser.backend.nvptx.simulate.warp import Copies, Rule, Steps, Warp, as_bytes, bytes_at
 from fuser.dtypes import BY_NAME
 
 
@@ -59,7 +61,67 @@ def fetch(warp: Warp, op: ops.Fetch) -> None:
                     fly(warp, op, block, where, data, machine.mbarrier(block, at))
 
 
+def write_tile(warp: Warp, op: ops.WriteTile) -> None:
+    at, where = _swizzled(warp, op.target, op.x.layout)
+    warp.write(op, at, warp.tiles[op.x], where)
+
+
+def read_tile(warp: Warp, op: ops.ReadTile) -> None:
+    at, where = _swizzled(warp, op.source, op.tile.layout)
+    warp.tiles[op.tile] = warp.read(op, at, op.tile.dtype.numpy, where)
+
+
+def _swizzled(warp: Warp, tile: SharedTile, layout: Layout) -> tuple[Array, Array]:
+    """[32, registers]: byte addresses in a shared tile, and whether they are allocated."""
+    at = warp.coordinates(layout)
+    rows, columns = (at[..., 0], at[..., 0]) if tile.flat else (at[..., 0], at[..., 1])
+    where = warp.inside(layout, tile.shape)
+    place = warp.tile_addresses(tile, rows, columns)
+    return np.where(where, place, 0), where
+
+
+def copy_async(warp: Warp, op: ops.CopyAsync) -> None:
+    place, allocated = _swizzled(warp, op.target, op.layout)
+    keep = allocated & warp.active[:, None] & warp.alone(op.layout)[:, None]
+    address, where = touched(warp, op.at, op.layout)
+    source = warp.array(op.at.access.view.buffer)
+    values = np.where(where, source[address], np.zeros(1, source.dtype))[keep]
+    at, data = bytes_at(place[keep], values.itemsize), as_bytes(values)
+    memory, group, clock = warp.machine.shared[warp.block], warp.copies[-1], warp.copier
+    clock.learn(warp.clock.known)
+    memory.claim(at, clock, warp.did(op))
+    group.under_way += 1
+
+    def arrive() -> None:
+        memory.data[at] = data
+        group.under_way -= 1
+
+    warp.machine.flights.append(arrive)
+
+
+def commit_copies(warp: Warp, op: ops.CommitCopies) -> None:
+    warp.copies[-1].told = warp.copier.release()
+    warp.copies.append(Copies())
+
+
+def wait_copies(warp: Warp, op: ops.WaitCopies) -> Steps:
+    done = warp.copies[: len(warp.copies) - 1 - op.pending]
+    yield lambda: not any(group.under_way for group in done)
+    for group in done:
+        warp.clock.learn(group.told)
+
+
+def fence_async(warp: Warp, op: ops.FenceAsync) -> None:
+    warp.clock.fence()
+
+
 RULES: dict[type[Op], Rule] = {
     ops.Fetch: fetch,
     ops.PrefetchMap: nothing,
+    ops.WriteTile: write_tile,
+    ops.ReadTile: read_tile,
+    ops.CopyAsync: copy_async,
+    ops.CommitCopies: commit_copies,
+    ops.WaitCopies: wait_copies,
+    ops.FenceAsync: fence_async,
 }

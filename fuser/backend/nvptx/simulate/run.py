@@ -12,7 +12,7 @@ from fuser.backend.nvptx.ir.op import Op
 from fuser.backend.nvptx.ir.ops import ExpectParts
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.text import print_op
-from fuser.backend.nvptx.simulate import control, copies, data, folds, memory, shared
+from fuser.backend.nvptx.simulate import control, copies, data, folds, matrix, memory, shared
 from fuser.backend.nvptx.simulate.barriers import Mbarrier, Meeting
 from fuser.backend.nvptx.simulate.clocks import Array, Shadow, SimulationError
 from fuser.backend.nvptx.simulate.integers import Lookup
@@ -20,7 +20,8 @@ from fuser.backend.nvptx.simulate.warp import Rule, Steps, Warp
 from fuser.graph.sizes import size_hint
 
 RULES: dict[type[Op], Rule] = {
-    **data.RULES, **folds.RULES, **memory.RULES, **shared.RULES, **copies.RULES, **control.RULES,
+    **data.RULES, **folds.RULES, **matrix.RULES, **memory.RULES, **shared.RULES, **copies.RULES,
+    **control.RULES,
 }  # fmt: skip
 
 
@@ -54,13 +55,13 @@ class Machine:
         self.rules = RULES
         blocks, warps = program.cluster, program.threads // 32
         size = max(1, program.shared_bytes)
+        self._agents = blocks * warps
         self.shared = [Shadow(size) for _ in range(blocks)]
         self.meetings = [Meeting(warps) for _ in range(blocks)]
         self.cluster_meeting = Meeting(blocks * warps)
         self.mbarriers: dict[tuple[int, int], Mbarrier] = {}
         self.flights: list[Callable[[], None]] = []
         self.teams: dict[tuple[int, int], Meeting] = {}
-        self._agents = blocks * warps
         self.warps = [
             Warp(self, block, number, block * warps + number)
             for block in range(blocks)

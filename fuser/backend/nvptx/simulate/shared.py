@@ -123,6 +123,7 @@ def fly(warp: Warp, op: Op, block: int, at: Array, data: Array, done: Mbarrier) 
     """Bytes that are written by and by, and complete on a barrier."""
     clock = Clock(warp.machine.agent(), warp.clock.release())
     memory = warp.machine.shared[block]
+    memory.engines.add(clock.agent)
     memory.claim(at, clock, warp.did(op))
 
     def arrive() -> None:
@@ -166,7 +167,7 @@ def _known(warp: Warp, op: Op, barrier: Operand, block: int | None = None) -> Mb
     at = warp.number_of(barrier)
     there = warp.block if block is None else block
     memory = warp.machine.shared[there]
-    memory._after_writes(np.arange(at, at + 8), warp.clock, warp.did(op), "uses")
+    memory.after_writes(np.arange(at, at + 8), warp.clock, warp.did(op), "uses")
     return warp.machine.mbarrier(there, at)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +29,38 @@ Steps = Generator[Ready, None, None]
 Rule = Callable[["Warp", Any], Steps | None]
 
 
+@dataclass(eq=False)
+class Copies:
+    """A group of copies: how many are under way, and what is known when all are done."""
+
+    under_way: int = 0
+    told: dict[int, int] = field(default_factory=dict)
+
+
+class Tiles(dict[Tile, Array]):
+    """The tiles of a warp: [32, registers] each. in_flight: results that are not there yet, by the
+    number of their group."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_flight: dict[Tile, int] = {}
+
+    def __missing__(self, tile: Tile) -> Array:
+        raise SimulationError(f"{tile.name or 'a tile'} has no value yet")
+
+    def __getitem__(self, tile: Tile) -> Array:
+        if tile in self.in_flight:
+            raise SimulationError(f"{tile.name or 'a tile'} is used before the wait that gives it")
+        return super().__getitem__(tile)
+
+    def __setitem__(self, tile: Tile, array: Array) -> None:
+        self.in_flight.pop(tile, None)
+        super().__setitem__(tile, array)
+
+    def even_in_flight(self, tile: Tile) -> Array:
+        return super().__getitem__(tile)
+
+
 class Warp:
     """block: its number in the cluster; number: of the warp in its block. team: the warps that
     compute one program with it; base: the number of the first of them. active: lanes that run."""
@@ -35,12 +68,15 @@ class Warp:
     def __init__(self, machine: Machine, block: int, number: int, agent: int) -> None:
         self.machine, self.block, self.number = machine, block, number
         self.clock = Clock(agent)
-        self.tiles: dict[Tile, Array] = {}
+        self.tiles = Tiles()
         self.scalars: dict[str, Array] = {}
         self.active = np.ones(32, bool)
         self.base = 0
         self.meeting: Meeting = machine.meetings[block]
         self.pending: list[Any] = []
+        self.unit, self.groups = Clock(machine.agent()), list[dict[int, int]]()
+        self.copier = Clock(machine.agent())
+        self.copies: list[Copies] = [Copies()]
         self._coordinates: dict[tuple[Layout, int], Array] = {}
         self.fenced: dict[int, int] = {}
 
