@@ -9,7 +9,6 @@ import numpy as np
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.op import Block, Op
 from fuser.backend.nvptx.ir.values import Operand, Tile
-from fuser.backend.nvptx.simulate.barriers import Meeting
 from fuser.backend.nvptx.simulate.memory import nothing
 from fuser.backend.nvptx.simulate.warp import Rule, Steps, Warp
 
@@ -85,10 +84,7 @@ def warp_roles(warp: Warp, op: ops.WarpRoles) -> Steps:
         warp.active = np.arange(32) == int(machine.rng.integers(32))
         yield from warp.run(op.producer)
     elif warp.number < first:
-        team = warp.number // machine.program.warps
-        warp.base = team * machine.program.warps
-        meeting = machine.teams.setdefault((warp.block, team), Meeting(machine.program.warps))
-        warp.meeting = meeting
+        warp.base = warp.number // machine.program.warps * machine.program.warps
         yield from warp.run(op.consumer)
 
 

@@ -103,9 +103,21 @@ def fill_edge(warp: Warp, op: ops.FillEdge) -> None:
     warp.tiles[op.tile] = np.where(warp.inside(op.x.layout, shape), found, fill)
 
 
+def splat(warp: Warp, op: ops.Splat) -> None:
+    value = warp.scalar(op.value)[:, None].astype(op.tile.dtype.numpy)
+    warp.tiles[op.tile] = np.repeat(value, len(op.tile.layout.regs), 1)
+
+
+def any_other(warp: Warp, op: ops.AnyOther) -> None:
+    found = bool((warp.tiles[op.x] != op.value).any())
+    warp.scalars[op.names[0]] = np.full(32, found, np.int64)
+
+
 RULES: dict[type[Op], Rule] = {
     ops.Full: full,
     ops.IndexTile: index,
+    ops.Splat: splat,
+    ops.AnyOther: any_other,
     ops.Map: map_,
     ops.ScaledMap: scaled_map,
     ops.Multiply: multiply,

@@ -12,7 +12,7 @@ from fuser.backend.nvptx.ir.op import Op
 from fuser.backend.nvptx.ir.ops import ExpectParts
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.text import print_op
-from fuser.backend.nvptx.simulate import control, copies, data, folds, matrix, memory, shared
+from fuser.backend.nvptx.simulate import control, copies, data, folds, lines, matrix, memory, shared
 from fuser.backend.nvptx.simulate.barriers import Mbarrier, Meeting
 from fuser.backend.nvptx.simulate.clocks import Array, Shadow, SimulationError
 from fuser.backend.nvptx.simulate.integers import Lookup
@@ -21,7 +21,7 @@ from fuser.graph.sizes import size_hint
 
 RULES: dict[type[Op], Rule] = {
     **data.RULES, **folds.RULES, **matrix.RULES, **memory.RULES, **shared.RULES, **copies.RULES,
-    **control.RULES,
+    **control.RULES, **lines.RULES,
 }  # fmt: skip
 
 
@@ -61,7 +61,7 @@ class Machine:
         self.cluster_meeting = Meeting(blocks * warps)
         self.mbarriers: dict[tuple[int, int], Mbarrier] = {}
         self.flights: list[Callable[[], None]] = []
-        self.teams: dict[tuple[int, int], Meeting] = {}
+        self._numbered: dict[tuple[int, int], Meeting] = {}
         self.warps = [
             Warp(self, block, number, block * warps + number)
             for block in range(blocks)
@@ -129,6 +129,13 @@ class Machine:
             return print_op(self.program, op)
         except (KeyError, ValueError):
             return op.opcode
+
+    def meeting(self, block: int, number: int, threads: int) -> Meeting:
+        """The numbered barrier of a block at which so many threads meet."""
+        found = self._numbered.setdefault((block, number), Meeting(threads // 32))
+        if found.count != threads // 32:
+            raise SimulationError(f"barrier {number} has {found.count} warps, not {threads // 32}")
+        return found
 
     def mbarrier(self, block: int, at: int) -> Mbarrier:
         """A barrier by its address. Raises SimulationError if there is none."""

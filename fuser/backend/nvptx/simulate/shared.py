@@ -26,9 +26,19 @@ def free(warp: Warp, op: ops.Free) -> None:
 
 
 def barrier(warp: Warp, op: ops.Barrier) -> Steps:
-    meeting = warp.meeting
+    meeting = warp.machine.meetings[warp.block]
+    if op.threads:
+        meeting = warp.machine.meeting(warp.block, 1 + warp.number_of(op.team), op.threads)
     yield meeting.arrive(warp.clock.release())
     warp.clock.learn(meeting.given)
+
+
+def named_barrier(warp: Warp, op: ops.NamedBarrier) -> Steps:
+    meeting = warp.machine.meeting(warp.block, warp.number_of(op.number), op.threads)
+    ready = meeting.arrive(warp.clock.release())
+    if op.kind == "sync":
+        yield ready
+        warp.clock.learn(meeting.given)
 
 
 def write_shared(warp: Warp, op: ops.WriteShared) -> None:
@@ -115,7 +125,7 @@ def send_parts(warp: Warp, op: ops.SendParts) -> None:
             if op.barrier is None:
                 machine.shared[there].write(where, as_bytes(data), warp.clock, warp.did(op))
             elif data.size:
-                done = machine.mbarrier(there, op.barrier.offset)
+                done = _known(warp, op, op.barrier.offset, there)
                 fly(warp, op, there, where, as_bytes(data), done)
 
 
@@ -136,7 +146,9 @@ def fly(warp: Warp, op: Op, block: int, at: Array, data: Array, done: Mbarrier) 
 def expect_at_head(warp: Warp, op: ops.ExpectParts) -> None:
     """What the first thread of a block does before all else."""
     if warp.number == 0:
-        warp.machine.mbarriers[warp.block, op.barrier.offset] = made = Mbarrier(1, 1)
+        at = op.barrier.offset
+        warp.machine.shared[warp.block].claim(np.arange(at, at + 8), warp.clock, warp.did(op))
+        warp.machine.mbarriers[warp.block, at] = made = Mbarrier(1, 1)
         made.expect(op.bytes)
         made.arrive(1, {})
         warp.fenced = warp.clock.release()
@@ -196,6 +208,7 @@ RULES: dict[type[Op], Rule] = {
     ops.Alloc: nothing,
     ops.Free: free,
     ops.Barrier: barrier,
+    ops.NamedBarrier: named_barrier,
     ops.WriteShared: write_shared,
     ops.ReadShared: read_shared,
     ops.WriteDense: write_dense,

@@ -13,7 +13,7 @@ from fuser.backend.nvptx.ir.layouts import offset_of
 from fuser.backend.nvptx.ir.op import Block, Integer, Op
 from fuser.backend.nvptx.ir.values import Operand, Scope, SharedTile, Slot, Tile
 from fuser.backend.nvptx.layout import Layout
-from fuser.backend.nvptx.simulate.barriers import Meeting, Ready
+from fuser.backend.nvptx.simulate.barriers import Ready
 from fuser.backend.nvptx.simulate.clocks import Array, Clock, SimulationError
 from fuser.backend.nvptx.simulate.integers import compute
 from fuser.errors import FuserError
@@ -72,7 +72,6 @@ class Warp:
         self.scalars: dict[str, Array] = {}
         self.active = np.ones(32, bool)
         self.base = 0
-        self.meeting: Meeting = machine.meetings[block]
         self.pending: list[Any] = []
         self.unit, self.groups = Clock(machine.agent()), list[dict[int, int]]()
         self.copier = Clock(machine.agent())
