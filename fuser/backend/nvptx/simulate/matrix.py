@@ -11,7 +11,7 @@ from fuser.backend.nvptx.ir.values import SharedTile, Slot, Tile
 from fuser.backend.nvptx.layout import WarpGrid
 from fuser.backend.nvptx.simulate.clocks import Array, SimulationError
 from fuser.backend.nvptx.simulate.memory import nothing
-from fuser.backend.nvptx.simulate.warp import Rule, Warp, bytes_at
+from fuser.backend.nvptx.simulate.warp import Rule, Steps, Warp, bytes_at
 from fuser.dtypes import BY_NAME, DType
 
 
@@ -153,10 +153,17 @@ def wgmma_commit(warp: Warp, op: ops.WgmmaCommit) -> None:
     warp.groups.append(warp.unit.release())
 
 
-def wgmma_wait(warp: Warp, op: ops.WgmmaWait) -> None:
-    done = len(warp.groups) - op.pending
+def wgmma_wait(warp: Warp, op: ops.WgmmaWait) -> Steps:
+    """The four warps of a group issue a matmul together: it ends for all of them."""
+    done, first = len(warp.groups) - op.pending, warp.number // 4 * 4
+    group = [
+        other for other in warp.machine.warps
+        if other.block == warp.block and first <= other.number < first + 4
+    ]  # fmt: skip
     if done > 0:
-        warp.clock.learn(warp.groups[done - 1])
+        yield lambda: all(len(other.groups) >= done for other in group)
+        for other in group:
+            warp.clock.learn(other.groups[done - 1])
     tiles = warp.tiles
     for made, value in zip(op.results, op.values, strict=True):
         tiles[made] = tiles.even_in_flight(value)

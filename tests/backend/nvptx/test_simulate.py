@@ -1,0 +1,147 @@
+"""The simulator of the GPU IR: it computes what the tile program means, and finds every mutant."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fuser.backend.nvptx import gpu_text
+from fuser.backend.nvptx.ir.parse import parse_program
+from fuser.backend.nvptx.simulate import SimulationError, simulate
+from fuser.dtypes import f16, f32
+from fuser.target import SM_80, SM_90A, Target
+from fuser.tilegen.interpret import run
+from fuser.tilegen.ir import Kernel
+from tests.backend.nvptx import kernels
+from tests.numerics import assert_close
+
+Arrays = dict[str, "np.ndarray[Any, Any]"]
+
+KERNELS: dict[str, tuple[Callable[[], Kernel], Target]] = {
+    "select": (functools.partial(kernels.elementwise, "select", f32, 3), SM_90A),
+    "rows": (functools.partial(kernels.reduce_axis, "max", f32, 3, 300, (1, 512), 1), SM_90A),
+    "columns": (functools.partial(kernels.reduce_axis, "sum", f32, 70, 9, (128, 16), 0), SM_80),
+    "softmax": (functools.partial(kernels.softmax, 2, 250, f16, (1, 256), warps=2), SM_80),
+    "cluster": (functools.partial(kernels.softmax, 1, 4096, f16, (1, 4096), cluster=2), SM_90A),
+    "transpose": (functools.partial(kernels.transpose, 50, 90, f16, (64, 64)), SM_80),
+    "gather": (functools.partial(kernels.gather, 50, 70, 33, f32), SM_90A),
+    "atomics": (functools.partial(kernels.accumulate, 40, 70), SM_80),
+    "mma": (functools.partial(kernels.matmul, 40, 36, 130, f16, (32, 32, 32), warps=2), SM_80),
+    "tf32": (functools.partial(kernels.matmul, 20, 16, 40, f32, (32, 32, 32)), SM_80),
+    "wgmma": (functools.partial(
+        kernels.matmul, 64, 64, 576, f16, (64, 64, 64), stages=2, epilogue=False), SM_90A),
+}  # fmt: skip
+
+
+@functools.cache
+def text_of(name: str) -> str:
+    make, target = KERNELS[name]
+    text = gpu_text(make(), target)
+    return re.sub(r"  given %c0: .*\n", "", text).replace("%c0_1", "%c0")
+
+
+def arrays_of(kernel: Kernel, rng: np.random.Generator) -> Arrays:
+    arrays = {}
+    for buffer in kernel.buffers:
+        kind = buffer.dtype.numpy
+        drawn = rng.standard_normal if buffer.dtype.is_float else functools.partial(rng.integers, 2)
+        if buffer.dtype.name == "i64":
+            drawn = functools.partial(rng.integers, 50)
+        size: Any = {"size": buffer.size}
+        arrays[buffer.name] = np.asarray(drawn(**size)).astype(kind)
+        if buffer.role == "output":
+            arrays[buffer.name] = np.zeros(buffer.size, kind)
+    return arrays
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["copies soon", "copies late"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_it_computes_what_the_tile_program_means(
+    name: str, late: bool, rng: np.random.Generator
+) -> None:
+    kernel = KERNELS[name][0]()
+    found = arrays_of(kernel, rng)
+    want = {key: array.copy() for key, array in found.items()}
+    run(kernel, want)
+    simulate(parse_program(text_of(name)), found, seed=int(late), late=late)
+    for buffer in kernel.buffers:
+        if buffer.role == "output":
+            assert_close(found[buffer.name], want[buffer.name], buffer.dtype, 256)
+
+
+MUTANTS = {
+    # of a reduction through shared memory
+    "no barrier before a read": (
+        "softmax", r"\n  barrier(\n  %part4)", r"\1", "what (write|read)_parts of .* may still"),
+    "no barrier before an overwrite": (
+        "softmax", r"(alloc @1)\n  barrier", r"\1", "what (write|read)_parts of .* may still"),
+    "parts at one place": (
+        "softmax", r"bits = \(0,\)", "bits = ()", "overwrites what write_parts"),
+    # of a cluster
+    "no wait for the other blocks": (
+        "cluster", r"\n  cluster_wait", "", "send_parts .* uses what expect_parts"),
+    "too many bytes expected": ("cluster", r"\{bytes = 8\}", "{bytes = 12}", "deadlock"),
+    "too few bytes expected": (
+        "cluster", r"\{bytes = 8\}", "{bytes = 4}", "reads what send_parts|deadlock"),
+    "the other parity": (
+        "cluster", r"(mbarrier_wait %\w+), 0", r"\1, 1", "read_parts .* reads what send_parts"),
+    # of copies ahead
+    "no wait for copies": (
+        "mma", r"\n    wait_copies \{pending = 1\}", "", "mma .* reads what copy_async"),
+    "a group too few": ("mma", "pending = 1", "pending = 2", "mma .* reads what copy_async"),
+    "no barrier behind the wait": (
+        "mma", r"(wait_copies \{pending = 1\})\n    barrier", r"\1", "copy_async"),
+    "a copy into the stage that is read": (
+        "mma", r"select i1 (%\w+), i32 %\w+, i32 (%\w+)\n(?=.*\n    where)",
+        r"select i1 \1, i32 0, i32 \2\n", "copy_async"),
+    # of a ring that a producer fills
+    "the producer does not wait": (
+        "wgmma", r"\n      mbarrier_wait (%\w+), (%\w+)\n(?=.*\n.*\n      mbarrier_expect)", "\n",
+        "more arrive on a barrier|fetch .* overwrites what wgmma"),
+    "the consumer does not wait": (
+        "wgmma", r"\n      mbarrier_wait (%\w+), (%\w+)\n(?=      wgmma_fence)", "\n",
+        "reads what fetch|overwrites what wgmma"),
+    "two arrivals wanted": ("wgmma", "count = 1}", "count = 2}", "deadlock"),
+    "the phase is not flipped": (
+        "wgmma", r"(:= xor i32 %\w+), 1\n(?=.*\n      yield)", r"\1, 0\n", "deadlock|fetch|more arrive on a barrier"),
+    "a stage given back while its product runs": (
+        "wgmma", r"(%\w+) := sub i32 (%\w+), 1\n(.*)i32 \d+, i32 \1",
+        r"\1 := add i32 \2, 0\n\3i32 0, i32 \1", "fetch .* overwrites what wgmma|deadlock"),
+    "nobody gives a stage back": (
+        "wgmma", r"\n      mbarrier_arrive .*", "", "deadlock"),
+    "bytes of one operand expected": (
+        "wgmma", r"mbarrier_expect (%\w+) \{bytes = 16384\}",
+        r"mbarrier_expect \1 {bytes = 8192}", "wgmma .* reads what fetch|deadlock"),
+    "barriers used before they are made": (
+        "wgmma", r"\n  barrier(\n  await_previous)", r"\1", "uses what mbarrier_init|no barrier"),
+    "sums used in flight": (
+        "wgmma", r"(%\w+) = wgmma_wait \{values = \((%\w+),\)\} : .*\n((?:.*\n)*)",
+        None, "is used before the wait"),
+}  # fmt: skip
+
+
+def mutated(name: str) -> tuple[str, str, str]:
+    """(kernel, text of the mutant, what is to be found)."""
+    kernel, old, new, message = MUTANTS[name]
+    text = text_of(kernel)
+    if new is None:
+        match = re.search(old, text)
+        assert match
+        rest = re.sub(rf"{match[1]}\b", match[2], match[3])
+        return kernel, text[: match.start()] + rest, message
+    found, count = re.subn(old, new, text)
+    assert count, f"{name}: nothing to change"
+    return kernel, found, message
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutants_are_found(name: str, rng: np.random.Generator) -> None:
+    kernel, text, message = mutated(name)
+    program = parse_program(text)
+    with pytest.raises(SimulationError, match=message):
+        simulate(program, arrays_of(KERNELS[kernel][0](), rng))
