@@ -108,7 +108,8 @@ MUTANTS = {
         "reads what fetch|overwrites what wgmma"),
     "two arrivals wanted": ("wgmma", "count = 1}", "count = 2}", "deadlock"),
     "the phase is not flipped": (
-        "wgmma", r"(:= xor i32 %\w+), 1\n(?=.*\n      yield)", r"\1, 0\n", "deadlock|fetch|more arrive on a barrier"),
+        "wgmma", r"(:= xor i32 %\w+), 1\n(?=.*\n      yield)", r"\1, 0\n",
+        "deadlock|fetch|more arrive on a barrier"),
     "a stage given back while its product runs": (
         "wgmma", r"(%\w+) := sub i32 (%\w+), 1\n(.*)i32 \d+, i32 \1",
         r"\1 := add i32 \2, 0\n\3i32 0, i32 \1", "fetch .* overwrites what wgmma|deadlock"),
