@@ -7,15 +7,18 @@ import functools
 import pytest
 
 from fuser.backend.nvptx import lower_to_gpu
+from fuser.backend.nvptx.emit import RULES
 from fuser.backend.nvptx.ir.layout_text import layout_text, offsets_of, runs_of
+from fuser.backend.nvptx.ir.op import Integer, Raw
 from fuser.backend.nvptx.ir.parse import parse_program
+from fuser.backend.nvptx.ir.syntax import ops_by_code
 from fuser.backend.nvptx.ir.text import print_program
 from fuser.backend.nvptx.layout import WarpGrid, blocked
 from fuser.dtypes import bf16, f16, f32, f64
 from fuser.errors import ParseError
 from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen.ir import Kernel
-from tests.backend.nvptx import kernels
+from tests.backend.nvptx import kernels, language_kernels
 from tests.golden import Golden
 
 KERNELS = {
@@ -27,6 +30,15 @@ KERNELS = {
     "transpose": functools.partial(kernels.transpose, 100, 90, f16, (64, 64)),
     "gather": functools.partial(kernels.gather, 50, 70, 33, f32),
     "atomics": functools.partial(kernels.accumulate, 40, 70),
+    "scan": functools.partial(kernels.scan, "sum", f32, 6, 300, (2, 512), True),
+    "held": functools.partial(kernels.softmax, 4, 1024, f16, (1, 1024), 1, held=True),
+    "held_lines": functools.partial(kernels.layernorm, 5, 4096, f16, (1, 4096), 2, held=True),
+    "locked": language_kernels.locked_sum,
+    "handed_on": language_kernels.handed_on,
+    "masked": functools.partial(language_kernels.matmul, 128, 128, 64, f16, style="masked"),
+    "long": language_kernels.far,
+    "strips": functools.partial(kernels.matmul, 128, 64, 32, f16, (64, 64, 32), stages=1),
+    "merged": functools.partial(kernels.attention, 1, 16, 512, 64, blocks=(16, 64), cluster=2),
     "matmul": functools.partial(kernels.matmul, 200, 100, 96),
     "matmul_tf32": functools.partial(kernels.matmul, 40, 40, 40, f32, (64, 64, 32)),
     "matmul_wide": functools.partial(kernels.matmul, 128, 64, 96, f32, (64, 64, 32), wide=True),
@@ -34,7 +46,7 @@ KERNELS = {
     "matmul_parts": functools.partial(kernels.matmul, 16, 64, 256, f16, (16, 64, 128)),
     "attention": functools.partial(kernels.attention, 2, 64, 256, 64),
 }
-SHORT = ("elementwise", "rows", "cluster")
+SHORT = ("elementwise", "rows", "cluster", "scan", "held", "strips")
 
 
 @pytest.mark.parametrize("target", [SM_80, SM_90A], ids=lambda t: t.arch)
@@ -49,6 +61,10 @@ def test_text_is_read_back(name: str, target: Target) -> None:
 @pytest.mark.parametrize("name", SHORT)
 def test_text(name: str, golden: Golden) -> None:
     golden.text(f"gpu/{name}.txt", print_program(lower_to_gpu(KERNELS[name](), SM_90A)))
+
+
+def test_every_op_has_a_rule() -> None:
+    assert set(ops_by_code().values()) - {Integer, Raw} == set(RULES)
 
 
 def test_ops_name_their_nodes() -> None:
