@@ -1,0 +1,291 @@
+"""What must hold of a program of the GPU IR, as far as its text tells.
+
+- Tiles and scalars are defined before they are used, where they are used.
+- Layouts fit: maps are of tiles of one layout, another layout needs no other thread's elements,
+  sums of a matmul lie as its unit leaves them.
+- Slots are allocated and not free where they are used, large enough, and apart while they live.
+- A wait on barriers has barriers that were made, and somebody who arrives.
+- What copies bring into shared memory is read behind a wait for copies and a barrier.
+- Results of an issued wgmma go into the next one or a wait, and nowhere else.
+- Registers of warp groups are no more than a multiprocessor has.
+
+The simulator finds the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from fuser.backend.nvptx.ir import ops
+from fuser.backend.nvptx.ir.layouts import flattened, in_registers
+from fuser.backend.nvptx.ir.op import Block, Op, Raw
+from fuser.backend.nvptx.ir.program import Program
+from fuser.backend.nvptx.ir.text import print_op
+from fuser.backend.nvptx.ir.uses import carried, defines, uses
+from fuser.backend.nvptx.ir.values import SharedTile, Slot, Tile
+from fuser.errors import VerifyError
+
+REGISTERS = 65536
+"""Of a multiprocessor."""
+LEAST_REGISTERS, MOST_REGISTERS, REGISTER_STEP = 24, 256, 8
+"""Of a thread whose warp group says how many it wants (setmaxnreg)."""
+
+
+def verify(program: Program) -> None:
+    """Raises VerifyError, which names the op, for what does not hold. What `raw` code defines is
+    taken to be there."""
+    checks = [_Names(program), _Layouts(), _Slots(), _Barriers(program), _Copies(), _Flights()]
+    _walk(program, program.head, checks[:1])
+    _walk(program, program.body, checks)
+
+
+class _Check:
+    """Sees every op in order, and the ends of blocks."""
+
+    def op(self, op: Op) -> None: ...
+
+    def enter(self, op: Op) -> None: ...
+
+    def leave(self, op: Op) -> None: ...
+
+
+def _walk(program: Program, block: Block, checks: Iterable[_Check]) -> None:
+    every = list(checks)
+    for op in block.ops:
+        try:
+            for check in every:
+                check.op(op)
+            for inner in op.blocks():
+                for check in every:
+                    check.enter(op)
+                _walk(program, inner, every)
+                for check in every:
+                    check.leave(op)
+            if op.blocks():
+                for check in every:
+                    if isinstance(check, _Flights):
+                        check.behind(op)
+        except VerifyError as error:
+            if error.where:
+                raise
+            raise VerifyError(error.what, where=print_op(program, op)) from None
+
+
+class _Names(_Check):
+    def __init__(self, program: Program) -> None:
+        self.open = any(isinstance(op, Raw) for op in program.walk())
+        self.known: list[set[Tile | str]] = [set()]
+        self.made = {item for op in program.walk() for item in defines(op)}
+
+    def op(self, op: Op) -> None:
+        for item in uses(op):
+            # what no op defines is a parameter of the kernel
+            if isinstance(item, Tile) and item not in self.made and not self.open:
+                raise VerifyError(f"{item.name or 'a tile'} is defined nowhere")
+            if isinstance(item, Tile | str) and item in self.made and not self._knows(item):
+                name = item if isinstance(item, str) else item.name
+                raise VerifyError(f"{name} is used before it is defined")
+        self.known[-1].update((*op.results, *op.names))
+        self.known[-1].update(item for item in carried(op) if isinstance(item, str))
+
+    def enter(self, op: Op) -> None:
+        self.known.append({*carried(op), *(p for b in op.blocks() for p in b.params)})
+
+    def leave(self, op: Op) -> None:
+        found = self.known.pop()
+        if isinstance(op, ops.For) and op.certain:  # those of the last iteration stay
+            self.known[-1].update(item for item in found if isinstance(item, str))
+        if isinstance(op, ops.While):  # the body is behind the head
+            self.known[-1].update(found)
+
+    def _knows(self, item: Tile | str) -> bool:
+        return any(item in names for names in self.known)
+
+
+class _Layouts(_Check):
+    def op(self, op: Op) -> None:
+        if isinstance(op, ops.Map):
+            for arg in op.args:
+                if arg.layout != op.tile.layout:
+                    raise VerifyError(f"{arg.name} has another layout than the result")
+        elif isinstance(op, ops.Relabel):
+            self.relabel(op)
+        elif isinstance(op, ops.Mma | ops.MmaTf32):
+            if op.acc.layout != op.tile.layout:
+                raise VerifyError("the sums have another layout than what they are added to")
+        elif isinstance(op, ops.Wgmma):
+            if not in_registers(op.grid.accumulator(), op.tile.layout):
+                raise VerifyError("the sums do not lie as the unit leaves them")
+        elif isinstance(op, ops.Cast | ops.Bitcast | ops.Multiply):
+            if op.x.layout != op.tile.layout:
+                raise VerifyError(f"{op.x.name} has another layout than the result")
+        if isinstance(op, ops.WarpRoles) and op.registers is not None:
+            self.registers(op, *op.registers)
+
+    def relabel(self, op: ops.Relabel) -> None:
+        source, wanted = op.x.layout, op.tile.layout
+        if op.flat:
+            source, wanted = flattened(source, op.x.shape), flattened(wanted, op.tile.shape)
+        axes = op.axes if op.axes is not None and not op.flat else tuple(range(wanted.rank))
+        if len(axes) != source.rank:
+            raise VerifyError(f"{len(axes)} axes for a tile of {source.rank}")
+        moved = op.axes is not None and not op.flat
+        ones = [a < 0 or (moved and d == 1) for a, d in zip(axes, source.shape, strict=True)]
+        for offset in wanted.regs:
+            at = tuple(0 if one else offset[a] for a, one in zip(axes, ones, strict=True))
+            if at not in source.register_of:
+                raise VerifyError(f"a thread has no element {at} of {op.x.name}")
+
+    def registers(self, op: ops.WarpRoles, producer: int, consumer: int) -> None:
+        for count in (producer, consumer):
+            if count % REGISTER_STEP or not LEAST_REGISTERS <= count <= MOST_REGISTERS:
+                raise VerifyError(f"a thread cannot ask for {count} registers")
+        total = producer * 32 * op.warps + consumer * op.threads
+        if total > REGISTERS:
+            raise VerifyError(f"the warps want {total} registers, there are {REGISTERS}")
+
+
+class _Slots(_Check):
+    def __init__(self) -> None:
+        self.live: dict[Slot, None] = {}
+        self.seen: set[Slot] = set()
+
+    def op(self, op: Op) -> None:
+        if isinstance(op, ops.Alloc):
+            self.alloc(op.slot)
+            return
+        for slot in op.slots():
+            if slot not in self.live:
+                state = "is free again" if slot in self.seen else "is not allocated"
+                raise VerifyError(f"@{slot.number} {state}")
+        for content in op.contents():
+            if isinstance(content, SharedTile) and content.bytes > content.slot.bytes:
+                raise VerifyError(f"the tile takes {content.bytes} bytes of @{content.slot.number}")
+        if isinstance(op, ops.Free):
+            del self.live[op.slot]
+
+    def alloc(self, slot: Slot) -> None:
+        for other in self.live:
+            apart = slot.offset + slot.size <= other.offset
+            apart = apart or other.offset + other.size <= slot.offset
+            if slot.bytes and other.bytes and not apart:
+                raise VerifyError(f"@{slot.number} lies where @{other.number} is still live")
+        if slot.offset % slot.align:
+            raise VerifyError(f"@{slot.number} is not at a multiple of {slot.align} bytes")
+        self.live[slot] = None
+        self.seen.add(slot)
+
+
+class _Barriers(_Check):
+    """Barriers by the slot that they are in: addresses in it differ at run time."""
+
+    def __init__(self, program: Program) -> None:
+        every = list(program.body.walk())
+        self.slots = {op.names[0]: op.slot for op in every if isinstance(op, ops.Address)}
+        self.made = set(self._of(every, ops.MbarrierInit))
+        self.made |= {op.barrier for op in every if isinstance(op, ops.ExpectParts)}
+        self.told = set(self._of(every, ops.MbarrierArrive, ops.MbarrierExpect, ops.Fetch))
+        self.told |= {op.barrier for op in every if isinstance(op, ops.SendParts) and op.barrier}
+        self.brought = set(self._of(every, ops.Fetch))
+        self.expected = set(self._of(every, ops.MbarrierExpect))
+
+    def _of(self, every: Iterable[Op], *kinds: type[Any]) -> Iterator[Slot]:
+        for op in every:
+            if isinstance(op, kinds) and op.barrier in self.slots:
+                yield self.slots[op.barrier]
+
+    def op(self, op: Op) -> None:
+        if isinstance(op, ops.MbarrierInit) and op.count < 1:
+            raise VerifyError("a barrier counts one arrival or more")
+        known = (ops.MbarrierWait, ops.MbarrierArrive, ops.MbarrierExpect, ops.Fetch)
+        if not isinstance(op, known) or op.barrier not in self.slots:
+            return
+        slot = self.slots[op.barrier]
+        if slot not in self.made:
+            raise VerifyError(f"nobody makes a barrier in @{slot.number}")
+        if isinstance(op, ops.MbarrierWait) and slot not in self.told:
+            raise VerifyError(f"nobody arrives on a barrier in @{slot.number}")
+        if isinstance(op, ops.Fetch) and slot not in self.expected:
+            raise VerifyError(f"nobody expects bytes on a barrier in @{slot.number}")
+
+
+class _Copies(_Check):
+    """By slot, what has happened since copies into it were issued first: nothing, a wait, and a
+    barrier behind it. Stages of one slot are not told apart."""
+
+    def __init__(self) -> None:
+        self.state: dict[Slot, int] = {}
+
+    def op(self, op: Op) -> None:
+        if isinstance(op, ops.CopyAsync):
+            self.state.setdefault(op.target.slot, 0)
+        elif isinstance(op, ops.WaitCopies):
+            self.state = {slot: max(1, state) for slot, state in self.state.items()}
+        elif isinstance(op, ops.Barrier):
+            self.state = {slot: 2 if state else 0 for slot, state in self.state.items()}
+        elif isinstance(op, ops.Free):
+            self.state.pop(op.slot, None)
+        elif not isinstance(op, ops.Alloc):
+            for slot in op.slots():
+                if self.state.get(slot, 2) < 2:
+                    missing = "barrier" if self.state[slot] else "wait for copies"
+                    raise VerifyError(
+                        f"there is no {missing} behind the copies into @{slot.number}"
+                    )
+
+
+class _Flights(_Check):
+    """Tiles that a matmul in flight still writes: how many groups were committed before it."""
+
+    def __init__(self) -> None:
+        self.flying: dict[Tile, int] = {}
+        self.groups = 0
+
+    def op(self, op: Op) -> None:
+        if not isinstance(op, ops.Yield | ops.Wgmma | ops.WgmmaWait | ops.For | ops.While):
+            for tile in op.tiles():
+                if tile in self.flying:
+                    raise VerifyError(f"{tile.name} is used before the wait that gives it")
+        self.advance(op)
+        if isinstance(op, ops.For | ops.While):
+            self.hand(op.params, op.inits)
+            ahead = _Flights()
+            ahead.flying, ahead.groups = dict(self.flying), self.groups
+            for inner in op.body.walk():
+                ahead.advance(inner)
+            end = _end(op.body)
+            for param, value in zip(op.params, end.values if end else (), strict=False):
+                if value in ahead.flying:  # of the iteration before
+                    self.flying[param] = self.groups - 1
+
+    def advance(self, op: Op) -> None:
+        """What an op sets off, or waits for."""
+        if isinstance(op, ops.Wgmma):
+            self.flying[op.tile] = self.groups
+        elif isinstance(op, ops.WgmmaCommit):
+            self.groups += 1
+        elif isinstance(op, ops.WgmmaWait):
+            self.hand(op.results, op.values)
+            done = self.groups - op.pending
+            gone = [tile for tile, group in self.flying.items() if group < done]
+            for tile in gone:
+                if tile in op.results or not op.values:
+                    del self.flying[tile]
+
+    def hand(self, made: Iterable[Tile], given: Iterable[Tile]) -> None:
+        for tile, value in zip(made, given, strict=True):
+            if value in self.flying:
+                self.flying[tile] = self.flying[value]
+
+    def behind(self, op: Op) -> None:
+        """Results of a loop or a branch that are still in flight."""
+        for block in op.blocks():
+            end = _end(block)
+            if end is not None and len(end.values) == len(op.results):
+                self.hand(op.results, end.values)
+
+
+def _end(block: Block) -> ops.Yield | None:
+    last = block.ops[-1] if block.ops else None
+    return last if isinstance(last, ops.Yield) else None
