@@ -31,6 +31,10 @@ KERNELS: dict[str, tuple[Callable[[], Kernel], Target]] = {
     "transpose": (functools.partial(kernels.transpose, 50, 90, f16, (64, 64)), SM_80),
     "gather": (functools.partial(kernels.gather, 50, 70, 33, f32), SM_90A),
     "atomics": (functools.partial(kernels.accumulate, 40, 70), SM_80),
+    "scan": (functools.partial(kernels.scan, "sum", f32, 3, 300, (4, 512), True), SM_80),
+    "held": (functools.partial(kernels.softmax, 2, 1000, f16, (1, 1024), 1, held=True), SM_90A),
+    "merged": (functools.partial(
+        kernels.attention, 1, 16, 256, 64, blocks=(16, 64), cluster=2), SM_90A),
     "mma": (functools.partial(kernels.matmul, 40, 36, 130, f16, (32, 32, 32), warps=2), SM_80),
     "tf32": (functools.partial(kernels.matmul, 20, 16, 40, f32, (32, 32, 32)), SM_80),
     "wgmma": (functools.partial(

@@ -86,7 +86,12 @@ def copy_async(warp: Warp, op: ops.CopyAsync) -> None:
     address, where = touched(warp, op.at, op.layout)
     source = warp.array(op.at.access.view.buffer)
     values = np.where(where, source[address], np.zeros(1, source.dtype))[keep]
-    at, data = bytes_at(place[keep], values.itemsize), as_bytes(values)
+    issue(warp, op, place[keep], values)
+
+
+def issue(warp: Warp, op: Op, place: Array, values: Array) -> None:
+    """Copies of values to byte addresses that are under way, of the group that is open."""
+    at, data = bytes_at(place, values.itemsize), as_bytes(values)
     memory, group, clock = warp.machine.shared[warp.block], warp.copies[-1], warp.copier
     clock.learn(warp.clock.known)
     memory.claim(at, clock, warp.did(op))

@@ -54,7 +54,7 @@ def multiply(warp: Warp, op: ops.Multiply) -> None:
 
 def exp_difference(warp: Warp, op: ops.ExpDifference) -> None:
     x, y = warp.tiles[op.x], warp.tiles[op.y]
-    warp.tiles[op.tile] = np.exp((x - y) * np.float32(op.scale))
+    warp.tiles[op.tile] = np.exp(x * np.float32(op.scale) - y)
 
 
 def share(warp: Warp, op: ops.Share) -> None:
@@ -108,6 +108,14 @@ def splat(warp: Warp, op: ops.Splat) -> None:
     warp.tiles[op.tile] = np.repeat(value, len(op.tile.layout.regs), 1)
 
 
+def unsplat(warp: Warp, op: ops.Unsplat) -> None:
+    warp.scalars[op.names[0]] = warp.scalar(op.x)
+
+
+def keep(warp: Warp, op: ops.Keep) -> None:
+    """No number changes."""
+
+
 def any_other(warp: Warp, op: ops.AnyOther) -> None:
     found = bool((warp.tiles[op.x] != op.value).any())
     warp.scalars[op.names[0]] = np.full(32, found, np.int64)
@@ -117,6 +125,8 @@ RULES: dict[type[Op], Rule] = {
     ops.Full: full,
     ops.IndexTile: index,
     ops.Splat: splat,
+    ops.Unsplat: unsplat,
+    ops.Keep: keep,
     ops.AnyOther: any_other,
     ops.Map: map_,
     ops.ScaledMap: scaled_map,

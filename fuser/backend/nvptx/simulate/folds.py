@@ -36,7 +36,7 @@ def fold_registers(warp: Warp, op: ops.FoldRegisters) -> None:
     places: dict[Coordinates, list[int]] = {at: [] for at in op.tile.layout.regs}
     for number, at in enumerate(x.layout.regs):
         places[(*at[:axis], *at[axis + 1 :])].append(number)
-    found, empty = warp.tiles[x], _identity(op.fn, x.dtype)
+    found, empty = warp.tiles[x], identity(op.fn, x.dtype)
     parts = []
     for numbers in places.values():
         some = np.where(inside[:, numbers], found[:, numbers], empty)
@@ -48,7 +48,8 @@ def fold_registers(warp: Warp, op: ops.FoldRegisters) -> None:
     warp.tiles[op.tile] = made
 
 
-def _identity(fn: str, dtype: DType) -> Array:
+def identity(fn: str, dtype: DType) -> Array:
+    """The element that a fold starts from."""
     if fn in ("fmax", "fmin") and dtype.is_float:
         return np.asarray(np.nan, dtype.numpy)
     if fn == "bitwise_and":

@@ -12,7 +12,18 @@ from fuser.backend.nvptx.ir.op import Op
 from fuser.backend.nvptx.ir.ops import ExpectParts
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.text import print_op
-from fuser.backend.nvptx.simulate import control, copies, data, folds, lines, matrix, memory, shared
+from fuser.backend.nvptx.simulate import (
+    control,
+    copies,
+    data,
+    folds,
+    lines,
+    matrix,
+    memory,
+    own,
+    scans,
+    shared,
+)
 from fuser.backend.nvptx.simulate.barriers import Mbarrier, Meeting
 from fuser.backend.nvptx.simulate.clocks import Array, Shadow, SimulationError
 from fuser.backend.nvptx.simulate.integers import Lookup
@@ -21,7 +32,7 @@ from fuser.graph.sizes import size_hint
 
 RULES: dict[type[Op], Rule] = {
     **data.RULES, **folds.RULES, **matrix.RULES, **memory.RULES, **shared.RULES, **copies.RULES,
-    **control.RULES, **lines.RULES,
+    **control.RULES, **lines.RULES, **scans.RULES, **own.RULES,
 }  # fmt: skip
 
 

@@ -76,8 +76,9 @@ def write_parts(warp: Warp, op: ops.WriteParts) -> None:
         bits += [0] * (6 + bit - len(bits))
         bits[5 + bit] = size << position
     at = warp.slot_addresses(op.slot, layout, steps) + warp.thread_part(bits)[:, None]
+    where = True if op.where is None else warp.scalar(op.where).astype(bool)[:, None]
     for number, value in enumerate(op.values):
-        warp.write(op, at + number * dtype.bytes, warp.tiles[value])
+        warp.write(op, at + number * dtype.bytes, warp.tiles[value], where)
 
 
 def read_parts(warp: Warp, op: ops.ReadParts) -> None:
@@ -127,6 +128,12 @@ def send_parts(warp: Warp, op: ops.SendParts) -> None:
             elif data.size:
                 done = _known(warp, op, op.barrier.offset, there)
                 fly(warp, op, there, where, as_bytes(data), done)
+
+
+def read_blocks(warp: Warp, op: ops.ReadBlocks) -> None:
+    for there, made in enumerate(op.results):
+        at = warp.slot_addresses(op.slot, made.layout, op.steps)
+        warp.tiles[made] = warp.read(op, at, made.dtype.numpy, block=there)
 
 
 def fly(warp: Warp, op: Op, block: int, at: Array, data: Array, done: Mbarrier) -> None:
@@ -219,6 +226,7 @@ RULES: dict[type[Op], Rule] = {
     ops.ClusterArrive: cluster_arrive,
     ops.ClusterWait: cluster_wait,
     ops.SendParts: send_parts,
+    ops.ReadBlocks: read_blocks,
     ops.ExpectParts: nothing,
     ops.Address: address,
     ops.MbarrierInit: mbarrier_init,

@@ -228,9 +228,12 @@ class Warp:
             bytes_at(at[keep], values.itemsize), as_bytes(values[keep]), self.clock, self.did(op)
         )
 
-    def read(self, op: Op, at: Array, dtype: np.dtype[Any], where: Array | bool = True) -> Array:
+    def read(
+        self, op: Op, at: Array, dtype: np.dtype[Any], where: Array | bool = True,
+        block: int | None = None,
+    ) -> Array:  # fmt: skip
         """Read elements of shared memory; where it is false any."""
-        memory = self.machine.shared[self.block]
+        memory = self.machine.shared[self.block if block is None else block]
         keep = np.broadcast_to(_lanes(self.active, at) & where, at.shape)
         memory.read(np.unique(bytes_at(at[keep], dtype.itemsize)), self.clock, self.did(op))
         safe = np.where(keep, at, 0)
