@@ -17,7 +17,7 @@ from fuser.dtypes import f16, f32
 from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen.interpret import run
 from fuser.tilegen.ir import Kernel
-from tests.backend.nvptx import kernels
+from tests.backend.nvptx import kernels, language_kernels
 from tests.numerics import assert_close
 
 Arrays = dict[str, "np.ndarray[Any, Any]"]
@@ -31,6 +31,8 @@ KERNELS: dict[str, tuple[Callable[[], Kernel], Target]] = {
     "transpose": (functools.partial(kernels.transpose, 50, 90, f16, (64, 64)), SM_80),
     "gather": (functools.partial(kernels.gather, 50, 70, 33, f32), SM_90A),
     "atomics": (functools.partial(kernels.accumulate, 40, 70), SM_80),
+    "histogram": (language_kernels.histogram, SM_80),
+    "locked": (functools.partial(language_kernels.locked_sum, 3), SM_90A),
     "scan": (functools.partial(kernels.scan, "sum", f32, 3, 300, (4, 512), True), SM_80),
     "held": (functools.partial(kernels.softmax, 2, 1000, f16, (1, 1024), 1, held=True), SM_90A),
     "merged": (functools.partial(

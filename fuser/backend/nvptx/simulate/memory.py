@@ -9,6 +9,7 @@ from fuser.backend.nvptx.ir.op import Op
 from fuser.backend.nvptx.ir.values import Place
 from fuser.backend.nvptx.layout import Layout
 from fuser.backend.nvptx.simulate.clocks import Array, SimulationError
+from fuser.backend.nvptx.simulate.data import evaluate
 from fuser.backend.nvptx.simulate.warp import Rule, Warp
 from fuser.graph.sizes import size_hint
 
@@ -57,6 +58,26 @@ def atomic_add(warp: Warp, op: ops.AtomicAdd) -> None:
     np.add.at(warp.array(op.at.access.view.buffer), address[where], warp.tiles[op.value][where])
 
 
+_COMBINED = {"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"}
+
+
+def atomic(warp: Warp, op: ops.Atomic) -> None:
+    """Threads one after the other."""
+    layout, values = op.value.layout, warp.tiles[op.value]
+    address, where = touched(warp, op.at, layout)
+    memory, found = warp.array(op.at.access.view.buffer), np.zeros_like(values)
+    for place in zip(*np.nonzero(where & warp.alone(layout)[:, None]), strict=True):
+        at, new = address[place], values[place]
+        found[place] = old = memory[at]
+        if op.compare is not None:
+            new = new if old == warp.tiles[op.compare][place] else old
+        elif op.fn != "exchange":
+            new = evaluate(_COMBINED.get(op.fn, op.fn), [old, new])
+        memory[at] = new
+    for made in op.results:
+        warp.tiles[made] = found
+
+
 def nothing(warp: Warp, op: Op) -> None:
     """Order that the simulator keeps anyway."""
 
@@ -65,6 +86,7 @@ RULES: dict[type[Op], Rule] = {
     ops.Load: load,
     ops.Store: store,
     ops.AtomicAdd: atomic_add,
+    ops.Atomic: atomic,
     ops.Fence: nothing,
     ops.AwaitPrevious: nothing,
 }
