@@ -25,10 +25,18 @@ class Meeting:
         turn = self.rounds
         merge(self.told, told)
         self.arrived += 1
-        if self.arrived == self.count:
+        self._advance()
+        return lambda: self.rounds > turn
+
+    def leave(self) -> None:
+        """One of them has ended: the others meet without it."""
+        self.count -= 1
+        self._advance()
+
+    def _advance(self) -> None:
+        if self.arrived and self.arrived == self.count:
             self.arrived, self.rounds = 0, self.rounds + 1
             self.given, self.told = self.told, {}
-        return lambda: self.rounds > turn
 
 
 @dataclass(eq=False)

@@ -104,6 +104,8 @@ class Machine:
                 waits[warp] = next(running[warp])
             except StopIteration:
                 del running[warp]
+                self.meetings[warp.block].leave()
+                self.cluster_meeting.leave()
         while self.flights:
             self.flights.pop(int(self.rng.integers(len(self.flights))))()
 
