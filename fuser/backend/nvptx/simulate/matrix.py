@@ -128,12 +128,11 @@ def write_partials(warp: Warp, op: ops.WritePartials) -> None:
 
 
 def add_partials(warp: Warp, op: ops.AddPartials) -> None:
-    if op.cluster > 1:
-        raise SimulationError("sums of other blocks have no meaning in the simulator yet")
     at = warp.slot_addresses(op.slot, op.acc.layout, op.steps)
     total = warp.tiles[op.acc]
-    for offset in op.offsets:
-        total = total + warp.read(op, at + offset, op.acc.dtype.numpy)
+    for block in range(op.cluster) if op.cluster > 1 else (warp.block,):
+        for offset in op.offsets:
+            total = total + warp.read(op, at + offset, op.acc.dtype.numpy, block=block)
     warp.tiles[op.tile] = total
 
 
