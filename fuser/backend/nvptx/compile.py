@@ -7,8 +7,11 @@ import math
 from typing import Any
 
 from fuser.backend.module import CompiledKernel, TensorMap
+from fuser.backend.nvptx import lower
 from fuser.backend.nvptx.assignment import of_caller
 from fuser.backend.nvptx.cluster import NeedsOneBlock, blocks_of
+from fuser.backend.nvptx.emit import RULES
+from fuser.backend.nvptx.emit.program import write
 from fuser.backend.nvptx.ir.program import Program, needed
 from fuser.backend.nvptx.ir.text import print_program
 from fuser.backend.nvptx.lower import Lowering
@@ -38,12 +41,17 @@ def lower_to_gpu(kernel: Kernel, target: Target) -> Program:
     """The GPU IR that the LLVM IR text is written from. Raises LoweringError."""
     with symbolic_dims():
         _, low, shared = _fitting(kernel, target)
-        body = low.recorder.body
-        return Program(
-            kernel.name, target.arch, low.warps, low.threads, low.order.launch,
-            list(kernel.buffers), body, needed(low.recorder.head, body), low.shared.slots,
-            low.order.cluster, shared, low.tensor_maps,
-        )  # fmt: skip
+        return _program(low, shared)
+
+
+def _program(low: Lowering, shared: int) -> Program:
+    body = low.recorder.body
+    return Program(
+        low.kernel.name, low.target.arch, low.warps, low.threads, low.order.launch,
+        list(low.kernel.buffers), body, needed(low.recorder.head, body), low.shared.slots,
+        low.order.cluster, shared, low.tensor_maps, len(low.kernel.scalars), low.cluster.blocks,
+        low.shared.team, low.workspace_bytes,
+    )  # fmt: skip
 
 
 def gpu_text(kernel: Kernel, target: Target) -> str:
@@ -167,8 +175,11 @@ def _lower(
         low.run()
     shared = low.shared.place()
     used = bool(low.shared.slots)
+    function = low.emitter
+    if lower.DEFERRED:
+        function = write(_program(low, shared), target, RULES)
     text = module_text(
-        low.emitter, threads=low.threads, shared=used, blocks=resident_blocks(low),
+        function, threads=low.threads, shared=used, blocks=resident_blocks(low),
         variables=low.variables,
     )  # fmt: skip
     return low.shared.resolve(text), low, shared

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from fuser.backend.module import TensorMap
 from fuser.backend.nvptx import consumer, persistent, roles, stream_plan
@@ -31,7 +32,7 @@ from fuser.backend.nvptx.masks import can_remake, remake
 from fuser.backend.nvptx.multicast import Neighbours
 from fuser.backend.nvptx.op_rules import RULES
 from fuser.backend.nvptx.order import ProgramOrder, growing_axes
-from fuser.backend.nvptx.recorder import Recorder, Region
+from fuser.backend.nvptx.recorder import Recorder, Region, Scalars
 from fuser.backend.nvptx.row_tails import find_row_tail
 from fuser.backend.nvptx.shared import SharedMemory
 from fuser.backend.nvptx.shares import Shares, plan_shares
@@ -50,6 +51,7 @@ from fuser.tilegen.value import INDEX, Value
 
 SMALL = 16 << 20
 """Bytes that a kernel touches in a few microseconds, of which its start and end are a part."""
+DEFERRED = False
 OVERLAP = True
 """Whether kernels start under the end of the one before; `schedule.extra["overlap"]` overrides."""
 
@@ -94,15 +96,19 @@ class Lowering(IndexValues):
         params = [(_parameter_type(buffer), self.names[buffer]) for buffer in kernel.buffers]
         self.entry = _word(kernel.name)
         self.recorder = Recorder()
-        self.emitter = Emitter(self.entry, params, "#0", self.recorder)
+        self.emitter: Any = (
+            Scalars(self.recorder) if DEFERRED else Emitter(self.entry, params, "#0", self.recorder)
+        )
+        if DEFERRED:
+            self.emitter.params = params
         self.shared = SharedMemory(self.emitter, self.do, self.hazards.barrier)
         self.order = ProgramOrder(
             kernel.grid, kernel.schedule.group, growing_axes(kernel), blocks, neighbours
         )
-        self.code = Code(
-            self.emitter, self.shared, target, self.names, self.warps, blocks,
-            self.order.cluster > 1,
-        )  # fmt: skip
+        if not DEFERRED:
+            self.code = Code(
+                self.emitter, target, self.names, self.warps, blocks, self.order.cluster > 1
+            )
         self.cluster = Cluster(self, blocks)
         self.neighbours = Neighbours(self, neighbours)
         self.env: dict[Value, Entry] = {}
@@ -147,8 +153,9 @@ class Lowering(IndexValues):
     def do(self, op: ir.Op) -> None:
         """Record an op, and write its code."""
         self.recorder.add(op)
-        with self.recorder.code():
-            CODE[type(op)](self.code, op)
+        if not DEFERRED:
+            with self.recorder.code():
+                CODE[type(op)](self.code, op)
 
     def scalar_of(self, op: ir.Op) -> str:
         """Record an op that gives a scalar; its name, which it gets here."""
@@ -158,7 +165,8 @@ class Lowering(IndexValues):
 
     def region(self, op: ir.Op) -> Region:
         """Begin an op with blocks, at its first block."""
-        return Region(self.recorder, op, CODE[type(op)](self.code, op))
+        steps = (b for b in op.blocks()) if DEFERRED else CODE[type(op)](self.code, op)
+        return Region(self.recorder, op, steps)
 
     @contextmanager
     def where(self, condition: Operand) -> Iterator[None]:
@@ -196,6 +204,8 @@ class Lowering(IndexValues):
         if self.workspace_bytes:
             place = len(self.kernel.buffers)
             self.emitter.params.insert(place, ("ptr addrspace(1) noalias align 16", WORKSPACE))
+        if DEFERRED:
+            return
         table = SYMBOLIC.get()
         self.emitter.finish(len(table) if table else 0, len(self.kernel.scalars))
 

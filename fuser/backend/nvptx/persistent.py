@@ -97,6 +97,8 @@ def begin(low: Lowering) -> bool:
             f"call i32 @llvm.nvvm.shfl.sync.idx.i32(i32 -1, i32 {number}, i32 0, i32 31)"
         )
         shared.teams = low.teams
+        if hasattr(low, "code"):
+            low.code.team = shared.team
     low.warp_buffers = shared.allocate(BUFFER * low.warps, 128)
     if rotates(low, low.streams):
         low.resident = _residents(low)

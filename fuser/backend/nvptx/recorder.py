@@ -11,6 +11,7 @@ import re
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 
+from fuser.backend.nvptx.integers import Integers
 from fuser.backend.nvptx.ir.op import Block, Integer, Op, Raw
 
 _INTEGER = re.compile(
@@ -63,6 +64,44 @@ class Recorder:
             self.add(Integer(text=text, names=(result,)))
         else:
             self.add(Raw(text=f"{result} = {text}" if result else text))
+
+
+class Scalars(Integers):
+    """Integers that are recorded as ops."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+        self._numbers = itertools.count()
+        self._special: set[str] = set()
+
+    def name_of(self) -> str:
+        return f"%s{next(self._numbers)}"
+
+    def value(self, text: str) -> str:
+        name = self.name_of()
+        self._recorder.written(text, name)
+        return name
+
+    def hoisted(self, text: str) -> str:
+        name = self.name_of()
+        self._recorder.written(text, name, hoisted=True)
+        return name
+
+    @property
+    def tid(self) -> str:
+        return self._read("%tid", "tid.x")
+
+    @property
+    def rank(self) -> str:
+        return self._read("%rank", "cluster.ctarank")
+
+    def _read(self, name: str, register: str) -> str:
+        if name not in self._special:
+            self._special.add(name)
+            text = f"call i32 @llvm.nvvm.read.ptx.sreg.{register}()"
+            self._recorder.written(text, name, hoisted=True)
+        return name
 
 
 class Region:

@@ -18,18 +18,18 @@ serialises the matmuls (C75xx).
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from fuser.backend.function import Block
 from fuser.backend.nvptx import consumer
 from fuser.backend.nvptx.chain import Chain, plain_loads
 from fuser.backend.nvptx.dot import operand
 from fuser.backend.nvptx.edges import Edges
 from fuser.backend.nvptx.emitter import Operand
+from fuser.backend.nvptx.ir import op as ir
+from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import SharedTile, Tile
-from fuser.backend.nvptx.stream import Channel, Stream, release, wait_barrier
+from fuser.backend.nvptx.stream import Channel, Ring, Stream, release, wait_barrier
 from fuser.backend.nvptx.wgmma import commit, fence, issue, pack_fragments, wait
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Op
@@ -91,18 +91,43 @@ class Rotated:
         if not alone:
             low.shared.barrier()
         slots = len(low.shared.slots)
-        before = e.at
-        enter, tail, done = e.block("first"), e.block("tail"), e.block("loop.end")
         certain = isinstance(start, int) and isinstance(stop, int)
         ring = self.stream.ring
         if self.turns:
             self._first_turn()
-            before = e.at
         if certain:
-            e.jump(enter)
-        else:
-            e.branch(e.value(f"icmp slt i32 {start}, {stop}"), enter, done)
-        e.enter(enter)
+            finals, end = self._rotated(start, stop, inits)
+            low.shared.forget()
+            if alone and slots == len(low.shared.slots):
+                low.shared.state = (False, False)
+            self.stream.ring = end
+            return finals
+        some = e.value(f"icmp slt i32 {start}, {stop}")
+        names = (e.name_of(), e.name_of()) if low.order.persistent else ()
+        skipped = gpu.Yield(scalars=ring if names else (), values=tuple(inits))
+        results = tuple(low.like(tile) for tile in inits)
+        region = low.region(gpu.If(
+            condition=some, then=ir.Block(), other=ir.Block(ops=[skipped]), names=names,
+            results=results,
+        ))  # fmt: skip
+        finals, end = self._rotated(start, stop, inits)
+        low.do(gpu.Yield(scalars=end if names else (), values=tuple(finals)))
+        region.following()
+        if region.inside:  # the other block is there already
+            region.following()
+        low.shared.forget()
+        if alone and slots == len(low.shared.slots):
+            low.shared.state = (False, False)
+        if names:
+            self.stream.ring = names
+        consumer.give_back(low)
+        return list(results)
+
+    def _rotated(self, start: Operand, stop: Operand, inits: list[Tile]) -> tuple[list[Tile], Ring]:
+        """The first trip, the loops of those that follow, and the last matmul; the results, and
+        where the ring then is."""
+        e, low = self.e, self.low
+        ring = self.stream.ring
         state = self._trip(start, inits)
         limit, before_limit = self.edges.limit(-1)
         first, from_first = self.edges.limit(1)
@@ -111,86 +136,45 @@ class Rotated:
         if first is not None:
             # no later than the limit: where every iteration needs a mask, the last loop runs them
             # all
-            after = e.block("loop.unmasked")
-            state = self._trips(state, self._smin(first, least), after, before_limit)
-            e.enter(after)
+            state = self._trips(state, self._smin(first, least), before_limit)
         if limit is not None or first is not None:
-            after = e.block("loop.masked")
-            state = self._trips(state, least, after, before_limit + from_first)
-            e.enter(after)
-        state = self._trips(state, stop, tail, from_first if self.edges.ordered() else [])
-        phis, words = state.tiles, state.words
-        old, older = (str(item) for item in self._hand_over[3:])
-        end = self._hand_over[1:3]
-        e.enter(tail)
-        if certain:
+            state = self._trips(state, least, before_limit + from_first)
+        state = self._trips(state, stop, from_first if self.edges.ordered() else [])
+        old, older = self._hand_over[3:]
+        end = (self._hand_over[1], self._hand_over[2])
+        if isinstance(start, int) and isinstance(stop, int):
             consumer.give_back(low)
-        finals = list(phis)
-        finals[self.chain.position] = self._last(phis[self.chain.position], words, (old, older))
-        leave = e.at
-        e.jump(done)
-        e.enter(done)
-        low.shared.forget()
-        if alone and slots == len(low.shared.slots):
-            low.shared.state = (False, False)
-        if certain:
-            self.stream.ring = (end[0], end[1])
-            return finals
-        if low.order.persistent:
-            following, parity = (
-                e.value(f"phi i32 [ {x}, %{before.label} ], [ {y}, %{leave.label} ]")
-                for x, y in zip(ring, end, strict=True)
-            )
-            self.stream.ring = (following, parity)
-        joined = [
-            Tile(a.dtype, a.shape, a.layout, [
-                e.value(f"phi {a.type} [ {x}, %{before.label} ], [ {y}, %{leave.label} ]")
-                for x, y in zip(a.regs, b.regs, strict=True)
-            ])
-            for a, b in zip(inits, finals, strict=True)
-        ]  # fmt: skip
-        consumer.give_back(low)
-        return joined
+        finals = list(state.tiles)
+        position = self.chain.position
+        finals[position] = self._last(finals[position], state.words, (old, older))
+        return finals, end
 
-    def _trips(
-        self, state: _State, stop: Operand, after: Block, certainties: list[ops.Map]
-    ) -> _State:
-        """Iterations up to `stop`, and a jump to `after`; the state there. certainties: conditions
-        that hold for every element of these iterations."""
-        e = self.e
-        head, body = e.block("loop"), e.block("body")
-        latch = e.at
-        e.jump(head)
-        e.enter(head)
-        mark = len(head.lines)
-        variable, stage, phase, old, older = names = [e.name_of() for _ in range(5)]
-        phis = [
-            Tile(t.dtype, t.shape, t.layout, [e.name_of() for _ in t.regs]) for t in state.tiles
-        ]
-        w = state.words
-        words = Tile(w.dtype, w.shape, w.layout, [e.name_of() for _ in w.regs])
-        e.branch(e.value(f"icmp slt i32 {variable}, {stop}"), body, after)
-        e.enter(body)
+    def _trips(self, state: _State, stop: Operand, certainties: list[ops.Map]) -> _State:
+        """Iterations up to `stop`; the state behind them. certainties: conditions that hold for
+        every element of these iterations."""
+        e, low = self.e, self.low
+        variable, stage, phase, old, older = names = tuple(e.name_of() for _ in range(5))
+        inits = (*state.tiles, state.words)
+        phis = tuple(low.like(tile) for tile in inits)
+        loop = gpu.For(
+            stop=stop, scalars=names, firsts=tuple(self._hand_over), params=phis, inits=inits,
+            body=ir.Block(), results=tuple(low.like(tile) for tile in inits),
+        )  # fmt: skip
+        region = low.region(loop)
         self.stream.stage, self.stream.phase = stage, phase
         for condition in certainties:
-            self.low.env[condition.result] = _always(condition)
+            low.env[condition.result] = _always(condition)
         self._certain = set(certainties)
-        end = self._trip(variable, phis, words, (old, older))
+        end = self._trip(variable, list(phis[:-1]), phis[-1], (old, older))
         self._certain = set()
         following = e.value(f"add i32 {variable}, {self.loop.step}")
-        ends = [following, *self._following(stage, phase), stage, phase]
-        entries = [("i32", *item) for item in zip(names, self._hand_over, ends, strict=True)]
-        for phi, a, b in zip(phis, state.tiles, end.tiles, strict=True):
-            entries += [(phi.type, *regs) for regs in zip(phi.regs, a.regs, b.regs, strict=True)]
-        kept = zip(words.regs, state.words.regs, end.words.regs, strict=True)
-        entries += [(words.type, *regs) for regs in kept]
-        head.lines[mark:mark] = [
-            f"{name} = phi {type} [ {a}, %{latch.label} ], [ {b}, %{e.at.label} ]"
-            for type, name, a, b in entries
-        ]
-        e.do(f"br label %{head.label}, !llvm.loop !0")
+        low.do(gpu.Yield(
+            scalars=(following, *self._following(stage, phase), stage, phase),
+            values=(*end.tiles, end.words),
+        ))  # fmt: skip
+        region.following()
         self._hand_over = list(names)
-        return _State(phis, words)
+        return _State(list(loop.results[:-1]), loop.results[-1])
 
     def _following(self, stage: Operand, phase: Operand) -> tuple[Operand, Operand]:
         """The next stage of the ring, and its phase."""
@@ -214,13 +198,13 @@ class Rotated:
         variable: Operand,
         carried: list[Tile],
         words: Tile | None = None,
-        previous: tuple[str, str] | None = None,
+        previous: Ring | None = None,
     ) -> _State:
         """One iteration; without words the first, which has no matmul to add."""
         low, chain, stream = self.low, self.chain, self.stream
         outside, operands = dict(low.converted), dict(low.operands)
         if words is None:
-            stream.stage, stream.phase = (str(item) for item in stream.ring)
+            stream.stage, stream.phase = stream.ring
         low.env[self.loop.body.params[0]] = variable
         for position, param in enumerate(self.loop.body.params[1:]):
             if position != chain.position:
@@ -291,32 +275,25 @@ class Rotated:
     def _scale(self, total: Tile) -> None:
         """What the carried sum becomes before the next matmul is added; where its factor seldom is
         another number than 1, only where some lane of the warp has such a factor."""
-        low, chain, e = self.low, self.chain, self.e
+        low, chain = self.low, self.chain
         factor = chain.steady
         if factor is None:
             for op in chain.scale:
                 low.op(op)
             return
-        flags = [
-            e.value(f"fcmp une float {reg}, 1.0")
-            for reg in dict.fromkeys(low.tile(factor, total.layout).regs)
-        ]
-        changed = functools.reduce(lambda a, b: e.value(f"or i1 {a}, {b}"), flags)
-        some = e.value(f"call i1 @llvm.nvvm.vote.any.sync(i32 -1, i1 {changed})")
-        then, done = e.block("scale"), e.block("scaled")
-        before = e.at
-        e.branch(some, then, done)
-        e.enter(then)
+        some = low.scalar_of(gpu.AnyOther(x=low.tile(factor, total.layout), value=1.0))
+        made = low.like(total)
+        region = low.region(gpu.If(
+            condition=some, then=ir.Block(), other=ir.Block(ops=[gpu.Yield(values=(total,))]),
+            results=(made,),
+        ))  # fmt: skip
         for op in chain.scale:
             low.op(op)
-        scaled = low.tile(chain.second.acc, total.layout)
-        leave = e.at
-        e.jump(done)
-        e.enter(done)
-        low.env[chain.second.acc] = Tile(total.dtype, total.shape, total.layout, [
-            e.value(f"phi {total.type} [ {a}, %{before.label} ], [ {b}, %{leave.label} ]")
-            for a, b in zip(total.regs, scaled.regs, strict=True)
-        ])  # fmt: skip
+        low.do(gpu.Yield(values=(low.tile(chain.second.acc, total.layout),)))
+        region.following()
+        if region.inside:
+            region.following()
+        low.env[chain.second.acc] = made
 
     def _is_certain(self, select: Value) -> bool:
         """Whether the condition of a select holds for every element of this iteration."""
@@ -338,7 +315,7 @@ class Rotated:
         for op in self.chain.beneath:
             self.low.op(op)
 
-    def _last(self, total: Tile, words: Tile, previous: tuple[str, str]) -> Tile:
+    def _last(self, total: Tile, words: Tile, previous: Ring) -> Tile:
         value = self._values(previous)
         fence(self.low)
         flying = self._issue_second(total, words, value)
@@ -347,7 +324,7 @@ class Rotated:
         self._release(self.chain.others, previous[0])
         return total
 
-    def _values(self, previous: tuple[str, str]) -> SharedTile:
+    def _values(self, previous: Ring) -> SharedTile:
         """Wait for the second dot's right operand of the iteration before."""
         low, stream = self.low, self.stream
         for channel in self.chain.others:
@@ -364,23 +341,23 @@ class Rotated:
         self.low.env[second.acc] = total
         return issue(self.low, second, self.low.assignment.dots[second], words, value, total)
 
-    def _bind(self, channel: Channel, stage: str) -> None:
+    def _bind(self, channel: Channel, stage: Operand) -> None:
         low = self.low
         for load, tile in zip(channel.loads, channel.tiles, strict=True):
             low.env[load.result] = tile.at_stage(low.emitter.times(stage, tile.bytes))
             low.piped.add(load)
 
-    def _release(self, channels: list[Channel], stage: str) -> None:
+    def _release(self, channels: list[Channel], stage: Operand) -> None:
         for channel in channels:
             release(self.low, self.stream, channel, stage)
 
     # ping-pong: one warp group issues its matmuls while the other computes ----------------------
 
-    def _bar(self, verb: str, ahead: int) -> None:
+    def _bar(self, kind: Literal["sync", "arrive"], ahead: int) -> None:
         e = self.e
         group = e.hoisted(f"lshr i32 {e.tid}, 7")
         number = e.hoisted(f"{'sub i32 3,' if ahead else 'add i32 2,'} {group}")
-        e.do(f"call void @llvm.nvvm.barrier.cta.{verb}.aligned.count(i32 {number}, i32 256)")
+        self.low.do(gpu.NamedBarrier(kind=kind, number=number, threads=256))
 
     def _first_turn(self) -> None:
         e = self.e
@@ -388,8 +365,8 @@ class Rotated:
         if self.low.order.persistent:  # later programs begin with the turn that the one before left
             fresh = e.value(f"icmp ult i32 {self.low.number}, {self.low.order.launch[0]}")
             first = e.value(f"and i1 {first}, {fresh}")
-        with e.where(first):
-            e.do("call void @llvm.nvvm.barrier.cta.arrive.aligned.count(i32 2, i32 256)")
+        with self.low.where(first):
+            self.low.do(gpu.NamedBarrier(kind="arrive", number=2, threads=256))
 
     def _wait_turn(self) -> None:
         self._bar("sync", 0)

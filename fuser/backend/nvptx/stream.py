@@ -81,8 +81,8 @@ class Stream:
     fresh: set[ops.Dot] = field(default_factory=set)
     quiet: bool = False
     stages: int = 0
-    stage: str = ""
-    phase: str = ""
+    stage: Operand = 0
+    phase: Operand = 0
     first: Operand = 0
     variable: Operand = 0
     ring: tuple[Operand, Operand] = (0, 0)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping
+from typing import Protocol
 
 from fuser.backend.nvptx.emitter import Emitter, Operand
 from fuser.backend.nvptx.indexing import Indexer
@@ -12,9 +13,6 @@ from fuser.target import Target
 from fuser.tilegen.index import Lookup
 from fuser.tilegen.ir import Buffer
 from fuser.tilegen.value import INDEX, Value
-
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.shared import SharedMemory
 
 
 class Writes(Protocol):
@@ -26,16 +24,18 @@ class Writes(Protocol):
 
 class Code:
     """The code of one kernel. names: of the parameters of buffers. ready: pointers to use instead,
-    once the kernel in front has ended. warps: that compute a program in a block. clustered: whether
-    blocks are launched in clusters."""
+    once the kernel in front has ended. warps: that compute a program in a block; blocks: of the
+    cluster that shares a program. clustered: whether blocks are launched in clusters. team: the
+    number of the warp group that has slots of its own."""
 
     def __init__(
-        self, emitter: Emitter, shared: SharedMemory, target: Target, names: dict[Buffer, str],
-        warps: int, blocks: int, clustered: bool,
+        self, emitter: Emitter, target: Target, names: Mapping[Buffer, str], warps: int,
+        blocks: int, clustered: bool, team: Operand = 0,
     ) -> None:  # fmt: skip
-        """blocks: of the cluster that shares a program."""
-        self.emitter, self.shared, self.target, self.names = emitter, shared, target, names
-        self.warps, self.blocks, self.clustered = warps, blocks, clustered
+        self.emitter, self.target, self.names = emitter, target, names
+        self.warps, self.blocks, self.team, self.clustered = warps, blocks, team, clustered
+        if blocks > 1:
+            emitter.block_bits = self.first_bit
         self.ready: dict[Buffer, str] = {}
         self.addresses: dict[str, str] = {}
         """In shared memory, by the names of scalars."""
@@ -51,7 +51,13 @@ class Code:
 
     def place(self, slot: Slot, offset: Operand = 0) -> str:
         """A pointer `offset` bytes into a slot."""
-        return self.shared.pointer(slot, offset)
+        e = self.emitter
+        if slot.copies > 1:
+            offset = e.plus(e.times(self.team, slot.pitch), offset)
+        base = f"getelementptr (i8, ptr addrspace(3) @shared_memory, i32 {slot.token})"
+        if offset == 0:
+            return base
+        return e.value(f"getelementptr i8, ptr addrspace(3) {base}, i32 {offset}")
 
     @staticmethod
     def register_text(name: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fuser.backend.module import TensorMap
 from fuser.backend.nvptx.ir.op import Block, Op, Raw
 from fuser.backend.nvptx.ir.uses import NAME, scalars_of
-from fuser.backend.nvptx.ir.values import Slot
+from fuser.backend.nvptx.ir.values import Operand, Slot
 from fuser.tilegen.ir import Buffer
 
 
@@ -18,7 +18,9 @@ class Program:
 
     warps: that compute a program in a block; threads: of a block, those that only feed others
     included. launch: blocks; cluster: blocks that share shared memory. head: integers made once,
-    before the body. slots: of shared memory, placed; shared_bytes: that they take.
+    before the body. slots: of shared memory, placed; shared_bytes: that they take. scalars: numbers
+    that a launch gives. blocks: of the cluster that share a program. team: the number of a warp
+    group that has a program of its own. workspace_bytes: of global memory for itself.
     """
 
     name: str
@@ -33,6 +35,10 @@ class Program:
     cluster: int = 1
     shared_bytes: int = 0
     tensor_maps: list[TensorMap] = field(default_factory=list)
+    scalars: int = 0
+    blocks: int = 1
+    team: Operand = 0
+    workspace_bytes: int = 0
 
     def walk(self) -> Iterator[Op]:
         """Every op, outer before inner."""
