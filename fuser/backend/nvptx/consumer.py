@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx import persistent
 from fuser.backend.nvptx.emitter import Operand
+from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import SharedTile, Tile
 from fuser.backend.nvptx.stream import (
     Channel,
@@ -123,8 +124,7 @@ def after_read(low: Lowering, stream: Stream, channel: Channel) -> None:
     """Release what every lane of the warp has read; later, where the loop does that itself."""
     if channel.held:
         return
-    e = low.emitter
-    e.do("call void @llvm.nvvm.bar.warp.sync(i32 -1)")
+    low.do(gpu.WarpSync())
     release(low, stream, channel, stream.stage)
 
 

@@ -33,6 +33,11 @@ def barrier(code: Code, op: ops.Barrier) -> None:
         code.emitter.do(f"{call}all(i32 0)")
 
 
+def warp_sync(code: Code, op: ops.WarpSync) -> None:
+    """One instruction."""
+    code.emitter.do("call void @llvm.nvvm.bar.warp.sync(i32 -1)")
+
+
 def named_barrier(code: Code, op: ops.NamedBarrier) -> None:
     """One barrier instruction."""
     code.emitter.do(
@@ -182,6 +187,7 @@ RULES: dict[type[Op], Callable[..., None]] = {
     ops.Free: free,
     ops.Barrier: barrier,
     ops.NamedBarrier: named_barrier,
+    ops.WarpSync: warp_sync,
     ops.WriteShared: write_shared,
     ops.ReadShared: read_shared,
     ops.WriteDense: write_dense,

@@ -350,6 +350,13 @@ class Barrier(Op):
 
 
 @dataclass(eq=False, kw_only=True)
+class WarpSync(Op):
+    """The lanes of each warp wait for each other."""
+
+    opcode: ClassVar[str] = "warp_sync"
+
+
+@dataclass(eq=False, kw_only=True)
 class NamedBarrier(Op):
     """Wait at a barrier with a number until so many threads have come, or only tell it."""
 
