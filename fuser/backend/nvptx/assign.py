@@ -20,10 +20,10 @@ from fuser.backend.nvptx.assignment import (
     of_caller,
     shared_values,
 )
+from fuser.backend.nvptx.boxes import box_of
 from fuser.backend.nvptx.dot_plan import plan_dot, share_trips
 from fuser.backend.nvptx.layout import Layout, scalar_layout
 from fuser.backend.nvptx.masks import can_remake, reshaped_layout, uniform, unit_reshape
-from fuser.backend.nvptx.tensor_map import box_of
 from fuser.backend.nvptx.units import needs_inner_k
 from fuser.target import Target
 from fuser.tilegen import ops

@@ -7,7 +7,6 @@ and so does the arrival; `end_stream` makes up for the last one.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx import persistent
@@ -20,7 +19,6 @@ from fuser.backend.nvptx.stream import (
     arrive_where,
     elected,
     ends_of,
-    release,
     wait_barrier,
 )
 from fuser.tilegen import ops
@@ -52,7 +50,7 @@ def start_sums(low: Lowering, stream: Stream, inits: list[Tile]) -> None:
         place = loop.body.params.index(dot.acc) - 1
         if is_zero(low, loop.inits[place]):
             stream.fresh.add(dot)
-            inits[place] = replace(inits[place], regs=["poison"] * len(inits[place].regs))
+            inits[place] = low.add(gpu.Undefined(results=(low.like(inits[place]),)))
 
 
 def is_zero(low: Lowering, value: Value) -> bool:
@@ -67,6 +65,14 @@ def keeps_sums(low: Lowering, op: ops.Dot) -> Operand:
         if op in stream.fresh:
             return low.emitter.value(f"icmp ne i32 {stream.variable}, {stream.first}")
     return 1
+
+
+def release(
+    low: Lowering, stream: Stream, channel: Channel, stage: Operand, condition: str = ""
+) -> None:
+    """A warp group, or a warp where no dot reads, is done with a stage, where a condition holds."""
+    threads = 128 if channel.dots else 32
+    low.neighbours.release(channel, stream.empty(low, channel, stage), threads, condition)
 
 
 def begin_trip(low: Lowering, stream: Stream) -> None:

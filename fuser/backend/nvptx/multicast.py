@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fuser.backend.nvptx.boxes import Share
 from fuser.backend.nvptx.cluster import LARGEST, NeedsOneBlock
 from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.ir import ops as gpu
@@ -33,17 +33,6 @@ if TYPE_CHECKING:
     from fuser.backend.nvptx.ir.values import SharedTile
     from fuser.backend.nvptx.lower import Lowering
     from fuser.backend.nvptx.stream import Channel, Stream
-
-
-@dataclass(frozen=True)
-class Share:
-    """What a block fetches of a tile: part number `part`, of `across` cuts of the tile's blocks of
-    columns times `down` cuts of its rows. mask: the blocks it is sent to, a bit each."""
-
-    across: int
-    down: int
-    part: Operand
-    mask: Operand
 
 
 def neighbours_of(kernel: Kernel, target: Target) -> tuple[int, int]:

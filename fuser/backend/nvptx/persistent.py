@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx import balance
 from fuser.backend.nvptx.assignment import trips_of
+from fuser.backend.nvptx.boxes import box_of
 from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.ir.strips import BUFFER
 from fuser.backend.nvptx.scalars import is_scalar_arithmetic
@@ -35,7 +36,7 @@ from fuser.backend.nvptx.stream import (
     elected,
     wait_barrier,
 )
-from fuser.backend.nvptx.tensor_map import add_map, box_of
+from fuser.backend.nvptx.tensor_map import add_map
 from fuser.backend.nvptx.turns import each_turn
 from fuser.graph.sizes import is_symbolic, size_hint
 from fuser.tilegen import ops

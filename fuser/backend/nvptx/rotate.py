@@ -29,7 +29,7 @@ from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.ir import op as ir
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import SharedTile, Tile
-from fuser.backend.nvptx.stream import Channel, Ring, Stream, release, wait_barrier
+from fuser.backend.nvptx.stream import Channel, Ring, Stream, wait_barrier
 from fuser.backend.nvptx.wgmma import commit, fence, issue, pack_fragments, wait
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Op
@@ -349,7 +349,7 @@ class Rotated:
 
     def _release(self, channels: list[Channel], stage: Operand) -> None:
         for channel in channels:
-            release(self.low, self.stream, channel, stage)
+            consumer.release(self.low, self.stream, channel, stage)
 
     # ping-pong: one warp group issues its matmuls while the other computes ----------------------
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from fuser.backend.nvptx.boxes import Box, Source
 from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import SharedTile, Slot, Tile
-from fuser.backend.nvptx.tensor_map import Box, Source
 from fuser.tilegen import ops
 
 if TYPE_CHECKING:
@@ -131,14 +131,6 @@ def wait_barrier(low: Lowering, barrier: str, parity: Operand) -> None:
 def arrive_where(low: Lowering, barrier: str, condition: Operand) -> None:
     """Arrive on a barrier where the condition holds."""
     low.do(gpu.MbarrierArrive(barrier=barrier, condition=condition))
-
-
-def release(
-    low: Lowering, stream: Stream, channel: Channel, stage: Operand, condition: str = ""
-) -> None:
-    """A warp group, or a warp where no dot reads, is done with a stage, where a condition holds."""
-    threads = 128 if channel.dots else 32
-    low.neighbours.release(channel, stream.empty(low, channel, stage), threads, condition)
 
 
 def elected(low: Lowering) -> str:

@@ -17,6 +17,7 @@ from fuser.backend.nvptx.assignment import (
     shared_values,
     trips_of,
 )
+from fuser.backend.nvptx.boxes import Box, source_of
 from fuser.backend.nvptx.dot_plan import runs_on
 from fuser.backend.nvptx.ir.strips import BUFFER
 from fuser.backend.nvptx.ir.values import tile_bytes
@@ -25,7 +26,7 @@ from fuser.backend.nvptx.scalars import is_scalar_arithmetic
 from fuser.backend.nvptx.shares import plan_shares
 from fuser.backend.nvptx.stage import shared_tile_for
 from fuser.backend.nvptx.stream import Channel, Stream
-from fuser.backend.nvptx.tensor_map import Box, add_map, filled_rows, source_of
+from fuser.backend.nvptx.tensor_map import add_map, filled_rows
 from fuser.graph.sizes import size_hint
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Op
@@ -107,7 +108,8 @@ def _plan_stream(
         dots = _dots_of(low, load)
         wide = any(plan.dots[dot].kind == "wide" for dot in dots)
         size = 4 if wide else dots[0].a.dtype.bytes if dots else 2
-        source = source_of(low, load, size)
+        windows = bool(low.kernel.schedule.extra.get("windows", True))
+        source = source_of(load, plan.accesses[load], windows, size)
         if source is None or not set(load.operands()) <= inner:
             return None
         kinds = {plan.dots[dot].kind for dot in dots}

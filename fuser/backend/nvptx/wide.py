@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx import persistent
 from fuser.backend.nvptx.assignment import DotPlan
+from fuser.backend.nvptx.consumer import release
 from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.ir import op as ir
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import SharedTile, Slot, Tile, tile_bytes
 from fuser.backend.nvptx.stage import fence_async
-from fuser.backend.nvptx.stream import Stream, advance, release, wait_barrier
+from fuser.backend.nvptx.stream import Stream, advance, wait_barrier
 from fuser.backend.nvptx.wgmma import accumulate, wait
 from fuser.tilegen import ops
 

@@ -31,6 +31,11 @@ def full(code: Code, op: ops.Full) -> None:
     made.regs = [literal(op.value, made.dtype)] * len(made.layout.regs)
 
 
+def undefined(code: Code, op: ops.Undefined) -> None:
+    """Poison."""
+    op.tile.regs = ["poison"] * len(op.tile.layout.regs)
+
+
 def splat(code: Code, op: ops.Splat) -> None:
     """The scalar itself."""
     op.tile.regs = [str(op.value)]
@@ -194,6 +199,7 @@ RULES: dict[type[Op], Callable[..., None]] = {
     ops.Splat: splat,
     ops.Unsplat: unsplat,
     ops.Parameter: parameter,
+    ops.Undefined: undefined,
     ops.AnyOther: any_other,
     ops.IndexTile: index,
     ops.Map: map_,

@@ -39,6 +39,13 @@ class IndexTile(Op):
 
 
 @dataclass(eq=False, kw_only=True)
+class Undefined(Op):
+    """Elements that nobody may look at: of sums that the first matmul ignores."""
+
+    opcode: ClassVar[str] = "undefined"
+
+
+@dataclass(eq=False, kw_only=True)
 class Splat(Op):
     """A scalar as a tile without axes."""
 
