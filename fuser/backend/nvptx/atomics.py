@@ -7,20 +7,15 @@ element have it done by one of them, and read the result from shared memory.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from fuser.backend.nvptx.emit.memory import only_once
+from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.layouts import repeats, row_major
 from fuser.backend.nvptx.ir.values import Tile
 from fuser.errors import LoweringError
 from fuser.tilegen import ops
 
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.lower import Lowering
 
-
-def lower_atomic(low: Lowering, op: ops.Atomic) -> None:
+def lower_atomic(low: Builder, op: ops.Atomic) -> None:
     """Emit an atomic; its result is bound if anybody looks at it."""
     access, dtype = low.assignment.accesses[op], op.value.dtype
     if dtype.kind == "bool" or dtype.bits < 16:
@@ -54,11 +49,11 @@ def lower_atomic(low: Lowering, op: ops.Atomic) -> None:
     low.set(op.result, found)
 
 
-def shown_to_all(low: Lowering, tile: Tile) -> Tile:
+def shown_to_all(low: Builder, tile: Tile) -> Tile:
     """What one of the threads that repeat an element holds, in all of them."""
     slot = low.shared.allocate(row_major(tile.layout.shape, tile.dtype.bytes)[0])
     low.shared.before_write()
-    low.do(gpu.WriteParts(slot=slot, values=(tile,), bits=(), where=only_once(low, tile.layout)))
+    low.do(gpu.WriteParts(slot=slot, values=(tile,), bits=(), once=True))
     low.shared.before_read()
     made = low.new(tile.dtype, tile.shape, tile.layout)
     low.do(gpu.ReadParts(slot=slot, parts=(0,), count=1, results=(made,)))

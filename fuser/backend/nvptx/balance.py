@@ -11,18 +11,15 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.ir import ops as gpu
+from fuser.backend.nvptx.order import ProgramOrder
 from fuser.graph.sizes import is_symbolic
 from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Index, Scalar
 from fuser.tilegen.ir import Kernel
 from fuser.tilegen.value import Value
-
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.lower import Lowering
-    from fuser.backend.nvptx.order import ProgramOrder
 
 TABLE = "@programs"
 MOST_NUMBERS = 12288
@@ -31,7 +28,7 @@ BETWEEN = 1.5
 """Iterations that it takes to end a program and to begin the next one."""
 
 
-def share_out(low: Lowering) -> None:
+def share_out(low: Builder) -> None:
     """Where programs differ in length, a table of those of every block."""
     trips = lengths(low.kernel, low.order)
     if trips is None:
@@ -40,13 +37,13 @@ def share_out(low: Lowering) -> None:
     if len(numbers) <= MOST_NUMBERS:
         listed = ", ".join(f"i32 {number}" for number in numbers)
         kind = f"[{len(numbers)} x i32]"
-        low.variables[TABLE] = f"internal addrspace(4) constant {kind} [{listed}]"
+        low.needs.variables[TABLE] = f"internal addrspace(4) constant {kind} [{listed}]"
 
 
-def listed(low: Lowering, position: str) -> str:
+def listed(low: Builder, position: str) -> str:
     """The number of the program at a position: of the table, or of the raster where there is none.
     Not below the number of programs where a block is done."""
-    if TABLE not in low.variables:
+    if TABLE not in low.needs.variables:
         return position
     return low.scalar_of(gpu.ReadTable(table=TABLE, at=position))
 

@@ -5,18 +5,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.assignment import lookups_of
+from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.ir.layouts import in_registers
 from fuser.backend.nvptx.stream import Channel, Stream
 from fuser.graph.sizes import size_hint
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Op
 from fuser.tilegen.value import Value
-
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.lower import Lowering
 
 BOUNDED = "bounded"
 """In `schedule.extra`: row maxima of values that are no scores bound the scores."""
@@ -50,7 +47,7 @@ class Chain:
     exact: dict[Op, Value] = field(default_factory=dict)
 
 
-def find_chain(low: Lowering, stream: Stream) -> Chain | None:
+def find_chain(low: Builder, stream: Stream) -> Chain | None:
     """The chain of a stream's loop, or None where it has another shape."""
     plan, loop = low.assignment, stream.loop
     body, last = loop.body.ops, loop.body.ops[-1]
@@ -122,7 +119,7 @@ def find_chain(low: Lowering, stream: Stream) -> Chain | None:
     return chain if chain.keys and chain.others else None
 
 
-def _exact_maxima(low: Lowering, chain: Chain, on_scores: set[Value]) -> dict[Op, Value]:
+def _exact_maxima(low: Builder, chain: Chain, on_scores: set[Value]) -> dict[Op, Value]:
     """For row maxima of select(condition, bound, -inf): select(condition, scores, -inf), which do
     where the condition is needed, and are cheaper there. Only where the schedule says that such
     maxima are bounds of the scores, any of which a softmax may subtract."""
@@ -143,13 +140,13 @@ def _exact_maxima(low: Lowering, chain: Chain, on_scores: set[Value]) -> dict[Op
     return found
 
 
-def _hides(low: Lowering, *selects: ops.Map) -> bool:
+def _hides(low: Builder, *selects: ops.Map) -> bool:
     """Whether what is not selected is -inf."""
     makers = [low.assignment.makers.get(op.args[2]) for op in selects]
     return all(isinstance(maker, ops.Full) and maker.value == -math.inf for maker in makers)
 
 
-def _steady_factor(low: Lowering, chain: Chain, total: Value, loop: ops.For) -> Value | None:
+def _steady_factor(low: Builder, chain: Chain, total: Value, loop: ops.For) -> Value | None:
     """The factor of total * factor, the only code of the carried sum, where the factor is
     exp(old - ...) of a carried value that stays what it is where a condition holds."""
     makers = low.assignment.makers
@@ -175,7 +172,7 @@ def _steady_factor(low: Lowering, chain: Chain, total: Value, loop: ops.For) -> 
     return factor if stays else None
 
 
-def _pays(low: Lowering, loop: ops.For, second: ops.Dot) -> bool:
+def _pays(low: Builder, loop: ops.For, second: ops.Dot) -> bool:
     """Small blocks that share a multiprocessor overlap with one another, and the registers of a
     rotated loop would cost them company, those for tiles that the score code loads above all."""
     if low.warps != 8 and plain_loads(low, loop.body.ops):
@@ -184,13 +181,13 @@ def _pays(low: Lowering, loop: ops.For, second: ops.Dot) -> bool:
     return low.warps >= 8 or alone or second.b.shape[1] >= 128
 
 
-def plain_loads(low: Lowering, body: list[Op]) -> list[ops.Load]:
+def plain_loads(low: Builder, body: list[Op]) -> list[ops.Load]:
     """Loads into registers, as of a mask."""
     staged = low.assignment.staged
     return [op for op in body if isinstance(op, ops.Load) and op not in staged]
 
 
-def _on_loads(low: Lowering, stream: Stream) -> set[Value]:
+def _on_loads(low: Builder, stream: Stream) -> set[Value]:
     """What is computed from loads into registers, which begin before the matmuls are issued, or
     from what is brought for registers."""
     body = stream.loop.body.ops
@@ -203,7 +200,7 @@ def _brought(stream: Stream) -> set[Value]:
     return {op.result for channel in stream.channels if not channel.dots for op in channel.loads}
 
 
-def _fits_beneath(low: Lowering, op: Op, candidates: set[Value]) -> bool:
+def _fits_beneath(low: Builder, op: Op, candidates: set[Value]) -> bool:
     """Whether an op's code may stand between the issue of matmuls and the wait for them: straight,
     of tiles of one axis. Shuffles there, or more registers, and ptxas serialises the matmuls.
     candidates: what is made of loads or carried values."""
@@ -240,7 +237,7 @@ def _inputs(items: list[Op]) -> set[Value]:
     return {value for op in items for value in op.operands()}
 
 
-def _within_warp(low: Lowering, op: Op) -> bool:
+def _within_warp(low: Builder, op: Op) -> bool:
     """Whether a reduction needs no shared memory."""
     if not isinstance(op, ops.Reduce):
         return True

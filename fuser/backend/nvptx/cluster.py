@@ -11,24 +11,19 @@ the thread that goes on with it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from fuser.backend.nvptx.assignment import of_caller, trips_of
-from fuser.backend.nvptx.emitter import Operand
+from fuser.backend.nvptx.assignment import of_caller
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.layouts import row_major
 from fuser.backend.nvptx.ir.values import Tile
 from fuser.backend.nvptx.layout import Layout
 from fuser.backend.nvptx.merges import shared_loop
+from fuser.backend.nvptx.recording import Recording
 from fuser.backend.nvptx.values import memory_type
 from fuser.dtypes import DType
 from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Kernel
 from fuser.tilegen.passes.rewrite import stored_buffers
-
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.lower import Lowering
 
 LARGEST = 8
 """Blocks of a cluster that every Hopper GPU can run."""
@@ -75,14 +70,14 @@ def is_straight(kernel: Kernel) -> bool:
 class Cluster:
     """The blocks of a program. The blocks have all started when `wait` returns first."""
 
-    def __init__(self, low: Lowering, blocks: int) -> None:
+    def __init__(self, low: Recording, blocks: int) -> None:
         self.low = low
         self.blocks = blocks
         self.bits = blocks.bit_length() - 1
         self.arrived = False
         self.started = False  # whether barriers made at the head of the kernel are known to all
         if blocks > 1:
-            low.emitter.block_bits = self.first_bit
+            low.scalars.block_bits = self.first_bit
 
     def begin(self) -> None:
         """Tell the other blocks that this one runs, so that its shared memory may be written."""
@@ -139,33 +134,6 @@ class Cluster:
         plan = self.low.assignment
         dots = (plan.dots[op] for op in loop.body.ops if isinstance(op, ops.Dot))
         return loop in plan.merges or any(dot.blocks > 1 for dot in dots)
-
-    def has_trips(self, loop: ops.For) -> bool:
-        """Whether every block has an iteration of a loop whose iterations the blocks share."""
-        if self.low.shares is not None:
-            return True
-        return self.splits(loop) and trips_of(loop) >= self.blocks
-
-    def bounds(self, loop: ops.For) -> tuple[Operand, Operand]:
-        """Start and stop of a loop in this block: of as many iterations in each, or one more; or of
-        the stretch that a block has of it (shares.py)."""
-        low, e = self.low, self.low.emitter
-        start, stop = low.evaluate(loop.start), low.evaluate(loop.stop)
-        if low.shares is not None:
-            return low.shares.bounds(start)
-        if not self.splits(loop):
-            return start, stop
-        extent = e.minus(stop, start)
-        trips: Operand
-        if isinstance(extent, int):
-            trips = max(0, -(-extent // loop.step))
-        else:
-            some = e.value(f"call i32 @llvm.smax.i32(i32 {extent}, i32 0)")
-            trips = e.value(f"udiv i32 {e.plus(some, loop.step - 1)}, {loop.step}")
-        before = e.times(e.rank, trips)
-        ends = [e.shift("lshr", e.plus(before, more), self.bits) for more in (0, trips)]
-        first, last = (e.plus(e.times(end, loop.step), start) for end in ends)
-        return first, last
 
     def share(self) -> None:
         """What this block wrote into its shared memory can be read by the others, and theirs."""

@@ -7,12 +7,10 @@ import math
 from typing import Any
 
 from fuser.backend.module import CompiledKernel, TensorMap
-from fuser.backend.nvptx import lower
 from fuser.backend.nvptx.assignment import of_caller
 from fuser.backend.nvptx.cluster import NeedsOneBlock, blocks_of
-from fuser.backend.nvptx.emit import RULES
-from fuser.backend.nvptx.emit.program import write
-from fuser.backend.nvptx.ir.program import Program, needed
+from fuser.backend.nvptx.emit import word, write
+from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.text import print_program
 from fuser.backend.nvptx.lower import Lowering
 from fuser.backend.nvptx.multicast import neighbours_of
@@ -41,17 +39,7 @@ def lower_to_gpu(kernel: Kernel, target: Target) -> Program:
     """The GPU IR that the LLVM IR text is written from. Raises LoweringError."""
     with symbolic_dims():
         _, low, shared = _fitting(kernel, target)
-        return _program(low, shared)
-
-
-def _program(low: Lowering, shared: int) -> Program:
-    body = low.recorder.body
-    return Program(
-        low.kernel.name, low.target.arch, low.warps, low.threads, low.order.launch,
-        list(low.kernel.buffers), body, needed(low.recorder.head, body), low.shared.slots,
-        low.order.cluster, shared, low.tensor_maps, len(low.kernel.scalars), low.cluster.blocks,
-        low.shared.team, low.workspace_bytes,
-    )  # fmt: skip
+        return low.recorded(shared)
 
 
 def gpu_text(kernel: Kernel, target: Target) -> str:
@@ -79,24 +67,24 @@ def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
     }
     if kernel.scalars:
         facts["scalars"] = [value.name for value in kernel.scalars]
-    if low.notes:
-        facts["fallback"] = list(dict.fromkeys(low.notes))
+    if low.needs.notes:
+        facts["fallback"] = list(dict.fromkeys(low.needs.notes))
     if dims.active() is not None:
         facts |= _open_facts(kernel, low, list(read))
     return CompiledKernel(
         name=kernel.name,
         target=target.arch,
-        entry=low.entry,
+        entry=word(kernel.name),
         code=ptx.encode(),
         grid=tuple(map(size_hint, kernel.grid)),
         launch=_numbers(low.order.launch),
         threads=low.threads,
         shared_bytes=shared,
         cluster=low.order.cluster,
-        tensor_maps=tuple(map(_map_at_example, low.tensor_maps)),
+        tensor_maps=tuple(map(_map_at_example, low.needs.tensor_maps)),
         sizes=tuple(map(size_hint, read)),
         pdl=low.follows_early,
-        workspace_bytes=low.workspace_bytes,
+        workspace_bytes=low.needs.workspace_bytes,
         facts=facts,
     )
 
@@ -117,7 +105,7 @@ def _open_facts(kernel: Kernel, low: Lowering, read: list[DimExpr]) -> dict[str,
         "maps": [
             {"shape": list(map(str, item.shape)), "strides": list(map(str, item.strides)),
              "offset": str(item.offset)}
-            for item in low.tensor_maps
+            for item in low.needs.tensor_maps
         ],
     }  # fmt: skip
 
@@ -149,11 +137,11 @@ def _fitting(kernel: Kernel, target: Target) -> tuple[str, Lowering, int]:
         text, low, shared = _lower(kernel, target, low.stages - 1)
     if target.shared_bytes and shared > target.shared_bytes and low.caller:
         text, low, shared = _lower(kernel, target, 1, frugal=True)
-        low.notes.append("tiles in parts through shared memory")
+        low.needs.notes.append("tiles in parts through shared memory")
     if kernel.schedule.warps < asked:
-        low.notes.append(f"{kernel.schedule.warps} of {asked} warps")
+        low.needs.notes.append(f"{kernel.schedule.warps} of {asked} warps")
     if low.caller and low.stages < kernel.schedule.stages:
-        low.notes.append(f"{low.stages} of {kernel.schedule.stages} stages")
+        low.needs.notes.append(f"{low.stages} of {kernel.schedule.stages} stages")
     if target.shared_bytes and shared > target.shared_bytes:
         raise LoweringError(
             f"kernel {kernel.name} needs {shared} bytes of shared memory, {target.arch} has "
@@ -175,12 +163,9 @@ def _lower(
         low.run()
     shared = low.shared.place()
     used = bool(low.shared.slots)
-    function = low.emitter
-    if lower.DEFERRED:
-        function = write(_program(low, shared), target, RULES)
     text = module_text(
-        function, threads=low.threads, shared=used, blocks=resident_blocks(low),
-        variables=low.variables,
+        write(low.recorded(shared), target), threads=low.threads, shared=used,
+        blocks=resident_blocks(low), variables=low.needs.variables,
     )  # fmt: skip
     return low.shared.resolve(text), low, shared
 

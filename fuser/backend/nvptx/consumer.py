@@ -7,12 +7,10 @@ and so does the arrival; `end_stream` makes up for the last one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from fuser.backend.nvptx import persistent
-from fuser.backend.nvptx.emitter import Operand
+from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.ir import ops as gpu
-from fuser.backend.nvptx.ir.values import SharedTile, Tile
+from fuser.backend.nvptx.ir.values import Operand, SharedTile, Tile
 from fuser.backend.nvptx.stream import (
     Channel,
     Stream,
@@ -24,23 +22,20 @@ from fuser.backend.nvptx.stream import (
 from fuser.tilegen import ops
 from fuser.tilegen.value import Value
 
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.lower import Lowering
 
-
-def receive(low: Lowering, channel: Channel) -> SharedTile:
+def receive(low: Builder, channel: Channel) -> SharedTile:
     """A resident operand, when it has come."""
-    wait_barrier(low, ends_of(low, channel)[0], low.visit)
+    wait_barrier(low, ends_of(low, channel)[0], low.feeding.visit)
     return channel.tiles[0]
 
 
-def give_back(low: Lowering) -> None:
+def give_back(low: Builder) -> None:
     """Behind the last matmul with resident operands: the next program's may come."""
-    for channel in low.resident.values():
+    for channel in low.feeding.resident.values():
         arrive_where(low, ends_of(low, channel)[1], elected(low))
 
 
-def start_sums(low: Lowering, stream: Stream, inits: list[Tile]) -> None:
+def start_sums(low: Builder, stream: Stream, inits: list[Tile]) -> None:
     """Let dots that accumulate from zero ignore their sums in the first iteration instead: nothing
     has to be cleared. inits: of the loop's carried values."""
     loop = stream.loop
@@ -53,38 +48,38 @@ def start_sums(low: Lowering, stream: Stream, inits: list[Tile]) -> None:
             inits[place] = low.add(gpu.Undefined(results=(low.like(inits[place]),)))
 
 
-def is_zero(low: Lowering, value: Value) -> bool:
+def is_zero(low: Builder, value: Value) -> bool:
     """Whether a value is a constant zero."""
     entry = low.env.get(value)
     return isinstance(entry, ops.Full) and entry.value == 0
 
 
-def keeps_sums(low: Lowering, op: ops.Dot) -> Operand:
+def keeps_sums(low: Builder, op: ops.Dot) -> Operand:
     """A condition that holds where a dot in a stream adds to the sums of earlier iterations."""
     for stream in low.streams.values():
         if op in stream.fresh:
-            return low.emitter.value(f"icmp ne i32 {stream.variable}, {stream.first}")
+            return low.scalars.value(f"icmp ne i32 {stream.variable}, {stream.first}")
     return 1
 
 
 def release(
-    low: Lowering, stream: Stream, channel: Channel, stage: Operand, condition: str = ""
+    low: Builder, stream: Stream, channel: Channel, stage: Operand, condition: str = ""
 ) -> None:
     """A warp group, or a warp where no dot reads, is done with a stage, where a condition holds."""
     threads = 128 if channel.dots else 32
     low.neighbours.release(channel, stream.empty(low, channel, stage), threads, condition)
 
 
-def begin_trip(low: Lowering, stream: Stream) -> None:
+def begin_trip(low: Builder, stream: Stream) -> None:
     """Bind the loads of an iteration to the current stage."""
     for channel in stream.channels:
         channel.waited, channel.done = False, 0
         for load, tile in zip(channel.loads, channel.tiles, strict=True):
-            low.env[load.result] = tile.at_stage(low.emitter.times(stream.stage, tile.bytes))
+            low.env[load.result] = tile.at_stage(low.scalars.times(stream.stage, tile.bytes))
             low.piped.add(load)
 
 
-def before_dot(low: Lowering, op: ops.Dot) -> None:
+def before_dot(low: Builder, op: ops.Dot) -> None:
     """Wait for the operands that the producer brings (all that one group of dots needs)."""
     group = group_of(low, op) or [op]
     for stream, channel in dict.fromkeys(pair for dot in group for pair in _channels(low, dot)):
@@ -93,10 +88,10 @@ def before_dot(low: Lowering, op: ops.Dot) -> None:
             channel.waited = True
 
 
-def after_dot(low: Lowering, op: ops.Dot) -> None:
+def after_dot(low: Builder, op: ops.Dot) -> None:
     """Release what the dot has read, once it is complete (or the iteration before it, if
     deferred)."""
-    e = low.emitter
+    e = low.scalars
     group = group_of(low, op)
     for stream, channel in dict.fromkeys(
         pair for dot in group or [op] for pair in _channels(low, dot)
@@ -105,16 +100,16 @@ def after_dot(low: Lowering, op: ops.Dot) -> None:
         if not group and channel.done < len(channel.dots):
             continue
         if stream.deferred is op or group:
-            later: str = e.value(f"icmp ne i32 {stream.variable}, {stream.first}")
+            later = e.value(f"icmp ne i32 {stream.variable}, {stream.first}")
             back = e.value(f"icmp eq i32 {stream.stage}, 0")
             previous = e.value(f"sub i32 {stream.stage}, 1")
-            stage: str = e.value(f"select i1 {back}, i32 {stream.stages - 1}, i32 {previous}")
+            stage: Operand = e.value(f"select i1 {back}, i32 {stream.stages - 1}, i32 {previous}")
         else:
             later, stage = "", stream.stage
         release(low, stream, channel, stage, later)
 
 
-def before_read(low: Lowering, value: Value) -> tuple[Stream, Channel] | None:
+def before_read(low: Builder, value: Value) -> tuple[Stream, Channel] | None:
     """Wait for what the producer brings for registers; where it comes from, if it does."""
     for stream in low.streams.values():
         for channel in stream.channels:
@@ -126,7 +121,7 @@ def before_read(low: Lowering, value: Value) -> tuple[Stream, Channel] | None:
     return None
 
 
-def after_read(low: Lowering, stream: Stream, channel: Channel) -> None:
+def after_read(low: Builder, stream: Stream, channel: Channel) -> None:
     """Release what every lane of the warp has read; later, where the loop does that itself."""
     if channel.held:
         return
@@ -134,10 +129,10 @@ def after_read(low: Lowering, stream: Stream, channel: Channel) -> None:
     release(low, stream, channel, stream.stage)
 
 
-def end_stream(low: Lowering, stream: Stream) -> None:
+def end_stream(low: Builder, stream: Stream) -> None:
     """Behind a loop, all matmuls complete: release the stage of the last iteration, which no later
     iteration did, where a producer waits for it: in a persistent kernel or in another block."""
-    e = low.emitter
+    e = low.scalars
     channels = stream.channels if low.order.persistent else low.neighbours.sends(stream)
     if channels and (stream.deferred or stream.group):
         after = stream.ring[0]
@@ -149,7 +144,7 @@ def end_stream(low: Lowering, stream: Stream) -> None:
         low.shared.state = (False, False)
 
 
-def _channels(low: Lowering, op: ops.Dot) -> list[tuple[Stream, Channel]]:
+def _channels(low: Builder, op: ops.Dot) -> list[tuple[Stream, Channel]]:
     return [
         (stream, channel)
         for stream in low.streams.values()
@@ -158,11 +153,11 @@ def _channels(low: Lowering, op: ops.Dot) -> list[tuple[Stream, Channel]]:
     ]
 
 
-def group_of(low: Lowering, op: ops.Dot) -> list[ops.Dot]:
+def group_of(low: Builder, op: ops.Dot) -> list[ops.Dot]:
     """The dots that are issued together with this one; empty where it is alone."""
     return next((s.group for s in low.streams.values() if op in s.group), [])
 
 
-def is_deferred(low: Lowering, op: ops.Dot) -> bool:
+def is_deferred(low: Builder, op: ops.Dot) -> bool:
     """Whether the dot's result may stay in flight until the next iteration."""
     return op in low.deferred or any(s.deferred is op for s in low.streams.values())

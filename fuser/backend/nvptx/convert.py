@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.layouts import flattened, in_registers, row_major, tile_size
 from fuser.backend.nvptx.ir.values import Slot, Tile
 from fuser.backend.nvptx.layout import Coordinates, Layout
 from fuser.dtypes import DType
 
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.lower import Lowering
 
-
-def convert(low: Lowering, tile: Tile, layout: Layout) -> Tile:
+def convert(low: Builder, tile: Tile, layout: Layout) -> Tile:
     """The same tile in another layout."""
     if tile.layout == layout:
         return tile
@@ -24,7 +20,7 @@ def convert(low: Lowering, tile: Tile, layout: Layout) -> Tile:
     return _through_shared(low, tile, layout)
 
 
-def _through_shared(low: Lowering, tile: Tile, layout: Layout) -> Tile:
+def _through_shared(low: Builder, tile: Tile, layout: Layout) -> Tile:
     low.cluster.stay_in_block("a change of layout", tile.layout, layout)
     if low.frugal:
         return low.in_parts(tile, tile.shape, layout)
@@ -51,12 +47,12 @@ def _through_shared(low: Lowering, tile: Tile, layout: Layout) -> Tile:
     return made
 
 
-def write_tile(low: Lowering, tile: Tile, slot: Slot, steps: list[int], axis: int) -> None:
+def write_tile(low: Builder, tile: Tile, slot: Slot, steps: list[int], axis: int) -> None:
     """Write a tile to a slot, its elements so many bytes apart along each axis."""
     low.do(gpu.WriteShared(slot=slot, x=tile, steps=tuple(steps), axis=axis))
 
 
-def reshape(low: Lowering, tile: Tile, shape: Coordinates, layout: Layout) -> Tile:
+def reshape(low: Builder, tile: Tile, shape: Coordinates, layout: Layout) -> Tile:
     """The same elements in row-major order under another shape, in the given layout."""
     source = tile.layout
     if in_registers(flattened(source, tile.shape), flattened(layout, shape)):
@@ -75,11 +71,11 @@ def reshape(low: Lowering, tile: Tile, shape: Coordinates, layout: Layout) -> Ti
     return made
 
 
-def read_dense(low: Lowering, dtype: DType, shape: Coordinates, layout: Layout, slot: Slot) -> Tile:
+def read_dense(low: Builder, dtype: DType, shape: Coordinates, layout: Layout, slot: Slot) -> Tile:
     """Read a tile whose elements lie in order."""
     return low.add(gpu.ReadDense(slot=slot, results=(low.new(dtype, shape, layout),)))
 
 
-def write_dense(low: Lowering, tile: Tile, slot: Slot, steps: list[int]) -> None:
+def write_dense(low: Builder, tile: Tile, slot: Slot, steps: list[int]) -> None:
     """Write the elements of a tile, and none past its edges, one by one."""
     low.do(gpu.WriteDense(slot=slot, x=tile, steps=tuple(steps)))

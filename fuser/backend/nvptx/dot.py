@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from fuser.backend.nvptx import consumer, wgmma
 from fuser.backend.nvptx.assignment import DotPlan
+from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.convert import convert, write_tile
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.layouts import in_registers
@@ -20,13 +19,10 @@ from fuser.dtypes import DType
 from fuser.tilegen import ops
 from fuser.tilegen.value import Value
 
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.lower import Lowering
-
 Source = SharedTile | Tile
 
 
-def lower_dot(low: Lowering, op: ops.Dot) -> Tile:
+def lower_dot(low: Builder, op: ops.Dot) -> Tile:
     """The result tile of a dot, in its accumulator layout."""
     plan = low.assignment.dots[op]
     if low.frugal:
@@ -45,9 +41,9 @@ def lower_dot(low: Lowering, op: ops.Dot) -> Tile:
     return result
 
 
-def _sliced_dot(low: Lowering, op: ops.Dot, plan: DotPlan, length: int) -> Tile:
+def _sliced_dot(low: Builder, op: ops.Dot, plan: DotPlan, length: int) -> Tile:
     """A dot whose operands do not fit shared memory: slices of k, one after the other."""
-    low.notes.append(f"a dot of {list(op.a.shape)} in slices of {length}")
+    low.needs.notes.append(f"a dot of {list(op.a.shape)} in slices of {length}")
     left, right = low.as_it_is(op.a), low.as_it_is(op.b)
     for number, dot in enumerate(dots_of_slices(low, op, plan, length)):
         low.env[dot.a] = slice_of(low, left, 1, number * length, length)
@@ -57,7 +53,7 @@ def _sliced_dot(low: Lowering, op: ops.Dot, plan: DotPlan, length: int) -> Tile:
     return result
 
 
-def _on_tensor_cores(low: Lowering, op: ops.Dot, plan: DotPlan, acc: Tile) -> Tile:
+def _on_tensor_cores(low: Builder, op: ops.Dot, plan: DotPlan, acc: Tile) -> Tile:
     left = operand(low, op, "a")
     right = operand(low, op, "b")
     land_copies(low)
@@ -75,7 +71,7 @@ def _on_tensor_cores(low: Lowering, op: ops.Dot, plan: DotPlan, acc: Tile) -> Ti
     return _tf32_dot(low, op, plan, left, right, acc)
 
 
-def _land_group(low: Lowering, op: ops.Dot, group: list[ops.Dot], result: Tile) -> bool:
+def _land_group(low: Builder, op: ops.Dot, group: list[ops.Dot], result: Tile) -> bool:
     """Note a dot of a group; behind the last, leave this iteration's matmuls in flight and bind the
     results. Whether it was the last."""
     stream = next(s for s in low.streams.values() if op in s.group)
@@ -92,7 +88,7 @@ def _land_group(low: Lowering, op: ops.Dot, group: list[ops.Dot], result: Tile) 
 # operands -----------------------------------------------------------------------------------------
 
 
-def operand(low: Lowering, op: ops.Dot, role: str) -> Source:
+def operand(low: Builder, op: ops.Dot, role: str) -> Source:
     """The operand where the instructions can read it: shared memory, or fragments in registers."""
     value: Value = getattr(op, role)
     key = (value, role, low.assignment.dots[op])
@@ -117,7 +113,7 @@ def operand(low: Lowering, op: ops.Dot, role: str) -> Source:
     return _to_shared(low, op, role, entry, axis)
 
 
-def _to_shared(low: Lowering, op: ops.Dot, role: str, tile: Tile, k_axis: int) -> SharedTile:
+def _to_shared(low: Builder, op: ops.Dot, role: str, tile: Tile, k_axis: int) -> SharedTile:
     """Write an operand that is in registers to shared memory, with zeros past the end of k."""
     shape = operand_cover(low, op, role)
     layout = tile.layout
@@ -143,17 +139,17 @@ def _to_shared(low: Lowering, op: ops.Dot, role: str, tile: Tile, k_axis: int) -
 # sums of parts ------------------------------------------------------------------------------------
 
 
-def zeros(low: Lowering, op: ops.Dot) -> Tile:
+def zeros(low: Builder, op: ops.Dot) -> Tile:
     """What partial sums start from."""
     layout = low.assignment.dots[op].accumulator
     return _zeros(low, op.acc.dtype, op.acc.shape, layout)
 
 
-def _zeros(low: Lowering, dtype: DType, shape: Coordinates, layout: Layout) -> Tile:
+def _zeros(low: Builder, dtype: DType, shape: Coordinates, layout: Layout) -> Tile:
     return low.add(gpu.Full(value=0, results=(low.new(dtype, shape, layout, "zero"),)))
 
 
-def add_partials(low: Lowering, op: ops.Dot, partial: Tile, start: Tile) -> Tile:
+def add_partials(low: Builder, op: ops.Dot, partial: Tile, start: Tile) -> Tile:
     """start plus the partial sums of the groups of warps, and blocks, that shared k, through shared
     memory."""
     plan = low.assignment.dots[op]
@@ -188,7 +184,7 @@ def add_partials(low: Lowering, op: ops.Dot, partial: Tile, start: Tile) -> Tile
 
 
 def _mma_dot(
-    low: Lowering, op: ops.Dot, plan: DotPlan, left: Source, right: Source, acc: Tile
+    low: Builder, op: ops.Dot, plan: DotPlan, left: Source, right: Source, acc: Tile
 ) -> Tile:
     """A dot of operands of 8 or 16 bits; sums that truncate start afresh in each dot."""
     assert plan.grid is not None and isinstance(right, SharedTile)
@@ -202,7 +198,7 @@ def _mma_dot(
 
 
 def _tf32_dot(
-    low: Lowering, op: ops.Dot, plan: DotPlan, left: Source, right: Source, acc: Tile
+    low: Builder, op: ops.Dot, plan: DotPlan, left: Source, right: Source, acc: Tile
 ) -> Tile:
     """float32 matmuls on tf32 units: x = big + small, and big*big + big*small + small*big keeps
     about 21 bits of each operand; precision "tf32" keeps big*big alone."""
@@ -220,7 +216,7 @@ def _tf32_dot(
 # no tensor core -----------------------------------------------------------------------------------
 
 
-def _fma_dot(low: Lowering, op: ops.Dot, plan: DotPlan, acc: Tile) -> Tile:
+def _fma_dot(low: Builder, op: ops.Dot, plan: DotPlan, acc: Tile) -> Tile:
     """Any dtype, one multiply-add at a time: both operands in shared memory, a loop over k."""
     layout, size = plan.accumulator, op.a.dtype.bytes
     slots, steps = [], []

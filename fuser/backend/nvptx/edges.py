@@ -9,17 +9,14 @@ rows, each warp group looks at its own rows alone.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.chain import Chain
-from fuser.backend.nvptx.emitter import Operand
+from fuser.backend.nvptx.ir.values import Operand
 from fuser.graph.sizes import certain, same
 from fuser.tilegen import ops
 from fuser.tilegen.index import Axis, Index, Scalar
 from fuser.tilegen.value import Value
-
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.lower import Lowering
 
 GROUP_ROWS = 64
 """Rows of scores that a warp group has, where groups share a tile by rows."""
@@ -49,7 +46,7 @@ class Edges:
     """The conditions of one chain that hold for every element of the iterations before or from a
     bound of the loop variable on."""
 
-    def __init__(self, low: Lowering, chain: Chain, loop: ops.For) -> None:
+    def __init__(self, low: Builder, chain: Chain, loop: ops.For) -> None:
         self.low, self.loop = low, loop
         self.groups = loop.step < chain.first.a.shape[0] and _shares_rows(low, chain)
         self.found = {side: self._edges(chain, side) for side in (-1, 1)}
@@ -58,7 +55,7 @@ class Edges:
         """(a bound of the loop variable, conditions that hold for every element of an iteration
         before it, or with side 1 of an iteration from it on); None where no condition is of that
         kind."""
-        low, e = self.low, self.low.emitter
+        low, e = self.low, self.low.scalars
         limits: list[Operand] = []
         for edge in self.found[side]:
             at = low.evaluate(edge.rest.value * -side)  # variable <= rest, or variable >= -rest
@@ -82,7 +79,7 @@ class Edges:
         )
 
     def _first_row(self) -> Operand:
-        e = self.low.emitter
+        e = self.low.scalars
         mine = e.hoisted(f"and i32 {e.hoisted(f'lshr i32 {e.tid}, 1')}, {-GROUP_ROWS}")
         # from one lane, so that ptxas knows that the lanes of a warp agree
         shuffle = "call i32 @llvm.nvvm.shfl.sync.idx.i32"
@@ -132,7 +129,7 @@ class Edges:
         return _End(result, rows)
 
 
-def _shares_rows(low: Lowering, chain: Chain) -> bool:
+def _shares_rows(low: Builder, chain: Chain) -> bool:
     """Whether each warp group has GROUP_ROWS neighbouring rows of the scores."""
     layout = low.assignment.dots[chain.first].accumulator
     rows = [basis[0] for basis in layout.bits]

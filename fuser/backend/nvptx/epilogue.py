@@ -10,23 +10,20 @@ while the one before it is computed; tiles of the full shape further ahead.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.access_layout import access_layout, operand_layout
 from fuser.backend.nvptx.assignment import is_tile, lookups_of
+from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.convert import convert
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.strips import Strips
 from fuser.backend.nvptx.ir.values import Tile
 from fuser.backend.nvptx.layout import ROW_LANES, Layout
+from fuser.backend.nvptx.recording import Entry
 from fuser.backend.nvptx.strips import issue_lines, land_lines, own_buffers, strips_of
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Op
 from fuser.tilegen.value import Value
-
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.index_values import Entry
-    from fuser.backend.nvptx.lower import Lowering
 
 LEAST = 64
 """Registers of a tile from which on its strips are worth the trouble (half of it for elements of 32
@@ -49,7 +46,7 @@ class Epilogue:
     seams: bool = True
 
 
-def find_epilogue(low: Lowering) -> Epilogue | None:
+def find_epilogue(low: Builder) -> Epilogue | None:
     """The epilogue of a kernel; None where it is no chain of elementwise ops to strips."""
     body = low.kernel.body.ops
     loops = [at for at, op in enumerate(body) if op.blocks() or isinstance(op, ops.Dot)]
@@ -86,7 +83,7 @@ def find_epilogue(low: Lowering) -> Epilogue | None:
     return epilogue if layouts_of(low, epilogue, strips[0]) is not None else None
 
 
-def _is_direct(low: Lowering, stores: list[ops.Store], whole: Layout) -> bool:
+def _is_direct(low: Builder, stores: list[ops.Store], whole: Layout) -> bool:
     """Whether tiles of 32-bit elements leave their accumulator layout for memory as they are."""
     if low.cluster.blocks > 1 or whole.lanes != ROW_LANES or len(whole.regs) < LEAST // 2:
         return False
@@ -97,7 +94,7 @@ def _is_direct(low: Lowering, stores: list[ops.Store], whole: Layout) -> bool:
     return True
 
 
-def layouts_of(low: Lowering, epilogue: Epilogue, strip: Layout) -> dict[Value, Layout] | None:
+def layouts_of(low: Builder, epilogue: Epilogue, strip: Layout) -> dict[Value, Layout] | None:
     """The layouts of one strip's values; None where a value would need two, or another form."""
     found: dict[Value, Layout] = {}
     plan = low.assignment
@@ -132,7 +129,7 @@ def layouts_of(low: Lowering, epilogue: Epilogue, strip: Layout) -> dict[Value, 
     return found
 
 
-def emit_epilogue(low: Lowering, epilogue: Epilogue) -> None:
+def emit_epilogue(low: Builder, epilogue: Epilogue) -> None:
     """Emit the ops once a strip. The tiles they start from are in the environment."""
     if not epilogue.turned:
         _emit(low, epilogue)
@@ -141,7 +138,7 @@ def emit_epilogue(low: Lowering, epilogue: Epilogue) -> None:
         _emit(low, epilogue)
 
 
-def _emit(low: Lowering, epilogue: Epilogue) -> None:
+def _emit(low: Builder, epilogue: Epilogue) -> None:
     plan = low.assignment
     for op in epilogue.once:
         low.op(op)
@@ -197,5 +194,5 @@ def _emit(low: Lowering, epilogue: Epilogue) -> None:
     low.env, low.converted, plan.layouts = saved
 
 
-def _strips_of(low: Lowering, op: ops.Load, table: dict[Value, Layout]) -> Strips | None:
+def _strips_of(low: Builder, op: ops.Load, table: dict[Value, Layout]) -> Strips | None:
     return strips_of(low, low.assignment.accesses[op], table[op.result])

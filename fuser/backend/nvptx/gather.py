@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.convert import write_dense
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.layouts import row_major, tile_size
@@ -11,11 +10,8 @@ from fuser.backend.nvptx.ir.values import Tile
 from fuser.errors import LoweringError
 from fuser.tilegen import ops
 
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.lower import Lowering
 
-
-def lower_gather(low: Lowering, op: ops.Gather) -> Tile:
+def lower_gather(low: Builder, op: ops.Gather) -> Tile:
     """The result, in its own layout: all of the operand lies in shared memory meanwhile."""
     dtype = op.x.dtype
     layout = low.layout(op.result)

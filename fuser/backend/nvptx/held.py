@@ -11,10 +11,10 @@ vectors a thread at a time, so that many small blocks share a multiprocessor.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.access_layout import operand_layout
 from fuser.backend.nvptx.assignment import is_tile, lookups_of
+from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Slot, Tile
 from fuser.backend.nvptx.layout import Layout, strips_along
@@ -24,9 +24,6 @@ from fuser.backend.nvptx.reduce import Partial, fold_registers, fold_threads
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Op
 from fuser.tilegen.value import Value
-
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.lower import Lowering
 
 Sink = ops.Reduce | ops.Store
 LEAST_REGISTERS = 64
@@ -67,7 +64,7 @@ class Held:
         return value in self.tables[0]
 
 
-def plan_held(low: Lowering) -> Held | None:
+def plan_held(low: Builder) -> Held | None:
     """The plan of a kernel whose schedule asks for it and that is a straight line of maps and
     reductions of one shape; else None."""
     body, plan = low.kernel.body.ops, low.assignment
@@ -122,7 +119,7 @@ def plan_held(low: Lowering) -> Held | None:
     return held
 
 
-def _resident(low: Lowering, held: Held) -> int:
+def _resident(low: Builder, held: Held) -> int:
     """Blocks that a multiprocessor has shared memory and registers for; where one block has a whole
     row, so many that what all rows are multiplied by, and the like, stays in its cache."""
     plan = low.assignment
@@ -141,7 +138,7 @@ def _resident(low: Lowering, held: Held) -> int:
     return max(1, found)
 
 
-def _layouts(low: Lowering, sinks: list[Sink], strip: Layout) -> dict[Value, Layout] | None:
+def _layouts(low: Builder, sinks: list[Sink], strip: Layout) -> dict[Value, Layout] | None:
     """The layouts of what is computed once a strip; None where something has no form by strips."""
     plan = low.assignment
     found: dict[Value, Layout] = {}
@@ -174,7 +171,7 @@ def _layouts(low: Lowering, sinks: list[Sink], strip: Layout) -> dict[Value, Lay
     return found
 
 
-def _can_hold(low: Lowering, op: ops.Load, held: Held) -> bool:
+def _can_hold(low: Builder, op: ops.Load, held: Held) -> bool:
     """Whether a load is as long as the rows and can be copied in vectors of 4 bytes or more."""
     access = low.assignment.accesses[op]
     if low.assignment.layouts[op.result] != held.whole or not access.order:
@@ -186,7 +183,7 @@ def _can_hold(low: Lowering, op: ops.Load, held: Held) -> bool:
 # emission -----------------------------------------------------------------------------------------
 
 
-def emit_held(low: Lowering, held: Held) -> None:
+def emit_held(low: Builder, held: Held) -> None:
     """Emit the ops of a kernel in order: copies where loads stand, a pass over the strips where the
     first of some reductions or stores stands that can be made together."""
     done: set[Op] = set()
@@ -207,7 +204,7 @@ def emit_held(low: Lowering, held: Held) -> None:
             low.op(op)
 
 
-def _slice(low: Lowering, held: Held, sinks: list[Sink]) -> tuple[set[Op], set[Value]]:
+def _slice(low: Builder, held: Held, sinks: list[Sink]) -> tuple[set[Op], set[Value]]:
     """(ops to emit once a strip, values that they take from outside) for some sinks."""
     inside: set[Op] = set()
     outside: set[Value] = set()
@@ -227,14 +224,14 @@ def _slice(low: Lowering, held: Held, sinks: list[Sink]) -> tuple[set[Op], set[V
     return inside, outside
 
 
-def _ready(low: Lowering, held: Held, sink: Sink) -> bool:
+def _ready(low: Builder, held: Held, sink: Sink) -> bool:
     """Whether all that a pass takes from outside is there."""
     inside, outside = _slice(low, held, [sink])
     loads = [op for op in inside if isinstance(op, ops.Load) and op in held.loads]
     return all(value in low.env for value in outside) and all(op.result in low.env for op in loads)
 
 
-def _lines(low: Lowering, held: Held, sinks: list[Sink]) -> Lines | None:
+def _lines(low: Builder, held: Held, sinks: list[Sink]) -> Lines | None:
     """What a pass loads that depends on no row."""
     inside, _ = _slice(low, held, sinks)
     loads = [
@@ -247,7 +244,7 @@ def _lines(low: Lowering, held: Held, sinks: list[Sink]) -> Lines | None:
     return Lines(low, loads, held.tables) if loads else None
 
 
-def _pass(low: Lowering, held: Held, sinks: list[Sink], rest: list[Sink]) -> None:
+def _pass(low: Builder, held: Held, sinks: list[Sink], rest: list[Sink]) -> None:
     """Go over the strips once for all the sinks. rest: those of passes that follow."""
     plan = low.assignment
     inside, _ = _slice(low, held, sinks)
@@ -308,7 +305,7 @@ def _pass(low: Lowering, held: Held, sinks: list[Sink], rest: list[Sink]) -> Non
         low.set(pair.second.result, second)
 
 
-def _copy(low: Lowering, held: Held, loads: list[ops.Load]) -> None:
+def _copy(low: Builder, held: Held, loads: list[ops.Load]) -> None:
     """Issue the copies of some loads, zeros where they are out of bounds: a group of copies for
     each strip."""
     places = [low.place(low.assignment.accesses[op], held.whole) for op in loads]
@@ -324,7 +321,7 @@ def _copy(low: Lowering, held: Held, loads: list[ops.Load]) -> None:
     low.copies_pending = True
 
 
-def _read(low: Lowering, held: Held, op: ops.Load, strip: Layout) -> Tile:
+def _read(low: Builder, held: Held, op: ops.Load, strip: Layout) -> Tile:
     """A strip of a held load."""
     made = low.new(op.view.dtype, op.shape, strip, op.result.name)
     at = low.place(low.assignment.accesses[op], strip)

@@ -6,16 +6,12 @@ them has to wait for anyway: the registers are free then, and so is the time.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Tile
+from fuser.backend.nvptx.layout import Layout
 from fuser.tilegen import ops
 from fuser.tilegen.value import Value
-
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.layout import Layout
-    from fuser.backend.nvptx.lower import Lowering
 
 AT_ONCE = 160
 """Bytes that a thread has registers for, the strip in turn included."""
@@ -25,7 +21,7 @@ class Lines:
     """Loads of a pass over strips. tables: for each strip, the layouts of what it computes."""
 
     def __init__(
-        self, low: Lowering, loads: list[ops.Load], tables: list[dict[Value, Layout]]
+        self, low: Builder, loads: list[ops.Load], tables: list[dict[Value, Layout]]
     ) -> None:
         self.low, self.loads, self.tables = low, loads, tables
         self._tiles: list[dict[Value, Tile]] = []

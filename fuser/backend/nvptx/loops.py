@@ -13,18 +13,17 @@ that is written next.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx import consumer
 from fuser.backend.nvptx.access_layout import operand_layout
 from fuser.backend.nvptx.assignment import is_tile, lone_dot
+from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.chain import find_chain
 from fuser.backend.nvptx.dot import add_partials, operand, zeros
 from fuser.backend.nvptx.dot_plan import runs_on
-from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.ir import op as ir
 from fuser.backend.nvptx.ir import ops as gpu
-from fuser.backend.nvptx.ir.values import SharedTile, Tile
+from fuser.backend.nvptx.ir.values import Operand, SharedTile, Tile
 from fuser.backend.nvptx.masks import can_remake
 from fuser.backend.nvptx.parts import merge_parts
 from fuser.backend.nvptx.persistent import pass_turn
@@ -37,15 +36,13 @@ from fuser.backend.nvptx.stage import (
     wait_copies,
 )
 from fuser.backend.nvptx.stream import advance
+from fuser.backend.nvptx.trips import bounds, has_trips
 from fuser.backend.nvptx.turning import long_for, yielded
 from fuser.backend.nvptx.wgmma import wait
 from fuser.backend.nvptx.wide import SplitLoop
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Block, Op
 from fuser.tilegen.value import Value
-
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.lower import Lowering
 
 
 @dataclass
@@ -59,13 +56,13 @@ class Pipeline:
     ahead: int
 
 
-def lower_for(low: Lowering, op: ops.For) -> None:
+def lower_for(low: Builder, op: ops.For) -> None:
     """Emit a loop. Carried tiles become phis, one a register."""
-    e = low.emitter
+    e = low.scalars
     if low.caller and not (low.ends_short(op.start) and low.ends_short(op.stop)):
         long_for(low, op)
         return
-    start, stop = low.cluster.bounds(op)
+    start, stop = bounds(low, op)
     carried = op.body.params[1:]
     inits = [
         low.tile(value, low.layout(param)) for value, param in zip(op.inits, carried, strict=True)
@@ -137,7 +134,7 @@ def lower_for(low: Lowering, op: ops.For) -> None:
         scalars.append(phase)
         firsts.append(stream.ring[1])
     phis = [low.like(init) for init in inits]
-    certain = (isinstance(start, int) and isinstance(stop, int)) or low.cluster.has_trips(op)
+    certain = (isinstance(start, int) and isinstance(stop, int)) or has_trips(low, op)
     loop = gpu.For(
         stop=stop, scalars=tuple(scalars), firsts=tuple(firsts), params=tuple(phis),
         inits=tuple(inits), body=ir.Block(), certain=certain,
@@ -200,7 +197,7 @@ def lower_for(low: Lowering, op: ops.For) -> None:
     _bind_results(low, op, finals)
 
 
-def _bind_results(low: Lowering, op: ops.For, finals: list[Tile]) -> None:
+def _bind_results(low: Builder, op: ops.For, finals: list[Tile]) -> None:
     """Give the results what the last iteration left, in all blocks where these shared the
     iterations."""
     if op in low.assignment.merges:
@@ -211,7 +208,7 @@ def _bind_results(low: Lowering, op: ops.For, finals: list[Tile]) -> None:
         low.env.update(zip(op.results, finals, strict=True))
 
 
-def _prepare_outer_values(low: Lowering, body: Block) -> None:
+def _prepare_outer_values(low: Builder, body: Block) -> None:
     """Convert, before the loop, what it reads from outside in another form."""
     inside = {value for op in body.walk() for value in op.results}
     inside |= {value for op in body.walk() for block in op.blocks() for value in block.params}
@@ -242,7 +239,7 @@ def _prepare_outer_values(low: Lowering, body: Block) -> None:
 # pipeline -----------------------------------------------------------------------------------------
 
 
-def _plan_pipeline(low: Lowering, op: ops.For) -> Pipeline | None:
+def _plan_pipeline(low: Builder, op: ops.For) -> Pipeline | None:
     """Which loads of the body can be issued ahead, and how many stages fit."""
     wanted, makers = low.stages, low.assignment.makers
     if wanted < 2:
@@ -288,7 +285,7 @@ def _plan_pipeline(low: Lowering, op: ops.For) -> Pipeline | None:
     return Pipeline(loads, usable, tiles, stages, distance)
 
 
-def _is_scalar(low: Lowering, op: Op) -> bool:
+def _is_scalar(low: Builder, op: Op) -> bool:
     """Whether an op is arithmetic of scalars, which a later iteration's can be done ahead of."""
     if isinstance(op, ops.IndexTile) and not is_tile(op.result):
         return True
@@ -297,11 +294,11 @@ def _is_scalar(low: Lowering, op: Op) -> bool:
 
 
 def _fill(
-    low: Lowering, op: ops.For, plan: Pipeline, variable: Operand, stop: Operand, stage: Operand
+    low: Builder, op: ops.For, plan: Pipeline, variable: Operand, stop: Operand, stage: Operand
 ) -> None:
     """Issue the copies of one iteration into a stage, if there is such an iteration, and commit the
     group."""
-    e = low.emitter
+    e = low.scalars
 
     def copies() -> None:
         outside = low.converted
@@ -324,10 +321,10 @@ def _fill(
 
 
 def _advance(
-    low: Lowering, op: ops.For, plan: Pipeline, variable: str, stop: Operand, stage: str
+    low: Builder, op: ops.For, plan: Pipeline, variable: str, stop: Operand, stage: str
 ) -> None:
     """The head of an iteration: wait for its stage, issue the copies of a later iteration."""
-    e = low.emitter
+    e = low.scalars
     wait_copies(low, plan.ahead - 1)
     low.shared.barrier()
     later = e.plus(variable, plan.ahead * op.step)
@@ -344,7 +341,7 @@ def _advance(
 # branches -----------------------------------------------------------------------------------------
 
 
-def lower_if(low: Lowering, op: ops.If) -> None:
+def lower_if(low: Builder, op: ops.If) -> None:
     """A branch that every thread of the program takes alike."""
     land_copies(low)
     condition = low.tile(op.condition, low.scalar_layout)

@@ -8,10 +8,10 @@ first element is a multiple of the vector's width, and so is n, all of the vecto
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.access import multiple_of, step_of
 from fuser.backend.nvptx.access_layout import operand_layout
+from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Tile
 from fuser.backend.nvptx.layout import Coordinates, Layout
@@ -21,9 +21,6 @@ from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Axis, Index, Lookup, axis, index
 from fuser.tilegen.ir import Op
 from fuser.tilegen.value import Value
-
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.lower import Lowering
 
 Makers = Mapping[Value, Op]
 
@@ -169,7 +166,7 @@ def _kept_axes(source: Coordinates, shape: Coordinates) -> Coordinates | None:
     return tuple(found)
 
 
-def mapped(low: Lowering, op: ops.Map, tiles: Sequence[Tile], layout: Layout) -> Tile:
+def mapped(low: Builder, op: ops.Map, tiles: Sequence[Tile], layout: Layout) -> Tile:
     """A map: of a mask one result for each vector of elements that are masked alike."""
     alike = None
     if op.result.dtype.kind == "bool" and layout.rank:
@@ -178,7 +175,7 @@ def mapped(low: Lowering, op: ops.Map, tiles: Sequence[Tile], layout: Layout) ->
     return low.add(gpu.Map(fn=op.fn, args=tuple(tiles), alike=alike, results=(made,)))
 
 
-def cast(low: Lowering, tile: Tile, dtype: DType) -> Tile:
+def cast(low: Builder, tile: Tile, dtype: DType) -> Tile:
     """The same numbers as another dtype."""
     return low.add(gpu.Cast(x=tile, results=(low.new(dtype, tile.shape, tile.layout),)))
 
@@ -223,7 +220,7 @@ def can_remake(
             return False
 
 
-def remake(low: Lowering, value: Value, layout: Layout, table: dict[Value, Tile]) -> Tile:
+def remake(low: Builder, value: Value, layout: Layout, table: dict[Value, Tile]) -> Tile:
     """A tile that `can_remake`, in a layout. table: scalars that were made on the way."""
     maker = low.assignment.makers.get(value)
     if isinstance(maker, ops.Full | ops.IndexTile):
@@ -262,9 +259,7 @@ def remake(low: Lowering, value: Value, layout: Layout, table: dict[Value, Tile]
     return made
 
 
-def spread(
-    low: Lowering, tile: Tile, axes: Coordinates, shape: Coordinates, layout: Layout
-) -> Tile:
+def spread(low: Builder, tile: Tile, axes: Coordinates, shape: Coordinates, layout: Layout) -> Tile:
     """A tile that has what `layout` needs of it, broadcast into that layout."""
     made = low.new(tile.dtype, shape, layout)
     return low.add(gpu.Relabel(x=tile, axes=tuple(axes), results=(made,)))

@@ -16,23 +16,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.boxes import Share
 from fuser.backend.nvptx.cluster import LARGEST, NeedsOneBlock
-from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.ir import ops as gpu
-from fuser.backend.nvptx.stream import arrive_where
+from fuser.backend.nvptx.ir.values import Operand, SharedTile
+from fuser.backend.nvptx.recording import Recording
+from fuser.backend.nvptx.stream import Channel, Stream, arrive_where
 from fuser.graph.sizes import is_symbolic
 from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Kernel
 from fuser.tilegen.value import Value
-
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.ir.values import SharedTile
-    from fuser.backend.nvptx.lower import Lowering
-    from fuser.backend.nvptx.stream import Channel, Stream
 
 
 def neighbours_of(kernel: Kernel, target: Target) -> tuple[int, int]:
@@ -54,7 +49,7 @@ class Neighbours:
     """The cluster of a kernel whose blocks have a program each; `shape` (1, 1) where it has none.
     Block number r of it is in row r // columns and column r % columns."""
 
-    def __init__(self, low: Lowering, shape: tuple[int, int]) -> None:
+    def __init__(self, low: Recording, shape: tuple[int, int]) -> None:
         self.low = low
         self.shape = shape
         self.blocks = math.prod(shape)
@@ -131,7 +126,7 @@ class Neighbours:
         """The value, of 8 bits, that belongs to this block."""
         if len(set(values)) == 1:
             return values[0]
-        e = self.low.emitter
+        e = self.low.scalars
         table = sum(value << (8 * r) for r, value in enumerate(values))
         table -= 1 << 64 if table >> 63 else 0
         bits = e.hoisted(f"shl i32 {e.rank}, 3")
@@ -142,7 +137,7 @@ class Neighbours:
     def release(self, channel: Channel, barrier: str, threads: int, condition: str = "") -> None:
         """Arrive on an empty barrier of a channel in every block that sends it parts: of each group
         of `threads` one thread for each of them, where the condition holds."""
-        e = self.low.emitter
+        e = self.low.scalars
         number = e.hoisted(f"and i32 {e.tid}, {threads - 1}")
         senders = self._senders(channel)
         if len(senders[0]) == 1:

@@ -1,13 +1,12 @@
 """The code of each op, on tiles that already have layouts: `RULES` has one rule an op.
 
-A rule reads its operands with `Lowering.tile` in the layout that it wants, and binds its result
-with `Lowering.set`.
+A rule reads its operands with `Builder.tile` in the layout that it wants, and binds its result
+with `Builder.set`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx import consumer, loops, scan
 from fuser.backend.nvptx import dot as dots
@@ -15,6 +14,7 @@ from fuser.backend.nvptx.access import Access
 from fuser.backend.nvptx.access_layout import access_layout, inverse, operand_layout
 from fuser.backend.nvptx.assignment import is_tile
 from fuser.backend.nvptx.atomics import lower_atomic, shown_to_all
+from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.convert import reshape
 from fuser.backend.nvptx.gather import lower_gather
 from fuser.backend.nvptx.ir import ops as gpu
@@ -31,15 +31,12 @@ from fuser.backend.nvptx.turning import lower_while
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Op
 
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.lower import Lowering
+
+def _program_id(low: Builder, op: ops.ProgramId) -> None:
+    low.env[op.result] = low.order.coordinate(low.scalars, op.axis)
 
 
-def _program_id(low: Lowering, op: ops.ProgramId) -> None:
-    low.env[op.result] = low.order.coordinate(low.emitter, op.axis)
-
-
-def _index_tile(low: Lowering, op: ops.IndexTile) -> None:
+def _index_tile(low: Builder, op: ops.IndexTile) -> None:
     if is_tile(op.result):
         low.env[op.result] = op
     elif low.caller and not low.ends_short(op.expression):
@@ -48,14 +45,14 @@ def _index_tile(low: Lowering, op: ops.IndexTile) -> None:
         low.env[op.result] = low.evaluate(op.expression)
 
 
-def _full(low: Lowering, op: ops.Full) -> None:
+def _full(low: Builder, op: ops.Full) -> None:
     low.env[op.result] = op if is_tile(op.result) else int(op.value)
 
 
-def _load(low: Lowering, op: ops.Load) -> None:
+def _load(low: Builder, op: ops.Load) -> None:
     access = low.assignment.accesses[op]
-    if op in low.resident:
-        low.env[op.result] = consumer.receive(low, low.resident[op])
+    if op in low.feeding.resident:
+        low.env[op.result] = consumer.receive(low, low.feeding.resident[op])
         return
     if op in low.assignment.staged:
         if op not in low.piped:
@@ -72,7 +69,7 @@ def _load(low: Lowering, op: ops.Load) -> None:
     low.set(op.result, load_tile(low, op, moved))
 
 
-def load_tile(low: Lowering, op: ops.Load, layout: Layout) -> Tile:
+def load_tile(low: Builder, op: ops.Load, layout: Layout) -> Tile:
     """What a load reads, in a layout."""
     buffer = op.view.buffer
     changes = low.hazards.may_change(buffer)
@@ -90,7 +87,7 @@ def load_tile(low: Lowering, op: ops.Load, layout: Layout) -> Tile:
     return made
 
 
-def _store(low: Lowering, op: ops.Store) -> None:
+def _store(low: Builder, op: ops.Store) -> None:
     access = low.assignment.accesses[op]
     layout = low.assignment.layouts.get(op.value) or low.plain_layout(access.shape, [access])
     tile = low.tile(op.value, layout)
@@ -105,14 +102,14 @@ def _store(low: Lowering, op: ops.Store) -> None:
     low.do(gpu.Store(at=at, value=moved, once=low.caller))
 
 
-def moved_in(low: Lowering, access: Access, layout: Layout) -> Layout:
+def moved_in(low: Builder, access: Access, layout: Layout) -> Layout:
     """The layout in which a value of the given layout is loaded or stored."""
     if low.cluster.blocks > 1:  # a conversion would have to go from block to block
         return layout
     return access_layout(access, layout, low.warps)
 
 
-def _atomic_add(low: Lowering, op: ops.AtomicAdd) -> None:
+def _atomic_add(low: Builder, op: ops.AtomicAdd) -> None:
     access = low.assignment.accesses[op]
     layout = low.assignment.layouts.get(op.value) or low.plain_layout(access.shape, [access])
     tile = low.tile(op.value, layout)
@@ -122,39 +119,39 @@ def _atomic_add(low: Lowering, op: ops.AtomicAdd) -> None:
     low.do(gpu.AtomicAdd(at=low.place(access, layout), value=tile, first_block=alike))
 
 
-def _map(low: Lowering, op: ops.Map) -> None:
+def _map(low: Builder, op: ops.Map) -> None:
     layout = low.layout(op.result)
     tiles = [low.tile(arg, layout) for arg in op.args]
     short = fused_exponential(low, op, layout) or short_form(low, op, layout)
     low.set(op.result, short if short is not None else mapped(low, op, tiles, layout))
 
 
-def _cast(low: Lowering, op: ops.Cast) -> None:
+def _cast(low: Builder, op: ops.Cast) -> None:
     low.set(op.result, cast(low, low.tile(op.x, low.layout(op.result)), op.dtype))
 
 
-def _broadcast(low: Lowering, op: ops.Broadcast) -> None:
+def _broadcast(low: Builder, op: ops.Broadcast) -> None:
     layout = low.layout(op.result)
     tile = low.tile(op.x, operand_layout(layout, op.axes, op.x.shape))
     low.set(op.result, spread(low, tile, op.axes, op.shape, layout))
 
 
-def _bitcast(low: Lowering, op: ops.Bitcast) -> None:
+def _bitcast(low: Builder, op: ops.Bitcast) -> None:
     layout = low.layout(op.result)
     low.set(op.result, low.bits_as(low.tile(op.x, layout), op.dtype))
 
 
-def _gather(low: Lowering, op: ops.Gather) -> None:
+def _gather(low: Builder, op: ops.Gather) -> None:
     low.set(op.result, lower_gather(low, op))
 
 
-def _reshape(low: Lowering, op: ops.Reshape) -> None:
+def _reshape(low: Builder, op: ops.Reshape) -> None:
     layout = low.layout(op.result)
     tile = low.as_it_is(op.x)
     low.set(op.result, reshape(low, tile, op.shape, layout))
 
 
-def _permute(low: Lowering, op: ops.Permute) -> None:
+def _permute(low: Builder, op: ops.Permute) -> None:
     entry = low.env[op.x]
     if isinstance(entry, SharedTile):
         low.env[op.result] = entry.permuted(op.axes)
@@ -164,7 +161,7 @@ def _permute(low: Lowering, op: ops.Permute) -> None:
     low.set(op.result, low.add(gpu.Relabel(x=tile, axes=inverse(op.axes), results=(made,))))
 
 
-def _reduce(low: Lowering, op: ops.Reduce) -> None:
+def _reduce(low: Builder, op: ops.Reduce) -> None:
     tile = low.as_it_is(op.x)
     if low.frugal:
         tile = rows_in_warps(low, tile, op.axis)
@@ -179,12 +176,12 @@ def _reduce(low: Lowering, op: ops.Reduce) -> None:
     low.set(op.result, reduce_tile(low, op.fn, tile, op.axis))
 
 
-def _scan(low: Lowering, op: ops.Scan) -> None:
+def _scan(low: Builder, op: ops.Scan) -> None:
     low.cluster.stay_in_block("a scan", low.layout(op.result))
     low.set(op.result, scan.scan_tile(low, op, low.tile(op.x, low.layout(op.result))))
 
 
-def _dot(low: Lowering, op: ops.Dot) -> None:
+def _dot(low: Builder, op: ops.Dot) -> None:
     tile = dots.lower_dot(low, op)
     if low.assignment.dots[op].partial:
         low.env[op.result] = tile  # partial sums, which the end of the loop adds up

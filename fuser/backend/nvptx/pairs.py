@@ -20,8 +20,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Tile
 from fuser.backend.nvptx.layout import Layout
@@ -30,9 +30,6 @@ from fuser.backend.nvptx.tiles import finite, full_like, map_of, new_like
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Op
 from fuser.tilegen.value import Value
-
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.lower import Lowering
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +84,7 @@ def _scaled(op: Op | None, makers: dict[Value, Op], count: int) -> Op | None:
     return None
 
 
-def plan_pairs(low: Lowering, reductions: list[ops.Reduce], whole: Layout) -> list[Pair]:
+def plan_pairs(low: Builder, reductions: list[ops.Reduce], whole: Layout) -> list[Pair]:
     """The pairs among reductions of rows of a layout. Each may be part of one; what lies between
     must be where the threads have their rows, as every thread has other numbers there at first."""
     plan = low.assignment
@@ -113,7 +110,7 @@ def plan_pairs(low: Lowering, reductions: list[ops.Reduce], whole: Layout) -> li
     return found
 
 
-def _between(low: Lowering, first: ops.Reduce, second: ops.Reduce) -> tuple[Op, ...]:
+def _between(low: Builder, first: ops.Reduce, second: ops.Reduce) -> tuple[Op, ...]:
     """The ops that lead from the result of one reduction to the operand of another, in order."""
     after = {first.result}
     found = []
@@ -153,7 +150,7 @@ class Running:
 
 
 def add_strip(
-    low: Lowering,
+    low: Builder,
     pair: Pair,
     before: Running | None,
     fold: Callable[[ops.Reduce], Partial],
@@ -186,7 +183,7 @@ def add_strip(
     return Running(pair, plain, first, second, before.count + count)
 
 
-def merge_threads(low: Lowering, part: Running) -> tuple[Tile, Tile]:
+def merge_threads(low: Builder, part: Running) -> tuple[Tile, Tile]:
     """The results of both reductions of what the threads have: lanes, warps, blocks."""
     like, first, second, count = part.like, part.first, part.second, part.count
     steps = tuple(1 << bit for bit, basis in enumerate(like.of.lanes) if basis[like.axis])
@@ -216,7 +213,7 @@ def merge_threads(low: Lowering, part: Running) -> tuple[Tile, Tile]:
     return first, second
 
 
-def _join(low: Lowering, squares: bool, parts: list[list[Tile]], count: int) -> tuple[Tile, Tile]:
+def _join(low: Builder, squares: bool, parts: list[list[Tile]], count: int) -> tuple[Tile, Tile]:
     """The pair of parts of `count` elements each."""
     firsts, seconds = [part[0] for part in parts], [part[1] for part in parts]
     if not squares:
@@ -231,7 +228,7 @@ def _join(low: Lowering, squares: bool, parts: list[list[Tile]], count: int) -> 
 
 
 def _join_two(
-    low: Lowering, a: tuple[int, Tile, Tile], b: tuple[int, Tile, Tile]
+    low: Builder, a: tuple[int, Tile, Tile], b: tuple[int, Tile, Tile]
 ) -> tuple[Tile, Tile]:
     """(sums, squares around the mean) of two parts with (count, sums, squares) each: the same bits
     whichever comes first."""
@@ -243,25 +240,25 @@ def _join_two(
     return map_of(low, "add", total, more_total), map_of(low, "add", within, between)
 
 
-def _around(low: Lowering, top: Tile, total: Tile, most: Tile) -> Tile:
+def _around(low: Builder, top: Tile, total: Tile, most: Tile) -> Tile:
     """Sums around some maxima as sums around others."""
     return _moved(low, total, finite(low, top), finite(low, most))
 
 
-def _moved(low: Lowering, total: Tile, old: Tile, new: Tile) -> Tile:
+def _moved(low: Builder, total: Tile, old: Tile, new: Tile) -> Tile:
     """Sums around some numbers as those around others."""
     return map_of(low, "mul", total, map_of(low, "exp", map_of(low, "sub", old, new)))
 
 
-def _distance(low: Lowering, x: Tile, y: Tile, factor: float) -> Tile:
+def _distance(low: Builder, x: Tile, y: Tile, factor: float) -> Tile:
     """(x * factor - y) squared."""
     apart = map_of(low, "sub", _times(low, x, factor), y)
     return map_of(low, "mul", apart, apart)
 
 
-def _times(low: Lowering, x: Tile, factor: float) -> Tile:
+def _times(low: Builder, x: Tile, factor: float) -> Tile:
     return x if factor == 1 else map_of(low, "mul", x, full_like(low, x, factor))
 
 
-def _shuffled(low: Lowering, x: Tile, step: int) -> Tile:
+def _shuffled(low: Builder, x: Tile, step: int) -> Tile:
     return low.add(gpu.Shuffle(kind="bfly", x=x, amount=step, results=(new_like(low, x),)))

@@ -8,9 +8,9 @@ as merges.py says.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.access_layout import operand_layout
+from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.convert import write_tile
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.layouts import row_major
@@ -20,9 +20,6 @@ from fuser.backend.nvptx.masks import spread
 from fuser.backend.nvptx.tiles import finite, map_of
 from fuser.tilegen import ops
 from fuser.tilegen.value import Value
-
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.lower import Lowering
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +31,7 @@ class _Left:
     steps: tuple[int, ...]
 
 
-def merge_parts(low: Lowering, loop: ops.For, finals: list[Tile]) -> dict[Value, Tile]:
+def merge_parts(low: Builder, loop: ops.For, finals: list[Tile]) -> dict[Value, Tile]:
     """The loop's results that are used. finals: what this block has of each."""
     merges = low.assignment.merges[loop]
     used = [bool(low.assignment.uses.get(result)) for result in loop.results]
@@ -68,7 +65,7 @@ def merge_parts(low: Lowering, loop: ops.For, finals: list[Tile]) -> dict[Value,
     return found
 
 
-def _write(low: Lowering, tile: Tile) -> _Left:
+def _write(low: Builder, tile: Tile) -> _Left:
     # what reads may cover more than what writes; 32 spare bytes a row turn the banks
     cover = [max(a, next_power(b)) for a, b in zip(tile.layout.shape, tile.shape, strict=True)]
     item = tile.dtype.bytes
@@ -79,7 +76,7 @@ def _write(low: Lowering, tile: Tile) -> _Left:
     return _Left(tile, slot, tuple(steps))
 
 
-def _read(low: Lowering, left: _Left, layout: Layout) -> list[Tile]:
+def _read(low: Builder, left: _Left, layout: Layout) -> list[Tile]:
     """What every block left, in a layout."""
     like = left.tile
     parts = tuple(
@@ -90,7 +87,7 @@ def _read(low: Lowering, left: _Left, layout: Layout) -> list[Tile]:
     return list(parts)
 
 
-def _weights(low: Lowering, tops: list[Tile]) -> list[Tile]:
+def _weights(low: Builder, tops: list[Tile]) -> list[Tile]:
     """exp(top of a block - the greatest), for each block; a greatest of -inf counts as 0."""
     greatest = tops[0]
     for top in tops[1:]:
@@ -100,7 +97,7 @@ def _weights(low: Lowering, tops: list[Tile]) -> list[Tile]:
 
 
 def _weighted(
-    low: Lowering, parts: list[Tile], weights: list[Tile], axes: tuple[int, ...]
+    low: Builder, parts: list[Tile], weights: list[Tile], axes: tuple[int, ...]
 ) -> list[Tile]:
     """Every block's tile times the weights of its rows. axes: of the tile that the weights have."""
     return [

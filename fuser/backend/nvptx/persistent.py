@@ -18,13 +18,13 @@ program before has multiplied its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx import balance
 from fuser.backend.nvptx.assignment import trips_of
 from fuser.backend.nvptx.boxes import box_of
-from fuser.backend.nvptx.emitter import Operand
+from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.ir.strips import BUFFER
+from fuser.backend.nvptx.ir.values import Operand
 from fuser.backend.nvptx.scalars import is_scalar_arithmetic
 from fuser.backend.nvptx.stage import shared_tile_for
 from fuser.backend.nvptx.stream import (
@@ -41,11 +41,8 @@ from fuser.backend.nvptx.turns import each_turn
 from fuser.graph.sizes import is_symbolic, size_hint
 from fuser.tilegen import ops
 
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.lower import Lowering
 
-
-def wanted(low: Lowering, streams: Mapping[ops.For, Stream]) -> bool:
+def wanted(low: Builder, streams: Mapping[ops.For, Stream]) -> bool:
     """Whether a kernel of these streams is to be persistent."""
     if low.shares is not None and streams:
         return True
@@ -59,14 +56,14 @@ def wanted(low: Lowering, streams: Mapping[ops.For, Stream]) -> bool:
     )
 
 
-def rotates(low: Lowering, streams: Mapping[ops.For, Stream]) -> bool:
+def rotates(low: Builder, streams: Mapping[ops.For, Stream]) -> bool:
     """Whether the only stream is of a rotated loop."""
     from fuser.backend.nvptx.chain import find_chain
 
     return len(streams) == 1 and all(find_chain(low, stream) for stream in streams.values())
 
 
-def teams_of(low: Lowering, streams: Mapping[ops.For, Stream]) -> int:
+def teams_of(low: Builder, streams: Mapping[ops.For, Stream]) -> int:
     """Ping-pong warp groups in a block; 1: none."""
     teams = int(low.kernel.schedule.extra.get("teams", 1))
     return teams if teams > 1 and wanted(low, streams) and low.warps == 4 else 1
@@ -77,11 +74,11 @@ def trips(stream: Stream) -> int:
     return trips_of(stream.loop)
 
 
-def begin(low: Lowering) -> bool:
+def begin(low: Builder) -> bool:
     """Prepare a kernel that is to be persistent; whether it is."""
     if not wanted(low, low.streams):
         return False
-    e, shared = low.emitter, low.shared
+    e, shared = low.scalars, low.shared
     programs = low.order.programs
     units = low.neighbours.at_once()
     if low.shares is not None:
@@ -89,24 +86,22 @@ def begin(low: Lowering) -> bool:
     else:
         # of open sizes there may be fewer: blocks beyond them find nothing to do
         low.order.persist(units if is_symbolic(programs) else min(units, programs))
-        if low.teams == 1:
+        if low.feeding.teams == 1:
             balance.share_out(low)
-    if low.teams > 1:
-        low.turns = shared.allocate(8 * low.teams, 16)
+    if low.feeding.teams > 1:
+        low.feeding.turns = shared.allocate(8 * low.feeding.teams, 16)
         number = e.hoisted(f"lshr i32 {e.tid}, {(32 * low.warps).bit_length() - 1}")
         shared.team = e.hoisted(
             f"call i32 @llvm.nvvm.shfl.sync.idx.i32(i32 -1, i32 {number}, i32 0, i32 31)"
         )
-        shared.teams = low.teams
-        if hasattr(low, "code"):
-            low.code.team = shared.team
+        shared.teams = low.feeding.teams
     low.warp_buffers = shared.allocate(BUFFER * low.warps, 128)
     if rotates(low, low.streams):
-        low.resident = _residents(low)
+        low.feeding.resident = _residents(low)
     return True
 
 
-def _residents(low: Lowering) -> dict[ops.Load, Channel]:
+def _residents(low: Builder) -> dict[ops.Load, Channel]:
     """Operands from before the loop that the producer can bring."""
     found: dict[ops.Load, Channel] = {}
     for op in low.kernel.body.ops:
@@ -126,25 +121,25 @@ def _residents(low: Lowering) -> dict[ops.Load, Channel]:
     return found
 
 
-def consume(low: Lowering) -> None:
+def consume(low: Builder) -> None:
     """The computing warps' part of one program."""
     low.shared.state = (False, False)
-    if low.turns is not None:
-        own = barrier_at(low, low.turns, low.emitter.times(low.shared.team, 8))
-        wait_barrier(low, own, low.turn)
+    if low.feeding.turns is not None:
+        own = barrier_at(low, low.feeding.turns, low.scalars.times(low.shared.team, 8))
+        wait_barrier(low, own, low.feeding.turn)
     low.env, low.converted, low.operands = {}, {}, {}
     low.program()
     if any(low.shared.state):
         low.shared.barrier()
 
 
-def without_roles(low: Lowering) -> None:
+def without_roles(low: Builder) -> None:
     """Emit a kernel whose blocks do their shares (shares.py), where all warps copy and compute."""
     shares = low.shares
     assert shares is not None
     shares.begin()
 
-    def stretch(low: Lowering) -> None:
+    def stretch() -> None:
         low.shared.state = (False, False)
         low.env, low.converted, low.operands = {}, {}, {}
         low.program()
@@ -152,22 +147,22 @@ def without_roles(low: Lowering) -> None:
     shares.each_stretch(1, stretch, last=low.shared.barrier)
 
 
-def pass_turn(low: Lowering, stream: Stream) -> None:
+def pass_turn(low: Builder, stream: Stream) -> None:
     """Behind the last loop of a program: the ring is the other warp group's."""
-    if low.turns is None or stream is not [*low.streams.values()][-1]:
+    if low.feeding.turns is None or stream is not [*low.streams.values()][-1]:
         return
-    e = low.emitter
+    e = low.scalars
     other = e.value(f"xor i32 {low.shared.team}, 1")
-    arrive_where(low, barrier_at(low, low.turns, e.times(other, 8)), elected(low))
+    arrive_where(low, barrier_at(low, low.feeding.turns, e.times(other, 8)), elected(low))
 
 
-def each_program(low: Lowering, teams: int, emit: Callable[[Lowering], None]) -> None:
+def each_program(low: Builder, teams: int, emit: Callable[[], None]) -> None:
     """Emit a loop over the block's programs: all of them, or those of one of several warp
     groups."""
     if low.shares is not None:
         low.shares.each_stretch(teams, emit)
         return
-    e, blocks = low.emitter, low.order.starts
+    e, blocks = low.scalars, low.order.starts
     first = e.hoisted(f"call i32 @llvm.nvvm.read.ptx.sreg.{low.order.unit}.x()")
     streams = list(low.streams.values())
     starts: list[Ring] = [(0, 0) for _ in streams]
@@ -184,18 +179,18 @@ def each_program(low: Lowering, teams: int, emit: Callable[[Lowering], None]) ->
 
     def turn(number: str) -> tuple[Operand, list[Ring]]:
         low.order.choose(e, program)
-        emit(low)
+        emit()
         ends = [_beyond(low, stream, stream.ring, teams - 1) for stream in streams]
         return e.value(f"add i32 {number}, {blocks * teams}"), ends
 
     each_turn(low, teams, first, starts, admit, turn)
 
 
-def _beyond(low: Lowering, stream: Stream, ring: Ring, programs: Operand) -> Ring:
+def _beyond(low: Builder, stream: Stream, ring: Ring, programs: Operand) -> Ring:
     """(stage, phase) after this many programs of other warp groups: none or one."""
     if programs == 0:
         return ring
-    e = low.emitter
+    e = low.scalars
     turns, rest = divmod(trips(stream), stream.stages)
     more, odd = rest, turns % 2
     stage, phase = ring

@@ -5,8 +5,8 @@ bits."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.cluster import NeedsOneBlock
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.layouts import row_major
@@ -14,14 +14,11 @@ from fuser.backend.nvptx.ir.values import Tile
 from fuser.backend.nvptx.layout import Layout
 from fuser.dtypes import DType
 
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.lower import Lowering
-
 Parts = list[list[Tile]]
 """For each part its tiles."""
 
 
-def fill_edge(low: Lowering, tile: Tile, axes: tuple[int, ...], value: float | int = 0) -> Tile:
+def fill_edge(low: Builder, tile: Tile, axes: tuple[int, ...], value: float | int = 0) -> Tile:
     """A tile with a number where an element lies past its edge along `axes`."""
     if all(tile.layout.shape[a] == tile.shape[a] for a in axes):
         return tile
@@ -48,13 +45,13 @@ class Partial:
         return self.tile.layout
 
 
-def reduce_tile(low: Lowering, fn: str, tile: Tile, axis: int) -> Tile:
+def reduce_tile(low: Builder, fn: str, tile: Tile, axis: int) -> Tile:
     """Fold an axis away; the result's layout is the tile's without that axis."""
     return fold_threads(low, fold_registers(low, fn, tile, axis))
 
 
 def fold_registers(
-    low: Lowering, fn: str, tile: Tile, axis: int, before: Partial | None = None
+    low: Builder, fn: str, tile: Tile, axis: int, before: Partial | None = None
 ) -> Partial:
     """Fold the registers of each thread. before: of other registers of the same tile."""
     result = tile.layout.reduced(axis)
@@ -65,7 +62,7 @@ def fold_registers(
     return Partial(fn, axis, tile.layout, made)
 
 
-def fold_threads(low: Lowering, part: Partial) -> Tile:
+def fold_threads(low: Builder, part: Partial) -> Tile:
     """Fold what the threads have: lanes, warps, the blocks of a cluster."""
     folded = part.tile
     steps = tuple(1 << bit for bit, basis in enumerate(part.of.lanes) if basis[part.axis])
@@ -81,14 +78,14 @@ def fold_threads(low: Lowering, part: Partial) -> Tile:
     return folded
 
 
-def fold_parts(low: Lowering, fn: str, parts: list[Tile]) -> Tile:
+def fold_parts(low: Builder, fn: str, parts: list[Tile]) -> Tile:
     """Tiles of one layout folded in a fixed order."""
     like = parts[0]
     made = low.new(like.dtype, like.shape, like.layout, "fold")
     return low.add(gpu.FoldParts(fn=fn, parts=tuple(parts), results=(made,)))
 
 
-def parts_of_warps(low: Lowering, values: list[Tile], bits: list[int]) -> Parts:
+def parts_of_warps(low: Builder, values: list[Tile], bits: list[int]) -> Parts:
     """What the warps that differ in `bits` of the warp number have of some tiles of one layout."""
     like = values[0]
     size, _ = row_major(like.layout.shape, like.dtype.bytes * len(values))
@@ -110,7 +107,7 @@ def parts_of_warps(low: Lowering, values: list[Tile], bits: list[int]) -> Parts:
     return found
 
 
-def parts_of_blocks(low: Lowering, values: list[Tile], bits: list[int]) -> Parts:
+def parts_of_blocks(low: Builder, values: list[Tile], bits: list[int]) -> Parts:
     """What the blocks that differ in `bits` of their number have of some tiles of one layout."""
     if len(bits) < low.cluster.bits:
         raise NeedsOneBlock("a reduction over some of the blocks")

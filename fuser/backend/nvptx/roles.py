@@ -8,9 +8,8 @@ Persistent kernels (see persistent.py) repeat both parts for several programs of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from fuser.backend.nvptx import persistent
+from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.ir import op as ir
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.scalars import is_scalar_arithmetic
@@ -23,11 +22,8 @@ from fuser.backend.nvptx.stream import (
     wait_barrier,
 )
 from fuser.backend.nvptx.tensor_map import fetch
+from fuser.backend.nvptx.trips import bounds
 from fuser.tilegen import ops
-
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.lower import Lowering
-
 
 REGISTERS = {8: (40, 232), 12: (32, 160)}
 """Registers a thread of (the producer, the consumers), by computing warps: together no more than a
@@ -41,17 +37,17 @@ def producer_warps(warps: int) -> int:
     return 4 if warps in REGISTERS else 1
 
 
-def registers_of(low: Lowering) -> tuple[int, int] | None:
+def registers_of(low: Builder) -> tuple[int, int] | None:
     """Registers a thread of (the producer, the consumers); None where all warps share evenly."""
-    warps = low.warps * low.teams
+    warps = low.warps * low.feeding.teams
     shared = low.shares is not None and warps == 8
     return SHARING if shared else REGISTERS.get(warps)
 
 
-def split_roles(low: Lowering) -> None:
+def split_roles(low: Builder) -> None:
     """Emit the whole kernel: barriers, the producer warp, then the consumers."""
-    e = low.emitter
-    threads = 32 * low.warps * low.teams
+    e = low.scalars
+    threads = 32 * low.warps * low.feeding.teams
     persists = persistent.begin(low)
     with low.where(e.value(f"icmp eq i32 {e.tid}, {threads}")):
         _make_barriers(low)
@@ -62,14 +58,14 @@ def split_roles(low: Lowering) -> None:
         producer=ir.Block(), consumer=ir.Block(),
     ))  # fmt: skip
     if persists:
-        persistent.each_program(low, 1, _produce)
+        persistent.each_program(low, 1, lambda: _produce(low))
     else:
         _produce(low)
     _await_last(low)
     region.following()
     low.shared.threads = 32 * low.warps
     if persists:
-        persistent.each_program(low, low.teams, persistent.consume)
+        persistent.each_program(low, low.feeding.teams, lambda: persistent.consume(low))
     else:
         for stream in low.streams.values():
             stream.ring = (0, 0)
@@ -78,7 +74,7 @@ def split_roles(low: Lowering) -> None:
     region.following()
 
 
-def _make_barriers(low: Lowering) -> None:
+def _make_barriers(low: Builder) -> None:
     """By one thread: the barriers of all streams."""
 
     def make(barrier: str, count: int) -> None:
@@ -93,32 +89,32 @@ def _make_barriers(low: Lowering) -> None:
                 make(empty, readers)
             for name in channel.maps:
                 low.do(gpu.PrefetchMap(map=name))
-    for channel in low.resident.values():
+    for channel in low.feeding.resident.values():
         for barrier, count in zip(ends_of(low, channel), (1, low.warps // 4), strict=True):
             make(barrier, count)
-    if low.turns is not None:
-        for team in range(low.teams):
-            make(barrier_at(low, low.turns, 8 * team), 1)
+    if low.feeding.turns is not None:
+        for team in range(low.feeding.teams):
+            make(barrier_at(low, low.feeding.turns, 8 * team), 1)
     low.do(gpu.MbarrierInitFence())
 
 
-def _produce(low: Lowering) -> None:
+def _produce(low: Builder) -> None:
     """The producer's part: index arithmetic and the copies of every stream, in program order."""
     saved, low.env = low.env, {}
     converted, low.converted = low.converted, {}
     for op in low.kernel.body.ops:
         if isinstance(op, ops.For) and op in low.streams:
             _produce_stream(low, low.streams[op])
-        elif isinstance(op, ops.Load) and op in low.resident:
-            _send(low, low.resident[op])
+        elif isinstance(op, ops.Load) and op in low.feeding.resident:
+            _send(low, low.feeding.resident[op])
         elif is_scalar_arithmetic(op) and set(op.operands()) <= set(low.env):
             low.op(op)
     low.env, low.converted = saved, converted
 
 
-def _await_last(low: Lowering) -> None:
+def _await_last(low: Builder) -> None:
     """Wait until the last stages that went to several blocks are empty in all of them."""
-    e = low.emitter
+    e = low.scalars
     for stream in low.streams.values():
         stage, phase = stream.ring
         for channel in low.neighbours.sends(stream):
@@ -131,19 +127,19 @@ def _await_last(low: Lowering) -> None:
                 wait_barrier(low, stream.empty(low, channel, at), str(e.pick(wraps, phase, same)))
 
 
-def _send(low: Lowering, channel: Channel) -> None:
+def _send(low: Builder, channel: Channel) -> None:
     """The producer's part of a resident operand."""
-    e = low.emitter
+    e = low.scalars
     full, empty = ends_of(low, channel)
-    wait_barrier(low, empty, e.value(f"xor i32 {low.visit}, 1"))
+    wait_barrier(low, empty, e.value(f"xor i32 {low.feeding.visit}, 1"))
     low.do(gpu.MbarrierExpect(barrier=full, bytes=channel.bytes))
     for source, tile, name in zip(channel.sources, channel.tiles, channel.maps, strict=True):
         fetch(low, source, tile, name, full)
 
 
-def _produce_stream(low: Lowering, stream: Stream) -> None:
-    e, loop = low.emitter, stream.loop
-    start, stop = low.cluster.bounds(loop)
+def _produce_stream(low: Builder, stream: Stream) -> None:
+    e, loop = low.scalars, stream.loop
+    start, stop = bounds(low, loop)
     variable, stage, phase = e.name_of(), e.name_of(), e.name_of()
     region = low.region(gpu.For(
         stop=stop, scalars=(variable, stage, phase), firsts=(start, *stream.ring), params=(),

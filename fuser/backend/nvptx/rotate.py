@@ -19,24 +19,21 @@ serialises the matmuls (C75xx).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from fuser.backend.nvptx import consumer
+from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.chain import Chain, plain_loads
 from fuser.backend.nvptx.dot import operand
 from fuser.backend.nvptx.edges import Edges
-from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.ir import op as ir
 from fuser.backend.nvptx.ir import ops as gpu
-from fuser.backend.nvptx.ir.values import SharedTile, Tile
+from fuser.backend.nvptx.ir.values import Operand, SharedTile, Tile
 from fuser.backend.nvptx.stream import Channel, Ring, Stream, wait_barrier
 from fuser.backend.nvptx.wgmma import commit, fence, issue, pack_fragments, wait
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Op
 from fuser.tilegen.value import Value
-
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.lower import Lowering
 
 
 def _always(condition: ops.Map) -> ops.Full:
@@ -68,9 +65,9 @@ class _State:
 class Rotated:
     """Emits one rotated loop."""
 
-    def __init__(self, low: Lowering, stream: Stream, chain: Chain) -> None:
+    def __init__(self, low: Builder, stream: Stream, chain: Chain) -> None:
         self.low, self.stream, self.chain = low, stream, chain
-        self.loop, self.e = stream.loop, low.emitter
+        self.loop, self.e = stream.loop, low.scalars
         self._certain: set[Op] = set()
         self.edges = Edges(low, chain, self.loop)
         self._hand_over: list[Operand] = []
@@ -86,7 +83,7 @@ class Rotated:
         """The whole loop; the results."""
         e, low = self.e, self.low
         alone = bool(
-            low.resident
+            low.feeding.resident
         )  # nothing that the warp groups share but what the producer brings
         if not alone:
             low.shared.barrier()
@@ -113,8 +110,6 @@ class Rotated:
         finals, end = self._rotated(start, stop, inits)
         low.do(gpu.Yield(scalars=end if names else (), values=tuple(finals)))
         region.following()
-        if region.inside:  # the other block is there already
-            region.following()
         low.shared.forget()
         if alone and slots == len(low.shared.slots):
             low.shared.state = (False, False)
@@ -291,8 +286,6 @@ class Rotated:
             low.op(op)
         low.do(gpu.Yield(values=(low.tile(chain.second.acc, total.layout),)))
         region.following()
-        if region.inside:
-            region.following()
         low.env[chain.second.acc] = made
 
     def _is_certain(self, select: Value) -> bool:
@@ -344,7 +337,7 @@ class Rotated:
     def _bind(self, channel: Channel, stage: Operand) -> None:
         low = self.low
         for load, tile in zip(channel.loads, channel.tiles, strict=True):
-            low.env[load.result] = tile.at_stage(low.emitter.times(stage, tile.bytes))
+            low.env[load.result] = tile.at_stage(low.scalars.times(stage, tile.bytes))
             low.piped.add(load)
 
     def _release(self, channels: list[Channel], stage: Operand) -> None:
@@ -363,7 +356,7 @@ class Rotated:
         e = self.e
         first: Operand = e.hoisted(f"icmp ult i32 {e.tid}, 128")
         if self.low.order.persistent:  # later programs begin with the turn that the one before left
-            fresh = e.value(f"icmp ult i32 {self.low.number}, {self.low.order.launch[0]}")
+            fresh = e.value(f"icmp ult i32 {self.low.feeding.number}, {self.low.order.launch[0]}")
             first = e.value(f"and i1 {first}, {fresh}")
         with self.low.where(first):
             self.low.do(gpu.NamedBarrier(kind="arrive", number=2, threads=256))

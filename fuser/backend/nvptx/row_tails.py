@@ -10,23 +10,19 @@ of each, and more blocks fit a multiprocessor.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from fuser.backend.nvptx.assignment import lookups_of
+from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.epilogue import Epilogue, layouts_of
 from fuser.backend.nvptx.layout import strips_along
 from fuser.tilegen import ops
 from fuser.tilegen.value import Value
-
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.lower import Lowering
 
 STRIP = 8
 """Elements of a tile that a thread has in registers at a time, or one vector of them."""
 _ALLOWED = ops.IndexTile | ops.Full | ops.Load | ops.Map | ops.Cast | ops.Broadcast | ops.Store
 
 
-def find_row_tail(low: Lowering) -> Epilogue | None:
+def find_row_tail(low: Builder) -> Epilogue | None:
     """The end of a kernel that loads tiles behind a reduction and stores what it makes of them;
     None where that has no form by strips, or would be one strip."""
     body = low.kernel.body.ops

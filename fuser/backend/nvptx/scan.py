@@ -7,20 +7,15 @@ folded into it at the end. A reverse scan is the same with every order turned ro
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.convert import convert
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.layouts import row_major
-from fuser.backend.nvptx.ir.values import Tile
+from fuser.backend.nvptx.ir.values import Operand, Tile
 from fuser.backend.nvptx.layout import Coordinates, Layout, blocked, next_power
 from fuser.backend.nvptx.masks import spread
 from fuser.backend.nvptx.reduce import fold_parts
 from fuser.tilegen import ops
-
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.emitter import Operand
-    from fuser.backend.nvptx.lower import Lowering
 
 
 def scan_layout(shape: Coordinates, axis: int, warps: int) -> Layout:
@@ -30,7 +25,7 @@ def scan_layout(shape: Coordinates, axis: int, warps: int) -> Layout:
     return blocked(shape, warps, (axis, *others), run, spread=True)
 
 
-def scan_tile(low: Lowering, op: ops.Scan, tile: Tile) -> Tile:
+def scan_tile(low: Builder, op: ops.Scan, tile: Tile) -> Tile:
     """The inclusive running fold of a tile along op.axis."""
     axis, fn, reverse = op.axis, op.fn, op.reverse
     layout = scan_layout(tile.shape, axis, low.warps)
@@ -68,10 +63,10 @@ def scan_tile(low: Lowering, op: ops.Scan, tile: Tile) -> Tile:
     return fold_parts(low, fn, [spread(low, before, axes, tile.shape, layout), running])
 
 
-def _last_of(low: Lowering, lanes: tuple[int, ...], reverse: bool) -> Operand:
+def _last_of(low: Builder, lanes: tuple[int, ...], reverse: bool) -> Operand:
     """Whether this lane is the last of those whose numbers differ in some bits, in the order of the
     scan."""
-    e, mask = low.emitter, sum(lanes)
+    e, mask = low.scalars, sum(lanes)
     place = e.hoisted(f"and i32 {e.tid}, {mask}")
     if reverse:
         place = e.hoisted(f"xor i32 {place}, {mask}")

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fuser.backend.nvptx.emitter import Emitter, Operand
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.op import Op
-from fuser.backend.nvptx.ir.values import Slot
+from fuser.backend.nvptx.ir.values import Operand, Slot
 
 
 class SharedMemory:
     """Allocation and barriers of one kernel."""
 
-    def __init__(
-        self, emitter: Emitter, do: Callable[[Op], None], at_barrier: Callable[[], None]
-    ) -> None:
+    def __init__(self, do: Callable[[Op], None], at_barrier: Callable[[], None]) -> None:
         """do: records an op. at_barrier: called where all threads wait for each other."""
-        self.emitter, self._do = emitter, do
+        self._do = do
         self.at_barrier = at_barrier
         self.slots: list[Slot] = []
         self._position = 0
@@ -79,15 +76,6 @@ class SharedMemory:
         for slot in self.slots:
             text = text.replace(slot.token, str(slot.offset))
         return text
-
-    def pointer(self, slot: Slot, offset: Operand = 0) -> str:
-        """A pointer `offset` bytes into a slot (the warp group's own copy of it)."""
-        if slot.copies > 1:
-            offset = self.emitter.plus(self.emitter.times(self.team, slot.pitch), offset)
-        base = f"getelementptr (i8, ptr addrspace(3) @shared_memory, i32 {slot.token})"
-        if offset == 0:
-            return base
-        return self.emitter.value(f"getelementptr i8, ptr addrspace(3) {base}, i32 {offset}")
 
     # barriers -----------------------------------------------------------------------------------
 

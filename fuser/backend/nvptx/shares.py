@@ -28,15 +28,14 @@ gives (CompiledKernel.workspace_bytes).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.assignment import accumulates, trips_of
+from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.chain import find_chain
 from fuser.backend.nvptx.emit.stream_k import FLAGS
-from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.ir import op as ir
 from fuser.backend.nvptx.ir import ops as gpu
-from fuser.backend.nvptx.ir.values import Tile
+from fuser.backend.nvptx.ir.values import Operand, Tile
 from fuser.backend.nvptx.recorder import Region
 from fuser.backend.nvptx.stream import Ring, Stream
 from fuser.backend.nvptx.turns import each_turn
@@ -44,14 +43,11 @@ from fuser.graph.sizes import is_symbolic
 from fuser.tilegen import ops
 from fuser.tilegen.stream_k import Cut, cut_tiles
 
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.lower import Lowering
-
 MOST_STEPS = 1 << 30
 """Iterations of all programs that are counted in 32 bits."""
 
 
-def plan_shares(low: Lowering) -> Shares | None:
+def plan_shares(low: Builder) -> Shares | None:
     """The shares of a kernel's blocks, where its schedule asks for them (`stream_k` blocks of a
     multiprocessor); None where its only loop does not just add up, or no tile would be cut."""
     per_unit = _blocks_of_unit(low)
@@ -77,7 +73,7 @@ def plan_shares(low: Lowering) -> Shares | None:
     return Shares(low, loop, programs, blocks, cut, per_unit)
 
 
-def _blocks_of_unit(low: Lowering) -> int:
+def _blocks_of_unit(low: Builder) -> int:
     """Blocks of a multiprocessor. Warps that hand registers to each other (roles.py) reckon with
     all of them: two such blocks would wait for registers for ever."""
     from fuser.backend.nvptx.roles import REGISTERS
@@ -87,7 +83,7 @@ def _blocks_of_unit(low: Lowering) -> int:
     return min(schedule.stream_k, 1 if low.streams and warps in REGISTERS else schedule.stream_k)
 
 
-def _only_products(low: Lowering) -> ops.For | None:
+def _only_products(low: Builder) -> ops.For | None:
     """The only loop of a kernel, where it does nothing but add up matmuls from zero."""
     plan = low.assignment
     loops = [op for op in low.kernel.walk() if isinstance(op, ops.For)]
@@ -115,7 +111,7 @@ class Shares:
     """
 
     def __init__(
-        self, low: Lowering, loop: ops.For, tiles: int, blocks: int, cut: Cut, per_unit: int = 1
+        self, low: Builder, loop: ops.For, tiles: int, blocks: int, cut: Cut, per_unit: int = 1
     ) -> None:
         self.low, self.loop = low, loop
         self.tiles, self.blocks, self.cut = tiles, blocks, cut
@@ -138,12 +134,12 @@ class Shares:
 
     def _whole(self, block: Operand) -> Operand:
         """Where a block's whole tiles begin."""
-        e = self.low.emitter
+        e = self.low.scalars
         return e.times(e.plus(block, self.cut.left), self.cut.iterations)
 
     def _start(self) -> Operand:
         """Where this block begins."""
-        e, cut = self.low.emitter, self.cut
+        e, cut = self.low.scalars, self.cut
         block = self._read(self.low.order.unit)
         part = e.value(f"udiv i32 {block}, {cut.lists}")
         number = e.times(e.minus(block, e.times(part, cut.lists)), cut.run)
@@ -158,7 +154,7 @@ class Shares:
     def stretch(self, at: Operand) -> tuple[Operand, Operand, Operand]:
         """(program, its first iteration, the one behind its last) of what a block does from `at`
         on."""
-        e, cut = self.low.emitter, self.cut
+        e, cut = self.low.scalars, self.cut
         number = e.value(f"udiv i32 {at}, {cut.iterations}")
         first = e.minus(at, e.times(number, cut.iterations))
         is_head = e.value(f"icmp eq i32 {first}, 0")
@@ -169,7 +165,7 @@ class Shares:
 
     def after(self, at: Operand) -> Operand:
         """Where a block goes on after the stretch that begins at `at`."""
-        e, cut = self.low.emitter, self.cut
+        e, cut = self.low.scalars, self.cut
         number, first, _ = self.stretch(at)
         following = e.value(f"add i32 {number}, 1")
         more = e.value(f"icmp ne i32 {first}, 0")
@@ -183,7 +179,7 @@ class Shares:
 
     def bounds(self, start: Operand) -> tuple[Operand, Operand]:
         """Start and stop of the loop in this stretch. start: of the whole loop."""
-        e, step = self.low.emitter, self.loop.step
+        e, step = self.low.scalars, self.loop.step
         return (
             e.plus(e.times(self.first, step), start),
             e.plus(e.times(self.last, step), start),
@@ -192,12 +188,12 @@ class Shares:
     # one stretch after the other ----------------------------------------------------------------
 
     def each_stretch(
-        self, teams: int, emit: Callable[[Lowering], None], last: Callable[[], None] | None = None
+        self, teams: int, emit: Callable[[], None], last: Callable[[], None] | None = None
     ) -> None:
         """Emit a loop over what the block does: all of it, or every other stretch, for one of two
         warp groups. Where the ring of a stream then is follows from the iterations of both. last:
         emits what ends every stretch."""
-        low, e = self.low, self.low.emitter
+        low, e = self.low, self.low.scalars
         streams = list(low.streams.values())
         start = self._start()
         starts: list[Ring] = [(0, 0) for _ in streams]
@@ -218,7 +214,7 @@ class Shares:
             self.number, self.first, self.last = self.stretch(at)
             low.order.choose(e, str(self.number))
             self.skip = None
-            emit(low)
+            emit()
             if self.skip is not None:
                 low.do(gpu.Yield())
                 self.skip.following()
@@ -240,7 +236,7 @@ class Shares:
     def complete(self, finals: list[Tile]) -> list[Tile]:
         """Behind the loop: leave the sums of a later stretch and skip what follows; or else add
         those of the other stretches."""
-        low, e = self.low, self.low.emitter
+        low, e = self.low, self.low.scalars
         cut = e.value(f"icmp ne i32 {self.first}, 0")
         self.skip = low.region(gpu.If(condition=cut, then=ir.Block(), other=ir.Block()))
         self._leave(finals)
@@ -254,23 +250,23 @@ class Shares:
         low = self.low
         slots = self.cut.left * self.cut.parts * low.neighbours.blocks
         vectors = -(-sum(len(tile.layout.regs) for tile in tiles) // 4)
-        low.workspace_bytes = slots * vectors * 16 * 32 * low.warps
+        low.needs.workspace_bytes = slots * vectors * 16 * 32 * low.warps
         kind = f"[{slots * low.warps} x i32]"
-        low.variables[FLAGS] = f"internal addrspace(1) global {kind} zeroinitializer"
+        low.needs.variables[FLAGS] = f"internal addrspace(1) global {kind} zeroinitializer"
 
     def _leave(self, tiles: list[Tile]) -> None:
-        e = self.low.emitter
+        e = self.low.scalars
         self._reserve(tiles)
         behind = e.minus(self.first, self.cut.first)
         part = e.value(f"udiv i32 {behind}, {self.cut.length}")
         self.low.do(gpu.LeaveSums(
             values=tuple(tiles), program=self.number, part=part, parts=self.cut.parts,
-            neighbours=self.low.neighbours.blocks, teams=self.low.teams,
+            neighbours=self.low.neighbours.blocks, teams=self.low.feeding.teams,
         ))  # fmt: skip
 
     def _gather(self, tiles: list[Tile]) -> list[Tile]:
         """Add the sums of the later parts, in the order of their iterations."""
-        low, e = self.low, self.low.emitter
+        low, e = self.low, self.low.scalars
         is_cut = e.value(f"icmp ult i32 {self.number}, {self.cut.left}")
         # LLVM must not know how many: it would mix what is in the loop with what is behind it
         parts = low.scalar_of(gpu.Opaque(value=self.cut.parts))
@@ -286,7 +282,7 @@ class Shares:
         region.following()
         added = gpu.AddSums(
             values=tuple(phis), program=self.number, part=part, parts=self.cut.parts,
-            neighbours=low.neighbours.blocks, teams=low.teams,
+            neighbours=low.neighbours.blocks, teams=low.feeding.teams,
             results=tuple(low.like(tile) for tile in tiles),
         )  # fmt: skip
         low.do(added)
@@ -297,9 +293,9 @@ class Shares:
         return list(loop.results)
 
 
-def _moved(low: Lowering, stream: Stream, ring: Ring, count: Operand) -> Ring:
+def _moved(low: Builder, stream: Stream, ring: Ring, count: Operand) -> Ring:
     """(stage, phase) after this many iterations."""
-    e = low.emitter
+    e = low.scalars
     stage, phase = ring
     moved = e.plus(stage, count)
     turns = e.value(f"udiv i32 {moved}, {stream.stages}")

@@ -4,9 +4,9 @@ scaled by a constant, what comes before a softmax. The plain forms are removed a
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.assignment import feeds_rows, made_of_dot
+from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Tile
 from fuser.backend.nvptx.layout import Layout
@@ -14,11 +14,8 @@ from fuser.backend.nvptx.pairs import find_pair
 from fuser.tilegen import ops
 from fuser.tilegen.value import Value
 
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.lower import Lowering
 
-
-def fused_exponential(low: Lowering, op: ops.Map, layout: Layout) -> Tile | None:
+def fused_exponential(low: Builder, op: ops.Map, layout: Layout) -> Tile | None:
     """exp(x * c - y) as exp2 of one fused multiply-add a element, y * log2(e) once a row.
 
     Only beside 16-bit dots, whose softmax it is: rounding y * log2(e) costs |y| * 6e-8.
@@ -37,22 +34,22 @@ def fused_exponential(low: Lowering, op: ops.Map, layout: Layout) -> Tile | None
     return low.add(gpu.ExpDifference(x=x, y=y, scale=scale, results=(_like(low, x),)))
 
 
-def _like(low: Lowering, tile: Tile) -> Tile:
+def _like(low: Builder, tile: Tile) -> Tile:
     return low.new(tile.dtype, tile.shape, tile.layout)
 
 
-def multiply(low: Lowering, tile: Tile, number: float, contract: bool = True) -> Tile:
+def multiply(low: Builder, tile: Tile, number: float, contract: bool = True) -> Tile:
     """A tile times a number. contract: it may be rounded with a sum that follows."""
     made = _like(low, tile)
     return low.add(gpu.Multiply(x=tile, number=number, contract=contract, results=(made,)))
 
 
-def scaled(low: Lowering, fn: gpu.ScaledFn, tile: Tile, scale: float = 1.0) -> Tile:
+def scaled(low: Builder, fn: gpu.ScaledFn, tile: Tile, scale: float = 1.0) -> Tile:
     """fn(tile * scale)."""
     return low.add(gpu.ScaledMap(fn=fn, x=tile, scale=scale, results=(_like(low, tile),)))
 
 
-def short_form(low: Lowering, op: ops.Map, layout: Layout) -> Tile | None:
+def short_form(low: Builder, op: ops.Map, layout: Layout) -> Tile | None:
     """Cheaper code for x / c, exp(x - top) / sum, 1 + tanh(x), and for what is rounded to 16
     bits 1 + erf(x), tanh(x) and exp(x). The plain forms that they leave without use are removed as
     dead code."""
@@ -86,7 +83,7 @@ def short_form(low: Lowering, op: ops.Map, layout: Layout) -> Tile | None:
     return None
 
 
-def _share(low: Lowering, op: ops.Map, layout: Layout) -> Tile | None:
+def _share(low: Builder, op: ops.Map, layout: Layout) -> Tile | None:
     """x / sum as x * (1 / sum), the reciprocal once a row, where the sum is one of exponentials
     around their maximum: it lies between 1 and the length of a row, so neither form leaves the
     range of normal numbers. Error: 1.5 units in the last place, that of the division is 2."""
@@ -102,13 +99,13 @@ def _share(low: Lowering, op: ops.Map, layout: Layout) -> Tile | None:
     return low.add(gpu.Share(x=x, total=sums, results=(_like(low, x),)))
 
 
-def apply_scaled(low: Lowering, op: ops.Map, layout: Layout, fn: gpu.ScaledFn) -> Tile:
+def apply_scaled(low: Builder, op: ops.Map, layout: Layout, fn: gpu.ScaledFn) -> Tile:
     """fn(x * c) where the operand of `op` is x * c."""
     x, scale = unscaled(low, op.args[0], layout) or (low.tile(op.args[0], layout), 1.0)
     return scaled(low, fn, x, scale)
 
 
-def number_beside(low: Lowering, op: ops.Map) -> tuple[Value, float] | None:
+def number_beside(low: Builder, op: ops.Map) -> tuple[Value, float] | None:
     """(the other operand, the number) of a map of two operands, one of them a number."""
     for value, other in (op.args, op.args[::-1]):
         maker = low.assignment.makers.get(other)
@@ -117,7 +114,7 @@ def number_beside(low: Lowering, op: ops.Map) -> tuple[Value, float] | None:
     return None
 
 
-def feeds_halves(low: Lowering, op: ops.Map) -> bool:
+def feeds_halves(low: Builder, op: ops.Map) -> bool:
     """Whether all that becomes of a result, through maps, is rounded to 16-bit floats, or is the
     score of a dot of 16-bit operands."""
     pending, seen = [op.result], {op.result}
@@ -135,13 +132,13 @@ def feeds_halves(low: Lowering, op: ops.Map) -> bool:
     return True
 
 
-def writes_halves(low: Lowering) -> bool:
+def writes_halves(low: Builder) -> bool:
     """Whether all that the kernel writes are 16-bit floats: also what goes through sums of rows,
     as the exponentials of a softmax do, is rounded to them."""
     return all(buffer.dtype.is_float and buffer.dtype.bits == 16 for buffer in low.written)
 
 
-def _tanh_of(low: Lowering, op: ops.Map) -> gpu.ScaledFn:
+def _tanh_of(low: Builder, op: ops.Map) -> gpu.ScaledFn:
     """The tanh for a result that `feeds_halves`. Scores lie between two matmuls, with a softmax
     behind them, where absolute errors count; after bfloat16 matmuls it rounds them to 8 bits."""
     plan = low.assignment
@@ -151,7 +148,7 @@ def _tanh_of(low: Lowering, op: ops.Map) -> gpu.ScaledFn:
     return "rough_tanh" if rough else "capped"
 
 
-def unscaled(low: Lowering, value: Value, layout: Layout) -> tuple[Tile, float] | None:
+def unscaled(low: Builder, value: Value, layout: Layout) -> tuple[Tile, float] | None:
     """(x, c) where a value is x * c for a positive number c, also behind selects that
     put -inf elsewhere: what is monotone can be computed of x, and c applied later."""
     maker = low.assignment.makers.get(value)

@@ -6,9 +6,8 @@ correct for any block, and slow.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from fuser.backend.nvptx.assignment import DotPlan
+from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.convert import convert, read_dense
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.layouts import row_major, tile_size
@@ -17,19 +16,16 @@ from fuser.backend.nvptx.layout import Coordinates, Layout, blocked
 from fuser.tilegen import ops
 from fuser.tilegen.value import TileType, Value
 
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.lower import Lowering
-
 SHARE = 3
 """A part takes at most this part of the shared memory."""
 
 
-def room(low: Lowering) -> int:
+def room(low: Builder) -> int:
     """Bytes of a part."""
     return low.target.shared_bytes // SHARE // 1024 * 1024
 
 
-def move_in_parts(low: Lowering, tile: Tile, shape: Coordinates, layout: Layout) -> Tile:
+def move_in_parts(low: Builder, tile: Tile, shape: Coordinates, layout: Layout) -> Tile:
     """The same elements in row-major order under another shape, in a layout."""
     window = room(low) // tile.dtype.bytes
     slot = low.shared.allocate((window + 1) * tile.dtype.bytes)
@@ -47,7 +43,7 @@ def move_in_parts(low: Lowering, tile: Tile, shape: Coordinates, layout: Layout)
     return made
 
 
-def rows_in_warps(low: Lowering, tile: Tile, axis: int) -> Tile:
+def rows_in_warps(low: Builder, tile: Tile, axis: int) -> Tile:
     """A tile in a layout in which few warps share a row along an axis, where what they would tell
     each other of its folds is too much."""
     layout = tile.layout
@@ -59,7 +55,7 @@ def rows_in_warps(low: Lowering, tile: Tile, axis: int) -> Tile:
     return convert(low, tile, wanted)
 
 
-def slice_of(low: Lowering, tile: Tile, axis: int, start: int, count: int) -> Tile:
+def slice_of(low: Builder, tile: Tile, axis: int, start: int, count: int) -> Tile:
     """The elements from `start` on along an axis, in a plain layout."""
     shape = (*tile.shape[:axis], count, *tile.shape[axis + 1 :])
     slot = low.shared.allocate(row_major(shape, tile.dtype.bytes)[0])
@@ -71,7 +67,7 @@ def slice_of(low: Lowering, tile: Tile, axis: int, start: int, count: int) -> Ti
     return made
 
 
-def slice_length(low: Lowering, op: ops.Dot, plan: DotPlan) -> int:
+def slice_length(low: Builder, op: ops.Dot, plan: DotPlan) -> int:
     """How much of k is multiplied at a time: what has room beside other things."""
     k = op.a.shape[1]
     rows, columns = plan.accumulator.shape
@@ -86,7 +82,7 @@ def slice_length(low: Lowering, op: ops.Dot, plan: DotPlan) -> int:
     return length
 
 
-def dots_of_slices(low: Lowering, op: ops.Dot, plan: DotPlan, length: int) -> list[ops.Dot]:
+def dots_of_slices(low: Builder, op: ops.Dot, plan: DotPlan, length: int) -> list[ops.Dot]:
     """A dot as dots of slices of k, whose operands are there when each is emitted in turn: their
     first accumulator is the dot's own, and that of each other is bound by who emits them."""
     found: list[ops.Dot] = []

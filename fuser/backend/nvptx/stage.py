@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from fuser.backend.nvptx.access import Access
+from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import SharedTile, Tile, tile_bytes
 from fuser.backend.nvptx.layout import Layout, blocked
 from fuser.tilegen import ops
 
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.lower import Lowering
-
-
 # registers <-> shared -----------------------------------------------------------------------------
 
 
-def read(low: Lowering, tile: SharedTile, layout: Layout) -> Tile:
+def read(low: Builder, tile: SharedTile, layout: Layout) -> Tile:
     """A shared tile in registers."""
     return low.add(
         gpu.ReadTile(source=tile, results=(low.new(tile.dtype, tile.shape, layout, "read"),))
     )
 
 
-def write(low: Lowering, source: Tile, target: SharedTile) -> None:
+def write(low: Builder, source: Tile, target: SharedTile) -> None:
     """Store a tile from registers into a shared tile that is at least as large."""
     low.do(gpu.WriteTile(target=target, x=source))
 
@@ -38,25 +33,25 @@ def copy_layout(access: Access, tile: SharedTile, warps: int) -> Layout:
     return blocked(tile.shape, warps, order, access.width)
 
 
-def copy_async(low: Lowering, op: ops.Load, tile: SharedTile) -> None:
+def copy_async(low: Builder, op: ops.Load, tile: SharedTile) -> None:
     """Issue the copies of a load into a shared tile: zeros where it is out of bounds."""
     access = low.assignment.accesses[op]
     layout = copy_layout(access, tile, low.warps)
     low.do(gpu.CopyAsync(at=low.place(access, layout), target=tile, layout=layout))
 
 
-def commit_copies(low: Lowering) -> None:
+def commit_copies(low: Builder) -> None:
     """Close a group of copies, which `wait_copies` counts."""
     low.do(gpu.CommitCopies())
 
 
-def wait_copies(low: Lowering, pending: int) -> None:
+def wait_copies(low: Builder, pending: int) -> None:
     """Wait until at most `pending` groups of copies are in flight, for whoever reads them."""
     low.do(gpu.WaitCopies(pending=pending))
     fence_async(low)
 
 
-def shared_tile_for(low: Lowering, op: ops.Load, stages: int = 1) -> SharedTile:
+def shared_tile_for(low: Builder, op: ops.Load, stages: int = 1) -> SharedTile:
     """Allocate a load's tile, large enough for every dot that reads it."""
     access = low.assignment.accesses[op]
     inner = access.axis
@@ -65,7 +60,7 @@ def shared_tile_for(low: Lowering, op: ops.Load, stages: int = 1) -> SharedTile:
     return SharedTile(op.view.dtype, shape, inner, slot)
 
 
-def _cover(low: Lowering, op: ops.Load) -> tuple[int, ...]:
+def _cover(low: Builder, op: ops.Load) -> tuple[int, ...]:
     """The extents that the dots read, garbage-free: warps may cover more than the tile."""
     if len(op.shape) == 1:
         return op.shape
@@ -88,7 +83,7 @@ def _cover(low: Lowering, op: ops.Load) -> tuple[int, ...]:
     return rows, columns
 
 
-def operand_cover(low: Lowering, op: ops.Dot, role: str) -> tuple[int, int]:
+def operand_cover(low: Builder, op: ops.Dot, role: str) -> tuple[int, int]:
     """The shape of the operand that the dot's instructions read."""
     plan = low.assignment.dots[op]
     assert plan.grid is not None
@@ -98,7 +93,7 @@ def operand_cover(low: Lowering, op: ops.Dot, role: str) -> tuple[int, int]:
     return (m, k) if role == "a" else (k, n)
 
 
-def stage_once(low: Lowering, op: ops.Load) -> None:
+def stage_once(low: Builder, op: ops.Load) -> None:
     """Copy a load into shared memory where it stands; the first dot after it waits."""
     tile = shared_tile_for(low, op)
     low.shared.before_write()
@@ -108,14 +103,14 @@ def stage_once(low: Lowering, op: ops.Load) -> None:
     low.env[op.result] = tile
 
 
-def land_copies(low: Lowering) -> None:
+def land_copies(low: Builder) -> None:
     """Wait for copies that were issued outside of a pipeline."""
     if low.copies_pending:
         wait_copies(low, 0)
         low.copies_pending = False
 
 
-def fence_async(low: Lowering) -> None:
+def fence_async(low: Builder) -> None:
     """Make this thread's shared-memory writes visible to wgmma and TMA."""
     if any(plan.kind in ("wgmma", "wide") for plan in low.assignment.dots.values()):
         low.do(gpu.FenceAsync())

@@ -9,16 +9,12 @@ compute.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.boxes import Box, Source
-from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.ir import ops as gpu
-from fuser.backend.nvptx.ir.values import SharedTile, Slot, Tile
+from fuser.backend.nvptx.ir.values import Operand, SharedTile, Slot, Tile
+from fuser.backend.nvptx.recording import Recording
 from fuser.tilegen import ops
-
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.lower import Lowering
 
 Ring = tuple[Operand, Operand]
 """A stage of a ring, and the phase of its barriers."""
@@ -57,7 +53,7 @@ class Channel:
         """Whether it brings a tile of two axes for registers."""
         return not self.dots and any(len(load.shape) == 2 for load in self.loads)
 
-    def readers(self, low: Lowering) -> int:
+    def readers(self, low: Recording) -> int:
         """How many arrivals empty a stage: of warp groups that multiply, or of warps that read."""
         return low.warps // 4 if self.dots else low.warps
 
@@ -87,35 +83,35 @@ class Stream:
     variable: Operand = 0
     ring: tuple[Operand, Operand] = (0, 0)
 
-    def full(self, low: Lowering, channel: Channel, stage: Operand) -> str:
+    def full(self, low: Recording, channel: Channel, stage: Operand) -> str:
         """The barrier of a stage that has come."""
         assert channel.barriers is not None
-        return barrier_at(low, channel.barriers, low.emitter.times(stage, 8))
+        return barrier_at(low, channel.barriers, low.scalars.times(stage, 8))
 
-    def empty(self, low: Lowering, channel: Channel, stage: Operand) -> str:
+    def empty(self, low: Recording, channel: Channel, stage: Operand) -> str:
         """The barrier of a stage that has been read."""
         assert channel.barriers is not None
-        offset = low.emitter.plus(low.emitter.times(stage, 8), 8 * self.stages)
+        offset = low.scalars.plus(low.scalars.times(stage, 8), 8 * self.stages)
         return barrier_at(low, channel.barriers, offset)
 
 
-def barrier_at(low: Lowering, slot: Slot, offset: Operand = 0) -> str:
+def barrier_at(low: Recording, slot: Slot, offset: Operand = 0) -> str:
     """The address of a barrier."""
     return low.scalar_of(gpu.Address(slot=slot, offset=offset))
 
 
-def ends_of(low: Lowering, channel: Channel) -> tuple[str, str]:
+def ends_of(low: Recording, channel: Channel) -> tuple[str, str]:
     """The full and the empty barrier of what a persistent kernel brings once a program."""
     assert channel.barriers is not None
     return barrier_at(low, channel.barriers), barrier_at(low, channel.barriers, 8)
 
 
-def advance(low: Lowering, stream: Stream, stage: Operand, phase: Operand) -> Ring:
+def advance(low: Recording, stream: Stream, stage: Operand, phase: Operand) -> Ring:
     """The next stage of the ring, and its phase."""
     if isinstance(stage, int) and isinstance(phase, int):
         wraps = stage + 1 == stream.stages
         return (0, 1 - phase) if wraps else (stage + 1, phase)
-    e = low.emitter
+    e = low.scalars
     more = e.value(f"add i32 {stage}, 1")
     wrap = e.value(f"icmp eq i32 {more}, {stream.stages}")
     after = e.value(f"select i1 {wrap}, i32 0, i32 {more}")
@@ -123,17 +119,17 @@ def advance(low: Lowering, stream: Stream, stage: Operand, phase: Operand) -> Ri
     return after, e.value(f"select i1 {wrap}, i32 {turned}, i32 {phase}")
 
 
-def wait_barrier(low: Lowering, barrier: str, parity: Operand) -> None:
+def wait_barrier(low: Recording, barrier: str, parity: Operand) -> None:
     """Wait until a barrier's phase of the given parity is complete."""
     low.do(gpu.MbarrierWait(barrier=barrier, parity=parity))
 
 
-def arrive_where(low: Lowering, barrier: str, condition: Operand) -> None:
+def arrive_where(low: Recording, barrier: str, condition: Operand) -> None:
     """Arrive on a barrier where the condition holds."""
     low.do(gpu.MbarrierArrive(barrier=barrier, condition=condition))
 
 
-def elected(low: Lowering) -> str:
+def elected(low: Recording) -> str:
     """One thread of each warp group."""
-    part = low.emitter.hoisted(f"and i32 {low.emitter.tid}, 127")
-    return low.emitter.hoisted(f"icmp eq i32 {part}, 0")
+    part = low.scalars.hoisted(f"and i32 {low.scalars.tid}, 127")
+    return low.scalars.hoisted(f"icmp eq i32 {part}, 0")

@@ -8,7 +8,6 @@ cp.async.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx import persistent
 from fuser.backend.nvptx.assignment import (
@@ -18,6 +17,7 @@ from fuser.backend.nvptx.assignment import (
     trips_of,
 )
 from fuser.backend.nvptx.boxes import Box, source_of
+from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.dot_plan import runs_on
 from fuser.backend.nvptx.ir.strips import BUFFER
 from fuser.backend.nvptx.ir.values import tile_bytes
@@ -32,17 +32,13 @@ from fuser.tilegen import ops
 from fuser.tilegen.ir import Op
 from fuser.tilegen.value import Value
 
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.lower import Lowering
-
-
 MOST_WARPS = 32
 """Of a block."""
 DEFAULT = True
 """Whether kernels are split into roles where they can be; `schedule.extra["roles"]` overrides."""
 
 
-def plan_streams(low: Lowering, stages: int) -> dict[ops.For, Stream]:
+def plan_streams(low: Builder, stages: int) -> dict[ops.For, Stream]:
     """The streams of a kernel; empty where it cannot be split into roles."""
     plan, kernel = low.assignment, low.kernel
     if not kernel.schedule.extra.get("roles", DEFAULT):
@@ -73,11 +69,11 @@ def plan_streams(low: Lowering, stages: int) -> dict[ops.For, Stream]:
             seen += 1
     if seen != len(plan.staged) or not streams:
         return {}
-    low.streams = streams
+    low.feeding.streams = streams
     low.shares = plan_shares(low)
-    low.teams = persistent.teams_of(low, streams)
+    low.feeding.teams = persistent.teams_of(low, streams)
     if not _allocate(low, streams, stages):
-        low.teams, low.streams, low.shares = 1, {}, None
+        low.feeding.teams, low.feeding.streams, low.shares = 1, {}, None
         return {}
     return streams
 
@@ -87,12 +83,12 @@ def _is_scalar(op: Op, known: set[Value]) -> bool:
     return is_scalar_arithmetic(op) and set(op.operands()) <= known
 
 
-def _staged(low: Lowering, loop: ops.For) -> list[ops.Load]:
+def _staged(low: Builder, loop: ops.For) -> list[ops.Load]:
     return [op for op in loop.body.ops if isinstance(op, ops.Load) and op in low.assignment.staged]
 
 
 def _plan_stream(
-    low: Lowering, loop: ops.For, loads: list[ops.Load], known: set[Value]
+    low: Builder, loop: ops.For, loads: list[ops.Load], known: set[Value]
 ) -> Stream | None:
     plan = low.assignment
     if not set(loop.operands()) - set(loop.inits) <= known:
@@ -139,7 +135,7 @@ def _plan_stream(
     return stream
 
 
-def _is_quiet(low: Lowering, loop: ops.For) -> bool:
+def _is_quiet(low: Builder, loop: ops.For) -> bool:
     """Whether a body only multiplies what the producer brings or what is there before the loop."""
     local = {value for op in loop.body.ops for value in op.results} | set(loop.body.params)
     brought: set[Value] = set()
@@ -159,7 +155,7 @@ def _is_quiet(low: Lowering, loop: ops.For) -> bool:
     return True
 
 
-def _dots_of(low: Lowering, load: ops.Load) -> list[ops.Dot]:
+def _dots_of(low: Builder, load: ops.Load) -> list[ops.Dot]:
     found: list[ops.Dot] = []
     for value in shared_values(load, low.assignment):
         for use in low.assignment.uses.get(value, ()):
@@ -168,7 +164,7 @@ def _dots_of(low: Lowering, load: ops.Load) -> list[ops.Dot]:
     return found
 
 
-def _allocate(low: Lowering, streams: dict[ops.For, Stream], stages: int) -> bool:
+def _allocate(low: Builder, streams: dict[ops.For, Stream], stages: int) -> bool:
     """Buffers and barriers of every stream. They live from the start: the producer runs ahead of
     whatever else uses shared memory."""
     resident = sum(
@@ -187,7 +183,7 @@ def _allocate(low: Lowering, streams: dict[ops.For, Stream], stages: int) -> boo
     room = low.target.shared_bytes // together - resident - 1024 * len(low.shared.slots) - 2048
     if persistent.wanted(low, streams):
         # nothing may take the place of the stages: the producer is at the next program already
-        room -= low.warps * low.teams * BUFFER
+        room -= low.warps * low.feeding.teams * BUFFER
     stages = min(max(stages, _depth(low, each, streams)), room // each)
     if stages < 2:
         return _take_back(low, streams)
@@ -210,13 +206,13 @@ def _allocate(low: Lowering, streams: dict[ops.For, Stream], stages: int) -> boo
     return True
 
 
-def _rows_stay_apart(low: Lowering, stream: Stream) -> bool:
+def _rows_stay_apart(low: Builder, stream: Stream) -> bool:
     """Whether a row of an operand counts in no other row or column of what a kernel stores."""
     mixing = ops.Reduce | ops.Scan | ops.AtomicAdd
     return stream.quiet and not any(isinstance(op, mixing) for op in low.kernel.walk())
 
 
-def _fetch_less(low: Lowering, stream: Stream) -> None:
+def _fetch_less(low: Builder, stream: Stream) -> None:
     """Leave rows out that operands of few rows do not have."""
     for channel in stream.channels:
         for at, (load, tile) in enumerate(zip(channel.loads, channel.tiles, strict=True)):
@@ -226,7 +222,7 @@ def _fetch_less(low: Lowering, stream: Stream) -> None:
                 channel.sources[at] = replace(source, rows=rows)
 
 
-def _depth(low: Lowering, each: int, streams: dict[ops.For, Stream]) -> int:
+def _depth(low: Builder, each: int, streams: dict[ops.For, Stream]) -> int:
     """Stages that keep enough bytes on their way where a multiprocessor runs one small block: a
     round trip to L2 takes near a microsecond, in which it could receive some 64 KiB."""
     programs = low.cluster.blocks
@@ -238,7 +234,7 @@ def _depth(low: Lowering, each: int, streams: dict[ops.For, Stream]) -> int:
     return min(16, (96 << 10) // each) if alone else 0
 
 
-def _take_back(low: Lowering, streams: dict[ops.For, Stream]) -> bool:
+def _take_back(low: Builder, streams: dict[ops.For, Stream]) -> bool:
     for stream in streams.values():
         for channel in stream.channels:
             for tile in channel.tiles:

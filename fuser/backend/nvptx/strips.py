@@ -10,9 +10,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.access import Access, step_of
+from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.strips import BUFFER, Strips, strips_in
 from fuser.backend.nvptx.ir.values import Slot, Tile
@@ -20,11 +20,8 @@ from fuser.backend.nvptx.layout import ROW_LANES, Layout
 from fuser.backend.nvptx.masks import can_remake
 from fuser.graph.sizes import same
 
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.lower import Lowering
 
-
-def strips_of(low: Lowering, access: Access, layout: Layout) -> Strips | None:
+def strips_of(low: Builder, access: Access, layout: Layout) -> Strips | None:
     """How warps turn a tile of this layout over; None where it is not in accumulator layout or
     memory does not run along its rows."""
     if low.target.sm < 90 or access.view.dtype.bits != 16 or len(access.shape) != 2:
@@ -45,7 +42,7 @@ def strips_of(low: Lowering, access: Access, layout: Layout) -> Strips | None:
 
 
 @contextmanager
-def own_buffers(low: Lowering) -> Iterator[Slot]:
+def own_buffers(low: Builder) -> Iterator[Slot]:
     """Let the warps keep their buffers for a while, so that they wait for each other only once: a
     slot like any other, where they have none for the whole kernel."""
     if low.warp_buffers is not None:
@@ -60,7 +57,7 @@ def own_buffers(low: Lowering) -> Iterator[Slot]:
     low.shared.free(slot)
 
 
-def store_strips(low: Lowering, access: Access, tile: Tile, strips: Strips) -> None:
+def store_strips(low: Builder, access: Access, tile: Tile, strips: Strips) -> None:
     """Write a tile; elements out of bounds are dropped."""
     at = low.place(access, strips.lines)
     with own_buffers(low) as slot:
@@ -70,13 +67,13 @@ def store_strips(low: Lowering, access: Access, tile: Tile, strips: Strips) -> N
 
 
 def load_strips(
-    low: Lowering, access: Access, layout: Layout, pad: float | int | None, strips: Strips
+    low: Builder, access: Access, layout: Layout, pad: float | int | None, strips: Strips
 ) -> Tile:
     """Read a tile into an accumulator layout, `pad` where out of bounds."""
     return land_lines(low, layout, issue_lines(low, access, pad, strips), strips)
 
 
-def issue_lines(low: Lowering, access: Access, pad: float | int | None, strips: Strips) -> Tile:
+def issue_lines(low: Builder, access: Access, pad: float | int | None, strips: Strips) -> Tile:
     """Read the vectors of a tile, `pad` where out of bounds: the tile in the layout of lines."""
     made = low.new(access.view.dtype, access.shape, strips.lines, "lines")
     return low.add(gpu.LoadLines(
@@ -85,7 +82,7 @@ def issue_lines(low: Lowering, access: Access, pad: float | int | None, strips: 
     ))  # fmt: skip
 
 
-def land_lines(low: Lowering, layout: Layout, lines: Tile, strips: Strips) -> Tile:
+def land_lines(low: Builder, layout: Layout, lines: Tile, strips: Strips) -> Tile:
     """The tile in its accumulator layout."""
     made = low.new(lines.dtype, lines.shape, layout)
     with own_buffers(low) as slot:

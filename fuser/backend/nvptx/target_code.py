@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from fuser.backend import llvm
 from fuser.backend.function import SELDOM_TEXT
-from fuser.backend.nvptx.emitter import Emitter
+from fuser.backend.nvptx.emit.emitter import Emitter
 from fuser.target import Target
 
 TRIPLE = "nvptx64-nvidia-cuda"

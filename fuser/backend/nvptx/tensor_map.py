@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from fuser.backend.module import TensorMap
 from fuser.backend.nvptx.boxes import MAX_BOX, Box, Share, Source
+from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Operand, SharedTile
 from fuser.backend.nvptx.windows import Windows, offsets_of, start_of
 from fuser.graph.sizes import is_symbolic, same
 from fuser.tilegen import ops
 
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.lower import Lowering
 
-
-def filled_rows(low: Lowering, op: ops.Load, source: Source, tile: SharedTile) -> int:
+def filled_rows(low: Builder, op: ops.Load, source: Source, tile: SharedTile) -> int:
     """How many rows of a tile are worth fetching: those that can be there, where there are fewer.
     Only for an operand whose other rows end up in results that nobody looks at.
 
@@ -31,7 +27,7 @@ def filled_rows(low: Lowering, op: ops.Load, source: Source, tile: SharedTile) -
     return dim.extent if dim.start.is_constant and same(dim.start.constant, 0) else tile.rows
 
 
-def add_map(low: Lowering, op: ops.Load, source: Source, tile: SharedTile) -> str:
+def add_map(low: Builder, op: ops.Load, source: Source, tile: SharedTile) -> str:
     """Describe the source to the launcher; the name of the kernel parameter."""
     columns = tile.span // tile.dtype.bytes
     share = low.neighbours.share(op, tile)
@@ -61,17 +57,16 @@ def add_map(low: Lowering, op: ops.Load, source: Source, tile: SharedTile) -> st
             swizzle=0 if tile.flat else tile.span,
             offset=op.view.offset,
         )
-    known = list(map(str, low.tensor_maps))  # by form: sizes that are equal at times are not
+    known = list(map(str, low.needs.tensor_maps))  # by form: sizes that are equal at times are not
     if str(record) in known:
         return f"%map{known.index(str(record))}"
-    low.tensor_maps.append(record)
-    name = f"map{len(low.tensor_maps) - 1}"
-    low.emitter.params.append(('ptr byval([128 x i8]) align 64 "nvvm.grid_constant"', name))
+    low.needs.tensor_maps.append(record)
+    name = f"map{len(low.needs.tensor_maps) - 1}"
     return f"%{name}"
 
 
 def fetch(
-    low: Lowering,
+    low: Builder,
     source: Source,
     tile: SharedTile,
     name: str,
@@ -80,7 +75,7 @@ def fetch(
 ) -> None:
     """Issue the copies of a source into a shared tile, for one thread; they complete on `barrier`.
     share: the block's part of it, which goes to several blocks, at the same place in each."""
-    e = low.emitter
+    e = low.scalars
     columns = tile.span // tile.dtype.bytes
     blocks, rows, stage = tile.blocks, tile.rows, tile.stage
     across: Operand = 0

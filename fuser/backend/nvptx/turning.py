@@ -4,8 +4,8 @@ bodies are emitted as they are written, without copies ahead."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.ir import op as ir
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Operand, Tile
@@ -14,18 +14,15 @@ from fuser.tilegen import ops
 from fuser.tilegen.ir import Block, Op
 from fuser.tilegen.value import INDEX
 
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.lower import Lowering
 
-
-def yielded(low: Lowering, block: Block, like: list[Tile]) -> list[Tile]:
+def yielded(low: Builder, block: Block, like: list[Tile]) -> list[Tile]:
     """What a block yields, in the layouts of other tiles."""
     last = block.ops[-1]
     assert isinstance(last, ops.Yield)
     return [low.tile(value, tile.layout) for value, tile in zip(last.args, like, strict=True)]
 
 
-def lower_while(low: Lowering, op: ops.While) -> None:
+def lower_while(low: Builder, op: ops.While) -> None:
     """A loop whose condition every thread of the program finds alike."""
     params = op.condition.params
     inits = [
@@ -48,9 +45,9 @@ def lower_while(low: Lowering, op: ops.While) -> None:
     low.env.update(zip(op.results, finals, strict=True))
 
 
-def long_for(low: Lowering, op: ops.For) -> None:
+def long_for(low: Builder, op: ops.For) -> None:
     """A loop whose bounds may need 64 bits: without copies ahead."""
-    e = low.emitter
+    e = low.scalars
     start, stop = low.long_value(op.start), low.long_value(op.stop)
     variable = e.name_of()
     carried = op.body.params[1:]
@@ -73,7 +70,7 @@ def long_for(low: Lowering, op: ops.For) -> None:
 
 
 def _turn(
-    low: Lowering,
+    low: Builder,
     op: Op,
     blocks: tuple[Block, ...],
     inits: list[Tile],
@@ -83,7 +80,7 @@ def _turn(
 ) -> list[Tile]:
     """while test(carried): carried = step(carried). The last carried. blocks: what is inside.
     counter: (name, start, step) of a scalar of 64 bits that is carried, too."""
-    e = low.emitter
+    e = low.scalars
     land_copies(low)
     low.shared.forget()
     state = low.hazards.state.copy()

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from fuser.backend.nvptx.emitter import Operand
+from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.ir import op as ir
 from fuser.backend.nvptx.ir import ops as gpu
+from fuser.backend.nvptx.ir.values import Operand
 from fuser.backend.nvptx.stream import Ring
-
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.lower import Lowering
 
 
 def each_turn(
-    low: Lowering,
+    low: Builder,
     teams: int,
     first: Operand,
     starts: list[Ring],
@@ -27,7 +24,7 @@ def each_turn(
     gives the number that follows and the rings then, for one of two warp groups behind the other's
     program.
     """
-    e = low.emitter
+    e = low.scalars
     streams = list(low.streams.values())
     # a fresh barrier counts as complete for parity 1: warp group 0 begins at once
     turn = e.value(f"sub i32 1, {low.shared.team}") if teams > 1 else ""
@@ -35,12 +32,12 @@ def each_turn(
     rings = [(e.name_of(), e.name_of()) for _ in streams]
     for stream, ring in zip(streams, rings, strict=True):
         stream.ring = ring
-    low.turn, low.visit, low.number = e.name_of(), e.name_of(), number
+    low.feeding.turn, low.feeding.visit, low.feeding.number = e.name_of(), e.name_of(), number
     carried: list[tuple[str, Operand]] = [(number, first)]
-    if low.resident:
-        carried.append((low.visit, 0))
+    if low.feeding.resident:
+        carried.append((low.feeding.visit, 0))
     if teams > 1:
-        carried.append((low.turn, turn))
+        carried.append((low.feeding.turn, turn))
     for ring, start in zip(rings, starts, strict=True):
         carried += zip(ring, start, strict=True)
     names, firsts = zip(*carried, strict=True)
@@ -52,10 +49,10 @@ def each_turn(
     region.following()
     following, ends = emit(number)
     after: list[Operand] = [following]
-    if low.resident:
-        after.append(e.value(f"xor i32 {low.visit}, 1"))
+    if low.feeding.resident:
+        after.append(e.value(f"xor i32 {low.feeding.visit}, 1"))
     if teams > 1:
-        after.append(e.value(f"xor i32 {low.turn}, 1"))
+        after.append(e.value(f"xor i32 {low.feeding.turn}, 1"))
     for end in ends:
         after += end
     low.do(gpu.Yield(scalars=tuple(after)))

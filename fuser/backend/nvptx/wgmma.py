@@ -3,10 +3,9 @@ for."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from fuser.backend.nvptx import consumer
 from fuser.backend.nvptx.assignment import DotPlan
+from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import SharedTile, Tile
 from fuser.backend.nvptx.layout import Layout, WarpGrid
@@ -15,12 +14,9 @@ from fuser.dtypes import u32
 from fuser.errors import LoweringError
 from fuser.tilegen import ops
 
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.lower import Lowering
-
 
 def wgmma_dot(
-    low: Lowering,
+    low: Builder,
     op: ops.Dot,
     plan: DotPlan,
     left: SharedTile | Tile,
@@ -45,7 +41,7 @@ def wgmma_dot(
     return accumulate(low, acc, sums) if known_unit(op).truncates else sums
 
 
-def pack_fragments(low: Lowering, x: Tile) -> Tile:
+def pack_fragments(low: Builder, x: Tile) -> Tile:
     """Register fragments of a left operand as words, which are written before the fence."""
     layout = x.layout
     words = Layout(layout.shape, layout.regs[:: 4 // x.dtype.bytes], layout.lanes, layout.warps)
@@ -54,7 +50,7 @@ def pack_fragments(low: Lowering, x: Tile) -> Tile:
 
 
 def issue(
-    low: Lowering,
+    low: Builder,
     op: ops.Dot,
     plan: DotPlan,
     left: SharedTile | Tile,
@@ -76,29 +72,29 @@ def issue(
     ))  # fmt: skip
 
 
-def wait(low: Lowering, tiles: list[Tile], pending: int) -> list[Tile]:
+def wait(low: Builder, tiles: list[Tile], pending: int) -> list[Tile]:
     """Wait until at most `pending` groups are in flight; the tiles after it."""
     found = tuple(low.new(tile.dtype, tile.shape, tile.layout, "sum") for tile in tiles)
     low.do(gpu.WgmmaWait(values=tuple(tiles), pending=pending, results=found))
     return list(found)
 
 
-def wait_unbound(low: Lowering) -> None:
+def wait_unbound(low: Builder) -> None:
     """Wait until all groups are complete, wherever their sums are."""
     low.do(gpu.WgmmaWait())
 
 
-def fence(low: Lowering) -> None:
+def fence(low: Builder) -> None:
     """Registers written so far may be read by the matmuls that follow."""
     low.do(gpu.WgmmaFence())
 
 
-def commit(low: Lowering) -> None:
+def commit(low: Builder) -> None:
     """Close a group of matmuls, which `wait` counts."""
     low.do(gpu.WgmmaCommit())
 
 
-def accumulate(low: Lowering, acc: Tile, x: Tile) -> Tile:
+def accumulate(low: Builder, acc: Tile, x: Tile) -> Tile:
     """Sums that started afresh, added to those of before."""
     made = low.new(acc.dtype, acc.shape, acc.layout, "sum")
     return low.add(gpu.Accumulate(acc=acc, x=x, results=(made,)))

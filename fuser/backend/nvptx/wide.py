@@ -19,28 +19,23 @@ Two blocks share a multiprocessor, so that one multiplies while the other waits.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from fuser.backend.nvptx import persistent
 from fuser.backend.nvptx.assignment import DotPlan
+from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.consumer import release
-from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.ir import op as ir
 from fuser.backend.nvptx.ir import ops as gpu
-from fuser.backend.nvptx.ir.values import SharedTile, Slot, Tile, tile_bytes
+from fuser.backend.nvptx.ir.values import Operand, SharedTile, Slot, Tile, tile_bytes
 from fuser.backend.nvptx.stage import fence_async
 from fuser.backend.nvptx.stream import Stream, advance, wait_barrier
 from fuser.backend.nvptx.wgmma import accumulate, wait
 from fuser.tilegen import ops
 
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.lower import Lowering
-
 
 class SplitLoop:
     """Emits a loop that accumulates one float32 matmul."""
 
-    def __init__(self, low: Lowering, stream: Stream, dot: ops.Dot) -> None:
+    def __init__(self, low: Builder, stream: Stream, dot: ops.Dot) -> None:
         self.low, self.stream, self.dot = low, stream, dot
         self.plan: DotPlan = low.assignment.dots[dot]
         k, n = dot.b.shape
@@ -49,7 +44,7 @@ class SplitLoop:
 
     def emit(self, sums: Tile) -> Tile:
         """The whole loop: sums plus its matmuls."""
-        low, e, stream = self.low, self.low.emitter, self.stream
+        low, e, stream = self.low, self.low.scalars, self.stream
         low.shared.barrier()
         self._fill(0, 0, 0)
         self._meet()
@@ -82,7 +77,7 @@ class SplitLoop:
         low = self.low
         for channel in self.stream.channels:
             for load, tile in zip(channel.loads, channel.tiles, strict=True):
-                low.env[load.result] = tile.at_stage(low.emitter.times(stage, tile.bytes))
+                low.env[load.result] = tile.at_stage(low.scalars.times(stage, tile.bytes))
         for op in self.stream.loop.body.ops:
             if isinstance(op, ops.Permute):
                 low.op(op)
@@ -92,7 +87,7 @@ class SplitLoop:
 
     def _parts(self, turn: Operand) -> list[SharedTile]:
         """Big and small of the right operand in one of two buffers."""
-        e = self.low.emitter
+        e = self.low.scalars
         at = e.times(turn, 2 * self.part)
         k, n = self.dot.b.shape
         return [

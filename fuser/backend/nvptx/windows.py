@@ -13,16 +13,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from fuser.backend.nvptx.access import Access
-from fuser.backend.nvptx.emitter import Operand
+from fuser.backend.nvptx.ir.values import Operand
+from fuser.backend.nvptx.recording import Recording
 from fuser.graph.sizes import divides, is_symbolic, same
 from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Axis, FloorDiv, Index, Mod, floordiv, in_range, modulo
-
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.lower import Lowering
 
 ZERO = Index(0)
 MAX_STEP = 8
@@ -251,11 +248,11 @@ def _bounded(part: Part, most: int, rows: int) -> Dim | None:
 
 
 def start_of(
-    low: Lowering, windows: Windows, part: Operand, parts: int, rows: int
+    low: Recording, windows: Windows, part: Operand, parts: int, rows: int
 ) -> list[Operand]:
     """The coordinates, but the columns', where a walk begins: at part number `part` of so many
     parts of the tile, of `rows` rows each."""
-    e = low.emitter
+    e = low.scalars
     found: list[Operand] = []
     for dim in windows.dims:
         if isinstance(part, int):
@@ -269,6 +266,6 @@ def start_of(
     return found
 
 
-def offsets_of(low: Lowering, windows: Windows) -> list[Operand]:
+def offsets_of(low: Recording, windows: Windows) -> list[Operand]:
     """What is added to the positions of the dims with a bounding box."""
     return [low.evaluate(dim.offset) for dim in windows.dims[:-1]]

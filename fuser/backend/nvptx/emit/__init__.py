@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from fuser.backend.nvptx.emit import (
     atomics,
     cluster,
@@ -27,10 +24,13 @@ from fuser.backend.nvptx.emit import (
     wide,
 )
 from fuser.backend.nvptx.emit.code import Code
+from fuser.backend.nvptx.emit.emitter import Emitter
+from fuser.backend.nvptx.emit.program import Rule, word
+from fuser.backend.nvptx.emit.program import write as write_program
 from fuser.backend.nvptx.ir.op import Op
+from fuser.backend.nvptx.ir.program import Program
+from fuser.target import Target
 
-Rule = Callable[[Code, Any], Any]
-"""Writes the code of an op; one with blocks is a generator that yields each where it belongs."""
 RULES: dict[type[Op], Rule] = {
     **registers.RULES,
     **folds.RULES,
@@ -53,4 +53,10 @@ RULES: dict[type[Op], Rule] = {
     **own.RULES,
 }
 
-__all__ = ["RULES", "Code", "Rule"]
+
+def write(program: Program, target: Target) -> Emitter:
+    """The function of a program. Raises LoweringError."""
+    return write_program(program, target, RULES)
+
+
+__all__ = ["RULES", "Code", "Rule", "word", "write"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fuser.backend.nvptx.elementwise import apply
 from fuser.backend.nvptx.emit.code import Code
+from fuser.backend.nvptx.emit.elementwise import apply
 from fuser.backend.nvptx.emit.memory import Guard, Pointers, only_once
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.op import Op

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from fuser.backend.nvptx.emitter import Emitter, Operand
+from fuser.backend.nvptx.emit.emitter import Emitter
 from fuser.backend.nvptx.indexing import Indexer
-from fuser.backend.nvptx.ir.values import Scope, Slot, Tile
+from fuser.backend.nvptx.ir.values import Operand, Scope, Slot, Tile
 from fuser.backend.nvptx.layout import Coordinates, Layout
 from fuser.target import Target
 from fuser.tilegen.index import Lookup

@@ -6,10 +6,9 @@ from collections.abc import Callable, Generator, Sequence
 
 from fuser.backend.function import Block as Label
 from fuser.backend.nvptx.emit.code import Code
-from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.op import Block, Op
-from fuser.backend.nvptx.ir.values import Tile
+from fuser.backend.nvptx.ir.values import Operand, Tile
 
 Steps = Generator[Block, None, None]
 

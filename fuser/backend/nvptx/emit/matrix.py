@@ -6,9 +6,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
-from fuser.backend.nvptx.elementwise import cast
 from fuser.backend.nvptx.emit.cluster import in_block
 from fuser.backend.nvptx.emit.code import Code, shared_offset
+from fuser.backend.nvptx.emit.elementwise import cast
 from fuser.backend.nvptx.emit.memory import from_memory, pack
 from fuser.backend.nvptx.emit.operands import (
     SharedAddress,

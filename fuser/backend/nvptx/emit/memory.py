@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 from fuser.backend.nvptx.access import Access
 from fuser.backend.nvptx.emit.code import Code, Writes
-from fuser.backend.nvptx.emitter import INT32, Operand
 from fuser.backend.nvptx.indexing import Indexer
+from fuser.backend.nvptx.integers import INT32
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.op import Op
-from fuser.backend.nvptx.ir.values import Place
+from fuser.backend.nvptx.ir.values import Operand, Place
 from fuser.backend.nvptx.layout import Coordinates, Layout
 from fuser.backend.nvptx.values import literal, memory_type, vectors
 from fuser.dtypes import DType

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from fuser.backend.nvptx.emit.code import Code
+from fuser.backend.nvptx.emit.emitter import Emitter
 from fuser.backend.nvptx.emit.stream_k import WORKSPACE
-from fuser.backend.nvptx.emitter import Emitter
 from fuser.backend.nvptx.ir.op import Block, Integer, Op
 from fuser.backend.nvptx.ir.program import Program
-from fuser.backend.nvptx.ir.uses import scalars_of
 from fuser.backend.text import SYMBOLIC
 from fuser.target import Target
 from fuser.tilegen.ir import Buffer
@@ -40,7 +39,10 @@ def write(program: Program, target: Target, rules: Mapping[type[Op], Rule]) -> E
     code = Code(
         emitter, target, names, program.warps, program.blocks, program.cluster > 1, program.team
     )
-    _Writer(code, program, rules).block(program.body)
+    for op in program.head.ops:
+        assert isinstance(op, Integer)
+        _integer(emitter, op, hoisted=True)
+    _block(code, rules, program.body)
     sizes = SYMBOLIC.get()
     emitter.finish(len(sizes) if sizes else 0, program.scalars)
     return emitter
@@ -52,43 +54,25 @@ def _pointer_type(buffer: Buffer) -> str:
     return f"ptr addrspace(1){alone} align {align}"
 
 
-class _Writer:
-    """Integers of the head are written, in their order, when the first op reads one."""
+def _block(code: Code, rules: Mapping[type[Op], Rule], block: Block) -> None:
+    for op in block.ops:
+        if isinstance(op, Integer):
+            _integer(code.emitter, op, hoisted=False)
+            continue
+        inner = rules[type(op)](code, op)
+        if inner is not None:
+            for part in inner:
+                _block(code, rules, part)
 
-    def __init__(self, code: Code, program: Program, rules: Mapping[type[Op], Rule]) -> None:
-        self.code, self.rules = code, rules
-        self.head = {name: op for op in program.head.ops for name in op.names}
-        self.team = program.team
 
-    def block(self, block: Block) -> None:
-        for op in block.ops:
-            for name in scalars_of(op):
-                self.need(name)
-            if isinstance(op, Integer):
-                self.integer(op, hoisted=False)
-                continue
-            if any(slot.copies > 1 for slot in op.slots()) and isinstance(self.team, str):
-                self.need(self.team)
-            inner = self.rules[type(op)](self.code, op)
-            if inner is not None:
-                for part in inner:
-                    self.block(part)
-
-    def need(self, name: str) -> None:
-        """Write an integer of the head, and those that were made before it."""
-        while name in self.head:
-            op = self.head.pop(next(iter(self.head)))
-            assert isinstance(op, Integer)
-            self.integer(op, hoisted=True)
-
-    def integer(self, op: Integer, *, hoisted: bool) -> None:
-        e, (name,) = self.code.emitter, op.names
-        if name in ("%tid", "%rank"):
-            assert (e.tid if name == "%tid" else e.rank) == name
-            return
-        for number in _SHORT_SIZE.findall(op.text):
-            e.uses_short(int(number))
-        if hoisted:
-            e.entry.append(f"{name} = {op.text}")
-        else:
-            e.define(name, op.text)
+def _integer(e: Emitter, op: Integer, *, hoisted: bool) -> None:
+    (name,) = op.names
+    if name in ("%tid", "%rank"):
+        assert (e.tid if name == "%tid" else e.rank) == name
+        return
+    for number in _SHORT_SIZE.findall(op.text):
+        e.uses_short(int(number))
+    if hoisted:
+        e.entry.append(f"{name} = {op.text}")
+    else:
+        e.define(name, op.text)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from fuser.backend.nvptx import elementwise
-from fuser.backend.nvptx.elementwise import LOG2_E, apply, cast_registers
+from fuser.backend.nvptx.emit import elementwise
 from fuser.backend.nvptx.emit.code import Code
+from fuser.backend.nvptx.emit.elementwise import LOG2_E, apply, cast_registers
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.layouts import flattened
 from fuser.backend.nvptx.ir.op import Op

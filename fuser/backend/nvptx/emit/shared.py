@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 
 from fuser.backend.nvptx.emit.code import Code, shared_offset
-from fuser.backend.nvptx.emit.memory import from_memory, pack, to_memory, unpack
+from fuser.backend.nvptx.emit.memory import from_memory, only_once, pack, to_memory, unpack
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.layouts import offset_of, row_major
 from fuser.backend.nvptx.ir.op import Op
@@ -154,7 +154,8 @@ def write_parts(code: Code, op: ops.WriteParts) -> None:
     for position, bit in enumerate(op.bits):
         part[5 + bit] = size << position
     base = code.place(op.slot, e.plus(e.thread_part(place), e.thread_part(part)))
-    with e.where(op.where) if op.where is not None else contextlib.nullcontext():
+    single = only_once(code, layout) if op.once else op.where
+    with e.where(single) if single is not None else contextlib.nullcontext():
         for which, value in enumerate(op.values):
             for at, reg in zip(layout.regs, value.regs, strict=True):
                 pointer = shared_offset(code, base, offset_of(at, steps) + which * dtype.bytes)

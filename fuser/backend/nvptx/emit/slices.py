@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 from fuser.backend.nvptx.emit.code import Code, shared_offset
 from fuser.backend.nvptx.emit.memory import from_memory, to_memory
-from fuser.backend.nvptx.emitter import Linear, Operand
 from fuser.backend.nvptx.indexing import Indexer
+from fuser.backend.nvptx.integers import Linear
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.layouts import offset_of, row_major
 from fuser.backend.nvptx.ir.op import Op
+from fuser.backend.nvptx.ir.values import Operand
 from fuser.backend.nvptx.layout import Coordinates, Layout
 from fuser.backend.nvptx.values import memory_type
 

@@ -12,11 +12,10 @@ from collections.abc import Callable
 from fuser.backend.nvptx.emit.code import Code
 from fuser.backend.nvptx.emit.memory import Guard, Pointers, halves
 from fuser.backend.nvptx.emit.operands import load_matrices, packed_words
-from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.op import Op
 from fuser.backend.nvptx.ir.strips import BUFFER, PITCH, Strips, strips_in
-from fuser.backend.nvptx.ir.values import Slot
+from fuser.backend.nvptx.ir.values import Operand, Slot
 from fuser.backend.nvptx.layout import Coordinates, Layout
 from fuser.backend.nvptx.values import literal, memory_type
 from fuser.dtypes import DType

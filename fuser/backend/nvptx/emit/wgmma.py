@@ -11,10 +11,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from fuser.backend.nvptx.emit.code import Code
-from fuser.backend.nvptx.emitter import Operand
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.op import Op
-from fuser.backend.nvptx.ir.values import SharedTile
+from fuser.backend.nvptx.ir.values import Operand, SharedTile
 from fuser.backend.nvptx.layout import WarpGrid
 from fuser.backend.nvptx.units import UNITS, Unit
 

@@ -465,13 +465,15 @@ class WriteSlice(Op):
 @dataclass(eq=False, kw_only=True)
 class WriteParts(Op):
     """Every warp writes its elements of some tiles of one layout, side by side, as the part that
-    `bits` of its number say. where: in which threads, instead of all."""
+    `bits` of its number say. where: in which threads, instead of all; once: of threads that repeat
+    an element one writes it."""
 
     opcode: ClassVar[str] = "write_parts"
     slot: Slot
     values: tuple[Tile, ...]
     bits: tuple[int, ...]
     where: Operand | None = None
+    once: bool = False
 
 
 @dataclass(eq=False, kw_only=True)

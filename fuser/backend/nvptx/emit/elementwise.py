@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fuser.backend import math, math_integer, math_steps
-from fuser.backend.nvptx.emitter import Emitter
+from fuser.backend.nvptx.emit.emitter import Emitter
 from fuser.backend.text import Reg, real
 from fuser.dtypes import BY_NAME, DType
 from fuser.errors import LoweringError

@@ -7,11 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from fuser.backend.function import Block, Function
-from fuser.backend.nvptx.integers import INT32, Integers, Linear
+from fuser.backend.nvptx.integers import Integers
 from fuser.backend.nvptx.ir.values import Operand
-from fuser.backend.nvptx.recorder import Recorder
-
-__all__ = ["INT32", "Emitter", "Linear", "Operand"]
 
 
 class Emitter(Integers, Function):
@@ -22,10 +19,7 @@ class Emitter(Integers, Function):
         name: str,
         params: Sequence[tuple[str, str]],
         attributes: str,
-        recorder: Recorder | None = None,
     ) -> None:
-        """recorder: is told what is written beside ops."""
-        self._recorder: Recorder | None = None
         Integers.__init__(self)
         Function.__init__(
             self, name, "void", params, convention="ptx_kernel", attributes=attributes
@@ -36,7 +30,6 @@ class Emitter(Integers, Function):
         self._short: set[int] = set()
         self.packed: dict[str, tuple[str, int, int]] = {}
         """Of bfloat16 values: (vector that was loaded, its width, place in it)."""
-        self._recorder = recorder
 
     def uses_short(self, number: int) -> None:
         self._short.add(number)
@@ -51,8 +44,6 @@ class Emitter(Integers, Function):
         """Append an instruction that has a result; its name."""
         name = f"%t{next(self._numbers)}"
         self.at.lines.append(f"{name} = {text}")
-        if self._recorder is not None:
-            self._recorder.written(text, name)
         return name
 
     def define(self, name: str, text: str) -> None:
@@ -61,15 +52,11 @@ class Emitter(Integers, Function):
 
     def do(self, text: str) -> None:
         self.at.lines.append(text)
-        if self._recorder is not None:
-            self._recorder.written(text)
 
     def hoisted(self, text: str) -> str:
         """An instruction at the head of the function: it may use only other hoisted values."""
         name = f"%h{next(self._numbers)}"
         self.entry.append(f"{name} = {text}")
-        if self._recorder is not None:
-            self._recorder.written(text, name, hoisted=True)
         return name
 
     def jump(self, target: Block) -> None:
@@ -117,8 +104,6 @@ class Emitter(Integers, Function):
         """A special register, read before all else."""
         text = f"call i32 @llvm.nvvm.read.ptx.sreg.{register}()"
         self.entry.insert(0, f"{name} = {text}")
-        if self._recorder is not None:
-            self._recorder.written(text, name, hoisted=True)
 
 
 def _bit(condition: Operand) -> str:
