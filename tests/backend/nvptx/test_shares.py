@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fuser.backend.nvptx import compile_kernel
-from fuser.backend.nvptx.emitter import Emitter
+from fuser.backend.nvptx.integers import Integers
 from fuser.backend.nvptx.shares import Shares
 from fuser.dtypes import bf16, f16, i8, i32
 from fuser.target import SM_80, SM_90A
@@ -29,7 +29,7 @@ OPERATIONS = {
 }  # fmt: skip
 
 
-class Evaluator(Emitter):
+class Evaluator(Integers):
     """Computes what a block would, instead of writing code."""
 
     def value(self, text: str) -> Any:
@@ -58,7 +58,7 @@ def test_every_trip_is_done_once(blocks: int, trips: int, most: int) -> None:
         done = np.full((tiles, trips), -1)
         for block in range(blocks):
             low: Any = SimpleNamespace(
-                emitter=Evaluator("evaluated", [], ""), order=SimpleNamespace(unit="ctaid"),
+                scalars=Evaluator(), order=SimpleNamespace(unit="ctaid"),
                 kernel=SimpleNamespace(schedule=Schedule(stream_k=1)),
                 scalar_of=lambda op, block=block: block,  # it reads the number of the block
             )  # fmt: skip

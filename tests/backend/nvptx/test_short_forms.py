@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import fuser
 from fuser.backend.nvptx import compile_kernel
-from fuser.backend.nvptx.elementwise import _ERF_LOGIT
+from fuser.backend.nvptx.emit.elementwise import _ERF_LOGIT
 from fuser.dtypes import DType, bf16, f16
 from fuser.frontends.onnx.model import open_model
 from fuser.partition import partition

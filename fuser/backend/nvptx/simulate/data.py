@@ -18,6 +18,13 @@ def full(warp: Warp, op: ops.Full) -> None:
     warp.tiles[made] = np.full((32, len(made.layout.regs)), op.value, made.dtype.numpy)
 
 
+def undefined(warp: Warp, op: ops.Undefined) -> None:
+    """What shows if somebody looks at it."""
+    made = op.tile
+    worst = np.nan if made.dtype.is_float else made.dtype.highest
+    warp.tiles[made] = np.full((32, len(made.layout.regs)), worst, made.dtype.numpy)
+
+
 def index(warp: Warp, op: ops.IndexTile) -> None:
     found = warp.index(op.expression, op.tile.layout, op.scope)
     warp.tiles[op.tile] = found.astype(op.tile.dtype.numpy)
@@ -123,6 +130,7 @@ def any_other(warp: Warp, op: ops.AnyOther) -> None:
 
 RULES: dict[type[Op], Rule] = {
     ops.Full: full,
+    ops.Undefined: undefined,
     ops.IndexTile: index,
     ops.Splat: splat,
     ops.Unsplat: unsplat,

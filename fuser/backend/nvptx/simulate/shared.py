@@ -216,6 +216,7 @@ RULES: dict[type[Op], Rule] = {
     ops.Free: free,
     ops.Barrier: barrier,
     ops.NamedBarrier: named_barrier,
+    ops.WarpSync: nothing,
     ops.WriteShared: write_shared,
     ops.ReadShared: read_shared,
     ops.WriteDense: write_dense,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,20 +13,15 @@ from fuser.backend.nvptx.ir.layouts import offset_of
 from fuser.backend.nvptx.ir.op import Block, Integer, Op
 from fuser.backend.nvptx.ir.values import Operand, Scope, SharedTile, Slot, Tile
 from fuser.backend.nvptx.layout import Layout
-from fuser.backend.nvptx.simulate.barriers import Ready
 from fuser.backend.nvptx.simulate.clocks import Array, Clock, SimulationError
 from fuser.backend.nvptx.simulate.integers import compute
+from fuser.backend.nvptx.simulate.machine import Machine, Rule, Steps
 from fuser.errors import FuserError
 from fuser.graph.sizes import size_hint
 from fuser.tilegen.index import Atom, Axis, Extreme, FloorDiv, Index, Lookup, Mod, Scalar
 from fuser.tilegen.ir import Buffer
 
-if TYPE_CHECKING:
-    from fuser.backend.nvptx.simulate.run import Machine
-
-Steps = Generator[Ready, None, None]
-"""Runs until it has to wait, and says for what."""
-Rule = Callable[["Warp", Any], Steps | None]
+__all__ = ["Rule", "Steps", "Warp"]
 
 
 @dataclass(eq=False)
@@ -88,7 +83,7 @@ class Warp:
                 if isinstance(op, Integer):
                     text = op.text
                     self.scalars[op.names[0]] = compute(
-                        text, self.scalar, self.machine.register(self)
+                        text, self.scalar, self.machine.register(self.block, self.number)
                     )
                     continue
                 rule = self.machine.rules.get(type(op))
