@@ -497,7 +497,7 @@ def test_bounded_scores_wait_for_no_maximum() -> None:
 def test_groups_of_rows_have_edges_of_their_own() -> None:
     """Where a trip has fewer keys than a block has rows, a warp group's masked trips are those at
     the diagonal of its own rows."""
-    first_row = re.compile(r"and i32 %h\d+, -64$", re.MULTILINE)
+    first_row = re.compile(r"and i32 %s\d+, -64$", re.MULTILINE)
     assert first_row.search(lower_to_llvm(KERNELS["attention_capped"](), SM_90A))
     assert not first_row.search(lower_to_llvm(KERNELS["attention_capped_biases"](), SM_90A))
 
