@@ -117,10 +117,6 @@ class Builder(Recording):
         """Record one program of the grid."""
         raise NotImplementedError
 
-    def await_previous(self) -> None:
-        """Let the next kernel be launched, and wait until the one before this has ended."""
-        raise NotImplementedError
-
     @property
     def follows_early(self) -> bool:
         """Whether the kernel may be launched while the one before it still runs (PDL)."""

@@ -164,10 +164,10 @@ class Cluster:
             self._wait()  # every block has started, or has read what was there before
         size, _ = row_major(layout.shape, dtype.bytes * len(values))
         slot = low.shared.allocate(size * self.blocks)
-        slot.first = 0
+        slot.early = True
         if counted:
             barrier = low.shared.allocate(8, 8)
-            barrier.first = 0
+            barrier.early = True
             senders = 1 << (inside - len(spare))
             bytes_ = senders * len(layout.regs) * len(values) * dtype.bytes * self.blocks
             low.do(gpu.ExpectParts(barrier=barrier, bytes=bytes_))

@@ -32,14 +32,13 @@ MOST_WARPS = 32
 def lower_to_llvm(kernel: Kernel, target: Target) -> str:
     """The LLVM IR text that compile_kernel hands to LLVM. Raises LoweringError."""
     with symbolic_dims():
-        return _fitting(kernel, target)[0]
+        return _text(*_fitting(kernel, target))
 
 
 def lower_to_gpu(kernel: Kernel, target: Target) -> Program:
     """The GPU IR that the LLVM IR text is written from. Raises LoweringError."""
     with symbolic_dims():
-        _, low, shared = _fitting(kernel, target)
-        return low.recorded(shared)
+        return _fitting(kernel, target)[0]
 
 
 def gpu_text(kernel: Kernel, target: Target) -> str:
@@ -50,14 +49,15 @@ def gpu_text(kernel: Kernel, target: Target) -> str:
 def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
     """Compile a tile program to PTX. Raises LoweringError or CompileError."""
     with symbolic_dims() as read:
-        text, low, shared = _fitting(kernel, target)
+        program, low = _fitting(kernel, target)
+        text = _text(program, low)
     ptx = to_ptx(text, target, _least_version(low))
     kinds = {plan.kind for plan in low.assignment.dots.values()}
     unit = next((kind for kind in ("wgmma", "wide", "mma", "tf32", "fma") if kind in kinds), "none")
     facts: dict[str, Any] = {
         "tensor_core": {"wide": "wgmma", "tf32": "mma", "fma": "none"}.get(unit, unit),
         "dot": unit,
-        "shared_bytes": shared,
+        "shared_bytes": program.shared_bytes,
         "warps": low.warps,
         "cluster": low.order.cluster,
         "neighbours": low.neighbours.shape,
@@ -79,7 +79,7 @@ def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
         grid=tuple(map(size_hint, kernel.grid)),
         launch=_numbers(low.order.launch),
         threads=low.threads,
-        shared_bytes=shared,
+        shared_bytes=program.shared_bytes,
         cluster=low.order.cluster,
         tensor_maps=tuple(map(_map_at_example, low.needs.tensor_maps)),
         sizes=tuple(map(size_hint, read)),
@@ -124,36 +124,36 @@ def _numbers(launch: tuple[int, int, int]) -> tuple[int, int, int]:
     return x, y, z
 
 
-def _fitting(kernel: Kernel, target: Target) -> tuple[str, Lowering, int]:
-    """Text, lowering and bytes of shared memory, with as many stages as fit."""
+def _fitting(kernel: Kernel, target: Target) -> tuple[Program, Lowering]:
+    """A kernel in the GPU IR, with as many stages as fit."""
     asked = kernel.schedule.warps
     if of_caller(kernel):
         warps = min(MOST_WARPS, 1 << (asked.bit_length() - 1))
         kernel = dataclasses.replace(
             kernel, schedule=dataclasses.replace(kernel.schedule, warps=warps)
         )
-    text, low, shared = _lower(kernel, target)
-    while target.shared_bytes and shared > target.shared_bytes and low.stages > 1:
-        text, low, shared = _lower(kernel, target, low.stages - 1)
-    if target.shared_bytes and shared > target.shared_bytes and low.caller:
-        text, low, shared = _lower(kernel, target, 1, frugal=True)
+    program, low = _lower(kernel, target)
+    while target.shared_bytes and program.shared_bytes > target.shared_bytes and low.stages > 1:
+        program, low = _lower(kernel, target, low.stages - 1)
+    if target.shared_bytes and program.shared_bytes > target.shared_bytes and low.caller:
+        program, low = _lower(kernel, target, 1, frugal=True)
         low.needs.notes.append("tiles in parts through shared memory")
     if kernel.schedule.warps < asked:
         low.needs.notes.append(f"{kernel.schedule.warps} of {asked} warps")
     if low.caller and low.stages < kernel.schedule.stages:
         low.needs.notes.append(f"{low.stages} of {kernel.schedule.stages} stages")
-    if target.shared_bytes and shared > target.shared_bytes:
+    if target.shared_bytes and program.shared_bytes > target.shared_bytes:
         raise LoweringError(
-            f"kernel {kernel.name} needs {shared} bytes of shared memory, {target.arch} has "
-            f"{target.shared_bytes}",
+            f"kernel {kernel.name} needs {program.shared_bytes} bytes of shared memory, "
+            f"{target.arch} has {target.shared_bytes}",
             hint="use smaller blocks or fewer stages",
         )
-    return text, low, shared
+    return program, low
 
 
 def _lower(
     kernel: Kernel, target: Target, stages: int | None = None, frugal: bool = False
-) -> tuple[str, Lowering, int]:
+) -> tuple[Program, Lowering]:
     try:
         blocks, neighbours = blocks_of(kernel, target), neighbours_of(kernel, target)
         low = Lowering(kernel, target, stages, blocks, neighbours, frugal)
@@ -161,13 +161,15 @@ def _lower(
     except NeedsOneBlock:
         low = Lowering(kernel, target, stages)
         low.run()
-    shared = low.shared.place()
-    used = bool(low.shared.slots)
-    text = module_text(
-        write(low.recorded(shared), target), threads=low.threads, shared=used,
+    return low.recorded(), low
+
+
+def _text(program: Program, low: Lowering) -> str:
+    """The module of LLVM IR of a kernel."""
+    return module_text(
+        write(program, low.target), threads=low.threads, shared=bool(program.slots),
         blocks=resident_blocks(low), variables=low.needs.variables,
     )  # fmt: skip
-    return low.shared.resolve(text), low, shared
 
 
 def resident_blocks(low: Lowering) -> int:

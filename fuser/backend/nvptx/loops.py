@@ -265,9 +265,7 @@ def _plan_pipeline(low: Builder, op: ops.For) -> Pipeline | None:
     tiles = [shared_tile_for(low, item, wanted) for item in loads]
     stage_bytes = sum(tile.bytes for tile in tiles)
     fixed = sum(
-        slot.bytes
-        for slot in low.shared.slots
-        if slot.last is None and all(slot is not tile.slot for tile in tiles)
+        slot.bytes for slot in low.shared.live if all(slot is not tile.slot for tile in tiles)
     )
     stages = min(wanted, (low.target.shared_bytes - fixed - 1024) // stage_bytes)
     lone = lone_dot(op, low.assignment)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuser.backend.nvptx import consumer, persistent, roles, stream_plan
+from fuser.backend.nvptx import consumer, passes, persistent, roles, stream_plan
 from fuser.backend.nvptx.assign import assign
 from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.convert import convert
@@ -10,7 +10,7 @@ from fuser.backend.nvptx.epilogue import emit_epilogue, find_epilogue
 from fuser.backend.nvptx.held import Held, emit_held, plan_held
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.layouts import in_registers
-from fuser.backend.nvptx.ir.program import Program, needed
+from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.values import SharedTile, Tile
 from fuser.backend.nvptx.layout import Coordinates, Layout
 from fuser.backend.nvptx.masks import can_remake, remake
@@ -25,7 +25,7 @@ from fuser.errors import LoweringError
 from fuser.graph.sizes import size_hint
 from fuser.target import Target
 from fuser.tilegen import ops
-from fuser.tilegen.ir import Buffer, Kernel, Op
+from fuser.tilegen.ir import Kernel, Op
 from fuser.tilegen.value import INDEX, Value
 
 SMALL = 16 << 20
@@ -77,7 +77,6 @@ class Lowering(Builder):
             roles.split_roles(self)
         else:
             self.shares = plan_shares(self)
-            self.await_previous()
             self.cluster.begin()
             if self.shares is not None:
                 persistent.without_roles(self)
@@ -85,15 +84,16 @@ class Lowering(Builder):
                 self.program()
             self.cluster.finish()
 
-    def recorded(self, shared_bytes: int) -> Program:
-        """The program, its slots placed in so many bytes."""
-        body = self.recorder.body
-        return Program(
+    def recorded(self) -> Program:
+        """The program, behind all passes."""
+        program = Program(
             self.kernel.name, self.target.arch, self.warps, self.threads, self.order.launch,
-            list(self.kernel.buffers), body, needed(self.recorder.head, body), self.shared.slots,
-            self.order.cluster, shared_bytes, self.needs.tensor_maps, len(self.kernel.scalars),
+            list(self.kernel.buffers), self.recorder.body, self.recorder.head, self.shared.slots,
+            self.order.cluster, 0, self.needs.tensor_maps, len(self.kernel.scalars),
             self.cluster.blocks, self.shared.team, self.needs.workspace_bytes,
         )  # fmt: skip
+        passes.run(program, overlap=self.follows_early)
+        return program
 
     def _scalar_parameter(self, value: Value, number: int) -> Tile:
         """A number of the launch."""
@@ -114,18 +114,6 @@ class Lowering(Builder):
         large = large or any(plan.kind == "wide" for plan in dots)
         wanted = self.kernel.schedule.extra.get("overlap", OVERLAP and not large)
         return self.target.sm >= 90 and bool(wanted)
-
-    def await_previous(self) -> None:
-        """Let the next kernel be launched, and wait until the one before this has ended.
-
-        Every program of every kernel waits, so that what is complete is complete for all that
-        follow. The pointers to data go through the wait: no load can be moved before it. Constants
-        do not change and need no wait.
-        """
-        if not self.follows_early:
-            return
-        data = tuple(buffer for buffer in self.kernel.buffers if buffer.role != "constant")
-        self.do(gpu.AwaitPrevious(buffers=data))
 
     def program(self) -> None:
         """Emit one program, what follows the last loop in strips where that fits."""
@@ -149,13 +137,6 @@ class Lowering(Builder):
             raise LoweringError(f"{op.opcode} has no lowering for NVIDIA GPUs")
         with self.recorder.of(self.kernel.origin_of(op)):
             rule(self, op)
-
-    # values -------------------------------------------------------------------------------------
-
-    def is_constant(self, buffer: Buffer) -> bool:
-        """Whether nothing writes the buffer while this kernel runs: the one before it may, where
-        this one is there before its end."""
-        return buffer not in self.written and (buffer.role == "constant" or not self.follows_early)
 
     # values -------------------------------------------------------------------------------------
 

@@ -52,7 +52,6 @@ def split_roles(low: Builder) -> None:
     with low.where(e.value(f"icmp eq i32 {e.tid}, {threads}")):
         _make_barriers(low)
     low.neighbours.meet()
-    low.await_previous()
     region = low.region(gpu.WarpRoles(
         threads=threads, warps=(low.threads - threads) // 32, registers=registers_of(low),
         producer=ir.Block(), consumer=ir.Block(),

@@ -1,8 +1,4 @@
-"""Shared memory: slots placed by liveness when the kernel is complete, and when a barrier is due.
-
-Addresses are written with a token for the slot's offset; `place` chooses offsets so that slots that
-are never live together may overlap, and replaces the tokens.
-"""
+"""Shared memory while a kernel is recorded: its slots, and when a barrier is due."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ class SharedMemory:
         self._do = do
         self.at_barrier = at_barrier
         self.slots: list[Slot] = []
-        self._position = 0
+        self.live: set[Slot] = set()
         self._reads = self._writes = False
         self.threads = 0
         self.teams = 1
@@ -30,52 +26,20 @@ class SharedMemory:
     # slots --------------------------------------------------------------------------------------
 
     def allocate(self, size: int, align: int = 16) -> Slot:
-        self._position += 1
-        slot = Slot(len(self.slots), size, align, self._position, copies=self.teams)
+        slot = Slot(len(self.slots), size, align, copies=self.teams)
         self.slots.append(slot)
+        self.live.add(slot)
         self._do(ops.Alloc(slot=slot))
         return slot
 
     def free(self, slot: Slot) -> None:
-        self._position += 1
-        slot.last = self._position
+        self.live.discard(slot)
         self._do(ops.Free(slot=slot))
 
     def cancel(self, slot: Slot) -> None:
         """Take back an allocation that was not used."""
         slot.bytes = 0
         self.free(slot)
-
-    def place(self) -> int:
-        """Choose every slot's offset, first fit in order of birth; the bytes needed."""
-        placed: list[Slot] = []
-        total = 0
-        for slot in self.slots:
-            end = slot.last if slot.last is not None else self._position + 1
-            rivals = sorted(
-                (
-                    other
-                    for other in placed
-                    if not (other.last is not None and other.last < slot.first)
-                    and not end < other.first
-                ),
-                key=lambda other: other.offset,
-            )
-            offset = 0
-            for other in rivals:
-                if offset + slot.size <= other.offset:
-                    break
-                offset = max(offset, -(-(other.offset + other.size) // slot.align) * slot.align)
-            slot.offset = offset
-            placed.append(slot)
-            total = max(total, offset + slot.size)
-        return total
-
-    def resolve(self, text: str) -> str:
-        """Replace the tokens of placed slots; longest numbers first is not needed, tokens end."""
-        for slot in self.slots:
-            text = text.replace(slot.token, str(slot.offset))
-        return text
 
     # barriers -----------------------------------------------------------------------------------
 

@@ -54,7 +54,7 @@ class Code:
         e = self.emitter
         if slot.copies > 1:
             offset = e.plus(e.times(self.team, slot.pitch), offset)
-        base = f"getelementptr (i8, ptr addrspace(3) @shared_memory, i32 {slot.token})"
+        base = f"getelementptr (i8, ptr addrspace(3) @shared_memory, i32 {slot.offset})"
         if offset == 0:
             return base
         return e.value(f"getelementptr i8, ptr addrspace(3) {base}, i32 {offset}")

@@ -80,11 +80,3 @@ class Integer(Op):
 
     opcode: ClassVar[str] = "integer"
     text: str
-
-
-@dataclass(eq=False, kw_only=True)
-class Raw(Op):
-    """Code that has no op yet: LLVM's text."""
-
-    opcode: ClassVar[str] = "raw"
-    text: str

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import re
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass
@@ -11,9 +9,8 @@ from typing import Any
 
 from fuser.backend.module import TensorMap
 from fuser.backend.nvptx.access import Access
-from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.layout_text import offsets_of
-from fuser.backend.nvptx.ir.op import Block, Integer, Op, Raw
+from fuser.backend.nvptx.ir.op import Block, Integer, Op
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.syntax import fields_of, ops_by_code, records
 from fuser.backend.nvptx.ir.values import Place, Scope, SharedTile, Slot, Tile
@@ -51,7 +48,6 @@ class _Parser(Reader):
         self.slots: dict[int, Slot] = {}
         self.layouts: dict[str, Layout] = {}
         self.bound: dict[Value, Tile | str] = {}
-        self.clock = itertools.count(1)
 
     def program(self) -> Program:
         self.expect("gpu")
@@ -108,9 +104,10 @@ class _Parser(Reader):
         size = self.integer()
         self.expect("bytes")
         self.expect("align")
-        slot = Slot(number, size, self.integer(), 0)
+        slot = Slot(number, size, self.integer())
         self.expect("at")
         slot.offset = self.integer()
+        slot.early = self.has("early")
         slot.copies = self.integer() if self.has("copies") else 1
         self.slots[number] = slot
 
@@ -205,9 +202,6 @@ class _Parser(Reader):
                 return Integer(text=code, names=(self.scalar(*made[0]),))
             self.expect("=" if self.next.text != "," else ",")
         start = self.expect_kind("word")
-        if start.text == Raw.opcode:
-            text = json.loads(self.expect_kind("string").text)
-            return Raw(text=text, origin=self.origin())
         opcode, _, fn = start.text.partition(".")
         kind = ops_by_code().get(opcode)
         if kind is None:
@@ -218,7 +212,6 @@ class _Parser(Reader):
         content = self.assemble(kind, content, results, start)
         op = kind(**content, results=tuple(results), names=tuple(names), origin=self.origin())
         self.blocks(op)
-        self.lifetime(op)
         return op
 
     def fields(self, kind: type[Op], content: dict[str, Any]) -> dict[str, Any]:
@@ -302,12 +295,6 @@ class _Parser(Reader):
             vars(op)["params"] = tuple(p for p in found if isinstance(p, Tile))
         else:
             block.params = found
-
-    def lifetime(self, op: Op) -> None:
-        if isinstance(op, ops.Alloc):
-            op.slot.first = next(self.clock)
-        elif isinstance(op, ops.Free):
-            op.slot.last = next(self.clock)
 
     # what fields hold ---------------------------------------------------------------------------
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from fuser.backend.module import TensorMap
-from fuser.backend.nvptx.ir.op import Block, Op, Raw
-from fuser.backend.nvptx.ir.uses import NAME, scalars_of
+from fuser.backend.nvptx.ir.op import Block, Op
 from fuser.backend.nvptx.ir.values import Operand, Slot
 from fuser.tilegen.ir import Buffer
 
@@ -44,15 +43,3 @@ class Program:
         """Every op, outer before inner."""
         yield from self.head.walk()
         yield from self.body.walk()
-
-
-def needed(head: Block, body: Block) -> Block:
-    """The integers of a head that the body, or others of them that are needed, read."""
-    wanted = {name for op in body.walk() for name in scalars_of(op)}
-    wanted |= {name for op in body.walk() if isinstance(op, Raw) for name in NAME.findall(op.text)}
-    kept: list[Op] = []
-    for op in reversed(head.ops):
-        if wanted.intersection(op.names):
-            kept.append(op)
-            wanted.update(scalars_of(op))
-    return Block(ops=kept[::-1])

@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping
 
 from fuser.backend.nvptx.ir.layout_text import layout_text
 from fuser.backend.nvptx.ir.names import Names
-from fuser.backend.nvptx.ir.op import Block, Integer, Op, Raw
+from fuser.backend.nvptx.ir.op import Block, Integer, Op
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.syntax import FieldInfo, fields_of
 from fuser.backend.nvptx.ir.uses import NAME, carried, defines, uses
@@ -122,9 +122,6 @@ class _Printer:
             yield f"{name}{fact_text(self.names.fact(name))} := {op.text}"
             return
         comment = f"    # {', '.join(map(origin_text, op.origin))}" if op.origin else ""
-        if isinstance(op, Raw):
-            yield f"raw {json.dumps(op.text)}{comment}"
-            return
         line, blocks = self.header(op), list(nested(op))
         for position, (name, block) in enumerate(blocks):
             found = (*block.params, *(() if position else carried(op)))
@@ -238,6 +235,7 @@ def is_default(info: FieldInfo, content: object) -> bool:
 def slot_text(slot: Slot) -> str:
     """The declaration of a slot."""
     text = f"slot @{slot.number}: {slot.bytes} bytes align {slot.align} at {slot.offset}"
+    text += " early" if slot.early else ""
     return text + (f" copies {slot.copies}" if slot.copies != 1 else "")
 
 

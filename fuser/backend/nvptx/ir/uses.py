@@ -6,7 +6,7 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
-from fuser.backend.nvptx.ir.op import Block, Integer, Op, Raw
+from fuser.backend.nvptx.ir.op import Block, Integer, Op
 from fuser.backend.nvptx.ir.values import Place, Scope, SharedTile, Slot, Tile
 from fuser.backend.nvptx.layout import Layout
 
@@ -20,7 +20,6 @@ def uses(op: Op) -> Iterator[Use]:
     """What the fields of an op name, blocks left out: in order, with repetition."""
     if isinstance(op, Integer):
         yield from NAME.findall(op.text)
-    if isinstance(op, Integer | Raw):
         return
     given = carried(op)
     for content in op.contents():

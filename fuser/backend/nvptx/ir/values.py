@@ -17,8 +17,6 @@ from fuser.tilegen.value import Value
 
 Operand = str | int
 """A scalar."""
-TOKEN = "SHARED_SLOT_{}_OFFSET"
-"""Stands for a slot's offset until it is placed."""
 
 
 @dataclass(eq=False)
@@ -40,20 +38,15 @@ class Tile:
 
 @dataclass(eq=False)
 class Slot:
-    """A region of shared memory, live from position `first` to `last` of the program. copies: how
-    many warp groups have one of their own."""
+    """A region of shared memory, live from where it is allocated to where it is freed. early: from
+    the start of the program. copies: how many warp groups have one of their own."""
 
     number: int
     bytes: int
     align: int
-    first: int
-    last: int | None = None
+    early: bool = False
     offset: int = 0
     copies: int = 1
-
-    @property
-    def token(self) -> str:
-        return TOKEN.format(self.number)
 
     @property
     def pitch(self) -> int:

@@ -19,7 +19,7 @@ from typing import Any
 
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.layouts import flattened, in_registers
-from fuser.backend.nvptx.ir.op import Block, Op, Raw
+from fuser.backend.nvptx.ir.op import Block, Op
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.text import print_op
 from fuser.backend.nvptx.ir.uses import carried, defines, uses
@@ -74,14 +74,13 @@ def _walk(program: Program, block: Block, checks: Iterable[_Check]) -> None:
 
 class _Names(_Check):
     def __init__(self, program: Program) -> None:
-        self.open = any(isinstance(op, Raw) for op in program.walk())
         self.known: list[set[Tile | str]] = [set()]
         self.made = {item for op in program.walk() for item in defines(op)}
 
     def op(self, op: Op) -> None:
         for item in uses(op):
             # what no op defines is a parameter of the kernel
-            if isinstance(item, Tile) and item not in self.made and not self.open:
+            if isinstance(item, Tile) and item not in self.made:
                 raise VerifyError(f"{item.name or 'a tile'} is defined nowhere")
             if isinstance(item, Tile | str) and item in self.made and not self._knows(item):
                 name = item if isinstance(item, str) else item.name

@@ -1,0 +1,44 @@
+"""Offsets for the slots of shared memory: those that are never live together may overlap.
+
+slot @0: 512 bytes                              slot @0: 512 bytes at 0
+slot @1: 256 bytes                              slot @1: 256 bytes at 0
+alloc @0  ...  free @0                          alloc @0  ...  free @0
+alloc @1  ...  free @1                          alloc @1  ...  free @1
+"""
+
+from __future__ import annotations
+
+from fuser.backend.nvptx.ir import ops
+from fuser.backend.nvptx.ir.program import Program
+from fuser.backend.nvptx.ir.values import Slot
+
+
+def place_slots(program: Program) -> None:
+    """Choose every slot's offset, first fit in order of birth; and the bytes that all take."""
+    lives = _lives(program)
+    placed: list[Slot] = []
+    program.shared_bytes = 0
+    for slot in program.slots:
+        first, last = lives[slot]
+        rivals = [o for o in placed if first <= lives[o][1] and lives[o][0] <= last]
+        offset = 0
+        for other in sorted(rivals, key=lambda other: other.offset):
+            if offset + slot.size <= other.offset:
+                break
+            offset = max(offset, -(-(other.offset + other.size) // slot.align) * slot.align)
+        slot.offset = offset
+        placed.append(slot)
+        program.shared_bytes = max(program.shared_bytes, offset + slot.size)
+
+
+def _lives(program: Program) -> dict[Slot, tuple[int, int]]:
+    """From which op to which a slot is somebody's, by their numbers."""
+    first: dict[Slot, int] = {}
+    last: dict[Slot, int] = {}
+    number = 0
+    for number, op in enumerate(program.body.walk(), start=1):
+        if isinstance(op, ops.Alloc):
+            first[op.slot] = 0 if op.slot.early else number
+        elif isinstance(op, ops.Free):
+            last[op.slot] = number
+    return {slot: (first.get(slot, 0), last.get(slot, number + 1)) for slot in program.slots}
