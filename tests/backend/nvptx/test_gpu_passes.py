@@ -67,7 +67,7 @@ def test_what_is_written_from_outside_keeps_its_room() -> None:
 
 
 def test_the_wait_is_behind_the_barriers() -> None:
-    """The barriers of stages are made before the kernel in front has ended; constants need no wait."""
+    """Barriers of stages are made before the kernel in front has ended; constants need no wait."""
     program = parse_program(PRODUCER)
     overlap_launches(program)
     kinds = [type(op) for op in program.body.ops][1:]
