@@ -41,6 +41,8 @@ KERNELS: dict[str, tuple[Callable[[], Kernel], Target]] = {
     "tf32": (functools.partial(kernels.matmul, 20, 16, 40, f32, (32, 32, 32)), SM_80),
     "wgmma": (functools.partial(
         kernels.matmul, 64, 64, 576, f16, (64, 64, 64), stages=2, epilogue=False), SM_90A),
+    "odd k": (functools.partial(
+        kernels.matmul, 64, 64, 201, f16, (64, 64, 64), stages=2, epilogue=False), SM_90A),
 }  # fmt: skip
 
 
@@ -125,6 +127,9 @@ MUTANTS = {
         r"mbarrier_expect \1 {bytes = 8192}", "wgmma .* reads what fetch|deadlock"),
     "barriers used before they are made": (
         "wgmma", r"\n  barrier(\n  await_previous)", r"\1", "uses what mbarrier_init|no barrier"),
+    # of an operand that threads write themselves, as its rows are not aligned
+    "an operand overwritten while a product reads it": (
+        "odd k", r"\n      wgmma_wait\n", "\n", "write_tile .* overwrites what wgmma"),
     "sums used in flight": (
         "wgmma", r"(%\w+) = wgmma_wait \{values = \((%\w+),\)\} : .*\n((?:.*\n)*)",
         None, "is used before the wait"),
