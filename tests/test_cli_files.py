@@ -115,7 +115,7 @@ def test_inspect_a_plan_for_many_sizes(command: Command, mlp: Path, tmp_path: Pa
     ("target", "stage", "words", "others"),
     [
         ("sm_80", "ptx", (".target sm_80", "mma.sync"), ("wgmma",)),
-        ("sm_80", "gpu", ("gpu @", " sm_80 warps(", "load &", "# "), ("wgmma",)),
+        ("sm_80", "gpu", ("gpu @", " sm_80 warps(", "load &", "# "), ("wgmma_", "fetch ")),
         ("sm_90a", "ptx", (".target sm_90a",), ()),
         ("avx2", "asm", ("ymm", "vfmadd"), ("zmm",)),
         ("AVX512", "asm", ("zmm",), ()),

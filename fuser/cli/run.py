@@ -193,6 +193,8 @@ def run_command(
 
 def _is_plan(file: Path) -> bool:
     """Whether a file is a plan of fuser compile or Plan.save."""
+    if not file.is_file():  # a pipe would be waited for
+        return False
     try:
         with open(file, "rb") as opened:
             return opened.read(6) == b"FUSERP"

@@ -103,6 +103,8 @@ def _fixed(name: str, plan: Plan, platform: str, most: int) -> Model:
 
 def is_plan(path: Path) -> bool:
     """Whether a file starts as plans do. Raises UsageError."""
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        return False
     try:
         with open(path, "rb") as file:
             return file.read(len(PLAN_MAGIC)) == PLAN_MAGIC

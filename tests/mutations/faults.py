@@ -190,8 +190,8 @@ PARTITIONER = (
     ),
     Fault(
         "values that do not line up are fused", "partition/grouping.py",
-        "if where is None or not np.array_equal(group.positions[current], where):",
-        "if where is None:",
+        "if held is not where and (where is None or not np.array_equal(held, where)):",
+        "if held is not where and where is None:",
     ),
     Fault(
         "an epilogue may close a cycle", "partition/epilogue.py",
