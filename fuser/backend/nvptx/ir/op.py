@@ -40,17 +40,16 @@ class Op:
         return result
 
     def blocks(self) -> tuple[Block, ...]:
-        return tuple(c for c in self.contents() if isinstance(c, Block))
+        return tuple(getattr(self, name) for name in _names_of(type(self))[1])
 
     def contents(self) -> Iterator[object]:
         """What its fields hold, tuples taken apart."""
-        for item in fields(self):
-            if item.name not in ("results", "names", "origin"):
-                content = getattr(self, item.name)
-                if isinstance(content, tuple | list):
-                    yield from content
-                else:
-                    yield content
+        for name in _names_of(type(self))[0]:
+            content = getattr(self, name)
+            if isinstance(content, tuple | list):
+                yield from content
+            else:
+                yield content
 
     def tiles(self) -> Iterator[Tile]:
         """The tiles in registers that it reads."""
@@ -72,6 +71,21 @@ class Op:
                 yield content
             elif isinstance(content, SharedTile):
                 yield content.slot
+
+
+_NAMES: dict[type, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+
+
+def _names_of(kind: type[Op]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of the own fields of a class of ops, and of those that are blocks: asking a dataclass
+    takes longer than all else that walks over programs do."""
+    if kind not in _NAMES:
+        own = [item for item in fields(kind) if item.name not in ("results", "names", "origin")]
+        _NAMES[kind] = (
+            tuple(item.name for item in own),
+            tuple(item.name for item in own if item.type == "Block"),
+        )
+    return _NAMES[kind]
 
 
 @dataclass(eq=False, kw_only=True)
