@@ -78,8 +78,15 @@ class Loaded:
             raise LaunchError(f"{result[0]}: {text}")
         return result[1], text
 
-    def launch(self, pointers: list[int], stream: int = 0, scalars: Sequence[int] = ()) -> None:
-        """Launch on device pointers, one a buffer in kernel order. scalars: their raw bits."""
+    def launch(
+        self,
+        pointers: list[int],
+        stream: int = 0,
+        scalars: Sequence[int] = (),
+        overlap: bool = False,
+    ) -> None:
+        """Launch on device pointers, one a buffer in kernel order. scalars: their raw bits.
+        overlap: under the end of the kernel in front, where the kernel waits for that itself."""
         c = self.compiled
         maps = [tensor_map(item, pointers[item.argument]) for item in c.tensor_maps]
         if c.workspace_bytes:
@@ -94,13 +101,23 @@ class Loaded:
         config.gridDimX, config.gridDimY, config.gridDimZ = c.launch
         config.blockDimX, config.blockDimY, config.blockDimZ = c.threads, 1, 1
         config.sharedMemBytes, config.hStream = c.shared_bytes, stream
+        attributes = []
         if c.cluster > 1:
             attribute, value = cuda.CUlaunchAttribute(), cuda.CUlaunchAttributeValue()
             attribute.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
             dims = value.clusterDim
             dims.x, dims.y, dims.z = c.cluster, 1, 1
             attribute.value = value
-            config.attrs, config.numAttrs = [attribute], 1
+            attributes.append(attribute)
+        if overlap and c.pdl:
+            attribute, value = cuda.CUlaunchAttribute(), cuda.CUlaunchAttributeValue()
+            attribute.id = (
+                cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            )
+            value.programmaticStreamSerializationAllowed = 1
+            attribute.value = value
+            attributes.append(attribute)
+        config.attrs, config.numAttrs = attributes, len(attributes)
         check(cuda.cuLaunchKernelEx(config, self.function, (values, types), 0))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuser.backend.nvptx import consumer, passes, persistent, roles, stream_plan
+from fuser.backend.nvptx import consumer, launch, passes, persistent, roles, stream_plan
 from fuser.backend.nvptx.assign import assign
 from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.convert import convert
@@ -22,16 +22,10 @@ from fuser.backend.nvptx.shares import plan_shares
 from fuser.backend.nvptx.slices import move_in_parts
 from fuser.backend.nvptx.stage import land_copies, read
 from fuser.errors import LoweringError
-from fuser.graph.sizes import size_hint
 from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Kernel, Op
 from fuser.tilegen.value import INDEX, Value
-
-SMALL = 16 << 20
-"""Bytes that a kernel touches in a few microseconds, of which its start and end are a part."""
-OVERLAP = True
-"""Whether kernels start under the end of the one before; `schedule.extra["overlap"]` overrides."""
 
 
 class Lowering(Builder):
@@ -92,7 +86,7 @@ class Lowering(Builder):
             self.order.cluster, 0, self.needs.tensor_maps, len(self.kernel.scalars),
             self.cluster.blocks, self.shared.team, self.needs.workspace_bytes,
         )  # fmt: skip
-        passes.run(program, overlap=self.follows_early)
+        passes.run(program, overlap=self.follows_early, early=launch.early(self.kernel))
         return program
 
     def _scalar_parameter(self, value: Value, number: int) -> Tile:
@@ -102,18 +96,7 @@ class Lowering(Builder):
 
     @property
     def follows_early(self) -> bool:
-        """Whether the kernel may be launched while the one before it still runs (PDL). What moves
-        much memory takes long anyway; long rows and large tiles have no registers for the pointers
-        that go through the wait."""
-        if self.caller:
-            return False  # what ran before wrote where nobody knows
-        dots = self.assignment.dots.values()
-        sums = sum(len(plan.accumulator.regs) for plan in dots)
-        moved = sum(size_hint(b.size) * b.dtype.bytes for b in self.kernel.buffers)
-        large = moved > SMALL or sums >= 96 or (self.warps >= 16 and not dots)
-        large = large or any(plan.kind == "wide" for plan in dots)
-        wanted = self.kernel.schedule.extra.get("overlap", OVERLAP and not large)
-        return self.target.sm >= 90 and bool(wanted)
+        return launch.overlap(self.kernel, self.target, self.assignment, self.caller).applied
 
     def program(self) -> None:
         """Emit one program, what follows the last loop in strips where that fits."""

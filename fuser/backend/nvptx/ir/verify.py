@@ -7,6 +7,7 @@
 - A wait on barriers has barriers that were made, and somebody who arrives.
 - What copies bring into shared memory is read behind a wait for copies and a barrier.
 - Results of an issued wgmma go into the next one or a wait, and nowhere else.
+- What the kernel in front may still use is not touched before the wait for it.
 - Registers of warp groups are no more than a multiprocessor has.
 
 The simulator finds the rest.
@@ -23,7 +24,7 @@ from fuser.backend.nvptx.ir.op import Block, Op
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.text import print_op
 from fuser.backend.nvptx.ir.uses import carried, defines, uses
-from fuser.backend.nvptx.ir.values import SharedTile, Slot, Tile
+from fuser.backend.nvptx.ir.values import Place, SharedTile, Slot, Tile
 from fuser.errors import VerifyError
 
 REGISTERS = 65536
@@ -36,6 +37,8 @@ def verify(program: Program) -> None:
     """Raises VerifyError, which names the op, for what does not hold. What `raw` code defines is
     taken to be there."""
     checks = [_Names(program), _Layouts(), _Slots(), _Barriers(program), _Copies(), _Flights()]
+    if any(isinstance(op, ops.AwaitPrevious) for op in program.body.walk()):
+        checks.append(_Previous(program))
     _walk(program, program.head, checks[:1])
     _walk(program, program.body, checks)
 
@@ -283,6 +286,34 @@ class _Flights(_Check):
             end = _end(block)
             if end is not None and len(end.values) == len(op.results):
                 self.hand(op.results, end.values)
+
+
+class _Previous(_Check):
+    """Whether all threads that are here have waited for the kernel in front. What is waited for
+    inside of a loop, a branch or a role is not behind it."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.over = [False]
+
+    def op(self, op: Op) -> None:
+        if isinstance(op, ops.AwaitPrevious):
+            self.over[-1] = True
+        if self.over[-1]:
+            return
+        buffers = [item.access.view.buffer for item in op.contents() if isinstance(item, Place)]
+        if isinstance(op, ops.Fetch):
+            map = self.program.tensor_maps[int(op.map.removeprefix("%map"))]
+            buffers.append(self.program.buffers[map.argument])
+        for buffer in buffers:
+            if buffer.role != "constant":
+                raise VerifyError(f"{buffer.name} is touched before the kernel in front has ended")
+
+    def enter(self, op: Op) -> None:
+        self.over.append(self.over[-1])
+
+    def leave(self, op: Op) -> None:
+        self.over.pop()
 
 
 def _end(block: Block) -> ops.Yield | None:

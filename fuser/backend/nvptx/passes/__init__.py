@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from fuser.backend.nvptx.decisions import Decision
 from fuser.backend.nvptx.ir.program import Program
+from fuser.backend.nvptx.passes.early_constants import request_constants
 from fuser.backend.nvptx.passes.launch_overlap import overlap_launches
 from fuser.backend.nvptx.passes.shared_allocation import place_slots
 from fuser.backend.nvptx.passes.unused_integers import drop_unused
 
 
-def run(program: Program, *, overlap: bool) -> None:
-    """Run the passes. overlap: whether the kernel may begin under the end of the one before it."""
+def run(program: Program, *, overlap: bool, early: bool = False) -> list[Decision]:
+    """Run the passes, and say what they decided. overlap: whether the kernel may begin under the
+    end of the one before it; early: and ask for constants meanwhile."""
+    decisions = []
     if overlap:
         overlap_launches(program)
+        if early:
+            decisions.append(request_constants(program))
     drop_unused(program)
     place_slots(program)  # last: what is live is told by the ops that are left
+    return decisions
 
 
 __all__ = ["run"]

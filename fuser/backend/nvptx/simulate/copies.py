@@ -36,6 +36,7 @@ def fetch(warp: Warp, op: ops.Fetch) -> None:
         raise SimulationError("an im2col walk has no meaning in the simulator yet")
     map = program.tensor_maps[int(op.map.lstrip("%map"))]
     tile, dtype = op.into, BY_NAME[map.dtype]
+    warp.touch(program.buffers[map.argument])
     source = warp.array(program.buffers[map.argument]).reshape(-1)
     start = [warp.number_of(at) for at in op.start]
     bits = 1 << warp.block if op.to is None else warp.number_of(op.to)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fuser.backend.nvptx.ir.op import Op
+from fuser.backend.nvptx.ir.ops import AwaitPrevious
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.text import print_op
 from fuser.backend.nvptx.simulate.barriers import Mbarrier, Meeting, Ready
@@ -23,7 +24,8 @@ Rule = Callable[[Any, Any], Steps | None]
 
 class Machine:
     """A cluster of blocks. first: the number of its first block in the launch. rules: of the ops.
-    late: copies come when nothing else can go on."""
+    late: copies come when nothing else can go on. follows: whether it starts under the kernel in
+    front."""
 
     def __init__(
         self, program: Program, arrays: Mapping[str, Array], first: int, seed: int, late: bool,
@@ -32,6 +34,7 @@ class Machine:
         self.program, self.arrays, self.first, self.late = program, arrays, first, late
         self.rng = np.random.default_rng(seed)
         self.rules = rules
+        self.follows = any(isinstance(op, AwaitPrevious) for op in program.body.walk())
         blocks, warps = program.cluster, program.threads // 32
         size = max(1, program.shared_bytes)
         self._agents = blocks * warps

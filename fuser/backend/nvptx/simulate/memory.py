@@ -16,6 +16,7 @@ from fuser.graph.sizes import size_hint
 
 def touched(warp: Warp, at: Place, layout: Layout) -> tuple[Array, Array]:
     """[32, registers]: element numbers in the buffer, and whether they may be touched."""
+    warp.touch(at.access.view.buffer)
     where = warp.inside(layout, at.access.shape) & warp.active[:, None]
     for expression, size in at.access.bounds:
         place = warp.index(expression, layout, at.scope)
@@ -78,6 +79,10 @@ def atomic(warp: Warp, op: ops.Atomic) -> None:
         warp.tiles[made] = found
 
 
+def await_previous(warp: Warp, op: ops.AwaitPrevious) -> None:
+    warp.waits_for_previous = False
+
+
 def nothing(warp: Warp, op: Op) -> None:
     """Order that the simulator keeps anyway."""
 
@@ -88,5 +93,5 @@ RULES: dict[type[Op], Rule] = {
     ops.AtomicAdd: atomic_add,
     ops.Atomic: atomic,
     ops.Fence: nothing,
-    ops.AwaitPrevious: nothing,
+    ops.AwaitPrevious: await_previous,
 }

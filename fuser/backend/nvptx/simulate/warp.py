@@ -73,6 +73,7 @@ class Warp:
         self.copies: list[Copies] = [Copies()]
         self._coordinates: dict[tuple[Layout, int], Array] = {}
         self.fenced: dict[int, int] = {}
+        self.waits_for_previous = machine.follows
 
     # running ------------------------------------------------------------------------------------
 
@@ -244,6 +245,11 @@ class Warp:
         return f"{op.opcode} of {self}"
 
     # buffers ------------------------------------------------------------------------------------
+
+    def touch(self, buffer: Buffer) -> None:
+        """Raises SimulationError where the kernel in front may still use a buffer."""
+        if self.waits_for_previous and buffer.role != "constant":
+            raise SimulationError(f"{buffer.name} is touched before the kernel in front has ended")
 
     def array(self, buffer: Buffer) -> Array:
         return self.machine.arrays[buffer.name]
