@@ -482,7 +482,7 @@ def test_dump_prints_every_stage(fuser: Fuser, mlp: Path, stage: str) -> None:
     assert (code, err) == (0, "")
     words = {
         "graph": "dot_general", "regions": "contraction", "tile": "dot", "llvm": "define",
-        "asm": "ret", "passes": "after merge_matmuls: as before",
+        "asm": "ret", "passes": "after merge_matmuls: as before", "cpu": "register tile of",
     }  # fmt: skip
     assert words[stage] in out
 

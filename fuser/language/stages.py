@@ -39,8 +39,8 @@ class Stages(Mapping[str, str]):
     """Texts by stage, made when they are asked for.
 
     source: the function. tile: the Tile IR as the language emits it. passes: after each pass that
-    changed it. optimised: after all. gpu (GPU): the GPU IR. llvm: LLVM IR. asm (CPU) or ptx (GPU):
-    machine code as text.
+    changed it. optimised: after all. gpu (GPU): the GPU IR. cpu (CPU): what the back
+    end decided. llvm: LLVM IR. asm (CPU) or ptx (GPU): machine code as text.
     """
 
     def __init__(self, variant: Variant) -> None:
@@ -48,7 +48,7 @@ class Stages(Mapping[str, str]):
 
     @property
     def _names(self) -> tuple[str, ...]:
-        machine = ("gpu", "llvm", "ptx") if self.variant.target.is_cuda else ("llvm", "asm")
+        machine = ("gpu", "llvm", "ptx") if self.variant.target.is_cuda else ("cpu", "llvm", "asm")
         return ("source", "tile", "passes", "optimised", *machine)
 
     def __iter__(self) -> Iterator[str]:
@@ -81,6 +81,8 @@ class Stages(Mapping[str, str]):
             kernel = parse_kernel(variant.tile)
             if stage == "gpu":
                 return nvptx.gpu_text(kernel, variant.target)
+            if stage == "cpu":
+                return cpu.decisions_text(kernel, variant.target)
             if stage == "llvm":
                 lower = nvptx.lower_to_llvm if variant.target.is_cuda else cpu.lower_to_llvm
                 return lower(kernel, variant.target)

@@ -16,7 +16,7 @@ from fuser.tilegen.text import print_kernel
 
 
 def kernel_text(program: TileProgram, stage: str, target: Target) -> str:
-    """The text of one tile program: tile, llvm, and gpu and ptx, or asm. Raises UsageError."""
+    """The text of one tile program: tile, llvm; gpu, ptx or cpu, asm. Raises UsageError."""
     if stage == "tile":
         return print_kernel(program.kernel)
     if stage == "llvm":
@@ -27,6 +27,8 @@ def kernel_text(program: TileProgram, stage: str, target: Target) -> str:
         raise UsageError(f"stage {stage} is not of {target.arch}", hint=f"use {other}")
     if stage == "gpu":
         return nvptx.gpu_text(program.kernel, target)
+    if stage == "cpu":
+        return cpu.decisions_text(program.kernel, target)
     if target.is_cuda:
         return nvptx.compile_kernel(program.kernel, target).code.decode()
     return cpu.assembly(program.kernel, target)
@@ -41,8 +43,9 @@ def write_stages(
         inside.mkdir(parents=True, exist_ok=True)
         (inside / "graph.txt").write_text(print_graph(cut.graph))
         (inside / "regions.txt").write_text(explain(cut, None))
+        machine = ("gpu", "llvm", "ptx") if target.is_cuda else ("cpu", "llvm", "asm")
         for number, program in enumerate(programs):
-            for stage in ("tile", *(("gpu", "llvm", "ptx") if target.is_cuda else ("llvm", "asm"))):
+            for stage in ("tile", *machine):
                 file = inside / f"{number:03}_{program.kernel.name}.{stage}"
                 file.write_text(kernel_text(program, stage, target))
     except OSError as error:

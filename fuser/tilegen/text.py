@@ -36,13 +36,13 @@ from fuser.tilegen.value import UNBOUNDED, Value
 
 def print_kernel(kernel: Kernel) -> str:
     """The text of a kernel; parse_kernel reads it back. Clashing value names are made unique."""
-    printer = _Printer(kernel, _own_names(kernel), kernel.views)
+    printer = _Printer(kernel, own_names(kernel), kernel.views)
     return printer.text(kernel.name, kernel.schedule, origins=True)
 
 
 def print_op(kernel: Kernel, op: Op) -> str:
     """The first line of one op, as print_kernel prints it: for error messages."""
-    return next(_Printer(kernel, _own_names(kernel), kernel.views).op(op, origins=False))
+    return next(_Printer(kernel, own_names(kernel), kernel.views).op(op, origins=False))
 
 
 def canonical_text(kernel: Kernel) -> str:
@@ -87,7 +87,8 @@ def _all_values(kernel: Kernel) -> Iterator[Value]:
     yield from _definitions(kernel.body)
 
 
-def _own_names(kernel: Kernel) -> dict[object, str]:
+def own_names(kernel: Kernel) -> dict[object, str]:
+    """The names of buffers, views and values as print_kernel prints them, without `&` and `%`."""
     names: dict[object, str] = {buffer: name_text(buffer.name) for buffer in kernel.buffers}
     for group in (kernel.views, _all_values(kernel)):
         taken: set[str] = set()

@@ -68,7 +68,7 @@ def test_explain() -> None:
 
 def test_stages() -> None:
     variant = gathered.warmup(*arrays(), 200, grid=(4,))
-    assert list(variant.asm) == ["source", "tile", "passes", "optimised", "llvm", "asm"]
+    assert list(variant.asm) == ["source", "tile", "passes", "optimised", "cpu", "llvm", "asm"]
     assert "def gathered(" in variant.asm["source"]
     assert f"# {HERE}:{line_of_mark('x')}" in variant.asm["tile"]
     assert variant.asm["optimised"] == variant.tile

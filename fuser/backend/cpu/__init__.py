@@ -1,4 +1,4 @@
-"""Native code for CPUs: compile_kernel, lower_to_llvm and the host's Target."""
+"""Native code for CPUs: compile_kernel, the texts of its stages, and the host's Target."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING, Any
 from fuser.backend.cpu.host import host_target
 
 if TYPE_CHECKING:
-    from fuser.backend.cpu.compile import assembly, compile_kernel, lower_to_llvm
+    from fuser.backend.cpu.compile import (
+        assembly,
+        compile_kernel,
+        decisions_text,
+        lower_to_llvm,
+    )
 
-__all__ = ["assembly", "compile_kernel", "host_target", "lower_to_llvm"]
+__all__ = ["assembly", "compile_kernel", "decisions_text", "host_target", "lower_to_llvm"]
 
 
 def __getattr__(name: str) -> Any:

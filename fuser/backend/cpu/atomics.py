@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from fuser.backend import text
 from fuser.backend.cpu import maps
+from fuser.backend.cpu.decisions import Nest
 from fuser.backend.cpu.lower import Lowering
 from fuser.backend.cpu.storage import Memory, One, Point, zeros
 from fuser.backend.text import Reg
@@ -76,7 +77,7 @@ def lower_atomic(low: Lowering, op: ops.AtomicAdd | ops.Atomic) -> None:
         if found:
             low.places[op.result] = One(found[0])
         return
-    low.nest(op.value.shape, -1, 1, body)
+    low.nest(op.value.shape, -1, 1, body, Nest("atomic", (op.value,), op.value.shape, -1, 1))
     if held is not None and isinstance(op, ops.Atomic):
         low.places[op.result] = held
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from fuser.backend import llvm, math
 from fuser.backend.cpu.analysis import analyse
+from fuser.backend.cpu.decisions import print_decisions
 from fuser.backend.cpu.lower import Lowering
 from fuser.backend.cpu.rules import RULES
 from fuser.backend.cpu.storage import One
@@ -47,7 +48,7 @@ def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
     facts["scalars"] names, in the low bytes. The grid at other sizes is facts["grid"].
     """
     with symbolic_dims() as read:
-        module, scratch = _lower(kernel, target, read)
+        module, _, scratch = _lower(kernel, target, read)
     code = llvm.emit_object(str(module), machine(target))
     facts: dict[str, Any] = {}
     if dims.active() is not None:
@@ -64,6 +65,13 @@ def lower_to_llvm(kernel: Kernel, target: Target) -> str:
     """The LLVM IR text that compile_kernel hands to LLVM."""
     with symbolic_dims() as read:
         return str(_lower(kernel, target, read)[0])
+
+
+def decisions_text(kernel: Kernel, target: Target) -> str:
+    """Where values live, how dots are blocked and loops vectorised: `fuser dump --stage cpu`."""
+    with symbolic_dims() as read:
+        _, low, scratch = _lower(kernel, target, read)
+    return print_decisions(low.known, low.nests, scratch)
 
 
 def assembly(kernel: Kernel, target: Target) -> str:
@@ -96,7 +104,10 @@ def _numbers_type(kernel: Kernel) -> str:
     return f"ptr noalias readonly align {64 if ours else 8}"
 
 
-def _lower(kernel: Kernel, target: Target, read: dict[DimExpr, int]) -> tuple[Module, int]:
+def _lower(
+    kernel: Kernel, target: Target, read: dict[DimExpr, int]
+) -> tuple[Module, Lowering, int]:
+    """The module, what it was lowered with, and bytes of scratch."""
     where = machine(target)
     module = Module(where.triple or llvm.host_triple(), llvm.data_layout(where))
     attributes = module.attributes("nounwind nofree norecurse")
@@ -141,7 +152,7 @@ def _lower(kernel: Kernel, target: Target, read: dict[DimExpr, int]) -> tuple[Mo
     if kernel.scalars:
         read_scalars(program, Reg("ptr", "%sizes"), [v.dtype for v in kernel.scalars], len(read))
     read_sizes(program, Reg("ptr", "%sizes"))
-    return module, scratch
+    return module, low, scratch
 
 
 def _entry(

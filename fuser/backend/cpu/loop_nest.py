@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from fuser.backend import text
 from fuser.backend.cpu import affine, edges, kernel_facts, register_transpose
+from fuser.backend.cpu.decisions import Nest
 from fuser.backend.cpu.emitter import Condition, Fact
 from fuser.backend.cpu.storage import Cells, Memory, One, Point
 from fuser.backend.cpu.values import Values, Wanted
@@ -46,11 +47,14 @@ class Nests(Values):
                 else -1
             )
             if along >= 0:
+                self.nests.append(Nest("keep", (value,), value.shape, axis, width, "squares"))
                 register_transpose.transposed_nest(
                     self, value.shape, along, axis, width, evaluate, put
                 )
                 return
-        self.nest(value.shape, axis, width, body, values=[value], hoist=self._inputs(value))
+        record = Nest("keep", (value,), value.shape, axis, width)
+        hoist = self._inputs(value)
+        self.nest(value.shape, axis, width, body, record, values=[value], hoist=hoist)
 
     def _stand_in(self, value: Value) -> Callable[[Point], Reg]:
         """Evaluate a value that has no place yet by its own definition."""
@@ -78,7 +82,9 @@ class Nests(Values):
             reg = self.read(source.pointer, value.dtype, here, lanes)
             self.write(target.pointer, value.dtype, self.memory_address(target, coords), reg, lanes)
 
-        self.nest(value.shape, axis, self.width_for([value]), body)
+        width = self.width_for([value])
+        record = Nest("copy", (value,), value.shape, axis, width)
+        self.nest(value.shape, axis, width, body, record)
 
     def width_for(self, values: Sequence[Value]) -> int:
         """Lanes of a vector loop over these values."""
@@ -91,6 +97,7 @@ class Nests(Values):
         axis: int,
         width: int,
         body: Body,
+        record: Nest,
         *,
         values: Sequence[Value] = (),
         hoist: Callable[[Point], list[Wanted]] | None = None,
@@ -99,7 +106,8 @@ class Nests(Values):
         established: Sequence[Condition] = (),
         conditions: Sequence[Condition] = (),
     ) -> None:
-        """Call `body` at points that cover `shape` once, `axis` vectorised and innermost.
+        """Call `body` at points that cover `shape` once, `axis` vectorised and innermost. record:
+        what is told of the nest; how its vectors are grouped is noted there.
 
         hoist: what may be computed before the loops as far as it is the same at all points. reads:
         what is evaluated at a point, where that is something else. clips: dynamic (low, high) of an
@@ -108,7 +116,9 @@ class Nests(Values):
         `values` make the nest unroll.
         """
         self.passes += 1
+        self.nests.append(record)
         if any(kernel_facts.reads_registers(self.known, value) for value in values):
+            record.form = "unrolled"
             self._unrolled(shape, body, hoist, conditions)
             return
         limits = clips or {}
@@ -123,7 +133,9 @@ class Nests(Values):
             here = order[position]
             if here == axis:
                 extent = shape[here]
-                loop = VectorLoop(self, extent, here, width, coords, body, values, established)
+                loop = VectorLoop(
+                    self, extent, here, width, coords, body, values, established, record
+                )
                 if hoist is not None and extent > width:
                     place = self.placeholder(extent, width)
                     coords[axis] = place + affine.lane(width)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from fuser.backend import text
 from fuser.backend.cpu import affine, costs, maps
+from fuser.backend.cpu.decisions import Nest
 from fuser.backend.cpu.edges import (
     Edge,
     behind,
@@ -48,8 +49,11 @@ def lower_reduce(low: Lowering, first: ops.Reduce) -> None:
     inner = (inner + 0.5) / lanes + 10 / max(1, x.shape[axis])
     outer_axis, outer = costs.choose_axis(low.known, x.shape, trees, width, banned=axis)
     horizontal = outer_axis < 0 or inner <= outer
+    vectorised = axis if horizontal else outer_axis
+    record = Nest("reduce", tuple(op.x for op in group), x.shape, vectorised, width)
     if first.result.type.size == 1:
         low.passes += 1
+        low.nests.append(record)
         zeros = tuple(Index(0) for _ in shape)
         results = _fold(low, group, zeros, width if horizontal else 1)
         for op, reg in zip(group, results, strict=True):
@@ -70,7 +74,7 @@ def lower_reduce(low: Lowering, first: ops.Reduce) -> None:
         def reads(coords: Point) -> list[Wanted]:
             return [(tree, _insert(coords, axis, place)) for tree in trees]
 
-        low.nest(shape, vector, width, body, values=trees, reads=reads)
+        low.nest(shape, vector, width, body, record, values=trees, reads=reads)
         low.places.update((op.result, place) for op, place in held.items())
     low.finish_through()
 
@@ -349,5 +353,5 @@ def lower_scan(low: Lowering, op: ops.Scan) -> None:
 
         low.f.loop(0, extent, 1, [start], iteration, hint="scan")
 
-    low.nest(shape, vector, width, body)
+    low.nest(shape, vector, width, body, Nest("scan", (x,), x.shape, vector, width))
     low.places[op.result] = place

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fuser.backend.cpu import costs, kernel_facts, register_transpose, tile_dot
 from fuser.backend.cpu.bounds import clippable, clips, proved_over, store_bounds
+from fuser.backend.cpu.decisions import Nest
 from fuser.backend.cpu.lower import Lowering
 from fuser.backend.cpu.memory_order import reads_changing, reads_memory_of
 from fuser.backend.cpu.storage import Point
@@ -56,8 +57,9 @@ def lower_store(low: Lowering, first: ops.Store, block: Block) -> None:
         for op in group:
             low.store_at(op, coords, lanes)
 
+    record = Nest("store", tuple(op.value for op in group), shape, axis, width)
     low.nest(
-        shape, axis, width, body, values=values,
+        shape, axis, width, body, record, values=values,
         hoist=lambda coords: [(value, coords) for value in values],
         clips=limits, established=established, conditions=conditions,
     )  # fmt: skip
@@ -73,6 +75,7 @@ def _transposed_store(low: Lowering, op: ops.Store, width: int) -> bool:
         written = costs.access_cost(address, width)
         along = register_transpose.source_axis(low, op.value, shape, across, width, written)
         if written == 1 and along >= 0:
+            low.nests.append(Nest("store", (op.value,), shape, across, width, "squares"))
             register_transpose.transposed_nest(
                 low, shape, along, across, width,
                 lambda coords: low.at(op.value, coords),

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from fuser.backend.cpu import kernel_facts
 from fuser.backend.cpu.bounds import conditions_of
+from fuser.backend.cpu.decisions import Nest
 from fuser.backend.cpu.implicit_im2col import each_tap
 from fuser.backend.cpu.lower import Lowering
 from fuser.backend.cpu.memory_order import overlapping
@@ -154,8 +155,10 @@ def store_by_blocks(low: Lowering, first: ops.Store, block: Block) -> bool:
                 low.store_at(store, moved(coords), lanes)
 
         with low.scope():
+            width = low.width_for(values)
             low.nest(
-                (ROWS, wide), 1, low.width_for(values), body, values=values,
+                (ROWS, wide), 1, width, body,
+                Nest("store", tuple(values), (ROWS, wide), 1, width), values=values,
                 hoist=lambda coords: [(value, moved(coords)) for value in values],
             )  # fmt: skip
 

@@ -8,6 +8,7 @@ from math import prod
 from fuser.backend import math, text
 from fuser.backend.cpu import affine, kernel_facts, maps
 from fuser.backend.cpu.access import Access
+from fuser.backend.cpu.decisions import Nest
 from fuser.backend.cpu.emitter import Condition
 from fuser.backend.cpu.kernel_facts import Facts
 from fuser.backend.cpu.storage import Cells, Memory, One, Place, Point
@@ -68,6 +69,8 @@ class Values(Access):
         """Bytes of each scratch tile; the caller makes them pointer parameters %t0, %t1..."""
         self.atoms: dict[Reg, Value] = {}
         self.stored: set[Op] = set()
+        self.nests: list[Nest] = []
+        """Loop nests as they were decided, for `fuser dump`."""
         self.passes = 0
         """Loop nests so far; the first one that reads a load, by load."""
         self.first_pass: dict[ops.Load, int] = {}

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from fuser.backend import text
 from fuser.backend.cpu import affine, costs
+from fuser.backend.cpu.decisions import Nest
 from fuser.backend.cpu.edges import Edge, below, established, find_edge, splits
 from fuser.backend.cpu.emitter import Condition
 from fuser.backend.cpu.interleave import interleave_count
@@ -27,7 +28,8 @@ from fuser.tilegen.value import Value
 @dataclass
 class VectorLoop:
     """Calls `body` at points along `axis`, in vectors of `width`, where the other axes are at
-    `coords`. values: what is evaluated there. holding: bounds that loops around it ensure."""
+    `coords`. values: what is evaluated there. holding: bounds that loops around it ensure. record:
+    where it tells how it groups the vectors."""
 
     low: Values
     extent: int
@@ -37,6 +39,7 @@ class VectorLoop:
     body: Callable[[Point, int], None]
     values: Sequence[Value]
     holding: Sequence[Condition]
+    record: Nest
 
     def whole(self) -> None:
         """All of the axis."""
@@ -63,6 +66,7 @@ class VectorLoop:
 
         if reads is None or (edge := find_edge(self.low, wanted, self.width, self.extent)) is None:
             return False
+        self.record.ends = "edge"
         lanes = self.width * self._together()
         unroll = self._unroll(self.extent // lanes)
         unroll = 1 << (unroll.bit_length() - 1)
@@ -75,6 +79,7 @@ class VectorLoop:
         """The positions first <= p < last; bounds that hold there are among `holding`. A vector
         with a mask evaluates what is behind `last` and does not store it."""
         f = self.low.f
+        self.record.ends = "limits"
         from_start = first.literal == 0
         masks = from_start and self.low.has_masks and splits(self.extent, self.width)
         for lanes in sorted({self._together() * self.width, self.width} - {1}, reverse=True):
@@ -109,6 +114,7 @@ class VectorLoop:
     ) -> None:
         """first, first + lanes * unroll, ...; aligned: these are multiples of that."""
         low, step = self.low, lanes * unroll
+        self.record.unrolled = max(self.record.unrolled, unroll)
 
         def iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
             with low.scope():
@@ -124,7 +130,9 @@ class VectorLoop:
         if self.width == 1 or not self.values:
             return 1
         shape = self.values[0].shape
-        return interleave_count(self.low.known, self.values, shape, self.axis, self.width)
+        count = interleave_count(self.low.known, self.values, shape, self.axis, self.width)
+        self.record.interleaved = count
+        return count
 
     def _unroll(self, full: int) -> int:
         """Vectors an iteration of a vector loop: several where there is little work in each."""
