@@ -19,6 +19,8 @@ _SPELLINGS = {
 }  # fmt: skip
 """LLVM's names of x86 features beside those of Linux, where more than "." and "-" differ."""
 _OF_SYSTEMS = {"shstk", "kl", "widekl", "usermsr", "uintr", "enqcmd", "sgx", "pconfig", "pku"}
+_RANDOM = {"rdrnd", "rdseed"}  # off where Linux knows that the processor's are broken
+_NOT_IN_KERNELS = _OF_SYSTEMS | _RANDOM
 """Features whose instructions no kernel has, and which Linux may hide though LLVM sees them."""
 
 
@@ -40,7 +42,7 @@ def _features(asked: frozenset[str]) -> frozenset[str]:
         return host_features()
     return frozenset(
         name for name in asked
-        if name in _OF_SYSTEMS
+        if name in _NOT_IN_KERNELS
         or _SPELLINGS.get(name, name.replace("-", "_").replace(".", "_")) in flags
     )  # fmt: skip
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fuser.backend import llvm
 from fuser.backend.cores import available_cores
-from fuser.backend.features import tiles_granted
+from fuser.backend.features import missing_features
 from fuser.target import Target, cpu_target
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -16,7 +16,9 @@ _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 def host_target() -> Target:
     """The CPU target of this machine: LLVM's name and features, vector width, cores and caches."""
     features = llvm.host_features()
-    if "amx-tile" in features and not tiles_granted():
+    withheld = missing_features(",".join(f"+{name}" for name in features))  # by the system
+    features = features.difference(withheld)
+    if "amx-tile" not in features:
         features = frozenset(name for name in features if not name.startswith("amx-"))
     name = llvm.host_cpu()
     if llvm.host_triple().startswith(("aarch64", "arm64")):
