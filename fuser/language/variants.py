@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from fuser.backend.module import CompiledKernel
 from fuser.backend.symbols import named, readable
@@ -92,19 +92,8 @@ def make_variant(
     raises."""
     device, ordinal = found.device
     target = choose_target("cuda" if device == "cuda" else "cpu")
-    if target.name == "cuda" and target.sm >= FP8_PRODUCTS:
-        options = replace(options, extra={**options.extra, "fp8_products": True})
-    with Sizes({}) as sizes:
-        program = trace(function, found.classes, found.leaves, grid, options, sizes)
-        emitted = print_kernel(program.kernel)
-        with located(function, program.kernel):
-            finish(program, sizes, target if device == "cuda" else None)
-            compiled, text = _machine_code(program, target)
-        guards = sizes.guards
-    records = compiled.facts.get("guards", ())
-    known = {guard.key for guard in guards}
-    more = (guard_from_list(record) for record in records)
-    guards += tuple(guard for guard in more if guard.key not in known)
+    code = code_for(function, found, grid, options, target)
+    program, compiled = code.program, code.compiled
     in_order = options.deterministic and depends_on_order(program.kernel)
     if in_order and device == "cuda":
         raise UsageError(
@@ -117,9 +106,44 @@ def make_variant(
     if in_order and isinstance(loaded, CpuKernel):
         loaded = CpuKernel(compiled, threads=1)
     return Variant(
-        program, compiled, guards, loaded, text, function, target, dict(found.classes), emitted,
-        dict(sizes.examples),
+        program, compiled, code.guards, loaded, code.text, function, target, dict(found.classes),
+        code.emitted, code.examples,
     )  # fmt: skip
+
+
+class Code(NamedTuple):
+    """A kernel compiled for a target, which need not be here."""
+
+    program: Program
+    compiled: CompiledKernel
+    guards: tuple[Guard, ...]
+    emitted: str
+    """The Tile IR as the walk over the source left it."""
+    text: str
+    """The Tile IR that was compiled."""
+    examples: dict[str, int]
+    """Sizes of this launch, by symbol."""
+
+
+def code_for(
+    function: Function, found: Arguments, grid: Sequence[int], options: Options, target: Target
+) -> Code:
+    """The code for the arguments of a launch; nothing is loaded. Raises LanguageError, and what
+    compiling raises."""
+    if target.name == "cuda" and target.sm >= FP8_PRODUCTS:
+        options = replace(options, extra={**options.extra, "fp8_products": True})
+    with Sizes({}) as sizes:
+        program = trace(function, found.classes, found.leaves, grid, options, sizes)
+        emitted = print_kernel(program.kernel)
+        with located(function, program.kernel):
+            finish(program, sizes, target if target.name == "cuda" else None)
+            compiled, text = _machine_code(program, target)
+        guards = sizes.guards
+    records = compiled.facts.get("guards", ())
+    known = {guard.key for guard in guards}
+    more = (guard_from_list(record) for record in records)
+    guards += tuple(guard for guard in more if guard.key not in known)
+    return Code(program, compiled, guards, emitted, text, dict(sizes.examples))
 
 
 def _machine_code(program: Program, target: Target) -> tuple[CompiledKernel, str]:

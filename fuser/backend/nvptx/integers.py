@@ -57,9 +57,6 @@ class Integers:
         """The number of the block in its cluster."""
         raise NotImplementedError
 
-    def uses_short(self, number: int) -> None:
-        """Note that the low half of a symbolic dim is used."""
-
     def size(self, dim: int, type: str = "i32") -> Operand:
         """A dim as an operand: a symbolic one is a parameter of the kernel. An i32 is taken to fit,
         which is a guard of the kernel."""
@@ -67,7 +64,6 @@ class Integers:
             return dim
         name = integer(dim, type).ref
         if type == "i32":
-            self.uses_short(int(name.split(".")[1]))
             if not dim <= INT32 or not dim >= -INT32:
                 raise LoweringError(f"the dim {dim} needs more than 32 bits")
         return name

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from fuser.backend.function import Block, Function
 from fuser.backend.nvptx.integers import Integers
 from fuser.backend.nvptx.ir.values import Operand
+
+_SHORT_SIZE = re.compile(r"%size\.(\d+)\.i32\b")
 
 
 class Emitter(Integers, Function):
@@ -27,12 +30,8 @@ class Emitter(Integers, Function):
         self.entry: list[str] = []
         self._numbers = itertools.count()
         self._has_tid = self._has_rank = False
-        self._short: set[int] = set()
         self.packed: dict[str, tuple[str, int, int]] = {}
         """Of bfloat16 values: (vector that was loaded, its width, place in it)."""
-
-    def uses_short(self, number: int) -> None:
-        self._short.add(number)
 
     # text ---------------------------------------------------------------------------------------
 
@@ -81,8 +80,15 @@ class Emitter(Integers, Function):
         self.at.lines.append("ret void")
         self.params += [("i64", f"size.{number}") for number in range(sizes)]
         self.params += [("i64", f"scalar.{number}") for number in range(scalars)]
-        short = [f"%size.{n}.i32 = trunc i64 %size.{n} to i32" for n in sorted(self._short)]
+        short = (
+            [f"%size.{n}.i32 = trunc i64 %size.{n} to i32" for n in self._short()] if sizes else []
+        )
         self.blocks[0].lines[:0] = [*short, *self.entry]
+
+    def _short(self) -> list[int]:
+        """The symbolic dims whose low halves are used, whoever wrote the use."""
+        lines = itertools.chain(self.entry, *(block.lines for block in self.blocks))
+        return sorted({int(number) for line in lines for number in _SHORT_SIZE.findall(line)})
 
     @property
     def tid(self) -> str:

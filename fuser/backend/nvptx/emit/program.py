@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -14,8 +13,6 @@ from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.text import SYMBOLIC
 from fuser.target import Target
 from fuser.tilegen.ir import Buffer
-
-_SHORT_SIZE = re.compile(r"%size\.(\d+)\.i32\b")
 
 Rule = Callable[[Code, Any], Iterator[Block] | None]
 """Writes the code of an op; one with blocks is a generator that yields each where it belongs."""
@@ -70,8 +67,6 @@ def _integer(e: Emitter, op: Integer, *, hoisted: bool) -> None:
     if name in ("%tid", "%rank"):
         assert (e.tid if name == "%tid" else e.rank) == name
         return
-    for number in _SHORT_SIZE.findall(op.text):
-        e.uses_short(int(number))
     if hoisted:
         e.entry.append(f"{name} = {op.text}")
     else:
