@@ -30,7 +30,6 @@ import mmap
 import os
 import stat
 import struct
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -252,11 +251,8 @@ def _mapped(path: Path) -> np.ndarray:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode) or not status.st_size:
             return _whole(file.read())
-        if sys.platform == "linux":  # with all pages at once: each is read by the checks
-            how = mmap.MAP_PRIVATE | mmap.MAP_POPULATE
-            mapping = mmap.mmap(file.fileno(), 0, flags=how, prot=mmap.PROT_READ)
-        else:
-            mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        # Pages come with the threads that check them, in parallel: MAP_POPULATE is one thread.
+        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     return np.frombuffer(mapping, np.uint8)
 
 

@@ -6,11 +6,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from fuser.errors import FeedError, nearest
-from fuser.runtime.dlpack import host_view
 from fuser.runtime.memory import ALIGNED, C_CONTIGUOUS
 from fuser.runtime.program import TensorSpec
 
@@ -163,6 +161,8 @@ def host_array(feed: Any) -> np.ndarray:
             hint="copy it to the host, or use run_device()",
         )
     if hasattr(feed, "__dlpack__") and not hasattr(feed, "__array__"):
+        from fuser.runtime.dlpack import host_view  # a load should not wait for it
+
         return host_view(feed)
     return np.asarray(feed)
 
@@ -177,6 +177,8 @@ def _torch_array(torch: Any, feed: Any) -> np.ndarray:
     name = str(tensor.dtype).removeprefix("torch.")
     if name != "bfloat16" and not name.startswith("float8"):
         return np.asarray(tensor.numpy())
+    import ml_dtypes
+
     raw = tensor.view(torch.int16 if name == "bfloat16" else torch.uint8).numpy()
     return np.asarray(raw).view(getattr(ml_dtypes, name))
 

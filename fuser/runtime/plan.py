@@ -13,11 +13,9 @@ import numpy as np
 from fuser.errors import UsageError
 from fuser.runtime.container import reading
 from fuser.runtime.deferred import Deferred
-from fuser.runtime.device_tensors import DeviceArray, HostArray
 from fuser.runtime.devices import Device, choose
 from fuser.runtime.feeds import check_feeds
 from fuser.runtime.inputs import Hints, random_feeds
-from fuser.runtime.latency import Latency
 from fuser.runtime.nvtx import mark, marking
 from fuser.runtime.program import Program, Steady, TensorSpec
 from fuser.runtime.shown import Shown, Summary, counted, specs_shown
@@ -28,6 +26,8 @@ if TYPE_CHECKING:
     from fuser.runtime.binding import Binding
     from fuser.runtime.collectives import Communicator
     from fuser.runtime.cuda import CudaExecutor
+    from fuser.runtime.device_tensors import DeviceArray, HostArray
+    from fuser.runtime.latency import Latency
     from fuser.runtime.nccl import NcclRank
     from fuser.runtime.plan_report import Report
 
@@ -143,6 +143,8 @@ class Plan(Shown):
             return {**cast("CudaExecutor", self.executor).run_device(feeds, stream)}
         if stream is not None:
             raise UsageError("this plan is for a CPU, which has no streams")
+        from fuser.runtime.device_tensors import HostArray  # a load should not wait for it
+
         types = {spec.name: spec.dtype for spec in self.program.outputs}
         return {name: HostArray(a, types[name]) for name, a in self.run(feeds).items()}
 
@@ -360,6 +362,8 @@ def _check_iterations(iterations: int) -> None:
 
 def latency_of(seconds: Sequence[float]) -> Latency:
     """What is told of times of runs."""
+    from fuser.runtime.latency import Latency
+
     median, p90, p99 = np.percentile(np.array(seconds) * 1e3, [50, 90, 99])
     return Latency(float(median), float(p90), float(p99), len(seconds))
 
