@@ -72,7 +72,16 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+        try:
+            home = import_module(_HOMES[name])
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != "fuser":
+                raise
+            raise AttributeError(
+                f"fuser.{name} is not here: this is fuser-runtime, which runs plan files; pip"
+                " install fuser-compiler (in its place) has all of fuser"
+            ) from error
+        return getattr(home, name)
     raise AttributeError(f"module 'fuser' has no attribute {name!r}")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +25,8 @@ def load(
     model wrote. It holds native code: trust it as you trust a program. threads: of a CPU; device:
     which GPU.
 
-    Raises UsageError (no such file), InvalidModelError (no whole plan), or DeviceError.
+    Raises UsageError (no such file; a kind that fuser-runtime has not), InvalidModelError (no whole
+    plan), or DeviceError.
     """
     if os.path.isdir(path):
         from fuser.runtime.sharded import ShardedPlan
@@ -35,11 +38,25 @@ def load(
     except OSError as error:
         raise UsageError(f"cannot read the plan {path}: {error.strerror}") from error
     if kind == b"FUSERT":
-        from fuser.frontends.torch import saved
-
+        with _all_of_fuser(path, "a PyTorch model"):
+            from fuser.frontends.torch import saved
         return saved.load(path, threads=threads, device=device)
     if kind == b"FUSERD":
-        from fuser.pipeline.dynamic import DynamicPlan
-
+        with _all_of_fuser(path, "open sizes"):
+            from fuser.pipeline.dynamic import DynamicPlan
         return DynamicPlan.load(path, threads=threads, device=device)
     return Plan.load(path, threads=threads, device=device)
+
+
+@contextlib.contextmanager
+def _all_of_fuser(path: Path | str, what: str) -> Iterator[None]:
+    """Imports that the distribution fuser-runtime lacks are a UsageError in it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "fuser":
+            raise
+        raise UsageError(
+            f"{path} is a plan of {what}, and this is fuser-runtime, which runs others",
+            hint="pip install fuser-compiler in its place",
+        ) from error
