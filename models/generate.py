@@ -49,19 +49,30 @@ def generate(
     plan: fuser.StatefulPlan, prompt: Array, count: int, *, temperature: float = 0.0, seed: int = 0,
     state: fuser.State | None = None,
 ) -> Generated:  # fmt: skip
-    """`count` tokens behind a prompt, int64 [batch, length], in a state of its own unless given."""
+    """`count` tokens behind a prompt, int64 [batch, length], in a state of its own unless given. On
+    a GPU tokens go from run to run on the device, and each is read while the next is computed."""
     if state is None:
         state = plan.state(batch=len(prompt), capacity=prompt.shape[1] + count)
     how = {"temperature": np.float32(temperature), "seed": np.int64(seed)}
+    run = state.run_device if plan.on_gpu else state.run
     started = time.perf_counter()
-    tokens = [state.run({"input_ids": prompt, **how})["next_ids"]]
-    found = Generated(prompt, time.perf_counter() - started)
+    drawn: Any = run({"input_ids": prompt, **how})["next_ids"]
+    tokens: list[Array] = []
+    found = Generated(_on_host(drawn), time.perf_counter() - started)
     for _ in range(count - 1):
         started = time.perf_counter()
-        tokens.append(state.run({"input_ids": tokens[-1], **how})["next_ids"])
+        following = run({"input_ids": drawn, **how})["next_ids"]
+        tokens.append(_on_host(drawn))
+        drawn = following
         found.steps_s.append(time.perf_counter() - started)
+    tokens.append(_on_host(drawn))
     found.tokens = np.concatenate(tokens, axis=1)
     return found
+
+
+def _on_host(found: Any) -> Array:
+    array: Array = found if isinstance(found, np.ndarray) else found.numpy()
+    return array
 
 
 @click.command("generate")
@@ -76,7 +87,7 @@ def generate(
 @click.option("--batch", default=1, show_default=True, help="Sequences.")
 @click.option("--temperature", default=0.0, show_default=True, help="0 takes the likeliest token.")
 @click.option("--seed", default=0, show_default=True, help="Of prompt and sampling.")
-@click.option("--device", default="auto", show_default=True)
+@click.option("--device", default="auto", show_default=True, help="cpu, cuda or cuda:N.")
 @click.option("--threads", type=int)
 def command(
     model: str, dtype: str, bits: str, layers: int | None, prompt: int, tokens: int, batch: int,

@@ -42,7 +42,8 @@ class CompiledKernel:
     cuda: `code` is PTX with the kernel `entry`; its parameters are the buffer pointers in kernel
     order, one to `workspace_bytes` of device memory for this launch if there are any, then the
     tensor maps by value (64-byte aligned, __grid_constant__), then `sizes` as i64:
-    the values of symbolic dims. `launch` is the CUDA
+    the values of symbolic dims. Where facts["moving"] is true these are in memory instead, to which
+    a pointer follows the buffers, and blocks of the launch beyond them return. `launch` is the CUDA
     grid, `threads` the block size, `shared_bytes` dynamic shared memory, `cluster` its size in x.
     """
 

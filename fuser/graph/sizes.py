@@ -23,7 +23,7 @@ import functools
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import Token
 from dataclasses import dataclass
@@ -122,6 +122,15 @@ def same_shape(a: Sequence[Dim], b: Sequence[Dim]) -> bool:
     return len(a) == len(b) and all(map(same, a, b))
 
 
+def moves(*items: Dim) -> bool:
+    """Whether any of the numbers depends on a size that changes from run to run of one launch
+    (`Sizes.moving`)."""
+    active = dims.active()
+    if not isinstance(active, Sizes) or not active.moving:
+        return False
+    return any(not active.moving.isdisjoint(dims.symbols_of(item)) for item in items)
+
+
 def divisor(*items: Dim) -> int:
     """The greatest known common divisor, 0 if all are 0: of a dim, that of its coefficients."""
     found = 0
@@ -166,8 +175,11 @@ def by_example(function: Callable[P, R]) -> Callable[P, R]:
 class Sizes:
     """The example sizes of symbols, and what was asked of them. A context: `with Sizes(...)`."""
 
-    def __init__(self, examples: Mapping[str, int]) -> None:
+    def __init__(self, examples: Mapping[str, int], moving: Iterable[str] = ()) -> None:
         self.examples = dict(examples)
+        self.moving = frozenset(moving)
+        """Symbols whose sizes kernels of a GPU read from memory: a launch that was recorded once
+        (a CUDA graph) serves all of them. A host kernel reads all its sizes so."""
         if low := [name for name, size in self.examples.items() if size < LEAST]:
             raise ValueError(f"{low[0]} is below {LEAST}: bind it")
         self.quiet = False

@@ -10,6 +10,7 @@ import numpy as np
 
 from fuser.backend.module import CompiledKernel
 from fuser.backend.symbols import named, readable
+from fuser.dtypes import i64
 from fuser.graph.dims import parse
 from fuser.graph.ir import Node, Value
 from fuser.graph.sizes import evaluate
@@ -41,6 +42,20 @@ class Bound:
     sources: dict[Hashable, Source]
     """Of the constants that come straight from the model's file."""
 
+    @property
+    def tables(self) -> dict[Hashable, tuple[str, ...]]:
+        """The texts of sizes that kernels of a GPU read from memory, by the key of the input that
+        holds them: inputs behind those of the model, filled anew for each run."""
+        found = {}
+        for step in self.steps:
+            if step.kernel.facts.get("moving"):
+                found[self._table(step.kernel)] = tuple(step.kernel.facts["sizes"])
+        return found
+
+    @staticmethod
+    def _table(kernel: CompiledKernel) -> Hashable:
+        return ("sizes", *kernel.facts["sizes"])
+
     def at(self, sizes: Mapping[str, int] | None = None) -> Program:
         """The program, for sizes of every symbol that there is."""
         known = sizes or {}
@@ -55,6 +70,9 @@ class Bound:
                 if not self.target.is_cuda:  # an array behind the buffers
                     constants[key] = np.array(kernel.sizes or (0,), np.int64)
                     operands = (*operands, key)
+                elif kernel.facts.get("moving"):  # the same, filled anew for each run
+                    operands = (*operands, self._table(kernel))
+                    kernel = replace(kernel, sizes=())
             seconds = max(
                 evaluate(flops, known) / self.target.flops_f32,
                 evaluate(moved, known) / self.target.bandwidth,
@@ -64,7 +82,11 @@ class Bound:
         return assemble(
             self.target,
             steps,
-            [(key, _spec_at(spec, known)) for key, spec in self.inputs],
+            [(key, _spec_at(spec, known)) for key, spec in self.inputs]
+            + [
+                (key, TensorSpec(f"sizes {number}", i64, (len(texts),)))
+                for number, (key, texts) in enumerate(self.tables.items())
+            ],
             [(key, _spec_at(spec, known)) for key, spec in self.outputs],
             constants,
             {key: evaluate(size, known) for key, size in self.bytes.items()},

@@ -14,7 +14,8 @@ rows are copied, and `explain` says so.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,6 +39,10 @@ from fuser.runtime.moving import LENGTH
 from fuser.runtime.plan_report import Report
 from fuser.runtime.program import TensorSpec
 from fuser.runtime.state import Slot, State
+
+if TYPE_CHECKING:
+    from fuser.pipeline.device_steps import DeviceSteps
+    from fuser.runtime.device_tensors import DeviceArray
 
 DEFAULT_CAPACITY = 2048
 MOST_STEPS = 16
@@ -64,8 +69,8 @@ class StatefulPlan:
         progress: Progress | None = None,
     ) -> None:
         check_device(device, threads)
-        if choose_target(device).is_cuda:
-            raise UsageError("states are kept in memory of the host", hint='use device="cpu"')
+        self.on_gpu = choose_target(device).is_cuda
+        """Whether states are in memory of a GPU."""
         unknown = sorted(set(dims or {}) - set(symbols(model)))
         if unknown:
             raise UsageError(f"unknown dim {unknown[0]!r}", hint=f"{sorted(symbols(model))}")
@@ -94,7 +99,7 @@ class StatefulPlan:
             if name not in self.pairs
         )
         """The inputs that each run is fed; a dim of a shape is an int or a symbolic expression."""
-        self._made: dict[tuple[Any, ...], Steps] = {}
+        self._made: dict[tuple[Any, ...], Steps | DeviceSteps] = {}
         self._lock = new_lock()
 
     @property
@@ -133,7 +138,12 @@ class StatefulPlan:
                 for place, dim in enumerate(type.shape)
             )
             slots.append(Slot(name, output, type.dtype, shape, axis))
-        return State(self, slots, {n: sizes[n] for n in open_dims - own}, capacity)
+        memory = None
+        if self.on_gpu:
+            from fuser.runtime.device_state import DeviceMemory
+
+            memory = DeviceMemory(slots, self._variants.ordinal)
+        return State(self, slots, {n: sizes[n] for n in open_dims - own}, capacity, memory)
 
     def prepare(self, state: State, feeds: Mapping[str, Any]) -> Variant:
         """The kernels for a run of these feeds at the state's length, compiled if there are none.
@@ -143,19 +153,33 @@ class StatefulPlan:
 
     def step(self, state: State, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """`State.run`, for whoever holds the state's lock."""
+        steps, rows = self._next(state, feeds)
+        outputs = steps.run(state, feeds)
+        state.length += rows
+        return outputs
+
+    def step_on_device(self, state: State, feeds: Mapping[str, Any]) -> dict[str, DeviceArray]:
+        """`State.run_device`, for whoever holds the state's lock."""
+        steps, rows = self._next(state, feeds)
+        if isinstance(steps, Steps):
+            raise UsageError("the plan runs on the CPU", hint="state.run gives NumPy arrays")
+        outputs = steps.run_device(state, feeds)
+        state.length += rows
+        return outputs
+
+    def _next(self, state: State, feeds: Mapping[str, Any]) -> tuple[Steps | DeviceSteps, int]:
+        """What runs these feeds at the state's length, and how many rows that adds."""
         check_names(self.inputs, feeds)
         shapes = {spec.name: np.shape(feeds[spec.name]) for spec in self.inputs}
         steps, rows = state.memo or (None, 0)
-        if not isinstance(steps, Steps) or not steps.serves(state.length, shapes):
+        if steps is None or not steps.serves(state.length, shapes):
             dims = self._dims(state, feeds)
             rows = max((evaluate(rows, dims) for rows in self._rows), default=0)
             self._check_room(state, rows)
             steps = self._steps(dims, state, rows)
             state.memo = steps, rows
         self._check_room(state, rows)
-        outputs = steps.run(state, feeds)
-        state.length += rows
-        return outputs
+        return steps, rows
 
     @staticmethod
     def _check_room(state: State, rows: int) -> None:
@@ -165,7 +189,9 @@ class StatefulPlan:
                 hint="plan.state(capacity=...) makes larger ones",
             )
 
-    def _steps(self, dims: Mapping[str, int], state: State, rows: int) -> Steps:
+    def _steps(
+        self, dims: Mapping[str, int], state: State, rows: int
+    ) -> Steps | DeviceSteps:  # fmt: skip
         """Steps of the variant that serves these sizes, laid out for all lengths of the state. Dims
         of feeds that are as long as what is kept will be (a mask) are taken to grow with it."""
         grown = {name for more in self._rows for name in symbols_of(more)}
@@ -180,6 +206,8 @@ class StatefulPlan:
             if len(self._rows) == 1:
                 self._variants.following = dict.fromkeys(following, *self._rows)
             variant = self._variants.variant(dims)
+            if self.on_gpu:  # other sizes are part of a launch
+                following = [name for name in following if _may_move(variant, name)]
             known: dict[str, Dim] = dict(dims)
             known |= dict.fromkeys(self._lengths, LENGTH)
             known |= dict.fromkeys(following, LENGTH + rows)
@@ -187,11 +215,20 @@ class StatefulPlan:
             found = self._made.pop(key, None)
             if found is None:
                 like = next((s for s in self._made.values() if s.variant is variant), None)
-                found = Steps(variant, known, most, like)
+                found = self._new_steps(variant, known, most, like)
             self._made[key] = found
             if len(self._made) > MOST_STEPS:
                 del self._made[next(iter(self._made))]
             return found
+
+    def _new_steps(
+        self, variant: Variant, known: Mapping[str, Dim], most: int, like: Any
+    ) -> Steps | DeviceSteps:
+        if not self.on_gpu:
+            return Steps(variant, known, most, like)
+        from fuser.pipeline.device_steps import DeviceSteps
+
+        return DeviceSteps(variant, known, most, like)
 
     def _dims(self, state: State, feeds: Mapping[str, Any]) -> dict[str, int]:
         dims = {**self._fixed, **state.dims, CAPACITY: state.capacity}
@@ -206,7 +243,10 @@ class StatefulPlan:
     def report(self, state: State, feeds: Mapping[str, Any]) -> Report:
         """`Plan.report` for a run of these feeds at the state's length."""
         with self._lock:
-            return self._variants.plan(self._dims(state, feeds)).report()
+            dims = self._dims(state, feeds)
+            if self.on_gpu:
+                return replace(self._variants.variant(dims).report.get(), dims=dims)
+            return self._variants.plan(dims).report()
 
     def explain(self) -> str:
         """A table of what is kept, and how: "in place", "handed on" or "copied"; then the table of
@@ -228,3 +268,10 @@ class StatefulPlan:
             for steps in self._made.values():
                 steps.close()
             self._made.clear()
+
+
+def _may_move(variant: Variant, name: str) -> bool:
+    """Whether kernels are right for other sizes of a dim than the one they were launched with, or
+    for one size alone, which the variant's ranges say."""
+    bucket = variant.buckets.get(name)
+    return name in variant.moving or (bucket is not None and bucket.least == bucket.most)

@@ -36,9 +36,9 @@ class Steps:
         shared: CpuExecutor | None = like._executor if like is not None else None
         self._executor: CpuExecutor = CpuExecutor(program, plan_threads(variant.threads), shared)
         self._moving = MovingProgram(self._executor, known)
-        self._guard = _guarded(variant, known)
-        self._inputs = [_Spec(spec, variant.types, known) for _, spec in bound.inputs]
-        self._outputs = [_Spec(spec, variant.types, known) for _, spec in bound.outputs]
+        self._guard = guarded(variant, known)
+        self._inputs = [SizedSpec(spec, variant.types, known) for _, spec in bound.inputs]
+        self._outputs = [SizedSpec(spec, variant.types, known) for _, spec in bound.outputs]
 
     def serves(self, length: int, shapes: Mapping[str, tuple[int, ...]]) -> bool:
         """Whether the kernels are right at this length, for inputs of these shapes."""
@@ -78,7 +78,7 @@ class Steps:
         self._executor.close()
 
 
-class _Spec:
+class SizedSpec:
     """An input or output, whose shape may depend on the length."""
 
     def __init__(
@@ -102,7 +102,7 @@ class _Spec:
         return Recycler(spec.shape, spec.dtype.numpy)()[0]
 
 
-def _guarded(variant: Variant, known: Mapping[str, Dim]) -> Callable[[int], bool]:
+def guarded(variant: Variant, known: Mapping[str, Dim]) -> Callable[[int], bool]:
     """Whether a length is one that the variant serves."""
     expressions = formula([guard.expression for guard in variant.guards], known)
     relations = [guard.relation for guard in variant.guards]

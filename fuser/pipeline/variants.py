@@ -30,7 +30,7 @@ from fuser.graph.sizes import LEAST, Guard, Sizes, evaluate, guard_from_list, si
 from fuser.partition.passes.keep_state import CAPACITY
 from fuser.pipeline.binding import Bound
 from fuser.pipeline.compiler import Progress, compile_kernels
-from fuser.pipeline.devices import Device, parse_device, plan_threads
+from fuser.pipeline.devices import Device, choose_target, parse_device, plan_threads
 from fuser.pipeline.fusion import Fusing
 from fuser.pipeline.precision import Precision
 from fuser.pipeline.reporting import deferred_report
@@ -95,6 +95,8 @@ class Variant:
     extra: Any = None
     """What its source gave beside the graph."""
     ordinal: int = 0
+    moving: frozenset[str] = frozenset()
+    """Open dims whose sizes kernels of a GPU read from memory in each run."""
     _plans: OrderedDict[tuple[tuple[str, int], ...], Plan] = field(default_factory=OrderedDict)
 
     def serves(self, dims: Mapping[str, int]) -> bool:
@@ -302,7 +304,8 @@ class Variants:
         examples = {n: b.example for n, b in buckets.items() if n not in fixed}
         if self.state:
             examples[CAPACITY] = CAPACITY_EXAMPLE
-        with Sizes(examples) as sizes:
+        moving = self._moving & examples.keys()
+        with Sizes(examples, moving) as sizes:
             graph, extra = self.source.read(fixed)
             compiled = compile_kernels(
                 graph, name=self.source.name, device=self.device, fusion=self.fusion,
@@ -325,8 +328,15 @@ class Variants:
             hints = {name: (size_hint(low), size_hint(high)) for name, (low, high) in found}
         return Variant(
             len(self.variants), dict(buckets), sizes.guards, bound, report, hints,
-            self.source.types, self.threads, extra=extra, ordinal=self.ordinal,
+            self.source.types, self.threads, extra=extra, ordinal=self.ordinal, moving=moving,
         )  # fmt: skip
+
+    @property
+    def _moving(self) -> frozenset[str]:
+        """What kernels of a GPU are to read from memory; those of a host read all sizes so."""
+        if not self.lengths or not choose_target(self.device).is_cuda:
+            return frozenset()
+        return self.lengths | self.following.keys()
 
     def _share(self, array: np.ndarray) -> np.ndarray:
         """The constant, in the memory that another variant has it in already."""

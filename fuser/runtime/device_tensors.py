@@ -254,7 +254,7 @@ def upload(
     FeedError for one that does not fit."""
     made = {}
     for spec in specs:
-        if spec.name in feeds and _on_host(feeds[spec.name]):
+        if spec.name in feeds and on_host(feeds[spec.name]):
             (array,) = check_feeds([spec], {spec.name: feeds[spec.name]})
             made[spec.name] = placed = DeviceArray(spec.shape, spec.dtype, ordinal)
             if placed.bytes:
@@ -264,7 +264,8 @@ def upload(
     return made
 
 
-def _on_host(given: Any) -> bool:
+def on_host(given: Any) -> bool:
+    """Whether a feed is in memory of the host: any object that does not say otherwise."""
     if hasattr(given, "__dlpack_device__"):
         return int(given.__dlpack_device__()[0]) in HOST_DEVICES
     return not hasattr(given, "__cuda_array_interface__")

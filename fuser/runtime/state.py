@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from fuser.dtypes import DType
 from fuser.errors import FeedError, InvalidModelError, OutOfMemoryError, UsageError
 from fuser.forks import new_lock
 from fuser.runtime.memory import aligned_array
+
+if TYPE_CHECKING:
+    from fuser.runtime.device_tensors import DeviceArray
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,12 @@ class Slot:
     def bytes(self) -> int:
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.bytes
 
+    def rows(self, length: int) -> tuple[int, ...]:
+        """The shape of the rows that are there."""
+        if self.axis is None:
+            return self.shape
+        return (*self.shape[: self.axis], length, *self.shape[self.axis + 1 :])
+
     def first(self, array: np.ndarray, length: int) -> np.ndarray:
         """The rows that are there: a view."""
         if self.axis is None:
@@ -44,6 +53,47 @@ class Runner(Protocol):
     """What runs with a state: `fuser.pipeline.stateful.StatefulPlan`."""
 
     def step(self, state: State, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]: ...
+    def step_on_device(self, state: State, feeds: Mapping[str, Any]) -> dict[str, DeviceArray]: ...
+
+
+class Memory(Protocol):
+    """The kept tensors of a state, by the name of the input: `HostMemory`, or
+    `fuser.runtime.device_state.DeviceMemory`."""
+
+    @property
+    def arrays(self) -> dict[str, Any]: ...
+
+    def zero(self, slot: Slot) -> None:
+        """Make all of a tensor zeros."""
+
+    def read(self, slot: Slot, length: int) -> np.ndarray:
+        """A copy of the first rows."""
+
+    def write(self, slot: Slot, length: int, array: np.ndarray) -> None:
+        """Make these the first rows."""
+
+
+class HostMemory:
+    """Arrays. Raises OutOfMemoryError."""
+
+    def __init__(self, slots: Sequence[Slot]) -> None:
+        try:
+            self.arrays = {
+                slot.input: aligned_array(slot.shape, slot.dtype.numpy) for slot in slots
+            }
+        except MemoryError as error:
+            raise OutOfMemoryError(
+                f"a state of {sum(slot.bytes for slot in slots):,} bytes", where="plan.state"
+            ) from error
+
+    def zero(self, slot: Slot) -> None:
+        self.arrays[slot.input] = np.zeros_like(self.arrays[slot.input])
+
+    def read(self, slot: Slot, length: int) -> np.ndarray:
+        return slot.first(self.arrays[slot.input], length).copy()
+
+    def write(self, slot: Slot, length: int, array: np.ndarray) -> None:
+        slot.first(self.arrays[slot.input], length)[...] = array
 
 
 class State:
@@ -58,23 +108,23 @@ class State:
     """
 
     def __init__(
-        self, plan: Runner, slots: Sequence[Slot], dims: Mapping[str, int], capacity: int
-    ) -> None:
+        self, plan: Runner, slots: Sequence[Slot], dims: Mapping[str, int], capacity: int,
+        memory: Memory | None = None,
+    ) -> None:  # fmt: skip
         self.plan, self.slots, self.dims, self.capacity = plan, tuple(slots), dict(dims), capacity
         self.length = 0
         """Rows that are there, of `capacity`: the position at which the next run writes."""
         self.memo: tuple[Any, int] | None = None
         """What the plan keeps of the last run's sizes."""
         self.lock = new_lock()
-        try:
-            self.arrays = {
-                slot.input: aligned_array(slot.shape, slot.dtype.numpy) for slot in slots
-            }
-        except MemoryError as error:
-            raise OutOfMemoryError(
-                f"a state of {sum(slot.bytes for slot in slots):,} bytes", where="plan.state"
-            ) from error
+        self.memory: Memory = HostMemory(slots) if memory is None else memory
         self.reset()
+
+    @property
+    def arrays(self) -> dict[str, Any]:
+        """The memory of what is kept, by the name of the input, with room for `capacity` rows:
+        NumPy arrays, or `DeviceArray`s of a plan on a GPU."""
+        return self.memory.arrays
 
     @property
     def bytes(self) -> int:
@@ -90,13 +140,24 @@ class State:
         with self.lock:
             return self.plan.step(self, feeds)
 
+    def run_device(self, feeds: Mapping[str, Any]) -> dict[str, DeviceArray]:
+        """`run` of a plan on a GPU, whose results stay there; it returns before they are computed.
+
+        feeds may be tensors of the GPU, too: results of the run before, of this or another state,
+        or of other libraries. The results are memory of the state: the run after the next one
+        overwrites them. `numpy()` of one waits for it and gives a copy. Raises UsageError for a
+        plan on a CPU.
+        """
+        with self.lock:
+            return self.plan.step_on_device(self, feeds)
+
     def reset(self) -> None:
         """Back to length 0; what does not grow becomes zeros."""
         with self.lock:
             self.length = 0
             for slot in self.slots:
                 if slot.axis is None:
-                    self.arrays[slot.input] = np.zeros_like(self.arrays[slot.input])
+                    self.memory.zero(slot)
 
     def truncate(self, length: int) -> None:
         """Forget the rows from `length` on: the next run writes there. Raises UsageError for more
@@ -111,11 +172,12 @@ class State:
     def kept(self) -> dict[str, np.ndarray]:
         """What is kept, by the name of the input: copies of the rows that are there."""
         with self.lock:
-            return {s.input: s.first(self.arrays[s.input], self.length).copy() for s in self.slots}
+            return {slot.input: self.memory.read(slot, self.length) for slot in self.slots}
 
     def save(self, path: Path | str) -> None:
         """Write what is kept to an .npz file. Raises UsageError."""
-        arrays = {f"kept/{name}": _bits(array) for name, array in self.kept().items()}
+        kept = self.kept()
+        arrays = {f"kept/{s.input}": kept[s.input].view(_stored(s)) for s in self.slots}
         try:
             with Path(path).open("wb") as file:
                 np.savez(file, length=np.int64(self.length), **arrays)  # type: ignore[arg-type]
@@ -136,19 +198,19 @@ class State:
         if not 0 <= length <= self.capacity:
             raise FeedError(f"the state has {length} rows, this one has room for {self.capacity}")
         with self.lock:
-            rooms = {s.input: s.first(self.arrays[s.input], length) for s in self.slots}
             for slot in self.slots:
-                room, array = _bits(rooms[slot.input]), found[slot.input]
-                if room.shape != array.shape or room.dtype != array.dtype:
+                array, shape, dtype = found[slot.input], slot.rows(length), _stored(slot)
+                if array.shape != shape or array.dtype != dtype:
                     raise FeedError(
                         f"{slot.input!r} is {array.dtype}{list(array.shape)} in the file, "
-                        f"here {room.dtype}{list(room.shape)}"
+                        f"here {dtype}{list(shape)}"
                     )
-            for name, room in rooms.items():
-                _bits(room)[...] = found[name]
+            for slot in self.slots:
+                self.memory.write(slot, length, found[slot.input].view(slot.dtype.numpy))
             self.length = length
 
 
-def _bits(array: np.ndarray) -> np.ndarray:
-    """Floats that NumPy has no file form for as whole numbers of their size."""
-    return array if array.dtype.kind in "biuf" else array.view(f"u{array.dtype.itemsize}")
+def _stored(slot: Slot) -> np.dtype:
+    """Floats that NumPy has no file form for are whole numbers of their size in files."""
+    dtype = slot.dtype.numpy
+    return dtype if dtype.kind in "biuf" else np.dtype(f"u{dtype.itemsize}")

@@ -28,6 +28,7 @@ def parse_kernel(text: str) -> Kernel:
 
 
 _SIZES = re.compile(r"^  sizes\((.*)\)$", re.MULTILINE)
+_MOVING = re.compile(r"^  moving\((.*)\)$", re.MULTILINE)
 
 
 def sizes_of(text: str) -> Sizes | None:
@@ -36,7 +37,12 @@ def sizes_of(text: str) -> Sizes | None:
     if line is None:
         return None
     parser = _Parser(f"({line[1]})")
-    return Sizes(dict(parser.sequence("(", ")", parser.setting)))
+    examples = dict(parser.sequence("(", ")", parser.setting))
+    moving = _MOVING.search(text)
+    if moving is None:
+        return Sizes(examples)
+    parser = _Parser(f"({moving[1]})")
+    return Sizes(examples, parser.sequence("(", ")", parser.literal))
 
 
 class _Parser(Reader):
@@ -59,6 +65,8 @@ class _Parser(Reader):
         while True:
             if self.has("sizes"):
                 self.sequence("(", ")", self.setting)  # what `sizes_of` reads
+            elif self.has("moving"):
+                self.sequence("(", ")", self.literal)
             elif self.has("schedule"):
                 schedule = self.schedule()
             elif self.has("buffer"):

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fuser.graph import dims
-from fuser.graph.sizes import same
+from fuser.graph.sizes import Sizes, same
 from fuser.tilegen import facts, ops
 from fuser.tilegen.index import Index, show, show_dim
 from fuser.tilegen.ir import Block, Buffer, Kernel, Op, View
@@ -126,6 +126,8 @@ class _Printer:
         if (sizes := dims.active()) is not None and any("`" in line for line in lines):
             examples = ", ".join(f"{json.dumps(n)} = {s}" for n, s in sizes.examples.items())
             lines.insert(1, f"  sizes({examples})")
+            if isinstance(sizes, Sizes) and sizes.moving:
+                lines.insert(2, f"  moving({', '.join(map(json.dumps, sorted(sizes.moving)))})")
         return "\n".join((*lines, "}")) + "\n"
 
     def buffer(self, buffer: Buffer) -> str:

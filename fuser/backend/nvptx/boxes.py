@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fuser.backend.nvptx.access import Access
 from fuser.backend.nvptx.ir.values import Operand
 from fuser.backend.nvptx.windows import Windows, windows_of
-from fuser.graph.sizes import certain, divides, is_symbolic, same
+from fuser.graph.sizes import certain, divides, is_symbolic, moves, same
 from fuser.tilegen import ops
 from fuser.tilegen.index import Axis, Index
 from fuser.tilegen.ir import View
@@ -65,7 +65,10 @@ def source_of(op: ops.Load, access: Access, windows: bool, bytes_: int = 2) -> S
 
 
 def mappable(view: View) -> bool:
-    """Whether a tensor map may be made over a view: it has bounds, and starts at 16 bytes."""
+    """Whether a tensor map may be made over a view: it has bounds, which are known when the launch
+    is recorded, and starts at 16 bytes."""
+    if moves(*view.shape, *view.strides, view.offset):
+        return False
     bounded = all(is_symbolic(extent) or extent < UNBOUNDED for extent in view.shape)
     return bounded and (not view.buffer.open or view.buffer.align % 16 == 0 < view.buffer.align)
 

@@ -20,7 +20,7 @@ from fuser.backend.text import symbolic_dims
 from fuser.errors import LoweringError
 from fuser.graph import dims
 from fuser.graph.dims import DimExpr
-from fuser.graph.sizes import size_hint
+from fuser.graph.sizes import moves, size_hint
 from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Kernel
@@ -107,6 +107,7 @@ def _open_facts(kernel: Kernel, low: Lowering, read: list[DimExpr]) -> dict[str,
              "offset": str(item.offset)}
             for item in low.needs.tensor_maps
         ],
+        **({"moving": True} if moves(*read) else {}),
     }  # fmt: skip
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import onnx.parser
 import pytest
 
 import fuser.pipeline.compiler
@@ -22,7 +24,7 @@ from fuser.partition import Options, partition
 from fuser.pipeline.compiler import Compiled, compile_kernels, emit_programs
 from fuser.runtime.device_code import map_arguments
 from fuser.target import SM_80, SM_90A, Target
-from fuser.tilegen.parse import parse_kernel
+from fuser.tilegen.parse import parse_kernel, sizes_of
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.text import canonical_text
 from models import TINY, build
@@ -143,3 +145,55 @@ def test_interpreted_at_other_sizes(example: int, sequence: int) -> None:
     for name, expected in reference(model, feeds, {"batch": 1, "sequence": sequence}).items():
         have = np.asarray(outputs[name])
         assert_close(have, expected, from_numpy(have.dtype), 4096)
+
+
+def test_kernels_read_moving_sizes_from_memory(tmp_path: Path) -> None:
+    """One pointer in place of all sizes; no tensor map over what moves; blocks beyond the sizes of
+    a run return; the text says what moves."""
+    model = open_model(build("tiny_llama", "float16", cache=True, layers=1))
+    pairs = tuple((f"past_key_values.0.{n}", f"present.0.{n}") for n in ("key", "value"))
+    texts: list[str] = []
+    with Sizes({"past": 1021, "state_capacity": 4093, "sequence": 61}, {"past"}) as sizes:
+        graph = run_passes(import_onnx(model.proto, {"batch": 1}))
+        cut = partition(graph, SM_90A, Options(state=pairs))
+        kernels = [program.kernel for program in emit_programs(cut, SM_90A)]
+        texts = list(dict.fromkeys(map(canonical_text, kernels)))
+        graph = run_passes(import_onnx(masked(), {}))
+        cut = partition(graph, SM_90A, Options(no_fusion=True))
+        texts += [canonical_text(program.kernel) for program in emit_programs(cut, SM_90A)]
+    read = blocks = 0
+    for number, text in enumerate(texts):
+        found = sizes_of(text)
+        if found is None:
+            continue
+        assert found.moving == sizes.moving
+        with found:
+            kernel = parse_kernel(text)
+            assert canonical_text(kernel) == text
+            compiled = compile_kernel(kernel, SM_90A)
+        ptx = compiled.code.decode()
+        declared = re.search(r"\.entry [^(]*\(([^)]*)\)", ptx)
+        assert declared is not None
+        count = declared[1].count(".param") - len(kernel.buffers) - len(compiled.tensor_maps)
+        moving = any("past" in item for item in compiled.facts["sizes"])
+        assert compiled.facts.get("moving", False) == moving
+        assert count == (1 if moving else len(compiled.sizes))
+        maps = str(compiled.facts["maps"])
+        assert "past" not in maps
+        read += moving
+        bounded = any("past" in item for item in compiled.facts["launch"])
+        blocks += bounded
+        begins = ptx[: ptx.find("griddepcontrol")]
+        assert ("setp" in begins and "%ctaid" in begins) >= bounded
+        if shutil.which("ptxas") is not None:
+            (tmp_path / "k.ptx").write_text(ptx)
+            command = ["ptxas", "-arch=sm_90a", tmp_path / "k.ptx", "-o", tmp_path / "cubin"]
+            done = subprocess.run(command, capture_output=True, text=True)
+            assert done.returncode == 0, f"{number}: {done.stderr}"
+    assert read > 3 and blocks
+
+
+def masked() -> Any:
+    return onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["": 22]>
+        masked (float[past] x) => (float[past] y) { y = Exp(x) }""")

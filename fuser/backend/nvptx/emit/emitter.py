@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from fuser.backend.function import Block, Function
 from fuser.backend.nvptx.integers import Integers
 from fuser.backend.nvptx.ir.values import Operand
+from fuser.backend.text import Reg
 
 _SHORT_SIZE = re.compile(r"%size\.(\d+)\.i32\b")
 
@@ -74,21 +75,56 @@ class Emitter(Integers, Function):
         self.jump(done)
         self.enter(done)
 
-    def finish(self, sizes: int = 0, scalars: int = 0) -> None:
+    def finish(
+        self, sizes: int = 0, scalars: int = 0, bounds: Mapping[str, Reg] | None = None
+    ) -> None:
         """Return, and place the hoisted instructions. sizes: how many symbolic dims are parameters,
-        behind all others; scalars: how many numbers of the launch follow them."""
+        behind all others; scalars: how many numbers of the launch follow them. bounds: the dims are
+        in memory instead, at the parameter "sizes"; by letter how many blocks there are, where more
+        may have been launched."""
         self.at.lines.append("ret void")
-        self.params += [("i64", f"size.{number}") for number in range(sizes)]
+        if bounds is None:
+            self.params += [("i64", f"size.{number}") for number in range(sizes)]
         self.params += [("i64", f"scalar.{number}") for number in range(scalars)]
         short = (
             [f"%size.{n}.i32 = trunc i64 %size.{n} to i32" for n in self._short()] if sizes else []
         )
         self.blocks[0].lines[:0] = [*short, *self.entry]
+        if bounds is not None:
+            self._read_sizes(sizes, bounds)
 
     def _short(self) -> list[int]:
         """The symbolic dims whose low halves are used, whoever wrote the use."""
         lines = itertools.chain(self.entry, *(block.lines for block in self.blocks))
         return sorted({int(number) for line in lines for number in _SHORT_SIZE.findall(line)})
+
+    def _read_sizes(self, count: int, bounds: Mapping[str, Reg]) -> None:
+        """Read the dims before all else; blocks that are beyond their bound return."""
+        begin, none = self.block("begin"), self.block("none")
+        for number in range(count):
+            at = f"%size.{number}.at"
+            begin.lines.append(f"{at} = getelementptr i64, ptr addrspace(1) %sizes, i64 {number}")
+            load = f"load i64, ptr addrspace(1) {at}, align 8, !invariant.load !2"
+            begin.lines.append(f"%size.{number} = {load}")
+        beyond = "false"
+        for letter, bound in bounds.items():
+            name = f"%block.{letter}"
+            register = f"@llvm.nvvm.read.ptx.sreg.ctaid.{letter}()"
+            begin.lines += [
+                f"{name} = call i32 {register}",
+                f"{name}.long = zext i32 {name} to i64",
+                f"{name}.none = icmp uge i64 {name}.long, {bound}",
+                f"{name}.any = or i1 {beyond}, {name}.none",
+            ]
+            beyond = f"{name}.any"
+        first = self.blocks[0].label
+        if bounds:
+            begin.lines.append(f"br i1 {beyond}, label %{none.label}, label %{first}")
+            none.lines.append("ret void")
+            self.blocks.append(none)
+        else:
+            begin.lines.append(f"br label %{first}")
+        self.blocks[:0] = [begin]
 
     @property
     def tid(self) -> str:

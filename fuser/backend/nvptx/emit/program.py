@@ -10,7 +10,8 @@ from fuser.backend.nvptx.emit.emitter import Emitter
 from fuser.backend.nvptx.emit.stream_k import WORKSPACE
 from fuser.backend.nvptx.ir.op import Block, Integer, Op
 from fuser.backend.nvptx.ir.program import Program
-from fuser.backend.text import SYMBOLIC
+from fuser.backend.text import SYMBOLIC, integer
+from fuser.graph.sizes import moves
 from fuser.target import Target
 from fuser.tilegen.ir import Buffer
 
@@ -27,6 +28,7 @@ def write(program: Program, target: Target, rules: Mapping[type[Op], Rule]) -> E
     """The function of a program. Raises LoweringError."""
     names = {b: f"{word(b.name)}_{number}" for number, b in enumerate(program.buffers)}
     params = [(_pointer_type(buffer), name) for buffer, name in names.items()]
+    table = len(params)
     if program.workspace_bytes:
         params.append(("ptr addrspace(1) noalias align 16", WORKSPACE))
     for number in range(len(program.tensor_maps)):
@@ -40,8 +42,17 @@ def write(program: Program, target: Target, rules: Mapping[type[Op], Rule]) -> E
         assert isinstance(op, Integer)
         _integer(emitter, op, hoisted=True)
     _block(code, rules, program.body)
-    sizes = SYMBOLIC.get()
-    emitter.finish(len(sizes) if sizes else 0, program.scalars)
+    bounds = {
+        letter: integer(extent)
+        for letter, extent in zip("xyz", program.launch, strict=True)
+        if moves(extent)
+    }
+    sizes = SYMBOLIC.get() or {}
+    if moves(*sizes):
+        emitter.params.insert(table, ("ptr addrspace(1) noalias readonly align 8", "sizes"))
+        emitter.finish(len(sizes), program.scalars, bounds)
+    else:
+        emitter.finish(len(sizes), program.scalars)
     return emitter
 
 

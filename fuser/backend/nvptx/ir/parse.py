@@ -82,6 +82,8 @@ class _Parser(Reader):
     def declaration(self, program: Program) -> bool:
         if self.has("sizes"):
             self.sequence("(", ")", self.setting)
+        elif self.has("moving"):
+            self.sequence("(", ")", self.literal)
         elif self.has("buffer"):
             self.buffer()
         elif self.next.text == "map" and self.tokens[self.position + 1].text == TensorMap.__name__:

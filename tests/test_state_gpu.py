@@ -1,0 +1,199 @@
+"""States in memory of a GPU: a pretended one (tests/runtime/pretend_gpu.py) and a real one."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fuser
+from fuser.dtypes import f32
+from fuser.errors import FeedError, UsageError
+from fuser.frontends.onnx.model import Model, reference
+from models.generate import decoder, generate
+from tests.numerics import assert_close
+from tests.runtime.pretend_gpu import Driver, pretend_gpu
+from tests.test_state import (
+    ATTENTION,
+    RECURRENT,
+    empty,
+    functional,
+    grown,
+    model_of,
+    tokens,
+)
+
+__all__ = ["pretend_gpu"]
+
+MASKED = """
+<ir_version: 10, opset_import: ["": 23]>
+masked (float[b, s, 4] x, float[b, t] mask, float[b, p, 4] past)
+    => (float[b, s, t] y, float[b, t] seen, float[b, t, 4] present)
+{
+    present = Concat<axis = 1>(past, x)
+    turned = Transpose<perm = [0, 2, 1]>(present)
+    scores = MatMul(x, turned)
+    one = Constant<value_ints = [1]>()
+    wide = Unsqueeze(mask, one)
+    y = Add(scores, wide)
+    seen = Exp(mask)
+}"""
+"""What is as long as past and present together is fed, and comes out."""
+
+
+@pytest.fixture(params=["pretended", pytest.param("real", marks=pytest.mark.cuda)])
+def gpu(request: pytest.FixtureRequest) -> Iterator[Driver | None]:
+    """device="cuda" is there; the driver, where it is pretended."""
+    yield request.getfixturevalue("pretend_gpu") if request.param == "pretended" else None
+
+
+@pytest.fixture
+def attention() -> Model:
+    return model_of(ATTENTION, wq=(16, 32), wk=(16, 16), wv=(16, 16))
+
+
+def test_steps_write_in_place(attention: Model, gpu: Driver | None) -> None:
+    """From every length at which kernels differ, and by one CUDA graph for each set of results;
+    nobody reads what is not there yet."""
+    plan = fuser.compile(attention, state="auto", device="cuda")
+    state, kept = plan.state(batch=2, capacity=32), empty()
+    memory = {name: array.pointer for name, array in state.arrays.items()}
+    for array in state.arrays.values():
+        array.write(np.full(array.shape, np.nan, np.float32))
+    counts = (1, 1, 1, 4, *(1,) * 12, 3)
+    for count in counts:
+        x = tokens(count)
+        outputs = state.run({"x": x})
+        expected = functional(attention, x, kept)
+        kept = grown(expected)
+        assert list(outputs) == ["y"]
+        assert_close(outputs["y"], expected["y"], f32, 64)
+    for name, array in state.kept().items():
+        assert_close(array, kept[name], f32, 64)
+        assert np.isnan(state.arrays[name].numpy()[:, :, state.length :]).all()
+    assert memory == {name: array.pointer for name, array in state.arrays.items()}
+    assert plan.explain().splitlines()[0] == "past_key -> present_key: in place"
+    if gpu is not None:  # of 14 runs of one row from length 2 on, four were not yet by a graph
+        assert gpu.calls.count("cuStreamBeginCapture") == 2
+        assert gpu.calls.count("cuGraphLaunch") >= 10
+        assert not [name for name in gpu.calls if name == "cuMemcpy2DAsync"][2:]  # kept()
+
+
+def test_results_stay_on_the_gpu(gpu: Driver | None) -> None:
+    """Tokens go from run to run without a copy to the host, and are those of host runs."""
+    plan = fuser.compile(decoder("small_llama"), state="auto", device="cuda")
+    prompt = np.random.default_rng(5).integers(1, 1000, (1, 6))
+    how = {"temperature": np.float32(0), "seed": np.int64(0)}
+    state = plan.state(capacity=16)
+    found = state.run_device({"input_ids": prompt, **how})
+    drawn = []
+    for _ in range(5):
+        following = state.run_device({"input_ids": found["next_ids"], **how})
+        drawn.append(found["next_ids"].numpy())  # of the run before
+        found = following
+    np.testing.assert_array_equal(np.concatenate(drawn, axis=1), generate(plan, prompt, 5).tokens)
+    with pytest.raises(FeedError, match="input_ids"):
+        state.run_device({"input_ids": found["logits"], **how})
+    on_host = fuser.compile(decoder("small_llama"), state="auto", device="cpu", threads=1)
+    np.testing.assert_array_equal(np.concatenate(drawn, axis=1),
+                                  generate(on_host, prompt, 5).tokens)  # fmt: skip
+    with pytest.raises(UsageError, match="CPU"):
+        on_host.state().run_device({"input_ids": prompt, **how})
+
+
+def test_a_state_is_saved_and_loaded_by_any_device(
+    attention: Model, gpu: Driver | None, tmp_path: Path
+) -> None:
+    plan = fuser.compile(attention, state="auto", device="cuda")
+    on_host = fuser.compile(attention, state="auto", device="cpu", threads=1)
+    state = plan.state(batch=2, capacity=8)
+    state.run({"x": tokens(3)})
+    state.save(tmp_path / "kept.npz")
+    following = state.run({"x": tokens(1)})["y"]
+    for other in (plan.state(batch=2, capacity=5), on_host.state(batch=2, capacity=20)):
+        other.load(tmp_path / "kept.npz")
+        assert_close(other.run({"x": tokens(1)})["y"], following.astype(np.float64), f32, 64)
+    state.truncate(3)
+    np.testing.assert_array_equal(state.run({"x": tokens(1)})["y"], following)
+    state.reset()
+    state.run({"x": tokens(3)})
+    np.testing.assert_array_equal(state.run({"x": tokens(1)})["y"], following)
+
+
+def test_states_of_threads_do_not_meet(attention: Model, gpu: Driver | None) -> None:
+    """Eight sequences at once, each from a thread, give what each gives alone."""
+    plan = fuser.compile(attention, state="auto", device="cuda")
+
+    def follow(seed: int) -> list[np.ndarray]:
+        state = plan.state(capacity=10 + seed)
+        runs = [tokens(1 + seed % 3, 1, seed), *(tokens(1, 1, seed + i) for i in range(5))]
+        return [state.run({"x": x})["y"] for x in runs]
+
+    alone = [follow(seed) for seed in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(follow, range(8)))
+    for one, other in zip(alone, together, strict=True):
+        for a, b in zip(one, other, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_what_is_not_appended_is_handed_on(gpu: Driver | None) -> None:
+    model = model_of(RECURRENT, w=(8, 8))
+    pairs = {"h": "next", "old": "all"}
+    plan = fuser.compile(model, state=pairs, device="cuda")
+    state = plan.state(batch=3, capacity=12)
+    rng = np.random.default_rng(3)
+    kept = {"h": np.zeros((3, 8), np.float32), "old": np.zeros((0, 3, 4), np.float32)}
+    for step in range(8):
+        x = {"x": rng.standard_normal((3, 8), np.float32), "scale": np.ones(5, np.float32)}
+        outputs = state.run(x)
+        expected = reference(model, {**x, **kept}, {"b": 3, "p": step, "n": 5})
+        assert sorted(outputs) == ["scaled", "y"]
+        assert_close(outputs["y"], expected["y"], f32, 64)
+        kept = {name: expected[output].astype(np.float32) for name, output in pairs.items()}
+        for name, array in state.kept().items():
+            assert_close(array, kept[name], f32, 64)
+    state.reset()
+    assert not state.kept()["h"].any()
+
+
+def test_feeds_and_results_grow_with_what_is_kept(gpu: Driver | None) -> None:
+    """Kernels whose blocks depend on the length are launched for the longest."""
+    model = model_of(MASKED)
+    plan = fuser.compile(model, state={"past": "present"}, device="cuda")
+    state = plan.state(batch=2, capacity=300)
+    rng = np.random.default_rng(8)
+    past = np.zeros((2, 0, 4), np.float32)
+    for count in (37, 60, *(1,) * 9):
+        x = rng.standard_normal((2, count, 4), np.float32)
+        mask = rng.standard_normal((2, state.length + count), np.float32)
+        outputs = state.run({"x": x, "mask": mask})
+        past = np.concatenate([past, x], axis=1)
+        np.testing.assert_allclose(outputs["seen"], np.exp(mask), rtol=1e-5)
+        scores = x.astype(np.float64) @ past.transpose(0, 2, 1)
+        assert_close(outputs["y"], scores + mask[:, None], f32, 8)
+    np.testing.assert_array_equal(state.kept()["past"], past)
+    if gpu is not None:
+        blocks = [max(kernel.launch) for kernel in gpu.launched if kernel.facts.get("moving")]
+        assert blocks and gpu.calls.count("cuStreamBeginCapture") == 2
+
+
+def test_memory_is_given_back(attention: Model, pretend_gpu: Driver) -> None:
+    import gc
+
+    plan = fuser.compile(attention, state="auto", device="cuda")
+    state: Any = plan.state(batch=2, capacity=16)
+    state.run({"x": tokens(2)})
+    held = len(pretend_gpu.memory)
+    other = plan.state(batch=2, capacity=16)
+    other.run({"x": tokens(2)})
+    assert len(pretend_gpu.memory) > held
+    del other
+    gc.collect()
+    assert len(pretend_gpu.memory) == held
+    plan.close()
+    del state, plan
+    gc.collect()
+    assert not pretend_gpu.memory and not pretend_gpu.graphs
