@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import fuser
+from scripts.distribution_files import complaints
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -48,9 +49,26 @@ def test_a_wheel_brings_one_package(tmp_path: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     info = f"fuser_compiler-{fuser.__version__}.dist-info"
     assert {name.split("/")[0] for name in names} == {"fuser", info}
-    wanted = {p.relative_to(ROOT) for p in (ROOT / "fuser").rglob("*.py")}
-    wanted |= {Path("fuser/py.typed")}
-    assert {str(path) for path in wanted} <= names
+    files = [path for path in (ROOT / "fuser").rglob("*") if path.is_file()]
+    wanted = {str(p.relative_to(ROOT)) for p in files if p.parent.name != "__pycache__"}
+    data = {"fuser/py.typed", "fuser/report/page.css", "fuser/serve/inference.proto"}
+    assert data <= wanted and wanted <= names
+
+
+def test_what_a_distribution_lacks_or_has_too_much_is_named() -> None:
+    package = {"fuser/__init__.py", "fuser/report/page.css"}
+    info = {"fuser_compiler-1.0.dist-info/METADATA"}
+    assert complaints(package | info, package, wheel=True) == []
+    assert complaints(package | {"PKG-INFO", "LICENSE"}, package, wheel=False) == []
+    assert complaints({"fuser/__init__.py"} | info, package, wheel=True) == [
+        "fuser/report/page.css is missing"
+    ]
+    for wheel in (True, False):
+        strangers = {"tests/test_cli.py", "fuser/old.py"}
+        assert complaints(package | strangers, package, wheel) == [
+            "fuser/old.py does not belong there", "tests/test_cli.py does not belong there",
+        ]  # fmt: skip
+    assert complaints(package | {"PKG-INFO"}, package, wheel=True)
 
 
 def test_hints_name_the_distribution() -> None:
