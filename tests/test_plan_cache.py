@@ -18,8 +18,8 @@ from fuser.errors import InvalidModelError, LimitError, OutOfMemoryError
 from fuser.frontends.onnx import model as onnx_models
 from fuser.limits import Limits
 from fuser.pipeline import plan_cache, tuning
-from fuser.pipeline.packing import Source
 from fuser.runtime.cache import KernelCache
+from fuser.runtime.source import Source
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
     from fuser.pipeline.fusion import Fusing
     from fuser.pipeline.precision import Precision
     from fuser.report.report import Report
+    from fuser.runtime.model_file import ModelWriter
     from fuser.runtime.program import Program
+    from fuser.runtime.source import Source
 
 
 @click.command("compile")
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
               help="A plan file, or object, C header and weights: docs/deployment.md.")  # fmt: skip
 @click.option("--name", help="What names in objects begin with; by default the model's file name.")
 @click.option("--embed", is_flag=True, help="Put the weights into the object.")
+@click.option("--weights", type=click.Choice(["plan", "reference"]), default="plan",
+              show_default=True,
+              help="Of a plan: in its file, or read from MODEL whenever it is loaded.")  # fmt: skip
 @options.device
 @options.targets
 @options.dim
@@ -34,12 +40,12 @@ if TYPE_CHECKING:
 @options.limits
 @options.verbose
 def compile_command(
-    model: Path, output: Path, emit: str, name: str | None, embed: bool, device: Device,
-    target: str | None, dim: tuple[str, ...], fusion: Fusing, precision: Precision,
+    model: Path, output: Path, emit: str, name: str | None, embed: bool, weights: str,
+    device: Device, target: str | None, dim: tuple[str, ...], fusion: Fusing, precision: Precision,
 ) -> int:  # fmt: skip
     """Compile MODEL into a plan file, for this machine or for other targets, or into objects that
     programs in other languages link."""
-    from fuser.frontends.onnx.model import open_model
+    from fuser.frontends.onnx.model import map_model, open_model
     from fuser.pipeline.compiler import compile_program
     from fuser.pipeline.devices import choose_target
     from fuser.report.progress import Progress
@@ -47,6 +53,8 @@ def compile_command(
 
     if emit == "plan" and (name or embed):
         raise UsageError("--name and --embed are for --emit object")
+    if emit == "object" and weights != "plan":
+        raise UsageError("--weights is for plans", hint="--embed puts weights into an object")
     names = target.split(",") if target is not None else [None]
     if len(set(names)) < len(names):
         raise UsageError(f"--target {target} names one twice")
@@ -54,16 +62,30 @@ def compile_command(
     if emit == "object" and len(meant) > 1:
         raise UsageError("an object is for one target", hint="compile once for each")
     made: list[tuple[Program, Report]] = []
+    sources: dict[int, Source] | None = {} if weights == "reference" else None
+
+    def keep(program: Program, found: Mapping[int, Source], *_: object) -> None:
+        # Of arrays that `made` keeps alive: the number of another may become one of the next.
+        assert sources is not None
+        sources.update((id(a), found[id(a)]) for a in program.constants if id(a) in found)
+
     with Progress() as progress:
         for one in meant:
+            opened = (open_model if sources is None else map_model)(model)
             found = compile_program(
-                open_model(model), one, dims=options.parse_dims(dim), fusion=fusion,
+                opened, one, dims=options.parse_dims(dim), fusion=fusion,
                 precision=precision, progress=progress.step,
+                keep=None if sources is None else keep,
             )  # fmt: skip
             made.append(found)
-        files = _write(made, output, emit, name or model.stem, embed)
+            if opened.mapped is not None:
+                opened.mapped.check_unchanged()
+        writer = None if sources is None else _writer(model, output, sources)
+        files = _write(made, output, emit, name or model.stem, embed, writer)
     size = megabytes(sum(file.stat().st_size for file in files))
     rows = [(emit, f"{output}, {size}" + (f", {len(files)} files" if emit == "object" else ""))]
+    if writer is not None:
+        rows.append(("weights", f"{megabytes(writer.bytes)} in {writer.record['name']}"))
     for one, (_, report) in zip(meant, made, strict=True):
         rows.append(("target", f"{one.arch} {one.features}".strip()))
         rows.append(("kernels", f"{report.kernels.before} -> {report.kernels.after}"))
@@ -75,15 +97,29 @@ def compile_command(
     return 0
 
 
+def _writer(model: Path, output: Path, sources: Mapping[int, Source]) -> ModelWriter:
+    """The weights that stay in the model's file. Raises UsageError where none can."""
+    from fuser.runtime.model_file import ModelWriter
+
+    if not sources:
+        raise UsageError(
+            f"kernels read no weights of {model} as they are in the file",
+            hint="weights below 64 KiB, beside the model (external data) or computed from others"
+            " are in the plan: compile without --weights reference",
+        )
+    return ModelWriter(model, output, sources)
+
+
 def _write(
-    made: list[tuple[Program, Report]], output: Path, emit: str, name: str, embed: bool
-) -> list[Path]:
+    made: list[tuple[Program, Report]], output: Path, emit: str, name: str, embed: bool,
+    writer: ModelWriter | None,
+) -> list[Path]:  # fmt: skip
     """Write what was compiled; the files. Raises UsageError where that fails."""
     if emit == "plan":
         from fuser.runtime.container import write_file
         from fuser.runtime.store import program_file
 
-        write_file(output, program_file(made))
+        write_file(output, program_file(made, writer))
         return [output]
     from fuser.pipeline.objects import write_object
 

@@ -114,7 +114,7 @@ def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
 def _plan(path: Path) -> dict[str, Any]:
     from fuser.runtime.store import load_programs
 
-    programs = [one.program for one in load_programs(path)]
+    programs = [one.program for one in load_programs(path, with_weights=False)]
     program = programs[0]
     launches = Counter(launch.kernel.name for launch in program.launches)
     kernels = {launch.kernel.name: launch.kernel for launch in program.launches}

@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 @click.option("--schema", type=click.IntRange(1, 2), default=2, show_default=True,
               help="Of that JSON: docs/report.md.")  # fmt: skip
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads; one a core by default.")
+@click.option("--weights", type=click.Path(path_type=Path), metavar="FILE",
+              help="The model, of a plan whose weights are in it.")  # fmt: skip
 @click.option("--tune", is_flag=True,
               help="Measure schedules of kernels; later compiles use the best.")  # fmt: skip
 @options.fusion
@@ -68,7 +70,8 @@ def run_command(
     output: Path | None, against: str | None, expect: Path | None, rtol: float | None,
     atol: float | None, iterations: int, warmup: int, profile: bool,
     trace: Path | None, report_file: Path | None, as_json: bool,
-    schema: int, threads: int | None, tune: bool, fusion: Fusing, host: Host, precision: Precision,
+    schema: int, threads: int | None, weights: Path | None, tune: bool, fusion: Fusing,
+    host: Host, precision: Precision,
 ) -> int:  # fmt: skip
     """Compile MODEL, run it, and report what fusion saved. MODEL may be a plan file, which is run
     as it is.
@@ -89,6 +92,8 @@ def run_command(
             f"{model} is a plan: it is compiled already, and its model is not there",
             hint="--dim, --devices, --compare, --tune, --precision and fusion are for models",
         )
+    if weights is not None and not saved:
+        raise UsageError(f"--weights is for plans, and {model} is a model")
     with Progress(enabled=not as_json) as progress:
         stages = Stages(progress.step)
         stages.step("reading the model")
@@ -99,7 +104,7 @@ def run_command(
             if model.is_dir():
                 plan = ShardedPlan.load(model, threads=threads)
             else:
-                plan = Plan.load(model, threads=threads, device=device)
+                plan = Plan.load(model, threads=threads, device=device, weights=weights)
             given = feeds.read_feeds(files, [spec.name for spec in plan.inputs])
         else:
             from fuser.frontends.onnx import model as onnx_models

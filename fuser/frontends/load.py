@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
 
 def load(
-    path: Path | str, *, threads: int | None = None, device: int = 0
-) -> Plan | DynamicPlan | SavedModule | ShardedPlan:
+    path: Path | str, *, threads: int | None = None, device: int = 0,
+    weights: Path | str | None = None,
+) -> Plan | DynamicPlan | SavedModule | ShardedPlan:  # fmt: skip
     """What `save` of a `Plan`, a `DynamicPlan`, a `ShardedPlan` (a folder) or a compiled PyTorch
     model wrote. It holds native code: trust it as you trust a program. threads: of a CPU; device:
-    which GPU.
+    which GPU; weights: as for `Plan.load`.
 
     Raises UsageError (no such file; a kind that fuser-runtime has not), InvalidModelError (no whole
     plan), or DeviceError.
@@ -45,7 +46,7 @@ def load(
         with _all_of_fuser(path, "open sizes"):
             from fuser.pipeline.dynamic import DynamicPlan
         return DynamicPlan.load(path, threads=threads, device=device)
-    return Plan.load(path, threads=threads, device=device)
+    return Plan.load(path, threads=threads, device=device, weights=weights)
 
 
 @contextlib.contextmanager

@@ -15,9 +15,10 @@ from fuser.graph.dims import parse
 from fuser.graph.ir import Node, Value
 from fuser.graph.sizes import evaluate
 from fuser.partition.region import Partition
-from fuser.pipeline.packing import Source, pack, source_of
+from fuser.pipeline.packing import pack, source_of
 from fuser.runtime.memory import trim_heap
 from fuser.runtime.program import Program, Step, TensorSpec, assemble
+from fuser.runtime.source import Source
 from fuser.target import Target
 from fuser.tilegen.program import Argument, Packing, TileProgram
 

@@ -25,7 +25,6 @@ from fuser.pipeline.binding import Bound, bind_kernels, spent
 from fuser.pipeline.devices import Device, choose_target, parse_device, plan_threads
 from fuser.pipeline.fusion import Fusing, Fusion
 from fuser.pipeline.kernels import compile_programs, programs_of, without_refused
-from fuser.pipeline.packing import Source
 from fuser.pipeline.precision import Precision, Rounding, rounding
 from fuser.pipeline.reporting import deferred_report
 from fuser.pipeline.source import GraphSource
@@ -37,6 +36,7 @@ from fuser.runtime.nvtx import marked
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import Program
 from fuser.runtime.shown import counted
+from fuser.runtime.source import Source
 from fuser.target import Target
 from fuser.tilegen.coverage import prove_order
 from fuser.tilegen.emit.twins import Twins
@@ -182,16 +182,17 @@ def compile_graph(
 def compile_program(
     source: GraphSource, target: Target, *, dims: Mapping[str, int] | None = None,
     fusion: Fusing = True, precision: Precision = "model", progress: Progress = quiet,
+    keep: Keep | None = None,
 ) -> tuple[Program, Report]:  # fmt: skip
     """What `compile_source` compiles, for a target that need not be on this machine: nothing is
-    loaded. Raises what compiling raises."""
+    loaded. keep: as for `compile_graph`. Raises what compiling raises."""
     started = time.perf_counter()
     with within():
         progress("importing the graph")
         bound = source.bind(dims or {})
         program, report, _ = _compile_graph(
             source.graph(bound), source.name, target, target.units, fusion, precision, progress,
-            bound, (), started, source.types, 0, False, None, False,
+            bound, (), started, source.types, 0, False, keep, False,
         )  # fmt: skip
         return program, report.get()
 

@@ -32,14 +32,12 @@ from typing import Any
 
 import numpy as np
 
-from fuser.backend.cores import available_cores
 from fuser.config import Config, start_logs, within
 from fuser.dtypes import BY_NAME, from_numpy
 from fuser.errors import InvalidModelError
 from fuser.limits import Limits, check_bytes, current
 from fuser.pipeline.devices import Device, choose_target, parse_device, plan_threads
 from fuser.pipeline.fusion import Fusing, choice
-from fuser.pipeline.packing import Source
 from fuser.pipeline.precision import Precision
 from fuser.report.report import Report
 from fuser.runtime.cache import KernelCache
@@ -48,10 +46,9 @@ from fuser.runtime.deferred import Deferred
 from fuser.runtime.memory import align
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import Program
+from fuser.runtime.source import Source, readers
+from fuser.runtime.source import content_digest as digest_of
 from fuser.runtime.store import program_from_record, program_record
-
-BLOCK = 1 << 22
-"""Bytes of a file that a thread hashes at once."""
 
 MOST_BYTES = 256 << 20
 """Of computed constants: a plan with more of them is not stored."""
@@ -143,7 +140,7 @@ class StoredPlan:
         # The largest first, so that the threads end together.
         order = sorted(range(len(records)), key=lambda i: -int(records[i]["bytes"]))
         made: dict[int, np.ndarray | None] = {}
-        with open(self.path, "rb") as file, ThreadPoolExecutor(_threads()) as pool:
+        with open(self.path, "rb") as file, ThreadPoolExecutor(readers()) as pool:
             made.update(zip(order, pool.map(get, (records[i] for i in order)), strict=True))
         arrays = [made[i] for i in range(len(records))]
         found = [array for array in arrays if array is not None]
@@ -317,15 +314,9 @@ def check_memory(program: Program) -> None:
 
 
 def content_digest(path: Path, size: int) -> str:
-    """A digest of a file of `size` bytes: SHA-256 of the SHA-256 of its blocks. Raises OSError."""
+    """`runtime.source.content_digest` of a file at a path. Raises OSError."""
     with open(path, "rb", buffering=0) as file:
-
-        def digest(start: int) -> bytes:
-            return hashlib.sha256(os.pread(file.fileno(), BLOCK, start)).digest()
-
-        with ThreadPoolExecutor(_threads()) as pool:
-            whole = hashlib.sha256(b"".join(pool.map(digest, range(0, size, BLOCK))))
-    return f"{size}:{whole.hexdigest()}"
+        return digest_of(file.fileno(), size)
 
 
 @functools.cache
@@ -352,10 +343,6 @@ def _value(array: Any) -> list[Any]:
 
 def _content_material(content: str) -> str:
     return f"constant {content}"
-
-
-def _threads() -> int:
-    return min(available_cores(), 8)
 
 
 def _stamp(path: Path) -> tuple[int, ...]:

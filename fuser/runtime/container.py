@@ -41,7 +41,8 @@ from fuser.dtypes import BY_NAME, from_numpy
 from fuser.errors import InvalidModelError, UsageError
 from fuser.runtime.memory import align, aligned_empty
 
-MAJOR, MINOR = 2, 0
+MAJOR, MINOR = 2, 1
+"""2.1 has weights that stay in the model's file (model_file.py); others are written as 2.0."""
 MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What reading a record that makes no sense may raise."""
 ALIGNMENT, PAGE = 64, 4096
@@ -97,9 +98,10 @@ class Contents:
 
 
 def file_parts(
-    kind: str, manifest: Mapping[str, Any], contents: Contents
+    kind: str, manifest: Mapping[str, Any], contents: Contents, minor: int = 0
 ) -> list[bytes | memoryview]:
-    """A file as parts to be written one after the other."""
+    """A file as parts to be written one after the other. minor: the oldest version that has what
+    is in it."""
     text = json.dumps({**manifest, "arrays": contents.records}).encode()
     text += b" " * (-(_HEAD.size + len(text)) % ALIGNMENT)
     code, arrays = (
@@ -107,7 +109,7 @@ def file_parts(
         for items in (contents.blobs, contents.arrays)
     )
     size = sum(map(len, code))
-    sealed = _HEAD.pack(magic(kind), MINOR, 0, len(text), size, b"")[:_SEALED]
+    sealed = _HEAD.pack(magic(kind), minor, 0, len(text), size, b"")[:_SEALED]
     digest = hashlib.sha256(sealed)
     for part in (text, *code):
         digest.update(part)

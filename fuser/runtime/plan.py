@@ -293,13 +293,16 @@ class Plan(Shown):
 
     @classmethod
     def load(
-        cls, path: Path | str, *, threads: int | None = None, device: Device | int = "auto"
-    ) -> Plan:
+        cls, path: Path | str, *, threads: int | None = None, device: Device | int = "auto",
+        weights: Path | str | None = None,
+    ) -> Plan:  # fmt: skip
         """A saved plan, ready to run on a device of the same kind; trust it as you trust a program.
         Of several targets in the file the best that runs here is taken. device: "auto", "cpu",
         "cuda", "cuda:1", or the number of a GPU. The weights stay in the file, which is mapped:
-        replace it, never write into it. Raises UsageError, InvalidModelError or DeviceError."""
-        return _loaded(path, threads, device, {})
+        replace it, never write into it. weights: where the model's file is, of a plan whose weights
+        are in that and not where the plan says. Raises UsageError, InvalidModelError or
+        DeviceError."""
+        return _loaded(path, threads, device, {}, weights)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickle is the saved plan: it is loaded on a device of the same kind."""
@@ -344,12 +347,18 @@ def _restore(data: bytes, threads: int | None, device: int, hints: Hints) -> Pla
 
 
 def _loaded(
-    file: Path | str | bytes, threads: int | None, device: Device | int, hints: Hints
-) -> Plan:
-    saved = load_programs(file)
+    file: Path | str | bytes, threads: int | None, device: Device | int, hints: Hints,
+    weights: Path | str | None = None,
+) -> Plan:  # fmt: skip
+    ordinal = 0
+
+    def best(targets: Sequence[Target]) -> int:
+        nonlocal ordinal
+        place, ordinal = choose(targets, device)
+        return place
+
+    (chosen,) = load_programs(file, weights=weights, choose=best)
     with reading(file):  # numbers and names that only a device asks for
-        place, ordinal = choose([one.program.target for one in saved], device)
-        chosen = saved[place]
         return Plan(
             chosen.program, threads=threads, device=ordinal, report=chosen.report, hints=hints
         )

@@ -9,6 +9,7 @@ and the code. So neither can change without the other.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +31,7 @@ from fuser.runtime.program import BufferRef, Copy, Launch, Program, TensorSpec, 
 from fuser.target import Target
 
 if TYPE_CHECKING:
+    from fuser.runtime.model_file import ModelWriter
     from fuser.runtime.plan_report import Report
 
 KIND = "P"
@@ -51,21 +53,31 @@ def save_program(program: Program, path: Path | str, report: Report | None = Non
 
 def program_file(
     programs: Sequence[tuple[Program, Report | None]] | Sequence[tuple[Program, Report]],
+    model: ModelWriter | None = None,
 ) -> list[bytes | memoryview]:
-    """Programs of a model for several targets, with their reports, as the parts of a file."""
+    """Programs of a model for several targets, with their reports, as the parts of a file. model:
+    has the weights that stay in its file."""
     contents = Contents()
+
+    def constant(array: np.ndarray) -> int | dict[str, int]:
+        view = None if model is None else model.view(array)
+        return contents.array(array) if view is None else {"view": view}
+
     records = [
         program_record(program, contents.blob)
         | {
-            "constants": [contents.array(array) for array in program.constants],
+            "constants": [constant(array) for array in program.constants],
             "report": report and contents.blob(json.dumps(dataclasses.asdict(report)).encode()),
             "dims": dict(report.dims) if report else {},
         }
         for program, report in programs
     ]
     codes = [launch.kernel.code for program, _ in programs for launch in program.launches]
-    manifest = {"fuser": fuser.__version__, "programs": records}
-    return file_parts(KIND, manifest | native_record(codes, contents), contents)
+    manifest = {"fuser": fuser.__version__, "programs": records} | native_record(codes, contents)
+    if model is None:
+        return file_parts(KIND, manifest, contents)
+    manifest |= {"model": model.record, "views": model.views}
+    return file_parts(KIND, manifest, contents, minor=1)
 
 
 def native_record(codes: Sequence[bytes], contents: Contents) -> dict[str, Any]:
@@ -145,17 +157,50 @@ def load_program(file: Path | str | bytes) -> Program:
     return load_programs(file)[0].program
 
 
-def load_programs(file: Path | str | bytes) -> list[Saved]:
-    """The programs of a file, or of its bytes. Raises UsageError (no such file) or
-    InvalidModelError (not a whole plan)."""
+def load_programs(
+    file: Path | str | bytes,
+    *,
+    weights: Path | str | None = None,
+    choose: Callable[[Sequence[Target]], int] | None = None,
+    with_weights: bool = True,
+) -> list[Saved]:
+    """The programs of a file, or of its bytes; the one alone whose place `choose` gives. weights:
+    where the model is, of a plan whose weights are in it. with_weights: whether they are read;
+    otherwise they are zeros. Raises UsageError (no such file) or InvalidModelError (not a whole
+    plan, not its model)."""
     opened = read_file(file, KIND)
     with reading(file):
         take_native(opened)
-        return [_read(record, opened) for record in opened.manifest["programs"]]
+        opened.arrays  # noqa: B018  checked, whether a program wants one or none
+        records = opened.manifest["programs"]
+        if choose is not None:
+            records = [records[choose([target_from_record(one["target"]) for one in records])]]
+        held = functools.partial(_constants, opened, file, weights, with_weights)
+        return [_read(record, opened, held(record["constants"])) for record in records]
 
 
-def _read(record: Mapping[str, Any], opened: Opened) -> Saved:
-    constants = [opened.arrays[number] for number in record["constants"]]
+def _constants(
+    opened: Opened, file: Path | str | bytes, weights: Path | str | None, with_weights: bool,
+    entries: Sequence[Any],
+) -> list[np.ndarray]:  # fmt: skip
+    """The constants of a program: arrays of the file, and views of the model's."""
+    numbers = [entry["view"] for entry in entries if isinstance(entry, dict)]
+    found: dict[int, np.ndarray] = {}
+    if numbers:
+        from fuser.runtime.model_file import ModelReader  # few plans have one
+
+        plan = None if isinstance(file, bytes) else Path(file)
+        given = None if weights is None else Path(weights)
+        model = ModelReader(opened.manifest, opened.where, plan, given)
+        views = (model.read if with_weights else model.shapes)(numbers)
+        found = dict(zip(numbers, views, strict=True))
+    return [
+        found[entry["view"]] if isinstance(entry, dict) else opened.arrays[entry]
+        for entry in entries
+    ]
+
+
+def _read(record: Mapping[str, Any], opened: Opened, constants: Sequence[np.ndarray]) -> Saved:
     program = program_from_record(record, opened.blob, constants)
     report = None
     if record["report"] is not None:

@@ -12,6 +12,9 @@ import pytest
 from onnx import parser
 
 import fuser
+from fuser.cli.main import run
+from fuser.errors import InvalidModelError
+from models import build, save
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,6 +32,17 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fuser.compile(model, device="cpu").save(path)
     np.savez(path.with_suffix(".npz"), x=np.ones((5, 64), np.float32))
     return path
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A plan whose weights are in its model, which is beside it."""
+    folder = tmp_path_factory.mktemp("reference")
+    save(build("mlp", inputs=160, hidden=128), folder / "mlp.onnx")
+    made = ["compile", str(folder / "mlp.onnx"), "--weights", "reference", "--dim", "batch=3"]
+    assert run([*made, "--device", "cpu", "-o", str(folder / "plan")]) == 0
+    np.savez(folder / "plan.npz", x=np.ones((3, 160), np.float32))
+    return folder / "plan"
 
 
 def damaged(plan: Path, flips: int, cuts: int, seed: int) -> dict[str, dict[str, int]]:
@@ -55,6 +69,35 @@ def test_damage(plan: Path) -> None:
     check(plan, flips=150, cuts=40)
 
 
+def test_damage_of_a_plan_with_its_weights_elsewhere(reference: Path) -> None:
+    check(reference, flips=100, cuts=30, seed=2)
+
+
+def test_damage_of_the_model_that_has_the_weights(reference: Path) -> None:
+    """Each byte of it counts, those that no kernel reads as well."""
+    model = reference.with_name("mlp.onnx")
+    good, random = model.read_bytes(), np.random.default_rng(3)
+    feeds = dict(np.load(reference.with_suffix(".npz")))
+    want = fuser.Plan.load(reference).run(feeds)["y"].tobytes()
+    try:
+        for number in range(60):
+            bad = bytearray(good)
+            # Half of them in what is before the first weight and behind the last.
+            place = int(random.integers(len(good))) if number % 2 else number - 30
+            bad[place] ^= 1 << int(random.integers(8))
+            model.write_bytes(bytes(bad) if number % 5 else good[:place])
+            with pytest.raises(InvalidModelError, match="not the model that the plan was compiled"):
+                fuser.Plan.load(reference)
+    finally:
+        model.write_bytes(good)
+    assert fuser.Plan.load(reference).run(feeds)["y"].tobytes() == want
+
+
 @pytest.mark.slow
 def test_much_damage(plan: Path) -> None:
     check(plan, flips=3000, cuts=300, seed=1)
+
+
+@pytest.mark.slow
+def test_much_damage_of_a_plan_with_its_weights_elsewhere(reference: Path) -> None:
+    check(reference, flips=3000, cuts=300, seed=4)

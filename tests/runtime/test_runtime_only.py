@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 
 import fuser
+from fuser.cli.main import run
 from fuser.runtime.jit import links_itself
-from models import TINY, build
+from models import TINY, build, save
 from scripts import runtime_wheel
 
 pytestmark = pytest.mark.skipif(not links_itself(), reason="LLVM links on this machine")
@@ -62,10 +63,12 @@ Child = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 class Saved:
-    """A plan file with feeds, and what this process computes for them."""
+    """A plan file with feeds, and what this process computes for them. model: of models/, or an
+    ONNX file."""
 
-    def __init__(self, name: str, sizes: Mapping[str, int], folder: Path) -> None:
-        plan = fuser.compile(build(name, **sizes), device="cpu", threads=2)
+    def __init__(self, model: str, sizes: Mapping[str, int], folder: Path) -> None:
+        given = Path(model) if model.endswith(".onnx") else build(model, **sizes)
+        plan, name = fuser.compile(given, device="cpu", threads=2), Path(model).stem
         self.feeds = plan.random_feeds()
         self.want = plan.run(self.feeds)
         self.files = (folder / f"{name}.plan", folder / f"{name}.npz", folder / f"{name}.out.npz")
@@ -144,6 +147,16 @@ def test_equal_bits_in_the_runtime_set(
     saved(name).check(inside(packages))
 
 
+def test_weights_that_stay_in_the_model(packages: Path, tmp_path: Path) -> None:
+    model = tmp_path / "mlp.onnx"
+    save(build("mlp", inputs=192, hidden=160, batch=3), model)
+    made = Saved(str(model), {}, tmp_path)
+    options = ["--weights", "reference", "--device", "cpu", "-o", str(made.files[0])]
+    assert run(["compile", str(model), *options]) == 0
+    made.check(inside(packages))
+    made.check(without)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WHOLE)
 def test_whole_models_in_the_runtime_set(name: str, packages: Path, tmp_path: Path) -> None:
@@ -199,4 +212,4 @@ def test_pip_builds_it(tmp_path: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     info = f"fuser_runtime-{fuser.__version__}.dist-info"
     assert {name.split("/")[0] for name in names} == {"fuser", info}
-    assert "fuser/py.typed" in names and not any("tilegen" in name for name in names)
+    assert "fuser/py.typed" in names and not any("tilegen/emit" in name for name in names)

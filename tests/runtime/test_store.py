@@ -115,9 +115,9 @@ def test_a_file_is_replaced_not_written_into(program: Program, tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("at", "new", "message"),
-    [(6, b"1", "format 1, and this fuser reads 2.0; .*compile the model again"),
-     (6, b"3", "format 3, and this fuser reads 2.0.*update fuser"),
-     (8, b"\x07", "format 2.7, and this fuser reads 2.0.*update fuser"),
+    [(6, b"1", "format 1, and this fuser reads 2.1; .*compile the model again"),
+     (6, b"3", "format 3, and this fuser reads 2.1.*update fuser"),
+     (8, b"\x07", "format 2.7, and this fuser reads 2.1.*update fuser"),
      (5, b"X", "not a plan, or was damaged")],
 )  # fmt: skip
 def test_versions(program: Program, tmp_path: Path, at: int, new: bytes, message: str) -> None:

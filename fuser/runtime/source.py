@@ -1,0 +1,95 @@
+"""Where packed constants come from, if that is the model's file: views of it, packed again."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from fuser.backend.cores import available_cores
+from fuser.dtypes import BY_NAME, DType
+from fuser.runtime.memory import aligned_array, aligned_empty
+from fuser.tilegen.program import Packing
+
+BLOCK = 1 << 22
+"""Bytes of a file that a thread hashes at once."""
+
+
+def readers() -> int:
+    """How many threads read a file at once."""
+    return min(available_cores(), 8)
+
+
+def content_digest(descriptor: int, size: int) -> str:
+    """A digest of an open file of `size` bytes: SHA-256 of the SHA-256 of its blocks. Raises
+    OSError."""
+
+    def digest(start: int) -> bytes:
+        return hashlib.sha256(os.pread(descriptor, BLOCK, start)).digest()
+
+    with ThreadPoolExecutor(readers()) as pool:
+        whole = hashlib.sha256(b"".join(pool.map(digest, range(0, size, BLOCK))))
+    return f"{size}:{whole.hexdigest()}"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a packed constant can be had again: a view of the model's file, and what was made of
+    it. offset and strides in bytes."""
+
+    offset: int
+    dtype: DType
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    packing: Packing
+
+    def read(self, descriptor: int) -> np.ndarray:
+        """The packed constant, from an open file. Nothing is mapped: whoever shortens a file that
+        is mapped ends the processes that read it. Raises OSError, TypeError or ValueError where the
+        file lacks the view."""
+        reach = [(extent - 1) * step for extent, step in zip(self.shape, self.strides, strict=True)]
+        low = self.offset + sum(min(0, step) for step in reach)
+        high = self.offset + sum(max(0, step) for step in reach) + self.dtype.bytes
+        held = aligned_empty(high - low if 0 not in self.shape else 0)
+        filled = 0
+        while filled < held.size:
+            count = os.preadv(descriptor, [held[filled:].data], low + filled)
+            if not count:
+                raise ValueError("the file ends before the constant")
+            filled += count
+        view = np.ndarray(self.shape, self.dtype.numpy, held, self.offset - low, self.strides)
+        return self.packing.apply(view, aligned_array)
+
+    def to_record(self) -> dict[str, Any]:
+        """JSON-able data. Raises TypeError for what JSON lacks."""
+        return {
+            "offset": self.offset,
+            "dtype": self.dtype.name,
+            "shape": list(self.shape),
+            "strides": list(self.strides),
+            "packing": {
+                item.name: value.name if isinstance(value, DType) else value
+                for item in fields(Packing)
+                if (value := getattr(self.packing, item.name)) != item.default
+            },
+        }
+
+    @staticmethod
+    def from_record(record: Mapping[str, Any]) -> Source:
+        """The inverse of `to_record`. Raises KeyError, TypeError or ValueError."""
+        steps = {key: _tuples(value) for key, value in record["packing"].items()}
+        if "dtype" in steps:
+            steps["dtype"] = BY_NAME[steps["dtype"]]
+        return Source(
+            int(record["offset"]), BY_NAME[record["dtype"]], _tuples(record["shape"]),
+            _tuples(record["strides"]), Packing(**steps),
+        )  # fmt: skip
+
+
+def _tuples(item: Any) -> Any:
+    return tuple(map(_tuples, item)) if isinstance(item, list) else item
