@@ -27,7 +27,7 @@ from onnx import TensorProto, helper, numpy_helper
 import fuser
 from fuser.backend import llvm
 from fuser.backend.cpu.host import host_target
-from fuser.runtime.jit import Linked, link_objects
+from fuser.runtime.jit import link_objects
 from fuser.runtime.memory import aligned_empty
 
 Array = np.ndarray[Any, Any]
@@ -57,7 +57,7 @@ class Case:
     peer_seconds: list[float] = field(default_factory=list)
 
 
-def roofs() -> tuple[dict[str, Callable[[], float]], Linked]:
+def roofs() -> tuple[dict[str, Callable[[], float]], object]:
     """Calls that measure "flops", "read" and "copy" once, per second; and what keeps their code."""
     target = host_target()
     lanes, accumulators = target.lanes(32), target.vector_registers - 4
@@ -69,7 +69,7 @@ def roofs() -> tuple[dict[str, Callable[[], float]], Linked]:
     copied = link_objects({"roofs_copy": code})
     source, result = aligned_empty(STREAM_BYTES), aligned_empty(STREAM_BYTES)
     source[:], result[:] = 1, 0
-    kept = Linked([linked, whole, copied, source, result], {})
+    kept = linked, whole, copied, source, result
     kind = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
     trips = 1 << 20
     fma, read, copy = (kind(library[name]) for library, name in (

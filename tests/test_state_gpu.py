@@ -115,8 +115,14 @@ def test_a_state_is_saved_and_loaded_by_any_device(
     for other in (plan.state(batch=2, capacity=5), on_host.state(batch=2, capacity=20)):
         other.load(tmp_path / "kept.npz")
         assert_close(other.run({"x": tokens(1)})["y"], following.astype(np.float64), f32, 64)
+    assert isinstance(state.memo, tuple)
+    times = state.memo[0].time_kernels(state, 2)  # runs the last step again
+    assert len(times) > 2 and all(seconds >= 0 for _, seconds in times)
+    before = state.kept()
     state.truncate(3)
     np.testing.assert_array_equal(state.run({"x": tokens(1)})["y"], following)
+    for name, array in state.kept().items():
+        np.testing.assert_array_equal(array, before[name])
     state.reset()
     state.run({"x": tokens(3)})
     np.testing.assert_array_equal(state.run({"x": tokens(1)})["y"], following)

@@ -26,6 +26,7 @@ from fuser.pipeline.variants import Variant
 from fuser.runtime import driver
 from fuser.runtime.binding import Binding
 from fuser.runtime.cuda import CudaExecutor
+from fuser.runtime.cuda_host import timed_launches
 from fuser.runtime.device_state import DeviceMemory, copy_rows
 from fuser.runtime.device_tensors import DeviceArray, Event, check_tensors, on_host
 from fuser.runtime.feeds import check_feeds
@@ -119,6 +120,7 @@ class DeviceSteps:
         if binding is None:
             binding = place.bindings[key] = self._executor.bind_at(key)
         binding.run(stream)
+        place.last = key
         made: dict[str, DeviceArray] = {}
         with driver.current(ordinal):
             outputs = {item.name: item.at(length) for item in self._outputs}
@@ -142,6 +144,17 @@ class DeviceSteps:
             made[name] = array
         place.turn = (turn + 1) % TURNS
         return made
+
+    def time_kernels(self, state: State, rounds: int = 1) -> list[tuple[str, float]]:
+        """(kernel, seconds) of each launch of the state's last run, by events between them: the
+        median of so many runs of it again, which leave the state as it is."""
+        executor, key = self._executor, self._place(state).last
+        count = len(executor.program.inputs)
+        stream, names = _memory(state).stream, [item.name for item in executor.program.launches]
+        with executor.lock, driver.current(executor.ordinal):
+            addresses = replace(executor.addresses, inputs=key[:count], outputs=key[count:])
+            times = timed_launches(executor, addresses, stream, rounds)
+        return list(zip(names, times, strict=True))
 
     def _feeds(
         self, specs: Sequence[TensorSpec], feeds: Mapping[str, Any], stream: int
@@ -214,6 +227,7 @@ class _Place:
             for slot in state.slots if slot.axis is None
         }  # fmt: skip
         self.bindings: dict[tuple[int, ...], Binding] = {}
+        self.last: tuple[int, ...] = ()
         self.turn = 0
         self.filled: np.ndarray | None = None
 

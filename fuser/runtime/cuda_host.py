@@ -170,6 +170,39 @@ class HostRuns:
         return events, self._capture(copies=False, events=events)
 
 
+def timed_launches(
+    executor: Executor, addresses: Addresses, stream: Any, rounds: int
+) -> list[float]:
+    """Median seconds of each launch of a run at these addresses, by events between them. The
+    plan's lock is held and its device is current."""
+    count = len(executor.program.launches)
+    events = [driver.call("cuEventCreate", 0) for _ in range(count + 1)]
+    external = driver.api().CUevent_record_flags.CU_EVENT_RECORD_EXTERNAL.value
+    calls = executor.prepare(addresses)
+
+    def body(stream: Any) -> None:
+        def record(position: int) -> None:
+            driver.call("cuEventRecordWithFlags", events[position + 1], stream, external)
+
+        record(-1)
+        executor.enqueue(stream, calls, addresses, record)
+
+    graph = executor.capture(body)
+    try:
+        found = []
+        for _ in range(rounds):
+            driver.call("cuStreamWaitEvent", stream, executor.last_run, 0)
+            driver.call("cuGraphLaunch", graph, stream)
+            driver.call("cuEventRecord", executor.last_run, stream)
+            driver.call("cuStreamSynchronize", stream)
+            found.append(_elapsed(events))
+        return [float(np.median(times)) for times in zip(*found, strict=True)]
+    finally:
+        driver.api().cuGraphExecDestroy(graph)
+        for event in events:
+            driver.api().cuEventDestroy(event)
+
+
 def _elapsed(events: Sequence[Any]) -> list[float]:
     """Seconds between neighbours."""
     return [

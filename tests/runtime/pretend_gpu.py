@@ -192,6 +192,12 @@ class Driver:
         assert int(stream) not in self.captured
         self.events[event] = int(stream), len(self.streams[int(stream)])
 
+    def do_cuEventRecordWithFlags(self, event: int, stream: Any, flags: int) -> None:
+        assert int(stream) in self.captured and event in self.events
+
+    def do_cuEventElapsedTime(self, first: int, second: int) -> float:
+        return float(self.events[first] is not self.events[second])
+
     def do_cuStreamWaitEvent(self, stream: Any, event: int, flags: int) -> None:
         place = self.events[event]
         self.put(stream, lambda: self.drain(*place))
