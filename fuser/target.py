@@ -90,6 +90,22 @@ class Target:
         digits = "".join(c for c in self.arch.removeprefix("sm_") if c.isdigit())
         return int(digits) if self.is_cuda and digits else 0
 
+    @property
+    def async_copies(self) -> bool:
+        """Whether threads can have copies to shared memory under way (cp.async)."""
+        return self.sm >= 80
+
+    @property
+    def clusters(self) -> bool:
+        """Whether blocks form clusters, and kernels start under the end of the one before."""
+        return self.sm >= 90
+
+    @property
+    def wgmma(self) -> bool:
+        """Whether warp groups multiply what a producer warp fetches by TMA. Later architectures
+        have another instruction for that, and take mma.sync here."""
+        return self.arch == "sm_90a"
+
     def dot_unit(self, dtype: str) -> DotUnit | None:
         """What multiplies operands of a dtype (its name) on this CPU; None: plain vectors do."""
         if self.is_cuda:
@@ -125,6 +141,12 @@ SM_80 = Target(
     "cuda", "sm_80", units=108, flops_f32=19e12, flops_f16=280e12, bandwidth=1.8e12,
     launch_cost=1.5e-6, shared_bytes=166912, l2_cache_bytes=40 << 20,
 )  # fmt: skip
+SM_75 = Target(
+    "cuda", "sm_75", units=40, flops_f32=8.1e12, flops_f16=65e12, bandwidth=3.2e11,
+    launch_cost=1.5e-6, shared_bytes=65536, l2_cache_bytes=4 << 20,
+)  # fmt: skip
+_SMALL_SHARED = 101376
+"""Bytes of shared memory of a block where a multiprocessor has 100 KiB or 128 KiB of it."""
 
 
 def cpu_target(
@@ -155,8 +177,14 @@ X86_64_V4 = cpu_target("x86-64-v4", "+avx512f,+avx512vl,+avx512dq,+avx512bw", 8,
 AARCH64 = cpu_target("aarch64", "+neon", 8, 128)
 _VNNI = replace(X86_64_V4, features=X86_64_V4.features + ",+avx512vnni,+avx512bf16")
 TARGETS: dict[str, Target] = {
-    **{f"sm_{n}": replace(SM_80, arch=f"sm_{n}") for n in (80, 86, 87, 89)},
+    "sm_75": SM_75,
+    "sm_80": SM_80,
+    "sm_86": replace(SM_80, arch="sm_86", shared_bytes=_SMALL_SHARED),
+    "sm_87": replace(SM_80, arch="sm_87"),
+    "sm_89": replace(SM_80, arch="sm_89", shared_bytes=_SMALL_SHARED),
     "sm_90a": SM_90A,
+    "sm_100a": replace(SM_90A, arch="sm_100a"),
+    "sm_120a": replace(SM_90A, arch="sm_120a", shared_bytes=_SMALL_SHARED),
     "avx2": X86_64_V3,
     "avx512": X86_64_V4,
     "avx512_vnni": _VNNI,
@@ -164,4 +192,5 @@ TARGETS: dict[str, Target] = {
     "neon": AARCH64,
 }
 """Targets to compile for from another machine: code for them uses what their name says, and no
-more, whatever this machine has. Newer GPUs than sm_90a run code for sm_80."""
+more, whatever this machine has. GPUs newer than Hopper run code for sm_80; sm_100a and sm_120a, by
+the same passes as sm_80, are for whoever asks for them."""

@@ -63,13 +63,13 @@ devices = click.option(
 )  # fmt: skip
 target = click.option(
     "--target", metavar="NAME",
-    help="Compile for sm_80, sm_90a, avx2, avx512, ..., which need not be here.",
+    help="Compile for sm_75, sm_80, sm_90a, avx2, avx512, ..., which need not be here.",
 )  # fmt: skip
 
 
 targets = click.option(
     "--target", "target", metavar="NAME,...",
-    help="Compile for sm_80, sm_90a, cpu-avx2, cpu-avx512, ..., which need not be here.",
+    help="Compile for sm_75, sm_80, sm_90a, cpu-avx2, cpu-avx512, ..., which need not be here.",
 )  # fmt: skip
 
 

@@ -68,7 +68,7 @@ def choose(kernel: Kernel, asked: Schedule, target: Target) -> Schedule:
     if held and all(isinstance(op, _ROWS) for op in kernel.walk()):
         rows = Rows(kernel, held, target)
         found = rows.spread(asked.warps)
-        if found.blocks < 2 and target.sm >= 90 and is_straight(kernel):
+        if found.blocks < 2 and target.clusters and is_straight(kernel):
             found = rows.shared()
         if found.blocks:
             warps, cluster, extra["resident"] = found

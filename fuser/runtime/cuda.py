@@ -28,7 +28,7 @@ from fuser.runtime.device_share import Shared, check_memory
 from fuser.runtime.device_tensors import DeviceArray, Event, check_tensors, upload
 from fuser.runtime.dlpack import LEGACY_STREAM, DeviceTensor
 from fuser.runtime.program import BufferRef, Exchange, Launch, Program, Steady, alone, exchanges_of
-from fuser.target import SM_80, SM_90A, Target
+from fuser.target import SM_75, SM_80, SM_90A, Target
 
 if TYPE_CHECKING:
     from fuser.runtime.nccl import NcclRank
@@ -43,10 +43,10 @@ def device_target(ordinal: int = 0) -> Target:
     """The Target of a GPU of this machine. Raises DeviceError."""
     major = driver.attribute("COMPUTE_CAPABILITY_MAJOR", ordinal)
     minor = driver.attribute("COMPUTE_CAPABILITY_MINOR", ordinal)
-    if major < 8:
+    if major * 10 + minor < SM_75.sm:
         raise DeviceError(
             f"{driver.name(ordinal)} has compute capability {major}.{minor}",
-            hint="fuser needs 8.0 (Ampere) or later; or use the cpu",
+            hint="fuser needs 7.5 (Turing) or later; or use the cpu",
         )
     units = driver.attribute("MULTIPROCESSOR_COUNT", ordinal)
     shared = driver.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN", ordinal)
@@ -57,7 +57,7 @@ def device_target(ordinal: int = 0) -> Target:
 def describe(capability: int, units: int, shared_bytes: int, l2_bytes: int) -> Target:
     """The Target of a GPU by its attributes: rates scale with the multiprocessors of the record of
     its generation. What is newer than Hopper runs code for sm_80, which every later GPU accepts."""
-    base = SM_90A if capability == 90 else SM_80
+    base = SM_90A if capability == 90 else SM_80 if capability >= 80 else SM_75
     if capability in (86, 87, 88, 89):
         base = replace(base, arch=f"sm_{capability}")
     scale = units / base.units

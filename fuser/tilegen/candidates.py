@@ -19,7 +19,7 @@ from fuser.tilegen.rules.cpu.k_blocks import deep_schedule
 from fuser.tilegen.rules.cpu.matmul import matmul_schedule, register_tiles
 from fuser.tilegen.rules.gpu.ping_pong import PING_PONG_TILES
 from fuser.tilegen.rules.gpu.stream_k import cut_of
-from fuser.tilegen.rules.gpu.tiles import HALF_TILES, WIDE_TILES
+from fuser.tilegen.rules.gpu.tiles import HALF_TILES, WIDE_TILES, has_room
 from fuser.tilegen.schedule import Schedule
 
 MOST = 8
@@ -121,7 +121,7 @@ def _on_gpu(target: Target, p: Matmul, own: Schedule) -> list[tuple[float, Sched
     cost that the rules give them (rules/gpu/ping_pong.py)."""
     half = p.bits <= 16
     depth = own.block("k")
-    hopper = target.arch == "sm_90a" and half and p.streamed
+    hopper = target.wgmma and half and p.streamed
     found: list[tuple[float, int, Schedule]] = []
     steps = p.k * p.bits / 16
 
@@ -132,7 +132,7 @@ def _on_gpu(target: Target, p: Matmul, own: Schedule) -> list[tuple[float, Sched
     for rows, columns in tiles:
         wide = columns * p.accumulators
         tile, lines = rows * wide, rows + wide
-        if wide > 256 or tile > 1 << 15 or (columns > 128 and target.sm < 90):
+        if wide > 256 or tile > 1 << 15 or not has_room(target, rows, columns):
             continue
         if rows >= 2 * max(p.m, LEAST_ROWS) or columns >= 2 * max(p.n, 16):
             continue

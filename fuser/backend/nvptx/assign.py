@@ -136,7 +136,7 @@ def is_brought(op: ops.Load, plan: Assignment, target: Target) -> bool:
     """Whether what is added to scores comes through shared memory beside the keys. A tile, as of a
     mask: in the layout of scores a load touches eight rows, half a sector each. A number a key, of
     which a thread needs pairs that lie apart, each with an address of its own."""
-    if target.arch != "sm_90a" or op.pad not in (None, 0) or op.mask is not None:
+    if not target.wgmma or op.pad not in (None, 0) or op.mask is not None:
         return False
     access, loop = plan.accesses[op], plan.loops.get(plan.home[op.result])
     if loop is None or op.view.dtype.bytes != 2:

@@ -41,7 +41,7 @@ class NeedsOneBlock(Exception):
 def blocks_of(kernel: Kernel, target: Target) -> int:
     """How many blocks share a program: as the schedule says, where there are clusters."""
     blocks = kernel.schedule.cluster
-    if target.sm < 90 or blocks == 1 or (of_caller(kernel) and not is_straight(kernel)):
+    if not target.clusters or blocks == 1 or (of_caller(kernel) and not is_straight(kernel)):
         return 1
     powers = all(n & (n - 1) == 0 for n in (blocks, kernel.schedule.warps))
     kinds = {type(op) for op in kernel.walk()}

@@ -192,7 +192,8 @@ def _mma_dot(
     made = low.new(acc.dtype, acc.shape, acc.layout, "sum")
     low.do(gpu.Mma(
         unit=unit_name(op), grid=plan.grid, k=op.a.shape[1], a=left, b=right,
-        acc=zeros(low, op) if afresh else acc, results=(made,),
+        acc=zeros(low, op) if afresh else acc, whole=low.target.sm >= known_unit(op).whole_sm,
+        results=(made,),
     ))  # fmt: skip
     return accumulate(low, acc, made) if afresh else made
 

@@ -17,7 +17,7 @@ from fuser.backend.nvptx.assignment import (
 from fuser.backend.nvptx.cluster import NeedsOneBlock
 from fuser.backend.nvptx.layout import WarpGrid, blocked, next_power
 from fuser.backend.nvptx.merges import shared_loop
-from fuser.backend.nvptx.units import Unit, known_unit, unit_of
+from fuser.backend.nvptx.units import TF32, Unit, known_unit, unit_of
 from fuser.errors import LoweringError
 from fuser.target import Target
 from fuser.tilegen import ops
@@ -37,7 +37,7 @@ def plan_dot(op: ops.Dot, plan: Assignment, target: Target, wide: bool = False) 
         return DotPlan(kind, None, layout, layout)
     loop = plan.loops.get(plan.home[op.result])
     lone = loop is not None and lone_dot(loop, plan) is op
-    if kind == "tf32" and wide and lone and op.precision == "exact" and target.arch == "sm_90a":
+    if kind == "tf32" and wide and lone and op.precision == "exact" and target.wgmma:
         if (m, k, warps) == (64, 32, 4) and n % 32 == 0 and n <= 128:
             kind = "wide"
     chained = feeds_rows(op.result, plan) or made_of_dot(op.a, plan)
@@ -107,10 +107,10 @@ def dot_kind(op: ops.Dot, warps: int, target: Target) -> DotKind:
     (m, k), n = op.a.shape, op.b.shape[1]
     unit = unit_of(op)
     if unit is not None and target.sm >= unit.least_sm:
-        return "wgmma" if target.arch == "sm_90a" and _fits_wgmma(unit, m, n, k, warps) else "mma"
+        return "wgmma" if target.wgmma and _fits_wgmma(unit, m, n, k, warps) else "mma"
     if op.codes:
         raise LoweringError(f"{target.arch} does not multiply {op.codes}", hint="decode it before")
-    if op.a.dtype.name == op.acc.dtype.name == "f32":
+    if op.a.dtype.name == op.acc.dtype.name == "f32" and target.sm >= TF32:
         return "tf32"
     return "fma"
 

@@ -68,7 +68,7 @@ def plan_held(low: Builder) -> Held | None:
     """The plan of a kernel whose schedule asks for it and that is a straight line of maps and
     reductions of one shape; else None."""
     body, plan = low.kernel.body.ops, low.assignment
-    if not low.kernel.schedule.extra.get("held") or plan.dots:
+    if not low.kernel.schedule.extra.get("held") or plan.dots or not low.target.async_copies:
         return None
     if any(op.blocks() or lookups_of(op) or isinstance(op, ops.Scan) for op in body):
         return None

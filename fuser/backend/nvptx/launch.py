@@ -27,7 +27,7 @@ def overlap(kernel: Kernel, target: Target, assignment: Assignment, caller: bool
     def decided(applied: bool, reason: str) -> Decision:
         return Decision("launch overlap", applied, reason)
 
-    if target.sm < 90:
+    if not target.clusters:
         return decided(False, f"{target.arch} has no programmatic launch")
     if caller:
         return decided(False, "what ran before a caller's kernel wrote where nobody knows")

@@ -241,7 +241,9 @@ def _prepare_outer_values(low: Builder, body: Block) -> None:
 
 def _plan_pipeline(low: Builder, op: ops.For) -> Pipeline | None:
     """Which loads of the body can be issued ahead, and how many stages fit."""
-    wanted, makers = low.stages, low.assignment.makers
+    # through registers one tile is on its way while another is multiplied
+    wanted = low.stages if low.target.async_copies else min(low.stages, 2)
+    makers = low.assignment.makers
     if wanted < 2:
         return None
     scalars = [item for item in op.body.ops if _is_scalar(low, item)]

@@ -86,7 +86,10 @@ class Lowering(Builder):
             self.order.cluster, 0, self.needs.tensor_maps, len(self.kernel.scalars),
             self.cluster.blocks, self.shared.team, self.needs.workspace_bytes,
         )  # fmt: skip
-        passes.run(program, overlap=self.follows_early, early=launch.early(self.kernel))
+        passes.run(
+            program, overlap=self.follows_early, early=launch.early(self.kernel),
+            async_copies=self.target.async_copies,
+        )  # fmt: skip
         return program
 
     def _scalar_parameter(self, value: Value, number: int) -> Tile:

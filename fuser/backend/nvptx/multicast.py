@@ -35,7 +35,7 @@ def neighbours_of(kernel: Kernel, target: Target) -> tuple[int, int]:
     where the target has clusters and the grid divides by them."""
     rows, columns = kernel.schedule.neighbours
     powers = all(n & (n - 1) == 0 for n in (rows, columns))
-    if target.arch != "sm_90a" or not powers or not 1 < rows * columns <= LARGEST:
+    if not target.wgmma or not powers or not 1 < rows * columns <= LARGEST:
         return 1, 1
     grid = kernel.grid
     if len(grid) < 2 or is_symbolic(*grid[-2:]) or kernel.schedule.cluster > 1:

@@ -43,7 +43,7 @@ def plan_streams(low: Builder, stages: int) -> dict[ops.For, Stream]:
     plan, kernel = low.assignment, low.kernel
     if not kernel.schedule.extra.get("roles", DEFAULT):
         return {}
-    if low.target.arch != "sm_90a" or stages < 2 or low.warps % 4:
+    if not low.target.wgmma or stages < 2 or low.warps % 4:
         return {}
     if low.warps + producer_warps(low.warps) > MOST_WARPS:
         return {}

@@ -24,7 +24,7 @@ from fuser.graph.sizes import same
 def strips_of(low: Builder, access: Access, layout: Layout) -> Strips | None:
     """How warps turn a tile of this layout over; None where it is not in accumulator layout or
     memory does not run along its rows."""
-    if low.target.sm < 90 or access.view.dtype.bits != 16 or len(access.shape) != 2:
+    if not low.target.clusters or access.view.dtype.bits != 16 or len(access.shape) != 2:
         return None
     if low.cluster.blocks > 1:
         return None

@@ -12,7 +12,8 @@ class Unit:
     """How tensor cores multiply operands of a dtype (or what u8 codes are of).
 
     name: PTX's name of the dtype. accumulate: of the sums. depth: elements of k an instruction
-    takes, 32 bytes. least_sm: of mma.sync. either_way: whether operands may lie in shared memory
+    takes, 32 bytes. least_sm: of mma.sync; whole_sm: of that of 16 rows and all of `depth`, before
+    which some smaller ones are one. either_way: whether operands may lie in shared memory
     with k inner or outer; otherwise k must be inner. truncates: whether sums keep fewer bits than
     float32 has (about 14, of 8-bit floats): then every dot of a tile program starts them afresh,
     and adds what comes out to its accumulator in float32.
@@ -24,6 +25,7 @@ class Unit:
     least_sm: int
     either_way: bool
     truncates: bool = False
+    whole_sm: int = 80
 
     @property
     def is_integer(self) -> bool:
@@ -39,13 +41,17 @@ class Unit:
 
 
 UNITS = {
-    "f16": Unit("f16", "f32", 16, 80, True),
+    "f16": Unit("f16", "f32", 16, 75, True),
     "bf16": Unit("bf16", "f32", 16, 80, True),
-    "i8": Unit("s8", "i32", 32, 80, False),
-    "u8": Unit("u8", "i32", 32, 80, False),
+    "i8": Unit("s8", "i32", 32, 75, False),
+    "u8": Unit("u8", "i32", 32, 75, False),
     "f8e4m3fn": Unit("e4m3", "f32", 32, 89, False, truncates=True),
     "f8e5m2": Unit("e5m2", "f32", 32, 89, False, truncates=True),
 }
+
+
+TF32 = 80
+"""The first compute capability that multiplies float32 on tensor cores, as tf32."""
 
 
 def unit_name(op: ops.Dot) -> str:

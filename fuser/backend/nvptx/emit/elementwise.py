@@ -410,11 +410,12 @@ def _widened(emitter: Emitter, regs: list[str]) -> list[str]:
 
 
 def cast_registers(emitter: Emitter, regs: list[str], source: DType, target: DType) -> list[str]:
-    """Convert a tile's registers; float32 to 16 bits goes in pairs, one instruction each."""
+    """Convert a tile's registers; float32 to 16 bits goes in pairs, one instruction each,
+    from sm_80 on."""
     if source.name == "bf16" and target.name == "f32":
         return _widened(emitter, regs)
     packed = source.name == "f32" and target.name in ("f16", "bf16")
-    if not packed:
+    if not packed or not emitter.rounds_pairs:
         return [cast(emitter, reg, source, target) for reg in regs]
     results: list[str] = []
     type = target.llvm

@@ -33,6 +33,8 @@ class Emitter(Integers, Function):
         self._has_tid = self._has_rank = False
         self.packed: dict[str, tuple[str, int, int]] = {}
         """Of bfloat16 values: (vector that was loaded, its width, place in it)."""
+        self.rounds_pairs = True
+        """Whether one instruction rounds two float32 numbers to 16 bits (sm_80)."""
 
     # text ---------------------------------------------------------------------------------------
 

@@ -40,8 +40,32 @@ def mma(code: Code, op: ops.Mma) -> None:
             a = lefts.fragment(band, step)
             for block in range(blocks):
                 at = (band * blocks + block) * 4
-                regs[at : at + 4] = _product(code, unit, [*a, *b[block]], regs[at : at + 4])
+                sums = regs[at : at + 4]
+                if op.whole:
+                    regs[at : at + 4] = _product(code, unit, [*a, *b[block]], sums)
+                else:
+                    regs[at : at + 4] = _in_parts(code, unit, a, b[block], sums)
     op.tile.regs = regs
+
+
+def _in_parts(code: Code, unit: Unit, a: list[str], b: list[str], sums: list[str]) -> list[str]:
+    """The same by instructions of 16 bytes of k: of 16 rows, or of 8 where elements have 8 bits.
+    Words of A are rows, then rows 8 further down, each of the first and then the second half."""
+    e, type = code.emitter, unit.llvm_sum
+    count = 2 if unit.is_integer else 4
+    name = f"m8n8k16.row.col.{unit.name}" if unit.is_integer else "m16n8k8.row.col.f32.f32"
+    pack = "{" + ", ".join([type] * count) + "}"
+    kind = "i32" if unit.is_integer else "<2 x half>"
+    found = list(sums)
+    for half in range(2):
+        rows = a[2 * half : 2 * half + 2]
+        for first, words in enumerate([[word] for word in rows] if unit.is_integer else [rows]):
+            at = slice(2 * first, 2 * first + count)
+            items = [f"{kind} {_as(code, word, kind)}" for word in (*words, b[half])]
+            items += [f"{type} {item}" for item in found[at]]
+            made = e.value(f"call {pack} @llvm.nvvm.mma.{name}({', '.join(items)})")
+            found[at] = [e.value(f"extractvalue {pack} {made}, {i}") for i in range(count)]
+    return found
 
 
 def _product(code: Code, unit: Unit, words: list[str], sums: list[str]) -> list[str]:

@@ -100,6 +100,8 @@ def load(code: Code, op: ops.Load) -> None:
     pointers = Pointers(code, op.at, indexer)
     guard = Guard(code, op.at, layout, indexer)
     single = only_once(code, layout) if op.once else None
+    if op.where is not None:
+        single = emitter.both(op.where, single)
     width = _width(access, layout)
     regs = [""] * len(layout.regs)
     guarded: dict[Operand, list[tuple[str, list[int]]]] = {}

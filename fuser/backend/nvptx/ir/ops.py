@@ -272,7 +272,8 @@ class FoldBefore(Op):
 class Load(Op):
     """Elements in vectors, `pad` where they may not be touched. constant: nothing writes to them
     while the kernel runs. volatile: others may. once: of threads that repeat an element one reads
-    it. words: pairs of 16 bits stay one register until they are used."""
+    it. words: pairs of 16 bits stay one register until they are used. where: in which threads
+    elements may be touched at all."""
 
     opcode: ClassVar[str] = "load"
     at: Place
@@ -281,6 +282,7 @@ class Load(Op):
     volatile: bool = False
     once: bool = False
     words: bool = False
+    where: Operand | None = None
 
 
 @dataclass(eq=False, kw_only=True)
@@ -657,7 +659,8 @@ class PackFragments(Op):
 @dataclass(eq=False, kw_only=True)
 class Mma(Op):
     """acc + a @ b over `k` columns of a, by mma.sync of a row of `UNITS`. a: in shared memory, or
-    fragments of 8 or 16-bit elements. Groups of warps that share k take its steps in turn."""
+    fragments of 8 or 16-bit elements. Groups of warps that share k take its steps in turn. whole:
+    an instruction takes 32 bytes of k and 16 rows; otherwise 16 bytes, and 8 rows of 8 bits."""
 
     opcode: ClassVar[str] = "mma"
     unit: str
@@ -666,6 +669,7 @@ class Mma(Op):
     a: SharedTile | Tile
     b: SharedTile
     acc: Tile
+    whole: bool = True
 
 
 @dataclass(eq=False, kw_only=True)

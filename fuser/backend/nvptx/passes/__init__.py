@@ -6,14 +6,20 @@ from fuser.backend.nvptx.decisions import Decision
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.passes.early_constants import request_constants
 from fuser.backend.nvptx.passes.launch_overlap import overlap_launches
+from fuser.backend.nvptx.passes.register_staging import stage_through_registers
 from fuser.backend.nvptx.passes.shared_allocation import place_slots
 from fuser.backend.nvptx.passes.unused_integers import drop_unused
 
 
-def run(program: Program, *, overlap: bool, early: bool = False) -> list[Decision]:
+def run(
+    program: Program, *, overlap: bool, early: bool = False, async_copies: bool = True
+) -> list[Decision]:
     """Run the passes, and say what they decided. overlap: whether the kernel may begin under the
-    end of the one before it; early: and ask for constants meanwhile."""
+    end of the one before it; early: and ask for constants meanwhile. async_copies: whether the
+    target has copies of threads under way."""
     decisions = []
+    if not async_copies:
+        stage_through_registers(program)
     if overlap:
         overlap_launches(program)
         if early:

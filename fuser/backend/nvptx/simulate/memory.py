@@ -6,7 +6,7 @@ import numpy as np
 
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.op import Op
-from fuser.backend.nvptx.ir.values import Place
+from fuser.backend.nvptx.ir.values import Operand, Place
 from fuser.backend.nvptx.layout import Layout
 from fuser.backend.nvptx.simulate.clocks import Array, SimulationError
 from fuser.backend.nvptx.simulate.data import evaluate
@@ -14,10 +14,15 @@ from fuser.backend.nvptx.simulate.warp import Rule, Warp
 from fuser.graph.sizes import size_hint
 
 
-def touched(warp: Warp, at: Place, layout: Layout) -> tuple[Array, Array]:
-    """[32, registers]: element numbers in the buffer, and whether they may be touched."""
+def touched(
+    warp: Warp, at: Place, layout: Layout, threads: Operand | None = None
+) -> tuple[Array, Array]:
+    """[32, registers]: element numbers in the buffer, and whether they may be touched. threads: in
+    which that may be, instead of all."""
     warp.touch(at.access.view.buffer)
     where = warp.inside(layout, at.access.shape) & warp.active[:, None]
+    if threads is not None:
+        where = where & warp.scalar(threads).astype(bool)[:, None]
     for expression, size in at.access.bounds:
         place = warp.index(expression, layout, at.scope)
         where = where & (place >= 0) & (place < size_hint(size))
@@ -37,7 +42,7 @@ def touched(warp: Warp, at: Place, layout: Layout) -> tuple[Array, Array]:
 
 def load(warp: Warp, op: ops.Load) -> None:
     layout = op.tile.layout
-    address, where = touched(warp, op.at, layout)
+    address, where = touched(warp, op.at, layout, op.where)
     if op.once:
         where = where & warp.alone(layout)[:, None]
     found = warp.array(op.at.access.view.buffer)[address]

@@ -25,7 +25,7 @@ def attention_schedule(
     batch, depth, columns = size_hint(batch), size_hint(depth), size_hint(columns)
     m, n = size_hint(m), size_hint(n)
     wide = max(depth, columns)
-    if bits == 16 and target.arch == "sm_90a" and wide <= 256 and reads != "tiles":
+    if bits == 16 and target.wgmma and wide <= 256 and reads != "tiles":
         # warp groups share the keys on their way; three of them pay where matmuls are short and
         # there are iterations enough; loads of the score code hide better behind small blocks, but
         # for a tile that comes the way of the keys, beside which the matmuls are long enough
@@ -62,9 +62,16 @@ def attention_schedule(
             keys //= 2
     while keys > 16 and keys >= 2 * n:
         keys //= 2
+    while max(rows, keys) > 16 and 0 < target.shared_bytes < _shared(
+        target, rows, keys, depth, columns, bits
+    ):
+        if keys >= rows or rows == 16:
+            keys //= 2
+        else:
+            rows //= 2
     programs = batch * ceildiv(m, rows)
     iteration_bytes = keys * (depth + columns) * bits // 8
-    wgmma = rows == 64 and bits <= 16 and target.arch == "sm_90a"
+    wgmma = rows == 64 and bits <= 16 and target.wgmma
     loop = _Loop(
         programs, ceildiv(n, keys), iteration_bytes,
         keys * (KEY + KEY_COLUMN * wide) if wgmma else ITERATION,
@@ -79,6 +86,13 @@ def attention_schedule(
         cluster=cluster, reason=reason if parts > 1 else "",
         extra={"overlap": True} if parts > 1 else {},
     )  # fmt: skip
+
+
+def _shared(target: Target, rows: int, keys: int, depth: int, columns: int, bits: int) -> int:
+    """Bytes of shared memory of one stage: queries, keys and values, and what turns results of 16
+    bits over for the store, where warps do not do so in strips."""
+    turned = rows * (2 * power_of_two(columns) + 16) if bits == 16 and not target.clusters else 0
+    return (rows * depth + keys * (depth + columns)) * bits // 8 + turned
 
 
 STREAMED = 16 << 10
@@ -130,7 +144,7 @@ def key_splits(target: Target, loop: _Loop, *, clusters: bool) -> tuple[int, int
     """
     resident = target.units * loop.together
     floor = loop.programs * loop.iterations * loop.iteration_bytes / target.bandwidth
-    second = MERGE if target.sm >= 90 else MERGE + target.launch_cost
+    second = MERGE if target.clusters else MERGE + target.launch_cost
     best: tuple[float, int, int] | None = None
 
     def consider(parts: int, room: float, merge: float, split: int, cluster: int) -> None:

@@ -15,7 +15,7 @@ def split_schedule(target: Target, m: int, n: int, k: int, batch: int) -> Schedu
     would take longer than what they save (about 2 us on an H200), or without clusters."""
     tiles = ceildiv(m, 64) * ceildiv(n, 64) * batch
     cluster = next((c for c in (8, 4, 2) if tiles * c <= target.units), 1)
-    if target.arch != "sm_90a" or cluster == 1 or k < SPLIT_DEPTH:
+    if not target.wgmma or cluster == 1 or k < SPLIT_DEPTH:
         return None
     schedule = blocks_of(
         stages=min(6, k // 64 // cluster), group=8 if batch == 1 else 0,

@@ -39,7 +39,7 @@ def conv_schedule(
     # rows are gathered; with a short k the output dominates, and several blocks a processor hide it
     k = channels * taps
     most = 1 << 12 if k <= 64 else 1 << 13 if k <= 512 else 3 << 13
-    tall = ((192, 128),) if half and target.arch == "sm_90a" else ()
+    tall = ((192, 128),) if half and target.wgmma else ()
     streamed = half and staged and bool(tall) and channels % 64 == 0 == n % 8 and k >= 128
     tile = partial(
         gpu_tile, target, m, n, bits, 1, groups, most, row_cost=60,

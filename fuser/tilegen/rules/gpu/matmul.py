@@ -28,12 +28,12 @@ def dot_schedule(
         target, m, n, k, bits, accumulators, batch, streamed=streamed, folded=folded
     )
     fixed = not is_symbolic(m, n, k, batch)
-    if streamed and bits == 16 and target.arch == "sm_90a" and fixed and m > 16 and k > 64:
+    if streamed and bits == 16 and target.wgmma and fixed and m > 16 and k > 64:
         cuts = not folded and accumulators == 1
         schedule = stream_schedule(target, m, n, k, accumulators, batch, schedule, cuts)
     if not (streamed and bits == 16 and any(crooked)) or is_symbolic(m, n, k):
         return schedule
-    if target.arch != "sm_90a" or schedule.cluster > 1 or schedule.block("m") < 64:
+    if not target.wgmma or schedule.cluster > 1 or schedule.block("m") < 64:
         return schedule
     return crooked_schedule(target, schedule, m, n, k, accumulators, batch, crooked)
 
@@ -50,7 +50,7 @@ def _dot_schedule(
     half = bits == 16
     if half and m <= 16 and k >= 1024 and batch * ceildiv(n, 32) >= target.units // 2:
         return _thin_schedule(target, m, n, k, accumulators, batch)
-    if bits == 32 and streamed and target.arch == "sm_90a" and accumulators == 1 and k >= 64:
+    if bits == 32 and streamed and target.wgmma and accumulators == 1 and k >= 64:
         wide = _wide_schedule(target, m, n, batch)
         if wide is not None:
             return wide
@@ -60,7 +60,7 @@ def _dot_schedule(
         shared = shared or split_schedule(target, m, n, k, batch)
         if shared is not None:
             return shared
-    if half and streamed and target.arch == "sm_90a" and k >= 128:
+    if half and streamed and target.wgmma and k >= 128:
         plain = rows, columns, waves
         paired = ping_pong_schedule(target, m, n, k, accumulators, batch, plain, fixed)
         if paired is not None:
@@ -114,7 +114,7 @@ def _code_schedule(
         warps=8 if rows * columns * accumulators >= CODE_TILE else 4, stages=4,
         group=8 if batch == 1 else 0, reason=reason, m=rows, n=columns, k=depth,
     )  # fmt: skip
-    return replace(schedule, persistent=streamed and waves > 1 and target.arch == "sm_90a")
+    return replace(schedule, persistent=streamed and waves > 1 and target.wgmma)
 
 
 CODE_TILE = 128 * 128

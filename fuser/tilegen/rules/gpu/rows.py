@@ -74,7 +74,7 @@ ROW_ELEMENTS = 16384
 def row_blocks(target: Target, padded: int, reads: int, item_bytes: int) -> int:
     """Blocks that share a row, where the target has clusters: as many as hold it in registers. A
     row that eight blocks cannot hold is read twice, by one."""
-    if target.sm < 90 or not ROW_ELEMENTS < padded <= 8 * ROW_ELEMENTS:
+    if not target.clusters or not ROW_ELEMENTS < padded <= 8 * ROW_ELEMENTS:
         return 1
     part = ROW_ELEMENTS if reads < 3 and item_bytes <= 4 else ROW_ELEMENTS // 2
     if item_bytes > 4 and padded > 8 * part:
@@ -96,7 +96,7 @@ def held_blocks(target: Target, total: int, values: int, bytes: int, lines: int)
     float32 stay in the cache only if rows bypass it. A cluster of eight gains nothing.
     """
     padded = power_of_two(total)
-    if target.sm < 90 or padded < ROW_ELEMENTS or not values or total * bytes % (16 * values):
+    if not target.clusters or padded < ROW_ELEMENTS or not values or total * bytes % (16 * values):
         return 0
     if padded == ROW_ELEMENTS and (values > 1 or (bytes > 2 and lines < 2)):
         return 0

@@ -39,7 +39,7 @@ def parts_schedule(target: Target, m: int, n: int, k: int, batch: int) -> Schedu
     """A matmul of few tiles and a long k, of 16-bit operands: two to four blocks do a part of a
     tile each. None where tiles are so few that more blocks could, those of a cluster, or parts so
     short that their sums would take longer than what they save. From an H200."""
-    if target.arch != "sm_90a":
+    if not target.wgmma:
         return None
     for rows, columns, depth in ((64, 128, LONG_PART), (64, 64, PART_DEPTH)):
         tiles = ceildiv(m, rows) * ceildiv(n, columns) * batch

@@ -44,7 +44,7 @@ def gpu_tile(
     cost: float
     for rows, columns in sizes:
         too_wide = columns * accumulators > 256 or rows * columns * accumulators > most
-        if (too_wide and (rows, columns) != sizes[-1]) or (columns > 128 and target.sm < 90):
+        if (too_wide and (rows, columns) != sizes[-1]) or not has_room(target, rows, columns):
             continue
         waves = ceildiv(ceildiv(m, rows) * ceildiv(n, columns) * batch, target.units)
         line = tall_cost if tall_cost and rows >= 64 else row_cost
@@ -58,6 +58,14 @@ def gpu_tile(
     _, _, rows, columns, waves = best
     count = ceildiv(m, rows) * ceildiv(n, columns) * batch
     return rows, columns, waves, f"{count} blocks in {waves} waves on {target.units} processors"
+
+
+def has_room(target: Target, rows: int, columns: int) -> bool:
+    """Whether registers have room for the sums of a tile, and shared memory for turning them over
+    for the store, 16 bytes between rows."""
+    if columns > 128 and not target.clusters:
+        return False
+    return not 0 < target.shared_bytes < rows * (4 * columns + 16)
 
 
 def deep_stages(
