@@ -131,7 +131,7 @@ class KernelCache:
         return found
 
     def put_bytes(self, material: str, header: dict[str, Any], payload: bytes | memoryview) -> None:
-        """Store a JSON-able header and raw bytes: all of it or nothing, even in a crash."""
+        """Store a JSON-able header and raw bytes: all of it, or what a read finds to be torn."""
         if not (self.enabled and self.writable):
             return
         try:
@@ -284,20 +284,14 @@ def _decode(data: memoryview, material: str | None) -> tuple[dict[str, Any], mem
 
 
 def _write_atomically(path: Path, parts: list[Any]) -> None:
-    """Write beside, flush to disk, rename over, flush the folder. Raises OSError."""
+    """Write beside, rename over: other processes see all of it or nothing. Nothing waits for the
+    disk: what a loss of power tears, the checksum of the entry finds. Raises OSError."""
     descriptor, name = tempfile.mkstemp(prefix=".new-", dir=path.parent)
     try:
         with open(descriptor, "wb") as file:
             file.writelines(parts)
-            file.flush()
-            os.fsync(file.fileno())
         os.replace(name, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(name)
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -141,7 +141,7 @@ def test_failed_writes_leave_nothing(cache: KernelCache, monkeypatch: pytest.Mon
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", refuse)
+    monkeypatch.setattr(os, "replace", refuse)
     cache.put("a", KERNEL)
     assert not list(cache.folder.glob("??/*")) and not list(cache.folder.glob("??/.*"))
 
