@@ -18,6 +18,7 @@ from fuser.errors import InvalidModelError, LimitError, OutOfMemoryError
 from fuser.frontends.onnx import model as onnx_models
 from fuser.limits import Limits
 from fuser.pipeline import plan_cache, tuning
+from fuser.runtime import source
 from fuser.runtime.cache import KernelCache
 from fuser.runtime.source import Source
 
@@ -334,9 +335,9 @@ def test_an_older_file_is_hashed_once(
     hashed: list[Path] = []
     digest, place = plan_cache.content_digest, plan_cache._entry
 
-    def counted(path: Path, size: int) -> str:
+    def counted(path: Path, size: int, key: bytes) -> str:
         hashed.append(path)
-        return digest(path, size)
+        return digest(path, size, key)
 
     def late(*arguments: Any) -> Any:
         found = place(*arguments)
@@ -357,3 +358,28 @@ def test_an_older_file_is_hashed_once(
         assert bits(load(path)) != first
     path.write_bytes(model().SerializeToString())
     assert bits(load(path)) == first and len(compiles) == 3
+
+
+def test_large_files_have_digests_with_a_key(
+    path: Path, folder: Path, compiles: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan_cache, "LARGE", 0)
+    monkeypatch.setattr(source, "BLOCK", 4096)
+    first = bits(load(path))
+    assert bits(load(path)) == first and len(compiles) == 1
+    key, content = plan_cache.digest_key(KernelCache(folder)), path.read_bytes()
+    assert key == plan_cache.digest_key(KernelCache(folder)) != bytes(len(key))
+    found = {plan_cache.content_digest(path, len(content), key)}
+    assert next(iter(found)).startswith("keyed:") and len(content) > 4096
+    for place in (0, len(content) // 2, len(content) - 1):
+        changed = bytearray(content)
+        changed[place] ^= 1
+        path.write_bytes(changed)
+        found.add(plan_cache.content_digest(path, len(content), key))
+    assert len(found) == 4
+    path.write_bytes(content[:-1])
+    with pytest.raises(OSError, match="ends early"):
+        plan_cache.content_digest(path, len(content), key)
+    path.write_bytes(content)
+    KernelCache(folder)._path(plan_cache.KEY).unlink()
+    assert bits(load(path)) == first and len(compiles) == 2

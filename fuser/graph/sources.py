@@ -65,7 +65,7 @@ class Recorder:
             SourceNode(
                 name, op_type, kind, inputs, outputs, tuple(reads),
                 tuple(value.name for value in read), tuple(value.name for value in made),
-                tuple(touched(value, graph.nodes[before:]) for value in read),
+                touched(read, graph.nodes[before:]),
             )
         )  # fmt: skip
         return result

@@ -3,7 +3,7 @@ that it can look up, a window with gaps what lies in it. Everything else reads t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from fuser.graph.dims import Dim
 from fuser.graph.ir import Node, Value
@@ -12,27 +12,33 @@ _MOVES = frozenset(("reshape", "transpose", "cast", "reverse"))
 """Each element once, so that what is read of the result is read of the operand."""
 
 
-def touched(value: Value, nodes: Sequence[Node]) -> Dim:
-    """Elements of a value that the primitives of one operator read, at most; it may be more than
+_Readers = Mapping[Value, Sequence[tuple[Node, int]]]
+"""Who reads a value, and as which operand."""
+
+
+def touched(values: Iterable[Value], nodes: Sequence[Node]) -> tuple[Dim, ...]:
+    """Elements of each value that the primitives of one operator read, at most; it may be more than
     the value has."""
-    reads = [
-        _read(node, position, nodes)
-        for node in nodes
-        for position, operand in enumerate(node.inputs)
-        if operand is value
-    ]
+    readers: dict[Value, list[tuple[Node, int]]] = {}
+    for node in nodes:
+        for position, operand in enumerate(node.inputs):
+            readers.setdefault(operand, []).append((node, position))
+    return tuple(_touched(value, readers) for value in values)
+
+
+def _touched(value: Value, readers: _Readers) -> Dim:
     total: Dim = 0  # of what only decides shapes, nothing
-    for more in reads:
-        total = total + more
+    for node, position in readers.get(value, ()):
+        total = total + _read(node, position, readers)
     return total
 
 
-def _read(node: Node, position: int, nodes: Sequence[Node]) -> Dim:
+def _read(node: Node, position: int, readers: _Readers) -> Dim:
     operand = node.inputs[position]
     if node.op == "slice" or (node.op == "gather" and position == 0):
         return _size(node.output)
-    if node.op in _MOVES and any(node.output in other.inputs for other in nodes):
-        return touched(node.output, nodes)
+    if node.op in _MOVES and node.output in readers:
+        return _touched(node.output, readers)
     if node.op == "conv" and position == 0:
         window = node.inputs[1].type.shape[2:]
         return _windows(operand, node, (1, 1, *window), (1, 1, *node.attrs["strides"]))

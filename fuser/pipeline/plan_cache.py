@@ -1,8 +1,8 @@
 """Whole plans in the cache: a model file that was compiled before is read, packed and linked.
 
 An entry of the kernel cache (runtime/cache.py) holds what emission produced: kernels, launches, the
-arena, the report. Its key material is everything that decides a plan: the SHA-256 of the model
-file's content (never its time or name, so that no entry can be stale), the choices of the caller,
+arena, the report. Its key material is everything that decides a plan: a digest of the model file's
+content (never its time or name, so that no entry can be stale), the choices of the caller,
 the target with the features of the processor and the threads of the plan, and all of fuser's own
 source. Weights that kernels read straight from the file are in an entry as a span and a `Packing`,
 and packed again in parallel; those that graph passes computed (folded, merged) are stored packed,
@@ -43,12 +43,16 @@ from fuser.report.report import Report
 from fuser.runtime.cache import KernelCache
 from fuser.runtime.container import MALFORMED, blob_of
 from fuser.runtime.deferred import Deferred
+from fuser.runtime.keyed_digest import KEY_BYTES
 from fuser.runtime.memory import align
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import Program
 from fuser.runtime.source import Source, readers
 from fuser.runtime.source import content_digest as digest_of
 from fuser.runtime.store import program_from_record, program_record
+
+LARGE = 1 << 25
+"""Bytes of a file from here on SHA-256 takes longer than making faster code for a digest."""
 
 MOST_BYTES = 256 << 20
 """Of computed constants: a plan with more of them is not stored."""
@@ -80,6 +84,8 @@ class StoredPlan:
     recent: bool
     """Whether it had been written shortly before that (`RECENT`)."""
     cache: KernelCache
+    key: bytes = b""
+    """That the digest was made with; see `content_digest`."""
 
     def load(self, threads: int | None, started: float, ordinal: int = 0) -> Plan | None:
         """The plan, or None. started: when the work on it began, for the report. ordinal: which
@@ -213,7 +219,7 @@ class StoredPlan:
     def _same_content(self) -> bool:
         """Whether the file is as it was, whatever its time says."""
         try:
-            return content_digest(self.path, _stamp(self.path)[0]) == self.content
+            return content_digest(self.path, _stamp(self.path)[0], self.key) == self.content
         except OSError:
             return False
 
@@ -267,7 +273,8 @@ def _entry(
     try:
         stamp = _stamp(path)
         recent = abs(time.time_ns() - stamp[-1]) < RECENT
-        content = content_digest(path, stamp[0])
+        key = digest_key(cache) if stamp[0] >= LARGE else b""
+        content = content_digest(path, stamp[0], key)
         choices = {
             "dims": {name: int(size) for name, size in sorted(dims.items())},
             "values": {name: _value(array) for name, array in sorted(values.items())},
@@ -282,7 +289,7 @@ def _entry(
         material = json.dumps(head, sort_keys=True)
     except (OSError, TypeError, ValueError):
         return None  # compiling says what is wrong
-    return StoredPlan(path, material, content, stamp, recent, cache)
+    return StoredPlan(path, material, content, stamp, recent, cache, key)
 
 
 SCHEDULES = "schedules are remembered"
@@ -313,10 +320,23 @@ def check_memory(program: Program) -> None:
         check_bytes(program.peak_memory_bytes, "the plan")
 
 
-def content_digest(path: Path, size: int) -> str:
+KEY = "the key of digests"
+"""The key material of the entry that holds the secret key of this cache."""
+
+
+def digest_key(cache: KernelCache) -> bytes:
+    """The key of the digests in a cache, drawn once. Without it the plans under it are lost."""
+    found = cache.get_bytes(KEY) if cache.holds(KEY) else None
+    if found is None or len(found[1]) != KEY_BYTES:
+        cache.put_bytes(KEY, {}, secrets.token_bytes(KEY_BYTES))
+        found = cache.get_bytes(KEY)
+    return b"" if found is None else bytes(found[1])
+
+
+def content_digest(path: Path, size: int, key: bytes = b"") -> str:
     """`runtime.source.content_digest` of a file at a path. Raises OSError."""
     with open(path, "rb", buffering=0) as file:
-        return digest_of(file.fileno(), size)
+        return digest_of(file.fileno(), size, key)
 
 
 @functools.cache

@@ -364,7 +364,7 @@ class _Reader:
                 tuple(value.type for _, value in read), tuple(value.type for _, value in written),
                 tuple(dict.fromkeys(filter(None, makers))),
                 tuple(value.name for _, value in read), tuple(value.name for _, value in written),
-                tuple(touched(value, made) for _, value in read),
+                touched((value for _, value in read), made),
             )
         )  # fmt: skip
 
