@@ -1,8 +1,9 @@
 """Build the distribution that only runs plan files: python scripts/runtime_wheel.py FOLDER
 
-`fuser-runtime` has the package fuser without its compiler: the modules that `fuser.load` and
-`fuser.Plan.load` may import, and NumPy and ml_dtypes as all that it needs. It is made from the same
-tree as `fuser-compiler`, with its version, and takes its place: an environment has one of the two.
+`fuser-runtime` has the package fuser without its compiler: the modules that `fuser.load` may import
+for plans of fixed and of open sizes, with NumPy and ml_dtypes as all that it needs. It is made from
+the same tree as `fuser-compiler`, with its version, and takes its place: an environment has one of
+the two.
 Prints the wheel that it puts into FOLDER. --stage: the tree that the wheel is built of, instead.
 """
 
@@ -22,8 +23,11 @@ ROOT = Path(__file__).resolve().parent.parent
 NAME = "fuser-runtime"
 ROOTS = ("fuser", "fuser.frontends.load")
 """What a program that runs plans asks for."""
-LEFT_OUT = ("fuser.frontends.torch", "fuser.pipeline")
-"""What `fuser.load` would import for files that need more of fuser; it says so without them."""
+LEFT_OUT = (
+    "fuser.backend.cpu", "fuser.frontends.torch", "fuser.partition", "fuser.pipeline.compiler",
+    "fuser.pipeline.reporting", "fuser.report",
+)  # fmt: skip
+"""What compiles, and what files of PyTorch's modules need; `fuser.load` says so without it."""
 NEEDS = ("ml_dtypes", "numpy")
 EXTRAS = ("cuda", "nccl")
 

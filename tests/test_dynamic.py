@@ -262,7 +262,7 @@ def test_a_saved_plan_serves_its_ranges_and_compiles_nothing(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("something was compiled")
 
-    monkeypatch.setattr("fuser.pipeline.variants.compile_kernels", never)
+    monkeypatch.setattr("fuser.pipeline.compiler.compile_kernels", never)
     again = DynamicPlan.load(path, threads=1)
     assert list(map(str, again.inputs)) == list(map(str, plan.inputs))
     assert again.explain() == plan.explain() and len(again.variants) == len(plan.variants)
@@ -333,7 +333,7 @@ def test_a_defect_is_no_reason_for_narrower_kernels(monkeypatch: pytest.MonkeyPa
         seen.append(arguments)
         raise ZeroDivisionError("a defect")
 
-    monkeypatch.setattr("fuser.pipeline.variants.compile_kernels", broken)
+    monkeypatch.setattr("fuser.pipeline.compiler.compile_kernels", broken)
     with pytest.raises(ZeroDivisionError, match="a defect"):
         DynamicPlan(tiny("mlp"), device="cpu").prepare({"batch": 3})
     assert len(seen) == 1
@@ -345,7 +345,7 @@ def test_what_open_sizes_cannot_do_is_compiled_for_fewer(monkeypatch: pytest.Mon
             raise LoweringError("no kernel of open sizes")
         return compile_kernels(graph, **options)
 
-    monkeypatch.setattr("fuser.pipeline.variants.compile_kernels", picky)
+    monkeypatch.setattr("fuser.pipeline.compiler.compile_kernels", picky)
     model = tiny("mlp")
     plan = DynamicPlan(model, device="cpu")
     check(plan, model, batch=3)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fuser.cli import options
-from fuser.errors import UsageError
+from fuser.errors import UsageError, nearest
 
 if TYPE_CHECKING:
     from fuser.pipeline.devices import Device
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fuser.runtime.model_file import ModelWriter
     from fuser.runtime.program import Program
     from fuser.runtime.source import Source
+    from fuser.target import Target
 
 
 @click.command("compile")
@@ -35,13 +36,17 @@ if TYPE_CHECKING:
 @options.device
 @options.targets
 @options.dim
+@click.option("--open", "opened", multiple=True, metavar="NAME=A..B",
+              help="Keep a symbolic dim open: the plan has kernels for sizes A to B (A..: from A"
+              " on).")  # fmt: skip
 @options.fusion
 @options.precision
 @options.limits
 @options.verbose
 def compile_command(
     model: Path, output: Path, emit: str, name: str | None, embed: bool, weights: str,
-    device: Device, target: str | None, dim: tuple[str, ...], fusion: Fusing, precision: Precision,
+    device: Device, target: str | None, dim: tuple[str, ...], opened: tuple[str, ...],
+    fusion: Fusing, precision: Precision,
 ) -> int:  # fmt: skip
     """Compile MODEL into a plan file, for this machine or for other targets, or into objects that
     programs in other languages link."""
@@ -61,6 +66,15 @@ def compile_command(
     meant = [choose_target(options.chosen(device, one)) for one in names]
     if emit == "object" and len(meant) > 1:
         raise UsageError("an object is for one target", hint="compile once for each")
+    if opened:
+        if emit == "object" or weights != "plan" or len(meant) > 1:
+            raise UsageError(
+                "--open is for a plan file for one target, with its weights",
+                hint="compile once for each target, without --emit object and --weights",
+            )
+        return _compile_open(
+            model, output, meant[0], opened, options.parse_dims(dim), fusion, precision
+        )
     made: list[tuple[Program, Report]] = []
     sources: dict[int, Source] | None = {} if weights == "reference" else None
 
@@ -71,15 +85,15 @@ def compile_command(
 
     with Progress() as progress:
         for one in meant:
-            opened = (open_model if sources is None else map_model)(model)
+            source = (open_model if sources is None else map_model)(model)
             found = compile_program(
-                opened, one, dims=options.parse_dims(dim), fusion=fusion,
+                source, one, dims=options.parse_dims(dim), fusion=fusion,
                 precision=precision, progress=progress.step,
                 keep=None if sources is None else keep,
             )  # fmt: skip
             made.append(found)
-            if opened.mapped is not None:
-                opened.mapped.check_unchanged()
+            if source.mapped is not None:
+                source.mapped.check_unchanged()
         writer = None if sources is None else _writer(model, output, sources)
         files = _write(made, output, emit, name or model.stem, embed, writer)
     size = megabytes(sum(file.stat().st_size for file in files))
@@ -94,6 +108,41 @@ def compile_command(
 
             rows.append(("forced", change_text(report.forced)))
     click.echo(columns(rows))
+    return 0
+
+
+def _compile_open(
+    model: Path, output: Path, target: Target, opened: tuple[str, ...], dims: dict[str, int],
+    fusion: Fusing, precision: Precision,
+) -> int:  # fmt: skip
+    """Compile for ranges of sizes; dims that are not named have their usual sizes."""
+    from fuser.frontends.onnx.model import open_model
+    from fuser.pipeline.dynamic import DynamicPlan
+    from fuser.pipeline.ranges import parse_range, prepare_ranges
+    from fuser.pipeline.source import symbols
+    from fuser.report.progress import Progress
+    from fuser.report.table import columns, megabytes
+
+    ranges = dict(map(parse_range, opened))
+    source = open_model(model)
+    names = sorted(symbols(source))
+    for name in (*ranges, *dims):
+        if name not in names:
+            raise UsageError(f"unknown dim {name!r}", hint=nearest(name, names, "the dims are"))
+        if name in ranges and name in dims:
+            raise UsageError(f"dim {name!r} is fixed by --dim and open by --open")
+    usual = {n: size for n, size in source.bind(dims).items() if n in names and n not in ranges}
+    with Progress() as progress:
+        plan = DynamicPlan(
+            source, device=target, dims=usual, fusion=fusion, precision=precision,
+            progress=progress.step,
+        )  # fmt: skip
+        prepare_ranges(plan, ranges)
+        plan.save(output)
+    rows = [("plan", f"{output}, {megabytes(output.stat().st_size)}")]
+    rows.append(("target", f"{target.arch} {target.features}".strip()))
+    click.echo(columns(rows))
+    click.echo(plan.explain())
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,10 +88,15 @@ def run_command(
     from fuser.runtime.sharded import ShardedPlan, is_sharded
 
     saved = is_sharded(model) or _is_plan(model)
-    if saved and (dim or devices or against or tune or fusion is not True or precision != "model"):
+    fixed_only = saved and not _is_plan(model, b"FUSERD")
+    if saved and (
+        (dim and fixed_only) or devices or against or tune or fusion is not True
+        or precision != "model"
+    ):  # fmt: skip
         raise UsageError(
             f"{model} is a plan: it is compiled already, and its model is not there",
-            hint="--dim, --devices, --compare, --tune, --precision and fusion are for models",
+            hint="--devices, --compare, --tune, --precision and fusion are for models, --dim is for"
+            " models and plans of open sizes",
         )
     if weights is not None and not saved:
         raise UsageError(f"--weights is for plans, and {model} is a model")
@@ -103,8 +109,10 @@ def run_command(
         if saved:
             if model.is_dir():
                 plan = ShardedPlan.load(model, threads=threads)
-            else:
+            elif fixed_only:
                 plan = Plan.load(model, threads=threads, device=device, weights=weights)
+            else:
+                plan = _at_sizes(model, files, options.parse_dims(dim), device, threads)
             given = feeds.read_feeds(files, [spec.name for spec in plan.inputs])
         else:
             from fuser.frontends.onnx import model as onnx_models
@@ -196,15 +204,45 @@ def run_command(
     return 0 if report.compare is None or report.compare.ok else 1
 
 
-def _is_plan(file: Path) -> bool:
-    """Whether a file is a plan of fuser compile or Plan.save."""
+def _is_plan(file: Path, *kinds: bytes) -> bool:
+    """Whether a file is a plan of fuser compile or of a plan's save, of one of these kinds."""
     if not file.is_file():  # a pipe would be waited for
         return False
     try:
         with open(file, "rb") as opened:
-            return opened.read(6) == b"FUSERP"
+            return opened.read(6) in (kinds or (b"FUSERP", b"FUSERD"))
     except OSError:
         return False  # reading the model says what is wrong
+
+
+def _at_sizes(
+    file: Path, files: Sequence[str], dims: dict[str, int], device: Device, threads: int | None
+) -> Plan:
+    """A plan for open sizes, at those of the feeds or of --dim. Raises UsageError."""
+    from fuser.cli import feeds
+    from fuser.errors import DeviceError, nearest
+    from fuser.graph.dims import symbols_of
+    from fuser.pipeline.devices import parse_device
+    from fuser.pipeline.dynamic import DynamicPlan
+
+    kind, ordinal = parse_device(device)
+    plan = DynamicPlan.load(file, threads=threads, device=ordinal)
+    target = plan.variants[0].bound.target
+    if kind not in ("auto", target.name):
+        raise DeviceError(f"the plan is for {target.name} ({target.arch}), not {kind}")
+    given = feeds.read_feeds(files, [spec.name for spec in plan.inputs])
+    if given:
+        return plan.plan(given)
+    names = sorted({name for spec in plan.inputs for d in spec.shape for name in symbols_of(d)})
+    for name in dims:
+        if name not in names:
+            raise UsageError(f"unknown dim {name!r}", hint=nearest(name, names, "the dims are"))
+    if missing := [name for name in names if name not in dims]:
+        raise UsageError(
+            f"{file} has open sizes: {', '.join(missing)}",
+            hint=" ".join(f"--dim {name}=N" for name in missing) + ", or feeds by -i",
+        )
+    return plan.prepare(dims).plan(dims)
 
 
 def _on_devices(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,15 +13,18 @@ from fuser.backend.module import CompiledKernel
 from fuser.backend.symbols import named, readable
 from fuser.dtypes import i64
 from fuser.graph.dims import parse
-from fuser.graph.ir import Node, Value
 from fuser.graph.sizes import evaluate
-from fuser.partition.region import Partition
 from fuser.pipeline.packing import pack, source_of
 from fuser.runtime.memory import trim_heap
 from fuser.runtime.program import Program, Step, TensorSpec, assemble
 from fuser.runtime.source import Source
 from fuser.target import Target
-from fuser.tilegen.program import Argument, Packing, TileProgram
+from fuser.tilegen.program import Packing
+
+if TYPE_CHECKING:  # a plan for open sizes that comes from a file needs `Bound` alone
+    from fuser.graph.ir import Node, Value
+    from fuser.partition.region import Partition
+    from fuser.tilegen.program import Argument, TileProgram
 
 TRIM_BYTES = 16 << 20
 """Of constants freed, after which the heap is trimmed."""

@@ -10,31 +10,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fuser.errors import UsageError
 from fuser.graph.ir import TensorType
-from fuser.pipeline.compiler import Progress
-from fuser.pipeline.devices import Device
 from fuser.pipeline.dynamic_store import (
     SavedVariants,
     load_variants,
     save_variants,
     variants_file,
 )
-from fuser.pipeline.fusion import Fusing
-from fuser.pipeline.precision import Precision
 from fuser.pipeline.source import GraphSource, symbols
 from fuser.pipeline.specialise import Specialised
 from fuser.pipeline.variants import Variant
 from fuser.runtime.feeds import check_names
-from fuser.runtime.latency import Latency
 from fuser.runtime.plan import Plan
 from fuser.runtime.plan_report import Report
 from fuser.runtime.program import TensorSpec
 from fuser.runtime.shown import MOST_ROWS, Shown, Summary, counted, specs_shown
+
+if TYPE_CHECKING:
+    from fuser.pipeline.compiler import Progress
+    from fuser.pipeline.devices import Device
+    from fuser.pipeline.fusion import Fusing
+    from fuser.pipeline.precision import Precision
+    from fuser.runtime.latency import Latency
 
 
 class DynamicPlan(Shown):

@@ -8,6 +8,8 @@ text.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,6 @@ from fuser.graph.sizes import guard_from_list
 from fuser.pipeline.binding import Bound
 from fuser.pipeline.specialise import check_open_feeds, read_dims
 from fuser.pipeline.variants import Bucket, Variant
-from fuser.report.report import Report
 from fuser.runtime.container import (
     MALFORMED,
     Contents,
@@ -35,6 +36,7 @@ from fuser.runtime.container import (
 from fuser.runtime.deferred import Deferred
 from fuser.runtime.kernel_record import kernel_from_record, kernel_to_record
 from fuser.runtime.plan import Plan
+from fuser.runtime.plan_report import Report
 from fuser.runtime.program import Step, TensorSpec
 from fuser.runtime.store import native_record, take_native, target_from_record
 
@@ -77,7 +79,8 @@ class SavedVariants:
         sizes = ", ".join(f"{name} = {size}" for name, size in dims.items())
         raise UsageError(
             f"the saved plan has no kernels for {sizes}: it has them for {ranges}",
-            hint="compile the model with dynamic=True, prepare() these sizes, and save it again",
+            hint="compile the model for these sizes too, by fuser compile --open, or with"
+            " dynamic=True and prepare(), and save it again",
         )
 
     def _find(self, dims: Mapping[str, int]) -> Plan:
@@ -107,7 +110,10 @@ def variants_file(
         ],
     }
     codes = [step.kernel.code for variant in variants for step in variant.bound.steps]
-    return file_parts(KIND, manifest | native_record(codes, contents), contents)
+    for record, variant in zip(manifest["variants"], variants, strict=True):
+        types = [_array_type(array) for array in variant.bound.constants.values()]
+        record["seal"] = _seal(record, manifest["inputs"], variant.bound.steps, types)
+    return file_parts(KIND, manifest | native_record(codes, contents), contents, minor=1)
 
 
 def load_variants(file: Path | str | bytes, threads: int | None, ordinal: int) -> SavedVariants:
@@ -124,10 +130,34 @@ def load_variants(file: Path | str | bytes, threads: int | None, ordinal: int) -
             _variant(record, opened.blob, opened.arrays, threads, ordinal)
             for record in manifest["variants"]
         ]
+        for record, variant in zip(manifest["variants"], variants, strict=True):
+            types = [_array_type(opened.arrays[number]) for _, number in record["constants"]]
+            wanted = _seal(record, manifest["inputs"], variant.bound.steps, types)
+            if opened.minor and record["seal"] != wanted:
+                raise ValueError(f"variant {variant.number} is not as it was sealed")
     except (*MALFORMED, FuserError) as error:
         where = shown(file)
         raise InvalidModelError(f"the plan is malformed: {error!r}", where=where) from error
     return SavedVariants(inputs, variants)
+
+
+def _seal(
+    record: Mapping[str, Any], inputs: Any, steps: Sequence[Step], types: Sequence[str]
+) -> str:
+    """A SHA-256 of what the code of a variant relies on: all of its record but its report and what
+    is only told, its code, the types of its constants, the inputs of the model. So none of them
+    can change without the others."""
+    told = {"seal", "report", "note", "hints"}
+    relied = {key: value for key, value in record.items() if key not in told}
+    text = json.dumps([json.loads(json.dumps(relied)), inputs, list(types)], sort_keys=True)
+    digest = hashlib.sha256(text.encode())
+    for step in steps:
+        digest.update(step.kernel.code)
+    return digest.hexdigest()
+
+
+def _array_type(array: np.ndarray) -> str:
+    return f"{array.dtype}{list(array.shape)}"
 
 
 def _variant_record(

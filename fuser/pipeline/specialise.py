@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -20,16 +20,18 @@ from fuser.forks import new_lock
 from fuser.graph.dims import substitute
 from fuser.graph.evaluate import bind_shape
 from fuser.graph.ir import TensorType
-from fuser.pipeline.compiler import Progress, compile_source
 from fuser.pipeline.devices import Device, check_device
-from fuser.pipeline.fusion import Fusing
-from fuser.pipeline.precision import Precision
 from fuser.pipeline.source import GraphSource, symbols
 from fuser.pipeline.variants import Variant, Variants, source_of
 from fuser.runtime.device_tensors import DeviceArray
 from fuser.runtime.feeds import check_feeds, check_names
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import TensorSpec
+
+if TYPE_CHECKING:
+    from fuser.pipeline.compiler import Progress
+    from fuser.pipeline.fusion import Fusing
+    from fuser.pipeline.precision import Precision
 
 MOST_PLANS = 64
 """Plans that are kept; the one unused for longest goes first."""
@@ -134,6 +136,8 @@ class Specialised:
         if self.dynamic is None:
             others = any(key[1] == _bytes(values) for key in self._plans)
         if not (self.dynamic or others):
+            from fuser.pipeline.compiler import compile_source  # files of variants need none
+
             return compile_source(
                 self.model, device=self.device, dims=dims, values=values, threads=self.threads,
                 fusion=self.fusion, precision=self.precision,

@@ -18,28 +18,28 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fuser.dtypes import DType
 from fuser.errors import FuserError, UsageError, ValueNeededError
 from fuser.graph.dims import Dim
-from fuser.graph.ir import Graph
 from fuser.graph.sizes import LEAST, Guard, Sizes, evaluate, guard_from_list, size_hint
-from fuser.partition.passes.keep_state import CAPACITY
 from fuser.pipeline.binding import Bound
-from fuser.pipeline.compiler import Progress, compile_kernels
 from fuser.pipeline.devices import Device, choose_target, parse_device, plan_threads
-from fuser.pipeline.fusion import Fusing
-from fuser.pipeline.precision import Precision
-from fuser.pipeline.reporting import deferred_report
 from fuser.pipeline.source import GraphSource, symbols
-from fuser.report.report import Report
 from fuser.runtime.deferred import Deferred
 from fuser.runtime.inputs import Hints, input_hints
 from fuser.runtime.memory import aligned_copy
 from fuser.runtime.plan import Plan
+
+if TYPE_CHECKING:  # variants that come from a file compile nothing
+    from fuser.graph.ir import Graph
+    from fuser.pipeline.compiler import Progress
+    from fuser.pipeline.fusion import Fusing
+    from fuser.pipeline.precision import Precision
+    from fuser.runtime.plan_report import Report
 
 _log = logging.getLogger(__name__)
 
@@ -299,6 +299,10 @@ class Variants:
         return [item for i, item in enumerate(attempts) if item not in attempts[:i]]
 
     def _build(self, buckets: Mapping[str, Bucket]) -> Variant:
+        from fuser.partition.passes.keep_state import CAPACITY
+        from fuser.pipeline.compiler import compile_kernels
+        from fuser.pipeline.reporting import deferred_report
+
         started = time.perf_counter()
         fixed = {n: b.example for n, b in buckets.items() if b.least == b.most}
         examples = {n: b.example for n, b in buckets.items() if n not in fixed}

@@ -42,7 +42,8 @@ from fuser.errors import InvalidModelError, UsageError
 from fuser.runtime.memory import align, aligned_empty
 
 MAJOR, MINOR = 2, 1
-"""2.1 has weights that stay in the model's file (model_file.py); others are written as 2.0."""
+"""2.1 has weights that stay in the model's file (model_file.py), and seals in plans for many sizes;
+others are written as 2.0."""
 MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What reading a record that makes no sense may raise."""
 ALIGNMENT, PAGE = 64, 4096
@@ -156,10 +157,13 @@ def write_file(path: Path | str, parts: Sequence[bytes | memoryview]) -> None:
 
 
 class Opened:
-    """A file that was read. where: what errors call it."""
+    """A file that was read. where: what errors call it. minor: the version of its format."""
 
-    def __init__(self, manifest: dict[str, Any], code: memoryview, arrays: np.ndarray, where: str):
-        self.manifest, self.where = manifest, where
+    def __init__(
+        self, manifest: dict[str, Any], code: memoryview, arrays: np.ndarray, where: str,
+        minor: int = MINOR,
+    ) -> None:  # fmt: skip
+        self.manifest, self.where, self.minor = manifest, where, minor
         self._code, self._arrays = code, arrays
 
     def blob(self, span: Sequence[int]) -> memoryview:
@@ -211,7 +215,7 @@ def read_file(file: Path | str | bytes, kind: str) -> Opened:
     _check_version(head, kind, where)
     if len(head) < _HEAD.size:
         raise damaged
-    _, _, zero, length, size, digest = _HEAD.unpack(head)
+    _, minor, zero, length, size, digest = _HEAD.unpack(head)
     text, code = _HEAD.size, _HEAD.size + length
     end = align(code + size, PAGE)
     if end > len(data) or zero or code % ALIGNMENT:
@@ -225,7 +229,7 @@ def read_file(file: Path | str | bytes, kind: str) -> Opened:
         manifest = json.loads(bytes(data[text:code]))
         if not isinstance(manifest, dict):
             raise ValueError("the manifest is no record")
-    return Opened(manifest, held.data[length:], data[end:], where)
+    return Opened(manifest, held.data[length:], data[end:], where, minor)
 
 
 def _check_version(head: bytes, kind: str, where: str) -> None:

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
+import fuser
 from fuser.errors import FuserError
 from fuser.runtime import container
 from fuser.runtime.container import _HEAD, _SEALED, PAGE, _check
 from fuser.runtime.memory import align
-from fuser.runtime.plan import Plan
 
 
 def whole(data: bytes, manifest: Any) -> bytes:
@@ -59,8 +59,10 @@ def outcome(path: Path, data: bytes, feeds: dict[str, np.ndarray]) -> str:
     """ "refused", "ran", or what was raised that should not."""
     path.write_bytes(data)
     try:
-        with Plan.load(path, threads=1) as plan:
-            plan.run(feeds)
+        plan = fuser.load(path, threads=1)
+        assert isinstance(plan, fuser.Plan | fuser.DynamicPlan)
+        plan.run(feeds)
+        plan.close()
         return "ran"
     except FuserError:
         return "refused"

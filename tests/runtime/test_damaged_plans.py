@@ -14,7 +14,7 @@ from onnx import parser
 import fuser
 from fuser.cli.main import run
 from fuser.errors import InvalidModelError
-from models import build, save
+from models import TINY, build, save
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,6 +42,17 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = ["compile", str(folder / "mlp.onnx"), "--weights", "reference", "--dim", "batch=3"]
     assert run([*made, "--device", "cpu", "-o", str(folder / "plan")]) == 0
     np.savez(folder / "plan.npz", x=np.ones((3, 160), np.float32))
+    return folder / "plan"
+
+
+@pytest.fixture(scope="module")
+def open_sizes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A plan with kernels for ranges of sizes."""
+    folder = tmp_path_factory.mktemp("open")
+    save(build("mlp", **TINY["mlp"]), folder / "mlp.onnx")
+    made = ["compile", str(folder / "mlp.onnx"), "--open", "batch=1..9", "--device", "cpu"]
+    assert run([*made, "-o", str(folder / "plan")]) == 0
+    np.savez(folder / "plan.npz", x=np.ones((3, 24), np.float32))
     return folder / "plan"
 
 
@@ -73,6 +84,10 @@ def test_damage_of_a_plan_with_its_weights_elsewhere(reference: Path) -> None:
     check(reference, flips=100, cuts=30, seed=2)
 
 
+def test_damage_of_a_plan_for_open_sizes(open_sizes: Path) -> None:
+    check(open_sizes, flips=100, cuts=30, seed=5)
+
+
 def test_damage_of_the_model_that_has_the_weights(reference: Path) -> None:
     """Each byte of it counts, those that no kernel reads as well."""
     model = reference.with_name("mlp.onnx")
@@ -101,3 +116,8 @@ def test_much_damage(plan: Path) -> None:
 @pytest.mark.slow
 def test_much_damage_of_a_plan_with_its_weights_elsewhere(reference: Path) -> None:
     check(reference, flips=3000, cuts=300, seed=4)
+
+
+@pytest.mark.slow
+def test_much_damage_of_a_plan_for_open_sizes(open_sizes: Path) -> None:
+    check(open_sizes, flips=3000, cuts=300, seed=6)

@@ -105,4 +105,5 @@ def test_changed_manifests(kind: str, plans: dict[str, Path]) -> None:
             except Exception as error:
                 wrong.append(f"{place} {what}: {error!r}")
     assert not wrong
-    assert outcomes["loaded"] > 10 and outcomes["refused"] > 10
+    # Of what only "reference" has nearly all is sealed.
+    assert outcomes["loaded"] > (4 if kind == "reference" else 10) and outcomes["refused"] > 10

@@ -157,6 +157,40 @@ def test_weights_that_stay_in_the_model(packages: Path, tmp_path: Path) -> None:
     made.check(without)
 
 
+def test_open_sizes(packages: Path, tmp_path: Path) -> None:
+    """A plan for ranges of sizes runs there, too, and loads no compiler."""
+    code = """
+import sys, numpy as np, fuser
+plan = fuser.load(sys.argv[1], threads=2)
+for rows in (1, 2, 5, 7):
+    feeds = {"x": np.linspace(-1, 1, rows * 24, dtype=np.float32).reshape(rows, 24)}
+    np.savez(sys.argv[2] + str(rows), **plan.run(feeds))
+plan.save(sys.argv[2] + ".plan")
+try:
+    plan.run({"x": np.ones((0, 24), np.float32)})
+except fuser.FuserError as error:
+    assert "--open" in str(error), error
+else:
+    raise AssertionError("there are no kernels for no rows")
+assert not [m for m in sys.modules if m.startswith(("fuser.partition", "fuser.tilegen.emit"))]
+"""
+    model = tmp_path / "mlp.onnx"
+    save(build("mlp", **TINY["mlp"]), model)
+    file = str(tmp_path / "mlp.plan")
+    made = ["compile", str(model), "--open", "batch=1..8", "--device", "cpu", "-o", file]
+    assert run(made) == 0
+    want = fuser.compile(model, device="cpu", dynamic=True, threads=2)
+    for number, child in enumerate((inside(packages), without)):
+        done = child(code, file, str(tmp_path / f"out{number}"))
+        assert done.returncode == 0, done.stderr[-2000:]
+        for rows in (1, 2, 5, 7):
+            feeds = {"x": np.linspace(-1, 1, rows * 24, dtype=np.float32).reshape(rows, 24)}
+            with np.load(tmp_path / f"out{number}{rows}.npz") as found:
+                assert found["y"].tobytes() == want.run(feeds)["y"].tobytes()
+        again = fuser.DynamicPlan.load(tmp_path / f"out{number}.plan").run(feeds)
+        assert again["y"].tobytes() == want.run(feeds)["y"].tobytes()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WHOLE)
 def test_whole_models_in_the_runtime_set(name: str, packages: Path, tmp_path: Path) -> None:
