@@ -45,6 +45,56 @@ recurrent (float[b, 8] x, float[b, 8] h, float[p, b, 4] old, float[n] scale)
     all = Concat<axis = 0>(row, old)
 }"""
 
+SCATTERED = """
+<ir_version: 10, opset_import: ["": 24]>
+scattered (float[b, s, 16] x, int64[b] at, int64[b] valid, float[b, 2, m, 8] key_cache,
+           float[b, 2, m, 8] value_cache)
+    => (float[b, s, 32] y, float[b, 2, m, 8] keys, float[b, 2, m, 8] values)
+    <float[16, 32] wq, float[16, 16] wk, float[16, 16] wv>
+{
+    q = MatMul(x, wq)
+    k = MatMul(x, wk)
+    v = MatMul(x, wv)
+    parts = Constant<value_ints = [0, 0, 2, 8]>()
+    k_parts = Reshape(k, parts)
+    v_parts = Reshape(v, parts)
+    k_heads = Transpose<perm = [0, 2, 1, 3]>(k_parts)
+    v_heads = Transpose<perm = [0, 2, 1, 3]>(v_parts)
+    q_sizes = Constant<value_ints = [0, 0, 4, 8]>()
+    q_parts = Reshape(q, q_sizes)
+    q_heads = Transpose<perm = [0, 2, 1, 3]>(q_parts)
+    keys = TensorScatter<axis = 2>(key_cache, k_heads, at)
+    values = TensorScatter<axis = 2>(value_cache, v_heads, at)
+    y_heads = Attention<is_causal = 1>(q_heads, keys, values, "", "", "", valid)
+    y_parts = Transpose<perm = [0, 2, 1, 3]>(y_heads)
+    flat = Constant<value_ints = [0, 0, 32]>()
+    y = Reshape(y_parts, flat)
+}"""
+
+GROUPED = """
+<ir_version: 10, opset_import: ["": 18, "com.microsoft": 1]>
+grouped (float[batch, s, 16] x, int64[batch, total] attention_mask,
+         float[batch, 2, past, 8] past_key, float[batch, 2, past, 8] past_value)
+    => (float[batch, s, 32] y, float[batch, 2, total, 8] present_key,
+        float[batch, 2, total, 8] present_value)
+    <float[16, 32] wq, float[16, 16] wk, float[16, 16] wv, float[32, 4] cos, float[32, 4] sin>
+{
+    q = MatMul(x, wq)
+    k = MatMul(x, wk)
+    v = MatMul(x, wv)
+    one = Constant<value_ints = [1]>()
+    counts = ReduceSum<keepdims = 0>(attention_mask, one)
+    before = Sub(counts, one)
+    lengths = Cast<to = 6>(before)
+    sizes = Shape(attention_mask)
+    which = Constant<value_int = 1>()
+    longest = Gather(sizes, which)
+    all = Cast<to = 6>(longest)
+    y, present_key, present_value = com.microsoft.GroupQueryAttention
+        <num_heads = 4, kv_num_heads = 2, do_rotary = 1>
+        (q, k, v, past_key, past_value, lengths, all, cos, sin)
+}"""
+
 
 def model_of(text: str, **weights: tuple[int, ...]) -> Model:
     proto = parser.parse_model(text)
@@ -206,3 +256,54 @@ def test_pairs_that_are_none_are_refused(attention: Model) -> None:
         fuser.compile(model_of(RECURRENT, w=(8, 8)), state="auto", device="cpu")
     with pytest.raises(UsageError, match="at least 1 row"):
         fuser.compile(attention, state="auto", device="cpu").state(capacity=0)
+
+
+def test_rows_at_places_of_their_own_are_written_in_place() -> None:
+    """Sequences of one batch that are at other lengths, in caches of a fixed size."""
+    model = model_of(SCATTERED, wq=(16, 32), wk=(16, 16), wv=(16, 16))
+    plan = fuser.compile(model, state="auto", device="cpu", threads=1)
+    state = plan.state(batch=3, m=9)
+    memory = {name: array.ctypes.data for name, array in state.arrays.items()}
+    follow_scattered(model, plan, state)
+    assert memory == {name: array.ctypes.data for name, array in state.arrays.items()}
+
+
+def follow_scattered(model: Model, plan: fuser.StatefulPlan, state: fuser.State) -> None:
+    kept = {n: np.zeros((3, 2, 9, 8), np.float32) for n in ("key_cache", "value_cache")}
+    at = np.array([0, 2, 1])
+    for count in (2, 1, 1, 1, 1, 1):
+        feeds = {"x": tokens(count, 3), "at": at, "valid": at + count}
+        outputs = state.run(feeds)
+        expected = reference(model, {**feeds, **kept}, {"b": 3, "s": count, "m": 9})
+        assert list(outputs) == ["y"]
+        assert_close(outputs["y"], expected["y"], f32, 64)
+        results = zip(kept, ("keys", "values"), strict=True)
+        kept = {name: expected[result].astype(np.float32) for name, result in results}
+        for name, array in state.kept().items():
+            assert_close(array, kept[name], f32, 64)
+        at = at + count
+    lines = plan.explain().splitlines()[:2]
+    assert lines == ["key_cache -> keys: in place", "value_cache -> values: in place"]
+
+
+def test_a_shared_cache_of_grouped_queries_grows_in_place() -> None:
+    """As ONNX Runtime's model builder writes it: lengths from a mask. Of one sequence nothing is
+    padding, so that rows are appended; several are copied, and right."""
+    weights = {"wq": (16, 32), "wk": (16, 16), "wv": (16, 16), "cos": (32, 4), "sin": (32, 4)}
+    model = model_of(GROUPED, **weights)
+    for batch, way in ((1, "in place"), (2, "copied: it is not the input and rows behind it")):
+        plan = fuser.compile(model, state="auto", device="cpu", threads=1)
+        x, mask = tokens(12, batch), np.ones((batch, 12), np.int64)
+        state = plan.state(batch=batch, capacity=12)
+        wanted = state.run({"x": x, "attention_mask": mask})["y"]  # all at once, from no cache
+        kept = state.kept()
+        state.reset()
+        found = []
+        for begin, end in ((0, 3), (3, 4), (4, 5), (5, 7), (7, 8), (8, 12)):
+            feeds = {"x": x[:, begin:end], "attention_mask": mask[:, :end]}
+            found.append(state.run(feeds)["y"])
+        assert_close(np.concatenate(found, axis=1), wanted.astype(np.float64), f32, 64)
+        for name, array in state.kept().items():
+            assert_close(array, kept[name].astype(np.float64), f32, 64)
+        lines = plan.explain().splitlines()[:2]
+        assert lines == [f"past_{name} -> present_{name}: {way}" for name in ("key", "value")]

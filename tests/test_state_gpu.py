@@ -18,7 +18,9 @@ from tests.runtime.pretend_gpu import Driver, pretend_gpu
 from tests.test_state import (
     ATTENTION,
     RECURRENT,
+    SCATTERED,
     empty,
+    follow_scattered,
     functional,
     grown,
     model_of,
@@ -184,6 +186,15 @@ def test_feeds_and_results_grow_with_what_is_kept(gpu: Driver | None) -> None:
     if gpu is not None:
         blocks = [max(kernel.launch) for kernel in gpu.launched if kernel.facts.get("moving")]
         assert blocks and gpu.calls.count("cuStreamBeginCapture") == 2
+
+
+def test_rows_at_places_of_their_own_are_written_in_place(gpu: Driver | None) -> None:
+    model = model_of(SCATTERED, wq=(16, 32), wk=(16, 16), wv=(16, 16))
+    plan = fuser.compile(model, state="auto", device="cuda")
+    state = plan.state(batch=3, m=9)
+    memory = {name: array.pointer for name, array in state.arrays.items()}
+    follow_scattered(model, plan, state)
+    assert memory == {name: array.pointer for name, array in state.arrays.items()}
 
 
 def test_memory_is_given_back(attention: Model, pretend_gpu: Driver) -> None:

@@ -224,7 +224,7 @@ class _Place:
         self.results = [{name: at[n] for name, n in table.items()} for table in results]
         self.spare = {
             slot.input: DeviceArray(slot.shape, slot.dtype, ordinal)
-            for slot in state.slots if slot.axis is None
+            for slot in state.slots if slot.axis is None and slot.output in results[0]
         }  # fmt: skip
         self.bindings: dict[tuple[int, ...], Binding] = {}
         self.last: tuple[int, ...] = ()

@@ -63,13 +63,23 @@ def read_pairs(
         if name not in model.inputs:
             raise UsageError(f"there is no input {name!r}", hint=f"{sorted(model.inputs)}")
     first: ShapeError | None = None
+    loose: tuple[Unified, dict[str, tuple[int, Dim]]] | None = None
     for equal in itertools.islice(_ways(model, pairs, fixed), MOST_TRIED):
         unified = Unified(model, equal)
         try:
             with Sizes(_examples(unified, fixed)):
-                return unified, _growing(unified.graph(fixed), pairs)
+                growing = _growing(unified.graph(fixed), pairs)
         except ShapeError as error:
             first = first or error
+            continue
+        # What a run adds does not depend on what is there: a length of its own is the sum of both.
+        own = unified.inputs
+        if not any(symbols_of(own[n].shape[axis]) & symbols_of(rows)
+                   for n, (axis, rows) in growing.items()):  # fmt: skip
+            return unified, growing
+        loose = loose or (unified, growing)
+    if loose is not None:
+        return loose
     assert first is not None
     raise first
 

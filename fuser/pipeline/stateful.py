@@ -91,7 +91,7 @@ class StatefulPlan:
         self._variants = Variants(
             self._model.source(), device=device, fusion=fusion, threads=threads,
             precision=precision, fixed=dims, progress=progress, lengths=self._lengths,
-            state=tuple((name, self.pairs[name]) for name in self._axes),
+            state=tuple(self.pairs.items()),
         )  # fmt: skip
         self.inputs = tuple(
             TensorSpec(name, type.dtype, type.shape)  # type: ignore[arg-type]
@@ -256,9 +256,11 @@ class StatefulPlan:
         }  # fmt: skip
         rows = []
         for name, output in self.pairs.items():
-            way = "handed on" if name not in self._axes else "in place"
-            if way == "in place" and output in copied:
-                way = "copied: it is not the input and rows behind it"
+            way = "in place" if name in self._axes or self.variants else "handed on"
+            if output in copied:
+                way = "handed on"
+                if name in self._axes:
+                    way = "copied: it is not the input and rows behind it"
             rows.append(f"{name} -> {output}: {way}")
         return "\n".join([*rows, explain_variants(self.variants)])
 

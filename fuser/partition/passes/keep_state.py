@@ -6,6 +6,11 @@ Of a pair (%past, output) that is kept between runs, the rows of the output that
 are in memory already. `append` means what `concat` does. Its result lies in the memory of %past, an
 axis of which has room for more; %new is written behind the rows that are there, and no kernel
 copies those. That is right for any other reader of %past: its rows stay as they were.
+
+    input %past; %y = scatter %past, %at, %new; output %y
+      =>    %y = scatter %past, %at, %new {in_place = true}; output %y
+What overwrites rows at places that data decides is in memory already as far as it stays: the kernel
+stores %new alone. That is right where nobody else reads %past.
 """
 
 from __future__ import annotations
@@ -26,12 +31,14 @@ CAPACITY = "state_capacity"
 
 @dataclass(frozen=True)
 class Kept:
-    """An output that lies in the memory of an input, behind `start` places of an axis of it."""
+    """An output that lies in the memory of an input, behind `start` places of an axis of it, which
+    has `capacity` of them."""
 
     state: Value
     output: int
     axis: int
     start: Dim
+    capacity: Dim
 
 
 def keep_state(graph: Graph, pairs: Sequence[tuple[str, str]]) -> tuple[Graph, list[Kept]]:
@@ -39,24 +46,37 @@ def keep_state(graph: Graph, pairs: Sequence[tuple[str, str]]) -> tuple[Graph, l
     inputs = {value.name: value for value in graph.inputs}
     found: list[Kept] = []
     appends: dict[Node, int] = {}
+    puts: dict[Node, int] = {}
     taken: set[Value] = set()
     for name, output in pairs:
         number = graph.output_names.index(output)
         past, present = inputs[name], graph.outputs[number]
+        if present in taken or graph.outputs.count(present) > 1:
+            continue
         axis = growing_axis(past, present)
-        if axis is None or present in taken or graph.outputs.count(present) > 1:
+        put = _overwriting(graph, past, present) if axis is None else None
+        if put is not None:
+            taken.add(present)
+            puts[put] = number
+            found.append(Kept(past, number, 0, 0, past.type.shape[0]))
+        if axis is None:
             continue
         start = past.type.shape[axis]
         if not same(start, 0):
             assert present.node is not None
             appends[present.node] = axis
         taken.add(present)
-        found.append(Kept(past, number, axis, start))
+        found.append(Kept(past, number, axis, start, symbol(CAPACITY)))
     if not found:
         return graph, []
     copy, values = begin_copy(graph)
     rows: dict[Node | None, Value] = {}
     for node in graph.nodes:
+        if node in puts:
+            operands = [values[value] for value in node.inputs]
+            attrs = {**node.attrs, "in_place": True}
+            values[node.output] = build(copy, "scatter", *operands, **attrs, origin=node.origin)
+            continue
         if node not in appends:
             clone_node(copy, node, values)
             continue
@@ -75,7 +95,26 @@ def keep_state(graph: Graph, pairs: Sequence[tuple[str, str]]) -> tuple[Graph, l
         last = graph.outputs[item.output].node
         if last in rows:
             copy.outputs[item.output] = rows[last]
+    for node, number in puts.items():  # in its own shape, which the memory has as well
+        copy.outputs[number] = values[node.output]
     return copy, found
+
+
+def _overwriting(graph: Graph, past: Value, present: Value) -> Node | None:
+    """The scatter that makes an output of the input, where nobody else reads the input."""
+    node = present.node
+    while node is not None and node.op == "reshape":
+        node = node.inputs[0].node
+    if node is None or node.op != "scatter" or node.attrs.get("reduction", "none") != "none":
+        return None
+    read = [node.inputs[0]]
+    while (maker := read[-1].node) is not None and maker.op == "reshape":
+        read.append(maker.inputs[0])
+    own = {node, *(value.node for value in read)}
+    others = (other for other in graph.nodes if other not in own)
+    if read[-1] is not past or any(value in read for value in graph.outputs):
+        return None
+    return None if any(value in read for other in others for value in other.inputs) else node
 
 
 def growing_axis(past: Value, present: Value) -> int | None:
@@ -98,10 +137,13 @@ def growing_axis(past: Value, present: Value) -> int | None:
 def rooms_of(graph: Graph, kept: Sequence[Kept]) -> dict[Value, Room]:
     """Where the values of kept pairs lie: the input, the rows, and what both are together."""
     rooms: dict[Value, Room] = {}
-    capacity = symbol(CAPACITY)
     for item in kept:
-        rooms[item.state] = Room(item.state, item.axis, capacity)
-        rooms[graph.outputs[item.output]] = Room(item.state, item.axis, capacity, item.start)
+        output = graph.outputs[item.output]
+        rooms[item.state] = Room(item.state, item.axis, item.capacity)
+        capacity = item.capacity
+        if output.node is not None and output.node.attrs.get("in_place"):
+            capacity = output.type.shape[item.axis]
+        rooms[output] = Room(item.state, item.axis, capacity, item.start)
     for node in graph.nodes:
         if node.op == "append":
             state = node.inputs[0]

@@ -25,6 +25,8 @@ MOST_COMPARISONS = 1 << 30
 
 def is_large(node: Node) -> bool:
     """Whether a scatter should be stored by its updates: plain stores, and sums that are atomic."""
+    if node.attrs.get("in_place"):
+        return True
     work = node.output.type.size * node.inputs[1].type.size
     how, dtype = node.attrs.get("reduction", "none"), node.output.dtype
     atomic = dtype.bits >= 32 and dtype.kind != "uint"
@@ -58,7 +60,8 @@ def _scatter(em: Emission, node: Node, coords: Coords) -> Piece:
 def emit_large(
     region: Region, partition: Partition, target: Target, schedule: Schedule | None
 ) -> tuple[TileProgram, ...]:
-    """Copy the data, then store (or add) each update at its place."""
+    """Copy the data, unless they are in the result's memory, then store (or add) each update at its
+    place."""
     node = next(n for n in region.nodes if n.op == "scatter")
     data, indices, updates = node.inputs
     axis, rank = node.attrs["axis"], indices.type.rank
@@ -70,15 +73,17 @@ def emit_large(
         flat = program(em, 0, size, chosen.block("columns"))
         return em, delinearise(flat, value.shape), [(flat, size)]
 
-    em, at, guards = start(data)
-    em.store(node.output, at, em.tile(data, at), guards)
-    copy = em.finish()
+    copy: tuple[TileProgram, ...] = ()
+    if not node.attrs.get("in_place"):
+        em, at, guards = start(data)
+        em.store(node.output, at, em.tile(data, at), guards)
+        copy = (em.finish(),)
     em, at, guards = start(updates)
     found = position(em, em.tile(indices, at[axis : axis + rank]), data.shape[axis])
     where = (*at[:axis], found, *at[axis + rank :])
     add = node.attrs.get("reduction", "none") == "add"
     em.store(node.output, where, em.tile(updates, at), guards, add=add)
-    return copy, em.finish(updates.type.size)
+    return *copy, em.finish(updates.type.size)
 
 
 LOWERINGS: dict[str, Lowering] = {"scatter": Lowering(_scatter)}

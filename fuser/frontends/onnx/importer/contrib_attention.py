@@ -24,6 +24,7 @@ from fuser.graph import compose
 from fuser.graph.builder import Builder
 from fuser.graph.dims import Dim, as_int
 from fuser.graph.ir import Value
+from fuser.graph.sizes import same
 
 
 def _attend(b: Builder, node: OnnxNode, q: Value, k: Value, v: Value, bias: list[Value],
@@ -233,10 +234,15 @@ def group_query_attention(b: Builder, node: OnnxNode) -> list[Value | None]:
     keys: Dim = total
     if isinstance(known, int) and isinstance(total, int):
         keys = max(known, total)
-    counts = b.map("add", b.cast(b.reshape(node.operand(5), (batch,)), dtypes.i64), 1)
     prompt = total == new
     past = b.broadcast_to(b.scalar(0, dtypes.i64), (batch,))
-    if not prompt:
+    # One row alone has the longest row's keys in all: nothing is padding, the cache just grows.
+    grows = isinstance(batch, int) and batch == 1 and not prompt and same(known, total - new)
+    if grows:
+        past = b.broadcast_to(b.scalar(known, dtypes.i64) if isinstance(known, int)
+                              else b.dim(known), (batch,))  # fmt: skip
+    elif not prompt:
+        counts = b.map("add", b.cast(b.reshape(node.operand(5), (batch,)), dtypes.i64), 1)
         past = b.map("sub", counts, new if isinstance(new, int) else b.dim(new))
     query_position = b.map("add", b.iota((batch, new), 1), b.broadcast(past, (batch, new), (0,)))
     if node.attr("do_rotary", 0):
@@ -244,7 +250,9 @@ def group_query_attention(b: Builder, node: OnnxNode) -> list[Value | None]:
         rotary_positions = query_position if given is None else given
         interleaved = bool(node.attr("rotary_interleaved", 0))
         q, k = (_rotate_at(b, x, rotary_positions, cos, sin, interleaved) for x in (q, k))
-    if not prompt or keys != new:
+    if grows and past_key is not None and past_value is not None:
+        k, v = b.concat([past_key, k], 2), b.concat([past_value, v], 2)
+    elif not prompt or keys != new:
         k, v = (_append(b, cache, x, past, keys) for cache, x in ((past_key, k), (past_value, v)))
     wide = (batch, new, keys)
     position, query_row = b.iota(wide, 2), b.broadcast(query_position, wide, (0, 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from fuser import dtypes
 from fuser.errors import InvalidModelError
@@ -121,13 +122,23 @@ def tensor_scatter(b: Builder, node: OnnxNode) -> Value:
     """A cache with each row of the batch updated from its own position on."""
     cache, update, start = node.operand(0), node.operand(1), node.optional(2)
     axis = node.axis(node.attr("axis", -2), cache.type.rank)
-    shape = cache.type.shape
-    length, room = as_int(update.type.shape[axis]), as_int(shape[axis])
-    at = b.iota(shape, axis)
+    shape, length = cache.type.shape, update.type.shape[axis]
+    count = product(shape[:axis])  # caches that are written alike, one behind the other
+    at = b.iota((count, length), 1)
     if start is not None:
-        at = b.map("sub", at, b.broadcast(b.cast(start, dtypes.i64), shape, (0,)))
+        begin = b.broadcast(b.cast(start, dtypes.i64), (*shape[:axis], length), (0,))
+        at = b.map("add", at, b.reshape(begin, (count, length)))
+    room = _number(b, shape[axis])
     if node.attr("mode", "linear") == "circular":
         at = b.map("mod", at, room)
-    inside = b.map("logical_and", b.map("ge", at, 0), b.map("lt", at, length))
-    safe = b.map("min", b.map("max", at, 0), length - 1)
-    return b.map("select", inside, take_along(b, update, safe, axis), cache)
+    rows = b.map("add", at, b.map("mul", b.iota((count, length), 0), room))
+    flat = (count * shape[axis], *shape[axis + 1 :])
+    changed = b.emit(
+        "scatter", b.reshape(cache, flat), b.reshape(rows, (count * length,)),
+        b.reshape(update, (count * length, *shape[axis + 1 :])), axis=0, reduction="none",
+    )  # fmt: skip
+    return b.reshape(changed, shape)
+
+
+def _number(b: Builder, dim: Dim) -> Any:
+    return dim if isinstance(dim, int) else b.dim(dim)
