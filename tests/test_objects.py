@@ -229,6 +229,32 @@ def test_the_example_for_a_gpu_compiles(gpu: Path, tmp_path: Path) -> None:
 
 
 @needs_cc
+@pytest.mark.cuda
+@pytest.mark.skipif(not HEADERS, reason="there is no cuda.h: the CUDA toolkit is not installed")
+def test_the_example_for_a_gpu_has_the_bits_of_python(gpu: Path, tmp_path: Path) -> None:
+    model = gpu / "matmul.onnx"
+    with fuser.compile(model, device="cuda", dims={"n": 1024}) as plan:
+        if plan.target.arch != "sm_90a":
+            pytest.skip(f"the objects are for sm_90a, the GPU is {plan.target.arch}")
+        (given,) = plan.random_feeds(5).values()
+        want = plan.run({"x": given})["y"]
+    include = (f"-I{gpu}", f"-I{HEADERS[-1].parent}")
+    program = tmp_path / "gpu"
+    command = [str(COMPILER), *STRICT, *include, str(ROOT / "examples/c/gpu.c")]
+    done = subprocess.run(
+        [*command, "-l:libcuda.so.1", "-o", str(program)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "x").write_bytes(given.tobytes())
+    done = subprocess.run(
+        [str(program), str(gpu), str(tmp_path / "y"), str(tmp_path / "x")],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "y").read_bytes() == want.tobytes()
+
+
+@needs_cc
 def test_names_of_a_model_are_harmless_in_headers(tmp_path: Path) -> None:
     """An input may be called anything; a header has it as text."""
     name = 'a"*/\\?\n$NAME'

@@ -17,10 +17,10 @@ from fuser.language import (
     elementwise,
     folds,
     memory,
-    philox,
     pointwise,
     products,
     promises,
+    randomness,
     scaled,
     shapes,
     shaping,
@@ -263,6 +263,7 @@ def _static_print(e: Emitter, *values: Any, sep: str = " ", end: str = "\n", **_
 
 @builtin("inline_asm_elementwise")
 def _asm(e: Emitter, *_: Any, **__: Any) -> None:
+    """Refused: inline assembly names one machine's instructions."""
     e.fail("inline assembly", "it names one machine's instructions; write it in the language")
 
 
@@ -273,9 +274,9 @@ __all__ = [
     "counting",
     "debugging",
     "descriptors",
-    "philox",
     "pointwise",
     "promises",
+    "randomness",
     "scaled",
     "shaping",
     "sorting",

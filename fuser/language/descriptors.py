@@ -39,10 +39,12 @@ class Descriptor(BlockPointer):
 
     @property
     def shape(self) -> tuple[Any, ...]:
+        """The sizes of the array."""
         return self.sizes
 
     @property
     def block_type(self) -> BlockType:
+        """The type of the tiles that it loads and stores."""
         return BlockType(self.base.element, self.block_shape)
 
     @property
@@ -255,6 +257,7 @@ class TensorDescriptor:
         return TensorDescriptor(tensor, record.shape, record.strides, block_shape, padding)
 
     def parts(self) -> Parts:
+        """What a launch passes of it: the base, sizes, strides and the block."""
         block = tuple(int(n) for n in self.block_shape)
         sizes, strides = (tuple(int(n) for n in item) for item in (self.shape, self.strides))
         return Parts(self.base, sizes, strides, Layout(block, self.padding))

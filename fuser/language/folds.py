@@ -61,6 +61,9 @@ def sum_(
     e: Emitter, input: Any, axis: Any = None, keep_dims: bool = False,
     dtype: ElementType | None = None,
 ) -> Tensor:  # fmt: skip
+    """The sum along an axis (None: of all). Small integers add up in 32 bits, 16-bit floats in
+    float32;
+    dtype: what the elements are cast to before."""
     x = as_tensor(e, input)
     if dtype is not None and dtype.bits == 1:  # which has no sums of its own: those of bits
         return folded(e, "bitwise_xor", cast(e, x, dtype), axis, keep_dims)
@@ -114,6 +117,8 @@ def max_(
     e: Emitter, input: Any, axis: Any = None, return_indices: bool = False,
     return_indices_tie_break_left: bool = True, keep_dims: bool = False,
 ) -> Any:  # fmt: skip
+    """The largest along an axis (None: of all); NaN only where all are. return_indices: (it, its
+    place), of equals the first, or the last."""
     return _extreme(e, True, input, axis, return_indices, return_indices_tie_break_left, keep_dims)
 
 
@@ -121,22 +126,27 @@ def min_(
     e: Emitter, input: Any, axis: Any = None, return_indices: bool = False,
     return_indices_tie_break_left: bool = True, keep_dims: bool = False,
 ) -> Any:  # fmt: skip
+    """The smallest along an axis (None: of all); NaN only where all are. return_indices: (it, its
+    place), of equals the first, or the last."""
     return _extreme(e, False, input, axis, return_indices, return_indices_tie_break_left, keep_dims)
 
 
 def argmax(
     e: Emitter, input: Any, axis: Any, tie_break_left: bool = True, keep_dims: bool = False
 ) -> Tensor:
+    """The place of the largest along an axis, as int32; NaN never wins."""
     return max_(e, input, axis, True, tie_break_left, keep_dims)[1]  # type: ignore[no-any-return]
 
 
 def argmin(
     e: Emitter, input: Any, axis: Any, tie_break_left: bool = True, keep_dims: bool = False
 ) -> Tensor:
+    """The place of the smallest along an axis, as int32; NaN never wins."""
     return min_(e, input, axis, True, tie_break_left, keep_dims)[1]  # type: ignore[no-any-return]
 
 
 def xor_sum(e: Emitter, input: Any, axis: Any = None, keep_dims: bool = False) -> Tensor:
+    """Exclusive or of integers along an axis (None: of all)."""
     x = as_tensor(e, input)
     if not x.dtype.is_int():
         e.fail(f"xor_sum of {x.type}", "bits are those of integers")
@@ -144,6 +154,7 @@ def xor_sum(e: Emitter, input: Any, axis: Any = None, keep_dims: bool = False) -
 
 
 def reduce_or(e: Emitter, input: Any, axis: Any, keep_dims: bool = False) -> Tensor:
+    """Bitwise or of integers along an axis."""
     x = as_tensor(e, input)
     if not x.dtype.is_int():
         e.fail(f"reduce_or of {x.type}", "bits are those of integers")
@@ -173,6 +184,7 @@ def cumsum(
 
 
 def cumprod(e: Emitter, input: Any, axis: int = 0, reverse: bool = False) -> Tensor:
+    """Running products along an axis: bfloat16 in float32."""
     x = as_tensor(e, input)
     x = cast(e, x, float32) if x.dtype.is_bf16() else x
     return _scanned(e, "prod", x, axis, reverse)

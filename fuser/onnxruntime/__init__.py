@@ -73,10 +73,12 @@ def imports(*packages: str) -> AbstractContextManager[None]:
 
 
 def get_version_string() -> str:
+    """The version of ONNX Runtime whose names these are."""
     return __version__
 
 
 def get_build_info() -> str:
+    """The version of fuser."""
     import fuser
 
     return f"fuser {fuser.__version__}"

@@ -85,14 +85,17 @@ class Plan(Shown):
 
     @property
     def target(self) -> Target:
+        """What the kernels are compiled for."""
         return self.program.target
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
+        """Name, dtype and shape of each input, in the model's order."""
         return self.program.inputs
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
+        """Name, dtype and shape of each output, in the model's order."""
         return self.program.outputs
 
     @property
@@ -102,6 +105,7 @@ class Plan(Shown):
 
     @property
     def is_closed(self) -> bool:
+        """Whether `close` was called."""
         return self._executor is None
 
     @property
@@ -113,6 +117,7 @@ class Plan(Shown):
 
     @property
     def device_name(self) -> str:
+        """The processor or GPU that it runs on."""
         return self.executor.device_name
 
     @property

@@ -77,18 +77,22 @@ class ShardedPlan(Shown):
 
     @property
     def ranks(self) -> int:
+        """How many processes run the plan, one a device."""
         return len(self.programs)
 
     @property
     def target(self) -> Target:
+        """What the kernels are compiled for, the same on each rank."""
         return self.programs[0].target
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
+        """Name, dtype and shape of each whole input, in the model's order."""
         return tuple(item.spec for item in self._inputs)
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
+        """Name, dtype and shape of each whole output, in the model's order."""
         return tuple(item.spec for item in self._outputs)
 
     @property
@@ -103,6 +107,7 @@ class ShardedPlan(Shown):
 
     @property
     def device_name(self) -> str:
+        """The number of ranks, and the device of the first."""
         return f"{self.ranks} x {self._ranks.answers[0]['device']}"
 
     @property

@@ -44,6 +44,7 @@ class KernelInterface:
     """What is launched as `kernel[grid](...)`."""
 
     def run(self, *args: Any, grid: Any, warmup: bool = False, **named: Any) -> Any:
+        """Launch on a grid, or with warmup=True compile only."""
         raise NotImplementedError
 
     def warmup(self, *args: Any, grid: Any, **named: Any) -> Any:
@@ -120,10 +121,12 @@ class JITFunction(KernelInterface, KernelFunction):
 
     @property
     def raw_src(self) -> list[str]:
+        """The lines of the function, with its decorators."""
         return self._source_lines()[0]
 
     @property
     def starting_line_number(self) -> int:
+        """The line of the file that `raw_src` begins with."""
         return self._source_lines()[1]
 
     @property
@@ -165,6 +168,7 @@ class JITFunction(KernelInterface, KernelFunction):
         return found
 
     def repr(self, specialization: Any = None) -> str:
+        """The name of the kernel, or what `repr=` of the decorator makes of a specialization."""
         full = f"{self.fn.__module__}.{self.fn.__qualname__}"
         return full if self._repr is None else self._repr(specialization)
 

@@ -16,27 +16,35 @@ class TensorWrapper(Retyped):
         self.data, self.device, self.shape = base.data, base.device, base.shape
 
     def data_ptr(self) -> int:
+        """The address of the first element."""
         return int(self.base.data_ptr())
 
     def stride(self, *args: Any) -> Any:
+        """The strides of the tensor below, in elements."""
         return self.base.stride(*args)
 
     def element_size(self) -> int:
+        """Bytes of an element of the tensor below."""
         return int(self.base.element_size())
 
     def cpu(self) -> TensorWrapper:
+        """The same in host memory."""
         return TensorWrapper(self.base.cpu(), self.dtype)
 
     def copy_(self, other: TensorWrapper) -> None:
+        """Copy the elements of another tensor."""
         self.base.copy_(other.base)
 
     def clone(self) -> TensorWrapper:
+        """A copy with memory of its own."""
         return TensorWrapper(self.base.clone(), self.dtype)
 
     def to(self, device: Any) -> TensorWrapper:
+        """The same on a device."""
         return TensorWrapper(self.base.to(device), self.dtype)
 
     def new_empty(self, sizes: Any) -> TensorWrapper:
+        """A tensor of other sizes on the same device, not filled."""
         return TensorWrapper(self.base.new_empty(sizes), self.dtype)
 
     def __str__(self) -> str:
@@ -76,8 +84,10 @@ class MockTensor(Mock):
 
     @staticmethod
     def data_ptr() -> int:
+        """0: there is no memory."""
         return 0
 
     @staticmethod
     def ptr_range() -> int:
+        """0: there is no memory."""
         return 0

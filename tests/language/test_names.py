@@ -44,6 +44,11 @@ def test_every_name_of_triton_is_there(module: object) -> None:
     assert set(NAMES) <= set(module.__all__)  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("module", [fl, tl])
+def test_a_function_is_no_module_of_its_name(module: object) -> None:
+    assert [name for name in TABLE if getattr(module, name) is not TABLE[name]] == []
+
+
 def test_triton_alone_has_target_info() -> None:
     assert tl.target_info.is_hip() is False
 

@@ -67,6 +67,7 @@ class IOBinding:
         self._inputs[name] = memory_at(buffer_ptr, shape, numpy_type(element_type), device)
 
     def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
+        """Read an input from a value, where it is."""
         self._inputs[name] = ortvalue.value
 
     def bind_output(
@@ -84,6 +85,7 @@ class IOBinding:
         self._targets[name] = memory_at(buffer_ptr, shape, numpy_type(element_type), device)
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
+        """Write an output into a tensor, where it is. Raises UsageError for what is no tensor."""
         self._targets[name] = ortvalue.tensor
 
     def synchronize_inputs(self) -> None:
@@ -110,9 +112,11 @@ class IOBinding:
         ]  # fmt: skip
 
     def clear_binding_inputs(self) -> None:
+        """Forget the inputs."""
         self._inputs.clear()
 
     def clear_binding_outputs(self) -> None:
+        """Forget the outputs, and what the last run made."""
         self._targets.clear()
         self._outputs.clear()
 

@@ -224,6 +224,7 @@ class InferenceSession(Running, Shown):
         Thread(target=work, name="fuser run_async").start()
 
     def io_binding(self) -> IOBinding:
+        """An IOBinding for this session, with nothing bound yet."""
         return IOBinding(self)
 
     def run_with_iobinding(
@@ -249,11 +250,13 @@ class InferenceSession(Running, Shown):
         return list(self._overridable)
 
     def get_modelmeta(self) -> ModelMetadata:
+        """The model's producer, graph, domain, version and properties."""
         return metadata(self._runner.proto)
 
     # how it runs --------------------------------------------------------------------------------
 
     def get_session_options(self) -> SessionOptions:
+        """The options that the session was made with."""
         return self._session_options
 
     def get_providers(self) -> list[str]:
@@ -261,6 +264,7 @@ class InferenceSession(Running, Shown):
         return list(self._providers)
 
     def get_provider_options(self) -> dict[str, dict[str, Any]]:
+        """The options of the providers in use, by their name."""
         return {name: dict(options) for name, options in self._providers.items()}
 
     def set_providers(
@@ -289,6 +293,7 @@ class InferenceSession(Running, Shown):
         return profile.write() if profile is not None else ""
 
     def get_profiling_start_time_ns(self) -> int:
+        """When the profile began, in nanoseconds; 0 without `enable_profiling`."""
         return self._profile.start_ns if self._profile is not None else 0
 
     def _summary(self) -> Summary:

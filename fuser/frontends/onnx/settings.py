@@ -83,6 +83,7 @@ class SessionOptions:
         self.entries[key] = value
 
     def get_session_config_entry(self, key: str) -> str:
+        """What was set under a key by `add_session_config_entry`."""
         return _entry(self.entries, key)
 
     def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
@@ -98,12 +99,15 @@ class SessionOptions:
         self.initializers[name] = value
 
     def add_external_initializers(self, names: Sequence[str], values: Sequence[OrtValue]) -> None:
+        """Values for initializers of the model, by name, in place of its own."""
         self.initializers.update(zip(names, values, strict=True))
 
     def add_provider(self, name: str, options: Mapping[str, Any] | None = None) -> None:
+        """A provider for sessions that name none, with its options."""
         self.providers.append((name, dict(options or {})))
 
     def has_providers(self) -> bool:
+        """Whether `add_provider` was called."""
         return bool(self.providers)
 
     def register_custom_ops_library(self, path: str) -> None:
@@ -140,6 +144,7 @@ class RunOptions:
         self.entries[key] = value
 
     def get_run_config_entry(self, key: str) -> str:
+        """What was set under a key by `add_run_config_entry`."""
         return _entry(self.entries, key)
 
     def add_active_adapter(self, adapter: Any) -> None:

@@ -28,12 +28,15 @@ class OrtDevice:
 
     @staticmethod
     def make(ort_device_name: str, device_id: int = 0, vendor_id: int = -1) -> OrtDevice:
+        """A device by its name, "cpu" or "cuda", and number. Raises DeviceError for others."""
         return OrtDevice(GPU if is_gpu(ort_device_name) else "cpu", device_id)
 
     def device_type(self) -> str:
+        """ "cpu" or "cuda"."""
         return self._name
 
     def device_id(self) -> int:
+        """The number of the GPU; 0 on the CPU."""
         return self._number
 
 
@@ -112,6 +115,7 @@ class OrtValue:
         return on_host(self.value)
 
     def shape(self) -> list[int]:
+        """The size of each axis of a tensor."""
         return list(self.tensor.shape)
 
     def data_type(self) -> str:
@@ -138,19 +142,24 @@ class OrtValue:
         return array.pointer if isinstance(array, DeviceArray) else int(array.ctypes.data)
 
     def tensor_size_in_bytes(self) -> int:
+        """The bytes that the elements of a tensor take."""
         array = self.tensor
         return array.bytes if isinstance(array, DeviceArray) else int(array.nbytes)
 
     def has_value(self) -> bool:
+        """Whether there is a value; an optional one may be none."""
         return self.value is not None
 
     def is_tensor(self) -> bool:
+        """Whether it is an array, in host memory or on a GPU."""
         return isinstance(self.value, np.ndarray | DeviceArray)
 
     def is_tensor_sequence(self) -> bool:
+        """Whether it is a list of arrays."""
         return isinstance(self.value, list | tuple)
 
     def is_sparse_tensor(self) -> bool:
+        """False: there are none."""
         return False
 
     def as_sparse_tensor(self) -> Any:
