@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -217,15 +218,50 @@ def test_the_manifest_of_a_gpu_fits_its_files(gpu: Path) -> None:
 HEADERS = sorted(Path("/usr/local").glob("cuda*/include/cuda.h"))
 
 
+def told(record: dict[str, Any]) -> list[str]:
+    """What the stand-in driver says of each launch. Memory is allocated for the weights, values
+    between kernels, inputs, outputs, in this order."""
+    base = {"weights": 0, "workspace": 1}
+
+    def place(space: str, at: int, start: int = 0) -> str:
+        if space in base:
+            return f"{base[space]}+{at + start}"
+        return f"{2 + at + (len(record['inputs']) if space == 'output' else 0)}+{start}"
+
+    lines = []
+    for step in record["steps"]:
+        if step["step"] != "launch":
+            continue
+        grid = "x".join(map(str, step["grid"]))
+        words = [step["entry"], grid, step["block"], step["shared"], step["cluster"]]
+        words += [int(step["overlap"]), *(place(*at) for at in step["arguments"])]
+        for item in step["maps"]:
+            words.append("@" + place(*step["arguments"][item["argument"]], item["start"]))
+        lines.append(" ".join(map(str, (*words, *step["sizes"]))))
+    return lines
+
+
 @needs_cc
 @pytest.mark.skipif(not HEADERS, reason="there is no cuda.h: the CUDA toolkit is not installed")
-def test_the_example_for_a_gpu_compiles(gpu: Path, tmp_path: Path) -> None:
-    """It is not linked or run: that needs the driver."""
+def test_the_example_for_a_gpu_follows_the_manifest(gpu: Path, tmp_path: Path) -> None:
+    """With a driver that runs nothing: every kernel is found in its file and gets its arguments."""
+    record = json.loads((gpu / "model.json").read_text())
     include = (f"-I{gpu}", f"-I{HEADERS[-1].parent}")
-    source, result = ROOT / "examples/c/gpu.c", tmp_path / "gpu.o"
-    command = [str(COMPILER), *STRICT, *include, "-c", str(source), "-o", str(result)]
+    sources = (str(ROOT / "examples/c/gpu.c"), str(ROOT / "tests/stand_in_driver.c"))
+    command = [str(COMPILER), *STRICT, *include, *sources, "-o", str(tmp_path / "gpu")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    files = [tmp_path / item["name"] for item in record["inputs"]]
+    for file, item in zip(files, record["inputs"], strict=True):
+        file.write_bytes(bytes(item["bytes"]))
+    command = [str(tmp_path / "gpu"), str(gpu), str(tmp_path / "y"), *map(str, files)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(told(record)) == 2
+    assert done.stdout.splitlines() == told(record)
+    assert (tmp_path / "y").read_bytes() == b"\7" * record["outputs"][-1]["bytes"]
+    files[0].write_bytes(b"too short")
+    assert subprocess.run(command, capture_output=True).returncode == 1
 
 
 @needs_cc
