@@ -16,9 +16,8 @@ SUMS, WARPS = 96, 16
 the wait have no room."""
 OVERLAP = True
 """Whether kernels start under the end of the one before; `schedule.extra["overlap"]` overrides."""
-EARLY = False
-"""Whether they ask for constants meanwhile; `schedule.extra["early"]` overrides. Not the default
-before `benchmarks/early_constants.py` has shown on a device what it is worth."""
+EARLY = True
+"""Whether they ask for constants meanwhile; `schedule.extra["early"]` overrides."""
 
 
 def overlap(kernel: Kernel, target: Target, assignment: Assignment, caller: bool) -> Decision:

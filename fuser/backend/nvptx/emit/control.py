@@ -172,9 +172,18 @@ def _set_registers(code: Code, op: ops.WarpRoles, role: int) -> None:
         )
 
 
+def launch_dependents(code: Code, op: ops.LaunchDependents) -> None:
+    """One instruction."""
+    code.emitter.do(
+        'call void asm sideeffect "griddepcontrol.launch_dependents;", "~{memory}"() #1'
+    )
+
+
 def await_previous(code: Code, op: ops.AwaitPrevious) -> None:
     """The pointers to data go through the wait: no load can be moved before it."""
-    e, text = code.emitter, "griddepcontrol.launch_dependents; griddepcontrol.wait;"
+    e, text = code.emitter, "griddepcontrol.wait;"
+    if op.trigger:
+        text = f"griddepcontrol.launch_dependents; {text}"
     data, type = op.buffers, "ptr addrspace(1)"
     listed = ",".join(["=l"] * len(data) + [str(i) for i in range(len(data))] + ["~{memory}"])
     operands = ", ".join(f"{type} {code.pointer(buffer)}" for buffer in data)
@@ -236,6 +245,7 @@ RULES: dict[type[Op], Callable[..., Steps | None]] = {
     ops.Where: where,
     ops.WarpRoles: warp_roles,
     ops.AwaitPrevious: await_previous,
+    ops.LaunchDependents: launch_dependents,
     ops.ReadTable: read_table,
     ops.ReadRegister: read_register,
     ops.Opaque: opaque,

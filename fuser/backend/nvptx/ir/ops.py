@@ -1006,11 +1006,19 @@ class Seam(Op):
 
 @dataclass(eq=False, kw_only=True)
 class AwaitPrevious(Op):
-    """Let the next kernel be launched, and wait until the one before this has ended: what is read
-    of these buffers is read behind it."""
+    """Wait until the kernel before this one has ended: what is read of these buffers is read behind
+    it. trigger: let the next kernel be launched first."""
 
     opcode: ClassVar[str] = "await_previous"
     buffers: tuple[Buffer, ...]
+    trigger: bool = True
+
+
+@dataclass(eq=False, kw_only=True)
+class LaunchDependents(Op):
+    """Let the next kernel be launched: it may start once all blocks of this one got here."""
+
+    opcode: ClassVar[str] = "launch_dependents"
 
 
 @dataclass(eq=False, kw_only=True)

@@ -7,33 +7,45 @@ join the group that is committed first; of a producer, the constant boxes of its
     alloc @0                                    copy_async &w[...], @1
     alloc @1                                    %b = load &bias[...] {constant = true}
     copy_async &x[...], @0                      keep %b
-    copy_async &w[...], @1                      await_previous (x, y)
+    copy_async &w[...], @1                      await_previous (x, y) {trigger = false}
     commit_copies                               alloc @0
-    %b = load &bias[...] {constant = true}      copy_async &x[...], @0
-                                                commit_copies
+    for 512 ...                                 copy_async &x[...], @0
+    %b = load &bias[...] {constant = true}      commit_copies
+                                                launch_dependents
+                                                for 512 ...
 
     await_previous (x, y)                       warp_roles producer {
-    warp_roles producer {                         for 128, (0, 0, 0) body (%k, %stage, %phase) {
-      for 512, (0, 0, 0) body (...) {               mbarrier_wait %empty, %free
+    warp_roles producer {                         await_previous () {trigger = false}
+      for 512, (0, 0, 0) body (...) {             for 128, (0, 0, 0) body (...) {
         mbarrier_wait %empty, %free                 mbarrier_expect %full {bytes = 16384}
-        mbarrier_expect %full ...                   fetch %map1, @1[%at], %full, (0, %k)
+        mbarrier_expect %full ...                   fetch %map0, @0[%at], %full, ...
         fetch %map0, @0[%at], %full, ...          }
-        fetch %map1, @1[%at], %full, ...          await_previous ()
-      }                                           for 128, (0, 0, 0) body (...) {
-    } consumer {                                    fetch %map0, @0[%at], %full, (%k, 0)
+        fetch %map1, @1[%at], %full, ...          launch_dependents
+      }                                           for 512, (%k, %stage, %phase) body (...) {
+    } consumer {                                    ...
       ...                                         }
-    }                                             for 512, (%k, %stage, %phase) body (...) {
-                                                    ...
+    }                                           } consumer {
+                                                  where %first {
+                                                    for 128, (0, 0, 0) body (%k, %stage, %phase) {
+                                                      fetch %map1, @1[%at], %full, (0, %k)
+                                                    }
                                                   }
-                                                } consumer {
-                                                  await_previous (x, y)
+                                                  await_previous (x, y) {trigger = false}
+                                                  ...
+                                                }
+
+A thread of the consumers, which have nothing to do yet, asks for the boxes: where the kernel in
+front has ended already, because its programs left no room for these, the producer must not spend
+its time on all constants before it asks for the first of the rest. Bytes may come before they are
+announced: the phase ends with the producer's arrival. The next kernel, whose early constants are in
+the way too, may start once this one has asked for its first data.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fuser.backend.nvptx.decisions import Decision
@@ -46,11 +58,16 @@ from fuser.backend.nvptx.ir.values import Operand, SharedTile, Slot, Tile
 NEAR, FAR = 32, 16
 """Registers of a thread for what is loaded early: until the wait is over, and over a loop."""
 
+BYTES = 32 << 10
+"""Of constants that a block asks for early. Where its room was taken until the kernel in front
+ended, they only stand in the way of the first data: copies arrive in the order of their issue."""
+
 _PURE = (
     Integer, ops.Address, ops.Full, ops.IndexTile, ops.Splat, ops.Map, ops.Relabel, ops.ReadTable,
 )  # fmt: skip
 _ISSUING = (ops.Alloc, ops.Barrier, ops.CopyAsync, ops.CommitCopies)
 """What may come between copies at the start of a kernel, whose shared memory nobody else had."""
+_OF_PRODUCER = (ops.MbarrierWait, ops.MbarrierExpect)
 _BODY = (Integer, ops.Address, ops.MbarrierWait, ops.MbarrierExpect, ops.Fetch, ops.Yield)
 
 
@@ -70,9 +87,14 @@ def request_constants(program: Program) -> Decision:
             boxes = len(ring.constant)
             wait = body.ops.pop(at)
             ring.split(roles.producer)
-            body, at = roles.consumer, 0
-            body.ops.insert(0, wait)
+            body, asks = roles.consumer, ring.ask()
+            at = len(asks)
+            body.ops[:0] = [*asks, wait]
+            assert isinstance(wait, ops.AwaitPrevious)
+            wait.trigger = False
     loads, copies = _lift(body, at)
+    if copies:
+        _trigger_behind_copies(body)
     found = {"loads": loads, "copies": copies, "boxes of every stage": boxes}
     if any(found.values()):
         return _decided(True, ", ".join(f"{n} {name}" for name, n in found.items() if n))
@@ -94,7 +116,7 @@ def _lift(block: Block, at: int) -> tuple[int, int]:
     }
     moved: dict[Op, None] = {}
     loads: list[Tile] = []
-    copies, taken, starts, loops = 0, 0, True, False
+    copies, taken, asked, starts, loops = 0, 0, 0, True, False
     for op in behind:
         if isinstance(op, ops.Load) and op.constant and op.at.access.view.buffer.role == "constant":
             words = -(-len(op.tile.layout.regs) * op.tile.dtype.bytes // 4)
@@ -103,7 +125,9 @@ def _lift(block: Block, at: int) -> tuple[int, int]:
                 taken += words
         elif isinstance(op, ops.CopyAsync):
             if starts and op.at.access.view.buffer.role == "constant":
-                copies += _take(op, makers, moved)
+                asked += op.target.bytes
+                if not copies or asked <= BYTES:
+                    copies += _take(op, makers, moved)
         else:
             starts = starts and (isinstance(op, _ISSUING) or not _shares(op))
             loops = loops or isinstance(op, ops.For | ops.While)
@@ -141,6 +165,16 @@ def _take(op: Op, makers: dict[object, Op], moved: dict[Op, None]) -> bool:
     return True
 
 
+def _trigger_behind_copies(block: Block) -> None:
+    """Let the next kernel start where this one has asked for its first data: at the first loop."""
+    wait = next(op for op in block.ops if isinstance(op, ops.AwaitPrevious))
+    behind = block.ops.index(wait) + 1
+    loop = next((n for n, op in enumerate(block.ops[behind:], behind) if op.blocks()), None)
+    if loop is not None:
+        wait.trigger = False
+        block.ops.insert(loop, ops.LaunchDependents())
+
+
 # the producer -------------------------------------------------------------------------------------
 
 
@@ -153,39 +187,50 @@ class _Ring:
     constant: list[ops.Fetch]
     end: Operand
     integers: list[Op]
+    known: list[Op]
+    """What the producer has computed in front of the loop."""
 
     def split(self, producer: Block) -> None:
-        """The constants of the first stages, the wait, what else these bring, all other stages."""
-        loop = self.loop
-        early, late = self._part(".early", self._is_early), self._part(".late", self._is_late)
-        at = producer.ops.index(loop)
+        """The wait, what is not constant of the first stages, which are empty, and all others."""
+        loop, others = self.loop, [
+            op for op in self.loop.body.ops
+            if op not in self.constant and not isinstance(op, ops.MbarrierWait)
+        ]  # fmt: skip
+        late = self._part(".late", others)
         rest = dataclasses.replace(loop, firsts=late.scalars)
+        at = producer.ops.index(loop)
         producer.ops[at : at + 1] = [
-            *self.integers, early, ops.AwaitPrevious(buffers=()), late, rest,
+            *self.integers, ops.AwaitPrevious(buffers=(), trigger=False), late,
+            ops.LaunchDependents(), rest,
         ]  # fmt: skip
 
-    def _is_early(self, op: Op) -> bool:
-        return not isinstance(op, ops.Fetch) or op in self.constant
+    def ask(self) -> list[Op]:
+        """What a thread of the consumers does first."""
+        kept = [op for op in self.loop.body.ops if not isinstance(op, _OF_PRODUCER)]
+        kept = [op for op in kept if op in self.constant or not isinstance(op, ops.Fetch)]
+        before = [*self.known, *self.integers]
+        names = {name: f"{name}.early" for op in before for name in op.names}
+        asks = self._part(".early", kept, names)
+        inside = _used([*(_renamed(op, names) for op in before), asks])
+        first = Integer(text="icmp eq i32 %tid, 0", names=("%first.early",))
+        return [first, ops.Where(condition="%first.early", body=Block([], inside))]
 
-    def _is_late(self, op: Op) -> bool:
-        if isinstance(op, ops.Fetch):
-            return op not in self.constant
-        return not isinstance(op, ops.MbarrierWait | ops.MbarrierExpect)
-
-    def _part(self, suffix: str, wanted: Callable[[Op], bool]) -> ops.For:
+    def _part(self, suffix: str, ops_: list[Op], names: Mapping[str, str] | None = None) -> ops.For:
         """The loop over the first stages, with some of its ops and names of its own."""
-        loop = self.loop
-        kept = _used([op for op in loop.body.ops if wanted(op)])
-        names = {name: name + suffix for op in kept for name in op.names}
-        names |= {name: name + suffix for name in loop.scalars}
-        body = Block([], [_renamed(op, names) for op in kept])
-        scalars = tuple(names[name] for name in loop.scalars)
-        return dataclasses.replace(loop, stop=self.end, scalars=scalars, body=body)
+        loop, kept, outer = self.loop, _used(ops_), dict(names or {})
+        inner = {name: name + suffix for op in kept for name in op.names}
+        inner |= outer | {name: name + suffix for name in loop.scalars}
+        body = Block([], [_renamed(op, inner) for op in kept])
+        return dataclasses.replace(
+            loop, stop=_inside(self.end, outer), firsts=_inside(loop.firsts, outer),
+            scalars=_inside(loop.scalars, inner), body=body,
+        )  # fmt: skip
 
 
 def _first_ring(program: Program, producer: Block) -> _Ring | str:
     """The ring that a producer fills first; or why there is none to begin early."""
     loop = next((op for op in producer.ops if not isinstance(op, Integer)), None)
+    known = producer.ops[: producer.ops.index(loop)] if loop is not None else []
     plain = isinstance(loop, ops.For) and all(isinstance(op, _BODY) for op in loop.body.ops)
     if not isinstance(loop, ops.For) or not plain or loop.certain:
         return "the producer does not begin with a loop of copies"
@@ -196,18 +241,19 @@ def _first_ring(program: Program, producer: Block) -> _Ring | str:
     if len(constant) == len(fetches):
         return "the producer brings constants only"
     stages = min(op.into.slot.bytes // op.into.bytes for op in fetches)
+    stages = max(1, min(stages, BYTES // sum(op.into.bytes for op in constant)))
     step = _step(loop)
     if not step:
         return "the producer's loop does not count"
     first, stop = loop.firsts[0], loop.stop
     if isinstance(first, int) and isinstance(stop, int):
-        return _Ring(loop, constant, min(stop, first + stages * step), [])
+        return _Ring(loop, constant, min(stop, first + stages * step), [], known)
     ahead, fewer, end = (f"{loop.scalars[0]}.{word}" for word in ("ahead", "fewer", "end"))
     return _Ring(loop, constant, end, [
         Integer(text=f"add i32 {first}, {stages * step}", names=(ahead,)),
         Integer(text=f"icmp slt i32 {ahead}, {stop}", names=(fewer,)),
         Integer(text=f"select i1 {fewer}, i32 {ahead}, i32 {stop}", names=(end,)),
-    ])  # fmt: skip
+    ], known)  # fmt: skip
 
 
 def _role(program: Program, op: ops.Fetch) -> str:
@@ -225,14 +271,15 @@ def _step(loop: ops.For) -> int:
     return 0
 
 
-def _used(body: list[Op]) -> list[Op]:
+def _used(body: Sequence[Op]) -> list[Op]:
     """Without the integers that nothing reads any more."""
     read: set[object] = set()
     kept: list[Op] = []
     for op in reversed(body):
         if not isinstance(op, Integer | ops.Address) or read.intersection(op.names):
             kept.append(op)
-            read.update(uses(op))
+            for inner in (op, *(inner for block in op.blocks() for inner in block.walk())):
+                read.update(uses(inner))
     return kept[::-1]
 
 

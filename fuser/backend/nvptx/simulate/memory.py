@@ -99,4 +99,5 @@ RULES: dict[type[Op], Rule] = {
     ops.Atomic: atomic,
     ops.Fence: nothing,
     ops.AwaitPrevious: await_previous,
+    ops.LaunchDependents: nothing,
 }
