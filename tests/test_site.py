@@ -110,7 +110,7 @@ RUN_BY = {
     "examples/c/embed.c": "test_objects.py::test_the_example_has_the_bits_of_python",
     "examples/c/gpu.c": "test_objects.py::test_the_example_for_a_gpu_follows_the_manifest",
 }
-"""The test that runs an example; gpu.c on a driver that launches nothing, and on a GPU elsewhere."""
+"""The test that runs an example; gpu.c on a driver that runs nothing, and in another on a GPU."""
 
 
 def test_every_example_is_run_by_a_test() -> None:
