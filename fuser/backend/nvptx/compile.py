@@ -162,14 +162,16 @@ def _lower(
     except NeedsOneBlock:
         low = Lowering(kernel, target, stages)
         low.run()
-    return low.recorded(), low
+    program = low.recorded()
+    program.resident = resident_blocks(low)
+    return program, low
 
 
 def _text(program: Program, low: Lowering) -> str:
     """The module of LLVM IR of a kernel."""
     return module_text(
         write(program, low.target), threads=low.threads, shared=bool(program.slots),
-        blocks=resident_blocks(low), variables=low.needs.variables,
+        blocks=program.resident, variables=low.needs.variables,
     )  # fmt: skip
 
 

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 
+from fuser.backend.nvptx import gpu_text, lower_to_gpu, shares
+from fuser.backend.nvptx.ir.ops import WarpRoles
 from fuser.backend.nvptx.ir.parse import parse_program
 from fuser.backend.nvptx.ir.verify import verify
+from fuser.backend.nvptx.simulate.protocol import verify_protocol
+from fuser.dtypes import bf16, f16, f32
 from fuser.errors import VerifyError
-from tests.backend.nvptx.test_simulate import KERNELS, mutated, text_of
+from fuser.target import SM_90A
+from fuser.tilegen.ir import Kernel
+from tests.backend.nvptx import kernels
+from tests.backend.nvptx.test_simulate import KERNELS, MUTANTS, mutated, text_of
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -56,6 +64,83 @@ def test_what_is_broken_is_told(name: str) -> None:
     with pytest.raises(VerifyError, match=message) as found:
         verify(parse_program(text))
     assert found.value.where
+
+
+STATIC = {"no wait for copies", "no barrier behind the wait", "sums used in flight"}
+"""Mutants that the text alone tells, without running warps."""
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_protocols_hold(name: str) -> None:
+    """No false alarm, whatever data decides."""
+    for guess in (0, 1):
+        verify_protocol(parse_program(text_of(name)), guess=guess)
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutants_are_found_without_data(name: str) -> None:
+    """All but what is a matter of data: who of two writers of one place wins."""
+    _, text, _ = mutated(name)
+    program = parse_program(text)
+    found = None
+    try:
+        verify(program)
+    except VerifyError as error:
+        found = error
+    assert (found is not None) == (name in STATIC)
+    if name == "parts at one place":
+        verify_protocol(program)
+        return
+    with pytest.raises(VerifyError) as told:
+        verify_protocol(program)
+    assert told.value.where or "deadlock" in told.value.what
+
+
+LARGE: dict[str, Callable[[], Kernel]] = {
+    "ring of many stages": lambda: kernels.matmul(
+        32, 3072, 3072, f16, (32, 32, 64), stages=12, persistent=False),
+    "ping-pong": lambda: kernels.matmul(
+        4096, 4096, 768, bf16, (128, 128, 64), persistent=True, teams=2),
+    "neighbours": lambda: kernels.matmul(
+        1000, 1000, 1000, f16, (64, 128, 64), neighbours=(2, 1), transpose_b=True),
+    "stream-k": lambda: kernels.matmul(
+        4096, 3000, 1000, bf16, (128, 256, 64), warps=8, stream_k=1),
+    "chained": lambda: kernels.attention(1, 4, 1024, 64, blocks=(128, 64), warps=8),
+    "split tf32": lambda: kernels.matmul(
+        512, 512, 512, f32, (64, 64, 32), stages=4, wide=True),
+    "images": lambda: kernels.convolution(32, 14, 256, 256, f16, (128, 64, 64)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_protocols_of_large_kernels_hold(name: str) -> None:
+    program = lower_to_gpu(LARGE[name](), SM_90A)
+    verify(program)
+    verify_protocol(program)
+
+
+def test_a_wait_for_another_stage_is_found_in_a_large_kernel() -> None:
+    """The ring's phase is that of the stage: a flip one stage early is found."""
+    text = gpu_text(LARGE["ping-pong"](), SM_90A)
+    broken = re.sub(r"(:= icmp eq i32 %\w+), (\d+)(?=\n.*\n.*:= xor)", r"\1, 2", text, count=1)
+    assert broken != text
+    with pytest.raises(VerifyError):
+        verify_protocol(parse_program(broken))
+
+
+def test_cut_tiles_have_the_registers_they_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A past bug: two blocks of a multiprocessor with cut tiles (stream-k), whose warps hand
+    registers to each other, wait for registers for ever. There is one such block, or none asks."""
+    kernel = kernels.matmul(
+        4096, 2048, 1000, bf16, (128, 64, 64), warps=8, stream_k=2, transpose_b=True
+    )
+    program = lower_to_gpu(kernel, SM_90A)
+    verify(program)
+    assert program.resident == 1
+    assert any(isinstance(op, WarpRoles) and op.registers for op in program.walk())
+    monkeypatch.setattr(shares, "_blocks_of_unit", lambda low: low.kernel.schedule.stream_k)
+    with pytest.raises(VerifyError, match=r"the warps want 63488 registers, there are 30720"):
+        verify(lower_to_gpu(kernel, SM_90A))
 
 
 def test_sums_in_flight_are_not_used() -> None:

@@ -72,7 +72,7 @@ class _Parser(Reader):
         numbers = self.integers("(", ")")
         if token.text == "launch" and len(numbers) == 3:
             program.launch = (numbers[0], numbers[1], numbers[2])
-        elif token.text in ("warps", "threads", "cluster"):
+        elif token.text in ("warps", "threads", "cluster", "resident"):
             setattr(program, token.text, numbers[0])
         else:
             raise self.error(f"a program has no {token.text}", token)

@@ -19,7 +19,8 @@ class Program:
     included. launch: blocks; cluster: blocks that share shared memory. head: integers made once,
     before the body. slots: of shared memory, placed; shared_bytes: that they take. scalars: numbers
     that a launch gives. blocks: of the cluster that share a program. team: the number of a warp
-    group that has a program of its own. workspace_bytes: of global memory for itself.
+    group that has a program of its own. workspace_bytes: of global memory for itself. resident:
+    blocks that a multiprocessor holds at once, which share its registers.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Program:
     blocks: int = 1
     team: Operand = 0
     workspace_bytes: int = 0
+    resident: int = 1
 
     def walk(self) -> Iterator[Op]:
         """Every op, outer before inner."""

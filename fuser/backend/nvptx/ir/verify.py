@@ -8,9 +8,11 @@
 - What copies bring into shared memory is read behind a wait for copies and a barrier.
 - Results of an issued wgmma go into the next one or a wait, and nowhere else.
 - What the kernel in front may still use is not touched before the wait for it.
-- Registers of warp groups are no more than a multiprocessor has.
+- Registers of warp groups are no more than the block was launched with: a group would wait for more
+  for ever.
 
-The simulator finds the rest.
+Phases, counts and what is in flight are checked by `simulate/protocol.py`, which runs all warps
+without data.
 """
 
 from __future__ import annotations
@@ -36,7 +38,14 @@ LEAST_REGISTERS, MOST_REGISTERS, REGISTER_STEP = 24, 256, 8
 def verify(program: Program) -> None:
     """Raises VerifyError, which names the op, for what does not hold. What `raw` code defines is
     taken to be there."""
-    checks = [_Names(program), _Layouts(), _Slots(), _Barriers(program), _Copies(), _Flights()]
+    checks = [
+        _Names(program),
+        _Layouts(program),
+        _Slots(),
+        _Barriers(program),
+        _Copies(),
+        _Flights(),
+    ]
     if any(isinstance(op, ops.AwaitPrevious) for op in program.body.walk()):
         checks.append(_Previous(program))
     _walk(program, program.head, checks[:1])
@@ -106,6 +115,9 @@ class _Names(_Check):
 
 
 class _Layouts(_Check):
+    def __init__(self, program: Program) -> None:
+        self.program = program
+
     def op(self, op: Op) -> None:
         if isinstance(op, ops.Map):
             for arg in op.args:
@@ -143,9 +155,12 @@ class _Layouts(_Check):
         for count in (producer, consumer):
             if count % REGISTER_STEP or not LEAST_REGISTERS <= count <= MOST_REGISTERS:
                 raise VerifyError(f"a thread cannot ask for {count} registers")
+        # a block is launched with as many for each thread as its multiprocessor can give to all
+        threads, blocks = op.threads + 32 * op.warps, self.program.resident
         total = producer * 32 * op.warps + consumer * op.threads
-        if total > REGISTERS:
-            raise VerifyError(f"the warps want {total} registers, there are {REGISTERS}")
+        have = REGISTERS // (blocks * threads) // REGISTER_STEP * REGISTER_STEP * threads
+        if total > have:
+            raise VerifyError(f"the warps want {total} registers, there are {have}")
 
 
 class _Slots(_Check):

@@ -88,6 +88,11 @@ class Shadow:
     def claim(self, at: Array, clock: Clock, what: str) -> None:
         """Note that an agent may write bytes from now on."""
         self.after_writes(at, clock, what, "overwrites")
+        self.after_reads(at, clock, what)
+        self._own(at, clock, what)
+
+    def after_reads(self, at: Array, clock: Clock, what: str) -> None:
+        """Raises SimulationError if somebody may still read bytes that are overwritten."""
         for agent, steps in self._reads.items():
             last = int(steps[at].max(initial=0))
             if agent != clock.agent and last and not clock.is_after(agent, last):
@@ -95,7 +100,6 @@ class Shadow:
                     f"{what} overwrites what {self._names[agent]} may still read",
                     where=f"byte {int(at[steps[at].argmax()])} of shared memory",
                 )
-        self._own(at, clock, what)
 
     def _own(self, at: Array, clock: Clock, what: str) -> None:
         self._writer[at] = len(self._writes)

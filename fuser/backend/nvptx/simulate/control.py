@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -34,28 +34,45 @@ def _end(block: Block) -> ops.Yield:
 
 
 def for_(warp: Warp, op: ops.For) -> Steps:
+    yield from for_with(warp, op, lambda variable: variable)
+
+
+def for_with(warp: Warp, op: ops.For, leap: Callable[[int], int]) -> Steps:
+    """A loop whose variable goes on where `leap` says, from where it would."""
+
+    def more(variable: int) -> bool:
+        return variable < warp.number_of(op.stop)
+
     _bind(warp, op.scalars, op.firsts, op.params, op.inits)
     end = _end(op.body)
-    again = op.certain or warp.number_of(op.scalars[0]) < warp.number_of(op.stop)
+    again = more(warp.number_of(op.scalars[0])) or op.certain
     while again:
         yield from warp.run(op.body)
-        last = op.certain and warp.number_of(end.scalars[0]) >= warp.number_of(op.stop)
+        if isinstance(end.scalars[0], str):
+            following = leap(warp.number_of(end.scalars[0]))
+            warp.scalars[end.scalars[0]] = np.full(32, following, np.int64)
+        last = op.certain and not more(warp.number_of(end.scalars[0]))
         if last:  # the scalars of the last iteration keep their names
             _bind(warp, (), (), op.params, end.values)
             break
         _bind(warp, op.scalars, end.scalars, op.params, end.values)
-        again = op.certain or warp.number_of(op.scalars[0]) < warp.number_of(op.stop)
+        again = op.certain or more(warp.number_of(op.scalars[0]))
         yield lambda: True
     _bind(warp, (), (), op.results, op.params)
 
 
 def while_(warp: Warp, op: ops.While) -> Steps:
+    yield from while_while(warp, op, lambda: True)
+
+
+def while_while(warp: Warp, op: ops.While, more: Callable[[], bool]) -> Steps:
+    """A loop that ends where `more` says so, if its head does not before."""
     _bind(warp, op.scalars, op.firsts, op.params, op.inits)
     test = op.head.ops[-1]
     assert isinstance(test, ops.Condition)
     while True:
         yield from warp.run(op.head)
-        if not warp.number_of(test.value):
+        if not warp.number_of(test.value) or not more():
             break
         yield from warp.run(op.body)
         end = _end(op.body)

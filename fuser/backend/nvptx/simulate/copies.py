@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from fuser.backend.module import TensorMap
@@ -31,13 +33,20 @@ def box(source: Array, map: TensorMap, start: list[int]) -> Array:
 
 
 def fetch(warp: Warp, op: ops.Fetch) -> None:
-    program, machine = warp.machine.program, warp.machine
+    program = warp.machine.program
     if op.im2col:
         raise SimulationError("an im2col walk has no meaning in the simulator yet")
     map = program.tensor_maps[int(op.map.lstrip("%map"))]
-    tile, dtype = op.into, BY_NAME[map.dtype]
     warp.touch(program.buffers[map.argument])
     source = warp.array(program.buffers[map.argument]).reshape(-1)
+    fetch_boxes(warp, op, lambda start: box(source, map, start))
+
+
+def fetch_boxes(warp: Warp, op: ops.Fetch, bring: Callable[[list[int]], Array]) -> None:
+    """Set off the copies of what `bring` has at the start of each box: [rows, columns]."""
+    program, machine = warp.machine.program, warp.machine
+    map = program.tensor_maps[int(op.map.lstrip("%map"))]
+    tile, dtype = op.into, BY_NAME[map.dtype]
     start = [warp.number_of(at) for at in op.start]
     bits = 1 << warp.block if op.to is None else warp.number_of(op.to)
     base = int(np.asarray(warp.place(tile.slot, warp.number_of(tile.stage))))
@@ -48,7 +57,7 @@ def fetch(warp: Warp, op: ops.Fetch) -> None:
             moved = [start[0] + along * map.box[0], *start[1:]]
             if len(moved) > 1:
                 moved[1] += first
-            lines = box(source, map, moved)
+            lines = bring(moved)
             rows, columns = np.indices(lines.shape)
             rows = rows + first
             chunk = columns * dtype.bytes // 16
@@ -57,22 +66,22 @@ def fetch(warp: Warp, op: ops.Fetch) -> None:
             place = base + along * tile.block_bytes + rows * span + (chunk ^ turn) * 16 + inside
             for block in range(program.cluster):
                 if bits >> block & 1:
-                    data = as_bytes(lines.reshape(-1))
+                    data = as_bytes(lines.astype(dtype.numpy).reshape(-1))
                     where = bytes_at(place.reshape(-1), dtype.bytes)
                     fly(warp, op, block, where, data, machine.mbarrier(block, at))
 
 
 def write_tile(warp: Warp, op: ops.WriteTile) -> None:
-    at, where = _swizzled(warp, op.target, op.x.layout)
+    at, where = swizzled_places(warp, op.target, op.x.layout)
     warp.write(op, at, warp.tiles[op.x], where)
 
 
 def read_tile(warp: Warp, op: ops.ReadTile) -> None:
-    at, where = _swizzled(warp, op.source, op.tile.layout)
+    at, where = swizzled_places(warp, op.source, op.tile.layout)
     warp.tiles[op.tile] = warp.read(op, at, op.tile.dtype.numpy, where)
 
 
-def _swizzled(warp: Warp, tile: SharedTile, layout: Layout) -> tuple[Array, Array]:
+def swizzled_places(warp: Warp, tile: SharedTile, layout: Layout) -> tuple[Array, Array]:
     """[32, registers]: byte addresses in a shared tile, and whether they are allocated."""
     at = warp.coordinates(layout)
     rows, columns = (at[..., 0], at[..., 0]) if tile.flat else (at[..., 0], at[..., 1])
@@ -82,7 +91,7 @@ def _swizzled(warp: Warp, tile: SharedTile, layout: Layout) -> tuple[Array, Arra
 
 
 def copy_async(warp: Warp, op: ops.CopyAsync) -> None:
-    place, allocated = _swizzled(warp, op.target, op.layout)
+    place, allocated = swizzled_places(warp, op.target, op.layout)
     keep = allocated & warp.active[:, None] & warp.alone(op.layout)[:, None]
     address, where = touched(warp, op.at, op.layout)
     source = warp.array(op.at.access.view.buffer)

@@ -16,6 +16,9 @@ _CONVERT = re.compile(r"(zext|sext|trunc) (i\d+) (\S+) to (i\d+)")
 _EXTREME = re.compile(
     r"call (i\d+) @llvm\.(smin|smax|umin|umax)\.i\d+\(i\d+ ([^,]+), i\d+ ([^)]+)\)"
 )
+_LANE = re.compile(
+    r"call i32 @llvm\.nvvm\.shfl\.sync\.idx\.i32\(i32 -1, i32 ([^,]+), i32 (\d+), i32 31\)"
+)
 _REGISTER = re.compile(r"call i\d+ @llvm\.nvvm\.read\.ptx\.sreg\.([\w.]+)\(\)")
 
 Lookup = Callable[[str], Array]
@@ -35,6 +38,8 @@ def compute(text: str, value: Lookup, register: Lookup) -> Array:
     kept as signed numbers of 64 bits, cut to the width of their type."""
     if match := _REGISTER.match(text):
         return register(match[1])
+    if match := _LANE.match(text):
+        return np.full(32, value(match[1])[int(match[2])], np.int64)
     if match := _SELECT.match(text):
         return np.where(value(match[1]) != 0, value(match[3]), value(match[4]))
     if match := _CONVERT.match(text):

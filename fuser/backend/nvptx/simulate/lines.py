@@ -17,7 +17,7 @@ from fuser.backend.nvptx.simulate.warp import Rule, Warp
 def store_lines(warp: Warp, op: ops.StoreLines) -> None:
     if op.at.mask is not None:
         raise SimulationError("masked lines have no meaning in the simulator yet")
-    _through(warp, op, op.slot, op.value.layout)
+    through(warp, op, op.slot, op.value.layout)
     address, where = touched(warp, op.at, op.value.layout)
     warp.array(op.at.access.view.buffer)[address[where]] = warp.tiles[op.value][where]
 
@@ -29,7 +29,7 @@ def load_lines(warp: Warp, op: ops.LoadLines) -> None:
 
 
 def turn_lines(warp: Warp, op: ops.TurnLines) -> None:
-    _through(warp, op, op.slot, op.tile.layout)
+    through(warp, op, op.slot, op.tile.layout)
     warp.tiles[op.tile] = within(warp, warp.tiles[op.x], op.x.layout, op.tile.layout)
 
 
@@ -42,7 +42,7 @@ def within(warp: Warp, values: Array, source: Layout, wanted: Layout) -> Array:
     return np.asarray(whole[theirs[..., 0], theirs[..., 1]])
 
 
-def _through(warp: Warp, op: Op, slot: Slot, layout: Layout) -> None:
+def through(warp: Warp, op: Op, slot: Slot, layout: Layout) -> None:
     """The warp writes its part of the slot and reads it back."""
     base = warp.thread_part([0] * 5 + [BUFFER << bit for bit in range(len(layout.warps))])
     place = np.asarray(warp.place(slot, int(base[0]) + np.arange(BUFFER)))

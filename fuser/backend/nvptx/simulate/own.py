@@ -16,7 +16,7 @@ from fuser.backend.nvptx.simulate.warp import Rule, Warp
 from fuser.backend.nvptx.values import vectors
 
 
-def _places(warp: Warp, op: ops.CopyOwn | ops.ReadOwn, layout: Layout) -> Array:
+def places(warp: Warp, op: ops.CopyOwn | ops.ReadOwn, layout: Layout) -> Array:
     """[32, registers]: byte addresses of the elements of a strip."""
     access = op.at.access
     axis, width, item = access.axis, access.width, access.view.dtype.bytes
@@ -35,13 +35,13 @@ def copy_own(warp: Warp, op: ops.CopyOwn) -> None:
     address, where = touched(warp, op.at, op.strip)
     source = warp.array(op.at.access.view.buffer)
     values = np.where(where, source[address], np.zeros(1, source.dtype))
-    issue(warp, op, _places(warp, op, op.strip).reshape(-1), values.reshape(-1))
+    issue(warp, op, places(warp, op, op.strip).reshape(-1), values.reshape(-1))
 
 
 def read_own(warp: Warp, op: ops.ReadOwn) -> None:
     made = op.tile
     _, where = touched(warp, op.at, made.layout)
-    found = warp.read(op, _places(warp, op, made.layout), made.dtype.numpy)
+    found = warp.read(op, places(warp, op, made.layout), made.dtype.numpy)
     warp.tiles[made] = np.where(where, found, np.asarray(op.pad or 0).astype(found.dtype))
 
 
