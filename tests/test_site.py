@@ -9,6 +9,7 @@ import importlib.util
 import inspect
 import re
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +19,8 @@ import pytest
 
 from benchmarks.tutorial_modules import NAMES
 from fuser.language.builtins import TABLE
+from fuser.runtime.container import MAJOR, MINOR
+from fuser.target import TARGETS
 
 ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / "docs" / "site"
@@ -54,11 +57,14 @@ def test_the_map_of_the_pages_has_every_page() -> None:
 
 
 def test_the_landing_page_has_the_commands_of_the_readme() -> None:
-    readme, landing = ((path / name).read_text() for path, name in
-                       ((ROOT, "README.md"), (SITE, "index.md")))  # fmt: skip
-    commands = re.findall(r"```sh\n(.*?)```", readme, re.DOTALL)[:2]
-    assert commands == ["./scripts/demo\n", "./scripts/test\n"]
-    assert re.findall(r"```sh\n(.*?)```", landing, re.DOTALL) == commands
+    landing = (SITE / "index.md").read_text()
+    assert '{include} README.md\n:start-after: "# fuser"\n:end-before: "## Use it"' in landing
+    before = (ROOT / "README.md").read_text().partition("## Use it")[0]
+    assert before.startswith("# fuser\n")
+    assert re.findall(r"```sh\n(.*?)```", before, re.DOTALL) == [
+        "./scripts/demo\n",
+        "./scripts/test\n",
+    ]
 
 
 def test_what_is_staged(tmp_path: Path) -> None:
@@ -66,6 +72,7 @@ def test_what_is_staged(tmp_path: Path) -> None:
     stage.stage(tmp_path)
     tutorials = (tmp_path / "docs/tutorials/README.md").read_text()
     assert "[01_vector_add.py](01_vector_add.md)" in tutorials
+    assert "| [](python.md) |" in (tmp_path / "docs/README.md").read_text()
     assert "\n/docs/tutorials/01_vector_add\n" in tutorials
     assert "(../examples/c/embed.md)" in (tmp_path / "docs/deployment.md").read_text()
     page = (tmp_path / "docs/tutorials/01_vector_add.md").read_text()
@@ -99,6 +106,17 @@ def test_links_are_checked(tmp_path: Path) -> None:
     ]
     assert check.main(tmp_path) == 1
     assert check.main(tmp_path / "none") == 1
+
+
+def test_the_page_of_versions_has_the_tree_s_numbers() -> None:
+    text = (ROOT / "docs" / "versions.md").read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["requires-python"] == ">=3.11" and "| Python | 3.11 |" in text
+    for page in ("versions", "deployment"):
+        assert f"{MAJOR}.{MINOR}" in (ROOT / "docs" / f"{page}.md").read_text()
+    assert f"| plan files | {MAJOR}.{MINOR} |" in text
+    oldest = min(target.sm for target in TARGETS.values() if target.name == "cuda")
+    assert f"| GPU | sm_{oldest} |" in text
 
 
 # examples -----------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "docstrings"]
 root_doc = "index"
 highlight_language = "text"
 default_role = "literal"
+smartquotes = False  # "auto" is a string
 
 myst_heading_anchors = 5
 myst_links_external_new_tab = False
@@ -27,7 +28,6 @@ autodoc_class_signature = "mixed"
 autodoc_preserve_defaults = True
 python_maximum_signature_line_length = 88
 python_use_unqualified_type_names = True
-add_module_names = False
 toc_object_entries = False
 
 html_theme = "furo"

@@ -20,7 +20,8 @@ from fuser.language.registry import TABLE
 
 
 def plain(text: str) -> str:
-    """A paragraph as reStructuredText: `code` as literals, nothing else as markup."""
+    """A paragraph as reStructuredText: `code` as literals, pages of docs/ as links, nothing else as
+    markup."""
     parts = text.split("`")
     if len(parts) % 2 == 0:
         raise ValueError(f"a ` has no partner in: {text}")
@@ -29,38 +30,57 @@ def plain(text: str) -> str:
         if i % 2:  # "\\ " ends markup beside a letter
             out += f"\\ ``{part.strip()}``\\ "
         else:
-            out += re.sub(r"([\\*|_<])", r"\\\1", part)
+            part = re.sub(r"([\\*|_<])", r"\\\1", part)
+            out += re.sub(r"\bdocs/([\w/-]+)\.md\b", r":doc:`docs/\1.md </docs/\1>`", part)
     return out
 
 
-def restructured(lines: list[str]) -> list[str]:
-    """The lines of a docstring as reStructuredText."""
+def sentences(text: str, names: list[str]) -> list[str]:
+    """A paragraph: parameters (`name: ...`, `one, two: ...`) as a list, errors by themselves."""
+    name = "|".join(map(re.escape, sorted(names, key=len, reverse=True))) or "(?!)"
+    begins = rf"(?:^|(?<=[.;)] ))(?=(?:(?:{name}), )*(?:{name}): |Raises )"
+    out: list[str] = []
+    for piece in re.split(begins, " ".join(text.split())):
+        found = re.match(rf"((?:(?:{name}), )*(?:{name})): (.*)", piece)
+        if found:
+            given = ", ".join(f"``{item}``" for item in found[1].split(", "))
+            out.append(f"* {given}: {plain(found[2].strip().rstrip(';'))}")
+        elif piece.strip():
+            out += ["", plain(piece.strip()), ""]
+    return [*out, ""]
+
+
+def restructured(lines: list[str], names: list[str]) -> list[str]:
+    """The lines of a docstring as reStructuredText. names: of the parameters."""
     out: list[str] = []
     for block in re.split(r"\n\s*\n", "\n".join(lines).strip("\n")):
         rows = block.splitlines()
-        if not rows:
-            continue
-        if all(row.startswith("    ") for row in rows):
-            out += [".. code-block:: python", "", *rows, ""]
-        elif re.match(r"\s*[*-] ", rows[0]):
-            for item in re.split(r"(?m)^\s*[*-] ", block)[1:]:
-                out.append("* " + plain(" ".join(item.split())))
+        text = "\n".join(row for row in rows if not row.startswith("    "))
+        code = [row for row in rows if row.startswith("    ")]
+        if re.match(r"[*-] ", text):
+            out += [f"* {plain(' '.join(i.split()))}" for i in re.split(r"(?m)^[*-] ", block)[1:]]
             out.append("")
-        else:
-            # Code that follows a line of text at once.
-            text = [row for row in rows if not row.startswith("    ")]
-            code = [row for row in rows if row.startswith("    ")]
-            out += [plain(" ".join(" ".join(text).split())), ""]
-            if code:
-                out += [".. code-block:: python", "", *code, ""]
+            continue
+        if text:
+            out += sentences(text, names)
+        if code:
+            out += [".. code-block:: python", "", *code, ""]
     return out
+
+
+def parameters(item: Any) -> list[str]:
+    """The names of what a function or a class takes."""
+    try:
+        return list(inspect.signature(item).parameters)
+    except (TypeError, ValueError):
+        return []
 
 
 def on_docstring(
     app: Sphinx, what: str, name: str, item: Any, options: Any, lines: list[str]
 ) -> None:
     """Sphinx's event: the lines are changed in place. Pages have words of their own for modules."""
-    lines[:] = [] if what == "module" else restructured(lines)
+    lines[:] = [] if what == "module" else restructured(lines, parameters(item))
 
 
 class Builtins(SphinxDirective):
@@ -72,8 +92,10 @@ class Builtins(SphinxDirective):
         text: list[str] = []
         for name in " ".join(self.content).split():
             function = TABLE[name]
-            lines = restructured(inspect.cleandoc(function.doc).splitlines())
-            text += [f".. py:function:: fuser.language.{name}{signature(function)}", ""]
+            lines = restructured(
+                inspect.cleandoc(function.doc).splitlines(), parameters(function.call)
+            )
+            text += [f".. py:function:: fl.{name}{signature(function)}", ""]
             text += [f"   {line}" for line in lines]
             text.append("")
         return self.parse_text_to_nodes("\n".join(text))

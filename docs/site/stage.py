@@ -31,10 +31,11 @@ def examples() -> list[str]:
 
 
 def landing_entries() -> list[str]:
-    """The pages that the landing page has in its navigation, without suffix."""
+    """The pages that the landing page has in its navigation, without suffix. A line is a page, or
+    a title and a <page>."""
     trees = re.findall(r"```\{toctree\}\n(.*?)```", (SITE / "index.md").read_text(), re.DOTALL)
     lines = [line for tree in trees for line in tree.splitlines()]
-    return [line for line in lines if line and not line.startswith(":")]
+    return [re.sub(r".*<(.*)>", r"\1", line) for line in lines if line and line[0] != ":"]
 
 
 def children(page: str) -> list[str]:
@@ -50,9 +51,10 @@ def navigation() -> list[str]:
 
 
 def title_of(example: str, text: str) -> str:
-    """The title of an example: the first sentence of what it says of itself, or its name."""
-    told = description(example, text).partition("\n")[0].strip()
-    return told.rstrip(".") if example.endswith(".py") else f"{Path(example).name}: {told}"
+    """The title of an example: the first line of its docstring; its name and the beginning of its
+    first comment."""
+    told = description(example, text).partition("\n")[0].strip().rstrip(".")
+    return told if example.endswith(".py") else f"{Path(example).name}: {told.partition(':')[0]}"
 
 
 def description(example: str, text: str) -> str:
@@ -102,11 +104,13 @@ def page_name(example: str) -> str:
 
 
 def _relinked(text: str) -> str:
-    """A page whose links to examples lead to their pages. What is code stays."""
+    """A page whose links to examples lead to their pages, and whose links that show the name of a
+    file show its title."""
     names = "|".join(re.escape(Path(example).name) for example in examples())
-    return re.sub(
+    text = re.sub(
         rf"(\]\([^)\s]*?)({names})\)", lambda m: f"{m[1]}{Path(m[2]).with_suffix('.md')})", text
     )
+    return re.sub(r"\[[\w./-]+\.md\]\(([\w./-]+\.md)\)", r"[](\1)", text)
 
 
 def _tree(names: list[str]) -> str:

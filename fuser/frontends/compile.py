@@ -120,7 +120,7 @@ def compile(
     tensors, compiled for the shapes it meets, and for those of `example_inputs` at once. device
     "auto" is then where its tensors are; freeze=False makes its parameters inputs of the kernels.
 
-    precision: what matmuls may round their operands to, "model" or "bf16" (pipeline/precision.py).
+    precision: what may be rounded: "model", "bf16", "int8w" (docs/python.md).
     tune: measure schedules of kernels, and remember the best (pipeline/tuning.py).
     Raises FuserError: UsageError, InvalidModelError, UnsupportedOpError, DeviceError, CompileError.
     """
