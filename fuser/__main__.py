@@ -7,8 +7,12 @@ import sys
 
 def main() -> None:
     """Run the command line; returns through SystemExit with the documented exit code."""
-    from fuser.cli.main import run
-
+    try:
+        from fuser.cli.main import run
+    except ModuleNotFoundError as error:
+        if error.name != "click":
+            raise
+        sys.exit("error: the commands need the package click; pip install click")
     sys.exit(run())
 
 

@@ -1,7 +1,8 @@
 """Build the distribution that only runs plan files: python scripts/runtime_wheel.py FOLDER
 
 `fuser-runtime` has the package fuser without its compiler: the modules that `fuser.load` may import
-for plans of fixed and of open sizes, with NumPy and ml_dtypes as all that it needs. It is made from
+for plans of fixed and of open sizes, with NumPy and ml_dtypes as all that it needs, and, with the
+extra `serve`, `python -m fuser serve`. It is made from
 the same tree as `fuser-compiler`, with its version, and takes its place: an environment has one of
 the two.
 Prints the wheel that it puts into FOLDER. --stage: the tree that the wheel is built of, instead.
@@ -21,21 +22,27 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME = "fuser-runtime"
-ROOTS = ("fuser", "fuser.frontends.load")
+ROOTS = (
+    "fuser", "fuser.__main__", "fuser.cli.serve", "fuser.frontends.load",
+    "fuser.serve.triton_model",
+)  # fmt: skip
 """What a program that runs plans asks for."""
 LEFT_OUT = (
-    "fuser.backend.cpu", "fuser.frontends.torch", "fuser.partition", "fuser.pipeline.compiler",
-    "fuser.pipeline.reporting", "fuser.report",
+    "fuser.backend.cpu", "fuser.frontends.compile", "fuser.frontends.torch", "fuser.partition",
+    "fuser.pipeline.compiler", "fuser.pipeline.reporting", "fuser.report",
 )  # fmt: skip
 """What compiles, and what files of PyTorch's modules need; `fuser.load` says so without it."""
 NEEDS = ("ml_dtypes", "numpy")
-EXTRAS = ("cuda", "nccl")
+EXTRAS = {"cuda": (), "nccl": (), "serve": ("click", "protobuf")}
+"""Of those of the whole, and what they need that the whole has as its base."""
+DATA = ("fuser/py.typed", "fuser/serve/inference.proto")
 
 README = """# fuser-runtime
 
 Runs plan files of [fuser](https://pypi.org/project/fuser-compiler/), a graph-level fusion compiler,
 without its compiler: `import fuser; fuser.Plan.load("model.plan").run(feeds)`. It needs NumPy and
-ml_dtypes, and with the extra `cuda` runs plans for NVIDIA GPUs. Plan files are made by
+ml_dtypes. With the extra `cuda` it runs plans for NVIDIA GPUs, with the extra `serve`
+`python -m fuser serve model.plan` answers over HTTP and gRPC. Plan files are made by
 `fuser compile model.onnx -o model.plan` of the distribution fuser-compiler, which runs them, too:
 install one of the two, not both. A plan file is a program: load what you would run.
 """
@@ -90,7 +97,8 @@ def stage(folder: Path) -> Path:
         target = folder / path.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
-    (folder / "fuser" / "py.typed").touch()
+    for name in DATA:
+        shutil.copyfile(ROOT / name, folder / name)
     shutil.copyfile(ROOT / "LICENSE", folder / "LICENSE")
     (folder / "README.md").write_text(README)
     (folder / "pyproject.toml").write_text(_project())
@@ -102,7 +110,9 @@ def _project() -> str:
     whole = tomllib.loads((ROOT / "pyproject.toml").read_text())
     project = whole["project"]
     needs = [need for need in project["dependencies"] if need.startswith(NEEDS)]
-    extras = {name: project["optional-dependencies"][name] for name in EXTRAS}
+    extras = {
+        name: [*project["optional-dependencies"][name], *more] for name, more in EXTRAS.items()
+    }
     lines = [
         "[build-system]",
         f"requires = {whole['build-system']['requires']!r}",
@@ -124,6 +134,7 @@ def _project() -> str:
         "include = ['fuser', 'fuser.*']",
         "[tool.setuptools.package-data]",
         "fuser = ['py.typed']",
+        "'fuser.serve' = ['inference.proto']",
     ]
     return "\n".join(lines) + "\n"
 

@@ -6,26 +6,20 @@ import logging
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
 
 import click
 
 from fuser import __version__
-from fuser.cli import (
-    bench,
-    cache,
-    compile,
-    doctor,
-    dump,
-    explain,
-    inspect,
-    options,
-    profile,
-    report,
-    serve,
-    shard,
-)
-from fuser.cli import run as running
-from fuser.errors import FuserError
+from fuser.cli import options
+from fuser.errors import FuserError, UsageError
+
+COMMANDS = (
+    "bench", "cache", "compile", "doctor", "dump", "explain", "inspect", "profile", "report", "run",
+    "serve", "shard",
+)  # fmt: skip
+"""Each is `fuser/cli/<name>.py` with a `<name>_command`; fuser-runtime has `serve` alone."""
 
 NOTE = (
     "On Linux another `fuser` (of psmisc) may come first on the PATH;"
@@ -86,23 +80,28 @@ def _one_line(text: str) -> str:
     return line if len(line) <= 3000 else f"{line[:2000]} ... {line[-900:]}"
 
 
-@click.group(epilog=NOTE, context_settings={"help_option_names": ["-h", "--help"]})
+class Commands(click.Group):
+    """The commands of which the module is there, each loaded when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for name in COMMANDS if find_spec(f"fuser.cli.{name}") is not None]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        if cmd_name not in self.list_commands(ctx):
+            raise UsageError(
+                f"fuser {cmd_name} is not here: this is fuser-runtime, which runs plan files",
+                hint="pip install fuser-compiler in its place",
+            )
+        found = getattr(import_module(f"fuser.cli.{cmd_name}"), f"{cmd_name}_command")
+        assert isinstance(found, click.Command)
+        return found
+
+
+@click.group(cls=Commands, epilog=NOTE, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="fuser")
 @options.verbose
 @click.option("--debug", is_flag=True, help="Show the traceback of an internal error.")
 def main(debug: bool) -> None:
     """Compile ONNX models to few fused kernels, and run them on the CPU or an NVIDIA GPU."""
-
-
-main.add_command(running.run_command)
-main.add_command(profile.profile_command)
-main.add_command(bench.bench_command)
-main.add_command(report.report_command)
-main.add_command(explain.explain_command)
-main.add_command(dump.dump_command)
-main.add_command(compile.compile_command)
-main.add_command(shard.shard_command)
-main.add_command(inspect.inspect_command)
-main.add_command(doctor.doctor_command)
-main.add_command(serve.serve_command)
-main.add_command(cache.cache_command)

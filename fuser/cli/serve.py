@@ -62,7 +62,9 @@ def serve_command(
         from fuser.serve import server
     except ModuleNotFoundError as error:
         raise UsageError(
-            f"serving needs the package {error.name}", hint='pip install "fuser-compiler[serve]"'
+            f"serving needs the package {error.name}",
+            hint='pip install "fuser-compiler[serve]"; where fuser-runtime is installed,'
+            ' "fuser-runtime[serve]"',
         ) from error
     from fuser.serve.opening import open_model
     from fuser.serve.service import Limits

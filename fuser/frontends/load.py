@@ -39,18 +39,18 @@ def load(
     except OSError as error:
         raise UsageError(f"cannot read the plan {path}: {error.strerror}") from error
     if kind == b"FUSERT":
-        with _all_of_fuser(path, "a PyTorch model"):
+        with all_of_fuser(f"{path} is a plan of a PyTorch model"):
             from fuser.frontends.torch import saved
         return saved.load(path, threads=threads, device=device)
     if kind == b"FUSERD":
-        with _all_of_fuser(path, "open sizes"):
-            from fuser.pipeline.dynamic import DynamicPlan
+        from fuser.pipeline.dynamic import DynamicPlan
+
         return DynamicPlan.load(path, threads=threads, device=device)
     return Plan.load(path, threads=threads, device=device, weights=weights)
 
 
 @contextlib.contextmanager
-def _all_of_fuser(path: Path | str, what: str) -> Iterator[None]:
+def all_of_fuser(why: str) -> Iterator[None]:
     """Imports that the distribution fuser-runtime lacks are a UsageError in it."""
     try:
         yield
@@ -58,6 +58,6 @@ def _all_of_fuser(path: Path | str, what: str) -> Iterator[None]:
         if (error.name or "").partition(".")[0] != "fuser":
             raise
         raise UsageError(
-            f"{path} is a plan of {what}, and this is fuser-runtime, which runs others",
+            f"{why}, and this is fuser-runtime, which runs plans of models alone",
             hint="pip install fuser-compiler in its place",
         ) from error

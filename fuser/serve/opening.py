@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fuser.errors import UnsupportedError, UsageError
-from fuser.frontends.load import load
+from fuser.frontends.load import all_of_fuser, load
 from fuser.graph.dims import substitute, symbols_of
 from fuser.pipeline.devices import parse_device
 from fuser.runtime.plan import Plan
@@ -76,8 +76,8 @@ def _open(
                 where=str(path), hint="serve an ONNX model, or a plan of one",
             )  # fmt: skip
         return found, "fuser_plan"
-    from fuser.frontends.compile import compile
-
+    with all_of_fuser(f"{path} is no plan file"):
+        from fuser.frontends.compile import compile
     opened = compile(path, dynamic=True, device=device, dims=dims, threads=threads)
     if any(symbols_of(substitute(d, dims)) for spec in opened.inputs for d in spec.shape):
         return opened, "fuser_onnx"

@@ -84,7 +84,9 @@ def main() -> None:
         kind: collections.Counter() for kind in ("flipped", "mended", "cut", "cut mended")
     }
     assert outcome(path, good, feeds) == outcome(path, mended(good), feeds) == "ran"
-    used = len(good.rstrip(b"\0")) + 64  # half of the flips where the file is not just zeros
+    used = min(
+        len(good.rstrip(b"\0")) + 64, len(good)
+    )  # half of the flips where the file is not just zeros
     for number in range(given.flips):
         bad = bytearray(good)
         place = int(random.integers(used if number % 2 else len(good)))
