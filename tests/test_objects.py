@@ -272,8 +272,8 @@ def test_the_example_for_a_gpu_has_the_bits_of_python(gpu: Path, tmp_path: Path)
     with fuser.compile(model, device="cuda", dims={"n": 1024}) as plan:
         if plan.target.arch != "sm_90a":
             pytest.skip(f"the objects are for sm_90a, the GPU is {plan.target.arch}")
-        (given,) = plan.random_feeds(5).values()
-        want = plan.run({"x": given})["y"]
+        given = plan.random_feeds(5)
+        want = plan.run(given)["y"]
     include = (f"-I{gpu}", f"-I{HEADERS[-1].parent}")
     program = tmp_path / "gpu"
     command = [str(COMPILER), *STRICT, *include, str(ROOT / "examples/c/gpu.c")]
@@ -281,11 +281,12 @@ def test_the_example_for_a_gpu_has_the_bits_of_python(gpu: Path, tmp_path: Path)
         [*command, "-l:libcuda.so.1", "-o", str(program)], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    (tmp_path / "x").write_bytes(given.tobytes())
-    done = subprocess.run(
-        [str(program), str(gpu), str(tmp_path / "y"), str(tmp_path / "x")],
-        capture_output=True, text=True,
-    )  # fmt: skip
+    files = []
+    for item in json.loads((gpu / "model.json").read_text())["inputs"]:
+        files.append(tmp_path / item["name"])
+        files[-1].write_bytes(given[item["name"]].tobytes())
+    command = [str(program), str(gpu), str(tmp_path / "y"), *map(str, files)]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "y").read_bytes() == want.tobytes()
 
