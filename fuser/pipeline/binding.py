@@ -16,7 +16,7 @@ from fuser.graph.dims import parse
 from fuser.graph.sizes import evaluate
 from fuser.pipeline.packing import pack, source_of
 from fuser.runtime.memory import trim_heap
-from fuser.runtime.program import Program, Step, TensorSpec, assemble
+from fuser.runtime.program import IN_PLACE, Program, Step, TensorSpec, assemble
 from fuser.runtime.source import Source
 from fuser.target import Target
 from fuser.tilegen.program import Packing
@@ -46,6 +46,8 @@ class Bound:
     """(operations, bytes moved) of each step."""
     sources: dict[Hashable, Source]
     """Of the constants that come straight from the model's file."""
+    in_place: bool = False
+    """Whether kernels write to inputs."""
 
     @property
     def tables(self) -> dict[Hashable, tuple[str, ...]]:
@@ -84,7 +86,7 @@ class Bound:
             )
             cost = seconds * self.target.units
             steps.append(replace(step, kernel=kernel, operands=operands, cost=cost))
-        return assemble(
+        program = assemble(
             self.target,
             steps,
             [(key, _spec_at(spec, known)) for key, spec in self.inputs]
@@ -97,6 +99,7 @@ class Bound:
             {key: evaluate(size, known) for key, size in self.bytes.items()},
             self.name,
         )
+        return replace(program, facts={IN_PLACE: True}) if self.in_place else program
 
 
 def _kernel_at(
@@ -211,6 +214,7 @@ def bind_kernels(
         sizes,
         tuple(work),
         sources,
+        bool(cut.rooms),
     )
 
 

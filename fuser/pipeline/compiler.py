@@ -154,13 +154,16 @@ def compile_graph(
     consume: bool = False,
     keep: Keep | None = None,
     tune: bool = False,
+    state: tuple[tuple[str, str], ...] = (),
 ) -> Plan:
     """Compile a graph after the graph passes, its dims ints: what every front end ends in.
 
     name, dims and values are for the report; started: when the work on it began.
     types: dtypes of the inputs and outputs whose bytes the graph holds as u8. ordinal: which GPU.
     consume: the graph is not used again, so its constants may go as they are packed. keep: called
-    with what a cache of plans stores. tune: see `compile`.
+    with what a cache of plans stores. tune: see `compile`. state: pairs of an input and an output
+    of its shape, of which the output is written into the input's memory where kernels can; the plan
+    has no such output then, and runs change that input.
     Raises FuserError: UnsupportedError, LimitError, DeviceError, CompileError.
     """
     started = time.perf_counter() if started is None else started
@@ -168,7 +171,7 @@ def compile_graph(
     with within(), marked(f"fuser compile {name or graph.name}"):
         program, report, hints = _compile_graph(
             graph, name, device, plan_threads(threads), fusion, precision, progress, dims, values,
-            started, types, ordinal, consume, keep, tune,
+            started, types, ordinal, consume, keep, tune, state,
         )  # fmt: skip
         return Plan(
             program,
@@ -201,7 +204,7 @@ def _compile_graph(
     graph: Graph, name: str, device: Device, threads: int, fusion: Fusing,
     precision: Precision, progress: Progress, dims: Mapping[str, int] | None,
     values: tuple[str, ...], started: float, types: Mapping[str, DType] | None, ordinal: int,
-    consume: bool, keep: Keep | None, tune: bool,
+    consume: bool, keep: Keep | None, tune: bool, state: tuple[tuple[str, str], ...] = (),
 ) -> tuple[Program, Deferred[Report], Mapping[str, tuple[int, int]]]:  # fmt: skip
     """The program, the report and ranges of the inputs."""
     config = Config.from_environment()
@@ -221,7 +224,7 @@ def _compile_graph(
     compiled = compile_kernels(
         graph, name=name, device=device, fusion=fusion, precision=precision, progress=progress,
         config=config, consume=consume and not config.dump, tune=tune,
-        threads=threads, ordinal=ordinal,
+        threads=threads, ordinal=ordinal, state=state,
     )  # fmt: skip
     cut, programs = compiled.partition, compiled.programs
     if config.dump:

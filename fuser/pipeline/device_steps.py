@@ -53,7 +53,7 @@ class DeviceSteps:
         program = bound.at({name: evaluate(dim, {"n": most}) for name, dim in known.items()})
         program = _widest(program, known, [n for n in range(most + 1) if self._guard(n)])
         shared: CudaExecutor | None = like._executor if like is not None else None
-        self._executor: CudaExecutor = CudaExecutor(program, variant.ordinal, shared, copies=False)
+        self._executor: CudaExecutor = CudaExecutor(program, variant.ordinal, shared)
         self._inputs = [SizedSpec(spec, variant.types, known) for _, spec in bound.inputs]
         self._outputs = [SizedSpec(spec, variant.types, known) for _, spec in bound.outputs]
         self._tables = _Tables(bound, known)

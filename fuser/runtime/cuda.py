@@ -27,7 +27,16 @@ from fuser.runtime.device_layout import Addresses, lay_out
 from fuser.runtime.device_share import Shared, check_memory
 from fuser.runtime.device_tensors import DeviceArray, Event, check_tensors, upload
 from fuser.runtime.dlpack import LEGACY_STREAM, DeviceTensor
-from fuser.runtime.program import BufferRef, Exchange, Launch, Program, Steady, alone, exchanges_of
+from fuser.runtime.program import (
+    IN_PLACE,
+    BufferRef,
+    Exchange,
+    Launch,
+    Program,
+    Steady,
+    alone,
+    exchanges_of,
+)
 from fuser.target import SM_75, SM_80, SM_90A, Target
 
 if TYPE_CHECKING:
@@ -84,16 +93,13 @@ class CudaExecutor:
     """Runs a cuda Program. Runs of several threads are serial: a plan owns one set of buffers.
 
     like: the executor of the same kernels at other sizes, to share code, constants and memory with.
-    copies: whether a run may work on copies of its inputs; not where kernels write to them.
     Raises DeviceError, OutOfMemoryError (before anything is launched) or CompileError.
     """
 
     def __init__(
-        self, program: Program, ordinal: int = 0, like: CudaExecutor | None = None,
-        copies: bool = True,
-    ) -> None:  # fmt: skip
+        self, program: Program, ordinal: int = 0, like: CudaExecutor | None = None
+    ) -> None:
         self.program = program
-        self.copies = copies
         self.ordinal = ordinal
         self.layout = lay_out(program)
         self._release: list[Callable[[], Any]] = []  # undone in reverse
@@ -315,7 +321,7 @@ class CudaExecutor:
     def run_by_copies(self, stream: Any, addresses: Addresses) -> bool:
         """Put a run on a stream by way of the plan's own memory, whose graph is there already;
         False where that copies more than it saves."""
-        if not self.copies or self.layout.own > MOST_COPIED:
+        if self.layout.own > MOST_COPIED or self.program.facts.get(IN_PLACE):
             return False
         own = self.host
         for i, spec in enumerate(self.program.inputs):

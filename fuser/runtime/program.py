@@ -20,6 +20,8 @@ from fuser.runtime.memory import Interval, plan_memory
 from fuser.target import Target
 
 Space = Literal["input", "output", "constant", "arena"]
+IN_PLACE = "in place"
+"""Among the facts of a program whose kernels write to its inputs."""
 Steady = Callable[[Sequence[int], int], None]
 """A run at addresses, on a stream: see `fuser.runtime.plan.Plan.at`."""
 

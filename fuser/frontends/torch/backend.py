@@ -131,8 +131,11 @@ def _compile_captured(module: Any, options: Options, name: str, compared: bool =
 
     metadata = _metadata()
     static: list[int] = []
+    changed: dict[int, int] = {}
     if name == "forward" and metadata is not None:
         static = list(metadata.static_input_indices or ())
+        if compared:  # the first results of a graph for inference replace arguments
+            changed = dict(enumerate(metadata.mutated_inp_runtime_indices))
     fallen = False
 
     def leave(error: Exception) -> None:
@@ -142,7 +145,9 @@ def _compile_captured(module: Any, options: Options, name: str, compared: bool =
 
     handed = hand_on(module)
     try:
-        program = FxProgram(handed.module, name, static, options, compared=compared)
+        program = FxProgram(
+            handed.module, name, static, options, compared=compared, changed=changed
+        )  # fmt: skip
     except _CALLERS:
         raise
     except Exception as error:

@@ -13,14 +13,14 @@ from fuser.frontends.torch.changes import watch_tensors
 from fuser.frontends.torch.importer import Imported, Input, check_operators, import_fx, tensor_array
 from fuser.frontends.torch.importer.registry import dtype_of
 from fuser.frontends.torch.sizes import open_sizes
-from fuser.frontends.torch.steady import Call, signature, steady_call
+from fuser.frontends.torch.steady import WRITTEN, Call, signature, steady_call
 from fuser.frontends.torch.tensors import gpu_of, is_tensor, moved_results, ready, version
 from fuser.graph.dims import DimExpr
 from fuser.graph.ir import Graph, TensorType
 from fuser.graph.passes import run_passes
 from fuser.graph.sizes import evaluate
 from fuser.pipeline.compiler import compile_graph
-from fuser.pipeline.devices import Device, check_device
+from fuser.pipeline.devices import Device, check_device, choose_target
 from fuser.pipeline.fusion import Fusing
 from fuser.pipeline.precision import Precision
 from fuser.pipeline.variants import Source, Variant, Variants
@@ -72,13 +72,15 @@ class FxProgram:
     static: places of arguments that come again, parameters mostly: they are constants while they
     stay unchanged, but for those in `followed`. held: these arguments, by place, where calls do not
     give them. What calls give is a list of the other arguments then. compared: who calls has
-    compared shapes, dtypes and devices with those that the module was captured with.
+    compared shapes, dtypes and devices with those that the module was captured with. changed: the
+    places of arguments that results are to replace, by place; kernels write those where the
+    arguments are, if they can: then the argument is the result.
     """
 
     def __init__(
         self, module: Any, name: str, static: Iterable[int], options: Options,
         held: Mapping[int, Any] | None = None, followed: Iterable[int] = (),
-        compared: bool = False,
+        compared: bool = False, changed: Mapping[int, int] | None = None,
     ) -> None:  # fmt: skip
         check_operators(module)
         self.module, self.name, self.options = module, name, options
@@ -88,7 +90,9 @@ class FxProgram:
         free = sorted(set(range(len(self._placeholders))) - set(self._again))
         self._free = range(len(free)) if held is not None else free
         self._given = {place: i for i, place in enumerate(free)} if held is not None else {}
-        self._static = set(self._again) - set(followed) if options.freeze else set()
+        self._changed = dict(changed or {})
+        followed = {*followed, *self._changed.values()}
+        self._static = set(self._again) - followed if options.freeze else set()
         self._plans: OrderedDict[Hashable, _Compiled] = OrderedDict()
         self._variants: OrderedDict[Hashable, Variants] = OrderedDict()
         self._lock = new_lock()
@@ -126,9 +130,12 @@ class FxProgram:
             found = self._find(arguments, where)
             inputs = [self._source(place, arguments) for place, _ in found.inputs]
             plain = self._plain(given, where) if self._known else ()
-            call = steady_call(
-                found.plan, inputs, found.imported.results, self._moved, where, plain
-            )
+            results = [
+                (WRITTEN, self._source(entry[1], arguments))
+                if isinstance(entry, tuple) and entry[0] == WRITTEN else entry
+                for entry in found.imported.results
+            ]  # fmt: skip
+            call = steady_call(found.plan, inputs, results, self._moved, where, plain)
             steady.calls[self._known or self._signature(given)] = call
             if len(steady.calls) > MOST_PLANS:
                 steady.calls.popitem(last=False)
@@ -321,12 +328,26 @@ class FxProgram:
         if not imported.graph.outputs:
             return _Compiled(imported, None, ())
         options = self.options
+        device = self._device(where)
+        here = choose_target(device).is_cuda == (where is not None)
+        outputs = imported.graph.output_names
+        pairs = tuple(
+            (self._placeholders[place], outputs[entry])
+            for result, place in self._changed.items()
+            if here and isinstance(entry := imported.results[result], int)
+        )
         plan = compile_graph(
-            run_passes(imported.graph), name=self.name, device=self._device(where),
+            run_passes(imported.graph), name=self.name, device=device,
             threads=options.threads, fusion=options.fusion, precision=options.precision,
-            ordinal=0 if where is None else where.index, tune=options.tune,
+            ordinal=0 if where is None else where.index, tune=options.tune, state=pairs,
         )  # fmt: skip
-        return _Compiled(imported, plan, tuple(inputs))
+        made = {spec.name: number for number, spec in enumerate(plan.outputs)}
+        results = tuple(
+            made.get(outputs[entry], (WRITTEN, self._changed.get(result, -1)))
+            if isinstance(entry, int) else entry
+            for result, entry in enumerate(imported.results)
+        )  # fmt: skip
+        return _Compiled(Imported(imported.graph, results), plan, tuple(inputs))
 
 
 def _is_settled(module: Any) -> bool:

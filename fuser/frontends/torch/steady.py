@@ -23,6 +23,12 @@ MOST_OWN_BYTES = 4 << 20
 """What lies between the kernels of a run on a GPU and takes no more is in memory of the plan's own.
 Asking PyTorch for it takes longer than anything else in a call but the launch."""
 
+HOST_ALIGNMENT = 64
+"""Of what kernels of a CPU write to."""
+
+WRITTEN = "written"
+"""What a result is whose argument kernels changed: (WRITTEN, where the argument is)."""
+
 Call = Callable[[Sequence[Any]], list[Any]]
 """From what the caller gives to the results, in order."""
 
@@ -41,13 +47,15 @@ def steady_call(
 ) -> Call:  # fmt: skip
     """A call of the plan. inputs: of each input of the plan its index among what the caller gives,
     or the tensor that it always is. results: of each the number of the output that it is, or
-    (anything, value). moved: devices of results, by place, that are not where the plan makes them.
-    where: the GPU that the tensors are on; None: they are in host memory. plain: the indices of
-    what is always row-major there."""
+    (WRITTEN, where the argument is that it is now, like an input), or (anything, value). moved:
+    devices of results, by place, that are not where the plan makes them. where: the GPU that the
+    tensors are on; None: they are in host memory. plain: the indices of what is always row-major
+    there."""
     if plan is None:
         compute: Call = _nothing
     elif plan.target.is_cuda == (where is not None):
-        compute = _in_place(plan, inputs, where, plain)
+        written = [entry[1] for entry in results if _is_written(entry)]
+        compute = _in_place(plan, inputs, where, plain, written)
     else:
         compute = _by_host(plan, inputs)
     if not moved and list(results) == list(range(len(plan.outputs) if plan else 0)):
@@ -55,12 +63,21 @@ def steady_call(
 
     def call(given: Sequence[Any]) -> list[Any]:
         outputs = compute(given)
-        found = [outputs[entry] if isinstance(entry, int) else entry[1] for entry in results]
+        found = [
+            outputs[entry] if isinstance(entry, int)
+            else given[entry[1]] if _is_written(entry) and isinstance(entry[1], int)
+            else entry[1]
+            for entry in results
+        ]  # fmt: skip
         for place, device in moved.items():
             found[place] = found[place].to(device)
         return found
 
     return call
+
+
+def _is_written(entry: Any) -> bool:
+    return isinstance(entry, tuple) and entry[0] == WRITTEN
 
 
 def _nothing(given: Sequence[Any]) -> list[Any]:
@@ -80,10 +97,12 @@ def _by_host(plan: Plan, inputs: Sequence[int | Any]) -> Call:
 
 
 def _in_place(
-    plan: Plan, inputs: Sequence[int | Any], where: Any, plain: Collection[int]
+    plan: Plan, inputs: Sequence[int | Any], where: Any, plain: Collection[int],
+    written: Sequence[int | Any] = (),
 ) -> Call:  # fmt: skip
     """Tensors where the plan is, read and made there. Only what is not row-major or aligned, or a
-    number in host memory for a GPU, is copied. Fixed tensors that are neither are read as given."""
+    number in host memory for a GPU, is copied. Fixed tensors that are neither are read as given.
+    written: those of the inputs that kernels write to."""
     fixed: dict[int, int] = {}
     places: list[tuple[int, int, bool]] = []  # of what is given, or below 0 of what is copied again
     again: list[Any] = []
@@ -123,7 +142,38 @@ def _in_place(
         del made[count:]
         return made
 
-    return call
+    if not written:
+        return call
+    align = HOST_ALIGNMENT if where is None else ALIGNMENT
+    first = list(again)
+
+    def change(given: Sequence[Any]) -> list[Any]:
+        given, staged = list(given), []
+        for item in written:
+            target = given[item] if isinstance(item, int) else item
+            if ready(target, align, where):
+                continue
+            staged.append((target, copy := _copied(target, align, where)))
+            if isinstance(item, int):
+                given[item] = copy
+            else:
+                again[next(i for i, x in enumerate(first) if x is item)] = copy
+        made = call(given)
+        for target, copy in staged:
+            target.copy_(copy)
+        for item in written:
+            _count_change(given[item] if isinstance(item, int) else item)
+        return made
+
+    return change
+
+
+def _count_change(tensor: Any) -> None:
+    """Tell PyTorch that a tensor was changed."""
+    import torch
+
+    if not tensor.is_inference():
+        torch.autograd.graph.increment_version(tensor)
 
 
 def _copied(x: Any, align: int, where: Any) -> Any:

@@ -79,6 +79,13 @@ def index_put(b: Builder, x: Value, indices: Any, values: Value, accumulate: boo
         return _put_masked(b, x, indices[0], values, accumulate)
     arrays = _index_arrays(b, x, indices)
     axes = sorted(arrays)
+    if len(axes) == 1 and (at := arrays[axes[0]]).type.rank:
+        (axis,) = axes
+        return b.emit(
+            "scatter", x, linear_index(b, [at], [x.shape[axis]]),
+            b.broadcast_to(values, (*x.shape[:axis], *at.shape, *x.shape[axis + 1 :])),
+            axis=axis, reduction="add" if accumulate else "none",
+        )  # fmt: skip
     rest = [axis for axis in range(x.type.rank) if axis not in arrays]
     front = b.transpose(x, [*axes, *rest])
     linear = linear_index(b, [arrays[a] for a in axes], [x.shape[a] for a in axes])
