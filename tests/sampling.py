@@ -29,11 +29,9 @@ SHARES = {
     "backend/nvptx/test_ptx_models.py": 2,
     "backend/nvptx/test_random.py": 2,
     "backend/nvptx/test_windows.py": 2,
-    "conformance/test_subset.py": 2,
     "frontends/numpy/test_composed_functions.py": 2,
     "frontends/numpy/test_functions.py": 2,
     "frontends/onnx/test_contrib.py": 2,
-    "frontends/onnx/test_onnx_conformance.py": 2,
     "frontends/torch/test_torch.py": 8,
     "frontends/torch/test_torch_calls.py": 2,
     "frontends/torch/test_torch_dynamic.py": 5,
@@ -48,7 +46,6 @@ SHARES = {
     "partition/test_models.py": 2,
     "random_graphs/test_found.py": 2,
     "random_graphs/test_random_graphs.py": 8,
-    "runtime/test_hostile_plans.py": 2,
     "sharding/test_models.py": 3,
     "test_dynamic.py": 3,
     "test_growth.py": 2,
@@ -75,15 +72,15 @@ def is_whole_run(config: pytest.Config) -> bool:
 
 
 def left_out(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """The cases that a whole run leaves out; the first of each test function stays."""
-    seen: set[str] = set()
-    found = []
+    """The cases that a whole run leaves out; of each test function at least one stays."""
+    functions: dict[str, list[pytest.Item]] = {}
     for item in items:
         share = SHARES.get(item.path.relative_to(FOLDER).as_posix(), 1)
-        if share == 1 or not hasattr(item, "callspec") or item.get_closest_marker("cuda"):
-            continue
-        function = item.nodeid.partition("[")[0]
-        if function in seen and zlib.crc32(item.nodeid.encode()) % share:
-            found.append(item)
-        seen.add(function)
+        if share > 1 and hasattr(item, "callspec") and not item.get_closest_marker("cuda"):
+            functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    found = []
+    for cases in functions.values():
+        share = SHARES[cases[0].path.relative_to(FOLDER).as_posix()]
+        left = [item for item in cases if zlib.crc32(item.nodeid.encode()) % share]
+        found += left[len(left) == len(cases) :]
     return found
