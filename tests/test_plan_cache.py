@@ -120,6 +120,16 @@ def test_the_second_compile_is_a_load(path: Path, compiles: list[Any]) -> None:
         np.testing.assert_array_equal(array, second.random_feeds(3)[name], strict=True)
 
 
+def test_workers_load_while_a_new_file_is_imported(
+    path: Path, compiles: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[int] = []
+    monkeypatch.setattr("fuser.backend.workers.start", lambda _: started.append(len(compiles)))
+    load(path)
+    load(path)
+    assert started == [0] and len(compiles) == 1
+
+
 def test_computed_weights_are_stored_and_others_read(path: Path) -> None:
     records: list[Any] = []
     inner = Source.to_record

@@ -15,6 +15,7 @@ as canonical Tile IR text, which is also what equality and the cache go by.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -242,9 +243,14 @@ def _refused(failure: Failure, seconds: float) -> Refused | None:
 
 
 def start(target: Target) -> None:
-    """Start the server process now and return at once, so that it loads meanwhile."""
-    with _pool.lock:
-        _pool.start_server(target.name)
+    """Start the server process now and return at once, so that it loads meanwhile. Where it cannot
+    be started, compiling says so; while another thread compiles there is one."""
+    if _pool.lock.acquire(blocking=False):
+        try:
+            with contextlib.suppress(OSError):
+                _pool.start_server(target.name)
+        finally:
+            _pool.lock.release()
 
 
 def shutdown() -> None:

@@ -50,6 +50,7 @@ from fuser.runtime.program import Program
 from fuser.runtime.source import Source, readers
 from fuser.runtime.source import content_digest as digest_of
 from fuser.runtime.store import program_from_record, program_record
+from fuser.target import Target
 
 LARGE = 1 << 25
 """Bytes of a file from here on SHA-256 takes longer than making faster code for a digest."""
@@ -84,8 +85,9 @@ class StoredPlan:
     recent: bool
     """Whether it had been written shortly before that (`RECENT`)."""
     cache: KernelCache
-    key: bytes = b""
+    key: bytes
     """That the digest was made with; see `content_digest`."""
+    target: Target
 
     def load(self, threads: int | None, started: float, ordinal: int = 0) -> Plan | None:
         """The plan, or None. started: when the work on it began, for the report. ordinal: which
@@ -243,6 +245,10 @@ def compile_file(
         if entry is not None and not tune:
             plan = entry.load(threads, started, parse_device(device)[1])
         if plan is None:
+            if entry is not None:
+                from fuser.backend import workers  # not for loading a plan
+
+                workers.start(entry.target)  # its kernels are likely new
 
             def keep(*found: Any) -> None:
                 # Tuning changes what decides plans.
@@ -289,7 +295,7 @@ def _entry(
         material = json.dumps(head, sort_keys=True)
     except (OSError, TypeError, ValueError):
         return None  # compiling says what is wrong
-    return StoredPlan(path, material, content, stamp, recent, cache, key)
+    return StoredPlan(path, material, content, stamp, recent, cache, key, target)
 
 
 SCHEDULES = "schedules are remembered"

@@ -244,6 +244,24 @@ def test_a_lost_worker_is_replaced_once(
     assert "@bad" in (folder / "kernel.tile").read_text()
 
 
+def test_an_early_start_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither for a thread that compiles, nor does it fail where compiling would."""
+    workers.shutdown()
+    with workers._pool.lock:
+        workers.start(TARGET)  # here it would wait for ever
+    assert workers._pool.server is None
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("subprocess.Popen", refuse)
+        workers.start(TARGET)
+    workers.start(TARGET)
+    assert workers._pool.server is not None and workers._pool.lock.acquire(blocking=False)
+    workers._pool.lock.release()
+
+
 def test_a_stopped_server_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_pool, "STOPPED_SECONDS", 0.3)
     workers.start(TARGET)
