@@ -466,6 +466,14 @@ def test_why_a_kernel_has_its_schedule(fuser: Fuser, mlp: Path) -> None:
     code, out, _ = fuser("explain", mlp, *at, "--kernel", "0")
     assert code == 0 and "dot_schedule: " in out and "nothing is remembered" in out
     assert "(the rules' choice)" in out and "limit      programs: " in out
+    assert "mechanism " not in out  # of a GPU's kernel
+    on_gpu = ("--target", "sm_80", "--dim", "batch=9", "--kernel", "0")
+    code, out, _ = fuser("explain", mlp, *on_gpu)
+    assert code == 0 and "  mechanism  warp specialisation: no, sm_80 has no wgmma" in out
+    (kernel,) = json.loads(fuser("explain", mlp, *on_gpu, "--json")[1])["kernels"]
+    assert {item["mechanism"]: item["applied"] for item in kernel["mechanisms"]} == {
+        "matrix unit": True, "warp specialisation": False, "launch overlap": False,
+    }  # fmt: skip
     result = fuser("explain", mlp, *at, "--kernel", "layers.0/MatMu")
     assert_one_line(result, 2, "no kernel 'layers.0/MatMu'; did you mean '/layers.0/MatMul'")
 

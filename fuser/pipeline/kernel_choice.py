@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+from fuser.backend import nvptx
 from fuser.config import Config
-from fuser.errors import UsageError
+from fuser.errors import LoweringError, UsageError
 from fuser.graph.sizes import size_hint
 from fuser.partition import cost
 from fuser.partition.forced import computed, nearest_node
@@ -42,7 +43,8 @@ class Candidate:
 class KernelChoice:
     """One kernel of a region. schedule: what is used; reason: one line of the rule, where it has
     one; rules: what was asked, in order; candidates: the choice of the rules, then those that
-    tuning tries; tuned: what was measured, if anything; limits: what bounds it, in lines."""
+    tuning tries; tuned: what was measured, if anything; limits: what bounds it, in lines;
+    mechanisms: of a GPU, whether each applies ("applied") and why or why not ("reason")."""
 
     name: str
     region: str
@@ -54,12 +56,14 @@ class KernelChoice:
     candidates: tuple[Candidate, ...]
     tuned: str
     limits: tuple[str, ...]
+    mechanisms: tuple[dict[str, Any], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as `fuser explain --kernel --json` has it."""
         return {
             **vars(self), "nodes": list(self.nodes), "rules": list(self.rules),
             "candidates": [vars(item) for item in self.candidates], "limits": list(self.limits),
+            "mechanisms": list(self.mechanisms),
         }  # fmt: skip
 
     def __str__(self) -> str:
@@ -73,6 +77,9 @@ class KernelChoice:
             lines += [f"  rule       {rule['function']}{why}", f"    asked    {asked}"]
         lines.append(f"  tuned      {self.tuned}")
         lines += [f"  limit      {line}" for line in self.limits]
+        for made in self.mechanisms:
+            mark = "yes" if made["applied"] else "no"
+            lines.append(f"  mechanism  {made['mechanism']}: {mark}, {made['reason']}")
         if len(self.candidates) > 1:
             lines.append("  candidates of tuning, with the cost that the rules give them")
         for item in self.candidates if len(self.candidates) > 1 else ():
@@ -121,7 +128,21 @@ def _choices(cut: Partition, region: Region, target: Target) -> Iterator[KernelC
             tuple(map(_rule, asked)) if not number else (),
             _candidates(program, target) if alone else (), tuned,
             tuple(_limits(cut, program, target, schedule)),
+            _mechanisms(program, target, schedule),
         )  # fmt: skip
+
+
+def _mechanisms(
+    program: TileProgram, target: Target, schedule: Schedule
+) -> tuple[dict[str, Any], ...]:
+    """What the back end decides of a GPU's kernel with the schedule in use."""
+    if not target.is_cuda:
+        return ()
+    kernel = replace(program.kernel, schedule=schedule)
+    try:
+        return tuple(map(vars, nvptx.mechanisms(kernel, target)))
+    except LoweringError as error:
+        return ({"mechanism": "lowering", "applied": False, "reason": str(error)},)
 
 
 def _rule(asked: Asked) -> dict[str, Any]:

@@ -5,6 +5,12 @@ records the kernel in the GPU IR with those choices; passes go over it; `emit` w
 docs/gpu-level.md.
 """
 
-from fuser.backend.nvptx.compile import compile_kernel, gpu_text, lower_to_gpu, lower_to_llvm
+from fuser.backend.nvptx.compile import (
+    compile_kernel,
+    gpu_text,
+    lower_to_gpu,
+    lower_to_llvm,
+    mechanisms,
+)
 
-__all__ = ["compile_kernel", "gpu_text", "lower_to_gpu", "lower_to_llvm"]
+__all__ = ["compile_kernel", "gpu_text", "lower_to_gpu", "lower_to_llvm", "mechanisms"]

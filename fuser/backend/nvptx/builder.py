@@ -10,6 +10,7 @@ from typing import Protocol
 from fuser.backend.module import TensorMap
 from fuser.backend.nvptx.assignment import Assignment, DotPlan
 from fuser.backend.nvptx.cluster import Cluster
+from fuser.backend.nvptx.decisions import Decisions
 from fuser.backend.nvptx.hazards import Touch
 from fuser.backend.nvptx.ir.values import Operand, SharedTile, Slot, Tile
 from fuser.backend.nvptx.layout import Coordinates, Layout
@@ -82,6 +83,7 @@ class Builder(Recording):
         self.neighbours = Neighbours(self, neighbours)
         self.feeding = Feeding()
         self.needs = Needs()
+        self.decisions = Decisions()
         self.shares: Stretches | None = None
         self.converted: dict[tuple[Value, Layout], Tile] = {}
         self.operands: dict[tuple[Value, str, DotPlan], SharedTile | Tile] = {}

@@ -12,6 +12,7 @@ the thread that goes on with it.
 from __future__ import annotations
 
 from fuser.backend.nvptx.assignment import of_caller
+from fuser.backend.nvptx.decisions import Decision
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.layouts import row_major
 from fuser.backend.nvptx.ir.values import Tile
@@ -40,15 +41,41 @@ class NeedsOneBlock(Exception):
 
 def blocks_of(kernel: Kernel, target: Target) -> int:
     """How many blocks share a program: as the schedule says, where there are clusters."""
+    found = _shared_by(kernel, target)
+    return 1 if isinstance(found, str) else found
+
+
+def decide_blocks(kernel: Kernel, target: Target, blocks: int, against: str) -> Decision | None:
+    """Why `blocks` of a cluster share a program, or one has it alone; None where nobody asked.
+    against: what its lowering had against more."""
+    if kernel.schedule.cluster == 1:
+        return None
+    found = _shared_by(kernel, target)
+    if blocks > 1:
+        return Decision(MECHANISM, True, f"{blocks} blocks share a program")
+    return Decision(MECHANISM, False, found if isinstance(found, str) else against)
+
+
+MECHANISM = "programs shared by clusters"
+
+
+def _shared_by(kernel: Kernel, target: Target) -> int | str:
+    """How many blocks may share a program, or why one has it alone."""
     blocks = kernel.schedule.cluster
-    if not target.clusters or blocks == 1 or (of_caller(kernel) and not is_straight(kernel)):
-        return 1
-    powers = all(n & (n - 1) == 0 for n in (blocks, kernel.schedule.warps))
+    if not target.clusters:
+        return f"{target.arch} has no clusters"
+    if blocks == 1:
+        return "the schedule does not ask for it"
+    if of_caller(kernel) and not is_straight(kernel):
+        return "a caller's kernel that does more than read, reduce and write"
+    if any(n & (n - 1) for n in (blocks, kernel.schedule.warps)):
+        return f"{blocks} blocks of {kernel.schedule.warps} warps are no powers of two"
     kinds = {type(op) for op in kernel.walk()}
-    alone = ops.Scan in kinds
+    if ops.Scan in kinds:
+        return "a scan needs one block"
     if {ops.Dot, ops.Reduce} <= kinds and shared_loop(kernel) is None:
-        alone = True
-    return min(blocks, LARGEST) if powers and not alone else 1
+        return "what its loop carries cannot be merged"
+    return min(blocks, LARGEST)
 
 
 def is_straight(kernel: Kernel) -> bool:

@@ -8,12 +8,14 @@ from typing import Any
 
 from fuser.backend.module import CompiledKernel, TensorMap
 from fuser.backend.nvptx.assignment import of_caller
-from fuser.backend.nvptx.cluster import NeedsOneBlock, blocks_of
+from fuser.backend.nvptx.cluster import NeedsOneBlock, blocks_of, decide_blocks
+from fuser.backend.nvptx.decisions import Decision
+from fuser.backend.nvptx.dot_plan import decide_unit
 from fuser.backend.nvptx.emit import word, write
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.text import print_program
 from fuser.backend.nvptx.lower import Lowering
-from fuser.backend.nvptx.multicast import neighbours_of
+from fuser.backend.nvptx.multicast import decide_neighbours, neighbours_of
 from fuser.backend.nvptx.target_code import module_text, to_ptx
 from fuser.backend.nvptx.units import known_unit
 from fuser.backend.text import symbolic_dims
@@ -39,6 +41,16 @@ def lower_to_gpu(kernel: Kernel, target: Target) -> Program:
     """The GPU IR that the LLVM IR text is written from. Raises LoweringError."""
     with symbolic_dims():
         return _fitting(kernel, target)[0]
+
+
+def mechanisms(kernel: Kernel, target: Target) -> list[Decision]:
+    """Whether a kernel has each mechanism that it could have, and why. Raises LoweringError."""
+    with symbolic_dims():
+        low = _fitting(kernel, target)[1]
+    units = {
+        decide_unit(op, plan, low.warps, target): None for op, plan in low.assignment.dots.items()
+    }
+    return [*units, *low.decisions]
 
 
 def gpu_text(kernel: Kernel, target: Target) -> str:
@@ -155,13 +167,18 @@ def _fitting(kernel: Kernel, target: Target) -> tuple[Program, Lowering]:
 def _lower(
     kernel: Kernel, target: Target, stages: int | None = None, frugal: bool = False
 ) -> tuple[Program, Lowering]:
+    against = ""
     try:
         blocks, neighbours = blocks_of(kernel, target), neighbours_of(kernel, target)
         low = Lowering(kernel, target, stages, blocks, neighbours, frugal)
         low.run()
-    except NeedsOneBlock:
+    except NeedsOneBlock as reason:
+        against = str(reason)
         low = Lowering(kernel, target, stages)
         low.run()
+    shared = decide_blocks(kernel, target, low.cluster.blocks, against)
+    together = decide_neighbours(kernel, target, low.neighbours.shape)
+    low.decisions.add(*(item for item in (shared, together) if item is not None))
     program = low.recorded()
     program.resident = resident_blocks(low)
     return program, low

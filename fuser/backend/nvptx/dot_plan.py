@@ -15,6 +15,7 @@ from fuser.backend.nvptx.assignment import (
     trips_of,
 )
 from fuser.backend.nvptx.cluster import NeedsOneBlock
+from fuser.backend.nvptx.decisions import Decision
 from fuser.backend.nvptx.layout import WarpGrid, blocked, next_power
 from fuser.backend.nvptx.merges import shared_loop
 from fuser.backend.nvptx.units import TF32, Unit, known_unit, unit_of
@@ -113,6 +114,27 @@ def dot_kind(op: ops.Dot, warps: int, target: Target) -> DotKind:
     if op.a.dtype.name == op.acc.dtype.name == "f32" and target.sm >= TF32:
         return "tf32"
     return "fma"
+
+
+UNIT_NAMES = {
+    "wgmma": "wgmma", "wide": "wgmma of float32 in two parts", "mma": "mma.sync",
+    "tf32": "mma.sync of float32 in two parts", "fma": "multiply-adds",
+}  # fmt: skip
+
+
+def decide_unit(op: ops.Dot, plan: DotPlan, warps: int, target: Target) -> Decision:
+    """Which unit a dot has, and why not a faster one."""
+    (m, k), n = op.a.shape, op.b.shape[1]
+    shape, unit = f"[{m}, {k}] x [{k}, {n}] of {op.a.dtype}", unit_of(op)
+    found = UNIT_NAMES[plan.kind]
+    if plan.kind in ("wgmma", "wide"):
+        return Decision("matrix unit", True, f"{found}: {shape}")
+    if plan.kind == "fma":
+        return Decision("matrix unit", False, f"{target.arch} has none for {op.a.dtype}: {shape}")
+    why = f"{target.arch} has no wgmma" if not target.wgmma else ""
+    if not why:
+        why = f"wgmma does not fit {warps} warps" if unit else "wgmma takes one float32 loop of 64"
+    return Decision("matrix unit", True, f"{found}: {shape}; {why}")
 
 
 def runs_on(op: ops.Dot, plan: DotPlan) -> bool:

@@ -67,18 +67,35 @@ class Held:
 def plan_held(low: Builder) -> Held | None:
     """The plan of a kernel whose schedule asks for it and that is a straight line of maps and
     reductions of one shape; else None."""
+    if not low.kernel.schedule.extra.get("held"):
+        return None
+    found = _planned(low)
+    if isinstance(found, str):
+        low.decisions.refuse(MECHANISM, found)
+        return None
+    low.decisions.apply(MECHANISM, f"loads that are held and not repeated: {len(found.loads)}")
+    return found
+
+
+MECHANISM = "rows held in shared memory"
+
+
+def _planned(low: Builder) -> Held | str:
+    """The plan, or why there is none."""
     body, plan = low.kernel.body.ops, low.assignment
-    if not low.kernel.schedule.extra.get("held") or plan.dots or not low.target.async_copies:
-        return None
+    if plan.dots:
+        return "it multiplies matrices"
+    if not low.target.async_copies:
+        return f"{low.target.arch} has no copies under way"
     if any(op.blocks() or lookups_of(op) or isinstance(op, ops.Scan) for op in body):
-        return None
+        return "it is no straight line of maps and reductions"
     reductions = [op for op in body if isinstance(op, ops.Reduce)]
     if not reductions:
-        return None
+        return "it reduces nothing"
     longest = max(reductions, key=lambda op: op.x.type.size)
     axis, whole = longest.axis, plan.layouts.get(longest.x)
     if whole is None:
-        return None
+        return "what it reduces is in no layout"
     sinks: list[Sink] = []
     for op in body:
         match op:
@@ -90,20 +107,20 @@ def plan_held(low: Builder) -> Held | None:
     beside = sum(plan.layouts[op.result] == whole for op in moving)
     strips = strips_along(whole, axis, STRIP // max(1, beside))
     if len(strips) < 2:
-        return None
+        return "a row is one strip"
     tables = [_layouts(low, sinks, strip) for strip in strips]
     found = [table for table in tables if table is not None]
     if len(found) < len(tables):
-        return None
+        return "strips do not fit the layouts of what they are made of"
     held = Held(whole, strips, sinks, found, {})
     uses = {use for value in held.tables[0] for use in plan.uses.get(value, ())}
     if any(use not in sinks and not any(made in held for made in use.results) for use in uses):
-        return None  # it is needed as a whole
+        return "something needs the row as a whole"
     folds = [op for op in sinks if isinstance(op, ops.Reduce)]
     held.pairs = plan_pairs(low, folds, whole)
     passes = [_slice(low, held, [sink])[0] for sink in sinks]
     if sum(map(len, passes)) > MOST_PASSES * len(set().union(*passes)):
-        return None
+        return "too much would be computed again for each reduction"
     again = [
         op
         for op in body
@@ -112,7 +129,7 @@ def plan_held(low: Builder) -> Held | None:
     ]
     sizes = [len(whole.regs) * op.view.dtype.bytes * plan.threads for op in again]
     if not again or sum(sizes) + SPARE > low.target.shared_bytes:
-        return None
+        return "no load is read twice" if not again else "the rows do not fit shared memory"
     for op, size in zip(again, sizes, strict=True):
         held.loads[op] = low.shared.allocate(size)
     held.blocks = _resident(low, held)

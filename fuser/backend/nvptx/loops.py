@@ -100,6 +100,8 @@ def lower_for(low: Builder, op: ops.For) -> None:
                 low.shared.free(buffer.slot)
         return
     chain = find_chain(low, stream) if stream else None
+    if sum(isinstance(item, ops.Dot) for item in op.body.ops) == 2:
+        _decide_chain(low, stream is not None, chain is not None)
     if stream and chain:
         finals = Rotated(low, stream, chain).emit(start, stop, inits)
         if not low.order.persistent:  # else the producer fills them for the next program
@@ -197,6 +199,17 @@ def lower_for(low: Builder, op: ops.For) -> None:
     _bind_results(low, op, finals)
 
 
+def _decide_chain(low: Builder, streamed: bool, chained: bool) -> None:
+    """Note whether the two matmuls of a loop run under what is between them."""
+    mechanism = "matmuls under softmax"
+    if chained:
+        low.decisions.apply(mechanism, "both matmuls of an iteration are in flight")
+    elif not streamed:
+        low.decisions.refuse(mechanism, "no producer warp feeds the loop")
+    else:
+        low.decisions.refuse(mechanism, "no two chained matmuls with straight code between them")
+
+
 def _bind_results(low: Builder, op: ops.For, finals: list[Tile]) -> None:
     """Give the results what the last iteration left, in all blocks where these shared the
     iterations."""
@@ -239,13 +252,31 @@ def _prepare_outer_values(low: Builder, body: Block) -> None:
 # pipeline -----------------------------------------------------------------------------------------
 
 
+MECHANISM = "multistage pipeline"
+
+
 def _plan_pipeline(low: Builder, op: ops.For) -> Pipeline | None:
     """Which loads of the body can be issued ahead, and how many stages fit."""
+    found = _planned(low, op)
+    if isinstance(found, str):
+        low.decisions.refuse(MECHANISM, found)
+        return None
+    how = "cp.async" if low.target.async_copies else "registers"
+    loads, ahead = len(found.loads), found.ahead
+    what = f"{loads} load{'s' * (loads != 1)} of {found.stages} stages"
+    low.decisions.apply(
+        MECHANISM, f"{what} go {ahead} iteration{'s' * (ahead != 1)} ahead by {how}"
+    )
+    return found
+
+
+def _planned(low: Builder, op: ops.For) -> Pipeline | str:
+    """The pipeline of a loop, or why there is none."""
     # through registers one tile is on its way while another is multiplied
     wanted = low.stages if low.target.async_copies else min(low.stages, 2)
     makers = low.assignment.makers
     if wanted < 2:
-        return None
+        return f"{wanted} stages let nothing run ahead"
     scalars = [item for item in op.body.ops if _is_scalar(low, item)]
     ahead: set[Value] = {op.body.params[0]}
     usable: list[Op] = []
@@ -263,7 +294,7 @@ def _plan_pipeline(low: Builder, op: ops.For) -> Pipeline | None:
         and (item.mask is None or can_remake(item.mask, makers, lambda v: v not in local - ahead))
     ]
     if not loads:
-        return None
+        return "no load of its loop goes straight to shared memory from a place known ahead"
     tiles = [shared_tile_for(low, item, wanted) for item in loads]
     stage_bytes = sum(tile.bytes for tile in tiles)
     fixed = sum(
@@ -274,7 +305,7 @@ def _plan_pipeline(low: Builder, op: ops.For) -> Pipeline | None:
     if stages < 2:
         for tile in tiles:
             low.shared.cancel(tile.slot)
-        return None
+        return f"two stages of {stage_bytes} bytes do not fit shared memory"
     for tile in tiles:
         tile.slot.bytes = tile.bytes * stages
     distance = stages - 1

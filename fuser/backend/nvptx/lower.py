@@ -6,6 +6,7 @@ from fuser.backend.nvptx import consumer, launch, passes, persistent, roles, str
 from fuser.backend.nvptx.assign import assign
 from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.convert import convert
+from fuser.backend.nvptx.decisions import Decision
 from fuser.backend.nvptx.epilogue import emit_epilogue, find_epilogue
 from fuser.backend.nvptx.held import Held, emit_held, plan_held
 from fuser.backend.nvptx.ir import ops as gpu
@@ -86,10 +87,11 @@ class Lowering(Builder):
             self.order.cluster, 0, self.needs.tensor_maps, len(self.kernel.scalars),
             self.cluster.blocks, self.shared.team, self.needs.workspace_bytes,
         )  # fmt: skip
-        passes.run(
+        self.decisions.add(self._overlap)
+        self.decisions.add(*passes.run(
             program, overlap=self.follows_early, early=launch.early(self.kernel),
             async_copies=self.target.async_copies,
-        )  # fmt: skip
+        ))  # fmt: skip
         return program
 
     def _scalar_parameter(self, value: Value, number: int) -> Tile:
@@ -98,8 +100,12 @@ class Lowering(Builder):
         return self.add(gpu.Parameter(number=number, results=(made,)))
 
     @property
+    def _overlap(self) -> Decision:
+        return launch.overlap(self.kernel, self.target, self.assignment, self.caller)
+
+    @property
     def follows_early(self) -> bool:
-        return launch.overlap(self.kernel, self.target, self.assignment, self.caller).applied
+        return self._overlap.applied
 
     def program(self) -> None:
         """Emit one program, what follows the last loop in strips where that fits."""

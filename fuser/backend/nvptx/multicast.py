@@ -19,6 +19,7 @@ from collections.abc import Iterable
 
 from fuser.backend.nvptx.boxes import Share
 from fuser.backend.nvptx.cluster import LARGEST, NeedsOneBlock
+from fuser.backend.nvptx.decisions import Decision
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Operand, SharedTile
 from fuser.backend.nvptx.recording import Recording
@@ -33,15 +34,39 @@ from fuser.tilegen.value import Value
 def neighbours_of(kernel: Kernel, target: Target) -> tuple[int, int]:
     """Programs along the last two axes of the grid that form a cluster: as the schedule says,
     where the target has clusters and the grid divides by them."""
+    found = _together(kernel, target)
+    return (1, 1) if isinstance(found, str) else found
+
+
+def decide_neighbours(kernel: Kernel, target: Target, together: tuple[int, int]) -> Decision | None:
+    """Why programs of neighbours fetch for each other or not; None where nobody asked."""
+    if math.prod(kernel.schedule.neighbours) == 1:
+        return None
+    found = _together(kernel, target)
+    if math.prod(together) > 1:
+        shape = f"{together[0]} x {together[1]}"
+        return Decision(MECHANISM, True, f"{shape} programs fetch operands for each other")
+    return Decision(
+        MECHANISM, False, found if isinstance(found, str) else "no producer warp feeds its loops"
+    )
+
+
+MECHANISM = "multicast"
+
+
+def _together(kernel: Kernel, target: Target) -> tuple[int, int] | str:
+    """Programs that form a cluster, or why each is for itself."""
     rows, columns = kernel.schedule.neighbours
     powers = all(n & (n - 1) == 0 for n in (rows, columns))
-    if not target.wgmma or not powers or not 1 < rows * columns <= LARGEST:
-        return 1, 1
+    if not target.wgmma:
+        return f"{target.arch} has no TMA here"
+    if not powers or not 1 < rows * columns <= LARGEST:
+        return f"{rows} x {columns} programs are no cluster"
     grid = kernel.grid
     if len(grid) < 2 or is_symbolic(*grid[-2:]) or kernel.schedule.cluster > 1:
-        return 1, 1
+        return "the grid has one axis, is open, or its programs are shared already"
     if grid[-2] % rows or grid[-1] % columns:
-        return 1, 1
+        return f"a grid of {grid[-2]} x {grid[-1]} does not divide by {rows} x {columns}"
     return rows, columns
 
 

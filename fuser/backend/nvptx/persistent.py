@@ -56,6 +56,27 @@ def wanted(low: Builder, streams: Mapping[ops.For, Stream]) -> bool:
     )
 
 
+def _decide(low: Builder) -> None:
+    """Note why the blocks of a kernel with streams are persistent, or ping-pong, or not."""
+    decisions, programs = low.decisions, size_hint(low.order.programs)
+    most, asked = low.neighbours.at_once(), int(low.kernel.schedule.extra.get("teams", 1))
+    if wanted(low, low.streams):
+        decisions.apply("persistent blocks", f"{programs} programs on {most} blocks")
+    elif not low.kernel.schedule.persistent:
+        decisions.refuse("persistent blocks", "the schedule does not ask for them")
+    elif programs <= most:
+        decisions.refuse("persistent blocks", f"{programs} programs all run at once")
+    elif low.cluster.blocks > 1:
+        decisions.refuse("persistent blocks", "a cluster shares each program")
+    else:
+        decisions.refuse("persistent blocks", "its loops do more than add up, or for unknown times")
+    if low.feeding.teams > 1:
+        decisions.apply("ping-pong", f"{low.feeding.teams} warp groups have a program each")
+    elif asked > 1:
+        why = "blocks are not persistent" if not wanted(low, low.streams) else "of groups of four"
+        decisions.refuse("ping-pong", why if low.warps == 4 else f"{low.warps} warps, not four")
+
+
 def rotates(low: Builder, streams: Mapping[ops.For, Stream]) -> bool:
     """Whether the only stream is of a rotated loop."""
     from fuser.backend.nvptx.chain import find_chain
@@ -76,6 +97,7 @@ def trips(stream: Stream) -> int:
 
 def begin(low: Builder) -> bool:
     """Prepare a kernel that is to be persistent; whether it is."""
+    _decide(low)
     if not wanted(low, low.streams):
         return False
     e, shared = low.scalars, low.shared

@@ -50,26 +50,42 @@ MOST_STEPS = 1 << 30
 def plan_shares(low: Builder) -> Shares | None:
     """The shares of a kernel's blocks, where its schedule asks for them (`stream_k` blocks of a
     multiprocessor); None where its only loop does not just add up, or no tile would be cut."""
+    if not low.kernel.schedule.stream_k:
+        return None
+    found = _planned(low)
+    if isinstance(found, str):
+        low.decisions.refuse("stream-k", found)
+        return None
+    low.decisions.apply("stream-k", f"tiles left over are cut among {found.blocks} blocks")
+    return found
+
+
+def _planned(low: Builder) -> Shares | str:
+    """The shares, or why there are none."""
     per_unit = _blocks_of_unit(low)
     programs = low.order.programs
-    if not per_unit or low.cluster.blocks > 1 or is_symbolic(programs):
-        return None
+    if low.cluster.blocks > 1:
+        return "a cluster shares each program"
+    if is_symbolic(programs):
+        return "the number of programs is open"
     loop = _only_products(low)
     trips = trips_of(loop) if loop is not None else 0
     if loop is None or trips < 2:
-        return None
+        return "it is no single loop of two or more iterations that adds up matmuls from zero"
     before = low.kernel.body.ops[: low.kernel.body.ops.index(loop)]
     if any(isinstance(op, ops.Store | ops.AtomicAdd) for op in before):
-        return None
+        return "it stores before its loop"
     if any(plan.kind == "wide" for plan in low.assignment.dots.values()):
-        return None
+        return "float32 operands are split"
     for stream in low.streams.values():
         if not stream.quiet or stream.split or find_chain(low, stream):
-            return None
+            return "its loop does more than multiply what is brought"
     blocks = max(1, low.neighbours.at_once() * per_unit)
     cut = cut_tiles(programs % blocks, trips, blocks)
-    if cut is None or (programs + 2 * blocks) * trips >= MOST_STEPS:
-        return None
+    if cut is None:
+        return f"{programs} programs on {blocks} blocks leave nothing worth a cut"
+    if (programs + 2 * blocks) * trips >= MOST_STEPS:
+        return "its iterations are not counted in 32 bits"
     return Shares(low, loop, programs, blocks, cut, per_unit)
 
 

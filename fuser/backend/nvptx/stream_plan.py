@@ -38,18 +38,38 @@ DEFAULT = True
 """Whether kernels are split into roles where they can be; `schedule.extra["roles"]` overrides."""
 
 
+MECHANISM = "warp specialisation"
+
+
 def plan_streams(low: Builder, stages: int) -> dict[ops.For, Stream]:
     """The streams of a kernel; empty where it cannot be split into roles."""
+    found = _planned(low, stages)
+    if isinstance(found, str):
+        low.decisions.refuse(MECHANISM, found)
+        return {}
+    count = max(stream.stages for stream in found.values())
+    low.decisions.apply(MECHANISM, f"a producer warp fetches {count} stages ahead by TMA")
+    return found
+
+
+def _planned(low: Builder, stages: int) -> dict[ops.For, Stream] | str:
+    """The streams, or why there are none."""
     plan, kernel = low.assignment, low.kernel
+    if not plan.staged:
+        return "no load goes straight to shared memory"
     if not kernel.schedule.extra.get("roles", DEFAULT):
-        return {}
-    if not low.target.wgmma or stages < 2 or low.warps % 4:
-        return {}
+        return "the schedule says so"
+    if not low.target.wgmma:
+        return f"{low.target.arch} has no wgmma whose operands TMA could bring"
+    if stages < 2:
+        return f"a ring of {stages} stages lets nothing run ahead"
+    if low.warps % 4:
+        return f"{low.warps} warps are no whole groups of four"
     if low.warps + producer_warps(low.warps) > MOST_WARPS:
-        return {}
+        return f"{low.warps} warps leave no room for a producer"
     branches = ops.If | ops.While
     if low.caller and (low.hazards.any or any(isinstance(op, branches) for op in kernel.walk())):
-        return {}
+        return "a caller's kernel that branches, or loads what it stores"
     known: set[Value] = set(kernel.scalars)
     streams: dict[ops.For, Stream] = {}
     seen = 0
@@ -62,19 +82,19 @@ def plan_streams(low: Builder, stages: int) -> dict[ops.For, Stream]:
             if not inside:
                 continue
             stream = _plan_stream(low, op, inside, known)
-            if stream is None:
-                return {}
+            if isinstance(stream, str):
+                return stream
             streams[op] = stream
         elif op in plan.staged:
             seen += 1
     if seen != len(plan.staged) or not streams:
-        return {}
+        return "it loads operands outside of its loops, or in nested ones"
     low.feeding.streams = streams
     low.shares = plan_shares(low)
     low.feeding.teams = persistent.teams_of(low, streams)
     if not _allocate(low, streams, stages):
         low.feeding.teams, low.feeding.streams, low.shares = 1, {}, None
-        return {}
+        return "two stages do not fit shared memory, or tiles are not whole"
     return streams
 
 
@@ -89,12 +109,13 @@ def _staged(low: Builder, loop: ops.For) -> list[ops.Load]:
 
 def _plan_stream(
     low: Builder, loop: ops.For, loads: list[ops.Load], known: set[Value]
-) -> Stream | None:
+) -> Stream | str:
+    """The stream of a loop, or why there is none."""
     plan = low.assignment
     if not set(loop.operands()) - set(loop.inits) <= known:
-        return None
+        return "the range of its loop depends on data"
     if 0 < trips_of(loop) <= 1:
-        return None
+        return "its loop has one iteration"
     inner = known | {loop.body.params[0]}
     for op in loop.body.ops:
         if _is_scalar(op, inner):
@@ -106,13 +127,15 @@ def _plan_stream(
         size = 4 if wide else dots[0].a.dtype.bytes if dots else 2
         windows = bool(low.kernel.schedule.extra.get("windows", True))
         source = source_of(load, plan.accesses[load], windows, size)
-        if source is None or not set(load.operands()) <= inner:
-            return None
+        if source is None:
+            return f"what it loads of {load.view.buffer.name} is no box of a tensor map"
+        if not set(load.operands()) <= inner:
+            return f"where it loads of {load.view.buffer.name} depends on data"
         kinds = {plan.dots[dot].kind for dot in dots}
         if not kinds <= {"wgmma", "wide"} or any(dot not in loop.body.ops for dot in dots):
-            return None
+            return f"what is loaded of {load.view.buffer.name} is not multiplied by wgmma"
         if not dots and len(load.shape) == 2 and any(c.is_tile for c in channels):
-            return None  # more than one tile beside the operands takes too much room
+            return "more than one tile beside the operands takes too much room"
         match = next((c for c in channels if set(c.dots) & set(dots)), None)
         if match is None:
             channels.append(Channel([load], [source], dots))
@@ -123,7 +146,7 @@ def _plan_stream(
     lone = lone_dot(loop, plan)
     wide = lone is not None and plan.dots[lone].kind == "wide"
     if wide and not trips_of(loop):
-        return None
+        return "float32 operands are split over a known number of iterations"
     later = lone if lone is not None and runs_on(lone, plan.dots[lone]) else None
     stream = Stream(loop, channels, later, split=lone if wide else None)
     stream.quiet = not wide and _is_quiet(low, loop)

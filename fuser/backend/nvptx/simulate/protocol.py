@@ -35,8 +35,8 @@ from fuser.dtypes import DType
 from fuser.errors import FuserError, VerifyError
 from fuser.graph.sizes import size_hint
 
-RING, TURNS, PROGRAMS = 12, 12, 5
-"""Trips that are run at either end of a long pipeline, of rings that the copy engine fills (ten
+RING, TURNS, PROGRAMS = 18, 12, 5
+"""Trips that are run at either end of a long pipeline, of rings that the copy engine fills (16
 stages or fewer); those of a loop whose end depends on data; programs of a block."""
 _PIPED = (ops.MbarrierWait, ops.WaitCopies)
 
