@@ -6,33 +6,42 @@ take a star or an underscore in them for markup.
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import re
 from typing import Any
 
 from docutils import nodes
 from pygments.lexers.special import TextLexer
+from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+import fuser.errors
 import fuser.language
 from fuser.language.registry import TABLE
 
 
 def plain(text: str) -> str:
-    """A paragraph as reStructuredText: `code` as literals, pages of docs/ as links, nothing else as
-    markup."""
+    """A paragraph as reStructuredText: `code` as literals, names of the API and pages of docs/ as
+    links, nothing else as markup."""
     parts = text.split("`")
     if len(parts) % 2 == 0:
         raise ValueError(f"a ` has no partner in: {text}")
     out = ""
     for i, part in enumerate(parts):
         if i % 2:  # "\\ " ends markup beside a letter
-            out += f"\\ ``{part.strip()}``\\ "
+            name = re.fullmatch(r"fuser(\.\w+)+|[A-Z]\w+(\.\w+)?", part)
+            out += f"\\ :py:obj:`{part}`\\ " if name else f"\\ ``{part.strip()}``\\ "
         else:
             part = re.sub(r"([\\*|_<])", r"\\\1", part)
+            part = re.sub(r"\b[A-Z]\w+Error\b", lambda m: _error(m[0]), part)
             out += re.sub(r"\bdocs/([\w/-]+)\.md\b", r":doc:`docs/\1.md </docs/\1>`", part)
     return out
+
+
+def _error(name: str) -> str:
+    return f":py:exc:`{name} <fuser.errors.{name}>`" if hasattr(fuser.errors, name) else name
 
 
 def sentences(text: str, names: list[str]) -> list[str]:
@@ -110,9 +119,17 @@ def signature(function: Any) -> str:
     return text.replace("triton.language.", "")
 
 
+def on_tree(app: Sphinx, tree: nodes.document) -> None:
+    """Sphinx's event: a type like bytes is Python's, not the member of a class with that name."""
+    for node in list(tree.findall(pending_xref)):
+        if node.get("reftype") == "class" and hasattr(builtins, node["reftarget"]):
+            node.replace_self(nodes.inline("", node["reftarget"]))
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     fuser.language.__all__  # noqa: B018  loads the table of functions
     app.connect("autodoc-process-docstring", on_docstring)
+    app.connect("doctree-read", on_tree)
     app.add_directive("builtins", Builtins)
     for language in ("tile", "tile-frame"):
         app.add_lexer(language, TextLexer)

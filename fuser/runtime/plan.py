@@ -54,7 +54,7 @@ class Executor(Protocol):
 
 
 class Plan(Shown):
-    """A compiled model on a device.
+    """A compiled model on a device: what `fuser.compile` and `Plan.load` give.
 
         plan = Plan(program, threads=4)          # cpu; device=0 chooses among GPUs
         outputs = plan.run({"x": array})
