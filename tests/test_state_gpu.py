@@ -64,7 +64,7 @@ def test_steps_write_in_place(attention: Model, gpu: Driver | None) -> None:
     memory = {name: array.pointer for name, array in state.arrays.items()}
     for array in state.arrays.values():
         array.write(np.full(array.shape, np.nan, np.float32))
-    counts = (1, 1, 1, 4, *(1,) * 12, 3)
+    counts = (1, 1, 1, 4, *(1,) * 7, 3)
     for count in counts:
         x = tokens(count)
         outputs = state.run({"x": x})
@@ -77,9 +77,9 @@ def test_steps_write_in_place(attention: Model, gpu: Driver | None) -> None:
         assert np.isnan(state.arrays[name].numpy()[:, :, state.length :]).all()
     assert memory == {name: array.pointer for name, array in state.arrays.items()}
     assert plan.explain().splitlines()[0] == "past_key -> present_key: in place"
-    if gpu is not None:  # of 14 runs of one row from length 2 on, four were not yet by a graph
+    if gpu is not None:  # of 8 runs of one row from length 2 on, the first of each was none
         assert gpu.calls.count("cuStreamBeginCapture") == 2
-        assert gpu.calls.count("cuGraphLaunch") >= 10
+        assert gpu.calls.count("cuGraphLaunch") == 6
         assert not [name for name in gpu.calls if name == "cuMemcpy2DAsync"][2:]  # kept()
 
 
@@ -91,16 +91,15 @@ def test_results_stay_on_the_gpu(gpu: Driver | None) -> None:
     state = plan.state(capacity=16)
     found = state.run_device({"input_ids": prompt, **how})
     drawn = []
-    for _ in range(5):
+    for _ in range(3):
         following = state.run_device({"input_ids": found["next_ids"], **how})
         drawn.append(found["next_ids"].numpy())  # of the run before
         found = following
-    np.testing.assert_array_equal(np.concatenate(drawn, axis=1), generate(plan, prompt, 5).tokens)
     with pytest.raises(FeedError, match="input_ids"):
         state.run_device({"input_ids": found["logits"], **how})
     on_host = fuser.compile(decoder("small_llama"), state="auto", device="cpu", threads=1)
     np.testing.assert_array_equal(np.concatenate(drawn, axis=1),
-                                  generate(on_host, prompt, 5).tokens)  # fmt: skip
+                                  generate(on_host, prompt, 3).tokens)  # fmt: skip
     with pytest.raises(UsageError, match="CPU"):
         on_host.state().run_device({"input_ids": prompt, **how})
 
@@ -136,7 +135,7 @@ def test_states_of_threads_do_not_meet(attention: Model, gpu: Driver | None) -> 
 
     def follow(seed: int) -> list[np.ndarray]:
         state = plan.state(capacity=10 + seed)
-        runs = [tokens(1 + seed % 3, 1, seed), *(tokens(1, 1, seed + i) for i in range(5))]
+        runs = [tokens(1 + seed % 3, 1, seed), *(tokens(1, 1, seed + i) for i in range(3))]
         return [state.run({"x": x})["y"] for x in runs]
 
     alone = [follow(seed) for seed in range(8)]
@@ -195,6 +194,18 @@ def test_rows_at_places_of_their_own_are_written_in_place(gpu: Driver | None) ->
     memory = {name: array.pointer for name, array in state.arrays.items()}
     follow_scattered(model, plan, state)
     assert memory == {name: array.pointer for name, array in state.arrays.items()}
+
+
+def test_weights_are_on_the_gpu_once(pretend_gpu: Driver) -> None:
+    """Kernels for the prompt and for a token share them."""
+    plan = fuser.compile(decoder("small_llama"), state="auto", device="cuda")
+    state = plan.state(capacity=16)
+    how = {"temperature": np.float32(0), "seed": np.int64(0)}
+    for count in (6, 1, 1):
+        state.run_device({"input_ids": np.ones((1, count), np.int64), **how})
+    assert len(plan.variants) == 2
+    vectors = 1000 * 64 * 4  # of the tokens, going in and coming out
+    assert [raw.nbytes - 256 for raw in pretend_gpu.memory.values()].count(vectors) == 2
 
 
 def test_memory_is_given_back(attention: Model, pretend_gpu: Driver) -> None:

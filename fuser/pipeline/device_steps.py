@@ -27,12 +27,13 @@ from fuser.runtime import driver
 from fuser.runtime.binding import Binding
 from fuser.runtime.cuda import CudaExecutor
 from fuser.runtime.cuda_host import timed_launches
+from fuser.runtime.device_share import Weights
 from fuser.runtime.device_state import DeviceMemory, copy_rows
 from fuser.runtime.device_tensors import DeviceArray, Event, check_tensors, on_host
 from fuser.runtime.feeds import check_feeds
 from fuser.runtime.memory import align
 from fuser.runtime.moving import formula
-from fuser.runtime.program import Program, TensorSpec
+from fuser.runtime.program import IN_PLACE, Program, TensorSpec
 from fuser.runtime.state import State
 
 ALIGNMENT = 256
@@ -45,15 +46,17 @@ class DeviceSteps:
 
     def __init__(
         self, variant: Variant, known: Mapping[str, Dim], most: int,
-        like: DeviceSteps | None = None,
+        like: DeviceSteps | None = None, weights: Weights | None = None,
     ) -> None:  # fmt: skip
+        """As `Steps`. weights: of all variants, on the GPU."""
         self.variant = variant
         bound = variant.bound
         self._guard = guarded(variant, known)
         program = bound.at({name: evaluate(dim, {"n": most}) for name, dim in known.items()})
         program = _widest(program, known, [n for n in range(most + 1) if self._guard(n)])
+        program = replace(program, facts={**program.facts, IN_PLACE: True})  # no run by copies
         shared: CudaExecutor | None = like._executor if like is not None else None
-        self._executor: CudaExecutor = CudaExecutor(program, variant.ordinal, shared)
+        self._executor: CudaExecutor = CudaExecutor(program, variant.ordinal, shared, weights)
         self._inputs = [SizedSpec(spec, variant.types, known) for _, spec in bound.inputs]
         self._outputs = [SizedSpec(spec, variant.types, known) for _, spec in bound.outputs]
         self._tables = _Tables(bound, known)

@@ -101,6 +101,11 @@ class StatefulPlan:
         """The inputs that each run is fed; a dim of a shape is an int or a symbolic expression."""
         self._made: dict[tuple[Any, ...], Steps | DeviceSteps] = {}
         self._lock = new_lock()
+        self._weights: Any = None
+        if self.on_gpu:
+            from fuser.runtime.device_share import Weights
+
+            self._weights = Weights()
 
     @property
     def variants(self) -> Sequence[Variant]:
@@ -228,7 +233,7 @@ class StatefulPlan:
             return Steps(variant, known, most, like)
         from fuser.pipeline.device_steps import DeviceSteps
 
-        return DeviceSteps(variant, known, most, like)
+        return DeviceSteps(variant, known, most, like, self._weights)
 
     def _dims(self, state: State, feeds: Mapping[str, Any]) -> dict[str, int]:
         dims = {**self._fixed, **state.dims, CAPACITY: state.capacity}

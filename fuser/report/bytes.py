@@ -66,7 +66,7 @@ class Moved:
 def addresses_of(program: Program) -> Addresses:
     """Of a plan whose memory begins at 0."""
     layout = lay_out(program)
-    return Addresses(0, layout.own, layout, layout.inputs, layout.outputs)
+    return Addresses(0, layout.constants, layout, layout.inputs, layout.outputs)
 
 
 @by_example

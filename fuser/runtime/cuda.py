@@ -24,7 +24,7 @@ from fuser.runtime.binding import Binding, Placed, overlaps, sharing
 from fuser.runtime.cuda_host import HostRuns
 from fuser.runtime.device_code import tensor_map
 from fuser.runtime.device_layout import Addresses, lay_out
-from fuser.runtime.device_share import Shared, check_memory
+from fuser.runtime.device_share import Shared, Weights, check_memory
 from fuser.runtime.device_tensors import DeviceArray, Event, check_tensors, upload
 from fuser.runtime.dlpack import LEGACY_STREAM, DeviceTensor
 from fuser.runtime.program import (
@@ -93,12 +93,14 @@ class CudaExecutor:
     """Runs a cuda Program. Runs of several threads are serial: a plan owns one set of buffers.
 
     like: the executor of the same kernels at other sizes, to share code, constants and memory with.
+    weights: shared with executors of other kernels.
     Raises DeviceError, OutOfMemoryError (before anything is launched) or CompileError.
     """
 
     def __init__(
-        self, program: Program, ordinal: int = 0, like: CudaExecutor | None = None
-    ) -> None:
+        self, program: Program, ordinal: int = 0, like: CudaExecutor | None = None,
+        weights: Weights | None = None,
+    ) -> None:  # fmt: skip
         self.program = program
         self.ordinal = ordinal
         self.layout = lay_out(program)
@@ -114,7 +116,7 @@ class CudaExecutor:
         try:
             with driver.current(ordinal):
                 _finish_others()
-                self.shared: Shared = other or Shared(program, ordinal)
+                self.shared: Shared = other or Shared(program, ordinal, weights)
                 self.lock, self.modules = self.shared.lock, self.shared.modules
                 self.stream, self.last_run = self.shared.stream, self.shared.last_run
                 self.shared.enter()
@@ -129,7 +131,7 @@ class CudaExecutor:
         with driver.current(self.ordinal):
             work = self.shared.work(self.layout.arena, self.program.name)
         self._release.append(work.leave)
-        return Addresses(work.address, self.shared.constant_base, self.layout)
+        return Addresses(work.address, self.shared.constant_addresses, self.layout)
 
     @functools.cached_property
     def host(self) -> HostRuns:
@@ -358,7 +360,7 @@ class CudaExecutor:
             if not self._release:
                 raise UsageError("the plan is closed", hint="compile the model again")
             if workspace:
-                own = Addresses(workspace, self.shared.constant_base, self.layout)
+                own = Addresses(workspace, self.shared.constant_addresses, self.layout)
             else:
                 own = self.addresses
         addresses = replace(own, inputs=tuple(sources), outputs=tuple(targets))

@@ -46,10 +46,10 @@ def lay_out(program: Program) -> Layout:
 @dataclass(frozen=True)
 class Addresses:
     """Device addresses of a run's buffers: values between kernels are in the memory at `base`,
-    inputs and outputs where they are bound. constants: where those begin."""
+    inputs and outputs where they are bound."""
 
     base: int
-    constants: int
+    constants: tuple[int, ...]
     layout: Layout
     inputs: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
@@ -58,5 +58,5 @@ class Addresses:
         if ref.space == "arena":
             return self.base + ref.index
         if ref.space == "constant":
-            return self.constants + self.layout.constants[ref.index] - self.layout.own
+            return self.constants[ref.index]
         return (self.inputs if ref.space == "input" else self.outputs)[ref.index]

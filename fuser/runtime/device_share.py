@@ -22,6 +22,8 @@ from fuser.runtime.memory import align
 from fuser.runtime.program import Program
 
 ALIGNMENT = 256
+LARGE_BYTES = 1 << 16
+"""Of constants that programs may share."""
 _counting = new_lock()
 
 
@@ -49,15 +51,35 @@ class Memory:
         return self._users == 0
 
 
+class Weights:
+    """Large constants on a GPU, each once for all programs that have the same array: kernels for
+    other sizes are other programs. Who owns it does not change the arrays."""
+
+    def __init__(self) -> None:
+        self._lock = new_lock()
+        self._found: dict[int, tuple[np.ndarray, Memory]] = {}
+
+    def place(self, array: np.ndarray, ordinal: int, name: str) -> Memory:
+        """The memory that has the array, entered. The device's context is current."""
+        with self._lock:
+            known, memory = self._found.get(id(array), (None, None))
+            if known is not array or memory is None or memory.is_free:
+                memory = _allocate(array.nbytes, ordinal, name)
+                _upload(memory.address, array)
+                self._found[id(array)] = array, memory
+            return memory.enter()
+
+
 class Shared:
     """The common part of such plans. Make it, and enter and leave it, with the device's context
-    current. lock: held while a run or a capture is put on the stream.
+    current. lock: held while a run or a capture is put on the stream. weights: where large
+    constants are, if others have them, too.
 
     Raises DeviceError, OutOfMemoryError or CompileError.
     """
 
-    def __init__(self, program: Program, ordinal: int) -> None:
-        self.ordinal = ordinal
+    def __init__(self, program: Program, ordinal: int, weights: Weights | None = None) -> None:
+        self.ordinal, self.weights = ordinal, weights
         self.lock = new_lock()
         self.constants = program.constants
         self.modules: dict[bytes, Module] = {}
@@ -72,19 +94,24 @@ class Shared:
 
     def _open(self, program: Program) -> None:
         cu = driver.api()
-        self.constant_offsets: list[int] = []
-        top = 0
-        for array in program.constants:
-            self.constant_offsets.append(top)
-            top += align(array.nbytes, ALIGNMENT)
-        self.constant_bytes = top
-        self.constant_base = int(driver.call("cuMemAlloc", max(top, ALIGNMENT)))
-        self._release.append(lambda: cu.cuMemFree(self.constant_base))
-        for array, offset in zip(program.constants, self.constant_offsets, strict=True):
-            source = np.ascontiguousarray(array)
-            if source.nbytes:
-                target = self.constant_base + offset
-                driver.call("cuMemcpyHtoD", target, source.ctypes.data, source.nbytes)
+        placed: dict[int, int] = {}
+        if self.weights is not None:
+            for number, array in enumerate(program.constants):
+                if array.nbytes >= LARGE_BYTES:
+                    memory = self.weights.place(array, self.ordinal, program.name)
+                    self._release.append(memory.leave)
+                    placed[number] = memory.address
+        own = [number for number in range(len(program.constants)) if number not in placed]
+        offsets, top = [], 0
+        for number in own:
+            offsets.append(top)
+            top += align(program.constants[number].nbytes, ALIGNMENT)
+        base = int(driver.call("cuMemAlloc", max(top, ALIGNMENT)))
+        self._release.append(lambda: cu.cuMemFree(base))
+        for number, offset in zip(own, offsets, strict=True):
+            _upload(base + offset, program.constants[number])
+            placed[number] = base + offset
+        self.constant_addresses = tuple(placed[number] for number in range(len(placed)))
         # Such a copy may return before it is done, and the plan's stream would not wait for it.
         driver.call("cuStreamSynchronize", 0)
         self.stream, self.capture_stream = self._new_stream(), self._new_stream()
@@ -159,6 +186,12 @@ class Shared:
         release, self._release = self._release, []
         for action in reversed(release):
             action()
+
+
+def _upload(target: int, array: np.ndarray) -> None:
+    source = np.ascontiguousarray(array)
+    if source.nbytes:
+        driver.call("cuMemcpyHtoD", target, source.ctypes.data, source.nbytes)
 
 
 def _allocate(size: int, ordinal: int, name: str) -> Memory:
