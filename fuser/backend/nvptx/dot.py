@@ -12,7 +12,7 @@ from fuser.backend.nvptx.ir.values import SharedTile, Tile, tile_bytes
 from fuser.backend.nvptx.layout import Coordinates, Layout
 from fuser.backend.nvptx.reduce import fill_edge
 from fuser.backend.nvptx.slices import dots_of_slices, slice_length, slice_of
-from fuser.backend.nvptx.stage import fence_async, land_copies, operand_cover, write
+from fuser.backend.nvptx.stage import land_copies, operand_cover, write
 from fuser.backend.nvptx.units import known_unit, needs_inner_k, unit_name
 from fuser.backend.nvptx.wgmma import accumulate
 from fuser.dtypes import DType
@@ -78,7 +78,6 @@ def _land_group(low: Builder, op: ops.Dot, group: list[ops.Dot], result: Tile) -
     stream.flying[op] = result
     if op is not group[-1]:
         return False
-    wgmma.commit(low)
     for dot, tile in zip(group, wgmma.wait(low, [*stream.flying.values()], 1), strict=True):
         low.env[dot.result] = tile
     stream.flying = {}
@@ -132,7 +131,6 @@ def _to_shared(low: Builder, op: ops.Dot, role: str, tile: Tile, k_axis: int) ->
         low.shared.barrier()
         low.shared.before_write()
     write(low, fill_edge(low, tile, (k_axis,)), target)
-    fence_async(low)
     return target
 
 

@@ -30,7 +30,7 @@ from fuser.backend.nvptx.ir import op as ir
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Operand, SharedTile, Tile
 from fuser.backend.nvptx.stream import Channel, Ring, Stream, wait_barrier
-from fuser.backend.nvptx.wgmma import commit, fence, issue, pack_fragments, wait
+from fuser.backend.nvptx.wgmma import issue, pack_fragments, wait
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Op
 from fuser.tilegen.value import Value
@@ -221,19 +221,14 @@ class Rotated:
             value = self._values(previous)
             if self.turns:
                 self._wait_turn()
-            fence(low)
             flying = issue(low, chain.first, plan, left, right, scores)
-            commit(low)
             added = self._issue_second(carried[chain.position], words, value)
-            commit(low)
             if self.turns:
                 self._pass_turn()
             self._beneath()
             (flying,) = wait(low, [flying], 1)
         else:
-            fence(low)
             flying = issue(low, chain.first, plan, left, right, scores)
-            commit(low)
             self._beneath()
             (flying,) = wait(low, [flying], 0)
         self._release(chain.keys, stream.stage)
@@ -310,9 +305,7 @@ class Rotated:
 
     def _last(self, total: Tile, words: Tile, previous: Ring) -> Tile:
         value = self._values(previous)
-        fence(self.low)
         flying = self._issue_second(total, words, value)
-        commit(self.low)
         (total,) = wait(self.low, [flying], 0)
         self._release(self.chain.others, previous[0])
         return total

@@ -48,7 +48,6 @@ def commit_copies(low: Builder) -> None:
 def wait_copies(low: Builder, pending: int) -> None:
     """Wait until at most `pending` groups of copies are in flight, for whoever reads them."""
     low.do(gpu.WaitCopies(pending=pending))
-    fence_async(low)
 
 
 def shared_tile_for(low: Builder, op: ops.Load, stages: int = 1) -> SharedTile:
@@ -108,9 +107,3 @@ def land_copies(low: Builder) -> None:
     if low.copies_pending:
         wait_copies(low, 0)
         low.copies_pending = False
-
-
-def fence_async(low: Builder) -> None:
-    """Make this thread's shared-memory writes visible to wgmma and TMA."""
-    if any(plan.kind in ("wgmma", "wide") for plan in low.assignment.dots.values()):
-        low.do(gpu.FenceAsync())

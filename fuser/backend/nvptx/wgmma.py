@@ -1,5 +1,5 @@
-"""Dots on Hopper's asynchronous tensor cores: when matmuls are issued, closed as a group, waited
-for."""
+"""Dots on Hopper's asynchronous tensor cores: when matmuls are issued and waited for. What one wait
+gives is a group (passes/wgmma_groups.py)."""
 
 from __future__ import annotations
 
@@ -25,24 +25,21 @@ def wgmma_dot(
 ) -> Tile:
     """Issue every matmul of the dot as one group, and wait for it.
 
-    Dots of one group are committed and waited for behind the last of them; what this returns for
-    the others is in flight, and `lower_dot` waits for all.
+    Dots of one group are waited for behind the last of them; what this returns for the others is in
+    flight, and `lower_dot` waits for all.
     """
     assert isinstance(right, SharedTile)
     source = pack_fragments(low, left) if isinstance(left, Tile) else left
     group = consumer.group_of(low, op)
-    if not group or group[0] is op:
-        fence(low)
     sums = issue(low, op, plan, source, right, acc)
     if group:
         return sums
-    commit(low)
     (sums,) = wait(low, [sums], 1 if consumer.is_deferred(low, op) else 0)
     return accumulate(low, acc, sums) if known_unit(op).truncates else sums
 
 
 def pack_fragments(low: Builder, x: Tile) -> Tile:
-    """Register fragments of a left operand as words, which are written before the fence."""
+    """Register fragments of a left operand as words, which are written before any is issued."""
     layout = x.layout
     words = Layout(layout.shape, layout.regs[:: 4 // x.dtype.bytes], layout.lanes, layout.warps)
     made = low.new(u32, x.shape, words, "words")
@@ -82,16 +79,6 @@ def wait(low: Builder, tiles: list[Tile], pending: int) -> list[Tile]:
 def wait_unbound(low: Builder) -> None:
     """Wait until all groups are complete, wherever their sums are."""
     low.do(gpu.WgmmaWait())
-
-
-def fence(low: Builder) -> None:
-    """Registers written so far may be read by the matmuls that follow."""
-    low.do(gpu.WgmmaFence())
-
-
-def commit(low: Builder) -> None:
-    """Close a group of matmuls, which `wait` counts."""
-    low.do(gpu.WgmmaCommit())
 
 
 def accumulate(low: Builder, acc: Tile, x: Tile) -> Tile:

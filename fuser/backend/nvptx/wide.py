@@ -26,7 +26,6 @@ from fuser.backend.nvptx.consumer import release
 from fuser.backend.nvptx.ir import op as ir
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Operand, SharedTile, Slot, Tile, tile_bytes
-from fuser.backend.nvptx.stage import fence_async
 from fuser.backend.nvptx.stream import Stream, advance, wait_barrier
 from fuser.backend.nvptx.wgmma import accumulate, wait
 from fuser.tilegen import ops
@@ -106,7 +105,6 @@ class SplitLoop:
 
     def _meet(self) -> None:
         """All have written what the matmuls read, and read what is overwritten."""
-        fence_async(self.low)
         self.low.shared.barrier()
 
     def _issue(self, stage: Operand, turn: Operand) -> Tile:

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
+from fuser.backend.nvptx import gpu_text
 from fuser.backend.nvptx.ir.ops import AwaitPrevious, Barrier, WarpRoles, Where
 from fuser.backend.nvptx.ir.parse import parse_program
+from fuser.backend.nvptx.ir.text import print_program
 from fuser.backend.nvptx.passes.launch_overlap import overlap_launches
+from fuser.backend.nvptx.passes.proxy_fences import fence_proxies
+from fuser.backend.nvptx.passes.register_staging import stage_through_registers
 from fuser.backend.nvptx.passes.shared_allocation import place_slots
 from fuser.backend.nvptx.passes.unused_integers import drop_unused
+from fuser.backend.nvptx.passes.wgmma_groups import close_groups
+from fuser.target import SM_80, SM_90A
+from tests.backend.nvptx import kernels
 
 SLOTS = """gpu @slots sm_90a warps(1) threads(32) launch(1, 1, 1) {
   slot @0: 500 bytes align 16 at 0
@@ -81,3 +90,97 @@ def test_integers_that_nothing_reads_go() -> None:
     program = parse_program(PRODUCER)
     drop_unused(program)
     assert [op.names[0] for op in program.head.ops] == ["%tid", "%s1", "%s2"]
+
+
+TILE = """gpu @tile sm_90a warps(4) threads(128) launch(1, 1, 1) {
+  slot @0: 8192 bytes align 1024 at 0
+  slot @1: 8192 bytes align 1024 at 8192
+  layout #l0 = 64x64 regs 8*(0, 8) 2*(8, 0) 2*(0, 1) lanes (0, 2) (0, 4) (1, 0) (2, 0) (4, 0) \
+warps (16, 0) (32, 0)
+
+  alloc @0
+  alloc @1
+  wait_copies
+  %x0 = full {value = 0} : f16[64x64] #l0
+  write_tile @0<f16 64x64 inner 1>, %x0
+  barrier
+  write_tile @0<f16 64x64 inner 1>, %x0
+  barrier
+  %a = wgmma f16, @0<f16 64x64 inner 1>, @1<f16 64x64 inner 0> GRID : f32[64x64] #l0
+  %b = wgmma f16, @0<f16 64x64 inner 1>, @1<f16 64x64 inner 0> GRID : f32[64x64] #l0
+  %c = wgmma f16, @0<f16 64x64 inner 1>, @1<f16 64x64 inner 0> GRID : f32[64x64] #l0
+  %x, %y = wgmma_wait {values = (%a, %b), pending = 1} : f32[64x64] #l0, f32[64x64] #l0
+  %z = wgmma_wait {values = (%c,)} : f32[64x64] #l0
+}
+""".replace("\\\n", "").replace(
+    "GRID",
+    "{grid = WarpGrid{m = 64, n = 64, warps_m = 4, warps_n = 1, wgmma = true, warps_k = 1, "
+    "depth = 16}, k = 64}",
+)
+
+
+def words(text: str) -> list[str]:
+    """The opcodes of a program's body, in order."""
+    lines = [line.strip().split(" {")[0] for line in text.partition("alloc @1\n")[2].splitlines()]
+    return [
+        re.sub(r"^(%\w+(, )?)+ = ", "", line).split()[0] for line in lines if line[:1] not in "}"
+    ]
+
+
+def test_what_one_wait_gives_is_a_group() -> None:
+    """One fence in front of both groups, which follow each other; a commit behind each."""
+    program = parse_program(TILE)
+    close_groups(program)
+    assert words(print_program(program))[6:] == [
+        "wgmma_fence", "wgmma", "wgmma", "wgmma_commit", "wgmma", "wgmma_commit", "wgmma_wait",
+        "wgmma_wait",
+    ]  # fmt: skip
+
+
+def test_writes_are_shown_to_matrix_units() -> None:
+    """Behind a wait for copies, and behind the last write to a slot; not without such units."""
+    program = parse_program(TILE)
+    fence_proxies(program)
+    assert words(print_program(program))[:8] == [
+        "wait_copies", "fence_async", "full", "write_tile", "barrier", "write_tile", "fence_async",
+        "barrier",
+    ]  # fmt: skip
+    alone = parse_program(re.sub(r".* = wgmma.*\n", "", TILE))
+    fence_proxies(alone)
+    assert "fence_async" not in print_program(alone)
+
+
+@pytest.mark.parametrize("name", ["gated", "chained", "odd k"])
+def test_fences_and_commits_of_kernels_are_those_of_the_passes(name: str) -> None:
+    """Taken out of a kernel, they come back where they were."""
+    text = gpu_text({
+        "gated": lambda: kernels.gated(256, 256, 512, warps=4),
+        "chained": lambda: kernels.attention(2, 512, 512, 64),
+        "odd k": lambda: kernels.matmul(64, 64, 201, blocks=(64, 64, 64), epilogue=False),
+    }[name](), SM_90A)  # fmt: skip
+    bare = re.sub(r" +(wgmma_fence|wgmma_commit|fence_async)\b.*\n", "", text)
+    program = parse_program(bare)
+    close_groups(program)
+    fence_proxies(program)
+    found = print_program(program)
+
+    def plain(text: str) -> list[str]:
+        return [line.partition("    #")[0] for line in text.splitlines()]
+
+    assert plain(found) == plain(text) and bare.count("\n") < text.count("\n") - 1
+
+
+def test_copies_go_through_registers() -> None:
+    """A ring's copies are loads with the condition of their iteration, written behind the matmul;
+    those in front of the loop are written at once, and nobody waits for copies."""
+    kernel = kernels.matmul(40, 36, 130, blocks=(32, 32, 32), warps=2, epilogue=False)
+    program = parse_program(gpu_text(kernel, SM_80))
+    stage_through_registers(program)
+    text = print_program(program)
+    assert not re.search("copy_async|commit_copies|wait_copies", text)
+    front, _, loop = text.partition(" for ")
+    assert front.count(" = load ") == front.count("write_tile") == 4
+    body = loop.partition("    }")[0]
+    order = re.findall(r"^    (?:%\w+ = )?(barrier|load|mma|write_tile|yield)", body, re.M)
+    assert order == ["barrier", "load", "load", "mma", "write_tile", "write_tile", "yield"]
+    assert len(re.findall(r"load .*where = %\w+", body)) == 2

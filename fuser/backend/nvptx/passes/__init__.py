@@ -6,9 +6,11 @@ from fuser.backend.nvptx.decisions import Decision
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.passes.early_constants import request_constants
 from fuser.backend.nvptx.passes.launch_overlap import overlap_launches
+from fuser.backend.nvptx.passes.proxy_fences import fence_proxies
 from fuser.backend.nvptx.passes.register_staging import stage_through_registers
 from fuser.backend.nvptx.passes.shared_allocation import place_slots
 from fuser.backend.nvptx.passes.unused_integers import drop_unused
+from fuser.backend.nvptx.passes.wgmma_groups import close_groups
 
 
 def run(
@@ -18,6 +20,8 @@ def run(
     end of the one before it; early: and ask for constants meanwhile. async_copies: whether the
     target has copies of threads under way."""
     decisions = []
+    close_groups(program)
+    fence_proxies(program)
     if not async_copies:
         stage_through_registers(program)
     if overlap:
