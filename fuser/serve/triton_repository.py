@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fuser.errors import UnsupportedError, UsageError
+from fuser.runtime.container import read_file
 from fuser.runtime.plan import Plan
+from fuser.runtime.store import KIND
 from fuser.serve.models import Model
 from fuser.serve.tensors import Tensor
 
@@ -34,7 +36,10 @@ def write_repository(folder: Path | str, model: Model, plan: Path | str) -> Path
         (home / "1").mkdir(parents=True, exist_ok=True)
         (home / "config.pbtxt").write_text(config(model))
         shutil.copyfile(MODEL, home / "1" / "model.py")
-        shutil.copyfile(plan, home / "1" / PLAN)
+        if isinstance(model.plan, Plan) and "model" in read_file(plan, KIND).manifest:
+            model.plan.save(home / "1" / PLAN)  # with the weights, which a copy would not find
+        else:
+            shutil.copyfile(plan, home / "1" / PLAN)
     except OSError as error:
         raise UsageError(f"cannot write {home}: {error.strerror}") from error
     return home

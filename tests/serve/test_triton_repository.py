@@ -18,6 +18,7 @@ from fuser.errors import UnsupportedError
 from fuser.serve.models import Model
 from fuser.serve.opening import open_model
 from fuser.serve.triton_repository import write_repository
+from models import build, save
 from tests.serve.conftest import WIDTH, numbers
 from tests.serve.test_rows import model_file
 
@@ -120,3 +121,17 @@ def test_what_triton_cannot_hold_is_said(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="bfloat16"):
         write_repository(tmp_path, open_model(tmp_path / "b.plan"), tmp_path / "b.plan")
     assert run(["serve", str(path), "--triton-repository", str(tmp_path / "r")]) == 2
+
+
+def test_a_repository_has_weights_that_were_in_the_model(tmp_path: Path) -> None:
+    """The plan's copy is alone in its folder."""
+    model, plan = tmp_path / "mlp.onnx", tmp_path / "mlp.plan"
+    save(build("mlp", inputs=192, hidden=160, batch=2), model)
+    made = ["compile", str(model), "--weights", "reference", "--device", "cpu", "-o", str(plan)]
+    assert run(made) == 0
+    x = np.random.default_rng(0).standard_normal((2, 192), np.float32)
+    want = fuser.Plan.load(plan).run({"x": x})["y"]
+    home = write_repository(tmp_path / "repository", open_model(plan), plan)
+    model.unlink()
+    found = fuser.Plan.load(home / "1" / "model.plan").run({"x": x})["y"]
+    assert found.tobytes() == want.tobytes()
