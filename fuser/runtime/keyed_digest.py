@@ -44,6 +44,11 @@ def digest_blocks(data: np.ndarray, key: np.ndarray) -> np.ndarray:
     return found
 
 
+def prepare() -> None:
+    """Make the code now, once for all threads. Raises as `digest_blocks` does."""
+    _native()
+
+
 @functools.lru_cache(maxsize=1)
 def _native() -> Callable[[int, int, int, int], None]:
     linked = link_native(_text(), {}, [_NAME])

@@ -19,7 +19,7 @@ import numpy as np
 from fuser.backend.cores import available_cores
 from fuser.dtypes import BY_NAME, DType
 from fuser.errors import FuserError
-from fuser.runtime.keyed_digest import BLOCK_BYTES, digest_blocks
+from fuser.runtime.keyed_digest import BLOCK_BYTES, digest_blocks, prepare
 from fuser.runtime.memory import aligned_array, aligned_empty
 from fuser.tilegen.program import Packing
 
@@ -38,6 +38,7 @@ def content_digest(descriptor: int, size: int, key: bytes = b"") -> str:
     OSError, also for a file that ends before that."""
     if key:
         with suppress(FuserError):  # there is no LLVM
+            prepare()
             return f"keyed:{_content_digest(descriptor, size, partial(_keyed, key=key))}"
     return _content_digest(descriptor, size, _sha256)
 
