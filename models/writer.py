@@ -153,7 +153,7 @@ class Writer:
             blocks = whole.T.reshape(outputs, inputs // BLOCK, BLOCK)
             zero = 1 << (self.bits - 1)
             scale = np.abs(blocks).max(axis=2) / (zero - 1)
-            codes = np.rint(blocks / scale[..., None]).astype(np.int8) + zero
+            codes = np.rint(blocks / scale[..., None]).astype(np.int16) + zero
             codes = codes.astype(np.uint8)
             if self.bits == 4:
                 codes = codes[..., ::2] | codes[..., 1::2] << 4

@@ -1,9 +1,11 @@
 """Decoders that keep their keys and values, beside one that computes all of them anew."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 
 import fuser
 from models import TINY, build
@@ -68,3 +70,22 @@ def test_tokens_are_drawn_by_their_probability(plan: fuser.StatefulPlan) -> None
     for token in np.argsort(odds)[-3:]:
         deviation = np.sqrt(odds[token] * (1 - odds[token]) / len(drawn))
         assert abs(drawn.count(token) / len(drawn) - odds[token]) < 4 * deviation
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_coded_weights_are_the_nearest(bits: int) -> None:
+    """Within half a step of what they stand for."""
+    model = partial(decoder, "tiny_llama", layers=1)
+    plain = {w.name: numpy_helper.to_array(w) for w in model().graph.initializer}
+    coded = model(bits=bits).graph.initializer
+    arrays = {w.name: numpy_helper.to_array(w) for w in coded}
+    names = [name.removesuffix(".codes") for name in arrays if name.endswith(".codes")]
+    assert len(names) == 8
+    for name in names:
+        codes, scales = arrays[f"{name}.codes"].astype(np.int64), arrays[f"{name}.scales"]
+        if bits == 4:
+            codes = np.stack([codes & 15, codes >> 4], axis=-1).reshape(*scales.shape, -1)
+        whole = (codes - (1 << (bits - 1))) * scales[..., None]
+        away = np.abs(whole.reshape(len(codes), -1).T - plain[name])
+        step = np.repeat(scales, codes.shape[-1], axis=1).T
+        assert (away <= step * 0.5001).all()
