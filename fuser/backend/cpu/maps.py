@@ -223,8 +223,7 @@ def cast(f: Function, x: Reg, source: DType, target: DType, flush: bool = False)
         return _float_cast(f, x, source, target, type)
     if source.is_float:
         wide = cast(f, x, source, source.compute)
-        name = "fptosi" if target.kind == "int" else "fptoui"
-        return f.call(type, f"llvm.{name}.sat.{text.mangle(type)}.{text.mangle(wide.type)}", wide)
+        return _to_integer(f, wide, target, type)
     if target.is_float:
         name = "sitofp" if source.kind == "int" else "uitofp"
         wide_type = target.compute
@@ -232,6 +231,34 @@ def cast(f: Function, x: Reg, source: DType, target: DType, flush: bool = False)
     if target.bits <= source.bits:
         return f.convert("trunc", x, type) if source.kind != "bool" else f.convert("zext", x, type)
     return f.convert("sext" if source.kind == "int" else "zext", x, type)
+
+
+def _to_integer(f: Function, x: Reg, target: DType, type: str) -> Reg:
+    """The integer towards zero; the nearest one beyond the ends, 0 of NaN. LLVM's intrinsic for it
+    takes vectors apart, element by element."""
+    signed = target.kind == "int"
+    name = "fptosi" if signed else "fptoui"
+    if text.lanes(type) == 1:
+        return f.call(type, f"llvm.{name}.sat.{text.mangle(type)}.{text.mangle(x.type)}", x)
+    least = -(1 << target.bits - 1) if signed else 0
+    most = least + (1 << target.bits) - 1
+    if target.bits <= 16:  # exact ends of all floats, and within 32 bits
+        if signed:
+            x = f.select(f.fcmp("uno", x, x), real(0.0, x.type), x)
+        low, high = real(float(least), x.type), real(float(most), x.type)
+        x = f.select(f.fcmp("ogt", x, low), x, low)
+        x = f.select(f.fcmp("olt", x, high), x, high)
+        return f.convert("trunc", f.convert("fptosi", x, like(x.type, "i32")), type)
+    beyond = f.fcmp("oge", x, real(float(most + 1), x.type))
+    below = f.fcmp("olt", x, real(float(least), x.type))
+    within = f.binary("and", f.fcmp("ord", x, x), _neither(f, beyond, below))
+    whole = f.convert(name, f.select(within, x, real(0.0, x.type)), type)
+    whole = f.select(beyond, integer(most, type), whole)
+    return f.select(below, integer(least, type), whole)
+
+
+def _neither(f: Function, a: Reg, b: Reg) -> Reg:
+    return f.binary("xor", f.binary("or", a, b), integer(1, a.type))
 
 
 def bitcast(f: Function, x: Reg, source: DType, target: DType) -> Reg:

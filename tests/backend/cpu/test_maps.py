@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -99,6 +101,28 @@ def test_cast(source: DType, target: DType, rng: np.random.Generator) -> None:
         (want,) = PRIMITIVES["cast"].evaluate([x], {"dtype": target})
     have = run_map("cast", [x], source, target)
     np.testing.assert_array_equal(have.astype(np.float64), want.astype(np.float64))
+
+
+INTEGERS = [d for d in ALL if d.is_integer]
+
+
+@pytest.mark.parametrize("target", INTEGERS, ids=str)
+@pytest.mark.parametrize("source", [f16, bf16, f32, f64], ids=str)
+def test_floats_beyond_an_integer_saturate(source: DType, target: DType) -> None:
+    """Both ends, what is next to them, infinities; 0 of NaN; by vectors as by single elements."""
+    lowest, highest = int(target.lowest), int(target.highest)
+    ends = [float(end) + step for end in (lowest, highest) for step in (-1.5, -0.5, 0.0, 0.5, 1.5)]
+    given = np.array([*ends, np.inf, -np.inf, np.nan, -0.0, -0.75, 1e30, -1e30])
+    with np.errstate(all="ignore"):
+        x = np.resize(given, SIZE).astype(source.numpy)
+    have = run_map("cast", [x], source, target)
+    for number, got in zip(x.astype(np.float64).tolist(), have.tolist(), strict=True):
+        want = 0 if math.isnan(number) else max(lowest, min(highest, _towards_zero(number)))
+        assert got == want, number
+
+
+def _towards_zero(number: float) -> int:
+    return int(max(-1e300, min(1e300, number)))
 
 
 @pytest.mark.parametrize("dtype", [f16, bf16, f32, f64], ids=str)
