@@ -18,7 +18,8 @@ from fuser.errors import InvalidModelError, LimitError, OutOfMemoryError
 from fuser.frontends.onnx import model as onnx_models
 from fuser.limits import Limits
 from fuser.pipeline import plan_cache, tuning
-from fuser.runtime import keyed_digest, source
+from fuser.pipeline.native_code import recall
+from fuser.runtime import jit, keyed_digest, source
 from fuser.runtime.cache import KernelCache
 from fuser.runtime.source import Source
 
@@ -402,3 +403,28 @@ def test_large_files_have_digests_with_a_key(
     path.write_bytes(content)
     KernelCache(folder)._path(plan_cache.KEY).unlink()
     assert bits(load(path)) == first and len(compiles) == 2
+
+
+@pytest.mark.skipif(not jit.links_itself(), reason="LLVM links here")
+def test_native_code_is_made_once_for_all_processes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    emit = jit._emit
+
+    def counted(text: str, triple: str) -> bytes:
+        made.append(text)
+        return emit(text, triple)
+
+    def in_a_new_process() -> bytes:
+        monkeypatch.setattr(jit, "_objects", {})
+        recall(KernelCache(folder), text)
+        return jit.native_object(text)
+
+    monkeypatch.setattr(jit, "_emit", counted)
+    text = keyed_digest.native_ir()
+    first = in_a_new_process()
+    assert made == [text] and in_a_new_process() == first == emit(text, jit.X86_64)
+    (entry,) = (item for item in folder.glob("??/*"))
+    entry.write_bytes(entry.read_bytes()[:-1])
+    assert in_a_new_process() == first and made == [text, text]

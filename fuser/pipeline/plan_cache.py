@@ -38,13 +38,15 @@ from fuser.errors import InvalidModelError
 from fuser.limits import Limits, check_bytes, current
 from fuser.pipeline.devices import Device, choose_target, parse_device, plan_threads
 from fuser.pipeline.fusion import Fusing, choice
+from fuser.pipeline.native_code import recall
 from fuser.pipeline.precision import Precision
 from fuser.report.report import Report
 from fuser.runtime.cache import KernelCache
 from fuser.runtime.container import MALFORMED, blob_of
 from fuser.runtime.deferred import Deferred
-from fuser.runtime.keyed_digest import KEY_BYTES
+from fuser.runtime.keyed_digest import KEY_BYTES, native_ir
 from fuser.runtime.memory import align
+from fuser.runtime.native import runtime_ir
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import Program
 from fuser.runtime.source import Source, readers
@@ -114,6 +116,8 @@ class StoredPlan:
             return None
         self._check_unchanged()
         check_memory(program)
+        if not program.target.is_cuda:
+            recall(self.cache, runtime_ir("x86_64"))
         report.cache_hits = len({kernel.code for kernel in _kernels(program)})
         report.compile_s = time.perf_counter() - started
         logging.getLogger("fuser.compile").info(
@@ -279,7 +283,10 @@ def _entry(
     try:
         stamp = _stamp(path)
         recent = abs(time.time_ns() - stamp[-1]) < RECENT
-        key = digest_key(cache) if stamp[0] >= LARGE else b""
+        key = b""
+        if stamp[0] >= LARGE:
+            key = digest_key(cache)
+            recall(cache, native_ir())
         content = content_digest(path, stamp[0], key)
         choices = {
             "dims": {name: int(size) for name, size in sorted(dims.items())},

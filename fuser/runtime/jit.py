@@ -73,6 +73,23 @@ def _write_map(linked: Linked, objects: Mapping[str, bytes]) -> None:
         _log.warning("FUSER_PERF=1 cannot write %s: %s", error.filename, error.strerror)
 
 
+_objects: dict[str, bytes] = {}
+"""Of the runtime's own LLVM IR, made before or in another process."""
+
+
+def offer_object(text: str, code: bytes) -> None:
+    """The object of this LLVM IR, for any processor of its kind; it is not made again."""
+    _objects[text] = code
+
+
+def native_object(text: str) -> bytes:
+    """The object of LLVM IR for Linux on x86-64, of any processor: as it was offered, or compiled.
+    Raises CompileError, ModuleNotFoundError where there is no LLVM."""
+    if text not in _objects:
+        return _emit(text, X86_64)
+    return _objects[text]
+
+
 _offered: list[bytes] = []
 
 
@@ -88,7 +105,7 @@ def runtime_object() -> bytes:
     brought it, or compiled. Raises DeviceError where there is neither."""
     if not _offered:
         try:
-            offer_runtime(_emit(native.runtime_ir("x86_64"), X86_64))
+            offer_runtime(native_object(native.runtime_ir("x86_64")))
         except ModuleNotFoundError as error:
             raise DeviceError(
                 "no plan brought the native runtime of this version of fuser, and LLVM is not here"
@@ -118,7 +135,7 @@ def link_native(text: str, symbols: Mapping[str, int], exports: Iterable[str]) -
     """Compile LLVM IR that takes symbols from these addresses. Raises CompileError."""
     try:
         if links_itself():
-            return link([(_emit(text, X86_64), tuple(exports))], symbols)
+            return link([(native_object(text), tuple(exports))], symbols)
         from fuser.runtime import llvm_link
 
         return llvm_link.link_text(text, symbols, exports)

@@ -51,7 +51,7 @@ def prepare() -> None:
 
 @functools.lru_cache(maxsize=1)
 def _native() -> Callable[[int, int, int, int], None]:
-    linked = link_native(_text(), {}, [_NAME])
+    linked = link_native(native_ir(), {}, [_NAME])
     pointer, count = ctypes.c_void_p, ctypes.c_int64
     call = ctypes.CFUNCTYPE(None, pointer, count, pointer, pointer)(linked[_NAME])
 
@@ -62,8 +62,8 @@ def _native() -> Callable[[int, int, int, int], None]:
     return digest
 
 
-def _text() -> str:
-    """LLVM IR. Of the 64-bit lanes of a vector, the low words and the high ones are multiplied."""
+def native_ir() -> str:
+    """LLVM IR text. Of the 64-bit lanes of vectors, low words and high ones are multiplied."""
     passes = range(_PASSES)
     carried = "\n".join(
         f"  %sum{i} = phi {_PAIR} [ zeroinitializer, %begin ], [ %more{i}, %step ]" for i in passes
