@@ -39,8 +39,10 @@ def lower_to_llvm(kernel: Kernel, target: Target) -> str:
 
 def lower_to_gpu(kernel: Kernel, target: Target) -> Program:
     """The GPU IR that the LLVM IR text is written from. Raises LoweringError."""
-    with symbolic_dims():
-        return _fitting(kernel, target)[0]
+    with symbolic_dims() as read:
+        program = _fitting(kernel, target)[0]
+    program.sizes = list(read)
+    return program
 
 
 def mechanisms(kernel: Kernel, target: Target) -> list[Decision]:

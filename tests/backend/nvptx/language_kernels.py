@@ -341,3 +341,22 @@ def large(size: int, warps: int, dtype: DType = f32) -> Kernel:
     found = b.map("sub", summed, most)
     b.store(y, (axis(0, size),), b.reshape(found, (size,)))
     return b.build()
+
+
+def masked_store() -> Kernel:
+    """c = a @ b of one block, of which some columns are stored: by whole lines, under a mask."""
+    b = Builder("masked_store", Schedule(warps=4, stages=2))
+    left, right = pointer(b, "a", f16), pointer(b, "b", f16)
+    out = pointer(b, "c", f16, "output")
+    limit = b.scalar("n", i32)
+
+    def step(i: Value, acc: Value) -> list[Value]:
+        a = b.load(left, (flat((64, 64), (128, 1)) + index(i),), (64, 64))
+        w = b.load(right, (flat((64, 64), (64, 1)) + index(i) * 64,), (64, 64))
+        return [b.dot(a, w, acc)]
+
+    (total,) = b.loop(0, 128, 64, [b.full(0, (64, 64), f32)], step)
+    places = b.index(axis(1, 64), (64, 64), i32)
+    inside = b.map("lt", places, b.broadcast(limit, (64, 64), ()))
+    b.store(out, (flat((64, 64), (64, 1)),), b.cast(total, f16), mask=inside)
+    return b.build()

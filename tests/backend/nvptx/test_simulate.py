@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from collections.abc import Callable
@@ -10,17 +11,27 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fuser.backend.nvptx import gpu_text
+from fuser.backend.nvptx import gpu_text, lower_to_gpu
 from fuser.backend.nvptx.ir.parse import parse_program
 from fuser.backend.nvptx.simulate import SimulationError, simulate
-from fuser.dtypes import f16, f32
+from fuser.dtypes import bf16, f16, f32
+from fuser.graph.sizes import Sizes
 from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen.interpret import run
 from fuser.tilegen.ir import Kernel
 from tests.backend.nvptx import kernels, language_kernels
+from tests.backend.nvptx.random_kernels import (
+    as_symbols,
+    random_arrays,
+    random_kernel,
+    random_scalars,
+)
 from tests.numerics import assert_close
 
 Arrays = dict[str, "np.ndarray[Any, Any]"]
+
+FEW = dataclasses.replace(SM_90A, units=4)
+"""A GPU of few multiprocessors, of which some share tiles."""
 
 KERNELS: dict[str, tuple[Callable[[], Kernel], Target]] = {
     "select": (functools.partial(kernels.elementwise, "select", f32, 3), SM_90A),
@@ -43,6 +54,14 @@ KERNELS: dict[str, tuple[Callable[[], Kernel], Target]] = {
         kernels.matmul, 64, 64, 576, f16, (64, 64, 64), stages=2, epilogue=False), SM_90A),
     "odd k": (functools.partial(
         kernels.matmul, 64, 64, 201, f16, (64, 64, 64), stages=2, epilogue=False), SM_90A),
+    "split tf32": (functools.partial(
+        kernels.matmul, 64, 64, 128, f32, (64, 32, 32), stages=4, wide=True), SM_90A),
+    "stream-k": (functools.partial(
+        kernels.matmul, 320, 128, 256, f16, (64, 128, 64), stream_k=1, epilogue=False), FEW),
+    "ping-pong stream-k": (functools.partial(
+        kernels.matmul, 384, 256, 128, bf16, (128, 128, 64), stream_k=1, teams=2,
+        epilogue=False), FEW),
+    "windows": (functools.partial(kernels.convolution, 2, 6, 64, 64, f16, (64, 64, 64)), SM_90A),
 }  # fmt: skip
 
 
@@ -79,6 +98,36 @@ def test_it_computes_what_the_tile_program_means(
     for buffer in kernel.buffers:
         if buffer.role == "output":
             assert_close(found[buffer.name], want[buffer.name], buffer.dtype, 256)
+
+
+def test_masked_lines_leave_the_rest_alone(rng: np.random.Generator) -> None:
+    """Numbers of the launch are given; a strip is stored where its mask says so."""
+    kernel = language_kernels.masked_store()
+    text = gpu_text(kernel, SM_90A)
+    assert re.search(r"store_lines .* mask ", text)
+    found = {name: rng.standard_normal(8192).astype(np.float16) for name in "abc"}
+    want = {name: array.copy() for name, array in found.items()}
+    run(kernel, want, scalars={"n": 50}, races=False)
+    simulate(parse_program(text), found, scalars=[50])
+    assert_close(found["c"], want["c"], f16, 128)
+    with pytest.raises(SimulationError, match="the launch gives no number 0"):
+        simulate(parse_program(text), found)
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+@pytest.mark.parametrize("symbolic", [False, True], ids=["numbers", "symbols"])
+def test_random_kernels_give_the_same_bits(seed: int, symbolic: bool) -> None:
+    """Kernels of callers, with numbers of the launch, at open sizes too."""
+    kernel, numbers = random_kernel(seed), random_scalars(seed)
+    found, want = random_arrays(kernel, seed), random_arrays(kernel, seed)
+    with np.errstate(all="ignore"):
+        run(kernel, want, scalars=numbers, races=False)
+    with Sizes({}) as sizes:
+        made = random_kernel(seed, as_symbols(sizes) if symbolic else int)
+        program = lower_to_gpu(made, SM_90A if seed % 2 else SM_80)
+        simulate(program, found, scalars=[numbers[value.name] for value in made.scalars])
+    for name, array in want.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
 
 
 MUTANTS = {
@@ -130,6 +179,10 @@ MUTANTS = {
     # of an operand that threads write themselves, as its rows are not aligned
     "an operand overwritten while a product reads it": (
         "odd k", r"\n      wgmma_wait\n", "\n", "write_tile .* overwrites what wgmma"),
+    # of sums that blocks leave for each other
+    "nobody leaves sums": ("stream-k", r"\n +leave_sums .*", "", "deadlock"),
+    "sums of another part": (
+        "stream-k", r"(add_sums \(%\w+,\), %\w+), %\w+", r"\1, 7", "deadlock|sums are left"),
     "sums used in flight": (
         "wgmma", r"(%\w+) = wgmma_wait \{values = \((%\w+),\)\} : .*\n((?:.*\n)*)",
         None, "is used before the wait"),

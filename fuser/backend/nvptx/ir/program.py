@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fuser.backend.module import TensorMap
 from fuser.backend.nvptx.ir.op import Block, Op
 from fuser.backend.nvptx.ir.values import Operand, Slot
+from fuser.graph.dims import DimExpr
 from fuser.tilegen.ir import Buffer
 
 
@@ -20,7 +21,8 @@ class Program:
     before the body. slots: of shared memory, placed; shared_bytes: that they take. scalars: numbers
     that a launch gives. blocks: of the cluster that share a program. team: the number of a warp
     group that has a program of its own. workspace_bytes: of global memory for itself. resident:
-    blocks that a multiprocessor holds at once, which share its registers.
+    blocks that a multiprocessor holds at once, which share its registers. sizes: the symbolic dims
+    that the recording reads, `%size.0` and so on; text does not have them.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Program:
     team: Operand = 0
     workspace_bytes: int = 0
     resident: int = 1
+    sizes: list[DimExpr] = field(default_factory=list)
 
     def walk(self) -> Iterator[Op]:
         """Every op, outer before inner."""

@@ -11,18 +11,19 @@ from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.op import Op
 from fuser.backend.nvptx.ir.values import SharedTile
 from fuser.backend.nvptx.layout import Layout
-from fuser.backend.nvptx.simulate.clocks import Array, SimulationError
+from fuser.backend.nvptx.simulate.clocks import Array
 from fuser.backend.nvptx.simulate.memory import nothing, touched
 from fuser.backend.nvptx.simulate.shared import fly
 from fuser.backend.nvptx.simulate.warp import Copies, Rule, Steps, Warp, as_bytes, bytes_at
 from fuser.dtypes import BY_NAME
+from fuser.graph.sizes import size_hint
 
 
 def box(source: Array, map: TensorMap, start: list[int]) -> Array:
     """[rows, columns] of a box, zeros out of bounds."""
-    steps = (1, *map.strides)
-    address, inside = np.asarray(map.offset), np.asarray(True)
-    for dim, (first, size) in enumerate(zip(start, map.shape, strict=True)):
+    steps = [1, *(size_hint(step) for step in map.strides)]
+    address, inside = np.asarray(size_hint(map.offset)), np.asarray(True)
+    for dim, (first, size) in enumerate(zip(start, [size_hint(n) for n in map.shape], strict=True)):
         count = map.box[dim]
         shape = [1] * len(map.shape)
         shape[len(map.shape) - 1 - dim] = count
@@ -32,14 +33,40 @@ def box(source: Array, map: TensorMap, start: list[int]) -> Array:
     return np.asarray(found.reshape(-1, map.box[0]))
 
 
+def walk(source: Array, map: TensorMap, start: list[int], offsets: list[int], rows: int) -> Array:
+    """[rows, columns] of an im2col walk: from a position on through the bounding box, dim by dim;
+    every position plus the offsets, zeros out of bounds. The last dim has no such box."""
+    steps = [1, *(size_hint(step) for step in map.strides)]
+    sizes, begin = [size_hint(size) for size in map.shape], size_hint(map.offset)
+    columns = start[0] + np.arange(map.box[0])
+    within = (columns >= 0) & (columns < sizes[0])
+    place = list(start[1:])
+    found = np.zeros((rows, map.box[0]), source.dtype)
+    for row in range(rows):
+        at = [p + o for p, o in zip(place, [*offsets, 0], strict=True)]
+        if all(0 <= p < size for p, size in zip(at, sizes[1:], strict=True)):
+            base = begin + sum(p * step for p, step in zip(at, steps[1:], strict=True))
+            found[row, within] = source[base + columns[within]]
+        for dim, (low, high) in enumerate(zip(map.lower, map.upper, strict=True)):
+            place[dim] += map.steps[dim]
+            if place[dim] <= sizes[1 + dim] - 1 + high:
+                break
+            place[dim] = low
+        else:
+            place[-1] += 1
+    return found
+
+
 def fetch(warp: Warp, op: ops.Fetch) -> None:
     program = warp.machine.program
-    if op.im2col:
-        raise SimulationError("an im2col walk has no meaning in the simulator yet")
     map = program.tensor_maps[int(op.map.lstrip("%map"))]
     warp.touch(program.buffers[map.argument])
     source = warp.array(program.buffers[map.argument]).reshape(-1)
-    fetch_boxes(warp, op, lambda start: box(source, map, start))
+    offsets = [warp.number_of(at) for at in op.offsets]
+    if op.im2col:
+        fetch_boxes(warp, op, lambda start: walk(source, map, start, offsets, op.rows))
+    else:
+        fetch_boxes(warp, op, lambda start: box(source, map, start))
 
 
 def fetch_boxes(warp: Warp, op: ops.Fetch, bring: Callable[[list[int]], Array]) -> None:

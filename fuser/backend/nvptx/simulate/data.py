@@ -115,6 +115,14 @@ def splat(warp: Warp, op: ops.Splat) -> None:
     warp.tiles[op.tile] = np.repeat(value, len(op.tile.layout.regs), 1)
 
 
+def parameter(warp: Warp, op: ops.Parameter) -> None:
+    made, numbers = op.tile, warp.machine.numbers
+    if op.number >= len(numbers):
+        raise SimulationError(f"the launch gives no number {op.number}")
+    value = np.asarray(numbers[op.number]).astype(made.dtype.numpy)
+    warp.tiles[made] = np.full((32, len(made.layout.regs)), value)
+
+
 def unsplat(warp: Warp, op: ops.Unsplat) -> None:
     warp.scalars[op.names[0]] = warp.scalar(op.x)
 
@@ -133,6 +141,7 @@ RULES: dict[type[Op], Rule] = {
     ops.Undefined: undefined,
     ops.IndexTile: index,
     ops.Splat: splat,
+    ops.Parameter: parameter,
     ops.Unsplat: unsplat,
     ops.Keep: keep,
     ops.AnyOther: any_other,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from fuser.backend.nvptx.ir import ops
@@ -9,16 +11,20 @@ from fuser.backend.nvptx.ir.op import Op
 from fuser.backend.nvptx.ir.strips import BUFFER
 from fuser.backend.nvptx.ir.values import Slot
 from fuser.backend.nvptx.layout import Layout
-from fuser.backend.nvptx.simulate.clocks import Array, SimulationError
+from fuser.backend.nvptx.simulate.clocks import Array
 from fuser.backend.nvptx.simulate.memory import touched
 from fuser.backend.nvptx.simulate.warp import Rule, Warp
 
 
 def store_lines(warp: Warp, op: ops.StoreLines) -> None:
-    if op.at.mask is not None:
-        raise SimulationError("masked lines have no meaning in the simulator yet")
     through(warp, op, op.slot, op.value.layout)
-    address, where = touched(warp, op.at, op.value.layout)
+    bare = dataclasses.replace(op.at, mask=None)
+    mask = op.at.mask
+    if mask is not None:  # it has the layout of the vectors
+        kept = within(warp, warp.tiles[mask], mask.layout, op.value.layout).astype(bool)
+        address, where = touched(warp, bare, op.value.layout, kept=kept)
+    else:
+        address, where = touched(warp, bare, op.value.layout)
     warp.array(op.at.access.view.buffer)[address[where]] = warp.tiles[op.value][where]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,11 @@ class Machine:
         self.flights: list[Callable[[], None]] = []
         self._numbered: dict[tuple[int, int], Meeting] = {}
         self.warps: list[Any] = []
+        self.sizes: list[int] = []
+        self.numbers: Sequence[float] = ()
+        self.workspace: dict[Any, Any] = {}
+        self.asked: set[Any] = set()
+        """Flags of other clusters that warps wait for."""
 
     def agent(self) -> int:
         """A number for something that runs by itself."""

@@ -15,10 +15,14 @@ from fuser.graph.sizes import size_hint
 
 
 def touched(
-    warp: Warp, at: Place, layout: Layout, threads: Operand | None = None
+    warp: Warp,
+    at: Place,
+    layout: Layout,
+    threads: Operand | None = None,
+    kept: Array | None = None,
 ) -> tuple[Array, Array]:
     """[32, registers]: element numbers in the buffer, and whether they may be touched. threads: in
-    which that may be, instead of all."""
+    which that may be, instead of all. kept: where a mask says so that has another layout."""
     warp.touch(at.access.view.buffer)
     where = warp.inside(layout, at.access.shape) & warp.active[:, None]
     if threads is not None:
@@ -30,6 +34,8 @@ def touched(
         if at.mask.layout != layout:
             raise SimulationError("a mask in another layout than the access")
         where = where & warp.tiles[at.mask].astype(bool)
+    if kept is not None:
+        where = where & kept
     address = warp.index(at.access.linear, layout, at.scope)
     size = len(warp.array(at.access.view.buffer))
     outside = where & ((address < 0) | (address >= size))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from fuser.backend.nvptx.ir.op import Op
 from fuser.backend.nvptx.ir.ops import ExpectParts
@@ -19,6 +20,8 @@ from fuser.backend.nvptx.simulate import (
     own,
     scans,
     shared,
+    stream_k,
+    wide,
 )
 from fuser.backend.nvptx.simulate.clocks import Array, SimulationError
 from fuser.backend.nvptx.simulate.machine import Machine
@@ -27,7 +30,7 @@ from fuser.graph.sizes import size_hint
 
 RULES: dict[type[Op], Rule] = {
     **data.RULES, **folds.RULES, **matrix.RULES, **memory.RULES, **shared.RULES, **copies.RULES,
-    **control.RULES, **lines.RULES, **scans.RULES, **own.RULES,
+    **control.RULES, **lines.RULES, **scans.RULES, **own.RULES, **stream_k.RULES, **wide.RULES,
 }  # fmt: skip
 
 
@@ -38,16 +41,35 @@ def simulate(
     seed: int = 0,
     late: bool = False,
     clusters: Iterable[int] | None = None,
+    scalars: Sequence[float] = (),
+    sizes: Sequence[int] = (),
 ) -> None:
     """Run a launch on arrays by the names of the buffers, in place.
 
     seed: of the order in which warps go on and copies come. late: copies come when nothing else can
-    go on. clusters: which of them run, all by default. Raises SimulationError for what may race in
-    shared memory, for a deadlock, and for what the simulator does not know.
+    go on. clusters: which of them run, all by default. scalars: the numbers of the launch, in
+    order; sizes: of symbolic dims, those of the example by default. Raises SimulationError for what
+    may race in shared memory, for a deadlock, and for what the simulator does not know.
     """
     count = math.prod(map(size_hint, program.launch)) // program.cluster
+    workspace: dict[Any, Any] = {}
+    waiting: list[Iterator[None]] = []
     for number in range(count) if clusters is None else clusters:
-        Cluster(program, arrays, number * program.cluster, seed + number, late).run()
+        cluster = Cluster(program, arrays, number * program.cluster, seed + number, late)
+        cluster.workspace, cluster.numbers = workspace, scalars
+        cluster.sizes = list(map(size_hint, sizes or program.sizes))
+        waiting.append(cluster.running())
+        waiting = [other for other in waiting if not _ends(other)]
+    while waiting:
+        before = len(waiting), len(workspace)
+        waiting = [other for other in waiting if not _ends(other)]
+        if (len(waiting), len(workspace)) == before:
+            raise SimulationError("a deadlock: blocks wait for each other's sums for ever")
+
+
+def _ends(cluster: Iterator[None]) -> bool:
+    """Let a cluster go on until it has ended, or waits for another."""
+    return next(cluster, cluster) is cluster
 
 
 class Cluster(Machine):
@@ -65,6 +87,12 @@ class Cluster(Machine):
         ]
 
     def run(self) -> None:
+        """Run a cluster that waits for no other."""
+        for _ in self.running():
+            raise SimulationError("a deadlock: a cluster waits for another for ever")
+
+    def running(self) -> Iterator[None]:
+        """Run the cluster; stops where only another can let it go on."""
         for op in self.program.body.walk():
             if isinstance(op, ExpectParts):
                 for warp in self.warps:
@@ -73,9 +101,14 @@ class Cluster(Machine):
         waits: dict[Warp, Callable[[], bool]] = {warp: lambda: True for warp in self.warps}
         while running:
             ready = [warp for warp in running if waits[warp]()]
+            if not ready and not self.flights and self.asked:
+                self.asked.clear()
+                yield
+                continue
             if not ready and not self.flights:
                 stuck = ", ".join(map(str, running))
                 raise SimulationError(f"a deadlock: {stuck} wait for ever")
+            self.asked.clear()
             if self.flights and (not ready or (not self.late and self.rng.random() < 0.5)):
                 self.flights.pop(int(self.rng.integers(len(self.flights))))()
                 continue

@@ -76,7 +76,11 @@ def write_parts(warp: Warp, op: ops.WriteParts) -> None:
         bits += [0] * (6 + bit - len(bits))
         bits[5 + bit] = size << position
     at = warp.slot_addresses(op.slot, layout, steps) + warp.thread_part(bits)[:, None]
-    where = True if op.where is None else warp.scalar(op.where).astype(bool)[:, None]
+    where: Array | bool = True
+    if op.once:
+        where = warp.alone(layout)[:, None]
+    elif op.where is not None:
+        where = warp.scalar(op.where).astype(bool)[:, None]
     for number, value in enumerate(op.values):
         warp.write(op, at + number * dtype.bytes, warp.tiles[value], where)
 

@@ -115,6 +115,10 @@ class Warp:
             return np.full(32, operand == "true", np.int64)
         if operand.lstrip("-").isdigit():
             return np.full(32, int(operand), np.int64)
+        if operand.startswith("%size."):
+            number = int(operand.split(".")[1])
+            if number < len(self.machine.sizes):
+                return np.full(32, self.machine.sizes[number], np.int64)
         if operand not in self.scalars:
             raise SimulationError(f"{operand} has no value yet")
         return self.scalars[operand]
