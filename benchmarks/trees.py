@@ -118,7 +118,7 @@ def facts_of(plan: Any) -> dict[str, Any]:
         "code": hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16],
         "kernels": plan.launches,
         "registers": [fact.get("registers", 0) for fact in facts],
-        "shared": [fact.get("shared_bytes", 0) for fact in facts],
+        "shared": [kernel.shared_bytes for kernel in kernels],
         "local": sum(int(fact.get("local_bytes", 0)) for fact in facts),
     }
 
