@@ -24,6 +24,7 @@ from fuser.graph.passes import run_passes
 from fuser.graph.touched import touched
 from fuser.limits import YOUNG
 from fuser.partition import Options, cost, partition
+from fuser.pipeline import compiler
 from fuser.pipeline.compiler import emit_programs
 from fuser.target import X86_64_V3, Target
 from tests.random_graphs.bounds import Bound, exact, mismatches, propagate
@@ -143,6 +144,21 @@ def test_dead_objects_are_looked_for_seldom_while_a_model_compiles() -> None:
             assert gc.get_threshold()[0] == 0
     finally:
         gc.set_threshold(*chosen)
+
+
+def test_dead_objects_are_looked_for_at_once_where_that_frees_more_than_it_walks_through(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """19 rows of 256 bytes: much for one node, little for each of 40."""
+    graph = imported(SHAPES["concat"](20))
+    monkeypatch.setattr(compiler, "LARGE_BYTES", 4096)
+    monkeypatch.setattr(compiler, "NODE_BYTES", 64)
+    assert compiler.is_large(graph)
+    monkeypatch.setattr(compiler, "NODE_BYTES", 256)
+    assert not compiler.is_large(graph)
+    monkeypatch.setattr(compiler, "NODE_BYTES", 0)
+    monkeypatch.setattr(compiler, "LARGE_BYTES", 19 * 256 + 1)
+    assert not compiler.is_large(graph)
 
 
 RISING = ("maps", "residual", "swish")

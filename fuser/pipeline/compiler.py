@@ -53,6 +53,10 @@ _log = logging.getLogger("fuser.compile")
 LARGE_BYTES = 64 << 20
 """Of constants: from here on it is worth 50 ms to free what a compile leaves behind at once."""
 
+NODE_BYTES = 8 << 10
+"""What a compile takes of memory for a node: constants of less are not worth going through all
+objects for, which takes 40 us a node."""
+
 
 def quiet(step: str) -> None:
     """No progress."""
@@ -134,7 +138,8 @@ def is_large(graph: Graph) -> bool:
     """Whether it is worth the time to free at once what a compile of the graph leaves behind:
     models and graphs are cycles, and hundreds of megabytes would stay until a full collection."""
     arrays = (node.output.constant for node in graph.nodes if node.op == "constant")
-    return sum(array.nbytes for array in arrays if array is not None) >= LARGE_BYTES
+    size = sum(array.nbytes for array in arrays if array is not None)
+    return size >= max(LARGE_BYTES, NODE_BYTES * len(graph.nodes))
 
 
 def compile_graph(
