@@ -28,6 +28,7 @@ SHARES = {
     "backend/nvptx/test_ptx.py": 6,
     "backend/nvptx/test_ptx_models.py": 2,
     "backend/nvptx/test_random.py": 2,
+    "backend/nvptx/test_targets.py": 3,
     "backend/nvptx/test_windows.py": 2,
     "frontends/numpy/test_composed_functions.py": 2,
     "frontends/numpy/test_functions.py": 2,

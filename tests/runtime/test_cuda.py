@@ -20,7 +20,7 @@ from fuser.runtime.device_layout import lay_out
 from fuser.runtime.device_tensors import DeviceArray, check_tensors
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import Launch, Program, Step, TensorSpec, assemble
-from fuser.target import SM_80, SM_90A
+from fuser.target import SM_75, SM_80, SM_90A
 
 PTX = """
 .version 7.0
@@ -108,6 +108,26 @@ def test_targets_by_capability() -> None:
     assert half.flops_f16 * 2 == hopper.flops_f16 and half.units == 66
     assert cuda.describe(89, 128, 101376, 72 << 20).arch == "sm_89"
     assert cuda.describe(100, 148, 232448, 126 << 20).arch == "sm_80"
+    turing = cuda.describe(75, 80, 65536, 6 << 20)
+    assert turing.arch == "sm_75" and turing.flops_f16 == 2 * SM_75.flops_f16
+
+
+@pytest.mark.parametrize(("minor", "arch"), [(0, ""), (5, "sm_75")])
+def test_the_floor_is_turing(minor: int, arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA 13 ended 7.0: a Volta is refused by its number."""
+    found = {"COMPUTE_CAPABILITY_MAJOR": 7, "COMPUTE_CAPABILITY_MINOR": minor}
+    monkeypatch.setattr(driver, "attribute", lambda name, ordinal: found.get(name, 65536))
+    monkeypatch.setattr(driver, "name", lambda ordinal: "a GPU")
+    cuda.device_target.cache_clear()
+    try:
+        if arch:
+            assert cuda.device_target().arch == arch
+            return
+        with pytest.raises(DeviceError, match=r"compute capability 7\.0") as told:
+            cuda.device_target()
+        assert "7.5" in (told.value.hint or "")
+    finally:
+        cuda.device_target.cache_clear()
 
 
 def test_tensor_maps() -> None:

@@ -18,6 +18,7 @@ from fuser.backend.nvptx.simulate import simulate
 from fuser.dtypes import DType, bf16, f16, f32, i8, i32, u8
 from fuser.errors import LoweringError
 from fuser.partition import partition
+from fuser.pipeline.compiler import emit_programs
 from fuser.target import SM_75, SM_80, TARGETS, Target
 from fuser.tilegen.interpret import run
 from fuser.tilegen.ir import Kernel
@@ -142,6 +143,15 @@ def test_a_tile_travels_while_another_is_multiplied() -> None:
     assert kinds == [Barrier, Load, Load, Mma, WriteTile, WriteTile]
     ahead = lower_to_gpu(kernels.matmul(64, 64, 512, f16, (64, 64, 32), stages=4), SM_80)
     assert program.shared_bytes == ahead.shared_bytes // 2  # two stages, where copies have four
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize("width", [128, 192, 256])
+def test_wide_heads_fit_shared_memory(arch: str, width: int) -> None:
+    target = TARGETS[arch]
+    graph = model_of((4, 8, 8, 512, 512, width, width, None), f16).graph
+    (program,) = emit_programs(partition(graph, target), target)
+    assert 0 < lower_to_gpu(program.kernel, target).shared_bytes <= target.shared_bytes
 
 
 def test_sums_fit_what_a_block_has() -> None:

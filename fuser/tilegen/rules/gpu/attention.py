@@ -90,8 +90,10 @@ def attention_schedule(
 
 def _shared(target: Target, rows: int, keys: int, depth: int, columns: int, bits: int) -> int:
     """Bytes of shared memory of one stage: queries, keys and values, and what turns results of 16
-    bits over for the store, where warps do not do so in strips."""
-    turned = rows * (2 * power_of_two(columns) + 16) if bits == 16 and not target.clusters else 0
+    bits over for the store."""
+    turned = 0
+    if bits == 16:  # in strips of 16 rows where the target stores them so
+        turned = rows * 128 if target.clusters else rows * (2 * power_of_two(columns) + 16)
     return (rows * depth + keys * (depth + columns)) * bits // 8 + turned
 
 
