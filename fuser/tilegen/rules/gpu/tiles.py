@@ -18,6 +18,10 @@ PREFETCHED = 144 << 10
 """Bytes of operands under way in a block that has a multiprocessor for itself."""
 
 
+STRIPS = 16 << 10
+"""Bytes of the buffers of eight warps that turn strips of 16 rows over."""
+
+
 def gpu_tile(
     target: Target,
     m: int,
@@ -62,10 +66,11 @@ def gpu_tile(
 
 def has_room(target: Target, rows: int, columns: int) -> bool:
     """Whether registers have room for the sums of a tile, and shared memory for turning them over
-    for the store, 16 bytes between rows."""
+    for the store, 16 bytes between rows, beside the buffers of warps that store in strips."""
     if columns > 128 and not target.clusters:
         return False
-    return not 0 < target.shared_bytes < rows * (4 * columns + 16)
+    strips = STRIPS if target.clusters else 0
+    return not 0 < target.shared_bytes < rows * (4 * columns + 16) + strips
 
 
 def deep_stages(
