@@ -252,6 +252,7 @@ def test_what_a_large_model_leaves_behind_is_freed(monkeypatch: pytest.MonkeyPat
     """Models and graphs are cycles; a session compiles as `fuser.compile` does."""
     collected = []
     monkeypatch.setattr(compiler, "LARGE_BYTES", 1)
+    monkeypatch.setattr(compiler, "NODE_BYTES", 0)
     monkeypatch.setattr(gc, "collect", lambda *_: collected.append(1))
     session = InferenceSession(build("mlp", **TINY["mlp"]), device="cpu")
     session.run(None, {"x": np.zeros((1, TINY["mlp"]["inputs"]), np.float32)})
