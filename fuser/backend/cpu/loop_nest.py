@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fuser.backend import text
-from fuser.backend.cpu import affine, edges, kernel_facts, register_transpose
+from fuser.backend.cpu import affine, edges, kernel_facts, nest_constants, register_transpose
 from fuser.backend.cpu.decisions import Nest
 from fuser.backend.cpu.emitter import Condition, Fact
 from fuser.backend.cpu.storage import Cells, Memory, One, Point
@@ -159,7 +159,15 @@ class Nests(Values):
             self.f.loop(low, high, 1, [], iteration, hint="rows")
             coords[here] = Index(0)
 
-        level(0)
+        if self.is_x86 and self.known.spilled and self._in_loops():
+            with nest_constants.kept_inside(self.f):
+                level(0)
+        else:
+            level(0)
+
+    def _in_loops(self) -> bool:
+        """Whether this function has loops over tiles, around dots and nests alike."""
+        return any(block.label.startswith("for.") for block in self.f.blocks)
 
     def cells(self, shape: tuple[int, ...]) -> list[tuple[Point, int]]:
         """The points of a register tile: every row, every vector of the last axis."""
