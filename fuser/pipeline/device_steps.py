@@ -21,7 +21,7 @@ from fuser.forks import new_lock
 from fuser.graph.dims import Dim, parse, substitute, symbols_of
 from fuser.graph.sizes import evaluate
 from fuser.pipeline.binding import Bound
-from fuser.pipeline.steps import SizedSpec, guarded
+from fuser.pipeline.steps import SizedSpec, fit, guarded
 from fuser.pipeline.variants import Variant
 from fuser.runtime import driver
 from fuser.runtime.binding import Binding
@@ -65,11 +65,7 @@ class DeviceSteps:
 
     def serves(self, length: int, shapes: Mapping[str, tuple[int, ...]]) -> bool:
         """As `Steps.serves`."""
-        return self._guard(length) and all(
-            item.at(length).shape == shapes[item.name]
-            for item in self._inputs
-            if item.name in shapes
-        )
+        return self._guard(length) and fit(self._inputs, length, shapes)
 
     def run(self, state: State, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """One run: from the state's memory, and into it. Raises FeedError."""

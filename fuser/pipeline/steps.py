@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -42,11 +42,7 @@ class Steps:
 
     def serves(self, length: int, shapes: Mapping[str, tuple[int, ...]]) -> bool:
         """Whether the kernels are right at this length, for inputs of these shapes."""
-        return self._guard(length) and all(
-            item.at(length).shape == shapes[item.name]
-            for item in self._inputs
-            if item.name in shapes
-        )
+        return self._guard(length) and fit(self._inputs, length, shapes)
 
     def run(self, state: State, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """One run: from the state's memory, and into it. Raises FeedError."""
@@ -100,6 +96,11 @@ class SizedSpec:
             return self._recycler()[0]
         spec = self.at(length)
         return Recycler(spec.shape, spec.dtype.numpy)()[0]
+
+
+def fit(inputs: Iterable[SizedSpec], length: int, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether inputs have the shapes that are given of some, at a length."""
+    return all(i.at(length).shape == shapes[i.name] for i in inputs if i.name in shapes)
 
 
 def guarded(variant: Variant, known: Mapping[str, Dim]) -> Callable[[int], bool]:

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pytest
 
-import fuser
-import fuser.language as fl
 from fuser.language import variants
 from fuser.language.arguments import Arguments
 from fuser.language.compile import Options
 from fuser.language.functions import Function
 from fuser.language.variants import Variant, make_variant
 from fuser.target import SM_80, SM_90A
+from tests.language.test_arrays import calls
 from tests.language.test_tutorials import NAMES, SIZES, load
 
 
@@ -49,22 +47,9 @@ def test_tutorials(name: str, ptx: list[str]) -> None:
         assert f".target {sm}" in text
 
 
-@fuser.kernel
-def row(x: Any, at: Any) -> Any:
-    return x[at, 0:2]
-
-
-@fuser.kernel
-def sums(x: Any, out: Any) -> Any:
-    total = fl.zeros((2,), fl.float32)
-    for i in range(x.shape[0]):
-        total += row(x, i)
-    out[:] = total
-
-
 def test_a_size_that_only_ends_a_loop(ptx: list[str]) -> None:
     x, out = np.arange(10, dtype=np.float32).reshape(5, 2), np.zeros(2, np.float32)
-    sums[(1,)](x, out)
+    calls[(1,)](x, out)
     assert out.tolist() == [20, 25]
     for text in ptx:
         assert "setp.lt.s32" in text or "setp.ge.s32" in text or "setp.gt.s32" in text

@@ -249,16 +249,11 @@ def _to_integer(f: Function, x: Reg, target: DType, type: str) -> Reg:
         x = f.select(f.fcmp("ogt", x, low), x, low)
         x = f.select(f.fcmp("olt", x, high), x, high)
         return f.convert("trunc", f.convert("fptosi", x, like(x.type, "i32")), type)
-    beyond = f.fcmp("oge", x, real(float(most + 1), x.type))
-    below = f.fcmp("olt", x, real(float(least), x.type))
-    within = f.binary("and", f.fcmp("ord", x, x), _neither(f, beyond, below))
+    low, high = real(float(least), x.type), real(float(most + 1), x.type)
+    within = f.binary("and", f.fcmp("olt", x, high), f.fcmp("oge", x, low))  # no NaN is
     whole = f.convert(name, f.select(within, x, real(0.0, x.type)), type)
-    whole = f.select(beyond, integer(most, type), whole)
-    return f.select(below, integer(least, type), whole)
-
-
-def _neither(f: Function, a: Reg, b: Reg) -> Reg:
-    return f.binary("xor", f.binary("or", a, b), integer(1, a.type))
+    whole = f.select(f.fcmp("oge", x, high), integer(most, type), whole)
+    return f.select(f.fcmp("olt", x, low), integer(least, type), whole)
 
 
 def bitcast(f: Function, x: Reg, source: DType, target: DType) -> Reg:

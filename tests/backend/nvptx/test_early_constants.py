@@ -43,13 +43,13 @@ KERNELS: dict[str, tuple[Callable[[], Kernel], str]] = {
         kernels.matmul, 20, 32, 130, f16, (32, 32, 32), warps=2, roles=False),
         "1 loads, 2 copies"),
     "boxes": (functools.partial(kernels.matmul, 64, 64, 448, f16, (64, 64, 64), stages=3),
-        "1 loads, 1 boxes of every stage"),
+        "1 loads, 1 boxes of the first stages"),
     "fewer than stages": (functools.partial(
         kernels.matmul, 64, 64, 128, f16, (64, 64, 64), stages=4),
-        "1 loads, 1 boxes of every stage"),
+        "1 loads, 1 boxes of the first stages"),
     "multicast": (functools.partial(
         kernels.matmul, 128, 64, 192, f16, (64, 64, 64), stages=2, neighbours=(2, 1)),
-        "1 loads, 1 boxes of every stage"),
+        "1 loads, 1 boxes of the first stages"),
 }  # fmt: skip
 
 

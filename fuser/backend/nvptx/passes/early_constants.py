@@ -1,7 +1,7 @@
 """Ask for constants before the wait for the kernel in front: weights travel while it still runs.
 
 Loads, and the indices they are made of, as far as registers go; copies of the first stages, which
-join the group that is committed first; of a producer, the constant boxes of its first ring.
+join the group that is committed first; of a producer, the constant boxes of its first stages.
 
     await_previous (x, y)                       alloc @1
     alloc @0                                    copy_async &w[...], @1
@@ -95,7 +95,7 @@ def request_constants(program: Program) -> Decision:
     loads, copies = _lift(body, at)
     if copies:
         _trigger_behind_copies(body)
-    found = {"loads": loads, "copies": copies, "boxes of every stage": boxes}
+    found = {"loads": loads, "copies": copies, "boxes of the first stages": boxes}
     if any(found.values()):
         return _decided(True, ", ".join(f"{n} {name}" for name, n in found.items() if n))
     return _decided(False, why_not or "nothing at its start depends on constants alone")
