@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,9 @@ from fuser.frontends.onnx import model as onnx_models
 from fuser.limits import Limits
 from fuser.pipeline import plan_cache, tuning
 from fuser.pipeline.native_code import recall
-from fuser.runtime import jit, keyed_digest, source
+from fuser.runtime import jit, source
 from fuser.runtime.cache import KernelCache
+from fuser.runtime.native import runtime_ir
 from fuser.runtime.source import Source
 
 
@@ -346,9 +348,9 @@ def test_an_older_file_is_hashed_once(
     hashed: list[Path] = []
     digest, place = plan_cache.content_digest, plan_cache._entry
 
-    def counted(path: Path, size: int, key: bytes) -> str:
+    def counted(path: Path, size: int) -> str:
         hashed.append(path)
-        return digest(path, size, key)
+        return digest(path, size)
 
     def late(*arguments: Any) -> Any:
         found = place(*arguments)
@@ -371,38 +373,20 @@ def test_an_older_file_is_hashed_once(
     assert bits(load(path)) == first and len(compiles) == 3
 
 
-def test_large_files_have_digests_with_a_key(
-    path: Path, folder: Path, compiles: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plan_cache, "LARGE", 0)
+def test_each_block_of_a_file_counts(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "BLOCK", 4096)
-    first = bits(load(path))
-    assert bits(load(path)) == first and len(compiles) == 1
-    key, content = plan_cache.digest_key(KernelCache(folder)), path.read_bytes()
-    made: list[str] = []
-    link = keyed_digest.link_native
-
-    def counted(text: str, *rest: Any) -> Any:
-        made.append(text)
-        return link(text, *rest)
-
-    monkeypatch.setattr(keyed_digest, "link_native", counted)
-    keyed_digest._native.cache_clear()
-    assert key == plan_cache.digest_key(KernelCache(folder)) != bytes(len(key))
-    found = {plan_cache.content_digest(path, len(content), key)}
-    assert next(iter(found)).startswith("keyed:") and len(content) > 4096
+    monkeypatch.setattr(source, "_rooms", threading.local())
+    path.write_bytes(content := model().SerializeToString())
+    found = {plan_cache.content_digest(path, len(content))}
     for place in (0, len(content) // 2, len(content) - 1):
         changed = bytearray(content)
         changed[place] ^= 1
         path.write_bytes(changed)
-        found.add(plan_cache.content_digest(path, len(content), key))
-    assert len(found) == 4 and len(made) == 1  # for all threads
+        found.add(plan_cache.content_digest(path, len(content)))
+    assert len(found) == 4 and len(content) > 4096
     path.write_bytes(content[:-1])
     with pytest.raises(OSError, match="ends early"):
-        plan_cache.content_digest(path, len(content), key)
-    path.write_bytes(content)
-    KernelCache(folder)._path(plan_cache.KEY).unlink()
-    assert bits(load(path)) == first and len(compiles) == 2
+        plan_cache.content_digest(path, len(content))
 
 
 @pytest.mark.skipif(not jit.links_itself(), reason="LLVM links here")
@@ -422,7 +406,7 @@ def test_native_code_is_made_once_for_all_processes(
         return jit.native_object(text)
 
     monkeypatch.setattr(jit, "_emit", counted)
-    text = keyed_digest.native_ir()
+    text = runtime_ir("x86_64")
     first = in_a_new_process()
     assert made == [text] and in_a_new_process() == first == emit(text, jit.X86_64)
     (entry,) = (item for item in folder.glob("??/*"))

@@ -44,7 +44,6 @@ from fuser.report.report import Report
 from fuser.runtime.cache import KernelCache
 from fuser.runtime.container import MALFORMED, blob_of
 from fuser.runtime.deferred import Deferred
-from fuser.runtime.keyed_digest import KEY_BYTES, native_ir
 from fuser.runtime.memory import align
 from fuser.runtime.native import runtime_ir
 from fuser.runtime.plan import Plan
@@ -53,9 +52,6 @@ from fuser.runtime.source import Source, readers
 from fuser.runtime.source import content_digest as digest_of
 from fuser.runtime.store import program_from_record, program_record
 from fuser.target import Target
-
-LARGE = 1 << 25
-"""Bytes of a file from here on SHA-256 takes longer than making faster code for a digest."""
 
 MOST_BYTES = 256 << 20
 """Of computed constants: a plan with more of them is not stored."""
@@ -87,8 +83,6 @@ class StoredPlan:
     recent: bool
     """Whether it had been written shortly before that (`RECENT`)."""
     cache: KernelCache
-    key: bytes
-    """That the digest was made with; see `content_digest`."""
     target: Target
 
     def load(self, threads: int | None, started: float, ordinal: int = 0) -> Plan | None:
@@ -225,7 +219,7 @@ class StoredPlan:
     def _same_content(self) -> bool:
         """Whether the file is as it was, whatever its time says."""
         try:
-            return content_digest(self.path, _stamp(self.path)[0], self.key) == self.content
+            return content_digest(self.path, _stamp(self.path)[0]) == self.content
         except OSError:
             return False
 
@@ -283,11 +277,7 @@ def _entry(
     try:
         stamp = _stamp(path)
         recent = abs(time.time_ns() - stamp[-1]) < RECENT
-        key = b""
-        if stamp[0] >= LARGE:
-            key = digest_key(cache)
-            recall(cache, native_ir())
-        content = content_digest(path, stamp[0], key)
+        content = content_digest(path, stamp[0])
         choices = {
             "dims": {name: int(size) for name, size in sorted(dims.items())},
             "values": {name: _value(array) for name, array in sorted(values.items())},
@@ -302,7 +292,7 @@ def _entry(
         material = json.dumps(head, sort_keys=True)
     except (OSError, TypeError, ValueError):
         return None  # compiling says what is wrong
-    return StoredPlan(path, material, content, stamp, recent, cache, key, target)
+    return StoredPlan(path, material, content, stamp, recent, cache, target)
 
 
 SCHEDULES = "schedules are remembered"
@@ -333,23 +323,10 @@ def check_memory(program: Program) -> None:
         check_bytes(program.peak_memory_bytes, "the plan")
 
 
-KEY = "the key of digests"
-"""The key material of the entry that holds the secret key of this cache."""
-
-
-def digest_key(cache: KernelCache) -> bytes:
-    """The key of the digests in a cache, drawn once. Without it the plans under it are lost."""
-    found = cache.get_bytes(KEY) if cache.holds(KEY) else None
-    if found is None or len(found[1]) != KEY_BYTES:
-        cache.put_bytes(KEY, {}, secrets.token_bytes(KEY_BYTES))
-        found = cache.get_bytes(KEY)
-    return b"" if found is None else bytes(found[1])
-
-
-def content_digest(path: Path, size: int, key: bytes = b"") -> str:
+def content_digest(path: Path, size: int) -> str:
     """`runtime.source.content_digest` of a file at a path. Raises OSError."""
     with open(path, "rb", buffering=0) as file:
-        return digest_of(file.fileno(), size, key)
+        return digest_of(file.fileno(), size)
 
 
 @functools.cache

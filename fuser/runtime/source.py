@@ -6,11 +6,9 @@ import errno
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, fields
-from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -18,8 +16,6 @@ import numpy as np
 
 from fuser.backend.cores import available_cores
 from fuser.dtypes import BY_NAME, DType
-from fuser.errors import FuserError
-from fuser.runtime.keyed_digest import BLOCK_BYTES, digest_blocks, prepare
 from fuser.runtime.memory import aligned_array, aligned_empty
 from fuser.tilegen.program import Packing
 
@@ -32,51 +28,35 @@ def readers() -> int:
     return min(available_cores(), 8)
 
 
-def content_digest(descriptor: int, size: int, key: bytes = b"") -> str:
-    """A digest of an open file of `size` bytes: SHA-256 of the digests of its blocks, which are
-    SHA-256, or made with a key (keyed_digest.py) where there is one and the machine can. Raises
+def content_digest(descriptor: int, size: int) -> str:
+    """A digest of an open file of `size` bytes: SHA-256 of the SHA-256 of its blocks. Raises
     OSError, also for a file that ends before that."""
-    if key:
-        with suppress(FuserError):  # there is no LLVM
-            prepare()
-            return f"keyed:{_content_digest(descriptor, size, partial(_keyed, key=key))}"
-    return _content_digest(descriptor, size, _sha256)
-
-
-def _content_digest(descriptor: int, size: int, digest: Callable[[int, int, int], bytes]) -> str:
     starts = range(0, size, BLOCK)
     ends = (min(size, start + BLOCK) for start in starts)
     with ThreadPoolExecutor(readers()) as pool:
-        whole = hashlib.sha256(b"".join(pool.map(digest, repeat(descriptor), starts, ends)))
+        whole = hashlib.sha256(b"".join(pool.map(_sha256, repeat(descriptor), starts, ends)))
     return f"{size}:{whole.hexdigest()}"
 
 
 def _sha256(descriptor: int, start: int, end: int) -> bytes:
-    return hashlib.sha256(_read(descriptor, start, end, end - start).data).digest()
-
-
-def _keyed(descriptor: int, start: int, end: int, key: bytes) -> bytes:
-    room = -(-(end - start) // BLOCK_BYTES) * BLOCK_BYTES  # zeros behind the last bytes
-    data = _read(descriptor, start, end, room)
-    return digest_blocks(data, np.frombuffer(key, np.uint8)).tobytes()
+    return hashlib.sha256(_read(descriptor, start, end).data).digest()
 
 
 _rooms = threading.local()
 """Memory that a thread reads blocks into, one after the other."""
 
 
-def _read(descriptor: int, start: int, end: int, room: int) -> np.ndarray:
-    """Bytes of a file, and zeros to `room` of them, until the thread reads others."""
+def _read(descriptor: int, start: int, end: int) -> np.ndarray:
+    """Bytes of a file, until the thread reads others."""
     if not hasattr(_rooms, "memory"):
         _rooms.memory = np.empty(BLOCK, np.uint8)
-    data: np.ndarray = _rooms.memory[:room]
+    data: np.ndarray = _rooms.memory[: end - start]
     filled = 0
     while filled < end - start:
-        count = os.preadv(descriptor, [data[filled : end - start].data], start + filled)
+        count = os.preadv(descriptor, [data[filled:].data], start + filled)
         if not count:
             raise OSError(errno.EIO, "the file ends early")
         filled += count
-    data[filled:] = 0
     return data
 
 
