@@ -64,9 +64,9 @@ def test_what_a_distribution_lacks_or_has_too_much_is_named() -> None:
         "fuser/report/page.css is missing"
     ]
     for wheel in (True, False):
-        strangers = {"tests/test_cli.py", "fuser/old.py"}
+        strangers = {"tests/cli/test_run.py", "fuser/old.py"}
         assert complaints(package | strangers, package, wheel) == [
-            "fuser/old.py does not belong there", "tests/test_cli.py does not belong there",
+            "fuser/old.py does not belong there", "tests/cli/test_run.py does not belong there",
         ]  # fmt: skip
     assert complaints(package | {"PKG-INFO"}, package, wheel=True)
 
