@@ -21,8 +21,8 @@ from fuser.forks import new_lock
 from fuser.graph.dims import Dim, parse, substitute, symbols_of
 from fuser.graph.sizes import evaluate
 from fuser.pipeline.binding import Bound
-from fuser.pipeline.steps import SizedSpec, fit, guarded
-from fuser.pipeline.variants import Variant
+from fuser.pipeline.steps import AnySteps, SizedSpec, fit, guarded
+from fuser.pipeline.variants import Variant, Variants
 from fuser.runtime import driver
 from fuser.runtime.binding import Binding
 from fuser.runtime.cuda import CudaExecutor
@@ -33,12 +33,40 @@ from fuser.runtime.device_tensors import DeviceArray, Event, check_tensors, on_h
 from fuser.runtime.feeds import check_feeds
 from fuser.runtime.memory import align
 from fuser.runtime.moving import formula
+from fuser.runtime.plan_report import Report
 from fuser.runtime.program import IN_PLACE, Program, TensorSpec
-from fuser.runtime.state import State
+from fuser.runtime.state import Slot, State
 
 ALIGNMENT = 256
 TURNS = 2
 """Sets of results that a state has: those of a run are there until the run after the next."""
+
+
+class DeviceStates:
+    """`fuser.pipeline.steps.StateBackend` of a GPU, whose weights all steps share."""
+
+    on_gpu = True
+
+    def __init__(self, ordinal: int) -> None:
+        self._ordinal, self._weights = ordinal, Weights()
+
+    def memory(self, slots: Sequence[Slot]) -> DeviceMemory:
+        return DeviceMemory(slots, self._ordinal)
+
+    def may_grow(self, variant: Variant, name: str) -> bool:
+        """Sizes are part of a launch: where kernels are right for others than the one they were
+        launched with, or for one size alone, which the variant's ranges say."""
+        bucket = variant.buckets.get(name)
+        return name in variant.moving or (bucket is not None and bucket.least == bucket.most)
+
+    def steps(
+        self, variant: Variant, known: Mapping[str, Dim], most: int, like: AnySteps | None
+    ) -> DeviceSteps:
+        shared = like if isinstance(like, DeviceSteps) else None
+        return DeviceSteps(variant, known, most, shared, self._weights)
+
+    def report(self, variants: Variants, dims: Mapping[str, int]) -> Report:
+        return replace(variants.variant(dims).report.get(), dims=dict(dims))
 
 
 class DeviceSteps:

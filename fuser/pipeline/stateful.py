@@ -14,7 +14,6 @@ rows are copied, and `explain` says so.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,7 +31,7 @@ from fuser.pipeline.fusion import Fusing
 from fuser.pipeline.pairs import read_pairs
 from fuser.pipeline.precision import Precision
 from fuser.pipeline.source import GraphSource, symbols
-from fuser.pipeline.steps import Steps
+from fuser.pipeline.steps import AnySteps, HostStates, StateBackend
 from fuser.pipeline.variants import Variant, Variants
 from fuser.runtime.feeds import check_names
 from fuser.runtime.moving import LENGTH
@@ -41,7 +40,6 @@ from fuser.runtime.program import TensorSpec
 from fuser.runtime.state import Slot, State
 
 if TYPE_CHECKING:
-    from fuser.pipeline.device_steps import DeviceSteps
     from fuser.runtime.device_tensors import DeviceArray
 
 DEFAULT_CAPACITY = 2048
@@ -69,8 +67,6 @@ class StatefulPlan:
         progress: Progress | None = None,
     ) -> None:
         check_device(device, threads)
-        self.on_gpu = choose_target(device).is_cuda
-        """Whether states are in memory of a GPU."""
         unknown = sorted(set(dims or {}) - set(symbols(model)))
         if unknown:
             raise UsageError(f"unknown dim {unknown[0]!r}", hint=f"{sorted(symbols(model))}")
@@ -99,13 +95,11 @@ class StatefulPlan:
             if name not in self.pairs
         )
         """The inputs that each run is fed; a dim of a shape is an int or a symbolic expression."""
-        self._made: dict[tuple[Any, ...], Steps | DeviceSteps] = {}
+        self._made: dict[tuple[Any, ...], AnySteps] = {}
         self._lock = new_lock()
-        self._weights: Any = None
-        if self.on_gpu:
-            from fuser.runtime.device_share import Weights
-
-            self._weights = Weights()
+        self._backend = _backend(device, self._variants.ordinal)
+        self.on_gpu = self._backend.on_gpu
+        """Whether states are in memory of a GPU."""
 
     @property
     def variants(self) -> Sequence[Variant]:
@@ -143,12 +137,8 @@ class StatefulPlan:
                 for place, dim in enumerate(type.shape)
             )
             slots.append(Slot(name, output, type.dtype, shape, axis))
-        memory = None
-        if self.on_gpu:
-            from fuser.runtime.device_state import DeviceMemory
-
-            memory = DeviceMemory(slots, self._variants.ordinal)
-        return State(self, slots, {n: sizes[n] for n in open_dims - own}, capacity, memory)
+        dims_of_state = {n: sizes[n] for n in open_dims - own}
+        return State(self, slots, dims_of_state, capacity, self._backend.memory(slots))
 
     def prepare(self, state: State, feeds: Mapping[str, Any]) -> Variant:
         """The kernels for a run of these feeds at the state's length, compiled if there are none.
@@ -166,13 +156,11 @@ class StatefulPlan:
     def step_on_device(self, state: State, feeds: Mapping[str, Any]) -> dict[str, DeviceArray]:
         """`State.run_device`, for whoever holds the state's lock."""
         steps, rows = self._next(state, feeds)
-        if isinstance(steps, Steps):
-            raise UsageError("the plan runs on the CPU", hint="state.run gives NumPy arrays")
         outputs = steps.run_device(state, feeds)
         state.length += rows
         return outputs
 
-    def _next(self, state: State, feeds: Mapping[str, Any]) -> tuple[Steps | DeviceSteps, int]:
+    def _next(self, state: State, feeds: Mapping[str, Any]) -> tuple[AnySteps, int]:
         """What runs these feeds at the state's length, and how many rows that adds."""
         check_names(self.inputs, feeds)
         shapes = {spec.name: np.shape(feeds[spec.name]) for spec in self.inputs}
@@ -194,9 +182,7 @@ class StatefulPlan:
                 hint="plan.state(capacity=...) makes larger ones",
             )
 
-    def _steps(
-        self, dims: Mapping[str, int], state: State, rows: int
-    ) -> Steps | DeviceSteps:  # fmt: skip
+    def _steps(self, dims: Mapping[str, int], state: State, rows: int) -> AnySteps:
         """Steps of the variant that serves these sizes, laid out for all lengths of the state. Dims
         of feeds that are as long as what is kept will be (a mask) are taken to grow with it."""
         grown = {name for more in self._rows for name in symbols_of(more)}
@@ -211,8 +197,7 @@ class StatefulPlan:
             if len(self._rows) == 1:
                 self._variants.following = dict.fromkeys(following, *self._rows)
             variant = self._variants.variant(dims)
-            if self.on_gpu:  # other sizes are part of a launch
-                following = [name for name in following if _may_move(variant, name)]
+            following = [name for name in following if self._backend.may_grow(variant, name)]
             known: dict[str, Dim] = dict(dims)
             known |= dict.fromkeys(self._lengths, LENGTH)
             known |= dict.fromkeys(following, LENGTH + rows)
@@ -220,20 +205,11 @@ class StatefulPlan:
             found = self._made.pop(key, None)
             if found is None:
                 like = next((s for s in self._made.values() if s.variant is variant), None)
-                found = self._new_steps(variant, known, most, like)
+                found = self._backend.steps(variant, known, most, like)
             self._made[key] = found
             if len(self._made) > MOST_STEPS:
                 del self._made[next(iter(self._made))]
             return found
-
-    def _new_steps(
-        self, variant: Variant, known: Mapping[str, Dim], most: int, like: Any
-    ) -> Steps | DeviceSteps:
-        if not self.on_gpu:
-            return Steps(variant, known, most, like)
-        from fuser.pipeline.device_steps import DeviceSteps
-
-        return DeviceSteps(variant, known, most, like, self._weights)
 
     def _dims(self, state: State, feeds: Mapping[str, Any]) -> dict[str, int]:
         dims = {**self._fixed, **state.dims, CAPACITY: state.capacity}
@@ -248,10 +224,7 @@ class StatefulPlan:
     def report(self, state: State, feeds: Mapping[str, Any]) -> Report:
         """`Plan.report` for a run of these feeds at the state's length."""
         with self._lock:
-            dims = self._dims(state, feeds)
-            if self.on_gpu:
-                return replace(self._variants.variant(dims).report.get(), dims=dims)
-            return self._variants.plan(dims).report()
+            return self._backend.report(self._variants, self._dims(state, feeds))
 
     def explain(self) -> str:
         """A table of what is kept, and how: "in place", "handed on" or "copied"; then the table of
@@ -277,8 +250,10 @@ class StatefulPlan:
             self._made.clear()
 
 
-def _may_move(variant: Variant, name: str) -> bool:
-    """Whether kernels are right for other sizes of a dim than the one they were launched with, or
-    for one size alone, which the variant's ranges say."""
-    bucket = variant.buckets.get(name)
-    return name in variant.moving or (bucket is not None and bucket.least == bucket.most)
+def _backend(device: Device, ordinal: int) -> StateBackend:
+    """What keeps states on the device."""
+    if not choose_target(device).is_cuda:
+        return HostStates()
+    from fuser.pipeline.device_steps import DeviceStates
+
+    return DeviceStates(ordinal)

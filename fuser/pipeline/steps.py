@@ -2,23 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from fuser.dtypes import DType
+from fuser.errors import UsageError
 from fuser.graph.dims import Dim, substitute, symbols_of
 from fuser.graph.sizes import evaluate
 from fuser.pipeline.devices import plan_threads
-from fuser.pipeline.variants import Variant
+from fuser.pipeline.variants import Variant, Variants
 from fuser.runtime.cpu import CpuExecutor
 from fuser.runtime.feeds import check_feeds
 from fuser.runtime.memory import Recycler
 from fuser.runtime.moving import MovingProgram, formula
+from fuser.runtime.plan_report import Report
 from fuser.runtime.program import TensorSpec
-from fuser.runtime.state import State
+from fuser.runtime.state import HostMemory, Memory, Slot, State
+
+if TYPE_CHECKING:
+    from fuser.runtime.device_tensors import DeviceArray
+
+
+class AnySteps(Protocol):
+    """Runs of one variant at all lengths of a state: `Steps`, or
+    `fuser.pipeline.device_steps.DeviceSteps`."""
+
+    @property
+    def variant(self) -> Variant: ...
+    def serves(self, length: int, shapes: Mapping[str, tuple[int, ...]]) -> bool: ...
+    def run(self, state: State, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]: ...
+    def run_device(self, state: State, feeds: Mapping[str, Any]) -> dict[str, DeviceArray]: ...
+    def close(self) -> None: ...
+
+
+class StateBackend(Protocol):
+    """What a plan with state asks of its device: `HostStates`, or
+    `fuser.pipeline.device_steps.DeviceStates`."""
+
+    on_gpu: bool
+
+    def memory(self, slots: Sequence[Slot]) -> Memory:
+        """For what one state keeps."""
+
+    def may_grow(self, variant: Variant, name: str) -> bool:
+        """Whether steps serve other sizes of an input's dim as the state grows."""
+
+    def steps(
+        self, variant: Variant, known: Mapping[str, Dim], most: int, like: AnySteps | None
+    ) -> AnySteps:
+        """As `Steps`."""
+
+    def report(self, variants: Variants, dims: Mapping[str, int]) -> Report:
+        """Of a run at these sizes."""
+
+
+class HostStates:
+    """States in host memory."""
+
+    on_gpu = False
+
+    def memory(self, slots: Sequence[Slot]) -> Memory:
+        return HostMemory(slots)
+
+    def may_grow(self, variant: Variant, name: str) -> bool:
+        return True
+
+    def steps(
+        self, variant: Variant, known: Mapping[str, Dim], most: int, like: AnySteps | None
+    ) -> Steps:
+        return Steps(variant, known, most, like if isinstance(like, Steps) else None)
+
+    def report(self, variants: Variants, dims: Mapping[str, int]) -> Report:
+        return variants.plan(dims).report()
 
 
 class Steps:
@@ -69,6 +127,10 @@ class Steps:
             else:
                 slot.first(state.arrays[slot.input], found.shape[slot.axis])[...] = found
         return outputs
+
+    def run_device(self, state: State, feeds: Mapping[str, Any]) -> dict[str, DeviceArray]:
+        """Raises UsageError: there is no device."""
+        raise UsageError("the plan runs on the CPU", hint="state.run gives NumPy arrays")
 
     def close(self) -> None:
         self._executor.close()
