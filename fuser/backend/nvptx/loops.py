@@ -1,38 +1,30 @@
-"""Loops and branches. A loop whose loads feed dots becomes a pipeline through shared memory:
+"""Loops and branches. A loop whose loads feed dots brings what they load at its head; what is
+brought ahead, by a ring of stages, is made of it later (pipeline_plan.py):
 
-    copy(0); ...; copy(ahead - 1)                  each its own commit group; ahead < stages
     for i:
-        wait until the group of stage i has landed; barrier
-        copy(i + ahead)                            into a stage that everyone has finished with
-        body(i) on stage i
-
-The barrier serves both sides: everyone's copies have landed, and everyone is done with the stage
-that is written next.
+        barrier; copy(i); wait until it has landed; barrier
+        body(i)
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fuser.backend.nvptx import consumer
 from fuser.backend.nvptx.access_layout import operand_layout
-from fuser.backend.nvptx.assignment import is_tile, lone_dot
+from fuser.backend.nvptx.assignment import lone_dot
 from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.chain import find_chain
 from fuser.backend.nvptx.dot import add_partials, operand, zeros
-from fuser.backend.nvptx.dot_plan import runs_on
 from fuser.backend.nvptx.ir import op as ir
 from fuser.backend.nvptx.ir import ops as gpu
-from fuser.backend.nvptx.ir.values import Operand, SharedTile, Tile
-from fuser.backend.nvptx.masks import can_remake
+from fuser.backend.nvptx.ir.values import Operand, Tile
 from fuser.backend.nvptx.parts import merge_parts
 from fuser.backend.nvptx.persistent import pass_turn
+from fuser.backend.nvptx.pipeline_plan import Pipeline, plan_pipeline
 from fuser.backend.nvptx.rotate import Rotated
 from fuser.backend.nvptx.stage import (
     commit_copies,
     copy_async,
     land_copies,
-    shared_tile_for,
     wait_copies,
 )
 from fuser.backend.nvptx.stream import advance
@@ -43,17 +35,6 @@ from fuser.backend.nvptx.wide import SplitLoop
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Block, Op
 from fuser.tilegen.value import Value
-
-
-@dataclass
-class Pipeline:
-    """The staged loads of one loop."""
-
-    loads: list[ops.Load]
-    scalars: list[Op]
-    tiles: list[SharedTile]
-    stages: int
-    ahead: int
 
 
 def lower_for(low: Builder, op: ops.For) -> None:
@@ -86,8 +67,8 @@ def lower_for(low: Builder, op: ops.For) -> None:
     low.hazards.enter_loop((op.body,), op)
     before_loop.add(low.hazards.state)
     stream = low.streams.get(op)
-    pipeline = None if stream else _plan_pipeline(low, op)
-    # copies from before the loop are older than those of its ring: who waits for these has those
+    pipeline = None if stream else plan_pipeline(low, op)
+    # copies from before the loop are older than those of its body: who waits for these has those
     pending = low.copies_pending and pipeline is not None
     if not pending:
         land_copies(low)
@@ -112,10 +93,6 @@ def lower_for(low: Builder, op: ops.For) -> None:
         _bind_results(low, op, finals)
         return
     low.shared.forget()
-    if pipeline:
-        low.shared.before_write()
-        for number in range(pipeline.ahead):
-            _fill(low, op, pipeline, e.plus(start, number * op.step), stop, number)
     lone = lone_dot(op, low.assignment)
     place = op.body.params.index(lone.acc) - 1 if lone else 0
     partial = lone is not None and low.assignment.dots[lone].partial
@@ -127,19 +104,16 @@ def lower_for(low: Builder, op: ops.For) -> None:
     variable = e.name_of()
     scalars: list[str] = [variable]
     firsts: list[Operand] = [start]
-    if stream or pipeline:
-        stage = e.name_of()
-        scalars.append(stage)
-        firsts.append(stream.ring[0] if stream else 0)
     if stream:
-        phase = e.name_of()
-        scalars.append(phase)
-        firsts.append(stream.ring[1])
+        stage, phase = e.name_of(), e.name_of()
+        scalars += [stage, phase]
+        firsts += stream.ring
     phis = [low.like(init) for init in inits]
     certain = (isinstance(start, int) and isinstance(stop, int)) or has_trips(low, op)
     loop = gpu.For(
         stop=stop, scalars=tuple(scalars), firsts=tuple(firsts), params=tuple(phis),
         inits=tuple(inits), body=ir.Block(), certain=certain,
+        stages=pipeline.stages if pipeline else 1, ahead=pipeline.ahead if pipeline else 0,
         results=tuple(low.like(init) for init in inits),
     )  # fmt: skip
     region = low.region(loop)
@@ -154,7 +128,7 @@ def lower_for(low: Builder, op: ops.For) -> None:
         if stream.quiet:
             low.shared.state = (False, False)
     elif pipeline:
-        _advance(low, op, pipeline, variable, stop, stage)
+        _bring(low, pipeline)
         low.copies_pending = False
     else:
         low.shared.forget()
@@ -163,10 +137,6 @@ def lower_for(low: Builder, op: ops.For) -> None:
     results = yielded(low, op.body, inits)
     low.converted, low.operands = outside, operands
     following: list[Operand] = [e.value(f"add i32 {variable}, {op.step}")]
-    if pipeline:
-        more = e.value(f"add i32 {stage}, 1")
-        wraps = e.value(f"icmp eq i32 {more}, {pipeline.stages}")
-        following.append(e.value(f"select i1 {wraps}, i32 0, i32 {more}"))
     if stream:
         stream.ring = advance(low, stream, stage, phase)
         following += stream.ring
@@ -249,123 +219,20 @@ def _prepare_outer_values(low: Builder, body: Block) -> None:
                     low.tile(op.x, operand_layout(layout, op.axes, op.x.shape))
 
 
-# pipeline -----------------------------------------------------------------------------------------
-
-
-MECHANISM = "multistage pipeline"
-
-
-def _plan_pipeline(low: Builder, op: ops.For) -> Pipeline | None:
-    """Which loads of the body can be issued ahead, and how many stages fit."""
-    found = _planned(low, op)
-    if isinstance(found, str):
-        low.decisions.refuse(MECHANISM, found)
-        return None
-    how = "cp.async" if low.target.async_copies else "registers"
-    loads, ahead = len(found.loads), found.ahead
-    what = f"{loads} load{'s' * (loads != 1)} of {found.stages} stages"
-    low.decisions.apply(
-        MECHANISM, f"{what} go {ahead} iteration{'s' * (ahead != 1)} ahead by {how}"
-    )
-    return found
-
-
-def _planned(low: Builder, op: ops.For) -> Pipeline | str:
-    """The pipeline of a loop, or why there is none."""
-    # through registers one tile is on its way while another is multiplied
-    wanted = low.stages if low.target.async_copies else min(low.stages, 2)
-    makers = low.assignment.makers
-    if wanted < 2:
-        return f"{wanted} stages let nothing run ahead"
-    scalars = [item for item in op.body.ops if _is_scalar(low, item)]
-    ahead: set[Value] = {op.body.params[0]}
-    usable: list[Op] = []
-    local = {value for item in op.body.ops for value in item.results} | set(op.body.params[1:])
-    for item in scalars:
-        if not set(item.operands()) & (local - ahead):
-            ahead.add(item.result)
-            usable.append(item)
-    loads = [
-        item
-        for item in op.body.ops
-        if isinstance(item, ops.Load)
-        and item in low.assignment.staged
-        and not set(item.operands()) & (local - ahead) - {item.mask}
-        and (item.mask is None or can_remake(item.mask, makers, lambda v: v not in local - ahead))
-    ]
-    if not loads:
-        return "no load of its loop goes straight to shared memory from a place known ahead"
-    tiles = [shared_tile_for(low, item, wanted) for item in loads]
-    stage_bytes = sum(tile.bytes for tile in tiles)
-    fixed = sum(
-        slot.bytes for slot in low.shared.live if all(slot is not tile.slot for tile in tiles)
-    )
-    stages = min(wanted, (low.target.shared_bytes - fixed - 1024) // stage_bytes)
-    lone = lone_dot(op, low.assignment)
-    if stages < 2:
-        for tile in tiles:
-            low.shared.cancel(tile.slot)
-        return f"two stages of {stage_bytes} bytes do not fit shared memory"
-    for tile in tiles:
-        tile.slot.bytes = tile.bytes * stages
-    distance = stages - 1
-    if lone and runs_on(lone, low.assignment.dots[lone]) and stages > 2:
-        # the matmuls of an iteration may run on into the next one, so one more stage is in use
-        low.deferred.add(lone)
-        distance -= 1
-    return Pipeline(loads, usable, tiles, stages, distance)
-
-
-def _is_scalar(low: Builder, op: Op) -> bool:
-    """Whether an op is arithmetic of scalars, which a later iteration's can be done ahead of."""
-    if isinstance(op, ops.IndexTile) and not is_tile(op.result):
-        return True
-    pure = ops.IndexTile | ops.Full | ops.Map | ops.Cast | ops.Bitcast
-    return low.caller and isinstance(op, pure) and not op.result.shape
-
-
-def _fill(
-    low: Builder, op: ops.For, plan: Pipeline, variable: Operand, stop: Operand, stage: Operand
-) -> None:
-    """Issue the copies of one iteration into a stage, if there is such an iteration, and commit the
-    group."""
-    e = low.scalars
-
-    def copies() -> None:
-        outside = low.converted
-        if low.caller:  # what is made again here is of another iteration
-            low.converted = dict(outside)
-        low.env[op.body.params[0]] = variable
-        for scalar in plan.scalars:
-            low.op(scalar)
-        for load, tile in zip(plan.loads, plan.tiles, strict=True):
-            copy_async(low, load, tile.at_stage(e.times(stage, tile.bytes)))
-        low.converted = outside
-
-    if isinstance(variable, int) and isinstance(stop, int):
-        if variable < stop:
-            copies()
-    else:
-        with low.where(e.value(f"icmp slt i32 {variable}, {stop}")):
-            copies()
-    commit_copies(low)
-
-
-def _advance(
-    low: Builder, op: ops.For, plan: Pipeline, variable: str, stop: Operand, stage: str
-) -> None:
-    """The head of an iteration: wait for its stage, issue the copies of a later iteration."""
-    e = low.scalars
-    wait_copies(low, plan.ahead - 1)
+def _bring(low: Builder, plan: Pipeline) -> None:
+    """The head of an iteration: copy what it loads, and wait for it."""
     low.shared.barrier()
-    later = e.plus(variable, plan.ahead * op.step)
-    # the stage that is `ahead` iterations on, round the ring
-    over = e.value(f"icmp uge i32 {stage}, {plan.stages - plan.ahead}")
-    target = e.pick(over, e.minus(stage, plan.stages - plan.ahead), e.plus(stage, plan.ahead))
-    _fill(low, op, plan, later, stop, target)
-    low.env[op.body.params[0]] = variable
+    outside = low.converted
+    low.converted = dict(outside)  # what is made here is of a later iteration in the end
+    for scalar in plan.scalars:
+        low.op(scalar)
     for load, tile in zip(plan.loads, plan.tiles, strict=True):
-        low.env[load.result] = tile.at_stage(e.times(stage, tile.bytes))
+        copy_async(low, load, tile)
+        low.env[load.result] = tile
+    low.converted = outside
+    commit_copies(low)
+    wait_copies(low, 0)
+    low.shared.barrier()
     low.piped.update(plan.loads)
 
 

@@ -38,16 +38,16 @@ class Recorder:
 
 
 class Scalars(Integers):
-    """Integers that are recorded as ops."""
+    """Integers that are recorded as ops. prefix: of their names."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, prefix: str = "%s") -> None:
         super().__init__()
-        self._recorder = recorder
+        self._recorder, self._prefix = recorder, prefix
         self._numbers = itertools.count()
         self._special: set[str] = set()
 
     def name_of(self) -> str:
-        return f"%s{next(self._numbers)}"
+        return f"{self._prefix}{next(self._numbers)}"
 
     def value(self, text: str) -> str:
         name = self.name_of()

@@ -153,7 +153,7 @@ MUTANTS = {
     "no barrier behind the wait": (
         "mma", r"(wait_copies \{pending = 1\})\n    barrier", r"\1", "copy_async"),
     "a copy into the stage that is read": (
-        "mma", r"select i1 (%\w+), i32 %\w+, i32 (%\w+)\n(?=.*\n    where)",
+        "mma", r"select i1 (%[\w.]+), i32 %[\w.]+, i32 (%[\w.]+)\n(?=.*\n    where)",
         r"select i1 \1, i32 0, i32 \2\n", "copy_async"),
     # of a ring that a producer fills
     "the producer does not wait": (

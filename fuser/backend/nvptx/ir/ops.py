@@ -935,7 +935,8 @@ class For(Op):
     """A loop while its first scalar, the variable, is less than `stop`. params: what a body finds,
     scalars first; firsts, inits: of the first iteration; the body yields those of the next one.
     certain: there is an iteration. results: the carried tiles behind the loop. The scalars that the
-    last iteration was given (with `certain`: that it yields) may be used there by their names."""
+    last iteration was given (with `certain`: that it yields) may be used there by their names. The
+    copies that the body begins with may go `ahead` iterations, around `stages` stages."""
 
     opcode: ClassVar[str] = "for"
     stop: Operand
@@ -945,6 +946,8 @@ class For(Op):
     inits: tuple[Tile, ...]
     body: Block
     certain: bool = False
+    stages: int = 1
+    ahead: int = 0
 
 
 @dataclass(eq=False, kw_only=True)

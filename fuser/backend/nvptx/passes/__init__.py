@@ -6,6 +6,7 @@ from fuser.backend.nvptx.decisions import Decision
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.passes.early_constants import request_constants
 from fuser.backend.nvptx.passes.launch_overlap import overlap_launches
+from fuser.backend.nvptx.passes.multistage_pipeline import pipeline_loops
 from fuser.backend.nvptx.passes.proxy_fences import fence_proxies
 from fuser.backend.nvptx.passes.register_staging import stage_through_registers
 from fuser.backend.nvptx.passes.shared_allocation import place_slots
@@ -20,6 +21,7 @@ def run(
     end of the one before it; early: and ask for constants meanwhile. async_copies: whether the
     target has copies of threads under way."""
     decisions = []
+    pipeline_loops(program)
     close_groups(program)
     fence_proxies(program)
     if not async_copies:

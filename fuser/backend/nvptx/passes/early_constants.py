@@ -44,16 +44,16 @@ the way too, may start once this one has asked for its first data.
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from fuser.backend.nvptx.decisions import Decision
 from fuser.backend.nvptx.ir import ops
+from fuser.backend.nvptx.ir.loops import step_of
 from fuser.backend.nvptx.ir.op import Block, Integer, Op
 from fuser.backend.nvptx.ir.program import Program
-from fuser.backend.nvptx.ir.uses import NAME, uses
-from fuser.backend.nvptx.ir.values import Operand, SharedTile, Slot, Tile
+from fuser.backend.nvptx.ir.rewrite import inside, replaced
+from fuser.backend.nvptx.ir.uses import uses
+from fuser.backend.nvptx.ir.values import Operand, Slot, Tile
 
 NEAR, FAR = 32, 16
 """Registers of a thread for what is loaded early: until the wait is over, and over a loop."""
@@ -211,19 +211,19 @@ class _Ring:
         before = [*self.known, *self.integers]
         names = {name: f"{name}.early" for op in before for name in op.names}
         asks = self._part(".early", kept, names)
-        inside = _used([*(_renamed(op, names) for op in before), asks])
+        asked = _used([*(replaced(op, names) for op in before), asks])
         first = Integer(text="icmp eq i32 %tid, 0", names=("%first.early",))
-        return [first, ops.Where(condition="%first.early", body=Block([], inside))]
+        return [first, ops.Where(condition="%first.early", body=Block([], asked))]
 
     def _part(self, suffix: str, ops_: list[Op], names: Mapping[str, str] | None = None) -> ops.For:
         """The loop over the first stages, with some of its ops and names of its own."""
         loop, kept, outer = self.loop, _used(ops_), dict(names or {})
         inner = {name: name + suffix for op in kept for name in op.names}
         inner |= outer | {name: name + suffix for name in loop.scalars}
-        body = Block([], [_renamed(op, inner) for op in kept])
+        body = Block([], [replaced(op, inner) for op in kept])
         return dataclasses.replace(
-            loop, stop=_inside(self.end, outer), firsts=_inside(loop.firsts, outer),
-            scalars=_inside(loop.scalars, inner), body=body,
+            loop, stop=inside(self.end, outer), firsts=inside(loop.firsts, outer),
+            scalars=inside(loop.scalars, inner), body=body,
         )  # fmt: skip
 
 
@@ -242,7 +242,7 @@ def _first_ring(program: Program, producer: Block) -> _Ring | str:
         return "the producer brings constants only"
     stages = min(op.into.slot.bytes // op.into.bytes for op in fetches)
     stages = max(1, min(stages, BYTES // sum(op.into.bytes for op in constant)))
-    step = _step(loop)
+    step = step_of(loop)
     if not step:
         return "the producer's loop does not count"
     first, stop = loop.firsts[0], loop.stop
@@ -260,17 +260,6 @@ def _role(program: Program, op: ops.Fetch) -> str:
     return program.buffers[program.tensor_maps[int(op.map.removeprefix("%map"))].argument].role
 
 
-def _step(loop: ops.For) -> int:
-    """By how much the variable grows; 0 where that is not known."""
-    end = loop.body.ops[-1]
-    assert isinstance(end, ops.Yield)
-    for op in loop.body.ops:
-        if isinstance(op, Integer) and op.names[0] == end.scalars[0]:
-            found = re.fullmatch(rf"add i32 {re.escape(loop.scalars[0])}, (\d+)", op.text)
-            return int(found[1]) if found else 0
-    return 0
-
-
 def _used(body: Sequence[Op]) -> list[Op]:
     """Without the integers that nothing reads any more."""
     read: set[object] = set()
@@ -281,27 +270,6 @@ def _used(body: Sequence[Op]) -> list[Op]:
             for inner in (op, *(inner for block in op.blocks() for inner in block.walk())):
                 read.update(uses(inner))
     return kept[::-1]
-
-
-def _renamed(op: Op, names: dict[str, str]) -> Op:
-    """The same op with other names of scalars."""
-    fields = {
-        field.name: _inside(getattr(op, field.name), names)
-        for field in dataclasses.fields(op)
-        if field.name != "origin"
-    }
-    return dataclasses.replace(op, **fields)
-
-
-def _inside(content: Any, names: dict[str, str]) -> Any:
-    match content:
-        case str():
-            return NAME.sub(lambda found: names.get(found[0], found[0]), content)
-        case tuple():
-            return tuple(_inside(item, names) for item in content)
-        case SharedTile():
-            return content.at_stage(_inside(content.stage, names))
-    return content
 
 
 __all__ = ["request_constants"]
