@@ -101,8 +101,9 @@ class Fuser:
         self.sizes = Sizes.of(model)
         self.vocabulary = model.graph.output[-2].type.tensor_type.shape.dim[2].dim_value
         self.plan = fuser.compile(
-            model, state="auto", device=options.device, threads=options.threads
-        )
+            model, state="auto", device=options.device, threads=options.threads,
+            fusion=fuser.Fusion(fold_norms=options.fold_norms),
+        )  # fmt: skip
         self.steps = options.steps
         self.with_kernels = options.kernels
 
@@ -284,6 +285,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--threads", type=int, default=2, help="of a CPU")
     parser.add_argument("--kernels", action="store_true", help="time of each kernel of a GPU")
+    parser.add_argument("--fold-norms", action="store_true", help="norms as part of matmuls")
     parser.add_argument("--against", choices=["onnxruntime"], help="on the CPU")
     options = parser.parse_args(arguments)
     on_cpu = options.device == "cpu"

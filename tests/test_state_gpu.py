@@ -14,7 +14,7 @@ from fuser.errors import FeedError, UsageError
 from fuser.frontends.onnx.model import Model, reference
 from models.generate import decoder, generate
 from tests.numerics import assert_close
-from tests.runtime.pretend_gpu import Driver, pretend_gpu
+from tests.runtime.pretend_gpu import ATTRIBUTES, Driver, pretend_gpu
 from tests.test_state import (
     ATTENTION,
     RECURRENT,
@@ -225,3 +225,30 @@ def test_memory_is_given_back(attention: Model, pretend_gpu: Driver) -> None:
     del state, plan
     gc.collect()
     assert not pretend_gpu.memory and not pretend_gpu.graphs
+
+
+def test_steps_apply_norms_in_their_matmuls(
+    gpu: Driver | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every norm but the first is no kernel; steps and prompt are as exact."""
+    monkeypatch.setitem(ATTRIBUTES, "COMPUTE_CAPABILITY_MAJOR", 8)  # there are no tensor maps
+    prompt = np.random.default_rng(5).integers(1, 1000, (1, 6))
+    how = {"temperature": np.float32(0), "seed": np.int64(0)}
+    wanted = fuser.compile(decoder("small_llama", "float32"), state="auto", device="cpu", threads=1)
+    counts, errors = [], []
+    for fusion in (fuser.Fusion(), fuser.Fusion(fold_norms=True)):
+        plan = fuser.compile(
+            decoder("small_llama", "float16"), state="auto", device="cuda", fusion=fusion
+        )
+        states = [plan.state(capacity=16), wanted.state(capacity=16)]
+        for ids in (prompt, prompt[:, 2:3]):
+            before = 0 if gpu is None else len(gpu.calls)
+            found, expected = (
+                state.run({"input_ids": ids, **how})["logits"].astype(np.float64)
+                for state in states
+            )
+        errors.append(float(np.linalg.norm(found - expected) / np.linalg.norm(expected)))
+        if gpu is not None:
+            counts.append(gpu.calls[before:].count("cuLaunchKernelEx"))
+    assert errors[1] < 1.5 * errors[0] < 2e-2
+    assert not counts or counts[1] == counts[0] - 4, counts

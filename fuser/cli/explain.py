@@ -76,7 +76,7 @@ def explain_command(
         programs = compiler.emit_programs(cut, chosen)
         _, tuned = compiler.with_remembered(cut, programs, chosen)
     forced = None
-    if isinstance(fusion, Fusion):
+    if isinstance(fusion, Fusion) and (fusion.pin or fusion.forbid):
         check_pins(cut, Options(pin=fusion.pin))  # regions may have been taken apart
         free = partition_for(opened, given, device=device, dims=dims, precision=precision)
         forced = change(free, cut, fusion.pin, fusion.forbid)

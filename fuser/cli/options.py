@@ -173,13 +173,16 @@ def fusion(command: Callable[..., int]) -> Callable[..., int]:
     def run_with(**options: Any) -> int:
         from fuser.pipeline.fusion import Fusing, Fusion
 
-        off, pin, forbid = (options.pop(name) for name in ("no_fusion", "pin", "forbid"))
-        if off and (pin or forbid):
-            raise UsageError("--no-fusion leaves nothing to pin or forbid")
-        chosen: Fusing = Fusion(pin, forbid) if pin or forbid else not off
+        names = ("no_fusion", "pin", "forbid", "fold_norms")
+        off, pin, forbid, norms = (options.pop(name) for name in names)
+        if off and (pin or forbid or norms):
+            raise UsageError("--no-fusion leaves nothing to pin, to forbid or to fold")
+        chosen: Fusing = Fusion(pin, forbid, norms) if pin or forbid or norms else not off
         return command(fusion=chosen, **options)
 
     for option in (
+        click.option("--fold-norms", is_flag=True,
+                     help="On a GPU, matmuls apply the norm of their operand themselves."),
         click.option("--forbid", multiple=True, type=NodePair(), metavar="A,B",
                      help="Two nodes that no kernel computes both of."),
         click.option("--pin", multiple=True, type=NodePair(), metavar="A,B",

@@ -8,7 +8,7 @@ from fuser.partition.region import Refusal
 LIFTS: dict[str, str] = {
     "second-anchor": "nothing: each matmul, convolution, window or attention has loops of its own",
     "row-across-blocks": "nothing: no block of the kernel before holds a whole row",
-    "row-in-prologue": "nothing: the first product of a row waits for its last element",
+    "row-in-prologue": "on a GPU --fold-norms, for norms in front of constant weights of 16 bits",
     "different-rows": "reductions along the same axes of one shape",
     "different-space": "one order and shape of elements on both sides: movement between them"
     " placed elsewhere",

@@ -22,6 +22,8 @@ class Options:
     whole numbers of 8 bits with a scale a column. reserve: regions that do not compute all of a
     pin's nodes yet take no others. copy_pinned: what is computed by maps for a pin is computed
     again for others. state: (input, output) pairs of which the output is the input of the next run.
+    fold_norms: norms go behind the matmuls of their results (passes/fold_norms.py), which compute
+    the statistics of their rows where that is cheaper than a kernel (statistics.py).
     """
 
     no_fusion: bool = False
@@ -34,3 +36,4 @@ class Options:
     reserve: bool = False
     copy_pinned: bool = False
     state: tuple[Pair, ...] = ()
+    fold_norms: bool = False

@@ -20,6 +20,7 @@ from fuser.partition.refuse import refusals
 from fuser.partition.region import Partition
 from fuser.partition.rows import place
 from fuser.partition.siblings import join_siblings
+from fuser.partition.statistics import inline_statistics
 from fuser.partition.storage import choose_copies
 from fuser.target import Target
 
@@ -53,6 +54,8 @@ def _partition(graph: Graph, target: Target, options: Options) -> Partition:
     _place_all(grouping)
     if not options.no_fusion:
         inline_maps(grouping)
+        if options.fold_norms and target.is_cuda:
+            inline_statistics(grouping)
         append_maps(grouping)
         shed_outputs(grouping)
         join_siblings(grouping)

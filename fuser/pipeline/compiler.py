@@ -84,7 +84,7 @@ def partition_options(
     forced = fusion if isinstance(fusion, Fusion) else Fusion()
     return Options(
         no_fusion=not fusion, forbid=forced.forbid, pin=forced.pin, operands=rounded.operands,
-        narrow_weights=rounded.narrow_weights, state=state,
+        narrow_weights=rounded.narrow_weights, state=state, fold_norms=forced.fold_norms,
     )  # fmt: skip
 
 

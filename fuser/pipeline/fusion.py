@@ -16,11 +16,13 @@ class Fusion:
     pin: a region must compute both. forbid: no region may. Constants and movement (Reshape,
     Transpose, Slice, Expand) are not computed by any. Compiling raises UsageError for a node that
     there is not, and, with the reason, for a pin that cannot be. Raises UsageError for what is no
-    pair.
+    pair. fold_norms: on a GPU, matmuls apply the norm of their operand themselves
+    (fuser/partition/passes/fold_norms.py).
     """
 
     pin: tuple[tuple[str, str], ...] = ()
     forbid: tuple[tuple[str, str], ...] = ()
+    fold_norms: bool = False
 
     def __post_init__(self) -> None:
         for wish in ("pin", "forbid"):

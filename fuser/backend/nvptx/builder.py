@@ -71,7 +71,8 @@ class Builder(Recording):
     slow (slices.py). stages: of a ring, at most. converted: values in other layouts; operands: of
     dots, where they are. piped: loads that a loop brings; direct: that go straight to the layout of
     their value. written: buffers. deferred: dots whose matmuls may run on into the next iteration.
-    scratch: slots of the dot that is recorded. warp_buffers: of warps for themselves."""
+    scratch: slots of the dot that is recorded. warp_buffers: of warps for themselves. waiting: what
+    comes in front of a loop once its first copies are under way (behind_copies.py)."""
 
     def __init__(
         self, kernel: Kernel, target: Target, assignment: Assignment, order: ProgramOrder,
@@ -90,6 +91,7 @@ class Builder(Recording):
         self.piped: set[ops.Load] = set()
         self.direct: set[ops.Load] = set()
         self.deferred: set[ops.Dot] = set()
+        self.waiting: dict[Op, list[Op]] = {}
         self.copies_pending = False
         self.scratch: list[Slot] = []
         self.warp_buffers: Slot | None = None

@@ -93,6 +93,10 @@ def lower_for(low: Builder, op: ops.For) -> None:
         _bind_results(low, op, finals)
         return
     low.shared.forget()
+    front = len(low.recorder.open[-1].ops)
+    waiting = low.waiting.pop(op, ())
+    for item in waiting:
+        low.op(item)
     lone = lone_dot(op, low.assignment)
     place = op.body.params.index(lone.acc) - 1 if lone else 0
     partial = lone is not None and low.assignment.dots[lone].partial
@@ -114,6 +118,7 @@ def lower_for(low: Builder, op: ops.For) -> None:
         stop=stop, scalars=tuple(scalars), firsts=tuple(firsts), params=tuple(phis),
         inits=tuple(inits), body=ir.Block(), certain=certain,
         stages=pipeline.stages if pipeline else 1, ahead=pipeline.ahead if pipeline else 0,
+        behind=len(low.recorder.open[-1].ops) - front if waiting and pipeline else 0,
         results=tuple(low.like(init) for init in inits),
     )  # fmt: skip
     region = low.region(loop)

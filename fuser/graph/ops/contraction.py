@@ -44,7 +44,8 @@ def _infer_dot(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, .
     shape = (*batch, *(lhs.shape[i] for i in lhs_free), *(rhs.shape[i] for i in rhs_free))
     if "codes" in attrs and lhs.dtype is not u8:
         raise ShapeError(f"dot_general: {lhs} holds no codes of {attrs['codes']}")
-    return (TensorType(f32 if "codes" in attrs else lhs.dtype, shape),)
+    dtype = BY_NAME[attrs["result"]] if "result" in attrs else lhs.dtype
+    return (TensorType(f32 if "codes" in attrs else dtype, shape),)
 
 
 def _rounded(arrays: Sequence[Array], attrs: Attrs) -> list[Array]:

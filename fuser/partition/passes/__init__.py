@@ -24,6 +24,7 @@ from fuser.partition.passes.copy_pinned import copy_pinned
 from fuser.partition.passes.decode_weights import decode_weights
 from fuser.partition.passes.expand_outer_products import expand_outer_products
 from fuser.partition.passes.fold_empty import fold_empty
+from fuser.partition.passes.fold_norms import fold_norms
 from fuser.partition.passes.hoist_scales import hoist_scales
 from fuser.partition.passes.keep_state import Kept, keep_state
 from fuser.partition.passes.live import with_copied_inputs, without_dead
@@ -135,6 +136,10 @@ def fuses_on_cpu(target: Target, options: Options) -> bool:
     return not target.is_cuda and not options.no_fusion
 
 
+def folds_norms(target: Target, options: Options) -> bool:
+    return target.is_cuda and options.fold_norms and not options.no_fusion
+
+
 def has_state(target: Target, options: Options) -> bool:
     return bool(options.state)
 
@@ -200,6 +205,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("split_matmuls", _of(split_matmuls), merges),  # before others are merged
     Pass("rotate_in_place", _of(rotate_in_place), merges),
     Pass("merge_matmuls", lambda g, w: merge_matmuls(g, w.options.forbid), merges),
+    Pass("fold_norms", _of(fold_norms), folds_norms),
     Pass("copy_pinned", lambda g, w: copy_pinned(g, w.options.pin), copies_pinned),
     Pass("store_grids", _grids, keeps_operands_on_cpu),
     Pass("quantise_weights", lambda g, _: without_dead(quantise_weights(g)), narrows_weights),

@@ -11,6 +11,7 @@ from __future__ import annotations
 from fuser.dtypes import f32
 from fuser.errors import LoweringError
 from fuser.graph.ir import Value
+from fuser.graph.ops.registry import is_map
 from fuser.graph.sizes import certain, divides, is_symbolic, size_hint
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
@@ -29,8 +30,9 @@ from fuser.tilegen.emit.dot_operands import (
 )
 from fuser.tilegen.emit.dot_shape import DotShape, dot_shape
 from fuser.tilegen.emit.map import program
-from fuser.tilegen.emit.maps import Coords
+from fuser.tilegen.emit.maps import Coords, product
 from fuser.tilegen.emit.placement import Places, spread, store_placed
+from fuser.tilegen.emit.primitives import reduced_axes
 from fuser.tilegen.emit.space import Emission, Piece
 from fuser.tilegen.emit.weights import decoded_by, k_block
 from fuser.tilegen.index import Index, index
@@ -75,8 +77,11 @@ def emit(
         return (deep.emit(region, partition, target, chosen, dots),)
     em = Emission(region, partition, target, chosen)
     batch, m, n, k = frame(em, first.b, first.m, columns, first.k)
-    accumulators = multiply(em, dots, batch, m, n, k)
     guards = [(m, first.m)]
+    take_statistics(em, {
+        dot.node.output: (dot.result_coords(batch, m, n), [*guards, (n, dot.n)]) for dot in dots
+    })  # fmt: skip
+    accumulators = multiply(em, dots, batch, m, n, k)
     places: Places = {}
     pieces: dict[Value, Piece] = {}
     for dot, piece in zip(dots, accumulators, strict=True):
@@ -135,9 +140,19 @@ def matmul_of(region: Region, target: Target) -> Matmul | None:
 
 
 def is_folded(region: Region) -> bool:
-    """Whether the region reduces, or scans, what it computes."""
-    ops = {node.op for node in region.nodes}
+    """Whether the region reduces, or scans, what its matmuls and convolutions compute."""
+    made = behind_anchors(region)
+    ops = {node.op for node in region.nodes if node.outputs and node.output in made}
     return any(op.startswith("reduce_") or op in ("argmax", "argmin", "cumsum") for op in ops)
+
+
+def behind_anchors(region: Region) -> set[Value]:
+    """The values of a region that its matmuls and convolutions take part in."""
+    found: set[Value] = set()
+    for node in region.nodes:
+        if node.op in ("dot_general", "conv") or not found.isdisjoint(node.inputs):
+            found.update(node.outputs)
+    return found
 
 
 def can_stream(region: Region, value: Value, piece: int = 16) -> bool:
@@ -153,6 +168,36 @@ def can_stream(region: Region, value: Value, piece: int = 16) -> bool:
     if value.constant is not None:
         return True
     return value.type.rank > 0 and divides(piece, value.shape[-1] * value.dtype.bytes)
+
+
+MOST_ELEMENTS = 1 << 15
+"""Of a tile of rows whose statistics are taken, which registers hold."""
+
+
+def take_statistics(em: Emission, anchors: Places) -> None:
+    """Compute what reductions of rows give to the epilogue in front of the loop over k: the first
+    operands are on their way meanwhile. anchors: where the results of the matmuls will live."""
+    if not any(node.op.startswith("reduce_") for node in em.region.nodes):
+        return
+    made = behind_anchors(em.region)
+    folded: set[Value] = set()
+    for node in em.region.nodes:
+        if node.op.startswith("reduce_") or not folded.isdisjoint(node.inputs):
+            folded.update(node.outputs)
+        if node.op.startswith("reduce_") and not made.isdisjoint(node.outputs):
+            return  # reductions of what is multiplied come behind the loop
+    height = em.extents[0]
+    for node in em.region.nodes:
+        if node.op.startswith("reduce_"):
+            total = product([node.inputs[0].shape[a] for a in reduced_axes(node)])
+            if height * size_hint(total) > MOST_ELEMENTS and total not in em.chunks:
+                em.chunks[total] = em.axis(MOST_ELEMENTS // height)
+    places = spread(em, dict(anchors), {})
+    for node in em.region.nodes:
+        if is_map(node) and node.output in places and node.output in made:
+            for operand in node.inputs:
+                if operand in folded and operand not in made:
+                    em.tile(operand, places[node.output][0])
 
 
 def frame(em: Emission, b: int, m: int, n: int, k: int) -> tuple[Index, Index, Index, Index]:

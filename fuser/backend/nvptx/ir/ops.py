@@ -936,7 +936,8 @@ class For(Op):
     scalars first; firsts, inits: of the first iteration; the body yields those of the next one.
     certain: there is an iteration. results: the carried tiles behind the loop. The scalars that the
     last iteration was given (with `certain`: that it yields) may be used there by their names. The
-    copies that the body begins with may go `ahead` iterations, around `stages` stages."""
+    copies that the body begins with may go `ahead` iterations, around `stages` stages; the first
+    ones stand in front of the `behind` ops before the loop."""
 
     opcode: ClassVar[str] = "for"
     stop: Operand
@@ -948,6 +949,7 @@ class For(Op):
     certain: bool = False
     stages: int = 1
     ahead: int = 0
+    behind: int = 0
 
 
 @dataclass(eq=False, kw_only=True)

@@ -1,0 +1,336 @@
+"""Move the factors of a normalised operand behind the matmul, and into its weights.
+
+    %n = mul(cast(mul(%x, broadcast %r)), %g)       %d = dot_general(%x, diag(%g) %w) {result = f32}
+    %y = dot_general(%n, %w)                  =>    %y = cast(mul(%d, broadcast %r))
+
+    %n = add(mul(mul(sub(%x, broadcast %m), broadcast %r), %g), %b); %y = dot_general(%n, %w)
+      =>  %d = dot_general(%x, diag(%g) %w) {result = f32}
+          %y = cast(add(mul(sub(%d, %m * columns(diag(%g) %w)), broadcast %r), %b %w))
+%r and %m are one number a row, computed from %x: RMSNorm and LayerNorm, however they are spelled.
+Nothing stands between %x and the matmul any more: it reads what the kernel before wrote, and %r and
+%m are small enough to be computed by whoever needs them (statistics.py).
+
+Numerics. %x and the products are exact as before; what was rounded once more as %n is now rounded
+once as diag(%g) %w, relative to a weight instead of an activation. A gain that takes weights below
+the normal numbers of their dtype, or beyond the largest, is not folded. columns() sums the weights
+as they were rounded, in float64, so that the mean meets what it was multiplied with: what is left
+of it is the rounding of float32 sums, |mean| / deviation * 2^-24 a step, and a deviation that is
+many times smaller than the mean is not there in %x of 16 bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from fuser.dtypes import f32
+from fuser.graph.copying import with_replaced
+from fuser.graph.ir import Graph, Node, Value
+from fuser.graph.ops.registry import build
+from fuser.graph.sizes import same, same_shape
+from fuser.partition.nodes import CREATE, REDUCE, VIEW, is_map, reduce_axes
+from fuser.partition.passes.live import without_dead
+from fuser.partition.passes.merge_matmuls import is_linear
+
+Array = np.ndarray[Any, Any]
+
+MOST_NODES = 64
+"""Nodes between an operand and its statistics: a bound on search."""
+ROWS_AT_ONCE = 256
+"""Rows of weights that are multiplied at a time, in float32."""
+CHECKED = 16
+"""Of so many rows of weights one is compared with what it should be."""
+
+
+@dataclass(frozen=True)
+class Normalised:
+    """((source - shift) * rows) * gain + offset, the operand of a matmul along k, its last axis.
+
+    source: [..., k] of 16-bit floats. rows: ("mul" or "div", one number a row). shift: one number a
+    row. gain, offset: float32 [k]; None where there is none. names: the ONNX nodes of the maps.
+    """
+
+    source: Value
+    rows: tuple[tuple[str, Value], ...]
+    shift: Value | None
+    gain: Array | None
+    offset: Array | None
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Folded:
+    """What takes the place of a matmul of a normalised operand. weights: with the gain, in their
+    dtype; columns, bias: float32 [n]."""
+
+    normalised: Normalised
+    weights: Value | Array
+    columns: Array | None
+    bias: Array | None
+
+
+def fold_norms(graph: Graph) -> Graph:
+    """A graph in which matmuls of constant weights read what their operand was normalised from,
+    where nobody else reads the normalised values."""
+    uses = graph.uses()
+    outputs = set(graph.outputs)
+    found: dict[Node, Folded] = {}
+    readers: dict[Value, list[Node]] = {}
+    for node in graph.nodes:
+        if node.op == "dot_general" and _is_plain(node):
+            readers.setdefault(_unmoved(node.inputs[0]), []).append(node)
+    for value, matmuls in readers.items():
+        normalised = match_normalised(value)
+        if normalised is None or not _read_by(value, set(matmuls), uses, outputs):
+            continue
+        folded = [_fold(node, normalised) for node in matmuls]
+        whole = [item for item in folded if item is not None]
+        if len(whole) == len(matmuls):
+            found.update(zip(matmuls, whole, strict=True))
+    return without_dead(with_replaced(graph, found, _rewritten)) if found else graph
+
+
+def match_normalised(value: Value) -> Normalised | None:
+    """What a value was normalised from, if it was: its maps, from the last one back."""
+    gain: Array | None = None
+    offset: Array | None = None
+    rows: list[tuple[str, Value]] = []
+    shift: Value | None = None
+    names: list[str] = []
+    while shift is None and (node := value.node) is not None:
+        if node.op == "cast" and not rows and _is_rounding(node):
+            value = node.inputs[0]
+            continue
+        step = _step(node, bool(rows))
+        if step is None:
+            break
+        kind, inner, operand = step
+        if kind == "offset":
+            scaled = operand if gain is None else operand * gain
+            offset = scaled if offset is None else offset + scaled
+        elif kind == "gain":
+            gain = operand if gain is None else gain * operand
+        elif kind == "shift":
+            shift = operand
+        else:
+            rows.append((kind, operand))
+        names += node.origin
+        value = inner
+    if value.node is not None and value.node.op == "cast" and value.dtype is f32:
+        value = value.node.inputs[0]
+    statistics = [row for _, row in rows] + ([shift] if shift is not None else [])
+    if not rows or value.dtype.bits != 16 or not value.dtype.is_float:
+        return None
+    if value.constant is not None or not all(_is_statistic(row, value) for row in statistics):
+        return None
+    return Normalised(
+        value, tuple(rows), shift, gain, offset, tuple(dict.fromkeys(names))
+    )  # fmt: skip
+
+
+def _is_rounding(cast: Node) -> bool:
+    """Whether a cast is between floats of 16 bits or more."""
+    dtypes = cast.inputs[0].dtype, cast.output.dtype
+    return all(dtype.is_float and dtype.bits >= 16 for dtype in dtypes)
+
+
+def _step(node: Node, inside: bool) -> tuple[str, Value, Any] | None:
+    """(what a map does, what it does it to, its other operand). inside: behind it all is multiplied
+    by numbers of rows, so that what differs along k can no longer be moved."""
+    if node.op not in ("mul", "div", "add", "sub"):
+        return None
+    left, right = node.inputs
+    for inner, other in ((left, right), (right, left)):
+        row = _row(other)
+        if row is not None:
+            if node.op == "mul" or (node.op == "div" and inner is left):
+                return node.op, inner, row
+            if node.op == "sub" and inner is left:
+                return "shift", inner, row
+        column = None if inside else _column(other)
+        if column is not None and node.op in ("add", "mul"):
+            return ("gain" if node.op == "mul" else "offset"), inner, column
+    return None
+
+
+def _row(value: Value) -> Value | None:
+    """What a value repeats along its last axis, one number for each of the others."""
+    node = value.node
+    if node is None or node.op != "broadcast" or node.inputs[0].constant is not None:
+        return None
+    source, last = node.inputs[0], value.type.rank - 1
+    ends = zip(node.attrs["axes"], source.shape, strict=True)
+    if any(axis == last and not same(dim, 1) for axis, dim in ends):
+        return None
+    return source if same(prod(source.shape), prod(value.shape[:-1])) else None
+
+
+def _column(value: Value) -> Array | None:
+    """The float32 vector that a constant repeats along all axes but the last, as a number or a
+    vector."""
+    node, width = value.node, value.shape[-1]
+    source = value
+    if node is not None and node.op == "broadcast":
+        source = node.inputs[0]
+        if source.type.size != 1 and node.attrs["axes"][-1] != value.type.rank - 1:
+            return None
+    array = source.constant
+    if array is None or array.size not in (1, width):
+        return None
+    if array.size == width != 1 and source.shape[-1] != width:
+        return None
+    return np.broadcast_to(array.reshape(-1).astype(np.float32), (int(width),))
+
+
+def _is_statistic(row: Value, source: Value) -> bool:
+    """Whether numbers of rows are computed from the source and constants alone, by maps and
+    reductions of its last axis."""
+    stack, seen, reduced = [row], {row}, False
+    while stack:
+        value = stack.pop()
+        node = value.node
+        if value is source or value.constant is not None:
+            continue
+        if node is None or len(seen) > MOST_NODES:
+            return False
+        if node.op in REDUCE:
+            if reduce_axes(node) != (node.inputs[0].type.rank - 1,):
+                return False
+            reduced = True
+        elif not is_map(node) and node.op not in VIEW | CREATE:
+            return False
+        fresh = [operand for operand in node.inputs if operand not in seen]
+        seen.update(fresh)
+        stack.extend(fresh)
+    return reduced and source in seen
+
+
+def _is_plain(matmul: Node) -> bool:
+    """Whether it is 16-bit activations [..., k] times a constant matrix, as they are."""
+    left, weights = matmul.inputs
+    if not is_linear(matmul) or set(matmul.attrs) & {"operands", "codes", "stored", "result"}:
+        return False
+    return weights.dtype.bits == 16 and matmul.attrs["lhs_contract"] == (left.type.rank - 1,)
+
+
+def _unmoved(value: Value) -> Value:
+    """What a value is a reshape of that keeps the last axis."""
+    while (node := value.node) is not None and node.op == "reshape":
+        inner = node.inputs[0]
+        if not inner.type.rank or not same(inner.shape[-1], value.shape[-1]):
+            break
+        value = inner
+    return value
+
+
+def _read_by(
+    value: Value, matmuls: set[Node], uses: dict[Value, list[Node]], outputs: set[Value]
+) -> bool:
+    """Whether nobody but the matmuls reads a value, through reshapes."""
+    stack = [value]
+    while stack:
+        current = stack.pop()
+        if current in outputs:
+            return False
+        for user in uses.get(current, ()):
+            if user.op == "reshape":
+                stack.append(user.output)
+            elif user not in matmuls:
+                return False
+    return True
+
+
+def _fold(matmul: Node, normalised: Normalised) -> Folded | None:
+    """The matmul without the norm in front of it; None where its weights would lose precision."""
+    weights, axis = matmul.inputs[1], matmul.attrs["rhs_contract"][0]
+    array = weights.constant
+    assert array is not None
+    scaled: Value | Array = weights
+    if normalised.gain is not None:
+        product = scaled_rows(array, normalised.gain, axis)
+        if product is None:
+            return None
+        scaled = array = product
+    columns = bias = None
+    if normalised.shift is not None:
+        columns = array.sum(axis=axis, dtype=np.float64).astype(np.float32)
+    if normalised.offset is not None:
+        plain = weights.constant
+        assert plain is not None
+        bias = _times(normalised.offset, plain, axis).astype(np.float32)
+    return Folded(normalised, scaled, columns, bias)
+
+
+def scaled_rows(weights: Array, gain: Array, axis: int) -> Array | None:
+    """Weights times the gain [k] along an axis, rounded to their dtype. None where one is too large
+    for it, or where they are so small that rounding is more than half a unit of the last place."""
+    found = np.empty_like(weights)
+    limits = np.finfo(np.float16) if weights.dtype == np.float16 else None
+    largest = float(limits.max) if limits is not None else 3e38
+    half_unit = 2.0**-11 if limits is not None else 2.0**-8
+    error = norm = 0.0
+    for start in range(0, weights.shape[0], ROWS_AT_ONCE):
+        here = slice(start, start + ROWS_AT_ONCE)
+        factor = gain[here, None] if axis == 0 else gain[None, :]
+        exact = weights[here].astype(np.float32) * factor
+        if not np.abs(exact).max(initial=0) <= largest:
+            return None
+        found[here] = exact
+        rounded = found[here][::CHECKED].astype(np.float32)
+        error += float(np.square(rounded - exact[::CHECKED]).sum(dtype=np.float64))
+        norm += float(np.square(exact[::CHECKED]).sum(dtype=np.float64))
+    return found if error <= half_unit**2 * norm else None
+
+
+def _times(vector: Array, weights: Array, axis: int) -> Array:
+    """The sum over an axis of weights times a vector along it, in float64."""
+    total: Array = np.zeros(weights.shape[1 - axis], np.float64)
+    for start in range(0, weights.shape[0], ROWS_AT_ONCE):
+        here = slice(start, start + ROWS_AT_ONCE)
+        part = weights[here].astype(np.float64)
+        if axis == 0:
+            total += vector[here].astype(np.float64) @ part
+        else:
+            total[here] = part @ vector.astype(np.float64)
+    return total
+
+
+def _rewritten(graph: Graph, node: Node, values: dict[Value, Value], folded: Folded) -> Value:
+    normalised = folded.normalised
+    names = tuple(dict.fromkeys((*node.origin, *normalised.names)))
+    left, shape = values[normalised.source], node.inputs[0].shape
+    if not same_shape(left.shape, shape):
+        left = build(graph, "reshape", left, origin=node.origin, shape=shape)
+    right = folded.weights
+    weights = values[right] if isinstance(right, Value) else graph.constant(right)
+    result = build(
+        graph, "dot_general", left, weights, origin=names, **node.attrs, result=f32.name
+    )  # fmt: skip
+    rows, wide = tuple(range(result.type.rank - 1)), result.shape
+
+    def across(value: Value) -> Value:
+        source = values[value]
+        if source.dtype is not f32:
+            source = build(graph, "cast", source, origin=names, dtype=f32)
+        if not same_shape(source.shape, wide[:-1]):
+            source = build(graph, "reshape", source, origin=names, shape=wide[:-1])
+        return build(graph, "broadcast", source, origin=names, shape=wide, axes=rows)
+
+    def along(array: Array) -> Value:
+        source = graph.constant(array)
+        return build(graph, "broadcast", source, origin=names, shape=wide, axes=(len(rows),))
+
+    if normalised.shift is not None:
+        assert folded.columns is not None
+        mean = build(
+            graph, "mul", across(normalised.shift), along(folded.columns), origin=names
+        )  # fmt: skip
+        result = build(graph, "sub", result, mean, origin=names)
+    for op, row in normalised.rows:
+        result = build(graph, op, result, across(row), origin=names)
+    if folded.bias is not None:
+        result = build(graph, "add", result, along(folded.bias), origin=names)
+    return build(graph, "cast", result, origin=names, dtype=node.output.dtype)
