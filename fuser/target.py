@@ -18,7 +18,7 @@ class DotUnit:
     name: "amx" (tiles of 16 rows by 64 bytes), or the extension that has it for vectors. features:
     what LLVM calls it, all needed. group: elements of k that share 32 bits. depth: elements of k in
     a step. rate: multiply-adds a cycle and core, over those of the float32 vectors. bits: of its
-    vectors.
+    vectors. unsigned_left: whether it takes the left bytes as unsigned ones.
     """
 
     name: Literal["amx", "avx512_bf16", "avx512_vnni", "avx_vnni", "neon_bf16", "neon_dotprod"]
@@ -28,14 +28,15 @@ class DotUnit:
     depth: int
     rate: float
     bits: int = 512
+    unsigned_left: bool = False
 
 
 DOT_UNITS = (
     DotUnit("amx", "bf16", ("amx-tile", "amx-bf16"), 2, 32, 8.0),
     DotUnit("avx512_bf16", "bf16", ("avx512bf16", "avx512vl"), 2, 2, 1.0),
     DotUnit("amx", "i8", ("amx-tile", "amx-int8"), 4, 64, 16.0),
-    DotUnit("avx512_vnni", "i8", ("avx512vnni", "avx512vl"), 4, 4, 2.0),
-    DotUnit("avx_vnni", "i8", ("avxvnni",), 4, 4, 2.0, 256),
+    DotUnit("avx512_vnni", "i8", ("avx512vnni", "avx512vl"), 4, 4, 2.0, unsigned_left=True),
+    DotUnit("avx_vnni", "i8", ("avxvnni",), 4, 4, 2.0, 256, unsigned_left=True),
     DotUnit("neon_bf16", "bf16", ("bf16", "neon"), 2, 2, 2.0, 128),
     DotUnit("neon_dotprod", "i8", ("dotprod", "neon"), 4, 4, 4.0, 128),
 )

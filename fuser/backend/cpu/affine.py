@@ -46,6 +46,17 @@ def at_lane(index: Index, position: int) -> Index:
     return substitute(index, lambda atom: Index(position) if isinstance(atom, Axis) else None)
 
 
+def first_lane(index: Index, extent: int) -> Index:
+    """The expression in the first lane, if all lanes are inside of the extent or outside together:
+    neighbours that start at a multiple of the lanes, as many as divide the extent. Else itself."""
+    width = width_of((index,))
+    if width == 1 or not divides(width, extent):
+        return index
+    form = lane_form(index)
+    whole = form.step == 1 and divides(width, form.rest.multiple)
+    return form.rest if whole else index
+
+
 def width_of(coords: Sequence[Index]) -> int:
     """The lanes of a point: the extent of the lane that its coordinates mention, or 1."""
     for coord in coords:

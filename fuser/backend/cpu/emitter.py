@@ -239,9 +239,12 @@ class Emitter:
     def open_conditions(
         self, expressions: Sequence[Index], extents: Sequence[int]
     ) -> list[Condition]:
-        """The bounds that are not known to hold."""
+        """The bounds that are not known to hold, without a lane where all lanes agree on them."""
         pairs = zip(expressions, extents, strict=True)
-        return [(e, extent) for e, extent in pairs if not self.proved(e, extent)]
+        return [
+            (affine.first_lane(e, extent), extent) for e, extent in pairs
+            if not self.proved(e, extent)
+        ]  # fmt: skip
 
     def holds(self, conditions: Sequence[Condition], given: Reg | None = None) -> Reg | None:
         """An i1 that all conditions (without lane) hold, and `given`; None if there are none."""

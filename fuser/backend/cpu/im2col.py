@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fuser.backend import text
 from fuser.backend.cpu import affine, costs, kernel_facts
 from fuser.backend.cpu.lower import Lowering
 from fuser.backend.cpu.storage import Memory
@@ -19,11 +20,12 @@ from fuser.tilegen.value import Value
 
 MOST_LOADS = 64
 """Loads of a row, which are written out."""
-WIDEST = 32
+WIDEST_BYTES = 64
 
 
-def fill_im2col(low: Lowering, value: Value, source: Value, place: Memory) -> bool:
-    """Copy a [rows, k] tile to scratch, run by run; False where it has no runs or needs none."""
+def fill_im2col(low: Lowering, value: Value, source: Value, place: Memory, flips: int = 0) -> bool:
+    """Copy a [rows, k] tile to scratch, run by run; False where it has no runs or needs none.
+    flips: bits of every element that change."""
     pieces = _pieces(low, source)
     if not pieces:
         return False
@@ -34,6 +36,9 @@ def fill_im2col(low: Lowering, value: Value, source: Value, place: Memory) -> bo
             for start, lanes in pieces:
                 point = (row, Index(start) + affine.lane(lanes))
                 reg = low.vector_at(source, point, lanes)
+                if flips:
+                    mask = low.f.splat(text.integer(flips, value.dtype.llvm), lanes)
+                    reg = low.f.binary("xor", reg, mask)
                 low.write(place.pointer, value.dtype, low.memory_address(place, point), reg, lanes)
         return []
 
@@ -50,19 +55,20 @@ def _pieces(low: Lowering, source: Value) -> list[tuple[int, int]]:
         return []
     indices = zip(load.indices, load.view.shape, strict=True)
     padded = load.pad is not None
-    bounded = [index for index, extent in indices if padded and not in_range(index, extent)]
+    bounded = [pair for pair in indices if padded and not in_range(*pair)]
     rows, depth = source.shape
     cost = costs.lane_cost(low.known, source, costs.probe(source.shape, 1, 16), 16)
     if cost <= 1 and not bounded:
         return []
     row = costs.probe((rows, 1), 0, 1)[0]
+    widest = WIDEST_BYTES // source.dtype.bytes
     for run in reversed(kernel_facts.divisors(load, 1)):
         if run < 4 or run >= depth:
             continue
         pieces = [
             (start + offset, lanes)
             for start in range(0, depth, run)
-            for offset, lanes in _powers(min(run, depth - start))
+            for offset, lanes in _powers(min(run, depth - start), widest)
         ]
         if len(pieces) <= MOST_LOADS and all(
             lanes == 1 or _is_plain(low, load, bounded, (row, Index(start) + affine.lane(lanes)))
@@ -73,17 +79,18 @@ def _pieces(low: Lowering, source: Value) -> list[tuple[int, int]]:
 
 
 def _is_plain(
-    low: Lowering, load: ops.Load, bounded: list[Index], point: tuple[Index, ...]
+    low: Lowering, load: ops.Load, bounded: list[tuple[Index, int]], point: tuple[Index, ...]
 ) -> bool:
     """Whether lanes are neighbours, which are inside of all bounds or outside together."""
-    if any(affine.has_lane(low.resolve(index, point)) for index in bounded):
+    firsts = (affine.first_lane(low.resolve(index, point), extent) for index, extent in bounded)
+    if any(map(affine.has_lane, firsts)):
         return False
     return affine.lane_form(kernel_facts.address_of(low.known, load, point)).step == 1
 
 
-def _powers(length: int) -> Iterator[tuple[int, int]]:
+def _powers(length: int, widest: int) -> Iterator[tuple[int, int]]:
     """(offset, lanes) of vectors that cover a run, each of a power of two."""
-    offset, lanes = 0, WIDEST
+    offset, lanes = 0, widest
     while offset < length:
         while lanes > length - offset:
             lanes //= 2

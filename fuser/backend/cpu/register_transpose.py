@@ -7,6 +7,7 @@ an element would be 16 loads a vector otherwise.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from fuser.backend import text
@@ -18,8 +19,8 @@ from fuser.backend.text import Reg
 from fuser.tilegen.index import Index
 from fuser.tilegen.value import Value
 
-MOST_VECTORS = 2.5
-"""Vectors to load for each vector of the result up to which a square is worth transposing."""
+LEAST_GAIN = 2.0
+"""Memory instructions without a square over those with one, its shuffles counted as such."""
 
 
 def transpose(f: Function, rows: Sequence[Reg]) -> list[Reg]:
@@ -54,7 +55,8 @@ def source_axis(
         if axis == across or shape[axis] < width // 2:
             continue
         coords = costs.probe(shape, axis, width)
-        if costs.lane_cost(low.known, value, coords, width, defined=True) <= MOST_VECTORS:
+        loads = costs.lane_cost(low.known, value, coords, width, defined=True)
+        if LEAST_GAIN * (loads + math.log2(width)) <= now:
             return axis
     return -1
 

@@ -19,7 +19,7 @@ from fuser.backend.cpu.lower import Lowering
 from fuser.backend.cpu.storage import Memory
 from fuser.backend.cpu.tile_dot import tile_dot
 from fuser.backend.cpu.unit_operands import TILE_BYTES, Operand, cover, left_operand, right_operand
-from fuser.backend.cpu.unit_plan import PANEL, is_zero
+from fuser.backend.cpu.unit_plan import PANEL, SIGN, is_zero
 from fuser.backend.text import Reg, integer
 from fuser.target import DotUnit
 from fuser.tilegen import ops
@@ -33,7 +33,6 @@ _INSTRUCTIONS = {
     "neon_bf16": "llvm.aarch64.neon.bfdot.v4f32.v8bf16",
     "neon_dotprod": "llvm.aarch64.neon.sdot.v4i32.v16i8",
 }
-_UNSIGNED_LEFT = frozenset(("avx512_vnni", "avx_vnni"))
 
 
 def lower_unit_dot(low: Lowering, op: ops.Dot, unit: DotUnit) -> None:
@@ -61,25 +60,41 @@ def _vectors(
 ) -> None:  # fmt: skip
     """A register tile of accumulators; a step loads panels and broadcasts a group of each row.
 
-    x86's instruction for bytes wants the left ones unsigned: they get 128 added, and 128 times the
-    sum of every column is taken off at the end.
+    x86's instruction for bytes takes the left ones as unsigned: 128 was added to them, and 128
+    times the sum of every column is taken off: in front of all rows, or, where one register tile
+    has them all, behind it, as panels may be long and come from memory.
     """
     f = low.f
     rows, columns = op.result.shape
     panels = -(-columns // PANEL)
     steps = -(-op.a.shape[1] // unit.depth)
     lanes = unit.bits // 32
-    high, wide = _vector_tile(low, unit, rows, panels)
-    offset = unit.name in _UNSIGNED_LEFT
+    high, wide, ahead = _vector_tile(low, unit, rows, panels)
+    along = unit.unsigned_left and not ahead
     whole = unit.dtype == "i8"
     type = text.vector("i32" if whole else "float", lanes)
     group = text.vector("i8" if whole else "bfloat", lanes * unit.group)
     name = _INSTRUCTIONS[unit.name]
-    high_bits = integer(0x80808080, "i32")
     words = text.vector("i32", lanes)
     parts = range(0, PANEL, lanes)
+    ones = f.convert("bitcast", f.splat(integer(0x80808080, "i32"), lanes), group)
 
-    def block(panel: Index, wide: int, row: Index, high: int) -> None:
+    def loaded(sources: list[Reg], k: Reg) -> list[Reg]:
+        """The vectors of panels at a step."""
+        at = f.mul(k, PANEL * 4)
+        vectors = []
+        for source in sources:
+            here = f.gep(source, at)
+            for part in parts:
+                # A constant starts at any element, as where a plan's file is mapped.
+                reg = f.load(words, f.gep(here, part * 4), op.b.dtype.bytes)
+                vectors.append(f.convert("bitcast", reg, group))
+        return vectors
+
+    def summed(sums: list[Reg], vectors: list[Reg]) -> list[Reg]:
+        return [f.call(type, name, s, ones, v) for s, v in zip(sums, vectors, strict=True)]
+
+    def block(panel: Index, wide: int, row: Index, high: int, shifts: list[Reg]) -> None:
         cells = []
         for i in range(high):
             for j in range(wide):
@@ -89,57 +104,56 @@ def _vectors(
         starts = [text.zero(type) if zero else f.load(type, cell, 4) for cell in cells]
         lines = [left.at(low, row + i) for i in range(high)]
         sources = [right.at(low, panel + j) for j in range(wide)]
-        vectors_across = wide * len(parts)
+        across = wide * len(parts)
 
         def iteration(k: Reg, carried: list[Reg]) -> list[Reg]:
-            at = f.mul(k, PANEL * 4)
-            vectors = []
-            for source in sources:
-                here = f.gep(source, at)
-                for part in parts:
-                    # A constant starts at any element, as where a plan's file is mapped.
-                    reg = f.load(words, f.gep(here, part * 4), op.b.dtype.bytes)
-                    vectors.append(f.convert("bitcast", reg, group))
+            vectors = loaded(sources, k)
             out: list[Reg] = []
             for line in lines:
                 item = f.load("i32", f.gep(line, f.mul(k, 4)), op.a.dtype.bytes)
-                if offset:
-                    item = f.binary("xor", item, high_bits)
                 wide_item = f.convert("bitcast", f.splat(item, lanes), group)
                 for vector in vectors:
                     out.append(f.call(type, name, carried[len(out)], wide_item, vector))
-            if offset:
-                ones = f.convert("bitcast", f.splat(high_bits, lanes), group)
-                out += [
-                    f.call(type, name, carried[len(cells) + j], ones, vector)
-                    for j, vector in enumerate(vectors)
-                ]
-            return out
+            return out + summed(carried[len(out) :], vectors) if along else out
 
-        if offset:
-            starts += [text.zero(type)] * vectors_across
+        if shifts:
+            starts = [f.binary("sub", start, shifts[i % across]) for i, start in enumerate(starts)]
+        if along:
+            starts += [text.zero(type)] * across
         done = f.loop(0, steps, 1, starts, iteration, hint="k")
+        sums = done[len(cells) :]
         for number, cell in enumerate(cells):
             acc = done[number]
-            if offset:
-                acc = f.binary("sub", acc, done[len(cells) + number % vectors_across])
-            f.store(acc, cell, 4)
+            f.store(f.binary("sub", acc, sums[number % across]) if along else acc, cell, 4)
 
     def across(panel: Index, wide: int) -> None:
-        cover(low, rows, high, "rows", lambda row, count: block(panel, wide, row, count))
+        shifts: list[Reg] = []
+        if ahead:
+            sources = [right.at(low, panel + j) for j in range(wide)]
+            shifts = f.loop(
+                0, steps, 1, [text.zero(type)] * wide * len(parts),
+                lambda k, sums: summed(sums, loaded(sources, k)), hint="sums",
+            )  # fmt: skip
+        cover(low, rows, high, "rows", lambda row, count: block(panel, wide, row, count, shifts))
 
     cover(low, panels, wide, "panels", across)
 
 
-def _vector_tile(low: Lowering, unit: DotUnit, rows: int, panels: int) -> tuple[int, int]:
-    """(rows, panels) of the register tile. A panel of several vectors stands alone."""
+def _vector_tile(low: Lowering, unit: DotUnit, rows: int, panels: int) -> tuple[int, int, bool]:
+    """(rows, panels) of the register tile, and whether sums of columns are made in front of all
+    rows. A panel of several vectors stands alone."""
     parts = PANEL * 32 // unit.bits
     high, wide = register_tile(low.target, rows, panels) if parts == 1 else (rows, 1)
     # What is encoded without AVX-512 reaches 16 registers.
     registers = min(low.target.vector_registers, 16 if unit.bits == 256 else 32)
-    # Beside the sums there are the panels, a broadcast, and the sums of columns and their factor.
-    taken = 2 + wide * parts * (2 if unit.name in _UNSIGNED_LEFT else 1)
-    return max(1, min(high, (registers - taken) // (wide * parts))), wide
+    vectors = wide * parts
+    # Beside the sums there are the panels and a broadcast.
+    most = max(1, min(high, (registers - 2 - vectors) // vectors))
+    if not unit.unsigned_left:
+        return most, wide, False
+    # Or the sums of columns and their factor as well.
+    alone = max(1, min(high, (registers - 2 - 2 * vectors) // vectors))
+    return (most, wide, True) if rows > alone else (alone, wide, False)
 
 
 # copies -------------------------------------------------------------------------------------------
@@ -152,7 +166,8 @@ def fill_packed(low: Lowering, value: Value, place: Memory, packed: Packed) -> N
         fill_implicit_im2col(low, value, source, place)
         return
     if not packed.right:
-        if not fill_im2col(low, value, source, place):
+        flips = SIGN if packed.unit.unsigned_left else 0
+        if not fill_im2col(low, value, source, place, flips):
             low.fill(value, place)
         _clear_rows(low, value, place)
         return

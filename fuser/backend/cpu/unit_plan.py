@@ -2,7 +2,8 @@
 
 Such an instruction adds up groups of neighbours along k. The left operand is read row by row, k
 innermost; the right one in panels of 16 columns, the elements of a group together (`PANEL`).
-Memory that has this form is read as it is; anything else is copied to scratch first.
+Memory that has this form is read as it is; anything else is copied to scratch first. So are left
+bytes for an instruction that takes them as unsigned ones: 128 is added to each in its copy.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from fuser.backend.cpu.kernel_facts import DotPlan, Facts, ImplicitIm2col, Packe
 from fuser.target import DotUnit
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index, Scalar, in_range
-from fuser.tilegen.ir import View
+from fuser.tilegen.ir import Op, View
 from fuser.tilegen.value import INDEX, TileType, Value
 
 PANEL = 16
+SIGN = -128
+"""A byte of the highest bit alone."""
 ROWS = 16
 """Rows of a tile register: tiles in scratch are padded to whole ones."""
 
@@ -69,16 +72,16 @@ def _copy(facts: Facts, op: ops.Dot, value: Value, packed: Packed) -> Value:
     if found is not None:
         facts.users[found].append(op)
         return found
-    cast = ops.Cast(x=value, dtype=value.dtype)
+    made = _unsigned(facts, value) if _flips(packed) else ops.Cast(x=value, dtype=value.dtype)
     copy = Value(TileType(value.dtype, value.shape), f"{value.name}.packed")
-    cast.results = (copy,)
-    facts.producers[copy] = cast
+    made.results = (copy,)
+    facts.producers[copy] = made
     # It belongs where the operand is, so that what a loop does not change is copied once.
     facts.blocks[copy] = facts.blocks[value]
     owner = facts.producers.get(value)
-    facts.iterations[cast] = facts.iterations[owner] if owner else facts.iterations[op]
-    facts.parents[cast] = facts.blocks[value]
-    facts.users.setdefault(value, []).append(cast)
+    facts.iterations[made] = facts.iterations[owner] if owner else facts.iterations[op]
+    facts.parents[made] = facts.blocks[value]
+    facts.users.setdefault(value, []).append(made)
     facts.users[copy] = [op]
     facts.kinds[copy] = "memory"
     facts.orders[copy] = (0, 1)
@@ -94,6 +97,22 @@ def _copy(facts: Facts, op: ops.Dot, value: Value, packed: Packed) -> Value:
         facts.extents[copy] = (padded(rows, ROWS), padded(columns, depth))
     facts.copies[value, packed] = copy
     return copy
+
+
+def _flips(packed: Packed) -> bool:
+    return packed.unit.unsigned_left and not packed.right
+
+
+def _unsigned(facts: Facts, value: Value) -> Op:
+    """A byte and 128, as an unsigned one: its highest bit flips."""
+    bit = ops.Full(value=SIGN, shape=value.shape, dtype=value.dtype)
+    flip = Value(TileType(value.dtype, value.shape), f"{value.name}.sign")
+    bit.results = (flip,)
+    facts.producers[flip], facts.blocks[flip] = bit, facts.blocks[value]
+    facts.parents[bit], facts.kinds[flip] = facts.blocks[value], "inline"
+    made = ops.Map(fn="bitwise_xor", args=(value, flip))
+    facts.users[flip] = [made]
+    return made
 
 
 def _room(window: ImplicitIm2col) -> tuple[int, int]:
@@ -138,6 +157,8 @@ def _plain_load(facts: Facts, value: Value, unit: DotUnit) -> ops.Load | None:
 
 def rows_in_place(facts: Facts, value: Value, unit: DotUnit) -> int:
     """Elements between the rows of a left operand that can be read where it is; 0 if it cannot."""
+    if unit.unsigned_left:
+        return 0
     load = _plain_load(facts, value, unit)
     rows, depth = value.shape
     if load is None or depth % unit.depth or (unit.name == "amx" and rows < ROWS):

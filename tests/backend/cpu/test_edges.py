@@ -314,6 +314,25 @@ def test_places_that_are_looked_up() -> None:
     check(write, i32)
 
 
+@pytest.mark.parametrize("columns", [96, 90])
+def test_a_bound_on_which_all_lanes_agree_is_no_mask(columns: int) -> None:
+    """Rows of 96 end where a vector does, those of 90 within one."""
+    b = Builder("shifted")
+    x, y = b.buffer("x", i8, 4 * columns), b.buffer("y", i8, 12 * 128, role="output")
+    program = index(b.program_id(0, 3))
+    shift = program * 32 - 32
+    tile = b.load(b.view(x, (4, columns)), (axis(0, 4), axis(1, 128) + shift), (4, 128), pad=7)
+    b.store(b.view(y, (12, 128)), (program * 4 + axis(0, 4), axis(1, 128)), tile)
+    kernel = b.build()
+    assert ("masked" in lower_to_llvm(kernel, native.HOST)) == (columns == 90)
+    data = np.arange(4 * columns).astype(np.int8)
+    arrays = {"x": data, "y": np.zeros(12 * 128, np.int8)}
+    want = {name: array.copy() for name, array in arrays.items()}
+    interpret.run(kernel, want)
+    native.run(kernel, arrays)
+    np.testing.assert_array_equal(arrays["y"], want["y"])
+
+
 def test_whole_vectors_have_no_masks() -> None:
     """Below the edge the loops of a row softmax load and store plain vectors."""
     with Sizes({"n": 70}):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from fuser.backend.cpu.compile import decisions_text
 from fuser.dtypes import ALL, DType, f32, f64, i8
 from fuser.tilegen import interpret
 from fuser.tilegen.builder import Builder
@@ -181,3 +182,22 @@ def test_transpose(shape: tuple[int, int], dtype: DType, rng: np.random.Generato
     arrays = {"x": data, "y": np.zeros_like(data)}
     native.run(b.build(), arrays)
     np.testing.assert_array_equal(arrays["y"].reshape(n, m), data.reshape(m, n).T)
+
+
+def test_transpose_of_what_is_computed() -> None:
+    """Squares are worth their shuffles beside numbers of columns and a residual, too."""
+    m, n = 70, 50
+    b = Builder("transpose")
+    x, r = (b.buffer(name, f32, m * n) for name in "xr")
+    numbers = [b.buffer(name, f32, n) for name in "stu"]
+    y = b.buffer("y", f32, m * n, role="output")
+    row, column = index(b.program_id(0, 3)) * 32 + axis(0, 32), axis(1, 64)
+    tile = b.load(b.view(x, (m, n)), (row, column), (32, 64))
+    for number in numbers:
+        line = b.load(b.view(number, (n,)), (axis(0, 64),), (64,))
+        tile = b.map("add", tile, b.broadcast(line, (32, 64), (1,)))
+    tile = b.map("add", tile, b.load(b.view(r, (m, n)), (row, column), (32, 64)))
+    b.store(b.view(y, (n, m)), (column, row), tile)
+    kernel = b.build()
+    assert "squares" in decisions_text(kernel, native.HOST)
+    compare(kernel, programs.random_arrays(kernel, np.random.default_rng(1)))

@@ -397,6 +397,46 @@ def test_products_of_bytes(
     check(one_region(graph, "contraction"), m.feeds, byte_target)
 
 
+@pytest.mark.parametrize("fill", [0, 3, -128])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("channels", [3, 24, 32, 64])
+def test_windows_of_bytes(
+    how: str, byte_target: Target, channels: int, stride: int, fill: int
+) -> None:
+    """Exact, with whatever surrounds the image, for runs of a few bytes and of whole vectors."""
+    m = Model(dtypes.i8)
+    draw = np.random.default_rng(1).integers
+    x = m.input(1, channels, 9, 11)
+    m.feeds[x.name] = draw(-128, 128, x.shape).astype(np.int8)
+    w = m.b.constant(draw(-128, 128, (40, channels, 3, 3)).astype(np.int8))
+    m.output(m.b.emit(
+        "conv", x, w, strides=(stride, stride), padding=((1, 1), (1, 1)), dilation=(1, 1),
+        groups=1, fill=fill,
+    ))  # fmt: skip
+    check(one_region(m.graph, "conv", {x: (0, 2, 3, 1)}), m.feeds, byte_target)
+
+
+@pytest.mark.parametrize("rows", [4, 64])
+@pytest.mark.parametrize("name", ["avx512_vnni", "avx_vnni"])
+def test_left_bytes_are_made_unsigned_in_their_copy(name: str, rows: int) -> None:
+    """The loops of products read them as they are, and vectors of all rows share sums of columns
+    where there is more than one tile of rows."""
+    base, bits = ("+avx512f,+avx512vl,+avx512dq,+avx512bw,+avx512vnni", 512)
+    if name == "avx_vnni":
+        base, bits = "+avx2,+fma,+avxvnni", 256
+    target = cpu_target("x86-64-v4" if bits == 512 else "x86-64-v3", base, 8, bits)
+    unit = target.dot_unit("i8")
+    assert unit is not None and unit.name == name
+    m = Model(dtypes.i8)
+    m.output(m.dot(m.input(rows, 64), m.weight(64, 64), (1, 0)))
+    cut = one_region(m.graph, "contraction")
+    (program,) = emit(cut.regions[0], cut, target)
+    loops = inner_loops(assembly(program.kernel, target), "vpdpbusd")
+    assert loops and not any("xor" in line for loop in loops for line in loop)
+    products = [sum("vpdpbusd" in line for line in loop) for loop in loops]
+    assert (min(products) == 2) == (rows == 64)
+
+
 def test_products_that_are_not_of_bytes() -> None:
     m = Model()
     x = m.integers(0, 5, 4, 8, dtype=dtypes.i32)
@@ -449,7 +489,13 @@ def test_instructions(unit: str, dtype: str, instruction: str, rows: int) -> Non
 
 def spills(assembly_text: str, instruction: str) -> list[str]:
     """Moves to or from the stack in the innermost loops with products."""
-    found: list[str] = []
+    loops = inner_loops(assembly_text, instruction)
+    return [line for loop in loops for line in loop if "(%rsp" in line or "[sp" in line]
+
+
+def inner_loops(assembly_text: str, instruction: str) -> list[list[str]]:
+    """The lines of the innermost loops that have an instruction."""
+    found: list[list[str]] = []
     lines = assembly_text.splitlines()
     labels = {line[:-1]: at for at, line in enumerate(lines) if line.startswith(".L")}
     for end, line in enumerate(lines):
@@ -457,7 +503,7 @@ def spills(assembly_text: str, instruction: str) -> list[str]:
         body = lines[labels.get(target, end) : end]
         inner = not any(other.startswith(".L") for other in body[1:])
         if inner and any(instruction in other for other in body):
-            found += [other for other in body if "(%rsp" in other or "[sp" in other]
+            found.append(body)
     return found
 
 

@@ -113,7 +113,7 @@ def _gathers(target: Target, unit: DotUnit, rows: int, channels: int, taps: int)
     registers: tap by tap, the sums of every tile are loaded and stored for few steps of k. Runs of
     channels are whole vectors, and what is copied stays in L2."""
     bytes = BY_NAME[unit.dtype].bytes * rows * channels * taps
-    return unit.dtype == "bf16" and channels % VECTOR == 0 and bytes <= target.l2_bytes * 3 // 4
+    return unit.name != "amx" and channels % VECTOR == 0 and bytes <= target.l2_bytes * 3 // 4
 
 
 def direct_schedule(target: Target, m: int, n: int, row: int, products: int) -> Schedule:
