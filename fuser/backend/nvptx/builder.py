@@ -70,9 +70,9 @@ class Builder(Recording):
     """A kernel that is recorded, mechanism by mechanism. frugal: with little shared memory, however
     slow (slices.py). stages: of a ring, at most. converted: values in other layouts; operands: of
     dots, where they are. piped: loads that a loop brings; direct: that go straight to the layout of
-    their value. written: buffers. deferred: dots whose matmuls may run on into the next iteration.
-    scratch: slots of the dot that is recorded. warp_buffers: of warps for themselves. waiting: what
-    comes in front of a loop once its first copies are under way (behind_copies.py)."""
+    their value. written: buffers. scratch: slots of the dot that is recorded. warp_buffers: of
+    warps for themselves. waiting: what comes in front of a loop once its first copies are under way
+    (behind_copies.py)."""
 
     def __init__(
         self, kernel: Kernel, target: Target, assignment: Assignment, order: ProgramOrder,
@@ -90,7 +90,6 @@ class Builder(Recording):
         self.operands: dict[tuple[Value, str, DotPlan], SharedTile | Tile] = {}
         self.piped: set[ops.Load] = set()
         self.direct: set[ops.Load] = set()
-        self.deferred: set[ops.Dot] = set()
         self.waiting: dict[Op, list[Op]] = {}
         self.copies_pending = False
         self.scratch: list[Slot] = []

@@ -1,8 +1,6 @@
 """The computing warps of a kernel with roles: waits before a read, arrivals after it.
 
-A dot, or a load that goes on to registers, waits on "full" and arrives on "empty". Where a loop
-does nothing but accumulate, the wait for an iteration's matmuls happens during the next iteration,
-and so does the arrival; `end_stream` makes up for the last one.
+A dot, or a load that goes on to registers, waits on "full" and arrives on "empty".
 """
 
 from __future__ import annotations
@@ -62,12 +60,10 @@ def keeps_sums(low: Builder, op: ops.Dot) -> Operand:
     return 1
 
 
-def release(
-    low: Builder, stream: Stream, channel: Channel, stage: Operand, condition: str = ""
-) -> None:
-    """A warp group, or a warp where no dot reads, is done with a stage, where a condition holds."""
+def release(low: Builder, stream: Stream, channel: Channel, stage: Operand) -> None:
+    """A warp group, or a warp where no dot reads, is done with a stage."""
     threads = 128 if channel.dots else 32
-    low.neighbours.release(channel, stream.empty(low, channel, stage), threads, condition)
+    low.neighbours.release(channel, stream.empty(low, channel, stage), threads)
 
 
 def begin_trip(low: Builder, stream: Stream) -> None:
@@ -89,24 +85,14 @@ def before_dot(low: Builder, op: ops.Dot) -> None:
 
 
 def after_dot(low: Builder, op: ops.Dot) -> None:
-    """Release what the dot has read, once it is complete (or the iteration before it, if
-    deferred)."""
-    e = low.scalars
+    """Release what the dot, or all of its group, has read."""
     group = group_of(low, op)
     for stream, channel in dict.fromkeys(
         pair for dot in group or [op] for pair in _channels(low, dot)
     ):
         channel.done += 1
-        if not group and channel.done < len(channel.dots):
-            continue
-        if stream.deferred is op or group:
-            later = e.value(f"icmp ne i32 {stream.variable}, {stream.first}")
-            back = e.value(f"icmp eq i32 {stream.stage}, 0")
-            previous = e.value(f"sub i32 {stream.stage}, 1")
-            stage: Operand = e.value(f"select i1 {back}, i32 {stream.stages - 1}, i32 {previous}")
-        else:
-            later, stage = "", stream.stage
-        release(low, stream, channel, stage, later)
+        if group or channel.done == len(channel.dots):
+            release(low, stream, channel, stream.stage)
 
 
 def before_read(low: Builder, value: Value) -> tuple[Stream, Channel] | None:
@@ -129,21 +115,6 @@ def after_read(low: Builder, stream: Stream, channel: Channel) -> None:
     release(low, stream, channel, stream.stage)
 
 
-def end_stream(low: Builder, stream: Stream) -> None:
-    """Behind a loop, all matmuls complete: release the stage of the last iteration, which no later
-    iteration did, where a producer waits for it: in a persistent kernel or in another block."""
-    e = low.scalars
-    channels = stream.channels if low.order.persistent else low.neighbours.sends(stream)
-    if channels and (stream.deferred or stream.group):
-        after = stream.ring[0]
-        back = e.value(f"icmp eq i32 {after}, 0")
-        stage = e.pick(back, stream.stages - 1, e.minus(after, 1))
-        for channel in channels:
-            release(low, stream, channel, stage)
-    if low.order.persistent:
-        low.shared.state = (False, False)
-
-
 def _channels(low: Builder, op: ops.Dot) -> list[tuple[Stream, Channel]]:
     return [
         (stream, channel)
@@ -156,8 +127,3 @@ def _channels(low: Builder, op: ops.Dot) -> list[tuple[Stream, Channel]]:
 def group_of(low: Builder, op: ops.Dot) -> list[ops.Dot]:
     """The dots that are issued together with this one; empty where it is alone."""
     return next((s.group for s in low.streams.values() if op in s.group), [])
-
-
-def is_deferred(low: Builder, op: ops.Dot) -> bool:
-    """Whether the dot's result may stay in flight until the next iteration."""
-    return op in low.deferred or any(s.deferred is op for s in low.streams.values())

@@ -34,9 +34,8 @@ def lower_dot(low: Builder, op: ops.Dot) -> Tile:
         return _fma_dot(low, op, plan, acc)
     low.scratch = []
     result = _on_tensor_cores(low, op, plan, acc)
-    if not consumer.is_deferred(low, op):
-        for slot in low.scratch:  # of operands that were in registers
-            low.shared.free(slot)
+    for slot in low.scratch:  # of operands that were in registers
+        low.shared.free(slot)
     low.scratch = []
     return result
 
@@ -72,13 +71,13 @@ def _on_tensor_cores(low: Builder, op: ops.Dot, plan: DotPlan, acc: Tile) -> Til
 
 
 def _land_group(low: Builder, op: ops.Dot, group: list[ops.Dot], result: Tile) -> bool:
-    """Note a dot of a group; behind the last, leave this iteration's matmuls in flight and bind the
-    results. Whether it was the last."""
+    """Note a dot of a group; behind the last, wait for all and bind the results. Whether it was the
+    last."""
     stream = next(s for s in low.streams.values() if op in s.group)
     stream.flying[op] = result
     if op is not group[-1]:
         return False
-    for dot, tile in zip(group, wgmma.wait(low, [*stream.flying.values()], 1), strict=True):
+    for dot, tile in zip(group, wgmma.wait(low, [*stream.flying.values()], 0), strict=True):
         low.env[dot.result] = tile
     stream.flying = {}
     return True
@@ -123,8 +122,6 @@ def _to_shared(low: Builder, op: ops.Dot, role: str, tile: Tile, k_axis: int) ->
     if low.caller and not low.streams:
         low.scratch.append(slot)
     target = SharedTile(tile.dtype, shape, inner, slot)
-    if consumer.is_deferred(low, op):
-        wgmma.wait_unbound(low)  # the matmuls of the iteration before read what is overwritten here
     low.shared.before_write()
     if layout.shape[k_axis] < shape[k_axis]:
         write(low, _zeros(low, tile.dtype, shape, low.plain_layout(shape)), target)

@@ -30,7 +30,6 @@ from fuser.backend.nvptx.stage import (
 from fuser.backend.nvptx.stream import advance
 from fuser.backend.nvptx.trips import bounds, has_trips
 from fuser.backend.nvptx.turning import long_for, yielded
-from fuser.backend.nvptx.wgmma import wait
 from fuser.backend.nvptx.wide import SplitLoop
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Block, Op
@@ -112,13 +111,15 @@ def lower_for(low: Builder, op: ops.For) -> None:
         stage, phase = e.name_of(), e.name_of()
         scalars += [stage, phase]
         firsts += stream.ring
+    ring = pipeline or (stream if stream and stream.in_flight else None)
     phis = [low.like(init) for init in inits]
     certain = (isinstance(start, int) and isinstance(stop, int)) or has_trips(low, op)
     loop = gpu.For(
         stop=stop, scalars=tuple(scalars), firsts=tuple(firsts), params=tuple(phis),
         inits=tuple(inits), body=ir.Block(), certain=certain,
-        stages=pipeline.stages if pipeline else 1, ahead=pipeline.ahead if pipeline else 0,
+        stages=ring.stages if ring else 1, ahead=pipeline.ahead if pipeline else 0,
         behind=len(low.recorder.open[-1].ops) - front if waiting and pipeline else 0,
+        in_flight=ring.in_flight if ring else 0,
         results=tuple(low.like(init) for init in inits),
     )  # fmt: skip
     region = low.region(loop)
@@ -153,15 +154,8 @@ def lower_for(low: Builder, op: ops.For) -> None:
     low.copies_pending = pending  # there may have been no iteration
     if stream:
         pass_turn(low, stream)
-    if lone and consumer.is_deferred(low, lone):
-        (finals[place],) = wait(low, [finals[place]], 0)
-    if stream and stream.group:
-        at = [op.body.params.index(dot.acc) - 1 for dot in stream.group]
-        for position, tile in zip(at, wait(low, [finals[i] for i in at], 0), strict=True):
-            finals[position] = tile
-    if stream:
-        consumer.end_stream(low, stream)
     if stream and low.order.persistent:
+        low.shared.state = (False, False)
         staged = []
     elif stream:
         staged = [tile for channel in stream.channels for tile in channel.tiles]

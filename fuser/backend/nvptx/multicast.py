@@ -159,9 +159,9 @@ class Neighbours:
         word = e.hoisted(f"trunc i64 {e.hoisted(f'lshr i64 {table}, {place}')} to i32")
         return e.hoisted(f"and i32 {word}, 255")
 
-    def release(self, channel: Channel, barrier: str, threads: int, condition: str = "") -> None:
+    def release(self, channel: Channel, barrier: str, threads: int) -> None:
         """Arrive on an empty barrier of a channel in every block that sends it parts: of each group
-        of `threads` one thread for each of them, where the condition holds."""
+        of `threads` one thread for each of them."""
         e = self.low.scalars
         number = e.hoisted(f"and i32 {e.tid}, {threads - 1}")
         senders = self._senders(channel)
@@ -174,8 +174,6 @@ class Neighbours:
             bit = e.value(f"trunc i32 {word} to i1")
             chosen = e.hoisted(f"icmp ult i32 {number}, {self.blocks}")
             chosen = e.value(f"and i1 {chosen}, {bit}")
-        if condition:
-            chosen = e.value(f"and i1 {chosen}, {condition}")
         if len(senders[0]) == 1:
             arrive_where(self.low, barrier, chosen)
         else:

@@ -27,6 +27,7 @@ class Pipeline:
     tiles: list[SharedTile]
     stages: int
     ahead: int
+    in_flight: int = 0
 
 
 def plan_pipeline(low: Builder, op: ops.For) -> Pipeline | None:
@@ -82,12 +83,10 @@ def _planned(low: Builder, op: ops.For) -> Pipeline | str:
         return f"two stages of {stage_bytes} bytes do not fit shared memory"
     for tile in tiles:
         tile.slot.bytes = tile.bytes * stages
-    distance = stages - 1
     if lone and runs_on(lone, low.assignment.dots[lone]) and stages > 2:
         # the matmuls of an iteration may run on into the next one, so one more stage is in use
-        low.deferred.add(lone)
-        distance -= 1
-    return Pipeline(loads, usable, tiles, stages, distance)
+        return Pipeline(loads, usable, tiles, stages, stages - 2, in_flight=1)
+    return Pipeline(loads, usable, tiles, stages, stages - 1)
 
 
 def _is_scalar(low: Builder, op: Op) -> bool:

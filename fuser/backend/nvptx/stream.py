@@ -83,6 +83,11 @@ class Stream:
     variable: Operand = 0
     ring: tuple[Operand, Operand] = (0, 0)
 
+    @property
+    def in_flight(self) -> int:
+        """Groups of matmuls that may run on when an iteration ends."""
+        return 1 if self.deferred or self.group else 0
+
     def full(self, low: Recording, channel: Channel, stage: Operand) -> str:
         """The barrier of a stage that has come."""
         assert channel.barriers is not None

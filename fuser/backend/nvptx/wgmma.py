@@ -34,7 +34,7 @@ def wgmma_dot(
     sums = issue(low, op, plan, source, right, acc)
     if group:
         return sums
-    (sums,) = wait(low, [sums], 1 if consumer.is_deferred(low, op) else 0)
+    (sums,) = wait(low, [sums], 0)
     return accumulate(low, acc, sums) if known_unit(op).truncates else sums
 
 
@@ -74,11 +74,6 @@ def wait(low: Builder, tiles: list[Tile], pending: int) -> list[Tile]:
     found = tuple(low.new(tile.dtype, tile.shape, tile.layout, "sum") for tile in tiles)
     low.do(gpu.WgmmaWait(values=tuple(tiles), pending=pending, results=found))
     return list(found)
-
-
-def wait_unbound(low: Builder) -> None:
-    """Wait until all groups are complete, wherever their sums are."""
-    low.do(gpu.WgmmaWait())
 
 
 def accumulate(low: Builder, acc: Tile, x: Tile) -> Tile:

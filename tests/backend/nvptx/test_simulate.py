@@ -167,7 +167,7 @@ MUTANTS = {
         "wgmma", r"(:= xor i32 %\w+), 1\n(?=.*\n      yield)", r"\1, 0\n",
         "deadlock|fetch|more arrive on a barrier"),
     "a stage given back while its product runs": (
-        "wgmma", r"(%\w+) := sub i32 (%\w+), 1\n(.*)i32 \d+, i32 \1",
+        "wgmma", r"(%[\w.]+) := sub i32 (%\w+), 1\n(.*)i32 \d+, i32 \1",
         r"\1 := add i32 \2, 0\n\3i32 0, i32 \1", "fetch .* overwrites what wgmma|deadlock"),
     "nobody gives a stage back": (
         "wgmma", r"\n      mbarrier_arrive .*", "", "deadlock"),
@@ -184,7 +184,7 @@ MUTANTS = {
     "sums of another part": (
         "stream-k", r"(add_sums \(%\w+,\), %\w+), %\w+", r"\1, 7", "deadlock|sums are left"),
     "sums used in flight": (
-        "wgmma", r"(%\w+) = wgmma_wait \{values = \((%\w+),\)\} : .*\n((?:.*\n)*)",
+        "wgmma", r"(%\w+) = wgmma_wait \{values = \((%[\w.]+),\)\} : .*\n((?:.*\n)*)",
         None, "is used before the wait"),
 }  # fmt: skip
 

@@ -937,7 +937,9 @@ class For(Op):
     certain: there is an iteration. results: the carried tiles behind the loop. The scalars that the
     last iteration was given (with `certain`: that it yields) may be used there by their names. The
     copies that the body begins with may go `ahead` iterations, around `stages` stages; the first
-    ones stand in front of the `behind` ops before the loop."""
+    ones stand in front of the `behind` ops before the loop; so many groups of matmuls may be
+    `in_flight` when an iteration ends. Of a ring that a producer fills the second scalar is the
+    stage."""
 
     opcode: ClassVar[str] = "for"
     stop: Operand
@@ -950,6 +952,7 @@ class For(Op):
     stages: int = 1
     ahead: int = 0
     behind: int = 0
+    in_flight: int = 0
 
 
 @dataclass(eq=False, kw_only=True)

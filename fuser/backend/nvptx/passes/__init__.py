@@ -12,6 +12,7 @@ from fuser.backend.nvptx.passes.register_staging import stage_through_registers
 from fuser.backend.nvptx.passes.shared_allocation import place_slots
 from fuser.backend.nvptx.passes.unused_integers import drop_unused
 from fuser.backend.nvptx.passes.wgmma_groups import close_groups
+from fuser.backend.nvptx.passes.wgmma_waits import leave_in_flight
 
 
 def run(
@@ -22,6 +23,7 @@ def run(
     target has copies of threads under way."""
     decisions = []
     pipeline_loops(program)
+    leave_in_flight(program)
     close_groups(program)
     fence_proxies(program)
     if not async_copies:
