@@ -12,8 +12,8 @@ from fuser.tilegen.ir import Kernel
 SMALL = 16 << 20
 """Bytes that a kernel touches in a few microseconds, of which its start and end are a part."""
 SUMS, WARPS = 96, 16
-"""Registers of sums, and warps of a block without dots, from which on the pointers that go through
-the wait have no room."""
+"""Registers of sums beyond which, and warps of a block without dots from which on, pointers that go
+through the wait have no room."""
 OVERLAP = True
 """Whether kernels start under the end of the one before; `schedule.extra["overlap"]` overrides."""
 EARLY = True
@@ -37,7 +37,7 @@ def overlap(kernel: Kernel, target: Target, assignment: Assignment, caller: bool
     sums = sum(len(plan.accumulator.regs) for plan in plans)
     if moved > SMALL:
         return decided(False, f"it touches {moved >> 20} MiB, beside which a launch is short")
-    if sums >= SUMS or any(plan.kind == "wide" for plan in plans):
+    if sums > SUMS or any(plan.kind == "wide" for plan in plans):
         return decided(False, f"{sums} registers of sums leave none for pointers past the wait")
     if assignment.warps >= WARPS and not plans:
         return decided(False, f"{assignment.warps} warps leave no registers for pointers")

@@ -105,3 +105,22 @@ def test_tiles_of_streamed_products() -> None:
     assert found(384, 4096, 4096) == (64, 192, 6, 0)
     assert found(256, 4096, 4096) == found(160, 4096, 4096) == (64, 128, 9, 0)
     assert found(384, 5120, 5120)[:2] == (128, 128)
+
+
+def test_schedules_of_a_short_k() -> None:
+    """What was fastest inside of models of that width on an H200 (docs/lab/gpu-one-wave.md)."""
+
+    def found(m: int, n: int, k: int = 768) -> tuple[int, int, int, int]:
+        s: Schedule = dot_schedule(SM_90A, m, n, k, 16)
+        return s.block("m"), s.block("n"), s.stages, s.warps
+
+    assert found(128, 768) == (64, 32, 12, 4)
+    assert found(197, 2304) == found(197, 3072) == (64, 128, 9, 8)
+    assert found(512, 2304) == found(512, 3072) == (64, 192, 6, 4)
+    assert found(128, 3072) == (64, 64, 12, 4)
+
+
+def test_tiles_that_fill_the_registers_start_early() -> None:
+    """96 registers of sums leave room for the pointers that go through the wait; more do not."""
+    assert product(512, 2304, 768).pdl
+    assert not product(1024, 4096, 128).pdl  # 128 of them

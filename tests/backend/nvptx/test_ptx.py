@@ -21,6 +21,7 @@ from fuser.tilegen.emit import emit
 from fuser.tilegen.index import axis
 from fuser.tilegen.ir import Kernel
 from fuser.tilegen.passes import run_passes
+from fuser.tilegen.rules.gpu.conv import conv_schedule
 from fuser.tilegen.rules.gpu.rows import reduce_schedule
 from fuser.tilegen.schedule import Schedule
 from tests.backend.nvptx import kernels
@@ -377,6 +378,33 @@ def test_short_rows_stay_inside_a_warp(columns: int, dtype: DType) -> None:
     ptx = compile_kernel(kernel, SM_90A).code.decode()
     assert ptx.count("st.global.v4.b32") == 1024 * dtype.bytes // 16 // 32 // block.warps
     assert "bar.sync" not in ptx and "st.shared" not in ptx
+
+
+def test_rows_that_the_l2_still_has_share_blocks() -> None:
+    """Rows of a tensor that the kernel in front has just written: fewer, larger blocks, but enough
+    for all multiprocessors; larger tensors stream from memory, a row a block."""
+
+    def found(rows: int, columns: int, bytes_: int = 2) -> tuple[int, int]:
+        schedule = reduce_schedule(SM_90A, rows, columns, 1, bytes_, 1)
+        return schedule.block("rows"), schedule.warps
+
+    assert found(4096, 768) == found(6304, 768) == (4, 2)
+    assert found(4096, 2048) == (2, 2) and found(2048, 1024) == (2, 1)
+    assert found(128, 768) == found(65536, 1024) == found(4096, 768, 4) == (1, 2)
+
+
+def test_patches_of_images_are_gathered_in_large_steps() -> None:
+    """Few channels, many taps: 64 steps of k at once, small blocks where there are few; the first
+    convolution of an image with a short k keeps 16, by two warps where waves are many."""
+
+    def found(m: int, n: int, taps: int) -> tuple[int, int, int, int]:
+        schedule = conv_schedule(SM_90A, m, n, 3, taps, 16, 1)
+        return (*(schedule.block(name) for name in "mnk"), schedule.warps)
+
+    assert found(32 * 196, 768, 256) == (64, 64, 64, 4)
+    assert found(196, 768, 256) == (16, 32, 64, 4)
+    assert found(112 * 112, 64, 49) == (32, 64, 16, 4)
+    assert found(32 * 112 * 112, 64, 49) == (64, 64, 16, 2)
 
 
 def test_trips_are_spread_over_a_cluster() -> None:

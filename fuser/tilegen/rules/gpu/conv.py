@@ -21,6 +21,8 @@ ONE_WAVE = (192, 64)
 WAVE = 2.5e5
 """What a wave of two ping-pong warp groups costs besides matmuls and loads, in multiply-adds of all
 steps of k."""
+DEEP, MANY = 256, 8
+"""Steps of k, and waves of blocks, from which on a convolution of few channels has many."""
 ALL_SHARED = 216 << 10
 """Bytes of the ring of a block that has a multiprocessor for itself, where the copy engine, which
 takes a line of 128 bytes in a few cycles, fills it."""
@@ -61,7 +63,13 @@ def conv_schedule(
         if paired is not None:
             return replace(paired, group=0)
     if channels < 16:
-        return blocks_of(stages=3, reason=reason, m=min(rows, 64), n=min(columns, 64), k=16)
+        if half and k >= DEEP:
+            return _deep_schedule(target, m, n, groups)
+        many = half and waves >= MANY  # what two warps have on its way suffices
+        return blocks_of(
+            warps=2 if many else 4, stages=2 if many else 3, reason=reason,
+            m=min(rows, 64), n=min(columns, 64), k=16,
+        )  # fmt: skip
     while depth > 16 and channels % depth and depth > channels % depth:
         depth //= 2
     warps = 8 if rows * columns >= 128 * 128 else 4
@@ -80,6 +88,17 @@ def conv_schedule(
     schedule = blocks_of(warps=warps, stages=stages, reason=reason, m=rows, n=columns, k=depth)
     # narrow boxes were not measured
     return schedule if depth >= 64 else replace(schedule, extra={"windows": False})
+
+
+def _deep_schedule(target: Target, m: int, n: int, groups: int) -> Schedule:
+    """Few channels and many taps, as where an image is cut into patches: to fetch the rows takes
+    longer than to multiply them. Where there are few blocks, small ones fetch side by side."""
+    count = ceildiv(m, 64) * ceildiv(n, 64) * groups
+    rows, columns = (64, 64) if count >= target.units else (16, 32)
+    return blocks_of(
+        stages=3, reason=f"gathered; {count} blocks of 64x64 on {target.units} processors",
+        m=rows, n=columns, k=64,
+    )  # fmt: skip
 
 
 def direct_schedule(target: Target, m: int, n: int, row: int, products: int) -> Schedule:

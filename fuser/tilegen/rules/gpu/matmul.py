@@ -9,7 +9,7 @@ from fuser.target import DotUnit, Target
 from fuser.tilegen.rules.common import MOST_SYMBOLIC_DEPTH, block_of, blocks_of, ceildiv
 from fuser.tilegen.rules.gpu.cluster_split_k import split_schedule
 from fuser.tilegen.rules.gpu.multicast import crooked_schedule
-from fuser.tilegen.rules.gpu.one_wave import stream_schedule
+from fuser.tilegen.rules.gpu.one_wave import SHORT, stream_schedule, warps_of
 from fuser.tilegen.rules.gpu.ping_pong import ping_pong_schedule
 from fuser.tilegen.rules.gpu.stream_k import parts_schedule
 from fuser.tilegen.rules.gpu.tiles import deep_stages, gpu_tile
@@ -76,7 +76,8 @@ def _dot_schedule(
     if half and not streamed and 64 < k <= 256:
         # elements are copied one by one: as few as possible beyond the last
         depth = min((64, 48, 32), key=lambda deep: ceildiv(k, deep) * (deep + 16))
-    warps = 8 if rows * columns * accumulators >= 128 * 128 else 4
+    short = half and streamed and target.wgmma and waves == 1 and k < SHORT
+    warps = warps_of(rows * columns * accumulators, short=short)
     stages = 4 if half else 3
     if half and waves == 1 and rows + columns * accumulators <= 192:
         lines = rows + columns * accumulators

@@ -36,7 +36,7 @@ LEAST_GAIN, LEAST_GAIN_OF_PARTS = 0.94, 0.8
 """Of the time of another schedule, what a better one may be reckoned to take."""
 LEAST_SAVED = 0.5
 """Microseconds: what costs leave out of a small kernel counts as much."""
-LEAST_DEPTH = 1024
+LEAST_DEPTH = 512
 """Steps of k below which most of the time is the start."""
 ITERATION = 64
 """Steps of k of a stage."""
@@ -45,6 +45,13 @@ RING = 216 << 10
 MOST_STAGES = 18
 TILES = ((64, 64), (64, 128), (64, 192), (128, 64), (128, 128), (128, 192))
 """(rows, columns of all accumulators) of a block."""
+NARROW = (64, 32)
+"""One more where k is short: lines of 64 bytes come slowly where weights stream for long."""
+SHORT = 1024
+"""Steps of k below which the epilogue is a large part."""
+SHARED_TILE = 64 * 128
+"""Elements of a tile whose epilogue two warp groups share then. 64x192 is no faster by two: 96
+columns of each take longer to turn over than what they save."""
 
 
 def stream_schedule(
@@ -67,11 +74,17 @@ def stream_schedule(
     return best[1]
 
 
+def warps_of(tile: int, *, short: bool) -> int:
+    """Warps that compute a tile of so many elements of all accumulators. short: a block has one
+    tile, of a short k."""
+    return 8 if tile >= 128 * 128 or (short and tile == SHARED_TILE) else 4
+
+
 def _options(
     target: Target, m: int, n: int, k: int, accumulators: int, batch: int, parts: bool
 ) -> Iterator[Schedule]:
     iterations = ceildiv(k, ITERATION)
-    for rows, wide in TILES:
+    for rows, wide in (NARROW, *TILES) if k < SHORT else TILES:
         columns = wide // accumulators
         if columns % 32 or (rows > 64 and m <= 64):
             continue
@@ -87,7 +100,7 @@ def _options(
                 continue
             words = f", each of {count} blocks that share k" if count > 1 else ""
             schedule = blocks_of(
-                warps=8 if rows * wide >= 128 * 128 else 4, stages=stages,
+                warps=warps_of(rows * wide, short=k < SHORT), stages=stages,
                 group=8 if batch == 1 else 0, reason=f"{tiles} tiles stream operands{words}",
                 m=rows, n=columns, k=ITERATION,
             )  # fmt: skip

@@ -63,10 +63,17 @@ def reduce_schedule(
     warps = max(1, min(16, part * height // (512 if cluster == 1 else 1024)))
     if item_bytes <= 2 and part * height == 4096:
         warps = 4  # bytes in flight of many small blocks rather than of few large ones
+    near = item_bytes <= 2 and part >= 512 and rows * total * item_bytes <= NEAR
+    while near and part * height < 4096 and rows // (height * 2) >= 4 * target.units:
+        height *= 2
+        warps = max(1, part * height // 2048)
     schedule = blocks_of(warps=power_of_two(warps), rows=height, columns=1, total=whole)
     return replace(schedule, cluster=cluster)
 
 
+NEAR = 16 << 20
+"""Bytes of rows that the L2 still has from the kernel in front: they come so soon that what a block
+takes to start counts, and fewer, larger ones are faster."""
 ROW_ELEMENTS = 16384
 """Elements of a row that a block keeps in registers."""
 
