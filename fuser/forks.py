@@ -27,7 +27,7 @@ IMPORT_SECONDS = 20.0
 """How long fork() waits for imports of other threads."""
 
 _IMPORTED = frozenset(
-    ("fuser", "cuda", "llvmlite", "ml_dtypes", "numpy", "onnx", "platformdirs", "torch")
+    ("blake3", "cuda", "fuser", "llvmlite", "ml_dtypes", "numpy", "onnx", "platformdirs", "torch")
 )
 """Packages that fuser imports while it works, and not at its own import."""
 

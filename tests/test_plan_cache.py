@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib
 import logging
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -373,7 +376,30 @@ def test_an_older_file_is_hashed_once(
     assert bits(load(path)) == first and len(compiles) == 3
 
 
-def test_each_block_of_a_file_counts(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(params=["blake3", "sha256"])
+def hash_name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """With the package blake3, and as if it were not installed."""
+    if request.param == "blake3":
+        pytest.importorskip("blake3")
+    else:
+        monkeypatch.setitem(sys.modules, "blake3", None)
+    plan_cache._hash_function.cache_clear()
+    yield request.param
+    plan_cache._hash_function.cache_clear()
+
+
+def test_names_say_which_hash_they_are(path: Path, hash_name: str) -> None:
+    content = path.read_bytes()
+    made = hashlib.sha256 if hash_name == "sha256" else importlib.import_module("blake3").blake3
+    blocks = (content[i : i + source.BLOCK] for i in range(0, len(content), source.BLOCK))
+    whole = made(b"".join(made(block).digest() for block in blocks)).digest().hex()
+    found = plan_cache.content_digest(path, len(content))
+    assert found == f"{hash_name}:{len(content)}:{whole}"
+
+
+def test_each_block_of_a_file_counts(
+    path: Path, hash_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(source, "BLOCK", 4096)
     monkeypatch.setattr(source, "_rooms", threading.local())
     path.write_bytes(content := model().SerializeToString())

@@ -6,11 +6,11 @@ import errno
 import hashlib
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from itertools import repeat
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -19,6 +19,14 @@ from fuser.dtypes import BY_NAME, DType
 from fuser.runtime.memory import aligned_array, aligned_empty
 from fuser.tilegen.program import Packing
 
+
+class Hash(Protocol):
+    """What hashlib's functions give, as far as it is used here."""
+
+    def digest(self) -> bytes: ...
+
+
+HashFunction = Callable[[Any], Hash]
 BLOCK = 1 << 22
 """Bytes of a file that a thread hashes at once."""
 
@@ -28,18 +36,19 @@ def readers() -> int:
     return min(available_cores(), 8)
 
 
-def content_digest(descriptor: int, size: int) -> str:
-    """A digest of an open file of `size` bytes: SHA-256 of the SHA-256 of its blocks. Raises
+def content_digest(descriptor: int, size: int, hash: HashFunction = hashlib.sha256) -> str:
+    """A digest of an open file of `size` bytes: the hash of the hashes of its blocks. Raises
     OSError, also for a file that ends before that."""
     starts = range(0, size, BLOCK)
     ends = (min(size, start + BLOCK) for start in starts)
     with ThreadPoolExecutor(readers()) as pool:
-        whole = hashlib.sha256(b"".join(pool.map(_sha256, repeat(descriptor), starts, ends)))
-    return f"{size}:{whole.hexdigest()}"
+        blocks = pool.map(_hashed, repeat(hash), repeat(descriptor), starts, ends)
+        whole = hash(b"".join(blocks))
+    return f"{size}:{whole.digest().hex()}"
 
 
-def _sha256(descriptor: int, start: int, end: int) -> bytes:
-    return hashlib.sha256(_read(descriptor, start, end).data).digest()
+def _hashed(hash: HashFunction, descriptor: int, start: int, end: int) -> bytes:
+    return hash(_read(descriptor, start, end).data).digest()
 
 
 _rooms = threading.local()
