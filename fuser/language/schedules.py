@@ -54,7 +54,7 @@ _ROWS = (
 
 def choose(kernel: Kernel, asked: Schedule, target: Target) -> Schedule:
     """The schedule of a kernel after its passes."""
-    from fuser.backend.nvptx.cluster import is_straight  # of use to kernels for GPUs alone
+    from fuser.backend.nvptx.cluster_plan import is_straight  # of use to kernels for GPUs alone
 
     largest = 1
     for op in kernel.walk():

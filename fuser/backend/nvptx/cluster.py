@@ -11,20 +11,14 @@ the thread that goes on with it.
 
 from __future__ import annotations
 
-from fuser.backend.nvptx.assignment import of_caller
-from fuser.backend.nvptx.decisions import Decision
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.layouts import row_major
 from fuser.backend.nvptx.ir.values import Tile
 from fuser.backend.nvptx.layout import Layout
-from fuser.backend.nvptx.merges import shared_loop
 from fuser.backend.nvptx.recording import Recording
 from fuser.backend.nvptx.values import memory_type
 from fuser.dtypes import DType
-from fuser.target import Target
 from fuser.tilegen import ops
-from fuser.tilegen.ir import Kernel
-from fuser.tilegen.passes.rewrite import stored_buffers
 
 LARGEST = 8
 """Blocks of a cluster that every Hopper GPU can run."""
@@ -37,61 +31,6 @@ def can_send(dtype: DType) -> bool:
 
 class NeedsOneBlock(Exception):
     """Something in the kernel cannot be spread over blocks; it is lowered again for single ones."""
-
-
-def blocks_of(kernel: Kernel, target: Target) -> int:
-    """How many blocks share a program: as the schedule says, where there are clusters."""
-    found = _shared_by(kernel, target)
-    return 1 if isinstance(found, str) else found
-
-
-def decide_blocks(kernel: Kernel, target: Target, blocks: int, against: str) -> Decision | None:
-    """Why `blocks` of a cluster share a program, or one has it alone; None where nobody asked.
-    against: what its lowering had against more."""
-    if kernel.schedule.cluster == 1:
-        return None
-    found = _shared_by(kernel, target)
-    if blocks > 1:
-        return Decision(MECHANISM, True, f"{blocks} blocks share a program")
-    return Decision(MECHANISM, False, found if isinstance(found, str) else against)
-
-
-MECHANISM = "programs shared by clusters"
-
-
-def _shared_by(kernel: Kernel, target: Target) -> int | str:
-    """How many blocks may share a program, or why one has it alone."""
-    blocks = kernel.schedule.cluster
-    if not target.clusters:
-        return f"{target.arch} has no clusters"
-    if blocks == 1:
-        return "the schedule does not ask for it"
-    if of_caller(kernel) and not is_straight(kernel):
-        return "a caller's kernel that does more than read, reduce and write"
-    if any(n & (n - 1) for n in (blocks, kernel.schedule.warps)):
-        return f"{blocks} blocks of {kernel.schedule.warps} warps are no powers of two"
-    kinds = {type(op) for op in kernel.walk()}
-    if ops.Scan in kinds:
-        return "a scan needs one block"
-    if {ops.Dot, ops.Reduce} <= kinds and shared_loop(kernel) is None:
-        return "what its loop carries cannot be merged"
-    return min(blocks, LARGEST)
-
-
-def is_straight(kernel: Kernel) -> bool:
-    """Whether a kernel of a caller reads, reduces and writes, once each: what it writes is not what
-    it reads, and its tiles have one axis, along which blocks can share them."""
-    plain = (
-        ops.ProgramId, ops.IndexTile, ops.Full, ops.Load, ops.Store, ops.Map, ops.Cast,
-        ops.Broadcast, ops.Reduce,
-    )  # fmt: skip
-    stored = stored_buffers(kernel)
-    for op in kernel.walk():
-        if not isinstance(op, plain) or any(len(value.shape) > 1 for value in op.results):
-            return False
-        if isinstance(op, ops.Load) and op.view.buffer in stored:
-            return False
-    return True
 
 
 class Cluster:

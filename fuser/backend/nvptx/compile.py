@@ -8,7 +8,8 @@ from typing import Any
 
 from fuser.backend.module import CompiledKernel, TensorMap
 from fuser.backend.nvptx.assignment import of_caller
-from fuser.backend.nvptx.cluster import NeedsOneBlock, blocks_of, decide_blocks
+from fuser.backend.nvptx.cluster import NeedsOneBlock
+from fuser.backend.nvptx.cluster_plan import blocks_of, decide_blocks
 from fuser.backend.nvptx.decisions import Decision
 from fuser.backend.nvptx.dot_plan import decide_unit
 from fuser.backend.nvptx.emit import word, write

@@ -5,7 +5,7 @@ A dot, or a load that goes on to registers, waits on "full" and arrives on "empt
 
 from __future__ import annotations
 
-from fuser.backend.nvptx import persistent
+from fuser.backend.nvptx.assignment import trips_of
 from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Operand, SharedTile, Tile
@@ -37,7 +37,7 @@ def start_sums(low: Builder, stream: Stream, inits: list[Tile]) -> None:
     """Let dots that accumulate from zero ignore their sums in the first iteration instead: nothing
     has to be cleared. inits: of the loop's carried values."""
     loop = stream.loop
-    if not persistent.trips(stream) or low.cluster.splits(loop):
+    if not trips_of(stream.loop) or low.cluster.splits(loop):
         return  # there may be no first iteration
     for dot in stream.group or ([stream.deferred] if stream.deferred else []):
         place = loop.body.params.index(dot.acc) - 1

@@ -20,9 +20,9 @@ from fuser.backend.nvptx.op_rules import RULES
 from fuser.backend.nvptx.order import ProgramOrder, growing_axes
 from fuser.backend.nvptx.recording import Flexible
 from fuser.backend.nvptx.row_tails import find_row_tail
-from fuser.backend.nvptx.shares import plan_shares
 from fuser.backend.nvptx.slices import move_in_parts
 from fuser.backend.nvptx.stage import land_copies, read
+from fuser.backend.nvptx.stream_k_plan import plan_shares
 from fuser.errors import LoweringError
 from fuser.target import Target
 from fuser.tilegen import ops

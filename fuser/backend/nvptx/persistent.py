@@ -6,18 +6,11 @@ again. With two ping-pong warp groups each has a program of its own and they alt
 the matmuls of one (a bias, GELU, the stores) runs while the tensor cores work for the other. They
 alternate at the ring: a wait tells neighbouring fills of a stage apart, but not more distant ones,
 so a group begins when the other has met the last of its own.
-
-It fits kernels whose loops do nothing but accumulate what the producer brings, over a number of
-iterations that is known, so that both sides can tell where in the ring a program begins; and
-rotated loops (rotate.py) of one warp group, where both sides count; there, programs of different
-lengths are shared out beforehand (balance.py). What these multiply that does not change with the
-loop, the queries of attention, is brought by the producer too, as soon as the last iteration of the
-program before has multiplied its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from fuser.backend.nvptx import balance
 from fuser.backend.nvptx.assignment import trips_of
@@ -25,6 +18,7 @@ from fuser.backend.nvptx.boxes import box_of
 from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.ir.strips import BUFFER
 from fuser.backend.nvptx.ir.values import Operand
+from fuser.backend.nvptx.persistent_plan import decide, rotates, wanted
 from fuser.backend.nvptx.scalars import is_scalar_arithmetic
 from fuser.backend.nvptx.stage import shared_tile_for
 from fuser.backend.nvptx.stream import (
@@ -38,66 +32,13 @@ from fuser.backend.nvptx.stream import (
 )
 from fuser.backend.nvptx.tensor_map import add_map
 from fuser.backend.nvptx.turns import each_turn
-from fuser.graph.sizes import is_symbolic, size_hint
+from fuser.graph.sizes import is_symbolic
 from fuser.tilegen import ops
-
-
-def wanted(low: Builder, streams: Mapping[ops.For, Stream]) -> bool:
-    """Whether a kernel of these streams is to be persistent."""
-    if low.shares is not None and streams:
-        return True
-    if not low.kernel.schedule.persistent or not streams:
-        return False
-    programs = size_hint(low.order.programs)
-    if programs <= low.neighbours.at_once() or low.cluster.blocks > 1:
-        return False
-    return rotates(low, streams) or all(
-        stream.quiet and trips(stream) for stream in streams.values()
-    )
-
-
-def _decide(low: Builder) -> None:
-    """Note why the blocks of a kernel with streams are persistent, or ping-pong, or not."""
-    decisions, programs = low.decisions, size_hint(low.order.programs)
-    most, asked = low.neighbours.at_once(), int(low.kernel.schedule.extra.get("teams", 1))
-    if wanted(low, low.streams):
-        decisions.apply("persistent blocks", f"{programs} programs on {most} blocks")
-    elif not low.kernel.schedule.persistent:
-        decisions.refuse("persistent blocks", "the schedule does not ask for them")
-    elif programs <= most:
-        decisions.refuse("persistent blocks", f"{programs} programs all run at once")
-    elif low.cluster.blocks > 1:
-        decisions.refuse("persistent blocks", "a cluster shares each program")
-    else:
-        decisions.refuse("persistent blocks", "its loops do more than add up, or for unknown times")
-    if low.feeding.teams > 1:
-        decisions.apply("ping-pong", f"{low.feeding.teams} warp groups have a program each")
-    elif asked > 1:
-        why = "blocks are not persistent" if not wanted(low, low.streams) else "of groups of four"
-        decisions.refuse("ping-pong", why if low.warps == 4 else f"{low.warps} warps, not four")
-
-
-def rotates(low: Builder, streams: Mapping[ops.For, Stream]) -> bool:
-    """Whether the only stream is of a rotated loop."""
-    from fuser.backend.nvptx.chain import find_chain
-
-    return len(streams) == 1 and all(find_chain(low, stream) for stream in streams.values())
-
-
-def teams_of(low: Builder, streams: Mapping[ops.For, Stream]) -> int:
-    """Ping-pong warp groups in a block; 1: none."""
-    teams = int(low.kernel.schedule.extra.get("teams", 1))
-    return teams if teams > 1 and wanted(low, streams) and low.warps == 4 else 1
-
-
-def trips(stream: Stream) -> int:
-    """Iterations of a stream's loop; 0 where they are not known."""
-    return trips_of(stream.loop)
 
 
 def begin(low: Builder) -> bool:
     """Prepare a kernel that is to be persistent; whether it is."""
-    _decide(low)
+    decide(low)
     if not wanted(low, low.streams):
         return False
     e, shared = low.scalars, low.shared
@@ -213,7 +154,7 @@ def _beyond(low: Builder, stream: Stream, ring: Ring, programs: Operand) -> Ring
     if programs == 0:
         return ring
     e = low.scalars
-    turns, rest = divmod(trips(stream), stream.stages)
+    turns, rest = divmod(trips_of(stream.loop), stream.stages)
     more, odd = rest, turns % 2
     stage, phase = ring
     if isinstance(programs, str):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fuser.backend.nvptx import persistent
 from fuser.backend.nvptx.assignment import (
     accumulates,
     lone_dot,
@@ -21,11 +20,12 @@ from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.dot_plan import runs_on
 from fuser.backend.nvptx.ir.strips import BUFFER
 from fuser.backend.nvptx.ir.values import tile_bytes
+from fuser.backend.nvptx.persistent_plan import teams_of, wanted
 from fuser.backend.nvptx.roles import producer_warps
 from fuser.backend.nvptx.scalars import is_scalar_arithmetic
-from fuser.backend.nvptx.shares import plan_shares
 from fuser.backend.nvptx.stage import shared_tile_for
 from fuser.backend.nvptx.stream import Channel, Stream
+from fuser.backend.nvptx.stream_k_plan import plan_shares
 from fuser.backend.nvptx.tensor_map import add_map, filled_rows
 from fuser.graph.sizes import size_hint
 from fuser.tilegen import ops
@@ -91,7 +91,7 @@ def _planned(low: Builder, stages: int) -> dict[ops.For, Stream] | str:
         return "it loads operands outside of its loops, or in nested ones"
     low.feeding.streams = streams
     low.shares = plan_shares(low)
-    low.feeding.teams = persistent.teams_of(low, streams)
+    low.feeding.teams = teams_of(low, streams)
     if not _allocate(low, streams, stages):
         low.feeding.teams, low.feeding.streams, low.shares = 1, {}, None
         return "two stages do not fit shared memory, or tiles are not whole"
@@ -204,7 +204,7 @@ def _allocate(low: Builder, streams: dict[ops.For, Stream], stages: int) -> bool
     each = sum(c.bytes for s in streams.values() for c in s.channels)
     together = low.shares.per_unit if low.shares is not None else 1
     room = low.target.shared_bytes // together - resident - 1024 * len(low.shared.slots) - 2048
-    if persistent.wanted(low, streams):
+    if wanted(low, streams):
         # nothing may take the place of the stages: the producer is at the next program already
         room -= low.warps * low.feeding.teams * BUFFER
     stages = min(max(stages, _depth(low, each, streams)), room // each)
@@ -252,7 +252,7 @@ def _depth(low: Builder, each: int, streams: dict[ops.For, Stream]) -> int:
     for extent in low.kernel.grid:
         programs *= size_hint(extent)
     alone = programs <= low.target.units and low.stages == low.kernel.schedule.stages
-    if persistent.wanted(low, streams) and low.stages == low.kernel.schedule.stages:
+    if wanted(low, streams) and low.stages == low.kernel.schedule.stages:
         return 8
     return min(16, (96 << 10) // each) if alone else 0
 

@@ -19,8 +19,7 @@ Two blocks share a multiprocessor, so that one multiplies while the other waits.
 
 from __future__ import annotations
 
-from fuser.backend.nvptx import persistent
-from fuser.backend.nvptx.assignment import DotPlan
+from fuser.backend.nvptx.assignment import DotPlan, trips_of
 from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.consumer import release
 from fuser.backend.nvptx.ir import op as ir
@@ -50,7 +49,7 @@ class SplitLoop:
         trip, stage, phase, turn = (e.name_of() for _ in range(4))
         param, total = low.like(sums), low.like(sums)
         loop = low.region(gpu.For(
-            stop=persistent.trips(stream) - 1, scalars=(trip, stage, phase, turn),
+            stop=trips_of(stream.loop) - 1, scalars=(trip, stage, phase, turn),
             firsts=(0, 0, 0, 0), params=(param,), inits=(sums,), body=ir.Block(), certain=True,
             results=(total,),
         ))  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fuser.backend.nvptx import gpu_text, lower_to_gpu, shares
+from fuser.backend.nvptx import gpu_text, lower_to_gpu, stream_k_plan
 from fuser.backend.nvptx.ir.ops import WarpRoles
 from fuser.backend.nvptx.ir.parse import parse_program
 from fuser.backend.nvptx.ir.verify import verify
@@ -140,7 +140,7 @@ def test_cut_tiles_have_the_registers_they_ask_for(monkeypatch: pytest.MonkeyPat
     verify(program)
     assert program.resident == 1
     assert any(isinstance(op, WarpRoles) and op.registers for op in program.walk())
-    monkeypatch.setattr(shares, "_blocks_of_unit", lambda low: low.kernel.schedule.stream_k)
+    monkeypatch.setattr(stream_k_plan, "_blocks_of_unit", lambda low: low.kernel.schedule.stream_k)
     with pytest.raises(VerifyError, match=r"the warps want 63488 registers, there are 30720"):
         verify(lower_to_gpu(kernel, SM_90A))
 
