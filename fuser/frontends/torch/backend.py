@@ -16,18 +16,24 @@ before costs the same however many parameters there are (`steady.py`).
 
 from __future__ import annotations
 
+import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 from fuser.errors import DeviceError, LimitError, UnsupportedError, UsageError, check_keywords
+from fuser.frontends.torch.capture import Captured, Declined, capture
 from fuser.frontends.torch.decompositions import decompositions, training_decompositions
 from fuser.frontends.torch.direct import hands_on
 from fuser.frontends.torch.exported import CompiledProgram
 from fuser.frontends.torch.handed import hand_on
+from fuser.frontends.torch.importer import check_operators
 from fuser.frontends.torch.module import CompiledModule
 from fuser.frontends.torch.program import FxProgram, Options
+from fuser.limits import seldom_collected
+
+_log = logging.getLogger("fuser.compile")
 
 
 def is_torch(model: object) -> bool:
@@ -64,30 +70,54 @@ def backend(
     forward and the backward graph are compiled apart.
     """
     import torch
-    from torch._dynamo.backends.common import aot_autograd
-    from torch._functorch import config
-    from torch._functorch.partitioners import min_cut_rematerialization_partition
 
     from fuser.frontends.torch.attention import keep_attention_whole
 
     check_keywords("the backend fuser", options or (), [item.name for item in fields(Options)])
     chosen = Options(**(options or {}))
+    with seldom_collected():
+        keep_attention_whole(module)
+        found: Captured | Declined = Declined("gradients may be wanted")
+        if not torch.is_grad_enabled():
+            found = _captured(module)
+        if isinstance(found, Captured):
+            return _called(found, chosen)
+        _log.info("AOTAutograd takes a graph of PyTorch apart: %s", found.reason)
+        return _by_aot_autograd(module, example_inputs, chosen)
+
+
+def _captured(module: Any) -> Captured | Declined:
+    found = capture(module, decompositions())
+    if isinstance(found, Captured):
+        try:
+            check_operators(found.module)
+        except UnsupportedError as error:  # AOTAutograd may take them apart
+            return Declined(str(error))
+    return found
+
+
+def _by_aot_autograd(module: Any, example_inputs: Sequence[Any], chosen: Options) -> Any:
+    """For every program, and for those that train two graphs."""
+    import torch
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch import config
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
     # An optimizer changes parameters with every step: in training they are inputs.
     training = replace(chosen, freeze=False)
     differentiated = torch.is_grad_enabled()
-    keep_attention_whole(module)
     whole: list[Any] = []  # a graph for inference
 
     def infer(graph: Any, inputs: Sequence[Any]) -> Any:
-        run = _compile_captured(graph, chosen, "forward", compared=True)
+        run = _compile_traced(graph, chosen, "forward", compared=True)
         handed = getattr(run, "handed", None)
         if handed and handed.is_whole and hands_on(_metadata(), graph, example_inputs):
             whole.append(run)
         return run
 
     compiler = aot_autograd(
-        fw_compiler=lambda gm, inputs: _compile_captured(gm, training, "forward"),
-        bw_compiler=lambda gm, inputs: _compile_captured(gm, training, "backward"),
+        fw_compiler=lambda gm, inputs: _compile_traced(gm, training, "forward"),
+        bw_compiler=lambda gm, inputs: _compile_traced(gm, training, "backward"),
         inference_compiler=infer,
         partition_fn=min_cut_rematerialization_partition,
         decompositions=training_decompositions() if differentiated else decompositions(),
@@ -116,6 +146,34 @@ def _spread(run: Any) -> Any:
     return call
 
 
+def _called(captured: Captured, options: Options) -> Any:
+    """What runs a captured graph, as Dynamo calls it: arguments that the program changes are."""
+    changed = captured.changed
+    replaced = dict(enumerate(changed))
+    run = _run(captured.module, options, "forward", captured.static, replaced, compared=True)
+    handed = getattr(run, "handed", None)
+    if not changed and handed is not None and handed.is_whole:
+        return _spread(run)
+    count = len(changed)
+
+    def call(*arguments: Any) -> Any:
+        results = run(arguments if count == 0 else list(arguments))
+        late = [
+            (arguments[place], result)
+            for place, result in zip(changed, results, strict=False)
+            if result is not arguments[place]
+        ]
+        if len(late) > 1:  # one of them may be what another is to be
+            late = [(argument, result.clone()) for argument, result in late]
+        for argument, result in late:
+            argument.copy_(result)
+        return results[count:]
+
+    if handed is not None:
+        call.program, call.is_direct = run.program, True  # type: ignore[attr-defined]
+    return call
+
+
 def _metadata() -> Any:
     """What AOTAutograd found out about the program that is being compiled."""
     from torch._guards import TracingContext
@@ -124,11 +182,8 @@ def _metadata() -> Any:
     return context.fw_metadata if context is not None else None
 
 
-def _compile_captured(module: Any, options: Options, name: str, compared: bool = False) -> Any:
-    """What runs a functional graph. compared: calls come with arguments of the shapes, dtypes and
-    devices that the graph was captured with."""
-    from functorch.compile import make_boxed_func
-
+def _compile_traced(module: Any, options: Options, name: str, compared: bool = False) -> Any:
+    """What runs a functional graph of AOTAutograd's. compared: see `_run`."""
     metadata = _metadata()
     static: list[int] = []
     changed: dict[int, int] = {}
@@ -136,6 +191,18 @@ def _compile_captured(module: Any, options: Options, name: str, compared: bool =
         static = list(metadata.static_input_indices or ())
         if compared:  # the first results of a graph for inference replace arguments
             changed = dict(enumerate(metadata.mutated_inp_runtime_indices))
+    return _run(module, options, name, static, changed, compared)
+
+
+def _run(
+    module: Any, options: Options, name: str, static: Sequence[int], changed: Mapping[int, int],
+    compared: bool,
+) -> Any:  # fmt: skip
+    """What runs a functional graph: takes a list of arguments, which it does not keep, and returns
+    a list of results. static, changed: see `FxProgram`. compared: calls come with arguments of the
+    shapes, dtypes and devices that the graph was captured with."""
+    from functorch.compile import make_boxed_func
+
     fallen = False
 
     def leave(error: Exception) -> None:

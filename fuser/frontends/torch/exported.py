@@ -56,11 +56,16 @@ class CompiledProgram:
             else:
                 self._held[place] = _Expected.of(node), item.target
         held = {place: self._tensor(name) for place, (_, name) in self._held.items()}
-        changed = {name for kind, name in self._outputs if kind is OutputKind.BUFFER_MUTATION}
-        self._program = FxProgram(
-            exported.graph_module, name or type(exported.graph_module).__name__, held, options,
-            held, [place for place, (_, target) in self._held.items() if target in changed],
-        )  # fmt: skip
+        places = {target: place for place, (_, target) in self._held.items()}
+        inputs = {node.name: place for place, node in enumerate(nodes)}
+        changed = {
+            result: (places if kind is OutputKind.BUFFER_MUTATION else inputs)[target]
+            for result, (kind, target) in enumerate(self._outputs)
+            if kind in self._mutations
+        }
+        name = name or type(exported.graph_module).__name__
+        self._program = FxProgram(exported.graph_module, name, held, options, held, changed=changed)
+        self._changed = [self._where(kind, target) for kind, target in self._outputs]
         self._nest = _nester(exported.call_spec.out_spec)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -76,17 +81,25 @@ class CompiledProgram:
         results = call(leaves)
         return self._nest(self._write_back(results, leaves) if self._changes else results)
 
+    def _where(self, kind: Any, target: str) -> Any:
+        """What a result replaces: a buffer, or the index of an input; None for what is returned."""
+        if kind not in self._mutations:
+            return None
+        if kind is self._mutations[0]:
+            return self._tensor(target)
+        return [expected.name for expected in self._expected].index(target)
+
     def _write_back(self, results: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
-        """Change the buffers and inputs that are changed; what is returned besides."""
+        """What is returned. Buffers and inputs that are changed, and that no kernel could write
+        where they are, are changed now."""
         outputs = []
-        for (kind, target), result in zip(self._outputs, results, strict=True):
-            if kind not in self._mutations:
+        for where, result in zip(self._changed, results, strict=True):
+            if where is None:
                 outputs.append(result)
-            elif kind is self._mutations[0]:
-                self._tensor(target).copy_(result)
-            else:
-                names = [expected.name for expected in self._expected]
-                leaves[names.index(target)].copy_(result)
+                continue
+            target = leaves[where] if isinstance(where, int) else where
+            if result is not target:
+                target.copy_(result)
         return outputs
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:

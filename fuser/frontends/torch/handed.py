@@ -16,6 +16,21 @@ from typing import Any
 _SAME_ORDER = ("alias", "reshape", "squeeze", "unsqueeze", "view", "_unsafe_view")
 
 
+class Functional:
+    """What is asked of a GraphModule, where it has no attributes: Python code is made of the graph
+    when PyTorch is to run it."""
+
+    def __init__(self, graph: Any) -> None:
+        self.graph = graph
+
+    def forward(self, *arguments: Any) -> Any:
+        import torch
+
+        module = torch.fx.GraphModule(torch.nn.Module(), self.graph)
+        self.forward = module.forward  # type: ignore[method-assign]
+        return module.forward(*arguments)
+
+
 @dataclass(frozen=True)
 class Handed:
     """A module without such results. arguments: (place, argument); shared: (place, the place of
@@ -77,7 +92,9 @@ def hand_on(module: Any) -> Handed:
     graph.graph_copy(module.graph, copies)
     graph.output([copies.get(node, node) if node is not None else None for node in left])
     graph.eliminate_dead_code()
-    return Handed(torch.fx.GraphModule(module, graph), tuple(arguments), tuple(shared))
+    plain = isinstance(module, Functional)
+    rest = Functional(graph) if plain else torch.fx.GraphModule(module, graph)
+    return Handed(rest, tuple(arguments), tuple(shared))
 
 
 def _base(node: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -70,7 +70,7 @@ class FxProgram:
     dtypes and numbers.
 
     static: places of arguments that come again, parameters mostly: they are constants while they
-    stay unchanged, but for those in `followed`. held: these arguments, by place, where calls do not
+    stay unchanged, but for those in `changed`. held: these arguments, by place, where calls do not
     give them. What calls give is a list of the other arguments then. compared: who calls has
     compared shapes, dtypes and devices with those that the module was captured with. changed: the
     places of arguments that results are to replace, by place; kernels write those where the
@@ -79,8 +79,8 @@ class FxProgram:
 
     def __init__(
         self, module: Any, name: str, static: Iterable[int], options: Options,
-        held: Mapping[int, Any] | None = None, followed: Iterable[int] = (),
-        compared: bool = False, changed: Mapping[int, int] | None = None,
+        held: Mapping[int, Any] | None = None, compared: bool = False,
+        changed: Mapping[int, int] | None = None,
     ) -> None:  # fmt: skip
         check_operators(module)
         self.module, self.name, self.options = module, name, options
@@ -91,7 +91,7 @@ class FxProgram:
         self._free = range(len(free)) if held is not None else free
         self._given = {place: i for i, place in enumerate(free)} if held is not None else {}
         self._changed = dict(changed or {})
-        followed = {*followed, *self._changed.values()}
+        followed = set(self._changed.values())
         self._static = set(self._again) - followed if options.freeze else set()
         self._plans: OrderedDict[Hashable, _Compiled] = OrderedDict()
         self._variants: OrderedDict[Hashable, Variants] = OrderedDict()
@@ -257,12 +257,13 @@ class FxProgram:
         self._variants.move_to_end(key)
         variant = self._variants[key].variant(sizes)
         imported: Imported = variant.extra
-        results = tuple(
-            entry if isinstance(entry, int) else ("=", _size_at(entry[1], sizes))
-            for entry in imported.results
-        )
         names = {name: place for place, name in enumerate(self._placeholders)}
         plan = variant.plan(sizes)
+        results = tuple(
+            entry if isinstance(entry, int) or entry[0] == WRITTEN
+            else ("=", _size_at(entry[1], sizes))
+            for entry in self._results(imported, plan)
+        )  # fmt: skip
         inputs = tuple((names[spec.name], spec.name) for spec in plan.inputs)
         return _Compiled(Imported(imported.graph, results), plan, inputs)
 
@@ -274,9 +275,8 @@ class FxProgram:
 
     def _computes(self) -> bool:
         """Whether a result is a tensor."""
-        returned = list(self.module.graph.nodes)[-1].args[0]
-        listed = returned if isinstance(returned, list | tuple) else [returned]
-        return any(is_tensor(getattr(node, "meta", {}).get("val")) for node in listed)
+        values = (getattr(node, "meta", {}).get("val") for node in _returned(self.module))
+        return any(map(is_tensor, values))
 
     def _group(self, arguments: Sequence[Any], where: Any) -> Variants:
         """Variants for such arguments, whatever the open sizes are."""
@@ -305,8 +305,39 @@ class FxProgram:
         return Variants(
             Source(self.name, self._sizes.symbols, read), device=self._device(where),
             fusion=options.fusion, threads=options.threads, precision=options.precision,
-            ordinal=0 if where is None else where.index,
+            ordinal=0 if where is None else where.index, state=self._pairs(arguments, where),
         )  # fmt: skip
+
+    def _pairs(self, arguments: Sequence[Any], where: Any) -> tuple[tuple[str, str], ...]:
+        """The names of arguments that kernels may write, and of the outputs that they become: those
+        on the plan's device whose memory no other argument has."""
+        if choose_target(self._device(where)).is_cuda != (where is not None):
+            return ()
+        tensors = [x for x in arguments if is_tensor(x)] if self._changed else []
+        storages = Counter(x.untyped_storage().data_ptr() for x in tensors)
+        pairs: list[tuple[str, str]] = []
+        number = 0
+        for result, entry in enumerate(_returned(self.module)):
+            if entry is None:
+                continue
+            place = self._changed.get(result)
+            if place is None:  # what comes first are tensors; what follows may be numbers
+                break
+            if storages[arguments[place].untyped_storage().data_ptr()] == 1:
+                pairs.append((self._placeholders[place], f"output{number}"))
+            number += 1
+        return tuple(pairs)
+
+    def _results(self, imported: Imported, plan: Plan) -> list[Any]:
+        """Where results come from: the number of an output of the plan, (WRITTEN, the place of the
+        argument), or ("=", value)."""
+        names = imported.graph.output_names
+        made = {spec.name: number for number, spec in enumerate(plan.outputs)}
+        return [
+            made.get(names[entry], (WRITTEN, self._changed.get(result, -1)))
+            if isinstance(entry, int) else entry
+            for result, entry in enumerate(imported.results)
+        ]  # fmt: skip
 
     def _device(self, where: Any) -> Device:
         if self.options.device != "auto":
@@ -328,26 +359,20 @@ class FxProgram:
         if not imported.graph.outputs:
             return _Compiled(imported, None, ())
         options = self.options
-        device = self._device(where)
-        here = choose_target(device).is_cuda == (where is not None)
-        outputs = imported.graph.output_names
-        pairs = tuple(
-            (self._placeholders[place], outputs[entry])
-            for result, place in self._changed.items()
-            if here and isinstance(entry := imported.results[result], int)
-        )
         plan = compile_graph(
-            run_passes(imported.graph), name=self.name, device=device,
+            run_passes(imported.graph), name=self.name, device=self._device(where),
             threads=options.threads, fusion=options.fusion, precision=options.precision,
-            ordinal=0 if where is None else where.index, tune=options.tune, state=pairs,
+            ordinal=0 if where is None else where.index, tune=options.tune,
+            state=self._pairs(arguments, where),
         )  # fmt: skip
-        made = {spec.name: number for number, spec in enumerate(plan.outputs)}
-        results = tuple(
-            made.get(outputs[entry], (WRITTEN, self._changed.get(result, -1)))
-            if isinstance(entry, int) else entry
-            for result, entry in enumerate(imported.results)
-        )  # fmt: skip
+        results = tuple(self._results(imported, plan))
         return _Compiled(Imported(imported.graph, results), plan, tuple(inputs))
+
+
+def _returned(module: Any) -> Sequence[Any]:
+    """What a GraphModule returns, in order: nodes, and what is no node."""
+    returned: Any = list(module.graph.nodes)[-1].args[0]
+    return returned if isinstance(returned, list | tuple) else [returned]
 
 
 def _is_settled(module: Any) -> bool:

@@ -22,9 +22,10 @@ from fuser.dtypes import BY_NAME
 from fuser.errors import FeedError, InvalidModelError, UsageError
 from fuser.frontends.torch.importer import tensor_array
 from fuser.frontends.torch.importer.registry import dtype_of
-from fuser.frontends.torch.steady import Call, steady_call
+from fuser.frontends.torch.steady import WRITTEN, Call, steady_call
 from fuser.frontends.torch.tensors import gpu_of, is_tensor, to_tensor
 from fuser.runtime.container import Contents, file_parts, read_file, reading, write_file
+from fuser.runtime.memory import aligned_array
 from fuser.runtime.plan import Plan
 from fuser.runtime.shown import Shown, Summary, counted
 from fuser.runtime.store import native_record, program_from_record, program_record, take_native
@@ -37,9 +38,10 @@ _PLAIN = (type(None), bool, int, float, str)
 @dataclass(frozen=True)
 class _Call:
     """What serves inputs of one kind. leaves: of each, a dtype and shape, or "=" and its repr.
-    sources: of the plan's inputs, ("leaf" or "state", number). results: ("output", number) or
-    ("value", x). effects: where each result goes, ("result", 0), or written over a ("leaf" or
-    "state", number). moved: the devices of results by place. out: the tree of the results."""
+    sources: of the plan's inputs, ("leaf" or "state", number). results: ("output", number),
+    ("value", x), or ("written", 0) where kernels write it over its place. effects: where each
+    result goes, ("result", 0), or over a ("leaf" or "state", number). moved: the devices of results
+    by place. out: the tree of the results."""
 
     nest: str
     leaves: tuple[_Leaf, ...]
@@ -80,8 +82,8 @@ class SavedModule(Shown):
         for result, effect in zip(results, call.effects, strict=True):
             if effect[0] == "result":
                 kept.append(result)
-            else:
-                places[effect[0]][effect[1]].copy_(result)
+            elif result is not (target := places[effect[0]][effect[1]]):
+                target.copy_(result)
         return _pytree.tree_unflatten(kept, self._trees[call.out])
 
     def _summary(self) -> Summary:
@@ -100,11 +102,18 @@ class SavedModule(Shown):
         where = gpu_of([*leaves, *(places[kind][number] for kind, number in call.sources)])
         found = self._ready.get((key, where))
         if found is None:
-            inputs = [n if kind == "leaf" else self._state[n] for kind, n in call.sources]
-            results = [value if kind == "output" else ("=", value) for kind, value in call.results]
+            inputs = [self._source(*source) for source in call.sources]
+            results = [
+                value if kind == "output"
+                else (WRITTEN, self._source(*effect)) if kind == WRITTEN else ("=", value)
+                for (kind, value), effect in zip(call.results, call.effects, strict=True)
+            ]  # fmt: skip
             found = steady_call(call.plan, inputs, results, call.moved, where)
             self._ready[key, where] = found
         return found
+
+    def _source(self, kind: str, number: int) -> int | Any:
+        return number if kind == "leaf" else self._state[number]
 
     def close(self) -> None:
         """Free the memory of every plan."""
@@ -218,7 +227,8 @@ def _served(
             for place in places
         ],
         "results": [
-            ["output", entry] if isinstance(entry, int) else ["value", _plain(entry[1], "a result")]
+            ["output", entry] if isinstance(entry, int)
+            else [WRITTEN, 0] if entry[0] == WRITTEN else ["value", _plain(entry[1], "a result")]
             for entry in compiled.imported.results
         ],
         "program": program_record(plan.program, contents.blob) if plan is not None else None,
@@ -266,7 +276,7 @@ def load(path: Path | str, *, threads: int | None = None, device: int = 0) -> Sa
         manifest, arrays = opened.manifest, opened.arrays
         take_native(opened)
         state = [
-            to_tensor(arrays[item["array"]].copy()).to(
+            to_tensor(_own(arrays[item["array"]])).to(
                 f"cuda:{device}" if item["device"] == "cuda" else "cpu"
             )
             for item in manifest["state"]
@@ -285,6 +295,13 @@ def load(path: Path | str, *, threads: int | None = None, device: int = 0) -> Sa
         return SavedModule(calls, state)
 
 
+def _own(array: np.ndarray) -> np.ndarray:
+    """A copy, where kernels may write."""
+    found = aligned_array(array.shape, array.dtype)
+    found[...] = array
+    return found
+
+
 def _call(record: Mapping[str, Any], plan: Plan | None) -> _Call:
     def pairs(name: str) -> tuple[tuple[str, Any], ...]:
         return tuple((str(kind), value) for kind, value in record[name])
@@ -300,7 +317,7 @@ def _call(record: Mapping[str, Any], plan: Plan | None) -> _Call:
 def _check(call: _Call, state: int) -> None:
     """Raise ValueError for what refers to nothing."""
     counts = {
-        "leaf": len(call.leaves), "state": state, "result": 1,
+        "leaf": len(call.leaves), "state": state, "result": 1, WRITTEN: 1,
         "output": len(call.plan.outputs) if call.plan else 0,
     }  # fmt: skip
     for kind, number in (*call.sources, *call.results, *call.effects):
@@ -310,5 +327,8 @@ def _check(call: _Call, state: int) -> None:
         raise ValueError("the plan has other inputs")
     if len(call.effects) != len(call.results):
         raise ValueError("the results do not fit")
+    ends = zip(call.results, call.effects, strict=True)
+    if any(result[0] == WRITTEN and effect[0] == "result" for result, effect in ends):
+        raise ValueError("a result is written nowhere")
     if any(kind != "=" and kind not in BY_NAME for kind, _ in call.leaves):
         raise ValueError("an input of an unknown type")

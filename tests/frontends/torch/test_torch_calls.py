@@ -334,10 +334,10 @@ def capture(captured: list[Any], freeze: bool) -> Any:
     """fuser's backend, and what its compiled graph was called with last."""
     from torch._dynamo.backends.common import aot_autograd
 
-    from fuser.frontends.torch.backend import _compile_captured
+    from fuser.frontends.torch.backend import _compile_traced
 
     def compiler(graph: Any, _: Any) -> Any:
-        run = _compile_captured(graph, program.Options(freeze=freeze), "forward")
+        run = _compile_traced(graph, program.Options(freeze=freeze), "forward")
 
         def note(arguments: Any) -> Any:
             captured.append((run, list(arguments)))

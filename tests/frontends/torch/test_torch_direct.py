@@ -80,7 +80,7 @@ def test_heads_that_are_shared_and_autocast() -> None:
 
 
 def test_wrappers_stay_where_they_do_something() -> None:
-    """Arguments that are changed, results that are arguments or views of them, or come twice."""
+    """Results that are arguments or views of them, or come twice."""
     scale = torch.randn(4)
 
     def plain(x: Any) -> Any:
@@ -97,7 +97,7 @@ def test_wrappers_stay_where_they_do_something() -> None:
         y = x * scale
         return y, y.view(-1), y
 
-    for function, direct in ((plain, True), (changes, False), (views, False), (twice, False)):
+    for function, direct in ((plain, True), (changes, True), (views, False), (twice, False)):
         made: list[Any] = []
         fast = compiled(function, made)
         for _ in range(3):
