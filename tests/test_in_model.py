@@ -13,11 +13,9 @@ from models.writer import save
 def test_it_searches_a_model(tmp_path: Path) -> None:
     path = tmp_path / "mlp.onnx"
     save(mlp(), path)
-    run = subprocess.run(
-        [sys.executable, "-m", "benchmarks.in_model", str(path), "--device", "cpu", "--threads", "1",
-         "--dim", "batch=64", "--most", "3", "--top", "1", "--iterations", "2"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    options = "--device cpu --threads 1 --dim batch=64 --most 3 --top 1 --iterations 2".split()
+    command = [sys.executable, "-m", "benchmarks.in_model", str(path), *options]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     first, *rest = [line for line in run.stdout.splitlines() if line]
     assert first.startswith("mlp.onnx: ") and first.endswith(" ms by the rules")
