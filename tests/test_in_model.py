@@ -13,7 +13,20 @@ from models.writer import save
 def test_it_searches_a_model(tmp_path: Path) -> None:
     path = tmp_path / "mlp.onnx"
     save(mlp(), path)
-    options = ["--device", "cpu", "--threads", "1", "--dim", "batch=64", "--most", "3", "--top", "1", "--iterations", "2"]
+    options = [
+        "--device",
+        "cpu",
+        "--threads",
+        "1",
+        "--dim",
+        "batch=64",
+        "--most",
+        "3",
+        "--top",
+        "1",
+        "--iterations",
+        "2",
+    ]
     command = [sys.executable, "-m", "benchmarks.in_model", str(path), *options]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
