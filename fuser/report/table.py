@@ -20,7 +20,7 @@ def megabytes(count: int) -> str:
 
 
 def percent_saved(before: int, after: int) -> str:
-    return f"{100 * (1 - after / before):.0f} % saved" if before else ""
+    return f"{100 * (1 - after / before):.0f} % saved" if before else "nothing to save"
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
