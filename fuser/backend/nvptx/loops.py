@@ -84,10 +84,9 @@ def lower_for(low: Builder, op: ops.For) -> None:
         _decide_chain(low, stream is not None, chain is not None)
     if stream and chain:
         finals = Rotated(low, stream, chain).emit(start, stop, inits)
-        if not low.order.persistent:  # else the producer fills them for the next program
-            for channel in stream.channels:
-                for buffer in channel.tiles:
-                    low.shared.free(buffer.slot)
+        for channel in stream.channels:
+            for buffer in channel.tiles:
+                low.shared.free(buffer.slot)
         low.hazards.leave_loop(before_loop)
         _bind_results(low, op, finals)
         return
@@ -156,8 +155,7 @@ def lower_for(low: Builder, op: ops.For) -> None:
         pass_turn(low, stream)
     if stream and low.order.persistent:
         low.shared.state = (False, False)
-        staged = []
-    elif stream:
+    if stream:
         staged = [tile for channel in stream.channels for tile in channel.tiles]
     else:
         staged = pipeline.tiles if pipeline else []

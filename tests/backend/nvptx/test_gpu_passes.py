@@ -75,6 +75,26 @@ def test_what_is_written_from_outside_keeps_its_room() -> None:
                for o in program.slots[:3])  # fmt: skip
 
 
+def test_what_a_loop_frees_and_has_again_keeps_its_room() -> None:
+    """@0 is there in the next iteration too; @2 is made anew in each."""
+    text = SLOTS.replace(
+        "  free @0\n  alloc @2\n",
+        """\
+  for 4, (0,), () body (%i) {
+    free @0
+    alloc @2
+    free @2
+    %j := add i32 %i, 1
+    yield {scalars = (%j,)}
+  }
+""",
+    ).replace("  free @1\n  free @2\n", "  free @1\n")
+    program = parse_program(text)
+    place_slots(program)
+    assert [slot.offset for slot in program.slots] == [0, 512, 768, 512]
+    assert "free @0" not in print_program(program)
+
+
 def test_the_wait_is_behind_the_barriers() -> None:
     """Barriers of stages are made before the kernel in front has ended; constants need no wait."""
     program = parse_program(PRODUCER)
