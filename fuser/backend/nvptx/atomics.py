@@ -27,34 +27,23 @@ def lower_atomic(low: Builder, op: ops.Atomic) -> None:
     value = low.tile(op.value, layout)
     compare = None if op.compare is None else low.tile(op.compare, layout)
     at = low.place(access, layout)
-    low.before_store(op, layout)
-    ordered = low.hazards.observed
-    if ordered and low.hazards.release():
-        low.shared.barrier()
-        low.before_store(op, layout)
     used = low.hazards.observes(op)
     found = low.new(dtype, access.shape, layout, op.result.name)
     low.do(gpu.Atomic(
-        fn=op.fn, at=at, value=value, compare=compare, ordered=ordered,
+        fn=op.fn, at=at, value=value, compare=compare, ordered=low.hazards.observed,
         results=(found,) if used else (),
     ))  # fmt: skip
     if not used:
         return
     if repeats(layout):
         found = shown_to_all(low, found)
-    if low.hazards.any:
-        low.hazards.acquire()
-        if repeats(layout):  # what was read from shared memory is behind a barrier
-            low.hazards.state.acquired = False
     low.set(op.result, found)
 
 
 def shown_to_all(low: Builder, tile: Tile) -> Tile:
     """What one of the threads that repeat an element holds, in all of them."""
     slot = low.shared.allocate(row_major(tile.layout.shape, tile.dtype.bytes)[0])
-    low.shared.before_write()
     low.do(gpu.WriteParts(slot=slot, values=(tile,), bits=(), once=True))
-    low.shared.before_read()
     made = low.new(tile.dtype, tile.shape, tile.layout)
     low.do(gpu.ReadParts(slot=slot, parts=(0,), count=1, results=(made,)))
     low.shared.free(slot)

@@ -11,7 +11,6 @@ from fuser.backend.module import TensorMap
 from fuser.backend.nvptx.assignment import Assignment, DotPlan
 from fuser.backend.nvptx.cluster import Cluster
 from fuser.backend.nvptx.decisions import Decisions
-from fuser.backend.nvptx.hazards import Touch
 from fuser.backend.nvptx.ir.values import Operand, SharedTile, Slot, Tile
 from fuser.backend.nvptx.layout import Coordinates, Layout
 from fuser.backend.nvptx.multicast import Neighbours
@@ -129,18 +128,6 @@ class Builder(Recording):
         """Whether nothing writes the buffer while this kernel runs: the one before it may, where
         this one is there before its end."""
         return buffer not in self.written and (buffer.role == "constant" or not self.follows_early)
-
-    def before_load(self, op: Touch, layout: Layout | None) -> None:
-        """Wait for stores of other threads that a load may meet. layout: in which it is done."""
-        if self.hazards.read(op, layout):
-            self.shared.barrier()
-            self.hazards.read(op, layout)
-
-    def before_store(self, op: Touch, layout: Layout | None) -> None:
-        """Wait for loads and stores of other threads that a store may meet."""
-        if self.hazards.write(op, layout):
-            self.shared.barrier()
-            self.hazards.write(op, layout)
 
     def set(self, value: Value, tile: Tile) -> None:
         """Bind a result, converted to its assigned layout."""

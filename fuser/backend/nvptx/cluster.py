@@ -105,7 +105,6 @@ class Cluster:
         """What this block wrote into its shared memory can be read by the others, and theirs."""
         self._arrive()
         self._wait()
-        self.low.shared.state = (False, False)
 
     def done_reading(self) -> None:
         """The other blocks may end, for all that this one reads of them."""
@@ -146,7 +145,6 @@ class Cluster:
             low.do(gpu.SendParts(slot=slot, values=tuple(values)))
             self._arrive()
             self._wait()
-            low.shared.state = (False, False)  # it was a barrier of the block too
         found = [
             [low.new(v.dtype, v.shape, v.layout, "part") for v in values]
             for _ in range(self.blocks)

@@ -38,9 +38,7 @@ def _through_shared(low: Builder, tile: Tile, layout: Layout) -> Tile:
             # 16 spare bytes a row: rows start in different banks, and vectors stay aligned
             pitch = -(-pitch // 16) * 16 + 16
     slot = low.shared.allocate(pitch)
-    low.shared.before_write()
     write_tile(low, tile, slot, steps, axis)
-    low.shared.before_read()
     made = low.new(tile.dtype, tile.shape, layout)
     low.do(gpu.ReadShared(slot=slot, steps=tuple(steps), axis=axis, results=(made,)))
     low.shared.free(slot)
@@ -63,9 +61,7 @@ def reshape(low: Builder, tile: Tile, shape: Coordinates, layout: Layout) -> Til
     if low.frugal:
         return low.in_parts(tile, shape, layout)
     slot = low.shared.allocate(tile_size(shape) * dtype.bytes)
-    low.shared.before_write()
     write_dense(low, tile, slot, row_major(tile.shape, dtype.bytes)[1])
-    low.shared.before_read()
     made = read_dense(low, dtype, shape, layout, slot)
     low.shared.free(slot)
     return made

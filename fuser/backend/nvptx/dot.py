@@ -56,7 +56,6 @@ def _on_tensor_cores(low: Builder, op: ops.Dot, plan: DotPlan, acc: Tile) -> Til
     left = operand(low, op, "a")
     right = operand(low, op, "b")
     land_copies(low)
-    low.shared.before_read()
     consumer.before_dot(low, op)
     if plan.kind == "wgmma":
         result = wgmma.wgmma_dot(low, op, plan, left, right, acc)
@@ -122,11 +121,8 @@ def _to_shared(low: Builder, op: ops.Dot, role: str, tile: Tile, k_axis: int) ->
     if low.caller and not low.streams:
         low.scratch.append(slot)
     target = SharedTile(tile.dtype, shape, inner, slot)
-    low.shared.before_write()
     if layout.shape[k_axis] < shape[k_axis]:
         write(low, _zeros(low, tile.dtype, shape, low.plain_layout(shape)), target)
-        low.shared.barrier()
-        low.shared.before_write()
     write(low, fill_edge(low, tile, (k_axis,)), target)
     return target
 
@@ -157,12 +153,9 @@ def add_partials(low: Builder, op: ops.Dot, partial: Tile, start: Tile) -> Tile:
     first = len(source.bits) - low.cluster.bits - bits
     parts = (0,) * first + tuple(whole << bit for bit in range(bits))
     slot = low.shared.allocate(whole * groups)
-    low.shared.before_write()
     low.do(gpu.WritePartials(slot=slot, x=partial, steps=steps, parts=parts))
     if plan.blocks > 1:
         low.cluster.share()
-    else:
-        low.shared.before_read()
     made = low.new(start.dtype, start.shape, start.layout, "sum")
     offsets = tuple(group * whole for group in range(groups))
     low.do(gpu.AddPartials(
@@ -216,7 +209,6 @@ def _fma_dot(low: Builder, op: ops.Dot, plan: DotPlan, acc: Tile) -> Tile:
     """Any dtype, one multiply-add at a time: both operands in shared memory, a loop over k."""
     layout, size = plan.accumulator, op.a.dtype.bytes
     slots, steps = [], []
-    low.shared.before_write()
     for axis, value in enumerate((op.a, op.b)):
         tile = low.as_it_is(value)
         rows = max(tile.layout.shape[0], layout.shape[0] if axis == 0 else 0)
@@ -224,7 +216,6 @@ def _fma_dot(low: Builder, op: ops.Dot, plan: DotPlan, acc: Tile) -> Tile:
         slots.append(low.shared.allocate(rows * columns * size, 16))
         steps.append((columns * size, size))
         write_tile(low, tile, slots[-1], list(steps[-1]), 1)
-    low.shared.before_read()
     made = low.new(acc.dtype, acc.shape, acc.layout, "sum")
     low.do(gpu.FmaDot(
         dtype=op.a.dtype, k=op.a.shape[1], a=slots[0], a_steps=steps[0], b=slots[1],

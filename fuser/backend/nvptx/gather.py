@@ -25,9 +25,7 @@ def lower_gather(low: Builder, op: ops.Gather) -> Tile:
         )
     size, steps = row_major(op.x.shape, dtype.bytes)
     slot = low.shared.allocate(size)
-    low.shared.before_write()
     write_dense(low, source, slot, steps)
-    low.shared.before_read()
     made = low.new(dtype, op.result.shape, layout, op.result.name)
     low.do(gpu.GatherShared(
         slot=slot, at=at, axis=op.axis, steps=tuple(steps), results=(made,)

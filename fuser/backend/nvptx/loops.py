@@ -2,7 +2,7 @@
 brought ahead, by a ring of stages, is made of it later (pipeline_plan.py):
 
     for i:
-        barrier; copy(i); wait until it has landed; barrier
+        copy(i); wait until it has landed
         body(i)
 """
 
@@ -62,17 +62,12 @@ def lower_for(low: Builder, op: ops.For) -> None:
         for result, final in zip(op.results, yielded(low, op.body, inits), strict=True):
             low.env[result] = final
         return
-    before_loop = low.hazards.state.copy()
-    low.hazards.enter_loop((op.body,), op)
-    before_loop.add(low.hazards.state)
     stream = low.streams.get(op)
     pipeline = None if stream else plan_pipeline(low, op)
     # copies from before the loop are older than those of its body: who waits for these has those
     pending = low.copies_pending and pipeline is not None
     if not pending:
         land_copies(low)
-    if stream and stream.quiet and any(low.shared.state):
-        low.shared.barrier()
     if stream and stream.split:
         low.env[op.results[0]] = SplitLoop(low, stream, stream.split).emit(inits[0])
         for channel in stream.channels:
@@ -87,10 +82,8 @@ def lower_for(low: Builder, op: ops.For) -> None:
         for channel in stream.channels:
             for buffer in channel.tiles:
                 low.shared.free(buffer.slot)
-        low.hazards.leave_loop(before_loop)
         _bind_results(low, op, finals)
         return
-    low.shared.forget()
     front = len(low.recorder.open[-1].ops)
     waiting = low.waiting.pop(op, ())
     for item in waiting:
@@ -129,14 +122,9 @@ def lower_for(low: Builder, op: ops.For) -> None:
         stream.stage, stream.phase = stage, phase
         stream.first, stream.variable = start, variable
         consumer.begin_trip(low, stream)
-        low.shared.forget()
-        if stream.quiet:
-            low.shared.state = (False, False)
     elif pipeline:
         _bring(low, pipeline)
         low.copies_pending = False
-    else:
-        low.shared.forget()
     outside, operands = dict(low.converted), dict(low.operands)
     low.block(op.body)
     results = yielded(low, op.body, inits)
@@ -148,8 +136,6 @@ def lower_for(low: Builder, op: ops.For) -> None:
     low.do(gpu.Yield(scalars=tuple(following), values=tuple(results)))
     region.following()
     finals = list(loop.results)
-    low.shared.forget()
-    low.hazards.leave_loop(before_loop)
     low.copies_pending = pending  # there may have been no iteration
     if stream:
         pass_turn(low, stream)
@@ -218,7 +204,6 @@ def _prepare_outer_values(low: Builder, body: Block) -> None:
 
 def _bring(low: Builder, plan: Pipeline) -> None:
     """The head of an iteration: copy what it loads, and wait for it."""
-    low.shared.barrier()
     outside = low.converted
     low.converted = dict(outside)  # what is made here is of a later iteration in the end
     for scalar in plan.scalars:
@@ -229,7 +214,6 @@ def _bring(low: Builder, plan: Pipeline) -> None:
     low.converted = outside
     commit_copies(low)
     wait_copies(low, 0)
-    low.shared.barrier()
     low.piped.update(plan.loads)
 
 
@@ -244,10 +228,7 @@ def lower_if(low: Builder, op: ops.If) -> None:
     region = low.region(
         gpu.If(condition=condition, then=ir.Block(), other=ir.Block(), results=tuple(results))
     )
-    state, pending = low.shared.state, low.hazards.state
-    left_pending = []
     for block in (op.then, op.other):
-        low.shared.state, low.hazards.state = state, pending.copy()
         outside, operands = dict(low.converted), dict(low.operands)
         low.block(block)
         last: Op = block.ops[-1]
@@ -258,10 +239,6 @@ def lower_if(low: Builder, op: ops.If) -> None:
         ]
         land_copies(low)
         low.converted, low.operands = outside, operands
-        left_pending.append(low.hazards.state)
         low.do(gpu.Yield(values=tuple(tiles)))
         region.following()
-    low.shared.forget()
-    low.hazards.state = left_pending[0]
-    low.hazards.join(left_pending[1])
     low.env.update(zip(op.results, results, strict=True))

@@ -170,7 +170,6 @@ class Lowering(Builder):
         brought = consumer.before_read(self, value)
         if not brought:
             land_copies(self)
-            self.shared.before_read()
         found = read(self, entry, layout)
         if brought:
             consumer.after_read(self, *brought)

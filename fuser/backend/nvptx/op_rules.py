@@ -61,11 +61,9 @@ def _load(low: Builder, op: ops.Load) -> None:
     layout = low.layout(op.result)
     strips = None if op in low.direct else strips_of(low, access, layout)
     if strips is not None:
-        low.before_load(op, strips.lines)
         low.env[op.result] = load_strips(low, access, layout, op.pad, strips)
         return
     moved = layout if op in low.direct else moved_in(low, access, layout)
-    low.before_load(op, moved)
     low.set(op.result, load_tile(low, op, moved))
 
 
@@ -93,11 +91,9 @@ def _store(low: Builder, op: ops.Store) -> None:
     tile = low.tile(op.value, layout)
     strips = strips_of(low, access, layout)
     if strips is not None:
-        low.before_store(op, strips.lines)
         store_strips(low, access, tile, strips)
         return
     moved = low.tile(op.value, moved_in(low, access, tile.layout))
-    low.before_store(op, moved.layout)
     at = low.place(access, moved.layout)
     low.do(gpu.Store(at=at, value=moved, once=low.caller))
 
@@ -113,7 +109,6 @@ def _atomic_add(low: Builder, op: ops.AtomicAdd) -> None:
     access = low.assignment.accesses[op]
     layout = low.assignment.layouts.get(op.value) or low.plain_layout(access.shape, [access])
     tile = low.tile(op.value, layout)
-    low.before_store(op, layout)
     cluster = low.cluster
     alike = cluster.blocks > 1 and len(layout.bits) <= cluster.first_bit
     low.do(gpu.AtomicAdd(at=low.place(access, layout), value=tile, first_block=alike))

@@ -36,7 +36,6 @@ def merge_parts(low: Builder, loop: ops.For, finals: list[Tile]) -> dict[Value, 
     merges = low.assignment.merges[loop]
     used = [bool(low.assignment.uses.get(result)) for result in loop.results]
     needed = {m.top for m, use in zip(merges, used, strict=True) if use and m.top is not None}
-    low.shared.before_write()
     left = {
         position: _write(low, tile)
         for position, tile in enumerate(finals)

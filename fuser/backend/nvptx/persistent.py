@@ -86,14 +86,11 @@ def _residents(low: Builder) -> dict[ops.Load, Channel]:
 
 def consume(low: Builder) -> None:
     """The computing warps' part of one program."""
-    low.shared.state = (False, False)
     if low.feeding.turns is not None:
         own = barrier_at(low, low.feeding.turns, low.scalars.times(low.shared.team, 8))
         wait_barrier(low, own, low.feeding.turn)
     low.env, low.converted, low.operands = {}, {}, {}
     low.program()
-    if any(low.shared.state):
-        low.shared.barrier()
 
 
 def without_roles(low: Builder) -> None:
@@ -103,11 +100,10 @@ def without_roles(low: Builder) -> None:
     shares.begin()
 
     def stretch() -> None:
-        low.shared.state = (False, False)
         low.env, low.converted, low.operands = {}, {}, {}
         low.program()
 
-    shares.each_stretch(1, stretch, last=low.shared.barrier)
+    shares.each_stretch(1, stretch)
 
 
 def pass_turn(low: Builder, stream: Stream) -> None:

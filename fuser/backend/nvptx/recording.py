@@ -47,7 +47,7 @@ class Recording:
         self.hazards = Hazards(kernel, self.caller)
         self.recorder = Recorder()
         self.scalars = Scalars(self.recorder)
-        self.shared = SharedMemory(self.do, self.hazards.barrier)
+        self.shared = SharedMemory(self.do)
         self.env: dict[Value, Entry] = {}
 
     @property

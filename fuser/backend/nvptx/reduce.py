@@ -90,9 +90,7 @@ def parts_of_warps(low: Builder, values: list[Tile], bits: list[int]) -> Parts:
     like = values[0]
     size, _ = row_major(like.layout.shape, like.dtype.bytes * len(values))
     slot = low.shared.allocate(size << len(bits))
-    low.shared.before_write()
     low.do(gpu.WriteParts(slot=slot, values=tuple(values), bits=tuple(bits)))
-    low.shared.before_read()
     numbers = [
         number
         for number in range(1 << len(bits))  # twelve warps have four bits

@@ -62,7 +62,6 @@ def split_roles(low: Builder) -> None:
         _produce(low)
     _await_last(low)
     region.following()
-    low.shared.threads = 32 * low.warps
     if persists:
         persistent.each_program(low, low.feeding.teams, lambda: persistent.consume(low))
     else:

@@ -82,21 +82,12 @@ class Rotated:
     def emit(self, start: Operand, stop: Operand, inits: list[Tile]) -> list[Tile]:
         """The whole loop; the results."""
         e, low = self.e, self.low
-        alone = bool(
-            low.feeding.resident
-        )  # nothing that the warp groups share but what the producer brings
-        if not alone:
-            low.shared.barrier()
-        slots = len(low.shared.slots)
         certain = isinstance(start, int) and isinstance(stop, int)
         ring = self.stream.ring
         if self.turns:
             self._first_turn()
         if certain:
             finals, end = self._rotated(start, stop, inits)
-            low.shared.forget()
-            if alone and slots == len(low.shared.slots):
-                low.shared.state = (False, False)
             self.stream.ring = end
             return finals
         some = e.value(f"icmp slt i32 {start}, {stop}")
@@ -110,9 +101,6 @@ class Rotated:
         finals, end = self._rotated(start, stop, inits)
         low.do(gpu.Yield(scalars=end if names else (), values=tuple(finals)))
         region.following()
-        low.shared.forget()
-        if alone and slots == len(low.shared.slots):
-            low.shared.state = (False, False)
         if names:
             self.stream.ring = names
         consumer.give_back(low)

@@ -48,10 +48,8 @@ def scan_tile(low: Builder, op: ops.Scan, tile: Tile) -> Tile:
     bits = tuple(bit for bit, basis in enumerate(layout.warps) if basis[axis])
     if bits:
         slot = low.shared.allocate(row_major(outer.shape, tile.dtype.bytes)[0] << len(bits))
-        low.shared.before_write()
         last = _last_of(low, lanes, reverse) if lanes else None
         low.do(gpu.WriteParts(slot=slot, values=(total,), bits=bits, where=last))
-        low.shared.before_read()
         earlier = low.add(gpu.FoldBefore(
             slot=slot, fn=fn, bits=bits, reverse=reverse, results=(short("before"),)
         ))  # fmt: skip

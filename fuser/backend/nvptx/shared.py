@@ -1,4 +1,5 @@
-"""Shared memory while a kernel is recorded: its slots, and when a barrier is due."""
+"""Slots of shared memory while a kernel is recorded. Where threads wait for each other before they
+use one is found out later (passes/block_barriers.py)."""
 
 from __future__ import annotations
 
@@ -10,16 +11,14 @@ from fuser.backend.nvptx.ir.values import Operand, Slot
 
 
 class SharedMemory:
-    """Allocation and barriers of one kernel."""
+    """The slots of one kernel. teams: warp groups that have a program each, team: the number of
+    the own one."""
 
-    def __init__(self, do: Callable[[Op], None], at_barrier: Callable[[], None]) -> None:
-        """do: records an op. at_barrier: called where all threads wait for each other."""
+    def __init__(self, do: Callable[[Op], None]) -> None:
+        """do: records an op."""
         self._do = do
-        self.at_barrier = at_barrier
         self.slots: list[Slot] = []
         self.live: set[Slot] = set()
-        self._reads = self._writes = False
-        self.threads = 0
         self.teams = 1
         self.team: Operand = 0
 
@@ -40,40 +39,3 @@ class SharedMemory:
         """Take back an allocation that was not used."""
         slot.bytes = 0
         self.free(slot)
-
-    # barriers -----------------------------------------------------------------------------------
-
-    def barrier(self) -> None:
-        """Every computing thread of the program waits for every other."""
-        self._do(ops.Barrier(threads=self.threads, team=self.team if self.threads else 0))
-        self.at_barrier()
-        self._reads = self._writes = False
-
-    def before_write(self) -> None:
-        """Wait until what was read may be overwritten, and note a write."""
-        if self._reads:
-            self.barrier()
-        self._writes = True
-
-    def before_read(self) -> None:
-        """Wait until what was written can be read, and note a read."""
-        if self._writes:
-            self.barrier()
-        self._reads = True
-
-    def note_read(self) -> None:
-        """A read that needed no barrier of its own."""
-        self._reads = True
-
-    @property
-    def state(self) -> tuple[bool, bool]:
-        """(reads pending, writes pending), to restore at the other side of a branch."""
-        return self._reads, self._writes
-
-    @state.setter
-    def state(self, state: tuple[bool, bool]) -> None:
-        self._reads, self._writes = state
-
-    def forget(self) -> None:
-        """Control flow joins here: anything may be pending."""
-        self._reads = self._writes = True

@@ -182,7 +182,6 @@ class Shares:
         self._leave(finals)
         low.do(gpu.Yield())
         self.skip.following()
-        low.shared.forget()
         return self._gather(finals)
 
     def _reserve(self, tiles: list[Tile]) -> None:

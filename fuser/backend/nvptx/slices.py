@@ -31,9 +31,7 @@ def move_in_parts(low: Builder, tile: Tile, shape: Coordinates, layout: Layout) 
     slot = low.shared.allocate((window + 1) * tile.dtype.bytes)
     made: Tile | None = None
     for first in range(0, tile_size(shape), window):
-        low.shared.before_write()
         low.do(gpu.WriteWindow(slot=slot, x=tile, first=first, count=window))
-        low.shared.before_read()
         made = low.add(gpu.ReadWindow(
             slot=slot, first=first, count=window, before=made,
             results=(low.new(tile.dtype, shape, layout),),
@@ -59,9 +57,7 @@ def slice_of(low: Builder, tile: Tile, axis: int, start: int, count: int) -> Til
     """The elements from `start` on along an axis, in a plain layout."""
     shape = (*tile.shape[:axis], count, *tile.shape[axis + 1 :])
     slot = low.shared.allocate(row_major(shape, tile.dtype.bytes)[0])
-    low.shared.before_write()
     low.do(gpu.WriteSlice(slot=slot, x=tile, axis=axis, start=start, count=count))
-    low.shared.before_read()
     made = read_dense(low, tile.dtype, shape, low.plain_layout(shape), slot)
     low.shared.free(slot)
     return made

@@ -95,7 +95,6 @@ def operand_cover(low: Builder, op: ops.Dot, role: str) -> tuple[int, int]:
 def stage_once(low: Builder, op: ops.Load) -> None:
     """Copy a load into shared memory where it stands; the first dot after it waits."""
     tile = shared_tile_for(low, op)
-    low.shared.before_write()
     copy_async(low, op, tile)
     commit_copies(low)
     low.copies_pending = True

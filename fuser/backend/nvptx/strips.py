@@ -49,11 +49,9 @@ def own_buffers(low: Builder) -> Iterator[Slot]:
         yield low.warp_buffers
         return
     slot = low.shared.allocate(BUFFER * low.warps, 128)
-    low.shared.before_write()
     low.warp_buffers = slot
     yield slot
     low.warp_buffers = None
-    low.shared.note_read()
     low.shared.free(slot)
 
 

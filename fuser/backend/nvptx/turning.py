@@ -11,7 +11,7 @@ from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Operand, Tile
 from fuser.backend.nvptx.stage import land_copies
 from fuser.tilegen import ops
-from fuser.tilegen.ir import Block, Op
+from fuser.tilegen.ir import Block
 from fuser.tilegen.value import INDEX
 
 
@@ -41,7 +41,7 @@ def lower_while(low: Builder, op: ops.While) -> None:
         low.block(op.body)
         return yielded(low, op.body, inits)
 
-    finals = _turn(low, op, (op.condition, op.body), inits, test, body)
+    finals = _turn(low, inits, test, body)
     low.env.update(zip(op.results, finals, strict=True))
 
 
@@ -65,27 +65,21 @@ def long_for(low: Builder, op: ops.For) -> None:
         low.block(op.body)
         return yielded(low, op.body, inits)
 
-    finals = _turn(low, op, (op.body,), inits, test, body, (variable, start, op.step))
+    finals = _turn(low, inits, test, body, (variable, start, op.step))
     low.env.update(zip(op.results, finals, strict=True))
 
 
 def _turn(
     low: Builder,
-    op: Op,
-    blocks: tuple[Block, ...],
     inits: list[Tile],
     test: Callable[[list[Tile]], Operand | Tile],
     step: Callable[[list[Tile]], list[Tile]],
     counter: tuple[str, Operand, int] | None = None,
 ) -> list[Tile]:
-    """while test(carried): carried = step(carried). The last carried. blocks: what is inside.
-    counter: (name, start, step) of a scalar of 64 bits that is carried, too."""
+    """while test(carried): carried = step(carried). The last carried. counter: (name, start, step)
+    of a scalar of 64 bits that is carried, too."""
     e = low.scalars
     land_copies(low)
-    low.shared.forget()
-    state = low.hazards.state.copy()
-    low.hazards.enter_loop(blocks, op)
-    state.add(low.hazards.state)
     phis = [low.like(init) for init in inits]
     loop = gpu.While(
         scalars=(counter[0],) if counter else (), types=("i64",) if counter else (),
@@ -105,6 +99,4 @@ def _turn(
     low.converted, low.operands = outside, operands
     low.do(gpu.Yield(scalars=following, values=tuple(ends)))
     region.following()
-    low.shared.forget()
-    low.hazards.leave_loop(state)
     return list(loop.results)

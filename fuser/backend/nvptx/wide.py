@@ -43,9 +43,7 @@ class SplitLoop:
     def emit(self, sums: Tile) -> Tile:
         """The whole loop: sums plus its matmuls."""
         low, e, stream = self.low, self.low.scalars, self.stream
-        low.shared.barrier()
         self._fill(0, 0, 0)
-        self._meet()
         trip, stage, phase, turn = (e.name_of() for _ in range(4))
         param, total = low.like(sums), low.like(sums)
         loop = low.region(gpu.For(
@@ -61,13 +59,12 @@ class SplitLoop:
         for channel in stream.channels:
             release(low, stream, channel, stage)
         end = self._landed(param, flying)
-        low.shared.barrier()
+        self._meet()
         following = e.value(f"add i32 {trip}, 1")
         low.do(gpu.Yield(scalars=(following, after, flipped, other), values=(end,)))
         loop.following()
         result = self._landed(total, self._issue(after, other))
         low.shared.free(self.slot)
-        low.shared.forget()
         return result
 
     def _operands(self, stage: Operand) -> tuple[SharedTile, SharedTile]:
@@ -103,8 +100,8 @@ class SplitLoop:
         low.do(gpu.SplitRight(source=source, big=big, small=small))
 
     def _meet(self) -> None:
-        """All have written what the matmuls read, and read what is overwritten."""
-        self.low.shared.barrier()
+        """All are done with what is given back, or with what is overwritten."""
+        self.low.do(gpu.Barrier(threads=32 * self.low.warps, team=self.low.shared.team))
 
     def _issue(self, stage: Operand, turn: Operand) -> Tile:
         """The matmuls of an iteration, in flight."""

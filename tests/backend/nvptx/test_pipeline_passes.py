@@ -13,6 +13,7 @@ from fuser.backend.nvptx.ir.parse import parse_program
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.text import print_program
 from fuser.backend.nvptx.ir.verify import verify
+from fuser.backend.nvptx.passes.block_barriers import insert_barriers
 from fuser.backend.nvptx.passes.multistage_pipeline import pipeline_loops
 from fuser.backend.nvptx.passes.wgmma_waits import leave_in_flight
 from fuser.backend.nvptx.simulate import simulate
@@ -34,11 +35,9 @@ LOOP = """  alloc @0
   %s = full {value = 0} : f16[16x16] #l0
   %y = for STOP, (0,), (%s,) {stages = 3, ahead = 2} : f16[16x16] #l0 body (%k in [0, 64] by 16, \
 %c: f16[16x16] #l0) {
-    barrier
     copy_async &x[%k*16 + #0*16 + #1] of 16x16 along (1, 0) by 8, @0<f16 16x16 inner 1>, #l0
     commit_copies
     wait_copies
-    barrier
     %t = read_tile @0<f16 16x16 inner 1> : f16[16x16] #l0
     %e = map.add (%c, %t) : f16[16x16] #l0
     %i := add i32 %k, 16
@@ -49,14 +48,12 @@ LOOP = """  alloc @0
 """
 AHEAD = """  alloc @0
   %s = full {value = 0} : f16[16x16] #l0
-  barrier
   copy_async &x[#0*16 + #1] of 16x16 along (1, 0) by 8, @0<f16 16x16 inner 1>, #l0
   commit_copies
   copy_async &x[#0*16 + #1 + 256] of 16x16 along (1, 0) by 8, @0<f16 16x16 inner 1>[512], #l0
   commit_copies
   %y = for 80, (0, 0), (%s,) : f16[16x16] #l0 body (%k, %k.stage, %c: f16[16x16] #l0) {
     wait_copies {pending = 1}
-    barrier
     %k.0 in [0, 64] by 16 := add i32 %k, 32
     %k.1 := icmp uge i32 %k.stage, 1
     %k.2 := sub i32 %k.stage, 1
@@ -175,6 +172,7 @@ def test_both_forms_are_right(ahead: bool, rng: np.random.Generator) -> None:
     program = loop()
     if ahead:
         pipeline_loops(program)
+    insert_barriers(program)
     verify(program)
     verify_protocol(program)
     x = rng.integers(-8, 8, 1280).astype(np.float16)

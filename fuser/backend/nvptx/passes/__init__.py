@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fuser.backend.nvptx.decisions import Decision
 from fuser.backend.nvptx.ir.program import Program
+from fuser.backend.nvptx.passes.block_barriers import insert_barriers
 from fuser.backend.nvptx.passes.early_constants import request_constants
 from fuser.backend.nvptx.passes.launch_overlap import overlap_launches
 from fuser.backend.nvptx.passes.multistage_pipeline import pipeline_loops
@@ -33,7 +34,8 @@ def run(
         if early:
             decisions.append(request_constants(program))
     drop_unused(program)
-    place_slots(program)  # last: what is live is told by the ops that are left
+    place_slots(program)  # what is live is told by the ops that are left
+    insert_barriers(program)  # last: slots that follow each other at one place meet
     return decisions
 
 

@@ -2,26 +2,25 @@
 
 A loop that says so (`stages`, `ahead`) begins with the copies of its iteration. They are issued
 `ahead` iterations earlier, the first ones in front of the loop, each iteration's as a group of its
-own. One barrier serves both sides: everyone's copies have landed, and everyone is done with the
-stage that is written next. Where fewer than `stages` - 1 are ahead, matmuls may still read the
-stage of the iteration before (wgmma_waits.py). Ops in front of the loop that say so (`behind`) stay
-behind its first copies: what they load comes meanwhile.
+own. The one barrier that is due behind the wait (block_barriers.py) serves both sides: everyone's
+copies have landed, and everyone is done with the stage that is written next. Where fewer than
+`stages` - 1 are ahead, matmuls may still read the stage of the iteration before (wgmma_waits.py).
+Ops in front of the loop that say so (`behind`) stay behind its first copies: what they load comes
+meanwhile.
 
-                                                barrier
                                                 copy_async &x[0], @0
                                                 commit_copies
                                                 copy_async &x[64], @0[8192]
                                                 commit_copies
     for 512, (0,)                               for 512, (0, 0)
         {stages = 3, ahead = 2} body (%k) {         body (%k, %stage) {
-      barrier                                     wait_copies {pending = 1}
-      copy_async &x[%k], @0                       barrier
+      copy_async &x[%k], @0                       wait_copies {pending = 1}
       commit_copies                               where %more {  # %later < 512
       wait_copies                                   copy_async &x[%later], @0[%other]
-      barrier                                     }
-      %sum = mma ..., @0, ...                     commit_copies
-      yield %following                            %sum = mma ..., @0[%at], ...
-    }                                             yield %following, %next
+      %sum = mma ..., @0, ...                     }
+      yield %following                            commit_copies
+    }                                             %sum = mma ..., @0[%at], ...
+                                                  yield %following, %next
                                                 }
 """
 
@@ -31,7 +30,7 @@ from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.loops import step_of
 from fuser.backend.nvptx.ir.op import Block, Op
 from fuser.backend.nvptx.ir.program import Program
-from fuser.backend.nvptx.ir.rewrite import at_stages, cloned, replaced
+from fuser.backend.nvptx.ir.rewrite import at_stages, cloned
 from fuser.backend.nvptx.ir.values import Operand
 from fuser.backend.nvptx.recorder import Recorder, Region, Scalars
 
@@ -54,14 +53,14 @@ def _block(block: Block) -> None:
 
 
 class _Pipeline:
-    """One loop. meet: the barrier that it begins with. copies: of an iteration, with what they are
-    made of. tiles: that they fill. rest: what follows them."""
+    """One loop. copies: of an iteration, with what they are made of. tiles: that they fill. rest:
+    what follows them."""
 
     def __init__(self, loop: ops.For) -> None:
         self.loop = loop
-        self.meet, *body = loop.body.ops
+        body = loop.body.ops
         at = next(n for n, op in enumerate(body) if isinstance(op, ops.CommitCopies))
-        self.copies, self.rest = body[:at], body[at + 3 :]  # a wait and a barrier are between
+        self.copies, self.rest = body[:at], body[at + 2 :]  # a wait is between
         self.tiles = [op.target for op in self.copies if isinstance(op, ops.CopyAsync)]
         self.recorder = Recorder()
         self.recorder.origin = loop.origin
@@ -73,7 +72,6 @@ class _Pipeline:
         variable, first = loop.scalars[0], loop.firsts[0]
         stage, step = f"{variable}.stage", step_of(loop)
         assert step
-        add(replaced(self.meet, {}))
         for number in range(loop.ahead):
             self.fill(e.plus(first, number * step), number, f".{number}")
         before, body = self.recorder.body, loop.body
@@ -82,7 +80,6 @@ class _Pipeline:
         self.recorder.open = [body]
         body.ops = []
         add(ops.WaitCopies(pending=loop.ahead - 1))
-        add(self.meet)
         later = e.plus(variable, loop.ahead * step)
         # the stage that is `ahead` iterations on, round the ring
         over = e.value(f"icmp uge i32 {stage}, {loop.stages - loop.ahead}")

@@ -1,0 +1,112 @@
+"""Whether two stages of a ring are different ones: the integers that say where they lie are
+evaluated for every stage that the ring's loop goes through."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+
+from fuser.backend.nvptx.ir import ops
+from fuser.backend.nvptx.ir.op import Integer
+from fuser.backend.nvptx.ir.program import Program
+from fuser.backend.nvptx.ir.uses import NAME
+from fuser.backend.nvptx.ir.values import Operand
+
+MOST_STAGES = 64
+_BINARY = re.compile(r"(add|sub|mul|xor|and) i32 ([^,]+), (\S+)")
+_SHIFT = re.compile(r"shl i32 ([^,]+), (\d+)")
+_COMPARE = re.compile(r"icmp (eq|ne|uge|ugt|ule|ult) i32 ([^,]+), (\S+)")
+_SELECT = re.compile(r"select i1 ([^,]+), i32 ([^,]+), i32 (\S+)")
+_FUNCTIONS: dict[str, Callable[[int, int], int]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "xor": operator.xor,
+    "and": operator.and_, "eq": operator.eq, "ne": operator.ne, "uge": operator.ge,
+    "ugt": operator.gt, "ule": operator.le, "ult": operator.lt,
+}  # fmt: skip
+
+
+class StageOffsets:
+    """The offsets of stages in a program, as functions of a scalar that a loop carries."""
+
+    def __init__(self, program: Program) -> None:
+        self._texts: dict[str, str] = {}
+        self._carried: dict[str, tuple[Operand, Operand]] = {}
+        for op in program.walk():
+            if isinstance(op, Integer):
+                self._texts[op.names[0]] = op.text
+            elif isinstance(op, ops.For):
+                end = op.body.ops[-1] if op.body.ops else None
+                if isinstance(end, ops.Yield):
+                    pairs = zip(op.firsts, end.scalars, strict=True)
+                    self._carried.update(zip(op.scalars, pairs, strict=True))
+        self._known: dict[tuple[Operand, Operand, int], bool] = {}
+
+    def apart(self, a: Operand, b: Operand, size: int) -> bool:
+        """Whether `size` bytes at two offsets, of one iteration, are certain not to meet."""
+        key = (a, b, size)
+        if key not in self._known:
+            self._known[key] = self._apart(*key)
+        return self._known[key]
+
+    def _apart(self, a: Operand, b: Operand, size: int) -> bool:
+        if isinstance(a, int) and isinstance(b, int):
+            return abs(a - b) >= size
+        leaves = self._leaves(a) | self._leaves(b)
+        if len(leaves) != 1:
+            return False
+        (name,) = leaves
+        try:
+            found = self._values(name)
+            pairs = [(self._value(a, {name: v}), self._value(b, {name: v})) for v in found]
+        except ValueError:
+            return False
+        return bool(pairs) and all(abs(x - y) >= size for x, y in pairs)
+
+    def _leaves(self, of: Operand) -> set[str]:
+        """The scalars that an operand is made of, back to those that no integer op gives."""
+        found: set[str] = set()
+        todo, seen = [of], {of}
+        while todo:
+            name = todo.pop()
+            if not isinstance(name, str):
+                continue
+            if name not in self._texts:
+                found.add(name)
+                continue
+            inner = set(NAME.findall(self._texts[name])) - seen
+            seen |= inner
+            todo += inner
+        return found
+
+    def _values(self, name: str) -> list[int]:
+        """What a carried scalar is in turn. Raises ValueError where that is not known."""
+        first, after = self._carried.get(name, ("", ""))
+        found: list[int] = []
+        if not isinstance(first, int):
+            raise ValueError(name)
+        value = first
+        while value not in found:
+            if len(found) == MOST_STAGES:
+                raise ValueError(name)
+            found.append(value)
+            value = self._value(after, {name: value})
+        return found
+
+    def _value(self, of: Operand, given: Mapping[str, int]) -> int:
+        of = int(of) if isinstance(of, str) and of.lstrip("-").isdigit() else of
+        if isinstance(of, int):
+            return of
+        if of in given:
+            return given[of]
+        text = self._texts.get(of, "")
+        if found := _SELECT.fullmatch(text):
+            return self._value(found[2 if self._value(found[1], given) else 3], given)
+        if found := _SHIFT.fullmatch(text):
+            return self._value(found[1], given) << int(found[2])
+        if found := _BINARY.fullmatch(text) or _COMPARE.fullmatch(text):
+            a, b = (self._value(found[n], given) for n in (2, 3))
+            value = int(_FUNCTIONS[found[1]](a, b))
+            if value < 0:
+                raise ValueError(of)
+            return value
+        raise ValueError(of)
