@@ -139,8 +139,6 @@ def lower_for(low: Builder, op: ops.For) -> None:
     low.copies_pending = pending  # there may have been no iteration
     if stream:
         pass_turn(low, stream)
-    if stream and low.order.persistent:
-        low.shared.state = (False, False)
     if stream:
         staged = [tile for channel in stream.channels for tile in channel.tiles]
     else:

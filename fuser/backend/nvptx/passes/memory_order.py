@@ -3,7 +3,7 @@
 A program loads what it stored, in place or through another buffer of the same memory; but the
 threads of a block each have their own elements of a tile, and go ahead at their own pace. Nothing
 is due where a thread meets its own elements only: the same index expression, of the same values, in
-the same layout, without repeats.
+layouts in which each element is the same thread's.
 
 Only memory that a program both stores to and meets again matters. What is known to move on with a
 loop, by more than a tile reaches, does not meet itself in a later iteration.
@@ -22,7 +22,7 @@ from fuser.backend.nvptx.ir.op import Op
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.uses import defines
 from fuser.backend.nvptx.ir.values import Tile
-from fuser.backend.nvptx.layout import Layout
+from fuser.backend.nvptx.layout import Coordinates, Layout
 from fuser.graph.sizes import is_symbolic
 from fuser.tilegen.index import Axis, Index, Scalar
 from fuser.tilegen.ir import Buffer
@@ -33,13 +33,13 @@ _OWN = (ops.Atomic, ops.GatherShared)
 @dataclass(frozen=True)
 class Access:
     """An access that other threads may not have done yet. linear: over the scalars and tiles of the
-    program. layout: of a tile whose elements each belong to one thread. loop: it is of an earlier
-    iteration. fn: as in `Touch`."""
+    program. owner: what says which thread an element is of, where it is one's. loop: it is of an
+    earlier iteration. fn: as in `Touch`."""
 
     buffer: Buffer
     linear: Index
     writes: bool
-    layout: Layout | None
+    owner: Layout | tuple[Coordinates, ...] | None
     fn: str
     loop: ops.For | None = None
 
@@ -68,8 +68,8 @@ class MemoryOrder:
         if touch is None or self._names is None:
             return None
         linear = self._names.canonical(touch.at.access.linear, touch.at.scope)
-        layout = None if touch.layout is None or repeats(touch.layout) else touch.layout
-        return Access(touch.at.access.view.buffer, linear, touch.writes, layout, touch.fn)
+        owner = None if touch.layout is None else _owner(touch.layout)
+        return Access(touch.at.access.view.buffer, linear, touch.writes, owner, touch.fn)
 
     def meet(self, before: Access, item: Access) -> bool:
         """Whether threads may meet in two accesses of which one has to come first."""
@@ -80,7 +80,7 @@ class MemoryOrder:
         if before.buffer is item.buffer and before.linear == item.linear:
             if before.loop is not None:
                 return not self._moves_on(item.linear, before.loop)
-            return item.layout is None or before.layout != item.layout
+            return item.owner is None or before.owner != item.owner
         return True
 
     def aged(self, item: Access, loop: Op) -> Access:
@@ -88,11 +88,11 @@ class MemoryOrder:
         if item.loop is loop or (item.loop is None and not self._reads(item.linear, loop)):
             return item
         known = loop if isinstance(loop, ops.For) and item.loop is None else None
-        return replace(item, layout=None, loop=known)
+        return replace(item, owner=None, loop=known)
 
     def left(self, item: Access, loop: Op) -> Access:
         """The same access, seen from behind a loop."""
-        return replace(item, layout=None, loop=None) if item.loop is loop else item
+        return replace(item, owner=None, loop=None) if item.loop is loop else item
 
     def _inside(self, loop: Op) -> set[str]:
         """What has another value in another iteration."""
@@ -125,6 +125,22 @@ class MemoryOrder:
             elif at.axes() or self._reads(at, loop):
                 return False
         return step > 0 and reach < step
+
+
+def _owner(layout: Layout) -> Layout | tuple[Coordinates, ...] | None:
+    """What is alike for layouts in which each element is the same thread's: the bits of its
+    coordinates that tell the thread, where these tell nothing else; None where threads repeat."""
+    if repeats(layout):
+        return None
+    masks = [0] * layout.rank
+    for basis in layout.bits:
+        if sum(map(bool, basis)) > 1 or any(n & (n - 1) for n in basis):
+            return layout
+        if any(n & mask for n, mask in zip(basis, masks, strict=True)):
+            return layout
+        masks = [mask | n for n, mask in zip(basis, masks, strict=True)]
+    clear = not any(n & mask for at in layout.regs for n, mask in zip(at, masks, strict=True))
+    return layout.bits if clear else layout
 
 
 def _of(buffer: Buffer) -> Buffer | int:

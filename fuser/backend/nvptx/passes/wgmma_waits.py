@@ -3,15 +3,14 @@
 A loop says so (`in_flight`) whose matmuls only add to sums that it carries. The wait in it is for
 the iteration before, whose stage is given back then; behind the loop, the last ones are waited for,
 and the last stage is given back where a producer goes on to another program, or is in another
-block. Operands that threads write are overwritten behind a wait for what reads them.
+block. Operands that threads write are overwritten behind a wait for what reads them, and behind a
+barrier, which is due then (block_barriers.py).
 
     %y = for 512, (0, 0, 0), (%c)               %flying = for 512, (0, 0, 0), (%c)
         {stages = 4, in_flight = 1}
         body (%k, %stage, %phase, %sum) {           body (%k, %stage, %phase, %sum) {
                                                   wgmma_wait
-      barrier                                     barrier
       write_tile @1, %w                           write_tile @1, %w
-      barrier                                     barrier
       mbarrier_wait %full, %phase                 mbarrier_wait %full, %phase
       %a = wgmma ..., @0, @1, %sum                %a = wgmma ..., @0, @1, %sum
       %b = wgmma_wait (%a)                        %b = wgmma_wait (%a) {pending = 1}
@@ -35,25 +34,23 @@ from fuser.backend.nvptx.ir.rewrite import cloned, replaced
 from fuser.backend.nvptx.ir.values import SharedTile, Slot, Tile
 from fuser.backend.nvptx.recorder import Recorder, Scalars
 
-GROUP = 4
-"""Warps that multiply together."""
 _ARRIVING = (Integer, ops.Address, ops.MbarrierArrive)
 _MAKING = (Integer, ops.Full, ops.FillEdge)
-"""What an operand that threads write is made of, behind the barrier in front of the writes."""
+"""What an operand that threads write is made of at last."""
 
 
 def leave_in_flight(program: Program) -> None:
     """Rewrite every loop that says that its matmuls may run on."""
-    _block(program.body, program.warps // GROUP, repeats=False)
+    _block(program.body, repeats=False)
 
 
-def _block(block: Block, groups: int, *, repeats: bool) -> None:
-    """groups: of warps that multiply. repeats: whether a producer goes on behind the block."""
+def _block(block: Block, *, repeats: bool) -> None:
+    """repeats: whether a producer goes on behind the block."""
     for op in block.ops[:]:
         for inner in op.blocks():
-            _block(inner, groups, repeats=repeats or isinstance(op, ops.While))
+            _block(inner, repeats=repeats or isinstance(op, ops.While))
         if isinstance(op, ops.For) and op.in_flight:
-            behind = _Loop(op, groups).rewrite(repeats=repeats)
+            behind = _Loop(op).rewrite(repeats=repeats)
             at = block.ops.index(op) + 1
             at += _arrivals(block.ops[at:])  # others may go on as soon as all is issued
             block.ops[at:at] = behind
@@ -74,8 +71,8 @@ class _Loop:
     """One loop. wait: in it; arrivals: behind that, by which each channel of a stage is given
     back."""
 
-    def __init__(self, loop: ops.For, groups: int) -> None:
-        self.loop, self.groups, self.body = loop, groups, loop.body.ops
+    def __init__(self, loop: ops.For) -> None:
+        self.loop, self.body = loop, loop.body.ops
         self.wait = next(op for op in self.body if isinstance(op, ops.WgmmaWait))
         self.arrivals: list[list[Op]] = [[]]
         at = self.body.index(self.wait) + 1
@@ -154,13 +151,7 @@ class _Loop:
             return
         while isinstance(self.body[at - 1], _MAKING):
             at -= 1
-        wait: list[Op] = [ops.WgmmaWait(origin=self.loop.origin)]
-        if isinstance(self.body[at - 1], ops.Barrier):
-            at -= 1
-        elif self.groups > 1:  # the others' read it too
-            barrier = next(op for op in self.body if isinstance(op, ops.Barrier))
-            wait.append(replaced(barrier, {}))
-        self.body[at:at] = wait
+        self.body.insert(at, ops.WgmmaWait(origin=self.loop.origin))
 
     def keep_slots(self, behind: list[Op]) -> None:
         """Nothing else may lie where the matmuls in flight read."""
