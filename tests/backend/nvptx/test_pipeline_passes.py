@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from fuser.backend.nvptx import lower_to_gpu, passes
-from fuser.backend.nvptx.ir.ops import WgmmaWait
-from fuser.backend.nvptx.ir.ops import For
+from fuser.backend.nvptx.ir.ops import For, WgmmaWait
 from fuser.backend.nvptx.ir.parse import parse_program
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.text import print_program
