@@ -103,8 +103,16 @@ class Touch:
 ANY_ORDER = ("add", "max", "min", "and", "or", "xor")
 
 
+_TOUCHING = {
+    ops.Load, ops.LoadLines, ops.CopyAsync, ops.CopyOwn, ops.Store, ops.StoreLines, ops.AtomicAdd,
+    ops.Atomic,
+}  # fmt: skip
+
+
 def touched(op: Op) -> Touch | None:
     """What an op, without those inside of it, does to global memory."""
+    if type(op) not in _TOUCHING:
+        return None
     match op:
         case ops.Load() | ops.LoadLines():
             return Touch(op.at, False, op.tile.layout)

@@ -93,16 +93,19 @@ class _Barriers:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.memory = MemoryOrder(program)
+        every = list(program.body.walk())
+        self.memory = MemoryOrder(program, every)
         self.stages = StageOffsets(program)
         self.effects: dict[Op, tuple[Effect, ...]] = {}
         self.accesses: dict[Op, Access] = {}
-        for op in program.body.walk():
+        self.votes: set[str] = set()
+        for op in every:
+            if isinstance(op, ops.AnyOther):
+                self.votes.add(op.names[0])
             if found := effects(op):
                 self.effects[op] = found
             if (access := self.memory.access(op)) is not None:
                 self.accesses[op] = access
-        self.votes = {op.names[0] for op in program.body.walk() if isinstance(op, ops.AnyOther)}
         self.threads = 0
         self.team: Operand = 0
         self.inserting = True

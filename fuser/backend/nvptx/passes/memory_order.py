@@ -47,8 +47,8 @@ class Access:
 class MemoryOrder:
     """What a program does in memory that it both writes and meets again: `shared`."""
 
-    def __init__(self, program: Program) -> None:
-        every = list(program.body.walk())
+    def __init__(self, program: Program, every: list[Op]) -> None:
+        """every: the ops of the program's body, those inside of others as well."""
         found = {op: touch for op in every if (touch := touched(op)) is not None}
         self.shared: set[Buffer | int] = set()
         for key in {_memory(touch) for touch in found.values() if touch.writes}:

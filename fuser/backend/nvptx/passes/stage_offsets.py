@@ -29,9 +29,14 @@ class StageOffsets:
     """The offsets of stages in a program, as functions of a scalar that a loop carries."""
 
     def __init__(self, program: Program) -> None:
+        self._program = program
         self._texts: dict[str, str] = {}
         self._carried: dict[str, tuple[Operand, Operand]] = {}
-        for op in program.walk():
+        self._known: dict[tuple[Operand, Operand, int], bool] = {}
+
+    def _note(self) -> None:
+        """What integers are made of; few programs ask."""
+        for op in self._program.walk():
             if isinstance(op, Integer):
                 self._texts[op.names[0]] = op.text
             elif isinstance(op, ops.For):
@@ -39,7 +44,6 @@ class StageOffsets:
                 if isinstance(end, ops.Yield):
                     pairs = zip(op.firsts, end.scalars, strict=True)
                     self._carried.update(zip(op.scalars, pairs, strict=True))
-        self._known: dict[tuple[Operand, Operand, int], bool] = {}
 
     def apart(self, a: Operand, b: Operand, size: int) -> bool:
         """Whether `size` bytes at two offsets, of one iteration, are certain not to meet."""
@@ -51,6 +55,8 @@ class StageOffsets:
     def _apart(self, a: Operand, b: Operand, size: int) -> bool:
         if isinstance(a, int) and isinstance(b, int):
             return abs(a - b) >= size
+        if not self._texts:
+            self._note()
         leaves = self._leaves(a) | self._leaves(b)
         if len(leaves) != 1:
             return False
