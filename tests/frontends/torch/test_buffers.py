@@ -13,6 +13,10 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import fuser  # noqa: E402
+from fuser.frontends.torch import program, steady  # noqa: E402
+from tests.runtime.pretend_gpu import Driver, pretend_gpu  # noqa: E402
+
+__all__ = ["pretend_gpu"]
 
 pytestmark = [pytest.mark.export, pytest.mark.filterwarnings("ignore:.*treespec.*")]
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
@@ -74,6 +78,58 @@ def test_a_buffer_is_written_in_place(device: str, monkeypatch: pytest.MonkeyPat
     assert [spec.shape for spec in plan.outputs] == [(2, 2, 24)]
 
 
+class Device:
+    """Tensors in the memory of a pretended GPU, which PyTorch takes for host memory."""
+
+    def __init__(self, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.driver = driver
+        where = torch.device("cuda", 0)
+        ready, copied = steady.ready, steady._copied
+        monkeypatch.setattr(program, "gpu_of", lambda _: where)
+        for module in (program, steady):
+            monkeypatch.setattr(module, "ready", lambda x, align, _: ready(x, align, None))
+        monkeypatch.setattr(steady, "_copied", lambda x, align, _: self.put(copied(x, align, None)))
+        monkeypatch.setattr(steady, "_stream_of", lambda _: lambda: 0)
+        monkeypatch.setattr(steady, "_unusual", lambda *_: None)
+        monkeypatch.setattr(
+            steady._Maker, "of", lambda *like: steady._Maker(*2 * [lambda: self.empty(*like[:2])])
+        )
+
+    def empty(self, shape: Any, dtype: Any) -> Any:
+        count = torch.Size(shape).numel()
+        size = max(1, count * dtype.itemsize)
+        raw = self.driver.array(self.driver.do_cuMemAlloc(size), size)
+        return torch.from_numpy(raw).view(dtype)[:count].view(shape)
+
+    def put(self, x: Any) -> Any:
+        return self.empty(x.shape, x.dtype).copy_(x)
+
+
+def test_a_gpu_writes_a_buffer_in_place(
+    pretend_gpu: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = Device(pretend_gpu, monkeypatch)
+    net, like = pair()
+    net._apply(device.put)
+    compiled = fuser.compile(net)
+    place = net.rows.data_ptr()
+    for step in range(4):
+        x, at = inputs(step)
+        wanted = like(x, at)
+        x, at = device.put(x), device.put(at)
+        with monkeypatch.context() as patch:
+            without_copies(patch)
+            result = compiled(x, at)
+        pretend_gpu.do_cuCtxSynchronize()
+        torch.testing.assert_close(result, wanted)
+        torch.testing.assert_close(net.rows, like.rows)
+        assert net.rows.data_ptr() == place
+    (plan,) = compiled.plans
+    assert plan.target.is_cuda and len(pretend_gpu.launched) == 4 * plan.launches
+    assert [spec.shape for spec in plan.outputs] == [(2, 2, 24)]
+    assert not [call for call in pretend_gpu.calls if "DtoD" in call or "2D" in call]
+
+
 def test_what_the_user_writes_is_read() -> None:
     """By assignments of values, and of another tensor."""
     net, like = pair()
@@ -101,8 +157,8 @@ def test_an_input_is_written_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     cache, like = torch.randn(2, 12, 8), torch.empty(2, 12, 8)
     like.copy_(cache)
     exported = torch.export.export(Put(), (cache, x, at))
-    for program in (Put(), exported):
-        compiled = fuser.compile(program)
+    for model in (Put(), exported):
+        compiled = fuser.compile(model)
         for _ in range(3):
             x = torch.randn(2, 3, 8)
             wanted = Put()(like, x, at)
