@@ -224,7 +224,7 @@ def _told(error: AccessError, program: Program, found: Arguments) -> CheckError:
         has = f"has the elements {low} to {high}" if high >= low else "is empty"
         what = f"{me} {verb} {element} of {name}, whose memory {has}"
         hint = "mask the access: load(pointer, mask=...), store(pointer, value, mask=...)"
-    place = error.op.origin[0] if error.op is not None and error.op.origin else ""
+    place = error.op.source if error.op is not None else ""
     return CheckError(
         what, where=place, hint=hint, excerpt=excerpt_of(place),
         program=(*point, *(0,) * (3 - len(point))), array=name, element=error.element,

@@ -73,7 +73,7 @@ def _accesses(variant: Variant) -> list[str]:
 
 
 def _access(op: Op, view: View) -> str:
-    place = op.origin[0].rpartition(":")[2] if op.origin else "?"
+    place = op.source.rpartition(":")[2] if op.origin else "?"
     shape = ["inf" if isinstance(d, int) and d >= UNBOUNDED else _dim(d) for d in view.shape]
     strides = ", ".join(map(_dim, view.strides))
     text = f"line {place}: {VERBS[type(op)]} of {view.buffer.name}"

@@ -29,7 +29,7 @@ def line_of(message: str, kernel: Kernel) -> str:
     """The line that the op named in a message comes from; empty if it names none, or ops of
     several lines."""
     for text in re.findall(r"[a-z_]+(?:\.[a-z_]+)?", message):
-        found = {op.origin[0] for op in kernel.walk() if op.origin and text in _names(op)}
+        found = {op.source for op in kernel.walk() if op.origin and text in _names(op)}
         if len(found) == 1:
             return found.pop()
     return ""

@@ -23,5 +23,5 @@ def depends_on_order(kernel: Kernel) -> str:
             case _:
                 continue
         if not free:
-            return op.origin[0] if op.origin else op.opcode
+            return op.source or op.opcode
     return ""

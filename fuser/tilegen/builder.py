@@ -111,7 +111,7 @@ class Builder:
     def _append(self, op: Op, *types: TileType, hint: str = "v") -> Value:
         check_time()
         op.results = tuple(self._value(type, hint) for type in types)
-        op.origin = self.origin
+        op.origin = (self.origin,) if self.origin else ()
         for value in op.results:
             set_fact(value, infer(op))
         self.block.ops.append(op)
@@ -287,7 +287,7 @@ class Builder:
             self._append(ops.Yield(args=yielded))
         op = ops.For(start=first, stop=last, step=step, inits=tuple(inits), body=block)
         op.results = tuple(self._value(init.type) for init in inits)
-        op.origin = self.origin
+        op.origin = (self.origin,) if self.origin else ()
         self.block.ops.append(op)
         return op.results
 
@@ -307,7 +307,7 @@ class Builder:
             blocks.append(block)
         op = ops.While(inits=tuple(inits), condition=blocks[0], body=blocks[1])
         op.results = tuple(self._value(init.type) for init in inits)
-        op.origin = self.origin
+        op.origin = (self.origin,) if self.origin else ()
         self.block.ops.append(op)
         return op.results
 
@@ -331,7 +331,7 @@ class Builder:
             raise VerifyError(f"the branches yield {types[0]} and {types[1]}")
         op = ops.If(condition=condition, then=blocks[0], other=blocks[1])
         op.results = tuple(self._value(type) for type in types[0])
-        op.origin = self.origin
+        op.origin = (self.origin,) if self.origin else ()
         self.block.ops.append(op)
         return op.results
 

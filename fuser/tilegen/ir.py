@@ -81,15 +81,21 @@ class Block:
 @dataclass(eq=False, kw_only=True)
 class Op:
     """Base of all ops. A field annotated Value, Index, Block or a tuple of them is what it says;
-    any other field is an attribute. `results` and `origin` (ONNX node names) belong to every op."""
+    any other field is an attribute. `results` and `origin` belong to every op: for each node of the
+    graph that it was written for, the names of the model's nodes which that comes from."""
 
     opcode: ClassVar[str] = ""
     results: tuple[Value, ...] = ()
-    origin: tuple[str, ...] = ()
+    origin: tuple[tuple[str, ...], ...] = ()
 
     @property
     def result(self) -> Value:
         return self.results[0]
+
+    @property
+    def source(self) -> str:
+        """The first name that it comes from; empty if there is none."""
+        return self.origin[0][0] if self.origin else ""
 
     def fields(self) -> Iterator[tuple[str, Any]]:
         """The op's own fields, in order: (name, content)."""
@@ -165,7 +171,7 @@ class Kernel:
     """A tile program. `grid` programs run in any order and never talk to each other.
 
     scalars: numbers that a launch gives beside the buffers, visible everywhere. sources: other
-    names for the nodes that ops come from, where kernels of equal regions share a body.
+    origins of ops, where kernels of equal regions share a body.
     """
 
     name: str
@@ -175,11 +181,12 @@ class Kernel:
     body: Block
     schedule: Schedule = field(default_factory=Schedule)
     scalars: list[Value] = field(default_factory=list)
-    sources: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
 
     def origin_of(self, op: Op) -> tuple[str, ...]:
-        """The ONNX nodes that an op comes from."""
-        return tuple(self.sources.get(name, name) for name in op.origin)
+        """The names of the model's nodes that an op comes from."""
+        origins = (self.sources.get(names, names) for names in op.origin)
+        return tuple(dict.fromkeys(name for names in origins for name in names))
 
     def walk(self) -> Iterator[Op]:
         yield from self.body.walk()

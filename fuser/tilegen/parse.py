@@ -190,15 +190,20 @@ class _Parser(Reader):
             if stated is None:
                 facts.set_fact(value, known)
         block.ops.append(op)
-        op.origin = self.origin()
+        op.origin = self.origins()
         for position, info in enumerate(i for i in infos if i.kind == "block"):
             if position:
                 self.expect(info.name)
             inner: Block = getattr(op, info.name)
             self.params(op, inner)
             self.expect("{")
-            op.origin = op.origin or self.origin()
+            op.origin = op.origin or self.origins()
             self.block(inner)
+
+    def origins(self) -> tuple[tuple[str, ...], ...]:
+        """Of an op: the names of its line, as one."""
+        names = self.origin()
+        return (names,) if names else ()
 
     def is_attributes(self) -> bool:
         """Whether the brace opens attributes and not a block: `name =` follows."""

@@ -184,7 +184,7 @@ def test_text_keeps_claims_and_odd_names() -> None:
     assert "in [0, 64] by 8" in text
     parsed = parse_kernel(text)
     assert print_kernel(parsed) == text
-    assert parsed.body.ops[0].origin == ("/a b", "c,d", "#e")
+    assert parsed.body.ops[0].origin == (("/a b", "c,d", "#e"),)
     assert parsed.body.ops[0].result.range == (0, 64)
 
 

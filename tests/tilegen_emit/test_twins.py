@@ -52,6 +52,31 @@ def sums(*constants: np.ndarray) -> Graph:
     return imported(model)
 
 
+def test_layers_may_share_what_each_names_anew() -> None:
+    """A node that all layers compute, under a name in each, is one with all of their names."""
+
+    def layers(count: int) -> tuple[list[TileProgram], list[TileProgram]]:
+        names = "".join(
+            f"n{i} = Neg(p) s{i} = Softmax(x{i}) m{i} = Mul(s{i}, n{i}) x{i + 1} = MatMul(m{i}, w)"
+            for i in range(count)
+        )
+        model = parser.parse_model(
+            f'<ir_version: 9, opset_import: ["": 17]> g (float[4, 6] x0, float[6] p) '
+            f"=> (float[4, 6] y) {{ {names} y = Identity(x{count}) }}"
+        )
+        weight = numpy_helper.from_array(np.tri(6, dtype=np.float32), "w")
+        model.graph.initializer.append(weight)
+        cut = partition(imported(model), X86_64_V3)
+        alone = [p for r in cut.regions for p in programs_of(r, cut, X86_64_V3, Twins())]
+        return emit_programs(cut, X86_64_V3), alone
+
+    (few, _), (many, alone) = layers(4), layers(9)
+    assert bodies(few) == bodies(many) < 9
+    texts = [print_kernel(program.kernel) for program in many]
+    assert texts == [print_kernel(program.kernel) for program in alone]
+    assert any("n0" in text and "n8" in text for text in texts)
+
+
 ANY = np.arange(6) ** 2
 
 

@@ -15,7 +15,7 @@ stores %new alone. That is right where nobody else reads %past.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from fuser.graph.copying import begin_copy, clone_node
@@ -48,13 +48,14 @@ def keep_state(graph: Graph, pairs: Sequence[tuple[str, str]]) -> tuple[Graph, l
     appends: dict[Node, int] = {}
     puts: dict[Node, int] = {}
     taken: set[Value] = set()
+    uses, results = graph.uses(), set(graph.outputs)
     for name, output in pairs:
         number = graph.output_names.index(output)
         past, present = inputs[name], graph.outputs[number]
         if present in taken or graph.outputs.count(present) > 1:
             continue
         axis = growing_axis(past, present)
-        put = _overwriting(graph, past, present) if axis is None else None
+        put = _overwriting(past, present, uses, results) if axis is None else None
         if put is not None:
             taken.add(present)
             puts[put] = number
@@ -100,8 +101,11 @@ def keep_state(graph: Graph, pairs: Sequence[tuple[str, str]]) -> tuple[Graph, l
     return copy, found
 
 
-def _overwriting(graph: Graph, past: Value, present: Value) -> Node | None:
-    """The scatter that makes an output of the input, where nobody else reads the input."""
+def _overwriting(
+    past: Value, present: Value, uses: Mapping[Value, Sequence[Node]], results: Set[Value]
+) -> Node | None:
+    """The scatter that makes an output of the input, where nobody else reads the input. uses: the
+    nodes that read each value of the graph; results: its outputs."""
     node = present.node
     while node is not None and node.op == "reshape":
         node = node.inputs[0].node
@@ -110,11 +114,10 @@ def _overwriting(graph: Graph, past: Value, present: Value) -> Node | None:
     read = [node.inputs[0]]
     while (maker := read[-1].node) is not None and maker.op == "reshape":
         read.append(maker.inputs[0])
-    own = {node, *(value.node for value in read)}
-    others = (other for other in graph.nodes if other not in own)
-    if read[-1] is not past or any(value in read for value in graph.outputs):
+    if read[-1] is not past or not results.isdisjoint(read):
         return None
-    return None if any(value in read for other in others for value in other.inputs) else node
+    own = {node, *(value.node for value in read)}
+    return node if all(user in own for value in read for user in uses[value]) else None
 
 
 def growing_axis(past: Value, present: Value) -> int | None:

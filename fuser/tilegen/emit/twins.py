@@ -9,13 +9,14 @@ asked for them (constants.py): where a constant of the second answers otherwise,
     region 9: dot(%8, %w1), add %b1      the same, with %8 for %3, %w1 for %w0, %b1 for %b0
 
 The kernels of twins share views and ops. Which source nodes an op comes from is told for each:
-names of sources are part of the form by where they are repeated, so one table translates them.
+what a node of the graph comes from, names of source nodes, is part of the form by where it is
+repeated, so one table translates it. A node that all layers share has names of all.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -37,12 +38,12 @@ SEEN = ("constant", "dequantize", "dims")
 
 @dataclass(frozen=True)
 class _Form:
-    """A region without its names: key. values: those that the key numbers, in order; sources: the
-    names of source nodes, in order."""
+    """A region without its names: key. values: those that the key numbers, in order; sources: what
+    nodes come from, in order."""
 
     key: Hashable
     values: list[Value]
-    sources: list[str]
+    sources: list[tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class _Known:
 
     region: Region
     numbers: dict[Value, int]
-    sources: list[str]
+    sources: list[tuple[str, ...]]
     answers: list[tuple[Question, int, Hashable]]
     programs: tuple[TileProgram, ...]
 
@@ -116,7 +117,7 @@ class _Former:
         self.partition = partition
         self.numbers: dict[Value, int] = {}
         self.nodes: dict[Node, int] = {}
-        self.sources: dict[str, int] = {}
+        self.sources: dict[tuple[str, ...], int] = {}
 
     def region(self, region: Region) -> _Form:
         parts: list[Hashable] = [region.kind]
@@ -126,16 +127,12 @@ class _Former:
             parts += [(name, self.any(item)) for name, item in node.attrs.items()]
             self.nodes[node] = len(self.nodes)
             parts += [self.made(value) for value in node.outputs]
-            parts.append(self.names(node.origin))
+            parts.append(self.sources.setdefault(tuple(node.origin), len(self.sources)))
         for values in (region.inputs, region.outputs):
             parts.append(tuple(map(self.value, values)))
         parts.append(tuple(self.nodes.get(node, -1) for node in region.anchors))
         parts.append(self.any(region.facts))
         return _Form(tuple(parts), list(self.numbers), list(self.sources))
-
-    def names(self, origin: Iterable[str]) -> Hashable:
-        sources = self.sources
-        return tuple([sources.setdefault(name, len(sources)) for name in origin])
 
     def value(self, value: Value) -> Hashable:
         """A value that is known by its number, or comes from outside of the region."""

@@ -71,7 +71,7 @@ def test_every_op_has_a_rule() -> None:
 def test_ops_name_their_nodes() -> None:
     kernel: Kernel = KERNELS["rows"]()
     for op in kernel.walk():
-        op.origin = ("/a/Max", "b, c") if op.opcode == "reduce" else ()
+        op.origin = (("/a/Max", "b, c"),) if op.opcode == "reduce" else ()
     text = print_program(lower_to_gpu(kernel, SM_80))
     marked = [line for line in text.splitlines() if line.endswith('# /a/Max, "b, c"')]
     assert any("fold_registers.max" in line for line in marked)
