@@ -13,7 +13,7 @@ from fuser.graph import compose
 from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph, Value
 from fuser.partition import Options, Partition, partition
-from fuser.partition.passes.fold_norms import scaled_rows
+from fuser.partition.passes.scaled_weights import scaled_rows
 from fuser.target import SM_80, SM_90A, Target
 from tests.interpreted import run_partition
 from tests.partition.support import CPU, Net, codes, kinds
@@ -200,3 +200,13 @@ def test_weights_keep_their_precision(gain: float, good: bool) -> None:
     assert (other is not None) == good
     if found is not None and other is not None:
         np.testing.assert_array_equal(found, other.T)
+
+
+def test_the_product_of_weights_and_gain_is_made_once() -> None:
+    """Kernels for other sizes have the same array, as long as somebody has it."""
+    weights = np.random.default_rng(0).standard_normal((70, 40)).astype(np.float16)
+    gain = np.linspace(0.5, 2, 70, dtype=np.float32)
+    found = scaled_rows(weights, gain, 0)
+    assert found is not None and scaled_rows(weights, gain, 0) is found
+    assert scaled_rows(weights.copy(), gain, 0) is not found
+    assert scaled_rows(weights, 2 * gain, 0) is not found

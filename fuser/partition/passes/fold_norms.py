@@ -34,15 +34,12 @@ from fuser.graph.sizes import same, same_shape
 from fuser.partition.nodes import CREATE, REDUCE, VIEW, is_map, reduce_axes
 from fuser.partition.passes.live import without_dead
 from fuser.partition.passes.merge_matmuls import is_linear
+from fuser.partition.passes.scaled_weights import scaled_rows, times
 
 Array = np.ndarray[Any, Any]
 
 MOST_NODES = 64
 """Nodes between an operand and its statistics: a bound on search."""
-ROWS_AT_ONCE = 256
-"""Rows of weights that are multiplied at a time, in float32."""
-CHECKED = 16
-"""Of so many rows of weights one is compared with what it should be."""
 
 
 @dataclass(frozen=True)
@@ -260,42 +257,8 @@ def _fold(matmul: Node, normalised: Normalised) -> Folded | None:
     if normalised.offset is not None:
         plain = weights.constant
         assert plain is not None
-        bias = _times(normalised.offset, plain, axis).astype(np.float32)
+        bias = times(normalised.offset, plain, axis).astype(np.float32)
     return Folded(normalised, scaled, columns, bias)
-
-
-def scaled_rows(weights: Array, gain: Array, axis: int) -> Array | None:
-    """Weights times the gain [k] along an axis, rounded to their dtype. None where one is too large
-    for it, or where they are so small that rounding is more than half a unit of the last place."""
-    found = np.empty_like(weights)
-    limits = np.finfo(np.float16) if weights.dtype == np.float16 else None
-    largest = float(limits.max) if limits is not None else 3e38
-    half_unit = 2.0**-11 if limits is not None else 2.0**-8
-    error = norm = 0.0
-    for start in range(0, weights.shape[0], ROWS_AT_ONCE):
-        here = slice(start, start + ROWS_AT_ONCE)
-        factor = gain[here, None] if axis == 0 else gain[None, :]
-        exact = weights[here].astype(np.float32) * factor
-        if not np.abs(exact).max(initial=0) <= largest:
-            return None
-        found[here] = exact
-        rounded = found[here][::CHECKED].astype(np.float32)
-        error += float(np.square(rounded - exact[::CHECKED]).sum(dtype=np.float64))
-        norm += float(np.square(exact[::CHECKED]).sum(dtype=np.float64))
-    return found if error <= half_unit**2 * norm else None
-
-
-def _times(vector: Array, weights: Array, axis: int) -> Array:
-    """The sum over an axis of weights times a vector along it, in float64."""
-    total: Array = np.zeros(weights.shape[1 - axis], np.float64)
-    for start in range(0, weights.shape[0], ROWS_AT_ONCE):
-        here = slice(start, start + ROWS_AT_ONCE)
-        part = weights[here].astype(np.float64)
-        if axis == 0:
-            total += vector[here].astype(np.float64) @ part
-        else:
-            total[here] = part @ vector.astype(np.float64)
-    return total
 
 
 def _rewritten(graph: Graph, node: Node, values: dict[Value, Value], folded: Folded) -> Value:
