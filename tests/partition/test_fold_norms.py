@@ -16,7 +16,7 @@ from fuser.partition import Options, Partition, partition
 from fuser.partition.passes.scaled_weights import scaled_rows
 from fuser.target import SM_80, SM_90A, Target
 from tests.interpreted import run_partition
-from tests.partition.support import CPU, Net, codes, kinds
+from tests.partition.support import CPU, Net, kinds
 
 Array = np.ndarray[Any, Any]
 FOLD = Options(fold_norms=True)
@@ -125,7 +125,7 @@ def test_large_and_small_rows_are_as_exact(scale: float, target: Target) -> None
     assert folded <= WORSE * plain
 
 
-def test_rows_longer_than_a_tile_are_summed_in_chunks() -> None:
+def test_long_rows() -> None:
     graph = alone(Half(), 9, 2300, 16, layer=True)
     assert kinds(partition(graph, SM_90A, FOLD)) == ["contraction"]
     plain, folded = errors(graph, drawn(graph, 1.0))
@@ -142,13 +142,11 @@ def test_statistics_of_batched_rows() -> None:
     assert folded <= WORSE * plain
 
 
-def test_many_rows_keep_a_kernel_for_their_statistics() -> None:
-    """Each block would read its rows again: the kernel in front writes a number a row, no more."""
-    graph = alone(Half(), 2048, 512, 2048, layer=False)
-    cut = partition(graph, SM_90A, FOLD)
-    assert kinds(cut) == ["reduce", "contraction"]
-    assert "recompute" in codes(cut)
-    assert [value.type.size for value in cut.regions[0].outputs] == [2048]
+def test_many_rows_keep_their_norm() -> None:
+    """Each block would sum its rows up again."""
+    graph = alone(Half(), 4096, 512, 2048, layer=False)
+    assert kinds(partition(graph, SM_90A, FOLD)) == ["reduce", "contraction"]
+    assert not folds(partition(graph, SM_90A, FOLD))
 
 
 def folds(cut: Partition) -> bool:
@@ -210,3 +208,45 @@ def test_the_product_of_weights_and_gain_is_made_once() -> None:
     assert found is not None and scaled_rows(weights, gain, 0) is found
     assert scaled_rows(weights.copy(), gain, 0) is not found
     assert scaled_rows(weights, 2 * gain, 0) is not found
+
+
+@pytest.mark.parametrize("mean", [0.0, 1.0, 300.0])
+@pytest.mark.parametrize("layer", [False, True])
+@pytest.mark.parametrize("rows, k, n", [(70, 200, 136), (128, 768, 64)])
+def test_tall_blocks_take_sums_beside_their_dots(
+    rows: int, k: int, n: int, layer: bool, mean: float
+) -> None:
+    graph = alone(Half(), rows, k, n, layer)
+    assert kinds(partition(graph, SM_90A, FOLD)) == ["contraction"]
+    plain, folded = errors(graph, drawn(graph, mean))
+    assert folded <= WORSE * plain
+
+
+@pytest.mark.parametrize("first", [0.0, 100.0, -3e4])
+def test_a_variance_about_any_element_is_exact(first: float) -> None:
+    """The first element of a row may be the one that is far from all others."""
+    graph = alone(Half(), 40, 768, 32, layer=True)
+    feeds = drawn(graph)
+    feeds["x"][:, 0] = first
+    plain, folded = errors(graph, feeds)
+    assert folded <= WORSE * plain
+    feeds["x"][:] = first
+    feeds["x"][:, 5::7] = first + 1
+    plain, folded = errors(graph, feeds)
+    assert folded <= WORSE * plain or first < -1e4  # its neighbours in float16 are 16 apart
+
+
+def test_what_cannot_be_summed_in_one_pass_keeps_its_kernel() -> None:
+    """A sum of absolute distances from the mean needs the mean."""
+    net = Half()
+    x = net.half("x", 64, 128)
+    wide = net.b.cast(x, dtypes.f32)
+    mean = net.b.map("mul", net.b.reduce("reduce_sum", wide, (1,), keep=True), 1 / 128)
+    off = net.b.map("sub", wide, mean)
+    far = net.b.reduce("reduce_sum", net.b.map("abs", off), (1,), keep=True)
+    normal = net.b.cast(net.b.map("div", off, far), dtypes.f16)
+    graph = net.finish(net.b.matmul(normal, net.matrix(128, 64)))
+    cut = partition(graph, SM_90A, FOLD)
+    assert kinds(cut) == ["reduce", "contraction"] and folds(cut)
+    plain, folded = errors(graph, drawn(graph))
+    assert folded <= WORSE * plain

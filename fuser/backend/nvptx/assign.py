@@ -107,8 +107,8 @@ def _collect(block: Block, plan: Assignment) -> None:
 
 
 def can_stage(op: ops.Load, plan: Assignment) -> bool:
-    """Whether a load may go straight to shared memory: only dots use it, and 4 to 16 contiguous
-    bytes can be copied at once with zeros where out of bounds."""
+    """Whether a load may go straight to shared memory: only dots use it, and what casts it beside
+    them, and 4 to 16 contiguous bytes can be copied at once with zeros where out of bounds."""
     access = plan.accesses[op]
     if len(op.shape) != 2 or (op.pad not in (None, 0)):
         return False
@@ -116,7 +116,7 @@ def can_stage(op: ops.Load, plan: Assignment) -> bool:
         return False
     if op.mask is not None and not can_remake(op.mask, plan.makers, lambda value: True):
         return False
-    pending, dots = [(op.result, access.axis)], 0
+    pending, dots, reads = [(op.result, access.axis)], 0, 0
     while pending:
         value, inner = pending.pop()
         for use in plan.uses.get(value, ()):
@@ -127,6 +127,8 @@ def can_stage(op: ops.Load, plan: Assignment) -> bool:
                 if needs_inner_k(use) and not along_k:
                     return False
                 dots += 1
+            elif isinstance(use, ops.Cast) and value is op.result and not reads:
+                reads += 1
             else:
                 return False
     return dots > 0
@@ -302,6 +304,8 @@ class _Assigner:
             if isinstance(use, ops.Store | ops.AtomicAdd | ops.Atomic) and use.value is value
         ]
         maker = self.plan.makers.get(value)
+        if isinstance(maker, ops.Cast) and self.plan.makers.get(maker.x) in self.plan.staged:
+            maker = self.plan.makers[maker.x]  # read from shared memory
         if isinstance(maker, ops.Load | ops.Atomic):
             found.append(self.plan.accesses[maker])
         return found

@@ -70,8 +70,7 @@ class Builder(Recording):
     slow (slices.py). stages: of a ring, at most. converted: values in other layouts; operands: of
     dots, where they are. piped: loads that a loop brings; direct: that go straight to the layout of
     their value. written: buffers. scratch: slots of the dot that is recorded. warp_buffers: of
-    warps for themselves. waiting: what comes in front of a loop once its first copies are under way
-    (behind_copies.py)."""
+    warps for themselves."""
 
     def __init__(
         self, kernel: Kernel, target: Target, assignment: Assignment, order: ProgramOrder,
@@ -89,7 +88,6 @@ class Builder(Recording):
         self.operands: dict[tuple[Value, str, DotPlan], SharedTile | Tile] = {}
         self.piped: set[ops.Load] = set()
         self.direct: set[ops.Load] = set()
-        self.waiting: dict[Op, list[Op]] = {}
         self.copies_pending = False
         self.scratch: list[Slot] = []
         self.warp_buffers: Slot | None = None

@@ -61,9 +61,10 @@ def keeps_sums(low: Builder, op: ops.Dot) -> Operand:
 
 
 def release(low: Builder, stream: Stream, channel: Channel, stage: Operand) -> None:
-    """A warp group, or a warp where no dot reads, is done with a stage."""
-    threads = 128 if channel.dots else 32
-    low.neighbours.release(channel, stream.empty(low, channel, stage), threads)
+    """A warp group, or a warp where threads read, is done with a stage."""
+    if channel.read:
+        low.do(gpu.WarpSync())
+    low.neighbours.release(channel, stream.empty(low, channel, stage), channel.threads)
 
 
 def begin_trip(low: Builder, stream: Stream) -> None:
@@ -91,7 +92,7 @@ def after_dot(low: Builder, op: ops.Dot) -> None:
         pair for dot in group or [op] for pair in _channels(low, dot)
     ):
         channel.done += 1
-        if group or channel.done == len(channel.dots):
+        if group or stream.deferred is op or channel.done == channel.uses:
             release(low, stream, channel, stream.stage)
 
 
@@ -109,10 +110,13 @@ def before_read(low: Builder, value: Value) -> tuple[Stream, Channel] | None:
 
 def after_read(low: Builder, stream: Stream, channel: Channel) -> None:
     """Release what every lane of the warp has read; later, where the loop does that itself."""
-    if channel.held:
+    if channel.held or any(dot is stream.deferred or dot in stream.group for dot in channel.dots):
         return
-    low.do(gpu.WarpSync())
-    release(low, stream, channel, stream.stage)
+    channel.done += 1
+    if channel.done == channel.uses:
+        if not channel.read:
+            low.do(gpu.WarpSync())
+        release(low, stream, channel, stream.stage)
 
 
 def _channels(low: Builder, op: ops.Dot) -> list[tuple[Stream, Channel]]:

@@ -84,10 +84,6 @@ def lower_for(low: Builder, op: ops.For) -> None:
                 low.shared.free(buffer.slot)
         _bind_results(low, op, finals)
         return
-    front = len(low.recorder.open[-1].ops)
-    waiting = low.waiting.pop(op, ())
-    for item in waiting:
-        low.op(item)
     lone = lone_dot(op, low.assignment)
     place = op.body.params.index(lone.acc) - 1 if lone else 0
     partial = lone is not None and low.assignment.dots[lone].partial
@@ -110,7 +106,6 @@ def lower_for(low: Builder, op: ops.For) -> None:
         stop=stop, scalars=tuple(scalars), firsts=tuple(firsts), params=tuple(phis),
         inits=tuple(inits), body=ir.Block(), certain=certain,
         stages=ring.stages if ring else 1, ahead=pipeline.ahead if pipeline else 0,
-        behind=len(low.recorder.open[-1].ops) - front if waiting and pipeline else 0,
         in_flight=ring.in_flight if ring else 0,
         results=tuple(low.like(init) for init in inits),
     )  # fmt: skip

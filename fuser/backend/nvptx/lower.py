@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fuser.backend.nvptx import consumer, launch, passes, persistent, roles, stream_plan
 from fuser.backend.nvptx.assign import assign
-from fuser.backend.nvptx.behind_copies import find_behind_copies
 from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.convert import convert
 from fuser.backend.nvptx.decisions import Decision
@@ -118,8 +117,6 @@ class Lowering(Builder):
         if not (self.caller and self.hazards.any):
             tail = find_epilogue(self) or find_row_tail(self)
         later = {*tail.once, *tail.ops} if tail is not None else set()
-        self.waiting = find_behind_copies(self)
-        later.update(item for waiting in self.waiting.values() for item in waiting)
         for op in self.kernel.body.ops:
             if not isinstance(op, ops.Yield) and op not in later:
                 self.op(op)

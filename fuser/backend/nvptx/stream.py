@@ -23,7 +23,8 @@ Ring = tuple[Operand, Operand]
 @dataclass(eq=False)
 class Channel:
     """Loads that are waited for together. barriers: `stages` full ones, then as many empty. Without
-    dots, a load that goes on to registers. held: its stage is not given back at the read."""
+    dots, a load that goes on to registers; read: beside its dots, one does, too. held: its stage is
+    not given back at the read."""
 
     loads: list[ops.Load]
     sources: list[Source]
@@ -34,6 +35,7 @@ class Channel:
     waited: bool = False
     held: bool = False
     done: int = 0
+    read: bool = False
 
     @property
     def bytes(self) -> int:
@@ -55,7 +57,17 @@ class Channel:
 
     def readers(self, low: Recording) -> int:
         """How many arrivals empty a stage: of warp groups that multiply, or of warps that read."""
-        return low.warps // 4 if self.dots else low.warps
+        return low.warps * 32 // self.threads
+
+    @property
+    def uses(self) -> int:
+        """Dots and reads of an iteration, after which its stage is given back."""
+        return len(self.dots) + (self.read or not self.dots)
+
+    @property
+    def threads(self) -> int:
+        """Of which one arrives for all."""
+        return 128 if self.dots and not self.read else 32
 
 
 @dataclass(eq=False)

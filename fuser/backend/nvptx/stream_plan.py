@@ -143,6 +143,8 @@ def _plan_stream(
             match.loads.append(load)
             match.sources.append(source)
             match.dots += [dot for dot in dots if dot not in match.dots]
+    for channel in channels:
+        channel.read = bool(channel.dots) and any(_is_read(low, load) for load in channel.loads)
     lone = lone_dot(loop, plan)
     wide = lone is not None and plan.dots[lone].kind == "wide"
     if wide and not trips_of(loop):
@@ -171,11 +173,25 @@ def _is_quiet(low: Builder, loop: ops.For) -> bool:
             case ops.Dot():
                 if not {op.a, op.b} & local <= brought:
                     return False
+            case ops.Cast() | ops.Map() if _stays(low, op, brought):
+                pass
             case ops.IndexTile() | ops.Full() | ops.Yield():
                 pass
             case _:
                 return False
     return True
+
+
+def _stays(low: Builder, op: ops.Cast | ops.Map, brought: set[Value]) -> bool:
+    """Whether an op works on what threads have, or read of what is brought, as it lies there."""
+    plan = low.assignment
+    tiles = [v for v in op.operands() if v.shape and v not in brought and v not in plan.flexible]
+    return all(low.layout(value) == low.layout(op.result) for value in tiles)
+
+
+def _is_read(low: Builder, load: ops.Load) -> bool:
+    """Whether threads read a staged load."""
+    return any(isinstance(use, ops.Cast) for use in low.assignment.uses.get(load.result, ()))
 
 
 def _dots_of(low: Builder, load: ops.Load) -> list[ops.Dot]:

@@ -205,7 +205,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("split_matmuls", _of(split_matmuls), merges),  # before others are merged
     Pass("rotate_in_place", _of(rotate_in_place), merges),
     Pass("merge_matmuls", lambda g, w: merge_matmuls(g, w.options.forbid), merges),
-    Pass("fold_norms", _of(fold_norms), folds_norms),
+    Pass("fold_norms", lambda g, work: fold_norms(g, work.target), folds_norms),
     Pass("copy_pinned", lambda g, w: copy_pinned(g, w.options.pin), copies_pinned),
     Pass("store_grids", _grids, keeps_operands_on_cpu),
     Pass("quantise_weights", lambda g, _: without_dead(quantise_weights(g)), narrows_weights),

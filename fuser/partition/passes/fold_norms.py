@@ -35,6 +35,9 @@ from fuser.partition.nodes import CREATE, REDUCE, VIEW, is_map, reduce_axes
 from fuser.partition.passes.live import without_dead
 from fuser.partition.passes.merge_matmuls import is_linear
 from fuser.partition.passes.scaled_weights import scaled_rows, times
+from fuser.partition.passes.single_pass_variance import Variance, match_variance, sums_about_first
+from fuser.partition.statistics import are_taken_beside
+from fuser.target import Target
 
 Array = np.ndarray[Any, Any]
 
@@ -42,7 +45,7 @@ MOST_NODES = 64
 """Nodes between an operand and its statistics: a bound on search."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Normalised:
     """((source - shift) * rows) * gain + offset, the operand of a matmul along k, its last axis.
 
@@ -69,12 +72,12 @@ class Folded:
     bias: Array | None
 
 
-def fold_norms(graph: Graph) -> Graph:
+def fold_norms(graph: Graph, target: Target) -> Graph:
     """A graph in which matmuls of constant weights read what their operand was normalised from,
-    where nobody else reads the normalised values."""
+    where nobody else reads the normalised values and sums of rows are cheaper than a kernel."""
     uses = graph.uses()
     outputs = set(graph.outputs)
-    found: dict[Node, Folded] = {}
+    found: dict[Node, Folded | Variance] = {}
     readers: dict[Value, list[Node]] = {}
     for node in graph.nodes:
         if node.op == "dot_general" and _is_plain(node):
@@ -83,11 +86,46 @@ def fold_norms(graph: Graph) -> Graph:
         normalised = match_normalised(value)
         if normalised is None or not _read_by(value, set(matmuls), uses, outputs):
             continue
+        *rows, k = normalised.source.shape
+        columns = {matmul.output.shape[-1] for matmul in matmuls}
+        if not are_taken_beside(target, prod(rows), columns, k):
+            continue
         folded = [_fold(node, normalised) for node in matmuls]
         whole = [item for item in folded if item is not None]
         if len(whole) == len(matmuls):
             found.update(zip(matmuls, whole, strict=True))
-    return without_dead(with_replaced(graph, found, _rewritten)) if found else graph
+            for variance in _variances(normalised):
+                found[variance.total] = found[variance.squares] = variance
+    if not found:
+        return graph
+    made: dict[Variance, tuple[Value, Value]] = {}
+
+    def replaced(
+        graph: Graph, node: Node, values: dict[Value, Value], item: Folded | Variance
+    ) -> Value:
+        if isinstance(item, Folded):
+            return _rewritten(graph, node, values, item)
+        if item not in made:
+            made[item] = sums_about_first(graph, item, values)
+        return made[item][node is item.squares]
+
+    return without_dead(with_replaced(graph, found, replaced))
+
+
+def _variances(normalised: Normalised) -> list[Variance]:
+    """Those that the factors of rows are computed from."""
+    stack, seen = [row for _, row in normalised.rows], set[Value]()
+    found = []
+    while stack:
+        value = stack.pop()
+        node = value.node
+        if value in seen or node is None or value is normalised.source:
+            continue
+        seen.add(value)
+        if node.op == "reduce_sum" and (variance := match_variance(node)) is not None:
+            found.append(variance)
+        stack.extend(node.inputs)
+    return found
 
 
 def match_normalised(value: Value) -> Normalised | None:

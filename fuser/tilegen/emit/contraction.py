@@ -8,10 +8,12 @@ the accumulators at coordinates that follow from theirs (the epilogue).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from fuser.dtypes import f32
 from fuser.errors import LoweringError
-from fuser.graph.ir import Value
-from fuser.graph.ops.registry import is_map
+from fuser.graph.ir import Node, Value
 from fuser.graph.sizes import certain, divides, is_symbolic, size_hint
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
@@ -30,9 +32,9 @@ from fuser.tilegen.emit.dot_operands import (
 )
 from fuser.tilegen.emit.dot_shape import DotShape, dot_shape
 from fuser.tilegen.emit.map import program
-from fuser.tilegen.emit.maps import Coords, product
+from fuser.tilegen.emit.maps import Coords, delinearise
 from fuser.tilegen.emit.placement import Places, spread, store_placed
-from fuser.tilegen.emit.primitives import reduced_axes
+from fuser.tilegen.emit.primitives import neutral_tail, reduced_axes
 from fuser.tilegen.emit.space import Emission, Piece
 from fuser.tilegen.emit.weights import decoded_by, k_block
 from fuser.tilegen.index import Index, index
@@ -75,13 +77,13 @@ def emit(
         chosen = k_blocks(target, first.m, columns, first.k, first.left.dtype.bits, first.b, chosen)
     if chosen.extra.get("span"):
         return (deep.emit(region, partition, target, chosen, dots),)
+    if is_folded(region):  # a block that has a part of k has a part of the sums of a row
+        chosen = replace(chosen, stream_k=0, cluster=1)
     em = Emission(region, partition, target, chosen)
     batch, m, n, k = frame(em, first.b, first.m, columns, first.k)
     guards = [(m, first.m)]
-    take_statistics(em, {
-        dot.node.output: (dot.result_coords(batch, m, n), [*guards, (n, dot.n)]) for dot in dots
-    })  # fmt: skip
-    accumulators = multiply(em, dots, batch, m, n, k)
+    sums = sums_beside(em, first)
+    accumulators = multiply(em, dots, batch, m, n, k, sums)
     places: Places = {}
     pieces: dict[Value, Piece] = {}
     for dot, piece in zip(dots, accumulators, strict=True):
@@ -140,9 +142,8 @@ def matmul_of(region: Region, target: Target) -> Matmul | None:
 
 
 def is_folded(region: Region) -> bool:
-    """Whether the region reduces, or scans, what its matmuls and convolutions compute."""
-    made = behind_anchors(region)
-    ops = {node.op for node in region.nodes if node.outputs and node.output in made}
+    """Whether the region reduces, or scans, what it computes or reads."""
+    ops = {node.op for node in region.nodes}
     return any(op.startswith("reduce_") or op in ("argmax", "argmin", "cumsum") for op in ops)
 
 
@@ -170,34 +171,26 @@ def can_stream(region: Region, value: Value, piece: int = 16) -> bool:
     return value.type.rank > 0 and divides(piece, value.shape[-1] * value.dtype.bytes)
 
 
-MOST_ELEMENTS = 1 << 15
-"""Of a tile of rows whose statistics are taken, which registers hold."""
-
-
-def take_statistics(em: Emission, anchors: Places) -> None:
-    """Compute what reductions of rows give to the epilogue in front of the loop over k: the first
-    operands are on their way meanwhile. anchors: where the results of the matmuls will live."""
-    if not any(node.op.startswith("reduce_") for node in em.region.nodes):
-        return
+def sums_beside(em: Emission, dot: DotShape) -> list[Node]:
+    """The sums of rows that a loop over k takes beside its dots, of the operand that these read,
+    where each is of what is known in front of the loop; else none."""
+    nodes = [node for node in em.region.nodes if node.op.startswith("reduce_")]
+    if not nodes or dot.b != 1 or not em.target.is_cuda:
+        return []
     made = behind_anchors(em.region)
     folded: set[Value] = set()
     for node in em.region.nodes:
-        if node.op.startswith("reduce_") or not folded.isdisjoint(node.inputs):
+        if not folded.isdisjoint(node.inputs) and node in nodes:
+            return []
+        if node in nodes or not folded.isdisjoint(node.inputs):
             folded.update(node.outputs)
-        if node.op.startswith("reduce_") and not made.isdisjoint(node.outputs):
-            return  # reductions of what is multiplied come behind the loop
-    height = em.extents[0]
-    for node in em.region.nodes:
-        if node.op.startswith("reduce_"):
-            total = product([node.inputs[0].shape[a] for a in reduced_axes(node)])
-            if height * size_hint(total) > MOST_ELEMENTS and total not in em.chunks:
-                em.chunks[total] = em.axis(MOST_ELEMENTS // height)
-    places = spread(em, dict(anchors), {})
-    for node in em.region.nodes:
-        if is_map(node) and node.output in places and node.output in made:
-            for operand in node.inputs:
-                if operand in folded and operand not in made:
-                    em.tile(operand, places[node.output][0])
+    for node in nodes:
+        x = node.inputs[0]
+        whole = node.op == "reduce_sum" and reduced_axes(node) == (x.type.rank - 1,)
+        alike = x.shape[-1] == dot.k and node.output.type.size == dot.m
+        if not (whole and alike) or node.output in made:
+            return []
+    return nodes
 
 
 def frame(em: Emission, b: int, m: int, n: int, k: int) -> tuple[Index, Index, Index, Index]:
@@ -229,9 +222,11 @@ def rows_program(em: Emission, grid_m: int, grid_n: int, m: int) -> tuple[Index,
 
 
 def multiply(
-    em: Emission, dots: list[DotShape], batch: Index, m: Index, n: Index, inner: Index
-) -> list[Piece]:
-    """The accumulators of all dots, over frame axes (m, n)."""
+    em: Emission, dots: list[DotShape], batch: Index, m: Index, n: Index, inner: Index,
+    sums_of: Sequence[Node] = (),
+) -> list[Piece]:  # fmt: skip
+    """The accumulators of all dots, over frame axes (m, n). sums_of: sums of rows that the loop
+    takes beside them, which are provided behind it."""
     depth, total = em.extents[1], dots[0].k
     kinds = [dot_dtype(em.target, d.node) for d in dots]
     late = [late_scales(em, dot) for dot in dots]
@@ -240,13 +235,16 @@ def multiply(
         for dot, kind in zip(dots, kinds, strict=True)
     ]
     inits = [Piece(dtype, (0, 2), splat=0.0 if dtype.is_float else 0) for dtype in sums]
+    rows = [delinearise(m, node.output.shape) for node in sums_of]
+    beside = [Piece(f32, (0, 1), splat=0.0) for _ in sums_of]
 
     def body(at: Index, carried: list[Piece]) -> list[Piece]:
         k = at + inner
         em.load_guards = [] if divides(depth, total) else [(k, total)]
         cache: dict[tuple[Value, Coords], TileValue] = {}
         results = []
-        for dot, kind, acc, weights in zip(dots, kinds, carried, late, strict=True):
+        products, partial = carried[: len(dots)], carried[len(dots) :]
+        for dot, kind, acc, weights in zip(dots, kinds, products, late, strict=True):
             at_lhs = (dot.left, dot.coords(0, batch, m, k))
             if at_lhs not in cache:
                 cache[at_lhs] = operand(em, *at_lhs, (0, 1), kind)
@@ -266,13 +264,19 @@ def multiply(
             c = em.full_value(acc, (0, 2))
             codes = dot.node.attrs.get("codes", "")
             results.append(Piece(acc.dtype, (0, 2), dot_op(em, a, b, c, codes)))
+        for node, at_row, part in zip(sums_of, rows, partial, strict=True):
+            x = em.tile(node.inputs[0], (*at_row, k))
+            results.append(em.map("add", part, neutral_tail(em, "sum", x, k, total)))
         em.load_guards = []
         return results
 
     if certain(depth - total):
-        results = body(Index(0), inits)
+        results = body(Index(0), [*inits, *beside])
     else:
-        results = em.loop(0, total, depth, inits, body)
+        results = em.loop(0, total, depth, [*inits, *beside], body)
+    for node, at_row, part in zip(sums_of, rows, results[len(dots) :], strict=True):
+        em.provide(node.output, tuple(at_row), em.reduce("sum", part, 1))
+    del results[len(dots) :]
     for number, (dot, weights) in enumerate(zip(dots, late, strict=True)):
         if weights is not None and not k_block(weights.node, dot.contract[1]):
             scale = weights.scale(em, (batch, Index(0), n), dot.coords(1, batch, n, Index(0)))

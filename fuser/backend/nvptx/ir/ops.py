@@ -936,10 +936,9 @@ class For(Op):
     scalars first; firsts, inits: of the first iteration; the body yields those of the next one.
     certain: there is an iteration. results: the carried tiles behind the loop. The scalars that the
     last iteration was given (with `certain`: that it yields) may be used there by their names. The
-    copies that the body begins with may go `ahead` iterations, around `stages` stages; the first
-    ones stand in front of the `behind` ops before the loop; so many groups of matmuls may be
-    `in_flight` when an iteration ends. Of a ring that a producer fills the second scalar is the
-    stage."""
+    copies that the body begins with may go `ahead` iterations, around `stages` stages; so many
+    groups of matmuls may be `in_flight` when an iteration ends. Of a ring that a producer fills the
+    second scalar is the stage."""
 
     opcode: ClassVar[str] = "for"
     stop: Operand
@@ -951,7 +950,6 @@ class For(Op):
     certain: bool = False
     stages: int = 1
     ahead: int = 0
-    behind: int = 0
     in_flight: int = 0
 
 

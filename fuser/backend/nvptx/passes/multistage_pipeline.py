@@ -5,8 +5,6 @@ A loop that says so (`stages`, `ahead`) begins with the copies of its iteration.
 own. The one barrier that is due behind the wait (block_barriers.py) serves both sides: everyone's
 copies have landed, and everyone is done with the stage that is written next. Where fewer than
 `stages` - 1 are ahead, matmuls may still read the stage of the iteration before (wgmma_waits.py).
-Ops in front of the loop that say so (`behind`) stay behind its first copies: what they load comes
-meanwhile.
 
                                                 copy_async &x[0], @0
                                                 commit_copies
@@ -46,8 +44,7 @@ def _block(block: Block) -> None:
         for inner in op.blocks():
             _block(inner)
         if isinstance(op, ops.For) and op.ahead:
-            first = len(made) - op.behind
-            made[first:first] = _Pipeline(op).rewrite()
+            made += _Pipeline(op).rewrite()
         made.append(op)
     block.ops[:] = made
 
@@ -93,7 +90,7 @@ class _Pipeline:
         end.scalars = (*end.scalars, following)
         add(end)
         loop.scalars, loop.firsts = (*loop.scalars, stage), (*loop.firsts, 0)
-        loop.stages, loop.ahead, loop.behind = 1, 0, 0
+        loop.stages, loop.ahead = 1, 0
         return before.ops
 
     def fill(self, variable: Operand, stage: Operand, suffix: str) -> None:

@@ -34,7 +34,7 @@ from fuser.backend.nvptx.ir.rewrite import cloned, replaced
 from fuser.backend.nvptx.ir.values import SharedTile, Slot, Tile
 from fuser.backend.nvptx.recorder import Recorder, Scalars
 
-_ARRIVING = (Integer, ops.Address, ops.MbarrierArrive)
+_ARRIVING = (Integer, ops.Address, ops.WarpSync, ops.MbarrierArrive)
 _MAKING = (Integer, ops.Full, ops.FillEdge)
 """What an operand that threads write is made of at last."""
 
