@@ -15,7 +15,8 @@ once as diag(%g) %w, relative to a weight instead of an activation. A gain that 
 the normal numbers of their dtype, or beyond the largest, is not folded. columns() sums the weights
 as they were rounded, in float64, so that the mean meets what it was multiplied with: what is left
 of it is the rounding of float32 sums, |mean| / deviation * 2^-24 a step, and a deviation that is
-many times smaller than the mean is not there in %x of 16 bits.
+many times smaller than the mean is not there in %x of 16 bits (but for a row of one number that
+is not 0, of which that rounding over the root of epsilon is left, instead of nothing).
 """
 
 from __future__ import annotations
