@@ -3,7 +3,8 @@
 Each emitter takes (function, operands...) and appends plain LLVM instructions: fma, selects, bit
 operations. No library call is made, so they run on every target that LLVM has. exp, log, tanh and
 erf have float versions of their own; the other float functions round a double result once.
-They are made of the steps in math_steps.py; math_circular.py has sin, cos, tan and their inverses.
+They are made of the steps in math_steps.py; math_lookup.py has erf for AVX-512,
+math_circular.py sin, cos, tan and their inverses.
 Polynomials are fits of our own (math_tables.py). The greatest errors seen, in units in the last
 place of the result, are `MAX_ULP`; tests/backend/test_math.py asserts them over the whole range.
 Denormal results and the signs of zeros are kept. sin, cos and tan reduce huge arguments by integers
@@ -20,6 +21,7 @@ from fuser.backend import math_tables as tables
 from fuser.backend import text
 from fuser.backend.function import Function
 from fuser.backend.math_circular import acos, asin, atan, cos, sin, tan
+from fuser.backend.math_lookup import erf_by_lookup
 from fuser.backend.math_steps import (
     add,
     at_least,
@@ -49,6 +51,8 @@ LOG2_E = 1.0 / LN2
 TWO_THIRDS_LOW = float(Fraction(2, 3) - Fraction(2 / 3))
 SCALEF = "scalef"
 """Function.traits: AVX-512's x * 2**n with n a float is at hand."""
+LOOKUP = "lookup"
+"""Function.traits: AVX-512's tables of 16 floats are at hand."""
 ROUND_BF16 = "round_bf16"
 """Function.traits: AVX-512 BF16's rounding is at hand. It takes denormals as 0."""
 
@@ -261,6 +265,8 @@ def atanh(f: Function, x: Reg) -> Reg:
 
 def erf(f: Function, x: Reg) -> Reg:
     double = is_double(x)
+    if not double and LOOKUP in f.traits:
+        return erf_by_lookup(f, x)
     size = magnitude(f, x)
     z = mul(f, x, x)
     if double:

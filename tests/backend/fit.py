@@ -95,6 +95,28 @@ def _odd_rest(g: Real, first: mp.mpf | float) -> Real:
     return rest
 
 
+def _show_lookup(erf_rest: Real) -> None:
+    """ERF_LOOKUP_F32: a polynomial for each interval around a multiple of 1/4, by powers."""
+    one, half = (lambda x: mp.mpf(1)), 0.125
+    odd, worst = remez(erf_rest, one, range(3), 0, half**2)
+    rows = [[mp.mpf(0), odd[0], mp.mpf(0), odd[1], mp.mpf(0), odd[2]]]
+    for i in range(1, 16):
+        around = lambda d, i=i: mp.erf(mp.mpf(i) / 4 + d)  # noqa: E731
+        row, error = remez(around, one, range(6), -half, half)
+        if i == 15:  # what is clamped to 3.87 gives 1, for a third of a unit in the last place more
+            rise = mp.mpf("3.4e-8") / mp.mpf("0.245") ** 4
+            row = [c + rise * mp.binomial(4, p) * mp.mpf(half) ** (4 - p) if p < 5 else c
+                   for p, c in enumerate(row)]  # fmt: skip
+        rows.append(row)
+        worst = max(worst, error)
+    print(f"ERF_LOOKUP_F32 = (  # error 2^{float(mp.log(worst, 2)):.1f}")
+    for power in range(6):
+        numbers = [f"{float(row[power]):.10g}" for row in rows]
+        lines = [", ".join(numbers[at : at + 4]) for at in range(0, 16, 4)]
+        print("    (" + ",\n     ".join(lines) + "),")
+    print(")  # fmt: skip\n")
+
+
 def main() -> None:
     half = float(mp.log(2) / 2) * 1.001
     one = lambda x: mp.mpf(1)  # noqa: E731
@@ -125,6 +147,7 @@ def main() -> None:
 
     show("ERF_F32", erf_rest, one, range(7), 0, 0.93**2)
     show("ERFC_F32", lambda t: mp.log(mp.erfc(t)), lambda t: mp.erfc(t), range(8), 0.92, 3.95)
+    _show_lookup(erf_rest)
     show("ERF_F64", erf_rest, one, range(13), 0, 1.0)
 
     def scaled(q: mp.mpf) -> mp.mpf:

@@ -95,6 +95,29 @@ def test_double(fn: str, rng: np.random.Generator) -> None:
     assert worst <= MAX_ULP[fn][1]
 
 
+@pytest.mark.parametrize("count", [1, 2, 5, 8, 15, 17, 40, 100])
+def test_erf_has_the_same_bits_in_vectors_of_all_lengths(
+    count: int, rng: np.random.Generator
+) -> None:
+    """Also where it looks numbers up in tables of 16."""
+    x = np.zeros(BLOCK, np.float32)
+    x[:count] = rng.standard_normal(count) * 2
+    b = Builder("erf")
+    short, y = b.buffer("x", f32, count), b.buffer("y", f32, count, role="output")
+    tile = b.load(b.view(short, (count,)), (axis(0, count),), (count,), pad=None)
+    b.store(b.view(y, (count,)), (axis(0, count),), b.map("erf", tile))
+    feeds = {"x": x[:count].copy(), "y": np.zeros(count, np.float32)}
+    native.run(b.build(), feeds)
+    np.testing.assert_array_equal(feeds["y"], apply("erf", [x], f32)[:count])
+
+
+@pytest.mark.parametrize("dtype", [f32, f64], ids=str)
+def test_erf_of_large_numbers_is_one(dtype: DType, rng: np.random.Generator) -> None:
+    x = np.exp(rng.uniform(np.log(6), 80, BLOCK)).astype(dtype.numpy)
+    x[0] = np.inf
+    assert (apply("erf", [x], dtype) == 1).all() and (apply("erf", [-x], dtype) == -1).all()
+
+
 NEAR_POLES = (6381956970095103.0 * 2.0**797, 5319372648326541.0 * 2.0**11, 2.0**1023, 1.7e308)
 """The double nearest to a multiple of pi / 2 is the first."""
 

@@ -124,7 +124,7 @@ def _lower(
         linkage="internal",
     )
     if "+avx512f" in target.features and "+avx512vl" in target.features:
-        program.traits = frozenset({math.SCALEF})
+        program.traits = frozenset({math.SCALEF, math.LOOKUP})
         if "+avx512bf16" in target.features:
             program.traits |= {math.ROUND_BF16}
     buffers = dict(zip(kernel.buffers, program.args, strict=False))

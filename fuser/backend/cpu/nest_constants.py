@@ -24,7 +24,7 @@ from contextlib import contextmanager
 
 from fuser.backend.function import Function
 
-FEWEST = 8
+FEWEST = 3
 """Constants that a nest has beside a register tile without harm."""
 
 _SPLAT = re.compile(r"splat \(float 0x([0-9A-F]{16})\)")
