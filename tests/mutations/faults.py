@@ -162,8 +162,8 @@ EMITTERS = (
     ),
     Fault(
         "a product leaves out the last block of k", CONTRACTION,
-        "results = em.loop(0, total, depth, inits, body)",
-        "results = em.loop(0, total - 1, depth, inits, body)",
+        "results = em.loop(0, total, depth, [*inits, *beside], body)",
+        "results = em.loop(0, total - 1, depth, [*inits, *beside], body)",
     ),
     Fault(
         "parts of a concat behind a matmul overlap", PLACEMENT,
