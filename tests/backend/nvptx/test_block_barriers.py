@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -11,9 +12,17 @@ from fuser.backend.nvptx.ir.op import Block
 from fuser.backend.nvptx.ir.ops import Barrier, Where
 from fuser.backend.nvptx.ir.parse import parse_program
 from fuser.backend.nvptx.ir.text import print_program
+from fuser.backend.nvptx.passes import block_barriers
 from fuser.backend.nvptx.passes.block_barriers import insert_barriers
+from fuser.dtypes import f32, i32
 from fuser.errors import LoweringError
 from fuser.target import SM_90A
+from fuser.tilegen.builder import Builder
+from fuser.tilegen.index import Index, axis, index
+from fuser.tilegen.ir import Kernel
+from fuser.tilegen.schedule import Schedule
+from fuser.tilegen.value import Value
+from tests.backend.nvptx import language_kernels
 from tests.backend.nvptx.test_language import KERNELS as OF_CALLERS
 from tests.backend.nvptx.test_simulate import KERNELS, text_of
 
@@ -167,3 +176,44 @@ def test_text_has_all_that_is_needed(name: str) -> None:
     assert print_program(program) == text
     inside = [op for op in program.body.walk() if isinstance(op, Where)]
     assert not any(isinstance(op, Barrier) for where in inside for op in where.body.walk())
+
+
+@pytest.mark.parametrize("depth", [3, 6])
+def test_loops_in_loops_do_not_multiply_the_work(
+    depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loop is asked what its body leaves by all loops around it: it answers equal questions
+    once. Without that, iterations were 6**depth."""
+    walked = 0
+    original = block_barriers._Barriers.iteration
+
+    def counted(self: Any, op: Any, pending: Any) -> Any:
+        nonlocal walked
+        walked += 1
+        return original(self, op, pending)
+
+    monkeypatch.setattr(block_barriers._Barriers, "iteration", counted)
+    gpu_text(nested(depth), SM_90A)
+    assert depth <= walked <= 8 * depth**3
+
+
+def nested(depth: int) -> Kernel:
+    """Loops in each other, of a caller's number of iterations; the innermost one reads what other
+    threads have stored in the iteration before."""
+    b = Builder("nested", Schedule(warps=4))
+    x, y = language_kernels.pointer(b, "x", f32), language_kernels.pointer(b, "y", f32, "output")
+    n = b.scalar("n", i32)
+
+    def inside(left: int, at: Index, acc: Value) -> Value:
+        if left:
+            (total,) = b.loop(
+                0, index(n), 1, [acc],
+                lambda i, carried: [inside(left - 1, at + index(i) * 128, carried)],
+            )  # fmt: skip
+            return total
+        total = b.reduce("sum", b.load(x, (at + axis(0, 128),), (128,)), 0)
+        b.store(y, (at + axis(0, 128),), b.map("add", acc, b.broadcast(total, (128,), ())))
+        return b.map("add", acc, b.load(y, (at + 127 - axis(0, 128),), (128,)))
+
+    b.store(y, (axis(0, 128),), inside(depth, Index(0), b.full(0, (128,), f32)))
+    return b.build()

@@ -29,6 +29,7 @@ and those of a cluster order is theirs.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 
 from fuser.backend.nvptx.ir import ops
@@ -79,6 +80,11 @@ class _Pending:
         self.matmuls |= other.matmuls
         self.acquired |= other.acquired
 
+    def key(self) -> Hashable:
+        """Equal for equal ones."""
+        every = (frozenset(x) for x in (self.done, self.copies, self.matmuls, self.told))
+        return *every, self.acquired
+
     def holds(self, other: _Pending) -> bool:
         parts = ("done", "copies", "matmuls")
         return all(getattr(other, part) <= getattr(self, part) for part in parts) and (
@@ -89,7 +95,7 @@ class _Pending:
 class _Barriers:
     """threads, team: of the barriers that are due. inserting: whether they are inserted, or only
     what is then pending is asked for. divided: in ops that not all threads do. count: barriers that
-    were due."""
+    were due. heads: what was found of loops."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -111,6 +117,7 @@ class _Barriers:
         self.inserting = True
         self.divided = False
         self.count = 0
+        self.heads: dict[Hashable, tuple[_Pending, int]] = {}
 
     def run(self) -> None:
         if self.effects or self.accesses:
@@ -261,7 +268,16 @@ class _Barriers:
         return left
 
     def head(self, op: ops.For | ops.While, pending: _Pending) -> tuple[_Pending, int]:
-        """(what may be pending at the head of a loop, barriers that are due in an iteration)."""
+        """(what may be pending at the head of a loop, barriers that are due in an iteration). Loops
+        in loops ask often for the same, before anything is inserted there."""
+        key = op, pending.key(), self.divided
+        if key not in self.heads:
+            self.heads[key] = self.settled(op, pending)
+        head, count = self.heads[key]
+        return head.copy(), count
+
+    def settled(self, op: ops.For | ops.While, pending: _Pending) -> tuple[_Pending, int]:
+        """What `head` gives, by iterations until nothing is added."""
         head = pending.copy()
         outside, self.inserting, before = self.inserting, False, self.count
         while True:
