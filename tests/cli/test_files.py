@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,37 +11,21 @@ import pytest
 
 import fuser
 from fuser.backend.llvm import host_features
-from fuser.cli.main import run
 from fuser.errors import DeviceError
 from fuser.runtime.container import read_file
 from fuser.runtime.devices import choose
 from fuser.runtime.store import load_programs
 from fuser.target import TARGETS, X86_64_V3
-from models import TINY, build, save
-
-Command = Callable[..., tuple[int, str, str]]
+from tests.cli.command import Fuser
 
 
-@pytest.fixture
-def command(capfd: pytest.CaptureFixture[str]) -> Command:
-    def call(*arguments: str | Path) -> tuple[int, str, str]:
-        capfd.readouterr()
-        code = run([str(argument) for argument in arguments])
-        out, err = capfd.readouterr()
-        return code, out, err
-
-    return call
+@pytest.fixture(name="command")
+def in_this_process(fuser: Fuser) -> Fuser:
+    """The fixture of conftest.py, which has the name of the package."""
+    return fuser
 
 
-@pytest.fixture(scope="module")
-def mlp(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """x: float32 [batch, 24] -> y: [batch, 10]."""
-    path = tmp_path_factory.mktemp("models") / "mlp.onnx"
-    save(build("mlp", **TINY["mlp"]), path)
-    return path
-
-
-def test_inspect_a_model(command: Command, mlp: Path) -> None:
+def test_inspect_a_model(command: Fuser, mlp: Path) -> None:
     proto = onnx.load(mlp)
     code, out, err = command("inspect", mlp, "--json")
     found = json.loads(out)
@@ -61,7 +44,7 @@ def test_inspect_a_model(command: Command, mlp: Path) -> None:
         assert any(line.startswith(words[0]) and words[1] in line for line in out.splitlines())
 
 
-def test_inspect_counts_the_nodes_of_bodies(command: Command, tmp_path: Path) -> None:
+def test_inspect_counts_the_nodes_of_bodies(command: Fuser, tmp_path: Path) -> None:
     model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 22]>
         m (bool c, float[2] x) => (float[2] y) {
             y = If (c) <then_branch = t () => (float[2] a) { a = Neg(x) },
@@ -72,14 +55,14 @@ def test_inspect_counts_the_nodes_of_bodies(command: Command, tmp_path: Path) ->
     assert found["operators"] == {"Neg": 2, "If": 1} and found["dims"] == []
 
 
-def test_inspect_what_is_none(command: Command, tmp_path: Path) -> None:
+def test_inspect_what_is_none(command: Fuser, tmp_path: Path) -> None:
     (tmp_path / "text.onnx").write_text("no model")
     for file, code in (("absent.onnx", 2), (".", 2), ("text.onnx", 3)):
         found = command("inspect", tmp_path / file)
         assert found[0] == code and not found[1] and len(found[2].splitlines()) == 1
 
 
-def test_compile_writes_a_plan(command: Command, mlp: Path, tmp_path: Path) -> None:
+def test_compile_writes_a_plan(command: Fuser, mlp: Path, tmp_path: Path) -> None:
     file = tmp_path / "mlp.plan"
     code, out, err = command("compile", mlp, "--device", "cpu", "--dim", "batch=3", "-o", file)
     assert code == 0 and "mlp.plan" in out, err
@@ -101,7 +84,7 @@ def test_compile_writes_a_plan(command: Command, mlp: Path, tmp_path: Path) -> N
     assert found["constants_bytes"] > 0
 
 
-def test_inspect_a_plan_for_many_sizes(command: Command, mlp: Path, tmp_path: Path) -> None:
+def test_inspect_a_plan_for_many_sizes(command: Fuser, mlp: Path, tmp_path: Path) -> None:
     plan = fuser.compile(mlp, device="cpu", dynamic=True)
     plan.prepare({"batch": 7})
     plan.save(tmp_path / "many.plan")
@@ -124,7 +107,7 @@ def test_inspect_a_plan_for_many_sizes(command: Command, mlp: Path, tmp_path: Pa
     ],
 )
 def test_dump_for_a_target_that_is_not_here(
-    command: Command, mlp: Path, target: str, stage: str, words: tuple[str, ...],
+    command: Fuser, mlp: Path, target: str, stage: str, words: tuple[str, ...],
     others: tuple[str, ...],
 ) -> None:  # fmt: skip
     precise = ("--precision", "bf16") if target == "amx" else ()
@@ -135,19 +118,19 @@ def test_dump_for_a_target_that_is_not_here(
     assert all(word in out for word in words) and not any(word in out for word in others)
 
 
-def test_explain_for_a_target_that_is_not_here(command: Command, mlp: Path) -> None:
+def test_explain_for_a_target_that_is_not_here(command: Fuser, mlp: Path) -> None:
     code, out, err = command("explain", mlp, "--target", "sm_90a")
     assert (code, err) == (0, "") and "contraction" in out
 
 
-def test_targets_that_are_none(command: Command, mlp: Path) -> None:
+def test_targets_that_are_none(command: Fuser, mlp: Path) -> None:
     code, _, err = command("dump", mlp, "--target", "avx12")
     assert code == 2 and "no target 'avx12'; did you mean 'avx" in err
     code, _, err = command("dump", mlp, "--target", "avx2", "--device", "cpu")
     assert code == 2 and "--device and --target" in err
 
 
-def test_a_plan_for_another_machine(command: Command, mlp: Path, tmp_path: Path) -> None:
+def test_a_plan_for_another_machine(command: Fuser, mlp: Path, tmp_path: Path) -> None:
     """It is written, and refused where the processor or the device is another."""
     wanted = {name[1:] for name in TARGETS["amx"].features.split(",")}
     if wanted <= host_features():
@@ -159,7 +142,7 @@ def test_a_plan_for_another_machine(command: Command, mlp: Path, tmp_path: Path)
         fuser.Plan.load(file)
 
 
-def test_code_of_a_target_runs_where_it_can(command: Command, mlp: Path, tmp_path: Path) -> None:
+def test_code_of_a_target_runs_where_it_can(command: Fuser, mlp: Path, tmp_path: Path) -> None:
     """What is compiled for AVX2 alone is right on every processor that has it."""
     if not {name[1:] for name in X86_64_V3.features.split(",")} <= host_features():
         pytest.skip("this machine has no AVX2")
@@ -169,7 +152,7 @@ def test_code_of_a_target_runs_where_it_can(command: Command, mlp: Path, tmp_pat
     np.testing.assert_allclose(fuser.Plan.load(tmp_path / "p").run({"x": x})["y"], want, 1e-5, 1e-6)
 
 
-def test_one_file_for_several_targets(command: Command, mlp: Path, tmp_path: Path) -> None:
+def test_one_file_for_several_targets(command: Fuser, mlp: Path, tmp_path: Path) -> None:
     """The best that runs here is taken; equal weights are in the file once."""
     file = tmp_path / "p"
     code, out, err = command("compile", mlp, "--target", "sm_90a,sm_80,cpu-avx2,amx", "-o", file)
