@@ -50,8 +50,8 @@ NARROW = (64, 32)
 SHORT = 1024
 """Steps of k below which the epilogue is a large part."""
 SHARED_TILE = 64 * 128
-"""Elements of a tile whose epilogue two warp groups share then. 64x192 is no faster by two: 96
-columns of each take longer to turn over than what they save."""
+"""Elements of a tile whose epilogue two warp groups share then. 64x192 is slower by two (GPT-2
+0.446 to 0.532 ms, docs/lab/gpu-models.md); why is not known."""
 
 
 def stream_schedule(
