@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from fuser.backend.module import CompiledKernel
-from fuser.backend.nvptx import compile_kernel
+from fuser.backend.nvptx import compile_kernel, mechanisms
 from fuser.backend.nvptx.stream_plan import _rows_stay_apart
 from fuser.frontends.onnx.model import open_model
 from fuser.partition import partition
@@ -20,6 +20,7 @@ from fuser.tilegen import ops
 from fuser.tilegen.ir import Op
 from fuser.tilegen.rules.gpu.matmul import dot_schedule
 from fuser.tilegen.schedule import Schedule
+from tests.backend.nvptx import kernels
 
 BF16 = TensorProto.BFLOAT16
 
@@ -118,6 +119,15 @@ def test_schedules_of_a_short_k() -> None:
     assert found(197, 2304) == found(197, 3072) == (64, 128, 9, 8)
     assert found(512, 2304) == found(512, 3072) == (64, 192, 6, 4)
     assert found(128, 3072) == (64, 64, 12, 4)
+
+
+def test_gates_of_a_short_k_stay_wgmma() -> None:
+    """Two accumulators of 64 columns have too few of them for two warp groups."""
+    s: Schedule = dot_schedule(SM_90A, 128, 3072, 768, 16, 2)
+    assert (s.block("m"), s.block("n"), s.stages, s.warps) == (64, 64, 9, 4)
+    kernel = kernels.gated(128, 3072, 768, blocks=(64, 64, 64), warps=s.warps, stages=s.stages)
+    found = {item.mechanism: str(item) for item in mechanisms(kernel, SM_90A)}
+    assert found["matrix unit"].startswith("matrix unit: yes, wgmma")
 
 
 def test_tiles_that_fill_the_registers_start_early() -> None:

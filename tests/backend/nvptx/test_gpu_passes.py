@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from fuser.backend.nvptx import gpu_text
+from fuser.backend.nvptx import gpu_text, lower_to_llvm
 from fuser.backend.nvptx.ir.ops import AwaitPrevious, Barrier, WarpRoles, Where
 from fuser.backend.nvptx.ir.parse import parse_program
 from fuser.backend.nvptx.ir.text import print_program
@@ -16,6 +16,7 @@ from fuser.backend.nvptx.passes.register_staging import stage_through_registers
 from fuser.backend.nvptx.passes.shared_allocation import place_slots
 from fuser.backend.nvptx.passes.unused_integers import drop_unused
 from fuser.backend.nvptx.passes.wgmma_groups import close_groups
+from fuser.dtypes import f16, f32
 from fuser.target import SM_80, SM_90A
 from tests.backend.nvptx import kernels
 
@@ -204,3 +205,18 @@ def test_copies_go_through_registers() -> None:
     order = re.findall(r"^    (?:%\w+ = )?(barrier|load|mma|write_tile|yield)", body, re.M)
     assert order == ["barrier", "load", "load", "mma", "write_tile", "write_tile", "yield"]
     assert len(re.findall(r"load .*where = %\w+", body)) == 2
+
+
+@pytest.mark.parametrize("name", ["wide", "matmul"])
+def test_warps_of_a_role_begin_together(name: str) -> None:
+    """Behind the branch of roles ptxas must know that no warp is divided, whether registers are handed
+    over or not: descriptors of matmuls are else moved from the registers of threads each time."""
+    kernel = (
+        kernels.matmul(1024, 1024, 1024, f32, (64, 64, 32), stages=4, wide=True)
+        if name == "wide"
+        else kernels.matmul(1024, 1024, 1024, f16, (128, 128, 64), warps=8)
+    )
+    text = lower_to_llvm(kernel, SM_90A)
+    first = re.search(r"^consumer\.\d+:\n(.*)$", text, re.MULTILINE)
+    assert first is not None
+    assert re.search(r"@llvm\.nvvm\.(bar\.warp\.sync|setmaxnreg\.inc\.sync)", first[1]), first[1]

@@ -11,6 +11,7 @@ from fuser.backend.nvptx.ir.op import Block, Op
 from fuser.backend.nvptx.ir.values import Operand, Tile
 
 Steps = Generator[Block, None, None]
+PRODUCER, CONSUMER = 0, 1
 
 
 def nothing(code: Code, op: Op) -> None:
@@ -141,12 +142,12 @@ def where(code: Code, op: ops.Where) -> Steps:
 def warp_roles(code: Code, op: ops.WarpRoles) -> Steps:
     """A branch by the number of the thread. The producer is elected: ptxas then knows that one
     thread is left, addresses are in uniform registers, and a copy is no loop over the values that
-    threads may have."""
+    threads may have. That whole warps consume it knows by what they begin with."""
     e = code.emitter
     producer, consumer, out = e.block("producer"), e.block("consumer"), e.block("exit")
     e.branch(e.value(f"icmp uge i32 {e.tid}, {op.threads}"), producer, consumer)
     e.enter(producer)
-    _set_registers(code, op, 0)
+    _set_registers(code, op, PRODUCER)
     issue = e.block("issue")
     chosen = e.value("call {i32, i1} @llvm.nvvm.elect.sync(i32 -1)")
     alone = e.value(f"extractvalue {{i32, i1}} {chosen}, 1")
@@ -158,18 +159,22 @@ def warp_roles(code: Code, op: ops.WarpRoles) -> Steps:
     yield op.producer
     e.jump(out)
     e.enter(consumer)
-    _set_registers(code, op, 1)
+    _set_registers(code, op, CONSUMER)
     yield op.consumer
     e.jump(out)
     e.enter(out)
 
 
 def _set_registers(code: Code, op: ops.WarpRoles, role: int) -> None:
+    """Warps hand registers over, or meet: behind the branch ptxas would otherwise take a warp for
+    divided, and keep descriptors of matmuls in the registers of threads."""
     if op.registers is not None:
         verb = ("dec", "inc")[role]
         code.emitter.do(
             f"call void @llvm.nvvm.setmaxnreg.{verb}.sync.aligned.u32(i32 {op.registers[role]})"
         )
+    elif role == CONSUMER:
+        code.emitter.do("call void @llvm.nvvm.bar.warp.sync(i32 -1)")
 
 
 def launch_dependents(code: Code, op: ops.LaunchDependents) -> None:

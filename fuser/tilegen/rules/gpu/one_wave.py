@@ -50,8 +50,9 @@ NARROW = (64, 32)
 SHORT = 1024
 """Steps of k below which the epilogue is a large part."""
 SHARED_TILE = 64 * 128
-"""Elements of a tile whose epilogue two warp groups share then. 64x192 is slower by two (GPT-2
-0.446 to 0.532 ms, docs/lab/gpu-models.md); why is not known."""
+"""Elements of a tile of one accumulator whose epilogue two warp groups share then. 64x192 is slower by
+two (GPT-2 0.446 to 0.532 ms, docs/lab/gpu-models.md); why is not known. Two accumulators have too few
+columns each: their dots would not be wgmma (128x3072x768 with a gate 5.3 to 8.0 us)."""
 
 
 def stream_schedule(
@@ -74,10 +75,11 @@ def stream_schedule(
     return best[1]
 
 
-def warps_of(tile: int, *, short: bool) -> int:
+def warps_of(tile: int, accumulators: int, *, short: bool) -> int:
     """Warps that compute a tile of so many elements of all accumulators. short: a block has one
     tile, of a short k."""
-    return 8 if tile >= 128 * 128 or (short and tile == SHARED_TILE) else 4
+    shared = short and tile == SHARED_TILE and accumulators == 1
+    return 8 if tile >= 128 * 128 or shared else 4
 
 
 def _options(
@@ -100,7 +102,7 @@ def _options(
                 continue
             words = f", each of {count} blocks that share k" if count > 1 else ""
             schedule = blocks_of(
-                warps=warps_of(rows * wide, short=k < SHORT), stages=stages,
+                warps=warps_of(rows * wide, accumulators, short=k < SHORT), stages=stages,
                 group=8 if batch == 1 else 0, reason=f"{tiles} tiles stream operands{words}",
                 m=rows, n=columns, k=ITERATION,
             )  # fmt: skip
