@@ -209,8 +209,8 @@ def test_copies_go_through_registers() -> None:
 
 @pytest.mark.parametrize("name", ["wide", "matmul"])
 def test_warps_of_a_role_begin_together(name: str) -> None:
-    """Behind the branch of roles ptxas must know that no warp is divided, whether registers are handed
-    over or not: descriptors of matmuls are else moved from the registers of threads each time."""
+    """Behind the branch of roles ptxas must know that no warp is divided, whether registers are
+    handed over or not: descriptors of matmuls come else from the registers of threads each time."""
     kernel = (
         kernels.matmul(1024, 1024, 1024, f32, (64, 64, 32), stages=4, wide=True)
         if name == "wide"
