@@ -52,7 +52,7 @@ SHORT = 1024
 SHARED_TILE = 64 * 128
 """Elements of a tile of one accumulator whose epilogue two warp groups share then. 64x192 is
 slower by two (GPT-2 0.446 to 0.532 ms, docs/lab/gpu-models.md); why is not known. Two accumulators
-have too few columns each: their dots would not be wgmma (128x3072x768 with a gate 5.3 to 8.0 us)."""
+have too few columns each: their dots would not be wgmma (128x3072x768, a gate: 5.3 to 8.0 us)."""
 
 
 def stream_schedule(
