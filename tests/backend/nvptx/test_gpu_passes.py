@@ -208,15 +208,17 @@ def test_copies_go_through_registers() -> None:
 
 
 @pytest.mark.parametrize("name", ["wide", "matmul"])
-def test_warps_of_a_role_begin_together(name: str) -> None:
-    """Behind the branch of roles ptxas must know that no warp is divided, whether registers are
-    handed over or not: descriptors of matmuls come else from the registers of threads each time."""
+def test_roles_are_chosen_by_whole_warps(name: str) -> None:
+    """The branch is by a number that ptxas knows to be the same in a warp: else descriptors of
+    matmuls are moved from the registers of threads."""
     kernel = (
         kernels.matmul(1024, 1024, 1024, f32, (64, 64, 32), stages=4, wide=True)
         if name == "wide"
         else kernels.matmul(1024, 1024, 1024, f16, (128, 128, 64), warps=8)
     )
     text = lower_to_llvm(kernel, SM_90A)
-    first = re.search(r"^consumer\.\d+:\n(.*)$", text, re.MULTILINE)
-    assert first is not None
-    assert re.search(r"@llvm\.nvvm\.(bar\.warp\.sync|setmaxnreg\.inc\.sync)", first[1]), first[1]
+    branch = re.search(r"br i1 (%\S+), label %producer\S+, label %consumer", text)
+    assert branch is not None
+    chosen = re.search(rf"{re.escape(branch[1])} = icmp uge i32 (%\S+), (\d+)\n", text)
+    assert chosen is not None and int(chosen[2]) == kernel.schedule.warps
+    assert re.search(rf"{re.escape(chosen[1])} = call i32 @llvm.nvvm.shfl.sync.idx.i32", text)

@@ -11,7 +11,6 @@ from fuser.backend.nvptx.ir.op import Block, Op
 from fuser.backend.nvptx.ir.values import Operand, Tile
 
 Steps = Generator[Block, None, None]
-PRODUCER, CONSUMER = 0, 1
 
 
 def nothing(code: Code, op: Op) -> None:
@@ -140,41 +139,39 @@ def where(code: Code, op: ops.Where) -> Steps:
 
 
 def warp_roles(code: Code, op: ops.WarpRoles) -> Steps:
-    """A branch by the number of the thread. The producer is elected: ptxas then knows that one
-    thread is left, addresses are in uniform registers, and a copy is no loop over the values that
-    threads may have. That whole warps consume it knows by what they begin with."""
+    """A branch by the number of the warp, which ptxas knows to be the same in a warp: it would else
+    take warps behind the branch for divided, and move descriptors of matmuls from the registers of
+    threads. The producer is elected: ptxas then knows that one thread is left, addresses are in
+    uniform registers, and a copy is no loop over the values that threads may have."""
     e = code.emitter
     producer, consumer, out = e.block("producer"), e.block("consumer"), e.block("exit")
-    e.branch(e.value(f"icmp uge i32 {e.tid}, {op.threads}"), producer, consumer)
+    warp = e.uniform(e.hoisted(f"lshr i32 {e.tid}, 5"))
+    e.branch(e.value(f"icmp uge i32 {warp}, {op.threads // 32}"), producer, consumer)
     e.enter(producer)
-    _set_registers(code, op, PRODUCER)
+    _set_registers(code, op, 0)
     issue = e.block("issue")
     chosen = e.value("call {i32, i1} @llvm.nvvm.elect.sync(i32 -1)")
     alone = e.value(f"extractvalue {{i32, i1}} {chosen}, 1")
     if op.warps > 1:
-        first = e.value(f"icmp ult i32 {e.tid}, {op.threads + 32}")
+        first = e.value(f"icmp eq i32 {warp}, {op.threads // 32}")
         alone = e.value(f"and i1 {alone}, {first}")
     e.branch(alone, issue, out)
     e.enter(issue)
     yield op.producer
     e.jump(out)
     e.enter(consumer)
-    _set_registers(code, op, CONSUMER)
+    _set_registers(code, op, 1)
     yield op.consumer
     e.jump(out)
     e.enter(out)
 
 
 def _set_registers(code: Code, op: ops.WarpRoles, role: int) -> None:
-    """Warps hand registers over, or meet: behind the branch ptxas would otherwise take a warp for
-    divided, and keep descriptors of matmuls in the registers of threads."""
     if op.registers is not None:
         verb = ("dec", "inc")[role]
         code.emitter.do(
             f"call void @llvm.nvvm.setmaxnreg.{verb}.sync.aligned.u32(i32 {op.registers[role]})"
         )
-    elif role == CONSUMER:
-        code.emitter.do("call void @llvm.nvvm.bar.warp.sync(i32 -1)")
 
 
 def launch_dependents(code: Code, op: ops.LaunchDependents) -> None:

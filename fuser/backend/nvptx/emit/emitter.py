@@ -136,6 +136,13 @@ class Emitter(Integers, Function):
             self._first("%tid", "tid.x")
         return "%tid"
 
+    def uniform(self, number: Operand) -> Operand:
+        """A hoisted number that is the same in all threads of a warp, passed through a shuffle,
+        which tells the compiler so."""
+        return self.hoisted(
+            f"call i32 @llvm.nvvm.shfl.sync.idx.i32(i32 -1, i32 {number}, i32 0, i32 31)"
+        )
+
     @property
     def rank(self) -> str:
         """The number of the block in its cluster."""

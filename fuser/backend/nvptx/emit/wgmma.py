@@ -176,13 +176,9 @@ class Descriptor:
         self.low_word = e.bitwise("or", e.shift("lshr", address, 4), (leading >> 4) << 16)
 
     def _group(self, grid: WarpGrid, *, left: bool, extent: int) -> Operand:
-        """Byte offset of this warp group's rows (or columns). The warp number is the same in a
-        warp; passing it through a shuffle tells the compiler so."""
+        """Byte offset of this warp group's rows (or columns)."""
         e, tile = self.code.emitter, self.tile
-        number = e.hoisted(f"lshr i32 {e.tid}, 7")
-        number = e.hoisted(
-            f"call i32 @llvm.nvvm.shfl.sync.idx.i32(i32 -1, i32 {number}, i32 0, i32 31)"
-        )
+        number = e.uniform(e.hoisted(f"lshr i32 {e.tid}, 7"))
         along_m = grid.warps_m // 4
         if left and grid.warps_n > 1:
             number = e.hoisted(f"and i32 {number}, {along_m - 1}")
