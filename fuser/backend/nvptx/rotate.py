@@ -204,6 +204,7 @@ class Rotated:
         for channel in chain.keys + chain.beside:
             wait_barrier(low, stream.full(low, channel, stream.stage), stream.phase)
             channel.waited = channel.held = True
+            channel.done = 0  # of the reads of this iteration
         added: Tile | None = None
         if words is not None and previous is not None:
             value = self._values(previous)
