@@ -18,8 +18,8 @@ from fuser.target import SM_90A
 
 @pytest.mark.parametrize("causal", [0, 1])
 def test_biases_of_keys_give_their_stages_back(causal: int) -> None:
-    """A bias of 16 bits goes through a ring of its own, whose stages every iteration gives back: else
-    the producer waits for ever."""
+    """A bias of 16 bits goes through a ring of its own, whose stages every iteration gives back:
+    else the producer waits for ever."""
     model = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["": 23]> biased (bfloat16[1,2,1024,128] q,'
         " bfloat16[1,2,1024,128] k, bfloat16[1,2,1024,128] v, bfloat16[1,1,1,1024] b)"
