@@ -87,7 +87,8 @@ class HostMemory:
             ) from error
 
     def zero(self, slot: Slot) -> None:
-        self.arrays[slot.input] = np.zeros_like(self.arrays[slot.input])
+        # In place: the memory is aligned as kernels that write it expect.
+        self.arrays[slot.input][...] = 0
 
     def read(self, slot: Slot, length: int) -> np.ndarray:
         return slot.first(self.arrays[slot.input], length).copy()
