@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fuser.backend.cpu import costs, kernel_facts
-from fuser.backend.cpu.dot_plan import keep, plan_dot
+from fuser.backend.cpu.dot_plan import evaluated_once, keep, plan_dot
 from fuser.backend.cpu.kernel_facts import Facts
 from fuser.backend.cpu.memory_order import hold_loads
 from fuser.graph import walks
@@ -286,7 +286,8 @@ def _roots(facts: Facts, value: Value, known: dict[Value, Roots]) -> Roots:
             case ops.Dot() if by_unit(facts, op):
                 add((op, 1), 1.0)  # an operand is copied once, where it is made
             case ops.Dot():
-                add((op, iterations), 1.0 if op.acc is value else 2.0)
+                once = op.acc is value or (op.b is value and evaluated_once(facts, op))
+                add((op, iterations), 1.0 if once else 2.0)
             case ops.Store():
                 # Stores of one shape share a loop.
                 add((("store", op.value.shape), iterations), 1.0)

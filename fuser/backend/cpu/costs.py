@@ -19,7 +19,7 @@ _EXPENSIVE = {
     "exp": 12, "exp2": 12, "log": 16, "log2": 18, "tanh": 18, "erf": 20, "sin": 24, "cos": 24,
     "tan": 32, "pow": 40,
     "asin": 24, "acos": 24, "atan": 20, "sinh": 24, "cosh": 24, "asinh": 32, "acosh": 32,
-    "atanh": 32, "div": 4, "sqrt": 6, "rsqrt": 10, "reciprocal": 4, "mod": 20, "fmod": 20,
+    "atanh": 32, "bits_float": 0, "float_bits": 0, "div": 4, "sqrt": 6, "rsqrt": 10, "reciprocal": 4, "mod": 20, "fmod": 20,
 }  # fmt: skip
 
 
@@ -146,7 +146,10 @@ def tree_cost(facts: Facts, value: Value, known: dict[Value, float] | None = Non
 
     for current in walks.post_order(value, operands, known):
         parts = sum(known[operand] for operand in operands(current))
-        known[current] = min(MOST_COST, own_cost(facts, current) + parts)
+        own = own_cost(facts, current)
+        if own == 1 and parts == 0 and operands(current):
+            own = 0.0  # of positions and constants alone: it folds as they do
+        known[current] = min(MOST_COST, own + parts)
     return known[value]
 
 

@@ -11,6 +11,13 @@ from fuser.tilegen import ops
 from fuser.tilegen.index import Mod
 from fuser.tilegen.value import TileType, Value
 
+TRANSPOSABLE_ROWS = 8
+"""Rows of a dot in scratch from which on its vectors may go along them."""
+
+MOST_INLINE = 8
+"""Instructions of an operand computed in the loop over k where nothing is computed twice; more take
+the registers of sums."""
+
 MOST_STEPS = 8
 """Of k in one iteration: more would be long code for nothing."""
 
@@ -26,7 +33,7 @@ def plan_dot(facts: Facts, op: ops.Dot) -> None:
     width = facts.target.lanes(max(32, op.result.dtype.bits))
     in_registers = facts.kind(op.result) == "registers"
     costs = {}
-    for axis in (1,) if in_registers or rows < 8 else (1, 0):
+    for axis in (1,) if in_registers or rows < TRANSPOSABLE_ROWS else (1, 0):
         costs[axis] = _row_cost(facts, op, operands[1 - axis], width) + _vector_cost(
             facts, op, operands[axis], axis, width
         )
@@ -50,6 +57,18 @@ def plan_dot(facts: Facts, op: ops.Dot) -> None:
         tile = register_tile(facts.target, extent_rows, -(-extent_vector // width))
     steps = max(_period(facts, operands[side], op.a.shape[1]) for side in (0, 1))
     facts.dots[op] = DotPlan(operands[0], operands[1], axis, *tile, steps=steps)
+
+
+def evaluated_once(facts: Facts, op: ops.Dot) -> bool:
+    """Whether the second operand, if it is inline, is computed once: the rows are one register tile
+    high."""
+    rows, columns = op.result.shape
+    if facts.kind(op.result) == "registers":
+        return True
+    if rows >= TRANSPOSABLE_ROWS:
+        return False
+    width = facts.target.lanes(max(32, op.result.dtype.bits))
+    return rows == register_tile(facts.target, rows, -(-columns // width))[0]
 
 
 def _period(facts: Facts, value: Value, depth: int) -> int:
@@ -148,8 +167,12 @@ def _vector_cost(facts: Facts, op: ops.Dot, value: Value, axis: int, width: int)
     vectors_at = costs.lane_cost(facts, value, coords, width)
     rows = op.result.shape[1 - axis]
     compute = costs.tree_cost(facts, value)
-    cheap = compute <= 2 or (rows <= 12 and compute <= 4)
-    if vectors_at <= 1 and (cheap or facts.kind(value) != "inline"):
+    most, loads = 2 if rows > 12 else 4, 1
+    if axis == 1 and evaluated_once(facts, op):
+        most, loads = MOST_INLINE, 2
+    if vectors_at <= 1 and facts.kind(value) != "inline":
+        return 0.0
+    if vectors_at <= loads and compute <= most:
         return 0.0
     copy = value.type.size / width * (compute + vectors_at)
     return copy / _reuse(facts, op, value) + 1

@@ -167,18 +167,42 @@ def _codes(
     buffer = em.memory.buffer(codes, packing, product(list(dims)))
     piece = em.load_packed(buffer, dims, place)
     if group > 1:
-        return _unpacked(em, piece, (k % group) * 4, numbers)
+        return _unpacked(em, piece, k, numbers)
     return _number(em, piece, numbers)
 
 
-def _unpacked(em: Emission, words: Piece, shift: Index, numbers: str) -> Piece:
-    """What 4 bits of words stand for, from bit `shift` on, as float32."""
+def _unpacked(em: Emission, words: Piece, k: Index, numbers: str) -> Piece:
+    """What 4 bits of words stand for, those of step k of the 8 in a word, as float32."""
+    # Its constants take registers, of which the sums of many rows leave none.
+    few = em.schedule.block("m") <= 2
+    if numbers in ("i4", "u4") and few and not em.target.is_cuda:
+        return _in_fraction(em, words, k, numbers)
+    shift = (k % 8) * 4
     if numbers == "i4":
         top = em.map("shift_left", words, em.index_piece((shift - 28) * -1))
         return em.cast(em.map("shift_right", top, Piece(i32, splat=28)), f32)
     codes = em.map("shift_right", words, em.index_piece(shift))
     codes = em.map("bitwise_and", codes, Piece(i32, splat=15))
     return _number(em, codes, numbers)
+
+
+def _in_fraction(em: Emission, words: Piece, k: Index, numbers: str) -> Piece:
+    """4 bits as float32 where they stand in the word, if among its lower 16: as the last bits of a
+    fraction whose exponent makes p places from its end a one. Masking and setting the exponent is
+    one instruction with AVX-512, taking 2 ** (23 - p) away another; both are exact. Signed codes
+    are shifted by 8 with it, which flips their highest bit.
+
+        code << p  ->  float of bits (150 - p) << 23 | code << p  =  2 ** (23 - p) + code
+    """
+    place = em.index_piece((k % 4) * 4)
+    upper = em.index_piece((k % 8 - k % 4) * 4)  # 16 for the upper half of a word
+    mask = em.map("shift_left", Piece(i32, splat=15), place)
+    one = em.map("shift_left", em.index_piece((k % 4) * -4 + 150), Piece(i32, splat=23))
+    if numbers == "i4":
+        one = em.map("bitwise_or", one, em.map("shift_left", Piece(i32, splat=8), place))
+    codes = em.map("bitwise_and", em.map("shift_right", words, upper), mask)
+    number = em.map("bits_float", em.map("bitwise_xor", codes, one))
+    return em.map("sub", number, em.map("bits_float", one))
 
 
 def _number(em: Emission, codes: Piece, numbers: str) -> Piece:
