@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import fuser
 from fuser.backend.cpu import compile_kernel as compile_cpu
+from fuser.backend.cpu.compile import decisions_text
 from fuser.backend.nvptx import compile_kernel
 from fuser.dtypes import f16, f32
 from fuser.frontends.onnx.model import open_model
@@ -301,3 +302,31 @@ def test_the_caller_may_round_the_other_operand() -> None:
     want = evaluate(graph, feeds, float64=True)["y"]
     got = fuser.compile(model, device="cpu", precision="bf16").run(feeds)["y"]
     assert np.abs(got - want).max() < 8e-3 * np.abs(want).max()
+
+
+@pytest.mark.parametrize("zeros", [False, True], ids=["signed", "zeros"])
+def test_every_code_in_every_place_of_a_word(zeros: bool) -> None:
+    """One row on a CPU: codes are masked where they stand in a word. All 16 in each of 8 places,
+    exactly; nothing is decoded into memory first."""
+    depth, columns, block = 64, 48, 32
+    codes = (np.arange(columns)[:, None] + np.arange(depth)) % 16
+    zero = np.arange(columns * 2).reshape(columns, 2) % 16
+    scales = np.float32(2.0) ** (np.arange(columns * 2) % 5 - 2)
+    arrays = {
+        "w": (codes[:, ::2] | codes[:, 1::2] << 4).astype(np.uint8).reshape(columns, 2, block // 2),
+        "s": scales,
+    }
+    if zeros:
+        arrays["z"] = (zero[:, 0] | zero[:, 1] << 4).astype(np.uint8)
+    node = helper.make_node("MatMulNBits", ["x", *arrays], ["y"], domain="com.microsoft",
+                            K=depth, N=columns, bits=4, block_size=block)  # fmt: skip
+    proto = model_of([node], {"x": [1, depth]}, arrays)
+    plan = fuser.compile(proto, device="cpu", threads=1)
+    less = np.repeat(zero if zeros else np.full((columns, 2), 8), block, axis=1)
+    weights = (codes - less) * np.repeat(scales.reshape(columns, 2), block, axis=1)
+    for k in range(depth):
+        (y,) = plan.run({"x": np.eye(depth, dtype=np.float32)[k : k + 1]}).values()
+        np.testing.assert_array_equal(y[0], weights[:, k])
+    for target in (X86_64_V3, X86_64_V4):
+        (program,) = emit_programs(partition(open_model(proto).graph({}), target), target)
+        assert "\nscratch 0 bytes" in decisions_text(program.kernel, target)

@@ -149,8 +149,22 @@ def test_one_query_shares_the_keys_out() -> None:
     assert merge.kernel.grid == (8, 4)
     (loop,) = (op for op in part.kernel.walk() if isinstance(op, ops.For))
     assert len([op for op in loop.body.ops if isinstance(op, ops.Load)]) == 2
-    (whole,) = emit(partition.regions[0], partition, TARGETS["cpu"])
-    assert whole.kernel.schedule.split_k == 1
+
+
+@pytest.mark.parametrize(("keys", "parts"), [(4000, 2), (1000, 1)])
+def test_one_query_on_a_cpu(keys: int, parts: int) -> None:
+    """Heads of one key head are rows there, too; of few programs and many keys several share them,
+    however many threads there are."""
+    m = model_of((2, 16, 4, 1, keys, 64, 64, None), dtypes.f32)
+    partition = one_region(m.graph, "attention")
+    grids = []
+    for threads in (1, 64):
+        target = dataclasses.replace(TARGETS["cpu"], threads=threads)
+        part, *merge = emit(partition.regions[0], partition, target)
+        assert part.kernel.schedule.split_k == parts and len(merge) == (parts > 1)
+        assert part.kernel.schedule.block("m") == 4
+        grids.append(part.kernel.grid)
+    assert grids == [(8, 1, 2) if parts > 1 else (8,)] * 2
 
 
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])

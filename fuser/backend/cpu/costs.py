@@ -19,7 +19,8 @@ _EXPENSIVE = {
     "exp": 12, "exp2": 12, "log": 16, "log2": 18, "tanh": 18, "erf": 20, "sin": 24, "cos": 24,
     "tan": 32, "pow": 40,
     "asin": 24, "acos": 24, "atan": 20, "sinh": 24, "cosh": 24, "asinh": 32, "acosh": 32,
-    "atanh": 32, "bits_float": 0, "float_bits": 0, "div": 4, "sqrt": 6, "rsqrt": 10, "reciprocal": 4, "mod": 20, "fmod": 20,
+    "atanh": 32, "div": 4, "sqrt": 6, "rsqrt": 10, "reciprocal": 4, "mod": 20, "fmod": 20,
+    "bits_float": 0, "float_bits": 0,
 }  # fmt: skip
 
 

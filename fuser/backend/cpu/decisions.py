@@ -115,6 +115,8 @@ class _Printer:
     def dot(self, op: Op, plan: DotPlan) -> tuple[str, ...]:
         if plan.unit is not None:
             how = f"by {plan.unit.name}"
+        elif plan.along_k:
+            how = "vectors along k, squares of sums turned"
         else:
             along = "columns" if plan.vector_axis == 1 else "rows"
             vectors = f"{plan.chunks} vector{'s' if plan.chunks > 1 else ''}"

@@ -11,8 +11,10 @@ from collections.abc import Sequence
 
 from fuser.backend.cpu import affine
 from fuser.backend.cpu.kernel_facts import DotPlan
+from fuser.backend.cpu.lane_dot import lower_lane_dot
 from fuser.backend.cpu.lower import Lowering
 from fuser.backend.cpu.prefetch_rows import RowPrefetches, row_prefetches
+from fuser.backend.cpu.prefetch_stream import row_prefetch, stream_prefetch
 from fuser.backend.cpu.prefetch_weights import Prefetch, weight_prefetches
 from fuser.backend.cpu.storage import Cells, Memory, Point
 from fuser.backend.cpu.unit_dot import lower_unit_dot
@@ -36,18 +38,24 @@ def lower_dot(low: Lowering, op: ops.Dot) -> None:
         return
     rows, columns = op.result.shape
     if low.known.kind(op.result) == "registers":
+        if plan.along_k:
+            lower_lane_dot(low, op, plan, None)
+            return
         cells = low.cells(op.result.shape)
         accs = [low.vector_at(op.acc, coords, lanes) for coords, lanes in cells]
         per_row = len(cells) // rows
         chunks = [(coords[1] - affine.lane(n), n) for coords, n in cells[:per_row]]
-        early = weight_prefetches(low, op, plan)
+        all_rows = [Index(r) for r in range(rows)]
+        early = weight_prefetches(low, op, plan) or _streamed(low, op, plan, all_rows, chunks)
         ahead = row_prefetches(low, op, plan)
-        regs = _tile(low, op, plan, [Index(r) for r in range(rows)], chunks, accs, early, ahead)
+        regs = _tile(low, op, plan, all_rows, chunks, accs, early, ahead)
         table = {coords: reg for (coords, _), reg in zip(cells, regs, strict=True)}
         low.keep_cells(op.result, Cells(table))
         return
     place = low.in_place.get(op) or low.allocate(op.result)
-    if plan.vector_axis == 1:
+    if plan.along_k:
+        lower_lane_dot(low, op, plan, place)
+    elif plan.vector_axis == 1:
         _blocks(low, op, plan, rows, columns, place)
     else:
         _blocks(low, op, plan, columns, rows, place)
@@ -115,10 +123,26 @@ def _one(
 
     points = [(point(row, chunk), chunk[1]) for row in rows for chunk in chunks]
     accs = [low.vector_at(op.acc, coords, lanes) for coords, lanes in points]
-    regs = _tile(low, op, plan, rows, chunks, accs)
+    regs = _tile(low, op, plan, rows, chunks, accs, _streamed(low, op, plan, rows, chunks))
     for (coords, lanes), reg in zip(points, regs, strict=True):
         address = low.memory_address(place, coords)
         low.write(place.pointer, op.result.dtype, address, reg, lanes)
+
+
+def _streamed(
+    low: Lowering, op: ops.Dot, plan: DotPlan, rows: list[Index], chunks: list[Chunk]
+) -> list[Prefetch]:
+    """What a register tile fetches of the second operand's block in the next iteration of the loop
+    around the dot. Tiles that read the same again fetch nothing."""
+    if plan.vector_axis == 1:
+        columns = sum(lanes for _, lanes in chunks)
+        once = len(rows) == op.result.shape[0] and plan.steps == 1
+        found = row_prefetch(low, op, plan.b, chunks[0][0], columns) if once else None
+    else:
+        once = sum(lanes for _, lanes in chunks) == op.result.shape[0]
+        steps = op.a.shape[1] // plan.steps
+        found = stream_prefetch(low, op, plan.b, rows[0], len(rows), steps) if once else None
+    return [found] if found is not None else []
 
 
 def _tile(

@@ -14,6 +14,10 @@ from fuser.tilegen.value import TileType, Value
 TRANSPOSABLE_ROWS = 8
 """Rows of a dot in scratch from which on its vectors may go along them."""
 
+LANE_ROWS = 4
+"""Rows of a dot up to which vectors along k win: a square of 16 x 16 elements takes 64 shuffles to
+turn, its products 16 instructions a row either way, and the sums of 16 columns 79 once."""
+
 MOST_INLINE = 8
 """Instructions of an operand computed in the loop over k where nothing is computed twice; more take
 the registers of sums."""
@@ -32,6 +36,10 @@ def plan_dot(facts: Facts, op: ops.Dot) -> None:
     operands = {0: _widen(facts, op, op.a), 1: _widen(facts, op, op.b)}
     width = facts.target.lanes(max(32, op.result.dtype.bits))
     in_registers = facts.kind(op.result) == "registers"
+    if _along_k(facts, op, operands, width):
+        facts.orders[op.result] = (0, 1)
+        facts.dots[op] = DotPlan(operands[0], operands[1], 1, 1, 1, along_k=True)
+        return
     costs = {}
     for axis in (1,) if in_registers or rows < TRANSPOSABLE_ROWS else (1, 0):
         costs[axis] = _row_cost(facts, op, operands[1 - axis], width) + _vector_cost(
@@ -69,6 +77,24 @@ def evaluated_once(facts: Facts, op: ops.Dot) -> bool:
         return False
     width = facts.target.lanes(max(32, op.result.dtype.bits))
     return rows == register_tile(facts.target, rows, -(-columns // width))[0]
+
+
+def _along_k(facts: Facts, op: ops.Dot, operands: dict[int, Value], width: int) -> bool:
+    """Whether a dot of few rows reads both operands in vectors of k where they are, and its second
+    operand would have to be turned otherwise."""
+    (rows, depth), b = op.a.shape, operands[1]
+    if rows > LANE_ROWS or depth % width or not op.result.dtype.is_float:
+        return False
+    a = operands[0]
+    if max(costs.tree_cost(facts, a), costs.tree_cost(facts, b)) > 2 or _reuse(facts, op, b) > 2:
+        return False
+    if facts.kind(b) != "inline":
+        return False
+    a_at, b_at, turned = (
+        costs.lane_cost(facts, value, costs.probe(value.shape, axis, width), width)
+        for value, axis in ((a, 1), (b, 0), (b, 1))
+    )
+    return a_at <= 1 and b_at <= 1 and turned >= width
 
 
 def _period(facts: Facts, value: Value, depth: int) -> int:

@@ -41,6 +41,7 @@ class DotPlan:
 
     rows and chunks (vectors) are the register tile. a and b are the operands in accumulator type;
     with a unit, in the form that it reads (unit_plan.py). steps: of k in an iteration of the loop.
+    along_k: vectors run along K instead, of both operands (lane_dot.py).
     """
 
     a: Value
@@ -50,6 +51,7 @@ class DotPlan:
     chunks: int
     unit: DotUnit | None = None
     steps: int = 1
+    along_k: bool = False
 
 
 @dataclass(frozen=True)

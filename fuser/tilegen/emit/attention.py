@@ -168,7 +168,7 @@ def shared_heads(region: Region, partition: Partition, target: Target, parts: Pa
     """How many neighbouring batch elements read the same keys and the same values, where that many
     are to be rows of one block; else 1."""
     qk, pv = parts.qk, parts.pv
-    if not target.is_cuda or is_symbolic(qk.m) or qk.m > PACKED:
+    if is_symbolic(qk.m) or qk.m > PACKED:
         return 1
     inner = qk.dims(0, qk.batch[0])[-1] if qk.batch[0] else 1
     for heads in range(inner, 1, -1):

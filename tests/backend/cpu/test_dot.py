@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fuser.backend.cpu.compile import decisions_text
+from fuser.backend.features import missing_features
 from fuser.dtypes import DType, bf16, f16, f32, f64, i8, i32
+from fuser.target import X86_64_V3, Target
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import axis, index
 from fuser.tilegen.ir import Kernel
@@ -97,3 +100,21 @@ def test_whole(
 
     arrays = {"x": draw(m * k), "w": draw(k * n), "y": np.zeros(m * n, dtype.accumulate.numpy)}
     compare(kernel, arrays, 1e-5)
+
+
+@pytest.mark.parametrize("target", [native.HOST, X86_64_V3], ids=["host", "avx2"])
+@pytest.mark.parametrize("dtype", [f32, f64, f16, bf16], ids=str)
+@pytest.mark.parametrize("m,n,k", [(1, 5, 64), (1, 70, 32), (3, 33, 208), (4, 100, 64)])
+def test_few_rows_along_k(
+    m: int, n: int, k: int, dtype: DType, target: Target, rng: np.random.Generator
+) -> None:
+    """A query and keys, as both lie in memory: nothing is copied."""
+    if missing_features(target.features):
+        pytest.skip("the code is for another processor")
+    kernel = whole_dot(m, n, k, dtype, (False, True), False)
+    units = target.dot_unit(dtype.name) is not None
+    assert ("vectors along k" in decisions_text(kernel, target)) is not units
+    arrays = {"x": rng.standard_normal(m * k).astype(dtype.numpy),
+              "w": rng.standard_normal(k * n).astype(dtype.numpy),
+              "y": np.zeros(m * n, dtype.accumulate.numpy)}  # fmt: skip
+    compare(kernel, arrays, 1e-5, target)

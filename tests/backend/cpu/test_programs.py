@@ -9,6 +9,7 @@ import pytest
 
 from fuser.backend.cpu.compile import decisions_text
 from fuser.dtypes import ALL, DType, f32, f64, i8
+from fuser.target import Target
 from fuser.tilegen import interpret
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import axis, index
@@ -24,12 +25,15 @@ PROGRAMS = ("scale", "matmul", "softmax", "gather", "convolve", "causal", "histo
             "branch", "integers")  # fmt: skip
 
 
-def compare(kernel: Kernel, arrays: dict[str, Array], tolerance: float = 1e-5) -> None:
+def compare(
+    kernel: Kernel, arrays: dict[str, Array], tolerance: float = 1e-5,
+    target: Target = native.HOST,
+) -> None:  # fmt: skip
     """Run both ways and compare every output; NaN equals NaN."""
     expected = {name: array.copy() for name, array in arrays.items()}
     with np.errstate(all="ignore"):
         interpret.run(kernel, expected)
-    native.run(kernel, arrays)
+    native.run(kernel, arrays, target)
     for buffer in kernel.buffers:
         if buffer.role not in ("output", "workspace"):
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fuser.graph.sizes import is_symbolic, size_hint
 from fuser.target import Target
-from fuser.tilegen.rules.common import MOST_SYMBOLIC_KEYS, MOST_SYMBOLIC_ROWS, block_of, ceildiv
+from fuser.tilegen.rules.common import MOST_SYMBOLIC_ROWS, block_of, ceildiv
 from fuser.tilegen.rules.record import Reads
 from fuser.tilegen.schedule import Schedule
 
@@ -12,6 +12,12 @@ CPU_QUERIES = 32
 """Queries of a block on a CPU: their scores and the values of 128 keys fit L1 together, and few
 hang over. 64 take 5 % longer for 128 queries, 17 % for 197; but AMX, whose keys are copied once a
 block, 7 to 17 % less."""
+OPEN_KEYS = 128
+"""The block of a number of keys of any size: what hangs over is computed in vain."""
+PROGRAMS = 16
+PART_KEYS = 1024
+"""Attention of fewer programs shares its keys out to so many, of so many keys at least where their
+number is known. Not by the threads of the machine: results would depend on them."""
 UNIT_QUERIES = (192, 64)
 """The same at most where a unit such as AMX multiplies, as far as there are programs enough: the
 keys are copied once a block."""
@@ -24,7 +30,8 @@ def attention_schedule(
     """Blocks of attention: see `AttentionRule`."""
     batch, depth = size_hint(batch), size_hint(depth)
     m = block_of(m, MOST_SYMBOLIC_ROWS) if is_symbolic(m) else m
-    n = block_of(n, MOST_SYMBOLIC_KEYS) if is_symbolic(n) else n
+    open_keys = is_symbolic(n)
+    n = block_of(n, OPEN_KEYS) if is_symbolic(n) else n
     rows = CPU_QUERIES
     for most in UNIT_QUERIES if by_unit else ():
         even = ceildiv(ceildiv(m, ceildiv(m, most)), 16) * 16
@@ -32,7 +39,12 @@ def attention_schedule(
             rows = even
             break
     rows = min(m, rows)
-    return Schedule(blocks=(("m", rows), ("n", min(n, 512 if depth <= 64 else 256))))
+    programs = batch * ceildiv(m, rows)
+    parts = max(1, PROGRAMS // programs)
+    if not open_keys:
+        parts = min(parts, max(1, n // PART_KEYS))
+    keys = min(n, 512 if depth <= 64 else 256)
+    return Schedule(blocks=(("m", rows), ("n", keys)), split_k=parts)
 
 
 def merge_schedule(target: Target, parts: int, columns: int) -> Schedule:
