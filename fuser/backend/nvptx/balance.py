@@ -35,15 +35,13 @@ def share_out(low: Builder) -> None:
         return
     numbers = shares(trips, low.order.starts)
     if len(numbers) <= MOST_NUMBERS:
-        listed = ", ".join(f"i32 {number}" for number in numbers)
-        kind = f"[{len(numbers)} x i32]"
-        low.needs.variables[TABLE] = f"internal addrspace(4) constant {kind} [{listed}]"
+        low.needs.tables[TABLE] = tuple(numbers)
 
 
 def listed(low: Builder, position: str) -> str:
     """The number of the program at a position: of the table, or of the raster where there is none.
     Not below the number of programs where a block is done."""
-    if TABLE not in low.needs.variables:
+    if TABLE not in low.needs.tables:
         return position
     return low.scalar_of(gpu.ReadTable(table=TABLE, at=position))
 

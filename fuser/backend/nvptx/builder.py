@@ -62,6 +62,7 @@ class Needs:
     tensor_maps: list[TensorMap] = field(default_factory=list)
     workspace_bytes: int = 0
     variables: dict[str, str] = field(default_factory=dict)
+    tables: dict[str, tuple[int, ...]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 

@@ -191,7 +191,7 @@ def _text(program: Program, low: Lowering) -> str:
     """The module of LLVM IR of a kernel."""
     return module_text(
         write(program, low.target), threads=low.threads, shared=bool(program.slots),
-        blocks=program.resident, variables=low.needs.variables,
+        blocks=program.resident, variables=low.needs.variables, tables=program.tables,
     )  # fmt: skip
 
 

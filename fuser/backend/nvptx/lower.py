@@ -87,6 +87,7 @@ class Lowering(Builder):
             self.order.cluster, 0, self.needs.tensor_maps, len(self.kernel.scalars),
             self.cluster.blocks, self.shared.team, self.needs.workspace_bytes,
         )  # fmt: skip
+        program.tables = self.needs.tables
         self.decisions.add(self._overlap)
         self.decisions.add(*passes.run(
             program, overlap=self.follows_early, early=launch.early(self.kernel),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from fuser.backend import llvm
 from fuser.backend.function import SELDOM_TEXT
@@ -32,12 +32,16 @@ def machine(target: Target, least: int = 0) -> llvm.Machine:
 def module_text(
     function: Emitter, *, threads: int, shared: bool, blocks: int = 1,
     variables: Mapping[str, str] | None = None,
+    tables: Mapping[str, Sequence[int]] | None = None,
 ) -> str:  # fmt: skip
-    """The module of one kernel. variables: of the module, by name."""
+    """The module of one kernel. variables: of the module, by name; tables: constant numbers."""
     lines = [f'target datalayout = "{DATA_LAYOUT}"', f'target triple = "{TRIPLE}"']
     if shared:
         lines.append("@shared_memory = external addrspace(3) global [0 x i8], align 1024")
     lines += [f"{name} = {text}" for name, text in (variables or {}).items()]
+    for name, numbers in (tables or {}).items():
+        listed = ", ".join(f"i32 {number}" for number in numbers)
+        lines.append(f"{name} = internal addrspace(4) constant [{len(numbers)} x i32] [{listed}]")
     lines.append(str(function))
     lines += [
         f'attributes #0 = {{ nounwind "nvvm.maxntid"="{threads}" "nvvm.minctasm"="{blocks}" }}',

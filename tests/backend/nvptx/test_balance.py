@@ -1,18 +1,27 @@
 """Programs of different lengths are shared out over the blocks of a persistent kernel."""
 
 import re
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from fuser.backend.nvptx import balance, compile_kernel, lower_to_llvm
+from fuser.backend.nvptx import balance, compile_kernel, gpu_text, lower_to_llvm
+from fuser.backend.nvptx.ir import ops
+from fuser.backend.nvptx.ir.parse import parse_program
 from fuser.backend.nvptx.order import ProgramOrder, growing_axes
+from fuser.backend.nvptx.simulate import simulate
+from fuser.backend.nvptx.simulate.protocol import verify_protocol
 from fuser.dtypes import bf16
 from fuser.target import SM_90A
 from fuser.tilegen.emit import emit
+from fuser.tilegen.interpret import run
 from fuser.tilegen.ir import Kernel
 from fuser.tilegen.passes import run_passes
 from fuser.tilegen.schedule import Schedule
+from tests.backend.nvptx.test_simulate import arrays_of
 from tests.interpreted import one_region
+from tests.numerics import assert_close
 from tests.tilegen_emit.test_attention import Case, model_of
 
 WINDOW: Case = (4, 20, 20, 700, 1152, 128, 128, "capped window biases")
@@ -69,3 +78,19 @@ def test_the_table_is_in_constant_memory() -> None:
     assert found and int(found[1]) % SM_90A.units == 0
     assert "ld.const" in compile_kernel(kernel_of(CAUSAL), SM_90A).code.decode()
     assert "@programs" not in lower_to_llvm(kernel_of(PADDED), SM_90A)
+
+
+def test_blocks_run_the_programs_of_the_table(rng: np.random.Generator) -> None:
+    """Simulated from its text, which has the table, on a GPU of few multiprocessors; the protocol
+    of its barriers is that of the programs that the table gives."""
+    kernel, target = kernel_of((1, 2, 2, 384, 384, 64, 64, "causal")), replace(SM_90A, units=4)
+    program = parse_program(gpu_text(kernel, target))
+    (numbers,) = program.tables.values()
+    assert sorted(n for n in numbers if n < 6) == list(range(6))
+    assert any(isinstance(op, ops.ReadTable) for op in program.body.walk())
+    verify_protocol(program)
+    found = arrays_of(kernel, rng)
+    want = {name: array.copy() for name, array in found.items()}
+    run(kernel, want)
+    simulate(program, found)
+    assert_close(found["out0"], want["out0"], bf16, 384)

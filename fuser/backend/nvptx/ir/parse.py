@@ -89,6 +89,9 @@ class _Parser(Reader):
         elif self.next.text == "map" and self.tokens[self.position + 1].text == TensorMap.__name__:
             self.take()
             program.tensor_maps.append(self.content())
+        elif self.has("table"):
+            name = self.literal()
+            program.tables[name] = tuple(self.integers("(", ")"))
         elif self.has("slot"):
             self.slot()
         elif self.has("layout"):

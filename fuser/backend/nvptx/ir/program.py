@@ -22,7 +22,8 @@ class Program:
     that a launch gives. blocks: of the cluster that share a program. team: the number of a warp
     group that has a program of its own. workspace_bytes: of global memory for itself. resident:
     blocks that a multiprocessor holds at once, which share its registers. sizes: the symbolic dims
-    that the recording reads, `%size.0` and so on; text does not have them.
+    that the recording reads, `%size.0` and so on; text does not have them. tables: of constant numbers,
+    by name.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Program:
     workspace_bytes: int = 0
     resident: int = 1
     sizes: list[DimExpr] = field(default_factory=list)
+    tables: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def walk(self) -> Iterator[Op]:
         """Every op, outer before inner."""

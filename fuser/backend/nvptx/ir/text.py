@@ -77,6 +77,8 @@ class _Printer:
         lines = [f"{' '.join(words)} {{"]
         lines += [f"  {self.buffer(buffer)}" for buffer in program.buffers]
         lines += [f"  map {self.content(item)}" for item in program.tensor_maps]
+        for table, numbers in program.tables.items():
+            lines.append(f"  table {json.dumps(table)} ({', '.join(map(str, numbers))})")
         lines += [f"  {slot_text(slot)}" for slot in program.slots]
         lines += [f"  layout {name} = {layout_text(key[0])}" for key, name in self.layouts.items()]
         lines += [f"  given {self.given(item)}" for item in self.names.given]

@@ -9,6 +9,7 @@ import numpy as np
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.op import Block, Op
 from fuser.backend.nvptx.ir.values import Operand, Tile
+from fuser.backend.nvptx.simulate.clocks import SimulationError
 from fuser.backend.nvptx.simulate.memory import nothing
 from fuser.backend.nvptx.simulate.warp import Rule, Steps, Warp
 
@@ -113,6 +114,13 @@ def read_register(warp: Warp, op: ops.ReadRegister) -> None:
     warp.scalars[op.names[0]] = warp.machine.register(warp.block, warp.number)(op.register)
 
 
+def read_table(warp: Warp, op: ops.ReadTable) -> None:
+    numbers, at = warp.machine.program.tables[op.table], warp.scalar(op.at)
+    if warp.active.any() and not 0 <= at[warp.active].min() <= at[warp.active].max() < len(numbers):
+        raise SimulationError(f"a number beyond the table {op.table}")
+    warp.scalars[op.names[0]] = np.array(numbers)[at.clip(0, len(numbers) - 1)]
+
+
 RULES: dict[type[Op], Rule] = {
     ops.Yield: nothing,
     ops.Condition: nothing,
@@ -124,4 +132,5 @@ RULES: dict[type[Op], Rule] = {
     ops.Seam: nothing,
     ops.Opaque: opaque,
     ops.ReadRegister: read_register,
+    ops.ReadTable: read_table,
 }

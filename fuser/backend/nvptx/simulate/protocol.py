@@ -292,7 +292,9 @@ def while_(warp: Warp, op: ops.While) -> Steps:
     """Some programs of a block, told by their number, so that all roles leave at the same one; some
     turns where it is data that ends a loop."""
     left = [TURNS]
-    counted = all(isinstance(inner, Integer | ops.Condition) for inner in op.head.ops)
+    counted = all(
+        isinstance(inner, Integer | ops.ReadTable | ops.Condition) for inner in op.head.ops
+    )
     blocks = math.prod(map(size_hint, warp.machine.program.launch))
 
     def more() -> bool:
@@ -318,7 +320,7 @@ RULES: dict[type[Op], Rule] = {
     **_DATA,
     **{kind: run.RULES[kind] for kind in _KEPT},
     **{kind: computed(run.RULES[kind]) for kind in _SCALARS},
-    **dict.fromkeys((ops.Parameter, ops.ReadTable, ops.AddSums, ops.LeaveSums), blank),
+    **dict.fromkeys((ops.Parameter, ops.AddSums, ops.LeaveSums), blank),
     ops.CopyAsync: copy_async,
     ops.CopyOwn: copy_own,
     ops.ReadOwn: read_own,
