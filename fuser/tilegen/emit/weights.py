@@ -173,8 +173,8 @@ def _codes(
 
 def _unpacked(em: Emission, words: Piece, k: Index, numbers: str) -> Piece:
     """What 4 bits of words stand for, those of step k of the 8 in a word, as float32."""
-    # Its constants take registers, of which the sums of many rows leave none.
-    few = em.schedule.block("m") <= 2
+    # Its 12 constants take registers, of which the sums of more rows leave none.
+    few = em.schedule.block("m") <= 2 and em.target.vector_bits == 512
     if numbers in ("i4", "u4") and few and not em.target.is_cuda:
         return _in_fraction(em, words, k, numbers)
     shift = (k % 8) * 4
