@@ -199,6 +199,18 @@ def test_blocks_of_queries_on_cpus() -> None:
         assert found.block("m") == rows
 
 
+@pytest.mark.parametrize(("mask", "keys"), [("causal", 64), ("window", 64), (None, 300)])
+def test_blocks_of_keys_on_cpus(mask: str | None, keys: int) -> None:
+    """All keys in one block, but where rows see a part of them: blocks that none sees are left out,
+    which takes a loop over blocks."""
+    m = model_of((1, 4, 4, 300, 300, 64, 64, mask), dtypes.f32)
+    partition = one_region(m.graph, "attention")
+    (program,) = emit(partition.regions[0], partition, TARGETS["cpu"])
+    assert program.kernel.schedule.block("n") == keys
+    loops = [op for op in program.kernel.walk() if isinstance(op, ops.For)]
+    assert [bool(loop.stop.terms) for loop in loops] == ([True] if mask else [])
+
+
 def test_many_heads_keep_their_keys() -> None:
     """Enough programs without sharing keys: one kernel, nothing to merge."""
     m = model_of((32, 16, 16, 1, 512, 64, 64, None), dtypes.f16)

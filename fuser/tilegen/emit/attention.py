@@ -95,16 +95,12 @@ def emit(
         target, batches, rows, qk.n, qk.k, pv.n, qk.left.dtype.bits, _reads(region, parts),
         by_unit=dot_unit(target, qk.node) is not None,
         bounded=_most_score(Emission(region, partition, target, Schedule()), parts) is not None,
+        causal=not target.is_cuda and _hides_keys(region, partition, target, parts, heads),
     )  # fmt: skip
     em = Emission(region, partition, target, chosen)
-    group = program(em, 0, batches, 1, "") if batches > 1 else Index(0)
-    row = program(em, 1, rows, chosen.block("m"))
-    depth = em.axis(_dot_extent(em, qk.k))
-    keys = chosen.block("n")
-    key = em.axis(keys if target.is_cuda else block_of(qk.n, keys))
-    column = em.axis(_dot_extent(em, pv.n))
+    frame = _frame(em, parts, heads)
+    group, row, column = frame.group, frame.row, frame.column
     flops = 2 * qk.b * qk.m * qk.n * (qk.k + pv.n)
-    frame = Frame(heads, group, row, depth, key, column)
     blocks = -(-qk.n // em.extents[N])
     span = -(-blocks // chosen.split_k) * em.extents[N]
     # of open sizes a part may be left without keys, which the merge gives no weight
@@ -133,6 +129,27 @@ def emit(
     output = _quotient(em, parts, total, out)
     store_placed(em, spread(em, places, {pv.node.output: output}))
     return (em.finish(flops),)
+
+
+def _frame(em: Emission, parts: Parts, heads: int) -> Frame:
+    """The axes of a program, of which heads share keys, by the schedule of the emission."""
+    qk, pv, target = parts.qk, parts.pv, em.target
+    batches, rows = qk.b // heads, qk.m * heads
+    group = program(em, 0, batches, 1, "") if batches > 1 else Index(0)
+    row = program(em, 1, rows, em.schedule.block("m"))
+    depth = em.axis(_dot_extent(em, qk.k))
+    keys = em.schedule.block("n")
+    key = em.axis(keys if target.is_cuda else block_of(qk.n, keys))
+    return Frame(heads, group, row, depth, key, em.axis(_dot_extent(em, pv.n)))
+
+
+def _hides_keys(
+    region: Region, partition: Partition, target: Target, parts: Parts, heads: int
+) -> bool:
+    """Whether which keys a block of rows sees depends on the rows."""
+    dry = Emission(region, partition, target, Schedule(blocks=(("m", 1), ("n", 1))))
+    start, stop = _visible(dry, parts, _frame(dry, parts, heads))
+    return bool(start.terms or stop.terms)
 
 
 @dataclass(frozen=True)

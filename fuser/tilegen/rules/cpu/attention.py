@@ -12,6 +12,8 @@ CPU_QUERIES = 32
 """Queries of a block on a CPU: their scores and the values of 128 keys fit L1 together, and few
 hang over. 64 take 5 % longer for 128 queries, 17 % for 197; but AMX, whose keys are copied once a
 block, 7 to 17 % less."""
+CAUSAL_KEYS = 64
+"""Keys of a block where rows see some of the keys: blocks that none of the rows sees are skipped."""
 OPEN_KEYS = 128
 """The block of a number of keys of any size: what hangs over is computed in vain."""
 PROGRAMS = 16
@@ -26,6 +28,7 @@ keys are copied once a block."""
 def attention_schedule(
     target: Target, batch: int, m: int, n: int, depth: int, columns: int, bits: int,
     reads: Reads = "nothing", *, by_unit: bool = False, bounded: bool = False,
+    causal: bool = False,
 ) -> Schedule:  # fmt: skip
     """Blocks of attention: see `AttentionRule`."""
     batch, depth = size_hint(batch), size_hint(depth)
@@ -43,7 +46,7 @@ def attention_schedule(
     parts = max(1, PROGRAMS // programs)
     if not open_keys:
         parts = min(parts, max(1, n // PART_KEYS))
-    keys = min(n, 512 if depth <= 64 else 256)
+    keys = min(n, CAUSAL_KEYS if causal and not by_unit else 512 if depth <= 64 else 256)
     return Schedule(blocks=(("m", rows), ("n", keys)), split_k=parts)
 
 

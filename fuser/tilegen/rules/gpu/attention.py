@@ -20,6 +20,7 @@ UNEQUAL_WAVES = 4
 def attention_schedule(
     target: Target, batch: int, m: int, n: int, depth: int, columns: int, bits: int,
     reads: Reads = "nothing", *, by_unit: bool = False, bounded: bool = False,
+    causal: bool = False,
 ) -> Schedule:  # fmt: skip
     """Blocks of attention: see `AttentionRule`."""
     batch, depth, columns = size_hint(batch), size_hint(depth), size_hint(columns)
