@@ -22,8 +22,8 @@ class Program:
     that a launch gives. blocks: of the cluster that share a program. team: the number of a warp
     group that has a program of its own. workspace_bytes: of global memory for itself. resident:
     blocks that a multiprocessor holds at once, which share its registers. sizes: the symbolic dims
-    that the recording reads, `%size.0` and so on; text does not have them. tables: of constant numbers,
-    by name.
+    that the recording reads, `%size.0` and so on; text does not have them. tables: of constant
+    numbers, by name.
     """
 
     name: str

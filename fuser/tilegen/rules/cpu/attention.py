@@ -13,7 +13,7 @@ CPU_QUERIES = 32
 hang over. 64 take 5 % longer for 128 queries, 17 % for 197; but AMX, whose keys are copied once a
 block, 7 to 17 % less."""
 CAUSAL_KEYS = 64
-"""Keys of a block where rows see some of the keys: blocks that none of the rows sees are skipped."""
+"""Keys of a block where rows see some of the keys: blocks that none of them sees are skipped."""
 OPEN_KEYS = 128
 """The block of a number of keys of any size: what hangs over is computed in vain."""
 PROGRAMS = 16
