@@ -112,11 +112,12 @@ def test_rows_of_the_next_iteration(columns: int, fetched: tuple[bool, bool]) ->
     assert tuple(any(kind in line for line in found) for kind in (READ_L2, WRITE_L2)) == fetched
 
 
-@pytest.mark.parametrize(("queries", "wanted"), [(8, 3), (32, 0)])
-def test_keys_and_values_of_the_next_block(queries: int, wanted: int) -> None:
-    """Of few queries, whose keys take longer to fetch than to multiply: the lines of eight keys in
-    64 steps, half a line each, and a line and a half of 24 values, two."""
+@pytest.mark.parametrize(("queries", "wanted"), [(8, True), (32, False)])
+def test_keys_and_values_of_the_next_block(queries: int, wanted: bool) -> None:
+    """Of few queries, whose keys take longer to fetch than to multiply: a line of keys or part of
+    one in each of 64 steps, for every register tile, and of 24 values a key two lines."""
     m = Model()
     q, k, v = m.input(2, queries, 64), m.input(2, 1024, 64), m.input(2, 1024, 24)
     m.output(m.dot(m.softmax(m.dot(q, k, (2, 2), (0,))), v, (2, 1), (0,)))
-    assert sum(READ_L2 in line for line in fetches(m, "attention")) == wanted
+    found = sum(READ_L2 in line for line in fetches(m, "attention"))
+    assert found >= 3 if wanted else not found
