@@ -26,6 +26,7 @@ from fuser.graph.passes.keep_quantised import keep_quantised
 from fuser.partition import Options, partition
 from fuser.pipeline.compiler import emit_programs
 from fuser.target import SM_80, SM_90A, X86_64_V3, X86_64_V4, Target
+from fuser.tilegen.rules.cpu.matmul import packed_schedule, register_tile
 from tests.interpreted import run_partition
 from tests.numerics import assert_close
 
@@ -330,3 +331,14 @@ def test_every_code_in_every_place_of_a_word(zeros: bool) -> None:
     for target in (X86_64_V3, X86_64_V4):
         (program,) = emit_programs(partition(open_model(proto).graph({}), target), target)
         assert "\nscratch 0 bytes" in decisions_text(program.kernel, target)
+
+
+@pytest.mark.parametrize("rows", [13, 96, 100, 197, 256, 1000])
+@pytest.mark.parametrize("target", [X86_64_V3, X86_64_V4], ids=["avx2", "avx512"])
+def test_blocks_of_many_rows_are_even(rows: int, target: Target) -> None:
+    """No block of rows is mostly padding: 100 rows are two of 52 or 54, not one of 96 and one of 4."""
+    block = packed_schedule(target, rows, 2048, 2048, 32, 1).block("m")
+    tile = register_tile(target, rows, 2048, 32)[0]
+    count = -(-rows // block)
+    assert block < 96 + tile
+    assert count * block - rows < count * tile

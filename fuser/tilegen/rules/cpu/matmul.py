@@ -125,7 +125,9 @@ def packed_schedule(
         schedule = blocks_of(m=tile[0], n=tile[1], k=block or k, reason="sums of blocks are scaled")
         return replace(schedule, extra={"late_scales": True})
     depth = min(k, max(1, DECODED_DEPTH // (block or 1)) * (block or 1))
+    tile = register_tile(target, rows, n, 32)
+    even = ceildiv(rows, ceildiv(rows, DECODED_ROWS))
     return blocks_of(
-        m=min(rows, DECODED_ROWS), n=register_tile(target, rows, n, 32)[1], k=depth,
+        m=min(rows, ceildiv(even, tile[0]) * tile[0]), n=tile[1], k=depth,
         reason="weights are decoded once a block",
     )  # fmt: skip
