@@ -336,7 +336,7 @@ def test_every_code_in_every_place_of_a_word(zeros: bool) -> None:
 @pytest.mark.parametrize("rows", [13, 96, 100, 197, 256, 1000])
 @pytest.mark.parametrize("target", [X86_64_V3, X86_64_V4], ids=["avx2", "avx512"])
 def test_blocks_of_many_rows_are_even(rows: int, target: Target) -> None:
-    """No block of rows is mostly padding: 100 rows are two of 52 or 54, not one of 96 and one of 4."""
+    """No block of rows is mostly padding: 100 rows are two of 52 or 54, not 96 and then 4."""
     block = packed_schedule(target, rows, 2048, 2048, 32, 1).block("m")
     tile = register_tile(target, rows, 2048, 32)[0]
     count = -(-rows // block)
