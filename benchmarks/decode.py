@@ -28,6 +28,7 @@ import numpy as np
 import onnx
 
 import fuser
+from fuser.report.bench import PAUSE
 from models.generate import decoder, generate
 
 GPU_RATE = 4.28e12
@@ -36,8 +37,7 @@ TOLERANCE = {"float32": 1e-3, "float16": 2e-2, "bfloat16": 1e-1}
 """Of ||logits - all at once|| / ||all at once||: other orders of sums, rounded 22 layers deep."""
 MARGIN = 8
 BURST = 4
-PAUSE = 0.1
-"""Steps of a side in a row, beside another one, and seconds before them."""
+"""Steps of a side in a row, beside another one."""
 HOW = {"temperature": np.float32(0), "seed": np.int64(0)}
 
 Array = np.ndarray[Any, Any]
@@ -254,9 +254,9 @@ def against_runtime(
                     logits.append(found["logits"])
                 for name, peer in peers.items():
                     time.sleep(PAUSE)
-                    for ids, ours_then in zip(given, logits, strict=True):
+                    for token, ours_then in zip(given, logits, strict=True):
                         started = time.perf_counter()
-                        theirs, _ = peer.step(ids)
+                        theirs, _ = peer.step(token)
                         spent[name].append(time.perf_counter() - started)
                         errors[name] = max(errors[name], error_of(ours_then, theirs))
             spent = {name: warm(found) for name, found in spent.items()}

@@ -38,6 +38,7 @@ def _index(facts: Facts, block: Block, iterations: int) -> None:
         for operand in op.operands():
             facts.users.setdefault(operand, []).append(op)
         for inner in op.blocks():
+            facts.owners[inner] = op
             count = iterations
             if isinstance(op, ops.For | ops.While):
                 count = iterations * 8
@@ -139,15 +140,10 @@ def _used_elementwise(facts: Facts, op: Op, value: Value, chosen: set[Value]) ->
 
 def _yields_to(facts: Facts, op: ops.Yield, value: Value) -> set[Value]:
     """The results of the enclosing loop or branch that a yield of `value` gives."""
-    block = facts.parents[op]
-    found: set[Value] = set()
-    for outer in facts.parents:
-        if block in outer.blocks():
-            found |= {
-                result for result, arg in zip(outer.results, op.args, strict=True) if arg is value
-            }
-            if isinstance(outer, ops.If):
-                found.add(Value(TileType(value.dtype), "branch"))
+    outer = facts.owners[facts.parents[op]]
+    found = {result for result, arg in zip(outer.results, op.args, strict=True) if arg is value}
+    if isinstance(outer, ops.If):
+        found.add(Value(TileType(value.dtype), "branch"))
     return found
 
 

@@ -146,9 +146,10 @@ def tree_cost(facts: Facts, value: Value, known: dict[Value, float] | None = Non
         return ()
 
     for current in walks.post_order(value, operands, known):
-        parts = sum(known[operand] for operand in operands(current))
+        inner = operands(current)
+        parts = sum(known[operand] for operand in inner)
         own = own_cost(facts, current)
-        if own == 1 and parts == 0 and operands(current):
+        if own == 1 and parts == 0 and inner:
             own = 0.0  # of positions and constants alone: it folds as they do
         known[current] = min(MOST_COST, own + parts)
     return known[value]

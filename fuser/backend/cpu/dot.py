@@ -14,7 +14,7 @@ from fuser.backend.cpu.kernel_facts import DotPlan
 from fuser.backend.cpu.lane_dot import lower_lane_dot
 from fuser.backend.cpu.lower import Lowering
 from fuser.backend.cpu.prefetch_rows import RowPrefetches, row_prefetches
-from fuser.backend.cpu.prefetch_stream import row_prefetch, stream_prefetch
+from fuser.backend.cpu.prefetch_stream import stream_prefetch
 from fuser.backend.cpu.prefetch_weights import Prefetch, weight_prefetches
 from fuser.backend.cpu.storage import Cells, Memory, Point
 from fuser.backend.cpu.unit_dot import lower_unit_dot
@@ -36,11 +36,11 @@ def lower_dot(low: Lowering, op: ops.Dot) -> None:
     if plan.unit is not None:
         lower_unit_dot(low, op, plan.unit)
         return
+    if plan.along_k:
+        lower_lane_dot(low, op, plan)
+        return
     rows, columns = op.result.shape
     if low.known.kind(op.result) == "registers":
-        if plan.along_k:
-            lower_lane_dot(low, op, plan, None)
-            return
         cells = low.cells(op.result.shape)
         accs = [low.vector_at(op.acc, coords, lanes) for coords, lanes in cells]
         per_row = len(cells) // rows
@@ -53,9 +53,7 @@ def lower_dot(low: Lowering, op: ops.Dot) -> None:
         low.keep_cells(op.result, Cells(table))
         return
     place = low.in_place.get(op) or low.allocate(op.result)
-    if plan.along_k:
-        lower_lane_dot(low, op, plan, place)
-    elif plan.vector_axis == 1:
+    if plan.vector_axis == 1:
         _blocks(low, op, plan, rows, columns, place)
     else:
         _blocks(low, op, plan, columns, rows, place)
@@ -134,14 +132,14 @@ def _streamed(
 ) -> list[Prefetch]:
     """What a register tile fetches of the second operand's block in the next iteration of the loop
     around the dot. Tiles that read the same again fetch nothing."""
+    lanes = sum(lanes for _, lanes in chunks)
+    first, count, others = rows[0], len(rows), lanes
     if plan.vector_axis == 1:
-        columns = sum(lanes for _, lanes in chunks)
-        once = len(rows) == op.result.shape[0] and plan.steps == 1
-        found = row_prefetch(low, op, plan.b, chunks[0][0], columns) if once else None
-    else:
-        once = sum(lanes for _, lanes in chunks) == op.result.shape[0]
-        steps = op.a.shape[1] // plan.steps
-        found = stream_prefetch(low, op, plan.b, rows[0], len(rows), steps) if once else None
+        first, count, others = chunks[0][0], lanes, len(rows)
+    if others != op.result.shape[0]:
+        return []
+    steps = op.a.shape[1] // plan.steps
+    found = stream_prefetch(low, op, plan.b, first, count, steps)
     return [found] if found is not None else []
 
 

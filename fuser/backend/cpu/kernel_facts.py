@@ -128,6 +128,8 @@ class Facts:
     users: dict[Value, list[Op]] = field(default_factory=dict)
     iterations: dict[Op, int] = field(default_factory=dict)
     parents: dict[Op, Block] = field(default_factory=dict)
+    owners: dict[Block, Op] = field(default_factory=dict)
+    """The loops and branches that have blocks."""
     slots: dict[Value, tuple[ops.For, int]] = field(default_factory=dict)
     kinds: dict[Value, Kind] = field(default_factory=dict)
     orders: dict[Value, tuple[int, ...]] = field(default_factory=dict)

@@ -10,14 +10,11 @@ and a copy. Here it is one square for 16 columns, however long k is.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-
 from fuser.backend.cpu import affine, register_transpose
 from fuser.backend.cpu.kernel_facts import DotPlan
 from fuser.backend.cpu.lower import Lowering
 from fuser.backend.cpu.maps import literal
-from fuser.backend.cpu.storage import Cells, Memory, Point
+from fuser.backend.cpu.storage import Cells, Point
 from fuser.backend.text import Reg
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index
@@ -26,16 +23,17 @@ UNROLLED = 8
 """Vectors of k up to which there is no loop over them."""
 
 
-def lower_lane_dot(low: Lowering, op: ops.Dot, plan: DotPlan, place: Memory | None) -> None:
-    """Compute a dot into scratch, or into registers where it has no place."""
+def lower_lane_dot(low: Lowering, op: ops.Dot, plan: DotPlan) -> None:
+    """Compute a dot into registers or into scratch."""
     width = low.target.lanes(max(32, op.result.dtype.bits))
-    if place is None:
+    if low.known.kind(op.result) == "registers":
         table = {
             coords: _columns(low, op, plan, coords, lanes, width)
             for coords, lanes in low.cells(op.result.shape)
         }
         low.keep_cells(op.result, Cells(table))
         return
+    place = low.in_place.get(op) or low.allocate(op.result)
     rows, columns = op.result.shape
     whole = columns // width * width
 
@@ -56,6 +54,7 @@ def lower_lane_dot(low: Lowering, op: ops.Dot, plan: DotPlan, place: Memory | No
         low.f.loop(0, whole, width, [], iteration, hint="columns")
     if columns % width:
         group(Index(whole), columns % width)
+    low.places[op.result] = place
 
 
 def _columns(
@@ -86,17 +85,12 @@ def _columns(
         sums = steps([Index(k) for k in range(0, depth, width)], sums)
     else:
         sums = f.loop(0, depth, width, sums, iteration, hint="k")
-    turned = register_transpose.transpose(f, [*sums, *[zero] * (width - lanes)])
-    total = _tree(turned, lambda x, y: f.binary("fadd", x, y))
+    parts = register_transpose.transpose(f, [*sums, *[zero] * (width - lanes)])
+    while len(parts) > 1:
+        parts = [f.binary("fadd", x, y) for x, y in zip(parts[::2], parts[1::2], strict=True)]
+    total = parts[0]
     if lanes == 1:
         total = f.extract(total, 0)
     elif lanes < width:
         total = f.shuffle(total, None, range(lanes))
     return f.binary("fadd", low.vector_at(op.acc, coords, lanes), total)
-
-
-def _tree(items: list[Reg], add: Callable[[Reg, Reg], Reg]) -> Reg:
-    """The sum by halves."""
-    while len(items) > 1:
-        items = [functools.reduce(add, items[i : i + 2]) for i in range(0, len(items), 2)]
-    return items[0]

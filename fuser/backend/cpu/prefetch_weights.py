@@ -50,7 +50,7 @@ def weight_prefetches(low: Lowering, op: ops.Dot, plan: DotPlan) -> list[Prefetc
     return [fetch for fetch in (_near(low, op, plan), panel) if fetch]
 
 
-def _behind_casts(low: Lowering, value: Value) -> Op | None:
+def behind_casts(low: Lowering, value: Value) -> Op | None:
     """The op whose result, perhaps cast on the way, is the value: weights may be stored narrow."""
     op = low.known.producers.get(value)
     while isinstance(op, ops.Cast) and low.known.kind(op.result) == "inline":
@@ -60,7 +60,7 @@ def _behind_casts(low: Lowering, value: Value) -> Op | None:
 
 def _panel_load(low: Lowering, plan: DotPlan) -> ops.Load | None:
     """The load of a panel of weights, with no addresses that are looked up (gathered rows)."""
-    load = _behind_casts(low, plan.b)
+    load = behind_casts(low, plan.b)
     if plan.vector_axis != 1 or not isinstance(load, ops.Load):
         return None
     return None if any(map(kernel_facts.lookups, load.indices)) else load
@@ -141,14 +141,12 @@ def _loops_around(low: Lowering, op: ops.Dot) -> tuple[ops.For, ops.For] | None:
     """The two loops right around a dot, the outer one first: those over panels and row tiles, where
     a program has several of both."""
     found: list[ops.For] = []
-    block = low.known.parents[op]
-    loops = {loop.body: loop for loop in low.known.kernel.body.walk() if isinstance(loop, ops.For)}
-    while len(found) < 2 and block in loops:
-        loop = loops[block]
+    loop = low.known.owners.get(low.known.parents[op])
+    while len(found) < 2 and isinstance(loop, ops.For):
         if loop.inits or not loop.start.is_constant or loop.start.constant or loop.step != 1:
             return None
         found.append(loop)
-        block = low.known.parents[loop]
+        loop = low.known.owners.get(low.known.parents[loop])
     return (found[1], found[0]) if len(found) == 2 else None
 
 

@@ -174,8 +174,8 @@ def _codes(
 def _unpacked(em: Emission, words: Piece, k: Index, numbers: str) -> Piece:
     """What 4 bits of words stand for, those of step k of the 8 in a word, as float32."""
     # Its 12 constants take registers, of which the sums of more rows leave none.
-    few = em.schedule.block("m") <= 2 and em.target.vector_bits == 512
-    if numbers in ("i4", "u4") and few and not em.target.is_cuda:
+    few = em.target.vector_bits == 512 and em.schedule.block("m") <= 2
+    if numbers in ("i4", "u4") and few:
         return _in_fraction(em, words, k, numbers)
     shift = (k % 8) * 4
     if numbers == "i4":
@@ -187,10 +187,10 @@ def _unpacked(em: Emission, words: Piece, k: Index, numbers: str) -> Piece:
 
 
 def _in_fraction(em: Emission, words: Piece, k: Index, numbers: str) -> Piece:
-    """4 bits as float32 where they stand in the word, if among its lower 16: as the last bits of a
-    fraction whose exponent makes p places from its end a one. Masking and setting the exponent is
-    one instruction with AVX-512, taking 2 ** (23 - p) away another; both are exact. Signed codes
-    are shifted by 8 with it, which flips their highest bit.
+    """4 bits as float32 where they stand in the lower half of a word, p places from its end: part
+    of a fraction, under an exponent that makes that place the ones. Masking and setting the
+    exponent is one instruction with AVX-512, taking 2 ** (23 - p) away another; both are exact.
+    Signed codes get 8 more, which flips their highest bit, and lose it again.
 
         code << p  ->  float of bits (150 - p) << 23 | code << p  =  2 ** (23 - p) + code
     """

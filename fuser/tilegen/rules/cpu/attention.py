@@ -12,6 +12,9 @@ CPU_QUERIES = 32
 """Queries of a block on a CPU: their scores and the values of 128 keys fit L1 together, and few
 hang over. 64 take 5 % longer for 128 queries, 17 % for 197; but AMX, whose keys are copied once a
 block, 7 to 17 % less."""
+UNIT_QUERIES = (192, 64)
+"""The same at most where a unit such as AMX multiplies, as far as there are programs enough: the
+keys are copied once a block."""
 CAUSAL_KEYS = 64
 """Keys of a block where rows see some of the keys: blocks that none of them sees are skipped."""
 OPEN_KEYS = 128
@@ -20,9 +23,6 @@ PROGRAMS = 16
 PART_KEYS = 1024
 """Attention of fewer programs shares its keys out to so many, of so many keys at least where their
 number is known. Not by the threads of the machine: results would depend on them."""
-UNIT_QUERIES = (192, 64)
-"""The same at most where a unit such as AMX multiplies, as far as there are programs enough: the
-keys are copied once a block."""
 
 
 def attention_schedule(
@@ -32,9 +32,9 @@ def attention_schedule(
 ) -> Schedule:  # fmt: skip
     """Blocks of attention: see `AttentionRule`."""
     batch, depth = size_hint(batch), size_hint(depth)
+    queries, keys_known = size_hint(m), not is_symbolic(n)
     m = block_of(m, MOST_SYMBOLIC_ROWS) if is_symbolic(m) else m
-    open_keys = is_symbolic(n)
-    n = block_of(n, OPEN_KEYS) if is_symbolic(n) else n
+    n = n if keys_known else block_of(n, OPEN_KEYS)
     rows = CPU_QUERIES
     for most in UNIT_QUERIES if by_unit else ():
         even = ceildiv(ceildiv(m, ceildiv(m, most)), 16) * 16
@@ -42,9 +42,8 @@ def attention_schedule(
             rows = even
             break
     rows = min(m, rows)
-    programs = batch * ceildiv(m, rows)
-    parts = max(1, PROGRAMS // programs)
-    if not open_keys:
+    parts = max(1, PROGRAMS // (batch * ceildiv(queries, rows)))
+    if keys_known:
         parts = min(parts, max(1, n // PART_KEYS))
     keys = min(n, CAUSAL_KEYS if causal and not by_unit else 512 if depth <= 64 else 256)
     return Schedule(blocks=(("m", rows), ("n", keys)), split_k=parts)
