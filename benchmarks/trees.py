@@ -81,7 +81,9 @@ def work() -> None:
         try:
             match request["do"]:
                 case "compile":
-                    answer = compile_cases(request["group"], request["quick"], plans)
+                    answer = compile_cases(
+                        request["group"], request["quick"], request["only"], plans
+                    )
                 case "compile models":
                     answer = compile_models(request["paths"], plans)
                 case "prepare":
@@ -123,13 +125,13 @@ def facts_of(plan: Any) -> dict[str, Any]:
     }
 
 
-def compile_cases(group: str, quick: bool, plans: dict[str, Any]) -> dict[str, Any]:
+def compile_cases(group: str, quick: bool, only: str, plans: dict[str, Any]) -> dict[str, Any]:
     from benchmarks.kernel_cases import GROUPS
     from benchmarks.kernels import compile_model, constants_of
 
     plans.clear()
     found: dict[str, Any] = {}
-    cases = list(GROUPS[group](quick))
+    cases = [case for case in GROUPS[group](quick) if re.search(only, f"{case.name} {case.dtype}")]
     models = [case.model(constants_of(case)) for case in cases]
     with ThreadPoolExecutor(6) as pool:
         jobs = [pool.submit(compile_model, model) for model in models]
@@ -316,6 +318,7 @@ def main() -> int:
     parser.add_argument("--models", nargs="*", metavar="NAME", help="whole models (all, or these)")
     parser.add_argument("--group", nargs="*", metavar="NAME", help="groups of cases (all)")
     parser.add_argument("--quick", action="store_true", help="a few cases of each group")
+    parser.add_argument("--only", default="", metavar="REGEX", help="cases whose name has this")
     parser.add_argument("--all", action="store_true", help="cases of the same code too")
     parser.add_argument("--json", type=Path, help="write the rows to this file too")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
@@ -353,7 +356,7 @@ def run_cases(sides: Sequence[Side], options: argparse.Namespace) -> list[dict[s
 
     rows: list[dict[str, Any] | None] = []
     for group in options.group or GROUPS:
-        found = ask(sides, do="compile", group=group, quick=options.quick)
+        found = ask(sides, do="compile", group=group, quick=options.quick, only=options.only)
         if any("problem" in answer for answer in found):
             print(group, *found, flush=True)
             rows.append(None)
