@@ -12,7 +12,7 @@ from fuser.partition.region import Region
 
 def own_outputs(grouping: Grouping) -> list[Group]:
     """Give every graph output that is only a movement of something to a group that writes it, and
-    return the groups that only cut a slice.
+    return the groups that only cut a slice, and may move it.
 
     The node stays virtual: other readers go on through it, so no dependency is added.
     """
@@ -26,12 +26,20 @@ def own_outputs(grouping: Grouping) -> list[Group]:
         positions = grouping.lead(value, owner) if owner is not None else None
         if owner is None or positions is None:
             group = grouping.new_group("map", [node], value.shape)
-            if node.op == "slice":
+            if _cuts(grouping, node):
                 group.positions[value] = at.sample(at.count(value))
                 slices.append(group)
         else:
             grouping.join(node, owner, positions)
     return slices
+
+
+def _cuts(grouping: Grouping, node: Node) -> bool:
+    """Whether a node is a slice, or a movement of one."""
+    current: Node | None = node
+    while current is not None and current in grouping.virtual and is_injective(current):
+        current = current.inputs[0].node
+    return current is not None and current.op == "slice"
 
 
 def _injective_owner(grouping: Grouping, node: Node) -> Group | None:

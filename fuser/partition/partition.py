@@ -9,7 +9,7 @@ from fuser.partition.attention import seed_attention
 from fuser.partition.epilogue import append_maps, grow_epilogue, join_parts
 from fuser.partition.forced import check_names, check_pins, check_separable, unmet, ways
 from fuser.partition.gated import find_gates
-from fuser.partition.grouping import Grouping
+from fuser.partition.grouping import Group, Grouping
 from fuser.partition.inline import inline_maps, shed_outputs
 from fuser.partition.layout import choose_layouts
 from fuser.partition.nodes import ANCHORS, OPAQUE
@@ -46,6 +46,14 @@ def partition(graph: Graph, target: Target, options: Options | None = None) -> P
     return cuts[-1]
 
 
+def _beside(grouping: Grouping, slices: list[Group]) -> list[Group]:
+    """The groups of `slices`, and the maps that one of them may join."""
+    spaces = {group.space for group in slices}
+    groups = grouping.groups.values()
+    found = [g for g in groups if g.is_elementwise and g.space in spaces] if spaces else []
+    return found if len(found) > 1 else []
+
+
 def _partition(graph: Graph, target: Target, options: Options) -> Partition:
     work = Work(target, options)
     graph = run_passes(graph, work)
@@ -61,7 +69,7 @@ def _partition(graph: Graph, target: Target, options: Options) -> Partition:
         join_siblings(grouping)
     slices = finish.own_outputs(grouping)
     if not options.no_fusion:
-        join_siblings(grouping, slices)
+        join_siblings(grouping, _beside(grouping, slices))
         finish.sink_movement(grouping)
     regions = finish.build_regions(grouping)
     rooms = rooms_of(graph, work.state)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from fuser.backend.nvptx.assignment import Assignment
 from fuser.backend.nvptx.decisions import Decision
-from fuser.graph.sizes import size_hint
+from fuser.backend.nvptx.ir.program import bytes_of, reads_constants
 from fuser.target import Target
 from fuser.tilegen.ir import Kernel
 
@@ -33,9 +33,9 @@ def overlap(kernel: Kernel, target: Target, assignment: Assignment, caller: bool
     if "overlap" in kernel.schedule.extra:
         return decided(bool(kernel.schedule.extra["overlap"]), "the schedule says so")
     plans = assignment.dots.values()
-    moved = sum(size_hint(b.size) * b.dtype.bytes for b in kernel.buffers)
+    moved = sum(map(bytes_of, kernel.buffers))
     sums = sum(len(plan.accumulator.regs) for plan in plans)
-    if moved > SMALL:
+    if moved > SMALL and not reads_constants(kernel.buffers):
         return decided(False, f"it touches {moved >> 20} MiB, beside which a launch is short")
     if sums > SUMS or any(plan.kind == "wide" for plan in plans):
         return decided(False, f"{sums} registers of sums leave none for pointers past the wait")

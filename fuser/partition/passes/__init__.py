@@ -179,6 +179,13 @@ def _keep(graph: Graph, work: Work) -> Graph:
     return graph
 
 
+def _merge(graph: Graph, work: Work) -> Graph:
+    target = work.target
+    # read and written in the time of a launch
+    copied = int(target.launch_cost * target.bandwidth / 2) if target.is_cuda else 0
+    return merge_matmuls(graph, work.options.forbid, copied)
+
+
 def _align(graph: Graph, work: Work) -> Graph:
     graph, copies = align_rows(graph, work.target)
     work.kept |= copies
@@ -204,7 +211,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("hoist_scales", _of(hoist_scales), fuses),  # what is left of an operand may be shared
     Pass("split_matmuls", _of(split_matmuls), merges),  # before others are merged
     Pass("rotate_in_place", _of(rotate_in_place), merges),
-    Pass("merge_matmuls", lambda g, w: merge_matmuls(g, w.options.forbid), merges),
+    Pass("merge_matmuls", _merge, merges),
     Pass("fold_norms", lambda g, work: fold_norms(g, work.target), folds_norms),
     Pass("copy_pinned", lambda g, w: copy_pinned(g, w.options.pin), copies_pinned),
     Pass("store_grids", _grids, keeps_operands_on_cpu),

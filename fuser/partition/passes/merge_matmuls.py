@@ -5,7 +5,9 @@
     %v = add(dot_general(%x, %wv), %bv)          %k = slice %m; %v = slice %m
 Weights and biases are constants, so they are concatenated here. The slices are index maps of the
 readers. A matmul whose result goes on through maps of its own (an activation) keeps its kernel,
-where those maps are free.
+where those maps are free. So does one whose result is an output of the graph, which another kernel
+would have to copy out of the merged one; unless it is small (the value of a token, which goes into
+a cache): the copy joins the kernels of the other parts.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from fuser.graph.copying import begin_copy, clone_node
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.mapping import release_pages
 from fuser.graph.ops.registry import build
+from fuser.graph.sizes import size_hint
 from fuser.partition.attention import find_attention
 from fuser.partition.forced import computed
 from fuser.partition.gated import find_gates, parallel_products
@@ -39,9 +42,10 @@ class Branch:
     result: Value
 
 
-def merge_matmuls(graph: Graph, forbid: Collection[Pair] = ()) -> Graph:
+def merge_matmuls(graph: Graph, forbid: Collection[Pair] = (), copied: int = 0) -> Graph:
     """A graph where parallel matmuls with constant weights are one, where that is a gain. forbid:
-    ONNX nodes that are not merged."""
+    ONNX nodes that are not merged. copied: bytes of an output, of open sizes by the examples, up to
+    which it may be copied out of what was merged."""
     found, _ = find_attention(graph)
     attention = {node for match in found for node in match.nodes}
     gated = {node for pair in find_gates(graph) for node in pair}
@@ -50,16 +54,24 @@ def merge_matmuls(graph: Graph, forbid: Collection[Pair] = ()) -> Graph:
     merges: list[list[Branch]] = []
     for siblings in parallel_products(graph):
         table: dict[tuple[object, ...], list[Branch]] = {}
+        written: set[Value] = set()
         for matmul in siblings:
             if matmul in gated or not (is_linear(matmul) or _is_packed(matmul)):
                 continue
             branch = matmul_with_bias(matmul, uses, outputs)
-            if _is_stored_anyway(branch.result, uses, outputs, attention):
+            if leads_to_output(branch.result, uses, outputs):
+                if size_hint(branch.result.type.size) * branch.result.dtype.bytes > copied:
+                    continue
+                written.add(branch.result)
+            if _is_stored_anyway(branch.result, uses, attention):
                 key = (_form(matmul.inputs[1]), tuple(matmul.attrs["rhs_contract"]))
                 branches = table.setdefault(key, [])
                 if not _is_forbidden([*branches, branch], forbid):
                     branches.append(branch)
-        merges += [branches for branches in table.values() if len(branches) > 1]
+        merges += [
+            branches for branches in table.values()
+            if len(branches) > 1 and any(b.result not in written for b in branches)
+        ]  # fmt: skip
     return _rewrite(graph, merges) if merges else graph
 
 
@@ -145,16 +157,12 @@ def _row_constant(value: Value) -> np.ndarray | None:
     return array.reshape(-1)
 
 
-def _is_stored_anyway(
-    value: Value, uses: dict[Value, list[Node]], outputs: set[Value], attention: set[Node]
-) -> bool:
+def _is_stored_anyway(value: Value, uses: dict[Value, list[Node]], attention: set[Node]) -> bool:
     """Whether the value would be written even with a kernel of its own.
 
     It is where a reader is no map (a matmul, a slice), or where the few maps that follow are
     inlined into attention.
     """
-    if leads_to_output(value, uses, outputs):
-        return False  # a slice would have to be copied out
     if _is_read_in_part(value, uses):
         return True
     crossed: set[Node] = set()

@@ -47,6 +47,12 @@ KERNELS: dict[str, tuple[Callable[[], Kernel], str]] = {
     "fewer than stages": (functools.partial(
         kernels.matmul, 64, 64, 128, f16, (64, 64, 64), stages=4),
         "1 loads, 1 boxes of the first stages"),
+    "few rows": (functools.partial(
+        kernels.matmul, 1, 64, 1024, f16, (16, 64, 64), stages=9, roles=False),
+        "1 loads, 8 copies"),
+    "boxes of few rows": (functools.partial(
+        kernels.matmul, 2, 64, 2048, f16, (64, 64, 64), stages=9, roles=True),
+        "1 loads, 1 boxes of the first stages"),
     "multicast": (functools.partial(
         kernels.matmul, 128, 64, 192, f16, (64, 64, 64), stages=2, neighbours=(2, 1)),
         "1 loads, 1 boxes of the first stages"),
@@ -77,6 +83,21 @@ def test_results_do_not_change(name: str, rng: np.random.Generator) -> None:
 def test_it_says_what_moved(name: str) -> None:
     decision = request_constants(parse_program(text_of(name, False)))
     assert decision.applied and decision.reason == KERNELS[name][1]
+
+
+def test_few_rows_ask_for_all_stages() -> None:
+    """Eight kibibytes each: more than the 32 that stand in the way of nothing else's data."""
+    text = text_of("few rows")
+    assert text[: text.index("await_previous")].count("copy_async") == 8
+    text = text_of("boxes of few rows")
+    assert re.search(r"for 576, .* body \(%\w+\.early", text)
+
+
+def test_a_large_kernel_of_constants_starts_early() -> None:
+    """24 MiB of weights for a row; with rows of data as large it is a launch beside them."""
+    for rows, early in ((1, True), (1024, False)):
+        kernel = with_weights(kernels.matmul(rows, 3072, 4096, f16, (16, 64, 64)), True)
+        assert compile_kernel(kernel, SM_90A).pdl == early
 
 
 def test_inputs_are_not_asked_for_early() -> None:

@@ -205,8 +205,13 @@ def test_images_are_shared_where_they_are_copied(last: bool, cluster: int) -> No
 
 
 def test_schedules_of_thin_products() -> None:
-    thin = dot_schedule(SM_90A, 1, 4096, 4096, 16)
-    assert (thin.block("m"), thin.block("n"), thin.block("k"), thin.stages) == (16, 16, 128, 8)
+    for n, k, dots, blocks in (
+        (4096, 4096, 1, (16, 64, 128, 6)), (2048, 5632, 1, (16, 32, 256, 5)),
+        (5632, 2048, 2, (16, 64, 64, 7)), (1024, 1024, 1, (16, 16, 256, 4)),
+        (32000, 2048, 1, (16, 128, 64, 4)),
+    ):  # fmt: skip
+        thin = dot_schedule(SM_90A, 1, n, k, 16, dots)
+        assert (thin.block("m"), thin.block("n"), thin.block("k"), thin.stages) == blocks
     assert dot_schedule(SM_90A, 64, 4096, 4096, 16).stages == 18
     wide = dot_schedule(SM_90A, 1024, 1024, 1024, 16)
     assert (wide.block("m"), wide.block("n")) == (64, 128)

@@ -50,7 +50,7 @@ from fuser.backend.nvptx.decisions import Decision
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.loops import step_of
 from fuser.backend.nvptx.ir.op import Block, Integer, Op
-from fuser.backend.nvptx.ir.program import Program
+from fuser.backend.nvptx.ir.program import Program, reads_constants
 from fuser.backend.nvptx.ir.rewrite import inside, replaced
 from fuser.backend.nvptx.ir.uses import uses
 from fuser.backend.nvptx.ir.values import Operand, Slot, Tile
@@ -59,8 +59,12 @@ NEAR, FAR = 32, 16
 """Registers of a thread for what is loaded early: until the wait is over, and over a loop."""
 
 BYTES = 32 << 10
-"""Of constants that a block asks for early. Where its room was taken until the kernel in front
-ended, they only stand in the way of the first data: copies arrive in the order of their issue."""
+"""Of constants that a block asks for early, unless there is hardly any data. Where its room was
+taken until the kernel in front ended, they only stand in the way of the first data: copies arrive
+in the order of their issue."""
+
+RING = 256 << 10
+"""More than the stages of a block."""
 
 _PURE = (
     Integer, ops.Address, ops.Full, ops.IndexTile, ops.Splat, ops.Map, ops.Relabel, ops.ReadTable,
@@ -78,9 +82,10 @@ def request_constants(program: Program) -> Decision:
     if at is None:
         return _decided(False, "the kernel does not start under the one in front")
     boxes, why_not = 0, ""
+    most = RING if reads_constants(program.buffers) else BYTES
     roles = next((op for op in body.ops[at:] if isinstance(op, ops.WarpRoles)), None)
     if roles is not None:
-        ring = _first_ring(program, roles.producer)
+        ring = _first_ring(program, roles.producer, most)
         if isinstance(ring, str):
             why_not = ring
         else:
@@ -92,7 +97,7 @@ def request_constants(program: Program) -> Decision:
             body.ops[:0] = [*asks, wait]
             assert isinstance(wait, ops.AwaitPrevious)
             wait.trigger = False
-    loads, copies = _lift(body, at)
+    loads, copies = _lift(body, at, most)
     if copies:
         _trigger_behind_copies(body)
     found = {"loads": loads, "copies": copies, "boxes of the first stages": boxes}
@@ -108,8 +113,9 @@ def _decided(applied: bool, reason: str) -> Decision:
 # loads and copies ---------------------------------------------------------------------------------
 
 
-def _lift(block: Block, at: int) -> tuple[int, int]:
-    """Move loads and copies of constants before the op of a number, the wait; how many of each."""
+def _lift(block: Block, at: int, most: int) -> tuple[int, int]:
+    """Move loads and copies of constants before the op of a number, the wait; how many of each.
+    most: bytes of copies."""
     before, wait, behind = block.ops[:at], block.ops[at], block.ops[at + 1 :]
     makers: dict[object, Op] = {
         item: op for op in behind for item in (*op.results, *op.names, *_allocated(op))
@@ -126,7 +132,7 @@ def _lift(block: Block, at: int) -> tuple[int, int]:
         elif isinstance(op, ops.CopyAsync):
             if starts and op.at.access.view.buffer.role == "constant":
                 asked += op.target.bytes
-                if not copies or asked <= BYTES:
+                if not copies or asked <= most:
                     copies += _take(op, makers, moved)
         else:
             starts = starts and (isinstance(op, _ISSUING) or not _shares(op))
@@ -227,7 +233,7 @@ class _Ring:
         )  # fmt: skip
 
 
-def _first_ring(program: Program, producer: Block) -> _Ring | str:
+def _first_ring(program: Program, producer: Block, most: int) -> _Ring | str:
     """The ring that a producer fills first; or why there is none to begin early."""
     loop = next((op for op in producer.ops if not isinstance(op, Integer)), None)
     known = producer.ops[: producer.ops.index(loop)] if loop is not None else []
@@ -241,7 +247,7 @@ def _first_ring(program: Program, producer: Block) -> _Ring | str:
     if len(constant) == len(fetches):
         return "the producer brings constants only"
     stages = min(op.into.slot.bytes // op.into.bytes for op in fetches)
-    stages = max(1, min(stages, BYTES // sum(op.into.bytes for op in constant)))
+    stages = max(1, min(stages, most // sum(op.into.bytes for op in constant)))
     step = step_of(loop)
     if not step:
         return "the producer's loop does not count"

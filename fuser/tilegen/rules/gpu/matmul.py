@@ -48,7 +48,7 @@ def _dot_schedule(
     m, n, batch = size_hint(m), size_hint(n), size_hint(batch)
     k = block_of(k, MOST_SYMBOLIC_DEPTH) if is_symbolic(k) else k
     half = bits == 16
-    if half and m <= 16 and k >= 1024 and batch * ceildiv(n, 32) >= target.units // 2:
+    if half and m <= 16 and k >= 1024 and batch * ceildiv(n, 16) >= THIN_SHARE * target.units:
         return _thin_schedule(target, m, n, k, accumulators, batch)
     if bits == 32 and streamed and target.wgmma and accumulators == 1 and k >= 64:
         wide = _wide_schedule(target, m, n, batch)
@@ -145,10 +145,25 @@ def _thin_schedule(
     target: Target, m: int, n: int, k: int, accumulators: int, batch: int
 ) -> Schedule:
     """Few rows: the time is that of streaming the right operand, so what counts is how many bytes
-    are under way. Two blocks a processor, where narrow ones make that many, hide each other."""
-    columns = 16 if batch * ceildiv(n, 32) < 2 * target.units else 32
+    are under way, and that they lie together in memory: blocks as wide as leaves half of the
+    multiprocessors one. Where there are more blocks than those, several on each hide each other."""
+    least = THIN_SHARE * target.units
+    wide = (c for c in (128, 64, 32) if c * accumulators <= 128)
+    columns = next((c for c in wide if batch * ceildiv(n, c) >= least), 16)
+    blocks = batch * ceildiv(n, columns)
+    depth = min(256, max(64, THIN_STAGE // (columns * accumulators)))
+    lines = 16 + columns * accumulators
+    ring = THIN_RING if blocks <= target.units else THIN_RING_SHARED
     return blocks_of(
-        stages=8 if columns * accumulators == 16 else 6, group=8 if batch == 1 else 0,
-        reason=f"{batch * ceildiv(n, columns)} narrow blocks stream the right operand",
-        m=16, n=columns, k=128,
+        stages=max(2, min(ring // (lines * depth * 2), ceildiv(k, depth))),
+        group=8 if batch == 1 else 0, reason=f"{blocks} narrow blocks stream the right operand",
+        m=16, n=columns, k=depth,
     )  # fmt: skip
+
+
+THIN_SHARE = 0.45
+"""Of the multiprocessors, that have a block of few rows at least: 64 of 132 read memory as fast."""
+THIN_STAGE = 8192
+"""Elements of the right operand in a stage."""
+THIN_RING, THIN_RING_SHARED = 128 << 10, 72 << 10
+"""Bytes of stages of a block that has a multiprocessor for itself, and of one of three there."""
