@@ -49,9 +49,10 @@ def partition(graph: Graph, target: Target, options: Options | None = None) -> P
 def _beside(grouping: Grouping, slices: list[Group]) -> list[Group]:
     """The groups of `slices`, and the maps that one of them may join."""
     spaces = {group.space for group in slices}
-    groups = grouping.groups.values()
-    found = [g for g in groups if g.is_elementwise and g.space in spaces] if spaces else []
-    return found if len(found) > 1 else []
+    return [
+        group for group in grouping.groups.values()
+        if group.is_elementwise and group.space in spaces and group.positions
+    ]  # fmt: skip
 
 
 def _partition(graph: Graph, target: Target, options: Options) -> Partition:

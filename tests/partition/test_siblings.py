@@ -40,3 +40,14 @@ def test_comparisons_are_linear(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert len(partition(graph, CPU).regions) == count
     assert compared <= count * MOST_PARTNERS
+
+
+def test_a_moved_input_stays_apart_from_slices() -> None:
+    """Its kernel has no elements that others could be told to share."""
+    net = Net()
+    x, z = net.input("x", 2, 3), net.input("z", 5, 2)
+    cut = net.b.slice_axis(z, 0, 1, 4)
+    graph = net.finish(net.b.transpose(x, (1, 0)), cut, net.b.map("neg", cut))
+    split = partition(graph, CPU)
+    check(graph, split)
+    assert sorted(len(region.outputs) for region in split.regions) == [1, 2]

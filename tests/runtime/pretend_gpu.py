@@ -64,6 +64,11 @@ class Bag:
         return made
 
 
+Known = tuple[str, frozenset[str], CompiledKernel]
+"""A kernel's text, the sizes in it that move, and what it was compiled to. Kernels of one code may
+have other formulas for their numbers."""
+
+
 class Driver:
     """What `cuda.bindings.driver` has, as far as fuser asks for it."""
 
@@ -77,7 +82,7 @@ class Driver:
         self.events: dict[int, tuple[int, int]] = {}
         self.captured: dict[int, list[Callable[[], None]]] = {}
         self.graphs: dict[int, list[Callable[[], None]]] = {}
-        self.kernels: dict[bytes, tuple[str, frozenset[str], CompiledKernel]] = {}
+        self.kernels: dict[bytes, list[Known]] = {}
         self.numbers = itertools.count(1000)
         self.here = threading.local()
         self.calls: list[str] = []
@@ -312,23 +317,15 @@ class Driver:
     def launch(
         self, code: bytes, grid: tuple[int, ...], values: tuple[Any, ...], known: dict[str, int]
     ) -> None:
-        assert code in self.kernels
-        text, moving, compiled = self.kernels[code]
-        facts = compiled.facts
+        fitting = (
+            (item, sizes) for item in self.kernels[code]
+            if (sizes := self.sizes(item, grid, values, known)) is not None
+        )  # fmt: skip
+        found = next(fitting, None)
+        assert found is not None, f"{values} of {known} are numbers of no kernel"
+        (text, _, compiled), sizes = found
         self.launched.append(compiled)
-        buffers = text.count("\n  buffer ")
         assert not compiled.tensor_maps and not compiled.workspace_bytes
-        sizes = known
-        if "sizes" in facts:
-            numbers = list(values[buffers:])
-            if facts.get("moving"):
-                assert len(numbers) == 1
-                numbers = self.array(numbers[0], 8 * len(facts["sizes"])).view(np.int64).tolist()
-                sizes = moved(known, moving, facts["sizes"], numbers)
-            assert [evaluate(parse(text), sizes) for text in facts["sizes"]] == numbers
-            needed = [evaluate(parse(item), sizes) for item in facts["launch"]]
-            exact = grid == tuple(needed)
-            assert exact or (facts.get("moving") and all(map(int.__ge__, grid, needed)))
         text = re.sub("`([^`]*)`", lambda found: str(evaluate(parse(found[1]), sizes)), text)
         text = text.replace("+ -", "- ")
         kernel = parse_kernel(text)
@@ -340,6 +337,30 @@ class Driver:
         }
         run(kernel, arrays)
 
+    def sizes(
+        self, item: Known, grid: tuple[int, ...], values: tuple[Any, ...], known: dict[str, int]
+    ) -> dict[str, int] | None:
+        """The sizes that a launch is for, if it is one of this kernel: its numbers are those of the
+        kernel's formulas, its blocks as many as these sizes need."""
+        text, moving, compiled = item
+        facts = compiled.facts
+        if "sizes" not in facts:
+            return known
+        numbers = list(values[text.count("\n  buffer ") :])
+        if facts.get("moving"):
+            assert len(numbers) == 1
+            numbers = self.array(numbers[0], 8 * len(facts["sizes"])).view(np.int64).tolist()
+            found = moved(known, moving, facts["sizes"], numbers)
+            if found is None:
+                return None
+            known = found
+        if [evaluate(parse(text), known) for text in facts["sizes"]] != numbers:
+            return None
+        needed = [evaluate(parse(item), known) for item in facts["launch"]]
+        exact = grid == tuple(needed)
+        more = facts.get("moving") and all(map(int.__ge__, grid, needed))
+        return known if exact or more else None
+
 
 def host(pointer: int, size: int) -> np.ndarray:
     return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(pointer)) if size else EMPTY
@@ -350,8 +371,9 @@ EMPTY = np.zeros(0, np.uint8)
 
 def moved(
     known: dict[str, int], moving: Sequence[str], texts: Sequence[str], numbers: Sequence[int]
-) -> dict[str, int]:
-    """The sizes at which these texts have these values; those that move do so together."""
+) -> dict[str, int] | None:
+    """The sizes at which these texts have these values, if there are; those that move do so
+    together."""
     most = min((known[name] for name in moving if name in known), default=0)
     by_length = {
         name: LENGTH + (size - most) if name in moving else size for name, size in known.items()
@@ -359,7 +381,8 @@ def moved(
     values = formula(map(parse, texts), by_length)
     lengths = (length for length in range(most + 1) if list(values(length)) == numbers)
     length = next(lengths, None)
-    assert length is not None, f"{texts} are {numbers}, of {known}"
+    if length is None:
+        return None
     return {name: evaluate(size, {"n": length}) for name, size in by_length.items()}
 
 
@@ -380,7 +403,7 @@ def pretend_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
         moving = active.moving if isinstance(active, Sizes) else frozenset()
         for program, step in zip(programs, bound.steps, strict=True):
             text = re.sub(r"  (sizes|moving)\(.*\)\n", "", canonical_text(program.kernel))
-            made.kernels[step.kernel.code] = text, moving, step.kernel
+            made.kernels.setdefault(step.kernel.code, []).append((text, moving, step.kernel))
         return bound
 
     monkeypatch.setattr(fuser.pipeline.compiler, "bind_kernels", bind)
