@@ -32,6 +32,7 @@ from fuser.partition.passes.merge_matmuls import merge_matmuls
 from fuser.partition.passes.rotate_in_place import rotate_in_place
 from fuser.partition.passes.split_concats import split_concats
 from fuser.partition.passes.split_contractions import split_contractions
+from fuser.partition.passes.split_k import split_k
 from fuser.partition.passes.split_matmuls import split_matmuls
 from fuser.partition.passes.split_sums import split_sums
 from fuser.target import Target
@@ -212,6 +213,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("split_matmuls", _of(split_matmuls), merges),  # before others are merged
     Pass("rotate_in_place", _of(rotate_in_place), merges),
     Pass("merge_matmuls", _merge, merges),
+    Pass("split_k", lambda g, work: split_k(g, work.target), fuses_on_gpu),
     Pass("fold_norms", lambda g, work: fold_norms(g, work.target), folds_norms),
     Pass("copy_pinned", lambda g, w: copy_pinned(g, w.options.pin), copies_pinned),
     Pass("store_grids", _grids, keeps_operands_on_cpu),

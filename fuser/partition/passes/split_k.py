@@ -1,0 +1,149 @@
+"""Matmuls of few tiles and a long k in front of a norm: in parts, which the norm's kernel adds up.
+
+    %y = dot_general %x [128, 3072], %w [3072, 768]
+    %s = reduce_sum (add %y, %r)
+ =>
+    %p = dot_general %x [128, 4, 768], %w [4, 768, 768] {for each of 4}    [4, 128, 768] of float32
+    %y = %p[0] + %p[1] + %p[2] + %p[3]
+    %s = reduce_sum (add %y, %r)
+Blocks of a cluster that add their parts up wait for one another, and clusters are launched when all
+their blocks have a place. The kernel of the norm reads its rows anyway: it adds them up in a fixed
+order, along with bias and residual.
+"""
+
+from __future__ import annotations
+
+from math import inf, prod
+
+from fuser.dtypes import f32
+from fuser.graph.copying import with_replaced
+from fuser.graph.ir import Graph, Node, Value
+from fuser.graph.ops.registry import build
+from fuser.graph.sizes import is_symbolic
+from fuser.partition.nodes import REDUCE, is_injective, is_map
+from fuser.partition.passes.merge_matmuls import is_linear
+from fuser.target import Target
+
+FEW_ROWS = 16
+"""Rows up to which a matmul streams its weights: its tiles are narrow, and there are many."""
+LEAST = 1024
+"""The least k that is cut."""
+PARTS = 4
+"""The most parts: each is written and read once more."""
+TILES = ((64, 64), (64, 128), (128, 64), (128, 128))
+"""(rows, columns) of a block, all of which run at once."""
+RATE, SUMS_RATE = 120e3, 4e6
+"""Bytes that a multiprocessor receives in a microsecond, and that all write and read of sums."""
+MULTIPLY_ADDS = 2.9e6
+"""Of a multiprocessor in a microsecond."""
+SUMS, CLUSTER_SUMS = 0.5, 2.8
+"""Microseconds that a norm takes longer with parts, and that blocks of a cluster take to add up."""
+CLUSTERS, CLUSTER_DEPTH = (8, 4, 2), 2048
+"""Blocks of a cluster that share a tile of 64x64, and the k from which on they do."""
+LEAST_GAIN = 1.0
+"""Microseconds that parts are to save; costs are those of docs/lab/gpu-one-wave.md."""
+MOST_MAPS = 12
+"""Nodes between a matmul and a norm."""
+
+
+def split_k(graph: Graph, target: Target) -> Graph:
+    """A graph in which such matmuls have parts for all multiprocessors."""
+    uses, outputs = graph.uses(), set(graph.outputs)
+    found = {
+        node: parts for node in graph.nodes
+        if (parts := _parts(node, target)) > 1 and _is_normed(node.output, uses, outputs)
+    }  # fmt: skip
+
+    def make(copy: Graph, node: Node, values: dict[Value, Value], parts: int) -> Value:
+        return _split(copy, node, [values[value] for value in node.inputs], parts)
+
+    return with_replaced(graph, found, make)
+
+
+def _parts(node: Node, target: Target) -> int:
+    """Into how many parts a matmul is cut."""
+    if not target.wgmma:
+        return 1  # costs are those of Hopper
+    if node.op != "dot_general" or "operands" in node.attrs or not is_linear(node):
+        return 1
+    x, weights = node.inputs
+    if is_symbolic(*x.shape) or any(
+        v.dtype.bits != 16 or not v.dtype.is_float for v in (x, weights)
+    ):
+        return 1
+    if node.attrs["lhs_contract"] != (x.type.rank - 1,):
+        return 1
+    k = x.shape[-1]
+    rows, columns = prod(x.shape[:-1]), prod(weights.shape) // max(k, 1)
+    if rows <= FEW_ROWS or k < LEAST:
+        return 1
+    small = -(-rows // 64) * -(-columns // 64)
+    blocks = next((count for count in CLUSTERS if small * count <= target.units), 0)
+    whole = _microseconds(rows, columns, k, 1, target.units)
+    if blocks and k >= CLUSTER_DEPTH:
+        whole = min(whole, CLUSTER_SUMS + 2 * 64 * k / blocks * 2 / RATE)
+    times = {
+        count: SUMS + count * rows * columns * 8 / SUMS_RATE
+        + _microseconds(rows, columns, k / count, count, target.units)
+        for count in range(2, PARTS + 1) if k % (count * 64) == 0
+    }  # fmt: skip
+    best = min(times, key=lambda count: times[count], default=1)
+    return best if best > 1 and times[best] < whole - LEAST_GAIN else 1
+
+
+def _microseconds(rows: int, columns: int, k: float, parts: int, units: int) -> float:
+    """Of the best tile with so many blocks each, which all run at once; of the last, if none do."""
+    found = [
+        max((m + n) * k * 2 / RATE, m * n * k / MULTIPLY_ADDS)
+        for m, n in TILES if -(-rows // m) * -(-columns // n) * parts <= units
+    ]  # fmt: skip
+    return min(found, default=inf)
+
+
+def _is_normed(value: Value, uses: dict[Value, list[Node]], outputs: set[Value]) -> bool:
+    """Whether a few maps behind a value its rows are reduced, and nothing else comes first."""
+    todo, seen = [value], set[Value]()
+    while todo:
+        current = todo.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        if len(seen) > MOST_MAPS:
+            return False
+        for user in uses.get(current, ()):
+            if user.op in REDUCE:
+                return tuple(user.attrs["axes"]) == (current.type.rank - 1,)
+            if is_injective(user) or is_map(user):
+                todo.insert(0, user.output)
+            elif current in (value, *outputs):
+                return False
+    return False
+
+
+def _split(graph: Graph, node: Node, operands: list[Value], parts: int) -> Value:
+    x, weights = operands
+    rank, (axis,), origin = x.type.rank, node.attrs["rhs_contract"], node.origin
+    k = x.shape[-1]
+
+    def cut(value: Value, at: int) -> Value:
+        shape = (*value.shape[:at], parts, k // parts, *value.shape[at + 1 :])
+        wide = build(graph, "cast", value, dtype=f32, origin=origin)
+        return build(graph, "reshape", wide, shape=shape, origin=origin)
+
+    found = build(
+        graph, "dot_general", cut(x, rank - 1), cut(weights, axis), operands=x.dtype.name,
+        lhs_batch=(rank - 1,), rhs_batch=(axis,), lhs_contract=(rank,), rhs_contract=(axis + 1,),
+        origin=origin,
+    )  # fmt: skip
+    shape = node.output.shape
+    total: Value | None = None
+    for part in range(parts):
+        starts, limits = (part, *(0 for _ in shape)), (part + 1, *shape)
+        piece = build(
+            graph, "slice", found, starts=starts, limits=limits, strides=(1,) * len(starts),
+            origin=origin,
+        )  # fmt: skip
+        piece = build(graph, "reshape", piece, shape=shape, origin=origin)
+        total = piece if total is None else build(graph, "add", total, piece, origin=origin)
+    assert total is not None
+    return build(graph, "cast", total, dtype=x.dtype, origin=origin)

@@ -1,0 +1,91 @@
+"""Deep matmuls of few tiles in front of a norm are cut along k; the norm's kernel adds up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fuser import dtypes
+from fuser.graph.dims import symbol
+from fuser.graph.ir import Graph, TensorType, Value
+from fuser.graph.sizes import Sizes
+from fuser.partition import Partition, partition
+from fuser.target import SM_80, SM_90A, Target
+from tests.numerics import assert_close
+from tests.partition.support import CPU, Net, kinds, ops, random_feeds, run_regions
+
+
+def normed(rows: int, k: int, n: int, *, transposed: bool = False, norm: bool = True) -> Graph:
+    """A matmul, a bias, a residual, which is an output too, and a layer norm."""
+    net = Net()
+    x = net.input("x", 1, rows, k, dtype=dtypes.f16)
+    rest = net.input("rest", 1, rows, n, dtype=dtypes.f16)
+
+    def weights(*shape: int) -> Value:
+        array = np.random.default_rng(k).standard_normal(shape) / np.sqrt(k)
+        return net.b.constant(array.astype(np.float16))
+
+    if transposed:
+        product = net.b.emit(
+            "dot_general", x, weights(n, k), lhs_batch=(), rhs_batch=(), lhs_contract=(2,),
+            rhs_contract=(1,),
+        )  # fmt: skip
+    else:
+        product = net.b.matmul(x, weights(k, n))
+    y = net.b.map("add", net.b.map("add", product, weights(n)), rest)
+    if not norm:
+        return net.finish(net.b.map("tanh", y))
+    wide = net.b.cast(y, dtypes.f32)
+    mean = net.b.reduce("reduce_sum", wide, (2,), keep=True)
+    less = net.b.map("sub", wide, net.b.map("mul", mean, net.b.scalar(1 / n, dtypes.f32)))
+    return net.finish(y, net.b.cast(less, dtypes.f16))
+
+
+def parts_of(cut: Partition) -> int:
+    """Into how many parts the matmul of a cut is cut."""
+    (matmul,) = (region for region in cut.regions if region.kind == "contraction")
+    shape = matmul.outputs[0].shape
+    return int(shape[0]) if len(shape) == 4 else 1
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize(
+    ("rows", "k", "n", "parts"),
+    [(128, 3072, 768, 4), (197, 3072, 768, 4), (50, 2304, 384, 4), (100, 1728, 256, 3)],
+)
+def test_the_norm_adds_parts_up(rows: int, k: int, n: int, parts: int, transposed: bool) -> None:
+    """As many kernels, and results within what float16 and another order of sums leave."""
+    graph = normed(rows, k, n, transposed=transposed)
+    cut = partition(graph, SM_90A)
+    assert parts_of(cut) == parts and kinds(cut) == ["contraction", "reduce"]
+    assert ops(cut.regions[1]).count("add") == parts - 1 + 2
+    feeds = random_feeds(graph)
+    found = run_regions(cut, feeds)
+    whole = run_regions(partition(graph, CPU), feeds)
+    for name, array in whole.items():
+        assert_close(found[name], array.astype(np.float64), dtypes.f16, k)
+
+
+@pytest.mark.parametrize(
+    ("rows", "k", "n", "norm", "target"),
+    [
+        (1, 4096, 1024, True, SM_90A),  # streams its weights through narrow blocks
+        (4096, 3072, 768, True, SM_90A),  # has tiles for all multiprocessors
+        (512, 3072, 768, True, SM_90A),  # as long to write and read parts
+        (128, 768, 768, True, SM_90A),  # short
+        (128, 3072, 768, False, SM_90A),  # nobody reads rows behind it
+        (128, 3072, 768, True, SM_80),  # whose costs are not known
+        (128, 3072, 768, True, CPU),
+    ],
+)
+def test_others_stay_whole(rows: int, k: int, n: int, norm: bool, target: Target) -> None:
+    assert parts_of(partition(normed(rows, k, n, norm=norm), target)) == 1
+
+
+def test_open_sizes_stay_whole() -> None:
+    net = Net()
+    x = net.graph.add_input("x", TensorType(dtypes.f16, (symbol("rows"), 3072)))
+    y = net.b.matmul(x, net.b.constant(np.ones((3072, 768), np.float16)))
+    with Sizes({"rows": 128}):
+        graph = net.finish(y, net.b.reduce("reduce_max", y, (1,)))
+        assert len(partition(graph, SM_90A).regions[0].outputs[0].shape) == 2
