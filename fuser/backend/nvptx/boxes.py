@@ -35,10 +35,12 @@ class Dim:
 @dataclass(frozen=True)
 class Box:
     """dims: columns first, then rows, then the fixed dims. rows: how many of the tile are fetched
-    (see `filled_rows`); 0: all of them."""
+    (see `filled_rows`); 0: all of them. edge: how many of the last tile, which has fewer (see
+    `edge_rows`); 0: as many as of the others."""
 
     dims: tuple[Dim, ...]
     rows: int = 0
+    edge: int = 0
 
 
 Source = Box | Windows

@@ -9,9 +9,11 @@ Persistent kernels (see persistent.py) repeat both parts for several programs of
 from __future__ import annotations
 
 from fuser.backend.nvptx import persistent
+from fuser.backend.nvptx.boxes import Box
 from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.ir import op as ir
 from fuser.backend.nvptx.ir import ops as gpu
+from fuser.backend.nvptx.ir.values import Operand
 from fuser.backend.nvptx.scalars import is_scalar_arithmetic
 from fuser.backend.nvptx.stream import (
     Channel,
@@ -85,7 +87,7 @@ def _make_barriers(low: Builder) -> None:
                 full, empty = stream.full(low, channel, stage), stream.empty(low, channel, stage)
                 make(full, 1)
                 make(empty, readers)
-            for name in channel.maps:
+            for name in filter(None, (*channel.maps, *channel.edges)):
                 low.do(gpu.PrefetchMap(map=name))
     for channel in low.feeding.resident.values():
         for barrier, count in zip(ends_of(low, channel), (1, low.warps // 4), strict=True):
@@ -151,13 +153,40 @@ def _produce_stream(low: Builder, stream: Stream) -> None:
     for channel in stream.channels:
         wait_barrier(low, stream.empty(low, channel, stage), free)
         full = stream.full(low, channel, stage)
-        low.do(gpu.MbarrierExpect(barrier=full, bytes=channel.arriving))
-        for load, source, tile, name in zip(
-            channel.loads, channel.sources, channel.tiles, channel.maps, strict=True
-        ):
+        beyond = _beyond(low, channel)
+        low.do(gpu.MbarrierExpect(barrier=full, bytes=_coming(low, channel, beyond)))
+        for load, source, tile, name, edge, there in zip(
+            channel.loads, channel.sources, channel.tiles, channel.maps, channel.edges, beyond,
+            strict=True,
+        ):  # fmt: skip
             place = tile.at_stage(e.times(stage, tile.bytes))
-            fetch(low, source, place, name, full, low.neighbours.share(load, tile))
+            share = low.neighbours.share(load, tile)
+            fetch(low, source, place, name, full, share, edge, there)
     following = e.value(f"add i32 {variable}, {loop.step}")
     low.do(gpu.Yield(scalars=(following, *advance(low, stream, stage, phase))))
     region.following()
     stream.ring = (stage, phase)
+
+
+def _beyond(low: Builder, channel: Channel) -> list[Operand]:
+    """Of each load, whether its tile is the last, and has fewer rows than the others."""
+    found: list[Operand] = []
+    for source, tile in zip(channel.sources, channel.tiles, strict=True):
+        if isinstance(source, Box) and source.edge:
+            dim = source.dims[1]
+            start = low.evaluate(dim.start)
+            found.append(low.scalars.value(f"icmp sgt i32 {start}, {dim.extent - tile.rows}"))
+        else:
+            found.append(0)
+    return found
+
+
+def _coming(low: Builder, channel: Channel, beyond: list[Operand]) -> Operand:
+    """The bytes that come in a stage."""
+    e, coming = low.scalars, channel.arriving
+    found: Operand = coming
+    for source, tile, last in zip(channel.sources, channel.tiles, beyond, strict=True):
+        if isinstance(source, Box) and source.edge:
+            missing = (tile.rows - source.edge) * tile.span * tile.blocks
+            found = e.minus(found, e.pick(str(last), missing, 0))
+    return found

@@ -24,13 +24,14 @@ Ring = tuple[Operand, Operand]
 class Channel:
     """Loads that are waited for together. barriers: `stages` full ones, then as many empty. Without
     dots, a load that goes on to registers; read: beside its dots, one does, too. held: its stage is
-    not given back at the read."""
+    not given back at the read. edges: the maps of last tiles that have fewer rows; "": others."""
 
     loads: list[ops.Load]
     sources: list[Source]
     dots: list[ops.Dot]
     tiles: list[SharedTile] = field(default_factory=list)
     maps: list[str] = field(default_factory=list)
+    edges: list[str] = field(default_factory=list)
     barriers: Slot | None = None
     waited: bool = False
     held: bool = False

@@ -26,7 +26,7 @@ from fuser.backend.nvptx.scalars import is_scalar_arithmetic
 from fuser.backend.nvptx.stage import shared_tile_for
 from fuser.backend.nvptx.stream import Channel, Stream
 from fuser.backend.nvptx.stream_k_plan import plan_shares
-from fuser.backend.nvptx.tensor_map import add_map, filled_rows
+from fuser.backend.nvptx.tensor_map import add_map, edge_rows, filled_rows
 from fuser.graph.sizes import size_hint
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Op
@@ -242,6 +242,13 @@ def _allocate(low: Builder, streams: dict[ops.For, Stream], stages: int) -> bool
                     channel.loads, channel.sources, channel.tiles, strict=True
                 )
             ]
+            channel.edges = [
+                add_map(low, load, source, tile, edge=True)
+                if isinstance(source, Box) and source.edge else ""
+                for load, source, tile in zip(
+                    channel.loads, channel.sources, channel.tiles, strict=True
+                )
+            ]  # fmt: skip
     return True
 
 
@@ -252,13 +259,17 @@ def _rows_stay_apart(low: Builder, stream: Stream) -> bool:
 
 
 def _fetch_less(low: Builder, stream: Stream) -> None:
-    """Leave rows out that operands of few rows do not have."""
+    """Leave rows out that operands do not have."""
     for channel in stream.channels:
         for at, (load, tile) in enumerate(zip(channel.loads, channel.tiles, strict=True)):
             source = channel.sources[at]
-            rows = filled_rows(low, load, source, tile) if channel.dots else tile.rows
-            if isinstance(source, Box) and rows < tile.rows:
+            if not channel.dots or not isinstance(source, Box):
+                continue
+            rows = filled_rows(low, load, source, tile)
+            if rows < tile.rows:
                 channel.sources[at] = replace(source, rows=rows)
+            else:
+                channel.sources[at] = replace(source, edge=edge_rows(low, load, source, tile))
 
 
 def _depth(low: Builder, each: int, streams: dict[ops.For, Stream]) -> int:

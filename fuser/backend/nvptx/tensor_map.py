@@ -8,7 +8,7 @@ from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Operand, SharedTile
 from fuser.backend.nvptx.windows import Windows, offsets_of, start_of
-from fuser.graph.sizes import is_symbolic, same
+from fuser.graph.sizes import divides, is_symbolic, same
 from fuser.tilegen import ops
 
 
@@ -27,8 +27,23 @@ def filled_rows(low: Builder, op: ops.Load, source: Source, tile: SharedTile) ->
     return dim.extent if dim.start.is_constant and same(dim.start.constant, 0) else tile.rows
 
 
-def add_map(low: Builder, op: ops.Load, source: Source, tile: SharedTile) -> str:
-    """Describe the source to the launcher; the name of the kernel parameter."""
+def edge_rows(low: Builder, op: ops.Load, source: Source, tile: SharedTile) -> int:
+    """How many rows the last of several tiles has, where it has fewer than the others; else 0. On
+    the same condition as `filled_rows`: blocks at the edge would take longest of all."""
+    if not isinstance(source, Box) or tile.flat or low.neighbours.share(op, tile):
+        return 0
+    dim, rows = source.dims[1], tile.rows
+    if is_symbolic(dim.extent) or dim.extent <= rows or rows > MAX_BOX or dim.extent % rows == 0:
+        return 0
+    steps = (dim.start.constant, *(factor for _, factor in dim.start.terms))
+    return dim.extent % rows if all(divides(rows, step) for step in steps) else 0
+
+
+def add_map(
+    low: Builder, op: ops.Load, source: Source, tile: SharedTile, *, edge: bool = False
+) -> str:
+    """Describe the source to the launcher; the name of the kernel parameter. edge: the box of the
+    last tile."""
     columns = tile.span // tile.dtype.bytes
     share = low.neighbours.share(op, tile)
     rows = tile.rows // share.down if share else tile.rows
@@ -47,7 +62,8 @@ def add_map(low: Builder, op: ops.Load, source: Source, tile: SharedTile) -> str
             steps=tuple(dim.step for dim in boxed),
         )
     else:
-        shape = (columns, min(source.rows or rows, MAX_BOX)) + (1,) * (len(source.dims) - 2)
+        lines = source.edge if edge else source.rows or rows
+        shape = (columns, min(lines, MAX_BOX)) + (1,) * (len(source.dims) - 2)
         record = TensorMap(
             argument=low.kernel.buffers.index(op.view.buffer),
             dtype=tile.dtype.name,
@@ -72,9 +88,12 @@ def fetch(
     name: str,
     barrier: str,
     share: Share | None = None,
+    edge: str = "",
+    beyond: Operand = 0,
 ) -> None:
     """Issue the copies of a source into a shared tile, for one thread; they complete on `barrier`.
-    share: the block's part of it, which goes to several blocks, at the same place in each."""
+    share: the block's part of it, which goes to several blocks, at the same place in each. edge:
+    the map of the last tile, where `beyond` holds."""
     e = low.scalars
     columns = tile.span // tile.dtype.bytes
     blocks, rows, stage = tile.blocks, tile.rows, tile.stage
@@ -103,5 +122,5 @@ def fetch(
     low.do(gpu.Fetch(
         map=name, into=tile.at_stage(stage), barrier=barrier, start=(first, *starts),
         across=blocks, rows=rows, step=step, offsets=tuple(offsets),
-        im2col=isinstance(source, Windows), to=to,
+        im2col=isinstance(source, Windows), to=to, edge=edge, beyond=beyond,
     ))  # fmt: skip

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 from fuser.backend.module import CompiledKernel
 from fuser.backend.nvptx import compile_kernel, mechanisms
 from fuser.backend.nvptx.stream_plan import _rows_stay_apart
+from fuser.dtypes import f16
 from fuser.frontends.onnx.model import open_model
 from fuser.partition import partition
 from fuser.pipeline.compiler import emit_programs
@@ -66,11 +67,26 @@ def test_only_rows_that_are_there(right: bool) -> None:
     assert expected_bytes(tall) == [(96 + 64) * 64 * 2]
 
 
-def test_whole_boxes_of_several_tiles() -> None:
-    """The last one is not full."""
-    several = product(160, 5120, 5120)
-    assert several.tensor_maps[0].box == (64, 64)
-    assert expected_bytes(several) == [(64 + 128) * 64 * 2]
+@pytest.mark.parametrize("right", [False, True])
+def test_a_box_of_its_own_for_the_last_tile(right: bool) -> None:
+    """It has fewer rows; the others are whole."""
+    several = product(160, 5120, 5120, right=right)
+    boxes = [record.box for record in several.tensor_maps]
+    assert boxes == [(64, 64), (64, 128 if right else 64), (64, 32)]
+    ptx = several.code.decode()
+    announced = re.findall(r"selp\.b32\s+\S+, (\d+), (\d+), ", ptx)
+    whole, last = ((rows + 128) * 64 * 2 for rows in (64, 32))
+    assert (str(last), str(whole)) in announced
+    even = product(128, 5120, 5120, right=right)
+    assert len(even.tensor_maps) == 2 and "selp.b64" not in even.code.decode()
+
+
+def test_open_rows_and_shared_boxes_are_whole() -> None:
+    """Where the last tile is not known, or a box goes to several blocks."""
+    shared = compile_kernel(
+        kernels.matmul(168, 128, 192, f16, (64, 64, 64), stages=2, neighbours=(1, 2)), SM_90A
+    )
+    assert (64, 40) not in [record.box for record in shared.tensor_maps]
 
 
 @pytest.mark.parametrize("kind", [ops.Reduce, ops.Scan, ops.AtomicAdd])

@@ -52,6 +52,9 @@ KERNELS: dict[str, tuple[Callable[[], Kernel], Target]] = {
     "tf32": (functools.partial(kernels.matmul, 20, 16, 40, f32, (32, 32, 32)), SM_80),
     "wgmma": (functools.partial(
         kernels.matmul, 64, 64, 576, f16, (64, 64, 64), stages=2, epilogue=False), SM_90A),
+    "last rows": (functools.partial(
+        kernels.matmul, 72, 104, 192, f16, (64, 64, 64), stages=2, transpose_b=True,
+        epilogue=False), SM_90A),
     "odd k": (functools.partial(
         kernels.matmul, 64, 64, 201, f16, (64, 64, 64), stages=2, epilogue=False), SM_90A),
     "split tf32": (functools.partial(
@@ -172,8 +175,10 @@ MUTANTS = {
     "nobody gives a stage back": (
         "wgmma", r"\n      mbarrier_arrive .*", "", "deadlock"),
     "bytes of one operand expected": (
-        "wgmma", r"mbarrier_expect (%\w+) \{bytes = 16384\}",
-        r"mbarrier_expect \1 {bytes = 8192}", "wgmma .* reads what fetch|deadlock"),
+        "wgmma", r"mbarrier_expect (%\w+), 16384",
+        r"mbarrier_expect \1, 8192", "wgmma .* reads what fetch|deadlock"),
+    "whole boxes of last rows": (
+        "last rows", r", edge = %map\d, beyond = %\w+", "", "phase|deadlock|more bytes"),
     "barriers used before they are made": (
         "wgmma", r"\n  barrier(\n  await_previous)", r"\1", "uses what mbarrier_init|no barrier"),
     # of an operand that threads write themselves, as its rows are not aligned

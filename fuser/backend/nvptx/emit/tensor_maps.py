@@ -21,6 +21,9 @@ def fetch(code: Code, op: ops.Fetch) -> None:
         at if isinstance(at, int) else e.value(f"trunc i32 {at} to i16") for at in op.offsets
     ]
     kind = "im2col" if op.im2col else "tile"
+    map = op.map
+    if op.edge:
+        map = e.value(f"select i1 {op.beyond}, ptr {op.edge}, ptr {op.map}")
     first, *starts = op.start
     for block in range(op.across):
         for row in range(0, op.rows, op.step):
@@ -32,7 +35,7 @@ def fetch(code: Code, op: ops.Fetch) -> None:
             e.do(
                 f"call void @llvm.nvvm.cp.async.bulk.tensor.g2s.{kind}.{len(at)}d("
                 f"ptr addrspace(7) {target}, ptr addrspace(3) {code.addresses[op.barrier]}, "
-                f"ptr {op.map}, {listed}, {many}, i1 0, i32 0)"
+                f"ptr {map}, {listed}, {many}, i1 0, i32 0)"
             )
 
 

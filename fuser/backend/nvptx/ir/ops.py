@@ -630,7 +630,7 @@ class MbarrierExpect(Op):
 
     opcode: ClassVar[str] = "mbarrier_expect"
     barrier: str
-    bytes: int
+    bytes: Operand
 
 
 @dataclass(eq=False, kw_only=True)
@@ -811,7 +811,9 @@ class Fetch(Op):
     `across` along the columns, and rows `step` at a time up to `rows`; they complete as bytes on a
     barrier. start: coordinates of the first, the columns' first. offsets: of an im2col walk, added
     to the positions of the dims with a bounding box. to: a bit for each block of the cluster that
-    gets it, at the same place and barrier; None: this one. It is issued by one thread."""
+    gets it, at the same place and barrier; None: this one. edge: the map whose box has the rows of
+    the tensor's last tile alone, in the place of the other where `beyond` holds. It is issued by
+    one thread."""
 
     opcode: ClassVar[str] = "fetch"
     map: str
@@ -824,6 +826,8 @@ class Fetch(Op):
     offsets: tuple[Operand, ...] = ()
     im2col: bool = False
     to: Operand | None = None
+    edge: str = ""
+    beyond: Operand = 0
 
 
 @dataclass(eq=False, kw_only=True)

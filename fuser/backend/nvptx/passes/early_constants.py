@@ -17,7 +17,7 @@ join the group that is committed first; of a producer, the constant boxes of its
     await_previous (x, y)                       warp_roles producer {
     warp_roles producer {                         await_previous () {trigger = false}
       for 512, (0, 0, 0) body (...) {             for 128, (0, 0, 0) body (...) {
-        mbarrier_wait %empty, %free                 mbarrier_expect %full {bytes = 16384}
+        mbarrier_wait %empty, %free                 mbarrier_expect %full, 16384
         mbarrier_expect %full ...                   fetch %map0, @0[%at], %full, ...
         fetch %map0, @0[%at], %full, ...          }
         fetch %map1, @1[%at], %full, ...          launch_dependents

@@ -57,9 +57,14 @@ def walk(source: Array, map: TensorMap, start: list[int], offsets: list[int], ro
     return found
 
 
+def map_of(warp: Warp, op: ops.Fetch) -> TensorMap:
+    """The tensor map of a fetch, that of the last tile there."""
+    name = op.edge if op.edge and warp.number_of(op.beyond) else op.map
+    return warp.machine.program.tensor_maps[int(name.lstrip("%map"))]
+
+
 def fetch(warp: Warp, op: ops.Fetch) -> None:
-    program = warp.machine.program
-    map = program.tensor_maps[int(op.map.lstrip("%map"))]
+    program, map = warp.machine.program, map_of(warp, op)
     warp.touch(program.buffers[map.argument])
     source = warp.array(program.buffers[map.argument]).reshape(-1)
     offsets = [warp.number_of(at) for at in op.offsets]
@@ -71,8 +76,7 @@ def fetch(warp: Warp, op: ops.Fetch) -> None:
 
 def fetch_boxes(warp: Warp, op: ops.Fetch, bring: Callable[[list[int]], Array]) -> None:
     """Set off the copies of what `bring` has at the start of each box: [rows, columns]."""
-    program, machine = warp.machine.program, warp.machine
-    map = program.tensor_maps[int(op.map.lstrip("%map"))]
+    program, machine, map = warp.machine.program, warp.machine, map_of(warp, op)
     tile, dtype = op.into, BY_NAME[map.dtype]
     start = [warp.number_of(at) for at in op.start]
     bits = 1 << warp.block if op.to is None else warp.number_of(op.to)

@@ -147,9 +147,10 @@ def read_own(warp: Warp, op: ops.ReadOwn) -> None:
 
 
 def fetch(warp: Warp, op: ops.Fetch) -> None:
-    map = warp.machine.program.tensor_maps[int(op.map.lstrip("%map"))]
+    map = copies.map_of(warp, op)
     warp.touch(warp.machine.program.buffers[map.argument])
-    zeros = np.zeros((min(op.step, op.rows), map.box[0]))
+    rows = min(op.step, op.rows) if op.im2col else map.box[1]
+    zeros = np.zeros((rows, map.box[0]))
 
     def bring(start: list[int]) -> Array:
         return zeros

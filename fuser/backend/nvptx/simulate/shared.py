@@ -202,7 +202,7 @@ def mbarrier_wait(warp: Warp, op: ops.MbarrierWait) -> Steps:
 
 def mbarrier_expect(warp: Warp, op: ops.MbarrierExpect) -> None:
     found = _known(warp, op, op.barrier)
-    found.expect(op.bytes)
+    found.expect(warp.number_of(op.bytes))
     found.arrive(int(warp.active.sum()), warp.clock.release())
 
 
