@@ -9,9 +9,12 @@ import pytest
 
 from fuser import dtypes
 from fuser.dtypes import DType
+from fuser.graph.dims import Dim, symbol
+from fuser.graph.sizes import Sizes
 from fuser.tilegen import ops
 from fuser.tilegen.emit import emit
 from fuser.tilegen.rules.cpu.attention import attention_schedule
+from fuser.tilegen.rules.gpu import attention as gpu
 from fuser.tilegen.schedule import Schedule
 from tests.interpreted import TARGETS, check, one_region
 from tests.tilegen_emit.graphs import Model
@@ -260,3 +263,15 @@ def test_causal_blocks_are_skipped(spelling: str) -> None:
     (loop,) = (op for op in program.kernel.walk() if isinstance(op, ops.For))
     assert str(loop.stop).endswith("*16 + 16")
     assert not any(b.dtype is dtypes.bool_ for b in program.kernel.buffers)
+
+
+def test_parts_of_keys_suit_several_numbers_of_sequences() -> None:
+    """One query a head: of a known number of programs as many parts as run at once; of an open one
+    parts that are no more than twice as slow as the best where there are four times as many."""
+
+    def parts(batch: Dim) -> int:
+        return gpu.attention_schedule(TARGETS["sm_90a"], batch, 8, 1021, 64, 64, 16).split_k  # type: ignore[arg-type]
+
+    assert [parts(heads) for heads in (4, 28, 64, 112)] == [16, 16, 8, 4]
+    with Sizes({"heads": 28}):
+        assert parts(symbol("heads")) == 8

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from fuser.graph.sizes import size_hint
+from fuser.graph.sizes import is_symbolic, size_hint
 from fuser.target import Target
 from fuser.tilegen.rules.common import ceildiv, power_of_two
 from fuser.tilegen.rules.record import Reads
@@ -23,6 +23,7 @@ def attention_schedule(
     causal: bool = False,
 ) -> Schedule:  # fmt: skip
     """Blocks of attention: see `AttentionRule`."""
+    several = is_symbolic(batch)
     batch, depth, columns = size_hint(batch), size_hint(depth), size_hint(columns)
     m, n = size_hint(m), size_hint(n)
     wide = max(depth, columns)
@@ -77,7 +78,7 @@ def attention_schedule(
         programs, ceildiv(n, keys), iteration_bytes,
         keys * (KEY + KEY_COLUMN * wide) if wgmma else ITERATION,
         1 if wgmma else max(1, target.shared_bytes // (iteration_bytes * stages)),
-        min(rows, m) * columns,
+        min(rows, m) * columns, SCALES if several else (1,),
     )  # fmt: skip
     split, cluster = key_splits(target, loop, clusters=wgmma)
     parts = max(split, cluster)
@@ -117,6 +118,8 @@ CLUSTERS = (2, 4, 8)
 CLUSTER_SUM, CLUSTER_TWICE = 2e-10, 1e-10
 """Seconds for each sum of a block, and more for each doubling of the blocks, until those of a
 cluster have merged their parts."""
+SCALES = (1, 2, 4)
+"""Of the example, where the number of programs is open: parts are to do for all of them."""
 CLUSTERED = 0.85
 """Of the blocks that there is room for: multiprocessors are grouped, and clusters fill the groups
 unevenly."""
@@ -126,7 +129,7 @@ unevenly."""
 class _Loop:
     """The loops over keys of an attention: so many programs, each with so many iterations of a
     number of bytes and a number of seconds. together: blocks that run on a multiprocessor as fast
-    as one alone; sums: that a program leaves."""
+    as one alone; sums: that a program leaves. scales: times as many programs may come, too."""
 
     programs: int
     iterations: int
@@ -134,6 +137,7 @@ class _Loop:
     iteration: float
     together: int
     sums: int
+    scales: tuple[int, ...] = (1,)
 
 
 def key_splits(target: Target, loop: _Loop, *, clusters: bool) -> tuple[int, int]:
@@ -146,29 +150,34 @@ def key_splits(target: Target, loop: _Loop, *, clusters: bool) -> tuple[int, int
     whose uneven places cost more than they save (docs/lab/gpu-decode.md, as all the times here).
     """
     resident = target.units * loop.together
-    floor = loop.programs * loop.iterations * loop.iteration_bytes / target.bandwidth
+    moved = loop.iterations * loop.iteration_bytes / target.bandwidth
     second = MERGE if target.clusters else MERGE + target.launch_cost
     best: tuple[float, int, int] | None = None
 
-    def consider(parts: int, room: float, merge: float, split: int, cluster: int) -> None:
+    def consider(
+        parts: int, room: float, merge: float, sums: float, split: int, cluster: int
+    ) -> None:
         nonlocal best
-        waves = math.ceil(loop.programs * parts / room)
-        if parts > 1 and waves > 1:
-            return  # what waits for another program does not end earlier
-        time = (
-            max(floor, waves * (ceildiv(loop.iterations, parts) * loop.iteration + START)) + merge
-        )
+        time = 1.0
+        for scale in loop.scales:
+            programs = loop.programs * scale
+            waves = math.ceil(programs * parts / room)
+            if parts > 1 and waves > 1 and len(loop.scales) == 1:
+                return  # what waits for another program does not end earlier
+            each = ceildiv(loop.iterations, parts) * loop.iteration + START
+            time *= max(programs * moved, waves * each) + merge + sums * scale
         if best is None or time < 0.97 * best[0]:
             best = (time, split, cluster)
 
     for wanted in range(1, min(loop.iterations, 64) + 1):
         split = ceildiv(loop.iterations, ceildiv(loop.iterations, wanted))
         left = MERGE_BYTES * split * loop.programs * loop.sums / target.bandwidth
-        consider(split, resident, second + left if split > 1 else 0.0, split, 1)
+        alone = split == 1
+        consider(split, resident, 0.0 if alone else second, 0.0 if alone else left, split, 1)
     for cluster in CLUSTERS:
         if clusters and cluster <= loop.iterations:
             merge = loop.sums * (CLUSTER_SUM + CLUSTER_TWICE * math.log2(cluster))
-            consider(cluster, CLUSTERED * resident, merge, 1, cluster)
+            consider(cluster, CLUSTERED * resident, merge, 0.0, 1, cluster)
     assert best is not None
     return best[1:]
 

@@ -145,11 +145,13 @@ def _thin_schedule(
     target: Target, m: int, n: int, k: int, accumulators: int, batch: int
 ) -> Schedule:
     """Few rows: the time is that of streaming the right operand, so what counts is how many bytes
-    are under way, and that they lie together in memory: blocks as wide as leaves half of the
+    are under way, and that they lie together in memory: blocks as wide as leaves most of the
     multiprocessors one. Where there are more blocks than those, several on each hide each other."""
-    least = THIN_SHARE * target.units
-    wide = (c for c in (128, 64, 32) if c * accumulators <= 128)
-    columns = next((c for c in wide if batch * ceildiv(n, c) >= least), 16)
+    wide = ((c, WIDE_SHARE if c > 32 else THIN_SHARE) for c in (128, 64, 32))
+    columns = next((
+        c for c, share in wide
+        if c * accumulators <= 128 and batch * ceildiv(n, c) >= share * target.units
+    ), 16)  # fmt: skip
     blocks = batch * ceildiv(n, columns)
     depth = min(256, max(64, THIN_STAGE // (columns * accumulators)))
     lines = 16 + columns * accumulators
@@ -161,8 +163,9 @@ def _thin_schedule(
     )  # fmt: skip
 
 
-THIN_SHARE = 0.45
-"""Of the multiprocessors, that have a block of few rows at least: 64 of 132 read memory as fast."""
+THIN_SHARE, WIDE_SHARE = 0.45, 0.65
+"""Of the multiprocessors, that have a block of few rows at least: 64 of 132 read memory as fast in
+blocks of 32 columns as 128 of them in blocks of 16, but not in blocks of 64 columns."""
 THIN_STAGE = 8192
 """Elements of the right operand in a stage."""
 THIN_RING, THIN_RING_SHARED = 128 << 10, 72 << 10
