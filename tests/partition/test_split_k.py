@@ -51,7 +51,14 @@ def parts_of(cut: Partition) -> int:
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize(
     ("rows", "k", "n", "parts"),
-    [(128, 3072, 768, 4), (197, 3072, 768, 4), (50, 2304, 384, 4), (100, 1728, 256, 3)],
+    [
+        (128, 3072, 768, 4),
+        (197, 3072, 768, 4),
+        (50, 2304, 384, 4),
+        (100, 1728, 256, 3),
+        (1, 4096, 1024, 2),
+        (16, 2048, 2048, 2),
+    ],
 )
 def test_the_norm_adds_parts_up(rows: int, k: int, n: int, parts: int, transposed: bool) -> None:
     """As many kernels, and results within what float16 and another order of sums leave."""
@@ -69,7 +76,8 @@ def test_the_norm_adds_parts_up(rows: int, k: int, n: int, parts: int, transpose
 @pytest.mark.parametrize(
     ("rows", "k", "n", "norm", "target"),
     [
-        (1, 4096, 1024, True, SM_90A),  # streams its weights through narrow blocks
+        (1, 4096, 4096, True, SM_90A),  # streams its weights through blocks enough
+        (1, 4096, 512, True, SM_90A),  # through few, even so
         (4096, 3072, 768, True, SM_90A),  # has tiles for all multiprocessors
         (512, 3072, 768, True, SM_90A),  # as long to write and read parts
         (128, 768, 768, True, SM_90A),  # short
@@ -82,10 +90,13 @@ def test_others_stay_whole(rows: int, k: int, n: int, norm: bool, target: Target
     assert parts_of(partition(normed(rows, k, n, norm=norm), target)) == 1
 
 
-def test_open_sizes_stay_whole() -> None:
+@pytest.mark.parametrize(("example", "parts"), [(128, 1), (7, 2)])
+def test_open_rows(example: int, parts: int) -> None:
+    """Of few rows, any number; costs of more are those of a number that is known."""
     net = Net()
-    x = net.graph.add_input("x", TensorType(dtypes.f16, (symbol("rows"), 3072)))
-    y = net.b.matmul(x, net.b.constant(np.ones((3072, 768), np.float16)))
-    with Sizes({"rows": 128}):
+    with Sizes({"rows": example}):
+        x = net.graph.add_input("x", TensorType(dtypes.f16, (symbol("rows"), 3072)))
+        y = net.b.matmul(x, net.b.constant(np.ones((3072, 1024), np.float16)))
         graph = net.finish(y, net.b.reduce("reduce_max", y, (1,)))
-        assert len(partition(graph, SM_90A).regions[0].outputs[0].shape) == 2
+        shape = partition(graph, SM_90A).regions[0].outputs[0].shape
+    assert len(shape) == (3 if parts > 1 else 2) and shape[-2] == symbol("rows")

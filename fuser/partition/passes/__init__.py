@@ -21,6 +21,7 @@ from fuser.partition.options import Options
 from fuser.partition.passes.align_rows import align_rows
 from fuser.partition.passes.copy_images import copy_images
 from fuser.partition.passes.copy_pinned import copy_pinned
+from fuser.partition.passes.cut_patches import cut_patches
 from fuser.partition.passes.decode_weights import decode_weights
 from fuser.partition.passes.expand_outer_products import expand_outer_products
 from fuser.partition.passes.fold_empty import fold_empty
@@ -187,6 +188,12 @@ def _merge(graph: Graph, work: Work) -> Graph:
     return merge_matmuls(graph, work.options.forbid, copied)
 
 
+def _cut(graph: Graph, work: Work) -> Graph:
+    graph, copies = cut_patches(graph, work.target)
+    work.kept |= copies
+    return graph
+
+
 def _align(graph: Graph, work: Work) -> Graph:
     graph, copies = align_rows(graph, work.target)
     work.kept |= copies
@@ -221,6 +228,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("round_operands", _round, rounds_operands),
     Pass("int8_matmuls", _int8, multiplies_int8),  # also of what was just quantised
     Pass("fp8_matmuls", lambda g, _: without_dead(to_fp8_matmuls(g)), multiplies_fp8),
+    Pass("cut_patches", _cut, fuses_on_gpu),
     Pass("align_rows", _align, on_gpu),
     Pass("exact_float_matmuls", lambda g, _: without_dead(to_exact_float_matmuls(g)), on_cpu),
     Pass("copy_images", _images, fuses_on_cpu),

@@ -19,13 +19,16 @@ from fuser.dtypes import f32
 from fuser.graph.copying import with_replaced
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.registry import build
-from fuser.graph.sizes import is_symbolic
+from fuser.graph.sizes import is_symbolic, size_hint
 from fuser.partition.nodes import REDUCE, is_injective, is_map
 from fuser.partition.passes.merge_matmuls import is_linear
 from fuser.target import Target
 
-FEW_ROWS = 16
-"""Rows up to which a matmul streams its weights: its tiles are narrow, and there are many."""
+FEW_ROWS, NARROW = 16, 32
+"""Rows up to which a matmul streams its weights, and columns of a block of which a line of memory
+is a good part."""
+FEWEST = 0.2
+"""Of the multiprocessors, the fewest blocks that are worth it."""
 LEAST = 1024
 """The least k that is cut."""
 PARTS = 4
@@ -67,16 +70,19 @@ def _parts(node: Node, target: Target) -> int:
     if node.op != "dot_general" or "operands" in node.attrs or not is_linear(node):
         return 1
     x, weights = node.inputs
-    if is_symbolic(*x.shape) or any(
-        v.dtype.bits != 16 or not v.dtype.is_float for v in (x, weights)
-    ):
+    if any(v.dtype.bits != 16 or not v.dtype.is_float for v in (x, weights)):
         return 1
     if node.attrs["lhs_contract"] != (x.type.rank - 1,):
         return 1
     k = x.shape[-1]
-    rows, columns = prod(x.shape[:-1]), prod(weights.shape) // max(k, 1)
-    if rows <= FEW_ROWS or k < LEAST:
+    if is_symbolic(k) or k < LEAST:
         return 1
+    columns = prod(weights.shape) // k
+    if size_hint(prod(x.shape[:-1])) <= FEW_ROWS:
+        return _parts_of_few_rows(columns, k, target.units)
+    if is_symbolic(*x.shape):
+        return 1
+    rows = prod(x.shape[:-1])
     small = -(-rows // 64) * -(-columns // 64)
     blocks = next((count for count in CLUSTERS if small * count <= target.units), 0)
     whole = _microseconds(rows, columns, k, 1, target.units)
@@ -89,6 +95,14 @@ def _parts(node: Node, target: Target) -> int:
     }  # fmt: skip
     best = min(times, key=lambda count: times[count], default=1)
     return best if best > 1 and times[best] < whole - LEAST_GAIN else 1
+
+
+def _parts_of_few_rows(columns: int, k: int, units: int) -> int:
+    """The same of a matmul that streams its weights: where few blocks of some width are to receive
+    all of them, two of half of k each take turns at no multiprocessor."""
+    blocks = -(-columns // NARROW)
+    few = FEWEST * units <= blocks <= units // 2
+    return 2 if few and k >= LEAST and k % 64 == 0 else 1
 
 
 def _microseconds(rows: int, columns: int, k: float, parts: int, units: int) -> float:
