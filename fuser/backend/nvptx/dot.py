@@ -152,7 +152,10 @@ def add_partials(low: Builder, op: ops.Dot, partial: Tile, start: Tile) -> Tile:
     bits = groups.bit_length() - 1
     first = len(source.bits) - low.cluster.bits - bits
     parts = (0,) * first + tuple(whole << bit for bit in range(bits))
-    slot = low.shared.allocate(whole * groups)
+    # threads beyond the tile read, too, what nobody looks at
+    rows, columns = start.layout.shape
+    reach = (rows - 1) * steps[0] + columns * size
+    slot = low.shared.allocate(whole * (groups - 1) + max(whole, reach))
     low.do(gpu.WritePartials(slot=slot, x=partial, steps=steps, parts=parts))
     if plan.blocks > 1:
         low.cluster.share()
