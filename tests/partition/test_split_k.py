@@ -90,6 +90,21 @@ def test_others_stay_whole(rows: int, k: int, n: int, norm: bool, target: Target
     assert parts_of(partition(normed(rows, k, n, norm=norm), target)) == 1
 
 
+def test_a_gate_stays_one_kernel() -> None:
+    """Its two matmuls read their operand once, and meet in registers."""
+    net = Net()
+    x = net.input("x", 128, 3072, dtype=dtypes.f16)
+    rng = np.random.default_rng(0)
+    one, other = (
+        net.b.matmul(x, net.b.constant((rng.standard_normal((3072, 768)) / 64).astype("f2")))
+        for _ in range(2)
+    )
+    y = net.b.map("mul", net.b.map("tanh", one), other)
+    graph = net.finish(net.b.reduce("reduce_max", y, (1,)), y)
+    gate, _ = partition(graph, SM_90A).regions
+    assert ops(gate).count("dot_general") == 2 and gate.outputs[0].shape == (128, 768)
+
+
 @pytest.mark.parametrize(("example", "parts"), [(128, 1), (7, 2)])
 def test_open_rows(example: int, parts: int) -> None:
     """Of few rows, any number; costs of more are those of a number that is known."""

@@ -20,6 +20,7 @@ from fuser.graph.copying import with_replaced
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.registry import build
 from fuser.graph.sizes import is_symbolic, size_hint
+from fuser.partition.gated import find_gates
 from fuser.partition.nodes import REDUCE, is_injective, is_map
 from fuser.partition.passes.merge_matmuls import is_linear
 from fuser.target import Target
@@ -51,11 +52,14 @@ MOST_MAPS = 12
 
 def split_k(graph: Graph, target: Target) -> Graph:
     """A graph in which such matmuls have parts for all multiprocessors."""
-    uses, outputs = graph.uses(), set(graph.outputs)
-    found = {
-        node: parts for node in graph.nodes
-        if (parts := _parts(node, target)) > 1 and _is_normed(node.output, uses, outputs)
-    }  # fmt: skip
+    found = {node: parts for node in graph.nodes if (parts := _parts(node, target)) > 1}
+    if found:
+        uses = graph.uses()
+        gated = {node for pair in find_gates(graph) for node in pair}
+        found = {
+            node: parts for node, parts in found.items()
+            if node not in gated and _is_normed(node.output, uses)
+        }  # fmt: skip
 
     def make(copy: Graph, node: Node, values: dict[Value, Value], parts: int) -> Value:
         return _split(copy, node, [values[value] for value in node.inputs], parts)
@@ -114,7 +118,7 @@ def _microseconds(rows: int, columns: int, k: float, parts: int, units: int) -> 
     return min(found, default=inf)
 
 
-def _is_normed(value: Value, uses: dict[Value, list[Node]], outputs: set[Value]) -> bool:
+def _is_normed(value: Value, uses: dict[Value, list[Node]]) -> bool:
     """Whether a few maps behind a value its rows are reduced, and nothing else comes first."""
     todo, seen = [value], set[Value]()
     while todo:
@@ -129,7 +133,7 @@ def _is_normed(value: Value, uses: dict[Value, list[Node]], outputs: set[Value])
                 return tuple(user.attrs["axes"]) == (current.type.rank - 1,)
             if is_injective(user) or is_map(user):
                 todo.insert(0, user.output)
-            elif current in (value, *outputs):
+            elif current is value:
                 return False
     return False
 
