@@ -13,8 +13,9 @@ import onnx.parser
 import pytest
 
 import fuser.pipeline.compiler
-from fuser.backend.nvptx import compile_kernel
-from fuser.dtypes import from_numpy
+from fuser.backend.nvptx import compile_kernel, lower_to_gpu
+from fuser.backend.nvptx.simulate import simulate
+from fuser.dtypes import f16, from_numpy
 from fuser.frontends.onnx.importer import import_onnx
 from fuser.frontends.onnx.model import Model, open_model, random_feeds, reference
 from fuser.graph.dims import parse
@@ -24,10 +25,12 @@ from fuser.partition import Options, partition
 from fuser.pipeline.compiler import Compiled, compile_kernels, emit_programs
 from fuser.runtime.device_code import map_arguments
 from fuser.target import SM_80, SM_90A, Target
+from fuser.tilegen.ir import Kernel
 from fuser.tilegen.parse import parse_kernel, sizes_of
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.text import canonical_text
 from models import TINY, build
+from tests import interpreted
 from tests.interpreted import run_programs
 from tests.numerics import assert_close
 
@@ -145,6 +148,52 @@ def test_interpreted_at_other_sizes(example: int, sequence: int) -> None:
     for name, expected in reference(model, feeds, {"batch": 1, "sequence": sequence}).items():
         have = np.asarray(outputs[name])
         assert_close(have, expected, from_numpy(have.dtype), 4096)
+
+
+@pytest.mark.parametrize("rows", [2, 7, 16, 37])
+@pytest.mark.parametrize("simulated", [False, True])
+def test_rows_in_parts_of_k_at_other_sizes(
+    rows: int, simulated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A matmul of few rows, in two parts that a norm adds up: written for seven rows, run by the
+    interpreter of tile programs and by the simulator of the GPU level."""
+    nodes = [
+        onnx.helper.make_node("MatMul", ["x", "w"], ["y"]),
+        onnx.helper.make_node("LayerNormalization", ["y", "s"], ["z"]),
+    ]
+    rng = np.random.default_rng(rows)
+    weights = {
+        "w": (rng.standard_normal((1024, 896)) / 32).astype(np.float16),
+        "s": rng.standard_normal(896).astype(np.float16),
+    }
+    half = onnx.TensorProto.FLOAT16
+    graph = onnx.helper.make_graph(
+        nodes, "parts", [onnx.helper.make_tensor_value_info("x", half, ["rows", 1024])],
+        [onnx.helper.make_tensor_value_info(name, half, ["rows", 896]) for name in "yz"],
+        [onnx.numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )  # fmt: skip
+    model = open_model(
+        onnx.helper.make_model(
+            graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9
+        )
+    )
+    feeds = {"x": rng.standard_normal((rows, 1024)).astype(np.float16)}
+    with Sizes({"rows": 7}):
+        cut = partition(run_passes(import_onnx(model.proto, {})), SM_90A, Options())
+        programs = emit_programs(cut, SM_90A)
+        fixed = [at_sizes(program, {"rows": rows}) for program in programs]
+    assert len(fixed[0].kernel.grid) == 3 and fixed[0].kernel.grid[0] == 2
+    if simulated:
+
+        def run(kernel: Kernel, buffers: dict[str, Any]) -> dict[str, Any]:
+            simulate(lower_to_gpu(kernel, SM_90A), buffers, late=True)
+            return {b.name: np.ones(b.size, bool) for b in kernel.buffers if b.role == "output"}
+
+        monkeypatch.setattr(interpreted, "run", run)
+    with Sizes({"rows": rows}):
+        outputs = run_programs(cut, feeds, fixed)
+    for name, expected in reference(model, feeds, {"rows": rows}).items():
+        assert_close(np.asarray(outputs[name]), expected, f16, 1024)
 
 
 def test_kernels_read_moving_sizes_from_memory(tmp_path: Path) -> None:
