@@ -37,6 +37,10 @@ SCALAR_PENALTY = 12.0
 a transposed copy. Measured on rotated keys of attention: 1.7 ns an element on two cores."""
 
 
+HEAVY, CHAIN = 24, 1e-8
+"""Operations an element from which on a GPU's blocks of few threads wait for them, and seconds that
+each of these takes then: sines and cosines of a position."""
+
 SLACK = 0.05
 """A reader may become this much slower for one kernel less to compile and to launch."""
 
@@ -279,6 +283,10 @@ def _inline_seconds(
         evaluations = user.output.type.size
     elif owner is not None and owner.axes is not None and long_rows(grouping, owner):
         evaluations *= len(owner.anchors) + 1
+    elif target.is_cuda and is_map(user):
+        evaluations = max(evaluations, user.output.type.size)  # of what is broadcast, by each block
+    if target.is_cuda and weight >= HEAVY:
+        penalty += weight * CHAIN
     most = 8 * min(value.type.size, evaluations)
     leaves = sum(min(leaf.type.bytes, most) for leaf in _leaves(grouping, cone))
     return evaluations * weight / cost.map_rate(target) + leaves / target.bandwidth + penalty

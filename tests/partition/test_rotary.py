@@ -145,3 +145,26 @@ def test_a_table_that_is_computed_later_in_the_graph() -> None:
     cut = partition(graph, SM_90A)
     cut.graph.verify()
     check(graph, cut)
+
+
+@pytest.mark.parametrize(("layers", "written"), [(1, False), (6, True)])
+def test_angles_that_many_layers_read_are_computed_once(layers: int, written: bool) -> None:
+    """Sines and cosines of positions are long chains for the few threads of a GPU's block, more so
+    where every head's block computes them; of a layer alone they are less than a kernel."""
+    net = Net()
+    x = net.input("x", BATCH, LENGTH, 4 * SIZE)
+    positions = net.input("positions", LENGTH, 1)
+    rates = net.b.constant(0.3 ** np.arange(SIZE, dtype=np.float32)[None])
+    angles = net.b.map("mul", positions, rates)
+    cos, sin = net.b.map("cos", angles), net.b.map("sin", angles)
+    for _ in range(layers):
+        q, k, v = heads(net, x, 4), heads(net, x, 4), heads(net, x, 4)
+        turned = (rotate_half(net, value, cos, sin) for value in (q, k))
+        found = self_attention(net, *turned, v)
+        x = net.b.reshape(net.b.transpose(found, (0, 2, 1, 3)), (BATCH, LENGTH, 4 * SIZE))
+    graph = net.finish(x)
+    cut = partition(graph, SM_90A)
+    check(graph, cut)
+    computing = [region for region in cut.regions if "sin" in ops(region)]
+    assert {region.kind == "map" for region in computing} == {written}
+    assert not written or [len(region.outputs) for region in computing] == [2]
