@@ -11,6 +11,7 @@ from fuser.graph.ir import Graph, TensorType, Value
 from fuser.graph.sizes import Sizes
 from fuser.partition import Partition, partition
 from fuser.target import SM_80, SM_90A, Target
+from tests import interpreted
 from tests.numerics import assert_close
 from tests.partition.support import CPU, Net, kinds, ops, random_feeds, run_regions
 
@@ -88,6 +89,22 @@ def test_the_norm_adds_parts_up(rows: int, k: int, n: int, parts: int, transpose
 )
 def test_others_stay_whole(rows: int, k: int, n: int, norm: bool, target: Target) -> None:
     assert parts_of(partition(normed(rows, k, n, norm=norm), target)) == 1
+
+
+@pytest.mark.parametrize(("axis", "parts"), [(1, 2), (0, 1)])
+def test_the_largest_of_a_row_adds_parts_up_too(axis: int, parts: int) -> None:
+    """A classifier: what reads whole rows need not be a norm; what reads columns does not do."""
+    net = Net()
+    x = net.input("x", 4, 2048, dtype=dtypes.f16)
+    rng = np.random.default_rng(0)
+    weights = net.b.constant((rng.standard_normal((2048, 1000)) / 45).astype("f2"))
+    graph = net.finish(net.b.emit("argmax", net.b.matmul(x, weights), axis=axis))
+    cut = partition(graph, SM_90A)
+    assert cut.regions[0].outputs[0].shape == ((2, 4, 1000) if parts > 1 else (4, 1000))
+    feeds = random_feeds(graph)
+    found = interpreted.run_partition(cut, feeds, SM_90A)
+    for name, array in run_regions(partition(graph, CPU), feeds).items():
+        np.testing.assert_array_equal(found[name], array)
 
 
 def test_a_gate_stays_one_kernel() -> None:

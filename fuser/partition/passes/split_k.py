@@ -13,6 +13,7 @@ order, along with bias and residual.
 
 from __future__ import annotations
 
+from collections import deque
 from math import inf, prod
 
 from fuser.dtypes import f32
@@ -21,7 +22,7 @@ from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.registry import build
 from fuser.graph.sizes import is_symbolic, size_hint
 from fuser.partition.gated import find_gates
-from fuser.partition.nodes import REDUCE, is_injective, is_map
+from fuser.partition.nodes import REDUCE, is_injective, is_map, reduce_axes
 from fuser.partition.passes.merge_matmuls import is_linear
 from fuser.target import Target
 
@@ -120,21 +121,20 @@ def _microseconds(rows: int, columns: int, k: float, parts: int, units: int) -> 
 
 def _is_normed(value: Value, uses: dict[Value, list[Node]]) -> bool:
     """Whether a few maps behind a value its rows are reduced, and nothing else comes first."""
-    todo, seen = [value], set[Value]()
+    todo, seen = deque([value]), {value}
     while todo:
-        current = todo.pop()
-        if current in seen:
-            continue
-        seen.add(current)
-        if len(seen) > MOST_MAPS:
-            return False
+        current = todo.popleft()
         for user in uses.get(current, ()):
             if user.op in REDUCE:
-                return tuple(user.attrs["axes"]) == (current.type.rank - 1,)
+                return reduce_axes(user) == (current.type.rank - 1,)
             if is_injective(user) or is_map(user):
-                todo.insert(0, user.output)
+                if user.output not in seen:
+                    seen.add(user.output)
+                    todo.append(user.output)
             elif current is value:
                 return False
+        if len(seen) > MOST_MAPS:
+            return False
     return False
 
 
