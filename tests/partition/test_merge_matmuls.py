@@ -6,7 +6,7 @@ import pytest
 
 from fuser.graph.ir import Graph
 from fuser.partition import partition
-from fuser.target import SM_90A
+from fuser.target import SM_90A, Target
 from tests.partition.support import CPU, Net, check, kinds, ops
 
 
@@ -52,9 +52,9 @@ def test_a_launch_of_a_cpu_is_no_reason() -> None:
 
 
 @pytest.mark.parametrize("target", [SM_90A, CPU], ids=lambda target: target.name)
-def test_outputs_alone_are_not_merged(target: object) -> None:
+def test_outputs_alone_are_not_merged(target: Target) -> None:
     """Nothing is saved: a kernel would have to take each of them out again."""
     graph = cached(1, 32, keys=False)
-    cut = partition(graph, target)  # type: ignore[arg-type]
+    cut = partition(graph, target)
     check(graph, cut)
     assert set(kinds(cut)) == {"contraction"}

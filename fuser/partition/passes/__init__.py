@@ -188,22 +188,17 @@ def _merge(graph: Graph, work: Work) -> Graph:
     return merge_matmuls(graph, work.options.forbid, copied)
 
 
-def _cut(graph: Graph, work: Work) -> Graph:
-    graph, copies = cut_patches(graph, work.target)
-    work.kept |= copies
-    return graph
+def _copying(
+    function: Callable[[Graph, Target], tuple[Graph, set[Value]]],
+) -> Callable[[Graph, Work], Graph]:
+    """A pass whose copies stay kernels of their own."""
 
+    def run(graph: Graph, work: Work) -> Graph:
+        graph, copies = function(graph, work.target)
+        work.kept |= copies
+        return graph
 
-def _align(graph: Graph, work: Work) -> Graph:
-    graph, copies = align_rows(graph, work.target)
-    work.kept |= copies
-    return graph
-
-
-def _images(graph: Graph, work: Work) -> Graph:
-    graph, copies = copy_images(graph, work.target)
-    work.kept |= copies
-    return graph
+    return run
 
 
 PASSES: tuple[Pass, ...] = (
@@ -228,10 +223,10 @@ PASSES: tuple[Pass, ...] = (
     Pass("round_operands", _round, rounds_operands),
     Pass("int8_matmuls", _int8, multiplies_int8),  # also of what was just quantised
     Pass("fp8_matmuls", lambda g, _: without_dead(to_fp8_matmuls(g)), multiplies_fp8),
-    Pass("cut_patches", _cut, fuses_on_gpu),
-    Pass("align_rows", _align, on_gpu),
+    Pass("cut_patches", _copying(cut_patches), fuses_on_gpu),
+    Pass("align_rows", _copying(align_rows), on_gpu),
     Pass("exact_float_matmuls", lambda g, _: without_dead(to_exact_float_matmuls(g)), on_cpu),
-    Pass("copy_images", _images, fuses_on_cpu),
+    Pass("copy_images", _copying(copy_images), fuses_on_cpu),
 )
 
 __all__ = ["PASSES", "Pass", "Work", "each_pass", "run_passes"]

@@ -61,6 +61,16 @@ def _parts(node: Node, target: Target) -> dict[int, int]:
 
 
 def _split(graph: Graph, node: Node, operands: list[Value], parts: dict[int, int]) -> Value:
+    found = in_parts(graph, node, operands, parts)
+    found = build(
+        graph, "reduce_sum", found, axes=tuple(range(len(parts))), origin=node.origin
+    )  # fmt: skip
+    return build(graph, "cast", found, dtype=operands[0].dtype, origin=node.origin)
+
+
+def in_parts(graph: Graph, node: Node, operands: list[Value], parts: dict[int, int]) -> Value:
+    """The sums of a matmul of 16-bit operands, in float32, for each part of its summed axes, which
+    are cut into so many, by their number: [*parts, *the shape of the result]."""
     attrs, sides = {}, []
     for name, operand in zip(("lhs", "rhs"), operands, strict=True):
         contract = node.attrs[f"{name}_contract"]
@@ -78,11 +88,6 @@ def _split(graph: Graph, node: Node, operands: list[Value], parts: dict[int, int
         sides.append(build(graph, "reshape", wide, shape=tuple(shape), origin=node.origin))
         attrs[f"{name}_batch"] = tuple(batch[contract[number]] for number in parts)
         attrs[f"{name}_contract"] = tuple(rest[axis] for axis in contract)
-    dtype = operands[0].dtype
-    found = build(
-        graph, "dot_general", *sides, operands=dtype.name, origin=node.origin, **attrs
-    )  # fmt: skip
-    found = build(
-        graph, "reduce_sum", found, axes=tuple(range(len(parts))), origin=node.origin
-    )  # fmt: skip
-    return build(graph, "cast", found, dtype=dtype, origin=node.origin)
+    return build(
+        graph, "dot_general", *sides, operands=operands[0].dtype.name, origin=node.origin, **attrs
+    )

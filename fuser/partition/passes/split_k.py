@@ -14,9 +14,9 @@ order, along with bias and residual.
 from __future__ import annotations
 
 from collections import deque
+from functools import reduce
 from math import inf, prod
 
-from fuser.dtypes import f32
 from fuser.graph.copying import with_replaced
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.registry import build
@@ -24,6 +24,7 @@ from fuser.graph.sizes import is_symbolic, size_hint
 from fuser.partition.gated import find_gates
 from fuser.partition.nodes import REDUCE, is_injective, is_map, reduce_axes
 from fuser.partition.passes.merge_matmuls import is_linear
+from fuser.partition.passes.split_contractions import in_parts
 from fuser.target import Target
 
 FEW_ROWS, NARROW = 16, 32
@@ -139,29 +140,15 @@ def _is_normed(value: Value, uses: dict[Value, list[Node]]) -> bool:
 
 
 def _split(graph: Graph, node: Node, operands: list[Value], parts: int) -> Value:
-    x, weights = operands
-    rank, (axis,), origin = x.type.rank, node.attrs["rhs_contract"], node.origin
-    k = x.shape[-1]
-
-    def cut(value: Value, at: int) -> Value:
-        shape = (*value.shape[:at], parts, k // parts, *value.shape[at + 1 :])
-        wide = build(graph, "cast", value, dtype=f32, origin=origin)
-        return build(graph, "reshape", wide, shape=shape, origin=origin)
-
-    found = build(
-        graph, "dot_general", cut(x, rank - 1), cut(weights, axis), operands=x.dtype.name,
-        lhs_batch=(rank - 1,), rhs_batch=(axis,), lhs_contract=(rank,), rhs_contract=(axis + 1,),
-        origin=origin,
-    )  # fmt: skip
-    shape = node.output.shape
-    total: Value | None = None
+    """The parts, added up one after the other."""
+    found, shape = in_parts(graph, node, operands, {0: parts}), node.output.shape
+    zeros, strides = (0,) * len(shape), (1,) * (1 + len(shape))
+    pieces = []
     for part in range(parts):
-        starts, limits = (part, *(0 for _ in shape)), (part + 1, *shape)
         piece = build(
-            graph, "slice", found, starts=starts, limits=limits, strides=(1,) * len(starts),
-            origin=origin,
+            graph, "slice", found, starts=(part, *zeros), limits=(part + 1, *shape),
+            strides=strides, origin=node.origin,
         )  # fmt: skip
-        piece = build(graph, "reshape", piece, shape=shape, origin=origin)
-        total = piece if total is None else build(graph, "add", total, piece, origin=origin)
-    assert total is not None
-    return build(graph, "cast", total, dtype=x.dtype, origin=origin)
+        pieces.append(build(graph, "reshape", piece, shape=shape, origin=node.origin))
+    total = reduce(lambda x, y: build(graph, "add", x, y, origin=node.origin), pieces)
+    return build(graph, "cast", total, dtype=operands[0].dtype, origin=node.origin)
