@@ -18,7 +18,7 @@ import re
 import sys
 from collections.abc import Callable
 
-from fuser.backend.nvptx import compile_kernel, lower_to_gpu
+from fuser.backend.nvptx import compile_kernel, launch, lower_to_gpu
 from fuser.backend.nvptx.passes.early_constants import request_constants
 from fuser.dtypes import f16, f32
 from fuser.target import SM_90A
@@ -98,8 +98,10 @@ def main() -> int:
         print("| --- | --- | --- | --- | --- | --- | --- |")
     for name, make in CASES.items():
         if options.check:
-            decision = request_constants(lower_to_gpu(case(make, False), SM_90A))
-            compile_kernel(case(make, True), SM_90A)
+            early = case(make, True)
+            program = lower_to_gpu(case(make, False), SM_90A)
+            decision = request_constants(program, launch.early(early))
+            compile_kernel(early, SM_90A)
             good = good and decision.applied
             print(f"{name}: {decision.reason}")
             continue

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -44,7 +43,9 @@ def events_of(run: Callable[[], object]) -> list[Event]:
         path = Path(folder, "trace.json")
         profiler.export_chrome_trace(str(path))
         found = json.loads(path.read_text())["traceEvents"]
-    kernels = (event for event in found if event.get("cat") == "kernel")
+    kernels = [event for event in found if event.get("cat") == "kernel"]
+    if not kernels:
+        raise SystemExit("the profiler saw no kernel")
     return sorted(kernels, key=lambda event: float(event["ts"]))
 
 
@@ -89,8 +90,10 @@ def decode(layers: int, batch: int, length: int) -> tuple[Callable[[], object], 
     from benchmarks.decode import HOW, ids_of
     from models.generate import decoder
 
-    plan = fuser.compile(decoder("llama", "float16", layers=layers), state="auto", device="cuda")
-    ids: Any = ids_of(batch, length + 1, 32000)
+    model = decoder("llama", "float16", layers=layers)
+    vocabulary = model.graph.output[-2].type.tensor_type.shape.dim[2].dim_value
+    plan = fuser.compile(model, state="auto", device="cuda")
+    ids: Any = ids_of(batch, length + 1, vocabulary)
     state = plan.state(batch=batch, capacity=length + RUNS + SETTLING + 8)
     state.run({"input_ids": ids[:, :-1], **HOW})
     drawn: Any = state.run({"input_ids": np.ascontiguousarray(ids[:, -1:]), **HOW})["next_ids"]
@@ -133,10 +136,7 @@ def main() -> int:
             given = feeds if feeds is not None else plan.random_feeds()
             plan.run(given)
             found = events_of(lambda: plan.profile_device(given, iterations=RUNS, warmup=1))
-            names = Counter(event["name"] for event in found)
-            count = plan.launches
-            assert names, "the profiler saw no kernel"
-            show(Path(str(model)).name, runs_of(found, count), options.most)
+            show(Path(str(model)).name, runs_of(found, plan.launches), options.most)
     return 0
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from fuser.backend.nvptx.assignment import Assignment
 from fuser.backend.nvptx.decisions import Decision
-from fuser.backend.nvptx.ir.program import bytes_of, reads_constants
+from fuser.graph.sizes import size_hint
 from fuser.target import Target
-from fuser.tilegen.ir import Kernel
+from fuser.tilegen.ir import Buffer, Kernel
 
 SMALL = 16 << 20
 """Bytes that a kernel touches in a few microseconds, of which its start and end are a part."""
@@ -18,6 +18,12 @@ OVERLAP = True
 """Whether kernels start under the end of the one before; `schedule.extra["overlap"]` overrides."""
 EARLY = True
 """Whether they ask for constants meanwhile; `schedule.extra["early"]` overrides."""
+FIRST, RING = 32 << 10, 256 << 10
+"""Bytes of them that a block asks for, and more than its stages, for where there is hardly any
+data. Where its room was taken until the kernel in front ended, constants only stand in the way of
+the first data: copies arrive in the order of their issue."""
+CONSTANT = 16
+"""All bytes of a kernel over those that are no constants, from which on these are hardly any."""
 
 
 def overlap(kernel: Kernel, target: Target, assignment: Assignment, caller: bool) -> Decision:
@@ -33,9 +39,9 @@ def overlap(kernel: Kernel, target: Target, assignment: Assignment, caller: bool
     if "overlap" in kernel.schedule.extra:
         return decided(bool(kernel.schedule.extra["overlap"]), "the schedule says so")
     plans = assignment.dots.values()
-    moved = sum(map(bytes_of, kernel.buffers))
+    moved = sum(map(_bytes, kernel.buffers))
     sums = sum(len(plan.accumulator.regs) for plan in plans)
-    if moved > SMALL and not reads_constants(kernel.buffers):
+    if moved > SMALL and not _reads_constants(kernel):
         return decided(False, f"it touches {moved >> 20} MiB, beside which a launch is short")
     if sums > SUMS or any(plan.kind == "wide" for plan in plans):
         return decided(False, f"{sums} registers of sums leave none for pointers past the wait")
@@ -44,6 +50,19 @@ def overlap(kernel: Kernel, target: Target, assignment: Assignment, caller: bool
     return decided(OVERLAP, "its start is a part of its time")
 
 
-def early(kernel: Kernel) -> bool:
-    """Whether constants are asked for before the wait for the kernel in front."""
-    return bool(kernel.schedule.extra.get("early", EARLY))
+def early(kernel: Kernel) -> int:
+    """Bytes of constants that a block asks for before the wait for the kernel in front; 0: none."""
+    if not kernel.schedule.extra.get("early", EARLY):
+        return 0
+    return RING if _reads_constants(kernel) else FIRST
+
+
+def _reads_constants(kernel: Kernel) -> bool:
+    """Whether a kernel reads hardly anything but constants, as where few rows meet a matrix of
+    weights: requests for them stand in the way of nothing else."""
+    data = sum(_bytes(buffer) for buffer in kernel.buffers if buffer.role != "constant")
+    return data * CONSTANT <= sum(map(_bytes, kernel.buffers))
+
+
+def _bytes(buffer: Buffer) -> int:
+    return size_hint(buffer.size) * buffer.dtype.bytes

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fuser.backend.nvptx import compile_kernel, gpu_text
+from fuser.backend.nvptx import compile_kernel, gpu_text, launch
 from fuser.backend.nvptx.ir.parse import parse_program
 from fuser.backend.nvptx.ir.verify import verify
 from fuser.backend.nvptx.passes.early_constants import request_constants
@@ -81,7 +81,8 @@ def test_results_do_not_change(name: str, rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_it_says_what_moved(name: str) -> None:
-    decision = request_constants(parse_program(text_of(name, False)))
+    most = launch.early(with_weights(KERNELS[name][0](), True))
+    decision = request_constants(parse_program(text_of(name, False)), most)
     assert decision.applied and decision.reason == KERNELS[name][1]
 
 
@@ -104,11 +105,11 @@ def test_inputs_are_not_asked_for_early() -> None:
     """The same kernel without constants stays as it is."""
     text = gpu_text(KERNELS["boxes"][0](), SM_90A)
     program = parse_program(text)
-    decision = request_constants(program)
+    decision = request_constants(program, launch.FIRST)
     assert not decision.applied and decision.reason == "what the producer brings are no constants"
     again = gpu_text(with_weights(kernels.transpose(50, 90, f16, (64, 64)), True), SM_90A)
     assert "await_previous" in again
-    assert not request_constants(parse_program(again)).applied
+    assert not request_constants(parse_program(again), launch.FIRST).applied
 
 
 MUTANTS = {

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from fuser.backend.module import TensorMap
 from fuser.backend.nvptx.ir.op import Block, Op
 from fuser.backend.nvptx.ir.values import Operand, Slot
 from fuser.graph.dims import DimExpr
-from fuser.graph.sizes import size_hint
 from fuser.tilegen.ir import Buffer
 
 
@@ -51,20 +50,3 @@ class Program:
         """Every op, outer before inner."""
         yield from self.head.walk()
         yield from self.body.walk()
-
-
-CONSTANT = 16
-"""All bytes of a kernel over those that are no constants, from which on it reads hardly anything
-else."""
-
-
-def reads_constants(buffers: Sequence[Buffer]) -> bool:
-    """Whether a kernel of these reads hardly anything but constants, as where few rows meet a
-    matrix of weights: requests for them stand in the way of nothing else."""
-    data = sum(bytes_of(buffer) for buffer in buffers if buffer.role != "constant")
-    return data * CONSTANT <= sum(map(bytes_of, buffers))
-
-
-def bytes_of(buffer: Buffer) -> int:
-    """The size of a buffer; of open sizes, by the examples."""
-    return size_hint(buffer.size) * buffer.dtype.bytes

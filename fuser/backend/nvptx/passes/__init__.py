@@ -17,11 +17,11 @@ from fuser.backend.nvptx.passes.wgmma_waits import leave_in_flight
 
 
 def run(
-    program: Program, *, overlap: bool, early: bool = False, async_copies: bool = True
+    program: Program, *, overlap: bool, early: int = 0, async_copies: bool = True
 ) -> list[Decision]:
     """Run the passes, and say what they decided. overlap: whether the kernel may begin under the
-    end of the one before it; early: and ask for constants meanwhile. async_copies: whether the
-    target has copies of threads under way."""
+    end of the one before it; early: bytes of constants that each block asks for meanwhile.
+    async_copies: whether the target has copies of threads under way."""
     decisions = []
     pipeline_loops(program)
     leave_in_flight(program)
@@ -32,7 +32,7 @@ def run(
     if overlap:
         overlap_launches(program)
         if early:
-            decisions.append(request_constants(program))
+            decisions.append(request_constants(program, early))
     drop_unused(program)
     place_slots(program)  # what is live is told by the ops that are left
     insert_barriers(program)  # last: slots that follow each other at one place meet

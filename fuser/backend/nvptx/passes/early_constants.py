@@ -50,21 +50,13 @@ from fuser.backend.nvptx.decisions import Decision
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.loops import step_of
 from fuser.backend.nvptx.ir.op import Block, Integer, Op
-from fuser.backend.nvptx.ir.program import Program, reads_constants
+from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.rewrite import inside, replaced
 from fuser.backend.nvptx.ir.uses import uses
 from fuser.backend.nvptx.ir.values import Operand, Slot, Tile
 
 NEAR, FAR = 32, 16
 """Registers of a thread for what is loaded early: until the wait is over, and over a loop."""
-
-BYTES = 32 << 10
-"""Of constants that a block asks for early, unless there is hardly any data. Where its room was
-taken until the kernel in front ended, they only stand in the way of the first data: copies arrive
-in the order of their issue."""
-
-RING = 256 << 10
-"""More than the stages of a block."""
 
 _PURE = (
     Integer, ops.Address, ops.Full, ops.IndexTile, ops.Splat, ops.Map, ops.Relabel, ops.ReadTable,
@@ -75,14 +67,14 @@ _OF_PRODUCER = (ops.MbarrierWait, ops.MbarrierExpect)
 _BODY = (Integer, ops.Address, ops.MbarrierWait, ops.MbarrierExpect, ops.Fetch, ops.Yield)
 
 
-def request_constants(program: Program) -> Decision:
-    """Move what depends on constants alone before the wait, and say what that was."""
+def request_constants(program: Program, most: int) -> Decision:
+    """Move what depends on constants alone before the wait, and say what that was. most: bytes of
+    copies that a block asks for; the first goes in any case."""
     body = program.body
     at = next((n for n, op in enumerate(body.ops) if isinstance(op, ops.AwaitPrevious)), None)
     if at is None:
         return _decided(False, "the kernel does not start under the one in front")
     boxes, why_not = 0, ""
-    most = RING if reads_constants(program.buffers) else BYTES
     roles = next((op for op in body.ops[at:] if isinstance(op, ops.WarpRoles)), None)
     if roles is not None:
         ring = _first_ring(program, roles.producer, most)

@@ -152,33 +152,33 @@ def key_splits(target: Target, loop: _Loop, *, clusters: bool) -> tuple[int, int
     resident = target.units * loop.together
     moved = loop.iterations * loop.iteration_bytes / target.bandwidth
     second = MERGE if target.clusters else MERGE + target.launch_cost
-    best: tuple[float, int, int] | None = None
 
-    def consider(
-        parts: int, room: float, merge: float, sums: float, split: int, cluster: int
-    ) -> None:
-        nonlocal best
+    def consider(parts: int, room: float, merge: float, left: float) -> float:
+        """Seconds, or their product for all scales, with so many seconds of merging, and more for
+        what each program leaves."""
         time = 1.0
         for scale in loop.scales:
             programs = loop.programs * scale
             waves = math.ceil(programs * parts / room)
             if parts > 1 and waves > 1 and len(loop.scales) == 1:
-                return  # what waits for another program does not end earlier
+                return math.inf  # what waits for another program does not end earlier
             each = ceildiv(loop.iterations, parts) * loop.iteration + START
-            time *= max(programs * moved, waves * each) + merge + sums * scale
-        if best is None or time < 0.97 * best[0]:
-            best = (time, split, cluster)
+            time *= max(programs * moved, waves * each) + merge + left * programs
+        return time
 
-    for wanted in range(1, min(loop.iterations, 64) + 1):
+    options: list[tuple[float, int, int]] = [(consider(1, resident, 0.0, 0.0), 1, 1)]
+    for wanted in range(2, min(loop.iterations, 64) + 1):
         split = ceildiv(loop.iterations, ceildiv(loop.iterations, wanted))
-        left = MERGE_BYTES * split * loop.programs * loop.sums / target.bandwidth
-        alone = split == 1
-        consider(split, resident, 0.0 if alone else second, 0.0 if alone else left, split, 1)
+        left = MERGE_BYTES * split * loop.sums / target.bandwidth
+        options.append((consider(split, resident, second, left), split, 1))
     for cluster in CLUSTERS:
         if clusters and cluster <= loop.iterations:
             merge = loop.sums * (CLUSTER_SUM + CLUSTER_TWICE * math.log2(cluster))
-            consider(cluster, CLUSTERED * resident, merge, 0.0, 1, cluster)
-    assert best is not None
+            options.append((consider(cluster, CLUSTERED * resident, merge, 0.0), 1, cluster))
+    best = options[0]
+    for option in options[1:]:
+        if option[0] < 0.97 * best[0]:
+            best = option
     return best[1:]
 
 
