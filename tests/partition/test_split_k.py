@@ -6,11 +6,15 @@ import numpy as np
 import pytest
 
 from fuser import dtypes
+from fuser.backend.nvptx import lower_to_gpu
+from fuser.backend.nvptx.ir import ops as gpu
 from fuser.graph.dims import symbol
 from fuser.graph.ir import Graph, TensorType, Value
 from fuser.graph.sizes import Sizes
 from fuser.partition import Partition, partition
+from fuser.pipeline.compiler import emit_programs
 from fuser.target import SM_80, SM_90A, Target
+from fuser.tilegen import ops as tile_ops
 from tests import interpreted
 from tests.numerics import assert_close
 from tests.partition.support import CPU, Net, kinds, ops, random_feeds, run_regions
@@ -72,6 +76,18 @@ def test_the_norm_adds_parts_up(rows: int, k: int, n: int, parts: int, transpose
     whole = run_regions(partition(graph, CPU), feeds)
     for name, array in whole.items():
         assert_close(found[name], array.astype(np.float64), dtypes.f16, k)
+
+
+@pytest.mark.parametrize("rows", [1, 16])
+def test_parts_of_few_rows_are_copied_as_matrices(rows: int) -> None:
+    """A single row is copied ahead of its use, as many are: nothing of it is broadcast."""
+    matmul = emit_programs(partition(normed(rows, 2048, 2048), SM_90A), SM_90A)[0].kernel
+    found = list(matmul.walk())
+    assert [op.shape for op in found if isinstance(op, tile_ops.Load)] == [(16, 256), (256, 32)]
+    assert not any(isinstance(op, tile_ops.Broadcast | tile_ops.Cast) for op in found)
+    (loop,) = (op for op in lower_to_gpu(matmul, SM_90A).walk() if isinstance(op, gpu.For))
+    read = [op for op in loop.body.walk() if isinstance(op, gpu.Load | gpu.WaitCopies)]
+    assert [type(op) for op in read] == [gpu.WaitCopies]
 
 
 @pytest.mark.parametrize(

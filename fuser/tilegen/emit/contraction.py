@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fuser.dtypes import f32
+from fuser.dtypes import DType, f32
 from fuser.errors import LoweringError
 from fuser.graph.ir import Node, Value
 from fuser.graph.sizes import certain, divides, is_symbolic, size_hint
@@ -26,6 +26,7 @@ from fuser.tilegen.emit.dot_operands import (
     dot_op,
     dot_unit,
     late_scales,
+    lone_of,
     operand,
     panel,
     widens,
@@ -64,10 +65,10 @@ def emit(
     chosen = schedule or packed or rules_of(target).matmul(
         target, first.m, columns, first.k, _operand_bits(target, first), len(dots), first.b,
         dot_unit(target, first.node),
-        streamed=all(can_stream(region, v) for d in dots for v in (d.left, d.right)),
+        streamed=_are_streamed(region, target, dots),
         crooked=(
-            not all(can_stream(region, d.left, SECTOR) for d in dots),
-            not all(can_stream(region, d.right, SECTOR) for d in dots),
+            not _are_streamed(region, target, dots, (0,), SECTOR),
+            not _are_streamed(region, target, dots, (1,), SECTOR),
         ),
         folded=is_folded(region), codes=codes,
     )  # fmt: skip
@@ -137,7 +138,7 @@ def matmul_of(region: Region, target: Target) -> Matmul | None:
         return None
     return Matmul(
         first.m, max(d.n for d in dots), first.k, _operand_bits(target, first), len(dots), first.b,
-        streamed=all(can_stream(region, v) for d in dots for v in (d.left, d.right)),
+        streamed=_are_streamed(region, target, dots),
     )  # fmt: skip
 
 
@@ -156,12 +157,24 @@ def behind_anchors(region: Region) -> set[Value]:
     return found
 
 
-def can_stream(region: Region, value: Value, piece: int = 16) -> bool:
+def _are_streamed(
+    region: Region, target: Target, dots: list[DotShape], sides: Sequence[int] = (0, 1),
+    piece: int = 16,
+) -> bool:  # fmt: skip
+    """Whether each operand of each dot (0 left, 1 right) may be copied by itself."""
+    operands = [((dot.left, dot.right)[side], dot.node) for dot in dots for side in sides]
+    return all(can_stream(region, v, dot_dtype(target, node), piece) for v, node in operands)
+
+
+def can_stream(region: Region, value: Value, dtype: DType, piece: int = 16) -> bool:
     """Whether an operand may be copied by itself in pieces of so many bytes: it is memory behind
-    index maps, and its rows begin at such pieces (constants are packed so that they do)."""
+    index maps, and its rows begin at such pieces (constants are packed so that they do).
+
+    dtype: what is multiplied.
+    """
     inside = {node.output for node in region.nodes}
     while value in inside and value.node is not None:
-        if value.node.op not in MOVEMENT and not widens(value.node):
+        if value.node.op not in MOVEMENT and not widens(value.node, dtype):
             break
         value = value.node.inputs[0]
     if value in inside:
@@ -247,7 +260,7 @@ def multiply(
         for dot, kind, acc, weights in zip(dots, kinds, products, late, strict=True):
             at_lhs = (dot.left, dot.coords(0, batch, m, k))
             if at_lhs not in cache:
-                cache[at_lhs] = operand(em, *at_lhs, (0, 1), kind)
+                cache[at_lhs] = operand(em, *at_lhs, (0, 1), kind, lone_of(em, m, dot.m))
             a = cache[at_lhs]
             if weights is not None:
                 at_rhs = (batch, k, n), dot.coords(1, batch, n, k)

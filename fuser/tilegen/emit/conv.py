@@ -104,7 +104,7 @@ def emit(
             conv.groups,
             dot_unit(target, conv.node) if conv.groups == 1 else None,
             staged=not is_folded(region)
-            and can_stream(region, conv.w)
+            and can_stream(region, conv.w, dot_dtype(target, conv.node))
             and has_channels_last(region, partition, conv.x),
             window=_window(conv, region, partition, target),
             run=_run(region, partition, conv),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fuser.dtypes import BY_NAME, DType
 from fuser.graph.ir import Node, Value
 from fuser.graph.precision import operand_dtype
+from fuser.graph.sizes import is_symbolic
 from fuser.target import DotUnit, Target
 from fuser.tilegen.emit.constants import uniform
 from fuser.tilegen.emit.dot_shape import DotShape
@@ -58,32 +59,47 @@ def dot_unit(target: Target, node: Node) -> DotUnit | None:
     return target.dot_unit(dot_dtype(target, node).name)
 
 
-def widens(node: Node) -> bool:
-    """Whether a node is a cast of 8-bit integers to wider ones, which has each of their values."""
-    source = node.inputs[0].dtype if node.op == "cast" else None
-    return source is not None and source.is_integer and source.bits == 8 < node.output.dtype.bits
+def widens(node: Node, dtype: DType) -> bool:
+    """Whether a node is a cast of `dtype` to a wider one, which has each of its values: matmuls
+    that multiply in `dtype` may as well read what is cast."""
+    if node.op != "cast" or node.inputs[0].dtype is not dtype:
+        return False
+    wide = node.output.dtype
+    if dtype.is_integer:
+        return wide.is_integer and dtype.bits == 8 < wide.bits
+    return dtype.is_float and wide.is_float and dtype.bits < wide.bits
 
 
 def operand(
-    em: Emission, value: Value, coords: Coords, axes: tuple[int, ...], dtype: DType
-) -> TileValue:
+    em: Emission, value: Value, coords: Coords, axes: tuple[int, ...], dtype: DType,
+    lone: Index | None = None,
+) -> TileValue:  # fmt: skip
     """A dot operand over exactly `axes`: a bare load where it is memory behind index maps only.
-    What is the same for every k (a broadcast) ends at no bound of memory, and is masked."""
+    What is the same for every k (a broadcast) ends at no bound of memory, and is masked.
+
+    lone: the row, or column, of an operand on a GPU that has one alone.
+    """
     source, at = behind_movement(em, value, coords)
-    while em.is_inside(source) and source.node is not None and widens(source.node):
-        if source.node.inputs[0].dtype is not dtype:
-            break
+    while em.is_inside(source) and source.node is not None and widens(source.node, dtype):
         source, at = behind_movement(em, source.node.inputs[0], at)  # the matmul widens
     used = frozenset[int]().union(*(c.axes() for c in at))
     bounded = all(guard[0].axes() & used for guard in em.load_guards)
     if not em.is_inside(source) and uniform(source) is None and bounded:
-        piece = em.load(source, at, axes=axes, dtype=dtype)
+        if lone is not None and not lone.axes() & used:
+            piece = em.load_lone(source, at, lone, axes, dtype)
+        else:
+            piece = em.load(source, at, axes=axes, dtype=dtype)
         return em.full_value(em.cast(piece, dtype, for_matmul=True), axes)
     piece = em.cast(em.tile(value, coords), dtype, for_matmul=True)
     if em.load_guards:
         zero = Piece(dtype, splat=0.0 if dtype.is_float else 0)
         piece = em.select(em.within(em.load_guards), piece, zero)
     return em.full_value(piece, axes)
+
+
+def lone_of(em: Emission, free: Index, extent: int) -> Index | None:
+    """The index of an operand's only row, or column, where blocks have several."""
+    return free if em.target.is_cuda and free.axes() and not is_symbolic(extent) and extent == 1 else None
 
 
 def behind_movement(em: Emission, value: Value, coords: Coords) -> tuple[Value, Coords]:
@@ -101,12 +117,13 @@ def behind_movement(em: Emission, value: Value, coords: Coords) -> tuple[Value, 
 def panel(em: Emission, dot: DotShape, batch: Index, n: Index, k: Index, dtype: DType) -> TileValue:
     """The [k, n] tile of the rhs; constants are packed where the target wants it."""
     rhs = dot.right
+    lone = lone_of(em, n, dot.n)
     node = dequantised(em, rhs)
     if node is not None:
         weights = weights_of(em, dot, node)
         return weights.tile(em, (batch, k, n), dot.coords(1, batch, n, k), dtype)
     if em.is_inside(rhs) or rhs.constant is None or uniform(rhs) is not None:
-        return operand(em, rhs, dot.coords(1, batch, n, k), (1, 2), dtype)
+        return operand(em, rhs, dot.coords(1, batch, n, k), (1, 2), dtype, lone)
     order = (*dot.batch[1], *dot.contract[1], *dot.free[1])
     order = () if order == tuple(range(len(order))) else order
     if em.target.is_cuda:
@@ -121,7 +138,7 @@ def panel(em: Emission, dot: DotShape, batch: Index, n: Index, k: Index, dtype: 
         if dtype.bits == 8:  # tensor cores want their k innermost
             return _columns_of(em, dot, (batch, n, k), dtype)
         if not inner or (inner[0] in whole and not spare):
-            return operand(em, rhs, dot.coords(1, batch, n, k), (1, 2), dtype)
+            return operand(em, rhs, dot.coords(1, batch, n, k), (1, 2), dtype, lone)
         pad = ((0, 0), (0, 0), (0, spare)) if spare else ()
         packing = Packing(transpose=order, reshape=(dot.b, dot.k, dot.n), pad=pad)
         extents = (dot.b, dot.k, dot.n + spare)

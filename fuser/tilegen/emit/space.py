@@ -301,6 +301,19 @@ class Emission:
         view, indices = self.memory.access(value, coords, wanted, dtype)
         return self.load_view(view, indices, pad, axes)
 
+    def load_lone(
+        self, value: Value, coords: Coords, lone: Index, axes: tuple[int, ...], dtype: DType
+    ) -> Piece:
+        """`load` of what has one row, at `lone` in a tile of several: as the matrix that it is,
+        beyond whose bounds the other rows lie. A row that is broadcast would have to go through
+        registers, and is waited for in every iteration."""
+        used = frozenset[int]().union(*(c.axes() for c in coords))
+        wanted = tuple(g for g in self.load_guards if g[0].axes() & used)
+        view, indices = self.memory.access(value, coords, wanted, dtype)
+        row = view.shape[0] * view.strides[0]
+        view = self.b.view(view.buffer, (1, *view.shape), (row, *view.strides), view.offset)
+        return self.load_view(view, (lone, *indices), axes=axes)
+
     def load_view(
         self,
         view: ir.View,
