@@ -147,9 +147,18 @@ def _case(name: str) -> tuple[onnx.ModelProto, Feeds, Mapping[str, int]]:
     if name in EXPORTS:
         which, exporter = EXPORTS[name]
         return export(which, exporter, "base"), export_feeds(which, "base"), {}
-    builder, keywords, sizes = CASES[name]
+    builder, keywords, sizes = CASES[_known(name) or name]
     model = build(builder, **keywords)
+    sizes = {**sizes, **({"batch": int(name.rpartition(" x")[2])} if name not in CASES else {})}
     return model, example_feeds(model, sizes), sizes
+
+
+def _known(name: str) -> str | None:
+    """The case that a name stands for: its own, or, as in "vit x16", one of another batch size."""
+    if name in CASES or name in EXPORTS:
+        return name
+    base, _, batch = name.rpartition(" x")
+    return base if base in CASES and batch.isdecimal() else None
 
 
 def _onnxruntime(path: Path, names: list[str], feeds: Feeds, threads: int) -> Side:
@@ -252,10 +261,12 @@ def main() -> int:
     parser.add_argument("--skip-peers", action="store_true", help="time fuser alone")
     parser.add_argument("--json", type=Path, help="write the rows to this file too")
     options = parser.parse_args()
-    known = {**CASES, **EXPORTS}
-    unknown = set(options.models or ()) - set(known)
+    unknown = [name for name in options.models or () if _known(name) is None]
     if unknown:
-        parser.error(f"unknown {', '.join(sorted(unknown))}; choose among {', '.join(known)}")
+        known = ", ".join((*CASES, *EXPORTS))
+        parser.error(
+            f"unknown {', '.join(unknown)}; choose among {known}, or add a batch: 'vit x4'"
+        )
     everything: dict[int, list[Row]] = {}
     for threads in options.threads:
         here = argparse.Namespace(**{**vars(options), "threads": threads})
