@@ -8,6 +8,8 @@ from math import prod
 import pytest
 
 from fuser import dtypes
+from fuser.backend.nvptx import lower_to_gpu
+from fuser.backend.nvptx.ir import ops as gpu
 from fuser.dtypes import DType
 from fuser.target import SM_90A
 from fuser.tilegen.emit import emit
@@ -98,6 +100,25 @@ def test_cpu_reads_packed_panels() -> None:
     assert packed.packing is not None and packed.packing.dtype is dtypes.f32
     assert packed.buffer.size == -(-40 // columns) * columns * 32
     assert packed.packing.apply(packed.value.constant).shape == (1, -(-40 // columns), 32, columns)
+
+
+@pytest.mark.parametrize(("columns", "turned"), [(32, True), (96, True), (64, False), (192, False)])
+@pytest.mark.parametrize("rows", [64, 16])
+def test_wgmma_reads_whole_lines_of_weights(columns: int, turned: bool, rows: int) -> None:
+    """Columns that do not fill lines of 128 bytes would be brought in vain, or slowly: such weights
+    have their k inside. Where threads copy it makes no difference."""
+    m = Model(dtypes.f16)
+    m.output(m.dot(m.input(70, 256), m.weight(256, 208), (1, 0)))
+    partition = one_region(m.graph, "contraction")
+    schedule = Schedule(blocks=(("m", rows), ("n", columns), ("k", 64)), stages=3)
+    (program,) = emit(partition.regions[0], partition, SM_90A, schedule)
+    (weights,) = (a for a in program.arguments if a.buffer.role == "constant")
+    packed = None if weights.packing is None else weights.packing.reshape
+    assert packed == ((1, 208, 256) if turned and rows == 64 else None)
+    lowered = lower_to_gpu(program.kernel, SM_90A)
+    boxes = [op for op in lowered.walk() if isinstance(op, gpu.Fetch)]
+    assert len(boxes) == 0 if rows == 16 else boxes
+    check(partition, m.feeds, SM_90A, schedule)
 
 
 @ALL
@@ -218,6 +239,7 @@ def test_constant_rows_begin_at_sectors(columns: int, pitch: int) -> None:
     m = Model(dtypes.bf16)
     m.output(m.dot(m.input(256, 64), m.weight(64, columns), (1, 0)))
     cut = one_region(m.graph, "contraction")
-    (program,) = emit(cut.regions[0], cut, SM_90A)
+    schedule = Schedule(blocks=(("m", 64), ("n", 64), ("k", 64)), stages=3)
+    (program,) = emit(cut.regions[0], cut, SM_90A, schedule)
     strides = [v.strides for v in program.kernel.views if v.buffer.role == "constant"]
     assert strides == [(pitch, 1)]

@@ -20,8 +20,9 @@ PANEL = 16
 """Columns of a panel of weights for a dot unit: a vector of float32, or a row of a tile."""
 
 
-SECTOR = 32
-"""Bytes that a GPU's L2 answers a request with: rows that begin elsewhere take several requests."""
+SECTOR, LINE = 32, 128
+"""Bytes that a GPU's L2 answers a request with: rows that begin elsewhere take several requests. Of
+a line, of which boxes of the copy engine consist."""
 
 
 def late_scales(em: Emission, dot: DotShape) -> Matrix | None:
@@ -99,7 +100,8 @@ def operand(
 
 def lone_of(em: Emission, free: Index, extent: int) -> Index | None:
     """The index of an operand's only row, or column, where blocks have several."""
-    return free if em.target.is_cuda and free.axes() and not is_symbolic(extent) and extent == 1 else None
+    single = not is_symbolic(extent) and extent == 1
+    return free if single and free.axes() and em.target.is_cuda else None
 
 
 def behind_movement(em: Emission, value: Value, coords: Coords) -> tuple[Value, Coords]:
@@ -135,7 +137,9 @@ def panel(em: Emission, dot: DotShape, batch: Index, n: Index, k: Index, dtype: 
         across = bool(inner) and inner[0] in dot.free[1][-1:]
         step = 64 if dot.n * dtype.bytes % 16 else SECTOR // dtype.bytes if dot.n >= 64 else 1
         spare = -dot.n % step if across else 0
-        if dtype.bits == 8:  # tensor cores want their k innermost
+        along = bool(inner) and inner[0] in dot.contract[1][-1:]
+        if dtype.bits == 8 or (_fills_no_line(em, dtype) and not along):
+            # tensor cores want k of 8 bits innermost
             return _columns_of(em, dot, (batch, n, k), dtype)
         if not inner or (inner[0] in whole and not spare):
             return operand(em, rhs, dot.coords(1, batch, n, k), (1, 2), dtype, lone)
@@ -163,6 +167,14 @@ def panel(em: Emission, dot: DotShape, batch: Index, n: Index, k: Index, dtype: 
     buffer = em.memory.buffer(rhs, packing, dot.b * panels * dot.k * width)
     shape, at = (dot.b, panels, dot.k, width), (batch, n // width, k, n % width)
     return em.full_value(em.cast(em.load_packed(buffer, shape, at, (1, 2)), dtype, True), (1, 2))
+
+
+def _fills_no_line(em: Emission, dtype: DType) -> bool:
+    """Whether columns of a block are no whole lines of memory: for wgmma the copy engine brings
+    whole ones, or slowly parts of them. With k inside, lines are as long as a stage is deep."""
+    block, target = em.schedule.block, em.target
+    wide = target.wgmma and dtype.bits == 16 and block("m") % 64 == 0
+    return wide and block("n") * dtype.bytes % LINE != 0 and block("k") * dtype.bytes % LINE == 0
 
 
 def _columns_of(
