@@ -79,7 +79,7 @@ def short_form(low: Builder, op: ops.Map, layout: Layout) -> Tile | None:
     if inner.fn == "tanh":
         return apply_scaled(low, inner, layout, "one_plus_tanh")
     if inner.fn == "erf" and feeds_halves(low, op):
-        return scaled(low, "one_plus_erf", low.tile(inner.args[0], layout))
+        return apply_scaled(low, inner, layout, "one_plus_erf")
     return None
 
 

@@ -234,13 +234,19 @@ def one_plus_tanh(e: Emitter, x: str, scale: float = 1.0) -> str:
     return _two_over_one_plus(e, power)
 
 
-def one_plus_erf(e: Emitter, x: str) -> str:
-    """1 + erf(x) for results of 16 bits: absolute error 3e-7, and a relative one of 1e-2 down to
-    values of 1e-6. erf is a tanh of x times a slowly growing function of x^2."""
+def one_plus_erf(e: Emitter, x: str, scale: float = 1.0) -> str:
+    """1 + erf(x * scale) for results of 16 bits: absolute error 3e-7, and a relative one of 1e-2
+    down to values of 1e-6. erf is a tanh of x times a slowly growing function of x^2."""
+    most, coefficients = 12.25 / scale**2, scaled_terms(_ERF_LOGIT, scale)
     square = e.value(f"fmul contract float {x}, {x}")
-    least = e.value(f"call float @llvm.minnum.f32(float {square}, float {real(12.25)})")
-    logit = e.value(f"fmul contract float {x}, {_horner(e, least, _ERF_LOGIT)}")
+    least = e.value(f"call float @llvm.minnum.f32(float {square}, float {real(most)})")
+    logit = e.value(f"fmul contract float {x}, {_horner(e, least, coefficients)}")
     return _two_over_one_plus(e, _exp2(e, e.value(f"fneg float {logit}")))
+
+
+def scaled_terms(coefficients: tuple[float, ...], scale: float) -> tuple[float, ...]:
+    """Those of an odd polynomial of x * scale, as one of x."""
+    return tuple(c * scale ** (2 * power + 1) for power, c in enumerate(coefficients))
 
 
 def capped(e: Emitter, x: str, scale: float = 1.0) -> str:

@@ -48,7 +48,7 @@ def scaled_map(warp: Warp, op: ops.ScaledMap) -> None:
     if op.fn == "short_exp":
         found = np.exp(warp.tiles[op.x])
     elif op.fn == "one_plus_erf":
-        found = 1 + evaluate("erf", [warp.tiles[op.x]])
+        found = 1 + evaluate("erf", [x])
     else:
         found = np.tanh(x) + (1 if op.fn == "one_plus_tanh" else 0)
     warp.tiles[op.tile] = found.astype(op.tile.dtype.numpy)
