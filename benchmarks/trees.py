@@ -2,14 +2,15 @@
 
     python -m benchmarks.trees before=../old now=. --again before      # the cases of kernels.py
     python -m benchmarks.trees before=../old now=. --models            # whole models
+    python -m benchmarks.trees before=../old now=. --files a.onnx      # any other, of fixed sizes
 
 NAME=FOLDER: a checkout, or a folder that holds its fuser/ alone. Each tree has a process of its own
 with this tree's benchmarks; the processes take turns, so that what the machine does meets all of
 them. --again NAME runs a tree twice: how far its two columns are apart is the noise. A case whose
 PTX is the same in all trees is counted and not run (--all runs it). Results are checked against
-float32 or float64, and 100 replays must give the same bits. Times are medians, between events on
-the device; ratios are of the first tree: above 1, the other is faster. Exit code 1 if a result is
-wrong.
+float32 or float64, those of files against a plan for the CPU, and 100 replays must give the same
+bits. Times are medians, between events on the device; ratios are of the first tree: above 1, the
+other is faster. Exit code 1 if a result is wrong.
 """
 
 from __future__ import annotations
@@ -90,6 +91,8 @@ def work() -> None:
                     ready, answer = prepare(plans[request["name"]])
                 case "prepare model":
                     ready, answer = prepare_model(request["name"], plans[request["name"]])
+                case "prepare file":
+                    ready, answer = prepare_file(request["name"], plans[request["name"]])
                 case "free":
                     ready = {}
                     answer = free()
@@ -227,6 +230,23 @@ def prepare_model(name: str, plan: Any) -> tuple[dict[str, Callable[..., dict[st
         expected = cuda._float32_outputs(module, arguments)
     del module, arguments
     torch.cuda.empty_cache()
+    return prepared(plan, feeds, list(expected), 100 if case.batch == 1 else 20)
+
+
+def prepare_file(path: str, plan: Any) -> tuple[dict[str, Callable[..., dict[str, Any]]], Any]:
+    import fuser
+
+    feeds = plan.random_feeds()
+    with fuser.compile(path, device="cpu") as reference:
+        expected = list(reference.run(feeds).values())
+    return prepared(plan, feeds, expected, 100)
+
+
+def prepared(
+    plan: Any, feeds: Any, expected: Sequence[Any], replays: int
+) -> tuple[dict[str, Callable[..., dict[str, Any]]], Any]:
+    from benchmarks import cuda
+
     outputs = plan.run(feeds)
     error = max(cuda._error(a, b) for a, b in zip(outputs.values(), expected, strict=True))
 
@@ -239,7 +259,7 @@ def prepare_model(name: str, plan: Any) -> tuple[dict[str, Callable[..., dict[st
         return {"ms": plan.profile_device(feeds, iterations=100, warmup=10).median}
 
     def end() -> dict[str, Any]:
-        differing = sum(digest() != first for _ in range(100 if case.batch == 1 else 20))
+        differing = sum(digest() != first for _ in range(replays))
         plan.close()
         return {"differing": differing, "facts": found}
 
@@ -316,6 +336,7 @@ def main() -> int:
     parser.add_argument("trees", nargs="*", metavar="NAME=FOLDER")
     parser.add_argument("--again", default="", metavar="NAME", help="a tree that runs twice")
     parser.add_argument("--models", nargs="*", metavar="NAME", help="whole models (all, or these)")
+    parser.add_argument("--files", nargs="+", type=Path, metavar="ONNX", help="models of files")
     parser.add_argument("--group", nargs="*", metavar="NAME", help="groups of cases (all)")
     parser.add_argument("--quick", action="store_true", help="a few cases of each group")
     parser.add_argument("--only", default="", metavar="REGEX", help="cases whose name has this")
@@ -337,10 +358,12 @@ def main() -> int:
             cache = Path(scratch, name.replace(" ", "-"))
             cache.mkdir()
             sides.append(Side(name, Path(folder), cache))
-        rows = (
-            run_cases(sides, options) if options.models is None
-            else run_models(sides, options.models, Path(scratch))
-        )  # fmt: skip
+        if options.files:
+            rows = run_files(sides, options.files)
+        elif options.models is not None:
+            rows = run_models(sides, options.models, Path(scratch))
+        else:
+            rows = run_cases(sides, options)
         for side in sides:
             assert side.process.stdin is not None
             side.process.stdin.close()
@@ -384,12 +407,27 @@ def run_models(
     with ProcessPoolExecutor(6, mp_context=get_context("spawn")) as exporters:
         jobs = {name: exporters.submit(cuda.write_model, name, str(folder)) for name in names}
         paths = {name: str(job.result()) for name, job in jobs.items()}
+    return compare_models(sides, paths, "prepare model")
+
+
+def run_files(sides: Sequence[Side], files: Sequence[Path]) -> list[dict[str, Any] | None]:
+    rows = []
+    for file in files:  # one after the other, as they may be large
+        path = str(file.resolve())
+        rows += compare_models(sides, {path: path}, "prepare file")
+    return rows
+
+
+def compare_models(
+    sides: Sequence[Side], paths: Mapping[str, str], prepare: str
+) -> list[dict[str, Any] | None]:
+    """The plans of files by name."""
     found = ask(sides, do="compile models", paths=paths)
     heading(sides)
     return [
-        compare(sides, f"{name} ({found[-1][name]['kernels']} kernels)", name,
-                [answer[name] for answer in found], "prepare model")
-        for name in names
+        compare(sides, f"{Path(name).stem} ({found[-1][name]['kernels']} kernels)", name,
+                [answer[name] for answer in found], prepare)
+        for name in paths
     ]  # fmt: skip
 
 

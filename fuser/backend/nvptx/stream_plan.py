@@ -26,7 +26,7 @@ from fuser.backend.nvptx.scalars import is_scalar_arithmetic
 from fuser.backend.nvptx.stage import shared_tile_for
 from fuser.backend.nvptx.stream import Channel, Stream
 from fuser.backend.nvptx.stream_k_plan import plan_shares
-from fuser.backend.nvptx.tensor_map import add_map, edge_rows, filled_rows
+from fuser.backend.nvptx.tensor_map import add_map, are_summed, edge_rows, filled_rows
 from fuser.graph.sizes import size_hint
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Op
@@ -264,6 +264,8 @@ def _fetch_less(low: Builder, stream: Stream) -> None:
         for at, (load, tile) in enumerate(zip(channel.loads, channel.tiles, strict=True)):
             source = channel.sources[at]
             if not channel.dots or not isinstance(source, Box):
+                continue
+            if tile.flat or are_summed(low, load, 1 - tile.inner):
                 continue
             rows = filled_rows(low, load, source, tile)
             if rows < tile.rows:

@@ -12,6 +12,20 @@ from fuser.graph.sizes import divides, is_symbolic, same
 from fuser.tilegen import ops
 
 
+def are_summed(low: Builder, op: ops.Load, axis: int) -> bool:
+    """Whether dots sum over an axis of a load: what lies there beyond the bounds must be zeros."""
+    todo = [(op.result, axis)]
+    while todo:
+        value, axis = todo.pop()
+        for use in low.assignment.uses.get(value, ()):
+            if isinstance(use, ops.Permute):
+                todo.append((use.result, use.axes.index(axis)))
+            elif isinstance(use, ops.Dot):
+                if (use.a is value and axis == 1) or (use.b is value and axis == 0):
+                    return True
+    return False
+
+
 def filled_rows(low: Builder, op: ops.Load, source: Source, tile: SharedTile) -> int:
     """How many rows of a tile are worth fetching: those that can be there, where there are fewer.
     Only for an operand whose other rows end up in results that nobody looks at.

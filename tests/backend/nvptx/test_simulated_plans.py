@@ -45,6 +45,7 @@ PLANS: dict[str, tuple[Callable[[], Graph], int]] = {
     "sixteen rows in parts": (partial(normed, 16, 1024, 896, transposed=True), 1024),
     "parts for a norm": (partial(normed, 100, 1728, 256), 1728),
     "patches": (partial(convolution, (2, 3, 20, 12), 64, (4, 4)), 48),
+    "channels that end inside of a stage": (partial(convolution, (1, 24, 40, 40), 144, (1, 1)), 24),
     "a gate of a row": (partial(gated, 1, 1024, 1000), 1024),
     "a value beside a key": (partial(cached, 1, 32), 256),
 }

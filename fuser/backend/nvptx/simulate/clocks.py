@@ -56,10 +56,11 @@ def merge(known: dict[int, int], told: dict[int, int]) -> None:
 
 
 class Shadow:
-    """Who touched each byte of a block's shared memory last."""
+    """Who touched each byte of a block's shared memory last. What is there at first is poison: as
+    floats of any kind it is no number."""
 
     def __init__(self, size: int) -> None:
-        self.data = np.zeros(size, np.uint8)
+        self.data = np.full(size, 255, np.uint8)
         self._writer = np.full(size, -1, np.int32)
         self._writes: list[tuple[int, int, str]] = []
         self._reads: dict[int, Array] = {}
