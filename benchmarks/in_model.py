@@ -51,6 +51,9 @@ TILES = ((16, 32), (16, 64), (32, 32), (32, 64), (64, 32), (64, 64), (64, 96), (
          (128, 64), (128, 96), (128, 128))  # fmt: skip
 STAGES = (3, 4, 6, 9, 12, 16)
 ROWS = ((1, 1), (1, 4), (2, 1), (2, 2), (2, 4), (4, 2), (4, 4), (8, 4))
+QUERIES = ((64, 4), (128, 8))
+KEYS = (32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)
+"""(Rows, warps) and keys of a block of attention."""
 RING = 216 << 10
 
 
@@ -92,6 +95,9 @@ def _others(own: Schedule, target: Target) -> Iterator[Schedule]:
             wide = warps == 8 and tile >= 64 * 128
             if lines * k * stages * 2 <= RING and (warps == 4 or wide or (warps == 2 and k == 16)):
                 yield replace(_with(plain, m=m, n=n, k=k), stages=stages, warps=warps)
+    elif {"m", "n"} <= set(names):
+        for (rows, warps), keys, stages in product(QUERIES, KEYS, (2, 3)):
+            yield replace(_with(plain, m=rows, n=keys), warps=warps, stages=stages)
     else:
         for stages in (1, 2, 3, 4):
             yield replace(own, stages=stages)

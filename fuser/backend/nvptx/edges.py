@@ -18,6 +18,8 @@ from fuser.tilegen import ops
 from fuser.tilegen.index import Axis, Index, Scalar
 from fuser.tilegen.value import Value
 
+SCORES = 2
+"""Axes of scores: rows and keys."""
 GROUP_ROWS = 64
 """Rows of scores that a warp group has, where groups share a tile by rows."""
 
@@ -91,8 +93,11 @@ class Edges:
         for op in chain.middle + chain.head:
             if not isinstance(op, ops.Map) or op.fn not in ("le", "lt", "ge", "gt"):
                 continue
+            axes = self._axes_of(op.result)
+            if axes is None:
+                continue
             small, large = op.args if op.fn in ("le", "lt") else op.args[::-1]
-            most, least = self._extreme(small, 1), self._extreme(large, -1)
+            most, least = self._extreme(small, 1, axes), self._extreme(large, -1, axes)
             if most is None or least is None:
                 continue
             slack = least.minus(most)
@@ -104,11 +109,24 @@ class Edges:
                 found.append(_Edge(op, _End(rest, slack.rows)))
         return found
 
-    def _extreme(self, value: Value, sign: int, axes: tuple[int, ...] | None = None) -> _End | None:
+    def _axes_of(self, value: Value) -> tuple[int, ...] | None:
+        """Which axes of the scores those of a tile are: of all keys, or all rows, alone, what it is
+        broadcast to tells. None where that is not one answer."""
+        if len(value.shape) == SCORES:
+            return tuple(range(SCORES))
+        todo, found = [value], set[tuple[int, ...]]()
+        for item in todo:
+            for use in self.low.assignment.uses.get(item, ()):
+                if isinstance(use, ops.Broadcast) and len(use.shape) == SCORES:
+                    found.add(tuple(use.axes))
+                elif isinstance(use, ops.Map) and use.result not in todo:
+                    todo.append(use.result)
+        return found.pop() if len(found) == 1 else None
+
+    def _extreme(self, value: Value, sign: int, axes: tuple[int, ...]) -> _End | None:
         """The greatest (sign 1) or least (-1) element of an integer tile. axes: those of the scores
         that the tile's axes are."""
         maker = self.low.assignment.makers.get(value)
-        axes = tuple(range(len(value.shape))) if axes is None else axes
         if isinstance(maker, ops.Broadcast):
             return self._extreme(maker.x, sign, tuple(axes[axis] for axis in maker.axes))
         if isinstance(maker, ops.Full):

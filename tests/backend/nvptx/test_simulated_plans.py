@@ -8,18 +8,23 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import onnx.parser
 import pytest
 
 from fuser import dtypes
 from fuser.backend.nvptx import lower_to_gpu
 from fuser.backend.nvptx.ir.verify import verify
 from fuser.backend.nvptx.simulate import simulate
+from fuser.frontends.onnx.importer import import_onnx
 from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph
+from fuser.graph.passes import run_passes
 from fuser.partition import partition
 from fuser.pipeline.compiler import emit_programs
+from fuser.pipeline.tuning import emitted
 from fuser.target import SM_90A
 from fuser.tilegen.ir import Kernel
+from fuser.tilegen.schedule import Schedule
 from tests import interpreted
 from tests.numerics import assert_close
 from tests.partition.support import Net, random_feeds
@@ -51,6 +56,53 @@ PLANS: dict[str, tuple[Callable[[], Graph], int]] = {
 }
 
 
+def simulated(kernel: Kernel, buffers: dict[str, Any]) -> dict[str, Any]:
+    program = lower_to_gpu(kernel, SM_90A)
+    verify(program)
+    simulate(program, buffers, seed=3, late=True)
+    return {b.name: np.ones(b.size, bool) for b in kernel.buffers if b.role == "output"}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("rows", "keys", "warps", "length"),
+    [
+        (128, 112, 8, 197),  # the last keys of a block lie beyond 64
+        (128, 96, 8, 250),
+        (192, 128, 12, 200),
+        (128, 64, 8, 150),
+        (64, 208, 4, 197),  # one block of all keys
+        (64, 80, 4, 77),
+    ],
+)
+def test_attention_of_odd_lengths_by_any_blocks(
+    rows: int, keys: int, warps: int, length: int, causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Masks of keys and of rows fall where they belong for each warp group."""
+    monkeypatch.setattr(interpreted, "run", simulated)
+    kind = f"float16[1,2,{length},64]"
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 10, opset_import: ["": 23]>
+        attention ({kind} q, {kind} k, {kind} v) => ({kind} y) {{
+            y = Attention<is_causal={int(causal)}>(q, k, v)
+        }}""")
+    graph = run_passes(import_onnx(model))
+    feeds = random_feeds(graph)
+    cut = partition(graph, SM_90A)
+    (program,) = emit_programs(cut, SM_90A)
+    schedule = Schedule(blocks=(("m", rows), ("n", keys)), warps=warps, stages=2)
+    other = emitted(cut, program, SM_90A, schedule, verify=True)
+    assert other is not None
+    found = interpreted.run_programs(cut, feeds, [other])
+    q, k, v = (feeds[name].astype(np.float64) for name in "qkv")
+    scores = q @ k.swapaxes(-1, -2) / 8
+    if causal:
+        scores = np.where(np.tri(length, dtype=bool), scores, -np.inf)
+    shares = np.exp(scores - scores.max(-1, keepdims=True))
+    wanted = shares / shares.sum(-1, keepdims=True) @ v
+    assert_close(found["y"], wanted, dtypes.f16, 64 + length)
+
+
 @pytest.mark.parametrize("passes", [True, False])
 @pytest.mark.parametrize("name", PLANS)
 def test_a_plan_computes_its_graph(
@@ -59,13 +111,7 @@ def test_a_plan_computes_its_graph(
     """Warp by warp, with copies that come late; the verifier passes every kernel. passes: over the
     tile programs; without them no copies are under way, and shared memory ends elsewhere."""
 
-    def run(kernel: Kernel, buffers: dict[str, Any]) -> dict[str, Any]:
-        program = lower_to_gpu(kernel, SM_90A)
-        verify(program)
-        simulate(program, buffers, seed=3, late=True)
-        return {b.name: np.ones(b.size, bool) for b in kernel.buffers if b.role == "output"}
-
-    monkeypatch.setattr(interpreted, "run", run)
+    monkeypatch.setattr(interpreted, "run", simulated)
     make, depth = PLANS[name]
     graph = make()
     feeds = random_feeds(graph)
