@@ -23,7 +23,7 @@ def attention_schedule(
     causal: bool = False,
 ) -> Schedule:  # fmt: skip
     """Blocks of attention: see `AttentionRule`."""
-    several = is_symbolic(batch)
+    several, fixed = is_symbolic(batch), not is_symbolic(n)
     batch, depth, columns = size_hint(batch), size_hint(depth), size_hint(columns)
     m, n = size_hint(m), size_hint(n)
     wide = max(depth, columns)
@@ -55,6 +55,11 @@ def attention_schedule(
     while rows > 16 and rows >= 2 * m:
         rows //= 2
     keys = 128 if wide <= 64 and n % 128 == 0 else 64
+    if bits == 16 and target.wgmma and rows == 64 and fixed and n > 64 and n % 64:
+        few = batch * ceildiv(m, rows) <= FEW * target.units and not causal
+        most = ALL_KEYS if wide <= 64 and few else MOST_KEYS if wide <= 64 else MOST_WIDE_KEYS
+        if reads == "nothing" and not bounded and wide <= 128:
+            keys = _even_keys(n, most)
     if bits > 16:
         keys = 32
     stages = 2
@@ -88,6 +93,20 @@ def attention_schedule(
         cluster=cluster, reason=reason if parts > 1 else "",
         extra={"overlap": True} if parts > 1 else {},
     )  # fmt: skip
+
+
+def _even_keys(n: int, most: int) -> int:
+    """Keys of an iteration, in sixteens, of which the fewest are beyond the last; then the most."""
+    counts = range(ceildiv(n, most), ceildiv(n, 64) + 1)
+    options = [16 * ceildiv(ceildiv(n, count), 16) for count in counts]
+    return min(options, key=lambda keys: (keys * ceildiv(n, keys), -keys))
+
+
+ALL_KEYS, MOST_KEYS, MOST_WIDE_KEYS = 208, 112, 80
+"""Keys of an iteration whose scores a warp group has room for: where blocks have the registers of a
+multiprocessor for two, for several, and where keys are wider than 64."""
+FEW = 3
+"""Blocks of queries a multiprocessor up to which there is the room for two."""
 
 
 def _shared(target: Target, rows: int, keys: int, depth: int, columns: int, bits: int) -> int:
