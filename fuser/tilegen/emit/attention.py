@@ -95,7 +95,7 @@ def emit(
         target, batches, rows, qk.n, qk.k, pv.n, qk.left.dtype.bits, _reads(region, parts),
         by_unit=dot_unit(target, qk.node) is not None,
         bounded=_most_score(Emission(region, partition, target, Schedule()), parts) is not None,
-        causal=not target.is_cuda and _hides_keys(region, partition, target, parts, heads),
+        causal=_hides_keys(region, partition, target, parts, heads),
     )  # fmt: skip
     em = Emission(region, partition, target, chosen)
     frame = _frame(em, parts, heads)

@@ -95,7 +95,7 @@ class DirectConvRule(Protocol):
 class AttentionRule(Protocol):
     """Blocks "m" (query rows) and "n" (keys) of attention, and how many programs share the keys.
     by_unit: whether a CPU's dot unit multiplies. bounded: no maximum of a row is needed
-    (emit/bounds.py). causal: which keys a row sees depends on the row; known on a CPU."""
+    (emit/bounds.py). causal: which keys a row sees depends on the row."""
 
     def __call__(
         self, target: Target, batch: int, m: int, n: int, depth: int, columns: int, bits: int,

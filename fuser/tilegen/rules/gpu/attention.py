@@ -55,10 +55,10 @@ def attention_schedule(
     while rows > 16 and rows >= 2 * m:
         rows //= 2
     keys = 128 if wide <= 64 and n % 128 == 0 else 64
+    most = MOST_KEYS if wide <= 64 else MOST_WIDE_KEYS
+    many = batch * ceildiv(m, rows) > target.units and not causal
     if bits == 16 and target.wgmma and rows == 64 and fixed and n > 64 and n % 64:
-        few = batch * ceildiv(m, rows) <= FEW * target.units and not causal
-        most = ALL_KEYS if wide <= 64 and few else MOST_KEYS if wide <= 64 else MOST_WIDE_KEYS
-        if reads == "nothing" and not bounded and wide <= 128:
+        if reads == "nothing" and not bounded and wide <= 128 and (n <= most or many):
             keys = _even_keys(n, most)
     if bits > 16:
         keys = 32
@@ -102,11 +102,9 @@ def _even_keys(n: int, most: int) -> int:
     return min(options, key=lambda keys: (keys * ceildiv(n, keys), -keys))
 
 
-ALL_KEYS, MOST_KEYS, MOST_WIDE_KEYS = 208, 112, 80
-"""Keys of an iteration whose scores a warp group has room for: where blocks have the registers of a
-multiprocessor for two, for several, and where keys are wider than 64."""
-FEW = 3
-"""Blocks of queries a multiprocessor up to which there is the room for two."""
+MOST_KEYS, MOST_WIDE_KEYS = 112, 80
+"""Keys of an iteration whose scores a warp group has room for, beside others of a multiprocessor:
+of up to 64 columns, and of more."""
 
 
 def _shared(target: Target, rows: int, keys: int, depth: int, columns: int, bits: int) -> int:
