@@ -44,6 +44,25 @@ DOT_UNITS = (
 
 
 @dataclass(frozen=True)
+class UnitRates:
+    """What a multiprocessor does in a microsecond, by measurement (docs/lab/gpu-one-wave.md).
+
+    copied: bytes that it receives from the copy engine. copied_by_threads: the same where threads
+    copy, for tiles of fewer rows than a warp group multiplies. multiply_adds: of 16-bit operands.
+    cluster_sums: microseconds in which the blocks of a cluster add up the tile that they share.
+    """
+
+    copied: float
+    copied_by_threads: float
+    multiply_adds: float
+    cluster_sums: float
+
+
+HOPPER = UnitRates(120e3, 55e3, 2.9e6, 2.8)
+"""Of an H200."""
+
+
+@dataclass(frozen=True)
 class Target:
     """What a kernel is compiled for.
 

@@ -25,7 +25,7 @@ from fuser.partition.gated import find_gates
 from fuser.partition.nodes import REDUCE, is_injective, is_map, reduce_axes
 from fuser.partition.passes.merge_matmuls import is_linear
 from fuser.partition.passes.split_contractions import in_parts
-from fuser.target import Target
+from fuser.target import HOPPER, Target
 
 FEW_ROWS, NARROW = 16, 32
 """Rows up to which a matmul streams its weights, and columns of a block of which a line of memory
@@ -38,12 +38,10 @@ PARTS = 4
 """The most parts: each is written and read once more."""
 TILES = ((64, 64), (64, 128), (128, 64), (128, 128))
 """(rows, columns) of a block, all of which run at once."""
-RATE, SUMS_RATE = 120e3, 4e6
-"""Bytes that a multiprocessor receives in a microsecond, and that all write and read of sums."""
-MULTIPLY_ADDS = 2.9e6
-"""Of a multiprocessor in a microsecond."""
-SUMS, CLUSTER_SUMS = 0.5, 2.8
-"""Microseconds that a norm takes longer with parts, and that blocks of a cluster take to add up."""
+SUMS_RATE = 4e6
+"""Bytes of sums that all multiprocessors write and read in a microsecond."""
+SUMS = 0.5
+"""Microseconds that a norm takes longer with parts."""
 CLUSTERS, CLUSTER_DEPTH = (8, 4, 2), 2048
 """Blocks of a cluster that share a tile of 64x64, and the k from which on they do."""
 LEAST_GAIN = 1.0
@@ -93,7 +91,7 @@ def _parts(node: Node, target: Target) -> int:
     blocks = next((count for count in CLUSTERS if small * count <= target.units), 0)
     whole = _microseconds(rows, columns, k, 1, target.units)
     if blocks and k >= CLUSTER_DEPTH:
-        whole = min(whole, CLUSTER_SUMS + 2 * 64 * k / blocks * 2 / RATE)
+        whole = min(whole, HOPPER.cluster_sums + 2 * 64 * k / blocks * 2 / HOPPER.copied)
     times = {
         count: SUMS + count * rows * columns * 8 / SUMS_RATE
         + _microseconds(rows, columns, k / count, count, target.units)
@@ -114,7 +112,7 @@ def _parts_of_few_rows(columns: int, k: int, units: int) -> int:
 def _microseconds(rows: int, columns: int, k: float, parts: int, units: int) -> float:
     """Of the best tile with so many blocks each, which all run at once; of the last, if none do."""
     found = [
-        max((m + n) * k * 2 / RATE, m * n * k / MULTIPLY_ADDS)
+        max((m + n) * k * 2 / HOPPER.copied, m * n * k / HOPPER.multiply_adds)
         for m, n in TILES if -(-rows // m) * -(-columns // n) * parts <= units
     ]  # fmt: skip
     return min(found, default=inf)

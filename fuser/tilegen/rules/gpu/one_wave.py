@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from fuser.target import Target
+from fuser.target import HOPPER, Target
 from fuser.tilegen.rules.common import blocks_of, ceildiv
 from fuser.tilegen.rules.gpu.stream_k import LONG_PART, PART_DEPTH
 from fuser.tilegen.schedule import Schedule
@@ -20,18 +20,10 @@ from fuser.tilegen.stream_k import MOST_PARTS
 
 START = 2.0
 """Microseconds in which a kernel starts, fills its pipeline and stores its results."""
-RATE = 120e3
-"""Bytes that a multiprocessor receives in one from the copy engine."""
-THREAD_RATE = 55e3
-"""The same where threads copy, for tiles of fewer rows than a warp group multiplies."""
 LATENCY = 1.05
 """Microseconds until bytes that were asked for are there."""
 ABSENT = 3
 """What a row of zeros costs, in rows that are there: the copy engine writes it slowly."""
-MULTIPLY_ADDS = 2.9e6
-"""Multiply-adds of 16-bit operands that a multiprocessor does in one."""
-CLUSTER_SUMS = 2.8
-"""What adding up takes where the blocks of a cluster share a tile."""
 LEAST_GAIN, LEAST_GAIN_OF_PARTS = 0.94, 0.8
 """Of the time of another schedule, what a better one may be reckoned to take."""
 LEAST_SAVED = 0.5
@@ -120,7 +112,7 @@ def _cost(
     rows, columns, depth = (schedule.block(name) for name in ("m", "n", "k"))
     tiles, lines = _tiles(m, n, batch, rows, columns), columns * accumulators
     blocks = schedule.cluster
-    sums = CLUSTER_SUMS if blocks > 1 else 0.0
+    sums = HOPPER.cluster_sums if blocks > 1 else 0.0
     if schedule.stream_k:
         blocks = max(1, min(target.units // tiles, MOST_PARTS))
         sums = _sums(rows * lines, blocks)
@@ -130,13 +122,14 @@ def _cost(
     over = -m % rows if m > rows >= 64 else 0
     asked = (min(rows, m) + lines) * depth * 2
     each = ceildiv(ceildiv(k, depth), blocks)
-    rate = RATE if rows >= 64 else THREAD_RATE
+    rate = HOPPER.copied if rows >= 64 else HOPPER.copied_by_threads
     waited = (asked + (ABSENT - 1) * over * depth * 2) / rate
     if each > schedule.stages:
         waited = max(waited, LATENCY / (waves * (schedule.stages - 1)))
     iterations = waves * each
     once = (m * k + accumulators * n * k + m * n) * batch * 2 / target.bandwidth * 1e6
-    return START + max(once, iterations * max(waited, rows * lines * depth / MULTIPLY_ADDS)) + sums
+    busy = rows * lines * depth / HOPPER.multiply_adds
+    return START + max(once, iterations * max(waited, busy)) + sums
 
 
 def _sums(tile: int, blocks: int) -> float:
