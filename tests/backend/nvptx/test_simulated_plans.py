@@ -45,12 +45,22 @@ def gated(rows: int, width: int, inner: int) -> Graph:
     return net.finish(net.b.map("mul", net.b.map("tanh", pair[0]), pair[1]))
 
 
+def lone(rows: int, columns: int) -> Graph:
+    """Three matmuls of one row, or one column, or both."""
+    net = Net()
+    x = net.input("x", 3, rows, 256, dtype=dtypes.f16)
+    return net.finish(net.b.matmul(x, net.input("w", 3, 256, columns, dtype=dtypes.f16)))
+
+
 PLANS: dict[str, tuple[Callable[[], Graph], int]] = {
     "few rows in parts": (partial(normed, 1, 2048, 896), 2048),
     "sixteen rows in parts": (partial(normed, 16, 1024, 896, transposed=True), 1024),
     "parts for a norm": (partial(normed, 100, 1728, 256), 1728),
     "patches": (partial(convolution, (2, 3, 20, 12), 64, (4, 4)), 48),
     "channels that end inside of a stage": (partial(convolution, (1, 24, 40, 40), 144, (1, 1)), 24),
+    "lone rows": (partial(lone, 1, 200), 256),
+    "lone columns": (partial(lone, 70, 1), 256),
+    "lone numbers": (partial(lone, 1, 1), 256),
     "a gate of a row": (partial(gated, 1, 1024, 1000), 1024),
     "a value beside a key": (partial(cached, 1, 32), 256),
 }
