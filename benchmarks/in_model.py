@@ -181,7 +181,7 @@ class Model:
         jobs = [CompileJob(o.kernel, self.target, "a candidate", SECONDS, True) for o in others]
         tried = []
         for other, kernel in zip(others, compile_each(jobs), strict=True):
-            if isinstance(kernel, CompiledKernel):
+            if isinstance(kernel, CompiledKernel) and self.has_room(at, kernel):
                 with Plan(self.having(at, kernel), threads=self.options.threads) as plan:
                     outputs = plan.run(self.feeds)
                     right = agrees(outputs, self.expected, self.target)
@@ -189,11 +189,22 @@ class Model:
                 tried.append(Tried(cost, other.kernel.schedule, kernel, right))
         return sorted(tried, key=lambda item: item.cost)
 
+    def has_room(self, at: Sequence[int], kernel: CompiledKernel) -> bool:
+        """Whether the workspace of the kernels there is enough for another one's."""
+        launches = (self.program.launches[number] for number in at)
+        return all(kernel.workspace_bytes <= now.kernel.workspace_bytes for now in launches)
+
     def having(self, at: Sequence[int], kernel: CompiledKernel) -> Program:
-        """The program with another kernel at some places."""
+        """The program with another kernel at some places, which has room there."""
         launches = list(self.program.launches)
         for number in at:
-            launches[number] = replace(launches[number], kernel=kernel)
+            now = launches[number]
+            # a workspace is the last argument (runtime/program.py)
+            less = bool(now.kernel.workspace_bytes) and not kernel.workspace_bytes
+            count = len(now.arguments) - less
+            launches[number] = replace(
+                now, kernel=kernel, arguments=now.arguments[:count], sizes=now.sizes[:count]
+            )
         return replace(self.program, launches=tuple(launches))
 
 
