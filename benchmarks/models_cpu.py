@@ -26,7 +26,7 @@ import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -147,18 +147,24 @@ def _case(name: str) -> tuple[onnx.ModelProto, Feeds, Mapping[str, int]]:
     if name in EXPORTS:
         which, exporter = EXPORTS[name]
         return export(which, exporter, "base"), export_feeds(which, "base"), {}
-    builder, keywords, sizes = CASES[_known(name) or name]
+    builder, keywords, sizes = CASES[name] if name in CASES else _at_batch(name)
     model = build(builder, **keywords)
-    sizes = {**sizes, **({"batch": int(name.rpartition(" x")[2])} if name not in CASES else {})}
     return model, example_feeds(model, sizes), sizes
 
 
-def _known(name: str) -> str | None:
-    """The case that a name stands for: its own, or, as in "vit x16", one of another batch size."""
-    if name in CASES or name in EXPORTS:
-        return name
+def _at_batch(name: str) -> tuple[str, Mapping[str, int], Mapping[str, int]]:
+    """A case at another batch size, as in "vit x16". Raises KeyError if there is none."""
     base, _, batch = name.rpartition(" x")
-    return base if base in CASES and batch.isdecimal() else None
+    builder, keywords, sizes = CASES[base]
+    if not batch.isdecimal():
+        raise KeyError(name)
+    return builder, keywords, {**sizes, "batch": int(batch)}
+
+
+def _is_known(name: str) -> bool:
+    with suppress(KeyError):
+        return name in CASES or name in EXPORTS or bool(_at_batch(name))
+    return False
 
 
 def _onnxruntime(path: Path, names: list[str], feeds: Feeds, threads: int) -> Side:
@@ -261,7 +267,7 @@ def main() -> int:
     parser.add_argument("--skip-peers", action="store_true", help="time fuser alone")
     parser.add_argument("--json", type=Path, help="write the rows to this file too")
     options = parser.parse_args()
-    unknown = [name for name in options.models or () if _known(name) is None]
+    unknown = [name for name in options.models or () if not _is_known(name)]
     if unknown:
         known = ", ".join((*CASES, *EXPORTS))
         parser.error(

@@ -50,12 +50,12 @@ class Stand:
 def test_a_kernel_takes_a_place_that_has_its_workspace() -> None:
     """Another's argument more or less would be read from, or left in, memory of nobody."""
     needs: Any = {count: Stand(workspace_bytes=count) for count in (0, 32, 64)}
-    shared: Any = Launch(needs[64], ("x", "y", "workspace"))  # type: ignore[arg-type]
-    plain: Any = Launch(needs[0], ("x", "y"))  # type: ignore[arg-type]
+    arguments: Any = ("x", "y", "workspace")
+    shared, plain = Launch(needs[64], arguments), Launch(needs[0], arguments[:2])
     model: Any = Model.__new__(Model)
     model.program = Stand((shared, plain))
     assert model.has_room([0, 1], needs[0]) and model.has_room([0], needs[32])
     assert not model.has_room([0, 1], needs[32])
     assert model.having([0], needs[32]).launches[0].arguments == shared.arguments
     found = model.having([0, 1], needs[0]).launches
-    assert [launch.arguments for launch in found] == [("x", "y"), ("x", "y")]
+    assert [launch.arguments for launch in found] == [plain.arguments] * 2

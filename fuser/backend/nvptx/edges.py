@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.chain import Chain
 from fuser.backend.nvptx.ir.values import Operand
+from fuser.graph import walks
 from fuser.graph.sizes import certain, same
 from fuser.tilegen import ops
 from fuser.tilegen.index import Axis, Index, Scalar
@@ -114,13 +115,16 @@ class Edges:
         broadcast to tells. None where that is not one answer."""
         if len(value.shape) == SCORES:
             return tuple(range(SCORES))
-        todo, found = [value], set[tuple[int, ...]]()
-        for item in todo:
-            for use in self.low.assignment.uses.get(item, ()):
-                if isinstance(use, ops.Broadcast) and len(use.shape) == SCORES:
-                    found.add(tuple(use.axes))
-                elif isinstance(use, ops.Map) and use.result not in todo:
-                    todo.append(use.result)
+        table = self.low.assignment.uses
+
+        def results(item: Value) -> list[Value]:
+            return [use.result for use in table.get(item, ()) if isinstance(use, ops.Map)]
+
+        found = {
+            tuple(use.axes)
+            for item in walks.reachable([value], results) for use in table.get(item, ())
+            if isinstance(use, ops.Broadcast) and len(use.shape) == SCORES
+        }  # fmt: skip
         return found.pop() if len(found) == 1 else None
 
     def _extreme(self, value: Value, sign: int, axes: tuple[int, ...]) -> _End | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from fuser.backend.nvptx.access import Access
 from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.ir import ops as gpu
@@ -64,22 +66,24 @@ def _cover(low: Builder, op: ops.Load) -> tuple[int, ...]:
     if len(op.shape) == 1:
         return op.shape
     rows, columns = op.shape
-    table = low.assignment.uses
+    for dot, role, turned in dots_behind(low, op):
+        need = operand_cover(low, dot, role)[:: -1 if turned else 1]
+        rows, columns = max(rows, need[0]), max(columns, need[1])
+    return rows, columns
+
+
+def dots_behind(low: Builder, op: ops.Load) -> Iterator[tuple[ops.Dot, str, bool]]:
+    """The dots that read a load of two axes, as which operand ("a" or "b"), and whether turned."""
     todo = [(op.result, False)]
     while todo:
         value, turned = todo.pop()
-        for use in table.get(value, ()):
+        for use in low.assignment.uses.get(value, ()):
             if isinstance(use, ops.Permute):
                 todo.append((use.result, turned ^ (tuple(use.axes) == (1, 0))))
             elif isinstance(use, ops.Dot):
                 for role in ("a", "b"):
-                    if getattr(use, role) is not value:
-                        continue
-                    need = operand_cover(low, use, role)
-                    if turned:
-                        need = need[::-1]
-                    rows, columns = max(rows, need[0]), max(columns, need[1])
-    return rows, columns
+                    if getattr(use, role) is value:
+                        yield use, role, turned
 
 
 def operand_cover(low: Builder, op: ops.Dot, role: str) -> tuple[int, int]:

@@ -263,15 +263,15 @@ def _fetch_less(low: Builder, stream: Stream) -> None:
     for channel in stream.channels:
         for at, (load, tile) in enumerate(zip(channel.loads, channel.tiles, strict=True)):
             source = channel.sources[at]
-            if not channel.dots or not isinstance(source, Box):
+            if not channel.dots or not isinstance(source, Box) or tile.flat:
                 continue
-            if tile.flat or are_summed(low, load, 1 - tile.inner):
+            if low.neighbours.share(load, tile) or are_summed(low, load, 1 - tile.inner):
                 continue
-            rows = filled_rows(low, load, source, tile)
+            rows = filled_rows(source, tile)
             if rows < tile.rows:
                 channel.sources[at] = replace(source, rows=rows)
             else:
-                channel.sources[at] = replace(source, edge=edge_rows(low, load, source, tile))
+                channel.sources[at] = replace(source, edge=edge_rows(source, tile))
 
 
 def _depth(low: Builder, each: int, streams: dict[ops.For, Stream]) -> int:

@@ -7,6 +7,7 @@ from fuser.backend.nvptx.boxes import MAX_BOX, Box, Share, Source
 from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Operand, SharedTile
+from fuser.backend.nvptx.stage import dots_behind
 from fuser.backend.nvptx.windows import Windows, offsets_of, start_of
 from fuser.graph.sizes import divides, is_symbolic, same
 from fuser.tilegen import ops
@@ -14,38 +15,25 @@ from fuser.tilegen import ops
 
 def are_summed(low: Builder, op: ops.Load, axis: int) -> bool:
     """Whether dots sum over an axis of a load: what lies there beyond the bounds must be zeros."""
-    todo = [(op.result, axis)]
-    while todo:
-        value, axis = todo.pop()
-        for use in low.assignment.uses.get(value, ()):
-            if isinstance(use, ops.Permute):
-                todo.append((use.result, use.axes.index(axis)))
-            elif isinstance(use, ops.Dot):
-                if (use.a is value and axis == 1) or (use.b is value and axis == 0):
-                    return True
-    return False
+    return any(axis ^ turned == (role == "a") for _, role, turned in dots_behind(low, op))
 
 
-def filled_rows(low: Builder, op: ops.Load, source: Source, tile: SharedTile) -> int:
+def filled_rows(source: Box, tile: SharedTile) -> int:
     """How many rows of a tile are worth fetching: those that can be there, where there are fewer.
     Only for an operand whose other rows end up in results that nobody looks at.
 
     The engine writes zeros for rows out of bounds, and is slow at it: a matmul of 24 rows and 5120
     columns took 21 to 45 % longer than one of 48, with the same tiles (an H200).
     """
-    if not isinstance(source, Box) or tile.flat or low.neighbours.share(op, tile):
-        return tile.rows
     dim = source.dims[1]
     if is_symbolic(dim.extent) or dim.extent >= min(tile.rows, MAX_BOX):
         return tile.rows
     return dim.extent if dim.start.is_constant and same(dim.start.constant, 0) else tile.rows
 
 
-def edge_rows(low: Builder, op: ops.Load, source: Source, tile: SharedTile) -> int:
+def edge_rows(source: Box, tile: SharedTile) -> int:
     """How many rows the last of several tiles has, where it has fewer than the others; else 0. On
     the same condition as `filled_rows`: blocks at the edge would take longest of all."""
-    if not isinstance(source, Box) or tile.flat or low.neighbours.share(op, tile):
-        return 0
     dim, rows = source.dims[1], tile.rows
     if is_symbolic(dim.extent) or dim.extent <= rows or rows > MAX_BOX or dim.extent % rows == 0:
         return 0

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from math import prod
 
-from fuser.graph.copying import begin_copy, clone_node
+from fuser.graph.copying import with_replaced
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.registry import build
 from fuser.graph.sizes import is_symbolic
@@ -29,20 +29,15 @@ DEPTH = 32
 def cut_patches(graph: Graph, target: Target) -> tuple[Graph, set[Value]]:
     """(a graph with such matmuls, the copies): they must stay kernels of their own."""
     kept: set[Value] = set()
-    found = {node for node in graph.nodes if _is_cut(node, target)}
-    if not found:
-        return graph, kept
-    result, values = begin_copy(graph)
-    for node in graph.nodes:
-        if node not in found:
-            clone_node(result, node, values)
-            continue
-        x, weights = (values[value] for value in node.inputs[:2])
-        patches = _patches(result, x, weights.shape[2:], node)
+
+    def make(copy: Graph, node: Node, values: dict[Value, Value], window: tuple[int, ...]) -> Value:
+        x, weights = (values[value] for value in node.inputs)
+        patches = _patches(copy, x, window, node)
         kept.add(patches)
-        values[node.output] = _product(result, patches, weights, node)
-    result.outputs = [values[value] for value in graph.outputs]
-    return result, kept
+        return _product(copy, patches, weights, node)
+
+    found = {node: node.attrs["strides"] for node in graph.nodes if _is_cut(node, target)}
+    return with_replaced(graph, found, make), kept
 
 
 def _is_cut(node: Node, target: Target) -> bool:

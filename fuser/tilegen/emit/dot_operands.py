@@ -86,10 +86,7 @@ def operand(
     used = frozenset[int]().union(*(c.axes() for c in at))
     bounded = all(guard[0].axes() & used for guard in em.load_guards)
     if not em.is_inside(source) and uniform(source) is None and bounded:
-        if lone is not None and not lone.axes() & used:
-            piece = em.load_lone(source, at, lone, axes, dtype)
-        else:
-            piece = em.load(source, at, axes=axes, dtype=dtype)
+        piece = em.load(source, at, axes=axes, dtype=dtype, lone=lone)
         return em.full_value(em.cast(piece, dtype, for_matmul=True), axes)
     piece = em.cast(em.tile(value, coords), dtype, for_matmul=True)
     if em.load_guards:
@@ -138,8 +135,8 @@ def panel(em: Emission, dot: DotShape, batch: Index, n: Index, k: Index, dtype: 
         step = 64 if dot.n * dtype.bytes % 16 else SECTOR // dtype.bytes if dot.n >= 64 else 1
         spare = -dot.n % step if across else 0
         along = bool(inner) and inner[0] in dot.contract[1][-1:]
+        # tensor cores want 8-bit operands with k innermost
         if dtype.bits == 8 or (_fills_no_line(em, dtype) and not along):
-            # tensor cores want k of 8 bits innermost
             return _columns_of(em, dot, (batch, n, k), dtype)
         if not inner or (inner[0] in whole and not spare):
             return operand(em, rhs, dot.coords(1, batch, n, k), (1, 2), dtype, lone)

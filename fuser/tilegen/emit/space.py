@@ -293,26 +293,23 @@ class Emission:
         axes: tuple[int, ...] | None = None,
         guards: Sequence[Guard] = (),
         dtype: DType | None = None,
+        lone: Index | None = None,
     ) -> Piece:
         """A value of memory in its storage dtype; `axes` forces the axes of the tile. dtype: what
-        it is wanted in, if there is a choice."""
+        it is wanted in, if there is a choice.
+
+        lone: where the coordinates do not tell, the index of its only row, or column: the others
+        of the tile are beyond the bounds. What is broadcast goes through registers instead, and is
+        waited for in every iteration of a loop.
+        """
         used = frozenset[int]().union(*(c.axes() for c in coords))
         wanted = tuple(g for g in (*self.load_guards, *guards) if g[0].axes() & used)
         view, indices = self.memory.access(value, coords, wanted, dtype)
+        if lone is not None and not lone.axes() & used:
+            row = view.shape[0] * view.strides[0]
+            view = self.b.view(view.buffer, (1, *view.shape), (row, *view.strides), view.offset)
+            indices = (lone, *indices)
         return self.load_view(view, indices, pad, axes)
-
-    def load_lone(
-        self, value: Value, coords: Coords, lone: Index, axes: tuple[int, ...], dtype: DType
-    ) -> Piece:
-        """`load` of what has one row, at `lone` in a tile of several: as the matrix that it is,
-        beyond whose bounds the other rows lie. A row that is broadcast would have to go through
-        registers, and is waited for in every iteration."""
-        used = frozenset[int]().union(*(c.axes() for c in coords))
-        wanted = tuple(g for g in self.load_guards if g[0].axes() & used)
-        view, indices = self.memory.access(value, coords, wanted, dtype)
-        row = view.shape[0] * view.strides[0]
-        view = self.b.view(view.buffer, (1, *view.shape), (row, *view.strides), view.offset)
-        return self.load_view(view, (lone, *indices), axes=axes)
 
     def load_view(
         self,

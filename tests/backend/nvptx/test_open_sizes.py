@@ -13,8 +13,7 @@ import onnx.parser
 import pytest
 
 import fuser.pipeline.compiler
-from fuser.backend.nvptx import compile_kernel, lower_to_gpu
-from fuser.backend.nvptx.simulate import simulate
+from fuser.backend.nvptx import compile_kernel
 from fuser.dtypes import f16, from_numpy
 from fuser.frontends.onnx.importer import import_onnx
 from fuser.frontends.onnx.model import Model, open_model, random_feeds, reference
@@ -25,12 +24,12 @@ from fuser.partition import Options, partition
 from fuser.pipeline.compiler import Compiled, compile_kernels, emit_programs
 from fuser.runtime.device_code import map_arguments
 from fuser.target import SM_80, SM_90A, Target
-from fuser.tilegen.ir import Kernel
 from fuser.tilegen.parse import parse_kernel, sizes_of
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.text import canonical_text
 from models import TINY, build
 from tests import interpreted
+from tests.backend.nvptx.simulated import simulated
 from tests.interpreted import run_programs
 from tests.numerics import assert_close
 
@@ -151,9 +150,9 @@ def test_interpreted_at_other_sizes(example: int, sequence: int) -> None:
 
 
 @pytest.mark.parametrize("rows", [2, 7, 16, 37])
-@pytest.mark.parametrize("simulated", [False, True])
+@pytest.mark.parametrize("on_gpu_level", [False, True])
 def test_rows_in_parts_of_k_at_other_sizes(
-    rows: int, simulated: bool, monkeypatch: pytest.MonkeyPatch
+    rows: int, on_gpu_level: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A matmul of few rows, in two parts that a norm adds up: written for seven rows, run by the
     interpreter of tile programs and by the simulator of the GPU level."""
@@ -183,13 +182,8 @@ def test_rows_in_parts_of_k_at_other_sizes(
         programs = emit_programs(cut, SM_90A)
         fixed = [at_sizes(program, {"rows": rows}) for program in programs]
     assert len(fixed[0].kernel.grid) == 3 and fixed[0].kernel.grid[0] == 2
-    if simulated:
-
-        def run(kernel: Kernel, buffers: dict[str, Any]) -> dict[str, Any]:
-            simulate(lower_to_gpu(kernel, SM_90A), buffers, late=True)
-            return {b.name: np.ones(b.size, bool) for b in kernel.buffers if b.role == "output"}
-
-        monkeypatch.setattr(interpreted, "run", run)
+    if on_gpu_level:
+        monkeypatch.setattr(interpreted, "run", simulated)
     with Sizes({"rows": rows}):
         outputs = run_programs(cut, feeds, fixed)
     for name, expected in reference(model, feeds, {"rows": rows}).items():

@@ -5,16 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 import onnx.parser
 import pytest
 
 from fuser import dtypes
-from fuser.backend.nvptx import lower_to_gpu
-from fuser.backend.nvptx.ir.verify import verify
-from fuser.backend.nvptx.simulate import simulate
 from fuser.frontends.onnx.importer import import_onnx
 from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph
@@ -23,9 +19,9 @@ from fuser.partition import partition
 from fuser.pipeline.compiler import emit_programs
 from fuser.pipeline.tuning import emitted
 from fuser.target import SM_90A
-from fuser.tilegen.ir import Kernel
 from fuser.tilegen.schedule import Schedule
 from tests import interpreted
+from tests.backend.nvptx.simulated import simulated
 from tests.numerics import assert_close
 from tests.partition.support import Net, random_feeds
 from tests.partition.test_cut_patches import convolution
@@ -64,13 +60,6 @@ PLANS: dict[str, tuple[Callable[[], Graph], int]] = {
     "a gate of a row": (partial(gated, 1, 1024, 1000), 1024),
     "a value beside a key": (partial(cached, 1, 32), 256),
 }
-
-
-def simulated(kernel: Kernel, buffers: dict[str, Any]) -> dict[str, Any]:
-    program = lower_to_gpu(kernel, SM_90A)
-    verify(program)
-    simulate(program, buffers, seed=3, late=True)
-    return {b.name: np.ones(b.size, bool) for b in kernel.buffers if b.role == "output"}
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -120,7 +109,6 @@ def test_a_plan_computes_its_graph(
 ) -> None:
     """Warp by warp, with copies that come late; the verifier passes every kernel. passes: over the
     tile programs; without them no copies are under way, and shared memory ends elsewhere."""
-
     monkeypatch.setattr(interpreted, "run", simulated)
     make, depth = PLANS[name]
     graph = make()

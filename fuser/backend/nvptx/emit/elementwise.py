@@ -142,9 +142,9 @@ def _exp(e: Emitter, a: str) -> str:
     return e.value(f"fmul float {_exp2(e, rest)}, {scale}")
 
 
-def short_exp(e: Emitter, a: str) -> str:
-    """exp(x) for results of 16 bits: relative error |x| * 6e-8."""
-    return _exp2(e, e.value(f"fmul contract float {a}, {real(LOG2_E)}"))
+def short_exp(e: Emitter, x: str, scale: float = 1.0) -> str:
+    """exp(x * scale) for results of 16 bits: relative error |x * scale| * 6e-8."""
+    return _exp2(e, e.value(f"fmul contract float {x}, {real(LOG2_E * scale)}"))
 
 
 def _reciprocal(e: Emitter, a: str) -> str:

@@ -22,6 +22,7 @@ _SCALED = {
     "capped": elementwise.capped,
     "rough_tanh": elementwise.rough_tanh,
     "one_plus_erf": elementwise.one_plus_erf,
+    "short_exp": elementwise.short_exp,
 }
 
 
@@ -104,11 +105,7 @@ def map_(code: Code, op: ops.Map) -> None:
 
 def scaled_map(code: Code, op: ops.ScaledMap) -> None:
     """One result a register."""
-    e, xs = code.emitter, op.x.regs
-    if op.fn == "short_exp":
-        op.tile.regs = [elementwise.short_exp(e, x) for x in xs]
-    else:
-        op.tile.regs = [_SCALED[op.fn](e, x, op.scale) for x in xs]
+    op.tile.regs = [_SCALED[op.fn](code.emitter, x, op.scale) for x in op.x.regs]
 
 
 def multiply(code: Code, op: ops.Multiply) -> None:

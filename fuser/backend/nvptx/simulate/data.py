@@ -46,7 +46,7 @@ def map_(warp: Warp, op: ops.Map) -> None:
 def scaled_map(warp: Warp, op: ops.ScaledMap) -> None:
     x = warp.tiles[op.x] * np.float32(op.scale)
     if op.fn == "short_exp":
-        found = np.exp(warp.tiles[op.x])
+        found = np.exp(x)
     elif op.fn == "one_plus_erf":
         found = 1 + evaluate("erf", [x])
     else:

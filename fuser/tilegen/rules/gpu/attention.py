@@ -56,10 +56,11 @@ def attention_schedule(
         rows //= 2
     keys = 128 if wide <= 64 and n % 128 == 0 else 64
     most = MOST_KEYS if wide <= 64 else MOST_WIDE_KEYS
+    odd = fixed and n > 64 and n % 64 > 0
+    bare = reads == "nothing" and not bounded and wide <= 128
     many = batch * ceildiv(m, rows) > target.units and not causal
-    if bits == 16 and target.wgmma and rows == 64 and fixed and n > 64 and n % 64:
-        if reads == "nothing" and not bounded and wide <= 128 and (n <= most or many):
-            keys = _even_keys(n, most)
+    if odd and bare and (many or n <= most) and bits == 16 and target.wgmma and rows == 64:
+        keys = _even_keys(n, most)
     if bits > 16:
         keys = 32
     stages = 2
