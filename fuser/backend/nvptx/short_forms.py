@@ -51,11 +51,13 @@ def scaled(low: Builder, fn: gpu.ScaledFn, tile: Tile, scale: float = 1.0) -> Ti
 
 def short_form(low: Builder, op: ops.Map, layout: Layout) -> Tile | None:
     """Cheaper code for x / c, exp(x - top) / sum, 1 + tanh(x), and for what is rounded to 16
-    bits 1 + erf(x), tanh(x) and exp(x). The plain forms that they leave without use are removed as
-    dead code."""
+    bits x (1 + erf(x)), 1 + erf(x), tanh(x) and exp(x). The plain forms that they leave without use
+    are removed as dead code."""
     makers = low.assignment.makers
-    if op.result.dtype.name != "f32" or op.fn not in ("div", "add", "tanh", "exp"):
+    if op.result.dtype.name != "f32" or op.fn not in ("div", "add", "mul", "tanh", "exp"):
         return None
+    if op.fn == "mul":
+        return _gelu(low, op, layout)
     if op.fn == "exp":
         if not (writes_halves(low) or feeds_halves(low, op)):
             return None
@@ -81,6 +83,50 @@ def short_form(low: Builder, op: ops.Map, layout: Layout) -> Tile | None:
     if inner.fn == "erf" and feeds_halves(low, op):
         return apply_scaled(low, inner, layout, "one_plus_erf")
     return None
+
+
+def _gelu(low: Builder, op: ops.Map, layout: Layout) -> Tile | None:
+    """x * (1 + erf(x * scale)) times a number, in any order, rounded to 16 bits."""
+    factors, number = _factors(low, op.result)
+    if len(factors) != 2 or not feeds_halves(low, op):
+        return None
+    for x, other in (factors, factors[::-1]):
+        scale = _erf_beside_one(low, other, x)
+        if scale is not None and isinstance(low.env.get(x), Tile):
+            made = scaled(low, "gelu", low.tile(x, layout), scale)
+            return multiply(low, made, 2 * number) if number != 0.5 else made
+    return None
+
+
+def _erf_beside_one(low: Builder, value: Value, x: Value) -> float | None:
+    """The positive scale of which a value is 1 + erf(x * scale)."""
+    makers = low.assignment.makers
+    total = makers.get(value)
+    if not isinstance(total, ops.Map) or total.fn != "add":
+        return None
+    beside = number_beside(low, total)
+    if beside is None or beside[1] != 1.0:
+        return None
+    inner = makers.get(beside[0])
+    if not isinstance(inner, ops.Map) or inner.fn != "erf":
+        return None
+    factors, scale = _factors(low, inner.args[0])
+    return scale if factors == [x] and 2.0**-100 < scale < 2.0**100 else None
+
+
+def _factors(low: Builder, value: Value) -> tuple[list[Value], float]:
+    """The values, and the number, whose product a float32 value is."""
+    maker = low.assignment.makers.get(value)
+    if not isinstance(maker, ops.Map) or maker.fn not in ("mul", "div"):
+        return [value], 1.0
+    beside = number_beside(low, maker)
+    if beside is not None and (maker.fn == "mul" or (beside[0] is maker.args[0] and beside[1])):
+        factors, number = _factors(low, beside[0])
+        return factors, number * (beside[1] if maker.fn == "mul" else 1 / beside[1])
+    if maker.fn == "div":
+        return [value], 1.0
+    (left, first), (right, second) = (_factors(low, arg) for arg in maker.args)
+    return left + right, first * second
 
 
 def _share(low: Builder, op: ops.Map, layout: Layout) -> Tile | None:

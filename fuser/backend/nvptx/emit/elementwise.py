@@ -228,6 +228,13 @@ _ERF_LOGIT = (
 )  # fmt: skip
 
 
+# log2((1 - erf(x)) / 2) as a polynomial on 0 <= x < 4.4: error 5e-6. It falls on beyond
+_HALF_ERFC = (
+    -0.999995293, -1.62811488, -0.916928571, -0.152622538, 0.0340319315, -0.00526400657,
+    0.000492821427, -2.07614285e-05,
+)  # fmt: skip
+
+
 def one_plus_tanh(e: Emitter, x: str, scale: float = 1.0) -> str:
     """1 + tanh(x * scale) as 1 / (1/2 + 1/2 exp(-2 x scale)): relative error near 1e-6."""
     power = _exp2(e, e.value(f"fmul contract float {x}, {real(-2 * LOG2_E * scale)}"))
@@ -242,6 +249,19 @@ def one_plus_erf(e: Emitter, x: str, scale: float = 1.0) -> str:
     least = e.value(f"call float @llvm.minnum.f32(float {square}, float {real(most)})")
     logit = e.value(f"fmul contract float {x}, {_horner(e, least, coefficients)}")
     return _two_over_one_plus(e, _exp2(e, e.value(f"fneg float {logit}")))
+
+
+def gelu(e: Emitter, x: str, scale: float = 1.0) -> str:
+    """x/2 * (1 + erf(x * scale)) for results of 16 bits: relative error 4e-6 where x * scale is
+    above -4.4, absolute error 1e-8 / scale below. As max(x, 0) - |x| erfc(|x| scale) / 2 it takes
+    one special function; for arguments of 12 and more, to which they are cut, that one is 0. Of
+    -inf it is 0, the limit."""
+    coefficients = tuple(c * scale**power for power, c in enumerate(_HALF_ERFC))
+    most, zero = real(12.0 / scale), real(0.0)
+    size = e.value(f"call float @llvm.minimum.f32(float {_fabs(e, x)}, float {most})")
+    share = _exp2(e, _horner(e, size, coefficients))
+    above = e.value(f"call float @llvm.maximum.f32(float {x}, float {zero})")
+    return _fma(e, e.value(f"fneg float {size}"), share, above)
 
 
 def scaled_terms(coefficients: tuple[float, ...], scale: float) -> tuple[float, ...]:

@@ -22,6 +22,7 @@ _SCALED = {
     "capped": elementwise.capped,
     "rough_tanh": elementwise.rough_tanh,
     "one_plus_erf": elementwise.one_plus_erf,
+    "gelu": elementwise.gelu,
     "short_exp": elementwise.short_exp,
 }
 

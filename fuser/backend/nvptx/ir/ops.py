@@ -14,7 +14,7 @@ from fuser.tilegen.index import Index
 from fuser.tilegen.ir import Buffer
 
 ScaledFn = Literal[
-    "one_plus_tanh", "short_tanh", "capped", "rough_tanh", "short_exp", "one_plus_erf"
+    "one_plus_tanh", "short_tanh", "capped", "rough_tanh", "short_exp", "one_plus_erf", "gelu"
 ]
 
 # tiles in registers -------------------------------------------------------------------------------

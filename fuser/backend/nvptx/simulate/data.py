@@ -49,6 +49,8 @@ def scaled_map(warp: Warp, op: ops.ScaledMap) -> None:
         found = np.exp(x)
     elif op.fn == "one_plus_erf":
         found = 1 + evaluate("erf", [x])
+    elif op.fn == "gelu":
+        found = warp.tiles[op.x] / 2 * (1 + evaluate("erf", [x]))
     else:
         found = np.tanh(x) + (1 if op.fn == "one_plus_tanh" else 0)
     warp.tiles[op.tile] = found.astype(op.tile.dtype.numpy)
