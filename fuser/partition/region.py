@@ -11,7 +11,7 @@ from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.collective import COLLECTIVES
 from fuser.graph.ops.quantised import saved_bytes, spare_bytes
 from fuser.graph.precision import CONTRACTIONS
-from fuser.graph.sizes import size_hint
+from fuser.graph.sizes import same, size_hint
 from fuser.target import Target
 
 Kind = Literal[
@@ -112,12 +112,14 @@ def kind_of(region: str) -> str:
 @dataclass(frozen=True)
 class Room:
     """Where a value lies in memory that outlives a run: `axis` of the buffer has `capacity` places,
-    and the value begins at place `start`. state: the input whose buffer it is."""
+    and the value begins at place `start`. state: the input whose buffer it is. settled: places of
+    the value, from its first one on, that no kernel of a run writes."""
 
     state: Value
     axis: int
     capacity: Dim
     start: Dim = 0
+    settled: Dim = 0
 
 
 @dataclass(eq=False)
@@ -163,3 +165,11 @@ class Partition:
         """The element of its buffer at which the value begins."""
         room = self.rooms.get(value)
         return 0 if room is None else cast(int, room.start) * self.strides(value)[room.axis]
+
+    def settled(self, value: Value) -> tuple[int, int] | None:
+        """(axis, places): of the value's axis so many, from the first one on, hold what they held
+        before the run. None where all may be written in it."""
+        room = self.rooms.get(value)
+        if room is None or same(room.settled, 0):
+            return None
+        return room.axis, cast(int, room.settled)

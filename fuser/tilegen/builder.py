@@ -77,12 +77,14 @@ class Builder:
         shape: Sequence[int],
         strides: Sequence[int] | None = None,
         offset: int = 0,
+        settled: tuple[int, int] | None = None,
     ) -> View:
         """A view of the buffer, row-major unless strides (in elements) are given; shared."""
         steps = tuple(strides) if strides is not None else row_major(shape)
-        key = (buffer, tuple(shape), steps, offset)
+        key = (buffer, tuple(shape), steps, offset, settled)
         if key not in self._views:
-            view = View(f"{buffer.name}{len(self._views)}", buffer, tuple(shape), steps, offset)
+            name = f"{buffer.name}{len(self._views)}"
+            view = View(name, buffer, tuple(shape), steps, offset, settled)
             self._views[key] = view
             self.kernel.views.append(view)
         return self._views[key]

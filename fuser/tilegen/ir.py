@@ -46,6 +46,9 @@ class View:
 
     Index expressions outside `shape` are out of bounds: a load gives its pad, a store is dropped.
     A dim of UNBOUNDED elements has no bounds.
+
+    settled: (dim, count), where elements below `count` along a dim were there before the first
+    kernel of the run, and none of its kernels writes them.
     """
 
     name: str
@@ -53,6 +56,7 @@ class View:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int = 0
+    settled: tuple[int, int] | None = None
 
     @property
     def dtype(self) -> DType:

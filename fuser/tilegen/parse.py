@@ -105,10 +105,16 @@ class _Parser(Reader):
         self.expect("strides")
         strides = self.integers("(", ")")
         offset = self.integers("(", ")")[0] if self.has("offset") else 0
+        settled = self.integers("(", ")") if self.has("settled") else ()
+        if settled and (len(settled) != 2 or settled[0] not in range(len(shape))):
+            raise self.error("settled has a dim of the view and a count", token)
         name = token.text[1:]
         if name in self.views:
             raise self.error(f"view {token.text} is declared twice", token)
-        self.views[name] = View(name, self.buffers[buffer], shape, strides, offset)
+        self.views[name] = View(
+            name, self.buffers[buffer], shape, strides, offset,
+            (settled[0], settled[1]) if settled else None,
+        )  # fmt: skip
 
     # types --------------------------------------------------------------------------------------
 

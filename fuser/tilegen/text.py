@@ -142,7 +142,9 @@ class _Printer:
         strides = ", ".join(map(show_dim, view.strides))
         buffer = self.names.get(view.buffer, name_text(view.buffer.name))
         text = f"view &{self.names[view]}: {buffer}[{shape}] strides({strides})"
-        return text + (f" offset({show_dim(view.offset)})" if view.offset else "")
+        text += f" offset({show_dim(view.offset)})" if view.offset else ""
+        settled = ", ".join(map(show_dim, view.settled or ()))
+        return text + (f" settled({settled})" if settled else "")
 
     def block(self, block: Block, indent: str, origins: bool) -> Iterator[str]:
         for op in block.ops:

@@ -10,6 +10,7 @@ from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import SharedTile, Tile, tile_bytes
 from fuser.backend.nvptx.layout import Layout, blocked
 from fuser.tilegen import ops
+from fuser.tilegen.index import Axis, Index, Scalar
 
 # registers <-> shared -----------------------------------------------------------------------------
 
@@ -39,7 +40,22 @@ def copy_async(low: Builder, op: ops.Load, tile: SharedTile) -> None:
     """Issue the copies of a load into a shared tile: zeros where it is out of bounds."""
     access = low.assignment.accesses[op]
     layout = copy_layout(access, tile, low.warps)
-    low.do(gpu.CopyAsync(at=low.place(access, layout), target=tile, layout=layout))
+    settled = _settled(low, op) if low.follows_early else None
+    low.do(gpu.CopyAsync(at=low.place(access, layout), target=tile, layout=layout, settled=settled))
+
+
+def _settled(low: Builder, op: ops.Load) -> str | None:
+    """The condition that a load's elements all were there before the run (`View.settled`)."""
+    if op.view.settled is None:
+        return None
+    dim, count = op.view.settled
+    at = op.indices[dim]
+    linear = all(isinstance(a, Axis | Scalar) and (isinstance(a, Scalar) or c > 0)
+                 for a, c in at.terms)  # fmt: skip
+    if not linear:
+        return None
+    last = low.evaluate(at.replace(lambda a: Index(a.extent - 1) if isinstance(a, Axis) else None))
+    return low.scalars.value(f"icmp slt i32 {last}, {low.scalars.size(count)}")
 
 
 def commit_copies(low: Builder) -> None:

@@ -142,7 +142,8 @@ def rooms_of(graph: Graph, kept: Sequence[Kept]) -> dict[Value, Room]:
     rooms: dict[Value, Room] = {}
     for item in kept:
         output = graph.outputs[item.output]
-        rooms[item.state] = Room(item.state, item.axis, item.capacity)
+        # rows are written behind `start`: in front of it is what the run before has left
+        rooms[item.state] = Room(item.state, item.axis, item.capacity, settled=item.start)
         capacity = item.capacity
         if output.node is not None and output.node.attrs.get("in_place"):
             capacity = output.type.shape[item.axis]

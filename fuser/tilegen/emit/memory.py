@@ -73,7 +73,24 @@ class Memory:
         if copy is not dtype and value not in self.partition.narrow:
             copy = None
         offset = self.partition.offset(value)
-        return self.guarded(self.buffer(value, copy=copy), shape, strides, indices, guards, offset)
+        settled = self._settled(value, shape, strides)
+        return self.guarded(
+            self.buffer(value, copy=copy), shape, strides, indices, guards, offset, settled
+        )
+
+    def _settled(
+        self, value: Value, shape: tuple[int, ...], strides: tuple[int, ...]
+    ) -> tuple[int, int] | None:
+        """What is settled of a value, in a view of other dims, if one of them is the axis."""
+        settled = self.partition.settled(value)
+        if settled is None:
+            return None
+        axis, count = settled
+        extent, stride = value.shape[axis], self.partition.strides(value)[axis]
+        for dim, (size, step) in enumerate(zip(shape, strides, strict=True)):
+            if same(step, stride) and same(size, extent):
+                return dim, count
+        return None
 
     def guarded(
         self,
@@ -83,12 +100,13 @@ class Memory:
         indices: tuple[Index, ...],
         guards: tuple[Guard, ...],
         offset: int = 0,
+        settled: tuple[int, int] | None = None,
     ) -> tuple[View, tuple[Index, ...]]:
         """A view with one more dim, of stride 0, for each guard that its bounds do not imply."""
         for expression, limit in guards:
             if not implied(expression, limit, shape, indices):
                 shape, strides, indices = (*shape, limit), (*strides, 0), (*indices, expression)
-        return self.builder.view(buffer, shape, strides, offset), indices
+        return self.builder.view(buffer, shape, strides, offset, settled), indices
 
 
 def implied(

@@ -154,7 +154,8 @@ class _Former:
 
     def room(self, value: Value) -> Hashable:
         room = self.partition.rooms.get(value)
-        return room and (room.axis, form_of(room.capacity), form_of(room.start))
+        numbers = room and (room.capacity, room.start, room.settled)
+        return room and (room.axis, form_of(numbers))
 
     def any(self, item: Any) -> Hashable:
         """An attribute or a fact, which may name values and nodes of the region."""

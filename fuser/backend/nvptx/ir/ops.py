@@ -858,12 +858,14 @@ class ReadTile(Op):
 @dataclass(eq=False, kw_only=True)
 class CopyAsync(Op):
     """Issue copies of elements of global memory into a swizzled tile, zeros where they may not be
-    touched. layout: which thread copies which vectors."""
+    touched. layout: which thread copies which vectors. settled: a condition under which all of them
+    were there before the run, so that they need no wait for the kernel in front."""
 
     opcode: ClassVar[str] = "copy_async"
     at: Place
     target: SharedTile
     layout: Layout
+    settled: str | None = None
 
 
 @dataclass(eq=False, kw_only=True)

@@ -316,6 +316,8 @@ class _Previous(_Check):
             self.over[-1] = True
         if self.over[-1]:
             return
+        if isinstance(op, ops.CopyAsync) and op.settled is not None:
+            return
         buffers = [item.access.view.buffer for item in op.contents() if isinstance(item, Place)]
         if isinstance(op, ops.Fetch):
             map = self.program.tensor_maps[int(op.map.removeprefix("%map"))]

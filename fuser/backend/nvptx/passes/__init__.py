@@ -6,6 +6,8 @@ from fuser.backend.nvptx.decisions import Decision
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.passes.block_barriers import insert_barriers
 from fuser.backend.nvptx.passes.early_constants import request_constants
+from fuser.backend.nvptx.passes.early_state import forget_state, request_state
+from fuser.backend.nvptx.passes.first_copies import issue_copies_first
 from fuser.backend.nvptx.passes.launch_overlap import overlap_launches
 from fuser.backend.nvptx.passes.multistage_pipeline import pipeline_loops
 from fuser.backend.nvptx.passes.proxy_fences import fence_proxies
@@ -24,6 +26,7 @@ def run(
     async_copies: whether the target has copies of threads under way."""
     decisions = []
     pipeline_loops(program)
+    issue_copies_first(program)
     leave_in_flight(program)
     close_groups(program)
     fence_proxies(program)
@@ -33,6 +36,9 @@ def run(
         overlap_launches(program)
         if early:
             decisions.append(request_constants(program, early))
+            state = request_state(program)
+            decisions += [state] if state else []
+    forget_state(program)
     drop_unused(program)
     place_slots(program)  # what is live is told by the ops that are left
     insert_barriers(program)  # last: slots that follow each other at one place meet

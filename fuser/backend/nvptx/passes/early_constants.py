@@ -44,7 +44,7 @@ the way too, may start once this one has asked for its first data.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from fuser.backend.nvptx.decisions import Decision
 from fuser.backend.nvptx.ir import ops
@@ -54,13 +54,11 @@ from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.rewrite import inside, replaced
 from fuser.backend.nvptx.ir.uses import uses
 from fuser.backend.nvptx.ir.values import Operand, Slot, Tile
+from fuser.backend.nvptx.passes.moving import PURE, used
 
 NEAR, FAR = 32, 16
 """Registers of a thread for what is loaded early: until the wait is over, and over a loop."""
 
-_PURE = (
-    Integer, ops.Address, ops.Full, ops.IndexTile, ops.Splat, ops.Map, ops.Relabel, ops.ReadTable,
-)  # fmt: skip
 _ISSUING = (ops.Alloc, ops.Barrier, ops.CopyAsync, ops.CommitCopies)
 """What may come between copies at the start of a kernel, whose shared memory nobody else had."""
 _OF_PRODUCER = (ops.MbarrierWait, ops.MbarrierExpect)
@@ -155,7 +153,7 @@ def _take(op: Op, makers: dict[object, Op], moved: dict[Op, None]) -> bool:
             maker = makers.get(item)
             if maker is None or maker in moved or maker in found:
                 continue
-            if not isinstance(maker, (*_PURE, ops.Alloc)):
+            if not isinstance(maker, (*PURE, ops.Alloc)):
                 return False
             found[maker] = None
             todo.append(maker)
@@ -209,13 +207,13 @@ class _Ring:
         before = [*self.known, *self.integers]
         names = {name: f"{name}.early" for op in before for name in op.names}
         asks = self._part(".early", kept, names)
-        asked = _used([*(replaced(op, names) for op in before), asks])
+        asked = used([*(replaced(op, names) for op in before), asks])
         first = Integer(text="icmp eq i32 %tid, 0", names=("%first.early",))
         return [first, ops.Where(condition="%first.early", body=Block([], asked))]
 
     def _part(self, suffix: str, ops_: list[Op], names: Mapping[str, str] | None = None) -> ops.For:
         """The loop over the first stages, with some of its ops and names of its own."""
-        loop, kept, outer = self.loop, _used(ops_), dict(names or {})
+        loop, kept, outer = self.loop, used(ops_), dict(names or {})
         inner = {name: name + suffix for op in kept for name in op.names}
         inner |= outer | {name: name + suffix for name in loop.scalars}
         body = Block([], [replaced(op, inner) for op in kept])
@@ -256,18 +254,6 @@ def _first_ring(program: Program, producer: Block, most: int) -> _Ring | str:
 
 def _role(program: Program, op: ops.Fetch) -> str:
     return program.buffers[program.tensor_maps[int(op.map.removeprefix("%map"))].argument].role
-
-
-def _used(body: Sequence[Op]) -> list[Op]:
-    """Without the integers that nothing reads any more."""
-    read: set[object] = set()
-    kept: list[Op] = []
-    for op in reversed(body):
-        if not isinstance(op, Integer | ops.Address) or read.intersection(op.names):
-            kept.append(op)
-            for inner in (op, *(inner for block in op.blocks() for inner in block.walk())):
-                read.update(uses(inner))
-    return kept[::-1]
 
 
 __all__ = ["request_constants"]

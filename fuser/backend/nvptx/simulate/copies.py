@@ -11,12 +11,13 @@ from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.op import Op
 from fuser.backend.nvptx.ir.values import SharedTile
 from fuser.backend.nvptx.layout import Layout
-from fuser.backend.nvptx.simulate.clocks import Array
+from fuser.backend.nvptx.simulate.clocks import Array, SimulationError
 from fuser.backend.nvptx.simulate.memory import nothing, touched
 from fuser.backend.nvptx.simulate.shared import fly
 from fuser.backend.nvptx.simulate.warp import Copies, Rule, Steps, Warp, as_bytes, bytes_at
 from fuser.dtypes import BY_NAME
 from fuser.graph.sizes import size_hint
+from fuser.tilegen.ir import View
 
 
 def box(source: Array, map: TensorMap, start: list[int]) -> Array:
@@ -124,10 +125,26 @@ def swizzled_places(warp: Warp, tile: SharedTile, layout: Layout) -> tuple[Array
 def copy_async(warp: Warp, op: ops.CopyAsync) -> None:
     place, allocated = swizzled_places(warp, op.target, op.layout)
     keep = allocated & warp.active[:, None] & warp.alone(op.layout)[:, None]
-    address, where = touched(warp, op.at, op.layout)
+    early = warp.waits_for_previous and op.settled is not None
+    address, where = touched(warp, op.at, op.layout, settled=early)
+    if early:
+        check_settled(op.at.access.view, address[where])
     source = warp.array(op.at.access.view.buffer)
     values = np.where(where, source[address], np.zeros(1, source.dtype))[keep]
     issue(warp, op, place[keep], values)
+
+
+def check_settled(view: View, address: Array) -> None:
+    """Raises SimulationError for elements of a view that a kernel of the run may write."""
+    if view.settled is None:
+        return
+    dim, count = view.settled
+    step = size_hint(view.strides[dim])
+    wider = [size_hint(other) for other in view.strides if size_hint(other) > step]
+    place = (address - size_hint(view.offset)) // step
+    place = place % (min(wider) // step) if wider else place
+    if (place >= size_hint(count)).any():
+        raise SimulationError(f"{view.buffer.name} is read where it may still be written")
 
 
 def issue(warp: Warp, op: Op, place: Array, values: Array) -> None:

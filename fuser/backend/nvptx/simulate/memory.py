@@ -20,10 +20,13 @@ def touched(
     layout: Layout,
     threads: Operand | None = None,
     kept: Array | None = None,
+    settled: bool = False,
 ) -> tuple[Array, Array]:
     """[32, registers]: element numbers in the buffer, and whether they may be touched. threads: in
-    which that may be, instead of all. kept: where a mask says so that has another layout."""
-    warp.touch(at.access.view.buffer)
+    which that may be, instead of all. kept: where a mask says so that has another layout. settled:
+    they are said to need no wait for the kernel in front."""
+    if not settled:
+        warp.touch(at.access.view.buffer)
     where = warp.inside(layout, at.access.shape) & warp.active[:, None]
     if threads is not None:
         where = where & warp.scalar(threads).astype(bool)[:, None]

@@ -131,7 +131,8 @@ def computed(rule: Rule) -> Rule:
 def copy_async(warp: Warp, op: ops.CopyAsync) -> None:
     place, allocated = copies.swizzled_places(warp, op.target, op.layout)
     keep = allocated & warp.active[:, None] & warp.alone(op.layout)[:, None]
-    warp.touch(op.at.access.view.buffer)
+    if op.settled is None:
+        warp.touch(op.at.access.view.buffer)
     copies.issue(warp, op, place[keep], np.zeros(int(keep.sum()), op.target.dtype.numpy))
 
 

@@ -1,0 +1,69 @@
+"""Issue the first copies of a loop before the work that stands in front of it: they travel while
+operands that are computed, the queries of attention or what is scaled, are waited for.
+
+    %x = load &q[...]                               %x = load &q[...]
+    %q = cast %x                                    alloc @1
+    alloc @0                                        copy_async &k[0], @1
+    write_tile @0, %q                               commit_copies
+    alloc @1                                        copy_async &k[64], @1[8192]
+    copy_async &k[0], @1                            commit_copies
+    commit_copies                                   %q = cast %x
+    copy_async &k[64], @1[8192]                     alloc @0
+    commit_copies                                   write_tile @0, %q
+    for ...                                         for ...
+
+Slots have no places yet, and barriers are not set.
+"""
+
+from __future__ import annotations
+
+from fuser.backend.nvptx.ir import ops
+from fuser.backend.nvptx.ir.op import Op
+from fuser.backend.nvptx.ir.program import Program
+from fuser.backend.nvptx.passes.moving import PURE, with_makers
+
+_ISSUING = (ops.CopyAsync, ops.CommitCopies)
+_PASSED = (
+    *PURE, *_ISSUING, ops.Alloc, ops.Unsplat, ops.ScaledMap, ops.Multiply, ops.Cast, ops.Bitcast,
+    ops.FillEdge, ops.FoldRegisters, ops.FoldLanes, ops.Shuffle, ops.Load, ops.Keep, ops.WriteTile,
+)  # fmt: skip
+"""What copies may go past: it writes nothing in global memory, and waits for nothing."""
+
+
+def issue_copies_first(program: Program) -> None:
+    """Move the copies in front of the first loop of a program to its loads."""
+    body = program.body.ops
+    start = end = 0
+    for op in body:
+        if op.blocks() and not only_copies(op):
+            break
+        end += 1
+        if not isinstance(op, _PASSED) and not only_copies(op):
+            start = end
+    work = body[start:end]
+    copies = with_makers([op for op in work if _issues(op)], work)
+    loads: list[Op] = []
+    for op in work:
+        found = with_makers([op], work) if isinstance(op, ops.Load) else None
+        loads += found or []
+    if not copies:
+        return
+    first = [op for op in work if op in loads and op not in copies]
+    later = [op for op in work if op not in loads and op not in copies]
+    shared = [op for op in copies if op in loads]
+    rest = [op for op in copies if op not in loads]
+    body[start:end] = [*shared, *first, *rest, *later]
+
+
+def only_copies(op: Op) -> bool:
+    """Whether an op issues copies where a condition holds, and does nothing else."""
+    return isinstance(op, ops.Where) and all(
+        isinstance(inner, (*PURE, *_ISSUING)) or only_copies(inner) for inner in op.body.ops
+    )
+
+
+def _issues(op: Op) -> bool:
+    return isinstance(op, _ISSUING) or only_copies(op)
+
+
+__all__ = ["issue_copies_first", "only_copies"]
