@@ -3,6 +3,8 @@ ask for its constants meanwhile."""
 
 from __future__ import annotations
 
+import math
+
 from fuser.backend.nvptx.assignment import Assignment
 from fuser.backend.nvptx.decisions import Decision
 from fuser.graph.sizes import size_hint
@@ -39,7 +41,7 @@ def overlap(kernel: Kernel, target: Target, assignment: Assignment, caller: bool
     if "overlap" in kernel.schedule.extra:
         return decided(bool(kernel.schedule.extra["overlap"]), "the schedule says so")
     plans = assignment.dots.values()
-    moved = sum(map(_bytes, kernel.buffers))
+    moved = sum(_touched(kernel).values())
     sums = sum(len(plan.accumulator.regs) for plan in plans)
     if moved > SMALL and not _reads_constants(kernel):
         return decided(False, f"it touches {moved >> 20} MiB, beside which a launch is short")
@@ -60,9 +62,16 @@ def early(kernel: Kernel) -> int:
 def _reads_constants(kernel: Kernel) -> bool:
     """Whether a kernel reads hardly anything but constants, as where few rows meet a matrix of
     weights: requests for them stand in the way of nothing else."""
-    data = sum(_bytes(buffer) for buffer in kernel.buffers if buffer.role != "constant")
-    return data * CONSTANT <= sum(map(_bytes, kernel.buffers))
+    touched = _touched(kernel)
+    data = sum(count for buffer, count in touched.items() if buffer.role != "constant")
+    return data * CONSTANT <= sum(touched.values())
 
 
-def _bytes(buffer: Buffer) -> int:
-    return size_hint(buffer.size) * buffer.dtype.bytes
+def _touched(kernel: Kernel) -> dict[Buffer, int]:
+    """Bytes of each buffer that a kernel reads or writes at most: of a cache that may be the rows
+    of one step."""
+    seen: dict[Buffer, int] = {}
+    for view in kernel.views:
+        seen[view.buffer] = seen.get(view.buffer, 0) + math.prod(map(size_hint, view.shape))
+    sizes = {buffer: size_hint(buffer.size) for buffer in kernel.buffers}
+    return {b: min(size, seen.get(b, size)) * b.dtype.bytes for b, size in sizes.items()}

@@ -5,10 +5,33 @@ from __future__ import annotations
 import dataclasses
 import re
 
+import pytest
+
 from fuser.backend.nvptx import compile_kernel
 from fuser.dtypes import f32
 from fuser.target import SM_80, SM_90A
+from fuser.tilegen.parse import parse_kernel
 from tests.backend.nvptx import kernels
+
+CACHE = """kernel @append grid(4) {
+  schedule(blocks = ((rows, 1)), warps = 1)
+  buffer x: input f16[256]
+  buffer cache: output f16[67108864]
+  view &x0: x[4, 64] strides(64, 1)
+  view &cache1: cache[4, ROWS, 64] strides(16777216, 64, 1) offset(6400)
+
+  %p = program_id {axis = 0} : index
+  %v = load &x0, [%p, #0] : tile<64xf16>
+  store &cache1, [%p, 0, #0], %v
+}
+"""
+
+
+@pytest.mark.parametrize(("rows", "early"), [(1, True), (200000, False)])
+def test_what_counts_is_what_a_kernel_touches(rows: int, early: bool) -> None:
+    """One row of a large cache is written in no time; all of it is not."""
+    kernel = parse_kernel(CACHE.replace("ROWS", str(rows)))
+    assert compile_kernel(kernel, SM_90A).pdl == early
 
 
 def test_nothing_is_read_before_the_wait() -> None:
