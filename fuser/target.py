@@ -134,6 +134,12 @@ class Target:
         fitting = (u for u in DOT_UNITS if u.dtype == dtype and have.issuperset(u.features))
         return next(fitting, None)
 
+    @property
+    def dp4a(self) -> bool:
+        """Whether vectors of 32-bit words add up four products of bytes at once (CPU)."""
+        have = {name[1:] for name in self.features.split(",") if name.startswith("+")}
+        return have >= {"avx512vnni", "avx512vl"}
+
     def lanes(self, bits: int) -> int:
         """How many elements of `bits` one vector register holds (CPU)."""
         return max(1, self.vector_bits // bits)

@@ -141,7 +141,8 @@ def check(model: onnx.ModelProto, depth: int, ratio: float, dtype: Any = f32) ->
     plan = fuser.compile(model, device="cpu")
     held = sum(array.nbytes for array in plan.program.constants)
     assert held < node.output.type.bytes / ratio
-    assert plan.report().kernels.after == 1
+    # one region; a row by 4 bits has a kernel that splits it, where the processor has VNNI
+    assert len({launch.kernel.name for launch in plan.program.launches}) == 1
     stays = 1 - 1 / ratio
     assert plan.report().bytes.packed > node.output.type.bytes * stays
     check_plan(model, depth, dtype)

@@ -323,7 +323,7 @@ def test_a_decoder_block_of_packed_weights() -> None:
     model = decoder_block()
     graph = open_model(model).graph({})
     plan = fuser.compile(model, device="cpu")
-    assert plan.report().kernels.after == 3
+    assert len({launch.kernel.name for launch in plan.program.launches}) == 3
     assert plan.report().bytes.packed > 3 * 128 * 256 * 3
     feeds = feeds_of(graph)
     want = evaluate(graph, feeds, float64=True)["y"]

@@ -55,6 +55,8 @@ LOOKUP = "lookup"
 """Function.traits: AVX-512's tables of 16 floats are at hand."""
 ROUND_BF16 = "round_bf16"
 """Function.traits: AVX-512 BF16's rounding is at hand. It takes denormals as 0."""
+DP4A = "dp4a"
+"""Function.traits: VNNI's sums of four products of bytes are at hand."""
 
 
 def _scale(f: Function, x: Reg, n: Reg, biased: Reg) -> Reg:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -31,7 +32,7 @@ class Packing:
     multiplies, in float64, the array seen as [size / w, w]; what it gives is [r, size / w].
     transpose: axis order of the logical array. reshape: its new shape. pad: (low, high) zeros per
     axis. split: a second reshape. permute: axis order of that. dtype: element type to convert to.
-    words: the last axis, 8 numbers of 4 bits, becomes one i32, the first in its low bits.
+    words: the last axes, 8 numbers of 4 bits, become one i32, the first in its low bits.
     With [K, N] weights, pad ((0, 0), (0, p)), split (K, N // r, r), permute (1, 0, 2) gives panels
     of r columns.
     """
@@ -80,7 +81,11 @@ class Packing:
 
 
 def _words(array: np.ndarray, allocate: Allocate) -> np.ndarray:
-    """[..., 8] codes of 4 bits as [...] words, i32."""
+    """[..., 8] codes of 4 bits as [...] words, i32; the 8 may be those of several axes."""
+    last = len(array.shape)
+    while math.prod(array.shape[last:]) < 8:
+        last -= 1
+    array = array.reshape(*array.shape[:last], 8)
     packed = allocate(array.shape[:-1], np.dtype(np.int32))
     words = packed.view(np.uint32)
     words[...] = 0

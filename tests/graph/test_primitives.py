@@ -99,6 +99,16 @@ def test_extremes_drop_nan() -> None:
         assert found[:2].tolist() == [1, 2] and np.isnan(found[2])
 
 
+def test_dp4a_multiplies_bytes() -> None:
+    codes, digits = (
+        np.array([word], np.uint32).view(np.int32) for word in (0xFF010203, 0x80FF7F02)
+    )
+    total = 10 + 3 * 2 + 2 * 127 + 1 * -1 + 255 * -128
+    assert run("dp4a", np.array([10], np.int32), codes, digits).tolist() == [total]
+    with pytest.raises(ShapeError):
+        run("dp4a", *[np.ones(2, np.int64)] * 3)
+
+
 def test_mul_high_is_the_upper_half() -> None:
     top = np.array([2**31 - 1, -(2**31), -1, 5], np.int32)
     other = np.array([2**31 - 1, 2, 1, 7], np.int32)

@@ -127,6 +127,8 @@ def _lower(
         program.traits = frozenset({math.SCALEF, math.LOOKUP})
         if "+avx512bf16" in target.features:
             program.traits |= {math.ROUND_BF16}
+    if target.dp4a:
+        program.traits |= {math.DP4A}
     buffers = dict(zip(kernel.buffers, program.args, strict=False))
     low = Lowering(RULES, module, program, target, facts, buffers)
     low.alignments = {reg: _alignment(buffer) for buffer, reg in buffers.items()}

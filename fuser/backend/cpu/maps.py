@@ -134,6 +134,20 @@ def extreme(f: Function, fn: str, a: Reg, b: Reg) -> Reg:
     return f.op(a.type, f"call nsz {a.type} @{name}({a.typed}, {b.typed})")
 
 
+def _dp4a(f: Function, total: Reg, codes: Reg, digits: Reg) -> Reg:
+    """One instruction for vectors where there is one (VNNI)."""
+    lanes = text.lanes(total.type)
+    if math.DP4A in f.traits and lanes in (4, 8, 16):
+        bytes_ = [f.convert("bitcast", x, text.vector("i8", 4 * lanes)) for x in (codes, digits)]
+        return f.call(total.type, f"llvm.x86.avx512.vpdpbusd.{32 * lanes}", total, *bytes_)
+    for byte in range(4):
+        up, most = integer(24 - 8 * byte, total.type), integer(24, total.type)
+        code = f.binary("lshr", f.binary("shl", codes, up), most)
+        digit = f.binary("ashr", f.binary("shl", digits, up), most)
+        total = f.binary("add", total, f.binary("mul", code, digit))
+    return total
+
+
 def _integer(f: Function, fn: str, dtype: DType, args: Sequence[Reg]) -> Reg:
     x = args[0]
     type = x.type
@@ -174,6 +188,8 @@ def _integer(f: Function, fn: str, dtype: DType, args: Sequence[Reg]) -> Reg:
             a, b = (f.convert("sext" if signed else "zext", arg, wide) for arg in args)
             high = f.binary("lshr", f.binary("mul", a, b), integer(dtype.bits, wide))
             return f.convert("trunc", high, type)
+        case "dp4a":
+            return _dp4a(f, *args)
         case "bitwise_not":
             return f.binary("xor", x, integer(-1, type))
         case "floor" | "ceil" | "round":

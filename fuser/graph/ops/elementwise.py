@@ -150,6 +150,19 @@ def _mul_high(a: Array, b: Array) -> Array:
     return np.asarray(product >> bits, a.dtype)
 
 
+def _dp4a(total: Array, codes: Array, digits: Array) -> Array:
+    """total plus the sum of four products: bytes of `codes`, unsigned, by those of `digits`."""
+    left = codes.astype(np.int32).view(np.uint8).reshape(*codes.shape, 4).astype(np.int32)
+    right = digits.astype(np.int32).view(np.int8).reshape(*digits.shape, 4).astype(np.int32)
+    return np.asarray(total + (left * right).sum(-1, dtype=np.int32), np.int32)
+
+
+def _infer_words(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
+    if types[0].dtype is not dtypes.i32:
+        raise ShapeError(f"dp4a: {types[0]} holds no 32-bit integers")
+    return _infer_same("dp4a")(types, attrs)
+
+
 def _infer_select(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
     check_same_shape("select", types)
     check_same_dtype("select", types[1:])
@@ -266,7 +279,7 @@ _COMPARE: tuple[tuple[str, Callable[[Array, Array], Array]], ...] = (
     ("ge", np.greater_equal),
 )
 
-KERNELS_ONLY = frozenset(("fmin", "fmax", "mul_high", "exp2", "log2", "fma"))
+KERNELS_ONLY = frozenset(("fmin", "fmax", "mul_high", "exp2", "log2", "fma", "dp4a"))
 """Maps that kernels of the block language have, and no front end makes: graphs spell them by
 others. tests/backend draws them in kernels, against the interpreter of the Tile IR."""
 
@@ -276,6 +289,7 @@ PRIMITIVES: tuple[Primitive, ...] = (
     *(_predicate(name, 2, function) for name, function in _COMPARE),
     Primitive("fma", "map", 3, _infer_same("fma"), _computed(_fma)),
     Primitive("mul_high", "map", 2, _infer_integers("mul_high"), _computed(_mul_high)),
+    Primitive("dp4a", "map", 3, _infer_words, _computed(_dp4a)),
     _predicate("is_nan", 1, np.isnan),
     _predicate("is_inf", 1, np.isinf),
     Primitive("select", "map", 3, _infer_select, _evaluate_select),

@@ -18,7 +18,7 @@ from fuser.graph.sizes import certain, divides, is_symbolic, size_hint
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
 from fuser.tilegen.candidates import Matmul
-from fuser.tilegen.emit import deep
+from fuser.tilegen.emit import deep, digits
 from fuser.tilegen.emit.constants import uniform
 from fuser.tilegen.emit.dot_operands import (
     SECTOR,
@@ -80,6 +80,8 @@ def emit(
         return (deep.emit(region, partition, target, chosen, dots),)
     if is_folded(region):  # a block that has a part of k has a part of the sums of a row
         chosen = replace(chosen, stream_k=0, cluster=1)
+    if chosen.extra.get("digits"):
+        return digits.emit(region, partition, target, chosen, dots)
     em = Emission(region, partition, target, chosen)
     batch, m, n, k = frame(em, first.b, first.m, columns, first.k)
     guards = [(m, first.m)]
@@ -113,7 +115,11 @@ def _packed_schedule(region: Region, dots: list[DotShape], target: Target) -> Sc
     }
     block = blocks.pop() if len(blocks) == 1 else None
     columns = max(dot.n for dot in dots)
-    return rule(target, first.m, columns, first.k, block, len(dots))
+    narrow = not is_folded(region) and all(
+        dot.left is first.left and digits.can_split(dot, node, block)
+        for node, dot in zip(nodes, dots, strict=True)
+    )
+    return rule(target, first.m, columns, first.k, block, len(dots), narrow)
 
 
 def _may_be_deep(region: Region, dots: list[DotShape], target: Target) -> bool:

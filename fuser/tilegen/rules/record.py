@@ -106,7 +106,7 @@ class AttentionRule(Protocol):
 
 MergeRule = Callable[[Target, int, int], Schedule]
 """The program that merges so many partial outputs of one row of so many columns of attention."""
-PackedMatmulRule = Callable[[Target, int, int, int, int | None, int], Schedule]
+PackedMatmulRule = Callable[[Target, int, int, int, int | None, int, bool], Schedule]
 """A matmul whose weights are decoded on the way: packed_schedule in cpu/matmul.py."""
 KBlocksRule = Callable[[Target, int, int, int, int, int, Schedule], Schedule]
 """A matmul that takes k in blocks: deep_schedule in cpu/k_blocks.py."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 
-from fuser.dtypes import ALL, DType, bf16, bool_, f16, f32, f64
+from fuser.dtypes import ALL, DType, bf16, bool_, f16, f32, f64, i32
 from fuser.graph.ops.registry import PRIMITIVES
+from fuser.target import Target
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import axis, index
 from tests.backend.cpu import native
@@ -48,8 +50,9 @@ def values(dtype: DType, rng: np.random.Generator, small: bool = False) -> np.nd
 
 
 def run_map(
-    fn: str, arrays: list[np.ndarray], dtype: DType, result: DType, flush: bool = False
-) -> np.ndarray:
+    fn: str, arrays: list[np.ndarray], dtype: DType, result: DType, flush: bool = False,
+    target: Target = native.HOST,
+) -> np.ndarray:  # fmt: skip
     b = Builder(fn)
     inputs = [b.buffer(f"x{i}", dtype, SIZE) for i in range(len(arrays))]
     y = b.buffer("y", result, SIZE, role="output")
@@ -59,8 +62,27 @@ def run_map(
     b.store(b.view(y, (SIZE,)), (at,), made)
     feeds = {f"x{i}": array for i, array in enumerate(arrays)}
     feeds["y"] = np.zeros(SIZE, result.numpy)
-    native.run(b.build(), feeds)
+    native.run(b.build(), feeds, target)
     return feeds["y"]
+
+
+@pytest.mark.parametrize("vnni", [False, True])
+def test_dp4a(vnni: bool, rng: np.random.Generator) -> None:
+    """Four products of bytes, unsigned by signed, as one instruction and without it."""
+    if vnni and not native.HOST.dp4a:
+        pytest.skip("this processor has no VNNI")
+    target = native.HOST if vnni else without_vnni(native.HOST)
+    words = [rng.integers(-(2**31), 2**31, SIZE).astype(np.int32) for _ in range(3)]
+    words[0] //= 2  # no sum leaves 32 bits
+    found = run_map("dp4a", words, i32, i32, target=target)
+    left = words[1].view(np.uint8).reshape(-1, 4).astype(int)
+    right = words[2].view(np.int8).reshape(-1, 4).astype(int)
+    np.testing.assert_array_equal(found, words[0] + (left * right).sum(1))
+
+
+def without_vnni(target: Target) -> Target:
+    kept = [name for name in target.features.split(",") if "vnni" not in name]
+    return dataclasses.replace(target, features=",".join(kept))
 
 
 @pytest.mark.parametrize(

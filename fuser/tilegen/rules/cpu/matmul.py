@@ -115,11 +115,18 @@ DECODED_DEPTH = 512
 
 
 def packed_schedule(
-    target: Target, m: int, n: int, k: int, block: int | None, accumulators: int
-) -> Schedule:
+    target: Target, m: int, n: int, k: int, block: int | None, accumulators: int,
+    narrow: bool = False,
+) -> Schedule:  # fmt: skip
     """Blocks of a CPU matmul [m, k] x [k, n] whose weights are decoded on the way. block: steps of
-    k that share a scale; 0: all of them; None: unknown."""
+    k that share a scale; 0: all of them; None: unknown. narrow: codes have 4 bits, and a row may be
+    split into digits."""
     rows = size_hint(m)
+    if narrow and block and target.dp4a:
+        # each column has a sum a digit beside the scaled one
+        tile = register_tile(target, 1, n, 32, accumulators * 4)
+        schedule = blocks_of(m=1, n=tile[1], k=block, reason="a row in three digits")
+        return replace(schedule, extra={"late_scales": True, "digits": True})
     if rows <= FEW_ROWS and block is not None:
         tile = register_tile(target, rows, n, 32, accumulators * (2 if block else 1))
         schedule = blocks_of(m=tile[0], n=tile[1], k=block or k, reason="sums of blocks are scaled")
