@@ -460,6 +460,21 @@ def test_matmul_persistent(transposed: str, target: Target, rng: np.random.Gener
         check(kernel, few, arrays_for(kernel, rng, -1, 1), 1.6e-2, absolute=1.0)
 
 
+@pytest.mark.parametrize("transposed", ["", "b"])
+def test_matmul_of_three_warp_groups(
+    transposed: str, target: Target, rng: np.random.Generator
+) -> None:
+    """Tiles of 192 x 192: whole ones, last ones of a few rows or columns, steps around a ring."""
+    if target.sm < 90:
+        pytest.skip("needs the copy engine of sm_90")
+    for m, n, k in ((384, 192, 1024), (200, 392, 448), (576, 216, 72)):
+        kernel = kernels.matmul(
+            m, n, k, f16, (192, 192, 64), warps=12, stages=4, transpose_b="b" in transposed
+        )
+        assert compile_kernel(kernel, target).facts["copies"] == "tma"
+        check(kernel, target, arrays_for(kernel, rng, -1, 1), 2e-3, absolute=1.0)
+
+
 @pytest.mark.parametrize("transposed", ["", "a", "b", "ab"])
 def test_matmul_wide(transposed: str, target: Target, rng: np.random.Generator) -> None:
     """float32 on wgmma, and the same schedule where the copy engine cannot bring the operands."""

@@ -122,6 +122,10 @@ def test_tiles_of_streamed_products() -> None:
     assert found(384, 4096, 4096) == (64, 192, 6, 0)
     assert found(256, 4096, 4096) == found(160, 4096, 4096) == (64, 128, 9, 0)
     assert found(384, 5120, 5120)[:2] == (128, 128)
+    # one wave of three warp groups, but for a short k, and where two waves are no fewer tiles
+    assert found(6304, 768, 3072) == (192, 192, 4, 0)
+    assert found(6304, 768, 768)[:2] == found(4096, 768, 768)[:2] == (64, 192)
+    assert found(4096, 768, 3072)[:2] == (128, 192)
 
 
 def test_schedules_of_a_short_k() -> None:

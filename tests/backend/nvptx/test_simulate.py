@@ -55,6 +55,8 @@ KERNELS: dict[str, tuple[Callable[[], Kernel], Target]] = {
     "last rows": (functools.partial(
         kernels.matmul, 72, 104, 192, f16, (64, 64, 64), stages=2, transpose_b=True,
         epilogue=False), SM_90A),
+    "three warp groups": (functools.partial(
+        kernels.matmul, 200, 200, 192, f16, (192, 192, 64), warps=12, stages=2), SM_90A),
     "odd k": (functools.partial(
         kernels.matmul, 64, 64, 201, f16, (64, 64, 64), stages=2, epilogue=False), SM_90A),
     "split tf32": (functools.partial(

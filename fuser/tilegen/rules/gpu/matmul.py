@@ -171,9 +171,9 @@ def _thin_schedule(
 
 
 TALL, TALL_DEPTH = (192, 192), 1024
-"""(rows, columns) of three warp groups, for matmuls that are one wave of it, and the steps of k from
-which on its epilogue, which nothing hides, is a small part. 32 x 197 rows by 768 columns are 132
-tiles: 44.8 to 42.4 us for a k of 3072, 14.1 to 14.8 for one of 768 (docs/lab/gpu-models.md)."""
+"""(rows, columns) of three warp groups, for matmuls that are one wave of it, and the steps of k
+from which on its epilogue, which nothing hides, is a small part. 32 x 197 rows by 768 columns are
+132 tiles: 44.8 to 42.4 us for a k of 3072, 14.1 to 14.8 for one of 768 (docs/lab/gpu-models.md)."""
 THIN_SHARE, WIDE_SHARE = 0.45, 0.65
 """Of the multiprocessors, that have a block of few rows at least: 64 of 132 read memory as fast in
 blocks of 32 columns as 128 of them in blocks of 16, but not in blocks of 64 columns."""
