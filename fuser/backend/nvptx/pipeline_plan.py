@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fuser.backend.nvptx.assignment import is_tile, lone_dot, trips_of
+from fuser.backend.nvptx.assignment import is_tile, lone_dot
 from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.dot_plan import runs_on
 from fuser.backend.nvptx.ir.values import SharedTile
@@ -81,15 +81,12 @@ def _planned(low: Builder, op: ops.For) -> Pipeline | str:
         for tile in tiles:
             low.shared.cancel(tile.slot)
         return f"two stages of {stage_bytes} bytes do not fit shared memory"
-    # the matmuls of an iteration may run on into the next one, so one more stage is in use
-    in_flight = int(lone is not None and runs_on(lone, low.assignment.dots[lone]) and stages > 2)
-    distance = stages - 1 - in_flight
-    if 0 < trips_of(op) <= stages:
-        # all at once: each iteration has a stage of its own, and none is written again
-        stages = distance = trips_of(op)
     for tile in tiles:
         tile.slot.bytes = tile.bytes * stages
-    return Pipeline(loads, usable, tiles, stages, distance, in_flight)
+    if lone and runs_on(lone, low.assignment.dots[lone]) and stages > 2:
+        # the matmuls of an iteration may run on into the next one, so one more stage is in use
+        return Pipeline(loads, usable, tiles, stages, stages - 2, in_flight=1)
+    return Pipeline(loads, usable, tiles, stages, stages - 1)
 
 
 def _is_scalar(low: Builder, op: Op) -> bool:

@@ -162,33 +162,6 @@ def test_a_range_that_is_not_known_is_asked_for_in_front_of_the_loop() -> None:
     assert front.count("\n  commit_copies") == 2
 
 
-def test_a_loop_whose_copies_all_go_ahead_has_none(rng: np.random.Generator) -> None:
-    """Three iterations, three stages."""
-    program = loop("48")
-    (body,) = (op for op in program.body.ops if isinstance(op, For))
-    body.ahead = 3
-    pipeline_loops(program)
-    front, _, behind = print_program(program).partition(" = for ")
-    assert front.count("copy_async") == 3 and "copy_async" not in behind
-    insert_barriers(program)
-    verify(program)
-    verify_protocol(program)
-    x = rng.integers(-8, 8, 1280).astype(np.float16)
-    arrays = {"x": x, "y": np.zeros(256, np.float16)}
-    simulate(program, arrays, late=True)
-    np.testing.assert_array_equal(arrays["y"], x[:768].reshape(3, 256).sum(0))
-
-
-@pytest.mark.parametrize(("depth", "ahead"), [(96, 3), (128, 4), (160, 3)])
-def test_short_loops_bring_all_at_once(depth: int, ahead: int) -> None:
-    """By threads: as many copies in front of the loop as it has iterations, if there is room."""
-    kernel = kernels.matmul(20, 32, depth, f16, (32, 32, 32), warps=2, roles=False, stages=4)
-    text = print_program(lower_to_gpu(kernel, SM_90A))
-    front, _, behind = text.partition(" = for ")
-    assert front.count("copy_async") == 2 * ahead
-    assert ("copy_async" in behind) == (depth > 128)
-
-
 @pytest.mark.parametrize("ahead", [False, True])
 def test_both_forms_are_right(ahead: bool, rng: np.random.Generator) -> None:
     """A loop is a program of its own without the pass, and means the same."""

@@ -5,7 +5,6 @@ A loop that says so (`stages`, `ahead`) begins with the copies of its iteration.
 own. The one barrier that is due behind the wait (block_barriers.py) serves both sides: everyone's
 copies have landed, and everyone is done with the stage that is written next. Where fewer than
 `stages` - 1 are ahead, matmuls may still read the stage of the iteration before (wgmma_waits.py).
-As many as `stages` are all there are: the loop itself copies nothing.
 
                                                 copy_async &x[0], @0
                                                 commit_copies
@@ -78,16 +77,11 @@ class _Pipeline:
         self.recorder.open = [body]
         body.ops = []
         add(ops.WaitCopies(pending=loop.ahead - 1))
-        if loop.ahead < loop.stages:
-            later = e.plus(variable, loop.ahead * step)
-            # the stage that is `ahead` iterations on, round the ring
-            over = e.value(f"icmp uge i32 {stage}, {loop.stages - loop.ahead}")
-            other = e.pick(
-                over, e.minus(stage, loop.stages - loop.ahead), e.plus(stage, loop.ahead)
-            )
-            self.fill(later, other, ".later")
-        else:
-            add(ops.CommitCopies())  # of nothing: waits count groups
+        later = e.plus(variable, loop.ahead * step)
+        # the stage that is `ahead` iterations on, round the ring
+        over = e.value(f"icmp uge i32 {stage}, {loop.stages - loop.ahead}")
+        other = e.pick(over, e.minus(stage, loop.stages - loop.ahead), e.plus(stage, loop.ahead))
+        self.fill(later, other, ".later")
         current = {tile.slot: e.times(stage, tile.bytes) for tile in self.tiles}
         body.ops += [at_stages(op, current) for op in self.rest]
         more = e.value(f"add i32 {stage}, 1")

@@ -161,10 +161,12 @@ def _thin_schedule(
     ), 16)  # fmt: skip
     blocks = batch * ceildiv(n, columns)
     depth = min(256, max(64, THIN_STAGE // (columns * accumulators)))
-    lines = 16 + columns * accumulators
+    stage, trips = (16 + columns * accumulators) * depth * 2, ceildiv(k, depth)
     ring = THIN_RING if blocks <= target.units else THIN_RING_SHARED
+    if blocks <= target.units and trips * stage > THIN_RING_LONG:
+        ring = THIN_RING_LONG
     return blocks_of(
-        stages=max(2, min(ring // (lines * depth * 2), ceildiv(k, depth))),
+        stages=max(2, min(ring // stage, trips)),
         group=8 if batch == 1 else 0, reason=f"{blocks} narrow blocks stream the right operand",
         m=16, n=columns, k=depth,
     )  # fmt: skip
@@ -179,5 +181,7 @@ THIN_SHARE, WIDE_SHARE = 0.45, 0.65
 blocks of 32 columns as 128 of them in blocks of 16, but not in blocks of 64 columns."""
 THIN_STAGE = 8192
 """Elements of the right operand in a stage."""
-THIN_RING, THIN_RING_SHARED = 128 << 10, 72 << 10
-"""Bytes of stages of a block that has a multiprocessor for itself, and of one of three there."""
+THIN_RING, THIN_RING_LONG, THIN_RING_SHARED = 128 << 10, 200 << 10, 72 << 10
+"""Bytes of stages of a block that has a multiprocessor for itself, of one whose k is longer than
+all of that holds, and of one of three there. Room for all of a short k leaves none for the kernel
+behind, and is slower."""
