@@ -270,7 +270,7 @@ def test_images_are_shared_where_they_are_copied(last: bool, cluster: int) -> No
 def test_schedules_of_thin_products() -> None:
     for n, k, dots, blocks in (
         (4096, 4096, 1, (16, 32, 256, 8)), (2048, 5632, 1, (16, 32, 256, 8)),
-        (5632, 2048, 2, (16, 64, 64, 10)), (1024, 1024, 1, (16, 16, 256, 4)),
+        (5632, 2048, 2, (16, 64, 64, 11)), (1024, 1024, 1, (16, 16, 256, 4)),
         (2560, 2048, 1, (16, 32, 256, 5)),  # all of k would have room
         (32000, 2048, 1, (16, 128, 64, 4)),
     ):  # fmt: skip
