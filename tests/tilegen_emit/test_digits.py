@@ -176,6 +176,7 @@ def test_two_weights_of_one_row_share_its_digits() -> None:
         (n_bits(1, 256, 64, 32, 4, False), True),
         (n_bits(2, 256, 64, 32, 4, False), False),  # more rows
         (n_bits(1, 256, 64, 32, 8, False), False),  # codes of a byte
+        (n_bits(1, 2048, 64, 512, 4, False), False),  # long blocks
         (product(1, "i4", (200, 131), 0, 32), True),
         (product(1, "u4", (203, 131), 0, 25, True), False),  # blocks that are no words
         (product(1, "u4", (201, 131), 1, 0, True), False),  # a scale a column

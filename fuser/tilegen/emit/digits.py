@@ -49,6 +49,8 @@ ZERO = 8
 """What flipping the highest bits of signed codes adds to them."""
 BLOCKS = 16
 """Blocks that a program splits."""
+MOST_BLOCK = 256
+"""Steps of k of a block, whose products are straight code."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,9 @@ _SIGNED = {"i4": True, "u4": False}
 def can_split(dot: DotShape, node: Node | None, block: int | None) -> bool:
     """Whether the weights that a node decodes are such that a row may be split for them. block:
     steps of k that share a scale."""
-    if node is None or not block or block % CODES or (dot.b, dot.m) != (1, 1):
+    if node is None or not block or block % CODES or block > MOST_BLOCK:
+        return False
+    if (dot.b, dot.m) != (1, 1):
         return False
     return node.attrs["numbers"] in _SIGNED and not is_symbolic(dot.k, dot.n)
 
