@@ -87,14 +87,18 @@ def short_form(low: Builder, op: ops.Map, layout: Layout) -> Tile | None:
 
 def _gelu(low: Builder, op: ops.Map, layout: Layout) -> Tile | None:
     """x * (1 + erf(x * scale)) times a number, in any order, rounded to 16 bits."""
-    factors, number = _factors(low, op.result)
-    if len(factors) != 2 or not feeds_halves(low, op):
+    product, number = _without_numbers(low, op.result)
+    maker = low.assignment.makers.get(product)
+    if not isinstance(maker, ops.Map) or maker.fn != "mul":
         return None
-    for x, other in (factors, factors[::-1]):
+    (left, first), (right, second) = (_without_numbers(low, arg) for arg in maker.args)
+    for x, other in ((left, right), (right, left)):
         scale = _erf_beside_one(low, other, x)
-        if scale is not None and isinstance(low.env.get(x), Tile):
+        known = scale is not None and isinstance(low.env.get(x), Tile)
+        if scale is not None and known and feeds_halves(low, op):
             made = scaled(low, "gelu", low.tile(x, layout), scale)
-            return multiply(low, made, 2 * number) if number != 0.5 else made
+            factor = 2 * number * first * second
+            return multiply(low, made, factor) if factor != 1 else made
     return None
 
 
@@ -110,23 +114,31 @@ def _erf_beside_one(low: Builder, value: Value, x: Value) -> float | None:
     inner = makers.get(beside[0])
     if not isinstance(inner, ops.Map) or inner.fn != "erf":
         return None
-    factors, scale = _factors(low, inner.args[0])
-    return scale if factors == [x] and 2.0**-100 < scale < 2.0**100 else None
+    found, scale = _without_numbers(low, inner.args[0])
+    return scale if found is x else None
 
 
-def _factors(low: Builder, value: Value) -> tuple[list[Value], float]:
-    """The values, and the number, whose product a float32 value is."""
-    maker = low.assignment.makers.get(value)
-    if not isinstance(maker, ops.Map) or maker.fn not in ("mul", "div"):
-        return [value], 1.0
+def _without_numbers(low: Builder, value: Value) -> tuple[Value, float]:
+    """(x, c) where a value is x * c for a positive number c; c is 1 if it is no such product."""
+    number = 1.0
+    while True:
+        maker = low.assignment.makers.get(value)
+        found = _scaling(low, maker) if isinstance(maker, ops.Map) else None
+        if found is None:
+            return value, number
+        value, number = found[0], number * found[1]
+
+
+def _scaling(low: Builder, maker: ops.Map) -> tuple[Value, float] | None:
+    """(x, c) of x * c or x / (1 / c) in float32, for a positive number c of usual size."""
+    if maker.fn not in ("mul", "div") or maker.result.dtype.name != "f32":
+        return None
     beside = number_beside(low, maker)
-    if beside is not None and (maker.fn == "mul" or (beside[0] is maker.args[0] and beside[1])):
-        factors, number = _factors(low, beside[0])
-        return factors, number * (beside[1] if maker.fn == "mul" else 1 / beside[1])
-    if maker.fn == "div":
-        return [value], 1.0
-    (left, first), (right, second) = (_factors(low, arg) for arg in maker.args)
-    return left + right, first * second
+    if beside is None or (maker.fn == "div" and beside[0] is not maker.args[0]):
+        return None
+    value, number = beside
+    factor = 1 / number if maker.fn == "div" and number else number
+    return (value, factor) if 2.0**-100 < factor < 2.0**100 else None
 
 
 def _share(low: Builder, op: ops.Map, layout: Layout) -> Tile | None:
@@ -201,13 +213,10 @@ def unscaled(low: Builder, value: Value, layout: Layout) -> tuple[Tile, float] |
     if not isinstance(maker, ops.Map) or value.dtype.name != "f32":
         return None
     if maker.fn in ("mul", "div"):
-        beside = number_beside(low, maker)
-        if beside is None or (maker.fn == "div" and beside[0] is not maker.args[0]):
+        scaling = _scaling(low, maker)
+        if scaling is None or not isinstance(low.env.get(scaling[0]), Tile):
             return None
-        inner, number = beside
-        factor = 1 / number if maker.fn == "div" and number else number
-        if not 2.0**-100 < factor < 2.0**100 or not isinstance(low.env.get(inner), Tile):
-            return None
+        inner, factor = scaling
         deeper = unscaled(low, inner, layout)
         x, scale = deeper if deeper else (low.tile(inner, layout), 1.0)
         return x, scale * factor

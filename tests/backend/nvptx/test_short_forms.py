@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from typing import Any
 
 import numpy as np
@@ -115,6 +116,20 @@ def test_gelu_takes_one_special_function(body: str) -> None:
 )
 def test_what_is_no_gelu(body: str) -> None:
     assert "max.NaN" not in products(f"{HEAD} {body}")
+
+
+def test_powers_are_no_work() -> None:
+    """Products of products of one value are not taken apart, 2^30 factors of them."""
+    squares = " ".join(f"x{i + 1} = Mul(x{i}, x{i})" for i in range(30))
+    started = time.perf_counter()
+    products(f"x0 = Neg(x) {squares} y = Identity(x30)")
+    assert time.perf_counter() - started < 20
+
+
+def test_gelu_of_a_product() -> None:
+    """What goes through the GELU may be a product itself."""
+    body = "w = Mul(x, z) s = Mul(w, rh) e = Erf(s) p = Add(e, one) a = Mul(w, half) y = Mul(a, p)"
+    assert "max.NaN" in products(f"{HEAD} {body}")
 
 
 def test_gelu_of_singles_is_no_short_form() -> None:
