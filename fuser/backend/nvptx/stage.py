@@ -40,13 +40,13 @@ def copy_async(low: Builder, op: ops.Load, tile: SharedTile) -> None:
     """Issue the copies of a load into a shared tile: zeros where it is out of bounds."""
     access = low.assignment.accesses[op]
     layout = copy_layout(access, tile, low.warps)
-    settled = _settled(low, op) if low.follows_early else None
+    settled = _settled(low, op)
     low.do(gpu.CopyAsync(at=low.place(access, layout), target=tile, layout=layout, settled=settled))
 
 
 def _settled(low: Builder, op: ops.Load) -> str | None:
     """The condition that a load's elements all were there before the run (`View.settled`)."""
-    if op.view.settled is None:
+    if op.view.settled is None or not low.follows_early:
         return None
     dim, count = op.view.settled
     at = op.indices[dim]

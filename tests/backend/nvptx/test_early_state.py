@@ -59,7 +59,7 @@ def arrays_of(kernel: Kernel, rng: np.random.Generator) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("past", [15, 31, 64, 100, 200])
-def test_results_do_not_change(past: int, rng: np.random.Generator) -> None:
+def test_results_do_not_change(past: int) -> None:
     """Bit by bit, whether the new row is alone in its stage, the last of it, or in the middle."""
     with Sizes({"state_capacity": CAPACITY}):
         kernel = attention_of_a_step(past, batch=2)

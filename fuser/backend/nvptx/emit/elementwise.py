@@ -341,9 +341,6 @@ def _integer(e: Emitter, fn: str, dtype: DType, args: list[str]) -> str:
         return _extreme(e, fn[-3:], dtype, a, b)
     if fn == "mul_high":
         return _mul_high(e, dtype, a, b)
-    if fn == "dp4a":  # total, unsigned bytes, signed ones; PTX has the total last
-        operands = f"i32 {b}, i32 {args[2]}, i32 {a}"
-        return e.value(f'call i32 asm "dp4a.u32.s32 $0, $1, $2, $3;", "=r,r,r,r"({operands})')
     if fn == "neg":
         return e.value(f"sub {type} 0, {a}")
     if fn == "abs":

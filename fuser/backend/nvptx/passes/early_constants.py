@@ -52,9 +52,8 @@ from fuser.backend.nvptx.ir.loops import step_of
 from fuser.backend.nvptx.ir.op import Block, Integer, Op
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.rewrite import inside, replaced
-from fuser.backend.nvptx.ir.uses import uses
-from fuser.backend.nvptx.ir.values import Operand, Slot, Tile
-from fuser.backend.nvptx.passes.moving import PURE, used
+from fuser.backend.nvptx.ir.values import Operand, Tile
+from fuser.backend.nvptx.passes.moving import makers_of, take, used
 
 NEAR, FAR = 32, 16
 """Registers of a thread for what is loaded early: until the wait is over, and over a loop."""
@@ -107,23 +106,21 @@ def _lift(block: Block, at: int, most: int) -> tuple[int, int]:
     """Move loads and copies of constants before the op of a number, the wait; how many of each.
     most: bytes of copies."""
     before, wait, behind = block.ops[:at], block.ops[at], block.ops[at + 1 :]
-    makers: dict[object, Op] = {
-        item: op for op in behind for item in (*op.results, *op.names, *_allocated(op))
-    }
+    makers = makers_of(behind)
     moved: dict[Op, None] = {}
     loads: list[Tile] = []
     copies, taken, asked, starts, loops = 0, 0, 0, True, False
     for op in behind:
         if isinstance(op, ops.Load) and op.constant and op.at.access.view.buffer.role == "constant":
             words = -(-len(op.tile.layout.regs) * op.tile.dtype.bytes // 4)
-            if taken + words <= (FAR if loops else NEAR) and _take(op, makers, moved):
+            if taken + words <= (FAR if loops else NEAR) and take(op, makers, moved):
                 loads.append(op.tile)
                 taken += words
         elif isinstance(op, ops.CopyAsync):
             if starts and op.at.access.view.buffer.role == "constant":
                 asked += op.target.bytes
                 if not copies or asked <= most:
-                    copies += _take(op, makers, moved)
+                    copies += take(op, makers, moved)
         else:
             starts = starts and (isinstance(op, _ISSUING) or not _shares(op))
             loops = loops or isinstance(op, ops.For | ops.While)
@@ -135,30 +132,9 @@ def _lift(block: Block, at: int, most: int) -> tuple[int, int]:
     return len(loads), copies
 
 
-def _allocated(op: Op) -> tuple[Slot, ...]:
-    return (op.slot,) if isinstance(op, ops.Alloc) else ()
-
-
 def _shares(op: Op) -> bool:
     """Whether an op, or one inside of it, has to do with shared memory."""
     return bool(op.blocks()) or isinstance(op, ops.WaitCopies) or any(op.slots())
-
-
-def _take(op: Op, makers: dict[object, Op], moved: dict[Op, None]) -> bool:
-    """Move an op with all that it is made of, if that depends on nothing behind the wait."""
-    found: dict[Op, None] = {op: None}
-    todo = [op]
-    while todo:
-        for item in uses(todo.pop()):
-            maker = makers.get(item)
-            if maker is None or maker in moved or maker in found:
-                continue
-            if not isinstance(maker, (*PURE, ops.Alloc)):
-                return False
-            found[maker] = None
-            todo.append(maker)
-    moved.update(found)
-    return True
 
 
 def _trigger_behind_copies(block: Block) -> None:

@@ -24,7 +24,7 @@ The early copies belong to the group that is committed first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container
 
 from fuser.backend.nvptx.decisions import Decision
 from fuser.backend.nvptx.ir import ops
@@ -32,7 +32,7 @@ from fuser.backend.nvptx.ir.op import Block, Integer, Op
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.rewrite import cloned
 from fuser.backend.nvptx.passes.first_copies import only_copies
-from fuser.backend.nvptx.passes.moving import PURE, used, with_makers
+from fuser.backend.nvptx.passes.moving import PURE, makers_of, take, used
 
 _BEFORE = (*PURE, ops.Alloc, ops.CopyAsync, ops.CommitCopies, ops.Load, ops.Keep)
 """What may stand between the wait and the copies: nothing else that touches shared memory."""
@@ -63,18 +63,19 @@ def forget_state(program: Program) -> None:
 def _split(body: Block, at: int) -> int:
     """Put the early copies in front of the wait, op number `at`; how many there are."""
     behind = body.ops[at + 1 :]
-    early: list[Op] = []
+    early: dict[Op, None] = {}
     for op in behind:
         if _settled(op) and not isinstance(op, PURE):
-            early.append(op)
+            early[op] = None
         elif not isinstance(op, _BEFORE) and not only_copies(op):
             break
-    moved = with_makers(early, behind) if early else None
-    if not moved:
+    makers, moved = makers_of(behind), dict[Op, None]()
+    if not early or not all(take(op, makers, moved) for op in early):
         return 0
     front, rest = Block(), Block()
-    for op in moved:
-        front.ops += cloned([op], ".early", {}) if op in early else [op]
+    for op in behind:
+        if op in moved:
+            front.ops += cloned([op], ".early", {}) if op in early else [op]
     rest.ops = [op for op in behind if op in early or op not in moved]
     copies = _where_settled(front, True)
     _where_settled(rest, False, early)
@@ -89,7 +90,7 @@ def _settled(op: Op) -> bool:
     return isinstance(op, PURE) or (isinstance(op, ops.CopyAsync) and op.settled is not None)
 
 
-def _where_settled(body: Block, holds: bool, among: Sequence[Op] | None = None) -> int:
+def _where_settled(body: Block, holds: bool, among: Container[Op] | None = None) -> int:
     """Put each copy under its condition, or under the opposite of it; how many there are. among:
     ops of the block that have copies; None: any."""
     made: list[Op] = []

@@ -20,7 +20,7 @@ from __future__ import annotations
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.op import Op
 from fuser.backend.nvptx.ir.program import Program
-from fuser.backend.nvptx.passes.moving import PURE, with_makers
+from fuser.backend.nvptx.passes.moving import PURE, makers_of, take
 
 _ISSUING = (ops.CopyAsync, ops.CommitCopies)
 _PASSED = (
@@ -41,18 +41,18 @@ def issue_copies_first(program: Program) -> None:
         if not isinstance(op, _PASSED) and not only_copies(op):
             start = end
     work = body[start:end]
-    copies = with_makers([op for op in work if _issues(op)], work)
-    loads: list[Op] = []
-    for op in work:
-        found = with_makers([op], work) if isinstance(op, ops.Load) else None
-        loads += found or []
-    if not copies:
+    issuing = [op for op in work if _issues(op)]
+    makers, copies, loads = makers_of(work), dict[Op, None](), dict[Op, None]()
+    if not issuing or not all(take(op, makers, copies) for op in issuing):
         return
-    first = [op for op in work if op in loads and op not in copies]
-    later = [op for op in work if op not in loads and op not in copies]
-    shared = [op for op in copies if op in loads]
-    rest = [op for op in copies if op not in loads]
-    body[start:end] = [*shared, *first, *rest, *later]
+    for op in work:
+        if isinstance(op, ops.Load):
+            take(op, makers, loads)
+    body[start:end] = [
+        *(op for op in work if op in loads),
+        *(op for op in work if op in copies and op not in loads),
+        *(op for op in work if op not in copies and op not in loads),
+    ]
 
 
 def only_copies(op: Op) -> bool:

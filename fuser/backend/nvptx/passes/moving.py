@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.op import Integer, Op
 from fuser.backend.nvptx.ir.uses import uses
-from fuser.backend.nvptx.ir.values import Slot
 
 PURE = (
     Integer, ops.Address, ops.Full, ops.IndexTile, ops.Splat, ops.Map, ops.Relabel, ops.ReadTable,
@@ -15,34 +14,37 @@ PURE = (
 """Ops that compute an index or a condition, of nothing but numbers."""
 
 
-def with_makers(wanted: Sequence[Op], among: Sequence[Op]) -> list[Op] | None:
-    """Ops and what they are made of, in the order of `among`; None where that is more than indices,
-    conditions, and slots."""
-    makers: dict[object, Op] = {}
-    for op in among:
+def makers_of(body: Iterable[Op]) -> dict[object, Op]:
+    """By what it defines, or allocates, each op."""
+    found: dict[object, Op] = {}
+    for op in body:
         slots = (op.slot,) if isinstance(op, ops.Alloc) else ()
-        makers |= dict.fromkeys((*op.results, *op.names, *slots), op)
-    found = dict.fromkeys(wanted)
-    todo = list(wanted)
+        found |= dict.fromkeys((*op.results, *op.names, *slots), op)
+    return found
+
+
+def take(op: Op, makers: dict[object, Op], moved: dict[Op, None]) -> bool:
+    """Add an op to those that move, with all that it is made of, if that is indices, conditions and
+    slots, or moves already. makers: of what may move at all."""
+    found: dict[Op, None] = {op: None}
+    todo = [op]
     while todo:
-        op = todo.pop()
-        for item in read_by(op):
+        for item in read_by(todo.pop()):
             maker = makers.get(item)
-            if maker is None or maker in found:
+            if maker is None or maker in moved or maker in found:
                 continue
             if not isinstance(maker, (*PURE, ops.Alloc)):
-                return None
+                return False
             found[maker] = None
             todo.append(maker)
-    return [op for op in among if op in found]
+    moved.update(found)
+    return True
 
 
 def read_by(op: Op) -> set[object]:
-    """What an op reads, those inside of it included, and the slots that it names."""
-    inner = [op, *(other for block in op.blocks() for other in block.walk())]
-    found: set[object] = {item for each in inner for item in uses(each)}
-    slots: set[Slot] = {slot for each in inner for slot in each.slots()}
-    return found | slots
+    """What an op reads, those inside of it included."""
+    inner = (op, *(other for block in op.blocks() for other in block.walk()))
+    return {item for each in inner for item in uses(each)}
 
 
 def used(body: Sequence[Op]) -> list[Op]:
@@ -56,4 +58,4 @@ def used(body: Sequence[Op]) -> list[Op]:
     return kept[::-1]
 
 
-__all__ = ["PURE", "read_by", "used", "with_makers"]
+__all__ = ["PURE", "makers_of", "take", "used"]
