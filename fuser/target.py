@@ -130,15 +130,16 @@ class Target:
         """What multiplies operands of a dtype (its name) on this CPU; None: plain vectors do."""
         if self.is_cuda:
             return None
-        have = {name[1:] for name in self.features.split(",") if name.startswith("+")}
-        fitting = (u for u in DOT_UNITS if u.dtype == dtype and have.issuperset(u.features))
+        fitting = (u for u in DOT_UNITS if u.dtype == dtype and self._has(*u.features))
         return next(fitting, None)
+
+    def _has(self, *features: str) -> bool:
+        return {f"+{name}" for name in features} <= set(self.features.split(","))
 
     @property
     def dp4a(self) -> bool:
         """Whether vectors of 32-bit words add up four products of bytes at once (CPU)."""
-        have = {name[1:] for name in self.features.split(",") if name.startswith("+")}
-        return have >= {"avx512vnni", "avx512vl"}
+        return self._has("avx512vnni", "avx512vl")
 
     def lanes(self, bits: int) -> int:
         """How many elements of `bits` one vector register holds (CPU)."""

@@ -88,13 +88,18 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("k", "n", "block", "zeros"), CASES)
-@pytest.mark.parametrize("kind", ["normal", "outlier", "small", "one sign", "zeros"])
+@pytest.mark.parametrize(
+    ("k", "n", "block", "zeros", "kind"),
+    [
+        (*case, kind)
+        for case in CASES
+        for kind in ("normal", "outlier", "small", "one sign", "zeros")
+        if case[0] <= 640 or kind not in ("outlier", "small")  # the interpreter takes its time
+    ],
+)
 def test_error_is_that_of_float32(k: int, n: int, block: int, zeros: bool, kind: str) -> None:
     """Against float64."""
     model = n_bits(1, k, n, block, 4, zeros)
-    if kind in ("outlier", "small") and k > 640:
-        pytest.skip("the interpreter takes its time")
     assert is_split(model, VNNI)
     x, weights = row(k, kind), weights_of(model)
     cut = partition(open_model(model).graph({}), VNNI)

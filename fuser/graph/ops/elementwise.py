@@ -280,8 +280,8 @@ _COMPARE: tuple[tuple[str, Callable[[Array, Array], Array]], ...] = (
 )
 
 KERNELS_ONLY = frozenset(("fmin", "fmax", "mul_high", "exp2", "log2", "fma", "dp4a"))
-"""Maps that kernels of the block language have, and no front end makes: graphs spell them by
-others. tests/backend draws them in kernels, against the interpreter of the Tile IR."""
+"""Maps that kernels have, of the block language or of emitters (dp4a, on CPUs), and no front end
+makes: graphs spell them by others. tests/backend has them in kernels, against NumPy."""
 
 PRIMITIVES: tuple[Primitive, ...] = (
     *(_unary(name, function) for name, function in _UNARY),

@@ -1,4 +1,5 @@
-"""A row by weights of 4 bits, in whole numbers: the row is split into digits of a byte first.
+"""A row by weights of 4 bits, in whole numbers: the row is split into digits of a byte first (the
+slices of the Ozaki scheme: Ozaki, Ogita, Oishi, Rump 2012, of matmuls without error).
 
 Of a block of k that shares scales, x[k] = s q[k] with q = 65536 d2 + 256 d1 + d0, digits from -128
 to 127, and s so that the largest has 23 bits: the error of an element is that of rounding the
@@ -109,10 +110,7 @@ def emit(
         return sums
 
     inits = [Piece(f32, (0,), splat=0.0) for _ in dots]
-    if digits.blocks == 1:
-        totals = body(Index(0), inits)
-    else:
-        totals = em.loop(0, digits.blocks, 1, inits, body)
+    totals = em.loop(0, digits.blocks, 1, inits, body)
     none = Index(0)
     places: Places = {
         dot.node.output: (dot.result_coords(none, none, n), [(n, dot.n)]) for dot in dots

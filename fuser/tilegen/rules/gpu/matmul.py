@@ -84,7 +84,6 @@ def _dot_schedule(
         depth = min((64, 48, 32), key=lambda deep: ceildiv(k, deep) * (deep + 16))
     short = half and streamed and target.wgmma and waves == 1 and k < SHORT
     warps = warps_of(rows * columns * accumulators, accumulators, short=short)
-    warps = 12 if (rows, columns) == TALL else warps
     stages = 4 if half else 3
     if half and waves == 1 and rows + columns * accumulators <= 192:
         lines = rows + columns * accumulators

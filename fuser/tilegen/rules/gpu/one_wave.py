@@ -70,6 +70,8 @@ def stream_schedule(
 def warps_of(tile: int, accumulators: int, *, short: bool) -> int:
     """Warps that compute a tile of so many elements of all accumulators. short: a block has one
     tile, of a short k."""
+    if tile > 128 * 256:
+        return 12
     shared = short and tile == SHARED_TILE and accumulators == 1
     return 8 if tile >= 128 * 128 or shared else 4
 
