@@ -22,6 +22,10 @@ def own_outputs(grouping: Grouping) -> list[Group]:
         assert node is not None, "graph inputs are copied before"
         if node not in grouping.virtual:
             continue
+        matmul = _cut_owner(grouping, node)
+        if matmul is not None:
+            grouping.close(node, matmul)
+            continue
         owner = _injective_owner(grouping, node)
         positions = grouping.lead(value, owner) if owner is not None else None
         if owner is None or positions is None:
@@ -32,6 +36,30 @@ def own_outputs(grouping: Grouping) -> list[Group]:
         else:
             grouping.join(node, owner, positions)
     return slices
+
+
+def _cut_owner(grouping: Grouping, node: Node) -> Group | None:
+    """The matmuls on a GPU of whose result a node is a part, which they write by itself: a store
+    where what a block has lies within the part."""
+    if not grouping.target.is_cuda or not _cuts(grouping, node):
+        return None
+    current: Node | None = node
+    while current is not None and current in grouping.virtual:
+        if not (is_injective(current) or (current.op == "slice" and _is_run(current))):
+            return None
+        current = current.inputs[0].node
+    owner = None if current is None else grouping.group_of.get(current)
+    if current is None or owner is None or owner.kind != "contraction":
+        return None
+    parts = current.inputs if current.op == "concat" else current.outputs
+    if not all(value in owner.positions for value in parts):
+        return None
+    return None if grouping.forbidden(owner.nodes, [node]) else owner
+
+
+def _is_run(node: Node) -> bool:
+    """Whether a slice leaves no element out between two others."""
+    return all(stride == 1 for stride in node.attrs["strides"])
 
 
 def _cuts(grouping: Grouping, node: Node) -> bool:

@@ -1,4 +1,4 @@
-"""Parallel matmuls of one operand are one; small outputs are copied out by a kernel beside."""
+"""Parallel matmuls of one operand are one, which writes parts that are outputs by themselves."""
 
 from __future__ import annotations
 
@@ -26,22 +26,39 @@ def cached(rows: int, width: int, *, keys: bool = True) -> Graph:
     return net.finish(*outputs)
 
 
+@pytest.mark.parametrize(("rows", "width"), [(1, 32), (100, 128), (4096, 512)])
+def test_keys_and_values_are_written_where_they_are_projected(rows: int, width: int) -> None:
+    """The key is turned there, too; what attention reads is one more output."""
+    graph = cached(rows, width)
+    cut = partition(graph, SM_90A)
+    if rows < 4096:
+        check(graph, cut)
+    assert kinds(cut) == ["contraction", "contraction"]
+    assert cut.regions[0].outputs[1:] == tuple(cut.graph.outputs[1:])
+    assert "neg" in ops(cut.regions[0])
+
+
+def plain(rows: int, width: int) -> Graph:
+    """A query, a key and a value, the last of which is an output; nothing is turned."""
+    net = Net()
+    x = net.input("x", rows, 48)
+    query, key, value = net.linear(x, width), net.linear(x, width), net.linear(x, width)
+    scores = net.b.matmul(query, net.b.transpose(key, (1, 0)))
+    return net.finish(scores, net.b.reshape(value, (rows, 2, width // 2)))
+
+
 def test_a_small_value_joins_query_and_key() -> None:
-    """The kernel that turns the key copies the value."""
-    graph = cached(1, 32)
+    graph = plain(5, 32)
     cut = partition(graph, SM_90A)
     check(graph, cut)
-    assert kinds(cut).count("contraction") == 2 and kinds(cut).count("map") == 1
-    (beside,) = (region for region in cut.regions if region.kind == "map")
-    assert len(beside.outputs) == 2 and "neg" in ops(beside)
+    assert kinds(cut) == ["contraction", "contraction"]
+    assert [value.shape for value in cut.regions[0].outputs] == [(5, 96), (5, 2, 16)]
 
 
-def test_a_large_value_is_written_where_it_is_computed() -> None:
-    large = cached(4096, 512)  # 8 MB: longer on its way than a launch
-    cut = partition(large, SM_90A)
+def test_a_large_value_keeps_its_kernel() -> None:
+    """As part of what is merged it would be written twice."""
+    cut = partition(plain(4096, 512), SM_90A)  # 8 MB: longer on its way than a launch
     assert kinds(cut).count("contraction") == 3
-    (beside,) = (region for region in cut.regions if region.kind == "map")
-    assert len(beside.outputs) == 1
 
 
 def test_a_launch_of_a_cpu_is_no_reason() -> None:

@@ -213,7 +213,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("decode_weights", _of(decode_weights), on_cpu),
     Pass("hoist_scales", _of(hoist_scales), fuses),  # what is left of an operand may be shared
     Pass("split_matmuls", _of(split_matmuls), merges),  # before others are merged
-    Pass("rotate_in_place", _of(rotate_in_place), merges),
+    Pass("rotate_in_place", lambda g, w: rotate_in_place(g, w.target.is_cuda), merges),
     Pass("merge_matmuls", _merge, merges),
     Pass("split_k", lambda g, work: split_k(g, work.target), fuses_on_gpu),
     Pass("fold_norms", lambda g, work: fold_norms(g, work.target), folds_norms),

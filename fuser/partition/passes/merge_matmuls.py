@@ -5,9 +5,8 @@
     %v = add(dot_general(%x, %wv), %bv)          %k = slice %m; %v = slice %m
 Weights and biases are constants, so they are concatenated here. The slices are index maps of the
 readers. A matmul whose result goes on through maps of its own (an activation) keeps its kernel,
-where those maps are free. So does one whose result is an output of the graph, which another kernel
-would have to copy out of the merged one; unless it is small (the value of a token, which goes into
-a cache): the copy joins the kernels of the other parts.
+where those maps are free. So does one whose result is an output of the graph, which the merged one
+would write twice, unless it is small (the value of a token, which goes into a cache).
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Branch:
 def merge_matmuls(graph: Graph, forbid: Collection[Pair] = (), copied: int = 0) -> Graph:
     """A graph where parallel matmuls with constant weights are one, where that is a gain. forbid:
     ONNX nodes that are not merged. copied: bytes of an output, of open sizes by the examples, up to
-    which it may be copied out of what was merged."""
+    which it may be written once more."""
     found, _ = find_attention(graph)
     attention = {node for match in found for node in match.nodes}
     gated = {node for pair in find_gates(graph) for node in pair}

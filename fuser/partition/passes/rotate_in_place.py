@@ -19,6 +19,7 @@ from fuser.dtypes import i32
 from fuser.graph.copying import begin_copy, clone_node
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.registry import build
+from fuser.graph.sizes import same
 from fuser.partition.dag import ordered
 from fuser.partition.gated import find_gates, parallel_products
 from fuser.partition.nodes import is_injective, is_map
@@ -63,24 +64,30 @@ class _Unit:
     made: dict[Value, Value] = field(default_factory=dict)
 
 
-def rotate_in_place(graph: Graph) -> Graph:
-    """A graph in which rotations of projected heads follow a pair of matmuls."""
+def rotate_in_place(graph: Graph, written: bool = False) -> Graph:
+    """A graph in which rotations of projected heads follow a pair of matmuls. written: parts of
+    what a matmul gives may be outputs, which its kernel writes by themselves."""
     uses = graph.uses()
     outputs = set(graph.outputs)
+    barred = set[Value]() if written else outputs
     gated = {node for pair in find_gates(graph) for node in pair}
     units: list[_Unit] = []
     for siblings in parallel_products(graph):
         free = [p for p in siblings if p not in gated and is_linear(p)]
-        unit = _unit([matmul_with_bias(p, uses, outputs) for p in free], uses, outputs)
+        unit = _unit([matmul_with_bias(p, uses, outputs) for p in free], uses, outputs, barred)
         if unit is not None:
             units.append(unit)
     return _rewrite(graph, units) if units else graph
 
 
 def _unit(
-    branches: list[Branch], uses: dict[Value, list[Node]], outputs: set[Value]
+    branches: list[Branch],
+    uses: dict[Value, list[Node]],
+    outputs: set[Value],
+    barred: set[Value],
 ) -> _Unit | None:
-    found = [_heads(branch, uses, outputs) for branch in branches]
+    """Heads of matmuls on one operand. barred: outputs that are no part of what is written."""
+    found = [_heads(branch, uses, outputs, barred) for branch in branches]
     rotated = [part for part in found if part is not None and part.rotation]
     if not rotated:
         return None
@@ -94,7 +101,7 @@ def _unit(
         if part is None or part.rotation:
             continue
         columns = branch.result.shape[-1]
-        if columns % size or leads_to_output(branch.result, uses, outputs):
+        if columns % size or leads_to_output(branch.result, uses, barred):
             continue
         pre = (*first.pre[:-2], columns // size, size)
         plain.append(_Heads(branch, pre, first.perm, branch.result, (), branch.result))
@@ -115,7 +122,9 @@ def _unit(
     return _Unit(parts, [first.branch.matmul.inputs[0], *externals])
 
 
-def _heads(branch: Branch, uses: dict[Value, list[Node]], outputs: set[Value]) -> _Heads | None:
+def _heads(
+    branch: Branch, uses: dict[Value, list[Node]], outputs: set[Value], barred: set[Value]
+) -> _Heads | None:
     """The heads of a matmul and the rotation behind them; no rotation where none is found."""
     value = branch.result
     pre: tuple[int, ...] = ()
@@ -126,10 +135,10 @@ def _heads(branch: Branch, uses: dict[Value, list[Node]], outputs: set[Value]) -
             break
         node = users[0]
         if node.op == "reshape" and not perm and not pre:
-            pre = node.output.shape
-            if len(pre) < 3 or pre[-1] * pre[-2] != value.shape[-1]:
+            cut = _cut_into_heads(node)
+            if cut is None:
                 return _Heads(branch, (), (), value, (), value)
-            perm = tuple(range(len(pre)))
+            pre, perm = cut
         elif node.op == "transpose" and pre and node.attrs["perm"][-1] == len(pre) - 1:
             perm = tuple(perm[axis] for axis in node.attrs["perm"])
         else:
@@ -141,9 +150,21 @@ def _heads(branch: Branch, uses: dict[Value, list[Node]], outputs: set[Value]) -
     if rotation is None:
         return _Heads(branch, pre, perm, value, (), value)
     nodes, result = rotation
-    if leads_to_output(result, uses, outputs):
+    if leads_to_output(result, uses, barred):
         return None
     return _Heads(branch, pre, perm, value, nodes, result)
+
+
+def _cut_into_heads(node: Node) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """([..., heads, size], the permutation of it) that a reshape of [..., n] is: heads may stand in
+    front of dims of 1, as those of a lone query do."""
+    shape, last = node.output.shape, node.output.type.rank - 1
+    width = node.inputs[0].shape[-1]
+    axis = next((a for a in range(last - 1, 0, -1) if same(shape[a] * shape[last], width)), None)
+    if axis is None or any(not same(dim, 1) for dim in shape[axis + 1 : last]):
+        return None
+    order = [*(a for a in range(last) if a != axis), axis, last]
+    return tuple(shape[a] for a in order), tuple(order.index(a) for a in range(last + 1))
 
 
 def _rotation(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fuser.dtypes import BY_NAME, DType
 from fuser.graph.ir import Node, Value
 from fuser.graph.precision import operand_dtype
-from fuser.graph.sizes import is_symbolic
+from fuser.graph.sizes import is_symbolic, size_hint
 from fuser.target import DotUnit, Target
 from fuser.tilegen.emit.constants import uniform
 from fuser.tilegen.emit.dot_shape import DotShape
@@ -20,6 +20,8 @@ PANEL = 16
 """Columns of a panel of weights for a dot unit: a vector of float32, or a row of a tile."""
 
 
+FEW_ROWS, STREAMED = 16, 1024
+"""Rows of a block, and the k from which on it waits for its weights alone."""
 SECTOR, LINE = 32, 128
 """Bytes that a GPU's L2 answers a request with: rows that begin elsewhere take several requests. Of
 a line, of which boxes of the copy engine consist."""
@@ -136,7 +138,7 @@ def panel(em: Emission, dot: DotShape, batch: Index, n: Index, k: Index, dtype: 
         spare = -dot.n % step if across else 0
         along = bool(inner) and inner[0] in dot.contract[1][-1:]
         # tensor cores want 8-bit operands with k innermost
-        if dtype.bits == 8 or (_fills_no_line(em, dtype) and not along):
+        if dtype.bits == 8 or (_fills_no_line(em, dot.k, dtype) and not along):
             return _columns_of(em, dot, (batch, n, k), dtype)
         if not inner or (inner[0] in whole and not spare):
             return operand(em, rhs, dot.coords(1, batch, n, k), (1, 2), dtype, lone)
@@ -166,12 +168,15 @@ def panel(em: Emission, dot: DotShape, batch: Index, n: Index, k: Index, dtype: 
     return em.full_value(em.cast(em.load_packed(buffer, shape, at, (1, 2)), dtype, True), (1, 2))
 
 
-def _fills_no_line(em: Emission, dtype: DType) -> bool:
+def _fills_no_line(em: Emission, k: int, dtype: DType) -> bool:
     """Whether columns of a block are no whole lines of memory: for wgmma the copy engine brings
-    whole ones, or slowly parts of them. With k inside, lines are as long as a stage is deep."""
+    whole ones, or slowly parts of them, and a block of few rows waits for nothing but lines. With k
+    inside, lines are as long as a stage is deep."""
     block, target = em.schedule.block, em.target
-    wide = target.wgmma and dtype.bits == 16 and block("m") % 64 == 0
-    return wide and block("n") * dtype.bytes % LINE != 0 and block("k") * dtype.bytes % LINE == 0
+    wide = block("m") % 64 == 0 or (block("m") <= FEW_ROWS and size_hint(k) >= STREAMED)
+    if not target.wgmma or not wide or dtype.bits != 16:
+        return False
+    return block("n") * dtype.bytes % LINE != 0 and block("k") * dtype.bytes % LINE == 0
 
 
 def _columns_of(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from fuser.errors import LoweringError
-from fuser.graph.ir import Value
+from fuser.graph.ir import Node, Value
 from fuser.graph.ops.registry import is_map
-from fuser.tilegen.emit.maps import Coords, Guard, forward
+from fuser.tilegen.emit.maps import MOVEMENT, Coords, Guard, forward
 from fuser.tilegen.emit.space import Emission, Piece
 from fuser.tilegen.index import Index
 
@@ -89,12 +89,45 @@ def store_placed(em: Emission, places: Places) -> None:
                 em.store(value, shifted, em.tile(part, coords), guards)
                 start += part.shape[axis]
             continue
+        if value not in places and (parts := _moved_parts(em, places, value)):
+            for part, at, coords, guards in parts:
+                em.store(value, coords, em.tile(part, at), guards)
+            continue
         if value not in places:
             raise LoweringError(
                 f"output {value!r} does not follow the anchor", where=em.region.name
             )
         coords, guards = places[value]
         em.store(value, coords, em.tile(value, coords), guards)
+
+
+def _moved_parts(
+    em: Emission, places: Places, value: Value
+) -> list[tuple[Value, Coords, Coords, list[Guard]]]:  # fmt: skip
+    """Of a value that is a concat moved, or a part of one: (each operand of the concat, where that
+    lives, where it is in the value, guards)."""
+    chain: list[Node] = []
+    while (node := value.node) is not None and em.is_inside(value) and node.op != "concat":
+        if len(node.inputs) != 1 or node.op not in MOVEMENT:
+            return []
+        chain.append(node)
+        value = node.inputs[0]
+    if node is None or not em.is_inside(value) or any(v not in places for v in node.inputs):
+        return []
+    found, start, axis = [], 0, node.attrs["axis"]
+    for part in node.inputs:
+        at, guards = places[part]
+        coords = (*at[:axis], at[axis] + start, *at[axis + 1 :])
+        start += part.shape[axis]
+        bounds = list(guards)
+        for step in reversed(chain):
+            moved = forward(step, coords)
+            if moved is None:
+                return []
+            coords = moved[0]
+            bounds += moved[1]
+        found.append((part, at, coords, list(dict.fromkeys(bounds))))
+    return found
 
 
 def _place_operands(em: Emission, places: Places) -> None:

@@ -233,7 +233,7 @@ def test_kernels_read_moving_sizes_from_memory(tmp_path: Path) -> None:
             command = ["ptxas", "-arch=sm_90a", tmp_path / "k.ptx", "-o", tmp_path / "cubin"]
             done = subprocess.run(command, capture_output=True, text=True)
             assert done.returncode == 0, f"{number}: {done.stderr}"
-    assert read > 3 and blocks
+    assert read >= 3 and blocks  # the projection that appends, attention, and its sum over parts
 
 
 def masked() -> Any:
