@@ -107,12 +107,17 @@ def is_tile(value: Value) -> bool:
 def lone_dot(loop: ops.For, plan: Assignment) -> ops.Dot | None:
     """The loop's only dot, if all it does is to accumulate into a carried value over some
     iterations."""
+    dots = summing_dots(loop, plan)
+    return dots[0] if len(dots) == 1 else None
+
+
+def summing_dots(loop: ops.For, plan: Assignment) -> list[ops.Dot]:
+    """The dots of a loop, if all that each does is to accumulate into a carried value of its own
+    over some iterations; else none."""
     dots = [op for op in loop.body.ops if isinstance(op, ops.Dot)]
-    if len(dots) != 1:
-        return None
-    if 0 < trips_of(loop) <= 1:
-        return None
-    return dots[0] if accumulates(dots[0], loop, plan) else None
+    if 0 < trips_of(loop) <= 1 or not all(accumulates(dot, loop, plan) for dot in dots):
+        return []
+    return dots
 
 
 def trips_of(loop: ops.For) -> int:

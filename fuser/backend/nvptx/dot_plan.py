@@ -12,6 +12,7 @@ from fuser.backend.nvptx.assignment import (
     feeds_rows,
     lone_dot,
     made_of_dot,
+    summing_dots,
     trips_of,
 )
 from fuser.backend.nvptx.cluster import NeedsOneBlock
@@ -47,8 +48,8 @@ def plan_dot(op: ops.Dot, plan: Assignment, target: Target, wide: bool = False) 
     unit = unit_of(op)
     if unit is not None:
         grid = dataclasses.replace(grid, depth=unit.depth)
-    if kind == "mma" and lone:
-        grid = split_warps(grid, -(-k // grid.depth))
+    if kind == "mma" and loop is not None and op in summing_dots(loop, plan):
+        grid = split_warps(grid, -(-k // grid.depth), LONE if lone else ONE_OF_SEVERAL)
     return DotPlan(kind, grid, grid.accumulator(), result)
 
 
@@ -90,12 +91,17 @@ def spread_dot(kernel: Kernel, plan: Assignment) -> None:
     )
 
 
-def split_warps(grid: WarpGrid, steps: int) -> WarpGrid:
+LONE, ONE_OF_SEVERAL = 16 * 64, 16 * 16
+"""Elements of a warp's share of a dot that is alone in its loop, and of one beside others."""
+
+
+def split_warps(grid: WarpGrid, steps: int, least: int = LONE) -> WarpGrid:
     """Turn warps along n into warps along k where a warp's share of the tile is too thin to keep
-    its tensor core busy: chains of dependent matmuls are short, operands are read less often."""
+    its tensor core busy: chains of dependent matmuls are short, operands are read less often.
+    least: elements of a share that is not too thin."""
     while (
         grid.warps_n > 1
-        and grid.rows * grid.columns < 16 * 64
+        and grid.rows * grid.columns < least
         and grid.columns * 2 <= 64
         and steps % (grid.warps_k * 2) == 0
     ):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from fuser.backend.nvptx import consumer
 from fuser.backend.nvptx.access_layout import operand_layout
-from fuser.backend.nvptx.assignment import lone_dot
+from fuser.backend.nvptx.assignment import summing_dots
 from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.chain import find_chain
 from fuser.backend.nvptx.dot import add_partials, operand, zeros
@@ -84,12 +84,13 @@ def lower_for(low: Builder, op: ops.For) -> None:
                 low.shared.free(buffer.slot)
         _bind_results(low, op, finals)
         return
-    lone = lone_dot(op, low.assignment)
-    place = op.body.params.index(lone.acc) - 1 if lone else 0
-    partial = lone is not None and low.assignment.dots[lone].partial
-    whole = inits[place] if lone and partial else None
-    if lone and partial:
-        inits[place] = zeros(low, lone)
+    sums = {
+        op.body.params.index(dot.acc) - 1: dot
+        for dot in summing_dots(op, low.assignment) if low.assignment.dots[dot].partial
+    }  # fmt: skip
+    whole = {place: inits[place] for place in sums}
+    for place, dot in sums.items():
+        inits[place] = zeros(low, dot)
     if stream:
         consumer.start_sums(low, stream, inits)
     variable = e.name_of()
@@ -140,8 +141,8 @@ def lower_for(low: Builder, op: ops.For) -> None:
         staged = pipeline.tiles if pipeline else []
     for buffer in staged:
         low.shared.free(buffer.slot)
-    if lone and whole:
-        finals[place] = add_partials(low, lone, finals[place], whole)
+    for place, dot in sums.items():
+        finals[place] = add_partials(low, dot, finals[place], whole[place])
     _bind_results(low, op, finals)
 
 

@@ -18,6 +18,7 @@ from fuser.backend.nvptx.masks import can_remake, remake
 from fuser.backend.nvptx.op_rules import RULES
 from fuser.backend.nvptx.order import ProgramOrder, growing_axes
 from fuser.backend.nvptx.recording import Flexible
+from fuser.backend.nvptx.resident import resident_blocks
 from fuser.backend.nvptx.row_tails import find_row_tail
 from fuser.backend.nvptx.slices import move_in_parts
 from fuser.backend.nvptx.stage import land_copies, read
@@ -88,10 +89,11 @@ class Lowering(Builder):
             self.cluster.blocks, self.shared.team, self.needs.workspace_bytes,
         )  # fmt: skip
         program.tables = self.needs.tables
+        program.resident = resident_blocks(self, self.held)
         self.decisions.add(self._overlap)
         self.decisions.add(*passes.run(
             program, overlap=self.follows_early, early=launch.early(self.kernel),
-            async_copies=self.target.async_copies,
+            async_copies=self.target.async_copies, units=self.target.units,
         ))  # fmt: skip
         return program
 

@@ -6,6 +6,7 @@ from fuser.backend.nvptx.decisions import Decision
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.passes.block_barriers import insert_barriers
 from fuser.backend.nvptx.passes.early_constants import request_constants
+from fuser.backend.nvptx.passes.early_operands import request_operands
 from fuser.backend.nvptx.passes.early_state import forget_state, request_state
 from fuser.backend.nvptx.passes.first_copies import issue_copies_first
 from fuser.backend.nvptx.passes.launch_overlap import overlap_launches
@@ -19,10 +20,11 @@ from fuser.backend.nvptx.passes.wgmma_waits import leave_in_flight
 
 
 def run(
-    program: Program, *, overlap: bool, early: int = 0, async_copies: bool = True
+    program: Program, *, overlap: bool, units: int, early: int = 0, async_copies: bool = True
 ) -> list[Decision]:
     """Run the passes, and say what they decided. overlap: whether the kernel may begin under the
     end of the one before it; early: bytes of constants that each block asks for meanwhile.
+    units: multiprocessors.
     async_copies: whether the target has copies of threads under way."""
     decisions = []
     pipeline_loops(program)
@@ -38,6 +40,8 @@ def run(
             decisions.append(request_constants(program, early))
             state = request_state(program)
             decisions += [state] if state else []
+    operands = request_operands(program, units)
+    decisions += [operands] if operands else []
     forget_state(program)
     drop_unused(program)
     place_slots(program)  # what is live is told by the ops that are left
