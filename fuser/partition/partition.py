@@ -14,6 +14,7 @@ from fuser.partition.inline import inline_maps, shed_outputs
 from fuser.partition.layout import choose_layouts
 from fuser.partition.nodes import ANCHORS, OPAQUE
 from fuser.partition.options import Options
+from fuser.partition.panels import inline_totals, take_panels
 from fuser.partition.passes import Work, run_passes
 from fuser.partition.passes.keep_state import rooms_of
 from fuser.partition.refuse import refusals
@@ -63,6 +64,7 @@ def _partition(graph: Graph, target: Target, options: Options) -> Partition:
     _place_all(grouping)
     if not options.no_fusion:
         inline_maps(grouping)
+        inline_totals(grouping)
         if options.fold_norms and target.is_cuda:
             inline_statistics(grouping)
         append_maps(grouping)
@@ -99,6 +101,7 @@ def _place_all(grouping: Grouping) -> None:
             group = grouping.group_of[node]
             if node is group.anchors[-1]:
                 grow_epilogue(grouping, group)
+                take_panels(grouping, group)
                 join_parts(grouping, group)
     for node in grouping.graph.nodes:
         if node not in grouping.virtual and node not in grouping.group_of:

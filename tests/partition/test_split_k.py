@@ -62,7 +62,7 @@ def parts_of(cut: Partition) -> int:
         (50, 2304, 384, 4),
         (100, 1728, 256, 3),
         (1, 4096, 1024, 2),
-        (16, 2048, 2048, 2),
+        (16, 2048, 1024, 2),
     ],
 )
 def test_the_norm_adds_parts_up(rows: int, k: int, n: int, parts: int, transposed: bool) -> None:
@@ -81,7 +81,7 @@ def test_the_norm_adds_parts_up(rows: int, k: int, n: int, parts: int, transpose
 @pytest.mark.parametrize("rows", [1, 16])
 def test_parts_of_few_rows_are_copied_as_matrices(rows: int) -> None:
     """A single row is copied ahead of its use, as many are: nothing of it is broadcast."""
-    matmul = emit_programs(partition(normed(rows, 2048, 2048), SM_90A), SM_90A)[0].kernel
+    matmul = emit_programs(partition(normed(rows, 2048, 1024), SM_90A), SM_90A)[0].kernel
     found = list(matmul.walk())
     assert [op.shape for op in found if isinstance(op, tile_ops.Load)] == [(16, 256), (256, 32)]
     assert not any(isinstance(op, tile_ops.Broadcast | tile_ops.Cast) for op in found)
@@ -95,6 +95,7 @@ def test_parts_of_few_rows_are_copied_as_matrices(rows: int) -> None:
     [
         (1, 4096, 4096, True, SM_90A),  # streams its weights through blocks enough
         (1, 4096, 512, True, SM_90A),  # through few, even so
+        (16, 2048, 2048, True, SM_90A),  # through 128 narrow ones
         (4096, 3072, 768, True, SM_90A),  # has tiles for all multiprocessors
         (512, 3072, 768, True, SM_90A),  # as long to write and read parts
         (128, 768, 768, True, SM_90A),  # short

@@ -101,7 +101,7 @@ def split_warps(grid: WarpGrid, steps: int, least: int = LONE) -> WarpGrid:
     least: elements of a share that is not too thin."""
     while (
         grid.warps_n > 1
-        and grid.rows * grid.columns < least
+        and (grid.rows * grid.columns < least or grid.covered[1] > grid.n)
         and grid.columns * 2 <= 64
         and steps % (grid.warps_k * 2) == 0
     ):

@@ -30,6 +30,7 @@ from fuser.partition.passes.hoist_scales import hoist_scales
 from fuser.partition.passes.keep_state import Kept, keep_state
 from fuser.partition.passes.live import with_copied_inputs, without_dead
 from fuser.partition.passes.merge_matmuls import merge_matmuls
+from fuser.partition.passes.norms_in_epilogues import norms_in_epilogues
 from fuser.partition.passes.rotate_in_place import rotate_in_place
 from fuser.partition.passes.split_concats import split_concats
 from fuser.partition.passes.split_contractions import split_contractions
@@ -215,6 +216,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("split_matmuls", _of(split_matmuls), merges),  # before others are merged
     Pass("rotate_in_place", lambda g, w: rotate_in_place(g, w.target.is_cuda), merges),
     Pass("merge_matmuls", _merge, merges),
+    Pass("norms_in_epilogues", lambda g, w: norms_in_epilogues(g, w.target), fuses_on_gpu),
     Pass("split_k", lambda g, work: split_k(g, work.target), fuses_on_gpu),
     Pass("fold_norms", lambda g, work: fold_norms(g, work.target), folds_norms),
     Pass("copy_pinned", lambda g, w: copy_pinned(g, w.options.pin), copies_pinned),

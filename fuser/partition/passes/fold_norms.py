@@ -76,16 +76,10 @@ class Folded:
 def fold_norms(graph: Graph, target: Target) -> Graph:
     """A graph in which matmuls of constant weights read what their operand was normalised from,
     where nobody else reads the normalised values and sums of rows are cheaper than a kernel."""
-    uses = graph.uses()
-    outputs = set(graph.outputs)
     found: dict[Node, Folded | Variance] = {}
-    readers: dict[Value, list[Node]] = {}
-    for node in graph.nodes:
-        if node.op == "dot_general" and _is_plain(node):
-            readers.setdefault(_unmoved(node.inputs[0]), []).append(node)
-    for value, matmuls in readers.items():
+    for value, matmuls in foldable(graph):
         normalised = match_normalised(value)
-        if normalised is None or not _read_by(value, set(matmuls), uses, outputs):
+        if normalised is None:
             continue
         *rows, k = normalised.source.shape
         columns = {matmul.output.shape[-1] for matmul in matmuls}
@@ -105,12 +99,25 @@ def fold_norms(graph: Graph, target: Target) -> Graph:
         graph: Graph, node: Node, values: dict[Value, Value], item: Folded | Variance
     ) -> Value:
         if isinstance(item, Folded):
-            return _rewritten(graph, node, values, item)
+            return rewritten(graph, node, values, item)
         if item not in made:
             made[item] = sums_about_first(graph, item, values)
         return made[item][node is item.squares]
 
     return without_dead(with_replaced(graph, found, replaced))
+
+
+def foldable(graph: Graph) -> list[tuple[Value, list[Node]]]:
+    """The values that nobody but matmuls of constant 16-bit weights reads, with these."""
+    uses, outputs = graph.uses(), set(graph.outputs)
+    readers: dict[Value, list[Node]] = {}
+    for node in graph.nodes:
+        if node.op == "dot_general" and _is_plain(node):
+            readers.setdefault(_unmoved(node.inputs[0]), []).append(node)
+    return [
+        (value, matmuls) for value, matmuls in readers.items()
+        if _read_by(value, set(matmuls), uses, outputs)
+    ]  # fmt: skip
 
 
 def _variances(normalised: Normalised) -> list[Variance]:
@@ -300,10 +307,15 @@ def _fold(matmul: Node, normalised: Normalised) -> Folded | None:
     return Folded(normalised, scaled, columns, bias)
 
 
-def _rewritten(graph: Graph, node: Node, values: dict[Value, Value], folded: Folded) -> Value:
+def rewritten(
+    graph: Graph, node: Node, values: dict[Value, Value], folded: Folded,
+    left: Value | None = None, factor: float = 1.0,
+) -> Value:  # fmt: skip
+    """The result of a matmul, with the factors of rows behind it. left: what it multiplies in the
+    place of the normalised values, so many times smaller (`factor`) than they would be."""
     normalised = folded.normalised
     names = tuple(dict.fromkeys((*node.origin, *normalised.names)))
-    left, shape = values[normalised.source], node.inputs[0].shape
+    left, shape = values[normalised.source] if left is None else left, node.inputs[0].shape
     if not same_shape(left.shape, shape):
         left = build(graph, "reshape", left, origin=node.origin, shape=shape)
     right = folded.weights
@@ -325,6 +337,10 @@ def _rewritten(graph: Graph, node: Node, values: dict[Value, Value], folded: Fol
         source = graph.constant(array)
         return build(graph, "broadcast", source, origin=names, shape=wide, axes=(len(rows),))
 
+    if factor != 1:
+        number = graph.constant(np.asarray(factor, np.float32))
+        wide_factor = build(graph, "broadcast", number, origin=names, shape=wide, axes=())
+        result = build(graph, "mul", result, wide_factor, origin=names)
     if normalised.shift is not None:
         assert folded.columns is not None
         mean = build(

@@ -27,9 +27,9 @@ from fuser.partition.passes.merge_matmuls import is_linear
 from fuser.partition.passes.split_contractions import in_parts
 from fuser.target import HOPPER, Target
 
-FEW_ROWS, NARROW = 16, 32
-"""Rows up to which a matmul streams its weights, and columns of a block of which a line of memory
-is a good part."""
+FEW_ROWS, NARROW, LINE = 16, 16, 32
+"""Rows up to which a matmul streams its weights; the least columns of a block, and those of which a
+line of memory is a good part."""
 FEWEST = 0.2
 """Of the multiprocessors, the fewest blocks that are worth it."""
 LEAST = 1024
@@ -71,7 +71,7 @@ def _parts(node: Node, target: Target) -> int:
     """Into how many parts a matmul is cut."""
     if not target.wgmma:
         return 1  # costs are those of Hopper
-    if node.op != "dot_general" or "operands" in node.attrs or not is_linear(node):
+    if node.op != "dot_general" or {"operands", "panel"} & set(node.attrs) or not is_linear(node):
         return 1
     x, weights = node.inputs
     if any(v.dtype.bits != 16 or not v.dtype.is_float for v in (x, weights)):
@@ -102,10 +102,9 @@ def _parts(node: Node, target: Target) -> int:
 
 
 def _parts_of_few_rows(columns: int, k: int, units: int) -> int:
-    """The same of a matmul that streams its weights: where few blocks of some width are to receive
-    all of them, two of half of k each take turns at no multiprocessor."""
-    blocks = -(-columns // NARROW)
-    few = FEWEST * units <= blocks <= units // 2
+    """The same of a matmul that streams its weights: where few blocks, however narrow, are to
+    receive all of them, two of half of k each take turns at no multiprocessor."""
+    few = FEWEST * units <= -(-columns // LINE) and -(-columns // NARROW) <= units // 2
     return 2 if few and k >= LEAST and k % 64 == 0 else 1
 
 

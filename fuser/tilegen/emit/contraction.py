@@ -38,13 +38,15 @@ from fuser.tilegen.emit.placement import Places, spread, store_placed
 from fuser.tilegen.emit.primitives import neutral_tail, reduced_axes
 from fuser.tilegen.emit.space import Emission, Piece
 from fuser.tilegen.emit.weights import decoded_by, k_block
-from fuser.tilegen.index import Index, index
+from fuser.tilegen.index import Index, axis, index
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.rules import rules_of
 from fuser.tilegen.rules.common import block_of
 from fuser.tilegen.schedule import Schedule
 from fuser.tilegen.value import Value as TileValue
 
+N = 2
+"""The frame axis of columns."""
 MOVEMENT = ("reshape", "transpose", "broadcast", "slice")
 
 
@@ -62,6 +64,7 @@ def emit(
     columns = max(d.n for d in dots)
     packed = _packed_schedule(region, dots, target)
     codes = any("codes" in node.attrs for node in nodes)
+    panel = max(node.attrs.get("panel", 0) for node in nodes)
     chosen = schedule or packed or rules_of(target).matmul(
         target, first.m, columns, first.k, _operand_bits(target, first), len(dots), first.b,
         dot_unit(target, first.node),
@@ -70,7 +73,8 @@ def emit(
             not _are_streamed(region, target, dots, (0,), SECTOR),
             not _are_streamed(region, target, dots, (1,), SECTOR),
         ),
-        folded=is_folded(region), codes=codes,
+        folded=is_folded(region), codes=codes, packed=all(map(_is_plain_constant, dots)),
+        panel=panel,
     )  # fmt: skip
     k_blocks = rules_of(target).k_blocks
     undecided = schedule is None and packed is None
@@ -85,7 +89,11 @@ def emit(
     em = Emission(region, partition, target, chosen)
     batch, m, n, k = frame(em, first.b, first.m, columns, first.k)
     guards = [(m, first.m)]
+    if panel:
+        _sum_panels(em, panel)
     sums = sums_beside(em, first)
+    if not sums:
+        _take_totals(em, m, first.m)
     accumulators = multiply(em, dots, batch, m, n, k, sums)
     places: Places = {}
     pieces: dict[Value, Piece] = {}
@@ -96,9 +104,33 @@ def emit(
     return (em.finish(sum(2 * d.b * d.m * d.n * d.k for d in dots)),)
 
 
+def _sum_panels(em: Emission, panel: int) -> None:
+    """Let sums over panels of columns fold the columns of a block. Raises LoweringError."""
+    columns = em.schedule.block("n")
+    if columns != panel:
+        what = f"sums of {panel} columns take blocks of {panel} columns, not of {columns}"
+        raise LoweringError(what, where=em.region.name)
+    em.reduction_axes[panel] = axis(N, panel)
+
+
+def _take_totals(em: Emission, m: Index, rows: int) -> None:
+    """Add up sums over panels of rows in front of the loop, under whose first copies they travel,
+    and not behind it."""
+    for node in em.region.nodes:
+        if "panels" in node.attrs and node.output.type.size == rows:
+            at = tuple(delinearise(m, node.output.shape))
+            em.provide(node.output, at, em.tile(node.output, at))
+
+
 def _is_weights(value: Value) -> bool:
     made = value.node
     return value.constant is not None or (made is not None and made.op == "dequantize")
+
+
+def _is_plain_constant(dot: DotShape) -> bool:
+    """Whether the right operand is a constant that panels are packed of (dot_operands.py)."""
+    right = dot.right
+    return right.constant is not None and right.dtype.bits == 16 and uniform(right) is None
 
 
 def _packed_schedule(region: Region, dots: list[DotShape], target: Target) -> Schedule | None:

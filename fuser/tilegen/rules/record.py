@@ -60,13 +60,16 @@ class MatmulRule(Protocol):
 
     streamed: whether a GPU's copy engine can fetch the operands. folded: whether results are
     reduced in the same kernel. crooked: whether rows of the (left, right) operand begin off the
-    sectors of a GPU's L2. codes: whether operands are codes of 8-bit floats.
+    sectors of a GPU's L2. codes: whether operands are codes of 8-bit floats. packed: whether
+    right operands are constants of 16 bits, which lie as a block of few rows wants them. panel:
+    columns of such a block, sums of which are results; 0 elsewhere.
     """
 
     def __call__(
         self, target: Target, m: int, n: int, k: int, bits: int, accumulators: int = 1,
         batch: int = 1, unit: DotUnit | None = None, *, streamed: bool = True,
         folded: bool = True, crooked: tuple[bool, bool] = (False, False), codes: bool = False,
+        packed: bool = False, panel: int = 0,
     ) -> Schedule: ...  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from tests.backend.nvptx.simulated import simulated
 from tests.numerics import assert_close
 from tests.partition.support import Net, random_feeds
 from tests.partition.test_cut_patches import convolution
+from tests.partition.test_fold_norms import Half, block
 from tests.partition.test_merge_matmuls import cached
 from tests.partition.test_split_k import normed
 
@@ -48,6 +49,11 @@ def lone(rows: int, columns: int) -> Graph:
     return net.finish(net.b.matmul(x, net.input("w", 3, 256, columns, dtype=dtypes.f16)))
 
 
+def normed_between(rows: int, width: int = 1024) -> Graph:
+    """A matmul, a residual, an RMSNorm and a gated matmul."""
+    return block(Half(), rows, width, 64)
+
+
 PLANS: dict[str, tuple[Callable[[], Graph], int]] = {
     "few rows in parts": (partial(normed, 1, 2048, 896), 2048),
     "sixteen rows in parts": (partial(normed, 16, 1024, 896, transposed=True), 1024),
@@ -59,6 +65,10 @@ PLANS: dict[str, tuple[Callable[[], Graph], int]] = {
     "lone numbers": (partial(lone, 1, 1), 256),
     "a gate of a row": (partial(gated, 1, 1024, 1000), 1024),
     "a value beside a key": (partial(cached, 1, 32), 256),
+    "a norm in epilogues": (partial(normed_between, 1), 1024),
+    "a norm of three rows in epilogues": (partial(normed_between, 3), 1024),
+    "panels of 24 columns": (partial(normed_between, 2, 3072), 3072),
+    "a gate in blocks of 48 columns": (partial(gated, 2, 1024, 5632), 1024),
 }
 
 

@@ -25,9 +25,10 @@ from fuser.backend.nvptx.passes.moving import PURE, makers_of, take
 _ISSUING = (ops.CopyAsync, ops.CommitCopies)
 _PASSED = (
     *PURE, *_ISSUING, ops.Alloc, ops.Unsplat, ops.ScaledMap, ops.Multiply, ops.Cast, ops.Bitcast,
-    ops.FillEdge, ops.FoldRegisters, ops.FoldLanes, ops.Shuffle, ops.Load, ops.Keep, ops.WriteTile,
+    ops.FillEdge, ops.FoldRegisters, ops.FoldLanes, ops.FoldParts, ops.Shuffle, ops.Load, ops.Keep,
+    ops.WriteTile, ops.WriteParts, ops.ReadParts, ops.WriteShared, ops.ReadShared, ops.Free,
 )  # fmt: skip
-"""What copies may go past: it writes nothing in global memory, and waits for nothing."""
+"""What copies may go past: it writes nothing in global memory, and waits for no copy."""
 
 
 def issue_copies_first(program: Program) -> None:

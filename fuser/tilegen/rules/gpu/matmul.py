@@ -19,13 +19,19 @@ from fuser.tilegen.schedule import Schedule
 def dot_schedule(
     target: Target, m: int, n: int, k: int, bits: int, accumulators: int = 1, batch: int = 1,
     unit: DotUnit | None = None, *, streamed: bool = True, folded: bool = True,
-    crooked: tuple[bool, bool] = (False, False), codes: bool = False,
+    crooked: tuple[bool, bool] = (False, False), codes: bool = False, packed: bool = False,
+    panel: int = 0,
 ) -> Schedule:  # fmt: skip
     """Blocks of a matmul: see `MatmulRule`."""
+    if panel:
+        return _thin_schedule(
+            target, size_hint(m), size_hint(n), size_hint(k), accumulators, size_hint(batch),
+            panel=panel,
+        )  # fmt: skip
     if codes:
         return _code_schedule(target, m, n, k, accumulators, batch, streamed)
     schedule = _dot_schedule(
-        target, m, n, k, bits, accumulators, batch, streamed=streamed, folded=folded
+        target, m, n, k, bits, accumulators, batch, streamed=streamed, folded=folded, packed=packed
     )
     fixed = not is_symbolic(m, n, k, batch)
     if streamed and bits == 16 and target.wgmma and fixed and m > 16 and k > 64:
@@ -40,7 +46,7 @@ def dot_schedule(
 
 def _dot_schedule(
     target: Target, m: int, n: int, k: int, bits: int, accumulators: int, batch: int, *,
-    streamed: bool, folded: bool,
+    streamed: bool, folded: bool, packed: bool = False,
 ) -> Schedule:  # fmt: skip
     if bits == 8:
         return _narrow_schedule(target, m, n, k, accumulators, batch, streamed, folded)
@@ -49,7 +55,8 @@ def _dot_schedule(
     k = block_of(k, MOST_SYMBOLIC_DEPTH) if is_symbolic(k) else k
     half = bits == 16
     if half and m <= 16 and k >= 1024 and batch * ceildiv(n, 16) >= THIN_SHARE * target.units:
-        return _thin_schedule(target, m, n, k, accumulators, batch)
+        packed = packed and target.wgmma
+        return _thin_schedule(target, m, n, k, accumulators, batch, packed=packed)
     if bits == 32 and streamed and target.wgmma and accumulators == 1 and k >= 64:
         wide = _wide_schedule(target, m, n, batch)
         if wide is not None:
@@ -148,18 +155,25 @@ def _wide_schedule(target: Target, m: int, n: int, batch: int) -> Schedule | Non
 
 
 def _thin_schedule(
-    target: Target, m: int, n: int, k: int, accumulators: int, batch: int
-) -> Schedule:
+    target: Target, m: int, n: int, k: int, accumulators: int, batch: int, *,
+    packed: bool = False, panel: int = 0,
+) -> Schedule:  # fmt: skip
     """Few rows: the time is that of streaming the right operand, so what counts is how many bytes
-    are under way, and that they lie together in memory: blocks as wide as leaves most of the
-    multiprocessors one. Where there are more blocks than those, several on each hide each other."""
+    are under way, and that they lie together in memory. packed: they do, whatever the columns: as
+    few of them as give each multiprocessor a block. Else blocks as wide as leaves most
+    multiprocessors one. Where there are more blocks than those, several on each hide each other.
+    panel: the columns, where these are given."""
     wide = ((c, WIDE_SHARE if c > 32 else THIN_SHARE) for c in (128, 64, 32))
-    columns = next((
+    even = max(16, ceildiv(ceildiv(batch * n, target.units), 8) * 8)
+    one_wave = (packed and even * accumulators <= 128) or panel > 0
+    columns = panel or even if one_wave else next((
         c for c, share in wide
         if c * accumulators <= 128 and batch * ceildiv(n, c) >= share * target.units
     ), 16)  # fmt: skip
     blocks = batch * ceildiv(n, columns)
     depth = min(256, max(64, THIN_STAGE // (columns * accumulators)))
+    if one_wave:
+        depth = 256 if columns * accumulators <= 64 else 128
     stage, trips = (16 + columns * accumulators) * depth * 2, ceildiv(k, depth)
     ring = THIN_RING if blocks <= target.units else THIN_RING_SHARED
     if blocks <= target.units and trips * stage > THIN_RING_LONG:
