@@ -76,8 +76,23 @@ class Packing:
         if array.dtype == dtype and array.flags.c_contiguous and np.shares_memory(array, given):
             return array
         packed = allocate(array.shape, dtype)
-        np.copyto(packed, array, casting="unsafe")
+        _copy(packed, array)
         return packed
+
+
+AT_ONCE = 128
+"""Rows that are turned at a time: their lines stay in a cache until all of them is read."""
+
+
+def _copy(target: np.ndarray, source: np.ndarray) -> None:
+    """Copy elements, whatever the strides: of a transposed matrix some columns at a time."""
+    steps = source.strides[-2:]
+    if source.ndim < 2 or steps[0] >= steps[1] or source.shape[-1] <= AT_ONCE:
+        np.copyto(target, source, casting="unsafe")
+        return
+    for start in range(0, source.shape[-1], AT_ONCE):
+        here = (..., slice(start, start + AT_ONCE))
+        np.copyto(target[here], source[here], casting="unsafe")
 
 
 def _words(array: np.ndarray, allocate: Allocate) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+import numpy as np
 import pytest
 
 from fuser import dtypes
@@ -13,6 +14,7 @@ from fuser.backend.nvptx.ir import ops as gpu
 from fuser.dtypes import DType
 from fuser.target import SM_90A
 from fuser.tilegen.emit import emit
+from fuser.tilegen.program import Packing
 from fuser.tilegen.rules.cpu.k_blocks import deep_schedule, span_of
 from fuser.tilegen.rules.cpu.matmul import swept_rows
 from fuser.tilegen.schedule import Schedule
@@ -119,6 +121,44 @@ def test_wgmma_reads_whole_lines_of_weights(columns: int, turned: bool, rows: in
     boxes = [op for op in lowered.walk() if isinstance(op, gpu.Fetch)]
     assert bool(boxes) == (rows == 64)
     check(partition, m.feeds, SM_90A, schedule)
+
+
+@pytest.mark.parametrize(
+    ("columns", "k", "block", "turned"),
+    [
+        (2048, 1024, 16, True),
+        (2560, 1024, 24, True),
+        (5632, 1024, 48, True),
+        (8192, 1024, 64, False),  # a line of memory each
+        (2048, 768, 32, False),  # short
+    ],
+)
+def test_weights_of_few_rows_in_one_wave(columns: int, k: int, block: int, turned: bool) -> None:
+    """Blocks as narrow as gives each multiprocessor one, of weights with k inside; matmuls of many
+    rows read the same."""
+    found = []
+    for rows in (3, 512):
+        m = Model(dtypes.f16)
+        m.output(m.dot(m.input(rows, k), m.weight(k, columns), (1, 0)))
+        partition = one_region(m.graph, "contraction")
+        (program,) = emit(partition.regions[0], partition, SM_90A)
+        (weights,) = (a for a in program.arguments if a.buffer.role == "constant")
+        found.append(weights.packing)
+        if rows == 3 and k >= 1024:
+            assert program.kernel.schedule.block("n") == block
+    packed = [None if packing is None else packing.reshape for packing in found]
+    assert packed == [(1, columns, k) if turned else None] * 2 and found[0] == found[1]
+
+
+@pytest.mark.parametrize("shape", [(300, 70), (129, 1), (1, 400), (128, 257)])
+@pytest.mark.parametrize("dtype", [None, dtypes.f32])
+def test_matrices_are_turned_piece_by_piece(shape: tuple[int, int], dtype: DType | None) -> None:
+    array = np.random.default_rng(0).standard_normal(shape).astype(np.float16)
+    packing = Packing(transpose=(1, 0), reshape=(1, *shape[::-1]), dtype=dtype)
+    packed = packing.apply(array)
+    np.testing.assert_array_equal(packed, array.T[None])
+    assert packed.dtype == (np.float16 if dtype is None else np.float32)
+    assert packed.flags.c_contiguous
 
 
 @ALL

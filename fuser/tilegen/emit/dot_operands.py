@@ -14,14 +14,13 @@ from fuser.tilegen.emit.space import Emission, Piece
 from fuser.tilegen.emit.weights import Matrix, dequantised, k_block
 from fuser.tilegen.index import Index
 from fuser.tilegen.program import Packing
+from fuser.tilegen.rules.common import FEW_ROWS, STREAMED, WIDEST, one_wave_columns
 from fuser.tilegen.value import Value as TileValue
 
 PANEL = 16
 """Columns of a panel of weights for a dot unit: a vector of float32, or a row of a tile."""
 
 
-FEW_ROWS, STREAMED = 16, 1024
-"""Rows of a block, and the k from which on it waits for its weights alone."""
 SECTOR, LINE = 32, 128
 """Bytes that a GPU's L2 answers a request with: rows that begin elsewhere take several requests. Of
 a line, of which boxes of the copy engine consist."""
@@ -138,7 +137,7 @@ def panel(em: Emission, dot: DotShape, batch: Index, n: Index, k: Index, dtype: 
         spare = -dot.n % step if across else 0
         along = bool(inner) and inner[0] in dot.contract[1][-1:]
         # tensor cores want 8-bit operands with k innermost
-        if dtype.bits == 8 or (_fills_no_line(em, dot.k, dtype) and not along):
+        if dtype.bits == 8 or (_wants_k_inside(em, dot, dtype) and not along):
             return _columns_of(em, dot, (batch, n, k), dtype)
         if not inner or (inner[0] in whole and not spare):
             return operand(em, rhs, dot.coords(1, batch, n, k), (1, 2), dtype, lone)
@@ -168,15 +167,24 @@ def panel(em: Emission, dot: DotShape, batch: Index, n: Index, k: Index, dtype: 
     return em.full_value(em.cast(em.load_packed(buffer, shape, at, (1, 2)), dtype, True), (1, 2))
 
 
-def _fills_no_line(em: Emission, k: int, dtype: DType) -> bool:
-    """Whether columns of a block are no whole lines of memory: for wgmma the copy engine brings
-    whole ones, or slowly parts of them, and a block of few rows waits for nothing but lines. With k
-    inside, lines are as long as a stage is deep."""
-    block, target = em.schedule.block, em.target
-    wide = block("m") % 64 == 0 or (block("m") <= FEW_ROWS and size_hint(k) >= STREAMED)
-    if not target.wgmma or not wide or dtype.bits != 16:
+def _wants_k_inside(em: Emission, dot: DotShape, dtype: DType) -> bool:
+    """Whether a constant is packed with k inside, where lines are as long as a stage is deep: of
+    what wgmma reads in columns that are no whole lines of memory, of which the copy engine brings
+    whole ones, or slowly parts of them; and of what blocks of few rows stream, which wait for
+    nothing but lines. There blocks of many rows read it so, too: plans of a model for prompts and
+    for steps share what is packed."""
+    block, units = em.schedule.block, em.target.units
+    whole = block("k") * dtype.bytes % LINE == 0
+    if not em.target.wgmma or dtype.bits != 16 or not whole:
         return False
-    return block("n") * dtype.bytes % LINE != 0 and block("k") * dtype.bytes % LINE == 0
+    few, many = block("m") <= FEW_ROWS, block("m") % 64 == 0
+    if block("n") * dtype.bytes % LINE and (many or (few and size_hint(dot.k) >= STREAMED)):
+        return True
+    if not many or dot.b != 1 or size_hint(dot.k) < STREAMED:
+        return False
+    columns = one_wave_columns(dot.n, units)
+    dots = sum(node.op == "dot_general" for node in em.region.nodes)
+    return columns * dots <= WIDEST and columns * dtype.bytes % LINE != 0
 
 
 def _columns_of(

@@ -6,7 +6,17 @@ from dataclasses import replace
 
 from fuser.graph.sizes import is_symbolic, size_hint
 from fuser.target import DotUnit, Target
-from fuser.tilegen.rules.common import MOST_SYMBOLIC_DEPTH, block_of, blocks_of, ceildiv
+from fuser.tilegen.rules.common import (
+    FEW_ROWS,
+    MOST_SYMBOLIC_DEPTH,
+    NARROWEST,
+    STREAMED,
+    WIDEST,
+    block_of,
+    blocks_of,
+    ceildiv,
+    one_wave_columns,
+)
 from fuser.tilegen.rules.gpu.cluster_split_k import split_schedule
 from fuser.tilegen.rules.gpu.multicast import crooked_schedule
 from fuser.tilegen.rules.gpu.one_wave import SHORT, stream_schedule, warps_of
@@ -54,7 +64,8 @@ def _dot_schedule(
     m, n, batch = size_hint(m), size_hint(n), size_hint(batch)
     k = block_of(k, MOST_SYMBOLIC_DEPTH) if is_symbolic(k) else k
     half = bits == 16
-    if half and m <= 16 and k >= 1024 and batch * ceildiv(n, 16) >= THIN_SHARE * target.units:
+    thin = batch * ceildiv(n, NARROWEST) >= THIN_SHARE * target.units
+    if half and m <= FEW_ROWS and k >= STREAMED and thin:
         packed = packed and target.wgmma
         return _thin_schedule(target, m, n, k, accumulators, batch, packed=packed)
     if bits == 32 and streamed and target.wgmma and accumulators == 1 and k >= 64:
@@ -164,12 +175,12 @@ def _thin_schedule(
     multiprocessors one. Where there are more blocks than those, several on each hide each other.
     panel: the columns, where these are given."""
     wide = ((c, WIDE_SHARE if c > 32 else THIN_SHARE) for c in (128, 64, 32))
-    even = max(16, ceildiv(ceildiv(batch * n, target.units), 8) * 8)
-    one_wave = (packed and even * accumulators <= 128) or panel > 0
+    even = one_wave_columns(batch * n, target.units)
+    one_wave = (packed and even * accumulators <= WIDEST) or panel > 0
     columns = panel or even if one_wave else next((
         c for c, share in wide
-        if c * accumulators <= 128 and batch * ceildiv(n, c) >= share * target.units
-    ), 16)  # fmt: skip
+        if c * accumulators <= WIDEST and batch * ceildiv(n, c) >= share * target.units
+    ), NARROWEST)  # fmt: skip
     blocks = batch * ceildiv(n, columns)
     depth = min(256, max(64, THIN_STAGE // (columns * accumulators)))
     if one_wave:
