@@ -1,16 +1,18 @@
 """Whole plans on the simulator of the GPU level: what passes over the graph make of a model, its
-kernels by the rules' own schedules, beside the graph's evaluation. No GPU is needed."""
+kernels by the rules' own schedules, beside the graph's evaluation, and on a GPU where there is one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import onnx.parser
 import pytest
 
 from fuser import dtypes
+from fuser.backend.nvptx import compile_kernel
 from fuser.frontends.onnx.importer import import_onnx
 from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph
@@ -19,8 +21,10 @@ from fuser.partition import partition
 from fuser.pipeline.compiler import emit_programs
 from fuser.pipeline.tuning import emitted
 from fuser.target import SM_90A
+from fuser.tilegen.ir import Kernel
 from fuser.tilegen.schedule import Schedule
 from tests import interpreted
+from tests.backend.cuda_launch import context, run_on_device
 from tests.backend.nvptx.simulated import simulated
 from tests.numerics import assert_close
 from tests.partition.support import Net, random_feeds
@@ -130,6 +134,30 @@ def test_a_plan_computes_its_graph(
         if programs is not None
         else interpreted.run_partition(cut, feeds, SM_90A)
     )
+    for output, array in evaluate(graph, feeds).items():
+        have = found[output]
+        assert_close(have, array.astype(np.float64), dtypes.from_numpy(have.dtype), depth)
+
+
+def launched(kernel: Kernel, buffers: dict[str, Any]) -> dict[str, Any]:
+    """Run on the GPU; as if it wrote all of its outputs."""
+    found = run_on_device(kernel, compile_kernel(kernel, SM_90A), buffers)
+    for name, array in found.items():
+        buffers[name][...] = array
+    return {b.name: np.ones(b.size, bool) for b in kernel.buffers if b.role == "output"}
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", PLANS)
+def test_a_plan_on_a_gpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if context() is None:
+        pytest.skip("no NVIDIA GPU")
+    monkeypatch.setattr(interpreted, "run", launched)
+    make, depth = PLANS[name]
+    graph = make()
+    feeds = random_feeds(graph)
+    cut = partition(graph, SM_90A)
+    found = interpreted.run_programs(cut, feeds, list(emit_programs(cut, SM_90A)))
     for output, array in evaluate(graph, feeds).items():
         have = found[output]
         assert_close(have, array.astype(np.float64), dtypes.from_numpy(have.dtype), depth)
