@@ -1,5 +1,5 @@
-"""Whole plans on the simulator of the GPU level: what passes over the graph make of a model, its
-kernels by the rules' own schedules, beside the graph's evaluation, and on a GPU where there is one."""
+"""Whole plans on the simulator of the GPU level, and on a GPU where there is one: what passes over
+the graph make of a model, its kernels by the rules' own schedules, beside the graph's evaluation."""
 
 from __future__ import annotations
 
@@ -142,8 +142,9 @@ def test_a_plan_computes_its_graph(
 def launched(kernel: Kernel, buffers: dict[str, Any]) -> dict[str, Any]:
     """Run on the GPU; as if it wrote all of its outputs."""
     found = run_on_device(kernel, compile_kernel(kernel, SM_90A), buffers)
-    for name, array in found.items():
-        buffers[name][...] = array
+    for buffer in kernel.buffers:
+        if buffer.role not in ("input", "constant"):
+            buffers[buffer.name][...] = found[buffer.name]
     return {b.name: np.ones(b.size, bool) for b in kernel.buffers if b.role == "output"}
 
 
