@@ -1,5 +1,5 @@
 """Whole plans on the simulator of the GPU level, and on a GPU where there is one: what passes over
-the graph make of a model, its kernels by the rules' own schedules, beside the graph's evaluation."""
+the graph make of a model, its kernels by the rules' own schedules, beside what the graph gives."""
 
 from __future__ import annotations
 
