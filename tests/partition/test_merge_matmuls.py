@@ -6,6 +6,7 @@ import pytest
 
 from fuser.graph.ir import Graph
 from fuser.partition import partition
+from fuser.pipeline.compiler import emit_programs
 from fuser.target import SM_90A, Target
 from tests.partition.support import CPU, Net, check, kinds, ops
 
@@ -24,6 +25,15 @@ def cached(rows: int, width: int, *, keys: bool = True) -> Graph:
     outputs.append(net.b.map("add", turned, key) if keys else key)
     outputs.append(net.b.reshape(value, heads))
     return net.finish(*outputs)
+
+
+def test_few_rows_of_float32_keep_their_blocks() -> None:
+    """The two matmuls of turned heads have as many blocks as one of all columns."""
+    cut = partition(cached(1, 512), SM_90A)
+    program, *_ = emit_programs(cut, SM_90A)
+    assert (
+        program.kernel.schedule.block("n") == 16 and program.kernel.grid[-1] == 6 * 512 // 2 // 16
+    )
 
 
 @pytest.mark.parametrize(("rows", "width"), [(1, 32), (100, 128), (4096, 512)])

@@ -214,7 +214,8 @@ PASSES: tuple[Pass, ...] = (
     Pass("decode_weights", _of(decode_weights), on_cpu),
     Pass("hoist_scales", _of(hoist_scales), fuses),  # what is left of an operand may be shared
     Pass("split_matmuls", _of(split_matmuls), merges),  # before others are merged
-    Pass("rotate_in_place", lambda g, w: rotate_in_place(g, w.target.is_cuda), merges),
+    # narrow blocks of few rows stream weights that are packed for them, on Hopper
+    Pass("rotate_in_place", lambda g, w: rotate_in_place(g, w.target.wgmma), merges),
     Pass("merge_matmuls", _merge, merges),
     Pass("norms_in_epilogues", lambda g, w: norms_in_epilogues(g, w.target), fuses_on_gpu),
     Pass("split_k", lambda g, work: split_k(g, work.target), fuses_on_gpu),

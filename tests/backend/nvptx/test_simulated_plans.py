@@ -69,6 +69,7 @@ PLANS: dict[str, tuple[Callable[[], Graph], int]] = {
     "lone numbers": (partial(lone, 1, 1), 256),
     "a gate of a row": (partial(gated, 1, 1024, 1000), 1024),
     "a value beside a key": (partial(cached, 1, 32), 256),
+    "float32 values beside turned keys": (partial(cached, 2, 256), 256),
     "a norm in epilogues": (partial(normed_between, 1), 1024),
     "a norm of three rows in epilogues": (partial(normed_between, 3), 1024),
     "panels of 24 columns": (partial(normed_between, 2, 3072), 3072),

@@ -73,6 +73,11 @@ def _dot_schedule(
         if wide is not None:
             return wide
     rows, columns, waves, reason = gpu_tile(target, m, n, bits, accumulators, batch)
+    narrow = ceildiv(n, NARROWEST) * batch
+    pair = bits == 32 and accumulators > 1 and (rows, columns) == (16, 2 * NARROWEST)
+    if pair and m <= FEW_ROWS and narrow <= target.units:
+        # as many blocks as one accumulator has: each multiprocessor receives only so much
+        columns, reason = NARROWEST, f"{narrow} blocks stream the right operand"
     if half and streamed and target.wgmma and accumulators == 1 and fixed and k >= TALL_DEPTH:
         tall = gpu_tile(
             target, m, n, bits, 1, batch, most=TALL[0] * TALL[1], more=(TALL,)
