@@ -22,6 +22,8 @@ WORD_BITS = 32
 
 Allocate = Callable[[tuple[int, ...], np.dtype], np.ndarray]
 """Makes an uninitialised C-contiguous array of a shape and dtype."""
+Copy = Callable[[np.ndarray, np.ndarray], None]
+"""Copies to an array of the same shape, and perhaps another dtype, from another."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +53,11 @@ class Packing:
         """The dtype that the array gets; None: it keeps its own."""
         return i32 if self.words else self.dtype
 
-    def apply(self, array: np.ndarray, allocate: Allocate = np.empty) -> np.ndarray:
-        """The packed array, C-contiguous, in memory from `allocate`; the array itself if it is so
-        already."""
+    def apply(
+        self, array: np.ndarray, allocate: Allocate = np.empty, copy: Copy | None = None
+    ) -> np.ndarray:
+        """The packed array, C-contiguous, in memory from `allocate` and written by `copy`; the
+        array itself if it is so already."""
         given = array
         dtype = array.dtype if self.dtype is None else self.dtype.numpy
         if self.mix:
@@ -76,23 +80,11 @@ class Packing:
         if array.dtype == dtype and array.flags.c_contiguous and np.shares_memory(array, given):
             return array
         packed = allocate(array.shape, dtype)
-        _copy(packed, array)
+        if copy is None:
+            np.copyto(packed, array, casting="unsafe")
+        else:
+            copy(packed, array)
         return packed
-
-
-AT_ONCE = 128
-"""Rows that are turned at a time: their lines stay in a cache until all of them is read."""
-
-
-def _copy(target: np.ndarray, source: np.ndarray) -> None:
-    """Copy elements, whatever the strides: of a transposed matrix some columns at a time."""
-    steps = source.strides[-2:]
-    if source.ndim < 2 or steps[0] >= steps[1] or source.shape[-1] <= AT_ONCE:
-        np.copyto(target, source, casting="unsafe")
-        return
-    for start in range(0, source.shape[-1], AT_ONCE):
-        here = (..., slice(start, start + AT_ONCE))
-        np.copyto(target[here], source[here], casting="unsafe")
 
 
 def _words(array: np.ndarray, allocate: Allocate) -> np.ndarray:

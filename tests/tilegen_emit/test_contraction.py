@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-import numpy as np
 import pytest
 
 from fuser import dtypes
@@ -14,7 +13,6 @@ from fuser.backend.nvptx.ir import ops as gpu
 from fuser.dtypes import DType
 from fuser.target import SM_90A
 from fuser.tilegen.emit import emit
-from fuser.tilegen.program import Packing
 from fuser.tilegen.rules.cpu.k_blocks import deep_schedule, span_of
 from fuser.tilegen.rules.cpu.matmul import swept_rows
 from fuser.tilegen.schedule import Schedule
@@ -148,17 +146,6 @@ def test_weights_of_few_rows_in_one_wave(columns: int, k: int, block: int, turne
             assert program.kernel.schedule.block("n") == block
     packed = [None if packing is None else packing.reshape for packing in found]
     assert packed == [(1, columns, k) if turned else None] * 2 and found[0] == found[1]
-
-
-@pytest.mark.parametrize("shape", [(300, 70), (129, 1), (1, 400), (128, 257)])
-@pytest.mark.parametrize("dtype", [None, dtypes.f32])
-def test_matrices_are_turned_piece_by_piece(shape: tuple[int, int], dtype: DType | None) -> None:
-    array = np.random.default_rng(0).standard_normal(shape).astype(np.float16)
-    packing = Packing(transpose=(1, 0), reshape=(1, *shape[::-1]), dtype=dtype)
-    packed = packing.apply(array)
-    np.testing.assert_array_equal(packed, array.T[None])
-    assert packed.dtype == (np.float16 if dtype is None else np.float32)
-    assert packed.flags.c_contiguous
 
 
 @ALL
