@@ -141,6 +141,11 @@ class Target:
         """Whether vectors of 32-bit words add up four products of bytes at once (CPU)."""
         return self._has("avx512vnni", "avx512vl")
 
+    def one_wave_columns(self, columns: int) -> int:
+        """Columns of a block of a matmul of few rows: a multiple of 8, as few as let all blocks run
+        at once, each on a processor of its own."""
+        return max(16, -(-columns // (8 * self.units)) * 8)
+
     def lanes(self, bits: int) -> int:
         """How many elements of `bits` one vector register holds (CPU)."""
         return max(1, self.vector_bits // bits)

@@ -4,8 +4,8 @@
     region B: %p = reduce_sum %x {panel = 16}   =>    region C: dot_general ..., reduce_sum %p
               %s = reduce_sum %p {panels}
     region C: dot_general ..., %s
-passes/norms_in_epilogues.py makes them. A block of A has one panel, or several whole ones; every
-block of C reads the few numbers of its rows.
+passes/norms_in_epilogues.py makes them. A block of A has the columns of a panel; every block of C
+reads the few numbers of its rows.
 """
 
 from __future__ import annotations
@@ -24,31 +24,42 @@ def take_panels(grouping: Grouping, group: Group) -> None:
     """Put sums of panels, and what else is marked so, behind the matmul whose columns they are."""
     if not any("panel" in anchor.attrs for anchor in group.anchors):
         return
-    for marked in _marked(grouping, group):
-        needed = _needed(grouping, marked)
-        if needed is None or grouping.forbidden(group.nodes, needed) is not None:
-            continue
-        if any(grouping.closes_cycle(node, group, needed) for node in needed):
-            continue
-        for node in sorted(needed, key=grouping.position):
-            grouping.close(node, group)
+    taken = _wanted(grouping, _computed_of(grouping, group))
+    if grouping.forbidden(group.nodes, taken) is not None:
+        return
+    for node in taken:
+        grouping.close(node, group)
     group.anchors = [node for node in group.anchors if node.op not in REDUCE]
 
 
-def _marked(grouping: Grouping, group: Group) -> list[Node]:
-    """The marked nodes that are computed of a group's values alone, by maps, in graph order."""
+def _computed_of(grouping: Grouping, group: Group) -> set[Node]:
+    """The maps and marked nodes, in no group yet, that need nothing but a group's values."""
     frontier = deque(value for node in group.nodes for value in node.outputs)
-    seen, found = set(group.nodes), set[Node]()
-    while frontier and len(seen) <= len(group.nodes) + MOST:
+    members, found = set(group.nodes), set[Node]()
+    while frontier and len(found) < MOST:
         for user in grouping.consumers(frontier.popleft()):
-            if user in seen or user in grouping.group_of or not _is_of(grouping, user, seen):
+            if user in found or user in grouping.group_of:
                 continue
-            if "panel" in user.attrs and user.op != "dot_general":
+            if (_is_marked(user) or is_map(user)) and _is_of(grouping, user, members | found):
                 found.add(user)
-            elif not is_map(user):
-                continue
-            seen.add(user)
-            frontier.extend(user.outputs)
+                frontier.extend(user.outputs)
+    return found
+
+
+def _is_marked(node: Node) -> bool:
+    return "panel" in node.attrs and node.op != "dot_general"
+
+
+def _wanted(grouping: Grouping, nodes: set[Node]) -> list[Node]:
+    """Those of some nodes that are marked, or that marked ones need, in graph order."""
+    stack = [node for node in nodes if _is_marked(node)]
+    found = set(stack)
+    while stack:
+        for value in stack.pop().inputs:
+            for source in grouping.sources(value):
+                if source.node in nodes and source.node not in found:
+                    found.add(source.node)
+                    stack.append(source.node)
     return sorted(found, key=grouping.position)
 
 
@@ -59,23 +70,6 @@ def _is_of(grouping: Grouping, node: Node, known: set[Node]) -> bool:
         for value in node.inputs for source in grouping.sources(value)
         if source.node is None or source.node not in grouping.virtual
     )  # fmt: skip
-
-
-def _needed(grouping: Grouping, marked: Node) -> set[Node] | None:
-    """A node with the maps that are in no group yet and that it needs; None if it needs more."""
-    needed, stack = {marked}, [marked]
-    while stack:
-        for value in stack.pop().inputs:
-            for source in grouping.sources(value):
-                node = source.node
-                if node is None or node in grouping.group_of or node in grouping.virtual:
-                    continue
-                if not is_map(node) or len(needed) > MOST:
-                    return None
-                if node not in needed:
-                    needed.add(node)
-                    stack.append(node)
-    return needed
 
 
 def inline_totals(grouping: Grouping) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from fuser.dtypes import from_numpy
 from fuser.graph.mapping import mapping_of, release_pages
-from fuser.pipeline.turned import copy_turned
+from fuser.pipeline.transposed import copy_transposed
 from fuser.runtime.memory import address, aligned_array
 from fuser.runtime.source import Source
 from fuser.tilegen.program import Packing
@@ -15,7 +15,7 @@ from fuser.tilegen.program import Packing
 def pack(array: np.ndarray, packing: Packing) -> np.ndarray:
     """A constant as kernels read it. A plan keeps nothing that looks into a file: the file may be
     written to while the plan lives."""
-    packed = packing.apply(array, aligned_array, copy_turned)
+    packed = packing.apply(array, aligned_array, copy_transposed)
     if mapping_of(array) is not None:
         if mapping_of(packed) is not None:
             packed = aligned_array(array.shape, array.dtype)

@@ -26,6 +26,11 @@ Copy = Callable[[np.ndarray, np.ndarray], None]
 """Copies to an array of the same shape, and perhaps another dtype, from another."""
 
 
+def copy_elements(target: np.ndarray, source: np.ndarray) -> None:
+    """A `Copy` in the order of the target."""
+    np.copyto(target, source, casting="unsafe")
+
+
 @dataclass(frozen=True)
 class Packing:
     """How a constant is rewritten once, when the plan is built, so that a kernel reads it in order.
@@ -54,7 +59,7 @@ class Packing:
         return i32 if self.words else self.dtype
 
     def apply(
-        self, array: np.ndarray, allocate: Allocate = np.empty, copy: Copy | None = None
+        self, array: np.ndarray, allocate: Allocate = np.empty, copy: Copy = copy_elements
     ) -> np.ndarray:
         """The packed array, C-contiguous, in memory from `allocate` and written by `copy`; the
         array itself if it is so already."""
@@ -80,10 +85,7 @@ class Packing:
         if array.dtype == dtype and array.flags.c_contiguous and np.shares_memory(array, given):
             return array
         packed = allocate(array.shape, dtype)
-        if copy is None:
-            np.copyto(packed, array, casting="unsafe")
-        else:
-            copy(packed, array)
+        copy(packed, array)
         return packed
 
 

@@ -38,7 +38,8 @@ def plan_dot(op: ops.Dot, plan: Assignment, target: Target, wide: bool = False) 
         layout = blocked((m, n), warps, order, vector)
         return DotPlan(kind, None, layout, layout)
     loop = plan.loops.get(plan.home[op.result])
-    lone = loop is not None and lone_dot(loop, plan) is op
+    sums = [] if loop is None else summing_dots(loop, plan)
+    lone = sums == [op]
     if kind == "tf32" and wide and lone and op.precision == "exact" and target.wgmma:
         if (m, k, warps) == (64, 32, 4) and n % 32 == 0 and n <= 128:
             kind = "wide"
@@ -48,7 +49,7 @@ def plan_dot(op: ops.Dot, plan: Assignment, target: Target, wide: bool = False) 
     unit = unit_of(op)
     if unit is not None:
         grid = dataclasses.replace(grid, depth=unit.depth)
-    if kind == "mma" and loop is not None and op in summing_dots(loop, plan):
+    if kind == "mma" and op in sums:
         grid = split_warps(grid, -(-k // grid.depth), LONE if lone else ONE_OF_SEVERAL)
     return DotPlan(kind, grid, grid.accumulator(), result)
 

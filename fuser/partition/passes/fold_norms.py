@@ -120,7 +120,7 @@ def foldable(graph: Graph) -> list[tuple[Value, list[Node]]]:
     ]  # fmt: skip
 
 
-def _variances(normalised: Normalised) -> list[Variance]:
+def reductions_of(normalised: Normalised) -> list[Node]:
     """Those that the factors of rows are computed from."""
     stack, seen = [row for _, row in normalised.rows], set[Value]()
     found = []
@@ -130,10 +130,16 @@ def _variances(normalised: Normalised) -> list[Variance]:
         if value in seen or node is None or value is normalised.source:
             continue
         seen.add(value)
-        if node.op == "reduce_sum" and (variance := match_variance(node)) is not None:
-            found.append(variance)
+        if node.op in REDUCE:
+            found.append(node)
         stack.extend(node.inputs)
     return found
+
+
+def _variances(normalised: Normalised) -> list[Variance]:
+    """Those that the factors of rows are computed from."""
+    sums = (node for node in reductions_of(normalised) if node.op == "reduce_sum")
+    return [variance for node in sums if (variance := match_variance(node)) is not None]
 
 
 def match_normalised(value: Value) -> Normalised | None:
@@ -309,10 +315,11 @@ def _fold(matmul: Node, normalised: Normalised) -> Folded | None:
 
 def rewritten(
     graph: Graph, node: Node, values: dict[Value, Value], folded: Folded,
-    left: Value | None = None, factor: float = 1.0,
+    left: Value | None = None, factor: float = 1.0, **more: Any,
 ) -> Value:  # fmt: skip
     """The result of a matmul, with the factors of rows behind it. left: what it multiplies in the
-    place of the normalised values, so many times smaller (`factor`) than they would be."""
+    place of the normalised values, so many times smaller (`factor`) than they would be. more: of
+    its attributes."""
     normalised = folded.normalised
     names = tuple(dict.fromkeys((*node.origin, *normalised.names)))
     left, shape = values[normalised.source] if left is None else left, node.inputs[0].shape
@@ -321,7 +328,7 @@ def rewritten(
     right = folded.weights
     weights = values[right] if isinstance(right, Value) else graph.constant(right)
     result = build(
-        graph, "dot_general", left, weights, origin=names, **node.attrs, result=f32.name
+        graph, "dot_general", left, weights, origin=names, **node.attrs, **more, result=f32.name
     )  # fmt: skip
     rows, wide = tuple(range(result.type.rank - 1)), result.shape
 

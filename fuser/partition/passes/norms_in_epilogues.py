@@ -28,7 +28,7 @@ from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.registry import build
 from fuser.graph.sizes import is_symbolic, same, size_hint
 from fuser.partition.gated import find_gates
-from fuser.partition.nodes import REDUCE, is_map, reduce_axes
+from fuser.partition.nodes import is_map, reduce_axes
 from fuser.partition.passes.fold_norms import (
     MOST_NODES,
     Array,
@@ -36,17 +36,19 @@ from fuser.partition.passes.fold_norms import (
     Normalised,
     foldable,
     match_normalised,
+    reductions_of,
     rewritten,
 )
 from fuser.partition.passes.live import without_dead
 from fuser.partition.passes.merge_matmuls import is_linear
+from fuser.partition.passes.split_k import FEW_ROWS
 from fuser.target import Target
 
-LEAST, STEP, MOST = 16, 8, 128
-"""Columns of a block: at least, a multiple of, at most. Of weights that are packed with k inside
-narrow blocks stream as fast as wide ones (docs/lab/gpu-decode.md)."""
-FEW_ROWS, LEAST_K = 16, 1024
-"""Rows up to which, and the k from which on, a matmul waits for its weights alone."""
+STEP, MOST = 8, 128
+"""What columns of a block are multiples of, and the most of them. Of weights that are packed with k
+inside narrow blocks stream as fast as wide ones (docs/lab/gpu-decode.md)."""
+LEAST_K = 1024
+"""The k from which on a matmul of few rows waits for its weights alone."""
 FEWEST = 0.45
 """Of the multiprocessors, the fewest blocks that stream as fast as memory allows."""
 
@@ -71,20 +73,14 @@ class _Reader:
     folded: Folded
 
 
-@dataclass(frozen=True)
-class _Maker:
-    """A matmul in front of one, in panels of so many columns."""
-
-    panel: int
-
-
 def norms_in_epilogues(graph: Graph, target: Target) -> Graph:
     """A graph in which such norms are parts of the matmuls on both sides."""
     if not target.wgmma:
         return graph  # costs, and the packing of weights, are those of Hopper
     gated = {node for pair in find_gates(graph) for node in pair}
     position = {node: number for number, node in enumerate(graph.nodes)}
-    found: dict[Node, _Reader | _Norm | _Maker] = {}
+    found: dict[Node, _Reader | _Norm | None] = {}
+    panels: dict[Node, int] = {}
     for value, matmuls in foldable(graph):
         normalised = match_normalised(value)
         if normalised is None or normalised.shift is not None or normalised.offset is not None:
@@ -96,41 +92,33 @@ def norms_in_epilogues(graph: Graph, target: Target) -> Graph:
         panel = _panel(maker, target)
         if not panel:
             continue
-        norm = _Norm(normalised, total, panel, *_scaled(normalised))
-        found[maker], found[total] = _Maker(panel), norm
+        norm = found[total] = _Norm(normalised, total, panel, *_scaled(normalised))
         for node in matmuls:
             found[node] = _Reader(norm, Folded(normalised, node.inputs[1], None, None))
+        found.setdefault(maker, None)  # it may stand behind a norm itself
+        panels[maker] = panel
     made: dict[_Norm, Value] = {}
 
     def replaced(
-        copy: Graph, node: Node, values: dict[Value, Value], item: _Reader | _Norm | _Maker
+        copy: Graph, node: Node, values: dict[Value, Value], item: _Reader | _Norm | None
     ) -> Value:
+        more = {"panel": panels[node]} if node in panels else {}
+        if isinstance(item, _Reader):
+            norm = item.norm
+            if norm not in made:
+                made[norm] = _gained(copy, norm, values)
+            return rewritten(copy, node, values, item.folded, made[norm], norm.factor, **more)
         operands = [values[value] for value in node.inputs]
-        if isinstance(item, _Maker):
-            attrs = {**node.attrs, "panel": item.panel}
-            return build(copy, node.op, *operands, origin=node.origin, **attrs)
         if isinstance(item, _Norm):
             return _in_panels(copy, node, operands[0], item.panel)
-        if item.norm not in made:
-            made[item.norm] = _gained(copy, item.norm, values)
-        return rewritten(copy, node, values, item.folded, made[item.norm], item.norm.factor)
+        return build(copy, node.op, *operands, origin=node.origin, **node.attrs, **more)
 
     return without_dead(with_replaced(graph, found, replaced))
 
 
 def _total(normalised: Normalised) -> Node | None:
     """The sum of squares that the factors of rows are computed from, if that is all they need."""
-    stack, seen = [row for _, row in normalised.rows], set[Value]()
-    found: list[Node] = []
-    while stack:
-        value = stack.pop()
-        node = value.node
-        if value in seen or node is None or value is normalised.source:
-            continue
-        seen.add(value)
-        if node.op in REDUCE:
-            found.append(node)
-        stack.extend(node.inputs)
+    found = reductions_of(normalised)
     if len(found) != 1 or found[0].op != "reduce_sum":
         return None
     (node,) = found
@@ -183,8 +171,8 @@ def _panel(matmul: Node, target: Target) -> int:
     if size_hint(prod(x.shape[:-1])) > FEW_ROWS or k < LEAST_K:
         return 0
     columns = prod(weights.shape) // k
-    even = max(LEAST, -(-columns // (STEP * target.units)) * STEP)
-    panel = next((c for c in range(even, MOST + 1, STEP) if columns % c == 0), 0)
+    widths = range(target.one_wave_columns(columns), MOST + 1, STEP)
+    panel = next((width for width in widths if columns % width == 0), 0)
     return panel if panel and columns // panel >= FEWEST * target.units else 0
 
 

@@ -14,7 +14,7 @@ from fuser.tilegen.emit.space import Emission, Piece
 from fuser.tilegen.emit.weights import Matrix, dequantised, k_block
 from fuser.tilegen.index import Index
 from fuser.tilegen.program import Packing
-from fuser.tilegen.rules.common import FEW_ROWS, STREAMED, WIDEST, one_wave_columns
+from fuser.tilegen.rules.common import FEW_ROWS, STREAMED, WIDEST
 from fuser.tilegen.value import Value as TileValue
 
 PANEL = 16
@@ -173,7 +173,7 @@ def _wants_k_inside(em: Emission, dot: DotShape, dtype: DType) -> bool:
     whole ones, or slowly parts of them; and of what blocks of few rows stream, which wait for
     nothing but lines. There blocks of many rows read it so, too: plans of a model for prompts and
     for steps share what is packed."""
-    block, units = em.schedule.block, em.target.units
+    block = em.schedule.block
     whole = block("k") * dtype.bytes % LINE == 0
     if not em.target.wgmma or dtype.bits != 16 or not whole:
         return False
@@ -182,7 +182,7 @@ def _wants_k_inside(em: Emission, dot: DotShape, dtype: DType) -> bool:
         return True
     if not many or dot.b != 1 or size_hint(dot.k) < STREAMED:
         return False
-    columns = one_wave_columns(dot.n, units)
+    columns = em.target.one_wave_columns(dot.n)
     dots = sum(node.op == "dot_general" for node in em.region.nodes)
     return columns * dots <= WIDEST and columns * dtype.bytes % LINE != 0
 

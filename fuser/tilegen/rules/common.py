@@ -46,12 +46,7 @@ def ceildiv(a: int, b: int) -> int:
 FEW_ROWS, STREAMED = 16, 1024
 """Rows of a block, and the k from which on it waits for its weights alone."""
 NARROWEST, WIDEST = 16, 128
-"""Columns of such a block, of all accumulators."""
-
-
-def one_wave_columns(columns: int, units: int) -> int:
-    """Columns of a block of few rows, so that all blocks run at once: as few as that takes."""
-    return max(NARROWEST, ceildiv(ceildiv(columns, units), 8) * 8)
+"""Columns of such a block, of all accumulators (Target.one_wave_columns has as few as suffice)."""
 
 
 def blocks_of(

@@ -71,13 +71,15 @@ def _movable(block: Block, at: int, room: int) -> tuple[dict[Op, None], list[Til
         return {}, []  # float32 in two parts leaves no registers
     makers, moved = makers_of(behind), dict[Op, None]()
     loads: list[Tile] = []
-    room = min(MOST, room - sum(words(tile) for tile in loop.results))
+    room = min(MOST, room - sum(_words(tile) for tile in loop.results))
     for op in behind:
         if _writes(op):
             break
-        if not isinstance(op, ops.Load | ops.LoadLines) or getattr(op, "volatile", False):
+        if not isinstance(op, ops.Load | ops.LoadLines):
             continue
-        size = words(op.tile)
+        if isinstance(op, ops.Load) and op.volatile:
+            continue
+        size = _words(op.tile)
         if size <= room and take(op, makers, moved):
             room -= size
             loads.append(op.tile)
@@ -89,7 +91,7 @@ def _writes(op: Op) -> bool:
     return touch is not None and touch.writes
 
 
-def words(tile: Tile) -> int:
+def _words(tile: Tile) -> int:
     """Registers that a thread has of a tile."""
     return -(-len(tile.layout.regs) * tile.dtype.bytes // 4)
 

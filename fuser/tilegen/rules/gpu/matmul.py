@@ -15,7 +15,6 @@ from fuser.tilegen.rules.common import (
     block_of,
     blocks_of,
     ceildiv,
-    one_wave_columns,
 )
 from fuser.tilegen.rules.gpu.cluster_split_k import split_schedule
 from fuser.tilegen.rules.gpu.multicast import crooked_schedule
@@ -180,7 +179,7 @@ def _thin_schedule(
     multiprocessors one. Where there are more blocks than those, several on each hide each other.
     panel: the columns, where these are given."""
     wide = ((c, WIDE_SHARE if c > 32 else THIN_SHARE) for c in (128, 64, 32))
-    even = one_wave_columns(batch * n, target.units)
+    even = target.one_wave_columns(batch * n)
     one_wave = (packed and even * accumulators <= WIDEST) or panel > 0
     columns = panel or even if one_wave else next((
         c for c, share in wide

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from fuser.backend.cores import available_cores
+from fuser.tilegen.program import copy_elements
 
 AT_ONCE = 128
 """Columns that are copied at a time: their lines stay in a cache until all of them is read."""
@@ -18,16 +19,16 @@ LARGE = 4 << 20
 """Bytes from which on all cores copy: NumPy lets go of the interpreter meanwhile."""
 
 
-def copy_turned(target: np.ndarray, source: np.ndarray) -> None:
+def copy_transposed(target: np.ndarray, source: np.ndarray) -> None:
     """Copy a source of the same shape, whatever the strides and dtypes of both."""
     steps, columns = source.strides[-2:], source.shape[-1:]
     if source.ndim < 2 or steps[0] >= steps[1] or columns[0] <= AT_ONCE:
-        np.copyto(target, source, casting="unsafe")
+        copy_elements(target, source)
         return
 
     def piece(start: int) -> None:
         here = (..., slice(start, start + AT_ONCE))
-        np.copyto(target[here], source[here], casting="unsafe")
+        copy_elements(target[here], source[here])
 
     starts = range(0, columns[0], AT_ONCE)
     threads = min(len(starts), available_cores())
@@ -39,4 +40,4 @@ def copy_turned(target: np.ndarray, source: np.ndarray) -> None:
         list(pool.map(piece, starts))
 
 
-__all__ = ["copy_turned"]
+__all__ = ["copy_transposed"]

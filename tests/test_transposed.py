@@ -7,7 +7,7 @@ import pytest
 
 from fuser import dtypes
 from fuser.dtypes import DType
-from fuser.pipeline import turned
+from fuser.pipeline import transposed
 from fuser.pipeline.packing import pack
 from fuser.tilegen.program import Packing
 
@@ -20,7 +20,7 @@ SHAPES = [(300, 70), (129, 1), (1, 400), (128, 257), (1500, 1500)]
 def test_a_matrix(
     shape: tuple[int, int], dtype: DType | None, cores: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turned, "available_cores", lambda: cores)
+    monkeypatch.setattr(transposed, "available_cores", lambda: cores)
     array = np.random.default_rng(0).standard_normal(shape).astype(np.float16)
     packed = pack(array, Packing(transpose=(1, 0), reshape=(1, *shape[::-1]), dtype=dtype))
     np.testing.assert_array_equal(packed, array.T[None])
