@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fuser.errors import FeedError, UsageError
+from fuser.errors import DeviceError, FeedError, UsageError
 from fuser.forks import new_lock
 from fuser.runtime import driver
 from fuser.runtime.replay import make_replay
@@ -99,7 +100,7 @@ class Binding:
 
     def _capture(self, executor: Executor) -> Any:
         graph = executor.capture(lambda stream: self._enqueue(executor, stream))
-        self._free = weakref.finalize(self, driver.api().cuGraphExecDestroy, graph)
+        self._free = weakref.finalize(self, _destroy, graph, executor.ordinal)
         self._free.atexit = False
         return graph
 
@@ -109,6 +110,11 @@ class Binding:
             self._free()
         self._executor, self._graph, self._replay = None, None, None
         self._tensors, self._calls = (), None
+
+
+def _destroy(graph: Any, ordinal: int) -> None:
+    with contextlib.suppress(DeviceError), driver.freeing(ordinal):
+        driver.api().cuGraphExecDestroy(graph)
 
 
 class Placed:

@@ -47,7 +47,7 @@ class DeviceMemory:
 
     def __del__(self) -> None:
         if self.stream is not None:
-            with contextlib.suppress(Exception), driver.current(self.ordinal):
+            with contextlib.suppress(Exception), driver.freeing(self.ordinal):
                 driver.api().cuStreamDestroy(self.stream)
 
 

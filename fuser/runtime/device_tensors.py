@@ -105,7 +105,7 @@ class Event:
 
     def __del__(self) -> None:
         if self._event is not None:
-            with contextlib.suppress(Exception), driver.current(self.ordinal):
+            with contextlib.suppress(Exception), driver.freeing(self.ordinal):
                 driver.api().cuEventDestroy(self._event)
 
 
@@ -219,9 +219,9 @@ class DeviceArray:
         pointer, self._own = getattr(self, "_own", 0), 0
         if pointer:
             try:
-                if self.ready is not None:
-                    self.ready.wait()
-                with driver.current(self.ordinal):
+                with driver.freeing(self.ordinal):
+                    if self.ready is not None:
+                        self.ready.wait()
                     driver.call("cuMemFree", pointer)
             except Exception:  # the interpreter or the device is going away
                 pass

@@ -107,6 +107,20 @@ def current(ordinal: int = 0) -> Iterator[None]:
         api().cuCtxPopCurrent()  # unchecked: an error on the way out must not hide the first
 
 
+@contextmanager
+def freeing(ordinal: int = 0) -> Iterator[None]:
+    """Make the device's context current to free what the collector found. That may be while a
+    stream is captured, by this thread or another: a free would end the capture with an error if
+    the thread were not exempt from it meanwhile."""
+    relaxed = api().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    with current(ordinal):
+        mode = call("cuThreadExchangeStreamCaptureMode", relaxed)
+        try:
+            yield
+        finally:
+            api().cuThreadExchangeStreamCaptureMode(mode)
+
+
 def attribute(name: str, ordinal: int = 0) -> int:
     """A device attribute, such as "MULTIPROCESSOR_COUNT"."""
     key = getattr(api().CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")

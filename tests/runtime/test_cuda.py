@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import sys
 import threading
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +19,8 @@ from fuser.errors import CompileError, DeviceError, FeedError, OutOfMemoryError,
 from fuser.runtime import cuda, driver
 from fuser.runtime.device_code import map_arguments, read_log
 from fuser.runtime.device_layout import lay_out
-from fuser.runtime.device_tensors import DeviceArray, check_tensors
+from fuser.runtime.device_state import DeviceMemory
+from fuser.runtime.device_tensors import DeviceArray, Event, check_tensors
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import Launch, Program, Step, TensorSpec, assemble
 from fuser.target import SM_75, SM_80, SM_90A
@@ -287,6 +290,43 @@ def test_a_capture_leaves_the_stream_of_runs_alone() -> None:
         with executor.lock, driver.current():
             driver.api().cuGraphExecDestroy(executor.capture(body))
         assert waited == [True]
+        x = np.arange(1000, dtype=np.float32)
+        np.testing.assert_array_equal(plan(x)[0], expected(x))
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("mode", ["THREAD_LOCAL", "GLOBAL"])
+def test_what_the_collector_finds_is_freed_during_a_capture(mode: str) -> None:
+    """It may be in the midst of a capture, of a plan's or of the program around it."""
+    found = Plan(program())
+    with Plan(program()) as plan:
+        executor = plan.executor
+        assert isinstance(executor, cuda.CudaExecutor)
+        with executor.lock:
+            addresses = executor.host.addresses
+        capture = getattr(driver.api().CUstreamCaptureMode, f"CU_STREAM_CAPTURE_MODE_{mode}")
+        array = DeviceArray((1 << 24,), f32)
+        array.ready = Event(0, 0)
+        bound = found.bind(
+            {spec.name: DeviceArray(spec.shape, spec.dtype) for spec in found.inputs},
+            {spec.name: DeviceArray(spec.shape, spec.dtype) for spec in found.outputs},
+        )
+        for _ in range(3):  # the second run makes the graph
+            bound.run()
+        memory = DeviceMemory(())
+        garbage: list[Any] = [found, array, bound, memory]
+        garbage.append(garbage)  # a circle: for the collector alone
+        gone = [weakref.ref(item) for item in garbage[:4]]
+        del found, array, bound, memory, garbage
+        with driver.current():
+            driver.call("cuCtxSynchronize")
+            driver.call("cuStreamBeginCapture", executor.stream, capture)
+            assert all(item() is not None for item in gone)
+            gc.collect()
+            assert all(item() is None for item in gone)
+            executor.enqueue(executor.stream, executor.prepare(addresses), addresses)
+            graph = driver.call("cuStreamEndCapture", executor.stream)
+            driver.api().cuGraphDestroy(graph)
         x = np.arange(1000, dtype=np.float32)
         np.testing.assert_array_equal(plan(x)[0], expected(x))
 
