@@ -14,12 +14,13 @@ exactly the weights. Needs: dequantisation not folded yet. Small weights stay as
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import gcd
 
 import numpy as np
 
-from fuser.dtypes import BY_NAME, DType
+from fuser.dtypes import BY_NAME, DType, f32
 from fuser.errors import FuserError
 from fuser.graph.builder import Builder
 from fuser.graph.dims import DimExpr
@@ -34,6 +35,11 @@ LEAST_ELEMENTS = 1 << 10
 
 LEAST_SAVING = 1.5
 """Bytes of folded weights over those of codes and scales, from which it is worth decoding them."""
+
+THREADS = 4
+"""That look at weights at once: NumPy lets go of the interpreter meanwhile. Each has copies."""
+AT_ONCE = 1 << 16
+"""Numbers that are looked at together, which a cache holds."""
 
 MOVES = frozenset(("reshape", "transpose", "broadcast", "slice"))
 
@@ -55,12 +61,14 @@ class _Codes:
 def keep_quantised(graph: Graph) -> Graph:
     """A graph in which contractions read large quantised weights through `dequantize`."""
     weight = _static_bytes(graph)
-    found: dict[Value, _Codes | None] = {}
-    for node in graph.nodes:
-        for value in _weights_of(node):
-            if value in weight and value not in found and value.node is not None:
-                fits = value.node.op != "constant" and value.type.size >= LEAST_ELEMENTS
-                found[value] = _parts(value, weight) if fits else None
+    candidates = dict.fromkeys(
+        value for node in graph.nodes for value in _weights_of(node)
+        if value in weight and value.node is not None and value.node.op != "constant"
+        and value.type.size >= LEAST_ELEMENTS
+    )  # fmt: skip
+    with ThreadPoolExecutor(THREADS) as pool:
+        parts = pool.map(lambda value: _parts(value, weight), candidates)
+        found = dict(zip(candidates, parts, strict=True))
     if not any(found.values()):
         return graph
     made: dict[Value, Value] = {}
@@ -119,8 +127,8 @@ def _parts(value: Value, weight: dict[Value, int]) -> _Codes | None:
     try:
         factor = _moved(chain, _evaluate(scale, known))
         best = _centred(chain, scaled, factor, value.dtype, known)
-        if best is None:
-            return None
+        if best is None or _same_steps(chain, node, scaled, zero=len(best.factors) > 1):
+            return best
         weights = _evaluate(value, known)
     except FuserError:
         return None
@@ -129,13 +137,25 @@ def _parts(value: Value, weight: dict[Value, int]) -> _Codes | None:
     return best if np.array_equal(again, weights) else None
 
 
+def _same_steps(chain: list[Node], product: Node, scaled: Value, zero: bool) -> bool:
+    """Whether weights are rounded as `dequantize` rounds them, in float32 and then once, so that
+    nothing has to be compared: codes and factors are those that were multiplied. zero: codes were
+    taken with their zero point still to be subtracted."""
+    inner, difference = _behind(scaled)
+    steps = [product, difference] if zero and difference is not None else [product]
+    values = [value for node in steps for value in (*node.inputs, node.output)]
+    casts = [sum(node.op == "cast" for node in moves) for moves in (chain, inner)]
+    return casts[0] <= 1 and not (zero and casts[1]) and all(v.dtype == f32 for v in values)
+
+
 def _centred(
     chain: list[Node], scaled: Value, scale: Array, dtype: DType, known: dict[Value, Array]
 ) -> _Codes | None:
     """The parts of fewest bytes: codes without a zero point, or those that one is taken off."""
     options = [_codes(_moved(chain, _evaluate(scaled, known)), scale, None)]
     inner, node = _behind(scaled)
-    if node is not None and node.op == "sub":
+    narrow = options[0] is not None and bits_of(options[0].numbers) == 4  # there is nothing less
+    if node is not None and node.op == "sub" and not narrow:
         both = [_moved(chain, _moved(inner, _evaluate(operand, known))) for operand in node.inputs]
         options.append(_codes(both[0], scale, both[1]))
     fitting = [parts for parts in options if parts is not None]
@@ -197,7 +217,7 @@ def _codes(array: Array, scale: Array, zero: Array | None) -> _Codes | None:
     numbers = _numbers(array)
     if numbers is None:
         return None
-    full = [factor.astype(np.float32) for factor in (scale, zero) if factor is not None]
+    full = [factor.astype(np.float32, copy=False) for factor in (scale, zero) if factor is not None]
     if not all(np.isfinite(factor).all() for factor in full):
         return None
     blocks = tuple(_block(full, axis) for axis in range(array.ndim))
@@ -223,15 +243,22 @@ def _numbers(array: Array) -> tuple[str, Array] | None:
     """(dtype by name, codes, a byte each) of numbers that fit one of 4 or 8 bits."""
     if not array.size:
         return None
-    wide = array.astype(np.float32)
-    low, high = wide.min(), wide.max()
+    flat = np.ascontiguousarray(array).reshape(-1)
+    places = [slice(at, at + AT_ONCE) for at in range(0, flat.size, AT_ONCE)]
+    low, high, whole = np.inf, -np.inf, True
+    for at in places:
+        piece = flat[at].astype(np.float32, copy=False)
+        low, high = np.minimum(low, piece.min()), np.maximum(high, piece.max())
+        whole = whole and np.array_equal(np.rint(piece), piece)
     if not np.isfinite(low) or not np.isfinite(high):
         return None
-    if np.array_equal(np.rint(wide), wide):
-        for name, least, most in WHOLE:
-            if least <= low and high <= most:
-                codes = wide.astype(np.int16)
-                return name, _bytes_of(codes if bits_of(name) == 8 else codes & 15, name)
+    for name, least, most in WHOLE if whole else ():
+        if least <= low and high <= most:
+            codes = np.empty(array.shape, np.uint8 if name[0] == "u" else np.int8)
+            for at in places:
+                codes.reshape(-1)[at] = flat[at].astype(np.float32, copy=False)
+            return name, codes if bits_of(name) == 8 else codes.view(np.uint8) & np.uint8(15)
+    wide = array.astype(np.float32)
     for name in FLOATS:
         dtype = BY_NAME[name].numpy
         with np.errstate(all="ignore"):
@@ -239,7 +266,3 @@ def _numbers(array: Array) -> tuple[str, Array] | None:
         if np.array_equal(narrow.astype(np.float32), wide):
             return name, np.ascontiguousarray(narrow).view(np.uint8).reshape(array.shape)
     return None
-
-
-def _bytes_of(codes: Array, name: str) -> Array:
-    return np.ascontiguousarray(codes.astype(np.int8 if name == "i8" else np.uint8))
