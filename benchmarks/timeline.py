@@ -83,14 +83,15 @@ def show(label: str, runs: list[list[Event]], most: int) -> None:
         print(f"  {sum(each):8.1f} us in {len(each):3d}, {sum(each) / len(each):7.2f} each  {kind}")
 
 
-def decode(layers: int, batch: int, length: int) -> tuple[Callable[[], object], int]:
-    """Decode steps of a Llama with so many layers, and how many kernels each has."""
+def decode(layers: int, batch: int, length: int, bits: int) -> tuple[Callable[[], object], int]:
+    """Decode steps of a Llama with so many layers, and how many kernels each has. bits: of its
+    weights, 0 for float16."""
     import numpy as np
 
     from benchmarks.decode import HOW, ids_of
     from models.generate import decoder
 
-    model = decoder("llama", "float16", layers=layers)
+    model = decoder("llama", "float16", layers=layers, bits=bits)
     vocabulary = model.graph.output[-2].type.tensor_type.shape.dim[2].dim_value
     plan = fuser.compile(model, state="auto", device="cuda")
     ids: Any = ids_of(batch, length + 1, vocabulary)
@@ -114,12 +115,13 @@ def main() -> int:
     parser.add_argument("--case", metavar="NAME", help="a model of benchmarks.cuda")
     parser.add_argument("--decode", type=int, metavar="LAYERS", help="a decode step")
     parser.add_argument("--batch", type=int, default=1, help="sequences of a decode step")
+    parser.add_argument("--bits", type=int, choices=(0, 4, 8), default=0, help="of its weights")
     parser.add_argument("--length", type=int, default=1024, help="tokens cached")
     parser.add_argument("--dim", action="append", default=[], metavar="NAME=N")
     parser.add_argument("--most", type=int, default=12, help="kernels to show one by one")
     options = parser.parse_args()
     if options.decode:
-        run, count = decode(options.decode, options.batch, options.length)
+        run, count = decode(options.decode, options.batch, options.length, options.bits)
         label = f"decode step, {options.decode} layers, {options.batch} x {options.length}"
         show(label, runs_of(events_of(run), count), options.most)
         return 0
