@@ -16,7 +16,8 @@ def choose_blocked(
     warps: int,
     spread: bool = False,
 ) -> Layout:
-    """A blocked layout for a tile: vectors along the axis that most accessed bytes run along.
+    """A blocked layout for a tile: vectors along the axis that most accessed bytes run along, and
+    neighbours of which a load reads one number for all, such as codes of a word, in one thread.
     spread: all warps share each row."""
     votes: dict[tuple[int, ...], int] = defaultdict(int)
     for access in accesses:
@@ -37,7 +38,40 @@ def choose_blocked(
     while vector > 1 and (vector > share or shape[order[0]] % vector):
         vector //= 2
     across = spread or (bool(reduced) and order[0] not in reduced)
-    return blocked(shape, warps, order, vector, spread=across)
+    runs = {} if across else _runs(shape, accesses, order[0] if order else -1, share // vector)
+    return blocked(shape, warps, order, vector, spread=across, runs=runs)
+
+
+def _runs(
+    shape: tuple[int, ...], accesses: list[Access], fastest: int, share: int
+) -> dict[int, int]:
+    """By axis, so many neighbours that an access reads one number for, of those that a thread has
+    room for beside its vector: the longest such run."""
+    longest, along = 1, -1
+    for access in accesses:
+        for axis in range(len(shape)):
+            count = repeat_of(access, axis) if axis != fastest else 1
+            if count >= shape[axis]:
+                continue  # one number for the whole tile is one in any layout
+            while count > max(1, share) or shape[axis] % count:
+                count //= 2
+            if count > longest:
+                longest, along = count, axis
+    return {along: longest} if longest > 1 else {}
+
+
+MOST_REPEATED = 64
+
+
+def repeat_of(access: Access, axis: int) -> int:
+    """Neighbours along an axis, from a multiple of their number on, that are one number in memory
+    and not all: a power of two up to MOST_REPEATED."""
+    if axis not in access.linear.axes():
+        return 1
+    count = 1
+    while count < MOST_REPEATED and same(step_of(access.linear, axis, 2 * count), 0):
+        count *= 2
+    return count
 
 
 def access_layout(access: Access, layout: Layout, warps: int) -> Layout:

@@ -13,7 +13,7 @@ may be smaller, and then elements past its edge are garbage that reductions, dot
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -143,18 +143,23 @@ def next_power(count: int) -> int:
 
 
 def blocked(
-    shape: Sequence[int], warps: int, order: Sequence[int], vector: int, spread: bool = False
-) -> Layout:
+    shape: Sequence[int], warps: int, order: Sequence[int], vector: int, spread: bool = False,
+    runs: Mapping[int, int] | None = None,
+) -> Layout:  # fmt: skip
     """Coalesced vectors: `vector` elements a thread along order[0], lanes from the fastest axis on.
 
     order: axes, fastest first. Warps take the slowest axes first, so that reductions along the
-    fastest stay inside a warp, unless `spread` puts them along the fastest axis too. What is left
-    of the tile repeats in registers.
+    fastest stay inside a warp, unless `spread` puts them along the fastest axis too. runs: so many
+    neighbours along other axes are a thread's too. What is left of the tile repeats in registers.
     """
     rank = len(shape)
     unit = [1] * rank
     if rank:
         unit[order[0]] = vector
+    for axis, count in (runs or {}).items():
+        unit[axis] = count
+
+    held = tuple(unit)
 
     def room(axis: int) -> int:
         return next_power(-(-shape[axis] // unit[axis]))
@@ -182,8 +187,8 @@ def blocked(
         if not rank:
             regs.append(())
             continue
-        for lane in range(vector):
-            regs.append(tuple(start[d] + (lane if d == order[0] else 0) for d in range(rank)))
+        for own in product(*(range(count) for count in held)):
+            regs.append(tuple(a + b for a, b in zip(start, own, strict=True)))
     covered = tuple(unit[d] * repeats[d] for d in range(rank))
     return Layout(covered, tuple(regs), lanes, warp_bits)
 

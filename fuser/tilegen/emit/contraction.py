@@ -14,6 +14,7 @@ from dataclasses import replace
 from fuser.dtypes import DType, f32
 from fuser.errors import LoweringError
 from fuser.graph.ir import Node, Value
+from fuser.graph.ops.quantised import bits_of
 from fuser.graph.sizes import certain, divides, is_symbolic, size_hint
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
@@ -74,7 +75,7 @@ def emit(
             not _are_streamed(region, target, dots, (1,), SECTOR),
         ),
         folded=is_folded(region), codes=codes, packed=all(map(_is_plain_constant, dots)),
-        panel=panel,
+        panel=panel, decoded=_decoded_bits(region, dots),
     )  # fmt: skip
     k_blocks = rules_of(target).k_blocks
     undecided = schedule is None and packed is None
@@ -131,6 +132,13 @@ def _is_plain_constant(dot: DotShape) -> bool:
     """Whether the right operand is a constant that panels are packed of (dot_operands.py)."""
     right = dot.right
     return right.constant is not None and right.dtype.bits == 16 and uniform(right) is None
+
+
+def _decoded_bits(region: Region, dots: list[DotShape]) -> int:
+    """Bits of the codes that all right operands are decoded from; 0 where one is not."""
+    nodes = [decoded_by(region, dot.right) for dot in dots]
+    found = [bits_of(node.attrs["numbers"]) for node in nodes if node is not None]
+    return max(found) if len(found) == len(dots) else 0
 
 
 def _packed_schedule(region: Region, dots: list[DotShape], target: Target) -> Schedule | None:

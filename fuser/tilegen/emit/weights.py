@@ -121,9 +121,10 @@ class Matrix:
     ) -> Piece:
         """A scale or zero point, packed like the codes where it is a matrix of one a column."""
         blocks = tuple(self.node.attrs["blocks"][axis] for axis in self.order)
-        if uniform(factor) is not None or len(blocks) != 2 or blocks[1] != 1 or not self.width:
+        if uniform(factor) is not None or len(blocks) != 2 or blocks[1] != 1:
             return _factor(em, self.node, factor, coords)
-        columns, width = self.shape[2], self.width
+        columns = self.shape[2]
+        width = self.width or columns
         depth, panels = factor.shape[self.order[0]], -(-columns // width)
         packing = Packing(
             transpose=self.order if self.order != (0, 1) else (),

@@ -62,14 +62,15 @@ class MatmulRule(Protocol):
     reduced in the same kernel. crooked: whether rows of the (left, right) operand begin off the
     sectors of a GPU's L2. codes: whether operands are codes of 8-bit floats. packed: whether
     right operands are constants of 16 bits, which lie as a block of few rows wants them. panel:
-    columns of such a block, sums of which are results; 0 elsewhere.
+    columns of such a block, sums of which are results; 0 elsewhere. decoded: bits of a code that
+    an element of the right operands is computed from in the kernel; 0 elsewhere.
     """
 
     def __call__(
         self, target: Target, m: int, n: int, k: int, bits: int, accumulators: int = 1,
         batch: int = 1, unit: DotUnit | None = None, *, streamed: bool = True,
         folded: bool = True, crooked: tuple[bool, bool] = (False, False), codes: bool = False,
-        packed: bool = False, panel: int = 0,
+        packed: bool = False, panel: int = 0, decoded: int = 0,
     ) -> Schedule: ...  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from fuser.backend.nvptx.passes.early_state import forget_state, request_state
 from fuser.backend.nvptx.passes.first_copies import issue_copies_first
 from fuser.backend.nvptx.passes.launch_overlap import overlap_launches
 from fuser.backend.nvptx.passes.multistage_pipeline import pipeline_loops
+from fuser.backend.nvptx.passes.prefetch_loads import prefetch_loads
 from fuser.backend.nvptx.passes.proxy_fences import fence_proxies
 from fuser.backend.nvptx.passes.register_staging import stage_through_registers
 from fuser.backend.nvptx.passes.shared_allocation import place_slots
@@ -26,9 +27,11 @@ def run(
     end of the one before it; early: bytes of constants that each block asks for meanwhile.
     units: multiprocessors.
     async_copies: whether the target has copies of threads under way."""
-    decisions = []
+    decisions: list[Decision] = []
     pipeline_loops(program)
     issue_copies_first(program)
+    prefetched = prefetch_loads(program)
+    decisions += [prefetched] if prefetched else []
     leave_in_flight(program)
     close_groups(program)
     fence_proxies(program)

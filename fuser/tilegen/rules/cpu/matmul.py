@@ -15,7 +15,7 @@ def dot_schedule(
     target: Target, m: int, n: int, k: int, bits: int, accumulators: int = 1, batch: int = 1,
     unit: DotUnit | None = None, *, streamed: bool = True, folded: bool = True,
     crooked: tuple[bool, bool] = (False, False), codes: bool = False, packed: bool = False,
-    panel: int = 0,
+    panel: int = 0, decoded: int = 0,
 ) -> Schedule:  # fmt: skip
     """Blocks of a matmul: see `MatmulRule`. Caches bring operands wherever they begin."""
     m, n, batch = size_hint(m), size_hint(n), size_hint(batch)

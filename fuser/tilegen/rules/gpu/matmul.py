@@ -29,7 +29,7 @@ def dot_schedule(
     target: Target, m: int, n: int, k: int, bits: int, accumulators: int = 1, batch: int = 1,
     unit: DotUnit | None = None, *, streamed: bool = True, folded: bool = True,
     crooked: tuple[bool, bool] = (False, False), codes: bool = False, packed: bool = False,
-    panel: int = 0,
+    panel: int = 0, decoded: int = 0,
 ) -> Schedule:  # fmt: skip
     """Blocks of a matmul: see `MatmulRule`."""
     if panel:
@@ -40,8 +40,9 @@ def dot_schedule(
     if codes:
         return _code_schedule(target, m, n, k, accumulators, batch, streamed)
     schedule = _dot_schedule(
-        target, m, n, k, bits, accumulators, batch, streamed=streamed, folded=folded, packed=packed
-    )
+        target, m, n, k, bits, accumulators, batch, streamed=streamed, folded=folded,
+        packed=packed, decoded=decoded,
+    )  # fmt: skip
     fixed = not is_symbolic(m, n, k, batch)
     if streamed and bits == 16 and target.wgmma and fixed and m > 16 and k > 64:
         cuts = not folded and accumulators == 1
@@ -55,7 +56,7 @@ def dot_schedule(
 
 def _dot_schedule(
     target: Target, m: int, n: int, k: int, bits: int, accumulators: int, batch: int, *,
-    streamed: bool, folded: bool, packed: bool = False,
+    streamed: bool, folded: bool, packed: bool = False, decoded: int = 0,
 ) -> Schedule:  # fmt: skip
     if bits == 8:
         return _narrow_schedule(target, m, n, k, accumulators, batch, streamed, folded)
@@ -65,6 +66,8 @@ def _dot_schedule(
     half = bits == 16
     thin = batch * ceildiv(n, NARROWEST) >= THIN_SHARE * target.units
     if half and m <= FEW_ROWS and k >= STREAMED and thin:
+        if decoded:
+            return _decoded_schedule(target, n, k, accumulators, batch, decoded)
         packed = packed and target.wgmma
         return _thin_schedule(target, m, n, k, accumulators, batch, packed=packed)
     if bits == 32 and streamed and target.wgmma and accumulators == 1 and k >= 64:
@@ -200,6 +203,29 @@ def _thin_schedule(
     )  # fmt: skip
 
 
+def _decoded_schedule(
+    target: Target, n: int, k: int, accumulators: int, batch: int, bits: int
+) -> Schedule:
+    """Few rows times weights that threads decode: the time is that of the codes, which travel to
+    registers an iteration ahead (passes/prefetch_loads.py). What counts is how many are under way:
+    blocks as wide as gives most multiprocessors one, and as much of k an iteration as a thread has
+    registers for."""
+    columns = next((
+        c for c in (64, 32) if batch * ceildiv(n, c) >= DECODED_SHARE * target.units
+    ), NARROWEST)  # fmt: skip
+    deepest = max(64, DECODED_BYTES * 8 // bits // (columns * accumulators))
+    depths = [depth for depth in (1024, 512, 256, 128, 64) if depth <= min(deepest, k // 2)]
+    depth = next((depth for depth in depths if k % depth == 0), depths[0])
+    return blocks_of(
+        stages=min(3, ceildiv(k, depth)), group=8 if batch == 1 else 0,
+        reason=f"{batch * ceildiv(n, columns)} blocks decode {bits} bits an element",
+        m=16, n=columns, k=depth,
+    )  # fmt: skip
+
+
+DECODED_SHARE, DECODED_BYTES = 0.9, 8 << 10
+"""Of the multiprocessors, that have a block; and bytes of codes of an iteration, 16 registers of
+each thread."""
 TALL, TALL_DEPTH = (192, 192), 1024
 """(rows, columns) of three warp groups, for matmuls that are one wave of it, and the steps of k
 from which on its epilogue, which nothing hides, is a small part. 32 x 197 rows by 768 columns are

@@ -1,0 +1,136 @@
+"""Few rows times weights of 4 and 8 bits: codes travel to registers an iteration ahead."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fuser import dtypes
+from fuser.backend.nvptx import compile_kernel, gpu_text, mechanisms, passes
+from fuser.backend.nvptx.ir.parse import parse_program
+from fuser.backend.nvptx.ir.verify import verify
+from fuser.backend.nvptx.passes.prefetch_loads import prefetch_loads
+from fuser.backend.nvptx.simulate import simulate
+from fuser.frontends.onnx.model import open_model
+from fuser.graph.evaluate import evaluate
+from fuser.graph.ir import Graph
+from fuser.partition import Partition, partition
+from fuser.pipeline.compiler import emit_programs
+from fuser.target import SM_80, SM_90A, Target
+from fuser.tilegen.program import TileProgram
+from fuser.tilegen.rules.gpu.matmul import dot_schedule
+from tests import interpreted
+from tests.backend.nvptx.simulated import simulated
+from tests.backend.nvptx.test_simulate import arrays_of
+from tests.numerics import assert_close
+from tests.test_packed_weights import feeds_of, product
+
+PTXAS = shutil.which("ptxas")
+NAME = "loads prefetched to registers"
+FORMS = {
+    "i4 blocks": ("i4", (1024, 1024), 0, 32),
+    "u4 blocks zeros": ("u4", (1056, 1040), 0, 32, True),
+    "u4 short blocks": ("u4", (1100, 1000), 0, 20, True),
+    "i4 a column": ("i4", (1024, 1024), 1),
+    "i8 blocks": ("i8", (1088, 1024), 0, 64),
+    "u8 zeros": ("u8", (1024, 1030), 1, 0, True),
+    "f8": ("f8", (1024, 1024), 1),
+}
+
+
+def planned(
+    rows: int, form: str, turned: bool = False, target: Target = SM_90A
+) -> tuple[Graph, Partition, TileProgram]:
+    kind, shape, *rest = FORMS[form]
+    shape = shape[::-1] if turned else shape
+    axis = None if rest[0] is None else 1 - rest[0] if turned else rest[0]
+    model = product(rows, kind, shape, axis, *rest[1:], half=True, turned=turned)
+    graph = open_model(model).graph({})
+    cut = partition(graph, target)
+    (program,) = emit_programs(cut, target)
+    return graph, cut, program
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("rows", [1, 5, 16])
+def test_results(rows: int, form: str, turned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the simulator of the GPU level, where shared memory begins as NaN and copies come late."""
+    monkeypatch.setattr(interpreted, "run", simulated)
+    graph, cut, program = planned(rows, form, turned)
+    feeds = feeds_of(graph)
+    found = interpreted.run_programs(cut, feeds, [program])
+    for output, array in evaluate(graph, feeds).items():
+        assert_close(found[output], array.astype(np.float64), dtypes.f16, FORMS[form][1][0])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_first_codes_are_asked_for_before_the_wait(form: str) -> None:
+    """And in the loop those of the next iteration come in front of what decodes these."""
+    kernel = planned(1, form)[2].kernel
+    (found,) = (d for d in mechanisms(kernel, SM_90A) if d.mechanism == NAME)
+    assert found.applied
+    text = gpu_text(kernel, SM_90A)
+    before, loop = text.split(" = for ", 1)
+    first = next(line for line in before.splitlines() if "load &const0[" in line)
+    assert before.index(first) < before.index("await_previous")
+    assert loop.index("load &const0[") < loop.index("map.mul")
+
+
+def test_a_thread_has_each_word_once() -> None:
+    """16,384 codes of 4 bits an iteration are 16 words a thread: four vectors; scales of 32 steps
+    of k are one more. All of them once in front of the loop, and once inside."""
+    program = planned(1, "i4 blocks")[2]
+    blocks = [program.kernel.schedule.block(name) for name in "nk"]
+    code = compile_kernel(program.kernel, SM_90A).code.decode()
+    vectors = len(re.findall(r"ld\.global\.nc\.v4", code))
+    codes, scales = (blocks[0] * blocks[1] // 128 // each for each in (32, 128))
+    assert vectors == 2 * (codes + max(1, scales))
+
+
+def test_results_do_not_change(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit by bit, with the pass and without."""
+    kernel = planned(3, "u4 blocks zeros")[2].kernel
+    with monkeypatch.context() as patch:
+        patch.setattr(passes, "prefetch_loads", lambda program: None)
+        text = gpu_text(kernel, SM_90A)
+    arrays = arrays_of(kernel, rng)
+    again = {name: array.copy() for name, array in arrays.items()}
+    simulate(parse_program(text), arrays, seed=1, late=True)
+    program = parse_program(text)
+    decision = prefetch_loads(program)
+    assert decision is not None and decision.reason == "3 loads an iteration ahead"
+    verify(program)
+    simulate(program, again, seed=2, late=True)
+    assert all(array.tobytes() == again[name].tobytes() for name, array in arrays.items())
+    assert any(np.abs(array.astype(float)).max() > 0 for array in arrays.values())
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize(("n", "k", "count"), [
+    (2048, 2048, 1), (2560, 2048, 1), (5632, 2048, 2), (2048, 5632, 1), (32000, 2048, 1),
+    (1024, 1030, 1), (100, 1024, 1),
+])  # fmt: skip
+def test_blocks(bits: int, n: int, k: int, count: int) -> None:
+    """Most multiprocessors have one, and a thread no more than 64 bytes of codes an iteration."""
+    schedule = dot_schedule(SM_90A, 1, n, k, 16, count, streamed=False, decoded=bits)
+    columns, depth = schedule.block("n"), schedule.block("k")
+    assert columns * depth * count * bits // 8 <= 128 * 64 and 2 * depth <= k
+    if -(-n // 16) >= SM_90A.units:
+        assert -(-n // columns) >= 0.9 * SM_90A.units
+
+
+@pytest.mark.skipif(PTXAS is None, reason="needs ptxas")
+@pytest.mark.parametrize("target", [SM_80, SM_90A], ids=lambda target: target.arch)
+@pytest.mark.parametrize("form", FORMS)
+def test_ptxas_takes_it_without_spills(form: str, target: Target, tmp_path: Path) -> None:
+    code = tmp_path / "kernel.ptx"
+    code.write_bytes(compile_kernel(planned(16, form, target=target)[2].kernel, target).code)
+    command = [str(PTXAS), f"-arch={target.arch}", "-v", str(code), "-o", str(tmp_path / "cubin")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert re.search(r"\b0 bytes spill stores, 0 bytes spill loads", done.stderr), done.stderr
