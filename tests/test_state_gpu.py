@@ -1,5 +1,6 @@
 """States in memory of a GPU: a pretended one (tests/runtime/pretend_gpu.py) and a real one."""
 
+import gc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -209,8 +210,6 @@ def test_weights_are_on_the_gpu_once(pretend_gpu: Driver) -> None:
 
 
 def test_memory_is_given_back(attention: Model, pretend_gpu: Driver) -> None:
-    import gc
-
     plan = fuser.compile(attention, state="auto", device="cuda")
     state: Any = plan.state(batch=2, capacity=16)
     state.run({"x": tokens(2)})
@@ -225,6 +224,19 @@ def test_memory_is_given_back(attention: Model, pretend_gpu: Driver) -> None:
     del state, plan
     gc.collect()
     assert not pretend_gpu.memory and not pretend_gpu.graphs
+
+
+def test_memory_is_freed_while_a_stream_is_captured(attention: Model, pretend_gpu: Driver) -> None:
+    """The collector may find it then: the capture goes on, and nothing is left."""
+    plan = fuser.compile(attention, state="auto", device="cuda")
+    state: Any = plan.state(batch=2, capacity=16)
+    held = len(pretend_gpu.memory)
+    pretend_gpu.captured[55] = []
+    del state
+    gc.collect()
+    del pretend_gpu.captured[55]
+    assert len(pretend_gpu.memory) < held
+    plan.close()
 
 
 def test_steps_apply_norms_in_their_matmuls(

@@ -52,6 +52,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Memory:
     memory = Memory()
     monkeypatch.setattr(driver, "call", memory.call)
     monkeypatch.setattr(driver, "current", current)
+    monkeypatch.setattr(driver, "freeing", current)
     return memory
 
 

@@ -48,6 +48,10 @@ class Name(str):
         return 1
 
 
+GLOBAL, RELAXED = (Name(f"CU_STREAM_CAPTURE_MODE_{word}") for word in ("GLOBAL", "RELAXED"))
+"""What a thread may do while a stream is captured: nothing that waits, or all."""
+
+
 class Names:
     def __getattr__(self, name: str) -> Name:
         return Name(name)
@@ -144,6 +148,8 @@ class Driver:
         return start
 
     def do_cuMemFree(self, pointer: int) -> None:
+        mode = getattr(self.here, "mode", GLOBAL)
+        assert not self.captured or mode == RELAXED, "this ends the capture"
         self.do_cuCtxSynchronize()
         del self.memory[pointer]
 
@@ -267,6 +273,11 @@ class Driver:
             self.drain(int(stream))
 
     # graphs, kernels ----------------------------------------------------------------------------
+
+    def do_cuThreadExchangeStreamCaptureMode(self, mode: Name) -> Name:
+        before: Name = getattr(self.here, "mode", GLOBAL)
+        self.here.mode = mode
+        return before
 
     def do_cuStreamBeginCapture(self, stream: int, mode: Name) -> None:
         self.captured[int(stream)] = []

@@ -89,6 +89,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Calls:
 
     monkeypatch.setattr(driver, "call", call)
     monkeypatch.setattr(driver, "current", current)
+    monkeypatch.setattr(driver, "freeing", current)
     monkeypatch.setattr(driver, "api", Api)
     return calls
 

@@ -220,6 +220,7 @@ def test_buffers_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "call", fake.call)
     monkeypatch.setattr(driver, "api", lambda: fake)
     monkeypatch.setattr(driver, "current", lambda ordinal: contextlib.nullcontext())
+    monkeypatch.setattr(driver, "freeing", lambda ordinal: contextlib.nullcontext())
 
     class Executor(CudaExecutor):
         def __init__(self) -> None:

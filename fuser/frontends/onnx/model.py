@@ -32,6 +32,7 @@ from fuser.graph.dims import substitute, symbols_of
 from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph, TensorType
 from fuser.graph.passes import run_passes
+from fuser.graph.passes.known_codes import Store, remembered
 from fuser.limits import Limits
 from fuser.pipeline.compiler import Keep, Progress, compile_graph, is_large, quiet
 from fuser.pipeline.devices import Device, check_device
@@ -61,6 +62,8 @@ class Model:
     inputs: dict[str, TensorType]
     _graphs: dict[tuple[tuple[str, int], ...], Graph] = field(default_factory=dict)
     _checked: bool = False
+    _codes: Store = field(default_factory=dict)
+    """Of weights of few bits, once they were found: graphs of other sizes have them too."""
     mapped: MappedModel | None = None
     """Where the data of its large weights are, if the proto is without them."""
 
@@ -134,7 +137,8 @@ class Model:
     ) -> Graph:
         """The imported graph with some dims fixed, the others symbols of the Sizes in force, after
         the graph passes."""
-        return run_passes(import_onnx(self.proto, fixed, values or {}, self._weights()))
+        with remembered(self._codes):
+            return run_passes(import_onnx(self.proto, fixed, values or {}, self._weights()))
 
     def _graph(self, bound: Mapping[str, int]) -> Graph:
         key = tuple(sorted(bound.items()))

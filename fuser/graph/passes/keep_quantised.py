@@ -15,7 +15,7 @@ exactly the weights. Needs: dequantisation not folded yet. Small weights stay as
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextvars import copy_context
 from math import gcd
 
 import numpy as np
@@ -28,6 +28,7 @@ from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.primitive import Array
 from fuser.graph.ops.quantised import bits_of
 from fuser.graph.ops.registry import primitive
+from fuser.graph.passes.known_codes import STORE, Codes, Kept, Store, fingerprint
 from fuser.graph.passes.rewrite import rewrite
 
 LEAST_ELEMENTS = 1 << 10
@@ -48,16 +49,6 @@ FLOATS = ("f4e2m1", "f8e4m3fn", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz")
 """What codes may be, the best first."""
 
 
-@dataclass(frozen=True)
-class _Codes:
-    """Weights in parts: see the primitive dequantize."""
-
-    codes: Array
-    factors: tuple[Array, ...]
-    numbers: str
-    blocks: tuple[int, ...]
-
-
 def keep_quantised(graph: Graph) -> Graph:
     """A graph in which contractions read large quantised weights through `dequantize`."""
     weight = _static_bytes(graph)
@@ -66,8 +57,9 @@ def keep_quantised(graph: Graph) -> Graph:
         if value in weight and value.node is not None and value.node.op != "constant"
         and value.type.size >= LEAST_ELEMENTS
     )  # fmt: skip
+    contexts = [copy_context() for _ in candidates]  # symbols mean something in one
     with ThreadPoolExecutor(THREADS) as pool:
-        parts = pool.map(lambda value: _parts(value, weight), candidates)
+        parts = pool.map(lambda c, value: c.run(_known, value, weight), contexts, candidates)
         found = dict(zip(candidates, parts, strict=True))
     if not any(found.values()):
         return graph
@@ -91,7 +83,7 @@ def _weights_of(node: Node) -> tuple[Value, ...]:
     return node.inputs[1:] if node.op == "conv" and node.attrs["groups"] == 1 else ()
 
 
-def _emit(b: Builder, value: Value, parts: _Codes | None, made: dict[Value, Value]) -> Value:
+def _emit(b: Builder, value: Value, parts: Codes | None, made: dict[Value, Value]) -> Value:
     assert parts is not None
     if value not in made:
         operands = [b.constant(array) for array in (parts.codes, *parts.factors)]
@@ -117,7 +109,21 @@ def _static_bytes(graph: Graph) -> dict[Value, int]:
     return weight
 
 
-def _parts(value: Value, weight: dict[Value, int]) -> _Codes | None:
+def _known(value: Value, weight: dict[Value, int]) -> Codes | None:
+    """`_parts`, unless these weights were looked at before."""
+    store: Store | None = STORE.get()
+    if store is None:
+        return _parts(value, weight)
+    key = fingerprint(value)
+    if key not in store:
+        found = _parts(value, weight)
+        store[key] = Kept.of(found) if found else None
+        return found
+    kept = store[key]
+    return kept.codes() if kept else None
+
+
+def _parts(value: Value, weight: dict[Value, int]) -> Codes | None:
     """Codes, scales and zero points that give exactly a static value; None if there are none."""
     chain, node = _behind(value)
     if node is None or node.op != "mul" or value.dtype.bits > 32 or not value.dtype.is_float:
@@ -150,7 +156,7 @@ def _same_steps(chain: list[Node], product: Node, scaled: Value, zero: bool) -> 
 
 def _centred(
     chain: list[Node], scaled: Value, scale: Array, dtype: DType, known: dict[Value, Array]
-) -> _Codes | None:
+) -> Codes | None:
     """The parts of fewest bytes: codes without a zero point, or those that one is taken off."""
     options = [_codes(_moved(chain, _evaluate(scaled, known)), scale, None)]
     inner, node = _behind(scaled)
@@ -165,7 +171,7 @@ def _centred(
     return best
 
 
-def _bytes(parts: _Codes) -> int:
+def _bytes(parts: Codes) -> int:
     codes = parts.codes.size * bits_of(parts.numbers) // 8
     return codes + sum(array.nbytes for array in parts.factors)
 
@@ -213,7 +219,7 @@ def _evaluate(value: Value, arrays: dict[Value, Array]) -> Array:
     return arrays[value]
 
 
-def _codes(array: Array, scale: Array, zero: Array | None) -> _Codes | None:
+def _codes(array: Array, scale: Array, zero: Array | None) -> Codes | None:
     numbers = _numbers(array)
     if numbers is None:
         return None
@@ -224,7 +230,7 @@ def _codes(array: Array, scale: Array, zero: Array | None) -> _Codes | None:
     steps = tuple(slice(None, None, block) for block in blocks)
     factors = tuple(np.ascontiguousarray(factor[steps]) for factor in full)
     name, codes = numbers
-    return _Codes(codes, factors, name, blocks)
+    return Codes(codes, factors, name, blocks)
 
 
 def _block(factors: list[Array], axis: int) -> int:
