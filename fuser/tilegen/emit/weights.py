@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fuser.dtypes import DType, f32, i32
+import numpy as np
+
+from fuser.dtypes import DType, f16, f32, i32
 from fuser.graph.ir import Node, Value
 from fuser.graph.ops.quantised import bits_of
 from fuser.partition.region import Region
@@ -132,11 +134,22 @@ class Matrix:
             pad=((0, 0), (0, panels * width - columns)),
             split=(depth, panels, width),
             permute=(1, 0, 2),
+            dtype=f16 if em.target.is_cuda and _fits_half(factor) else None,
         )
         buffer = em.memory.buffer(factor, packing, panels * depth * width)
         _, k, n = at
         place = (n // width, k // blocks[0], n % width)
-        return em.load_packed(buffer, (panels, depth, width), place)
+        return em.cast(em.load_packed(buffer, (panels, depth, width), place), f32)
+
+
+def _fits_half(factor: Value) -> bool:
+    """Whether a constant's numbers are of float16, as scales of models in that type are: a GPU
+    waits for their bytes, too."""
+    array = factor.constant
+    if array is None:
+        return False
+    with np.errstate(over="ignore"):
+        return bool((array.astype(np.float16) == array).all())
 
 
 def _codes(

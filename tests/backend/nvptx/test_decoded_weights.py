@@ -111,6 +111,15 @@ def test_results_do_not_change(rng: np.random.Generator, monkeypatch: pytest.Mon
     assert any(np.abs(array.astype(float)).max() > 0 for array in arrays.values())
 
 
+@pytest.mark.parametrize("half", [False, True])
+def test_scales_keep_their_bytes(half: bool) -> None:
+    """Those of float16 are no float32 in memory; others are not rounded."""
+    model = product(1, "i4", (1024, 1024), 0, 32, half=half)
+    (program,) = emit_programs(partition(open_model(model).graph({}), SM_90A), SM_90A)
+    scales = next(b for b in program.kernel.buffers if b.role == "constant" and b.size == 1 << 15)
+    assert scales.dtype is (dtypes.f16 if half else dtypes.f32)
+
+
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize(("n", "k", "count"), [
     (2048, 2048, 1), (2560, 2048, 1), (5632, 2048, 2), (2048, 5632, 1), (32000, 2048, 1),
