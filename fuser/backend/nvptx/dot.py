@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from fuser.backend.nvptx import consumer, wgmma
 from fuser.backend.nvptx.assignment import DotPlan
+from fuser.backend.nvptx.banks import store_cycles
 from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.convert import convert, write_tile
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.layouts import in_registers
-from fuser.backend.nvptx.ir.values import SharedTile, Tile, tile_bytes
+from fuser.backend.nvptx.ir.values import SharedTile, Slot, Tile, tile_bytes
 from fuser.backend.nvptx.layout import Coordinates, Layout
 from fuser.backend.nvptx.reduce import fill_edge
 from fuser.backend.nvptx.slices import dots_of_slices, slice_length, slice_of
@@ -110,13 +111,24 @@ def operand(low: Builder, op: ops.Dot, role: str) -> Source:
     return _to_shared(low, op, role, entry, axis)
 
 
+def _inner_axis(tile: Tile, shape: tuple[int, ...], k_axis: int) -> int:
+    """The axis along which a tile that threads write is contiguous in shared memory: that of their
+    longest vectors; where both have some, the one whose stores meet less often in a bank."""
+    vectors = [tile.layout.vector(axis) for axis in (0, 1)]
+    if min(vectors) * tile.dtype.bytes < 8:
+        return max((0, 1), key=lambda axis: (vectors[axis], axis == k_axis))
+    slot = Slot(0, 0, 0)
+    cycles = [
+        store_cycles(SharedTile(tile.dtype, shape, axis, slot), tile.layout) for axis in (0, 1)
+    ]
+    return min((0, 1), key=lambda axis: (cycles[axis], axis != k_axis))
+
+
 def _to_shared(low: Builder, op: ops.Dot, role: str, tile: Tile, k_axis: int) -> SharedTile:
     """Write an operand that is in registers to shared memory, with zeros past the end of k."""
     shape = operand_cover(low, op, role)
     layout = tile.layout
-    inner = max((0, 1), key=lambda axis: (layout.vector(axis), axis == k_axis))
-    if needs_inner_k(op):
-        inner = k_axis
+    inner = k_axis if needs_inner_k(op) else _inner_axis(tile, shape, k_axis)
     slot = low.shared.allocate(tile_bytes(shape, inner, tile.dtype), 1024)
     if low.caller and not low.streams:
         low.scratch.append(slot)

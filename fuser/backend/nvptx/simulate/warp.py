@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fuser.backend.nvptx.banks import swizzled
 from fuser.backend.nvptx.ir.layouts import offset_of
 from fuser.backend.nvptx.ir.op import Block, Integer, Op
 from fuser.backend.nvptx.ir.values import Operand, Scope, SharedTile, Slot, Tile
@@ -257,19 +258,6 @@ class Warp:
 
     def array(self, buffer: Buffer) -> Array:
         return self.machine.arrays[buffer.name]
-
-
-def swizzled(tile: SharedTile, rows: Array, columns: Array) -> Array:
-    """Bytes from the beginning of a shared tile to an element. A row of a block of `span` bytes has
-    its chunks of 16 bytes permuted by the row's number, as the copy engine does it."""
-    if tile.flat:
-        return np.asarray((rows if tile.inner == 0 else columns) * tile.dtype.bytes)
-    line, along = (rows, columns) if tile.inner == 1 else (columns, rows)
-    along = along * tile.dtype.bytes
-    block, inside = along // tile.span, along % tile.span
-    turn = {128: line & 7, 64: line >> 1 & 3, 32: line >> 2 & 1}[tile.span]
-    chunk = (inside // 16) ^ turn
-    return np.asarray(block * tile.block_bytes + line * tile.span + chunk * 16 + inside % 16)
 
 
 def bytes_at(at: Array, size: int) -> Array:
