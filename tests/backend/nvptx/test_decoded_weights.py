@@ -111,6 +111,28 @@ def test_results_do_not_change(rng: np.random.Generator, monkeypatch: pytest.Mon
     assert any(np.abs(array.astype(float)).max() > 0 for array in arrays.values())
 
 
+def test_what_an_index_is_made_of_moves_too(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = planned(1, "i4 blocks")[2].kernel
+    with monkeypatch.context() as patch:
+        patch.setattr(passes, "prefetch_loads", lambda program: None)
+        text = gpu_text(kernel, SM_90A)
+    line = next(line for line in text.splitlines() if "load &const0[" in line)
+    (variable,) = re.findall(r"body \((%s\d+)[ ,]", text)
+    moved = line.replace(f"{variable} ", "%there ")
+    assert moved != line
+    text = text.replace(line, f"    %there := add i32 {variable}, 0\n{moved}")
+    program, plain = parse_program(text), parse_program(text)
+    assert prefetch_loads(program) is not None
+    verify(program)
+    arrays = arrays_of(kernel, rng)
+    again = {name: array.copy() for name, array in arrays.items()}
+    simulate(program, arrays, seed=1, late=True)
+    simulate(plain, again, seed=2)
+    assert all(array.tobytes() == again[name].tobytes() for name, array in arrays.items())
+
+
 @pytest.mark.parametrize("half", [False, True])
 def test_scales_keep_their_bytes(half: bool) -> None:
     """Those of float16 are no float32 in memory; others are not rounded."""

@@ -79,14 +79,14 @@ def _ahead(block: Block, loop: ops.For) -> int:
         loads.append(op)
     if not loads:
         return 0
-    variable = loop.scalars[0]
-    before = cloned(moved, ".first", {variable: loop.firsts[0]})
+    variable, each = loop.scalars[0], [op for op in loop.body.ops if op in moved]
+    before = cloned(each, ".first", {variable: loop.firsts[0]})
     following, more, at = (f"{variable}.{word}" for word in ("following", "more", "ahead"))
     ahead = [
         Integer(text=f"add i32 {variable}, {step}", names=(following,)),
         Integer(text=f"icmp slt i32 {following}, {loop.stop}", names=(more,)),
         Integer(text=f"select i1 {more}, i32 {following}, i32 {variable}", names=(at,)),
-        *cloned(moved, ".next", {variable: at}),
+        *cloned(each, ".next", {variable: at}),
     ]
     loop.params += tuple(op.tile for op in loads)
     loop.inits += tuple(op.tile for op in before if isinstance(op, ops.Load))
