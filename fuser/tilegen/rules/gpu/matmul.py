@@ -209,9 +209,10 @@ def _decoded_schedule(
     """Few rows times weights that threads decode: the time is that of the codes, which travel to
     registers an iteration ahead (passes/prefetch_loads.py). What counts is how many are under way:
     blocks as wide as gives most multiprocessors one, and as much of k an iteration as a thread has
-    registers for."""
+    registers for. 16 columns of 8 bits are half a sector."""
+    wide = (64, DECODED_SHARE), (32, DECODED_SHARE if bits < 8 else THIN_SHARE)
     columns = next((
-        c for c in (64, 32) if batch * ceildiv(n, c) >= DECODED_SHARE * target.units
+        c for c, share in wide if batch * ceildiv(n, c) >= share * target.units
     ), NARROWEST)  # fmt: skip
     deepest = max(64, DECODED_BYTES * 8 // bits // (columns * accumulators))
     depths = [depth for depth in (1024, 512, 256, 128, 64) if depth <= min(deepest, k // 2)]
