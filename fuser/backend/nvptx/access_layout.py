@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from math import prod
 
 from fuser.backend.nvptx.access import Access, step_of
 from fuser.backend.nvptx.layout import Layout, blocked
@@ -38,8 +39,12 @@ def choose_blocked(
     while vector > 1 and (vector > share or shape[order[0]] % vector):
         vector //= 2
     across = spread or (bool(reduced) and order[0] not in reduced)
-    runs = {} if across else _runs(shape, accesses, order[0] if order else -1, share // vector)
-    return blocked(shape, warps, order, vector, spread=across, runs=runs)
+    if across or not order or not _runs(shape, accesses, order[0], share):
+        return blocked(shape, warps, order, vector, spread=across)
+    # vectors as long as those of most bytes, which are the ones to wait for, leave longer runs
+    vector = min(vector, max((_distinct_bytes(access), access.width) for access in accesses)[1])
+    runs = _runs(shape, accesses, order[0], share // vector)
+    return blocked(shape, warps, order, vector, runs=runs)
 
 
 def _runs(
@@ -60,7 +65,14 @@ def _runs(
     return {along: longest} if longest > 1 else {}
 
 
+def _distinct_bytes(access: Access) -> int:
+    """What an access touches in memory."""
+    runs = [min(repeat_of(access, axis), size) for axis, size in enumerate(access.shape)]
+    return access.bytes // prod(runs)
+
+
 MOST_REPEATED = 64
+"""Neighbours beyond which nobody looks for more."""
 
 
 def repeat_of(access: Access, axis: int) -> int:

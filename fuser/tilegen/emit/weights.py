@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fuser.dtypes import DType, f16, f32, i32
+from fuser.dtypes import DType, bf16, f16, f32, i32
 from fuser.graph.ir import Node, Value
 from fuser.graph.ops.quantised import bits_of
 from fuser.partition.region import Region
@@ -134,7 +134,7 @@ class Matrix:
             pad=((0, 0), (0, panels * width - columns)),
             split=(depth, panels, width),
             permute=(1, 0, 2),
-            dtype=f16 if em.target.is_cuda and _fits_half(factor) else None,
+            dtype=_half_of(factor) if em.target.is_cuda else None,
         )
         buffer = em.memory.buffer(factor, packing, panels * depth * width)
         _, k, n = at
@@ -142,14 +142,17 @@ class Matrix:
         return em.cast(em.load_packed(buffer, (panels, depth, width), place), f32)
 
 
-def _fits_half(factor: Value) -> bool:
-    """Whether a constant's numbers are of float16, as scales of models in that type are: a GPU
-    waits for their bytes, too."""
+def _half_of(factor: Value) -> DType | None:
+    """The type of 16 bits that has all of a constant's numbers, as scales of models in that type
+    do: a GPU waits for their bytes, too."""
     array = factor.constant
-    if array is None:
-        return False
-    with np.errstate(over="ignore"):
-        return bool((array.astype(np.float16) == array).all())
+    if array is None or array.dtype != np.float32:
+        return None
+    for dtype in (f16, bf16):
+        with np.errstate(over="ignore"):
+            if (array.astype(dtype.numpy).astype(np.float32) == array).all():
+                return dtype
+    return None
 
 
 def _codes(
