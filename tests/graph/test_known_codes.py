@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import fuser
+from fuser.frontends.onnx.importer import import_onnx
 from fuser.frontends.onnx.model import open_model
 from fuser.graph.ir import Graph
 from fuser.graph.passes.known_codes import Codes, Kept, Store, fingerprint, remembered
@@ -21,8 +22,6 @@ module = importlib.import_module("fuser.graph.passes.keep_quantised")  # the fun
 
 def imported(model: Any) -> Graph:
     """Before any pass."""
-    from fuser.frontends.onnx.importer import import_onnx
-
     return import_onnx(model, {})
 
 

@@ -1,4 +1,4 @@
-"""Where elements of shared tiles lie, and how often stores of a layout meet in one bank."""
+"""Where elements of shared tiles lie, and the bank conflicts of stores in a layout."""
 
 from __future__ import annotations
 

@@ -113,14 +113,12 @@ def operand(low: Builder, op: ops.Dot, role: str) -> Source:
 
 def _inner_axis(tile: Tile, shape: tuple[int, ...], k_axis: int) -> int:
     """The axis along which a tile that threads write is contiguous in shared memory: that of their
-    longest vectors; where both have some, the one whose stores meet less often in a bank."""
+    longest vectors; where both have some, the one whose stores have fewer bank conflicts."""
     vectors = [tile.layout.vector(axis) for axis in (0, 1)]
     if min(vectors) * tile.dtype.bytes < 8:
         return max((0, 1), key=lambda axis: (vectors[axis], axis == k_axis))
-    slot = Slot(0, 0, 0)
-    cycles = [
-        store_cycles(SharedTile(tile.dtype, shape, axis, slot), tile.layout) for axis in (0, 1)
-    ]
+    tiles = [SharedTile(tile.dtype, shape, axis, Slot(0, 0, 0)) for axis in (0, 1)]
+    cycles = [store_cycles(shared, tile.layout) for shared in tiles]
     return min((0, 1), key=lambda axis: (cycles[axis], axis != k_axis))
 
 

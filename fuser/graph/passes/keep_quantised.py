@@ -57,6 +57,8 @@ def keep_quantised(graph: Graph) -> Graph:
         if value in weight and value.node is not None and value.node.op != "constant"
         and value.type.size >= LEAST_ELEMENTS
     )  # fmt: skip
+    if not candidates:
+        return graph
     contexts = [copy_context() for _ in candidates]  # symbols mean something in one
     with ThreadPoolExecutor(THREADS) as pool:
         parts = pool.map(lambda c, value: c.run(_known, value, weight), contexts, candidates)

@@ -1,4 +1,4 @@
-"""How often stores to a swizzled tile meet in a bank."""
+"""Bank conflicts of stores to a swizzled tile."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 from fuser import dtypes
 from fuser.backend.nvptx import compile_kernel, gpu_text, mechanisms, passes
@@ -80,6 +81,19 @@ def test_the_first_codes_are_asked_for_before_the_wait(form: str) -> None:
     first = next(line for line in before.splitlines() if "load &const0[" in line)
     assert before.index(first) < before.index("await_previous")
     assert loop.index("load &const0[") < loop.index("map.mul")
+
+
+def test_a_residual_travels_under_the_loop() -> None:
+    """Codes of the next iteration take few registers: there is room for it."""
+    model = product(1, "i4", (2048, 2048), 0, 32, half=True)
+    model.graph.node[-1].output[0] = "p"
+    model.graph.node.append(helper.make_node("Add", ["p", "r"], ["y"]))
+    shape = TensorProto.FLOAT16, [1, 2048]
+    model.graph.input.append(helper.make_tensor_value_info("r", *shape))
+    (program,) = emit_programs(partition(open_model(model).graph({}), SM_90A), SM_90A)
+    found = {decision.mechanism: decision for decision in mechanisms(program.kernel, SM_90A)}
+    assert found[NAME].applied
+    assert found["operands of the epilogue requested early"].reason == "1 loads"
 
 
 def test_a_thread_has_each_word_once() -> None:

@@ -53,8 +53,7 @@ from fuser.backend.nvptx.ir.op import Block, Integer, Op
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.rewrite import inside, replaced
 from fuser.backend.nvptx.ir.values import Operand, Tile
-from fuser.backend.nvptx.passes.moving import makers_of, take, used
-from fuser.backend.nvptx.passes.prefetch_loads import words_of
+from fuser.backend.nvptx.passes.moving import makers_of, take, used, words_of
 
 NEAR, FAR = 32, 16
 """Registers of a thread for what is loaded early: until the wait is over, and over a loop."""
@@ -113,7 +112,7 @@ def _lift(block: Block, at: int, most: int) -> tuple[int, int]:
     copies, taken, asked, starts, loops = 0, 0, 0, True, False
     for op in behind:
         if isinstance(op, ops.Load) and op.constant and op.at.access.view.buffer.role == "constant":
-            words = words_of(op)
+            words = words_of(op.tile, op)
             if taken + words <= (FAR if loops else NEAR) and take(op, makers, moved):
                 loads.append(op.tile)
                 taken += words

@@ -21,7 +21,7 @@ from fuser.backend.nvptx.ir.effects import touched
 from fuser.backend.nvptx.ir.op import Block, Op
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.values import Tile
-from fuser.backend.nvptx.passes.moving import makers_of, take
+from fuser.backend.nvptx.passes.moving import makers_of, take, words_of
 from fuser.graph.sizes import size_hint
 
 MOST, OTHERS = 32, 96
@@ -66,12 +66,14 @@ def _movable(block: Block, at: int, room: int) -> tuple[dict[Op, None], list[Til
     """What moves in front of the loop at a place, and what it loads: nothing that the kernel may
     have written by then. room: registers of that and what the loop carries."""
     loop, behind = block.ops[at], block.ops[at + 1 :]
+    assert isinstance(loop, ops.For)
     inside = [op for inner in loop.blocks() for op in inner.walk()]
     if any(_writes(op) or isinstance(op, ops.MmaTf32 | ops.WgmmaSplit) for op in inside):
         return {}, []  # float32 in two parts leaves no registers
     makers, moved = makers_of(behind), dict[Op, None]()
     loads: list[Tile] = []
-    room = min(MOST, room - sum(_words(tile) for tile in loop.results))
+    loaded = {op.tile: op for op in block.ops[:at] if isinstance(op, ops.Load)}
+    room = min(MOST, room - sum(words_of(tile, loaded.get(tile)) for tile in loop.inits))
     for op in behind:
         if _writes(op):
             break
@@ -79,7 +81,7 @@ def _movable(block: Block, at: int, room: int) -> tuple[dict[Op, None], list[Til
             continue
         if isinstance(op, ops.Load) and op.volatile:
             continue
-        size = _words(op.tile)
+        size = words_of(op.tile)
         if size <= room and take(op, makers, moved):
             room -= size
             loads.append(op.tile)
@@ -89,11 +91,6 @@ def _movable(block: Block, at: int, room: int) -> tuple[dict[Op, None], list[Til
 def _writes(op: Op) -> bool:
     touch = touched(op)
     return touch is not None and touch.writes
-
-
-def _words(tile: Tile) -> int:
-    """Registers that a thread has of a tile."""
-    return -(-len(tile.layout.regs) * tile.dtype.bytes // 4)
 
 
 __all__ = ["request_operands"]

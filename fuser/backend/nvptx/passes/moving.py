@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from fuser.backend.nvptx.access_layout import repeat_of
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.op import Integer, Op
 from fuser.backend.nvptx.ir.uses import uses
+from fuser.backend.nvptx.ir.values import Tile
 
 PURE = (
     Integer, ops.Address, ops.Full, ops.IndexTile, ops.Splat, ops.Map, ops.Relabel, ops.ReadTable,
@@ -58,4 +60,16 @@ def used(body: Sequence[Op]) -> list[Op]:
     return kept[::-1]
 
 
-__all__ = ["PURE", "makers_of", "take", "used"]
+def words_of(tile: Tile, load: ops.Load | None = None) -> int:
+    """Registers that a thread has of a tile. load: that it comes from: neighbours that are one
+    number in memory have one."""
+    regs = tile.layout.regs
+    count = len(regs)
+    if load is not None:
+        access = load.at.access
+        runs = [repeat_of(access, axis) for axis in range(len(access.shape))]
+        count = len({tuple(a // run for a, run in zip(at, runs, strict=True)) for at in regs})
+    return -(-count * tile.dtype.bytes // 4)
+
+
+__all__ = ["PURE", "makers_of", "read_by", "take", "used", "words_of"]

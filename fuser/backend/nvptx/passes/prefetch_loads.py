@@ -23,14 +23,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from fuser.backend.nvptx.access_layout import repeat_of
 from fuser.backend.nvptx.decisions import Decision
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.loops import end_of, step_of
 from fuser.backend.nvptx.ir.op import Block, Integer, Op
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.rewrite import cloned
-from fuser.backend.nvptx.passes.moving import makers_of, read_by, take
+from fuser.backend.nvptx.passes.moving import makers_of, read_by, take, words_of
 
 MOST = 64
 """Registers of a thread for what is a loop's next iteration's."""
@@ -69,7 +68,7 @@ def _ahead(block: Block, loop: ops.For) -> int:
             continue
         if op.at.access.view.buffer.role != "constant":
             continue
-        size, found = words_of(op), dict(moved)
+        size, found = words_of(op.tile, op), dict(moved)
         if size > room or not take(op, makers, found):
             continue
         if any(others & read_by(item) for item in found):
@@ -99,13 +98,4 @@ def _ahead(block: Block, loop: ops.For) -> int:
     return len(loads)
 
 
-def words_of(op: ops.Load) -> int:
-    """Registers that a thread has of what it loads: neighbours that are one number in memory have
-    one."""
-    access, layout = op.at.access, op.tile.layout
-    runs = [repeat_of(access, axis) for axis in range(len(access.shape))]
-    apart = {tuple(a // run for a, run in zip(at, runs, strict=True)) for at in layout.regs}
-    return -(-len(apart) * op.tile.dtype.bytes // 4)
-
-
-__all__ = ["prefetch_loads", "words_of"]
+__all__ = ["prefetch_loads"]
