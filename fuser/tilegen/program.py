@@ -39,7 +39,7 @@ class Packing:
     multiplies, in float64, the array seen as [size / w, w]; what it gives is [r, size / w].
     transpose: axis order of the logical array. reshape: its new shape. pad: (low, high) zeros per
     axis. split: a second reshape. permute: axis order of that. dtype: element type to convert to.
-    words: the last axes, 8 numbers of 4 bits, become one i32, the first in its low bits.
+    words: so many bits of each number of the last axes become one i32, the first in its low bits.
     With [K, N] weights, pad ((0, 0), (0, p)), split (K, N // r, r), permute (1, 0, 2) gives panels
     of r columns.
     """
@@ -51,7 +51,7 @@ class Packing:
     split: tuple[int, ...] = ()
     permute: tuple[int, ...] = ()
     dtype: DType | None = None
-    words: bool = False
+    words: int = 0
 
     @property
     def stored(self) -> DType | None:
@@ -81,7 +81,7 @@ class Packing:
         if self.permute:
             array = array.transpose(self.permute)
         if self.words:
-            return _words(array, allocate)
+            return _words(array, self.words, allocate, copy)
         if array.dtype == dtype and array.flags.c_contiguous and np.shares_memory(array, given):
             return array
         packed = allocate(array.shape, dtype)
@@ -89,17 +89,21 @@ class Packing:
         return packed
 
 
-def _words(array: np.ndarray, allocate: Allocate) -> np.ndarray:
-    """[..., 8] codes of 4 bits as [...] words, i32; the 8 may be those of several axes."""
-    last = len(array.shape)
-    while math.prod(array.shape[last:]) < 8:
+def _words(array: np.ndarray, bits: int, allocate: Allocate, copy: Copy) -> np.ndarray:
+    """[..., c] codes of `bits` bits as [...] words, i32; the c that fill one may be those of
+    several axes."""
+    count, last = WORD_BITS // bits, len(array.shape)
+    while math.prod(array.shape[last:]) < count:
         last -= 1
-    array = array.reshape(*array.shape[:last], 8)
-    packed = allocate(array.shape[:-1], np.dtype(np.int32))
-    words = packed.view(np.uint32)
+    packed = allocate(array.shape[:last], np.dtype(np.int32))
+    if bits == 8 and array.dtype.itemsize == 1:
+        copy(packed.view(array.dtype).reshape(array.shape), array)
+        return packed
+    array = array.reshape(*packed.shape, count)
+    words, mask = packed.view(np.uint32), np.uint32((1 << bits) - 1)
     words[...] = 0
-    for place in range(array.shape[-1]):
-        words |= (array[..., place].astype(np.uint32) & 15) << np.uint32(4 * place)
+    for place in range(count):
+        words |= (array[..., place].astype(np.uint32) & mask) << np.uint32(bits * place)
     return packed
 
 

@@ -21,8 +21,9 @@ from fuser.tilegen.ir import Block, Kernel, Op, View
 from fuser.tilegen.text import print_op
 from fuser.tilegen.value import INDEX, UNBOUNDED, TileType, Value
 
-ANY_FLOAT_FNS = frozenset(("select",))
-"""Maps that only move data, so that 16-bit floats need no widening for them."""
+ANY_FLOAT_FNS = frozenset(("select", "add", "sub", "mul"))
+"""Maps that 16-bit floats need no widening for: those that only move data, and those that come to
+the same whether they are rounded once, or computed in float32 and then rounded."""
 
 
 def verify(kernel: Kernel) -> None:

@@ -42,7 +42,7 @@ def choose_blocked(
     if across or not order or not _runs(shape, accesses, order[0], share):
         return blocked(shape, warps, order, vector, spread=across)
     # vectors as long as those of most bytes, which are the ones to wait for, leave longer runs
-    vector = min(vector, max((_distinct_bytes(access), access.width) for access in accesses)[1])
+    vector = min(vector, max((distinct_bytes(access), access.width) for access in accesses)[1])
     runs = _runs(shape, accesses, order[0], share // vector)
     return blocked(shape, warps, order, vector, runs=runs)
 
@@ -65,7 +65,7 @@ def _runs(
     return {along: longest} if longest > 1 else {}
 
 
-def _distinct_bytes(access: Access) -> int:
+def distinct_bytes(access: Access) -> int:
     """What an access touches in memory."""
     runs = [min(repeat_of(access, axis), size) for axis, size in enumerate(access.shape)]
     return access.bytes // prod(runs)

@@ -176,6 +176,9 @@ class _Assigner:
         for op, dot in self.plan.dots.items():
             self.chosen.setdefault(self.groups.find(op.acc), dot.result)
             self.chosen.setdefault(self.groups.find(op.result), dot.result)
+            if dot.grid is not None and dot.grid.run:
+                fragment = dot.grid.right_fragment(op.b.shape[0])
+                self.chosen.setdefault(self.groups.find(op.b), fragment)
         self._propagate()
         order = sorted(self.members, key=self._weight, reverse=True)
         for root in order:

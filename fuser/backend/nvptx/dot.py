@@ -98,15 +98,20 @@ def operand(low: Builder, op: ops.Dot, role: str) -> Source:
     plan = low.assignment.dots[op]
     assert plan.grid is not None
     fragment: Layout | None = None
+    k, grid = op.a.shape[1], plan.grid
+    if role == "b" and grid.run:
+        return convert(low, low.tile(value, grid.right_fragment(k)), grid.right_fragment(k))
     if role == "a":
-        k = op.a.shape[1]
-        grid = plan.grid
         fragment = grid.left_fragment32(k) if plan.kind == "tf32" else grid.left_fragment(k)
     if not isinstance(entry, Tile):
         wanted = fragment if fragment and plan.split_k == 1 else low.plain_layout(value.shape)
         entry = low.tile(value, wanted)
     axis = 1 if role == "a" else 0
-    if plan.split_k == 1 and fragment is not None and in_registers(entry.layout, fragment):
+    if (
+        (plan.split_k == 1 or grid.run)
+        and fragment is not None
+        and in_registers(entry.layout, fragment)
+    ):
         return fill_edge(low, convert(low, entry, fragment), (axis,))
     return _to_shared(low, op, role, entry, axis)
 
@@ -188,7 +193,7 @@ def _mma_dot(
     low: Builder, op: ops.Dot, plan: DotPlan, left: Source, right: Source, acc: Tile
 ) -> Tile:
     """A dot of operands of 8 or 16 bits; sums that truncate start afresh in each dot."""
-    assert plan.grid is not None and isinstance(right, SharedTile)
+    assert plan.grid is not None and isinstance(right, Tile) == bool(plan.grid.run)
     afresh = known_unit(op).truncates
     made = low.new(acc.dtype, acc.shape, acc.layout, "sum")
     low.do(gpu.Mma(

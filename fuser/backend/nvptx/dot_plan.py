@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from fuser.backend.nvptx.access_layout import choose_blocked
+from fuser.backend.nvptx.access import Access
+from fuser.backend.nvptx.access_layout import choose_blocked, distinct_bytes, repeat_of
 from fuser.backend.nvptx.assignment import (
     Assignment,
     DotKind,
@@ -50,8 +51,57 @@ def plan_dot(op: ops.Dot, plan: Assignment, target: Target, wide: bool = False) 
     if unit is not None:
         grid = dataclasses.replace(grid, depth=unit.depth)
     if kind == "mma" and op in sums:
+        decoded = _decoded_grid(op, plan, grid)
+        if decoded is not None:
+            found = decoded.accumulator()
+            return DotPlan(kind, decoded, found, result if decoded.warps_k > 1 else found)
         grid = split_warps(grid, -(-k // grid.depth), LONE if lone else ONE_OF_SEVERAL)
     return DotPlan(kind, grid, grid.accumulator(), result)
+
+
+def _decoded_grid(op: ops.Dot, plan: Assignment, grid: WarpGrid) -> WarpGrid | None:
+    """The grid of a dot of few rows whose right operand is decoded, element by element, of words
+    that hold neighbours along k: threads decode what they multiply, and share k, so that nobody
+    decodes what another one does. None for others."""
+    run = _decoded_run(op, plan)
+    if not run or grid.bands * grid.warps_m > 1:
+        return None
+    k, n = op.b.shape
+    warps_k = plan.warps
+    while warps_k > 1 and k % (4 * run * warps_k):
+        warps_k //= 2
+    found = dataclasses.replace(grid, warps_n=plan.warps // warps_k, warps_k=warps_k, run=run)
+    return found if k % found.turn == 0 and found.covered[1] == n else None
+
+
+def _decoded_run(op: ops.Dot, plan: Assignment) -> int:
+    """How many neighbours along k a word of the right operand has, of 16 bits; 0 where it is not
+    decoded of words that a thread loads."""
+    if op.b.dtype.bits != 16:
+        return 0
+    pending, seen = [op.b], {op.b}
+    words: list[Access] = []
+    while pending:
+        maker = plan.makers.get(pending.pop())
+        match maker:
+            case ops.Map() | ops.Cast() | ops.Bitcast() | ops.Broadcast():
+                more = [value for value in maker.operands() if value not in seen]
+                seen.update(more)
+                pending += more
+            case ops.Load() if maker.shape == op.b.shape:
+                words.append(plan.accesses[maker])
+            case ops.Load() | ops.Full() | ops.IndexTile():
+                pass
+            case _:
+                return 0
+    if not words:
+        return 0
+    run = repeat_of(max(words, key=distinct_bytes), 0)
+    return run if 4 <= run <= MOST_IN_A_WORD else 0
+
+
+MOST_IN_A_WORD = 8
+"""Codes of 4 bits."""
 
 
 def share_trips(kernel: Kernel, plan: Assignment) -> None:
@@ -134,6 +184,8 @@ def decide_unit(op: ops.Dot, plan: DotPlan, warps: int, target: Target) -> Decis
     (m, k), n = op.a.shape, op.b.shape[1]
     shape, unit = f"[{m}, {k}] x [{k}, {n}] of {op.a.dtype}", unit_of(op)
     found = UNIT_NAMES[plan.kind]
+    if plan.grid is not None and plan.grid.run:
+        found += ", the right operand decoded by the threads that multiply it"
     if plan.kind in ("wgmma", "wide"):
         return Decision("matrix unit", True, f"{found}: {shape}")
     if plan.kind == "fma":

@@ -7,6 +7,7 @@ depends on the register is a constant that ends up in an address's immediate fie
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import gcd
 
 from fuser.backend.nvptx.integers import INT32, Integers, Linear
 from fuser.backend.nvptx.ir.values import Operand
@@ -43,6 +44,7 @@ class Indexer:
         self._lookup = lookup
         self._sums: dict[tuple[tuple[Operand, int], ...], str | None] = {}
         self._atoms: dict[tuple[Atom, Coordinates], Operand] = {}
+        self._quotients: dict[tuple[str, int], Operand] = {}
         self._tests: dict[tuple[str | None, int, int], str] = {}
 
     def thread(self, axis: int) -> Operand:
@@ -61,6 +63,9 @@ class Indexer:
             if isinstance(atom, Axis):
                 constant += coefficient * offset[atom.axis]
                 value = self.thread(atom.axis)
+            elif isinstance(atom, FloorDiv) and self._divides(atom.base, atom.divisor):
+                value, whole = self._exact_quotient(atom, offset)
+                constant += coefficient * whole
             else:
                 value = self._atom(atom, offset)
             if isinstance(value, int):
@@ -126,6 +131,8 @@ class Indexer:
         if dynamic is None:
             return constant // divisor if quotient else constant % divisor
         whole, rest = divmod(constant, divisor)
+        if not quotient and self._divides(base, divisor):
+            return rest
         # lift what may be negative by whole divisors: the thread part is never below its range
         low = base.range[0] - base.constant + rest
         lift = -(low // divisor) if low < 0 else 0
@@ -137,6 +144,46 @@ class Indexer:
             return emitter.value(f"urem {self.type} {lifted}, {divisor}")
         result = emitter.value(f"udiv {self.type} {lifted}, {divisor}")
         return emitter.plus(result, whole - lift, self.type)
+
+    def _exact_quotient(self, atom: FloorDiv, offset: Coordinates) -> tuple[Operand, int]:
+        """A quotient whose dividend is a multiple of the divisor but for a constant of the
+        register: what does not depend on that, and the rest."""
+        dynamic, constant = self.evaluate(atom.base, offset)
+        whole = constant // atom.divisor
+        if dynamic is None:
+            return 0, whole
+        key = (dynamic, atom.divisor)
+        if key not in self._quotients:
+            text = f"udiv {self.type} {dynamic}, {atom.divisor}"
+            self._quotients[key] = self.emitter.value(text)
+        return self._quotients[key], whole
+
+    def _divides(self, base: Index, divisor: int) -> bool:
+        """Whether what of an expression is no constant of a register is a multiple of a divisor,
+        and surely none below 0."""
+        low = base.range[0] - base.constant
+        if is_symbolic(divisor, low, base.constant):
+            return False
+        return bool(low >= 0 and self._multiple(base) % divisor == 0)
+
+    def _multiple(self, base: Index) -> int:
+        """What the part of an expression that is no constant of a register is a multiple of; 0
+        where there is none."""
+        found = 0
+        for atom, coefficient in base.terms:
+            match atom:
+                case Axis():
+                    multiple = gcd(*(basis[atom.axis] for basis in self.layout.bits))
+                case Scalar():
+                    multiple = atom.value.multiple
+                case FloorDiv() if self._divides(atom.base, atom.divisor):
+                    multiple = self._multiple(atom.base) // atom.divisor
+                case _:
+                    multiple = 1
+            if is_symbolic(coefficient, multiple):
+                return 1
+            found = gcd(found, coefficient * multiple)
+        return found
 
     def _divide_whole(
         self, base: Index, total: Operand, divisor: Operand, *, quotient: bool

@@ -225,6 +225,12 @@ class WarpGrid:
     mma.sync; 64 for wgmma, where the four warps of a group interleave. `warps_k` groups of warps
     share the work along k and hold partial sums of the same elements. `depth` is the k of an
     instruction: 16, or 32 where operands have 8 bits.
+
+    run: neighbours along k that a lane has of the right operand, where that is made in registers
+    and not read from shared memory; 0 elsewhere. A matmul does not care how k and the columns are
+    numbered as long as its operands and its result agree: lane t has the steps of k from t * run
+    on where the instruction says 2t, 2t + 1, 2t + 8 and 2t + 9, and neighbouring columns are in
+    one lane, so that what they are made of is read in vectors.
     """
 
     m: int
@@ -234,6 +240,7 @@ class WarpGrid:
     wgmma: bool = False
     warps_k: int = 1
     depth: int = 16
+    run: int = 0
 
     @property
     def rows(self) -> int:
@@ -258,7 +265,7 @@ class WarpGrid:
         self, along_m: bool, along_n: bool, k_axis: int | None = None
     ) -> tuple[Coordinates, ...]:
         """Basis of the warp bits in an operand (or the result) that has the dims m, n it says;
-        k_axis: its axis of k, along which groups of warps take steps of `depth` in turn."""
+        k_axis: its axis of k, along which groups of warps take `turn` steps in turn."""
         steps: list[Coordinates] = []
         count = self.warps_m
         if self.wgmma:
@@ -267,8 +274,13 @@ class WarpGrid:
         steps += [((self.rows << b) * along_m, 0) for b in range(_bits(count))]
         steps += [(0, (self.columns << b) * along_n) for b in range(_bits(self.warps_n))]
         for bit in range(_bits(self.warps_k)):
-            steps.append(tuple(self.depth << bit if axis == k_axis else 0 for axis in range(2)))
+            steps.append(tuple(self.turn << bit if axis == k_axis else 0 for axis in range(2)))
         return tuple(steps)
+
+    @property
+    def turn(self) -> int:
+        """Steps of k of a group of warps before it is the next group's turn."""
+        return 4 * self.run or self.depth
 
     @property
     def covered(self) -> tuple[int, int]:
@@ -282,30 +294,66 @@ class WarpGrid:
 
     def accumulator(self) -> Layout:
         """The result: for each band and 8 columns, elements (r, c) (r, c+1) (r+8, c) (r+8, c+1)."""
+        blocks = self.columns // 8
+        column, block_step = (blocks, 1) if self.run else (1, 8)
         regs = tuple(
-            (band * self.band + half * 8, block * 8 + pair)
+            (band * self.band + half * 8, block * block_step + pair * column)
             for band in range(self.bands)
-            for block in range(self.columns // 8)
+            for block in range(blocks)
             for half in range(2)
             for pair in range(2)
         )
-        return Layout(self.covered, regs, ROW_LANES, self.warp_bits(True, True))
+        lanes = ((0, 2 * column), (0, 4 * column), *ROW_LANES[2:])
+        return Layout(self.covered, regs, lanes, self.warp_bits(True, True))
 
     def left_fragment(self, k: int) -> Layout:
         """The A operand [m, k] of 8 or 16 bits as mma.sync and wgmma take it: every step of
         `depth` along k is four words a lane."""
         depth, word = self.depth, self.depth // 8
+        near, far = (word, depth // 2) if not self.run else (self.run, word)
+        halves = 1 if self.lower_half else 2
         regs = tuple(
-            (band * self.band + half * 8, step * depth + upper * depth // 2 + place)
+            (band * self.band + half * 8, step + upper * far + place)
             for band in range(self.bands)
-            for step in range(-(-k // depth))
+            for step in self._steps(k)
             for upper in range(2)
-            for half in range(2)
+            for half in range(halves)
             for place in range(word)
         )
-        shape = (self.covered[0], -(-k // depth) * depth)
-        lanes = ((0, word), (0, 2 * word), *ROW_LANES[2:])
-        return Layout(shape, regs, lanes, self.warp_bits(True, False))
+        shape = (self.covered[0] // 2 * halves, -(-k // self.turn) * self.turn)
+        lanes = ((0, near), (0, 2 * near), *ROW_LANES[2:])
+        return Layout(shape, regs, lanes, self._warps_of_fragment(True))
+
+    @property
+    def lower_half(self) -> bool:
+        """Whether fragments of the left operand have the first 8 rows alone; the others are 0."""
+        return bool(self.run) and self.m <= 8
+
+    def right_fragment(self, k: int) -> Layout:
+        """The B operand [k, n] of 16 bits that is made in registers: every step of an instruction
+        along k is two words a lane for each 8 columns."""
+        blocks = self.columns // 8
+        regs = tuple(
+            (step + place, block)
+            for step in self._steps(k)
+            for block in range(blocks)
+            for place in range(4)
+        )
+        shape = (-(-k // self.turn) * self.turn, self.covered[1])
+        lanes = ((self.run, 0), (2 * self.run, 0), (0, blocks), (0, 2 * blocks), (0, 4 * blocks))
+        return Layout(shape, regs, lanes, self._warps_of_fragment(False))
+
+    def _steps(self, k: int) -> list[int]:
+        """Where the steps of an instruction along k begin in a lane."""
+        if not self.run:
+            return list(range(0, k, self.depth))
+        turns = range(0, k, self.turn * self.warps_k)
+        return [turn + step for turn in turns for step in range(0, self.run, 4)]
+
+    def _warps_of_fragment(self, left: bool) -> tuple[Coordinates, ...]:
+        """With `run`, groups of warps have the elements of their own turns alone."""
+        own = (1 if left else 0) if self.run else None
+        return self.warp_bits(left, not left, own)
 
     def left_fragment32(self, k: int) -> Layout:
         """The 32-bit A operand, 8 of k a step.

@@ -69,7 +69,7 @@ def slice_length(low: Builder, op: ops.Dot, plan: DotPlan) -> int:
     rows, columns = plan.accumulator.shape
     least = 16
     if plan.grid is not None:
-        least = max(least, plan.grid.depth * plan.grid.warps_k)
+        least = max(least, plan.grid.turn * plan.grid.warps_k)
     length = k
     while length > least and length % 2 == 0:
         if (rows + columns) * length * op.a.dtype.bytes <= room(low):

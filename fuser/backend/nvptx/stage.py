@@ -40,8 +40,21 @@ def copy_async(low: Builder, op: ops.Load, tile: SharedTile) -> None:
     """Issue the copies of a load into a shared tile: zeros where it is out of bounds."""
     access = low.assignment.accesses[op]
     layout = copy_layout(access, tile, low.warps)
-    settled = _settled(low, op)
-    low.do(gpu.CopyAsync(at=low.place(access, layout), target=tile, layout=layout, settled=settled))
+    low.do(gpu.CopyAsync(
+        at=low.place(access, layout), target=tile, layout=layout, settled=_settled(low, op),
+        fill=not _leaves_rows(low, op),
+    ))  # fmt: skip
+
+
+def _leaves_rows(low: Builder, op: ops.Load) -> bool:
+    """Whether all that may be out of bounds are rows of left operands whose products nobody looks
+    at, and of which a few are copied often."""
+    dots = list(dots_behind(low, op))
+    plans = [low.assignment.dots[dot] for dot, _, _ in dots]
+    few = all(plan.grid is not None and plan.grid.run for plan in plans)
+    left = all(role == "a" and not turned for _, role, turned in dots)
+    bounds = low.assignment.accesses[op].bounds
+    return few and left and bool(dots) and all(at.axes() == {0} for at, _ in bounds)
 
 
 def _settled(low: Builder, op: ops.Load) -> str | None:
@@ -106,9 +119,11 @@ def operand_cover(low: Builder, op: ops.Dot, role: str) -> tuple[int, int]:
     """The shape of the operand that the dot's instructions read."""
     plan = low.assignment.dots[op]
     assert plan.grid is not None
-    step = 8 if plan.kind in ("tf32", "wide") else plan.grid.depth
+    step = 8 if plan.kind in ("tf32", "wide") else plan.grid.turn
     k = -(-op.a.shape[1] // step) * step
     m, n = plan.grid.covered
+    if plan.grid.lower_half:
+        m = 8
     return (m, k) if role == "a" else (k, n)
 
 

@@ -238,7 +238,7 @@ def _words(
         transpose=() if order == tuple(range(len(order))) else order,
         reshape=(depth, columns),
         pad=((0, digits.blocks * digits.block - depth), (0, panels * width - columns)),
-        split=(digits.blocks, 4, rows, 2, panels, width), permute=(4, 0, 2, 5, 1, 3), words=True,
+        split=(digits.blocks, 4, rows, 2, panels, width), permute=(4, 0, 2, 5, 1, 3), words=4,
     )  # fmt: skip
     dims = (panels, digits.blocks, rows, width)
     buffer = em.memory.buffer(weights.node.inputs[0], packing, product(list(dims)))

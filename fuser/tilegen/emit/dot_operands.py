@@ -26,6 +26,12 @@ SECTOR, LINE = 32, 128
 a line, of which boxes of the copy engine consist."""
 
 
+CODES_PANEL = 64
+"""Columns of a panel of codes in a GPU's memory, in which all rows of k lie together: blocks of few
+rows read it in order, and blocks of more columns have it, too, so that prompts and steps share
+what is packed."""
+
+
 def late_scales(em: Emission, dot: DotShape) -> Matrix | None:
     """The right operand of a matmul whose sums are scaled block by block: of few rows, where there
     are fewer sums than weights. None elsewhere."""
@@ -39,7 +45,7 @@ def late_scales(em: Emission, dot: DotShape) -> Matrix | None:
 
 def weights_of(em: Emission, dot: DotShape, node: Node) -> Matrix:
     order = (*dot.batch[1], *dot.contract[1], *dot.free[1])
-    width = 0 if em.target.is_cuda else em.schedule.block("n")
+    width = CODES_PANEL if em.target.is_cuda else em.schedule.block("n")
     return Matrix(node, order, (dot.b, dot.k, dot.n), width)
 
 

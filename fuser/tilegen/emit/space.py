@@ -242,6 +242,11 @@ class Emission:
         flush = for_matmul and dtype is bf16
         return Piece(dtype, piece.axes, self.emit((x,), lambda: self.b.cast(x, dtype, flush)))
 
+    def bits_as(self, piece: Piece, dtype: DType) -> Piece:
+        """The same bits as another dtype of as many bits."""
+        x = self.full_value(piece, piece.axes)
+        return Piece(dtype, piece.axes, self.emit((x,), lambda: self.b.bitcast(x, dtype)))
+
     def number(self, value: float | int | bool, dtype: DType) -> Piece:
         return Piece(dtype, splat=value)
 

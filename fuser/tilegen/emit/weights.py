@@ -2,6 +2,10 @@
 
 Codes of 4 bits lie 8 to a word of 32 bits, neighbours along the axis that a matmul sums over: a
 vector of words, one a column, holds 8 steps of k, and reading one is a shift and a mask of it.
+
+On a GPU codes of 8 bits lie in words, too, 4 in each, and neighbours are 16 bits apart: the first,
+third, ... of a word in its low half, the others in its high one. So one instruction on a word does
+what is done to both, and numbers of 16 bits come out in pairs, as tensor cores take them.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fuser.dtypes import DType, bf16, f16, f32, i32
+from fuser.dtypes import DType, bf16, f16, f32, i16, i32
 from fuser.graph.ir import Node, Value
 from fuser.graph.ops.quantised import bits_of
 from fuser.partition.region import Region
@@ -73,9 +77,10 @@ def _decode(em: Emission, node: Node, coords: Coords) -> Piece:
     row = Index(0)
     for dim, place in zip(outer, at, strict=True):
         row = row * dim + place
-    numbers = _codes(
+    words = _packed(
         em, node, plain, (1, last, rows), (Index(0), coords[-1], row), 0, transposed=True
     )
+    numbers = _numbers(em, node, words, coords[-1])
     for factor in node.inputs[2:]:
         numbers = em.map("sub", numbers, _factor(em, node, factor, coords))
     return em.map("mul", numbers, _factor(em, node, node.inputs[1], coords))
@@ -102,7 +107,8 @@ class Matrix:
     def numbers(self, em: Emission, at: tuple[Index, Index, Index], coords: Coords) -> Piece:
         """The codes less their zero points, float32, at (batch, k, n), which is `coords` of the
         weights."""
-        piece = _codes(em, self.node, self.order, self.shape, at, self.width)
+        words = _packed(em, self.node, self.order, self.shape, at, self.width)
+        piece = _numbers(em, self.node, words, at[1])
         for zero in self.node.inputs[2:]:
             piece = em.map("sub", piece, self.factor(em, zero, at, coords))
         return piece
@@ -112,19 +118,52 @@ class Matrix:
     ) -> TileValue:
         """The weights themselves over (k, n), as an operand of a dot. Behind the last k they are
         finite, so that nothing comes of them where the other operand is 0."""
+        if em.target.is_cuda and self._are_whole(dtype):
+            numbers = self._whole_numbers(em, at, coords, dtype)
+            piece = em.map("mul", numbers, self.factor(em, self.node.inputs[1], at, coords, dtype))
+            return em.full_value(piece, (1, 2))
         piece = em.map("mul", self.numbers(em, at, coords), self.scale(em, at, coords))
         return em.full_value(em.cast(piece, dtype, for_matmul=True), (1, 2))
+
+    def _are_whole(self, dtype: DType) -> bool:
+        """Whether a type of 16 bits has all that a code less its zero point may be, and the scales:
+        their product is rounded once in that type, as it is behind one in float32."""
+        numbers, (scale, *zeros) = self.node.attrs["numbers"], self.node.inputs[1:]
+        place = _ONES.get(dtype.name)
+        if place is None or numbers not in _SIGNED or bits_of(numbers) > place.room:
+            return False
+        whole = all(zero.dtype.is_integer and zero.dtype.bits <= 8 for zero in zeros)
+        return whole and _half_of(scale, dtype) is dtype
+
+    def _whole_numbers(
+        self, em: Emission, at: tuple[Index, Index, Index], coords: Coords, dtype: DType
+    ) -> Piece:
+        """The codes less their zero points, in a type of 16 bits. A code takes the last places of
+        the fraction of a number whose last place is the ones, which is taken away then."""
+        numbers, place = self.node.attrs["numbers"], _ONES[dtype.name]
+        words = _packed(em, self.node, self.order, self.shape, at, self.width)
+        bits, offset = bits_of(numbers), _SIGNED[numbers]
+        short = em.map("shift_right", words, em.index_piece(_place_in_word(em, at[1], bits)))
+        code = em.map("bitwise_and", em.cast(short, i16), Piece(i16, splat=(1 << bits) - 1))
+        code = em.map("bitwise_xor", code, Piece(i16, splat=place.bits | offset))
+        least = Piece(dtype, splat=float(place.number + offset))
+        piece = em.map("sub", em.bits_as(code, dtype), least)
+        for zero in self.node.inputs[2:]:
+            piece = em.map("sub", piece, self.factor(em, zero, at, coords, dtype))
+        return piece
 
     def scale(self, em: Emission, at: tuple[Index, Index, Index], coords: Coords) -> Piece:
         return self.factor(em, self.node.inputs[1], at, coords)
 
     def factor(
-        self, em: Emission, factor: Value, at: tuple[Index, Index, Index], coords: Coords
-    ) -> Piece:
-        """A scale or zero point, packed like the codes where it is a matrix of one a column."""
+        self, em: Emission, factor: Value, at: tuple[Index, Index, Index], coords: Coords,
+        dtype: DType = f32,
+    ) -> Piece:  # fmt: skip
+        """A scale or zero point, packed like the codes where it is a matrix of one a column. dtype:
+        in which it is wanted; it has the number."""
         blocks = tuple(self.node.attrs["blocks"][axis] for axis in self.order)
         if uniform(factor) is not None or len(blocks) != 2 or blocks[1] != 1:
-            return _factor(em, self.node, factor, coords)
+            return em.cast(_factor(em, self.node, factor, coords), dtype)
         columns = self.shape[2]
         width = self.width or columns
         depth, panels = factor.shape[self.order[0]], -(-columns // width)
@@ -134,72 +173,103 @@ class Matrix:
             pad=((0, 0), (0, panels * width - columns)),
             split=(depth, panels, width),
             permute=(1, 0, 2),
-            dtype=_half_of(factor) if em.target.is_cuda else None,
+            dtype=_half_of(factor, dtype) if em.target.is_cuda else None,
         )
         buffer = em.memory.buffer(factor, packing, panels * depth * width)
         _, k, n = at
         place = (n // width, k // blocks[0], n % width)
-        return em.cast(em.load_packed(buffer, (panels, depth, width), place), f32)
+        return em.cast(em.load_packed(buffer, (panels, depth, width), place), dtype)
 
 
-def _half_of(factor: Value) -> DType | None:
-    """The type of 16 bits that has all of a constant's numbers, as scales of models in that type
-    do: a GPU waits for their bytes, too."""
+def _half_of(factor: Value, wanted: DType = f32) -> DType | None:
+    """The type of 16 bits that has all of a constant's numbers, the wanted one if it does, as
+    scales of models in that type do: a GPU waits for their bytes, too."""
     array = factor.constant
     if array is None or array.dtype != np.float32:
         return None
-    for dtype in (f16, bf16):
+    for dtype in sorted((f16, bf16), key=lambda dtype: dtype is not wanted):
         with np.errstate(over="ignore"):
             if (array.astype(dtype.numpy).astype(np.float32) == array).all():
                 return dtype
     return None
 
 
-def _codes(
+@dataclass(frozen=True)
+class _Ones:
+    """Of a type of 16 bits: a number whose last place is the ones, its bits, and how many places of
+    its fraction are free."""
+
+    number: int
+    bits: int
+    room: int
+
+
+_ONES = {"f16": _Ones(1024, 0x6400, 10), "bf16": _Ones(128, 0x4300, 7)}
+_SIGNED = {"i4": 8, "u4": 0, "i8": 128, "u8": 0}
+"""Of whole numbers, what codes get more so that they are none below 0: their highest bit flips."""
+
+
+def _packed(
     em: Emission, node: Node, order: tuple[int, ...], shape: tuple[int, int, int],
     at: tuple[Index, Index, Index], width: int, transposed: bool = False,
 ) -> Piece:  # fmt: skip
-    """The numbers that codes stand for, at (batch, k, n) of them as [batch, k, n]: `order` makes
-    that of their axes. transposed: [batch, n, k] instead, and stored so."""
-    codes, numbers = node.inputs[0], node.attrs["numbers"]
+    """The codes, or the words that have them, at (batch, k, n) of them as [batch, k, n]: `order`
+    makes that of their axes. transposed: [batch, n, k] instead, and stored so."""
+    codes, bits = node.inputs[0], bits_of(node.attrs["numbers"])
     (batches, depth, columns), (batch, k, n) = shape, at
-    group = WORD_BITS // 4 if bits_of(numbers) == 4 else 1
+    group = _codes_of_word(em, bits)
     width = width or columns
     panels, steps = -(-columns // width), -(-depth // group)
     plain = order == tuple(range(len(order)))
     pad = ((0, 0), (0, steps * group - depth), (0, panels * width - columns))
+    words = bits if group > 1 else 0
+    halves = (group // 2, 2) if em.target.is_cuda else (group,)
     if transposed:
+        inner = (4, 3) if em.target.is_cuda else (3,)
         packing = Packing(
             reshape=(batches, columns, depth), pad=(pad[0], pad[2], pad[1]),
-            split=(batches, columns, steps, group), words=group > 1,
+            split=(batches, columns, steps, *halves), permute=(0, 1, 2, *inner), words=words,
         )  # fmt: skip
         dims: tuple[int, ...] = (batches, columns, steps)
         place: Coords = (batch, n, k // group)
     else:
+        permute = (0, 4, 1, 5, 3, 2) if em.target.is_cuda else (0, 3, 1, 4, 2)
         packing = Packing(
             transpose=() if plain else order, reshape=shape, pad=pad,
-            split=(batches, steps, group, panels, width), permute=(0, 3, 1, 4, 2), words=group > 1,
+            split=(batches, steps, *halves, panels, width), permute=permute, words=words,
         )  # fmt: skip
         dims, place = (batches, panels, steps, width), (batch, n // width, k // group, n % width)
     buffer = em.memory.buffer(codes, packing, product(list(dims)))
-    piece = em.load_packed(buffer, dims, place)
-    if group > 1:
-        return _unpacked(em, piece, k, numbers)
-    return _number(em, piece, numbers)
+    return em.load_packed(buffer, dims, place)
 
 
-def _unpacked(em: Emission, words: Piece, k: Index, numbers: str) -> Piece:
-    """What 4 bits of words stand for, those of step k of the 8 in a word, as float32."""
+def _codes_of_word(em: Emission, bits: int) -> int:
+    """How many codes a word has; 1 where they are bytes by themselves."""
+    return WORD_BITS // bits if bits == 4 or em.target.is_cuda else 1
+
+
+def _place_in_word(em: Emission, k: Index, bits: int) -> Index:
+    """Where the code of step k begins in its word, in bits."""
+    count = WORD_BITS // bits
+    return k % 2 * 16 + k % count // 2 * bits if em.target.is_cuda else k % count * bits
+
+
+def _numbers(em: Emission, node: Node, codes: Piece, k: Index) -> Piece:
+    """The numbers that codes, or those of step k in words, stand for, as float32."""
+    numbers = node.attrs["numbers"]
+    bits = bits_of(numbers)
+    if _codes_of_word(em, bits) == 1:
+        return _number(em, codes, numbers)
     # Its 12 constants take registers, of which the sums of more rows leave none.
     few = em.target.vector_bits == 512 and em.schedule.block("m") <= 2
     if numbers in ("i4", "u4") and few:
-        return _in_fraction(em, words, k, numbers)
-    shift = (k % 8) * 4
-    if numbers == "i4":
-        top = em.map("shift_left", words, em.index_piece((shift - 28) * -1))
-        return em.cast(em.map("shift_right", top, Piece(i32, splat=28)), f32)
-    codes = em.map("shift_right", words, em.index_piece(shift))
-    codes = em.map("bitwise_and", codes, Piece(i32, splat=15))
+        return _in_fraction(em, codes, k, numbers)
+    shift, spare = _place_in_word(em, k, bits), WORD_BITS - bits
+    if numbers in ("i4", "i8"):
+        top = em.map("shift_left", codes, em.index_piece((shift - spare) * -1))
+        return em.cast(em.map("shift_right", top, Piece(i32, splat=spare)), f32)
+    codes = em.map("shift_right", codes, em.index_piece(shift))
+    codes = em.map("bitwise_and", codes, Piece(i32, splat=(1 << bits) - 1))
     return _number(em, codes, numbers)
 
 

@@ -118,6 +118,17 @@ def test_float_map(fn: str, dtype: DType, target: Target, rng: np.random.Generat
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
+@pytest.mark.parametrize("fn", ["add", "sub", "mul"])
+def test_sixteen_bits_are_rounded_once(
+    fn: str, dtype: DType, target: Target, rng: np.random.Generator
+) -> None:
+    """Bit by bit what float32 comes to, rounded, wherever both numbers of a pair stand."""
+    for n in (999, 1024):
+        kernel = kernels.elementwise(fn, dtype, 2, n=n)
+        check(kernel, target, arrays_for(kernel, rng, -300, 300), 0)
+
+
 @pytest.mark.parametrize(
     "fn", ["exp", "tanh", "erf", "log", "max", "min", "is_nan", "is_inf", "sign"]
 )

@@ -62,6 +62,35 @@ def test_fragments_cover_their_operands(m: int, n: int, warps: int) -> None:
     assert_covers(grid.right_fragment32(24), (24, n))
 
 
+@pytest.mark.parametrize("run", [4, 8])
+@pytest.mark.parametrize("m", [1, 8, 16])
+def test_fragments_with_a_run_of_k_are_as_the_instruction_has_them(m: int, run: int) -> None:
+    """Every element of [k, n] is one thread's alone, in vectors of neighbouring columns. Of each
+    step of the instruction a lane has the same k of both operands, and what is in column 8 i + j of
+    its tile is column j, i of the result in the same numbering."""
+    grid = WarpGrid(m, 48, 1, 2, warps_k=4, run=run)
+    k = 4 * run * 4 * 3
+    left, right, result = grid.left_fragment(k), grid.right_fragment(k), grid.accumulator()
+    assert_covers(left, (m, k))
+    assert_covers(right, (k, 48))
+    assert all(len(found) == 1 for found in owners(right).values())
+    assert_covers(result, (m, 48))
+    assert right.vector(0) == run and grid.columns == 24 and right.vector(1) == 1
+    words, blocks = 2 if m > 8 else 1, grid.columns // 8
+    for step in range(len(right.regs) // (4 * blocks)):
+        a = left.regs[step * 4 * words : (step + 1) * 4 * words]
+        b = right.regs[step * 4 * blocks : (step + 1) * 4 * blocks]
+        for block in range(blocks):
+            of_b = [at[0] for at in b[block * 4 : block * 4 + 4]]
+            assert sorted({at[1] for at in a}) == of_b
+            assert {at[1] for at in b[block * 4 : block * 4 + 4]} == {block}
+            assert result.regs[block * 4][1] == block
+    assert [basis[1] for basis in left.lanes[:2]] == [basis[0] for basis in right.lanes[:2]]
+    pair = result.regs[1][1] - result.regs[0][1]
+    assert [pair, *(basis[1] for basis in result.lanes[:2])] == [b[1] for b in right.lanes[2:]]
+    assert WarpGrid(16, 32, 1, 1, run=run).right_fragment(k).vector(1) == 4
+
+
 @pytest.mark.parametrize("m, n, warps", [(128, 256, 8), (64, 64, 4), (128, 64, 4), (64, 128, 8)])
 def test_wgmma_accumulators_cover_their_tile(m: int, n: int, warps: int) -> None:
     grid = warp_grid(m, n, warps, chained=False, wgmma=True)

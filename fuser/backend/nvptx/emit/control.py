@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Sequence
 from fuser.backend.function import Block as Label
 from fuser.backend.nvptx.emit.code import Code
 from fuser.backend.nvptx.ir import ops
+from fuser.backend.nvptx.ir.alike import alike_registers
 from fuser.backend.nvptx.ir.op import Block, Op
 from fuser.backend.nvptx.ir.values import Operand, Tile
 
@@ -37,12 +38,23 @@ def _phis(
         for name, type, first, last in zip(op.scalars, types, op.firsts, end.scalars, strict=True)
     ]
     for param, init, last in zip(op.params, op.inits, end.values, strict=True):
-        for regs in zip(param.regs, init.regs, last.regs, strict=True):
-            name, a, b = regs
+        ends = zip(param.regs, init.regs, last.regs, strict=True)
+        for name, (a, b) in {name: (a, b) for name, a, b in ends}.items():
             lines.append(
                 f"{name} = phi {param.type} [ {a}, %{before.label} ], [ {b}, %{latch.label} ]"
             )
     return lines
+
+
+def _share_loaded(op: ops.For) -> None:
+    """Let registers of a carried tile be one where they are one number in memory, each time that
+    the tile is loaded for the next iteration."""
+    loads = {item.tile: item for item in op.body.ops if isinstance(item, ops.Load)}
+    for param, init, value in zip(op.params, op.inits, _end(op.body).values, strict=True):
+        if value in loads:
+            firsts = alike_registers(loads[value].at.access, param.layout)
+            if all(init.regs[first] == reg for first, reg in zip(firsts, init.regs, strict=True)):
+                param.regs = [param.regs[first] for first in firsts]
 
 
 def for_(code: Code, op: ops.For) -> Steps:
@@ -54,6 +66,7 @@ def for_(code: Code, op: ops.For) -> Steps:
     e.enter(head)
     mark = len(head.lines)
     _names(code, op.params)
+    _share_loaded(op)
     if op.certain:
         e.jump(body)
     else:

@@ -28,6 +28,10 @@ def copy_async(code: Code, op: ops.CopyAsync) -> None:
         if allocated == 0:
             continue
         condition = guard.at(offset)
+        if not op.fill and condition is not None:
+            allocated, condition = emitter.both(allocated, condition), None
+            if allocated == 0:
+                continue
         pointer = pointers.at(offset)
         target = address.pointer(offset)
         name = f"@llvm.nvvm.cp.async.{mode}.shared.global.{size}"

@@ -33,8 +33,17 @@ class Emitter(Integers, Function):
         self._has_tid = self._has_rank = False
         self.packed: dict[str, tuple[str, int, int]] = {}
         """Of bfloat16 values: (vector that was loaded, its width, place in it)."""
-        self.rounds_pairs = True
-        """Whether one instruction rounds two float32 numbers to 16 bits (sm_80)."""
+        self.halves: dict[str, tuple[str, int]] = {}
+        """Of values of 16 bits: (word that they were taken from, which half)."""
+        self.shifted: dict[str, tuple[str, int]] = {}
+        """Of words that were shifted right: (what was, by how many bits)."""
+        self.sm = 0
+        """The compute capability, 90 for 9.0."""
+
+    @property
+    def rounds_pairs(self) -> bool:
+        """Whether one instruction rounds two float32 numbers to 16 bits."""
+        return self.sm >= 80
 
     # text ---------------------------------------------------------------------------------------
 

@@ -29,12 +29,20 @@ from fuser.dtypes import DType
 
 
 def mma(code: Code, op: ops.Mma) -> None:
-    """An instruction for every 16 rows, 8 columns and 32 bytes of k; fragments by ldmatrix."""
+    """An instruction for every 16 rows, 8 columns and 32 bytes of k; fragments by ldmatrix, or
+    what threads have."""
     grid, unit = op.grid, UNITS[op.unit]
     steps, blocks = -(-op.k // unit.depth), grid.columns // 8
     regs = list(op.acc.regs)
-    lefts, rights = _LeftFragments(code, op), _RightFragments(code, op)
-    for step in range(0, steps, grid.warps_k):
+    lefts: _LeftFragments | _LeftWords = _LeftFragments(code, op)
+    rights: _RightFragments | _RightWords
+    each = range(0, steps, grid.warps_k)
+    if isinstance(op.b, Tile):
+        lefts, rights = _LeftWords(code, op), _RightWords(code, op.b, blocks)
+        each = range(steps // grid.warps_k)
+    else:
+        rights = _RightFragments(code, op, op.b)
+    for step in each:
         b = rights.step(step)
         for band in range(grid.bands):
             a = lefts.fragment(band, step)
@@ -133,8 +141,8 @@ class _LeftFragments:
 class _RightFragments:
     """Fragments of a B operand in shared memory: two words for 32 bytes of k and 8 columns."""
 
-    def __init__(self, code: Code, op: ops.Mma) -> None:
-        self.code, self.grid, source = code, op.grid, op.b
+    def __init__(self, code: Code, op: ops.Mma, source: SharedTile) -> None:
+        self.code, self.grid = code, op.grid
         self.depth = op.grid.depth
         k_inner = source.inner == 0
         self.turn = "" if k_inner else ".trans"
@@ -158,6 +166,41 @@ class _RightFragments:
             pointer = self.one.pointer((step * self.depth, (blocks - 1) * 8))
             found.append(load_matrices(self.code, pointer, 2, self.turn))
         return found
+
+
+class _LeftWords:
+    """Fragments of an A operand where k is numbered as the lanes have B: a run of k is read at
+    once."""
+
+    def __init__(self, code: Code, op: ops.Mma) -> None:
+        layout = op.grid.left_fragment(op.k)
+        if isinstance(op.a, Tile):
+            regs = op.a.regs
+        else:
+            found = read_registers(code, op.a, layout, range(len(layout.regs)))
+            regs = [found[number] for number in range(len(layout.regs))]
+        self.words = packed_words(code, regs, op.a.dtype.llvm)
+        self.count = 2 if op.grid.lower_half else 4
+        self.steps = len(self.words) // (self.count * op.grid.bands)
+
+    def fragment(self, band: int, step: int) -> list[str]:
+        at = (band * self.steps + step) * self.count
+        words = self.words[at : at + self.count]
+        return words if self.count == 4 else [words[0], "0", words[1], "0"]
+
+
+class _RightWords:
+    """Fragments of a B operand in registers."""
+
+    def __init__(self, code: Code, source: Tile, blocks: int) -> None:
+        self.code, self.source, self.blocks = code, source, blocks
+
+    def step(self, step: int) -> list[list[str]]:
+        """Words of every 8-column block of the warp at one of its steps along k."""
+        first = step * self.blocks * 4
+        regs = self.source.regs[first : first + self.blocks * 4]
+        words = packed_words(self.code, regs, self.source.type)
+        return [words[at : at + 2] for at in range(0, len(words), 2)]
 
 
 # float32 as tf32 ----------------------------------------------------------------------------------
@@ -296,15 +339,16 @@ def _added(code: Code, dtype: DType, a: str, b: str) -> str:
 
 
 def write_partials(code: Code, op: ops.WritePartials) -> None:
-    """A store for every two neighbours of an accumulator."""
+    """A store for every vector of neighbours of an accumulator."""
     e, x = code.emitter, op.x
     threads = e.thread_part([offset_of(basis, op.steps) for basis in x.layout.bits])
     base = code.place(op.slot, e.plus(threads, e.thread_part(op.parts)))
-    pairs = zip(x.regs[::2], x.regs[1::2], strict=True)
-    for offset, pair in zip(x.layout.regs[::2], pairs, strict=True):
-        value = pack(code, list(pair), x.dtype)
+    width = min(4, x.layout.vector(1))
+    type = f"<{width} x {x.type}>" if width > 1 else x.type
+    for offset, members in vectors(x.layout, 1, width):
+        value = pack(code, [x.regs[member] for member in members], x.dtype)
         pointer = shared_offset(code, base, offset_of(offset, op.steps))
-        e.do(f"store <2 x {x.type}> {value}, ptr addrspace(3) {pointer}, align 8")
+        e.do(f"store {type} {value}, ptr addrspace(3) {pointer}, align {4 * width}")
 
 
 def add_partials(code: Code, op: ops.AddPartials) -> None:

@@ -14,6 +14,7 @@ from fuser.backend.nvptx.emit.code import Code, Writes
 from fuser.backend.nvptx.indexing import Indexer
 from fuser.backend.nvptx.integers import INT32
 from fuser.backend.nvptx.ir import ops
+from fuser.backend.nvptx.ir.alike import alike_registers
 from fuser.backend.nvptx.ir.op import Op
 from fuser.backend.nvptx.ir.values import Operand, Place
 from fuser.backend.nvptx.layout import Coordinates, Layout
@@ -106,7 +107,10 @@ def load(code: Code, op: ops.Load) -> None:
     regs = [""] * len(layout.regs)
     guarded: dict[Operand, list[tuple[str, list[int]]]] = {}
     fill = literal(op.pad or 0, dtype)
+    firsts = alike_registers(access, layout)
     for offset, members in vectors(layout, access.axis if access.order else 0, width):
+        if firsts[members[0]] != members[0]:
+            continue
         condition = emitter.both(single, guard.at(offset))
         if condition == 0:
             for member in members:
@@ -123,7 +127,7 @@ def load(code: Code, op: ops.Load) -> None:
         for (_, members), names in zip(group, loaded, strict=True):
             for member, name in zip(members, names, strict=True):
                 regs[member] = name
-    result.regs = regs
+    result.regs = [regs[first] for first in firsts]
 
 
 class Guard:

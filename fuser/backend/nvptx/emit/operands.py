@@ -153,6 +153,10 @@ def packed_words(code: Writes, regs: list[str], type: str) -> list[str]:
     e, count = code.emitter, 4 if type == "i8" else 2
     words = []
     for start in range(0, len(regs), count):
+        known = [e.halves.get(reg) for reg in regs[start : start + count]]
+        if known[0] is not None and known[1:] == [(known[0][0], 1)] and known[0][1] == 0:
+            words.append(known[0][0])
+            continue
         group = "poison"
         for place, reg in enumerate(regs[start : start + count]):
             group = e.value(f"insertelement <{count} x {type}> {group}, {type} {reg}, i32 {place}")

@@ -35,7 +35,7 @@ def write(program: Program, target: Target, rules: Mapping[type[Op], Rule]) -> E
         kind = 'ptr byval([128 x i8]) align 64 "nvvm.grid_constant"'
         params.append((kind, f"map{number}"))
     emitter = Emitter(word(program.name), params, "#0")
-    emitter.rounds_pairs = target.sm >= 80
+    emitter.sm = target.sm
     code = Code(
         emitter, target, names, program.warps, program.blocks, program.cluster > 1, program.team
     )

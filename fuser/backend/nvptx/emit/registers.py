@@ -8,6 +8,13 @@ from collections.abc import Callable
 from fuser.backend.nvptx.emit import elementwise
 from fuser.backend.nvptx.emit.code import Code
 from fuser.backend.nvptx.emit.elementwise import LOG2_E, apply, cast_registers
+from fuser.backend.nvptx.emit.pairs import (
+    bitcast_halves,
+    has_pairs,
+    map_pairs,
+    note_shift,
+    shortened,
+)
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.layouts import flattened
 from fuser.backend.nvptx.ir.op import Op
@@ -100,8 +107,14 @@ def map_(code: Code, op: ops.Map) -> None:
         for _, members in vectors(made.layout, *op.alike):
             for member in members:
                 first[member] = members[0]
+    if op.alike is None and has_pairs(code.emitter, op.fn, kind):
+        made.regs = map_pairs(code.emitter, op.fn, kind, args)
+        return
     found = {at: apply(code.emitter, op.fn, kind, list(args[at])) for at in dict.fromkeys(first)}
     made.regs = [found[at] for at in first]
+    if op.fn == "shift_right" and kind.bits == 32:
+        for reg, (word, by) in zip(made.regs, args, strict=True):
+            note_shift(code.emitter, reg, word, by)
 
 
 def scaled_map(code: Code, op: ops.ScaledMap) -> None:
@@ -134,12 +147,19 @@ def share(code: Code, op: ops.Share) -> None:
 
 def cast(code: Code, op: ops.Cast) -> None:
     """Conversions, in pairs where an instruction makes two."""
-    op.tile.regs = cast_registers(code.emitter, op.x.regs, op.x.dtype, op.tile.dtype)
+    source, target = op.x.dtype, op.tile.dtype
+    if source.is_integer and target.is_integer and (source.bits, target.bits) == (32, 16):
+        op.tile.regs = shortened(code.emitter, op.x.regs, target)
+        return
+    op.tile.regs = cast_registers(code.emitter, op.x.regs, source, target)
 
 
 def bitcast(code: Code, op: ops.Bitcast) -> None:
     """The same registers under another type."""
     source, target = op.x.type, op.tile.type
+    if op.x.dtype.bits == 16 and source != target:
+        op.tile.regs = bitcast_halves(code.emitter, op.x.regs, op.x.dtype, op.tile.dtype)
+        return
     op.tile.regs = [
         x if source == target else code.emitter.value(f"bitcast {source} {x} to {target}")
         for x in op.x.regs

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from fuser.backend.nvptx.ir import ops
-from fuser.backend.nvptx.ir.op import Integer
+from fuser.backend.nvptx.ir.op import Integer, Op
+from fuser.backend.nvptx.ir.rewrite import cloned
 
 
 def end_of(loop: ops.For) -> ops.Yield:
@@ -23,3 +24,33 @@ def step_of(loop: ops.For) -> int:
             found = re.fullmatch(rf"add i32 {re.escape(loop.scalars[0])}, (\d+)", op.text)
             return int(found[1]) if found else 0
     return 0
+
+
+def take_two(loop: ops.For) -> list[Op]:
+    """Let a loop of a known number of iterations, two or more, do two in each, and give what comes
+    in front of it: the first one where their number is odd. Nothing where the number is not
+    known. Behind the loop nobody may use its scalars."""
+    first, stop, step = loop.firsts[0], loop.stop, step_of(loop)
+    if not (isinstance(first, int) and isinstance(stop, int) and step and loop.certain):
+        return []
+    count = -(-(stop - first) // step)
+    if count < 2:
+        return []
+    before: list[Op] = []
+    if count % 2:
+        known = dict(zip((*loop.scalars, *loop.params), (*loop.firsts, *loop.inits), strict=True))
+        alone = cloned(loop.body.ops, ".alone", known)
+        end = alone.pop()
+        assert isinstance(end, ops.Yield)
+        before, loop.firsts, loop.inits = alone, end.scalars, end.values
+        loop.firsts = (first + step, *loop.firsts[1:])
+    end = end_of(loop)
+    given = dict(zip((*loop.scalars, *loop.params), (*end.scalars, *end.values), strict=True))
+    again = cloned(loop.body.ops, ".again", given)
+    variable = loop.scalars[0]
+    following = f"{variable}.two"
+    loop.body.ops[-1:] = again
+    last = end_of(loop)
+    last.scalars = (following, *last.scalars[1:])
+    loop.body.ops.insert(-1, Integer(text=f"add i32 {variable}, {2 * step}", names=(following,)))
+    return before

@@ -659,15 +659,16 @@ class PackFragments(Op):
 @dataclass(eq=False, kw_only=True)
 class Mma(Op):
     """acc + a @ b over `k` columns of a, by mma.sync of a row of `UNITS`. a: in shared memory, or
-    fragments of 8 or 16-bit elements. Groups of warps that share k take its steps in turn. whole:
-    an instruction takes 32 bytes of k and 16 rows; otherwise 16 bytes, and 8 rows of 8 bits."""
+    fragments of 8 or 16-bit elements. b: in shared memory, or fragments of 16 bits where the grid
+    has a run. Groups of warps that share k take its steps in turn. whole: an instruction takes 32
+    bytes of k and 16 rows; otherwise 16 bytes, and 8 rows of 8 bits."""
 
     opcode: ClassVar[str] = "mma"
     unit: str
     grid: WarpGrid
     k: int
     a: SharedTile | Tile
-    b: SharedTile
+    b: SharedTile | Tile
     acc: Tile
     whole: bool = True
 
@@ -859,13 +860,15 @@ class ReadTile(Op):
 class CopyAsync(Op):
     """Issue copies of elements of global memory into a swizzled tile, zeros where they may not be
     touched. layout: which thread copies which vectors. settled: a condition under which all of them
-    were there before the run, so that they need no wait for the kernel in front."""
+    were there before the run, so that they need no wait for the kernel in front. fill: whether the
+    zeros are wanted; else nothing is written there."""
 
     opcode: ClassVar[str] = "copy_async"
     at: Place
     target: SharedTile
     layout: Layout
     settled: str | None = None
+    fill: bool = True
 
 
 @dataclass(eq=False, kw_only=True)

@@ -14,8 +14,12 @@ iteration before, and that of the first one under the kernel in front (early_con
                                                 }
 
 Operands as they lie in memory come by copies (multistage_pipeline.py). These are computed on their
-way to shared memory, as weights of a few bits are, so a thread has to have them in registers. The
-last iteration asks for its own again, which it has.
+way to the matmul, as weights of a few bits are, so a thread has to have them in registers. The last
+iteration asks for its own again, which it has.
+
+Two iterations are one then: what is asked for in the first half is multiplied in the second, where
+the registers that the first half has done with are free for what is asked for there. One at a time,
+a loop would end with moves from where it loads to where it reads, which wait for what is loaded.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from collections.abc import Iterator
 
 from fuser.backend.nvptx.decisions import Decision
 from fuser.backend.nvptx.ir import ops
-from fuser.backend.nvptx.ir.loops import end_of, step_of
+from fuser.backend.nvptx.ir.loops import end_of, step_of, take_two
 from fuser.backend.nvptx.ir.op import Block, Integer, Op
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.rewrite import cloned
@@ -95,6 +99,10 @@ def _ahead(block: Block, loop: ops.For) -> int:
     end.values += tuple(op.tile for op in ahead if isinstance(op, ops.Load))
     place = block.ops.index(loop)
     block.ops[place:place] = before
+    later = block.ops[block.ops.index(loop) + 1 :]
+    if not any({*loop.scalars, *end.scalars} & read_by(op) for op in later):
+        place = block.ops.index(loop)
+        block.ops[place:place] = take_two(loop)
     return len(loads)
 
 

@@ -130,6 +130,8 @@ def copy_async(warp: Warp, op: ops.CopyAsync) -> None:
     if early:
         check_settled(op.at.access.view, address[where])
     source = warp.array(op.at.access.view.buffer)
+    if not op.fill:
+        keep &= where
     values = np.where(where, source[address], np.zeros(1, source.dtype))[keep]
     issue(warp, op, place[keep], values)
 

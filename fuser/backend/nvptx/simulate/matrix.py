@@ -16,8 +16,8 @@ from fuser.dtypes import BY_NAME, DType
 
 
 def product(
-    warp: Warp, op: Op, grid: WarpGrid, k: int, a: SharedTile | Tile, b: SharedTile, made: Tile,
-    unit: str = "", issued: bool = False,
+    warp: Warp, op: Op, grid: WarpGrid, k: int, a: SharedTile | Tile,
+    b: SharedTile | Tile, made: Tile, unit: str = "", issued: bool = False,
 ) -> Array:  # fmt: skip
     """[32, registers]: what a @ b is at the elements of a layout, over the steps of k of this
     warp. issued: it is read until a wait."""
@@ -27,12 +27,15 @@ def product(
     depth = np.arange(k)
     if grid.warps_k > 1:
         group = (warp.number - warp.base) // (grid.warps_m * grid.warps_n)
-        depth = depth[depth // grid.depth % grid.warps_k == group]
-    if isinstance(a, Tile):
-        left = _fragments(warp, a, rows, depth, unit)
-    else:
-        left = _from_shared(warp, op, a, rows, depth, unit, issued)
-    right = _from_shared(warp, op, b, depth, columns, unit, issued)
+        depth = depth[depth // grid.turn % grid.warps_k == group]
+    there = rows[rows < 8] if grid.lower_half else rows
+    left, right = (
+        _fragments(warp, x, along, across, unit)
+        if isinstance(x, Tile)
+        else _from_shared(warp, op, x, along, across, unit, issued)
+        for x, along, across in ((a, there, depth), (b, depth, columns))
+    )
+    left = np.pad(left, ((0, rows.size - there.size), (0, 0)))
     wide = np.int64 if made.dtype.is_integer else np.float64
     total = left.astype(wide) @ right.astype(wide)
     found = total[row_of.reshape(at.shape[:2]), column_of.reshape(at.shape[:2])]

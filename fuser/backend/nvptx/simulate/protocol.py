@@ -185,12 +185,13 @@ def _operands(
     grid = op.grid
     if grid.warps_k > 1:
         group = (warp.number - warp.base) // (grid.warps_m * grid.warps_n)
-        depth = depth[depth // grid.depth % grid.warps_k == group]
-    if isinstance(op.a, SharedTile):
-        _read(warp, op, op.a, np.unique(at[:, :, 0]), depth, issued)
-    else:
-        _used(warp, op.a)
-    _read(warp, op, op.b, depth, np.unique(at[:, :, 1]), issued)
+        depth = depth[depth // grid.turn % grid.warps_k == group]
+    rows, columns = (np.unique(at[:, :, axis]) for axis in (0, 1))
+    for x, along, across in ((op.a, rows, depth), (op.b, depth, columns)):
+        if isinstance(x, SharedTile):
+            _read(warp, op, x, along, across, issued)
+        else:
+            _used(warp, x)
 
 
 def mma(warp: Warp, op: ops.Mma | ops.MmaTf32) -> None:

@@ -67,7 +67,7 @@ def _dot_schedule(
     thin = batch * ceildiv(n, NARROWEST) >= THIN_SHARE * target.units
     if half and m <= FEW_ROWS and k >= STREAMED and thin:
         if decoded:
-            return _decoded_schedule(target, n, k, accumulators, batch, decoded)
+            return _decoded_schedule(target, m, n, k, accumulators, batch, decoded)
         packed = packed and target.wgmma
         return _thin_schedule(target, m, n, k, accumulators, batch, packed=packed)
     if bits == 32 and streamed and target.wgmma and accumulators == 1 and k >= 64:
@@ -204,29 +204,34 @@ def _thin_schedule(
 
 
 def _decoded_schedule(
-    target: Target, n: int, k: int, accumulators: int, batch: int, bits: int
+    target: Target, m: int, n: int, k: int, accumulators: int, batch: int, bits: int
 ) -> Schedule:
     """Few rows times weights that threads decode: the time is that of the codes, which travel to
     registers an iteration ahead (passes/prefetch_loads.py). What counts is how many are under way:
     blocks as wide as gives most multiprocessors one, and as much of k an iteration as a thread has
-    registers for. 16 columns of 8 bits are half a sector."""
-    wide = (64, DECODED_SHARE), (32, DECODED_SHARE if bits < 8 else THIN_SHARE)
+    registers for. Warps share k."""
     columns = next((
-        c for c, share in wide if batch * ceildiv(n, c) >= share * target.units
+        c for c in (64, 32) if batch * ceildiv(n, c) >= DECODED_SHARE * target.units
     ), NARROWEST)  # fmt: skip
-    deepest = max(64, DECODED_BYTES * 8 // bits // (columns * accumulators))
-    depths = [depth for depth in (1024, 512, 256, 128, 64) if depth <= min(deepest, k // 2)]
-    depth = next((depth for depth in depths if k % depth == 0), depths[0])
-    return blocks_of(
-        stages=min(3, ceildiv(k, depth)), group=8 if batch == 1 else 0,
-        reason=f"{batch * ceildiv(n, columns)} blocks decode {bits} bits an element",
-        m=16, n=columns, k=depth,
+    rows, least = 8 if m <= 8 else 16, DECODED_WARPS * 4 * (32 // bits)
+    deepest = min(k // 2, DECODED_BYTES * 8 // bits // (columns * accumulators))
+    deepest = max(1, deepest // least)
+    depth = next((d for d in range(deepest, 0, -1) if k % (d * least) == 0), deepest) * least
+    stage, trips = depth * 2 * rows, ceildiv(k, depth)
+    blocks = batch * ceildiv(n, columns)
+    schedule = blocks_of(
+        warps=DECODED_WARPS, stages=max(2, min(DECODED_RING // stage, trips, 3)),
+        group=8 if batch == 1 else 0, reason=f"{blocks} blocks decode {bits} bits an element",
+        m=rows, n=columns, k=depth,
     )  # fmt: skip
+    # what does not run at once with its neighbours runs beside one of them
+    return replace(schedule, extra={"resident": 2}) if blocks > target.units else schedule
 
 
-DECODED_SHARE, DECODED_BYTES = 0.9, 8 << 10
-"""Of the multiprocessors, that have a block; and bytes of codes of an iteration, 16 registers of
-each thread."""
+DECODED_WARPS, DECODED_SHARE = 8, 0.9
+"""Warps of a block of few rows of codes; and of the multiprocessors, that have a block."""
+DECODED_BYTES, DECODED_RING = 24 << 10, 96 << 10
+"""Of codes of an iteration, 24 registers of each thread; of the stages of what they multiply."""
 TALL, TALL_DEPTH = (192, 192), 1024
 """(rows, columns) of three warp groups, for matmuls that are one wave of it, and the steps of k
 from which on its epilogue, which nothing hides, is a small part. 32 x 197 rows by 768 columns are
