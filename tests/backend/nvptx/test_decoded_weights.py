@@ -114,7 +114,7 @@ def test_codes_are_decoded_two_at_a_time() -> None:
     blocks = [program.kernel.schedule.block(name) for name in "nk"]
     code = compile_kernel(program.kernel, SM_90A).code.decode()
     pairs = 2 * blocks[0] * blocks[1] // 2 // (32 * program.kernel.schedule.warps)
-    for found in (r"add\.rn\.f16x2|sub\.rn\.f16x2", r"mul\.rn\.f16x2"):
+    for found in (r"lop3\.b32", r"(add|sub|fma)(\.rn)?\.f16x2", r"mul(\.rn)?\.f16x2"):
         assert len(re.findall(found, code)) == pairs
     assert not re.findall(r"cvt\.rn\.f32\.s32|ldmatrix", code)
 

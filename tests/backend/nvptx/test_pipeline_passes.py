@@ -95,8 +95,8 @@ warps (16, 0) (32, 0) (64, 0)
 
 """
 ISSUED = """  %a = wgmma f16, @0<f16 128x64 inner 1>, @1<f16 64x64 inner 1> {grid = \
-WarpGrid{m = 128, n = 64, warps_m = 8, warps_n = 1, wgmma = true, warps_k = 1, depth = 16, run = 0}, \
-k = 64, acc = %sum} : f32[128x64] #l0
+WarpGrid{m = 128, n = 64, warps_m = 8, warps_n = 1, wgmma = true, warps_k = 1, depth = 16, \
+run = 0}, k = 64, acc = %sum} : f32[128x64] #l0
 """
 WAITED = f"""  alloc @1
   %y = for 512, (0, 0, 0), (%c,) {{certain = true, stages = 4, in_flight = 1}} : f32[128x64] #l0 \

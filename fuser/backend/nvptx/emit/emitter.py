@@ -37,6 +37,8 @@ class Emitter(Integers, Function):
         """Of values of 16 bits: (word that they were taken from, which half)."""
         self.shifted: dict[str, tuple[str, int]] = {}
         """Of words that were shifted right: (what was, by how many bits)."""
+        self.masked: dict[str, tuple[str, str]] = {}
+        """Of words with the halves masked by constants: (what was masked, the mask)."""
         self.sm = 0
         """The compute capability, 90 for 9.0."""
 

@@ -1,11 +1,14 @@
 """16-bit arithmetic on two numbers at once: neighbouring registers that are halves of a word.
 
     %w = load                                  codes of 4 bits, two of them 16 bits apart
-    lshr %w, 4  and  lshr %w, 20          ->   one shift: both are halves of its result
-    and 15, xor 0x6408, sub 1032, mul %s  ->   one instruction each for both
+    lshr %w, 8  and  lshr %w, 24          ->   one shift: both are halves of its result
+    and 15, xor 0x6408                    ->   one instruction for both, lop3
+    mul 0.0625, sub 72                    ->   one, fma
+    mul %s                                ->   one
 
 add, sub and mul of float16 are exact in float32, or rounded there to more than twice the places, so
-that they come to the same bits in either type.
+that they come to the same bits in either type. A product that a sum follows may be rounded with it,
+as in float32.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from fuser.dtypes import DType
 
 _BITWISE = {"bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor"}
 _FLOATS = {"add": "fadd", "sub": "fsub", "mul": "fmul"}
+_AND_XOR = (0xF0 & 0xCC) ^ 0xAA
+"""What lop3 calls (a & b) ^ c (PTX ISA 9.7.8.6)."""
 _LEAST = {"f16": 53, "bf16": 90}
 """From which sm on there is arithmetic of two floats."""
 
@@ -36,12 +41,23 @@ def map_pairs(e: Emitter, fn: str, dtype: DType, args: list[tuple[str, ...]]) ->
         if dtype.is_float:
             vector = f"<2 x {dtype.llvm}>"
             x, y = (e.value(f"bitcast i32 {word} to {vector}") for word in (a, b))
-            made = e.value(f"{_FLOATS[fn]} {vector} {x}, {y}")
+            made = e.value(f"{_FLOATS[fn]} contract {vector} {x}, {y}")
             word = e.value(f"bitcast {vector} {made} to i32")
         else:
-            word = e.value(f"{_BITWISE[fn]} i32 {a}, {b}")
+            at_once = _masked_and_set(e, a, b) if fn == "bitwise_xor" else None
+            word = at_once or e.value(f"{_BITWISE[fn]} i32 {a}, {b}")
+            if fn == "bitwise_and" and b.isdecimal():
+                e.masked[word] = (a, b)
         found += halves_of(e, word, dtype)[: len(both)]
     return found
+
+
+def _masked_and_set(e: Emitter, masked: str, bits: str) -> str | None:
+    """(x & mask) ^ bits of constants: one instruction with both, of which ptxas makes two."""
+    if masked not in e.masked or not bits.isdecimal():
+        return None
+    x, mask = e.masked[masked]
+    return e.value(f'call i32 asm "lop3.b32 $0, $1, {mask}, {bits}, {_AND_XOR};", "=r,r"(i32 {x})')
 
 
 def word_of(e: Emitter, first: str, second: str, dtype: DType) -> str:
@@ -85,8 +101,15 @@ def shortened(e: Emitter, regs: list[str], dtype: DType) -> list[str]:
             hidden = e.value(f'call i32 asm "", "=r,0"(i32 {both[0]})')
             found += halves_of(e, hidden, dtype)
         else:
-            found += [e.value(f"trunc i32 {reg} to {dtype.llvm}") for reg in both]
+            found += [_short(e, reg, dtype) for reg in both]
     return found
+
+
+def _short(e: Emitter, reg: str, dtype: DType) -> str:
+    """The low 16 bits of one; a small number stays a literal."""
+    if reg.isdecimal() and int(reg) < 1 << 15:
+        return reg
+    return e.value(f"trunc i32 {reg} to {dtype.llvm}")
 
 
 def bitcast_halves(e: Emitter, regs: list[str], source: DType, target: DType) -> list[str]:
