@@ -204,6 +204,87 @@ def _scaled_mm(t: Tensors, y: torch.Tensor, fast: bool) -> Any:
     )
 
 
+CODES = (8192, 14336)
+"""k and n: 59 MB with 4 bits, more than an L2 holds."""
+
+
+def gemm_codes(quick: bool) -> Iterator[Case]:
+    """bfloat16 times constant weights of 4 bits with a scale for each 32 of k, and of 8 bits with
+    one for a column."""
+    for m, bits in ((1, 4),) if quick else ((1, 4), (8, 4), (1, 8), (8, 8)):
+        yield _codes(m, *CODES, bits)
+
+
+def _codes(m: int, k: int, n: int, bits: int) -> Case:
+    @functools.cache
+    def drawn() -> tuple[np.ndarray, np.ndarray]:
+        """The codes [k, n], and scales [k / 32, n], or [n]."""
+        draw, most = np.random.default_rng(bits), 1 << bits - 1
+        codes = draw.integers(-most, most, (k, n), dtype=np.int8)
+        scales = draw.random((k // 32, n) if bits == 4 else n, np.float32) * 0.1 / most
+        return codes, scales.astype(NUMPY["bf16"])
+
+    @functools.cache
+    def packed() -> tuple[torch.Tensor, torch.Tensor]:
+        """Those as PyTorch's kernels take them."""
+        codes, scales = drawn()
+        factors = torch.from_numpy(scales.astype(np.float32)).bfloat16().cuda()
+        columns = torch.from_numpy(np.ascontiguousarray(codes.T)).cuda()
+        if bits == 8:
+            return columns, factors
+        plain = (columns + 8).to(torch.uint8)
+        pairs = plain[:, ::2] << 4 | plain[:, 1::2]
+        pack = torch.ops.aten._convert_weight_to_int4pack
+        return pack(pairs, 8), torch.stack([factors, torch.zeros_like(factors)], 2)
+
+    def nodes() -> list[Any]:
+        codes, scales = drawn()
+        kind = TensorProto.INT4 if bits == 4 else TensorProto.INT8
+        plain = codes.reshape(-1)
+        raw = (plain[::2] & 15 | plain[1::2] << 4).tobytes() if bits == 4 else codes.tobytes()
+        constants = {
+            "q": helper.make_tensor("q", kind, codes.shape, raw, raw=True),
+            "s": numpy_helper.from_array(scales, "s"),
+        }
+        attributes = {"axis": 0, "block_size": 32} if bits == 4 else {"axis": 1}
+        return [
+            *(_node("Constant", [], name, value=value) for name, value in constants.items()),
+            _node("DequantizeLinear", ["q", "s"], "w", **attributes), _node("MatMul", ["a", "w"]),
+        ]  # fmt: skip
+
+    def peer(t: Tensors, y: torch.Tensor) -> Any:
+        weights, factors = packed()
+        if bits == 4:
+            return torch.ops.aten._weight_int4pack_mm(t["a"], weights, 32, factors)
+        return torch.ops.aten._weight_int8pack_mm(t["a"], weights, factors)
+
+    def reference(t: Tensors) -> torch.Tensor:
+        codes, scales = drawn()
+        wide = torch.from_numpy(scales.astype(np.float32)).cuda()
+        wide = wide.repeat_interleave(32, 0) if bits == 4 else wide
+        return t["a"] @ (torch.from_numpy(codes).cuda() * wide)
+
+    name = f"{m}x{n}x{k} {bits} bits"
+    size = k * n * bits / 8 + 2 * (k // 32 * n if bits == 4 else n)
+    return Case(
+        "gemm-codes", name, "bf16", _Late(nodes), {"a": (m, k)}, (m, n), size, "GB/s",
+        {"torch": peer}, reference,
+    )  # fmt: skip
+
+
+class _Late(Sequence[Any]):
+    """Nodes with large constants, made when they are looked at."""
+
+    def __init__(self, make: Callable[[], list[Any]]) -> None:
+        self.make = functools.cache(make)
+
+    def __getitem__(self, at: Any) -> Any:
+        return self.make()[at]
+
+    def __len__(self) -> int:
+        return len(self.make())
+
+
 EPILOGUE_SHAPES = [
     (1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192),
     (4096, 768, 768), (4096, 3072, 768), (4096, 768, 3072), (2048, 11008, 4096),
@@ -522,6 +603,7 @@ GROUPS: Mapping[str, Callable[[bool], Iterator[Case]]] = {
     "gemm-f32": gemm_f32,
     "gemm-i8": gemm_i8,
     "gemm-f8": gemm_f8,
+    "gemm-codes": gemm_codes,
     "rows": rows,
     "attention": attention,
     "decode": decode,
