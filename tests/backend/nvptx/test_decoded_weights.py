@@ -18,8 +18,10 @@ from fuser.backend.nvptx.ir.verify import verify
 from fuser.backend.nvptx.passes.prefetch_loads import prefetch_loads
 from fuser.backend.nvptx.simulate import simulate
 from fuser.frontends.onnx.model import open_model
+from fuser.graph.dims import symbol
 from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph
+from fuser.graph.sizes import Sizes
 from fuser.partition import Partition, partition
 from fuser.pipeline.compiler import emit_programs
 from fuser.target import SM_80, SM_90A, Target
@@ -195,6 +197,21 @@ def test_blocks(bits: int, n: int, k: int, count: int) -> None:
     assert schedule.warps == 8 and depth % (8 * 4 * 32 // bits) == 0
     assert k % depth == 0 or k == 1030
     assert columns == 16 or -(-n // columns) >= 0.9 * SM_90A.units
+
+
+@pytest.mark.parametrize(("rows", "block"), [(2, 8), (8, 8), (9, 16), (16, 16)])
+def test_a_kernel_of_open_rows_says_for_how_many_it_is(rows: int, block: int) -> None:
+    """8 rows take half of what an instruction multiplies; more of them would take a second block,
+    which decodes all again."""
+    with Sizes({"batch": rows}) as sizes:
+        m = symbol("batch")
+        schedule = dot_schedule(SM_90A, m, 2048, 2048, 16, streamed=False, decoded=4)
+        assert schedule.block("m") == block
+        assert [str(guard) for guard in sizes.guards] == [
+            "8 >= batch" if block == 8 else "batch >= 9"
+        ]
+        dot_schedule(SM_90A, m, 2048, 2048, 16, streamed=True)
+        assert len(sizes.guards) == 1
 
 
 @pytest.mark.skipif(PTXAS is None, reason="needs ptxas")

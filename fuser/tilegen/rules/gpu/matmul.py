@@ -61,13 +61,16 @@ def _dot_schedule(
     if bits == 8:
         return _narrow_schedule(target, m, n, k, accumulators, batch, streamed, folded)
     whole, fixed = folded or is_symbolic(k), not is_symbolic(m, n, k, batch)
+    # asked of a symbol, so that it holds for all sizes that the kernel is for
+    half_a_tile = decoded > 0 and size_hint(m) <= FEW_ROWS and m <= HALF_A_TILE
     m, n, batch = size_hint(m), size_hint(n), size_hint(batch)
     k = block_of(k, MOST_SYMBOLIC_DEPTH) if is_symbolic(k) else k
     half = bits == 16
     thin = batch * ceildiv(n, NARROWEST) >= THIN_SHARE * target.units
     if half and m <= FEW_ROWS and k >= STREAMED and thin:
         if decoded:
-            return _decoded_schedule(target, m, n, k, accumulators, batch, decoded)
+            rows = HALF_A_TILE if half_a_tile else 2 * HALF_A_TILE
+            return _decoded_schedule(target, rows, n, k, accumulators, batch, decoded)
         packed = packed and target.wgmma
         return _thin_schedule(target, m, n, k, accumulators, batch, packed=packed)
     if bits == 32 and streamed and target.wgmma and accumulators == 1 and k >= 64:
@@ -204,7 +207,7 @@ def _thin_schedule(
 
 
 def _decoded_schedule(
-    target: Target, m: int, n: int, k: int, accumulators: int, batch: int, bits: int
+    target: Target, rows: int, n: int, k: int, accumulators: int, batch: int, bits: int
 ) -> Schedule:
     """Few rows times weights that threads decode: the time is that of the codes, which travel to
     registers an iteration ahead (passes/prefetch_loads.py). What counts is how many are under way:
@@ -213,7 +216,7 @@ def _decoded_schedule(
     columns = next((
         c for c in (64, 32) if batch * ceildiv(n, c) >= DECODED_SHARE * target.units
     ), NARROWEST)  # fmt: skip
-    rows, least = 8 if m <= 8 else 16, DECODED_WARPS * 4 * (32 // bits)
+    least = DECODED_WARPS * 4 * (32 // bits)
     deepest = min(k // 2, DECODED_BYTES * 8 // bits // (columns * accumulators))
     deepest = max(1, deepest // least)
     depth = next((d for d in range(deepest, 0, -1) if k % (d * least) == 0), deepest) * least
@@ -228,6 +231,8 @@ def _decoded_schedule(
     return replace(schedule, extra={"resident": 2}) if blocks > target.units else schedule
 
 
+HALF_A_TILE = 8
+"""Rows of a left operand up to which the other half of what an instruction takes is nothing."""
 DECODED_WARPS, DECODED_SHARE = 8, 0.9
 """Warps of a block of few rows of codes; and of the multiprocessors, that have a block."""
 DECODED_BYTES, DECODED_RING = 24 << 10, 96 << 10
