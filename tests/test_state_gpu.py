@@ -1,6 +1,7 @@
 """States in memory of a GPU: a pretended one (tests/runtime/pretend_gpu.py) and a real one."""
 
 import gc
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +14,7 @@ import fuser
 from fuser.dtypes import f32
 from fuser.errors import FeedError, UsageError
 from fuser.frontends.onnx.model import Model, reference
+from fuser.runtime.cuda import CudaExecutor
 from models.generate import decoder, generate
 from tests.numerics import assert_close
 from tests.runtime.pretend_gpu import ATTRIBUTES, Driver, pretend_gpu
@@ -145,6 +147,38 @@ def test_states_of_threads_do_not_meet(attention: Model, gpu: Driver | None) -> 
     for one, other in zip(alone, together, strict=True):
         for a, b in zip(one, other, strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+def test_a_capture_goes_on_while_another_plan_is_closed(
+    attention: Model, gpu: Driver | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who closes one waits for all that the device does, and first for the end of the capture: to
+    wait for a stream that is captured ends that with an error."""
+    plan, *others = (fuser.compile(attention, state="auto", device="cuda") for _ in range(3))
+    for other in others:
+        other.state(capacity=4).run({"x": tokens(1, 1, 0)})
+    waits: list[bool] = []
+    threads: list[threading.Thread] = []
+    enqueue = CudaExecutor.enqueue
+
+    def meanwhile(self: CudaExecutor, *args: Any, **more: Any) -> None:
+        if others and int(args[0]) == int(self.shared.capture_stream):
+            threads.append(threading.Thread(target=others.pop().close))
+            threads[-1].start()
+            threads[-1].join(0.2)
+            waits.append(threads[-1].is_alive())
+        enqueue(self, *args, **more)
+
+    state, alone = plan.state(capacity=8), plan.state(capacity=8)
+    feeds = [{"x": tokens(1, 1, seed)} for seed in range(6)]
+    with monkeypatch.context() as patch:
+        patch.setattr(CudaExecutor, "enqueue", meanwhile)
+        found = [state.run(item)["y"] for item in feeds]
+    for thread in threads:
+        thread.join()
+    assert waits and all(waits)
+    for a, item in zip(found, feeds, strict=True):
+        np.testing.assert_array_equal(a, alone.run(item)["y"])
 
 
 def test_what_is_not_appended_is_handed_on(gpu: Driver | None) -> None:

@@ -145,7 +145,7 @@ def _memory(found: Arguments, writes: set[int]) -> Iterator[dict[int, tuple[np.n
         yield _placed(found.records, made)
         return
     with driver.current(ordinal):
-        driver.call("cuCtxSynchronize")
+        driver.synchronize()
         for start, stop in spans:
             copy = np.empty(stop - start, np.uint8)
             driver.call("cuMemcpyDtoH", copy.ctypes.data, start, copy.size)

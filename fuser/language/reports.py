@@ -40,7 +40,7 @@ def prepared(reports: Reports, found: Arguments) -> tuple[Arguments, dict[int, A
         made = DeviceArray((size,), dtype, ordinal)
         with driver.current(ordinal):
             driver.call("cuMemsetD8Async", made.pointer, 0, made.bytes, 0)
-            driver.call("cuCtxSynchronize")
+            driver.synchronize()
         memory[leaf] = made
     records = {leaf: _record(array) for leaf, array in memory.items()}
     return replace(found, records={**found.records, **records}), memory
@@ -58,7 +58,7 @@ def tell(reports: Reports, memory: dict[int, Any], grid: tuple[int, ...], ordina
     """Print what was left in memory. Raises DeviceAssertionError."""
     if any(isinstance(item, DeviceArray) for item in memory.values()):
         with driver.current(ordinal):
-            driver.call("cuCtxSynchronize")
+            driver.synchronize()
     counters = _host(memory[reports.leaf])
     for site in reports.prints:
         count = int(counters[site.number])

@@ -221,19 +221,14 @@ class CudaExecutor:
         """What `body` puts on the stream it is given as an executable graph, the caller's to
         destroy. The stream is for captures alone: a thread that waits for the plan's stream
         meanwhile would end the capture with an error."""
-        cu, stream = driver.api(), self.shared.capture_stream
-        mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-        driver.call("cuStreamBeginCapture", stream, mode)
-        try:
+        stream = self.shared.capture_stream
+        with driver.captured(stream) as found:
             body(stream)
-        finally:
-            status, graph = cu.cuStreamEndCapture(stream)
-        if int(status):
-            raise DeviceError(f"cuStreamEndCapture failed: {status.name}", where=self.program.name)
+        (graph,) = found
         try:
             return driver.call("cuGraphInstantiate", graph, 0)
         finally:
-            cu.cuGraphDestroy(graph)
+            driver.api().cuGraphDestroy(graph)
 
     # running ------------------------------------------------------------------------------------
 
@@ -398,7 +393,8 @@ class CudaExecutor:
         self._anywhere = None
         try:
             with driver.current(self.ordinal):
-                driver.api().cuCtxSynchronize()
+                with contextlib.suppress(DeviceError):  # it may be the program that captures
+                    driver.synchronize()
                 for action in reversed(release):
                     action()
         except DeviceError:
@@ -419,7 +415,7 @@ def _finish_others() -> None:
             return
         try:
             with driver.current(ordinal):
-                driver.call("cuCtxSynchronize")
+                driver.synchronize()
                 for action in reversed(release):
                     action()
         except DeviceError:

@@ -95,7 +95,7 @@ class CudaKernel:
     def close(self) -> None:
         """Unload the code and free the memory; launches under way are waited for."""
         with driver.current(self.ordinal):
-            driver.call("cuCtxSynchronize")
+            driver.synchronize()
             for pointer in self._workspaces.values():
                 driver.call("cuMemFree", pointer)
             self._workspaces.clear()

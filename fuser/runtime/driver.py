@@ -13,11 +13,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from fuser.errors import DeviceError, OutOfMemoryError
+from fuser.forks import new_lock
 
 OUT_OF_MEMORY = 2
 FATAL = range(700, 720)
 """After these the process's context is broken: every later call fails too."""
 
+_capturing = new_lock()
 _lost = ""
 _process = os.getpid()
 
@@ -119,6 +121,30 @@ def freeing(ordinal: int = 0) -> Iterator[None]:
             yield
         finally:
             api().cuThreadExchangeStreamCaptureMode(mode)
+
+
+@contextmanager
+def captured(stream: Any) -> Iterator[list[Any]]:
+    """Capture what this thread puts on a stream; the list has the graph behind it, the caller's to
+    destroy. No thread waits for a whole context meanwhile (`synchronize`): the streams in it are
+    waited for, too, and that ends a capture with an error."""
+    found: list[Any] = []
+    mode = api().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+    with _capturing:
+        call("cuStreamBeginCapture", stream, mode)
+        try:
+            yield found
+        finally:
+            status, graph = api().cuStreamEndCapture(stream)
+        if int(status):
+            raise failure("cuStreamEndCapture", status)
+        found.append(graph)
+
+
+def synchronize() -> None:
+    """Wait for all that the current context does, and for captures of other threads."""
+    with _capturing:
+        call("cuCtxSynchronize")
 
 
 def attribute(name: str, ordinal: int = 0) -> int:

@@ -150,7 +150,7 @@ class Driver:
     def do_cuMemFree(self, pointer: int) -> None:
         mode = getattr(self.here, "mode", GLOBAL)
         assert not self.captured or mode == RELAXED, "this ends the capture"
-        self.do_cuCtxSynchronize()
+        self.drain_all()
         del self.memory[pointer]
 
     def array(self, pointer: int, size: int) -> np.ndarray:
@@ -176,6 +176,10 @@ class Driver:
             action()
 
     def do_cuCtxSynchronize(self) -> None:
+        assert not self.captured, "this ends the capture"
+        self.drain_all()
+
+    def drain_all(self) -> None:
         for stream in list(self.streams):
             self.drain(stream)
 

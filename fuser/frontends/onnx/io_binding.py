@@ -92,7 +92,7 @@ class IOBinding:
         """Wait for what computes inputs on GPUs, whatever stream it is on."""
         for ordinal in {v.ordinal for v in self._inputs.values() if isinstance(v, DeviceArray)}:
             with driver.current(ordinal):
-                driver.call("cuCtxSynchronize")
+                driver.synchronize()
 
     def synchronize_outputs(self) -> None:
         """Nothing waits: a run is over when it returns."""
