@@ -8,7 +8,7 @@ from collections.abc import Callable
 from fuser.backend.nvptx.emit import elementwise
 from fuser.backend.nvptx.emit.code import Code
 from fuser.backend.nvptx.emit.elementwise import LOG2_E, apply, cast_registers
-from fuser.backend.nvptx.emit.pairs import (
+from fuser.backend.nvptx.emit.halves import (
     bitcast_halves,
     has_pairs,
     map_pairs,

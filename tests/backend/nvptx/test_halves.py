@@ -8,7 +8,7 @@ import pytest
 
 from fuser.backend.nvptx import compile_kernel
 from fuser.backend.nvptx.emit.emitter import Emitter
-from fuser.backend.nvptx.emit.pairs import halves_of, map_pairs, word_of
+from fuser.backend.nvptx.emit.halves import halves_of, map_pairs, word_of
 from fuser.backend.nvptx.indexing import Indexer
 from fuser.backend.nvptx.layout import Layout
 from fuser.dtypes import DType, bf16, f16, i16
