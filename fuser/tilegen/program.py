@@ -81,7 +81,7 @@ class Packing:
         if self.permute:
             array = array.transpose(self.permute)
         if self.words:
-            return _words(array, self.words, allocate, copy)
+            return _words(array, self.words, allocate)
         if array.dtype == dtype and array.flags.c_contiguous and np.shares_memory(array, given):
             return array
         packed = allocate(array.shape, dtype)
@@ -89,22 +89,34 @@ class Packing:
         return packed
 
 
-def _words(array: np.ndarray, bits: int, allocate: Allocate, copy: Copy) -> np.ndarray:
+def _words(array: np.ndarray, bits: int, allocate: Allocate) -> np.ndarray:
     """[..., c] codes of `bits` bits as [...] words, i32; the c that fill one may be those of
-    several axes."""
+    several axes. In the order that codes have in memory, some words at a time, which stay in a
+    cache until all of their codes are there."""
     count, last = WORD_BITS // bits, len(array.shape)
     while math.prod(array.shape[last:]) < count:
         last -= 1
     packed = allocate(array.shape[:last], np.dtype(np.int32))
-    if bits == 8 and array.dtype.itemsize == 1:
-        copy(packed.view(array.dtype).reshape(array.shape), array)
-        return packed
-    array = array.reshape(*packed.shape, count)
-    words, mask = packed.view(np.uint32), np.uint32((1 << bits) - 1)
-    words[...] = 0
-    for place in range(count):
-        words |= (array[..., place].astype(np.uint32) & mask) << np.uint32(bits * place)
+    order = sorted(range(last), key=lambda axis: -abs(array.strides[axis]))
+    source = array.transpose(*order, *range(last, array.ndim))
+    target, mask = packed.view(np.uint32).transpose(order), np.uint32((1 << bits) - 1)
+    axis = next((a for a in range(last) if target.shape[a] > 1), 0)
+    step = max(1, AT_ONCE // max(1, math.prod(target.shape[axis + 1 :])))
+    for start in range(0, target.shape[axis] if last else 1, step):
+        here = (*(slice(None),) * axis, slice(start, start + step)) if last else ()
+        words = np.zeros(target[here].shape, np.uint32)
+        codes = np.empty_like(words)
+        for place, at in enumerate(np.ndindex(*array.shape[last:])):
+            np.copyto(codes, source[(*here, ..., *at)], casting="unsafe")
+            codes &= mask
+            codes <<= np.uint32(bits * place)
+            words |= codes
+        target[here] = words
     return packed
+
+
+AT_ONCE = 1 << 17
+"""Words that are made at a time."""
 
 
 @dataclass(frozen=True)

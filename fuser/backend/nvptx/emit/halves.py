@@ -7,8 +7,8 @@
     mul %s                                ->   one
 
 add, sub and mul of float16 are exact in float32, or rounded there to more than twice the places, so
-that they come to the same bits in either type. A product that a sum follows may be rounded with it,
-as in float32.
+that they come to the same bits in either type (but for products of bfloat16 below its normal
+range). A product that a sum follows may be rounded with it, as in float32.
 """
 
 from __future__ import annotations
