@@ -7,12 +7,14 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
+import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from fuser import dtypes
-from fuser.backend.nvptx import compile_kernel, gpu_text, mechanisms, passes
+from fuser.backend.nvptx import compile_kernel, gpu_text, lower_to_gpu, mechanisms, passes
 from fuser.backend.nvptx.ir.parse import parse_program
 from fuser.backend.nvptx.ir.verify import verify
 from fuser.backend.nvptx.passes.prefetch_loads import prefetch_loads
@@ -25,14 +27,19 @@ from fuser.graph.sizes import Sizes
 from fuser.partition import Partition, partition
 from fuser.pipeline.compiler import emit_programs
 from fuser.target import SM_80, SM_90A, Target
+from fuser.tilegen.builder import Builder
+from fuser.tilegen.index import axis, index
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.rules.gpu.matmul import dot_schedule
+from fuser.tilegen.schedule import Schedule
+from fuser.tilegen.value import Value
 from tests import interpreted
 from tests.backend.nvptx.simulated import simulated
 from tests.backend.nvptx.test_simulate import arrays_of
 from tests.numerics import assert_close
 from tests.test_packed_weights import feeds_of, product
 
+i32, f32 = dtypes.i32, dtypes.f32
 PTXAS = shutil.which("ptxas")
 NAME = "loads prefetched to registers"
 FORMS = {
@@ -70,6 +77,70 @@ def test_results(rows: int, form: str, turned: bool, monkeypatch: pytest.MonkeyP
     found = interpreted.run_programs(cut, feeds, [program])
     for output, array in evaluate(graph, feeds).items():
         assert_close(found[output], array.astype(np.float64), dtypes.f16, FORMS[form][1][0])
+
+
+def as_bf16(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The same model of bfloat16, its scales too."""
+    graph = model.graph
+    for item in (*graph.input, *graph.output):
+        item.type.tensor_type.elem_type = TensorProto.BFLOAT16
+    for tensor in list(graph.initializer):
+        if tensor.data_type == TensorProto.FLOAT16:
+            array = numpy_helper.to_array(tensor).astype(ml_dtypes.bfloat16)
+            graph.initializer.remove(tensor)
+            graph.initializer.append(numpy_helper.from_array(array, tensor.name))
+    return model
+
+
+@pytest.mark.parametrize("form", ["i4 blocks", "u4 blocks zeros", "i8 blocks", "u8 zeros"])
+def test_results_of_bfloat16(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has room for codes of 4 bits; those of 8 go through float32."""
+    monkeypatch.setattr(interpreted, "run", simulated)
+    kind, shape, *rest = FORMS[form]
+    graph = open_model(as_bf16(product(3, kind, shape, *rest, half=True))).graph({})
+    cut = partition(graph, SM_90A)
+    (program,) = emit_programs(cut, SM_90A)
+    assert any("decoded" in d.reason for d in mechanisms(program.kernel, SM_90A))
+    feeds = feeds_of(graph)
+    found = interpreted.run_programs(cut, feeds, [program])
+    for output, array in evaluate(graph, feeds).items():
+        assert_close(found[output], array.astype(np.float64), dtypes.bf16, shape[0])
+
+
+@pytest.mark.parametrize("m", [3, 8, 16])
+@pytest.mark.parametrize("warps", [1, 4, 8])
+def test_a_kernel_of_somebody_else(m: int, warps: int, rng: np.random.Generator) -> None:
+    """Codes in words in the usual order, unpacked as anybody would write it: the same mechanism."""
+    k, n, bk, bn = 1024, 48, 256, 16
+    b = Builder("unpacked", Schedule(warps=warps, stages=2))
+    x = b.view(b.buffer("x0", dtypes.f16, m * k), (m, k))
+    words = b.view(b.buffer("x1", dtypes.i32, k // 8 * n), (k // 8, n))
+    scales = b.view(b.buffer("x2", dtypes.f16, k // 32 * n), (k // 32, n))
+    columns = index(b.program_id(0, n // bn)) * bn + axis(1, bn)
+
+    def body(at: Value, acc: Value) -> list[Value]:
+        along = index(at) + axis(0, bk)
+        left = b.load(x, (axis(0, 16), index(at) + axis(1, bk)), (16, bk))
+        word = b.load(words, (along // 8, columns), (bk, bn))
+        shift = b.broadcast(b.index((along % 8) * 4, (bk,), dtypes.i32), (bk, bn), (0,))
+        code = b.map("bitwise_and", b.map("shift_right", word, shift), b.full(15, (bk, bn), i32))
+        scale = b.cast(b.load(scales, (along // 32, columns), (bk, bn)), f32)
+        number = b.map("sub", b.cast(code, f32), b.full(8.0, (bk, bn), f32))
+        return [b.dot(left, b.cast(b.map("mul", number, scale), dtypes.f16), acc)]
+
+    (acc,) = b.loop(0, k, bk, [b.full(0.0, (16, bn), f32)], body)
+    y = b.view(b.buffer("y", f32, m * n, role="output"), (m, n))
+    b.store(y, (axis(0, 16), columns), acc)
+    kernel = b.build()
+    assert any("decoded" in d.reason for d in mechanisms(kernel, SM_90A))
+    arrays = arrays_of(kernel, rng)
+    codes = rng.integers(0, 16, (k, n))
+    arrays["x1"] = (codes.reshape(-1, 8, n) << 4 * np.arange(8)[:, None]).sum(1).astype("u4")
+    arrays["x1"] = arrays["x1"].view(np.int32).reshape(-1)
+    simulate(lower_to_gpu(kernel, SM_90A), arrays, seed=3, late=True)
+    factors = arrays["x2"].astype(np.float64).reshape(-1, n).repeat(32, 0)
+    wanted = arrays["x0"].astype(np.float64).reshape(m, k) @ ((codes - 8) * factors)
+    assert_close(arrays["y"].reshape(m, n), wanted, dtypes.f16, k)
 
 
 @pytest.mark.parametrize("form", FORMS)
