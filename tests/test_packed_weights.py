@@ -22,6 +22,7 @@ from fuser.dtypes import f16, f32
 from fuser.frontends.onnx.model import open_model
 from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph
+from fuser.graph.ops.registry import primitive
 from fuser.graph.passes.keep_quantised import keep_quantised
 from fuser.partition import Options, partition
 from fuser.pipeline.compiler import emit_programs
@@ -276,6 +277,29 @@ def test_avx2_compiles(name: str) -> None:
     graph = open_model(MODELS[name]()).graph({})
     programs = emit_programs(partition(graph, X86_64_V3, Options()), X86_64_V3)
     assert all(compile_cpu(program.kernel, X86_64_V3).code for program in programs)
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+def test_a_product_in_16_bits_is_kept_to_the_bit(zeros: bool, rng: np.random.Generator) -> None:
+    """As exporters write it: codes, zero points and scales of float16, each step rounded there."""
+    codes = rng.integers(-128, 128, (200, 131)).astype(np.int8)
+    scale = (rng.random(131) * 0.02).astype(np.float16)
+    zero = rng.integers(-100, 100, 131).astype(np.float16)
+    nodes = [helper.make_node("Cast", ["codes"], ["c"], to=TensorProto.FLOAT16)]
+    if zeros:
+        nodes.append(helper.make_node("Sub", ["c", "zero"], ["d"]))
+    nodes += [
+        helper.make_node("Mul", ["d" if zeros else "c", "scale"], ["w"]),
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]
+    arrays = {"codes": codes, "scale": scale} | ({"zero": zero} if zeros else {})
+    graph = open_model(model_of(nodes, {"x": [3, 200]}, arrays, half=True)).graph({})
+    (node,) = [node for node in graph.nodes if node.op == "dequantize"]
+    operands = [value.constant for value in node.inputs]
+    (found,) = primitive("dequantize").evaluate(operands, node.attrs)
+    wanted = (codes.astype(np.float16) - (zero if zeros else np.float16(0))) * scale
+    assert found.dtype == np.float16
+    np.testing.assert_array_equal(found.view(np.uint16), wanted.view(np.uint16))
 
 
 def test_what_is_no_product_of_codes_is_folded() -> None:

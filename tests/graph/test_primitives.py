@@ -184,6 +184,12 @@ def test_gather_and_scatter_wrap_and_check() -> None:
     ]
     with pytest.raises(FeedError, match="out of range"):
         run("gather", data, np.array([3]), axis=0)
+    for dtype in (np.uint8, np.int32, np.uint64):  # from a table, also many at once
+        at = np.random.default_rng(0).integers(0, 5, (300, 1000)).astype(dtype)
+        table = np.arange(5, dtype=np.float32) ** 2
+        np.testing.assert_array_equal(run("gather", table, at, axis=0), at.astype(np.float32) ** 2)
+    with pytest.raises(FeedError, match=r"0\.\.5 into an axis of size 5"):
+        run("gather", table, np.arange(6, dtype=np.uint8), axis=0)
 
 
 @pytest.mark.parametrize("groups", [1, 3])

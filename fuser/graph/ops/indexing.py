@@ -33,18 +33,31 @@ def _infer_gather(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType
 
 def _checked(indices: Array, size: int) -> Array:
     """Indices with negative ones counted from the end. Raises FeedError if one is out of range."""
+    low, high = (int(indices.min()), int(indices.max())) if indices.size else (0, 0)
+    if indices.size and (low < -size or high >= size):
+        raise FeedError(f"an index is out of range: {low}..{high} into an axis of size {size}")
+    if low >= 0 and indices.dtype != np.uint64:
+        return indices
     wide = indices.astype(np.int64)
-    if wide.size and (wide.min() < -size or wide.max() >= size):
-        raise FeedError(
-            f"an index is out of range: {wide.min()}..{wide.max()} into an axis of size {size}"
-        )
     return np.asarray(np.where(wide < 0, wide + size, wide))
+
+
+AT_ONCE = 1 << 18
+"""Indices into a table that are looked up at a time: NumPy makes 8 bytes of each."""
 
 
 def _evaluate_gather(arrays: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
     data, indices = arrays
     axis = attrs["axis"]
-    return (np.take(data, _checked(indices, data.shape[axis]), axis=axis),)
+    at = _checked(indices, data.shape[axis])
+    if data.ndim > 1 or at.size <= AT_ONCE:
+        return (np.take(data, at, axis=axis),)
+    found = np.empty(at.shape, data.dtype)
+    flat, whole = np.ascontiguousarray(at).reshape(-1), found.reshape(-1)
+    for start in range(0, flat.size, AT_ONCE):
+        piece = slice(start, start + AT_ONCE)
+        whole[piece] = data[flat[piece]]
+    return (found,)
 
 
 def _infer_scatter(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:

@@ -135,7 +135,8 @@ def _parts(value: Value, weight: dict[Value, int]) -> Codes | None:
     try:
         factor = _moved(chain, _evaluate(scale, known))
         best = _centred(chain, scaled, factor, value.dtype, known)
-        if best is None or _same_steps(chain, node, scaled, zero=len(best.factors) > 1):
+        zero = best is not None and len(best.factors) > 1
+        if best is None or _same_steps(chain, node, scaled, value.dtype, zero):
             return best
         weights = _evaluate(value, known)
     except FuserError:
@@ -145,15 +146,20 @@ def _parts(value: Value, weight: dict[Value, int]) -> Codes | None:
     return best if np.array_equal(again, weights) else None
 
 
-def _same_steps(chain: list[Node], product: Node, scaled: Value, zero: bool) -> bool:
+def _same_steps(chain: list[Node], product: Node, scaled: Value, dtype: DType, zero: bool) -> bool:
     """Whether weights are rounded as `dequantize` rounds them, in float32 and then once, so that
-    nothing has to be compared: codes and factors are those that were multiplied. zero: codes were
-    taken with their zero point still to be subtracted."""
+    nothing has to be compared: codes and factors are those that were multiplied. In 16 bits, too,
+    a product is rounded once, and codes and their differences are exact. dtype: of the weights.
+    zero: codes were taken with their zero point still to be subtracted."""
     inner, difference = _behind(scaled)
     steps = [product, difference] if zero and difference is not None else [product]
     values = [value for node in steps for value in (*node.inputs, node.output)]
     casts = [sum(node.op == "cast" for node in moves) for moves in (chain, inner)]
-    return casts[0] <= 1 and not (zero and casts[1]) and all(v.dtype == f32 for v in values)
+    if zero and casts[1]:
+        return False
+    if all(v.dtype == f32 for v in values):
+        return casts[0] <= 1
+    return not casts[0] and dtype.bits == 16 and all(v.dtype == dtype for v in values)
 
 
 def _centred(
