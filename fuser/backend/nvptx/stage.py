@@ -9,6 +9,7 @@ from fuser.backend.nvptx.builder import Builder
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import SharedTile, Tile, tile_bytes
 from fuser.backend.nvptx.layout import Layout, blocked
+from fuser.backend.nvptx.spare_rows import may_be_anything
 from fuser.tilegen import ops
 from fuser.tilegen.index import Axis, Index, Scalar
 
@@ -47,14 +48,13 @@ def copy_async(low: Builder, op: ops.Load, tile: SharedTile) -> None:
 
 
 def _leaves_rows(low: Builder, op: ops.Load) -> bool:
-    """Whether all that may be out of bounds are rows of left operands whose products nobody looks
-    at, and of which a few are copied often."""
+    """Whether a copy may leave out rows that are out of bounds: of few rows by what is decoded,
+    where each block copies most of a tile for nothing."""
     dots = list(dots_behind(low, op))
     plans = [low.assignment.dots[dot] for dot, _, _ in dots]
-    few = all(plan.grid is not None and plan.grid.run for plan in plans)
+    few = bool(dots) and all(plan.grid is not None and plan.grid.run for plan in plans)
     left = all(role == "a" and not turned for _, role, turned in dots)
-    bounds = low.assignment.accesses[op].bounds
-    return few and left and bool(dots) and all(at.axes() == {0} for at, _ in bounds)
+    return few and left and may_be_anything(op, [dot for dot, _, _ in dots], low.assignment)
 
 
 def _settled(low: Builder, op: ops.Load) -> str | None:

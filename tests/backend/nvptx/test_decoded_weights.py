@@ -107,10 +107,16 @@ def test_results_of_bfloat16(form: str, monkeypatch: pytest.MonkeyPatch) -> None
         assert_close(found[output], array.astype(np.float64), dtypes.bf16, shape[0])
 
 
+@pytest.mark.parametrize("stored", ["rows", "all rows", "sums"])
+@pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("m", [3, 8, 16])
 @pytest.mark.parametrize("warps", [1, 4, 8])
-def test_a_kernel_of_somebody_else(m: int, warps: int, rng: np.random.Generator) -> None:
-    """Codes in words in the usual order, unpacked as anybody would write it: the same mechanism."""
+def test_a_kernel_of_somebody_else(
+    m: int, warps: int, masked: bool, stored: str, rng: np.random.Generator
+) -> None:
+    """Codes in words in the usual order, unpacked as anybody would write it: the same mechanism.
+    What is masked is 0, whatever row it is of, and so are rows out of bounds where somebody looks
+    at them."""
     k, n, bk, bn = 1024, 48, 256, 16
     b = Builder("unpacked", Schedule(warps=warps, stages=2))
     x = b.view(b.buffer("x0", dtypes.f16, m * k), (m, k))
@@ -120,7 +126,11 @@ def test_a_kernel_of_somebody_else(m: int, warps: int, rng: np.random.Generator)
 
     def body(at: Value, acc: Value) -> list[Value]:
         along = index(at) + axis(0, bk)
-        left = b.load(x, (axis(0, 16), index(at) + axis(1, bk)), (16, bk))
+        mask = None
+        if masked:
+            place = b.broadcast(b.index(axis(0, bk), (bk,), i32), (16, bk), (1,))
+            mask = b.map("lt", place, b.full(200, (16, bk), i32))
+        left = b.load(x, (axis(0, 16), index(at) + axis(1, bk)), (16, bk), 0, mask)
         word = b.load(words, (along // 8, columns), (bk, bn))
         shift = b.broadcast(b.index((along % 8) * 4, (bk,), dtypes.i32), (bk, bn), (0,))
         code = b.map("bitwise_and", b.map("shift_right", word, shift), b.full(15, (bk, bn), i32))
@@ -129,9 +139,16 @@ def test_a_kernel_of_somebody_else(m: int, warps: int, rng: np.random.Generator)
         return [b.dot(left, b.cast(b.map("mul", number, scale), dtypes.f16), acc)]
 
     (acc,) = b.loop(0, k, bk, [b.full(0.0, (16, bn), f32)], body)
-    y = b.view(b.buffer("y", f32, m * n, role="output"), (m, n))
-    b.store(y, (axis(0, 16), columns), acc)
+    rows = {"rows": m, "all rows": 16, "sums": 1}[stored]
+    y = b.view(b.buffer("y", f32, rows * n, role="output"), (rows, n))
+    if stored == "sums":
+        total = b.reshape(b.reduce("sum", acc, 0), (1, bn))
+        b.store(y, (axis(0, 1), columns), total)
+    else:
+        b.store(y, (axis(0, 16), columns), acc)
     kernel = b.build()
+    unseen = not masked and (stored == "rows" or (stored == "all rows" and m == 16))
+    assert ("fill = false" in gpu_text(kernel, SM_90A)) == unseen
     assert any("decoded" in d.reason for d in mechanisms(kernel, SM_90A))
     arrays = arrays_of(kernel, rng)
     codes = rng.integers(0, 16, (k, n))
@@ -139,8 +156,14 @@ def test_a_kernel_of_somebody_else(m: int, warps: int, rng: np.random.Generator)
     arrays["x1"] = arrays["x1"].view(np.int32).reshape(-1)
     simulate(lower_to_gpu(kernel, SM_90A), arrays, seed=3, late=True)
     factors = arrays["x2"].astype(np.float64).reshape(-1, n).repeat(32, 0)
-    wanted = arrays["x0"].astype(np.float64).reshape(m, k) @ ((codes - 8) * factors)
-    assert_close(arrays["y"].reshape(m, n), wanted, dtypes.f16, k)
+    left = arrays["x0"].astype(np.float64).reshape(m, k)
+    if masked:
+        left = left * (np.arange(k) % bk < 200)
+    wanted = left @ ((codes - 8) * factors)
+    if stored == "sums":
+        wanted = wanted.sum(0, keepdims=True)
+    wanted = np.pad(wanted, ((0, rows - len(wanted)), (0, 0)))
+    assert_close(arrays["y"].reshape(rows, n), wanted, dtypes.f16, k)
 
 
 @pytest.mark.parametrize("form", FORMS)
