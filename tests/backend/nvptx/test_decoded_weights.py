@@ -293,6 +293,24 @@ def test_blocks(bits: int, n: int, k: int, count: int) -> None:
     assert columns == 16 or -(-n // columns) >= 0.9 * SM_90A.units
 
 
+@pytest.mark.parametrize("depth", [512, 576])
+@pytest.mark.parametrize("form", ["i4 blocks", "u8 zeros"])
+def test_many_rows_without_wgmma(form: str, depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights are decoded into shared memory, which both halves of an iteration have."""
+    monkeypatch.setattr(interpreted, "run", simulated)
+    kind, _, *rest = FORMS[form]
+    graph = open_model(product(300, kind, (depth, 256), *rest, half=True)).graph({})
+    cut = partition(graph, SM_80)
+    programs = emit_programs(cut, SM_80)
+    decisions = [d for p in programs for d in mechanisms(p.kernel, SM_80)]
+    assert any(d.mechanism == NAME and d.applied for d in decisions)
+    assert not any("decoded" in d.reason for d in decisions)
+    feeds = feeds_of(graph)
+    found = interpreted.run_programs(cut, feeds, programs)
+    for output, array in evaluate(graph, feeds).items():
+        assert_close(found[output], array.astype(np.float64), dtypes.f16, depth)
+
+
 @pytest.mark.parametrize(("rows", "block"), [(2, 8), (8, 8), (9, 16), (16, 16)])
 def test_a_kernel_of_open_rows_says_for_how_many_it_is(rows: int, block: int) -> None:
     """8 rows take half of what an instruction multiplies; more of them would take a second block,

@@ -29,7 +29,8 @@ def step_of(loop: ops.For) -> int:
 def take_two(loop: ops.For) -> list[Op]:
     """Let a loop of a known number of iterations, two or more, do two in each, and give what comes
     in front of it: the first one where their number is odd. Nothing where the number is not
-    known. Behind the loop nobody may use its scalars."""
+    known. Behind the loop nobody may use its scalars. Slots that a body allocates and does not free
+    are the same in all."""
     first, stop, step = loop.firsts[0], loop.stop, step_of(loop)
     if not (isinstance(first, int) and isinstance(stop, int) and step and loop.certain):
         return []
@@ -37,6 +38,10 @@ def take_two(loop: ops.For) -> list[Op]:
     if count < 2:
         return []
     before: list[Op] = []
+    freed = {op.slot for op in loop.body.ops if isinstance(op, ops.Free)}
+    lasting = {
+        op for op in loop.body.ops if isinstance(op, ops.Alloc) and op.slot not in freed
+    }  # fmt: skip
     if count % 2:
         known = dict(zip((*loop.scalars, *loop.params), (*loop.firsts, *loop.inits), strict=True))
         alone = cloned(loop.body.ops, ".alone", known)
@@ -44,9 +49,10 @@ def take_two(loop: ops.For) -> list[Op]:
         assert isinstance(end, ops.Yield)
         before, loop.firsts, loop.inits = alone, end.scalars, end.values
         loop.firsts = (first + step, *loop.firsts[1:])
+        loop.body.ops[:] = [op for op in loop.body.ops if op not in lasting]
     end = end_of(loop)
     given = dict(zip((*loop.scalars, *loop.params), (*end.scalars, *end.values), strict=True))
-    again = cloned(loop.body.ops, ".again", given)
+    again = cloned((op for op in loop.body.ops if op not in lasting), ".again", given)
     variable = loop.scalars[0]
     following = f"{variable}.two"
     loop.body.ops[-1:] = again
