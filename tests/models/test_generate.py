@@ -17,11 +17,11 @@ def plan() -> fuser.StatefulPlan:
     return fuser.compile(decoder("small_llama"), state="auto", device="cpu", threads=1)
 
 
-def recomputed(prompt: np.ndarray, count: int, **options: int) -> np.ndarray:
+def recomputed(prompt: np.ndarray, count: int, device: str = "cpu", **options: int) -> np.ndarray:
     """The likeliest tokens by a plan that is handed all tokens every time."""
     sizes: dict[str, Any] = {**TINY["llama"], **options}
     model = build("llama", **sizes)
-    full = fuser.compile(model, device="cpu", dynamic=True)
+    full = fuser.compile(model, device=device, dynamic=True)
     ids = prompt
     for _ in range(count):
         logits = full.run({"input_ids": ids})["logits"]
@@ -41,10 +41,11 @@ def test_tokens_are_those_of_a_full_recompute(plan: fuser.StatefulPlan) -> None:
 
 
 @pytest.mark.slow
-def test_512_tokens_are_those_of_a_full_recompute() -> None:
-    plan = fuser.compile(decoder("tiny_llama"), state="auto", device="cpu")
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+def test_512_tokens_are_those_of_a_full_recompute(device: str) -> None:
+    plan = fuser.compile(decoder("tiny_llama"), state="auto", device=device)
     sizes = {"layers": 4, "hidden": 256, "heads": 8, "kv_heads": 2, "intermediate": 704}
-    wanted = recomputed(prompt(16), 512, vocabulary=4096, **sizes)
+    wanted = recomputed(prompt(16), 512, device, vocabulary=4096, **sizes)
     np.testing.assert_array_equal(generate(plan, prompt(16), 512).tokens, wanted)
 
 
