@@ -100,7 +100,7 @@ def operand(low: Builder, op: ops.Dot, role: str) -> Source:
     fragment: Layout | None = None
     k, grid = op.a.shape[1], plan.grid
     if role == "b" and grid.run:
-        return convert(low, low.tile(value, grid.right_fragment(k)), grid.right_fragment(k))
+        return low.tile(value, grid.right_fragment(k))
     if role == "a":
         fragment = grid.left_fragment32(k) if plan.kind == "tf32" else grid.left_fragment(k)
     if not isinstance(entry, Tile):

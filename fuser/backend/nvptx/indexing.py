@@ -45,6 +45,7 @@ class Indexer:
         self._sums: dict[tuple[tuple[Operand, int], ...], str | None] = {}
         self._atoms: dict[tuple[Atom, Coordinates], Operand] = {}
         self._quotients: dict[tuple[str, int], Operand] = {}
+        self._multiples: dict[Index, int] = {}
         self._tests: dict[tuple[str | None, int, int], str] = {}
 
     def thread(self, axis: int) -> Operand:
@@ -169,6 +170,11 @@ class Indexer:
     def _multiple(self, base: Index) -> int:
         """What the part of an expression that is no constant of a register is a multiple of; 0
         where there is none."""
+        if base not in self._multiples:
+            self._multiples[base] = self._find_multiple(base)
+        return self._multiples[base]
+
+    def _find_multiple(self, base: Index) -> int:
         found = 0
         for atom, coefficient in base.terms:
             match atom:

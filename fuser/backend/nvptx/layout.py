@@ -326,7 +326,8 @@ class WarpGrid:
 
     @property
     def lower_half(self) -> bool:
-        """Whether fragments of the left operand have the first 8 rows alone; the others are 0."""
+        """Whether fragments of the left operand have the first 8 rows alone; nobody looks at
+        products of the others, which may be anything."""
         return bool(self.run) and self.m <= 8
 
     def right_fragment(self, k: int) -> Layout:

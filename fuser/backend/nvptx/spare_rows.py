@@ -48,8 +48,8 @@ def _made_of(use: Op, value: Value, access: Access, plan: Assignment) -> list[Va
         case ops.Dot() if use.acc is value:
             return [use.result]
         case ops.Yield():
-            loop = next((item for item in plan.loops.values() if use in item.body.ops), None)
-            if loop is None:
+            loop = plan.loops.get(plan.home[value])
+            if loop is None or loop.body.ops[-1] is not use:
                 return None
             places = [place for place, arg in enumerate(use.args) if arg is value]
             return [v for at in places for v in (loop.body.params[at + 1], loop.results[at])]

@@ -15,6 +15,8 @@ def alike_registers(access: Access, layout: Layout) -> list[int]:
     if access.mask is not None or layout.shape != access.shape:
         return list(range(count))
     runs = _runs(access, layout)
+    if all(run == 1 for run in runs):
+        return list(range(count))
     firsts: dict[Coordinates, int] = {}
     for number, offset in enumerate(layout.regs):
         firsts.setdefault(_first(offset, runs), number)
