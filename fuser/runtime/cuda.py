@@ -221,10 +221,11 @@ class CudaExecutor:
         """What `body` puts on the stream it is given as an executable graph, the caller's to
         destroy. The stream is for captures alone: a thread that waits for the plan's stream
         meanwhile would end the capture with an error."""
-        stream = self.shared.capture_stream
-        with driver.captured(stream) as found:
-            body(stream)
-        (graph,) = found
+        try:
+            graph = driver.capture(self.shared.capture_stream, body)
+        except DeviceError as error:
+            error.where = error.where or self.program.name
+            raise
         try:
             return driver.call("cuGraphInstantiate", graph, 0)
         finally:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -123,22 +123,20 @@ def freeing(ordinal: int = 0) -> Iterator[None]:
             api().cuThreadExchangeStreamCaptureMode(mode)
 
 
-@contextmanager
-def captured(stream: Any) -> Iterator[list[Any]]:
-    """Capture what this thread puts on a stream; the list has the graph behind it, the caller's to
-    destroy. No thread waits for a whole context meanwhile (`synchronize`): the streams in it are
-    waited for, too, and that ends a capture with an error."""
-    found: list[Any] = []
+def capture(stream: Any, body: Callable[[Any], None]) -> Any:
+    """The graph of what `body` puts on a stream, the caller's to destroy. No thread waits for a
+    whole context meanwhile (`synchronize`): the streams in it are waited for, too, and that ends a
+    capture with an error."""
     mode = api().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
     with _capturing:
         call("cuStreamBeginCapture", stream, mode)
         try:
-            yield found
+            body(stream)
         finally:
             status, graph = api().cuStreamEndCapture(stream)
-        if int(status):
-            raise failure("cuStreamEndCapture", status)
-        found.append(graph)
+    if int(status):
+        raise failure("cuStreamEndCapture", status)
+    return graph
 
 
 def synchronize() -> None:
