@@ -18,6 +18,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import fuser
+from fuser import dtypes
 from fuser.errors import InvalidModelError, LimitError, OutOfMemoryError
 from fuser.frontends.onnx import model as onnx_models
 from fuser.limits import Limits
@@ -27,6 +28,7 @@ from fuser.runtime import jit, source
 from fuser.runtime.cache import KernelCache
 from fuser.runtime.native import runtime_ir
 from fuser.runtime.source import Source
+from fuser.tilegen.program import Packing
 
 
 @pytest.fixture(autouse=True)
@@ -438,3 +440,13 @@ def test_native_code_is_made_once_for_all_processes(
     (entry,) = (item for item in folder.glob("??/*"))
     entry.write_bytes(entry.read_bytes()[:-1])
     assert in_a_new_process() == first and made == [text, text]
+
+
+def test_words_of_files_from_before_words_of_8_bits() -> None:
+    """True stood for words of codes of 4 bits, which there were alone."""
+    packing = Packing(reshape=(8, 4), split=(1, 8, 4), permute=(0, 2, 1), words=4)
+    source = Source(0, dtypes.i8, (8, 4), (4, 1), packing)
+    record = source.to_record()
+    assert record["packing"]["words"] == 4
+    record["packing"]["words"] = True
+    assert Source.from_record(record).packing == packing

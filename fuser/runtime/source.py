@@ -115,6 +115,8 @@ class Source:
     def from_record(record: Mapping[str, Any]) -> Source:
         """The inverse of `to_record`. Raises KeyError, TypeError or ValueError."""
         steps = {key: _tuples(value) for key, value in record["packing"].items()}
+        if steps.get("words") is True:  # of files that were written before words of 8 bits
+            steps["words"] = 4
         if "dtype" in steps:
             steps["dtype"] = BY_NAME[steps["dtype"]]
         return Source(
