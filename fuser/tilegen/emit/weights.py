@@ -132,8 +132,8 @@ class Matrix:
         place = _ONES.get(dtype.name)
         if place is None or numbers not in _SIGNED or bits_of(numbers) > place.room:
             return False
-        whole = all(zero.dtype.is_integer and zero.dtype.bits <= 8 for zero in zeros)
-        return whole and _half_of(scale, dtype) is dtype
+        near = all(_is_code(zero, bits_of(numbers)) for zero in zeros)
+        return near and _half_of(scale, dtype) is dtype
 
     def _whole_numbers(
         self, em: Emission, at: tuple[Index, Index, Index], coords: Coords, dtype: DType
@@ -196,6 +196,16 @@ class Matrix:
         _, k, n = at
         place = (n // width, k // blocks[0], n % width)
         return em.cast(em.load_packed(buffer, (panels, depth, width), place), dtype)
+
+
+def _is_code(zero: Value, bits: int) -> bool:
+    """Whether zero points are whole numbers that so many bits have, with a sign or without, so that
+    codes less them are exact in 16 bits."""
+    array = zero.constant
+    if array is None:
+        return False
+    inside = (array >= -(1 << bits - 1)) & (array < 1 << bits)
+    return bool((inside & (np.rint(array) == array)).all())
 
 
 def _half_of(factor: Value, wanted: DType = f32) -> DType | None:

@@ -215,6 +215,15 @@ def test_codes_are_decoded_two_at_a_time() -> None:
     assert not re.findall(r"cvt\.rn\.f32\.s32|ldmatrix", code)
 
 
+@pytest.mark.parametrize("form", ["u4 blocks zeros", "u8 zeros", "i8 blocks"])
+def test_zero_points_are_taken_off_two_at_a_time(form: str) -> None:
+    """They are constants of float32, which hold whole numbers of as many bits as the codes."""
+    code = compile_kernel(planned(1, form)[2].kernel, SM_90A).code.decode()
+    assert re.findall(r"mul(\.rn)?\.f16x2", code)
+    assert not re.findall(r"cvt\.rn\.f32\.s32|ldmatrix", code)
+    assert len(re.findall(r"cvt\.rn\.f16x2\.f32", code)) <= 1  # the result
+
+
 @pytest.mark.parametrize("depth", [2048, 2304, 2816])
 def test_results_of_any_number_of_iterations(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two are one, and the first is alone where their number is odd."""
