@@ -365,10 +365,11 @@ class Grouping:
 
     def _needs(self, item: Group | Node) -> Iterator[Group | Node]:
         """The groups, and nodes in none, whose values a group or a node reads, through virtual
-        nodes."""
+        nodes; an append reads what a group has written, virtual or not."""
         for node in item.nodes if isinstance(item, Group) else (item,):
             for value in node.inputs:
-                for source in self.sources(value):
+                is_stored = node.op == "append" and value.node in self.group_of
+                for source in [value] if is_stored else self.sources(value):
                     producer = source.node
                     if producer is not None and producer.op not in CREATE:
                         yield self.group_of.get(producer, producer)
