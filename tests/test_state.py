@@ -96,27 +96,6 @@ grouped (float[batch, s, 16] x, int64[batch, total] attention_mask,
 }"""
 
 
-TWO_LAYERS = """
-<ir_version: 10, opset_import: ["": 23]>
-layers (float[b, s, 16] x, float[b, 2, p, 8] past_key_0, float[b, 2, p, 8] past_value_0,
-        float[b, 2, p, 8] past_key_1, float[b, 2, p, 8] past_value_1)
-    => (float[b, s, 16] y, float[b, 2, t, 8] present_key_0, float[b, 2, t, 8] present_value_0,
-        float[b, 2, t, 8] present_key_1, float[b, 2, t, 8] present_value_1)
-    <float[16, 48] w0, float[16, 48] w1>
-{
-    all0 = MatMul(x, w0)
-    q0, k0, v0 = Split<axis = 2, num_outputs = 3>(all0)
-    y0, present_key_0, present_value_0 = Attention<is_causal = 1, q_num_heads = 2, kv_num_heads = 2>
-        (q0, k0, v0, "", past_key_0, past_value_0)
-    h = Add(x, y0)
-    all1 = MatMul(h, w1)
-    q1, k1, v1 = Split<axis = 2, num_outputs = 3>(all1)
-    y1, present_key_1, present_value_1 = Attention<is_causal = 1, q_num_heads = 2, kv_num_heads = 2>
-        (q1, k1, v1, "", past_key_1, past_value_1)
-    y = Add(h, y1)
-}"""
-
-
 def model_of(text: str, **weights: tuple[int, ...]) -> Model:
     proto = parser.parse_model(text)
     rng = np.random.default_rng(7)
@@ -175,21 +154,6 @@ def test_appended_rows_are_what_a_concat_makes(attention: Model, plan: fuser.Sta
     assert plan.explain().splitlines()[:2] == [
         "past_key -> present_key: in place", "past_value -> present_value: in place"
     ]  # fmt: skip
-
-
-def test_keys_cut_out_of_one_product_are_appended() -> None:
-    """Of two layers: what cuts the keys of the second reads what is appended in the first."""
-    model = model_of(TWO_LAYERS, w0=(16, 48), w1=(16, 48))
-    state = fuser.compile(model, state="auto", device="cpu", threads=1).state(batch=2, capacity=16)
-    names = [f"past_{name}_{layer}" for name in ("key", "value") for layer in range(2)]
-    kept = {name: np.zeros((2, 2, 0, 8), np.float32) for name in names}
-    for count in (3, 1, 1, 2):
-        length, x = state.length, tokens(count)
-        expected = reference(model, {"x": x, **kept}, {"b": 2, "s": count, "p": length})
-        kept = {n: expected[n.replace("past", "present")].astype(np.float32) for n in names}
-        assert_close(state.run({"x": x})["y"], expected["y"], f32, 64)
-        for name, array in state.kept().items():
-            assert_close(array, kept[name], f32, 64)
 
 
 def test_states_of_threads_do_not_meet(attention: Model, plan: fuser.StatefulPlan) -> None:
@@ -290,6 +254,10 @@ def test_pairs_that_are_none_are_refused(attention: Model) -> None:
         compile("auto", dynamic=True)
     with pytest.raises(UsageError, match="no output is known"):
         fuser.compile(model_of(RECURRENT, w=(8, 8)), state="auto", device="cpu")
+    fixed = fuser.compile(attention, state="auto", device="cpu", dims={"b": 2})
+    assert fixed.state(batch=2).arrays["past_key"].shape[0] == 2
+    with pytest.raises(UsageError, match="batch=3"):
+        fixed.state(batch=3)
     with pytest.raises(UsageError, match="at least 1 row"):
         fuser.compile(attention, state="auto", device="cpu").state(capacity=0)
 

@@ -13,7 +13,7 @@ rows are copied, and `explain` says so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from fuser.errors import FeedError, UsageError
 from fuser.forks import new_lock
 from fuser.graph.dims import Dim, symbol, symbols_of
 from fuser.graph.evaluate import bind_shape
+from fuser.graph.ir import TensorType
 from fuser.graph.sizes import evaluate
 from fuser.partition.passes.keep_state import CAPACITY
 from fuser.pipeline.compiler import Progress
@@ -111,15 +112,15 @@ class StatefulPlan:
     ) -> State:
         """A new state of length 0.
 
-        batch: the size of the open outermost dim of what is kept, 1 by default. capacity: rows that
-        there is room for. dims: other open sizes, by name. Raises UsageError.
+        batch: the size of the open outermost dim of what is kept, 1 by default; where that is fixed,
+        as of keys and values in one tensor, of the one behind it. capacity: rows that there is room
+        for. dims: other open sizes, by name. Raises UsageError.
         """
         if capacity < 1:
             raise UsageError(f"a state has room for at least 1 row, not {capacity}")
         sizes = {**self._fixed, **dims}
         mine = [self._types[name] for name in self.pairs]
-        outer = sorted({n for t in mine if t.shape for n in symbols_of(t.shape[0])})
-        for name in outer:
+        for name in _batch_dims(mine, self._lengths, batch):
             if batch is not None and sizes.setdefault(name, batch) != batch:
                 raise UsageError(f"batch={batch} and {name}={sizes[name]} are one dim")
             sizes.setdefault(name, 1)
@@ -257,3 +258,16 @@ def _backend(device: Device, ordinal: int) -> StateBackend:
     from fuser.pipeline.device_steps import DeviceStates
 
     return DeviceStates(ordinal)
+
+
+def _batch_dims(kept: Sequence[TensorType], lengths: Set[str], batch: int | None) -> Sequence[str]:
+    """The open dims that are the batch of what is kept: the outermost ones, or those behind a fixed
+    one, as of keys and values that are one tensor. Raises UsageError if a batch is asked for and
+    there is no such dim, and no fixed one of that size."""
+    for axis in range(2):
+        names = {n for type in kept for d in type.shape[axis : axis + 1] for n in symbols_of(d)}
+        if names - lengths:
+            return sorted(names - lengths)
+    if batch is not None and any(type.shape[:1] != (batch,) for type in kept):
+        raise UsageError(f"batch={batch}: what is kept has no open dim for it")
+    return ()
