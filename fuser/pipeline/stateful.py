@@ -112,9 +112,9 @@ class StatefulPlan:
     ) -> State:
         """A new state of length 0.
 
-        batch: the size of the open outermost dim of what is kept, 1 by default; where that is fixed,
-        as of keys and values in one tensor, of the one behind it. capacity: rows that there is room
-        for. dims: other open sizes, by name. Raises UsageError.
+        batch: the size of the open outermost dim of what is kept, 1 by default; where that is
+        fixed, as of keys and values in one tensor, of the one behind it. capacity: rows that there
+        is room for. dims: other open sizes, by name. Raises UsageError.
         """
         if capacity < 1:
             raise UsageError(f"a state has room for at least 1 row, not {capacity}")
