@@ -19,6 +19,7 @@ from fuser.graph.precision import CONTRACTIONS, quantise_weights, round_operands
 from fuser.partition.forced import fused_before
 from fuser.partition.options import Options
 from fuser.partition.passes.align_rows import align_rows
+from fuser.partition.passes.append_stacked import append_stacked
 from fuser.partition.passes.copy_images import copy_images
 from fuser.partition.passes.copy_pinned import copy_pinned
 from fuser.partition.passes.cut_patches import cut_patches
@@ -177,6 +178,10 @@ def _round(graph: Graph, work: Work) -> Graph:
     return round_operands(graph, work.options.operands)
 
 
+def _stacked(graph: Graph, work: Work) -> Graph:
+    return append_stacked(graph, work.options.state)
+
+
 def _keep(graph: Graph, work: Work) -> Graph:
     graph, work.state = keep_state(graph, work.options.state)
     return graph
@@ -205,6 +210,7 @@ def _copying(
 PASSES: tuple[Pass, ...] = (
     Pass("fold_empty", _of(fold_empty), always),
     Pass("copy_inputs", _of(with_copied_inputs), always),  # from here on all is a copy
+    Pass("append_stacked", _stacked, has_state),
     Pass("keep_state", _keep, has_state),
     Pass("expand_outer_products", _of(expand_outer_products), always),
     Pass("split_contractions", lambda g, work: split_contractions(g, work.target), fuses_on_gpu),
