@@ -294,6 +294,10 @@ def _float_cast(f: Function, x: Reg, source: DType, target: DType, type: str) ->
         return cast(f, _round_to_odd(f, x), f32, target)
     if target == bf16:
         return _to_bfloat(f, x)
+    if target.bits == 16 and text.lanes(type) == 1:
+        # Of copysign(double), rounded to float, LLVM would take the sign's half by itself: by a
+        # function of a library that the process lacks. It does not see through a fence.
+        x = f.intrinsic("arithmetic.fence", x)
     return f.convert("fptrunc", x, type)
 
 
