@@ -141,6 +141,19 @@ def test_schedules_of_a_short_k() -> None:
     assert found(128, 3072) == (64, 64, 12, 4)
 
 
+def test_blocks_that_share_a_multiprocessor_share_its_memory() -> None:
+    """One block has it for itself, two have half each; with three, or few second ones, a third."""
+    rings = {}
+    for n in (16384, 20480, 32000, 48000):
+        found = dot_schedule(SM_90A, 1, n, 4096, 16)
+        blocks = -(-n // found.block("n"))
+        stage = 2 * found.block("k") * (found.block("m") + found.block("n"))
+        rings[blocks] = found.stages * stage
+    assert list(rings) == [128, 160, 250, 375]
+    assert 2 * rings[250] <= 228 << 10 < 3 * rings[250]
+    assert all(3 * rings[blocks] <= 228 << 10 for blocks in (160, 375))
+
+
 def test_gates_of_a_short_k_stay_wgmma() -> None:
     """Two accumulators of 64 columns have too few of them for two warp groups."""
     s: Schedule = dot_schedule(SM_90A, 128, 3072, 768, 16, 2)

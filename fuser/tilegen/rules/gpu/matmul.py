@@ -197,6 +197,8 @@ def _thin_schedule(
         depth = 256 if columns * accumulators <= 64 else 128
     stage, trips = (16 + columns * accumulators) * depth * 2, ceildiv(k, depth)
     ring = THIN_RING if blocks <= target.units else THIN_RING_SHARED
+    if PAIRED_SHARE * target.units <= blocks <= 2 * target.units:
+        ring = THIN_RING_PAIRED
     if blocks <= target.units and trips * stage > THIN_RING_LONG:
         ring = THIN_RING_LONG
     return blocks_of(
@@ -250,3 +252,6 @@ THIN_RING, THIN_RING_LONG, THIN_RING_SHARED = 128 << 10, 200 << 10, 72 << 10
 """Bytes of stages of a block that has a multiprocessor for itself, of one whose k is longer than
 all of that holds, and of one of three there. Room for all of a short k leaves none for the kernel
 behind, and is slower."""
+PAIRED_SHARE, THIN_RING_PAIRED = 1.4, 110 << 10
+"""Blocks for each multiprocessor from which on most have two, which then share all of its memory:
+250 blocks behind a norm 43.3 to 39.3 us; 160 of them are 5 % slower so (docs/lab/gpu-decode.md)."""
