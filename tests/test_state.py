@@ -258,6 +258,9 @@ def test_pairs_that_are_none_are_refused(attention: Model) -> None:
     assert fixed.state(batch=2).arrays["past_key"].shape[0] == 2
     with pytest.raises(UsageError, match="batch=3"):
         fixed.state(batch=3)
+    scattered = model_of(SCATTERED, wq=(16, 32), wk=(16, 16), wv=(16, 16))
+    with pytest.raises(UsageError, match="needs a size of m"):
+        fuser.compile(scattered, state="auto", device="cpu", dims={"b": 3}).state()
     with pytest.raises(UsageError, match="at least 1 row"):
         fuser.compile(attention, state="auto", device="cpu").state(capacity=0)
 

@@ -113,8 +113,8 @@ class StatefulPlan:
         """A new state of length 0.
 
         batch: the size of the open outermost dim of what is kept, 1 by default; where that is
-        fixed, as of keys and values in one tensor, of the one behind it. capacity: rows that there
-        is room for. dims: other open sizes, by name. Raises UsageError.
+        fixed, as of keys and values in one tensor, of the one behind it (no default). capacity:
+        rows that there is room for. dims: other open sizes, by name. Raises UsageError.
         """
         if capacity < 1:
             raise UsageError(f"a state has room for at least 1 row, not {capacity}")
@@ -261,10 +261,10 @@ def _backend(device: Device, ordinal: int) -> StateBackend:
 
 
 def _batch_dims(kept: Sequence[TensorType], lengths: Set[str], batch: int | None) -> Sequence[str]:
-    """The open dims that are the batch of what is kept: the outermost ones, or those behind a fixed
-    one, as of keys and values that are one tensor. Raises UsageError if a batch is asked for and
+    """The open dims that are the batch of what is kept: the outermost ones; if a batch is asked
+    for, those behind a fixed one, as of keys and values that are one tensor. Raises UsageError if
     there is no such dim, and no fixed one of that size."""
-    for axis in range(2):
+    for axis in range(1 if batch is None else 2):
         names = {n for type in kept for d in type.shape[axis : axis + 1] for n in symbols_of(d)}
         if names - lengths:
             return sorted(names - lengths)
