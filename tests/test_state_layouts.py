@@ -25,6 +25,18 @@ class Layout:
     way: str = "in place"
 
 
+HALVES = """
+        first = Constant<value_ints = [0]>()
+        half_k, half_v = Split<axis = 0, num_outputs = 2>(past_kv)
+        old_k = Squeeze(half_k, first)
+        old_v = Squeeze(half_v, first)
+        keys = Concat<axis = 2>(old_k, kh)
+        {values}
+        k5 = Unsqueeze(keys, first)
+        v5 = Unsqueeze(values, first)
+        new_kv = Concat<axis = 0>(k5, v5)"""
+"""Of one tensor each half grows by itself."""
+
 LAYOUTS = {
     "heads": Layout(
         {"k": "float[b, 2, p, 8]", "v": "float[b, 2, p, 8]"},
@@ -76,16 +88,7 @@ LAYOUTS = {
     ),
     "halves": Layout(
         {"kv": "float[2, b, 2, p, 8]"},
-        """
-        first = Constant<value_ints = [0]>()
-        half_k, half_v = Split<axis = 0, num_outputs = 2>(past_kv)
-        old_k = Squeeze(half_k, first)
-        old_v = Squeeze(half_v, first)
-        keys = Concat<axis = 2>(old_k, kh)
-        values = Concat<axis = 2>(old_v, vh)
-        k5 = Unsqueeze(keys, first)
-        v5 = Unsqueeze(values, first)
-        new_kv = Concat<axis = 0>(k5, v5)""",
+        HALVES.replace("{values}", "values = Concat<axis = 2>(old_v, vh)"),
     ),
     "lookups": Layout(
         {"kv": "float[b, 2, 2, p, 8]"},
@@ -103,19 +106,13 @@ LAYOUTS = {
     ),
     "entangled": Layout(
         {"kv": "float[2, b, 2, p, 8]"},
-        """
-        first = Constant<value_ints = [0]>()
-        half_k, half_v = Split<axis = 0, num_outputs = 2>(past_kv)
-        old_k = Squeeze(half_k, first)
-        old_v = Squeeze(half_v, first)
-        keys = Concat<axis = 2>(old_k, kh)
-        second = Constant<value_ints = [2]>()
+        HALVES.replace(
+            "{values}",
+            """second = Constant<value_ints = [2]>()
         sum = ReduceMean(keys, second)
         fresh = Add(vh, sum)
-        values = Concat<axis = 2>(old_v, fresh)
-        k5 = Unsqueeze(keys, first)
-        v5 = Unsqueeze(values, first)
-        new_kv = Concat<axis = 0>(k5, v5)""",
+        values = Concat<axis = 2>(old_v, fresh)""",
+        ),
         way="copied: it is not the input and rows behind it",
     ),
     "shared": Layout(

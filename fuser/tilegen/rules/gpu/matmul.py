@@ -196,11 +196,11 @@ def _thin_schedule(
     if one_wave:
         depth = 256 if columns * accumulators <= 64 else 128
     stage, trips = (16 + columns * accumulators) * depth * 2, ceildiv(k, depth)
-    ring = THIN_RING if blocks <= target.units else THIN_RING_SHARED
-    if PAIRED_SHARE * target.units <= blocks <= 2 * target.units:
-        ring = THIN_RING_PAIRED
-    if blocks <= target.units and trips * stage > THIN_RING_LONG:
-        ring = THIN_RING_LONG
+    if blocks <= target.units:
+        ring = THIN_RING_LONG if trips * stage > THIN_RING_LONG else THIN_RING
+    else:
+        paired = PAIRED_SHARE * target.units <= blocks <= 2 * target.units
+        ring = THIN_RING_PAIRED if paired else THIN_RING_SHARED
     return blocks_of(
         stages=max(2, min(ring // stage, trips)),
         group=8 if batch == 1 else 0, reason=f"{blocks} narrow blocks stream the right operand",
