@@ -17,6 +17,7 @@ import numpy as np
 from fuser.dtypes import DType, from_numpy
 from fuser.errors import VerifyError
 from fuser.graph.dims import Dim, as_int, substitute
+from fuser.graph.numerics import Numerics, Rewritten, RuleClass, current
 from fuser.limits import check_nodes
 
 Attrs = Mapping[str, Any]
@@ -135,7 +136,9 @@ class SourceNode:
 
 @dataclass(eq=False)
 class Graph:
-    """A model. `outputs` may repeat a value; `output_names` gives the name of each output."""
+    """A model. `outputs` may repeat a value; `output_names` gives the name of each output.
+
+    numerics: which rewrites may change its numbers. rewritten: those that did, in order."""
 
     name: str
     inputs: list[Value] = field(default_factory=list)
@@ -143,6 +146,8 @@ class Graph:
     outputs: list[Value] = field(default_factory=list)
     output_names: list[str] = field(default_factory=list)
     source: list[SourceNode] = field(default_factory=list)
+    numerics: Numerics = field(default_factory=current)
+    rewritten: list[Rewritten] = field(default_factory=list)
     _names: int = 0
     _taken: frozenset[str] = frozenset()
     """The names of the inputs, when `fresh` last looked at them."""
@@ -181,6 +186,17 @@ class Graph:
         node.outputs = tuple([Value(t, self.fresh(), node, i) for i, t in enumerate(out_types)])
         self.nodes.append(node)
         return node
+
+    def like(self, name: str | None = None) -> Graph:
+        """An empty graph under the same numerics, to copy or rewrite this one into."""
+        return Graph(
+            self.name if name is None else name,
+            numerics=self.numerics, rewritten=list(self.rewritten),
+        )  # fmt: skip
+
+    def note(self, rule: str, kind: RuleClass, nodes: tuple[str, ...]) -> None:
+        """Remember a rewrite that is not exact, for the report."""
+        self.rewritten.append(Rewritten(rule, kind, nodes))
 
     def constant(self, array: np.ndarray, origin: tuple[str, ...] = ()) -> Value:
         array = np.asarray(array)

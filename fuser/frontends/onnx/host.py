@@ -29,6 +29,7 @@ from fuser.frontends.onnx.importer.reader import captured_names
 from fuser.frontends.onnx.importer.registry import find_handler
 from fuser.frontends.onnx.importer.types import is_supported
 from fuser.frontends.onnx.model import open_model
+from fuser.graph.numerics import current, using
 from fuser.pipeline.devices import Device, check_device
 from fuser.pipeline.fusion import Fusing
 from fuser.pipeline.precision import Precision
@@ -64,6 +65,7 @@ class Segmented:
         self.fusion = fusion
         self.threads = threads
         self.precision: Precision = precision
+        self.numerics = current()
         self.fallbacks: list[str] = []
         self._constants = {
             tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in proto.graph.initializer
@@ -210,10 +212,11 @@ class Segmented:
         infos = [_info(name, array) for name, array in feeds.items()]
         model = self._model(body.node, infos, body.output)
         model.graph.initializer.extend(body.initializer)
-        return Segmented(
-            model, device=self.device, fusion=self.fusion, threads=self.threads,
-            precision=self.precision,
-        )  # fmt: skip
+        with using(self.numerics):
+            return Segmented(
+                model, device=self.device, fusion=self.fusion, threads=self.threads,
+                precision=self.precision,
+            )  # fmt: skip
 
     def _run_host(self, segment: _Segment, given: Mapping[str, Any]) -> dict[str, Any]:
         node = segment.nodes[0]
@@ -259,8 +262,10 @@ class Segmented:
                 for name in segment.outputs
             )
             del model.graph.value_info[:]
+            with using(self.numerics):
+                opened = open_model(model)
             segment.compiled[signature] = Specialised(
-                open_model(model), device=self.device, fusion=self.fusion, threads=self.threads,
+                opened, device=self.device, fusion=self.fusion, threads=self.threads,
                 precision=self.precision, write_out_loops=False,
             )  # fmt: skip
         return dict(segment.compiled[signature].run(arrays))
